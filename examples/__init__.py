@@ -1,0 +1,1 @@
+"""Tasks that are run with `python -m examples.<name>`, and are there to be copied."""

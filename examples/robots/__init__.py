@@ -1,0 +1,5 @@
+"""Robot models written for the examples."""
+
+from pathlib import Path
+
+HUMANOID = Path(__file__).with_name("humanoid.xml")

@@ -1,0 +1,139 @@
+"""A humanoid that learns to walk where it is told, on one device.
+
+python -m examples.walking num_envs=1024
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import jax
+
+import ksim
+from examples.robots import HUMANOID
+from ksim.config import field
+from ksim.mdp import commands, events, observations as obs, randomizers, resets, rewards, terminations
+from ksim.mdp.noise import UniformNoise
+
+FEET = ("left_foot", "right_foot")
+TOUCH = ("left_foot_touch", "right_foot_touch")
+GAIT_PERIOD_S = 0.8
+
+STIFFNESS = {  # N m/rad
+    "waist_*": 80.0,
+    "*_shoulder_yaw": 22.5,
+    "*_shoulder_*": 30.0,
+    "*_elbow": 30.0,
+    "*_hip_yaw": 100.0,
+    "*_hip_roll": 150.0,
+    "*_hip_pitch": 200.0,
+    "*_knee": 200.0,
+    "*_ankle_pitch": 150.0,
+    "*_ankle_roll": 80.0,
+}
+DAMPING = {name: stiffness / 25 for name, stiffness in STIFFNESS.items()}  # N m s/rad
+
+
+@jax.tree_util.register_dataclass
+@dataclass(kw_only=True)
+class HumanoidWalkingConfig(ksim.PPOConfig):
+    """Options of the walking humanoid."""
+
+    actor_sizes: list[int] = field([128, 128], help="hidden layers of the policy")
+    critic_sizes: list[int] = field([128, 128], help="hidden layers of the value function")
+    learning_rate: float = field(1e-3, help="step size of Adam, or what an adaptive one starts from")
+    desired_kl: float | None = field(0.01, help="KL divergence that an adaptive learning rate aims at; null: constant")
+    init_std: float = field(0.8, help="policy's standard deviation to start from")
+    episode_s: float = field(20.0, help="seconds after which an episode is cut")
+
+
+ConfigT = TypeVar("ConfigT", bound=HumanoidWalkingConfig)
+
+
+class HumanoidWalkingTask(ksim.PPOTask[ConfigT], Generic[ConfigT]):
+    """A humanoid that learns to walk where it is told."""
+
+    def get_robot(self) -> Path:
+        return HUMANOID
+
+    def get_actuators(self) -> ksim.PositionActuators:
+        return ksim.PositionActuators(kp=STIFFNESS, kd=DAMPING, action_scale=0.3)
+
+    def get_commands(self, physics_model: ksim.PhysicsModel) -> Mapping[str, ksim.AbstractCommand]:
+        return {"velocity": commands.VelocityCommand()}
+
+    def get_observations(
+        self, physics_model: ksim.PhysicsModel
+    ) -> Mapping[str, Mapping[str, ksim.AbstractObservation]]:
+        clean = {
+            "command": obs.CommandValue(command="velocity"),
+            "phase": obs.PhaseClock(period_s=GAIT_PERIOD_S),
+            "last_action": obs.LastAction(),
+        }
+        actor = {
+            "gravity": obs.ProjectedGravity(noise=UniformNoise(0.03)),
+            "gyro": obs.SensorReading(sensor="imu_gyro", noise=UniformNoise(0.2)),
+            "joint_position": obs.JointPosition(noise=UniformNoise(0.01)),
+            "joint_velocity": obs.JointVelocity(noise=UniformNoise(0.5)),
+        }
+        # The critic is only needed in simulation, so it may see what no sensor of the robot can tell.
+        critic = {
+            "gravity": obs.ProjectedGravity(),
+            "angular_velocity": obs.BaseAngularVelocity(),
+            "linear_velocity": obs.BaseLinearVelocity(),
+            "height": obs.BaseHeight(),
+            "joint_position": obs.JointPosition(),
+            "joint_velocity": obs.JointVelocity(),
+            "actuator_force": obs.ActuatorForce(),
+            "foot_contact": obs.FootContact(sensors=TOUCH),
+        }
+        return {"actor": actor | clean, "critic": critic | clean}
+
+    def get_rewards(self, physics_model: ksim.PhysicsModel) -> list[ksim.AbstractReward]:
+        arms_and_waist = tuple(
+            name for name in physics_model.names.joints if "shoulder" in name or "elbow" in name or "waist" in name
+        )
+        hips = tuple(name for name in physics_model.names.joints if "hip_yaw" in name or "hip_roll" in name)
+        return [
+            rewards.TrackLinearVelocity(command="velocity", std=0.35, scale=2.0),
+            rewards.TrackYawRate(command="velocity", std=0.35, scale=1.0),
+            rewards.Alive(scale=0.5),
+            rewards.FeetPhase(sensors=TOUCH, command="velocity", period_s=GAIT_PERIOD_S, scale=0.5),
+            rewards.FeetAirTime(sensors=TOUCH, command="velocity", scale=1.0),
+            rewards.FeetSlip(sensors=TOUCH, sites=FEET, scale=-0.2),
+            rewards.BaseTilt(scale=-2.0),
+            rewards.RollPitchRate(scale=-0.05),
+            rewards.VerticalVelocity(scale=-0.5),
+            rewards.BaseHeightError(target=0.75, scale=-10.0),
+            rewards.JointDeviation(joints=(*arms_and_waist, *hips), scale=-0.15),
+            rewards.JointLimits(scale=-1.0),
+            rewards.ActionRate(scale=-0.01),
+            rewards.TorqueEffort(scale=-1e-5),
+            rewards.TerminationPenalty(scale=-100.0),
+        ]
+
+    def get_terminations(self, physics_model: ksim.PhysicsModel) -> list[ksim.AbstractTermination]:
+        return [
+            terminations.TimeLimit(seconds=self.config.episode_s),
+            terminations.BaseTooLow(height=0.5),
+            terminations.BaseTilted(max_tilt=0.8),
+        ]
+
+    def get_resets(self, physics_model: ksim.PhysicsModel) -> list[ksim.AbstractReset]:
+        return [
+            resets.RandomHeading(),
+            resets.RandomJointPositions(magnitude=0.1),
+            resets.RandomJointVelocities(magnitude=0.2),
+            resets.RandomBaseVelocity(),
+        ]
+
+    def get_events(self, physics_model: ksim.PhysicsModel) -> list[ksim.AbstractEvent]:
+        return [events.PushVelocity()]
+
+    def get_randomizers(self, physics_model: ksim.PhysicsModel) -> list[ksim.AbstractRandomizer]:
+        return [randomizers.RandomFriction(geoms=("floor",))]
+
+
+if __name__ == "__main__":
+    HumanoidWalkingTask.launch(HumanoidWalkingConfig())

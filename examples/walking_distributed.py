@@ -1,0 +1,29 @@
+"""The walking humanoid on every device of the machine.
+
+python -m examples.walking_distributed num_envs=1024
+
+On a CPU, XLA_FLAGS=--xla_force_host_platform_device_count=2 gives it two devices to try.
+"""
+
+from dataclasses import dataclass
+
+import jax
+
+import ksim
+from examples.walking import HumanoidWalkingConfig, HumanoidWalkingTask
+
+
+@jax.tree_util.register_dataclass
+@dataclass(kw_only=True)
+class HumanoidWalkingDistributedConfig(HumanoidWalkingConfig, ksim.DistributedPPOConfig):
+    """Options of the walking humanoid on several devices."""
+
+
+class HumanoidWalkingDistributedTask(
+    HumanoidWalkingTask[HumanoidWalkingDistributedConfig], ksim.DistributedPPOTask[HumanoidWalkingDistributedConfig]
+):
+    """The walking humanoid, learned on every device."""
+
+
+if __name__ == "__main__":
+    HumanoidWalkingDistributedTask.launch(HumanoidWalkingDistributedConfig())

@@ -1,0 +1,46 @@
+"""ksim: robot locomotion by reinforcement learning in pure JAX."""
+
+# Before anything else: a JAX backend must not start without it.
+from ksim import _startup as _startup  # isort: skip
+
+from ksim.mdp.commands import AbstractCommand as AbstractCommand
+from ksim.mdp.events import AbstractEvent as AbstractEvent
+from ksim.mdp.observations import AbstractObservation as AbstractObservation
+from ksim.mdp.randomizers import AbstractRandomizer as AbstractRandomizer
+from ksim.mdp.resets import AbstractReset as AbstractReset
+from ksim.mdp.rewards import AbstractReward as AbstractReward
+from ksim.mdp.term import Context as Context
+from ksim.mdp.terminations import AbstractTermination as AbstractTermination
+from ksim.nn import (
+    AbstractActorCritic as AbstractActorCritic,
+    ActorCriticOutput as ActorCriticOutput,
+    Gaussian as Gaussian,
+    GruActorCritic as GruActorCritic,
+    MlpActorCritic as MlpActorCritic,
+)
+from ksim.physics import (
+    PhysicsModel as PhysicsModel,
+    PositionActuators as PositionActuators,
+    TorqueActuators as TorqueActuators,
+)
+from ksim.rollout import Environment as Environment, unroll as unroll
+from ksim.task import (
+    DistributedPPOConfig as DistributedPPOConfig,
+    DistributedPPOTask as DistributedPPOTask,
+    DistributedRLConfig as DistributedRLConfig,
+    DistributedRLTask as DistributedRLTask,
+    PPOConfig as PPOConfig,
+    PPOTask as PPOTask,
+    RLConfig as RLConfig,
+    RLTask as RLTask,
+    replicate_state as replicate_state,
+    shard_environments as shard_environments,
+)
+from ksim.types import (
+    ConfigError as ConfigError,
+    EnvState as EnvState,
+    PhysicsState as PhysicsState,
+    Trajectory as Trajectory,
+)
+
+__version__ = "0.1.0"

@@ -1,0 +1,39 @@
+"""What a process needs before a JAX backend starts.
+
+Applied by `import ksim`, never over a value that the user has set. Each line cures a failure that was seen:
+a thread pool that deadlocks in batched LAPACK calls, a collective that aborts while one device still computes,
+and a compilation repeated at every start.
+"""
+
+import contextlib
+import io
+import logging
+import os
+import warnings
+from pathlib import Path
+
+import jax
+
+_XLA_FLAGS = {
+    # Devices of one CPU may reach a collective minutes apart; XLA's default aborts the process after one.
+    "xla_cpu_collective_call_terminate_timeout_seconds": "1200",
+    "xla_cpu_collective_call_warn_stuck_timeout_seconds": "600",
+}
+
+
+def prepare_process() -> None:
+    """Sets environment variables, the compilation cache and log filters where the user has not."""
+    # MJX's batched Cholesky blocks for ever once as many calls run as XLA's pool has threads.
+    os.environ.setdefault("PJRT_NPROC", str(max(32, 2 * (os.cpu_count() or 1))))
+    flags = os.environ.get("XLA_FLAGS", "")
+    missing = [f"--{name}={value}" for name, value in _XLA_FLAGS.items() if name not in flags]
+    os.environ["XLA_FLAGS"] = " ".join([flags, *missing]).strip()
+    if jax.config.jax_compilation_cache_dir is None:
+        cache_home = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
+        jax.config.update("jax_compilation_cache_dir", str(cache_home / "ksim" / "jax"))
+    warnings.filterwarnings("ignore", module=r"omegaconf\.")
+    warnings.filterwarnings("ignore", message=r".*omegaconf.*", category=DeprecationWarning)
+    logging.getLogger("absl").addFilter(lambda record: record.levelno >= logging.ERROR)
+    # Without the optional warp-lang package, importing MJX prints two lines about it.
+    with contextlib.redirect_stdout(io.StringIO()):
+        import mujoco.mjx  # noqa: F401, PLC0415

@@ -1,0 +1,101 @@
+"""The command line: `key=value` overrides of a task's config."""
+
+import dataclasses
+import sys
+import typing
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import OmegaConf
+from omegaconf.base import SCMode
+from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+from rich.table import Table
+
+from ksim.types import ConfigError, near_misses
+
+if TYPE_CHECKING:
+    from ksim.task.rl import RLConfig, RLTask
+
+
+def launch(task_class: "type[RLTask[Any]]", config: "RLConfig | None" = None, argv: Sequence[str] | None = None) -> None:
+    """Runs a task with a config and overrides from the command line; exits the process.
+
+    Exit codes: 0; 1 for a run that failed; 2 for input that cannot work; 128 + n when signal n stopped the run.
+
+    Args:
+        task_class: The task.
+        config: What the overrides change, default the config class's own defaults.
+        argv: Overrides, default those of the process.
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    base = config if config is not None else task_class.get_config_class()()
+    # A warning is for the user: the message, without the source line it came from.
+    warnings.showwarning = lambda message, *_, **__: print(f"Warning: {message}", file=sys.stderr)
+    if "--help" in argv or "-h" in argv:
+        print_help(task_class, base)
+        sys.exit(0)
+    try:
+        code = task_class(parse_overrides(base, argv)).run()
+    except ConfigError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except Exception as error:  # noqa: BLE001 - told in full where it is ours, with its traceback where it is not
+        from ksim.run.loop import TrainingDivergedError  # noqa: PLC0415
+
+        if not isinstance(error, TrainingDivergedError):
+            raise
+        print(f"Error: {error}", file=sys.stderr)
+        sys.exit(1)
+    sys.exit(code)
+
+
+def parse_overrides(base: "RLConfig", argv: Sequence[str]) -> Any:
+    """A config with `key=value` overrides.
+
+    Raises:
+        ConfigError: An argument is no `key=value`, its key is not known, or its value is not of the option's type.
+    """
+    known = {f.name: f for f in dataclasses.fields(base)}
+    config = OmegaConf.structured(base)
+    for argument in argv:
+        key, equals, value = argument.partition("=")
+        if key.lstrip("-") in known and key not in known:
+            raise ConfigError(f"Option {argument!r} must be written {key.lstrip('-')}=VALUE, without dashes.")
+        if not equals:
+            raise ConfigError(f"Argument {argument!r} must be of the form key=value. {near_misses(key, known)}")
+        if key not in known:
+            raise ConfigError(f"There is no option {key!r}. {near_misses(key, known)} --help lists all.")
+        try:
+            config = OmegaConf.merge(config, OmegaConf.from_dotlist([argument]))
+        except OmegaConfBaseException:
+            kind = describe_type(base, key)
+            raise ConfigError(f"Option {key} ({value!r}) must be {kind}.") from None
+    return OmegaConf.to_container(config, resolve=True, structured_config_mode=SCMode.INSTANTIATE)
+
+
+def describe_type(base: "RLConfig", key: str) -> str:
+    """The type of an option in words."""
+    hint = typing.get_type_hints(type(base))[key]
+    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
+    options = typing.get_args(hint) if typing.get_origin(hint) is not list and typing.get_args(hint) else (hint,)
+    return " or ".join(
+        "a list, as in [256,128]," if typing.get_origin(option) is list else words.get(option, str(option))
+        for option in options
+    )
+
+
+def print_help(task_class: "type[RLTask[Any]]", base: "RLConfig") -> None:
+    """Prints every option with its type, default and help text."""
+    console = Console(highlight=False)
+    module = task_class.__module__ if task_class.__module__ != "__main__" else "<module>"
+    summary = (task_class.__doc__ or "").strip().splitlines()
+    console.print(f"Usage: python -m {module} [KEY=VALUE ...]\n\n{summary[0] if summary else ''}\n", markup=False)
+    table = Table("option", "type", "default", "meaning")
+    for option in dataclasses.fields(base):
+        value = getattr(base, option.name)
+        default = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+        kind = describe_type(base, option.name).rstrip(",")
+        table.add_row(option.name, kind, default.replace("[", r"\["), option.metadata.get("help", ""))
+    console.print(table)

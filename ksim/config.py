@@ -1,0 +1,69 @@
+"""Checks that configs share, and how a field's help text is declared."""
+
+from typing import Any
+
+import xax
+
+from ksim.types import ConfigError
+
+
+def field(value: Any, *, help: str) -> Any:  # noqa: A002 - the name users of xax know
+    """A config field with a default and the help text that `--help` shows."""
+    return xax.field(value, help=help)
+
+
+def check_positive(name: str, value: float | None, *, allow_zero: bool = False) -> None:
+    """Raises ConfigError unless the value is None or positive (or, if allowed, zero)."""
+    if value is None or value > 0 or (allow_zero and value == 0):
+        return
+    raise ConfigError(f"{name} ({value}) must be {'zero or more' if allow_zero else 'positive'}.")
+
+
+def check_fraction(name: str, value: float) -> None:
+    """Raises ConfigError unless 0 <= value <= 1."""
+    if not 0 <= value <= 1:
+        raise ConfigError(f"{name} ({value}) must be from 0 to 1.")
+
+
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Raises ConfigError unless the value is one of the choices."""
+    if value not in choices:
+        raise ConfigError(f"{name} ({value!r}) must be one of {', '.join(choices)}.")
+
+
+def check_batch(num_envs: int, batch_size: int | None, num_batches: int | None, num_devices: int) -> tuple[int, int]:
+    """The global batch size and number of minibatches, from either, both or neither (then 4 minibatches).
+
+    Raises:
+        ConfigError: The figures do not fit each other or the number of devices.
+    """
+    check_positive("Batch size", batch_size)
+    check_positive("Number of batches", num_batches)
+    if batch_size is None and num_batches is None:
+        num_batches = 4
+    if batch_size is None:
+        assert num_batches is not None
+        if num_envs % num_batches:
+            raise ConfigError(
+                f"Number of environments ({num_envs}) must be divisible by number of batches ({num_batches}). "
+                f"Nearest valid number of batches: {_nearest_divisor(num_envs, num_batches)}."
+            )
+        batch_size = num_envs // num_batches
+    if num_batches is None:
+        num_batches = num_envs // batch_size
+    if batch_size * num_batches != num_envs:
+        raise ConfigError(
+            f"Batch size ({batch_size}) times number of batches ({num_batches}) must equal number of environments "
+            f"({num_envs}). Nearest valid batch size: {_nearest_divisor(num_envs, batch_size)}."
+        )
+    if batch_size % num_devices:
+        nearest = sorted({max(batch_size // num_devices, 1) * num_devices, (batch_size // num_devices + 1) * num_devices})
+        raise ConfigError(
+            f"Batch size ({batch_size}) must be divisible by number of devices ({num_devices}). "
+            f"Nearest valid values: {', '.join(map(str, nearest))}."
+        )
+    return batch_size, num_batches
+
+
+def _nearest_divisor(number: int, near: int) -> int:
+    return min((d for d in range(1, number + 1) if number % d == 0), key=lambda d: abs(d - near))

@@ -1,0 +1,23 @@
+"""What observations have in common."""
+
+from abc import abstractmethod
+
+import equinox as eqx
+from jaxtyping import Array, Float
+
+from ksim.mdp.noise import AbstractNoise
+from ksim.mdp.term import Context, Term
+
+
+class AbstractObservation(Term):
+    """A vector that the policy or the critic sees.
+
+    Attributes:
+        noise: Added to the value; None for the exact value.
+    """
+
+    noise: eqx.AbstractVar[AbstractNoise | None]
+
+    @abstractmethod
+    def __call__(self, context: Context) -> Float[Array, "..."]:
+        """The exact value; of any shape, flattened into the group's vector."""

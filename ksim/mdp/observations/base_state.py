@@ -1,0 +1,49 @@
+"""Observations of the floating base."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ksim.mdp.noise import AbstractNoise
+from ksim.mdp.observations.base import AbstractObservation
+from ksim.mdp.term import Context
+from ksim.physics.names import base_ang_vel_body, base_lin_vel_world, base_orientation, base_position
+from ksim.physics.rotations import rotate_inverse
+
+
+class ProjectedGravity(AbstractObservation):
+    """Direction of gravity in the base's frame, a unit vector: (0, 0, -1) when upright."""
+
+    noise: AbstractNoise | None = None
+
+    def __call__(self, context: Context) -> Float[Array, "3"]:
+        orientation = base_orientation(context.physics, context.model.names)
+        return rotate_inverse(jnp.array([0.0, 0.0, -1.0]), orientation)
+
+
+class BaseLinearVelocity(AbstractObservation):
+    """Linear velocity of the base in its own frame, in m/s."""
+
+    noise: AbstractNoise | None = None
+
+    def __call__(self, context: Context) -> Float[Array, "3"]:
+        names = context.model.names
+        lin_vel_world_3 = base_lin_vel_world(context.physics, names)
+        return rotate_inverse(lin_vel_world_3, base_orientation(context.physics, names))
+
+
+class BaseAngularVelocity(AbstractObservation):
+    """Angular velocity of the base in its own frame, in rad/s."""
+
+    noise: AbstractNoise | None = None
+
+    def __call__(self, context: Context) -> Float[Array, "3"]:
+        return base_ang_vel_body(context.physics, context.model.names)
+
+
+class BaseHeight(AbstractObservation):
+    """Height of the base above the world's origin, in m."""
+
+    noise: AbstractNoise | None = None
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        return base_position(context.physics, context.model.names)[2]

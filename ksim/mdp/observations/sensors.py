@@ -1,0 +1,33 @@
+"""Observations of the model's sensors."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ksim.mdp.noise import AbstractNoise
+from ksim.mdp.observations.base import AbstractObservation
+from ksim.mdp.term import Context
+
+
+class SensorReading(AbstractObservation):
+    """Readings of a named sensor, in its own unit and frame."""
+
+    sensor: str
+    noise: AbstractNoise | None = None
+
+    def __call__(self, context: Context) -> Float[Array, " n"]:
+        return context.sensor(self.sensor)
+
+
+class FootContact(AbstractObservation):
+    """1 for each foot that touches something, 0 for each that does not.
+
+    sensors: names of touch sensors, one per foot. threshold: force, in N, above which a foot is in contact.
+    """
+
+    sensors: tuple[str, ...]
+    threshold: float = 1.0
+    noise: AbstractNoise | None = None
+
+    def __call__(self, context: Context) -> Float[Array, " f"]:
+        force_f = jnp.concatenate([context.sensor(name) for name in self.sensors])
+        return (force_f > self.threshold).astype(force_f.dtype)

@@ -1,0 +1,71 @@
+"""Starts of episodes: changes to the default pose at rest, applied in order."""
+
+import dataclasses
+import math
+from abc import abstractmethod
+
+import jax
+import jax.numpy as jnp
+
+from ksim.mdp.term import Context, Term
+from ksim.physics.names import add_to_base_velocity, place_base
+from ksim.types import PhysicsState
+
+
+class AbstractReset(Term):
+    """A change to the positions and velocities that an episode starts from."""
+
+    @abstractmethod
+    def __call__(self, context: Context) -> PhysicsState:
+        """The state with the change; derived fields are computed afterwards."""
+
+
+class RandomJointPositions(AbstractReset):
+    """Adds a uniform number from [-magnitude, magnitude], in rad, to joints, kept within their limits."""
+
+    magnitude: float = 0.1
+    joints: tuple[str, ...] | None = None
+
+    def __call__(self, context: Context) -> PhysicsState:
+        names, qpos = context.model.names, context.physics.qpos
+        places = names.joint_qpos(self.joints)
+        offset_j = jax.random.uniform(context.key, (len(places),), minval=-self.magnitude, maxval=self.magnitude)
+        low, high = names.joint_range(self.joints).T
+        moved_j = jnp.clip(qpos[places] + offset_j, low, high)
+        return dataclasses.replace(context.physics, qpos=qpos.at[places].set(moved_j))
+
+
+class RandomJointVelocities(AbstractReset):
+    """Adds a uniform number from [-magnitude, magnitude], in rad/s, to joints' velocities."""
+
+    magnitude: float = 0.1
+    joints: tuple[str, ...] | None = None
+
+    def __call__(self, context: Context) -> PhysicsState:
+        places = context.model.names.joint_qvel(self.joints)
+        offset_j = jax.random.uniform(context.key, (len(places),), minval=-self.magnitude, maxval=self.magnitude)
+        return dataclasses.replace(context.physics, qvel=context.physics.qvel.at[places].add(offset_j))
+
+
+class RandomHeading(AbstractReset):
+    """Turns the base about the vertical by a uniform angle from [-max_yaw, max_yaw], in rad."""
+
+    max_yaw: float = math.pi
+
+    def __call__(self, context: Context) -> PhysicsState:
+        yaw = jax.random.uniform(context.key, minval=-self.max_yaw, maxval=self.max_yaw)
+        return place_base(context.physics, context.model.names, jnp.zeros(3), yaw)
+
+
+class RandomBaseVelocity(AbstractReset):
+    """Adds uniform numbers to the base's velocity: up to `max_lin_vel`, in m/s, horizontally, up to `max_yaw_rate`."""
+
+    max_lin_vel: float = 0.2
+    max_yaw_rate: float = 0.2
+
+    def __call__(self, context: Context) -> PhysicsState:
+        high = jnp.array([self.max_lin_vel, self.max_lin_vel, self.max_yaw_rate])
+        x, y, yaw_rate = jax.random.uniform(context.key, (3,), minval=-high, maxval=high)
+        zero = jnp.zeros(())
+        lin_vel_3, ang_vel_3 = jnp.stack([x, y, zero]), jnp.stack([zero, zero, yaw_rate])
+        return add_to_base_velocity(context.physics, context.model.names, lin_vel_3, ang_vel_3)

@@ -1,0 +1,100 @@
+"""Rewards of the gait: how feet lift, land and stand."""
+
+import jax.numpy as jnp
+import mujoco
+from jaxtyping import Array, Bool, Float
+
+from ksim.mdp.rewards.base import AbstractReward
+from ksim.mdp.term import Context
+
+MIN_COMMAND = 0.1
+"""Norm of a command, in m/s and rad/s, below which the robot is asked to stand."""
+
+
+class FeetAirTime(AbstractReward):
+    """Seconds beyond `threshold_s` that a foot was in the air, paid when it lands, up to `max_s`.
+
+    Nothing is paid while the command asks to stand. sensors: names of touch sensors, one per foot. threshold_s and
+    max_s: seconds in the air that earn nothing, and beyond which nothing more is earned.
+    """
+
+    sensors: tuple[str, ...]
+    command: str
+    threshold_s: float = 0.2
+    max_s: float = 0.5
+    scale: float = 1.0
+
+    def init(self, context: Context) -> tuple[Array, Array]:
+        zeros_f = jnp.zeros(len(self.sensors))
+        return zeros_f, zeros_f
+
+    def update(self, context: Context) -> tuple[Array, Array]:
+        air_time_f, _ = context.memory
+        contact_f = feet_in_contact(context, self.sensors)
+        air_time_f = air_time_f + context.dt
+        # A foot that never left the ground has one step of air time here, and did not land.
+        landed_after_f = jnp.where(contact_f & (air_time_f > 1.5 * context.dt), air_time_f, 0.0)
+        return jnp.where(contact_f, 0.0, air_time_f), landed_after_f
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        _, landed_after_f = context.memory
+        earned_f = jnp.clip(landed_after_f, 0.0, self.max_s) - self.threshold_s
+        is_asked = jnp.linalg.norm(context.command(self.command)) > MIN_COMMAND
+        return jnp.sum(jnp.where(landed_after_f > 0, earned_f, 0.0)) * is_asked / context.dt
+
+
+class FeetPhase(AbstractReward):
+    """Fraction of feet whose contact follows a clock: feet half a turn apart, each down for `duty` of its turn.
+
+    While the command asks to stand, the fraction of feet that are down. sensors: names of touch sensors, in the
+    order of their phases. period_s: seconds per turn, as of the `PhaseClock` that the policy sees.
+    """
+
+    sensors: tuple[str, ...]
+    command: str
+    period_s: float = 0.8
+    duty: float = 0.55
+    scale: float = 1.0
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        offset_f = jnp.arange(len(self.sensors)) / len(self.sensors)
+        phase_f = (context.episode_step * context.dt / self.period_s + offset_f) % 1.0
+        is_asked = jnp.linalg.norm(context.command(self.command)) > MIN_COMMAND
+        should_be_down_f = (phase_f < self.duty) | ~is_asked
+        return jnp.mean(feet_in_contact(context, self.sensors) == should_be_down_f)
+
+
+class FeetSlip(AbstractReward):
+    """Squared horizontal velocity, in (m/s)^2, of feet that are in contact, summed.
+
+    sensors: names of touch sensors. sites: names of the feet's sites, in the same order; their velocity sensors are
+    added to the model where it has none.
+    """
+
+    sensors: tuple[str, ...]
+    sites: tuple[str, ...]
+    scale: float = -0.25
+
+    def edit_spec(self, spec: mujoco.MjSpec) -> None:
+        for site in self.sites:
+            if spec.sensor(_velocity_sensor(site)) is None:
+                spec.add_sensor(
+                    name=_velocity_sensor(site),
+                    type=mujoco.mjtSensor.mjSENS_FRAMELINVEL,
+                    objtype=mujoco.mjtObj.mjOBJ_SITE,
+                    objname=site,
+                )
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        velocity_f3 = jnp.stack([context.sensor(_velocity_sensor(site)) for site in self.sites])
+        squared_f = jnp.sum(jnp.square(velocity_f3[:, :2]), axis=1)
+        return jnp.sum(squared_f * feet_in_contact(context, self.sensors))
+
+
+def feet_in_contact(context: Context, sensors: tuple[str, ...], threshold: float = 1.0) -> Bool[Array, " f"]:
+    """Whether each foot's touch sensor reads more than `threshold`, in N."""
+    return jnp.concatenate([context.sensor(name) for name in sensors]) > threshold
+
+
+def _velocity_sensor(site: str) -> str:
+    return f"ksim_{site}_velocity"

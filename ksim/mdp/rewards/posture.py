@@ -1,0 +1,77 @@
+"""Rewards for staying up and for how the body is held."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ksim.mdp.rewards.base import AbstractReward
+from ksim.mdp.term import Context
+from ksim.physics.names import base_ang_vel_body, base_lin_vel_world, base_orientation, base_position
+from ksim.physics.rotations import rotate_inverse
+
+
+class Alive(AbstractReward):
+    """1 in every step that does not end the episode in a fall."""
+
+    scale: float = 1.0
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        return 1.0 - context.terminated
+
+
+class TerminationPenalty(AbstractReward):
+    """1 in the step that ends the episode in a fall. As every reward it counts for one control step."""
+
+    scale: float = -100.0
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        return context.terminated.astype(jnp.float32)
+
+
+class BaseTilt(AbstractReward):
+    """Squared sine of the base's tilt from the vertical."""
+
+    scale: float = -1.0
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        orientation = base_orientation(context.physics, context.model.names)
+        gravity_3 = rotate_inverse(jnp.array([0.0, 0.0, -1.0]), orientation)
+        return jnp.sum(jnp.square(gravity_3[:2]))
+
+
+class BaseHeightError(AbstractReward):
+    """Squared difference, in m^2, of the base's height from `target`, in m."""
+
+    target: float
+    scale: float = -10.0
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        return jnp.square(base_position(context.physics, context.model.names)[2] - self.target)
+
+
+class VerticalVelocity(AbstractReward):
+    """Squared vertical velocity of the base, in (m/s)^2."""
+
+    scale: float = -1.0
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        return jnp.square(base_lin_vel_world(context.physics, context.model.names)[2])
+
+
+class RollPitchRate(AbstractReward):
+    """Squared angular velocity of the base about its own x and y axes, in (rad/s)^2."""
+
+    scale: float = -0.05
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        return jnp.sum(jnp.square(base_ang_vel_body(context.physics, context.model.names)[:2]))
+
+
+class JointDeviation(AbstractReward):
+    """Sum of the distances of joints from the default pose, in rad. `joints`: names, default all."""
+
+    joints: tuple[str, ...] | None = None
+    scale: float = -0.1
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        places = context.model.names.joint_qpos(self.joints)
+        return jnp.sum(jnp.abs(context.physics.qpos[places] - context.model.default_qpos[places]))

@@ -1,0 +1,126 @@
+"""What every term of an MDP has in common: the context it sees, its memory, and the one way it is called."""
+
+import dataclasses
+import re
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
+
+import equinox as eqx
+import mujoco
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
+
+from ksim.physics.model import PhysicsModel
+from ksim.types import ConfigError, Overrides, PhysicsState
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """What a term sees of one env at one step. It lives within a trace only.
+
+    Attributes:
+        model: The compiled model, for names and rates.
+        physics: The physics state reached.
+        action: The action that led here; zeros at a reset.
+        previous_action: The action before that one; zeros at a reset.
+        commands: Values of the command terms, by name. Rewards and terminations see the commands that were in force
+            when the action was chosen, observations those for the next action.
+        episode_step: Control steps since the reset.
+        terminated: The episode ended here, for rewards; False elsewhere.
+        overrides: Model fields that randomizers have changed for this env.
+        key: This term's own key for this step.
+        memory: This term's memory, as `init` and `update` return it.
+    """
+
+    model: PhysicsModel
+    physics: PhysicsState
+    action: Float[Array, " a"]
+    previous_action: Float[Array, " a"]
+    commands: dict[str, Array]
+    episode_step: Array
+    terminated: Bool[Array, ""]
+    overrides: Overrides
+    key: PRNGKeyArray
+    memory: PyTree = None
+
+    @property
+    def dt(self) -> float:
+        """Seconds per control step."""
+        return self.model.ctrl_dt
+
+    def command(self, name: str) -> Array:
+        """A command's value.
+
+        Raises:
+            ConfigError: No command term has this name.
+        """
+        if name not in self.commands:
+            known = ", ".join(self.commands) or "none"
+            raise ConfigError(f"There is no command {name!r}. Commands of this task: {known}.")
+        return self.commands[name]
+
+    def derived(self, name: str) -> Array:
+        """A derived field of the physics state.
+
+        Raises:
+            ConfigError: No term declares that it needs this field.
+        """
+        if name not in self.physics.derived:
+            raise ConfigError(f"The physics state does not carry {name!r}. Add needs = ({name!r},) to the term's class.")
+        return self.physics.derived[name]
+
+    def sensor(self, name: str) -> Array:
+        """A sensor's readings."""
+        return self.derived("sensordata")[self.model.names.sensor(name)]
+
+
+class Term(eqx.Module):
+    """A term: configuration in its fields, pure functions of a `Context`.
+
+    A term without memory implements `__call__` alone. One with memory also implements `init` and `update`; at each
+    step `update` comes first, and `__call__` sees the memory that it returned.
+    """
+
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Derived fields of the physics state that the term reads, besides sensordata."""
+
+    @abstractmethod
+    def __call__(self, context: Context) -> Any:
+        """The term's value."""
+
+    def init(self, context: Context) -> PyTree:
+        """The memory at a reset."""
+        return None
+
+    def update(self, context: Context) -> PyTree:
+        """The memory after a step."""
+        return context.memory
+
+    def edit_spec(self, spec: mujoco.MjSpec) -> None:
+        """Adds to the model what the term needs, such as sensors, before it is compiled."""
+
+
+T = TypeVar("T", bound=Term)
+Terms = Sequence[T] | Mapping[str, T]
+
+
+def named_terms(terms: Terms[T], kind: type[T]) -> dict[str, T]:
+    """Terms by name: a mapping's own, or in a sequence the class's name in snake case.
+
+    Raises:
+        ConfigError: A term is of another kind, or two have the same name.
+    """
+    named: dict[str, T] = {}
+    items = terms.items() if isinstance(terms, Mapping) else [(snake_case(type(t).__name__), t) for t in terms]
+    for name, term in items:
+        if not isinstance(term, kind):
+            raise ConfigError(f"Term {name!r} must be a {kind.__name__}, not {type(term).__name__}.")
+        if name in named:
+            raise ConfigError(f"Two terms are named {name!r}. Give the terms as a mapping from names of your own.")
+        named[name] = term
+    return named
+
+
+def snake_case(name: str) -> str:
+    """`TrackYawRate` as `track_yaw_rate`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()

@@ -1,0 +1,10 @@
+"""Networks: distributions, actor-critics, observation normalisation."""
+
+from ksim.nn.actor_critic import AbstractActorCritic as AbstractActorCritic, ActorCriticOutput as ActorCriticOutput
+from ksim.nn.distributions import Gaussian as Gaussian
+from ksim.nn.gru import GruActorCritic as GruActorCritic
+from ksim.nn.mlp import MlpActorCritic as MlpActorCritic
+from ksim.nn.normalizer import (
+    NormalizedActorCritic as NormalizedActorCritic,
+    ObservationNormalizer as ObservationNormalizer,
+)

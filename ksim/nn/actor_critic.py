@@ -1,0 +1,75 @@
+"""The seam between a policy and the learner: one forward pass, for acting and for the loss."""
+
+from abc import abstractmethod
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PyTree
+
+from ksim.nn.distributions import Gaussian
+from ksim.types import Observation
+
+
+class ActorCriticOutput(eqx.Module):
+    """What an actor-critic says of an observation.
+
+    Attributes:
+        distribution: The distribution of the action to take.
+        value: The expected discounted return from here.
+    """
+
+    distribution: Gaussian
+    value: Float[Array, "*batch"]
+
+
+class AbstractActorCritic(eqx.Module):
+    """A policy and a value function for one env and one step; ksim maps it over envs and time."""
+
+    @abstractmethod
+    def initial_carry(self) -> PyTree:
+        """The memory at the start of an episode; None for a feed-forward model."""
+
+    @abstractmethod
+    def __call__(self, obs: Observation, carry: PyTree) -> tuple[ActorCriticOutput, PyTree]:
+        """The distribution of the action and the value of `obs`, and the memory after it."""
+
+
+def critic_group(obs: Observation) -> str:
+    """The group that the critic reads: `critic` where there is one, else the actor's."""
+    return "critic" if "critic" in obs else "actor"
+
+
+def reset_carry(model: AbstractActorCritic, done_e: Bool[Array, " e"], carry_e: PyTree) -> PyTree:
+    """The memory of each env, started afresh where its episode is done."""
+    return jax.tree.map(
+        lambda start, x: jnp.where(done_e.reshape(-1, *(1,) * (x.ndim - 1)), start, x), model.initial_carry(), carry_e
+    )
+
+
+def evaluate_sequences(
+    model: AbstractActorCritic, obs_et: Observation, carry_e: PyTree, done_et: Bool[Array, "e t"]
+) -> ActorCriticOutput:
+    """The model's outputs along recorded sequences, its memory restarted after each end of an episode.
+
+    A model without memory sees all envs and times as one batch; one with memory is scanned over time.
+
+    Args:
+        obs_et: Observations, every leaf (env, time, features).
+        carry_e: Memory at the start of the sequences.
+        done_et: The episode ended or was cut with this step.
+    """
+    num_envs, num_steps = done_et.shape
+    if not jax.tree.leaves(carry_e):
+        flat = jax.tree.map(lambda x: x.reshape(num_envs * num_steps, *x.shape[2:]), obs_et)
+        output, _ = jax.vmap(lambda obs: model(obs, carry_e))(flat)
+        return jax.tree.map(lambda x: x.reshape(num_envs, num_steps, *x.shape[1:]), output)
+
+    def step(carry_e: PyTree, inputs: tuple[Observation, Array]) -> tuple[PyTree, ActorCriticOutput]:
+        obs_e, done_e = inputs
+        output, carry_e = jax.vmap(model)(obs_e, carry_e)
+        return reset_carry(model, done_e, carry_e), output
+
+    time_major = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), (obs_et, done_et))
+    _, output_te = jax.lax.scan(step, carry_e, time_major)
+    return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), output_te)

@@ -1,0 +1,88 @@
+"""Layers that the actor-critics share: initialised stacks and the policy's head."""
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ksim.nn.distributions import Gaussian
+from ksim.types import ConfigError
+
+StdKind = Literal["state_independent", "learned"]
+
+
+def orthogonal_linear(in_size: int, out_size: int, gain: float, *, key: PRNGKeyArray) -> eqx.nn.Linear:
+    """A linear layer with orthogonal weights and no bias to start with, as PPO implementations found to matter.
+
+    Source: Andrychowicz et al. 2021, "What matters in on-policy reinforcement learning" (arXiv:2006.05990).
+    """
+    linear = eqx.nn.Linear(in_size, out_size, key=key)
+    weight = jax.nn.initializers.orthogonal(gain)(key, (out_size, in_size))
+    return eqx.tree_at(lambda layer: (layer.weight, layer.bias), linear, (weight, jnp.zeros(out_size)))
+
+
+class DenseStack(eqx.Module):
+    """Hidden layers with ELU activations; the output is the last hidden layer's."""
+
+    layers: tuple[eqx.nn.Linear, ...]
+
+    def __init__(self, in_size: int, hidden_sizes: Sequence[int], *, key: PRNGKeyArray) -> None:
+        sizes = [in_size, *hidden_sizes]
+        keys = jax.random.split(key, max(len(hidden_sizes), 1))
+        self.layers = tuple(
+            orthogonal_linear(m, n, math.sqrt(2), key=k)
+            for m, n, k in zip(sizes[:-1], sizes[1:], keys, strict=False)
+        )
+
+    def __call__(self, x: Float[Array, " n"]) -> Float[Array, " m"]:
+        for layer in self.layers:
+            x = jax.nn.elu(layer(x))
+        return x
+
+
+class GaussianHead(eqx.Module):
+    """Features to a Gaussian over actions.
+
+    With `std="state_independent"` the standard deviation is one learned vector; with `"learned"` it is a function
+    of the observation. `init_std` is what it starts from; it is kept between `min_std` and `max_std`.
+    """
+
+    linear: eqx.nn.Linear
+    log_std: Float[Array, " a"]
+    kind: StdKind = eqx.field(static=True)
+    min_std: float = eqx.field(static=True)
+    max_std: float = eqx.field(static=True)
+
+    def __init__(
+        self,
+        in_size: int,
+        action_size: int,
+        *,
+        std: StdKind = "state_independent",
+        init_std: float = 1.0,
+        min_std: float = 0.02,
+        max_std: float = 5.0,
+        key: PRNGKeyArray,
+    ) -> None:
+        if std not in ("state_independent", "learned"):
+            raise ConfigError(f"Kind of standard deviation ({std!r}) must be 'state_independent' or 'learned'.")
+        if not min_std <= init_std <= max_std:
+            raise ConfigError(f"Initial standard deviation ({init_std}) must lie in [{min_std}, {max_std}].")
+        num_outputs = action_size * (2 if std == "learned" else 1)
+        # A small gain starts all actions near zero, whatever the observation.
+        self.linear = orthogonal_linear(in_size, num_outputs, 0.01, key=key)
+        self.log_std = jnp.full(action_size, math.log(init_std))
+        self.kind, self.min_std, self.max_std = std, min_std, max_std
+
+    def __call__(self, features: Float[Array, " n"]) -> Gaussian:
+        out = self.linear(features)
+        mean, log_std = (out, self.log_std)
+        if self.kind == "learned":
+            mean, offset = jnp.split(out, 2)
+            log_std = self.log_std + offset
+        std = jnp.exp(jnp.clip(log_std, math.log(self.min_std), math.log(self.max_std)))
+        return Gaussian(mean=mean, std=jnp.broadcast_to(std, mean.shape))

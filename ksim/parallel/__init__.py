@@ -1,0 +1,1 @@
+"""How a step runs on the devices of a machine: the only package that knows of devices."""

@@ -1,0 +1,49 @@
+"""Reductions over devices, inside the mapped step. Each is the identity where `axis_name` is None."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+
+def mean_across_devices(tree: PyTree, axis_name: str | None) -> PyTree:
+    """The mean of every leaf over devices."""
+    return tree if axis_name is None else jax.lax.pmean(tree, axis_name)
+
+
+def sum_across_devices(tree: PyTree, axis_name: str | None) -> PyTree:
+    """The sum of every leaf over devices."""
+    return tree if axis_name is None else jax.lax.psum(tree, axis_name)
+
+
+def min_across_devices(tree: PyTree, axis_name: str | None) -> PyTree:
+    """The smallest of every leaf over devices."""
+    return tree if axis_name is None else jax.lax.pmin(tree, axis_name)
+
+
+def max_across_devices(tree: PyTree, axis_name: str | None) -> PyTree:
+    """The largest of every leaf over devices."""
+    return tree if axis_name is None else jax.lax.pmax(tree, axis_name)
+
+
+def all_across_devices(flag: Bool[Array, ""], axis_name: str | None) -> Bool[Array, ""]:
+    """Whether `flag` holds on every device."""
+    return flag if axis_name is None else jax.lax.pmin(flag.astype(jnp.int32), axis_name) == 1
+
+
+def device_index(axis_name: str | None) -> Int[Array, ""]:
+    """This device's place among the devices; 0 on a single one."""
+    return jnp.int32(0) if axis_name is None else jax.lax.axis_index(axis_name)
+
+
+def global_env_index(num_local_envs: int, axis_name: str | None) -> Int[Array, " e"]:
+    """The place of each of this device's envs in the global batch: device d of D holds [d*E/D, (d+1)*E/D)."""
+    return device_index(axis_name) * num_local_envs + jnp.arange(num_local_envs)
+
+
+def moments_across_devices(
+    x: Float[Array, "*batch"], axis_name: str | None
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Mean and variance of all elements on all devices, each holding as many; two passes, for accuracy."""
+    mean = mean_across_devices(jnp.mean(x), axis_name)
+    variance = mean_across_devices(jnp.mean(jnp.square(x - mean)), axis_name)
+    return mean, variance

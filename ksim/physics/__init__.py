@@ -1,0 +1,9 @@
+"""Physics: the model, the engines that step it, and the actuators."""
+
+from ksim.physics.actuators import (
+    AbstractActuators as AbstractActuators,
+    PositionActuators as PositionActuators,
+    TorqueActuators as TorqueActuators,
+)
+from ksim.physics.engine import AbstractEngine as AbstractEngine, control_step as control_step
+from ksim.physics.model import PhysicsModel as PhysicsModel, compile_model as compile_model, load_spec as load_spec

@@ -1,0 +1,104 @@
+"""From the policy's action to the controls of the model's actuators."""
+
+import fnmatch
+from abc import abstractmethod
+from collections.abc import Mapping
+
+import equinox as eqx
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+from jaxtyping import Array, Float
+
+from ksim.physics.model import PhysicsModel
+from ksim.types import ConfigError, near_misses
+
+PerJoint = float | Mapping[str, float]
+"""One number for all joints, or numbers by pattern (`"*_knee"`) of the joint's name, the first that matches."""
+
+
+class AbstractActuators(eqx.Module):
+    """How actions act: what the model's actuators are, and the controls they are given."""
+
+    @abstractmethod
+    def edit_spec(self, spec: mujoco.MjSpec) -> None:
+        """Makes the model's actuators what this class needs."""
+
+    @abstractmethod
+    def __call__(self, action: Float[Array, " a"], model: PhysicsModel) -> Float[Array, " u"]:
+        """The controls for an action, one component per actuator."""
+
+
+class PositionActuators(AbstractActuators):
+    """PD servos: an action moves the target position away from the default pose.
+
+    The torque kp * (target - position) - kd * velocity is computed in every physics substep, within the force limits
+    of the model's actuators; targets stay within the joints' limits.
+
+    kp: stiffness, in N m/rad. kd: damping, in N m s/rad. action_scale: rad of target per unit of action.
+    """
+
+    kp: PerJoint = 100.0
+    kd: PerJoint = 5.0
+    action_scale: PerJoint = 0.25
+
+    def edit_spec(self, spec: mujoco.MjSpec) -> None:
+        joints = [actuator.target for actuator in spec.actuators]
+        kps, kds = per_joint(self.kp, joints, "kp"), per_joint(self.kd, joints, "kd")
+        for actuator, kp, kd in zip(spec.actuators, kps, kds, strict=True):
+            if not actuator.forcelimited and actuator.ctrllimited:
+                # A motor's limit on its control is a limit on its torque; a servo's control is a position.
+                gear = abs(actuator.gear[0])
+                actuator.forcelimited, actuator.forcerange = True, np.array(actuator.ctrlrange) * gear
+            actuator.ctrllimited = False
+            actuator.gaintype, actuator.biastype = mujoco.mjtGain.mjGAIN_FIXED, mujoco.mjtBias.mjBIAS_AFFINE
+            actuator.gainprm[0] = kp
+            actuator.biasprm[0:3] = [0.0, -kp, -kd]
+            actuator.gear[0] = 1.0
+
+    def __call__(self, action: Float[Array, " a"], model: PhysicsModel) -> Float[Array, " u"]:
+        joints = model.names.actuator_joints()
+        default = model.default_qpos[model.names.joint_qpos(joints)]
+        low, high = model.names.joint_range(joints).T
+        scale = per_joint(self.action_scale, joints, "action_scale")
+        return jnp.clip(jnp.asarray(default + scale * action, jnp.float32), low, high)
+
+
+class TorqueActuators(AbstractActuators):
+    """Torques in proportion to the action: `action_scale` of 1 spends the actuator's whole control range at 1."""
+
+    action_scale: PerJoint = 1.0
+
+    def edit_spec(self, spec: mujoco.MjSpec) -> None:
+        for actuator in spec.actuators:
+            if not actuator.ctrllimited:
+                raise ConfigError(
+                    f"Actuator {actuator.name!r} must have a control range to be driven by TorqueActuators. "
+                    "Give it a ctrlrange in the MJCF file."
+                )
+
+    def __call__(self, action: Float[Array, " a"], model: PhysicsModel) -> Float[Array, " u"]:
+        low, high = np.asarray(model.mj_model.actuator_ctrlrange, np.float32).T
+        scale = per_joint(self.action_scale, model.names.actuator_joints(), "action_scale")
+        middle, half = (low + high) / 2, (high - low) / 2
+        return jnp.clip(middle + scale * half * action, low, high)
+
+
+def per_joint(value: PerJoint, joints: list[str], what: str) -> np.ndarray:
+    """One number per joint.
+
+    Raises:
+        ConfigError: No pattern matches a joint, or a pattern matches none.
+    """
+    if not isinstance(value, Mapping):
+        return np.full(len(joints), value, np.float32)
+    for pattern in value:
+        if not fnmatch.filter(joints, pattern):
+            raise ConfigError(f"Pattern {pattern!r} of {what} matches no joint. {near_misses(pattern, joints)}")
+    numbers = []
+    for joint in joints:
+        matching = [number for pattern, number in value.items() if fnmatch.fnmatch(joint, pattern)]
+        if not matching:
+            raise ConfigError(f"No pattern of {what} matches joint {joint!r}. Add one, or '*' as the last.")
+        numbers.append(matching[0])
+    return np.asarray(numbers, np.float32)

@@ -1,0 +1,83 @@
+"""The robot and its world as MuJoCo compiles them."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import mujoco
+import numpy as np
+
+from ksim.physics.names import ModelNames
+from ksim.types import ConfigError
+
+SpecEdit = Callable[[mujoco.MjSpec], None]
+
+
+class PhysicsModel:
+    """A compiled model with its control rate and its names. Lives on the host; never traced.
+
+    Attributes:
+        mj_model: The compiled model.
+        names: Its names.
+        dt: Seconds per physics substep.
+        ctrl_dt: Seconds per control step.
+        decimation: Substeps per control step.
+        default_qpos: Where episodes start: the first keyframe, or the model's reference pose where it has none.
+    """
+
+    def __init__(self, mj_model: mujoco.MjModel, ctrl_dt: float) -> None:
+        self.mj_model = mj_model
+        self.names = ModelNames(mj_model)
+        self.dt = float(mj_model.opt.timestep)
+        self.ctrl_dt = ctrl_dt
+        self.decimation = round(ctrl_dt / self.dt)
+        self.default_qpos = np.array(mj_model.key_qpos[0] if mj_model.nkey else mj_model.qpos0)
+
+
+def load_spec(robot: str | Path | mujoco.MjSpec) -> mujoco.MjSpec:
+    """A model to edit, from an MJCF file or from a spec, which is copied.
+
+    Raises:
+        ConfigError: There is no such file, or MuJoCo cannot read it.
+    """
+    if isinstance(robot, mujoco.MjSpec):
+        return robot.copy()
+    path = Path(robot)
+    if not path.is_file():
+        raise ConfigError(f"Robot file {path} does not exist. Give get_robot the path of an MJCF file.")
+    try:
+        return mujoco.MjSpec.from_file(str(path))
+    except ValueError as error:
+        raise ConfigError(f"MuJoCo cannot read the robot file {path}: {error}") from error
+
+
+def compile_model(spec: mujoco.MjSpec, *, dt: float, ctrl_dt: float, edits: Iterable[SpecEdit] = ()) -> PhysicsModel:
+    """Compiles a spec with the given rates and edits (actuators, sensors that terms need).
+
+    Args:
+        spec: The robot and its world; left as it is.
+        dt: Seconds per physics substep.
+        ctrl_dt: Seconds per control step, a multiple of `dt`.
+        edits: Functions that change the spec before it is compiled.
+
+    Raises:
+        ConfigError: The rates do not fit, or MuJoCo cannot compile the model.
+    """
+    if dt <= 0:
+        raise ConfigError(f"Physics step (dt={dt} s) must be positive.")
+    decimation = round(ctrl_dt / dt)
+    if decimation < 1 or abs(decimation * dt - ctrl_dt) > 1e-6 * ctrl_dt:
+        nearest = max(decimation, 1) * dt
+        raise ConfigError(
+            f"Control step (ctrl_dt={ctrl_dt} s) must be a multiple of the physics step (dt={dt} s). "
+            f"Nearest valid value: {nearest:g}."
+        )
+    spec = spec.copy()
+    for edit in edits:
+        edit(spec)
+    spec.option.timestep = dt
+    # MuJoCo would silently reset a simulation that blew up; ksim finds it, counts it and resets it.
+    spec.option.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET
+    try:
+        return PhysicsModel(spec.compile(), ctrl_dt)
+    except ValueError as error:
+        raise ConfigError(f"MuJoCo cannot compile the model: {error}") from error

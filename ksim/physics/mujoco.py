@@ -1,0 +1,149 @@
+"""Native MuJoCo: many simulations on C threads, called from inside the traced step."""
+
+import contextlib
+import logging
+import math
+import os
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+from jaxtyping import Array, Float
+from mujoco.batch import MODEL_FIELDS, Batch
+
+from ksim.physics.engine import DERIVED_FIELDS, AbstractEngine, derived_fields
+from ksim.physics.model import PhysicsModel
+from ksim.types import ConfigError, Overrides, PhysicsState, near_misses
+
+logger = logging.getLogger(__name__)
+
+_STATE_FIELDS = ("qpos", "qvel", "act", "qacc_warmstart", "time")
+
+
+class MujocoEngine(AbstractEngine):
+    """Substeps by `mujoco.batch.Batch` behind `jax.pure_callback`.
+
+    A call is a pure function: all state goes in and comes out, so that any batch of the pool can serve any call, from
+    any device's thread. Arguments and results each travel as one array, since every array of a callback costs.
+    """
+
+    def __init__(self, model: PhysicsModel, needs: Sequence[str] = (), *, num_devices: int = 1) -> None:
+        """Makes the engine.
+
+        Args:
+            model: The compiled model.
+            needs: Derived fields that terms read.
+            num_devices: How many devices will call at the same time, each with its share of the machine's threads.
+        """
+        self.model = model
+        self.derived = derived_fields(needs, DERIVED_FIELDS)
+        num_cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self._pool = _BatchPool(model.mj_model, max(1, num_cpus // num_devices))
+        data = mujoco.MjData(model.mj_model)
+        self._state_shapes = {name: np.shape(getattr(data, name)) for name in _STATE_FIELDS}
+        self._derived_shapes = {name: np.shape(getattr(data, name)) for name in self.derived}
+        # Warnings of MuJoCo (a simulation that blows up) would go to a file in the working directory.
+        mujoco.set_mju_user_warning(lambda text: logger.debug("MuJoCo: %s", text))
+
+    def forward(
+        self, qpos: Float[Array, " q"], qvel: Float[Array, " v"], ctrl: Float[Array, " u"], overrides: Overrides
+    ) -> PhysicsState:
+        zeros = {name: jnp.zeros(shape) for name, shape in self._state_shapes.items()}
+        return self._call(zeros | {"qpos": qpos, "qvel": qvel}, ctrl, overrides, num_substeps=0)
+
+    def substeps(self, state: PhysicsState, ctrl: Float[Array, " u"], overrides: Overrides) -> PhysicsState:
+        fields = {name: getattr(state, name) for name in _STATE_FIELDS}
+        return self._call(fields, ctrl, overrides, num_substeps=self.model.decimation)
+
+    def _call(
+        self, fields: dict[str, Array], ctrl: Float[Array, " u"], overrides: Overrides, *, num_substeps: int
+    ) -> PhysicsState:
+        for name in overrides:
+            if name not in MODEL_FIELDS:
+                raise ConfigError(f"The model has no field {name!r} to override. {near_misses(name, MODEL_FIELDS)}")
+        override_shapes = {name: x.shape for name, x in overrides.items()}
+        inputs = jnp.concatenate([jnp.ravel(x) for x in (*fields.values(), ctrl, *overrides.values())])
+        out_shapes = self._state_shapes | self._derived_shapes
+        out_size = sum(math.prod(shape) for shape in out_shapes.values())
+
+        def run(rows: np.ndarray) -> np.ndarray:
+            rows = np.asarray(rows)
+            flat = rows.reshape(-1, rows.shape[-1])
+            with self._pool.batch(len(flat), tuple(overrides)) as batch:
+                out = batch.run(flat, override_shapes, num_substeps, self.derived)
+            return out.reshape(*rows.shape[:-1], out_size)
+
+        result = jax.ShapeDtypeStruct((out_size,), jnp.float32)
+        row = jax.pure_callback(run, result, inputs.astype(jnp.float32), vmap_method="broadcast_all")
+        out = _unpack(row, out_shapes)
+        state = {name: out[name] for name in _STATE_FIELDS}
+        return PhysicsState(**state, derived={name: out[name] for name in self.derived})
+
+
+def _unpack(row: Array, shapes: dict[str, tuple[int, ...]]) -> dict[str, Array]:
+    parts, start = {}, 0
+    for name, shape in shapes.items():
+        stop = start + math.prod(shape)
+        parts[name] = row[start:stop].reshape(shape)
+        start = stop
+    return parts
+
+
+class _PooledBatch:
+    """A Batch with the views through which rows of float32 come and go."""
+
+    def __init__(self, model: mujoco.MjModel, num_sims: int, num_threads: int) -> None:
+        self._batch = Batch(model, num_sims, num_threads)
+        self._inputs = [self._view(name) for name in (*_STATE_FIELDS, "ctrl")]
+
+    def _view(self, name: str) -> np.ndarray:
+        return self._batch.bind(name).reshape(self._batch.nsim, -1)
+
+    def run(
+        self,
+        rows: np.ndarray,
+        override_shapes: dict[str, tuple[int, ...]],
+        num_substeps: int,
+        derived: tuple[str, ...],
+    ) -> np.ndarray:
+        """Loads rows, steps (or with no substeps computes the derived fields), and reads the results."""
+        start = 0
+        overrides = [self._batch.expand(name).reshape(self._batch.nsim, -1) for name in override_shapes]
+        for view in (*self._inputs, *overrides):
+            stop = start + view.shape[1]
+            view[...] = rows[:, start:stop]
+            start = stop
+        outputs = [self._view(name) for name in (*_STATE_FIELDS, *derived)]
+        if num_substeps:
+            self._batch.step(nstep=num_substeps)
+        else:
+            self._batch.forward()
+        return np.concatenate(outputs, axis=1, dtype=np.float32, casting="same_kind")
+
+
+class _BatchPool:
+    """Batches by number of simulations and overridden fields, lent to one call at a time: callbacks of several devices overlap."""
+
+    def __init__(self, model: mujoco.MjModel, num_threads: int) -> None:
+        self._model = model
+        self._num_threads = num_threads
+        self._idle: dict[tuple[int, tuple[str, ...]], queue.SimpleQueue[_PooledBatch]] = {}
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def batch(self, num_sims: int, overridden: tuple[str, ...]) -> Iterator[_PooledBatch]:
+        """Lends an idle batch, or a new one where all are lent; one that overrides the same model fields."""
+        with self._lock:
+            idle = self._idle.setdefault((num_sims, overridden), queue.SimpleQueue())
+        try:
+            batch = idle.get_nowait()
+        except queue.Empty:
+            batch = _PooledBatch(self._model, num_sims, self._num_threads)
+        try:
+            yield batch
+        finally:
+            idle.put(batch)

@@ -1,0 +1,141 @@
+"""From names to indices, and from generalized coordinates to joints and bases: the only file with their offsets."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+from jaxtyping import Array, Float
+
+from ksim.physics.rotations import multiply_quaternions
+from ksim.types import ConfigError, PhysicsState, near_misses
+
+_ONE_DOF = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
+
+
+class ModelNames:
+    """Looks names up in a model, on the host: at trace time, so that a name costs nothing at run time.
+
+    Attributes:
+        joints: Hinge and slide joints, in the model's order.
+        actuators: Actuators, in the model's order.
+    """
+
+    def __init__(self, model: mujoco.MjModel) -> None:
+        self._model = model
+        self.joints = [model.joint(i).name for i in range(model.njnt) if model.jnt_type[i] in _ONE_DOF]
+        self.actuators = [model.actuator(i).name for i in range(model.nu)]
+
+    def index(self, kind: str, name: str) -> int:
+        """The index of a `joint`, `body`, `site`, `geom`, `sensor`, `actuator` or `key`.
+
+        Raises:
+            ConfigError: The model has no such name; the message lists the nearest ones.
+        """
+        object_type = getattr(mujoco.mjtObj, f"mjOBJ_{kind.upper()}")
+        found = mujoco.mj_name2id(self._model, object_type, name)
+        if found < 0:
+            count = {"joint": "njnt", "key": "nkey", "actuator": "nu"}.get(kind, f"n{kind}")
+            every = [mujoco.mj_id2name(self._model, object_type, i) for i in range(getattr(self._model, count))]
+            raise ConfigError(f"The model has no {kind} {name!r}. {near_misses(name, filter(None, every))}")
+        return found
+
+    def joint_qpos(self, joints: Sequence[str] | None = None) -> np.ndarray:
+        """Places in qpos of hinge and slide joints, default all."""
+        return self._model.jnt_qposadr[self._joint_indices(joints)]
+
+    def joint_qvel(self, joints: Sequence[str] | None = None) -> np.ndarray:
+        """Places in qvel of hinge and slide joints, default all."""
+        return self._model.jnt_dofadr[self._joint_indices(joints)]
+
+    def joint_range(self, joints: Sequence[str] | None = None) -> np.ndarray:
+        """Lower and upper limits in rad or m, (joints, 2); infinite where a joint has none."""
+        indices = self._joint_indices(joints)
+        limited = self._model.jnt_limited[indices].astype(bool)
+        return np.where(limited[:, None], self._model.jnt_range[indices], [-np.inf, np.inf])
+
+    def sensor(self, name: str) -> slice:
+        """The place of a sensor's readings in sensordata."""
+        index = self.index("sensor", name)
+        start = int(self._model.sensor_adr[index])
+        return slice(start, start + int(self._model.sensor_dim[index]))
+
+    def free_joint(self) -> tuple[int, int]:
+        """Where the first free joint starts in qpos and in qvel.
+
+        Raises:
+            ConfigError: The model has no free joint.
+        """
+        free = np.flatnonzero(self._model.jnt_type == mujoco.mjtJoint.mjJNT_FREE)
+        if not free.size:
+            raise ConfigError("The model has no free joint, but a term asks for the pose or velocity of its base.")
+        return int(self._model.jnt_qposadr[free[0]]), int(self._model.jnt_dofadr[free[0]])
+
+    def actuator_joints(self) -> list[str]:
+        """The joint that each actuator drives.
+
+        Raises:
+            ConfigError: An actuator drives something else than a joint.
+        """
+        for i in np.flatnonzero(self._model.actuator_trntype != mujoco.mjtTrn.mjTRN_JOINT):
+            raise ConfigError(f"Actuator {self.actuators[i]!r} must drive a joint; it drives something else.")
+        return [self._model.joint(i).name for i in self._model.actuator_trnid[:, 0]]
+
+    def _joint_indices(self, joints: Sequence[str] | None) -> np.ndarray:
+        names = self.joints if joints is None else joints
+        indices = np.array([self.index("joint", name) for name in names], dtype=int)
+        for name, index in zip(names, indices, strict=True):
+            if self._model.jnt_type[index] not in _ONE_DOF:
+                raise ConfigError(f"Joint {name!r} must be a hinge or slide joint. {near_misses(name, self.joints)}")
+        return indices
+
+
+def base_position(physics: PhysicsState, names: ModelNames) -> Float[Array, "3"]:
+    """The base's position in the world, in m."""
+    start, _ = names.free_joint()
+    return physics.qpos[start : start + 3]
+
+
+def base_orientation(physics: PhysicsState, names: ModelNames) -> Float[Array, "4"]:
+    """The base's orientation in the world, a unit quaternion (w, x, y, z)."""
+    start, _ = names.free_joint()
+    return physics.qpos[start + 3 : start + 7]
+
+
+def base_lin_vel_world(physics: PhysicsState, names: ModelNames) -> Float[Array, "3"]:
+    """The base's linear velocity in the world frame, in m/s."""
+    _, start = names.free_joint()
+    return physics.qvel[start : start + 3]
+
+
+def base_ang_vel_body(physics: PhysicsState, names: ModelNames) -> Float[Array, "3"]:
+    """The base's angular velocity in its own frame, in rad/s: how MuJoCo stores a free joint's."""
+    _, start = names.free_joint()
+    return physics.qvel[start + 3 : start + 6]
+
+
+def add_to_base_velocity(
+    physics: PhysicsState, names: ModelNames, lin_vel_world: Float[Array, "3"], ang_vel_body: Float[Array, "3"]
+) -> PhysicsState:
+    """The state with a velocity added to the base's, in m/s and rad/s."""
+    _, start = names.free_joint()
+    qvel = physics.qvel.at[start : start + 6].add(jnp.concatenate([lin_vel_world, ang_vel_body]))
+    return dataclasses.replace(physics, qvel=qvel)
+
+
+def place_base(
+    physics: PhysicsState, names: ModelNames, offset_world: Float[Array, "3"], yaw: Float[Array, ""]
+) -> PhysicsState:
+    """The state with the base moved by `offset_world`, in m, and turned by `yaw`, in rad, about the vertical."""
+    start, _ = names.free_joint()
+    turn = jnp.array([jnp.cos(yaw / 2), 0.0, 0.0, jnp.sin(yaw / 2)])
+    orientation = multiply_quaternions(turn, base_orientation(physics, names))
+    pose = jnp.concatenate([base_position(physics, names) + offset_world, orientation])
+    return dataclasses.replace(physics, qpos=physics.qpos.at[start : start + 7].set(pose))
+
+
+def is_physical(physics: PhysicsState) -> Array:
+    """Whether the state is finite and within MuJoCo's own bound for values that are not huge (mjMAXVAL)."""
+    within = [jnp.all(jnp.abs(x) < mujoco.mjMAXVAL) for x in (physics.qpos, physics.qvel)]
+    return jnp.logical_and(*within)

@@ -1,0 +1,36 @@
+"""Rotations: quaternions are (w, x, y, z) with unit norm, as in MuJoCo."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+def rotate(vector: Float[Array, "3"], quaternion: Float[Array, "4"]) -> Float[Array, "3"]:
+    """A vector of the body frame in the world frame, for the body's orientation (w, x, y, z)."""
+    w, xyz = quaternion[0], quaternion[1:]
+    t = 2 * jnp.cross(xyz, vector)
+    return vector + w * t + jnp.cross(xyz, t)
+
+
+def rotate_inverse(vector: Float[Array, "3"], quaternion: Float[Array, "4"]) -> Float[Array, "3"]:
+    """A vector of the world frame in the body frame, for the body's orientation (w, x, y, z)."""
+    return rotate(vector, quaternion * jnp.array([1.0, -1.0, -1.0, -1.0]))
+
+
+def yaw_of(quaternion: Float[Array, "4"]) -> Float[Array, ""]:
+    """Heading of a body about the vertical, in rad: 0 along the world's x axis."""
+    w, x, y, z = quaternion
+    return jnp.arctan2(2 * (w * z + x * y), 1 - 2 * (jnp.square(y) + jnp.square(z)))
+
+
+def multiply_quaternions(a: Float[Array, "4"], b: Float[Array, "4"]) -> Float[Array, "4"]:
+    """The rotation b followed by a."""
+    w, xyz = a[0] * b[0] - jnp.dot(a[1:], b[1:]), a[0] * b[1:] + b[0] * a[1:] + jnp.cross(a[1:], b[1:])
+    return jnp.concatenate([w[None], xyz])
+
+
+def heading_frame(quaternion: Float[Array, "4"], vector_world: Float[Array, "3"]) -> Float[Array, "3"]:
+    """A world-frame vector in the frame that shares the body's heading but stays level."""
+    yaw = yaw_of(quaternion)
+    c, s = jnp.cos(yaw), jnp.sin(yaw)
+    x, y, z = vector_world
+    return jnp.stack([c * x + s * y, -s * x + c * y, z])

@@ -1,0 +1,36 @@
+"""Which engine to use."""
+
+from collections.abc import Sequence
+
+from ksim.physics.engine import AbstractEngine
+from ksim.physics.model import PhysicsModel
+from ksim.types import ConfigError
+
+ENGINES = ("mjx", "mujoco")
+
+
+def pick_engine(engine: str, platform: str) -> tuple[str, str]:
+    """The engine to use on a platform (`cpu`, `gpu`, `tpu`), and the reason in a few words.
+
+    Raises:
+        ConfigError: The engine is not known.
+    """
+    if engine in ENGINES:
+        return engine, "as asked"
+    if engine != "auto":
+        raise ConfigError(f"engine ({engine!r}) must be one of auto, {', '.join(ENGINES)}.")
+    if platform == "cpu":
+        return "mujoco", "auto: native MuJoCo is several times faster than MJX on a CPU"
+    return "mjx", f"auto: MJX runs on the {platform.upper()}"
+
+
+def make_engine(engine: str, model: PhysicsModel, needs: Sequence[str], num_devices: int) -> AbstractEngine:
+    """Makes an engine by name, for derived fields that terms need and devices that step it at the same time."""
+    # Imported here: each engine's package takes a while to import, and one is enough.
+    if engine == "mujoco":
+        from ksim.physics.mujoco import MujocoEngine  # noqa: PLC0415
+
+        return MujocoEngine(model, needs, num_devices=num_devices)
+    from ksim.physics.mjx import MjxEngine  # noqa: PLC0415
+
+    return MjxEngine(model, needs)

@@ -1,0 +1,45 @@
+"""The numbers of the algorithm, apart from the command line's config."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+GradSyncMode = Literal["accumulate", "local"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOHyperparameters:
+    """What the pure functions of PPO are told.
+
+    Attributes:
+        gamma: Discount per control step.
+        gae_lambda: Decay of generalized advantage estimation.
+        clip_param: Half-width of the clipped probability ratio.
+        value_clip: Half-width of the clipped value; None for the plain squared error.
+        value_loss_coef: Weight of the value loss.
+        entropy_coef: Weight of the entropy bonus.
+        num_batches: Minibatches per pass.
+        num_passes: Passes over each rollout.
+        learning_rate: The optimizer's step size, or what an adaptive one starts from.
+        desired_kl: The KL divergence per update that an adaptive learning rate aims at; None for a constant rate.
+        min_learning_rate: Lower bound of an adaptive rate.
+        max_learning_rate: Upper bound of an adaptive rate.
+        normalize_observations: Whether the running statistics of observations are learned and applied.
+        grad_sync_period: Minibatches per synchronisation of the gradients.
+        grad_sync_mode: What a device does in between: `accumulate` gradients, or take `local` optimizer steps.
+    """
+
+    gamma: float = 0.99
+    gae_lambda: float = 0.95
+    clip_param: float = 0.2
+    value_clip: float | None = None
+    value_loss_coef: float = 1.0
+    entropy_coef: float = 0.005
+    num_batches: int = 4
+    num_passes: int = 4
+    learning_rate: float = 3e-4
+    desired_kl: float | None = None
+    min_learning_rate: float = 1e-5
+    max_learning_rate: float = 3e-3
+    normalize_observations: bool = True
+    grad_sync_period: int = 1
+    grad_sync_mode: GradSyncMode = "accumulate"

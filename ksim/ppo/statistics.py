@@ -1,0 +1,79 @@
+"""Figures of a rollout, over all envs of all devices."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from ksim.parallel.collectives import (
+    max_across_devices,
+    mean_across_devices,
+    min_across_devices,
+    moments_across_devices,
+    sum_across_devices,
+)
+from ksim.types import Metrics, Trajectory
+
+
+def finished_episodes(
+    reward_et: Float[Array, "e t"], done_et: Bool[Array, "e t"], return_e: Float[Array, " e"], length_e: Int[Array, " e"]
+) -> tuple[tuple[Float[Array, "e t"], Int[Array, "e t"]], tuple[Float[Array, " e"], Int[Array, " e"]]]:
+    """Undiscounted return and length, in steps, of the running episode at every step, across rollouts.
+
+    Args:
+        reward_et: Rewards.
+        done_et: The episode ended or was cut with this step.
+        return_e: Return of the running episode before the rollout.
+        length_e: Its length before the rollout.
+
+    Returns:
+        Return and length up to and including each step, and those of the episode running after the rollout.
+    """
+
+    def step(running: tuple[Array, Array], inputs: tuple[Array, Array]) -> tuple[tuple[Array, Array], tuple]:
+        reward_e, done_e = inputs
+        so_far = (running[0] + reward_e, running[1] + 1)
+        return jax.tree.map(lambda x: jnp.where(done_e, 0, x), so_far), so_far
+
+    running, so_far_te = jax.lax.scan(step, (return_e, length_e), (reward_et.T, done_et.T))
+    return jax.tree.map(jnp.transpose, so_far_te), running
+
+
+def episode_metrics(
+    return_et: Float[Array, "e t"], length_et: Int[Array, "e t"], trajectory: Trajectory, axis_name: str | None
+) -> Metrics:
+    """Count, mean, spread and extremes of the episodes that finished on any device; NaN where none did."""
+    done_et = trajectory.done
+    sums = sum_across_devices(
+        {
+            "count": jnp.sum(done_et),
+            "terminated": jnp.sum(trajectory.terminated),
+            "return": jnp.sum(return_et, where=done_et),
+            "return_squared": jnp.sum(jnp.square(return_et), where=done_et),
+            "length": jnp.sum(length_et, where=done_et),
+        },
+        axis_name,
+    )
+    count = jnp.where(sums["count"] > 0, sums["count"], jnp.nan)
+    mean = sums["return"] / count
+    variance = jnp.maximum(sums["return_squared"] / count - jnp.square(mean), 0.0)
+    lowest = min_across_devices(jnp.min(return_et, where=done_et, initial=jnp.inf), axis_name)
+    highest = max_across_devices(jnp.max(return_et, where=done_et, initial=-jnp.inf), axis_name)
+    return {
+        "episode/count": sums["count"].astype(jnp.float32),
+        "episode/return": mean,
+        "episode/return_std": jnp.sqrt(variance),
+        "episode/return_min": jnp.where(jnp.isnan(count), jnp.nan, lowest),
+        "episode/return_max": jnp.where(jnp.isnan(count), jnp.nan, highest),
+        "episode/length": sums["length"] / count,
+        "episode/terminated_fraction": sums["terminated"] / count,
+    }
+
+
+def rollout_metrics(trajectory: Trajectory, value_target_et: Float[Array, "e t"], axis_name: str | None) -> Metrics:
+    """Means over the rollout of the rewards and of the environment's own metrics, and the critic's fit."""
+    _, target_variance = moments_across_devices(value_target_et, axis_name)
+    _, residual_variance = moments_across_devices(value_target_et - trajectory.value, axis_name)
+    local = {"rollout/reward": jnp.mean(trajectory.reward), "rollout/value": jnp.mean(trajectory.value)}
+    local |= {name: jnp.mean(x) for name, x in trajectory.metrics.items()}
+    explained = 1 - residual_variance / (target_variance + 1e-8)
+    return mean_across_devices(local, axis_name) | {"rollout/explained_variance": explained}

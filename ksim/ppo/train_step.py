@@ -1,0 +1,170 @@
+"""One training step, written once: what a layout jits on one device, and maps over several."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from ksim.nn.actor_critic import AbstractActorCritic
+from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
+from ksim.parallel.collectives import all_across_devices, global_env_index, mean_across_devices
+from ksim.ppo.advantages import generalized_advantages, normalize_advantages
+from ksim.ppo.hyperparameters import PPOHyperparameters
+from ksim.ppo.losses import Minibatch
+from ksim.ppo.minibatches import stratified_minibatches
+from ksim.ppo.statistics import episode_metrics, finished_episodes, rollout_metrics
+from ksim.ppo.update import SyncGradients, adapt_learning_rate, update
+from ksim.types import EnvBatch, EnvState, LearnerState, Metrics, TrainState, Trajectory
+
+
+class Rollout(Protocol):
+    """`(model, env_state, model_carry, rng) -> (trajectory, env_state, model_carry)` for one device's envs."""
+
+    def __call__(
+        self, model: AbstractActorCritic, env_state: EnvState, model_carry: PyTree, rng: PRNGKeyArray
+    ) -> tuple[Trajectory, EnvState, PyTree]: ...
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainStep:
+    """The training step of a task: `step(state) -> (state, metrics)`, pure and free of devices.
+
+    Attributes:
+        rollout: Steps this device's envs under the policy.
+        static: The leaves of the actor-critic that are no arrays.
+        optimizer: Gradient transformation, with an injected `learning_rate`.
+        sync_gradients: Averages gradients over devices.
+        hyper: Numbers of the algorithm.
+        axis_name: The mapped axis of devices; None on a single one.
+    """
+
+    rollout: Rollout
+    static: PyTree
+    optimizer: optax.GradientTransformation
+    sync_gradients: SyncGradients
+    hyper: PPOHyperparameters
+    axis_name: str | None
+
+    def __call__(self, state: TrainState) -> tuple[TrainState, Metrics]:
+        """Collects a rollout and learns from it."""
+        rollout_key, update_key = jax.random.split(jax.random.fold_in(state.learner.key, state.learner.iteration))
+        trajectory, envs, metrics = self.collect(state, rollout_key)
+        learner, learning_metrics = self.learn(state.learner, state.envs.model_carry, trajectory, update_key)
+        return TrainState(learner=learner, envs=envs), metrics | learning_metrics
+
+    def collect(self, state: TrainState, key: PRNGKeyArray) -> tuple[Trajectory, EnvBatch, Metrics]:
+        """A rollout of this device's envs, and the figures of the episodes that finished in it."""
+        learner, envs = state.learner, state.envs
+        model = NormalizedActorCritic(eqx.combine(learner.params, self.static), learner.normalizer)
+        index_e = global_env_index(envs.episode_length.shape[0], self.axis_name)
+        key_e = jax.vmap(lambda i: jax.random.fold_in(key, i))(index_e)
+        trajectory, env_state, model_carry = self.rollout(model, envs.env_state, envs.model_carry, key_e)
+        (return_et, length_et), (return_e, length_e) = finished_episodes(
+            trajectory.reward, trajectory.done, envs.episode_return, envs.episode_length
+        )
+        metrics = episode_metrics(return_et, length_et, trajectory, self.axis_name)
+        return trajectory, EnvBatch(env_state, model_carry, return_e, length_e), metrics
+
+    def learn(
+        self, learner: LearnerState, carry_e: PyTree, trajectory: Trajectory, key: PRNGKeyArray
+    ) -> tuple[LearnerState, Metrics]:
+        """All passes over a rollout, then the statistics that the next one will use."""
+        hyper, axis_name = self.hyper, self.axis_name
+        rollout, value_target_et = self._prepare(learner.normalizer, carry_e, trajectory)
+        env_index_mb = stratified_minibatches(
+            key,
+            trajectory.reward.shape[0],
+            num_batches=hyper.num_batches,
+            num_passes=hyper.num_passes,
+            axis_name=axis_name,
+        )
+        params, opt_state, num_bad, metrics = update(
+            learner.params,
+            learner.opt_state,
+            learner.num_bad_updates,
+            rollout,
+            env_index_mb,
+            static=self.static,
+            optimizer=self.optimizer,
+            sync_gradients=self.sync_gradients,
+            hyper=hyper,
+            axis_name=axis_name,
+        )
+        metrics = mean_across_devices(metrics, axis_name) | rollout_metrics(trajectory, value_target_et, axis_name)
+        learning_rate = optax.tree.get(opt_state, "learning_rate")
+        metrics["policy/learning_rate"] = learning_rate
+        adapted = adapt_learning_rate(learning_rate, metrics["policy/kl_last_pass"], hyper)
+        learner = LearnerState(
+            params=params,
+            normalizer=self._updated_normalizer(learner.normalizer, trajectory),
+            opt_state=optax.tree.set(opt_state, learning_rate=adapted),
+            key=learner.key,
+            iteration=learner.iteration + 1,
+            num_bad_updates=num_bad,
+        )
+        return learner, metrics
+
+    def _prepare(
+        self, normalizer: ObservationNormalizer, carry_e: PyTree, trajectory: Trajectory
+    ) -> tuple[Minibatch, Float[Array, "e t"]]:
+        advantage_et = generalized_advantages(
+            trajectory.reward,
+            trajectory.value,
+            trajectory.next_value,
+            trajectory.terminated,
+            trajectory.done,
+            gamma=self.hyper.gamma,
+            gae_lambda=self.hyper.gae_lambda,
+        )
+        value_target_et = trajectory.value + advantage_et
+        rollout = Minibatch(
+            obs=normalizer(trajectory.obs),
+            carry=carry_e,
+            done=trajectory.done,
+            action=trajectory.action,
+            log_prob=trajectory.log_prob,
+            value=trajectory.value,
+            advantage=normalize_advantages(advantage_et, self.axis_name),
+            value_target=value_target_et,
+        )
+        return rollout, value_target_et
+
+    def _updated_normalizer(self, normalizer: ObservationNormalizer, trajectory: Trajectory) -> ObservationNormalizer:
+        """Statistics with the rollout merged in, unless it holds a value that is not finite."""
+        if not self.hyper.normalize_observations:
+            return normalizer
+        updated = normalizer.update(trajectory.obs, self.axis_name)
+        is_finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(updated)]))
+        is_finite = all_across_devices(is_finite, self.axis_name)
+        return jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), updated, normalizer)
+
+
+def initial_learner_state(
+    model: AbstractActorCritic, obs_sizes: dict[str, int], optimizer: optax.GradientTransformation, key: PRNGKeyArray
+) -> tuple[LearnerState, PyTree]:
+    """The learner before the first iteration, and the leaves of the model that are no arrays."""
+    params, static = eqx.partition(model, eqx.is_inexact_array)
+    learner = LearnerState(
+        params=params,
+        normalizer=ObservationNormalizer.init(obs_sizes),
+        opt_state=optimizer.init(params),
+        key=key,
+        iteration=jnp.int32(0),
+        num_bad_updates=jnp.int32(0),
+    )
+    return learner, static
+
+
+def initial_env_batch(model: AbstractActorCritic, env_state: EnvState) -> EnvBatch:
+    """The global batch before the first iteration, around the given states."""
+    num_envs = env_state.reward.shape[0]
+    carry = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_envs, *x.shape)), model.initial_carry())
+    return EnvBatch(env_state, carry, jnp.zeros(num_envs), jnp.zeros(num_envs, jnp.int32))
+
+

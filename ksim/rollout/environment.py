@@ -1,0 +1,78 @@
+"""The seam between an MDP and the learner."""
+
+from abc import abstractmethod
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PRNGKeyArray, PyTree
+
+from ksim.types import ConfigError, EnvState
+
+
+class Environment(eqx.Module):
+    """One env, as two pure functions; ksim maps them over envs, resets finished episodes and shards the batch.
+
+    ksim's own MDP terms compose into one (`ksim.rollout.mdp_environment`); any other simulator can be one.
+    """
+
+    @property
+    @abstractmethod
+    def action_size(self) -> int:
+        """Length of the action vector."""
+
+    @abstractmethod
+    def reset(self, key: PRNGKeyArray) -> EnvState:
+        """The start of an episode. All that is random about the episode comes from `key`."""
+
+    @abstractmethod
+    def step(self, state: EnvState, action: Array) -> EnvState:
+        """One control step. An episode that ends here says so; it is ksim that resets it."""
+
+
+def check_environment(env: Environment) -> dict[str, int]:
+    """Traces a reset and a step, without running or compiling them, and checks what they return.
+
+    Returns:
+        The length of each observation group.
+
+    Raises:
+        ConfigError: An observation group is no vector or `actor` is missing; reward or flags are no scalars; or a
+            step returns another structure, shape or dtype than a reset.
+    """
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    state = jax.eval_shape(env.reset, key)
+    if not isinstance(state, EnvState):
+        raise ConfigError(f"{type(env).__name__}.reset must return an EnvState, not {type(state).__name__}.")
+    if "actor" not in state.obs:
+        raise ConfigError(f"Observation groups ({', '.join(state.obs) or 'none'}) must contain the group 'actor'.")
+    for group, x in state.obs.items():
+        if len(x.shape) != 1:
+            raise ConfigError(f"Observation group {group!r} must be a vector, but has shape {x.shape}.")
+    for name in ("reward", "terminated", "truncated"):
+        shape = getattr(state, name).shape
+        if shape != ():
+            raise ConfigError(f"{name} of {type(env).__name__} must be a scalar, but has shape {shape}.")
+    action = jax.ShapeDtypeStruct((env.action_size,), jnp.float32)
+    _check_same(state, jax.eval_shape(env.step, state, action), type(env).__name__)
+    return {group: x.shape[0] for group, x in state.obs.items()}
+
+
+def _check_same(before: PyTree, after: PyTree, name: str) -> None:
+    leaves_before = dict(jax.tree_util.tree_leaves_with_path(before))
+    leaves_after = dict(jax.tree_util.tree_leaves_with_path(after))
+    for path in leaves_before.keys() | leaves_after.keys():
+        x, y = leaves_before.get(path), leaves_after.get(path)
+        if x is None or y is None or (x.shape, x.dtype) != (y.shape, y.dtype):
+            described = [f"{v.dtype}{list(v.shape)}" if v is not None else "missing" for v in (x, y)]
+            raise ConfigError(
+                f"{name}.step must return what {name}.reset returns, but leaf {jax.tree_util.keystr(path)} is "
+                f"{described[0]} after a reset and {described[1]} after a step."
+            )
+
+
+def select_envs(done_e: Array, if_done: PyTree, otherwise: PyTree) -> PyTree:
+    """Row by row one of two batches of the same structure: the first where done."""
+    return jax.tree.map(
+        lambda x, y: jnp.where(done_e.reshape(-1, *(1,) * (x.ndim - 1)), x, y), if_done, otherwise
+    )

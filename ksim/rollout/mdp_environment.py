@@ -1,0 +1,266 @@
+"""MDP terms and a physics engine, composed into an environment."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+
+from ksim.mdp.commands import AbstractCommand
+from ksim.mdp.events import AbstractEvent
+from ksim.mdp.observations import AbstractObservation
+from ksim.mdp.randomizers import AbstractRandomizer
+from ksim.mdp.resets import AbstractReset
+from ksim.mdp.rewards import AbstractReward
+from ksim.mdp.term import Context, Term
+from ksim.mdp.terminations import AbstractTermination
+from ksim.physics.actuators import AbstractActuators
+from ksim.physics.engine import AbstractEngine, control_step
+from ksim.physics.names import is_physical
+from ksim.rollout.environment import Environment
+from ksim.types import ConfigError, EnvState, Metrics, Observation, Overrides, PhysicsState
+
+
+@dataclasses.dataclass(frozen=True)
+class Mdp:
+    """All terms of a task, by kind and name; `observations` by group as well."""
+
+    observations: Mapping[str, Mapping[str, AbstractObservation]]
+    rewards: Mapping[str, AbstractReward]
+    commands: Mapping[str, AbstractCommand]
+    terminations: Mapping[str, AbstractTermination]
+    resets: Mapping[str, AbstractReset]
+    events: Mapping[str, AbstractEvent]
+    randomizers: Mapping[str, AbstractRandomizer]
+    actuators: AbstractActuators
+
+    def terms(self) -> dict[str, Term]:
+        """Every term under a name of its own, `kind/name`, in a fixed order."""
+        named: dict[str, Term] = {}
+        for group, terms in self.observations.items():
+            named |= {f"observation/{group}/{name}": term for name, term in terms.items()}
+        for kind in ("reward", "command", "termination", "reset", "event", "randomizer"):
+            named |= {f"{kind}/{name}": term for name, term in getattr(self, f"{kind}s").items()}
+        return named
+
+    def needs(self) -> tuple[str, ...]:
+        """Derived fields of the physics state that the terms read."""
+        return tuple(dict.fromkeys(name for term in self.terms().values() for name in term.needs))
+
+
+class MdpState(eqx.Module):
+    """What the composed environment carries from step to step.
+
+    Attributes:
+        physics: The physics state.
+        key: This episode's key; each step folds in its number.
+        action: The last action.
+        episode_step: Control steps since the reset.
+        memories: Memories of the terms, by `kind/name`.
+        overrides: Model fields that randomizers have changed.
+    """
+
+    physics: PhysicsState
+    key: PRNGKeyArray
+    action: Float[Array, "*e a"]
+    episode_step: Int[Array, "*e"]
+    memories: dict[str, PyTree]
+    overrides: Overrides
+
+
+class MdpEnvironment(Environment):
+    """One robot under the terms of an MDP.
+
+    A step: events strike, the physics runs, terminations are judged, rewards are paid by the commands that were in
+    force when the action was chosen, commands move on, and the next observation is taken.
+    """
+
+    mdp: Mdp = eqx.field(static=True)
+    engine: AbstractEngine = eqx.field(static=True)
+
+    @property
+    def action_size(self) -> int:
+        return self.engine.model.mj_model.nu
+
+    def reset(self, key: PRNGKeyArray) -> EnvState:
+        model, mdp = self.engine.model, self.mdp
+        action = jnp.zeros(self.action_size)
+        at_rest = PhysicsState(
+            qpos=jnp.asarray(model.default_qpos, jnp.float32),
+            qvel=jnp.zeros(model.mj_model.nv),
+            act=jnp.zeros(model.mj_model.na),
+            qacc_warmstart=jnp.zeros(model.mj_model.nv),
+            time=jnp.zeros(()),
+            derived={},
+        )
+        context = Context(
+            model=model,
+            physics=at_rest,
+            action=action,
+            previous_action=action,
+            commands={},
+            episode_step=jnp.int32(0),
+            terminated=jnp.bool_(False),
+            overrides={},
+            key=key,
+        )
+        calls = _Calls(mdp, jax.random.fold_in(key, 0), memories=None)
+        for name in mdp.resets:
+            context = dataclasses.replace(context, physics=calls(f"reset/{name}", context))
+        for name in mdp.randomizers:
+            drawn = _checked_overrides(name, calls(f"randomizer/{name}", context), model.mj_model)
+            context = dataclasses.replace(context, overrides=context.overrides | drawn)
+        physics = self.engine.forward(
+            context.physics.qpos, context.physics.qvel, mdp.actuators(action, model), context.overrides
+        )
+        context = dataclasses.replace(context, physics=physics)
+        for name in mdp.events:
+            calls.start(f"event/{name}", context)
+        context = dataclasses.replace(context, commands=_commands(mdp, calls, context))
+        _, _, metrics = _judge(mdp, calls, context, jnp.bool_(True))
+        obs = _observe(mdp, calls, context)
+        state = MdpState(physics, key, action, jnp.int32(0), calls.new_memories, context.overrides)
+        no = jnp.bool_(False)
+        return EnvState(inner=state, obs=obs, reward=jnp.zeros(()), terminated=no, truncated=no, metrics=metrics)
+
+    def step(self, state: EnvState, action: Float[Array, " a"]) -> EnvState:
+        model, mdp, inner = self.engine.model, self.mdp, state.inner
+        episode_step = inner.episode_step + 1
+        calls = _Calls(mdp, jax.random.fold_in(inner.key, episode_step), inner.memories)
+        context = Context(
+            model=model,
+            physics=inner.physics,
+            action=action,
+            previous_action=inner.action,
+            commands={name: calls.current(f"command/{name}", inner) for name in mdp.commands},
+            episode_step=episode_step,
+            terminated=jnp.bool_(False),
+            overrides=inner.overrides,
+            key=inner.key,
+        )
+        events = [
+            lambda physics, name=name: calls(f"event/{name}", dataclasses.replace(context, physics=physics))
+            for name in mdp.events
+        ]
+        physics = control_step(self.engine, inner.physics, mdp.actuators(action, model), inner.overrides, events)
+        context = dataclasses.replace(context, physics=physics)
+        reward, ends, metrics = _judge(mdp, calls, context, is_physical(physics))
+        context = dataclasses.replace(context, commands=_commands(mdp, calls, context))
+        obs = _observe(mdp, calls, context)
+        return EnvState(
+            inner=MdpState(physics, inner.key, action, episode_step, calls.new_memories, inner.overrides),
+            obs=obs,
+            reward=reward,
+            terminated=ends[0],
+            truncated=ends[1],
+            metrics=metrics,
+        )
+
+
+class _Calls:
+    """The one way in which terms are called, within one trace of a reset (no memories yet) or of a step."""
+
+    def __init__(self, mdp: Mdp, key: PRNGKeyArray, memories: dict[str, PyTree] | None) -> None:
+        self._terms = mdp.terms()
+        self._keys = {name: jax.random.fold_in(key, i) for i, name in enumerate(self._terms)}
+        self._memories = memories
+        self.new_memories: dict[str, PyTree] = {} if memories is None else dict(memories)
+
+    def start(self, name: str, context: Context) -> Context:
+        """The term's own context: its key, and its memory of this step."""
+        term = self._terms[name]
+        context = dataclasses.replace(context, key=self._keys[name])
+        if self._memories is None:
+            memory = term.init(context)
+        else:
+            memory = term.update(dataclasses.replace(context, memory=self._memories.get(name)))
+        if memory is not None:
+            self.new_memories[name] = memory
+        return dataclasses.replace(context, memory=memory)
+
+    def __call__(self, name: str, context: Context) -> Any:
+        """The term's value, with its memory brought up to date first."""
+        return self._terms[name](self.start(name, context))
+
+    def current(self, name: str, inner: MdpState) -> Any:
+        """A command's value as it was after the last step: its memory is not brought up to date."""
+        assert self._memories is not None
+        blank: Any = None
+        context = Context(blank, inner.physics, inner.action, blank, {}, inner.episode_step, blank, {}, blank)
+        return self._terms[name](dataclasses.replace(context, memory=self._memories.get(name)))
+
+
+def _commands(mdp: Mdp, calls: _Calls, context: Context) -> dict[str, Array]:
+    return {name: calls(f"command/{name}", context) for name in mdp.commands}
+
+
+def _judge(
+    mdp: Mdp, calls: _Calls, context: Context, physical: Bool[Array, ""]
+) -> tuple[Float[Array, ""], tuple[Bool[Array, ""], Bool[Array, ""]], Metrics]:
+    """Reward, (terminated, truncated) and metrics of the step that led to `context`."""
+    metrics: Metrics = {}
+    terminated, truncated = ~physical, jnp.bool_(False)
+    for name, term in mdp.terminations.items():
+        ends = _checked_scalar("Termination", name, calls(f"termination/{name}", context), jnp.bool_)
+        metrics[f"termination/{name}"] = ends.astype(jnp.float32)
+        if term.truncates:
+            truncated |= ends
+        else:
+            terminated |= ends
+    metrics["termination/not_finite"] = (~physical).astype(jnp.float32)
+    context = dataclasses.replace(context, terminated=terminated)
+    total = jnp.zeros(())
+    for name, term in mdp.rewards.items():
+        value = _checked_scalar("Reward", name, calls(f"reward/{name}", context), jnp.float32)
+        # A state that is not finite has no reward; its env is reset, and counted in termination/not_finite.
+        per_second = jnp.where(physical, term.scale * value, 0.0)
+        metrics[f"reward/{name}"] = per_second
+        total += per_second * context.dt
+    return total, (terminated, truncated & ~terminated), metrics
+
+
+def _observe(mdp: Mdp, calls: _Calls, context: Context) -> Observation:
+    groups = {}
+    for group, terms in mdp.observations.items():
+        parts = []
+        for name, term in terms.items():
+            own = calls.start(f"observation/{group}/{name}", context)
+            value = jnp.asarray(term(own))
+            if not jnp.issubdtype(value.dtype, jnp.floating):
+                raise ConfigError(f"Observation {name!r} must return floats, but returned {value.dtype}.")
+            if term.noise is not None:
+                # Folded once more: the term may have used its key itself.
+                value = term.noise(value, jax.random.fold_in(own.key, 0))
+            parts.append(jnp.ravel(value))
+        groups[group] = jnp.concatenate(parts)
+    return groups
+
+
+def _checked_scalar(kind: str, name: str, value: Any, dtype: Any) -> Array:
+    value = jnp.asarray(value)
+    if value.shape != ():
+        raise ConfigError(
+            f"{kind} {name!r} must return a scalar for one env, but returned shape {value.shape}. "
+            "Reduce it, for example with jnp.sum or jnp.mean."
+        )
+    if dtype == jnp.bool_ and value.dtype != jnp.bool_:
+        raise ConfigError(f"{kind} {name!r} must return a boolean, but returned {value.dtype}.")
+    return value.astype(dtype)
+
+
+def _checked_overrides(name: str, drawn: Overrides, mj_model: Any) -> Overrides:
+    for field, value in drawn.items():
+        if "." in field:
+            part, _, leaf = field.partition(".")
+            expected = jnp.shape(getattr(getattr(mj_model, part, None), leaf, None))
+        else:
+            expected = jnp.shape(getattr(mj_model, field, None))
+        if jnp.shape(value) != expected:
+            raise ConfigError(
+                f"Randomizer {name!r} must return the whole field {field} of the model, of shape {expected}, "
+                f"but returned shape {jnp.shape(value)}."
+            )
+    return drawn

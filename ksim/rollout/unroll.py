@@ -1,0 +1,90 @@
+"""A rollout: envs vmapped, time scanned, finished episodes reset on the way."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from ksim.nn.actor_critic import AbstractActorCritic, reset_carry
+from ksim.rollout.environment import Environment, select_envs
+from ksim.types import EnvState, Trajectory
+
+
+def initial_env_states(env: Environment, key: PRNGKeyArray, num_envs: int) -> EnvState:
+    """The first states of the global batch: env i's life comes from `fold_in(key, i)` alone."""
+    key_e = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(num_envs))
+    return jax.vmap(env.reset)(key_e)
+
+
+def unroll(
+    env: Environment,
+    model: AbstractActorCritic,
+    env_state_e: EnvState,
+    carry_e: PyTree,
+    key_e: PRNGKeyArray,
+    *,
+    num_steps: int,
+    deterministic: bool = False,
+) -> tuple[Trajectory, EnvState, PyTree]:
+    """Steps a batch of envs under a policy.
+
+    An env whose episode ends goes on from a reset state, drawn once per env and rollout from the env's key. (A reset
+    inside the scan would put a second forward pass of the physics into every step.) Should it end again within the
+    same rollout, it starts from that state again.
+
+    Args:
+        env: The environment.
+        model: The policy and the value function, on raw observations.
+        env_state_e: States to go on from.
+        carry_e: The model's memory to go on from.
+        key_e: One key per env for this rollout.
+        num_steps: Control steps.
+        deterministic: Take the most likely action instead of a sample.
+
+    Returns:
+        The trajectory with leading axes (env, time), and the states and memories after it.
+    """
+    fresh_e = jax.vmap(env.reset)(jax.vmap(lambda key: jax.random.fold_in(key, num_steps))(key_e))
+
+    def value_of(state_e: EnvState, carry_e: PyTree) -> Float[Array, " e"]:
+        return jax.vmap(lambda obs, carry: model(obs, carry)[0].value)(state_e.obs, carry_e)
+
+    def act(key: PRNGKeyArray, obs: PyTree, carry: PyTree) -> tuple[Array, Array, Array, PyTree]:
+        output, carry = model(obs, carry)
+        action = output.distribution.mode() if deterministic else output.distribution.sample(key)
+        return action, output.distribution.log_prob(action), output.value, carry
+
+    def step(loop: tuple[EnvState, PyTree], t: Array) -> tuple[tuple[EnvState, PyTree], Trajectory]:
+        state_e, carry_e = loop
+        step_key_e = jax.vmap(lambda key: jax.random.fold_in(key, t))(key_e)
+        action_e, log_prob_e, value_e, carry_e = jax.vmap(act)(step_key_e, state_e.obs, carry_e)
+        reached_e = jax.vmap(env.step)(state_e, action_e)
+        done_e = reached_e.terminated | reached_e.truncated
+        # Only a truncated episode needs the value of the state it was cut at, and few steps have one.
+        final_value_e = jax.lax.cond(
+            jnp.any(reached_e.truncated & ~reached_e.terminated),
+            value_of,
+            lambda state_e, carry_e: jnp.zeros_like(value_e),
+            reached_e,
+            carry_e,
+        )
+        transition = Trajectory(
+            obs=state_e.obs,
+            action=action_e,
+            log_prob=log_prob_e,
+            value=value_e,
+            next_value=final_value_e,
+            reward=reached_e.reward,
+            terminated=reached_e.terminated,
+            done=done_e,
+            metrics=reached_e.metrics,
+        )
+        return (select_envs(done_e, fresh_e, reached_e), reset_carry(model, done_e, carry_e)), transition
+
+    (env_state_e, carry_e), steps_te = jax.lax.scan(step, (env_state_e, carry_e), jnp.arange(num_steps))
+    trajectory = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), steps_te)
+    # Inside an episode the state reached is the next one observed, and its value is known already.
+    following_et = jnp.concatenate([trajectory.value[:, 1:], value_of(env_state_e, carry_e)[:, None]], axis=1)
+    next_value_et = jnp.where(trajectory.done, trajectory.next_value, following_et)
+    return dataclasses.replace(trajectory, next_value=next_value_et), env_state_e, carry_e

@@ -1,0 +1,171 @@
+"""Learning a task by proximal policy optimization on one device."""
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import jax
+import numpy as np
+import optax
+from jaxtyping import PRNGKeyArray, PyTree
+
+from ksim.config import check_batch, check_choice, check_fraction, check_positive, field
+from ksim.nn import AbstractActorCritic, GruActorCritic, MlpActorCritic
+from ksim.parallel.collectives import mean_across_devices
+from ksim.ppo.hyperparameters import PPOHyperparameters
+from ksim.ppo.train_step import TrainStep, initial_env_batch, initial_learner_state
+from ksim.task.rl import RLConfig, RLTask
+from ksim.types import ConfigError, EnvState, TrainState
+
+MODELS = ("mlp", "gru")
+STDS = ("state_independent", "learned")
+
+
+@jax.tree_util.register_dataclass
+@dataclass(kw_only=True)
+class PPOConfig(RLConfig):
+    """Options of PPO."""
+
+    batch_size: int | None = field(None, help="environments per minibatch, over all devices")
+    num_batches: int | None = field(None, help="minibatches per pass; with batch_size unset too, 4")
+    num_passes: int = field(4, help="passes over each rollout")
+    learning_rate: float = field(3e-4, help="step size of Adam, or what an adaptive one starts from")
+    desired_kl: float | None = field(None, help="KL divergence that an adaptive learning rate aims at; null: constant")
+    max_grad_norm: float = field(1.0, help="gradients are scaled down to this norm")
+    gamma: float = field(0.99, help="discount per control step")
+    gae_lambda: float = field(0.95, help="decay of generalized advantage estimation")
+    clip_param: float = field(0.2, help="half-width of the clipped probability ratio")
+    value_clip: float | None = field(None, help="half-width of the clipped value; null: plain squared error")
+    value_loss_coef: float = field(1.0, help="weight of the value loss")
+    entropy_coef: float = field(0.005, help="weight of the entropy bonus")
+    normalize_observations: bool = field(True, help="learn and apply running statistics of the observations")
+    model: str = field("mlp", help="network of the default model: mlp, or gru with memory")
+    actor_sizes: list[int] = field([256, 128], help="hidden layers of the policy")
+    critic_sizes: list[int] = field([256, 128], help="hidden layers of the value function")
+    memory_size: int = field(128, help="width of the memory with model=gru")
+    std: str = field("state_independent", help="policy's standard deviation: state_independent, or learned per state")
+    init_std: float = field(1.0, help="policy's standard deviation to start from")
+
+    def validate(self) -> None:
+        super().validate()
+        for name in ("num_passes", "learning_rate", "desired_kl", "max_grad_norm", "clip_param", "value_clip"):
+            check_positive(name, getattr(self, name))
+        for name in ("value_loss_coef", "entropy_coef"):
+            check_positive(name, getattr(self, name), allow_zero=True)
+        check_fraction("gamma", self.gamma)
+        check_fraction("gae_lambda", self.gae_lambda)
+        check_choice("model", self.model, MODELS)
+        check_choice("std", self.std, STDS)
+        for name in ("actor_sizes", "critic_sizes"):
+            if any(size < 1 for size in getattr(self, name)):
+                raise ConfigError(f"{name} ({getattr(self, name)}) must be positive widths of hidden layers.")
+        check_positive("memory_size", self.memory_size)
+        check_positive("init_std", self.init_std)
+
+
+ConfigT = TypeVar("ConfigT", bound=PPOConfig)
+
+
+class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
+    """A task learned by PPO on one device. See `RLTask` for the hooks that describe the robot."""
+
+    def check(self) -> None:
+        self.batch_figures()
+        super().check()
+
+    def batch_figures(self) -> tuple[int, int]:
+        """The global batch size and number of minibatches per pass, checked.
+
+        Raises:
+            ConfigError: They do not fit the number of environments or of devices.
+        """
+        config = self.config
+        return check_batch(config.num_envs, config.batch_size, config.num_batches, self.layout.num_devices)
+
+    def hyperparameters(self) -> PPOHyperparameters:
+        """The algorithm's numbers, from the config."""
+        config = self.config
+        return PPOHyperparameters(
+            gamma=config.gamma,
+            gae_lambda=config.gae_lambda,
+            clip_param=config.clip_param,
+            value_clip=config.value_clip,
+            value_loss_coef=config.value_loss_coef,
+            entropy_coef=config.entropy_coef,
+            num_batches=self.batch_figures()[1],
+            num_passes=config.num_passes,
+            learning_rate=config.learning_rate,
+            desired_kl=config.desired_kl,
+            normalize_observations=config.normalize_observations,
+        )
+
+    def get_optimizer(self) -> optax.GradientTransformation:
+        """Adam after clipping by the global norm. An override must inject `learning_rate` as this one does."""
+
+        def make(learning_rate: float) -> optax.GradientTransformation:
+            return optax.chain(
+                optax.clip_by_global_norm(self.config.max_grad_norm), optax.adam(learning_rate, eps=1e-5)
+            )
+
+        return optax.inject_hyperparams(make)(learning_rate=self.config.learning_rate)
+
+    def sync_gradients(self, grads: PyTree) -> PyTree:
+        """Averages gradients over devices, inside the mapped step. Override it to synchronise in another way."""
+        return mean_across_devices(grads, self.layout.axis_name)
+
+    def _get_initial_model(self, rng: PRNGKeyArray) -> AbstractActorCritic:
+        config = self.config
+        shared = {
+            "obs_sizes": self.obs_sizes,
+            "action_size": self.environment.action_size,
+            "actor_sizes": config.actor_sizes,
+            "critic_sizes": config.critic_sizes,
+            "std": config.std,
+            "init_std": config.init_std,
+            "key": rng,
+        }
+        if config.model == "gru":
+            return GruActorCritic(memory_size=config.memory_size, **shared)
+        return MlpActorCritic(**shared)
+
+    def initial_state(self) -> TrainState:
+        model_key, env_key, learner_key = jax.random.split(jax.random.key(self.config.seed), 3)
+        model = self._get_initial_model(model_key)
+        learner, _ = initial_learner_state(model, self.obs_sizes, self.get_optimizer(), learner_key)
+        env_state = self._get_initial_env_state(env_key)
+        check_env_state(env_state, self.config.num_envs)
+        return TrainState(learner=learner, envs=initial_env_batch(model, env_state))
+
+    def make_train_step(self, axis_name: str | None) -> TrainStep:
+        # The structure of the model does not depend on its key; only its arrays do.
+        optimizer = self.get_optimizer()
+        model = self._get_initial_model(jax.random.key(0))
+        _, static = initial_learner_state(model, self.obs_sizes, optimizer, jax.random.key(0))
+        # With one device there is nothing to synchronise, and no axis for an override to name.
+        sync_gradients = self.sync_gradients if axis_name is not None else lambda grads: grads
+        return TrainStep(self._rollout, static, optimizer, sync_gradients, self.hyperparameters(), axis_name)
+
+
+def check_env_state(env_state: EnvState, num_envs: int) -> None:
+    """Checks the first states of the global batch.
+
+    Raises:
+        ConfigError: A leaf has another number of rows than `num_envs`, or an observation, or a metric such as a
+            reward term, is not finite.
+    """
+    for path, leaf in jax.tree_util.tree_leaves_with_path(env_state):
+        if leaf.ndim == 0 or leaf.shape[0] != num_envs:
+            raise ConfigError(
+                f"_get_initial_env_state must return the global batch, {num_envs} rows in every leaf, but leaf "
+                f"{jax.tree_util.keystr(path)} has shape {leaf.shape}."
+            )
+    named = {f"Observation group {group!r}": x for group, x in env_state.obs.items()}
+    named |= {f"Term {name!r}": x for name, x in env_state.metrics.items()}
+    for name, value in named.items():
+        is_bad_e = ~np.isfinite(np.asarray(value)).reshape(num_envs, -1).all(axis=1)
+        if is_bad_e.any():
+            example = np.asarray(value)[is_bad_e][0].ravel()
+            example = example[~np.isfinite(example)][0]
+            raise ConfigError(
+                f"{name} is not finite ({example}) right after the reset, in {is_bad_e.sum()} of {num_envs} "
+                "environments. Look for a division by zero, or a root or logarithm of a negative number."
+            )

@@ -1,0 +1,256 @@
+"""A task: what is particular to a robot, in hooks with working defaults."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import jax
+import mujoco
+from jaxtyping import PRNGKeyArray, PyTree
+from xax.task.base import BaseConfig, BaseTask
+
+from ksim.config import check_choice, check_positive, field
+from ksim.mdp import observations as observation_terms, resets as reset_terms, terminations as termination_terms
+from ksim.mdp.commands import AbstractCommand
+from ksim.mdp.events import AbstractEvent
+from ksim.mdp.observations import AbstractObservation
+from ksim.mdp.randomizers import AbstractRandomizer
+from ksim.mdp.resets import AbstractReset
+from ksim.mdp.rewards import AbstractReward
+from ksim.mdp.term import Terms, named_terms
+from ksim.mdp.terminations import AbstractTermination
+from ksim.nn.actor_critic import AbstractActorCritic
+from ksim.parallel.layout import AbstractLayout, SingleDevice
+from ksim.physics import AbstractActuators, PhysicsModel, PositionActuators, compile_model, load_spec
+from ksim.physics.select import ENGINES, make_engine, pick_engine
+from ksim.rollout.environment import Environment, check_environment
+from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
+from ksim.rollout.unroll import initial_env_states, unroll
+from ksim.types import ConfigError, EnvState, TrainState, Trajectory
+
+if TYPE_CHECKING:
+    from ksim.ppo.train_step import TrainStep
+
+RUN_MODES = ("train", "eval")
+
+
+@jax.tree_util.register_dataclass
+@dataclass(kw_only=True)
+class RLConfig(BaseConfig):
+    """Options of every task."""
+
+    num_envs: int = field(1024, help="environments, over all devices")
+    rollout_length: int = field(24, help="control steps per environment and iteration")
+    max_iterations: int | None = field(1000, help="stop after so many iterations; null for no limit")
+    max_env_steps: int | None = field(None, help="stop after so many control steps over all environments")
+    seed: int = field(0, help="seeds everything random")
+    engine: str = field("auto", help="physics engine: auto, mjx (pure JAX) or mujoco (native, on CPU threads)")
+    dt: float = field(0.004, help="seconds per physics step")
+    ctrl_dt: float = field(0.02, help="seconds per control step")
+    run_mode: str = field("train", help="train, or eval: roll out the policy of a checkpoint")
+    run_dir: str | None = field(None, help="where the run is written; default a new one, runs/<task>/run_<number>")
+    checkpoint: str | None = field(None, help="for run_mode=eval: a run directory, or one of its checkpoints")
+    eval_num_envs: int = field(64, help="environments of an evaluation, each for one whole episode")
+    max_bad_updates: int = field(32, help="stop after so many updates in a row were skipped as not finite")
+    tensorboard: bool = field(True, help="write TensorBoard events beside metrics.jsonl")
+
+    def validate(self) -> None:
+        """Raises ConfigError for a value that cannot work, whatever the task."""
+        check_positive("Number of environments", self.num_envs)
+        for name in ("rollout_length", "dt", "ctrl_dt", "eval_num_envs", "max_bad_updates"):
+            check_positive(name, getattr(self, name))
+        check_positive("max_iterations", self.max_iterations)
+        check_positive("max_env_steps", self.max_env_steps)
+        check_choice("engine", self.engine, ("auto", *ENGINES))
+        check_choice("run_mode", self.run_mode, RUN_MODES)
+        if self.run_mode == "eval" and self.checkpoint is None:
+            raise ConfigError("run_mode=eval needs the policy to evaluate. Add checkpoint=<run directory>.")
+        if self.run_mode != "eval" and self.checkpoint is not None:
+            raise ConfigError(f"checkpoint ({self.checkpoint}) is read by run_mode=eval only. Add run_mode=eval.")
+
+
+ConfigT = TypeVar("ConfigT", bound=RLConfig)
+Observations = Terms[AbstractObservation] | Mapping[str, Terms[AbstractObservation]]
+
+
+class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
+    """What is particular to a robot. Subclass it, or rather `PPOTask`, and override the hooks.
+
+    A task either describes a robot and the terms of its MDP, or gives a whole environment of its own
+    (`get_environment`). All hooks but the robot and its rewards have defaults.
+    """
+
+    def __init__(self, config: ConfigT) -> None:
+        super().__init__(config)
+        config.validate()
+
+    # What the robot is, and what it is asked.
+
+    def get_robot(self) -> str | Path | mujoco.MjSpec:
+        """The robot and its world: the path of an MJCF file, or a spec. Actuators drive joints."""
+        raise ConfigError(f"{type(self).__name__} must define get_robot (an MJCF file) or get_environment.")
+
+    def get_actuators(self) -> AbstractActuators:
+        """How actions act; PD servos around the default pose unless overridden."""
+        return PositionActuators()
+
+    def get_rewards(self, physics_model: PhysicsModel) -> Terms[AbstractReward]:
+        """Rewards, as a list or a mapping of terms."""
+        raise ConfigError(f"{type(self).__name__} must define get_rewards: there is nothing to learn without one.")
+
+    def get_observations(self, physics_model: PhysicsModel) -> Observations:
+        """Observations: terms for all, or a mapping of the groups `actor` and `critic` to terms.
+
+        By default gravity and angular velocity in the base's frame (where there is a free base), joints, the last
+        action and every command.
+        """
+        return default_observations(physics_model, list(self.get_commands(physics_model)))
+
+    def get_commands(self, physics_model: PhysicsModel) -> Mapping[str, AbstractCommand]:
+        """Commands by the names under which other terms refer to them; none by default."""
+        return {}
+
+    def get_terminations(self, physics_model: PhysicsModel) -> Terms[AbstractTermination]:
+        """Ends of episodes; a time limit of 20 s by default."""
+        return [termination_terms.TimeLimit()]
+
+    def get_resets(self, physics_model: PhysicsModel) -> Terms[AbstractReset]:
+        """Changes to the first keyframe (or reference pose) at a reset; small joint offsets by default."""
+        return [reset_terms.RandomJointPositions(), reset_terms.RandomJointVelocities()]
+
+    def get_events(self, physics_model: PhysicsModel) -> Terms[AbstractEvent]:
+        """What happens during an episode; nothing by default."""
+        return []
+
+    def get_randomizers(self, physics_model: PhysicsModel) -> Terms[AbstractRandomizer]:
+        """Randomization of the model at each reset; none by default."""
+        return []
+
+    def get_environment(self, engine: str, num_devices: int) -> Environment:
+        """The environment: by default the robot under its MDP. Override it to train one that knows nothing of ksim.
+
+        Args:
+            engine: `mjx` or `mujoco`.
+            num_devices: How many devices will step it at the same time.
+        """
+        base_model = self._compile()
+        mdp = self.get_mdp(base_model)
+        edits = [mdp.actuators.edit_spec, *(term.edit_spec for term in mdp.terms().values())]
+        model = self._compile(edits)
+        return MdpEnvironment(mdp, make_engine(engine, model, mdp.needs(), num_devices))
+
+    # How it learns: overridable parts of the algorithm.
+
+    def _get_initial_model(self, rng: PRNGKeyArray) -> AbstractActorCritic:
+        """The actor-critic before the first iteration."""
+        raise ConfigError(f"{type(self).__name__} must define _get_initial_model; PPOTask has one.")
+
+    def _get_initial_env_state(self, rng: PRNGKeyArray) -> EnvState:
+        """The first states of the global batch: every leaf with `num_envs` rows."""
+        return jax.jit(lambda key: initial_env_states(self.environment, key, self.config.num_envs))(rng)
+
+    def _rollout(
+        self, model: AbstractActorCritic, env_state: EnvState, model_carry: PyTree, rng: PRNGKeyArray
+    ) -> tuple[Trajectory, EnvState, PyTree]:
+        """Collects experience. Traced per device: it sees only that device's envs.
+
+        Args:
+            model: The policy and value function, on raw observations.
+            env_state: States to go on from, one row per env of this device.
+            model_carry: The model's memory, one row per env.
+            rng: One key per env, drawn from the env's place in the global batch.
+
+        Returns:
+            The trajectory with leading axes (env, time), and the states and memories after it.
+        """
+        return unroll(
+            self.environment, model, env_state, model_carry, rng, num_steps=self.config.rollout_length
+        )
+
+    def initial_state(self) -> TrainState:
+        """The global state before the first iteration, not yet placed on devices."""
+        raise ConfigError(f"{type(self).__name__} must derive from PPOTask, which knows how to learn.")
+
+    def make_train_step(self, axis_name: str | None) -> "TrainStep":
+        """The training step, for a single device (None) or mapped over an axis of devices."""
+        raise ConfigError(f"{type(self).__name__} must derive from PPOTask, which knows how to learn.")
+
+    # What follows from the above.
+
+    @functools.cached_property
+    def layout(self) -> AbstractLayout:
+        """Where the training step runs."""
+        return SingleDevice()
+
+    @functools.cached_property
+    def engine_choice(self) -> tuple[str, str]:
+        """The engine's name, and why it was picked."""
+        return pick_engine(self.config.engine, self.layout.devices[0].platform)
+
+    @functools.cached_property
+    def environment(self) -> Environment:
+        """The environment that training steps."""
+        return self.get_environment(self.engine_choice[0], self.layout.num_devices)
+
+    @functools.cached_property
+    def obs_sizes(self) -> dict[str, int]:
+        """The length of each observation group, from a trace of the environment that also checks it."""
+        return check_environment(self.environment)
+
+    def check(self) -> None:
+        """Raises ConfigError for whatever can be known to be wrong before anything compiles."""
+        _ = self.obs_sizes
+
+    def get_mdp(self, physics_model: PhysicsModel) -> Mdp:
+        """All terms of the task, named and checked."""
+        observations = self.get_observations(physics_model)
+        if isinstance(observations, Sequence) or any(isinstance(v, AbstractObservation) for v in observations.values()):
+            observations = {"actor": observations}
+        return Mdp(
+            observations={group: named_terms(terms, AbstractObservation) for group, terms in observations.items()},  # type: ignore[arg-type]
+            rewards=named_terms(self.get_rewards(physics_model), AbstractReward),
+            commands=named_terms(self.get_commands(physics_model), AbstractCommand),
+            terminations=named_terms(self.get_terminations(physics_model), AbstractTermination),
+            resets=named_terms(self.get_resets(physics_model), AbstractReset),
+            events=named_terms(self.get_events(physics_model), AbstractEvent),
+            randomizers=named_terms(self.get_randomizers(physics_model), AbstractRandomizer),
+            actuators=self.get_actuators(),
+        )
+
+    def _compile(self, edits: Sequence[Any] = ()) -> PhysicsModel:
+        spec = load_spec(self.get_robot())
+        return compile_model(spec, dt=self.config.dt, ctrl_dt=self.config.ctrl_dt, edits=edits)
+
+    def run(self) -> int:
+        """Does what `run_mode` says: trains, or evaluates a checkpoint.
+
+        Returns:
+            The exit code of the process: 0, or 128 + the number of the signal that stopped it.
+        """
+        from ksim.run.evaluation import evaluate_checkpoint  # noqa: PLC0415 - run is on top of task
+        from ksim.run.loop import train  # noqa: PLC0415
+
+        return train(self) if self.config.run_mode == "train" else evaluate_checkpoint(self)
+
+    @classmethod
+    def launch(cls, config: RLConfig | None = None, argv: Sequence[str] | None = None) -> None:
+        """Runs the task from the command line, with `key=value` overrides of `config`; exits the process."""
+        from ksim.cli import launch  # noqa: PLC0415
+
+        launch(cls, config, argv)
+
+
+def default_observations(model: PhysicsModel, commands: Sequence[str]) -> dict[str, AbstractObservation]:
+    """What a task observes that does not say: proprioception, the last action and its commands."""
+    terms: dict[str, AbstractObservation] = {}
+    if (model.mj_model.jnt_type == mujoco.mjtJoint.mjJNT_FREE).any():
+        terms["projected_gravity"] = observation_terms.ProjectedGravity()
+        terms["base_angular_velocity"] = observation_terms.BaseAngularVelocity()
+    terms["joint_position"] = observation_terms.JointPosition()
+    terms["joint_velocity"] = observation_terms.JointVelocity()
+    terms["last_action"] = observation_terms.LastAction()
+    return terms | {name: observation_terms.CommandValue(command=name) for name in commands}
+
+

@@ -1,0 +1,140 @@
+"""The pytrees that cross the seams between layers."""
+
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+
+Observation = dict[str, Array]
+"""Named groups of one env's observation, each a vector: `actor`, and `critic` where the critic sees more."""
+
+Metrics = dict[str, Array]
+"""Scalars by name, the same on every device."""
+
+Overrides = dict[str, Array]
+"""Per-env values of model fields (`geom_friction`, `body_mass`, ...), by the field's name in MjModel."""
+
+
+class PhysicsState(eqx.Module):
+    """The state of one simulation, the same for every engine.
+
+    Attributes:
+        qpos: Generalized positions, in m and rad.
+        qvel: Generalized velocities, in m/s and rad/s.
+        act: Activations of actuators that have any.
+        qacc_warmstart: The constraint solver's starting point, carried so that a step is a pure function.
+        time: Simulated time since the reset, in s.
+        derived: Quantities computed from the state (`sensordata`, `xpos`, ...), by their name in MjData. As after
+            MuJoCo's `mj_step`, they describe the state before the last substep.
+    """
+
+    qpos: Float[Array, "*e q"]
+    qvel: Float[Array, "*e v"]
+    act: Float[Array, "*e a"]
+    qacc_warmstart: Float[Array, "*e v"]
+    time: Float[Array, "*e"]
+    derived: dict[str, Array]
+
+
+class EnvState(eqx.Module):
+    """What `Environment.reset` and `Environment.step` return, for one env.
+
+    Attributes:
+        inner: Whatever the environment carries from step to step; ksim does not look inside.
+        obs: The observation from which the next action is taken.
+        reward: The reward of the step that led here.
+        terminated: The episode ended here (the robot fell); nothing more could be earned.
+        truncated: The episode was cut here (a time limit); more could have been earned.
+        metrics: Scalars of this step that are averaged over the rollout and logged.
+    """
+
+    inner: PyTree
+    obs: Observation
+    reward: Float[Array, "*e"]
+    terminated: Bool[Array, "*e"]
+    truncated: Bool[Array, "*e"]
+    metrics: Metrics
+
+
+class Trajectory(eqx.Module):
+    """One rollout of a batch of envs: leading axes env, time.
+
+    Attributes:
+        obs: Observations as the environment gave them, not normalised.
+        action: Actions taken.
+        log_prob: Log-density of the action under the policy that took it.
+        value: The critic's value of `obs`.
+        next_value: The critic's value of the state reached, taken before any reset.
+        reward: Rewards of the steps.
+        terminated: The episode ended with this step.
+        done: The episode ended or was cut with this step.
+        metrics: The environment's metrics, each (env, time).
+    """
+
+    obs: Observation
+    action: Float[Array, "e t a"]
+    log_prob: Float[Array, "e t"]
+    value: Float[Array, "e t"]
+    next_value: Float[Array, "e t"]
+    reward: Float[Array, "e t"]
+    terminated: Bool[Array, "e t"]
+    done: Bool[Array, "e t"]
+    metrics: Metrics
+
+
+class LearnerState(eqx.Module):
+    """What every device holds a copy of.
+
+    Attributes:
+        params: Arrays of the actor-critic; its other leaves stay outside the traced step.
+        normalizer: Running statistics of the observations.
+        opt_state: The optimizer's state.
+        key: The run's key; each iteration folds in its number.
+        iteration: Iterations done.
+        num_bad_updates: Updates skipped in a row because a gradient was not finite.
+    """
+
+    params: PyTree
+    normalizer: PyTree
+    opt_state: PyTree
+    key: PRNGKeyArray
+    iteration: Int[Array, "*d"]
+    num_bad_updates: Int[Array, "*d"]
+
+
+class EnvBatch(eqx.Module):
+    """What is one row per env, and sharded over devices.
+
+    Attributes:
+        env_state: States of the environments.
+        model_carry: Memory of a recurrent model; empty for a feed-forward one.
+        episode_return: Undiscounted reward of the episode so far.
+        episode_length: Control steps of the episode so far.
+    """
+
+    env_state: EnvState
+    model_carry: PyTree
+    episode_return: Float[Array, "*e"]
+    episode_length: Int[Array, "*e"]
+
+
+class TrainState(eqx.Module):
+    """Everything that one training step maps to its successor."""
+
+    learner: LearnerState
+    envs: EnvBatch
+
+
+class ConfigError(ValueError):
+    """Input that cannot work: the message names the value, the rule and the fix. The command line exits with 2."""
+
+
+def near_misses(name: str, known: Any) -> str:
+    """A sentence that lists the known names closest to `name`, or all of them where none is close."""
+    import difflib  # noqa: PLC0415 - only on the way to an error
+
+    known = [str(item) for item in known]
+    close = difflib.get_close_matches(name, known, n=4, cutoff=0.5)
+    if close:
+        return f"Did you mean {' or '.join(repr(item) for item in close)}?"
+    return f"Known names: {', '.join(sorted(known)) or 'none'}."
