@@ -11,7 +11,8 @@ from jaxtyping import Array, Float
 from ksim.physics.rotations import multiply_quaternions
 from ksim.types import ConfigError, PhysicsState, near_misses
 
-_ONE_DOF = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
+_FREE = int(mujoco.mjtJoint.mjJNT_FREE)
+_ONE_DOF = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
 
 
 class ModelNames:
@@ -67,7 +68,7 @@ class ModelNames:
         Raises:
             ConfigError: The model has no free joint.
         """
-        free = np.flatnonzero(self._model.jnt_type == mujoco.mjtJoint.mjJNT_FREE)
+        free = np.flatnonzero(self._model.jnt_type == _FREE)
         if not free.size:
             raise ConfigError("The model has no free joint, but a term asks for the pose or velocity of its base.")
         return int(self._model.jnt_qposadr[free[0]]), int(self._model.jnt_dofadr[free[0]])
@@ -78,7 +79,7 @@ class ModelNames:
         Raises:
             ConfigError: An actuator drives something else than a joint.
         """
-        for i in np.flatnonzero(self._model.actuator_trntype != mujoco.mjtTrn.mjTRN_JOINT):
+        for i in np.flatnonzero(self._model.actuator_trntype != int(mujoco.mjtTrn.mjTRN_JOINT)):
             raise ConfigError(f"Actuator {self.actuators[i]!r} must drive a joint; it drives something else.")
         return [self._model.joint(i).name for i in self._model.actuator_trnid[:, 0]]
 
