@@ -29,10 +29,17 @@ from examples.walking_distributed import HumanoidWalkingDistributedConfig, Human
 import jax
 import jax.numpy as jnp
 import numpy as np
+from ksim.rollout.mdp_environment import MdpEnvironment
 from mujoco import mjx
 from mujoco.batch import Batch
 
-BRAX_LIKE = {"actor_sizes": [32] * 4, "critic_sizes": [256] * 5, "rollout_length": 20, "num_batches": 4, "num_passes": 4}
+BRAX_LIKE = {
+    "actor_sizes": [32] * 4,
+    "critic_sizes": [256] * 5,
+    "rollout_length": 20,
+    "num_batches": 4,
+    "num_passes": 4,
+}
 
 
 def make_bare(engine: str, model: Any, physics: Any, num_steps: int) -> Callable[[], None]:
@@ -80,6 +87,7 @@ def measure(engine: str, num_envs: int, repeats: int, options: dict[str, Any]) -
 
     for _ in range(10):  # to where the policy has made the states varied
         state, _ = train(state)
+    assert isinstance(task.environment, MdpEnvironment)
     bare = make_bare(engine, task.environment.engine.model, state.envs.env_state.inner.physics, num_steps)
     held = [state]
 

@@ -44,7 +44,7 @@ class HumanoidWalkingConfig(ksim.PPOConfig):
     critic_sizes: list[int] = field([128, 128], help="hidden layers of the value function")
     learning_rate: float = field(1e-3, help="step size of Adam, or what an adaptive one starts from")
     desired_kl: float | None = field(0.01, help="KL divergence that an adaptive learning rate aims at; null: constant")
-    init_std: float = field(0.8, help="policy's standard deviation to start from")
+    init_std: float = field(0.5, help="policy's standard deviation to start from")
     episode_s: float = field(20.0, help="seconds after which an episode is cut")
 
 
@@ -98,7 +98,7 @@ class HumanoidWalkingTask(ksim.PPOTask[ConfigT], Generic[ConfigT]):
         return [
             rewards.TrackLinearVelocity(command="velocity", std=0.35, scale=2.0),
             rewards.TrackYawRate(command="velocity", std=0.35, scale=1.0),
-            rewards.Alive(scale=0.5),
+            rewards.Alive(scale=1.0),
             rewards.FeetPhase(sensors=TOUCH, command="velocity", period_s=GAIT_PERIOD_S, scale=0.5),
             rewards.FeetAirTime(sensors=TOUCH, command="velocity", scale=1.0),
             rewards.FeetSlip(sensors=TOUCH, sites=FEET, scale=-0.2),
@@ -109,7 +109,7 @@ class HumanoidWalkingTask(ksim.PPOTask[ConfigT], Generic[ConfigT]):
             rewards.JointDeviation(joints=(*arms_and_waist, *hips), scale=-0.15),
             rewards.JointLimits(scale=-1.0),
             rewards.ActionRate(scale=-0.01),
-            rewards.TorqueEffort(scale=-1e-5),
+            rewards.TorqueEffort(scale=-5e-6),
             rewards.TerminationPenalty(scale=-100.0),
         ]
 

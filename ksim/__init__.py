@@ -43,4 +43,4 @@ from ksim.types import (
     Trajectory as Trajectory,
 )
 
-__version__ = "0.1.0"
+from ksim._version import __version__ as __version__

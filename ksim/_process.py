@@ -28,7 +28,7 @@ def prepare_process() -> None:
     flags = os.environ.get("XLA_FLAGS", "")
     missing = [f"--{name}={value}" for name, value in _XLA_FLAGS.items() if name not in flags]
     os.environ["XLA_FLAGS"] = " ".join([flags, *missing]).strip()
-    if jax.config.jax_compilation_cache_dir is None:
+    if jax.config.values["jax_compilation_cache_dir"] is None:
         cache_home = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
         jax.config.update("jax_compilation_cache_dir", str(cache_home / "ksim" / "jax"))
     warnings.filterwarnings("ignore", module=r"omegaconf\.")

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from ksim.task.rl import RLConfig, RLTask
 
 
-def launch(task_class: "type[RLTask[Any]]", config: "RLConfig | None" = None, argv: Sequence[str] | None = None) -> None:
+def launch(
+    task_class: "type[RLTask[Any]]", config: "RLConfig | None" = None, argv: Sequence[str] | None = None
+) -> None:
     """Runs a task with a config and overrides from the command line; exits the process.
 
     Exit codes: 0; 1 for a run that failed; 2 for input that cannot work; 128 + n when signal n stopped the run.
@@ -41,7 +43,7 @@ def launch(task_class: "type[RLTask[Any]]", config: "RLConfig | None" = None, ar
     except ConfigError as error:
         print(f"Error: {error}", file=sys.stderr)
         sys.exit(2)
-    except Exception as error:  # noqa: BLE001 - told in full where it is ours, with its traceback where it is not
+    except Exception as error:
         from ksim.run.loop import TrainingDivergedError  # noqa: PLC0415
 
         if not isinstance(error, TrainingDivergedError):

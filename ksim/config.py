@@ -57,7 +57,9 @@ def check_batch(num_envs: int, batch_size: int | None, num_batches: int | None, 
             f"({num_envs}). Nearest valid batch size: {_nearest_divisor(num_envs, batch_size)}."
         )
     if batch_size % num_devices:
-        nearest = sorted({max(batch_size // num_devices, 1) * num_devices, (batch_size // num_devices + 1) * num_devices})
+        nearest = sorted(
+            {max(batch_size // num_devices, 1) * num_devices, (batch_size // num_devices + 1) * num_devices}
+        )
         raise ConfigError(
             f"Batch size ({batch_size}) must be divisible by number of devices ({num_devices}). "
             f"Nearest valid values: {', '.join(map(str, nearest))}."

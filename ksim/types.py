@@ -15,6 +15,10 @@ Overrides = dict[str, Array]
 """Per-env values of model fields (`geom_friction`, `body_mass`, ...), by the field's name in MjModel."""
 
 
+Device = Any
+"""A `jax.Device`, which type checkers see as a variable and not as a class."""
+
+
 class PhysicsState(eqx.Module):
     """The state of one simulation, the same for every engine.
 

@@ -45,7 +45,7 @@ class RandomFriction(AbstractRandomizer):
 
 
 class RandomBodyMass(AbstractRandomizer):
-    """Adds one uniform number from `added`, in kg, to the mass of a body."""
+    """Adds one uniform number from `added`, in kg, to the mass of a body; its inertia stays as it is."""
 
     body: str
     added: tuple[float, float] = (-1.0, 1.0)
@@ -54,4 +54,16 @@ class RandomBodyMass(AbstractRandomizer):
         index = context.model.names.index("body", self.body)
         low, high = self.added
         drawn = jax.random.uniform(context.key, minval=low, maxval=high)
-        return {"body_mass": self.current(context, "body_mass").at[index].add(drawn)}
+        # Native MuJoCo divides by the mass of each subtree, which it does not sum anew.
+        carrying = _with_ancestors(index, context.model.mj_model.body_parentid)
+        return {
+            "body_mass": self.current(context, "body_mass").at[index].add(drawn),
+            "body_subtreemass": self.current(context, "body_subtreemass").at[carrying].add(drawn),
+        }
+
+
+def _with_ancestors(body: int, parents: np.ndarray) -> np.ndarray:
+    chain = [body]
+    while chain[-1] != 0:
+        chain.append(int(parents[chain[-1]]))
+    return np.array(chain)

@@ -66,7 +66,9 @@ class Context:
             ConfigError: No term declares that it needs this field.
         """
         if name not in self.physics.derived:
-            raise ConfigError(f"The physics state does not carry {name!r}. Add needs = ({name!r},) to the term's class.")
+            raise ConfigError(
+                f"The physics state does not carry {name!r}. Add needs = ({name!r},) to the term's class."
+            )
         return self.physics.derived[name]
 
     def sensor(self, name: str) -> Array:

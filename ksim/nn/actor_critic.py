@@ -55,6 +55,7 @@ def evaluate_sequences(
     A model without memory sees all envs and times as one batch; one with memory is scanned over time.
 
     Args:
+        model: The model.
         obs_et: Observations, every leaf (env, time, features).
         carry_e: Memory at the start of the sequences.
         done_et: The episode ended or was cut with this step.

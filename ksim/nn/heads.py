@@ -34,8 +34,7 @@ class DenseStack(eqx.Module):
         sizes = [in_size, *hidden_sizes]
         keys = jax.random.split(key, max(len(hidden_sizes), 1))
         self.layers = tuple(
-            orthogonal_linear(m, n, math.sqrt(2), key=k)
-            for m, n, k in zip(sizes[:-1], sizes[1:], keys, strict=False)
+            orthogonal_linear(m, n, math.sqrt(2), key=k) for m, n, k in zip(sizes[:-1], sizes[1:], keys, strict=False)
         )
 
     def __call__(self, x: Float[Array, " n"]) -> Float[Array, " m"]:

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from ksim.parallel.placement import replicate_state, shard_environments, unwrap_keys, wrap_keys
-from ksim.types import TrainState
+from ksim.types import Device, TrainState
 
 Step = Callable[[TrainState], tuple[TrainState, PyTree]]
 
@@ -22,7 +22,7 @@ class AbstractLayout(ABC):
         axis_name: The name of the mapped axis; None where nothing is mapped.
     """
 
-    devices: list[jax.Device]
+    devices: list[Device]
     axis_name: str | None
 
     @property
@@ -54,7 +54,7 @@ class AbstractLayout(ABC):
 class SingleDevice(AbstractLayout):
     """The step jitted on one device."""
 
-    def __init__(self, device: jax.Device | None = None) -> None:
+    def __init__(self, device: Device | None = None) -> None:
         self.devices = [device or jax.local_devices()[0]]
         self.axis_name = None
 
@@ -75,7 +75,7 @@ class SingleDevice(AbstractLayout):
 class PmapDevices(AbstractLayout):
     """The step pmapped: the learner replicated, the envs sharded evenly."""
 
-    def __init__(self, devices: Sequence[jax.Device], axis_name: str) -> None:
+    def __init__(self, devices: Sequence[Device], axis_name: str) -> None:
         self.devices = list(devices)
         self.axis_name = axis_name
 
@@ -87,9 +87,7 @@ class PmapDevices(AbstractLayout):
         )
 
     def map(self, function: Callable[..., Any], *, donate: bool = False) -> Any:
-        return jax.pmap(
-            function, axis_name=self.axis_name, devices=self.devices, donate_argnums=0 if donate else ()
-        )
+        return jax.pmap(function, axis_name=self.axis_name, devices=self.devices, donate_argnums=0 if donate else ())
 
     def first(self, tree: PyTree) -> PyTree:
         # Indexing x[0] would run a gather over all devices; reading a shard does not.
@@ -99,5 +97,3 @@ class PmapDevices(AbstractLayout):
     def join_envs(self, tree: PyTree) -> PyTree:
         host = jax.tree.map(lambda x: np.asarray(x).reshape(-1, *x.shape[2:]), unwrap_keys(tree))
         return wrap_keys(host, tree)
-
-

@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
-from ksim.types import ConfigError
+from ksim.types import ConfigError, Device
 
 
 def is_key(x: object) -> bool:
@@ -30,7 +30,7 @@ def wrap_keys(tree: PyTree, like: PyTree) -> PyTree:
     )
 
 
-def replicate_state(tree: PyTree, devices: Sequence[jax.Device] | None = None, axis_name: str = "device") -> PyTree:
+def replicate_state(tree: PyTree, devices: Sequence[Device] | None = None, axis_name: str = "device") -> PyTree:
     """One copy of every leaf per device, under a new leading axis.
 
     The placement is that of pmap's outputs, so that the first mapped call is compiled once and for all.
@@ -51,7 +51,7 @@ def replicate_state(tree: PyTree, devices: Sequence[jax.Device] | None = None, a
     return wrap_keys(placed, tree)
 
 
-def shard_environments(tree: PyTree, devices: Sequence[jax.Device] | None = None, axis_name: str = "device") -> PyTree:
+def shard_environments(tree: PyTree, devices: Sequence[Device] | None = None, axis_name: str = "device") -> PyTree:
     """Each device's equal, consecutive share of a global batch of envs.
 
     Args:

@@ -3,6 +3,7 @@
 import fnmatch
 from abc import abstractmethod
 from collections.abc import Mapping
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -46,7 +47,7 @@ class PositionActuators(AbstractActuators):
         joints = [actuator.target for actuator in spec.actuators]
         kps, kds = per_joint(self.kp, joints, "kp"), per_joint(self.kd, joints, "kd")
         for actuator, kp, kd in zip(spec.actuators, kps, kds, strict=True):
-            if not actuator.forcelimited and actuator.ctrllimited:
+            if not _is_limited(actuator, "force") and _is_limited(actuator, "ctrl"):
                 # A motor's limit on its control is a limit on its torque; a servo's control is a position.
                 gear = abs(actuator.gear[0])
                 actuator.forcelimited, actuator.forcerange = True, np.array(actuator.ctrlrange) * gear
@@ -71,7 +72,7 @@ class TorqueActuators(AbstractActuators):
 
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
         for actuator in spec.actuators:
-            if not actuator.ctrllimited:
+            if not _is_limited(actuator, "ctrl"):
                 raise ConfigError(
                     f"Actuator {actuator.name!r} must have a control range to be driven by TorqueActuators. "
                     "Give it a ctrlrange in the MJCF file."
@@ -82,6 +83,13 @@ class TorqueActuators(AbstractActuators):
         scale = per_joint(self.action_scale, model.names.actuator_joints(), "action_scale")
         middle, half = (low + high) / 2, (high - low) / 2
         return jnp.clip(middle + scale * half * action, low, high)
+
+
+def _is_limited(actuator: Any, what: str) -> bool:
+    """Whether an actuator's `ctrl` or `force` is limited; by default it is where a range is given."""
+    flag = int(getattr(actuator, f"{what}limited"))
+    low, high = getattr(actuator, f"{what}range")
+    return low < high if flag == int(mujoco.mjtLimited.mjLIMITED_AUTO) else bool(flag)
 
 
 def per_joint(value: PerJoint, joints: list[str], what: str) -> np.ndarray:

@@ -1,13 +1,16 @@
 """MuJoCo MJX: physics in pure JAX, on any accelerator."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import mujoco
+import numpy as np
 from jaxtyping import Array, Float
 from mujoco import mjx
 
-from ksim.physics.engine import AbstractEngine, derived_fields, DERIVED_FIELDS
+from ksim.physics.engine import DERIVED_FIELDS, AbstractEngine, derived_fields
 from ksim.physics.model import PhysicsModel
 from ksim.types import Overrides, PhysicsState
 
@@ -24,6 +27,8 @@ class MjxEngine(AbstractEngine):
         self.derived = derived_fields(needs, DERIVED_FIELDS)
         self._model = mjx.put_model(model.mj_model)
         self._data = mjx.make_data(model.mj_model)
+        reference = mujoco.MjData(model.mj_model)
+        self._shapes = {name: np.shape(getattr(reference, name)) for name in self.derived}
 
     def forward(
         self, qpos: Float[Array, " q"], qvel: Float[Array, " v"], ctrl: Float[Array, " u"], overrides: Overrides
@@ -56,7 +61,10 @@ class MjxEngine(AbstractEngine):
             act=data.act,
             qacc_warmstart=data.qacc_warmstart,
             time=data.time,
-            derived={name: jnp.asarray(getattr(data, name)) for name in self.derived},
+            derived={name: self._derived(data, name) for name in self.derived},
         )
 
-
+    def _derived(self, data: mjx.Data, name: str) -> Array:
+        # Fields that not all of MJX's implementations have live in `_impl`; matrices have MuJoCo's flat shape.
+        holder = data if name in {field.name for field in dataclasses.fields(data)} else data._impl
+        return jnp.reshape(getattr(holder, name), self._shapes[name])

@@ -39,7 +39,7 @@ def load_spec(robot: str | Path | mujoco.MjSpec) -> mujoco.MjSpec:
     Raises:
         ConfigError: There is no such file, or MuJoCo cannot read it.
     """
-    if isinstance(robot, mujoco.MjSpec):
+    if not isinstance(robot, str | Path):
         return robot.copy()
     path = Path(robot)
     if not path.is_file():

@@ -126,7 +126,10 @@ class _PooledBatch:
 
 
 class _BatchPool:
-    """Batches by number of simulations and overridden fields, lent to one call at a time: callbacks of several devices overlap."""
+    """Batches by number of simulations and overridden fields, each lent to one call at a time.
+
+    Callbacks of several devices overlap, and so do those of one device where XLA runs two at once.
+    """
 
     def __init__(self, model: mujoco.MjModel, num_threads: int) -> None:
         self._model = model

@@ -15,7 +15,10 @@ from ksim.types import Metrics, Trajectory
 
 
 def finished_episodes(
-    reward_et: Float[Array, "e t"], done_et: Bool[Array, "e t"], return_e: Float[Array, " e"], length_e: Int[Array, " e"]
+    reward_et: Float[Array, "e t"],
+    done_et: Bool[Array, "e t"],
+    return_e: Float[Array, " e"],
+    length_e: Int[Array, " e"],
 ) -> tuple[tuple[Float[Array, "e t"], Int[Array, "e t"]], tuple[Float[Array, " e"], Int[Array, " e"]]]:
     """Undiscounted return and length, in steps, of the running episode at every step, across rollouts.
 

@@ -1,9 +1,7 @@
 """One training step, written once: what a layout jits on one device, and maps over several."""
 
-from collections.abc import Callable
-from typing import Protocol
-
 import dataclasses
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -22,13 +20,11 @@ from ksim.ppo.statistics import episode_metrics, finished_episodes, rollout_metr
 from ksim.ppo.update import SyncGradients, adapt_learning_rate, update
 from ksim.types import EnvBatch, EnvState, LearnerState, Metrics, TrainState, Trajectory
 
-
-class Rollout(Protocol):
-    """`(model, env_state, model_carry, rng) -> (trajectory, env_state, model_carry)` for one device's envs."""
-
-    def __call__(
-        self, model: AbstractActorCritic, env_state: EnvState, model_carry: PyTree, rng: PRNGKeyArray
-    ) -> tuple[Trajectory, EnvState, PyTree]: ...
+Rollout = Callable[
+    [AbstractActorCritic, EnvState, PyTree, PRNGKeyArray],
+    tuple[Trajectory, EnvState, PyTree],
+]
+"""`(model, env_state, model_carry, rng) -> (trajectory, env_state, model_carry)` for one device's envs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,5 +162,3 @@ def initial_env_batch(model: AbstractActorCritic, env_state: EnvState) -> EnvBat
     num_envs = env_state.reward.shape[0]
     carry = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_envs, *x.shape)), model.initial_carry())
     return EnvBatch(env_state, carry, jnp.zeros(num_envs), jnp.zeros(num_envs, jnp.int32))
-
-

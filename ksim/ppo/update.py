@@ -76,7 +76,7 @@ def update(
 
     def gradients(params: PyTree, env_index_b: Array) -> tuple[PyTree, Metrics]:
         batch = jax.tree.map(lambda x: x[env_index_b], rollout)
-        loss = lambda params: ppo_loss(eqx.combine(params, static), batch, hyper)  # noqa: E731
+        loss = lambda params: ppo_loss(eqx.combine(params, static), batch, hyper)
         return jax.grad(loss, has_aux=True)(params)
 
     def apply(loop: _Loop, grads: PyTree, is_finite: Bool[Array, ""]) -> _Loop:

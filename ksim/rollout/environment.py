@@ -73,6 +73,4 @@ def _check_same(before: PyTree, after: PyTree, name: str) -> None:
 
 def select_envs(done_e: Array, if_done: PyTree, otherwise: PyTree) -> PyTree:
     """Row by row one of two batches of the same structure: the first where done."""
-    return jax.tree.map(
-        lambda x, y: jnp.where(done_e.reshape(-1, *(1,) * (x.ndim - 1)), x, y), if_done, otherwise
-    )
+    return jax.tree.map(lambda x, y: jnp.where(done_e.reshape(-1, *(1,) * (x.ndim - 1)), x, y), if_done, otherwise)

@@ -1,12 +1,14 @@
 """MDP terms and a physics engine, composed into an environment."""
 
 import dataclasses
+import operator
 from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from ksim.mdp.commands import AbstractCommand
@@ -253,11 +255,10 @@ def _checked_scalar(kind: str, name: str, value: Any, dtype: Any) -> Array:
 
 def _checked_overrides(name: str, drawn: Overrides, mj_model: Any) -> Overrides:
     for field, value in drawn.items():
-        if "." in field:
-            part, _, leaf = field.partition(".")
-            expected = jnp.shape(getattr(getattr(mj_model, part, None), leaf, None))
-        else:
-            expected = jnp.shape(getattr(mj_model, field, None))
+        try:
+            expected = np.shape(operator.attrgetter(field)(mj_model))
+        except AttributeError:
+            raise ConfigError(f"Randomizer {name!r} returned {field!r}, which is no field of the model.") from None
         if jnp.shape(value) != expected:
             raise ConfigError(
                 f"Randomizer {name!r} must return the whole field {field} of the model, of shape {expected}, "

@@ -65,7 +65,7 @@ def unroll(
         final_value_e = jax.lax.cond(
             jnp.any(reached_e.truncated & ~reached_e.terminated),
             value_of,
-            lambda state_e, carry_e: jnp.zeros_like(value_e),
+            lambda *_: jnp.zeros_like(value_e),
             reached_e,
             carry_e,
         )

@@ -39,7 +39,9 @@ def find_checkpoint(path: str | Path) -> Path:
     parent = path if path.name == "checkpoints" else path / "checkpoints"
     numbered = [p for p in parent.glob("*") if p.name.isdigit() and (p / "_CHECKPOINT_METADATA").exists()]
     if not numbered:
-        raise ConfigError(f"There is no checkpoint in {path}. Give a run directory, or one of its checkpoints/<number>.")
+        raise ConfigError(
+            f"There is no checkpoint in {path}. Give a run directory, or one of its checkpoints/<number>."
+        )
     return max(numbered, key=lambda p: int(p.name)).resolve()
 
 

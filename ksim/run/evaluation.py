@@ -101,5 +101,3 @@ def evaluate(
         "survival_rate": float(1 - fell_e.mean()),
         "env_steps_per_s": float(length_e.sum() / elapsed_s),
     }
-
-

@@ -173,9 +173,7 @@ def _print_start(task: "RLTask[Any]") -> None:
     print_environment(task.environment, task.obs_sizes)
 
 
-def _print_summary(
-    task: "RLTask[Any]", progress: Progress, run_dir: Path, compile_s: float, stop: StopRequest
-) -> None:
+def _print_summary(task: "RLTask[Any]", progress: Progress, run_dir: Path, compile_s: float, stop: StopRequest) -> None:
     elapsed_s = time.perf_counter() - progress.started_s
     figures = {
         "iterations": str(progress.iteration),

@@ -15,7 +15,7 @@ from ksim.parallel.placement import (
     shard_environments as shard_environments,
 )
 from ksim.task.rl import RLConfig, RLTask
-from ksim.types import ConfigError
+from ksim.types import ConfigError, Device
 
 GRAD_SYNC_MODES = ("accumulate", "local")
 
@@ -134,7 +134,7 @@ class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
         return self.run()
 
 
-def select_devices(devices: str, num_devices: int | None) -> list[jax.Device]:
+def select_devices(devices: str, num_devices: int | None) -> list[Device]:
     """Local devices by a config's `devices` and `num_devices`.
 
     Raises:
@@ -146,7 +146,9 @@ def select_devices(devices: str, num_devices: int | None) -> list[jax.Device]:
         try:
             indices = [int(part) for part in str(devices).split(",")]
         except ValueError:
-            raise ConfigError(f"devices ({devices!r}) must be 'all' or indices separated by commas, as in 0,1.") from None
+            raise ConfigError(
+                f"devices ({devices!r}) must be 'all' or indices separated by commas, as in 0,1."
+            ) from None
         for index in indices:
             if not 0 <= index < len(local):
                 raise ConfigError(f"Device {index} does not exist. Local devices: 0 to {len(local) - 1}.")

@@ -165,9 +165,7 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
         Returns:
             The trajectory with leading axes (env, time), and the states and memories after it.
         """
-        return unroll(
-            self.environment, model, env_state, model_carry, rng, num_steps=self.config.rollout_length
-        )
+        return unroll(self.environment, model, env_state, model_carry, rng, num_steps=self.config.rollout_length)
 
     def initial_state(self) -> TrainState:
         """The global state before the first iteration, not yet placed on devices."""
@@ -252,5 +250,3 @@ def default_observations(model: PhysicsModel, commands: Sequence[str]) -> dict[s
     terms["joint_velocity"] = observation_terms.JointVelocity()
     terms["last_action"] = observation_terms.LastAction()
     return terms | {name: observation_terms.CommandValue(command=name) for name in commands}
-
-

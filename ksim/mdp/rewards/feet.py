@@ -38,9 +38,9 @@ class FeetAirTime(AbstractReward):
 
     def __call__(self, context: Context) -> Float[Array, ""]:
         _, landed_after_f = context.memory
-        earned_f = jnp.clip(landed_after_f, 0.0, self.max_s) - self.threshold_s
+        earned_f = jnp.clip(landed_after_f, self.threshold_s, self.max_s) - self.threshold_s
         is_asked = jnp.linalg.norm(context.command(self.command)) > MIN_COMMAND
-        return jnp.sum(jnp.where(landed_after_f > 0, earned_f, 0.0)) * is_asked / context.dt
+        return jnp.sum(earned_f) * is_asked / context.dt
 
 
 class FeetPhase(AbstractReward):

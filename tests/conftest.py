@@ -1,0 +1,19 @@
+"""Two fake devices and shape checks, for every test. Both must be in place before JAX starts and ksim is imported."""
+
+import os
+
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
+os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "false")
+
+from jaxtyping import install_import_hook
+
+with install_import_hook("ksim", "beartype.beartype"):
+    pass
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def in_empty_directory(tmp_path, monkeypatch):
+    """Runs write under the working directory unless told otherwise."""
+    monkeypatch.chdir(tmp_path)

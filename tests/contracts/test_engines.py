@@ -1,0 +1,191 @@
+"""Every engine runs the same script and is compared with plain MuJoCo."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+import pytest
+
+from ksim.physics.engine import DERIVED_FIELDS, control_step
+from ksim.physics.select import ENGINES, make_engine, pick_engine
+from ksim.types import ConfigError
+from tests.robots import biped_model
+
+NUM_ENVS, NUM_STEPS = 3, 20
+NEEDS = ("xpos", "xquat", "cvel", "actuator_force", "subtree_com")
+FIELDS = ("sensordata", *NEEDS)
+
+
+@functools.cache
+def engine_of(name):
+    return make_engine(name, biped_model(), NEEDS, num_devices=1)
+
+
+def script():
+    """Start, controls and model fields of each env: one lands hard, one is light, one slides."""
+    rng = np.random.default_rng(0)
+    model = biped_model().mj_model
+    qpos = np.tile(model.qpos0, (NUM_ENVS, 1))
+    qpos[:, 2] += [0.0, 0.1, 0.02]
+    qvel = 0.3 * rng.standard_normal((NUM_ENVS, model.nv))
+    ctrl = 0.3 * rng.standard_normal((NUM_STEPS, NUM_ENVS, model.nu))
+    friction = np.tile(model.geom_friction, (NUM_ENVS, 1, 1))
+    friction[:, :, 0] = np.array([1.0, 0.6, 0.1])[:, None]
+    mass = np.tile(model.body_mass, (NUM_ENVS, 1)) * np.array([1.0, 0.5, 1.5])[:, None]
+    gravity = np.tile(model.opt.gravity, (NUM_ENVS, 1)) * np.array([1.0, 1.0, 0.8])[:, None]
+    subtree_mass = np.tile(model.body_subtreemass, (NUM_ENVS, 1)) * np.array([1.0, 0.5, 1.5])[:, None]
+    overrides = {"geom_friction": friction, "body_mass": mass, "body_subtreemass": subtree_mass, "opt.gravity": gravity}
+    return qpos, qvel, ctrl, overrides
+
+
+@functools.cache
+def plain_mujoco():
+    """The script on one MjData per env: derived fields at the start, and states and fields after each control step."""
+    qpos, qvel, ctrl, overrides = script()
+    starts, runs = [], []
+    for env in range(NUM_ENVS):
+        model = biped_model().mj_model
+        for field in ("geom_friction", "body_mass", "body_subtreemass"):
+            getattr(model, field)[:] = overrides[field][env]
+        model.opt.gravity[:] = overrides["opt.gravity"][env]
+        data = mujoco.MjData(model)
+        data.qpos, data.qvel = qpos[env], qvel[env]
+        mujoco.mj_forward(model, data)
+        starts.append({name: np.array(getattr(data, name)) for name in FIELDS})
+        data = mujoco.MjData(model)
+        data.qpos, data.qvel = qpos[env], qvel[env]
+        records = []
+        for t in range(NUM_STEPS):
+            data.ctrl = ctrl[t, env]
+            mujoco.mj_step(model, data, nstep=biped_model().decimation)
+            records.append({name: np.array(getattr(data, name)) for name in ("qpos", "qvel", "time", *FIELDS)})
+        runs.append(jax.tree.map(lambda *x: np.stack(x), *records))
+    stack = lambda trees: jax.tree.map(lambda *x: np.stack(x), *trees)
+    return stack(starts), stack(runs)
+
+
+def run_script(engine):
+    """The script, twice."""
+    qpos, qvel, ctrl, overrides = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), script())
+
+    def one_env(qpos, qvel, ctrl_t, overrides):
+        start = engine.forward(qpos, qvel, jnp.zeros(ctrl_t.shape[1]), overrides)
+
+        def step(state, ctrl):
+            state = control_step(engine, state, ctrl, overrides)
+            return state, state
+
+        return start, jax.lax.scan(step, start, ctrl_t)[1]
+
+    compiled = jax.jit(jax.vmap(one_env))
+    return [compiled(qpos, qvel, ctrl.swapaxes(0, 1), overrides) for _ in range(2)]
+
+
+@functools.cache
+def both_results(name):
+    return run_script(engine_of(name))
+
+
+def results(name):
+    return both_results(name)[0]
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_reset_gives_the_derived_fields_of_mj_forward(name):
+    expected, _ = plain_mujoco()
+    start, _ = results(name)
+    for field in FIELDS:
+        np.testing.assert_allclose(start.derived[field], expected[field], rtol=2e-3, atol=1e-3, err_msg=field)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_trajectory_with_randomized_models_equals_that_of_mj_step(name):
+    _, expected = plain_mujoco()
+    _, states = results(name)
+    tolerance = {"rtol": 1e-3, "atol": 2e-3} if name == "mjx" else {"rtol": 1e-4, "atol": 1e-4}
+    np.testing.assert_allclose(states.qpos, expected["qpos"], **tolerance)
+    np.testing.assert_allclose(states.time, expected["time"], rtol=1e-5)
+    # Derived fields over the first steps, while rounding has not yet moved a contact by a substep.
+    for field in FIELDS:
+        actual, wanted = states.derived[field][:, :3], expected[field][:, :3]
+        scale = np.abs(wanted).max()
+        np.testing.assert_allclose(actual, wanted, rtol=1e-2, atol=2e-3 * scale, err_msg=field)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_randomized_fields_change_the_motion(name):
+    _, states = results(name)
+    assert np.abs(states.qpos[0, -1] - states.qpos[2, -1]).max() > 1e-2
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_touch_sensors_read_the_ground_and_not_the_air(name):
+    start, states = results(name)
+    touch = slice(3, 5)
+    np.testing.assert_array_equal(start.derived["sensordata"][1, touch], 0.0)  # 0.1 m above the ground
+    assert (states.derived["sensordata"][0, -1, touch] > 1.0).any()
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_engine_is_deterministic(name):
+    first, second = both_results(name)
+    jax.tree.map(np.testing.assert_array_equal, first, second)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_engine_under_pmap_equals_that_under_jit(name):
+    engine, devices = engine_of(name), jax.devices()[:2]
+    model = biped_model().mj_model
+    qpos = jnp.tile(jnp.asarray(model.qpos0, jnp.float32), (4, 1)).at[:, 2].add(0.01 * jnp.arange(4))
+
+    def one_env(qpos):
+        state = engine.forward(qpos, jnp.zeros(model.nv), jnp.zeros(model.nu), {})
+        step = lambda state, _: (control_step(engine, state, jnp.zeros(model.nu), {}), None)
+        return jax.lax.scan(step, state, None, length=5)[0]
+
+    whole = jax.jit(jax.vmap(one_env))(qpos)
+    split = jax.pmap(jax.vmap(one_env), devices=devices)(qpos.reshape(2, 2, -1))
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y.reshape(x.shape), rtol=1e-4, atol=1e-4), whole, split)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_state_that_is_not_finite_stays_so_and_harms_no_other(name):
+    engine, model = engine_of(name), biped_model().mj_model
+    qpos = jnp.tile(jnp.asarray(model.qpos0, jnp.float32), (2, 1))
+
+    def one_env(qpos):
+        state = engine.forward(qpos, jnp.zeros(model.nv), jnp.zeros(model.nu), {})
+        return control_step(engine, state, jnp.zeros(model.nu), {})
+
+    step = jax.jit(jax.vmap(one_env))
+    healthy, sick = step(qpos), step(qpos.at[0, 2].set(jnp.nan))
+    assert not np.isfinite(sick.qpos[0]).all()
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(x[1], y[1]), healthy, sick)
+    import pathlib
+
+    assert not pathlib.Path("MUJOCO_LOG.TXT").exists()
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("field", DERIVED_FIELDS)
+def test_every_derived_field_has_mujocos_shape(name, field):
+    model = biped_model()
+    engine = make_engine(name, model, (field,), num_devices=1)
+    zeros = jnp.zeros(model.mj_model.nv), jnp.zeros(model.mj_model.nu)
+    state = jax.eval_shape(lambda q: engine.forward(q, *zeros, {}), jnp.asarray(model.default_qpos, jnp.float32))
+    assert state.derived[field].shape == np.shape(getattr(mujoco.MjData(model.mj_model), field))
+
+
+def test_unknown_derived_field_is_an_error():
+    with pytest.raises(ConfigError, match=r"'xpoz'.*xpos"):
+        make_engine("mujoco", biped_model(), ("xpoz",), num_devices=1)
+
+
+@pytest.mark.parametrize(
+    ("engine", "platform", "expected"),
+    [("auto", "cpu", "mujoco"), ("auto", "gpu", "mjx"), ("auto", "tpu", "mjx"), ("mjx", "cpu", "mjx")],
+)
+def test_engine_is_picked_by_platform_unless_asked_for(engine, platform, expected):
+    assert pick_engine(engine, platform)[0] == expected

@@ -1,0 +1,108 @@
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+import pytest
+
+from ksim import ConfigError
+from ksim.physics import PositionActuators, TorqueActuators, compile_model, load_spec
+from ksim.physics.actuators import per_joint
+from ksim.physics.rotations import heading_frame, multiply_quaternions, rotate, rotate_inverse, yaw_of
+from tests.robots import ACTUATORS, biped_model, biped_spec
+
+
+def test_joint_places_skip_the_free_joint():
+    names = biped_model().names
+    assert names.joints == ["left_hip", "right_hip"]
+    np.testing.assert_array_equal(names.joint_qpos(["right_hip"]), [8])
+    np.testing.assert_array_equal(names.joint_qvel(["right_hip"]), [7])
+
+
+@pytest.mark.parametrize("kind", ["joint", "body", "site", "geom", "sensor", "actuator"])
+def test_unknown_name_is_an_error_that_lists_the_near_misses(kind):
+    near = {"body": "left_leg", "site": "left_foot", "geom": "left_foot", "sensor": "left_touch"}.get(kind, "left_hip")
+    with pytest.raises(ConfigError, match=rf"no {kind} '{near}x'.*'{near}'"):
+        biped_model().names.index(kind, near + "x")
+
+
+def test_free_joint_as_a_hinge_is_an_error():
+    with pytest.raises(ConfigError, match=r"'root' must be a hinge or slide"):
+        biped_model().names.joint_qpos(["root"])
+
+
+def test_base_of_a_model_without_one_is_an_error():
+    spec = mujoco.MjSpec.from_string(
+        "<mujoco><worldbody><body><joint name='j'/><geom size='1'/></body></worldbody></mujoco>"
+    )
+    with pytest.raises(ConfigError, match="no free joint"):
+        compile_model(spec, dt=0.01, ctrl_dt=0.01).names.free_joint()
+
+
+@pytest.mark.parametrize(
+    ("dt", "ctrl_dt", "message"), [(0.004, 0.01, "multiple.*0.008"), (0.0, 0.02, "positive"), (0.02, 0.004, "0.02")]
+)
+def test_rates_that_do_not_fit_are_an_error(dt, ctrl_dt, message):
+    with pytest.raises(ConfigError, match=message):
+        compile_model(biped_spec(), dt=dt, ctrl_dt=ctrl_dt)
+
+
+def test_missing_or_broken_robot_file_is_an_error(tmp_path):
+    with pytest.raises(ConfigError, match="does not exist"):
+        load_spec(tmp_path / "nowhere.xml")
+    (tmp_path / "broken.xml").write_text("<mujoco><worldbody><nonsense/></worldbody></mujoco>")
+    with pytest.raises(ConfigError, match="cannot read"):
+        load_spec(tmp_path / "broken.xml")
+
+
+def test_position_actuators_hold_the_default_pose_and_stay_within_limits():
+    model = biped_model()
+    # 1 unit of action moves the target by 0.5 rad; the joints' limit is pi/3.
+    np.testing.assert_allclose(ACTUATORS(jnp.array([1.0, 0.0]), model), [0.5, 0.0], rtol=1e-6)
+    np.testing.assert_allclose(ACTUATORS(jnp.array([9.0, -9.0]), model), [np.pi / 3, -np.pi / 3], rtol=1e-6)
+
+
+def test_position_actuators_keep_the_motors_torque_limit():
+    model = biped_model().mj_model
+    np.testing.assert_array_equal(model.actuator_forcerange, [[-20, 20]] * 2)
+    data = mujoco.MjData(model)
+    data.ctrl = [1.0, 0.1]
+    mujoco.mj_forward(model, data)
+    # kp * error: 40 * 1 = 40 is cut to 20; 40 * 0.1 = 4 is not.
+    np.testing.assert_allclose(data.actuator_force, [20.0, 4.0])
+
+
+def test_torque_actuators_spend_the_control_range():
+    model = compile_model(biped_spec(), dt=0.004, ctrl_dt=0.02, edits=[TorqueActuators().edit_spec])
+    np.testing.assert_allclose(TorqueActuators(action_scale=0.5)(jnp.array([1.0, -4.0]), model), [10.0, -20.0])
+
+
+def test_torque_actuators_without_a_control_range_are_an_error():
+    spec = biped_spec()
+    spec.actuators[0].ctrllimited = False
+    with pytest.raises(ConfigError, match=r"'left_hip' must have a control range"):
+        compile_model(spec, dt=0.004, ctrl_dt=0.02, edits=[TorqueActuators().edit_spec])
+
+
+def test_pattern_that_matches_nothing_or_leaves_a_joint_out_is_an_error():
+    joints = ["left_hip", "right_hip"]
+    np.testing.assert_array_equal(per_joint({"left_*": 1.0, "*": 2.0}, joints, "kp"), [1.0, 2.0])
+    with pytest.raises(ConfigError, match=r"'\*_knee' of kp matches no joint"):
+        per_joint({"*_knee": 1.0, "*": 2.0}, joints, "kp")
+    with pytest.raises(ConfigError, match=r"No pattern of kd matches joint 'right_hip'"):
+        PositionActuators(kp=1.0, kd={"left_*": 1.0}).edit_spec(biped_spec())
+
+
+def test_rotations_agree_with_mujoco():
+    a, b = (q / jnp.linalg.norm(q) for q in jax.random.normal(jax.random.key(0), (2, 4)))
+    vector, product = np.zeros(3), np.zeros(4)
+    mujoco.mju_rotVecQuat(vector, np.array([1.0, 2.0, 3.0]), np.asarray(a, float))
+    mujoco.mju_mulQuat(product, np.asarray(a, float), np.asarray(b, float))
+    np.testing.assert_allclose(rotate(jnp.array([1.0, 2.0, 3.0]), a), vector, rtol=1e-5)
+    np.testing.assert_allclose(rotate_inverse(rotate(jnp.array([1.0, 2.0, 3.0]), a), a), [1.0, 2.0, 3.0], rtol=1e-5)
+    np.testing.assert_allclose(multiply_quaternions(a, b), product, rtol=1e-5)
+
+
+def test_heading_frame_of_a_body_turned_left_sees_the_worlds_y_as_forward():
+    quarter_left = jnp.array([np.cos(np.pi / 4), 0.0, 0.0, np.sin(np.pi / 4)])
+    np.testing.assert_allclose(yaw_of(quarter_left), np.pi / 2, rtol=1e-6)
+    np.testing.assert_allclose(heading_frame(quarter_left, jnp.array([0.0, 1.0, 2.0])), [1.0, 0.0, 2.0], atol=1e-6)

@@ -1,0 +1,69 @@
+import itertools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ksim.ppo.advantages import generalized_advantages, normalize_advantages
+
+GAMMA, LAMBDA = 0.9, 0.7
+
+
+def brute_force(reward, value, next_value, terminated, done):
+    """Eq. 16 as it stands: the sum over later temporal-difference errors, up to the end of the episode."""
+    num_steps = len(reward)
+    advantage = np.zeros(num_steps)
+    for t in range(num_steps):
+        for k in range(t, num_steps):
+            bootstrap = 0.0 if terminated[k] else next_value[k]
+            delta = reward[k] + GAMMA * bootstrap - value[k]
+            advantage[t] += (GAMMA * LAMBDA) ** (k - t) * delta
+            if done[k]:
+                break
+    return advantage
+
+
+def test_advantages_over_every_pattern_of_ends_equal_the_brute_force_sum():
+    # Each of 4 steps goes on, terminates or is truncated: 3^4 patterns, one per env.
+    patterns = np.array(list(itertools.product(["on", "terminated", "truncated"], repeat=4)))
+    rng = np.random.default_rng(0)
+    reward, value, next_value = rng.normal(size=(3, *patterns.shape))
+    terminated, done = patterns == "terminated", patterns != "on"
+    expected = [brute_force(*row) for row in zip(reward, value, next_value, terminated, done, strict=True)]
+    actual = generalized_advantages(
+        *(jnp.asarray(x, jnp.float32) for x in (reward, value, next_value)),
+        jnp.asarray(terminated),
+        jnp.asarray(done),
+        gamma=GAMMA,
+        gae_lambda=LAMBDA,
+    )
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("terminated", "expected"),
+    [
+        # delta_1 = 2 + 0.5 * 1.5 - 1 = 1.75; nothing later is added.
+        (False, 1.75),
+        # delta_1 = 2 - 1 = 1: a fall leaves nothing to bootstrap from.
+        (True, 1.0),
+    ],
+)
+def test_advantage_when_the_episode_ends_keeps_the_bootstrap_only_if_truncated(terminated, expected):
+    row = lambda *x: jnp.asarray([x])
+    advantage_et = generalized_advantages(
+        row(1.0, 2.0, 3.0),
+        row(0.0, 1.0, 0.0),
+        row(1.0, 1.5, 4.0),
+        row(False, terminated, False),
+        row(False, True, False),
+        gamma=0.5,
+        gae_lambda=1.0,
+    )
+    np.testing.assert_allclose(advantage_et[0, 1], expected)
+
+
+def test_normalized_advantages_have_mean_zero_and_variance_one():
+    advantage_et = normalize_advantages(jnp.arange(12.0).reshape(3, 4), None)
+    np.testing.assert_allclose(jnp.mean(advantage_et), 0.0, atol=1e-6)
+    np.testing.assert_allclose(jnp.var(advantage_et), 1.0, rtol=1e-5)
