@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import OmegaConf
 from omegaconf.base import SCMode
 from omegaconf.errors import OmegaConfBaseException
-from rich.console import Console
 from rich.table import Table
 
 from ksim.types import ConfigError, near_misses
@@ -39,7 +38,7 @@ def launch(
         print_help(task_class, base)
         sys.exit(0)
     try:
-        code = task_class(parse_overrides(base, argv)).run()
+        code = task_class(make_config(base, argv)).run()
     except ConfigError as error:
         print(f"Error: {error}", file=sys.stderr)
         sys.exit(2)
@@ -51,6 +50,22 @@ def launch(
         print(f"Error: {error}", file=sys.stderr)
         sys.exit(1)
     sys.exit(code)
+
+
+def make_config(base: "RLConfig", argv: Sequence[str]) -> Any:
+    """A config with overrides; for run_mode=eval, on top of the config of the run that is evaluated.
+
+    Raises:
+        ConfigError: An override is wrong, or there is no checkpoint to evaluate.
+    """
+    config = parse_overrides(base, argv)
+    if config.run_mode != "eval" or config.checkpoint is None:
+        return config
+    from ksim.run.run_dir import read_config  # noqa: PLC0415
+
+    known = {f.name for f in dataclasses.fields(base)}
+    saved = {name: value for name, value in read_config(config.checkpoint).items() if name in known}
+    return parse_overrides(dataclasses.replace(base, **saved), argv)
 
 
 def parse_overrides(base: "RLConfig", argv: Sequence[str]) -> Any:
@@ -90,11 +105,16 @@ def describe_type(base: "RLConfig", key: str) -> str:
 
 def print_help(task_class: "type[RLTask[Any]]", base: "RLConfig") -> None:
     """Prints every option with its type, default and help text."""
-    console = Console(highlight=False)
-    module = task_class.__module__ if task_class.__module__ != "__main__" else "<module>"
+    from ksim.run.console import console  # noqa: PLC0415
+
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    module = spec.name if task_class.__module__ == "__main__" and spec is not None else task_class.__module__
     summary = (task_class.__doc__ or "").strip().splitlines()
     console.print(f"Usage: python -m {module} [KEY=VALUE ...]\n\n{summary[0] if summary else ''}\n", markup=False)
-    table = Table("option", "type", "default", "meaning")
+    table = Table()
+    for column in ("option", "type", "default"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("meaning")
     for option in dataclasses.fields(base):
         value = getattr(base, option.name)
         default = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -141,12 +141,22 @@ class TrainStep:
         return jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), updated, normalizer)
 
 
+def trainable_leaves(model: AbstractActorCritic) -> PyTree:
+    """The floating-point arrays of a model; None in place of every other leaf."""
+    return eqx.filter(model, eqx.is_inexact_array)
+
+
+def static_leaves(model: AbstractActorCritic) -> PyTree:
+    """What `trainable_leaves` leaves out; `eqx.combine` puts the two together."""
+    return eqx.filter(model, eqx.is_inexact_array, inverse=True)
+
+
 def initial_learner_state(
     model: AbstractActorCritic, obs_sizes: dict[str, int], optimizer: optax.GradientTransformation, key: PRNGKeyArray
-) -> tuple[LearnerState, PyTree]:
-    """The learner before the first iteration, and the leaves of the model that are no arrays."""
-    params, static = eqx.partition(model, eqx.is_inexact_array)
-    learner = LearnerState(
+) -> LearnerState:
+    """The learner before the first iteration."""
+    params = trainable_leaves(model)
+    return LearnerState(
         params=params,
         normalizer=ObservationNormalizer.init(obs_sizes),
         opt_state=optimizer.init(params),
@@ -154,7 +164,6 @@ def initial_learner_state(
         iteration=jnp.int32(0),
         num_bad_updates=jnp.int32(0),
     )
-    return learner, static
 
 
 def initial_env_batch(model: AbstractActorCritic, env_state: EnvState) -> EnvBatch:

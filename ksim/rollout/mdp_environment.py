@@ -26,7 +26,7 @@ from ksim.rollout.environment import Environment
 from ksim.types import ConfigError, EnvState, Metrics, Observation, Overrides, PhysicsState
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Mdp:
     """All terms of a task, by kind and name; `observations` by group as well."""
 

@@ -1,24 +1,34 @@
 """What a run prints: tables at the start, a line per iteration, a summary at the end."""
 
 import math
-from typing import TYPE_CHECKING
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import jax
 from rich.console import Console
 from rich.table import Table
 
 from ksim.mdp.rewards import AbstractReward
 from ksim.rollout.environment import Environment
 from ksim.rollout.mdp_environment import MdpEnvironment
+from ksim.run.signals import StopRequest
+from ksim.run.timing import peak_memory_bytes
 
 if TYPE_CHECKING:
+    from ksim.run.loop import Progress
     from ksim.task.distributed_rl import DistributedSetup
+    from ksim.task.rl import RLTask
 
-console = Console(highlight=False, soft_wrap=True)
+# Into a file or a pipe, lines are as long as they are; rich would wrap them at 80 columns.
+console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 120)
 
 
 def print_figures(title: str, figures: dict[str, str]) -> None:
     """Prints names and values as a table of two columns."""
     table = Table(title=title, title_justify="left", show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for name, value in figures.items():
         table.add_row(name, value)
     console.print(table)
@@ -38,30 +48,53 @@ def print_distributed_setup(setup: "DistributedSetup") -> None:
     console.print(table)
 
 
-def print_environment(env: Environment, obs_sizes: dict[str, int]) -> None:
-    """Prints a table of the MDP's terms, where ksim knows them, and the lengths of observations and actions."""
-    lengths = {f"observation {group}": str(size) for group, size in obs_sizes.items()}
-    if isinstance(env, MdpEnvironment):
-        table = Table("kind", "term", "class", "scale", title="Terms of the MDP", title_justify="left")
-        for full_name, term in env.mdp.terms().items():
-            kind, _, name = full_name.rpartition("/")
-            scale = f"{term.scale:g}" if isinstance(term, AbstractReward) else ""
-            table.add_row(kind, name, type(term).__name__, scale)
-        console.print(table)
-    print_figures("Sizes", lengths | {"action": str(env.action_size)})
+def print_start(task: "RLTask[Any]") -> None:
+    """Prints what is about to run, where, and what the robot is asked."""
+    from ksim.task.distributed_rl import DistributedRLTask  # noqa: PLC0415 - task imports what it prints from here
+
+    config, layout = task.config, task.layout
+    if isinstance(task, DistributedRLTask):
+        task.verify_distributed_setup()
+    figures = {
+        "task": type(task).__name__,
+        "devices": f"{layout.num_devices} x {layout.devices[0].platform} ({layout.devices[0].device_kind})",
+        "JAX": jax.__version__,
+    }
+    if isinstance(task.environment, MdpEnvironment):
+        name, reason = task.engine_choice
+        figures["engine"] = f"{name} ({reason})"
+    figures |= {
+        "environments": str(config.num_envs),
+        "steps per iteration": f"{config.num_envs * config.rollout_length:,}",
+    }
+    figures |= {f"observation {group}": f"{size} numbers" for group, size in task.obs_sizes.items()}
+    figures["action"] = f"{task.environment.action_size} numbers"
+    print_figures("Run", figures)
+    print_terms(task.environment)
 
 
-def iteration_line(
-    metrics: dict[str, float], max_iterations: int | None, eta_s: float | None, update_share: float | None
-) -> str:
+def print_terms(env: Environment) -> None:
+    """Prints a table of the MDP's terms, where ksim knows them."""
+    if not isinstance(env, MdpEnvironment):
+        return
+    table = Table("kind", "term", "class", "scale", title="Terms of the MDP", title_justify="left")
+    for full_name, term in env.mdp.terms().items():
+        kind, _, name = full_name.rpartition("/")
+        scale = f"{term.scale:g}" if isinstance(term, AbstractReward) else ""
+        table.add_row(kind, name, type(term).__name__, scale)
+    table.add_row("actuators", "", type(env.mdp.actuators).__name__, "")
+    console.print(table)
+
+
+def iteration_line(metrics: dict[str, float], max_iterations: int | None, eta_s: float | None) -> str:
     """The line of one iteration: progress, time left, speed, where the time goes, return, episode length."""
     of = f"/{max_iterations}" if max_iterations else ""
-    parts = [
-        f"iteration {metrics['iteration']:.0f}{of}",
-        f"ETA {format_seconds(eta_s)}" if eta_s is not None else "no limit",
-        f"{metrics['time/env_steps_per_s']:,.0f} env steps/s",
-    ]
-    if update_share is not None:
+    parts = [f"iteration {metrics['iteration']:.0f}{of}"]
+    if eta_s is not None:
+        parts.append(f"ETA {format_seconds(eta_s)}")
+    parts.append(f"{metrics['time/env_steps_per_s']:,.0f} env steps/s")
+    if "time/update_share" in metrics:
+        update_share = metrics["time/update_share"]
         parts.append(f"rollout {1 - update_share:.0%} update {update_share:.0%}")
     parts.append(f"return {_number(metrics['episode/return'])}")
     parts.append(f"length {_number(metrics['episode/length'])}")
@@ -69,6 +102,26 @@ def iteration_line(
     if metrics["policy/bad_updates"]:
         parts.append(f"[red]{metrics['policy/bad_updates']:.0f} updates skipped as not finite[/red]")
     return " · ".join(parts)
+
+
+def print_summary(
+    progress: "Progress", run_dir: Path, *, compile_s: float, training_s: float, stop: StopRequest
+) -> None:
+    """Prints what was done and where it is."""
+    figures = {
+        "iterations": str(progress.iteration),
+        "environment steps": f"{progress.env_steps:,}",
+        "training time": format_seconds(training_s),
+        "compile time": f"{compile_s:.1f} s",
+        "peak memory": f"{peak_memory_bytes() / 2**20:,.0f} MiB",
+        "metrics": str(run_dir / "metrics.jsonl"),
+    }
+    if progress.iteration:
+        figures["checkpoint"] = str(run_dir / "checkpoints" / str(progress.iteration))
+        figures["evaluate it"] = f"run_mode=eval checkpoint={run_dir}"
+    if stop.signal is not None:
+        figures["stopped by"] = f"signal {stop.signal}"
+    print_figures("Done" if stop.signal is None else "Stopped", figures)
 
 
 def format_seconds(seconds: float) -> str:

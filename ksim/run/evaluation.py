@@ -1,6 +1,5 @@
 """Rolling out the policy of a checkpoint."""
 
-import json
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +9,12 @@ import numpy as np
 from jaxtyping import Array
 
 from ksim.nn.normalizer import NormalizedActorCritic
-from ksim.ppo.train_step import initial_env_batch
+from ksim.parallel.layout import SingleDevice
+from ksim.ppo.train_step import initial_env_batch, static_leaves
 from ksim.rollout.environment import Environment
 from ksim.rollout.unroll import initial_env_states, unroll
 from ksim.run.checkpoint import find_checkpoint, load_checkpoint
-from ksim.run.console import console, print_figures
+from ksim.run.console import print_figures
 
 if TYPE_CHECKING:
     from ksim.task.rl import RLTask
@@ -30,13 +30,12 @@ def evaluate_checkpoint(task: "RLTask[Any]") -> int:
         ConfigError: There is no checkpoint, or it does not fit the task.
     """
     path = find_checkpoint(task.config.checkpoint)
-    task.check()
-    learner = task.initial_state().learner
-    learner = load_checkpoint(path, learner)
-    static = task.make_train_step(None).static
-    model = NormalizedActorCritic(eqx.combine(learner.params, static), learner.normalizer)
-    # Native MuJoCo, whatever trained the policy: a check from one simulator to the other.
-    env = task.get_environment("mujoco", num_devices=1)
+    # Native MuJoCo on one device, whatever trained the policy: a check from one simulator to the other.
+    task.layout = SingleDevice()
+    task.environment = env = task.get_environment("mujoco", num_devices=1)
+    initial, model = task.initial_learner()
+    learner = load_checkpoint(path, initial)
+    model = NormalizedActorCritic(eqx.combine(learner.params, static_leaves(model)), learner.normalizer)
     figures = evaluate(env, model, num_envs=task.config.eval_num_envs, seed=task.config.seed)
     print_figures(
         f"Evaluation of {path}",
@@ -47,7 +46,6 @@ def evaluate_checkpoint(task: "RLTask[Any]") -> int:
             "survived": f"{figures['survival_rate']:.1%}",
         },
     )
-    console.print(json.dumps(figures))
     return 0
 
 

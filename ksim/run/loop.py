@@ -7,16 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 
 from ksim.run.checkpoint import save_checkpoint
-from ksim.run.console import console, format_seconds, iteration_line, print_environment, print_figures
+from ksim.run.console import console, iteration_line, print_start, print_summary
 from ksim.run.loggers import MetricsWriter
 from ksim.run.run_dir import log_to_file, make_run_dir, save_config
 from ksim.run.signals import StopRequest, stop_on_signal
-from ksim.run.timing import peak_memory_bytes, time_learning
-from ksim.task.distributed_rl import DistributedRLTask
+from ksim.run.timing import time_learning
 from ksim.types import TrainState
 
 if TYPE_CHECKING:
@@ -31,33 +29,47 @@ class TrainingDivergedError(RuntimeError):
 
 @dataclasses.dataclass
 class Progress:
-    """Where a run stands, on the host: counters that outgrow 32 bits, and its clock.
+    """Where a run stands, on the host: counters that outgrow 32 bits, and its pace.
 
     Attributes:
+        steps_per_iteration: Control steps over all environments in one iteration.
+        max_iterations: Where the run stops; None for no limit.
+        max_env_steps: Likewise, in control steps over all environments.
         iteration: Iterations done.
-        env_steps: Control steps over all environments.
-        started_s: When the first iteration started.
+        pace_s: Seconds per iteration, smoothed over the last ten or so.
     """
 
+    steps_per_iteration: int
+    max_iterations: int | None
+    max_env_steps: int | None
     iteration: int = 0
-    env_steps: int = 0
-    started_s: float = 0.0
+    pace_s: float = 0.0
 
-    def is_done(self, max_iterations: int | None, max_env_steps: int | None) -> bool:
-        """Whether a limit is reached."""
-        return (max_iterations is not None and self.iteration >= max_iterations) or (
-            max_env_steps is not None and self.env_steps >= max_env_steps
-        )
+    @property
+    def env_steps(self) -> int:
+        """Control steps done over all environments."""
+        return self.iteration * self.steps_per_iteration
 
-    def eta_s(self, max_iterations: int | None, max_env_steps: int | None) -> float | None:
-        """Seconds to the nearer limit at the speed so far; None without a limit."""
-        elapsed_s = time.perf_counter() - self.started_s
-        left = []
-        if max_iterations is not None:
-            left.append((max_iterations - self.iteration) / self.iteration)
-        if max_env_steps is not None:
-            left.append((max_env_steps - self.env_steps) / self.env_steps)
-        return max(min(left), 0.0) * elapsed_s if left else None
+    def advance(self, iteration_s: float) -> None:
+        """Counts an iteration that took so many seconds."""
+        self.iteration += 1
+        # The first iteration warms up; it says nothing about the rest.
+        self.pace_s = iteration_s if self.iteration <= 2 else 0.9 * self.pace_s + 0.1 * iteration_s
+
+    @property
+    def iterations_left(self) -> int | None:
+        """Iterations to the nearer limit; None without one."""
+        limits = []
+        if self.max_iterations is not None:
+            limits.append(self.max_iterations)
+        if self.max_env_steps is not None:
+            limits.append(-(-self.max_env_steps // self.steps_per_iteration))
+        return max(min(limits) - self.iteration, 0) if limits else None
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds to the nearer limit; None without one."""
+        return None if self.iterations_left is None else self.iterations_left * self.pace_s
 
 
 def train(task: "RLTask[Any]") -> int:
@@ -68,7 +80,7 @@ def train(task: "RLTask[Any]") -> int:
         TrainingDivergedError: Too many updates in a row were not finite.
     """
     task.check()
-    _print_start(task)
+    print_start(task)
     host_state = task.initial_state()
     run_dir = make_run_dir(task.config.run_dir, task.task_name)
     handler = log_to_file(run_dir)
@@ -76,10 +88,15 @@ def train(task: "RLTask[Any]") -> int:
         save_config(task.config, run_dir)
         console.print(f"Run directory: [bold]{run_dir}[/bold]")
         with stop_on_signal() as stop, MetricsWriter(run_dir, tensorboard=task.config.tensorboard) as writer:
-            state, step, compile_s = _compile(task, task.layout.place(host_state))
+            state = task.layout.place(host_state)
             del host_state
-            progress = _iterate(task, state, step, writer, stop, run_dir)
-        _print_summary(task, progress, run_dir, compile_s, stop)
+            step, compile_s = _compile(task, state)
+            loop = _Loop(task, state, step=step, writer=writer, stop=stop, run_dir=run_dir)
+            del state
+            start_s = time.perf_counter()
+            loop.run()
+            training_s = time.perf_counter() - start_s
+        print_summary(loop.progress, run_dir, compile_s=compile_s, training_s=training_s, stop=stop)
     except BaseException:
         logger.exception("The run ended with an error.")
         raise
@@ -89,103 +106,86 @@ def train(task: "RLTask[Any]") -> int:
     return stop.exit_code
 
 
-def _compile(task: "RLTask[Any]", state: TrainState) -> tuple[TrainState, Callable[..., Any], float]:
+def _compile(task: "RLTask[Any]", state: TrainState) -> tuple[Callable[..., Any], float]:
     console.print("Compiling the training step ...")
     start_s = time.perf_counter()
     step = task.layout.compile(task.make_train_step(task.layout.axis_name), state)
     compile_s = time.perf_counter() - start_s
     console.print(f"Compiled in {compile_s:.1f} s.")
     logger.info("Compiled the training step in %.1f s.", compile_s)
-    return state, step, compile_s
+    return step, compile_s
 
 
-def _iterate(
-    task: "RLTask[Any]",
-    state: TrainState,
-    step: Callable[..., Any],
-    writer: MetricsWriter,
-    stop: StopRequest,
-    run_dir: Path,
-) -> Progress:
-    config, layout = task.config, task.layout
-    limits = (config.max_iterations, config.max_env_steps)
-    progress = Progress(started_s=time.perf_counter())
-    learning_s: float | None = None
-    try:
-        while not progress.is_done(*limits) and stop.signal is None:
-            start_s = time.perf_counter()
-            state, device_metrics = step(state)
-            metrics = {name: float(x) for name, x in layout.first(device_metrics).items()}
-            iteration_s = time.perf_counter() - start_s
-            progress.iteration += 1
-            progress.env_steps += config.num_envs * config.rollout_length
-            share = None if learning_s is None else min(learning_s / iteration_s, 1.0)
-            metrics |= {
-                "iteration": progress.iteration,
-                "env_steps": progress.env_steps,
-                "time/iteration_s": iteration_s,
-                "time/env_steps_per_s": config.num_envs * config.rollout_length / iteration_s,
-            }
-            if share is not None:
-                metrics["time/update_share"] = share
-            writer.write(metrics, env_steps=progress.env_steps)
-            console.print(iteration_line(metrics, config.max_iterations, progress.eta_s(*limits), share))
-            _check_finite(task, int(layout.first(state.learner.num_bad_updates)), metrics)
-            if progress.iteration == 1 and not progress.is_done(*limits):
-                learning_s = time_learning(task, state)
-    finally:
-        # Whatever ends the loop, what was learned so far stays. The last state is whole: a step replaces it at once.
-        if progress.iteration:
-            path = save_checkpoint(run_dir, progress.iteration, layout.first(state.learner))
-            logger.info("Saved %s after %d iterations.", path, progress.iteration)
-    return progress
+class _Loop:
+    """Iterations, and what is written and printed after each."""
 
+    def __init__(
+        self,
+        task: "RLTask[Any]",
+        state: TrainState,
+        *,
+        step: Callable[..., Any],
+        writer: MetricsWriter,
+        stop: StopRequest,
+        run_dir: Path,
+    ) -> None:
+        self._task, self._step, self._state = task, step, state
+        self._writer, self._stop, self._run_dir = writer, stop, run_dir
+        config = task.config
+        self.progress = Progress(config.num_envs * config.rollout_length, config.max_iterations, config.max_env_steps)
 
-def _check_finite(task: "RLTask[Any]", num_bad_updates: int, metrics: dict[str, float]) -> None:
-    if num_bad_updates < task.config.max_bad_updates:
-        return
-    suspects = [name for name, value in metrics.items() if name.startswith("reward/") and not np.isfinite(value)]
-    cause = f" Not finite: {', '.join(suspects)}." if suspects else ""
-    raise TrainingDivergedError(
-        f"{num_bad_updates} updates in a row were skipped because a loss or gradient was not finite "
-        f"(max_bad_updates={task.config.max_bad_updates}).{cause} Look for a division by zero in a reward or "
-        "observation, or lower learning_rate."
-    )
+    def run(self) -> None:
+        """Iterates to a limit or a signal, then saves what was learned; also when an error ends the run."""
+        learning_s: float | None = None
+        try:
+            while self.progress.iterations_left != 0 and self._stop.signal is None:
+                metrics = self._iterate(learning_s)
+                self._check_finite(metrics)
+                if self.progress.iteration == 1 and self.progress.iterations_left != 0:
+                    learning_s = time_learning(self._task, self._state)
+        except BaseException:
+            try:
+                self._save()
+            except Exception:
+                logger.exception("The state could not be saved.")
+            raise
+        self._save()
 
+    def _iterate(self, learning_s: float | None) -> dict[str, float]:
+        start_s = time.perf_counter()
+        # The step reuses its argument's memory: there is only ever the newest state, and it is always whole.
+        self._state, device_metrics = self._step(self._state)
+        metrics = {name: float(x) for name, x in self._task.layout.first(device_metrics).items()}
+        iteration_s = time.perf_counter() - start_s
+        progress = self.progress
+        progress.advance(iteration_s)
+        metrics |= {
+            "iteration": progress.iteration,
+            "env_steps": progress.env_steps,
+            "time/iteration_s": iteration_s,
+            "time/env_steps_per_s": progress.steps_per_iteration / iteration_s,
+        }
+        if learning_s is not None:
+            metrics["time/update_share"] = min(learning_s / iteration_s, 1.0)
+        self._writer.write(metrics, env_steps=progress.env_steps)
+        console.print(iteration_line(metrics, progress.max_iterations, progress.eta_s))
+        return metrics
 
-def _print_start(task: "RLTask[Any]") -> None:
-    config, layout = task.config, task.layout
-    if isinstance(task, DistributedRLTask):
-        task.verify_distributed_setup()
-    figures = {
-        "task": type(task).__name__,
-        "devices": f"{layout.num_devices} x {layout.devices[0].platform} ({layout.devices[0].device_kind})",
-        "JAX": jax.__version__,
-        "environments": str(config.num_envs),
-        "steps per iteration": f"{config.num_envs * config.rollout_length:,}",
-    }
-    from ksim.rollout.mdp_environment import MdpEnvironment  # noqa: PLC0415
+    def _check_finite(self, metrics: dict[str, float]) -> None:
+        limit = self._task.config.max_bad_updates
+        num_bad_updates = int(self._task.layout.first(self._state.learner.num_bad_updates))
+        if num_bad_updates < limit:
+            return
+        suspects = [name for name, value in metrics.items() if name.startswith("reward/") and not np.isfinite(value)]
+        cause = f" Not finite: {', '.join(suspects)}." if suspects else ""
+        raise TrainingDivergedError(
+            f"{num_bad_updates} updates in a row were skipped because a loss or gradient was not finite "
+            f"(max_bad_updates={limit}).{cause} Look for a division by zero in a reward or observation, "
+            "or lower learning_rate."
+        )
 
-    if isinstance(task.environment, MdpEnvironment):
-        name, reason = task.engine_choice
-        figures["engine"] = f"{name} ({reason})"
-    print_figures("Run", figures)
-    print_environment(task.environment, task.obs_sizes)
-
-
-def _print_summary(task: "RLTask[Any]", progress: Progress, run_dir: Path, compile_s: float, stop: StopRequest) -> None:
-    elapsed_s = time.perf_counter() - progress.started_s
-    figures = {
-        "iterations": str(progress.iteration),
-        "environment steps": f"{progress.env_steps:,}",
-        "training time": format_seconds(elapsed_s),
-        "compile time": f"{compile_s:.1f} s",
-        "peak memory": f"{peak_memory_bytes() / 2**20:,.0f} MiB",
-        "metrics": str(run_dir / "metrics.jsonl"),
-    }
-    if progress.iteration:
-        figures["checkpoint"] = str(run_dir / "checkpoints" / str(progress.iteration))
-        figures["evaluate it"] = f"run_mode=eval checkpoint={run_dir}"
-    if stop.signal is not None:
-        figures["stopped by"] = f"signal {stop.signal}"
-    print_figures("Done" if stop.signal is None else "Stopped", figures)
+    def _save(self) -> None:
+        if self.progress.iteration:
+            learner = self._task.layout.first(self._state.learner)
+            path = save_checkpoint(self._run_dir, self.progress.iteration, learner)
+            logger.info("Saved %s after %d iterations.", path, self.progress.iteration)

@@ -3,9 +3,11 @@
 import dataclasses
 import logging
 from pathlib import Path
+from typing import Any, cast
 
 from omegaconf import OmegaConf
 
+from ksim.run.checkpoint import find_checkpoint
 from ksim.types import ConfigError
 
 
@@ -40,6 +42,13 @@ def make_run_dir(run_dir: str | None, task_name: str) -> Path:
 def save_config(config: object, run_dir: Path) -> None:
     """Writes config.yaml."""
     OmegaConf.save(OmegaConf.create(dataclasses.asdict(config)), run_dir / "config.yaml")  # type: ignore[call-overload]
+
+
+def read_config(checkpoint: str) -> dict[str, Any]:
+    """The config.yaml of the run that a checkpoint belongs to; empty where the run directory holds none."""
+    # <run>/checkpoints/<number>
+    path = find_checkpoint(checkpoint).parents[1] / "config.yaml"
+    return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(path))) if path.is_file() else {}
 
 
 def log_to_file(run_dir: Path, process: int = 0) -> logging.Handler:

@@ -12,9 +12,9 @@ from ksim.config import check_batch, check_choice, check_fraction, check_positiv
 from ksim.nn import AbstractActorCritic, GruActorCritic, MlpActorCritic
 from ksim.parallel.collectives import mean_across_devices
 from ksim.ppo.hyperparameters import PPOHyperparameters
-from ksim.ppo.train_step import TrainStep, initial_env_batch, initial_learner_state
+from ksim.ppo.train_step import TrainStep, initial_env_batch, initial_learner_state, static_leaves
 from ksim.task.rl import RLConfig, RLTask
-from ksim.types import ConfigError, EnvState, TrainState
+from ksim.types import ConfigError, EnvState, LearnerState, TrainState
 
 MODELS = ("mlp", "gru")
 STDS = ("state_independent", "learned")
@@ -127,19 +127,25 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
             return GruActorCritic(memory_size=config.memory_size, **shared)
         return MlpActorCritic(**shared)
 
-    def initial_state(self) -> TrainState:
-        model_key, env_key, learner_key = jax.random.split(jax.random.key(self.config.seed), 3)
+    def initial_learner(self) -> tuple[LearnerState, AbstractActorCritic]:
+        model_key, _, learner_key = self._keys()
         model = self._get_initial_model(model_key)
-        learner, _ = initial_learner_state(model, self.obs_sizes, self.get_optimizer(), learner_key)
-        env_state = self._get_initial_env_state(env_key)
+        return initial_learner_state(model, self.obs_sizes, self.get_optimizer(), learner_key), model
+
+    def initial_state(self) -> TrainState:
+        learner, model = self.initial_learner()
+        env_state = self._get_initial_env_state(self._keys()[1])
         check_env_state(env_state, self.config.num_envs)
         return TrainState(learner=learner, envs=initial_env_batch(model, env_state))
 
+    def _keys(self) -> tuple[PRNGKeyArray, PRNGKeyArray, PRNGKeyArray]:
+        model_key, env_key, learner_key = jax.random.split(jax.random.key(self.config.seed), 3)
+        return model_key, env_key, learner_key
+
     def make_train_step(self, axis_name: str | None) -> TrainStep:
-        # The structure of the model does not depend on its key; only its arrays do.
         optimizer = self.get_optimizer()
-        model = self._get_initial_model(jax.random.key(0))
-        _, static = initial_learner_state(model, self.obs_sizes, optimizer, jax.random.key(0))
+        # The leaves that are no arrays do not depend on the key.
+        static = static_leaves(self._get_initial_model(jax.random.key(0)))
         # With one device there is nothing to synchronise, and no axis for an override to name.
         sync_gradients = self.sync_gradients if axis_name is not None else lambda grads: grads
         return TrainStep(self._rollout, static, optimizer, sync_gradients, self.hyperparameters(), axis_name)

@@ -28,7 +28,7 @@ from ksim.physics.select import ENGINES, make_engine, pick_engine
 from ksim.rollout.environment import Environment, check_environment
 from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
 from ksim.rollout.unroll import initial_env_states, unroll
-from ksim.types import ConfigError, EnvState, TrainState, Trajectory
+from ksim.types import ConfigError, EnvState, LearnerState, TrainState, Trajectory
 
 if TYPE_CHECKING:
     from ksim.ppo.train_step import TrainStep
@@ -166,6 +166,10 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
             The trajectory with leading axes (env, time), and the states and memories after it.
         """
         return unroll(self.environment, model, env_state, model_carry, rng, num_steps=self.config.rollout_length)
+
+    def initial_learner(self) -> tuple[LearnerState, AbstractActorCritic]:
+        """The learner before the first iteration, and the actor-critic whose arrays it holds."""
+        raise ConfigError(f"{type(self).__name__} must derive from PPOTask, which knows how to learn.")
 
     def initial_state(self) -> TrainState:
         """The global state before the first iteration, not yet placed on devices."""

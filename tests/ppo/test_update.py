@@ -11,7 +11,7 @@ from ksim.parallel.collectives import mean_across_devices
 from ksim.ppo.hyperparameters import PPOHyperparameters
 from ksim.ppo.losses import Minibatch
 from ksim.ppo.minibatches import stratified_minibatches
-from ksim.ppo.train_step import initial_learner_state
+from ksim.ppo.train_step import initial_learner_state, static_leaves
 from ksim.ppo.update import adapt_learning_rate, update
 
 NUM_ENVS, NUM_STEPS = 8, 5
@@ -38,7 +38,7 @@ def run_update(num_devices, rollout=None, *, optimizer=None, **options):
     hyper = dataclasses.replace(PPOHyperparameters(num_batches=2, num_passes=2), **options)
     optimizer = optimizer or optax.inject_hyperparams(optax.adam)(learning_rate=1e-2)
     model = MlpActorCritic(SIZES, 2, actor_sizes=(8,), critic_sizes=(8,), key=jax.random.key(0))
-    learner, static = initial_learner_state(model, SIZES, optimizer, jax.random.key(0))
+    learner, static = initial_learner_state(model, SIZES, optimizer, jax.random.key(0)), static_leaves(model)
     rollout = make_rollout() if rollout is None else rollout
     split = jax.tree.map(lambda x: x.reshape(num_devices, -1, *x.shape[1:]), rollout)
 

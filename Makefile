@@ -1,0 +1,42 @@
+# On a machine with only Python (3.11 or newer) and make:
+#   make walk   sets up and trains the walking humanoid
+#   make test   sets up and runs the tests
+# PYTHON picks the interpreter, ARGS adds options: make walk ARGS="num_envs=256 max_iterations=50"
+
+PYTHON ?= python3
+VENV ?= .venv
+ARGS ?=
+BIN := $(VENV)/bin
+
+.PHONY: walk test lint format bench help clean
+
+help:
+	@sed -n 's/^# \{0,1\}//p' Makefile
+
+# The stamp is newer than what it was made from only once everything is installed.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ksim needs Python 3.11 or newer; set PYTHON=")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+walk: $(VENV)/.installed
+	$(BIN)/python -m examples.walking_distributed max_iterations=150 $(ARGS)
+
+test: $(VENV)/.installed
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+format: $(VENV)/.installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.installed
+	$(BIN)/python -m benchmarks.throughput $(ARGS)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

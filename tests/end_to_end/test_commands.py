@@ -1,0 +1,60 @@
+"""The command line as a user runs it, each in a process of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*arguments, num_devices=1, cwd, check=True, **environment):
+    env = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "PJRT_NPROC")}
+    env |= {"XLA_FLAGS": f"--xla_force_host_platform_device_count={num_devices}", "PYTHONPATH": str(ROOT)} | environment
+    done = subprocess.run(
+        [sys.executable, *arguments], env=env, cwd=cwd, capture_output=True, text=True, timeout=500, check=False
+    )
+    if check:
+        assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+@pytest.mark.parametrize("num_devices", [1, 2])
+def test_walking_distributed_runs_and_its_checkpoint_evaluates_without_noise(num_devices, tmp_path):
+    module = ("-m", "examples.walking_distributed")
+    small = ("num_envs=16", "max_iterations=2", "run_dir=run")
+    done = run(*module, *small, num_devices=num_devices, cwd=tmp_path)
+    assert "iteration 2/2" in done.stdout
+    warning = "Only 1 device detected. Distributed training will fall back to single-device mode."
+    assert done.stderr.splitlines() == ([f"Warning: {warning}"] if num_devices == 1 else [])
+    done = run(*module, "run_mode=eval", "checkpoint=run", "eval_num_envs=2", "episode_s=1", cwd=tmp_path)
+    assert "survived" in done.stdout
+    assert done.stderr == ""
+
+
+def test_bad_option_exits_with_2_and_leaves_nothing(tmp_path):
+    done = run("-m", "examples.walking_distributed", "num_env=64", cwd=tmp_path, check=False)
+    assert done.returncode == 2
+    assert "Did you mean 'num_envs'" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_import_prepares_the_process_quietly_and_leaves_the_users_settings_alone(tmp_path):
+    code = (
+        "import os, ksim, jax; print(os.environ['PJRT_NPROC'], os.environ['XLA_FLAGS'],"
+        " jax.config.values['jax_compilation_cache_dir'])"
+    )
+    done = run("-c", code, cwd=tmp_path, XLA_FLAGS="", XDG_CACHE_HOME="/somewhere")
+    threads, *flags, cache = done.stdout.split()
+    assert int(threads) >= 32
+    assert "--xla_cpu_collective_call_terminate_timeout_seconds=1200" in flags
+    assert cache == "/somewhere/ksim/jax"
+    mine = "--xla_cpu_collective_call_terminate_timeout_seconds=7"
+    done = run("-c", code, cwd=tmp_path, XLA_FLAGS=mine, PJRT_NPROC="5", JAX_COMPILATION_CACHE_DIR="/mine")
+    threads, *flags, cache = done.stdout.split()
+    assert (threads, cache) == ("5", "/mine")
+    assert mine in flags
+    assert sum("terminate_timeout" in flag for flag in flags) == 1
+    assert done.stderr == ""

@@ -1,0 +1,110 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ksim
+from ksim import ConfigError
+from ksim.mdp import rewards, terminations
+from ksim.mdp.term import Context
+from tests.tasks import BipedConfig, BipedTask
+
+pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
+
+
+def task_with(**hooks):
+    """The biped with some hooks replaced."""
+    methods = {name: lambda self, model, value=value: value for name, value in hooks.items()}
+    return type("ChangedTask", (BipedTask,), methods)(BipedConfig(num_devices=1))
+
+
+class Custom(ksim.AbstractReward):
+    value: object = 0.0
+    scale: float = 1.0
+
+    def __call__(self, context: Context):
+        return self.value() if callable(self.value) else self.value
+
+
+def test_reward_of_the_wrong_shape_is_an_error_that_names_it_before_anything_compiles():
+    task = task_with(get_rewards={"mine": Custom(value=lambda: jnp.zeros(2))})
+    with pytest.raises(ConfigError, match=r"Reward 'mine' must return a scalar.*\(2,\)"):
+        task.check()
+
+
+def test_reward_that_is_not_finite_is_an_error_that_names_it():
+    task = task_with(get_rewards={"mine": Custom(value=lambda: jnp.log(-1.0))})
+    with pytest.raises(ConfigError, match=r"'reward/mine' is not finite \(nan\).* 8 of 8"):
+        task.initial_state()
+
+
+def test_termination_that_is_no_boolean_is_an_error():
+    class Odd(terminations.AbstractTermination):
+        def __call__(self, context):
+            return jnp.float32(0)
+
+    with pytest.raises(ConfigError, match=r"Termination 'odd' must return a boolean"):
+        task_with(get_terminations=[Odd()]).check()
+
+
+def test_unknown_joint_in_a_term_is_an_error_with_the_near_misses():
+    task = task_with(get_rewards=[rewards.JointDeviation(joints=("left_hop",))])
+    with pytest.raises(ConfigError, match=r"no joint 'left_hop'.*'left_hip'"):
+        task.check()
+
+
+def test_unknown_command_in_a_term_is_an_error():
+    task = task_with(get_rewards=[rewards.TrackYawRate(command="speed")])
+    with pytest.raises(ConfigError, match=r"no command 'speed'.*velocity"):
+        task.check()
+
+
+def test_term_that_reads_a_field_it_does_not_declare_is_an_error():
+    class Undeclared(ksim.AbstractReward):
+        scale: float = 1.0
+
+        def __call__(self, context):
+            return context.derived("xpos")[1, 2]
+
+    with pytest.raises(ConfigError, match=r"needs = \('xpos',\)"):
+        task_with(get_rewards=[Undeclared()]).check()
+
+
+def test_reward_of_a_step_is_the_scaled_sum_times_the_control_step():
+    task = task_with(get_rewards={"a": Custom(value=2.0, scale=3.0), "b": Custom(value=1.0, scale=-1.0)})
+    env = task.environment
+    state = jax.jit(env.reset)(jax.random.key(0))
+    state = jax.jit(env.step)(state, jnp.zeros(2))
+    # (3 * 2 - 1 * 1) * 0.02
+    np.testing.assert_allclose(state.reward, 0.1, rtol=1e-6)
+    np.testing.assert_allclose([state.metrics["reward/a"], state.metrics["reward/b"]], [6.0, -1.0])
+
+
+def test_time_limit_truncates_and_does_not_terminate():
+    task = task_with(get_terminations=[terminations.TimeLimit(seconds=0.06)])
+    env = task.environment
+    state = jax.jit(env.reset)(jax.random.key(0))
+    step = jax.jit(env.step)
+    flags = []
+    for _ in range(4):
+        state = step(state, jnp.zeros(2))
+        flags.append((bool(state.terminated), bool(state.truncated)))
+    # 0.06 s are 3 steps of 0.02 s.
+    assert flags == [(False, False), (False, False), (False, True), (False, True)]
+
+
+def test_env_whose_state_is_not_finite_is_reset_and_counted_and_disturbs_no_other():
+    task = task_with()
+    healthy, sick = (task.initial_state() for _ in range(2))
+    where = lambda s: s.envs.env_state.inner.physics.qpos
+    import equinox as eqx
+
+    sick = eqx.tree_at(where, sick, where(sick).at[3, 2].set(jnp.nan))
+    step = jax.jit(task.make_train_step(None).collect)
+    (calm, _, _), (blown, envs, _) = (step(s, jax.random.key(0)) for s in (healthy, sick))
+    assert blown.terminated[3, 0]
+    assert blown.metrics["termination/not_finite"].sum() == 1
+    others = np.arange(8) != 3
+    np.testing.assert_array_equal(np.asarray(calm.reward)[others], np.asarray(blown.reward)[others])
+    for leaf in jax.tree.leaves((blown.reward, blown.obs["actor"][:, 1:], envs.env_state.obs)):
+        assert np.isfinite(leaf).all()

@@ -1,0 +1,70 @@
+import pytest
+
+import ksim
+from examples.point_mass import PointMass, PointMassConfig, PointMassTask
+from ksim.cli import launch, parse_overrides
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("num_env=64", ["no option 'num_env'", "'num_envs'"]),
+        ("num_envs=many", ["num_envs ('many')", "a whole number"]),
+        ("learning_rate=fast", ["learning_rate ('fast')", "a number"]),
+        ("tensorboard=perhaps", ["tensorboard ('perhaps')", "true or false"]),
+        ("num_envs", ["key=value"]),
+        ("--num_envs=4", ["num_envs=VALUE", "without dashes"]),
+        ("num_envs=0", ["Number of environments (0)"]),
+        ("num_devices=3", ["must be divisible by number of devices (3)"]),
+    ],
+)
+def test_bad_argument_exits_with_2_and_says_what_is_wrong_before_anything_is_written(argument, words, capsys, tmp_path):
+    with pytest.raises(SystemExit) as stopped:
+        launch(PointMassTask, PointMassConfig(), [argument])
+    assert stopped.value.code == 2
+    message = capsys.readouterr().err
+    for word in words:
+        assert word in message
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_overrides_are_converted_to_the_options_types():
+    config = parse_overrides(
+        PointMassConfig(), ["num_envs=8", "learning_rate=1", "actor_sizes=[4,2]", "max_iterations=null"]
+    )
+    assert (config.num_envs, config.learning_rate, config.actor_sizes) == (8, 1.0, [4, 2])
+    assert config.max_iterations is None
+
+
+def test_help_lists_every_option_with_its_type_default_and_meaning(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        launch(PointMassTask, PointMassConfig(), ["--help"])
+    assert stopped.value.code == 0
+    out = capsys.readouterr().out
+    import dataclasses
+
+    for option in dataclasses.fields(PointMassConfig):
+        assert option.name in out
+        assert option.metadata["help"].split()[0] in out
+
+
+def test_error_of_the_tasks_own_code_is_not_swallowed():
+    class Broken(PointMassTask):
+        def get_environment(self, engine: str, num_devices: int) -> PointMass:
+            raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        launch(Broken, PointMassConfig(num_devices=2), [])
+
+
+def test_public_names_are_there():
+    from examples.walking import HumanoidWalkingTask
+    from examples.walking_distributed import HumanoidWalkingDistributedConfig, HumanoidWalkingDistributedTask
+    from ksim.task import distributed_ppo, distributed_rl
+
+    assert distributed_rl.replicate_state is ksim.replicate_state
+    assert distributed_rl.shard_environments is ksim.shard_environments
+    assert distributed_ppo.DistributedPPOTask is ksim.DistributedPPOTask
+    assert issubclass(HumanoidWalkingDistributedTask, HumanoidWalkingTask)
+    assert issubclass(HumanoidWalkingDistributedTask, ksim.DistributedPPOTask)
+    assert HumanoidWalkingDistributedTask.get_config_class() is HumanoidWalkingDistributedConfig

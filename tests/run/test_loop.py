@@ -1,0 +1,151 @@
+import dataclasses
+import json
+import os
+import signal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from examples.point_mass import PointMass, PointMassConfig, PointMassTask
+from ksim import ConfigError, cli
+from ksim.run import loop
+from ksim.run.checkpoint import find_checkpoint, load_checkpoint
+from ksim.run.loop import Progress, TrainingDivergedError
+from ksim.run.run_dir import make_run_dir
+from tests.tasks import point_mass_task
+
+pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
+
+
+def read_metrics(run_dir):
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_run_leaves_a_complete_run_directory(tmp_path, capsys):
+    task = point_mass_task(num_devices=2, max_iterations=3, run_dir=str(tmp_path / "run"), tensorboard=True)
+    assert task.run() == 0
+    run_dir = tmp_path / "run"
+    assert [m["iteration"] for m in read_metrics(run_dir)] == [1, 2, 3]
+    assert read_metrics(run_dir)[-1]["env_steps"] == 3 * 16 * 8
+    for name in ("config.yaml", "process_0.log", "checkpoints/3"):
+        assert (run_dir / name).exists()
+    assert list(run_dir.glob("events.out.tfevents*"))
+    out = capsys.readouterr().out
+    for words in ("Compiled in", "iteration 3/3", "env steps/s", "rollout", "return", str(run_dir)):
+        assert words in out
+
+
+@pytest.mark.parametrize("num_devices", [1, 2])
+def test_checkpoint_holds_the_final_learner_without_a_device_axis(num_devices, tmp_path):
+    task = point_mass_task(num_devices=num_devices, max_iterations=2, run_dir=str(tmp_path / "run"))
+    task.run()
+    like, _ = task.initial_learner()
+    learner = load_checkpoint(find_checkpoint(tmp_path / "run"), like)
+    assert learner.iteration == 2
+    jax.tree.map(lambda x, y: np.testing.assert_array_equal(np.shape(x), np.shape(y)), learner, like)
+    pairs = zip(jax.tree.leaves(learner.params), jax.tree.leaves(like.params), strict=True)
+    assert any((np.asarray(x) != np.asarray(y)).any() for x, y in pairs)
+
+
+def test_evaluation_uses_the_config_of_the_run_that_it_evaluates(tmp_path, capsys):
+    run_dir = str(tmp_path / "run")
+    point_mass_task(num_devices=1, max_iterations=1, actor_sizes=[5], run_dir=run_dir).run()
+    argv = ["run_mode=eval", f"checkpoint={run_dir}", "eval_num_envs=3"]
+    with pytest.raises(SystemExit) as stopped:
+        cli.launch(PointMassTask, PointMassConfig(), argv)
+    assert stopped.value.code == 0
+    assert "3, one per environment" in capsys.readouterr().out
+
+
+def test_checkpoint_of_other_networks_is_an_error_that_says_what_to_do(tmp_path):
+    run_dir = str(tmp_path / "run")
+    point_mass_task(num_devices=1, max_iterations=1, run_dir=run_dir).run()
+    task = point_mass_task(run_mode="eval", checkpoint=run_dir, actor_sizes=[9])
+    with pytest.raises(ConfigError, match="does not fit this task"):
+        task.run()
+
+
+def test_stop_signal_finishes_the_iteration_saves_and_exits_with_128_plus_its_number(tmp_path, monkeypatch):
+    iterate = loop._Loop._iterate
+
+    def iterate_and_signal(self, *args):
+        result = iterate(self, *args)
+        if self.progress.iteration == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return result
+
+    monkeypatch.setattr(loop._Loop, "_iterate", iterate_and_signal)
+    code = point_mass_task(num_devices=2, max_iterations=None, run_dir=str(tmp_path / "run")).run()
+    assert code == 128 + signal.SIGTERM
+    assert len(read_metrics(tmp_path / "run")) == 2
+    assert find_checkpoint(tmp_path / "run").name == "2"
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_error_in_the_loop_is_raised_after_what_was_learned_is_saved(tmp_path, monkeypatch):
+    write = loop.MetricsWriter.write
+
+    def write_twice(self, metrics, *, env_steps):
+        if metrics["iteration"] == 3:
+            raise OSError("disk full")
+        write(self, metrics, env_steps=env_steps)
+
+    monkeypatch.setattr(loop.MetricsWriter, "write", write_twice)
+    with pytest.raises(OSError, match="disk full"):
+        point_mass_task(num_devices=1, max_iterations=9, run_dir=str(tmp_path / "run")).run()
+    assert find_checkpoint(tmp_path / "run").exists()
+    assert "disk full" in (tmp_path / "run" / "process_0.log").read_text()
+
+
+class SometimesNaN(PointMass):
+    """Its reward is no number once the mass has moved, so a reset does not show it."""
+
+    def step(self, state, action):
+        stepped = super().step(state, action)
+        bad = jnp.log(-jnp.abs(stepped.inner.position) - 1)
+        return dataclasses.replace(stepped, reward=bad, metrics={"reward/mine": bad})
+
+    def reset(self, key):
+        state = super().reset(key)
+        return dataclasses.replace(state, metrics={"reward/mine": state.reward})
+
+
+def test_reward_that_turns_nan_skips_the_updates_counts_them_and_stops_with_its_name(tmp_path):
+    class Task(PointMassTask):
+        def get_environment(self, engine, num_devices):
+            return SometimesNaN()
+
+    config = PointMassConfig(num_envs=16, num_devices=2, max_iterations=50, run_dir=str(tmp_path / "run"))
+    with pytest.raises(TrainingDivergedError, match=r"32 updates in a row.*Not finite: reward/mine"):
+        Task(config).run()
+    assert [m["policy/bad_updates"] for m in read_metrics(tmp_path / "run")] == [16, 16]
+    learner = load_checkpoint(find_checkpoint(tmp_path / "run"), Task(config).initial_learner()[0])
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(learner.params))
+
+
+def test_max_env_steps_stops_at_the_first_iteration_that_reaches_it(tmp_path):
+    task = point_mass_task(num_devices=1, max_iterations=None, max_env_steps=200, run_dir=str(tmp_path / "run"))
+    task.run()
+    # 16 envs * 8 steps = 128 per iteration; two reach 200.
+    assert len(read_metrics(tmp_path / "run")) == 2
+
+
+def test_progress_counts_down_to_the_nearer_limit():
+    progress = Progress(steps_per_iteration=100, max_iterations=10, max_env_steps=450)
+    assert progress.iterations_left == 5
+    progress.advance(60.0)
+    progress.advance(2.0)
+    # The first iteration warms up and does not count: 3 more of 2 s.
+    assert progress.eta_s == 6.0
+    assert Progress(100, None, None).eta_s is None
+
+
+def test_run_directories_are_numbered_and_a_used_one_is_refused(tmp_path):
+    assert make_run_dir(None, "task").name == "run_000"
+    assert make_run_dir(None, "task").name == "run_001"
+    used = make_run_dir(str(tmp_path / "mine"), "task")
+    (used / "config.yaml").touch()
+    with pytest.raises(ConfigError, match="already holds a run"):
+        make_run_dir(str(used), "task")

@@ -1,0 +1,145 @@
+import jax
+import numpy as np
+import pytest
+
+from examples.point_mass import PointMassConfig, PointMassTask
+from ksim import ConfigError
+from ksim.parallel.layout import PmapDevices, SingleDevice
+from tests.tasks import BipedConfig, BipedTask, assert_same_parameters, point_mass_task, train_iterations
+
+pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
+
+
+@pytest.mark.parametrize("model", ["mlp", "gru"])
+@pytest.mark.parametrize("num_devices", [2, 4])
+def test_same_seed_gives_the_same_losses_and_parameters_on_any_number_of_devices(num_devices, model):
+    options = {"model": model, "desired_kl": 0.01, "num_envs": 32, "rollout_length": 12}
+    one, many = (point_mass_task(num_devices=n, **options) for n in (1, num_devices))
+    one_state, one_history = train_iterations(one, 5)
+    many_state, many_history = train_iterations(many, 5)
+    for metrics_one, metrics_many in zip(one_history, many_history, strict=True):
+        for name in ("loss/policy", "loss/value", "loss/entropy", "rollout/reward", "policy/learning_rate"):
+            np.testing.assert_allclose(metrics_many[name], metrics_one[name], rtol=1e-5, atol=1e-6, err_msg=name)
+    first = one.layout.first(one_state.learner), many.layout.first(many_state.learner)
+    assert_same_parameters(*first, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("engine", ["mujoco"])
+def test_same_seed_gives_the_same_rewards_on_two_devices_under_physics(engine):
+    histories = [train_iterations(BipedTask(BipedConfig(engine=engine, num_devices=n)), 2)[1] for n in (1, 2)]
+    rewards = [{k: v for k, v in h[0].items() if k.startswith(("reward/", "rollout/reward"))} for h in histories]
+    for name, value in rewards[0].items():
+        np.testing.assert_allclose(rewards[1][name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("mode", ["accumulate", "local"])
+def test_replicas_stay_identical_whatever_the_synchronisation(mode):
+    task = point_mass_task(num_devices=2, grad_sync_period=3, grad_sync_mode=mode)
+    state, _ = train_iterations(task, 2)
+    for leaf in jax.tree.leaves((state.learner.params, state.learner.opt_state)):
+        first, second = (np.asarray(shard.data) for shard in leaf.addressable_shards)
+        np.testing.assert_array_equal(first, second)
+
+
+def test_second_iteration_compiles_nothing():
+    compiled = []
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, _, **__: compiled.append(event) if "backend_compile" in event else None
+    )
+    task = point_mass_task(num_devices=2)
+    task.check()
+    state = task.layout.place(task.initial_state())
+    step = task.layout.compile(task.make_train_step(task.layout.axis_name), state)
+    state, metrics = step(state)
+    task.layout.first(metrics)
+    before = len(compiled)
+    assert before > 0
+    state, metrics = step(state)
+    task.layout.first(metrics)
+    assert len(compiled) == before
+
+
+def test_one_device_falls_back_with_a_warning_and_trains():
+    task = point_mass_task(num_devices=1)
+    message = "Only 1 device detected. Distributed training will fall back to single-device mode."
+    with pytest.warns(UserWarning, match=message):
+        assert isinstance(task.layout, SingleDevice)
+    _, history = train_iterations(task, 2)
+    assert np.isfinite(history[-1]["loss/total"])
+
+
+def test_all_devices_are_used_by_default():
+    layout = PointMassTask(PointMassConfig(num_envs=16)).layout
+    assert isinstance(layout, PmapDevices)
+    assert layout.devices == jax.local_devices()
+
+
+def test_custom_synchronisation_is_called_inside_the_step_with_the_configs_axis():
+    class Summing(PointMassTask):
+        def sync_gradients(self, grads):
+            return jax.tree.map(lambda g: jax.lax.psum(g, self.config.pmap_axis_name) / 2, grads)
+
+    options = {"num_envs": 16, "num_devices": 2, "pmap_axis_name": "replica", "rollout_length": 8}
+    states = [train_iterations(cls(PointMassConfig(**options)), 2)[0] for cls in (Summing, PointMassTask)]
+    layout = PmapDevices(jax.devices()[:2], "replica")
+    assert_same_parameters(*(layout.first(s.learner) for s in states), rtol=1e-6)
+
+
+def test_verify_distributed_setup_returns_and_prints_global_and_per_device_figures(capsys):
+    setup = point_mass_task(num_devices=2, num_envs=16, batch_size=4).verify_distributed_setup()
+    assert (setup.num_devices, setup.num_envs, setup.num_envs_per_device) == (2, 16, 8)
+    assert (setup.batch_size, setup.batch_size_per_device, setup.num_batches) == (4, 2, 4)
+    assert "per device" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"num_envs": 10, "num_devices": 3},
+            r"^Number of environments \(10\) must be divisible by number of devices \(3\)",
+        ),
+        (
+            {"num_envs": 10, "batch_size": 8, "num_batches": 2, "num_devices": 1},
+            r"^Batch size \(8\) times number of batches \(2\) must equal number of environments \(10\)",
+        ),
+        (
+            {"num_envs": 12, "batch_size": 3, "num_devices": 2},
+            r"^Batch size \(3\) must be divisible by number of devices \(2\)\. Nearest valid values: 2, 4",
+        ),
+        ({"num_envs": 10, "num_devices": 1}, r"\(10\) must be divisible by number of batches \(4\).*: 5"),
+        ({"num_devices": 99}, r"Number of devices \(99\) must be at most the 4 available"),
+        ({"devices": "0,9"}, r"Device 9 does not exist\. Local devices: 0 to 3"),
+        ({"devices": "0,0"}, "each device once"),
+        ({"devices": "first"}, "'all' or indices"),
+    ],
+)
+def test_batch_or_devices_that_do_not_fit_are_an_error(options, message):
+    with pytest.raises(ConfigError, match=message):
+        point_mass_task(**options).check()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_envs": 0}, r"Number of environments \(0\) must be positive"),
+        ({"rollout_length": -1}, "rollout_length"),
+        ({"gamma": 1.5}, r"gamma \(1.5\) must be from 0 to 1"),
+        ({"model": "cnn"}, "'cnn'.*mlp, gru"),
+        ({"grad_sync_mode": "never"}, "'never'.*accumulate, local"),
+        ({"grad_sync_period": 0}, "grad_sync_period"),
+        ({"run_mode": "eval"}, "checkpoint="),
+        ({"actor_sizes": [8, 0]}, "positive widths"),
+        ({"max_iterations": 0}, "max_iterations"),
+    ],
+)
+def test_config_value_out_of_range_is_an_error_when_the_task_is_made(options, message):
+    with pytest.raises(ConfigError, match=message):
+        point_mass_task(**options)
+
+
+def test_task_without_a_robot_or_an_environment_is_an_error():
+    import ksim
+
+    with pytest.raises(ConfigError, match="must define get_robot"):
+        ksim.PPOTask(ksim.PPOConfig()).check()
