@@ -85,7 +85,7 @@ def measure(engine: str, num_envs: int, repeats: int, options: dict[str, Any]) -
     # The trajectory is reduced to one number, or the compiler would drop what is not asked for.
     rollout = jax.jit(lambda s: jax.tree.map(jnp.sum, step.collect(s, jax.random.key(0))[0]))
 
-    for _ in range(10):  # to where the policy has made the states varied
+    for _ in range(3 if engine == "mjx" else 10):  # to where the policy has made the states varied
         state, _ = train(state)
     assert isinstance(task.environment, MdpEnvironment)
     bare = make_bare(engine, task.environment.engine.model, state.envs.env_state.inner.physics, num_steps)

@@ -19,6 +19,7 @@ from ksim.nn import (
     MlpActorCritic as MlpActorCritic,
 )
 from ksim.physics import (
+    ModelActuators as ModelActuators,
     PhysicsModel as PhysicsModel,
     PositionActuators as PositionActuators,
     TorqueActuators as TorqueActuators,

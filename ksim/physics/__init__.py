@@ -2,6 +2,7 @@
 
 from ksim.physics.actuators import (
     AbstractActuators as AbstractActuators,
+    ModelActuators as ModelActuators,
     PositionActuators as PositionActuators,
     TorqueActuators as TorqueActuators,
 )

@@ -30,8 +30,40 @@ class AbstractActuators(eqx.Module):
         """The controls for an action, one component per actuator."""
 
 
+class ModelActuators(AbstractActuators):
+    """The model's actuators as they are.
+
+    An action moves the target of a position servo away from the default pose, and sets any other actuator's control
+    between the middle (0) and the ends (-1 and 1) of its range.
+
+    action_scale: of a servo, rad of target per unit of action.
+    """
+
+    action_scale: PerJoint = 0.25
+
+    def edit_spec(self, spec: mujoco.MjSpec) -> None:
+        for actuator in spec.actuators:
+            if not _is_servo(actuator) and not _is_limited(actuator, "ctrl"):
+                raise ConfigError(
+                    f"Actuator {actuator.name!r} must be a position servo or have a control range. "
+                    "Give it a ctrlrange in the MJCF file, or override get_actuators."
+                )
+
+    def __call__(self, action: Float[Array, " a"], model: PhysicsModel) -> Float[Array, " u"]:
+        mj_model = model.mj_model
+        joints = model.names.actuator_joints()
+        is_servo = mj_model.actuator_biasprm[:, 1] != 0
+        limited = mj_model.actuator_ctrllimited.astype(bool)
+        low, high = mj_model.actuator_ctrlrange.T
+        default = model.default_qpos[model.names.joint_qpos(joints)] * mj_model.actuator_gear[:, 0]
+        rest = np.where(is_servo, default, (low + high) / 2)
+        per_unit = np.where(is_servo, per_joint(self.action_scale, joints, "action_scale"), (high - low) / 2)
+        ctrl = jnp.asarray(rest + per_unit * action, jnp.float32)
+        return jnp.clip(ctrl, np.where(limited, low, -np.inf), np.where(limited, high, np.inf))
+
+
 class PositionActuators(AbstractActuators):
-    """PD servos: an action moves the target position away from the default pose.
+    """PD servos, in place of whatever drives the joints in the model: an action moves the target from the default pose.
 
     The torque kp * (target - position) - kd * velocity is computed in every physics substep, within the force limits
     of the model's actuators; targets stay within the joints' limits.
@@ -47,7 +79,7 @@ class PositionActuators(AbstractActuators):
         joints = [actuator.target for actuator in spec.actuators]
         kps, kds = per_joint(self.kp, joints, "kp"), per_joint(self.kd, joints, "kd")
         for actuator, kp, kd in zip(spec.actuators, kps, kds, strict=True):
-            if not _is_limited(actuator, "force") and _is_limited(actuator, "ctrl"):
+            if not _is_limited(actuator, "force") and not _is_servo(actuator) and _is_limited(actuator, "ctrl"):
                 # A motor's limit on its control is a limit on its torque; a servo's control is a position.
                 gear = abs(actuator.gear[0])
                 actuator.forcelimited, actuator.forcerange = True, np.array(actuator.ctrlrange) * gear
@@ -66,17 +98,29 @@ class PositionActuators(AbstractActuators):
 
 
 class TorqueActuators(AbstractActuators):
-    """Torques in proportion to the action: `action_scale` of 1 spends the actuator's whole control range at 1."""
+    """Motors, in place of whatever drives the joints in the model: torques in proportion to the action.
+
+    An actuator's torque limit is its force range, or a motor's control range. `action_scale`: the fraction of that
+    limit that an action of 1 spends.
+    """
 
     action_scale: PerJoint = 1.0
 
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
         for actuator in spec.actuators:
-            if not _is_limited(actuator, "ctrl"):
+            if _is_limited(actuator, "force"):
+                limit = np.array(actuator.forcerange)
+            elif _is_limited(actuator, "ctrl") and not _is_servo(actuator):
+                limit = np.array(actuator.ctrlrange) * abs(actuator.gear[0])
+            else:
                 raise ConfigError(
-                    f"Actuator {actuator.name!r} must have a control range to be driven by TorqueActuators. "
-                    "Give it a ctrlrange in the MJCF file."
+                    f"Actuator {actuator.name!r} must have a torque limit to be driven by TorqueActuators. "
+                    "Give it a forcerange in the MJCF file."
                 )
+            actuator.gaintype, actuator.biastype = mujoco.mjtGain.mjGAIN_FIXED, mujoco.mjtBias.mjBIAS_NONE
+            actuator.gainprm[0], actuator.gear[0] = 1.0, 1.0
+            actuator.biasprm[0:3] = 0.0
+            actuator.ctrllimited, actuator.ctrlrange = True, limit
 
     def __call__(self, action: Float[Array, " a"], model: PhysicsModel) -> Float[Array, " u"]:
         low, high = np.asarray(model.mj_model.actuator_ctrlrange, np.float32).T
@@ -90,6 +134,11 @@ def _is_limited(actuator: Any, what: str) -> bool:
     flag = int(getattr(actuator, f"{what}limited"))
     low, high = getattr(actuator, f"{what}range")
     return low < high if flag == int(mujoco.mjtLimited.mjLIMITED_AUTO) else bool(flag)
+
+
+def _is_servo(actuator: Any) -> bool:
+    """Whether an actuator's force depends on its position, so that its control is a target."""
+    return actuator.biasprm[1] != 0
 
 
 def per_joint(value: PerJoint, joints: list[str], what: str) -> np.ndarray:

@@ -23,7 +23,7 @@ from ksim.mdp.term import Terms, named_terms
 from ksim.mdp.terminations import AbstractTermination
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.parallel.layout import AbstractLayout, SingleDevice
-from ksim.physics import AbstractActuators, PhysicsModel, PositionActuators, compile_model, load_spec
+from ksim.physics import AbstractActuators, ModelActuators, PhysicsModel, compile_model, load_spec
 from ksim.physics.select import ENGINES, make_engine, pick_engine
 from ksim.rollout.environment import Environment, check_environment
 from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
@@ -93,8 +93,8 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
         raise ConfigError(f"{type(self).__name__} must define get_robot (an MJCF file) or get_environment.")
 
     def get_actuators(self) -> AbstractActuators:
-        """How actions act; PD servos around the default pose unless overridden."""
-        return PositionActuators()
+        """How actions act; by default on the model's actuators as they are."""
+        return ModelActuators()
 
     def get_rewards(self, physics_model: PhysicsModel) -> Terms[AbstractReward]:
         """Rewards, as a list or a mapping of terms."""

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from ksim import ConfigError
-from ksim.physics import PositionActuators, TorqueActuators, compile_model, load_spec
+from ksim.physics import ModelActuators, PositionActuators, TorqueActuators, compile_model, load_spec
 from ksim.physics.actuators import per_joint
 from ksim.physics.rotations import heading_frame, multiply_quaternions, rotate, rotate_inverse, yaw_of
 from tests.robots import ACTUATORS, biped_model, biped_spec
@@ -76,10 +76,33 @@ def test_torque_actuators_spend_the_control_range():
     np.testing.assert_allclose(TorqueActuators(action_scale=0.5)(jnp.array([1.0, -4.0]), model), [10.0, -20.0])
 
 
+def test_torque_actuators_turn_servos_into_motors_with_the_same_limit():
+    edits = [ACTUATORS.edit_spec, TorqueActuators().edit_spec]
+    model = compile_model(biped_spec(), dt=0.004, ctrl_dt=0.02, edits=edits)
+    data = mujoco.MjData(model.mj_model)
+    data.ctrl = TorqueActuators()(jnp.array([0.5, -1.0]), model)
+    mujoco.mj_forward(model.mj_model, data)
+    np.testing.assert_allclose(data.actuator_force, [10.0, -20.0])
+
+
+def test_model_actuators_drive_motors_within_their_range_and_servos_around_the_default_pose():
+    motors = compile_model(biped_spec(), dt=0.004, ctrl_dt=0.02, edits=[ModelActuators().edit_spec])
+    np.testing.assert_allclose(ModelActuators()(jnp.array([0.5, -2.0]), motors), [10.0, -20.0])
+    servos = biped_model()
+    np.testing.assert_allclose(ModelActuators(action_scale=0.3)(jnp.array([1.0, -2.0]), servos), [0.3, -0.6], rtol=1e-6)
+
+
+def test_model_actuators_without_a_control_range_are_an_error():
+    spec = biped_spec()
+    spec.actuators[1].ctrllimited = False
+    with pytest.raises(ConfigError, match=r"'right_hip' must be a position servo or have a control range"):
+        compile_model(spec, dt=0.004, ctrl_dt=0.02, edits=[ModelActuators().edit_spec])
+
+
 def test_torque_actuators_without_a_control_range_are_an_error():
     spec = biped_spec()
     spec.actuators[0].ctrllimited = False
-    with pytest.raises(ConfigError, match=r"'left_hip' must have a control range"):
+    with pytest.raises(ConfigError, match=r"'left_hip' must have a torque limit"):
         compile_model(spec, dt=0.004, ctrl_dt=0.02, edits=[TorqueActuators().edit_spec])
 
 

@@ -1,0 +1,278 @@
+"""What every term keeps to, whatever it computes: each is run in a real environment around it."""
+
+import dataclasses
+import functools
+import importlib
+import inspect
+import pkgutil
+from typing import Any, NamedTuple
+
+import chex
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ksim.mdp
+from ksim.mdp import commands, events, observations, randomizers, resets, rewards, terminations
+from ksim.mdp.term import Context, Term, snake_case
+from ksim.physics import compile_model
+from ksim.physics.select import ENGINES, make_engine
+from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
+from ksim.types import PhysicsState
+from tests.robots import ACTUATORS, biped_spec
+
+KINDS = {
+    "observation": observations,
+    "reward": rewards,
+    "command": commands,
+    "termination": terminations,
+    "reset": resets,
+    "event": events,
+    "randomizer": randomizers,
+}
+
+TOUCH = ("left_touch", "right_touch")
+ARGUMENTS: dict[type[Term], dict[str, Any]] = {
+    commands.VelocityCommand: {"resample_s": (0.03, 0.05)},
+    events.PushVelocity: {"interval_s": (0.03, 0.05)},
+    observations.CommandValue: {"command": "velocity"},
+    observations.FootContact: {"sensors": TOUCH},
+    observations.SensorReading: {"sensor": "gyro"},
+    randomizers.RandomBodyMass: {"body": "trunk"},
+    rewards.BaseHeightError: {"target": 0.4},
+    rewards.FeetAirTime: {"sensors": TOUCH, "command": "velocity"},
+    rewards.FeetPhase: {"sensors": TOUCH, "command": "velocity"},
+    rewards.FeetSlip: {"sensors": TOUCH, "sites": ("left_foot", "right_foot")},
+    rewards.TrackLinearVelocity: {"command": "velocity"},
+    rewards.TrackYawRate: {"command": "velocity"},
+    terminations.BaseTooLow: {"height": 0.2},
+    terminations.TimeLimit: {"seconds": 0.04},
+}
+"""Constructor arguments of terms that need some, or that would do nothing within a few steps without."""
+
+NUM_ENVS, NUM_STEPS = 3, 3
+KEYS = jax.random.split(jax.random.key(0), NUM_ENVS)
+ACTIONS_TE2 = np.random.default_rng(0).uniform(-1, 1, (NUM_STEPS, NUM_ENVS, 2)).astype(np.float32)
+
+
+def concrete_terms(module) -> list[type[Term]]:
+    """Term classes of a module that can be made."""
+    classes = [x for x in vars(module).values() if inspect.isclass(x) and issubclass(x, Term)]
+    return [cls for cls in dict.fromkeys(classes) if not inspect.isabstract(cls)]
+
+
+KIND_OF = {cls: kind for kind, module in KINDS.items() for cls in concrete_terms(module)}
+
+
+class SteadyCommand(commands.AbstractCommand):
+    """The cheapest command to compile."""
+
+    def __call__(self, context):
+        return jnp.array([0.5, 0.1, 0.2])
+
+
+def make_term(cls: type[Term]) -> Term:
+    """The term with its arguments of this file."""
+    given = ARGUMENTS.get(cls, {})
+    fields = dataclasses.fields(cls)
+    missing = [f.name for f in fields if f.default is dataclasses.MISSING and f.name not in given]
+    if missing:
+        pytest.fail(f"{cls.__name__} needs {', '.join(missing)}. Add them to ARGUMENTS in {__file__}.")
+    return cls(**given)
+
+
+def make_environment(engine: str, terms: dict[str, dict[str, Any]]) -> MdpEnvironment:
+    """The biped under terms by kind and name, with the last action as an observation where there is no other."""
+    given = {f"{kind}s": terms.get(kind, {}) for kind in KINDS}
+    given["observations"] = {"actor": given["observations"] or {"last_action": observations.LastAction()}}
+    given["commands"] = {"velocity": SteadyCommand()} | given["commands"]
+    mdp = Mdp(**given, actuators=ACTUATORS)
+    edits = [ACTUATORS.edit_spec, *(term.edit_spec for term in mdp.terms().values())]
+    model = compile_model(biped_spec(), dt=0.004, ctrl_dt=0.02, edits=edits)
+    return MdpEnvironment(mdp, make_engine(engine, model, mdp.needs(), num_devices=1))
+
+
+class Subject(NamedTuple):
+    """One term in its environment, under native MuJoCo, with its traced functions."""
+
+    kind: str
+    env: MdpEnvironment
+    reset: Any
+    step: Any
+    value: Any
+    all_envs: Any
+
+
+@functools.cache
+def subject_of(cls: type[Term]) -> Subject:
+    kind = KIND_OF[cls]
+    term = make_term(cls)
+    name = "velocity" if kind == "command" else "it"
+    env = make_environment("mujoco", {kind: {name: term}})
+    path = f"observation/actor/{name}" if kind == "observation" else f"{kind}/{name}"
+
+    def value(state, action):
+        """The term's own value in the state, not what the environment makes of it."""
+        inner = state.inner
+        context = Context(
+            model=env.engine.model,
+            physics=inner.physics,
+            action=action,
+            previous_action=inner.action,
+            commands={} if kind == "command" else {"velocity": SteadyCommand()(None)},
+            episode_step=inner.episode_step,
+            terminated=state.terminated,
+            overrides=inner.overrides,
+            key=inner.key,
+            memory=inner.memories.get(path),
+        )
+        return term(context)
+
+    def step(state, action):
+        return env.step(state, action)
+
+    def all_envs(keys, actions_te2):
+        def step(state, action_e2):
+            state = jax.vmap(env.step)(state, action_e2)
+            return state, state
+
+        return jax.lax.scan(step, jax.vmap(env.reset)(keys), actions_te2)[1]
+
+    # chex tells functions apart by their names.
+    step.__name__ = f"step_with_{cls.__name__}"
+    counted_step = jax.jit(chex.assert_max_traces(step, n=1))
+    return Subject(kind, env, jax.jit(env.reset), counted_step, jax.jit(value), jax.jit(all_envs))
+
+
+def run_one_env(subject: Subject, env: int) -> list:
+    """The states of an episode's start and first steps."""
+    states = [subject.reset(KEYS[env])]
+    for action_2 in ACTIONS_TE2[:, env]:
+        states.append(subject.step(states[-1], action_2))
+    return states
+
+
+@functools.cache
+def states_of(cls: type[Term]) -> list:
+    return run_one_env(subject_of(cls), env=0)
+
+
+@functools.cache
+def value_of(cls: type[Term]) -> Any:
+    return subject_of(cls).value(states_of(cls)[-1], ACTIONS_TE2[-1, 0])
+
+
+def shapes_and_dtypes(tree):
+    return jax.tree.map(lambda x: (jnp.shape(x), jnp.asarray(x).dtype), tree)
+
+
+def assert_same(first, second, **tolerance):
+    """Compares two pytrees, keys as well."""
+    plain = lambda x: jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+    for x, y in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
+        np.testing.assert_allclose(plain(x), plain(y), **tolerance)
+
+
+every_term = pytest.mark.parametrize("cls", KIND_OF, ids=lambda cls: cls.__name__)
+
+
+@every_term
+def test_value_is_finite(cls):
+    leaves = jax.tree.leaves(value_of(cls))
+    assert leaves
+    for leaf in leaves:
+        assert np.isfinite(leaf).all()
+
+
+@every_term
+def test_value_has_the_shape_and_dtype_of_its_kind(cls):
+    env, state, value = subject_of(cls).env, states_of(cls)[-1], value_of(cls)
+    match KIND_OF[cls]:
+        case "observation":
+            assert value.dtype == jnp.float32
+            assert state.obs["actor"].shape == (value.size,)
+        case "reward":
+            assert (value.shape, value.dtype) == ((), jnp.float32)
+        case "command":
+            assert value.ndim == 1
+            assert value.dtype == jnp.float32
+        case "termination":
+            assert (value.shape, value.dtype) == ((), jnp.bool_)
+        case "reset" | "event":
+            assert isinstance(value, PhysicsState)
+            assert shapes_and_dtypes(value) == shapes_and_dtypes(state.inner.physics)
+        case "randomizer":
+            fields = {name: np.shape(getattr(env.engine.model.mj_model, name)) for name in value}
+            assert shapes_and_dtypes(value) == {name: (shape, jnp.float32) for name, shape in fields.items()}
+
+
+@every_term
+def test_episode_is_the_same_for_the_same_key(cls):
+    again = run_one_env(subject_of(cls), env=0)
+    assert_same(states_of(cls), again, rtol=0)
+
+
+@every_term
+def test_episode_is_the_same_for_one_env_and_among_others(cls):
+    states_te = subject_of(cls).all_envs(KEYS, ACTIONS_TE2)
+    for t, alone in enumerate(states_of(cls)[1:]):
+        assert_same(alone, jax.tree.map(lambda x: x[t, 0], states_te), rtol=1e-4, atol=1e-5)  # noqa: B023
+
+
+@every_term
+def test_step_is_traced_once(cls):
+    # From the reset's state, from a step's state, and with other keys and actions; more raises in chex.
+    for env in range(NUM_ENVS):
+        run_one_env(subject_of(cls), env)
+
+
+@every_term
+def test_memory_keeps_its_structure_from_init_to_update(cls):
+    start, *after = (state.inner.memories for state in states_of(cls))
+    for memories in after:
+        chex.assert_trees_all_equal_structs(start, memories)
+        chex.assert_trees_all_equal_shapes_and_dtypes(start, memories)
+
+
+@functools.cache
+def episode_under_all_terms(engine):
+    """Observations and rewards of a few steps, with every term at once."""
+    terms = {kind: {} for kind in KINDS}
+    for cls, kind in KIND_OF.items():
+        terms[kind][snake_case(cls.__name__)] = make_term(cls)
+    env = make_environment(engine, terms)
+
+    def episode(key, actions_t2):
+        def step(state, action_2):
+            state = env.step(state, action_2)
+            return state, (state.obs, state.metrics)
+
+        return jax.lax.scan(step, env.reset(key), actions_t2)[1]
+
+    return jax.jit(episode)(KEYS[0], ACTIONS_TE2[:, 0])
+
+
+def test_all_terms_together_when_run_on_both_engines_agree():
+    mjx, native = (episode_under_all_terms(engine) for engine in ENGINES)
+    chex.assert_trees_all_equal_shapes_and_dtypes(mjx, native)
+    assert_same(mjx, native, rtol=1e-2, atol=1e-2)
+
+
+def test_every_term_that_is_defined_is_exported():
+    names = [info.name for info in pkgutil.walk_packages(ksim.mdp.__path__, "ksim.mdp.")]
+    defined = {cls for name in names for cls in concrete_terms(importlib.import_module(name))}
+    assert defined == set(KIND_OF)
+
+
+def test_term_that_needs_arguments_and_has_none_here_fails_with_a_message():
+    class Needy(rewards.AbstractReward):
+        feet: tuple[str, ...] = eqx.field()
+        scale: float = 1.0
+
+        def __call__(self, context):
+            return jnp.zeros(())
+
+    with pytest.raises(pytest.fail.Exception, match=r"Needy needs feet\. Add them to ARGUMENTS"):
+        make_term(Needy)
