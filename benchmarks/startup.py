@@ -42,8 +42,8 @@ def main() -> None:
         seconds: dict[str, list[float]] = {"cold": [], "warm": []}
         for _ in range(args.repeats):
             with tempfile.TemporaryDirectory() as cache:
-                for kind in seconds:
-                    seconds[kind].append(first_iteration_s(engine, args.num_envs, cache))
+                for durations in seconds.values():
+                    durations.append(first_iteration_s(engine, args.num_envs, cache))
         cells = [f"{statistics.median(s):.1f} s ({min(s):.1f}-{max(s):.1f})" for s in seconds.values()]
         print(f"| {engine} | {args.num_envs} | {' | '.join(cells)} |", flush=True)
 

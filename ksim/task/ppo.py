@@ -1,8 +1,10 @@
 """Learning a task by proximal policy optimization on one device."""
 
+import functools
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+import equinox as eqx
 import jax
 import numpy as np
 import optax
@@ -128,9 +130,18 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
         return MlpActorCritic(**shared)
 
     def initial_learner(self) -> tuple[LearnerState, AbstractActorCritic]:
+        return self._initial_learner
+
+    @functools.cached_property
+    def _initial_learner(self) -> tuple[LearnerState, AbstractActorCritic]:
         model_key, _, learner_key = self._keys()
-        model = self._get_initial_model(model_key)
-        return initial_learner_state(model, self.obs_sizes, self.get_optimizer(), learner_key), model
+
+        def init(model_key: PRNGKeyArray, learner_key: PRNGKeyArray) -> tuple[LearnerState, AbstractActorCritic]:
+            model = self._get_initial_model(model_key)
+            return initial_learner_state(model, self.obs_sizes, self.get_optimizer(), learner_key), model
+
+        # One program: initialised array by array, every shape would be compiled by itself.
+        return eqx.filter_jit(init)(model_key, learner_key)
 
     def initial_state(self) -> TrainState:
         learner, model = self.initial_learner()
@@ -144,8 +155,7 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
 
     def make_train_step(self, axis_name: str | None) -> TrainStep:
         optimizer = self.get_optimizer()
-        # The leaves that are no arrays do not depend on the key.
-        static = static_leaves(self._get_initial_model(jax.random.key(0)))
+        static = static_leaves(self.initial_learner()[1])
         # With one device there is nothing to synchronise, and no axis for an override to name.
         sync_gradients = self.sync_gradients if axis_name is not None else lambda grads: grads
         return TrainStep(self._rollout, static, optimizer, sync_gradients, self.hyperparameters(), axis_name)
