@@ -1,6 +1,7 @@
 """The command line: `key=value` overrides of a task's config."""
 
 import dataclasses
+import signal
 import sys
 import typing
 import warnings
@@ -42,6 +43,9 @@ def launch(
     except ConfigError as error:
         print(f"Error: {error}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        print("Stopped before training started.", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
     except Exception as error:
         from ksim.run.loop import TrainingDivergedError  # noqa: PLC0415
 

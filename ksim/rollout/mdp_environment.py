@@ -237,6 +237,8 @@ def _observe(mdp: Mdp, calls: _Calls, context: Context) -> Observation:
                 # Folded once more: the term may have used its key itself.
                 value = term.noise(value, jax.random.fold_in(own.key, 0))
             parts.append(jnp.ravel(value))
+        if not parts:
+            raise ConfigError(f"Observation group {group!r} has no terms. Give it some, or leave it out.")
         groups[group] = jnp.concatenate(parts)
     return groups
 

@@ -1,6 +1,7 @@
 """Stopping a run from outside."""
 
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -29,6 +30,7 @@ def stop_on_signal() -> Iterator[StopRequest]:
 
     def handle(number: int, _: FrameType | None) -> None:
         request.signal = number
+        print("Stopping after this iteration; once more to stop at once.", file=sys.stderr, flush=True)
         for caught in previous:
             signal.signal(caught, signal.SIG_DFL)
 

@@ -210,9 +210,12 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
         observations = self.get_observations(physics_model)
         if isinstance(observations, Sequence) or any(isinstance(v, AbstractObservation) for v in observations.values()):
             observations = {"actor": observations}
+        rewards = named_terms(self.get_rewards(physics_model), AbstractReward)
+        if not rewards:
+            raise ConfigError(f"{type(self).__name__}.get_rewards must return at least one reward.")
         return Mdp(
             observations={group: named_terms(terms, AbstractObservation) for group, terms in observations.items()},  # type: ignore[arg-type]
-            rewards=named_terms(self.get_rewards(physics_model), AbstractReward),
+            rewards=rewards,
             commands=named_terms(self.get_commands(physics_model), AbstractCommand),
             terminations=named_terms(self.get_terminations(physics_model), AbstractTermination),
             resets=named_terms(self.get_resets(physics_model), AbstractReset),
