@@ -120,13 +120,13 @@ def peak_memory_per_env(engine: str, num_envs: tuple[int, int] = (64, 1024)) -> 
     peaks = []
     for n in num_envs:
         code = (
-            "import sys, ksim, resource\n"
+            "import ksim\nfrom ksim.run.timing import peak_memory_bytes\n"
             "from examples.walking_distributed import *\n"
             f"c = HumanoidWalkingDistributedConfig(engine={engine!r}, num_envs={n}, num_devices=1)\n"
             "t = HumanoidWalkingDistributedTask(c); t.check(); s = t.layout.place(t.initial_state())\n"
             "step = t.layout.compile(t.make_train_step(None), s)\n"
             "for _ in range(2): s, m = step(s)\n"
-            "float(m['rollout/reward']); print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)\n"
+            "float(m['rollout/reward']); print(peak_memory_bytes() // 1024)\n"
         )
         out = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
         peaks.append(int(out.stdout.split()[-1]))
@@ -137,7 +137,7 @@ def main() -> None:
     """Prints the table, as Markdown, and writes the figures as JSON where asked."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engines", nargs="+", default=["mujoco", "mjx"])
-    parser.add_argument("--num-envs", nargs="+", type=int, default=[64, 256, 1024])
+    parser.add_argument("--num-envs", nargs="*", type=int, default=[64, 256, 1024])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--brax-like", action="store_true", help="networks and batches as in Brax's humanoid")
     parser.add_argument("--memory", action="store_true", help="also measure the peak memory per env")

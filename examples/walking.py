@@ -132,7 +132,7 @@ class HumanoidWalkingTask(ksim.PPOTask[ConfigT], Generic[ConfigT]):
         return [events.PushVelocity()]
 
     def get_randomizers(self, physics_model: ksim.PhysicsModel) -> list[ksim.AbstractRandomizer]:
-        return [randomizers.RandomFriction(geoms=("floor",))]
+        return [randomizers.RandomFriction()]
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ and a compilation repeated at every start.
 
 import contextlib
 import io
-import logging
 import os
 import warnings
 from pathlib import Path
@@ -22,7 +21,7 @@ _XLA_FLAGS = {
 
 
 def prepare_process() -> None:
-    """Sets environment variables, the compilation cache and log filters where the user has not."""
+    """Sets environment variables, the compilation cache and warning filters where the user has not."""
     # MJX's batched Cholesky blocks for ever once as many calls run as XLA's pool has threads.
     os.environ.setdefault("PJRT_NPROC", str(max(32, 2 * (os.cpu_count() or 1))))
     flags = os.environ.get("XLA_FLAGS", "")
@@ -33,7 +32,6 @@ def prepare_process() -> None:
         jax.config.update("jax_compilation_cache_dir", str(cache_home / "ksim" / "jax"))
     warnings.filterwarnings("ignore", module=r"omegaconf\.")
     warnings.filterwarnings("ignore", message=r".*omegaconf.*", category=DeprecationWarning)
-    logging.getLogger("absl").addFilter(lambda record: record.levelno >= logging.ERROR)
     # Without the optional warp-lang package, importing MJX prints two lines about it.
     with contextlib.redirect_stdout(io.StringIO()):
         import mujoco.mjx  # noqa: F401, PLC0415

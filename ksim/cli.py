@@ -1,6 +1,7 @@
 """The command line: `key=value` overrides of a task's config."""
 
 import dataclasses
+import logging
 import signal
 import sys
 import typing
@@ -8,9 +9,10 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import yaml
 from omegaconf import OmegaConf
 from omegaconf.base import SCMode
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import OmegaConfBaseException, ValidationError
 from rich.table import Table
 
 from ksim.types import ConfigError, near_misses
@@ -33,6 +35,8 @@ def launch(
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     base = config if config is not None else task_class.get_config_class()()
+    # Libraries say at length what a user of ksim cannot act on.
+    logging.getLogger("absl").setLevel(logging.ERROR)
     # A warning is for the user: the message, without the source line it came from.
     warnings.showwarning = lambda message, *_, **__: print(f"Warning: {message}", file=sys.stderr)
     if "--help" in argv or "-h" in argv:
@@ -44,7 +48,7 @@ def launch(
         print(f"Error: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("Stopped before training started.", file=sys.stderr)
+        print("Stopped.", file=sys.stderr)
         sys.exit(128 + signal.SIGINT)
     except Exception as error:
         from ksim.run.loop import TrainingDivergedError  # noqa: PLC0415
@@ -89,8 +93,11 @@ def parse_overrides(base: "RLConfig", argv: Sequence[str]) -> Any:
         if key not in known:
             raise ConfigError(f"There is no option {key!r}. {near_misses(key, known)} --help lists all.")
         try:
+            if not value:
+                raise ValidationError("An empty value would be taken for null.")
             config = OmegaConf.merge(config, OmegaConf.from_dotlist([argument]))
-        except OmegaConfBaseException:
+            OmegaConf.select(config, key, throw_on_missing=True)
+        except (OmegaConfBaseException, yaml.YAMLError):
             kind = describe_type(base, key)
             raise ConfigError(f"Option {key} ({value!r}) must be {kind}.") from None
     return OmegaConf.to_container(config, resolve=True, structured_config_mode=SCMode.INSTANTIATE)
@@ -102,7 +109,7 @@ def describe_type(base: "RLConfig", key: str) -> str:
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
     options = typing.get_args(hint) if typing.get_origin(hint) is not list and typing.get_args(hint) else (hint,)
     return " or ".join(
-        "a list, as in [256,128]," if typing.get_origin(option) is list else words.get(option, str(option))
+        "a list, as in [256,128]" if typing.get_origin(option) is list else words.get(option, str(option))
         for option in options
     )
 
@@ -122,6 +129,6 @@ def print_help(task_class: "type[RLTask[Any]]", base: "RLConfig") -> None:
     for option in dataclasses.fields(base):
         value = getattr(base, option.name)
         default = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-        kind = describe_type(base, option.name).rstrip(",")
+        kind = describe_type(base, option.name)
         table.add_row(option.name, kind, default.replace("[", r"\["), option.metadata.get("help", ""))
     console.print(table)

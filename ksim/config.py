@@ -1,5 +1,6 @@
 """Checks that configs share, and how a field's help text is declared."""
 
+import math
 from typing import Any
 
 import xax
@@ -13,8 +14,8 @@ def field(value: Any, *, help: str) -> Any:  # noqa: A002 - the name users of xa
 
 
 def check_positive(name: str, value: float | None, *, allow_zero: bool = False) -> None:
-    """Raises ConfigError unless the value is None or positive (or, if allowed, zero)."""
-    if value is None or value > 0 or (allow_zero and value == 0):
+    """Raises ConfigError unless the value is None, or finite and positive (or, if allowed, zero)."""
+    if value is None or (math.isfinite(value) and (value > 0 or (allow_zero and value == 0))):
         return
     raise ConfigError(f"{name} ({value}) must be {'zero or more' if allow_zero else 'positive'}.")
 
@@ -54,17 +55,19 @@ def check_batch(num_envs: int, batch_size: int | None, num_batches: int | None, 
     if batch_size * num_batches != num_envs:
         raise ConfigError(
             f"Batch size ({batch_size}) times number of batches ({num_batches}) must equal number of environments "
-            f"({num_envs}). Nearest valid batch size: {_nearest_divisor(num_envs, batch_size)}."
+            f"({num_envs}). Nearest valid batch sizes: {_nearest_batch_sizes(num_envs, batch_size, num_devices)}."
         )
     if batch_size % num_devices:
-        nearest = sorted(
-            {max(batch_size // num_devices, 1) * num_devices, (batch_size // num_devices + 1) * num_devices}
-        )
         raise ConfigError(
             f"Batch size ({batch_size}) must be divisible by number of devices ({num_devices}). "
-            f"Nearest valid values: {', '.join(map(str, nearest))}."
+            f"Nearest valid values: {_nearest_batch_sizes(num_envs, batch_size, num_devices)}."
         )
     return batch_size, num_batches
+
+
+def _nearest_batch_sizes(num_envs: int, near: int, num_devices: int) -> str:
+    valid = [b for b in range(num_devices, num_envs + 1, num_devices) if num_envs % b == 0]
+    return ", ".join(map(str, sorted(sorted(valid, key=lambda b: abs(b - near))[:2])))
 
 
 def _nearest_divisor(number: int, near: int) -> int:

@@ -1,16 +1,22 @@
-"""Two fake devices and shape checks, for every test. Both must be in place before JAX starts and ksim is imported."""
+"""Fake devices and shape checks, for every test. Both must be in place before JAX starts and ksim is imported."""
 
 import os
 
+# Tests use two of them unless they compare numbers of devices.
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
 os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "false")
 
+import importlib
+import pkgutil
+
+import pytest
 from jaxtyping import install_import_hook
 
 with install_import_hook("ksim", "beartype.beartype"):
-    pass
+    import ksim
 
-import pytest
+    for module in pkgutil.walk_packages(ksim.__path__, "ksim."):
+        importlib.import_module(module.name)
 
 
 @pytest.fixture(autouse=True)

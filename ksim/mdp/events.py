@@ -33,7 +33,8 @@ class PushVelocity(AbstractEvent):
 
     def update(self, context: Context) -> tuple[Array, Array]:
         seconds_left, _ = context.memory
-        is_due = seconds_left <= context.dt
+        # Within half a step, or rounding would put a whole number of steps one off.
+        is_due = seconds_left < 1.5 * context.dt
         interval_key, _ = jax.random.split(context.key)
         seconds_left = jnp.where(is_due, self._draw_interval(interval_key), seconds_left - context.dt)
         return seconds_left, is_due

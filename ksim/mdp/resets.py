@@ -6,6 +6,7 @@ from abc import abstractmethod
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ksim.mdp.term import Context, Term
 from ksim.physics.names import add_to_base_velocity, place_base
@@ -45,6 +46,33 @@ class RandomJointVelocities(AbstractReset):
         places = context.model.names.joint_qvel(self.joints)
         offset_j = jax.random.uniform(context.key, (len(places),), minval=-self.magnitude, maxval=self.magnitude)
         return dataclasses.replace(context.physics, qvel=context.physics.qvel.at[places].add(offset_j))
+
+
+class RandomBasePosition(AbstractReset):
+    """Moves the base by uniform numbers: up to `max_offset`, in m, along x and y, up to `max_lift` upwards."""
+
+    max_offset: float = 0.5
+    max_lift: float = 0.0
+
+    def __call__(self, context: Context) -> PhysicsState:
+        high = jnp.array([self.max_offset, self.max_offset, self.max_lift])
+        low = jnp.array([-self.max_offset, -self.max_offset, 0.0])
+        offset_3 = jax.random.uniform(context.key, (3,), minval=low, maxval=high)
+        return place_base(context.physics, context.model.names, offset_3, jnp.zeros(()))
+
+
+class ToKeyframe(AbstractReset):
+    """Starts from a keyframe of the model, by name, or from one of several, each as likely."""
+
+    keyframes: tuple[str, ...]
+
+    def __call__(self, context: Context) -> PhysicsState:
+        mj_model = context.model.mj_model
+        indices = np.array([context.model.names.index("key", name) for name in self.keyframes])
+        pick = jax.random.randint(context.key, (), 0, len(indices))
+        qpos_kq = jnp.asarray(mj_model.key_qpos[indices], jnp.float32)
+        qvel_kv = jnp.asarray(mj_model.key_qvel[indices], jnp.float32)
+        return dataclasses.replace(context.physics, qpos=qpos_kq[pick], qvel=qvel_kv[pick])
 
 
 class RandomHeading(AbstractReset):

@@ -11,7 +11,7 @@ import mujoco
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from ksim.physics.model import PhysicsModel
-from ksim.types import ConfigError, Overrides, PhysicsState
+from ksim.types import ConfigError, Overrides, PhysicsState, near_misses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,8 +55,7 @@ class Context:
             ConfigError: No command term has this name.
         """
         if name not in self.commands:
-            known = ", ".join(self.commands) or "none"
-            raise ConfigError(f"There is no command {name!r}. Commands of this task: {known}.")
+            raise ConfigError(f"There is no command {name!r}. {near_misses(name, self.commands)}")
         return self.commands[name]
 
     def derived(self, name: str) -> Array:
@@ -113,8 +112,13 @@ def named_terms(terms: Terms[T], kind: type[T]) -> dict[str, T]:
         ConfigError: A term is of another kind, or two have the same name.
     """
     named: dict[str, T] = {}
-    items = terms.items() if isinstance(terms, Mapping) else [(snake_case(type(t).__name__), t) for t in terms]
+    if isinstance(terms, Mapping):
+        items = list(terms.items())
+    else:
+        items = [(snake_case(t.__name__ if isinstance(t, type) else type(t).__name__), t) for t in terms]
     for name, term in items:
+        if isinstance(term, type):
+            raise ConfigError(f"Term {term.__name__} must be an instance: write {term.__name__}().")
         if not isinstance(term, kind):
             raise ConfigError(f"Term {name!r} must be a {kind.__name__}, not {type(term).__name__}.")
         if name in named:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool
 
 from ksim.mdp.term import Context, Term
-from ksim.physics.names import base_orientation, base_position
+from ksim.physics.names import base_ang_vel_body, base_lin_vel_world, base_orientation, base_position
 from ksim.physics.rotations import rotate_inverse
 
 
@@ -43,6 +43,52 @@ class BaseTooLow(AbstractTermination):
 
     def __call__(self, context: Context) -> Bool[Array, ""]:
         return base_position(context.physics, context.model.names)[2] < self.height
+
+
+class BaseTooFast(AbstractTermination):
+    """The base moves faster than `max_lin_vel`, in m/s, or turns faster than `max_ang_vel`, in rad/s."""
+
+    max_lin_vel: float = 10.0
+    max_ang_vel: float = 20.0
+
+    def __call__(self, context: Context) -> Bool[Array, ""]:
+        names = context.model.names
+        lin_vel = jnp.linalg.norm(base_lin_vel_world(context.physics, names))
+        ang_vel = jnp.linalg.norm(base_ang_vel_body(context.physics, names))
+        return (lin_vel > self.max_lin_vel) | (ang_vel > self.max_ang_vel)
+
+
+class TooFar(AbstractTermination):
+    """The base is farther than `distance`, in m, from the world's origin, horizontally; the episode is cut."""
+
+    truncates = True
+    distance: float
+
+    def __call__(self, context: Context) -> Bool[Array, ""]:
+        return jnp.linalg.norm(base_position(context.physics, context.model.names)[:2]) > self.distance
+
+
+class JointOutOfRange(AbstractTermination):
+    """A joint is more than `margin`, in rad, beyond its limits. `joints`: names, default all."""
+
+    joints: tuple[str, ...] | None = None
+    margin: float = 0.1
+
+    def __call__(self, context: Context) -> Bool[Array, ""]:
+        names = context.model.names
+        low, high = names.joint_range(self.joints).T
+        position_j = context.physics.qpos[names.joint_qpos(self.joints)]
+        return jnp.any((position_j < low - self.margin) | (position_j > high + self.margin))
+
+
+class SensorAbove(AbstractTermination):
+    """A sensor reads more than `threshold` in any component: a touch sensor on a part that must not touch, say."""
+
+    sensor: str
+    threshold: float = 1.0
+
+    def __call__(self, context: Context) -> Bool[Array, ""]:
+        return jnp.any(context.sensor(self.sensor) > self.threshold)
 
 
 class BaseTilted(AbstractTermination):

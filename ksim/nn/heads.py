@@ -83,5 +83,7 @@ class GaussianHead(eqx.Module):
         if self.kind == "learned":
             mean, offset = jnp.split(out, 2)
             log_std = self.log_std + offset
-        std = jnp.exp(jnp.clip(log_std, math.log(self.min_std), math.log(self.max_std)))
+        bounded = jnp.clip(log_std, math.log(self.min_std), math.log(self.max_std))
+        # Straight through: with the gradient of a clip, a parameter beyond a bound would stay there for ever.
+        std = jnp.exp(log_std + jax.lax.stop_gradient(bounded - log_std))
         return Gaussian(mean=mean, std=jnp.broadcast_to(std, mean.shape))

@@ -37,10 +37,9 @@ class ObservationNormalizer(eqx.Module):
 
     def __call__(self, obs: Observation) -> Observation:
         """Observations of any leading shape, with mean 0 and variance 1 by what was seen so far."""
+        bound = jnp.where(self.count > 0, MAX_NORMALIZED, jnp.inf)
         return {
-            group: jnp.clip(
-                (x - self.mean[group]) * jax.lax.rsqrt(self.variance[group] + 1e-8), -MAX_NORMALIZED, MAX_NORMALIZED
-            )
+            group: jnp.clip((x - self.mean[group]) * jax.lax.rsqrt(self.variance[group] + 1e-8), -bound, bound)
             for group, x in obs.items()
         }
 

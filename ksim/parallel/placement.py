@@ -30,6 +30,11 @@ def wrap_keys(tree: PyTree, like: PyTree) -> PyTree:
     )
 
 
+def copy_of(tree: PyTree) -> PyTree:
+    """Host arrays that share no memory with a device; typed keys stay typed."""
+    return wrap_keys(jax.tree.map(lambda x: np.array(x, copy=True), unwrap_keys(tree)), tree)
+
+
 def replicate_state(tree: PyTree, devices: Sequence[Device] | None = None, axis_name: str = "device") -> PyTree:
     """One copy of every leaf per device, under a new leading axis.
 

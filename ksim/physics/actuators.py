@@ -55,9 +55,11 @@ class ModelActuators(AbstractActuators):
         is_servo = mj_model.actuator_biasprm[:, 1] != 0
         limited = mj_model.actuator_ctrllimited.astype(bool)
         low, high = mj_model.actuator_ctrlrange.T
-        default = model.default_qpos[model.names.joint_qpos(joints)] * mj_model.actuator_gear[:, 0]
-        rest = np.where(is_servo, default, (low + high) / 2)
-        per_unit = np.where(is_servo, per_joint(self.action_scale, joints, "action_scale"), (high - low) / 2)
+        # A servo's control is a target for gear * position.
+        gear = mj_model.actuator_gear[:, 0]
+        default = model.default_qpos[model.names.joint_qpos(joints)]
+        rest = np.where(is_servo, gear * default, (low + high) / 2)
+        per_unit = np.where(is_servo, gear * per_joint(self.action_scale, joints, "action_scale"), (high - low) / 2)
         ctrl = jnp.asarray(rest + per_unit * action, jnp.float32)
         return jnp.clip(ctrl, np.where(limited, low, -np.inf), np.where(limited, high, np.inf))
 
@@ -79,15 +81,14 @@ class PositionActuators(AbstractActuators):
         joints = [actuator.target for actuator in spec.actuators]
         kps, kds = per_joint(self.kp, joints, "kp"), per_joint(self.kd, joints, "kd")
         for actuator, kp, kd in zip(spec.actuators, kps, kds, strict=True):
-            if not _is_limited(actuator, "force") and not _is_servo(actuator) and _is_limited(actuator, "ctrl"):
-                # A motor's limit on its control is a limit on its torque; a servo's control is a position.
-                gear = abs(actuator.gear[0])
-                actuator.forcelimited, actuator.forcerange = True, np.array(actuator.ctrlrange) * gear
+            torque_range = _torque_range(actuator)
+            actuator.forcelimited = torque_range is not None
+            if torque_range is not None:
+                actuator.forcerange = torque_range
             actuator.ctrllimited = False
-            actuator.gaintype, actuator.biastype = mujoco.mjtGain.mjGAIN_FIXED, mujoco.mjtBias.mjBIAS_AFFINE
-            actuator.gainprm[0] = kp
+            actuator.biastype = mujoco.mjtBias.mjBIAS_AFFINE
             actuator.biasprm[0:3] = [0.0, -kp, -kd]
-            actuator.gear[0] = 1.0
+            _drive_directly(actuator, gain=kp)
 
     def __call__(self, action: Float[Array, " a"], model: PhysicsModel) -> Float[Array, " u"]:
         joints = model.names.actuator_joints()
@@ -108,19 +109,16 @@ class TorqueActuators(AbstractActuators):
 
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
         for actuator in spec.actuators:
-            if _is_limited(actuator, "force"):
-                limit = np.array(actuator.forcerange)
-            elif _is_limited(actuator, "ctrl") and not _is_servo(actuator):
-                limit = np.array(actuator.ctrlrange) * abs(actuator.gear[0])
-            else:
+            torque_range = _torque_range(actuator)
+            if torque_range is None:
                 raise ConfigError(
                     f"Actuator {actuator.name!r} must have a torque limit to be driven by TorqueActuators. "
                     "Give it a forcerange in the MJCF file."
                 )
-            actuator.gaintype, actuator.biastype = mujoco.mjtGain.mjGAIN_FIXED, mujoco.mjtBias.mjBIAS_NONE
-            actuator.gainprm[0], actuator.gear[0] = 1.0, 1.0
+            actuator.biastype = mujoco.mjtBias.mjBIAS_NONE
             actuator.biasprm[0:3] = 0.0
-            actuator.ctrllimited, actuator.ctrlrange = True, limit
+            actuator.ctrllimited, actuator.ctrlrange, actuator.forcelimited = True, torque_range, False
+            _drive_directly(actuator, gain=1.0)
 
     def __call__(self, action: Float[Array, " a"], model: PhysicsModel) -> Float[Array, " u"]:
         low, high = np.asarray(model.mj_model.actuator_ctrlrange, np.float32).T
@@ -133,12 +131,31 @@ def _is_limited(actuator: Any, what: str) -> bool:
     """Whether an actuator's `ctrl` or `force` is limited; by default it is where a range is given."""
     flag = int(getattr(actuator, f"{what}limited"))
     low, high = getattr(actuator, f"{what}range")
-    return low < high if flag == int(mujoco.mjtLimited.mjLIMITED_AUTO) else bool(flag)
+    return bool(low < high) if flag == int(mujoco.mjtLimited.mjLIMITED_AUTO) else bool(flag)
 
 
 def _is_servo(actuator: Any) -> bool:
     """Whether an actuator's force depends on its position, so that its control is a target."""
-    return actuator.biasprm[1] != 0
+    return bool(actuator.biasprm[1] != 0)
+
+
+def _torque_range(actuator: Any) -> np.ndarray | None:
+    """The limits of the torque that reaches the joint, in N m; None without any.
+
+    A motor's limit on its control is a limit on its torque; a servo's control is a position.
+    """
+    gear = abs(actuator.gear[0])
+    if _is_limited(actuator, "force"):
+        return np.array(actuator.forcerange) * gear
+    if _is_limited(actuator, "ctrl") and not _is_servo(actuator):
+        return np.array(actuator.ctrlrange) * actuator.gainprm[0] * gear
+    return None
+
+
+def _drive_directly(actuator: Any, *, gain: float) -> None:
+    """Lets the control act on the joint by a constant gain, with neither gear nor dynamics in between."""
+    actuator.gaintype, actuator.gainprm[0], actuator.gear[0] = mujoco.mjtGain.mjGAIN_FIXED, gain, 1.0
+    actuator.dyntype = mujoco.mjtDyn.mjDYN_NONE
 
 
 def per_joint(value: PerJoint, joints: list[str], what: str) -> np.ndarray:

@@ -78,6 +78,9 @@ def compile_model(spec: mujoco.MjSpec, *, dt: float, ctrl_dt: float, edits: Iter
     # MuJoCo would silently reset a simulation that blew up; ksim finds it, counts it and resets it.
     spec.option.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET
     try:
-        return PhysicsModel(spec.compile(), ctrl_dt)
+        mj_model = spec.compile()
     except ValueError as error:
         raise ConfigError(f"MuJoCo cannot compile the model: {error}") from error
+    # Where a body's frame is that of its inertia MuJoCo skips the offset between them, also once it is randomized.
+    mj_model.body_sameframe[:] = 0
+    return PhysicsModel(mj_model, ctrl_dt)

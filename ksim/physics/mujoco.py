@@ -122,7 +122,9 @@ class _PooledBatch:
             self._batch.step(nstep=num_substeps)
         else:
             self._batch.forward()
-        return np.concatenate(outputs, axis=1, dtype=np.float32, casting="same_kind")
+        # A simulation that blows up leaves float32's range; what is left of it is found and reset.
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.concatenate(outputs, axis=1, dtype=np.float32, casting="same_kind")
 
 
 class _BatchPool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 import mujoco
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from ksim.physics.rotations import multiply_quaternions
 from ksim.types import ConfigError, PhysicsState, near_misses
@@ -84,9 +84,10 @@ class ModelNames:
         return [self._model.joint(i).name for i in self._model.actuator_trnid[:, 0]]
 
     def _joint_indices(self, joints: Sequence[str] | None) -> np.ndarray:
-        names = self.joints if joints is None else joints
-        indices = np.array([self.index("joint", name) for name in names], dtype=int)
-        for name, index in zip(names, indices, strict=True):
+        if joints is None:  # also those without a name
+            return np.flatnonzero(np.isin(self._model.jnt_type, _ONE_DOF))
+        indices = np.array([self.index("joint", name) for name in joints], dtype=int)
+        for name, index in zip(joints, indices, strict=True):
             if self._model.jnt_type[index] not in _ONE_DOF:
                 raise ConfigError(f"Joint {name!r} must be a hinge or slide joint. {near_misses(name, self.joints)}")
         return indices
@@ -136,7 +137,11 @@ def place_base(
     return dataclasses.replace(physics, qpos=physics.qpos.at[start : start + 7].set(pose))
 
 
-def is_physical(physics: PhysicsState) -> Array:
-    """Whether the state is finite and within MuJoCo's own bound for values that are not huge (mjMAXVAL)."""
-    within = [jnp.all(jnp.abs(x) < mujoco.mjMAXVAL) for x in (physics.qpos, physics.qvel)]
-    return jnp.logical_and(*within)
+MAX_VELOCITY = 200.0
+"""Velocity, in rad/s or m/s, from which on a simulation counts as blown up: far above what a robot's joint can do."""
+
+
+def is_physical(physics: PhysicsState) -> Bool[Array, ""]:
+    """Whether all of the state is finite and nothing moves faster than `MAX_VELOCITY`."""
+    finite = [jnp.all(jnp.isfinite(x)) for x in (physics.qpos, physics.act, *physics.derived.values())]
+    return jnp.all(jnp.stack(finite)) & jnp.all(jnp.abs(physics.qvel) < MAX_VELOCITY)

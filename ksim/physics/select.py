@@ -26,7 +26,7 @@ def pick_engine(engine: str, platform: str) -> tuple[str, str]:
 
 def make_engine(engine: str, model: PhysicsModel, needs: Sequence[str], num_devices: int) -> AbstractEngine:
     """Makes an engine by name, for derived fields that terms need and devices that step it at the same time."""
-    # Imported here: each engine's package takes a while to import, and one is enough.
+    # Imported here: an engine is set up only where it is used.
     if engine == "mujoco":
         from ksim.physics.mujoco import MujocoEngine  # noqa: PLC0415
 

@@ -20,7 +20,8 @@ class PPOHyperparameters:
         num_batches: Minibatches per pass.
         num_passes: Passes over each rollout.
         learning_rate: The optimizer's step size, or what an adaptive one starts from.
-        desired_kl: The KL divergence per update that an adaptive learning rate aims at; None for a constant rate.
+        desired_kl: The KL divergence, at the end of an iteration, that an adaptive learning rate aims at; None for a
+            constant rate.
         min_learning_rate: Lower bound of an adaptive rate.
         max_learning_rate: Upper bound of an adaptive rate.
         normalize_observations: Whether the running statistics of observations are learned and applied.

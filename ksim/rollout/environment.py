@@ -49,10 +49,13 @@ def check_environment(env: Environment) -> dict[str, int]:
     for group, x in state.obs.items():
         if len(x.shape) != 1:
             raise ConfigError(f"Observation group {group!r} must be a vector, but has shape {x.shape}.")
-    for name in ("reward", "terminated", "truncated"):
-        shape = getattr(state, name).shape
-        if shape != ():
-            raise ConfigError(f"{name} of {type(env).__name__} must be a scalar, but has shape {shape}.")
+    for name, kind in (("reward", jnp.floating), ("terminated", jnp.bool_), ("truncated", jnp.bool_)):
+        value = getattr(state, name)
+        if value.shape != () or not jnp.issubdtype(value.dtype, kind):
+            raise ConfigError(
+                f"{name} of {type(env).__name__} must be a scalar of type {kind.__name__}, but is "
+                f"{value.dtype}{list(value.shape)}."
+            )
     action = jax.ShapeDtypeStruct((env.action_size,), jnp.float32)
     _check_same(state, jax.eval_shape(env.step, state, action), type(env).__name__)
     return {group: x.shape[0] for group, x in state.obs.items()}

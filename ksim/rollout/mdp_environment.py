@@ -60,6 +60,7 @@ class MdpState(eqx.Module):
         physics: The physics state.
         key: This episode's key; each step folds in its number.
         action: The last action.
+        commands: Values of the commands in force, by name.
         episode_step: Control steps since the reset.
         memories: Memories of the terms, by `kind/name`.
         overrides: Model fields that randomizers have changed.
@@ -68,6 +69,7 @@ class MdpState(eqx.Module):
     physics: PhysicsState
     key: PRNGKeyArray
     action: Float[Array, "*e a"]
+    commands: dict[str, Array]
     episode_step: Int[Array, "*e"]
     memories: dict[str, PyTree]
     overrides: Overrides
@@ -124,7 +126,7 @@ class MdpEnvironment(Environment):
         context = dataclasses.replace(context, commands=_commands(mdp, calls, context))
         _, _, metrics = _judge(mdp, calls, context, jnp.bool_(True))
         obs = _observe(mdp, calls, context)
-        state = MdpState(physics, key, action, jnp.int32(0), calls.new_memories, context.overrides)
+        state = MdpState(physics, key, action, context.commands, jnp.int32(0), calls.new_memories, context.overrides)
         no = jnp.bool_(False)
         return EnvState(inner=state, obs=obs, reward=jnp.zeros(()), terminated=no, truncated=no, metrics=metrics)
 
@@ -137,7 +139,7 @@ class MdpEnvironment(Environment):
             physics=inner.physics,
             action=action,
             previous_action=inner.action,
-            commands={name: calls.current(f"command/{name}", inner) for name in mdp.commands},
+            commands=inner.commands,
             episode_step=episode_step,
             terminated=jnp.bool_(False),
             overrides=inner.overrides,
@@ -153,7 +155,9 @@ class MdpEnvironment(Environment):
         context = dataclasses.replace(context, commands=_commands(mdp, calls, context))
         obs = _observe(mdp, calls, context)
         return EnvState(
-            inner=MdpState(physics, inner.key, action, episode_step, calls.new_memories, inner.overrides),
+            inner=MdpState(
+                physics, inner.key, action, context.commands, episode_step, calls.new_memories, inner.overrides
+            ),
             obs=obs,
             reward=reward,
             terminated=ends[0],
@@ -186,13 +190,6 @@ class _Calls:
     def __call__(self, name: str, context: Context) -> Any:
         """The term's value, with its memory brought up to date first."""
         return self._terms[name](self.start(name, context))
-
-    def current(self, name: str, inner: MdpState) -> Any:
-        """A command's value as it was after the last step: its memory is not brought up to date."""
-        assert self._memories is not None
-        blank: Any = None
-        context = Context(blank, inner.physics, inner.action, blank, {}, inner.episode_step, blank, {}, blank)
-        return self._terms[name](dataclasses.replace(context, memory=self._memories.get(name)))
 
 
 def _commands(mdp: Mdp, calls: _Calls, context: Context) -> dict[str, Array]:

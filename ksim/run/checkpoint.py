@@ -57,11 +57,12 @@ def load_checkpoint(path: Path, like: PyTree) -> PyTree:
             restored = checkpointer.restore(path, expected)
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(
-                f"Checkpoint {path} does not fit this task: its networks, observations or actions differ. "
-                f"Use the options of its config.yaml. ({str(error).splitlines()[0]})"
+                f"Checkpoint {path} does not fit this task (its networks, observations or actions differ; use the "
+                f"options of its config.yaml), or it is damaged: {str(error).splitlines()[0]}"
             ) from error
+    wanted_leaves = dict(jax.tree_util.tree_leaves_with_path(expected))
     for path_in_tree, leaf in jax.tree_util.tree_leaves_with_path(restored):
-        wanted = dict(jax.tree_util.tree_leaves_with_path(expected))[path_in_tree]
+        wanted = wanted_leaves[path_in_tree]
         if leaf.shape != wanted.shape:
             raise ConfigError(
                 f"Checkpoint {path} does not fit this task: {jax.tree_util.keystr(path_in_tree)} has shape "

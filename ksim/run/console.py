@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from ksim.mdp.rewards import AbstractReward
@@ -24,13 +25,18 @@ if TYPE_CHECKING:
 console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 120)
 
 
+def print_line(text: str) -> None:
+    """Prints a line as it is, without reading brackets in it as markup."""
+    console.print(text, markup=False)
+
+
 def print_figures(title: str, figures: dict[str, str]) -> None:
     """Prints names and values as a table of two columns."""
-    table = Table(title=title, title_justify="left", show_header=False)
+    table = Table(title=escape(title), title_justify="left", show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in figures.items():
-        table.add_row(name, value)
+        table.add_row(name, escape(value))
     console.print(table)
 
 
@@ -100,19 +106,17 @@ def iteration_line(metrics: dict[str, float], max_iterations: int | None, eta_s:
     parts.append(f"length {_number(metrics['episode/length'])}")
     parts.append(f"reward/step {_number(metrics['rollout/reward'], 4)}")
     if metrics["policy/bad_updates"]:
-        parts.append(f"[red]{metrics['policy/bad_updates']:.0f} updates skipped as not finite[/red]")
+        parts.append(f"{metrics['policy/bad_updates']:.0f} updates skipped as not finite")
     return " · ".join(parts)
 
 
-def print_summary(
-    progress: "Progress", run_dir: Path, *, compile_s: float, training_s: float, stop: StopRequest
-) -> None:
+def print_summary(progress: "Progress", run_dir: Path, *, compile_s: float, stop: StopRequest) -> None:
     """Prints what was done and where it is."""
     figures = {
         "iterations": str(progress.iteration),
         "environment steps": f"{progress.env_steps:,}",
-        "training time": format_seconds(training_s),
-        "compile time": f"{compile_s:.1f} s",
+        "training time": format_seconds(progress.elapsed_s),
+        "before the first iteration": f"{compile_s:.1f} s, most of it compiling",
         "peak memory": f"{peak_memory_bytes() / 2**20:,.0f} MiB",
         "metrics": str(run_dir / "metrics.jsonl"),
     }

@@ -1,5 +1,6 @@
 """Rolling out the policy of a checkpoint."""
 
+import logging
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ from ksim.rollout.environment import Environment
 from ksim.rollout.unroll import initial_env_states, unroll
 from ksim.run.checkpoint import find_checkpoint, load_checkpoint
 from ksim.run.console import print_figures
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from ksim.task.rl import RLTask
@@ -46,6 +49,8 @@ def evaluate_checkpoint(task: "RLTask[Any]") -> int:
             "survived": f"{figures['survival_rate']:.1%}",
         },
     )
+    if figures["num_unfinished"]:
+        logger.warning("%d episodes went on for more than %d steps.", figures["num_unfinished"], MAX_EPISODE_STEPS)
     return 0
 
 
@@ -63,7 +68,7 @@ def evaluate(
 
     Returns:
         `num_episodes`, `return_mean`, `return_std`, `length_mean` (control steps), `survival_rate` (the fraction
-        that was cut by a time limit and did not end before) and `env_steps_per_s`.
+        that did not fall), `num_unfinished` (episodes given up after `MAX_EPISODE_STEPS`) and `env_steps_per_s`.
     """
     reset_key, rollout_key = jax.random.split(jax.random.fold_in(jax.random.key(seed), 1))
     state_e = jax.jit(lambda key: initial_env_states(env, key, num_envs))(reset_key)
@@ -84,7 +89,8 @@ def evaluate(
         outputs, state_e, carry_e = chunk(state_e, carry_e, jax.random.fold_in(rollout_key, number))
         reward_et, terminated_et, done_et = (np.asarray(x) for x in outputs)
         for t in range(chunk_steps):
-            total_e += reward_et[:, t] * running_e
+            # Not multiplied: an env that is done steps on, and 0 * nan is not 0.
+            total_e += np.where(running_e, reward_et[:, t], 0.0)
             length_e += running_e
             fell_e |= running_e & terminated_et[:, t]
             running_e &= ~done_et[:, t]
@@ -97,5 +103,6 @@ def evaluate(
         "return_std": float(total_e.std()),
         "length_mean": float(length_e.mean()),
         "survival_rate": float(1 - fell_e.mean()),
+        "num_unfinished": int(running_e.sum()),
         "env_steps_per_s": float(length_e.sum() / elapsed_s),
     }

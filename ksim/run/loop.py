@@ -5,22 +5,25 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from ksim.parallel.placement import copy_of
 from ksim.run.checkpoint import save_checkpoint
-from ksim.run.console import console, iteration_line, print_start, print_summary
+from ksim.run.console import iteration_line, print_line, print_start, print_summary
 from ksim.run.loggers import MetricsWriter
-from ksim.run.run_dir import log_to_file, make_run_dir, save_config
+from ksim.run.run_dir import check_run_dir, log_to_file, make_run_dir, save_config
 from ksim.run.signals import StopRequest, stop_on_signal
 from ksim.run.timing import time_learning
-from ksim.types import TrainState
+from ksim.types import LearnerState, TrainState
 
 if TYPE_CHECKING:
     from ksim.task.rl import RLTask
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class TrainingDivergedError(RuntimeError):
@@ -37,6 +40,7 @@ class Progress:
         max_env_steps: Likewise, in control steps over all environments.
         iteration: Iterations done.
         pace_s: Seconds per iteration, smoothed over the last ten or so.
+        elapsed_s: Seconds that all iterations took.
     """
 
     steps_per_iteration: int
@@ -44,6 +48,7 @@ class Progress:
     max_env_steps: int | None
     iteration: int = 0
     pace_s: float = 0.0
+    elapsed_s: float = 0.0
 
     @property
     def env_steps(self) -> int:
@@ -53,6 +58,7 @@ class Progress:
     def advance(self, iteration_s: float) -> None:
         """Counts an iteration that took so many seconds."""
         self.iteration += 1
+        self.elapsed_s += iteration_s
         # The first iteration warms up; it says nothing about the rest.
         self.pace_s = iteration_s if self.iteration <= 2 else 0.9 * self.pace_s + 0.1 * iteration_s
 
@@ -79,41 +85,40 @@ def train(task: "RLTask[Any]") -> int:
         ConfigError: Something is known to be wrong; nothing has been compiled or written.
         TrainingDivergedError: Too many updates in a row were not finite.
     """
+    check_run_dir(task.config.run_dir)
     task.check()
     print_start(task)
-    host_state = task.initial_state()
+    prepare_s, host_state = _timed(task.initial_state)
     run_dir = make_run_dir(task.config.run_dir, task.task_name)
-    handler = log_to_file(run_dir)
-    try:
-        save_config(task.config, run_dir)
-        console.print(f"Run directory: [bold]{run_dir}[/bold]")
-        with stop_on_signal() as stop, MetricsWriter(run_dir, tensorboard=task.config.tensorboard) as writer:
-            state = task.layout.place(host_state)
-            del host_state
-            step, compile_s = _compile(task, state)
-            loop = _Loop(task, state, step=step, writer=writer, stop=stop, run_dir=run_dir)
-            del state
-            start_s = time.perf_counter()
-            loop.run()
-            training_s = time.perf_counter() - start_s
-        print_summary(loop.progress, run_dir, compile_s=compile_s, training_s=training_s, stop=stop)
-    except BaseException:
-        logger.exception("The run ended with an error.")
-        raise
-    finally:
-        logging.getLogger("ksim").removeHandler(handler)
-        handler.close()
+    with log_to_file(run_dir):
+        try:
+            return _train_in(task, host_state, run_dir, prepare_s)
+        except BaseException:
+            logger.exception("The run ended with an error.")
+            raise
+
+
+def _train_in(task: "RLTask[Any]", host_state: TrainState, run_dir: Path, prepare_s: float) -> int:
+    save_config(task.config, run_dir)
+    print_line(f"Run directory: {run_dir}")
+    with stop_on_signal() as stop, MetricsWriter(run_dir, tensorboard=task.config.tensorboard) as writer:
+        print_line(f"First states: {prepare_s:.1f} s. Compiling the training step ...")
+        state = task.layout.place(host_state)
+        step = task.make_train_step(task.layout.axis_name)
+        compile_s, compiled = _timed(lambda: task.layout.compile(step, state))
+        print_line(f"Compiled in {compile_s:.1f} s.")
+        logger.info("First states in %.1f s, training step compiled in %.1f s.", prepare_s, compile_s)
+        loop = _Loop(task, state, step=compiled, writer=writer, stop=stop, run_dir=run_dir)
+        del state
+        loop.run()
+    print_summary(loop.progress, run_dir, compile_s=prepare_s + compile_s, stop=stop)
     return stop.exit_code
 
 
-def _compile(task: "RLTask[Any]", state: TrainState) -> tuple[Callable[..., Any], float]:
-    console.print("Compiling the training step ...")
+def _timed(function: Callable[[], T]) -> tuple[float, T]:
     start_s = time.perf_counter()
-    step = task.layout.compile(task.make_train_step(task.layout.axis_name), state)
-    compile_s = time.perf_counter() - start_s
-    console.print(f"Compiled in {compile_s:.1f} s.")
-    logger.info("Compiled the training step in %.1f s.", compile_s)
-    return step, compile_s
+    result = function()
+    return time.perf_counter() - start_s, result
 
 
 class _Loop:
@@ -133,6 +138,7 @@ class _Loop:
         self._writer, self._stop, self._run_dir = writer, stop, run_dir
         config = task.config
         self.progress = Progress(config.num_envs * config.rollout_length, config.max_iterations, config.max_env_steps)
+        self._learner: LearnerState | None = None
 
     def run(self) -> None:
         """Iterates to a limit or a signal, then saves what was learned; also when an error ends the run."""
@@ -141,21 +147,18 @@ class _Loop:
             while self.progress.iterations_left != 0 and self._stop.signal is None:
                 metrics = self._iterate(learning_s)
                 self._check_finite(metrics)
-                if self.progress.iteration == 1 and self.progress.iterations_left != 0:
+                if self.progress.iteration == 1 and self.progress.iterations_left != 0 and self._stop.signal is None:
                     learning_s = time_learning(self._task, self._state)
-        except BaseException:
-            try:
-                self._save()
-            except Exception:
-                logger.exception("The state could not be saved.")
-            raise
-        self._save()
+        finally:
+            self._save()
 
     def _iterate(self, learning_s: float | None) -> dict[str, float]:
         start_s = time.perf_counter()
-        # The step reuses its argument's memory: there is only ever the newest state, and it is always whole.
+        layout = self._task.layout
         self._state, device_metrics = self._step(self._state)
-        metrics = {name: float(x) for name, x in self._task.layout.first(device_metrics).items()}
+        metrics = {name: float(x) for name, x in layout.first(device_metrics).items()}
+        # Copied: the next step reuses the state's memory, and an error in it would leave nothing to save.
+        self._learner = copy_of(layout.first(self._state.learner))
         iteration_s = time.perf_counter() - start_s
         progress = self.progress
         progress.advance(iteration_s)
@@ -168,12 +171,13 @@ class _Loop:
         if learning_s is not None:
             metrics["time/update_share"] = min(learning_s / iteration_s, 1.0)
         self._writer.write(metrics, env_steps=progress.env_steps)
-        console.print(iteration_line(metrics, progress.max_iterations, progress.eta_s))
+        print_line(iteration_line(metrics, progress.max_iterations, progress.eta_s))
         return metrics
 
     def _check_finite(self, metrics: dict[str, float]) -> None:
+        assert self._learner is not None
         limit = self._task.config.max_bad_updates
-        num_bad_updates = int(self._task.layout.first(self._state.learner.num_bad_updates))
+        num_bad_updates = int(self._learner.num_bad_updates)
         if num_bad_updates < limit:
             return
         suspects = [name for name, value in metrics.items() if name.startswith("reward/") and not np.isfinite(value)]
@@ -185,7 +189,7 @@ class _Loop:
         )
 
     def _save(self) -> None:
-        if self.progress.iteration:
-            learner = self._task.layout.first(self._state.learner)
-            path = save_checkpoint(self._run_dir, self.progress.iteration, learner)
-            logger.info("Saved %s after %d iterations.", path, self.progress.iteration)
+        """Saves the learner of the last iteration that was completed, if there is one."""
+        if self._learner is not None:
+            path = save_checkpoint(self._run_dir, int(self._learner.iteration), self._learner)
+            logger.info("Saved %s.", path)

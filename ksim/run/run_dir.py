@@ -2,6 +2,8 @@
 
 import dataclasses
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,15 +19,23 @@ def make_run_dir(run_dir: str | None, task_name: str) -> Path:
     Raises:
         ConfigError: The directory that was asked for holds a run already, or cannot be made.
     """
-    if run_dir is not None:
-        path = Path(run_dir)
-        if (path / "config.yaml").exists():
-            raise ConfigError(f"run_dir ({run_dir}) already holds a run. Choose another, or remove it.")
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"run_dir ({run_dir}) cannot be made: {error.strerror}.") from error
-        return path
+    try:
+        if run_dir is None:
+            return _next_numbered(task_name)
+        check_run_dir(run_dir)
+        Path(run_dir).mkdir(parents=True, exist_ok=True)
+        return Path(run_dir)
+    except OSError as error:
+        raise ConfigError(f"run_dir ({error.filename}) cannot be made: {error.strerror}.") from error
+
+
+def check_run_dir(run_dir: str | None) -> None:
+    """Raises ConfigError if the directory that was asked for holds a run already."""
+    if run_dir is not None and (Path(run_dir) / "config.yaml").exists():
+        raise ConfigError(f"run_dir ({run_dir}) already holds a run. Choose another, or remove it.")
+
+
+def _next_numbered(task_name: str) -> Path:
     parent = Path("runs") / task_name
     taken = [int(p.name.removeprefix("run_")) for p in parent.glob("run_*") if p.name.removeprefix("run_").isdigit()]
     number = max(taken, default=-1) + 1
@@ -51,12 +61,20 @@ def read_config(checkpoint: str) -> dict[str, Any]:
     return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(path))) if path.is_file() else {}
 
 
-def log_to_file(run_dir: Path, process: int = 0) -> logging.Handler:
-    """Sends ksim's log records to process_<i>.log; the caller removes and closes the handler."""
+@contextmanager
+def log_to_file(run_dir: Path, process: int = 0) -> Iterator[None]:
+    """Sends ksim's log records, and them alone, to process_<i>.log while the run lasts."""
     handler = logging.FileHandler(run_dir / f"process_{process}.log")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger("ksim")
+    before = logger.level, logger.propagate
     logger.setLevel(logging.INFO)
     logger.propagate = False
     logger.addHandler(handler)
-    return handler
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        handler.close()
+        logger.setLevel(before[0])
+        logger.propagate = before[1]

@@ -30,7 +30,7 @@ def stop_on_signal() -> Iterator[StopRequest]:
 
     def handle(number: int, _: FrameType | None) -> None:
         request.signal = number
-        print("Stopping after this iteration; once more to stop at once.", file=sys.stderr, flush=True)
+        print("Stopping as soon as what is running is done; once more to stop at once.", file=sys.stderr, flush=True)
         for caught in previous:
             signal.signal(caught, signal.SIG_DFL)
 

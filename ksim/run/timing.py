@@ -18,7 +18,7 @@ def time_learning(task: "RLTask[Any]", state: TrainState) -> float:
     """Seconds that learning from one rollout takes by itself, on a trajectory of small random numbers.
 
     The training step is one program, whose parts cannot be timed from outside; its learning half is compiled once
-    more for this. The run's state is not touched.
+    more for this. The run's state is not touched. For display only.
     """
     layout = task.layout
     step = task.make_train_step(layout.axis_name)

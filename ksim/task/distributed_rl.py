@@ -3,7 +3,7 @@
 import functools
 import warnings
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, get_args
 
 import jax
 
@@ -14,10 +14,9 @@ from ksim.parallel.placement import (
     replicate_state as replicate_state,
     shard_environments as shard_environments,
 )
+from ksim.ppo.hyperparameters import GradSyncMode
 from ksim.task.rl import RLConfig, RLTask
 from ksim.types import ConfigError, Device
-
-GRAD_SYNC_MODES = ("accumulate", "local")
 
 
 @jax.tree_util.register_dataclass
@@ -37,7 +36,7 @@ class DistributedRLConfig(RLConfig):
         super().validate()
         check_positive("num_devices", self.num_devices)
         check_positive("grad_sync_period", self.grad_sync_period)
-        check_choice("grad_sync_mode", self.grad_sync_mode, GRAD_SYNC_MODES)
+        check_choice("grad_sync_mode", self.grad_sync_mode, get_args(GradSyncMode))
         if not self.pmap_axis_name:
             raise ConfigError("pmap_axis_name ('') must not be empty.")
 

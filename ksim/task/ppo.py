@@ -2,7 +2,7 @@
 
 import functools
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, get_args
 
 import equinox as eqx
 import jax
@@ -12,6 +12,7 @@ from jaxtyping import PRNGKeyArray, PyTree
 
 from ksim.config import check_batch, check_choice, check_fraction, check_positive, field
 from ksim.nn import AbstractActorCritic, GruActorCritic, MlpActorCritic
+from ksim.nn.heads import StdKind
 from ksim.parallel.collectives import mean_across_devices
 from ksim.ppo.hyperparameters import PPOHyperparameters
 from ksim.ppo.train_step import TrainStep, initial_env_batch, initial_learner_state, static_leaves
@@ -19,7 +20,6 @@ from ksim.task.rl import RLConfig, RLTask
 from ksim.types import ConfigError, EnvState, LearnerState, TrainState
 
 MODELS = ("mlp", "gru")
-STDS = ("state_independent", "learned")
 
 
 @jax.tree_util.register_dataclass
@@ -56,7 +56,7 @@ class PPOConfig(RLConfig):
         check_fraction("gamma", self.gamma)
         check_fraction("gae_lambda", self.gae_lambda)
         check_choice("model", self.model, MODELS)
-        check_choice("std", self.std, STDS)
+        check_choice("std", self.std, get_args(StdKind))
         for name in ("actor_sizes", "critic_sizes"):
             if any(size < 1 for size in getattr(self, name)):
                 raise ConfigError(f"{name} ({getattr(self, name)}) must be positive widths of hidden layers.")

@@ -46,10 +46,10 @@ class RLConfig(BaseConfig):
     max_iterations: int | None = field(1000, help="stop after so many iterations; null for no limit")
     max_env_steps: int | None = field(None, help="stop after so many control steps over all environments")
     seed: int = field(0, help="seeds everything random")
-    engine: str = field("auto", help="physics engine: auto, mjx (pure JAX) or mujoco (native, on CPU threads)")
+    engine: str = field("auto", help="physics of the training: auto, mjx (pure JAX) or mujoco (native, on CPU threads)")
     dt: float = field(0.004, help="seconds per physics step")
     ctrl_dt: float = field(0.02, help="seconds per control step")
-    run_mode: str = field("train", help="train, or eval: roll out the policy of a checkpoint")
+    run_mode: str = field("train", help="train, or eval: roll out the policy of a checkpoint, always in native MuJoCo")
     run_dir: str | None = field(None, help="where the run is written; default a new one, runs/<task>/run_<number>")
     checkpoint: str | None = field(None, help="for run_mode=eval: a run directory, or one of its checkpoints")
     eval_num_envs: int = field(64, help="environments of an evaluation, each for one whole episode")
@@ -106,11 +106,11 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
         By default gravity and angular velocity in the base's frame (where there is a free base), joints, the last
         action and every command.
         """
-        return default_observations(physics_model, list(self.get_commands(physics_model)))
+        return default_observations(physics_model, list(named_terms(self.get_commands(physics_model), AbstractCommand)))
 
-    def get_commands(self, physics_model: PhysicsModel) -> Mapping[str, AbstractCommand]:
-        """Commands by the names under which other terms refer to them; none by default."""
-        return {}
+    def get_commands(self, physics_model: PhysicsModel) -> Terms[AbstractCommand]:
+        """Commands, best by the names under which other terms refer to them; none by default."""
+        return []
 
     def get_terminations(self, physics_model: PhysicsModel) -> Terms[AbstractTermination]:
         """Ends of episodes; a time limit of 20 s by default."""
@@ -144,7 +144,7 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
     # How it learns: overridable parts of the algorithm.
 
     def _get_initial_model(self, rng: PRNGKeyArray) -> AbstractActorCritic:
-        """The actor-critic before the first iteration."""
+        """The actor-critic before the first iteration. Traced, with `rng` the only input that varies."""
         raise ConfigError(f"{type(self).__name__} must define _get_initial_model; PPOTask has one.")
 
     def _get_initial_env_state(self, rng: PRNGKeyArray) -> EnvState:

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import operator
 import pkgutil
 from typing import Any, NamedTuple
 
@@ -33,22 +34,41 @@ KINDS = {
     "randomizer": randomizers,
 }
 
-TOUCH = ("left_touch", "right_touch")
+TOUCH, FEET, LEGS = ("left_touch", "right_touch"), ("left_foot", "right_foot"), ("left_leg", "right_leg")
 ARGUMENTS: dict[type[Term], dict[str, Any]] = {
+    commands.HeadingCommand: {"resample_s": (0.03, 0.05)},
+    commands.HeightCommand: {"height": (0.4, 0.5), "resample_s": (0.03, 0.05)},
     commands.VelocityCommand: {"resample_s": (0.03, 0.05)},
     events.PushVelocity: {"interval_s": (0.03, 0.05)},
+    observations.BodyOrientation: {"bodies": LEGS},
+    observations.BodyPosition: {"bodies": LEGS},
     observations.CommandValue: {"command": "velocity"},
+    observations.Delayed: {"observation": observations.JointPosition()},
+    observations.FootAirTime: {"sensors": TOUCH},
     observations.FootContact: {"sensors": TOUCH},
+    observations.FootForce: {"sensors": TOUCH},
+    observations.History: {"observation": observations.JointVelocity(), "steps": 2},
     observations.SensorReading: {"sensor": "gyro"},
+    observations.SitePosition: {"sites": FEET},
     randomizers.RandomBodyMass: {"body": "trunk"},
+    randomizers.RandomCenterOfMass: {"body": "trunk"},
+    randomizers.RandomInertia: {"body": "trunk"},
+    resets.ToKeyframe: {"keyframes": ("home", "crouched")},
     rewards.BaseHeightError: {"target": 0.4},
     rewards.FeetAirTime: {"sensors": TOUCH, "command": "velocity"},
     rewards.FeetPhase: {"sensors": TOUCH, "command": "velocity"},
-    rewards.FeetSlip: {"sensors": TOUCH, "sites": ("left_foot", "right_foot")},
+    rewards.FeetSlip: {"sensors": TOUCH, "sites": FEET},
+    rewards.FootClearance: {"sites": FEET},
+    rewards.ImpactForce: {"sensors": TOUCH, "threshold": 20.0},
+    rewards.StandStill: {"command": "velocity"},
+    rewards.TrackHeading: {"command": "velocity"},
+    rewards.TrackHeight: {"command": "velocity"},
     rewards.TrackLinearVelocity: {"command": "velocity"},
     rewards.TrackYawRate: {"command": "velocity"},
     terminations.BaseTooLow: {"height": 0.2},
+    terminations.SensorAbove: {"sensor": "left_touch"},
     terminations.TimeLimit: {"seconds": 0.04},
+    terminations.TooFar: {"distance": 5.0},
 }
 """Constructor arguments of terms that need some, or that would do nothing within a few steps without."""
 
@@ -85,7 +105,8 @@ def make_term(cls: type[Term]) -> Term:
     """The term with its arguments of this file."""
     given = ARGUMENTS.get(cls, {})
     fields = dataclasses.fields(cls)
-    missing = [f.name for f in fields if f.default is dataclasses.MISSING and f.name not in given]
+    needed = [f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING]
+    missing = [name for name in needed if name not in given]
     if missing:
         pytest.fail(f"{cls.__name__} needs {', '.join(missing)}. Add them to ARGUMENTS in {__file__}.")
     return cls(**given)
@@ -98,7 +119,10 @@ def make_environment(engine: str, terms: dict[str, dict[str, Any]]) -> MdpEnviro
     given["commands"] = {"velocity": SteadyCommand()} | given["commands"]
     mdp = Mdp(**given, actuators=ACTUATORS)
     edits = [ACTUATORS.edit_spec, *(term.edit_spec for term in mdp.terms().values())]
-    model = compile_model(biped_spec(), dt=0.004, ctrl_dt=0.02, edits=edits)
+    spec = biped_spec()
+    spec.add_key(name="home", qpos=[0, 0, 0.5, 1, 0, 0, 0, 0, 0])
+    spec.add_key(name="crouched", qpos=[0, 0, 0.48, 1, 0, 0, 0, 0.3, -0.3])
+    model = compile_model(spec, dt=0.004, ctrl_dt=0.02, edits=edits)
     return MdpEnvironment(mdp, make_engine(engine, model, mdp.needs(), num_devices=1))
 
 
@@ -219,7 +243,8 @@ def test_value_has_the_shape_and_dtype_of_its_kind(cls):
             assert isinstance(value, PhysicsState)
             assert shapes_and_dtypes(value) == shapes_and_dtypes(state.inner.physics)
         case "randomizer":
-            fields = {name: getattr(subject_of(cls).env.engine.model.mj_model, name) for name in value}
+            mj_model = subject_of(cls).env.engine.model.mj_model
+            fields = {name: operator.attrgetter(name)(mj_model) for name in value}
             assert shapes_and_dtypes(value) == {name: (np.shape(x), jnp.float32) for name, x in fields.items()}
 
 

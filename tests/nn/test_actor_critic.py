@@ -1,3 +1,4 @@
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -55,6 +56,20 @@ def test_learned_std_depends_on_the_observation():
 def test_unknown_kind_of_std_is_an_error_that_lists_the_known_ones():
     with pytest.raises(ConfigError, match=r"'fixed'.*state_independent.*learned"):
         make_model("mlp", "fixed")
+
+
+def test_std_beyond_its_bound_is_bounded_and_still_learns():
+    model = make_model("mlp")
+    beyond = eqx.tree_at(lambda m: m.head.log_std, model, jnp.full(2, 3.0))
+    obs = {g: jnp.ones(n) for g, n in SIZES.items()}
+    assert (beyond(obs, None)[0].distribution.std == 5.0).all()
+    grads = eqx.filter_grad(lambda m: m(obs, None)[0].distribution.entropy())(beyond)
+    np.testing.assert_allclose(grads.head.log_std, 1.0)
+
+
+def test_normalizer_that_has_seen_nothing_changes_nothing():
+    raw = {"actor": jnp.array([50.0, -1e4])}
+    np.testing.assert_array_equal(ObservationNormalizer.init({"actor": 2})(raw)["actor"], raw["actor"])
 
 
 def test_gaussian_log_prob_and_entropy_match_the_closed_form():

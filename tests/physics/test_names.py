@@ -71,6 +71,29 @@ def test_position_actuators_keep_the_motors_torque_limit():
     np.testing.assert_allclose(data.actuator_force, [20.0, 4.0])
 
 
+def test_gear_gain_and_dynamics_keep_the_torque_limit_at_the_joint():
+    spec = biped_spec()
+    left, right = spec.actuators
+    left.gear[0], left.forcelimited, left.forcerange = 10.0, True, [-1.0, 1.0]  # 10 N m at the joint
+    right.gainprm[0], right.ctrlrange = 5.0, [-1.0, 1.0]  # 5 N m
+    right.dyntype, right.dynprm[0] = mujoco.mjtDyn.mjDYN_FILTER, 0.5
+    for actuators in (ACTUATORS, TorqueActuators()):
+        model = compile_model(spec, dt=0.004, ctrl_dt=0.02, edits=[actuators.edit_spec]).mj_model
+        data = mujoco.MjData(model)
+        data.ctrl = [100.0, 100.0]
+        mujoco.mj_forward(model, data)
+        np.testing.assert_allclose(data.qfrc_actuator[6:], [10.0, 5.0])
+        assert model.na == 0
+
+
+def test_joints_without_a_name_count_among_all_joints():
+    spec = biped_spec()
+    spec.joint("right_hip").name = ""
+    spec.delete(spec.actuators[1])
+    names = compile_model(spec, dt=0.004, ctrl_dt=0.02).names
+    np.testing.assert_array_equal(names.joint_qpos(), [7, 8])
+
+
 def test_torque_actuators_spend_the_control_range():
     model = compile_model(biped_spec(), dt=0.004, ctrl_dt=0.02, edits=[TorqueActuators().edit_spec])
     np.testing.assert_allclose(TorqueActuators(action_scale=0.5)(jnp.array([1.0, -4.0]), model), [10.0, -20.0])

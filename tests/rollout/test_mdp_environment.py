@@ -53,6 +53,16 @@ def test_unknown_joint_in_a_term_is_an_error_with_the_near_misses():
         task.check()
 
 
+def test_command_may_read_the_model_and_needs_no_memory():
+    class Turning(ksim.AbstractCommand):
+        def __call__(self, context):
+            return jnp.sin(context.episode_step * context.dt)[None] * jnp.ones(3)
+
+    task = task_with(get_commands={"velocity": Turning()})
+    state = jax.jit(task.environment.step)(jax.jit(task.environment.reset)(jax.random.key(0)), jnp.zeros(2))
+    np.testing.assert_allclose(state.inner.commands["velocity"], np.sin(0.02), rtol=1e-5)
+
+
 def test_unknown_command_in_a_term_is_an_error():
     task = task_with(get_rewards=[rewards.TrackYawRate(command="speed")])
     with pytest.raises(ConfigError, match=r"no command 'speed'.*velocity"):

@@ -115,6 +115,16 @@ def test_environment_that_returns_another_shape_after_a_step_is_named():
         check_environment(Growing(end_after=3, truncates=True))
 
 
+def test_flag_that_is_no_boolean_is_an_error():
+    class Floating(Countdown):
+        def _state(self, count):
+            state = super()._state(count)
+            return EnvState(count, state.obs, count, state.terminated.astype(float), state.truncated, {})
+
+    with pytest.raises((ConfigError, TypeError), match="terminated"):
+        check_environment(Floating(end_after=3, truncates=True))
+
+
 def test_environment_without_an_actor_group_is_an_error():
     class Mute(Countdown):
         def _state(self, count):

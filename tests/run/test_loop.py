@@ -125,6 +125,38 @@ def test_reward_that_turns_nan_skips_the_updates_counts_them_and_stops_with_its_
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(learner.params))
 
 
+def test_error_inside_the_step_leaves_the_learner_of_the_iteration_before(tmp_path):
+    calls = []
+
+    class Task(PointMassTask):
+        def _rollout(self, model, env_state, model_carry, rng):
+            def fail_at_the_third(x):
+                calls.append(1)
+                if len(calls) == 3:
+                    raise RuntimeError("the simulator died")
+                return x
+
+            count = jax.ShapeDtypeStruct((), jnp.int32)
+            zero = jax.pure_callback(fail_at_the_third, count, env_state.inner.time[0] * 0)
+            env_state = dataclasses.replace(env_state, reward=env_state.reward + zero)
+            trajectory, env_state, model_carry = super()._rollout(model, env_state, model_carry, rng)
+            return dataclasses.replace(trajectory, reward=trajectory.reward + zero), env_state, model_carry
+
+    config = PointMassConfig(num_envs=16, num_devices=1, max_iterations=9, run_dir=str(tmp_path / "run"))
+    with pytest.raises(Exception, match="the simulator died"):
+        Task(config).run()
+    done = len(read_metrics(tmp_path / "run"))
+    assert find_checkpoint(tmp_path / "run").name == str(done)
+
+
+def test_used_run_directory_is_refused_before_anything_compiles(tmp_path, monkeypatch):
+    (tmp_path / "config.yaml").touch()
+    task = point_mass_task(num_devices=1, run_dir=str(tmp_path))
+    monkeypatch.setattr(task, "initial_state", lambda: pytest.fail("too late"))
+    with pytest.raises(ConfigError, match="already holds a run"):
+        task.run()
+
+
 def test_max_env_steps_stops_at_the_first_iteration_that_reaches_it(tmp_path):
     task = point_mass_task(num_devices=1, max_iterations=None, max_env_steps=200, run_dir=str(tmp_path / "run"))
     task.run()

@@ -7,7 +7,7 @@ from ksim.mdp.noise import AbstractNoise
 from ksim.mdp.observations.base import AbstractObservation
 from ksim.mdp.term import Context
 from ksim.physics.names import base_ang_vel_body, base_lin_vel_world, base_orientation, base_position
-from ksim.physics.rotations import rotate_inverse
+from ksim.physics.rotations import rotate, rotate_inverse
 
 
 class ProjectedGravity(AbstractObservation):
@@ -47,3 +47,60 @@ class BaseHeight(AbstractObservation):
 
     def __call__(self, context: Context) -> Float[Array, ""]:
         return base_position(context.physics, context.model.names)[2]
+
+
+class BasePosition(AbstractObservation):
+    """Position of the base in the world, in m. Only for the critic: no sensor of a robot tells it."""
+
+    noise: AbstractNoise | None = None
+
+    def __call__(self, context: Context) -> Float[Array, "3"]:
+        return base_position(context.physics, context.model.names)
+
+
+class BaseOrientation(AbstractObservation):
+    """Orientation of the base in the world, a unit quaternion (w, x, y, z) with w >= 0."""
+
+    noise: AbstractNoise | None = None
+
+    def __call__(self, context: Context) -> Float[Array, "4"]:
+        orientation = base_orientation(context.physics, context.model.names)
+        # q and -q are the same rotation; the policy should see one of them.
+        return jnp.where(orientation[0] < 0, -orientation, orientation)
+
+
+class BaseLinearVelocityWorld(AbstractObservation):
+    """Linear velocity of the base in the world frame, in m/s."""
+
+    noise: AbstractNoise | None = None
+
+    def __call__(self, context: Context) -> Float[Array, "3"]:
+        return base_lin_vel_world(context.physics, context.model.names)
+
+
+class BaseAngularVelocityWorld(AbstractObservation):
+    """Angular velocity of the base in the world frame, in rad/s."""
+
+    noise: AbstractNoise | None = None
+
+    def __call__(self, context: Context) -> Float[Array, "3"]:
+        names = context.model.names
+        return rotate(base_ang_vel_body(context.physics, names), base_orientation(context.physics, names))
+
+
+class BaseLinearAcceleration(AbstractObservation):
+    """Linear acceleration of the base in its own frame over the last control step, in m/s^2, without gravity."""
+
+    noise: AbstractNoise | None = None
+
+    def init(self, context: Context) -> tuple[Array, Array]:
+        velocity_3 = base_lin_vel_world(context.physics, context.model.names)
+        return velocity_3, jnp.zeros(3)
+
+    def update(self, context: Context) -> tuple[Array, Array]:
+        before_3, _ = context.memory
+        velocity_3 = base_lin_vel_world(context.physics, context.model.names)
+        return velocity_3, (velocity_3 - before_3) / context.dt
+
+    def __call__(self, context: Context) -> Float[Array, "3"]:
+        return rotate_inverse(context.memory[1], base_orientation(context.physics, context.model.names))

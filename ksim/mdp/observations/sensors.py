@@ -18,6 +18,37 @@ class SensorReading(AbstractObservation):
         return context.sensor(self.sensor)
 
 
+class FootForce(AbstractObservation):
+    """Contact force on each foot, in N. sensors: names of touch sensors, one per foot."""
+
+    sensors: tuple[str, ...]
+    noise: AbstractNoise | None = None
+
+    def __call__(self, context: Context) -> Float[Array, " f"]:
+        return jnp.concatenate([context.sensor(name) for name in self.sensors])
+
+
+class FootAirTime(AbstractObservation):
+    """Seconds for which each foot has been in the air; 0 in contact.
+
+    sensors: names of touch sensors, one per foot. threshold: force, in N, above which a foot is in contact.
+    """
+
+    sensors: tuple[str, ...]
+    threshold: float = 1.0
+    noise: AbstractNoise | None = None
+
+    def init(self, context: Context) -> Float[Array, " f"]:
+        return jnp.zeros(len(self.sensors))
+
+    def update(self, context: Context) -> Float[Array, " f"]:
+        force_f = jnp.concatenate([context.sensor(name) for name in self.sensors])
+        return jnp.where(force_f > self.threshold, 0.0, context.memory + context.dt)
+
+    def __call__(self, context: Context) -> Float[Array, " f"]:
+        return context.memory
+
+
 class FootContact(AbstractObservation):
     """1 for each foot that touches something, 0 for each that does not.
 

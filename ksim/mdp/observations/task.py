@@ -27,6 +27,16 @@ class LastAction(AbstractObservation):
         return context.action
 
 
+class TimeLeft(AbstractObservation):
+    """Seconds until a time limit of `seconds`, so that a critic can tell a cut from a fall."""
+
+    seconds: float = 20.0
+    noise: AbstractNoise | None = None
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        return self.seconds - context.episode_step * context.dt
+
+
 class PhaseClock(AbstractObservation):
     """Sine and cosine of a clock that turns once per `period_s` from the start of the episode."""
 

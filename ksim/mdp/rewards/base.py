@@ -3,9 +3,13 @@
 from abc import abstractmethod
 
 import equinox as eqx
-from jaxtyping import Array, Float
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
 
 from ksim.mdp.term import Context, Term
+
+MIN_COMMAND = 0.1
+"""Norm of a velocity command, in m/s and rad/s, up to which the robot is asked to stand."""
 
 
 class AbstractReward(Term):
@@ -20,3 +24,8 @@ class AbstractReward(Term):
     @abstractmethod
     def __call__(self, context: Context) -> Float[Array, ""]:
         """The value before `scale`, a scalar."""
+
+
+def asks_to_move(command: Float[Array, " n"]) -> Bool[Array, ""]:
+    """Whether a velocity command asks for more than to stand."""
+    return jnp.linalg.norm(command) > MIN_COMMAND

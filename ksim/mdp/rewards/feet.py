@@ -2,13 +2,12 @@
 
 import jax.numpy as jnp
 import mujoco
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from ksim.mdp.rewards.base import AbstractReward
+from ksim.mdp.rewards.base import AbstractReward, asks_to_move
 from ksim.mdp.term import Context
-
-MIN_COMMAND = 0.1
-"""Norm of a command, in m/s and rad/s, below which the robot is asked to stand."""
+from ksim.types import ConfigError, near_misses
 
 
 class FeetAirTime(AbstractReward):
@@ -39,7 +38,7 @@ class FeetAirTime(AbstractReward):
     def __call__(self, context: Context) -> Float[Array, ""]:
         _, landed_after_f = context.memory
         earned_f = jnp.clip(landed_after_f, self.threshold_s, self.max_s) - self.threshold_s
-        is_asked = jnp.linalg.norm(context.command(self.command)) > MIN_COMMAND
+        is_asked = asks_to_move(context.command(self.command))
         return jnp.sum(earned_f) * is_asked / context.dt
 
 
@@ -59,7 +58,7 @@ class FeetPhase(AbstractReward):
     def __call__(self, context: Context) -> Float[Array, ""]:
         offset_f = jnp.arange(len(self.sensors)) / len(self.sensors)
         phase_f = (context.episode_step * context.dt / self.period_s + offset_f) % 1.0
-        is_asked = jnp.linalg.norm(context.command(self.command)) > MIN_COMMAND
+        is_asked = asks_to_move(context.command(self.command))
         should_be_down_f = (phase_f < self.duty) | ~is_asked
         return jnp.mean(feet_in_contact(context, self.sensors) == should_be_down_f)
 
@@ -76,24 +75,72 @@ class FeetSlip(AbstractReward):
     scale: float = -0.25
 
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
-        for site in self.sites:
-            if spec.sensor(_velocity_sensor(site)) is None:
-                spec.add_sensor(
-                    name=_velocity_sensor(site),
-                    type=mujoco.mjtSensor.mjSENS_FRAMELINVEL,
-                    objtype=mujoco.mjtObj.mjOBJ_SITE,
-                    objname=site,
-                )
+        add_velocity_sensors(spec, self.sites)
 
     def __call__(self, context: Context) -> Float[Array, ""]:
-        velocity_f3 = jnp.stack([context.sensor(_velocity_sensor(site)) for site in self.sites])
-        squared_f = jnp.sum(jnp.square(velocity_f3[:, :2]), axis=1)
+        squared_f = jnp.sum(jnp.square(_horizontal_velocity(context, self.sites)), axis=1)
         return jnp.sum(squared_f * feet_in_contact(context, self.sensors))
+
+
+class FootClearance(AbstractReward):
+    """Squared shortfall, in m^2, of the height of feet from `target`, weighted by their speed, in m/s, summed.
+
+    A foot that moves fast must be high; one that rests may be low. sites: names of the feet's sites, whose height is
+    above the world's origin, in m; their velocity sensors are added to the model where it has none.
+    """
+
+    needs = ("site_xpos",)
+    sites: tuple[str, ...]
+    target: float = 0.08
+    scale: float = -2.0
+
+    def edit_spec(self, spec: mujoco.MjSpec) -> None:
+        add_velocity_sensors(spec, self.sites)
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        indices = np.array([context.model.names.index("site", site) for site in self.sites])
+        height_f = context.derived("site_xpos")[indices, 2]
+        shortfall_f = jnp.square(jnp.maximum(self.target - height_f, 0.0))
+        speed_f = jnp.linalg.norm(_horizontal_velocity(context, self.sites), axis=1)
+        return jnp.sum(shortfall_f * speed_f)
+
+
+class ImpactForce(AbstractReward):
+    """Force, in N, by which the contact of feet exceeds `threshold`, summed.
+
+    sensors: names of touch sensors, one per foot. threshold: N that a foot may press with, such as the robot's weight.
+    """
+
+    sensors: tuple[str, ...]
+    threshold: float
+    scale: float = -1e-3
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        force_f = jnp.concatenate([context.sensor(name) for name in self.sensors])
+        return jnp.sum(jnp.maximum(force_f - self.threshold, 0.0))
 
 
 def feet_in_contact(context: Context, sensors: tuple[str, ...], threshold: float = 1.0) -> Bool[Array, " f"]:
     """Whether each foot's touch sensor reads more than `threshold`, in N."""
     return jnp.concatenate([context.sensor(name) for name in sensors]) > threshold
+
+
+def add_velocity_sensors(spec: mujoco.MjSpec, sites: tuple[str, ...]) -> None:
+    """Adds to the model a sensor of each site's linear velocity in the world, where it has none."""
+    for site in sites:
+        if spec.site(site) is None:
+            raise ConfigError(f"The model has no site {site!r}. {near_misses(site, [s.name for s in spec.sites])}")
+        if spec.sensor(_velocity_sensor(site)) is None:
+            spec.add_sensor(
+                name=_velocity_sensor(site),
+                type=mujoco.mjtSensor.mjSENS_FRAMELINVEL,
+                objtype=mujoco.mjtObj.mjOBJ_SITE,
+                objname=site,
+            )
+
+
+def _horizontal_velocity(context: Context, sites: tuple[str, ...]) -> Float[Array, "f 2"]:
+    return jnp.stack([context.sensor(_velocity_sensor(site))[:2] for site in sites])
 
 
 def _velocity_sensor(site: str) -> str:

@@ -27,6 +27,16 @@ class TerminationPenalty(AbstractReward):
         return context.terminated.astype(jnp.float32)
 
 
+class Upright(AbstractReward):
+    """Cosine of the base's tilt from the vertical: 1 upright, 0 lying, -1 upside down."""
+
+    scale: float = 0.5
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        orientation = base_orientation(context.physics, context.model.names)
+        return rotate_inverse(jnp.array([0.0, 0.0, 1.0]), orientation)[2]
+
+
 class BaseTilt(AbstractReward):
     """Squared sine of the base's tilt from the vertical."""
 

@@ -3,10 +3,10 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ksim.mdp.rewards.base import AbstractReward
+from ksim.mdp.rewards.base import AbstractReward, asks_to_move
 from ksim.mdp.term import Context
-from ksim.physics.names import base_ang_vel_body, base_lin_vel_world, base_orientation
-from ksim.physics.rotations import heading_frame, rotate
+from ksim.physics.names import base_ang_vel_body, base_lin_vel_world, base_orientation, base_position
+from ksim.physics.rotations import heading_frame, rotate, yaw_of
 
 
 class TrackLinearVelocity(AbstractReward):
@@ -26,6 +26,56 @@ class TrackLinearVelocity(AbstractReward):
         velocity_3 = heading_frame(orientation, base_lin_vel_world(context.physics, names))
         error = jnp.sum(jnp.square(velocity_3[:2] - context.command(self.command)[:2]))
         return jnp.exp(-error / (2 * self.std**2))
+
+
+class TrackHeading(AbstractReward):
+    """1 when the base's heading meets the command, falling off as a Gaussian.
+
+    The command's first component is the heading in the world, in rad: 0 along the x axis. std: error, in rad, at
+    which the reward has dropped to exp(-1/2); errors are taken the short way round.
+    """
+
+    command: str
+    std: float = 0.5
+    scale: float = 0.5
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        yaw = yaw_of(base_orientation(context.physics, context.model.names))
+        error = yaw - context.command(self.command)[0]
+        error = jnp.arctan2(jnp.sin(error), jnp.cos(error))
+        return jnp.exp(-jnp.square(error) / (2 * self.std**2))
+
+
+class TrackHeight(AbstractReward):
+    """1 when the base's height meets the command, falling off as a Gaussian.
+
+    The command's first component is the height above the world's origin, in m. std: error, in m, at which the reward
+    has dropped to exp(-1/2).
+    """
+
+    command: str
+    std: float = 0.05
+    scale: float = 0.5
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        error = base_position(context.physics, context.model.names)[2] - context.command(self.command)[0]
+        return jnp.exp(-jnp.square(error) / (2 * self.std**2))
+
+
+class StandStill(AbstractReward):
+    """Sum of the distances of joints from the default pose, in rad, while the command asks to stand; else 0.
+
+    command: a velocity command. joints: names, default all.
+    """
+
+    command: str
+    joints: tuple[str, ...] | None = None
+    scale: float = -0.2
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        places = context.model.names.joint_qpos(self.joints)
+        distance_j = jnp.abs(context.physics.qpos[places] - context.model.default_qpos[places])
+        return jnp.where(asks_to_move(context.command(self.command)), 0.0, jnp.sum(distance_j))
 
 
 class TrackYawRate(AbstractReward):

@@ -1,0 +1,28 @@
+"""Commands of where to face and how high to stand."""
+
+import math
+
+import jax
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ksim.mdp.commands.base import AbstractDrawnCommand, Range
+
+
+class HeadingCommand(AbstractDrawnCommand):
+    """Heading in the world, in rad: 0 along the x axis. Drawn uniformly, anew every `resample_s` seconds (a range)."""
+
+    heading: Range = (-math.pi, math.pi)
+    resample_s: Range = (4.0, 8.0)
+
+    def draw(self, key: PRNGKeyArray) -> Float[Array, "1"]:
+        return jax.random.uniform(key, (1,), minval=self.heading[0], maxval=self.heading[1])
+
+
+class HeightCommand(AbstractDrawnCommand):
+    """Height of the base above the world's origin, in m. Drawn uniformly, anew every `resample_s` seconds (a range)."""
+
+    height: Range
+    resample_s: Range = (4.0, 8.0)
+
+    def draw(self, key: PRNGKeyArray) -> Float[Array, "1"]:
+        return jax.random.uniform(key, (1,), minval=self.height[0], maxval=self.height[1])

@@ -1,0 +1,91 @@
+"""Observations of bodies, sites and the centre of mass.
+
+Derived fields, and with them these observations, describe the state before the last physics substep.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ksim.mdp.noise import AbstractNoise
+from ksim.mdp.observations.base import AbstractObservation
+from ksim.mdp.term import Context
+from ksim.physics.names import base_orientation, base_position
+from ksim.physics.rotations import rotate_inverse
+
+
+class BodyPosition(AbstractObservation):
+    """Positions of bodies relative to the base, in the base's frame, in m. `bodies`: their names."""
+
+    needs = ("xpos",)
+    bodies: tuple[str, ...]
+    noise: AbstractNoise | None = None
+
+    def __call__(self, context: Context) -> Float[Array, "b 3"]:
+        position_b3 = context.derived("xpos")[_indices(context, "body", self.bodies)]
+        return _in_base_frame(context, position_b3)
+
+
+class SitePosition(AbstractObservation):
+    """Positions of sites relative to the base, in the base's frame, in m. `sites`: their names."""
+
+    needs = ("site_xpos",)
+    sites: tuple[str, ...]
+    noise: AbstractNoise | None = None
+
+    def __call__(self, context: Context) -> Float[Array, "s 3"]:
+        position_s3 = context.derived("site_xpos")[_indices(context, "site", self.sites)]
+        return _in_base_frame(context, position_s3)
+
+
+class BodyOrientation(AbstractObservation):
+    """Orientations of bodies in the world, unit quaternions (w, x, y, z). `bodies`: their names."""
+
+    needs = ("xquat",)
+    bodies: tuple[str, ...]
+    noise: AbstractNoise | None = None
+
+    def __call__(self, context: Context) -> Float[Array, "b 4"]:
+        return context.derived("xquat")[_indices(context, "body", self.bodies)]
+
+
+class CenterOfMassPosition(AbstractObservation):
+    """Position of the whole robot's centre of mass relative to the base, in the base's frame, in m."""
+
+    needs = ("subtree_com",)
+    noise: AbstractNoise | None = None
+
+    def __call__(self, context: Context) -> Float[Array, "3"]:
+        # The world's subtree is everything that moves; static bodies have no mass in it.
+        return _in_base_frame(context, context.derived("subtree_com")[0][None])[0]
+
+
+class CenterOfMassInertia(AbstractObservation):
+    """MuJoCo's `cinert` of every body but the world: ten numbers of its inertia, in kg, kg m and kg m^2."""
+
+    needs = ("cinert",)
+    noise: AbstractNoise | None = None
+
+    def __call__(self, context: Context) -> Float[Array, "b 10"]:
+        return context.derived("cinert")[1:]
+
+
+class CenterOfMassVelocity(AbstractObservation):
+    """MuJoCo's `cvel` of every body but the world: angular, in rad/s, then linear velocity about the centre of mass."""
+
+    needs = ("cvel",)
+    noise: AbstractNoise | None = None
+
+    def __call__(self, context: Context) -> Float[Array, "b 6"]:
+        return context.derived("cvel")[1:]
+
+
+def _indices(context: Context, kind: str, names: tuple[str, ...]) -> np.ndarray:
+    return np.array([context.model.names.index(kind, name) for name in names])
+
+
+def _in_base_frame(context: Context, position_n3: Float[Array, "n 3"]) -> Float[Array, "n 3"]:
+    names = context.model.names
+    orientation = base_orientation(context.physics, names)
+    offset_n3 = position_n3 - base_position(context.physics, names)
+    return jnp.stack([rotate_inverse(offset_3, orientation) for offset_3 in offset_n3])

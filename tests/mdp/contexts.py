@@ -1,0 +1,97 @@
+"""Contexts made by hand: a term sees the small biped in a given state, without any physics."""
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+
+from ksim.mdp.term import Context
+from ksim.physics import PhysicsModel, compile_model
+from ksim.types import PhysicsState
+from tests.robots import ACTUATORS, biped_spec
+
+DT = 0.02
+TOUCH = ("left_touch", "right_touch")
+
+
+def turned(axis: str, degrees: float) -> np.ndarray:
+    """The orientation after a turn about the world's `x`, `y` or `z`."""
+    half = math.radians(degrees) / 2
+    return np.array([math.cos(half), *(math.sin(half) * np.eye(3)["xyz".index(axis)])])
+
+
+@functools.cache
+def biped(knock_kneed: bool = False, free_right_hip: bool = False) -> PhysicsModel:
+    """The biped; with a default pose of (0.3, -0.3) rad at the hips, or with a right hip that has no limits."""
+    spec = biped_spec()
+    if knock_kneed:
+        spec.add_key(name="home", qpos=[0, 0, 0.5, 1, 0, 0, 0, 0.3, -0.3])
+    if free_right_hip:
+        spec.joint("right_hip").limited = mujoco.mjtLimited.mjLIMITED_FALSE
+    return compile_model(spec, dt=0.004, ctrl_dt=DT, edits=[ACTUATORS.edit_spec])
+
+
+def make_context(
+    *,
+    model: PhysicsModel | None = None,
+    height: float = 0.5,
+    orientation: Any = (1, 0, 0, 0),
+    lin_vel_world: Any = (0, 0, 0),
+    ang_vel_body: Any = (0, 0, 0),
+    joint_pos: Any = (0, 0),
+    joint_vel: Any = (0, 0),
+    sensors: dict[str, Any] | None = None,
+    derived: dict[str, Any] | None = None,
+    **fields: Any,
+) -> Context:
+    """A context of the biped upright and at rest, but for what is given.
+
+    Args:
+        sensors: Readings by the sensor's name; zero where not given.
+        derived: Derived fields besides sensordata.
+        fields: Fields of `Context`.
+    """
+    model = model or biped()
+    floats = lambda x: jnp.asarray(x, jnp.float32)
+    sensordata = np.zeros(model.mj_model.nsensordata, np.float32)
+    for name, reading in (sensors or {}).items():
+        sensordata[model.names.sensor(name)] = reading
+    physics = PhysicsState(
+        qpos=floats([0, 0, height, *orientation, *joint_pos]),
+        qvel=floats([*lin_vel_world, *ang_vel_body, *joint_vel]),
+        act=jnp.zeros(0),
+        qacc_warmstart=jnp.zeros(model.mj_model.nv),
+        time=jnp.zeros(()),
+        derived={"sensordata": floats(sensordata)} | {name: floats(x) for name, x in (derived or {}).items()},
+    )
+    defaults = {
+        "action": jnp.zeros(2),
+        "previous_action": jnp.zeros(2),
+        "commands": {},
+        "episode_step": jnp.int32(0),
+        "terminated": jnp.bool_(False),
+        "overrides": {},
+        "key": jax.random.key(0),
+    }
+    return Context(model=model, physics=physics, **(defaults | fields))
+
+
+def feet(left: bool, right: bool) -> dict[str, float]:
+    """Readings of the touch sensors, in N: 10 under a foot that is down."""
+    return {"left_touch": 10.0 * left, "right_touch": 10.0 * right}
+
+
+def asking(forward: float = 0.0, leftward: float = 0.0, yaw_rate: float = 0.0) -> dict[str, jax.Array]:
+    """Commands of which one, `velocity`, asks for this."""
+    return {"velocity": jnp.array([forward, leftward, yaw_rate])}
+
+
+def draws(function: Any, num_draws: int = 300) -> Any:
+    """What a function of a key returns for many keys, in rows."""
+    # Half the compile time: each of these programs runs once.
+    quickly = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+    return jax.jit(jax.vmap(function), compiler_options=quickly)(jax.random.split(jax.random.key(1), num_draws))

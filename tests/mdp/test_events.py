@@ -1,0 +1,66 @@
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ksim.mdp.events import PushVelocity
+from tests.mdp.contexts import draws, make_context
+
+DUE, NOT_DUE = (jnp.float32(1.0), jnp.bool_(True)), (jnp.float32(1.0), jnp.bool_(False))
+
+
+def pushed_steps(term, num_steps):
+    """Numbers of the steps, from 1, before whose physics the base is pushed."""
+    memory = term.init(make_context(key=jax.random.key(0)))
+    steps = []
+    for t in range(1, num_steps + 1):
+        context = make_context(key=jax.random.key(t), memory=memory)
+        memory = term.update(context)
+        physics = term(dataclasses.replace(context, memory=memory))
+        if np.abs(physics.qvel).max() > 0:
+            steps.append(t)
+    return steps
+
+
+def test_push_when_the_interval_is_fixed_happens_at_each():
+    # 0.05 s end within the third step of 0.02 s; then they begin anew.
+    assert pushed_steps(PushVelocity(interval_s=(0.05, 0.05), speed=(0.5, 0.5)), 10) == [3, 6, 9]
+
+
+def test_push_when_the_interval_is_a_range_happens_at_times_within_it():
+    # 0.05 to 0.11 s end within the third to the sixth step.
+    steps = pushed_steps(PushVelocity(interval_s=(0.05, 0.11), speed=(0.5, 0.5)), 120)
+    assert set(np.diff([0, *steps])) == {3, 4, 5, 6}
+
+
+def test_push_when_not_due_leaves_the_state_as_it_was():
+    context = make_context(lin_vel_world=(1, 2, 3), ang_vel_body=(4, 5, 6), joint_vel=(7, 8), memory=NOT_DUE)
+    physics = PushVelocity()(context)
+    jax.tree.map(np.testing.assert_array_equal, physics, context.physics)
+
+
+def pushes(term):
+    """Changes of qvel by many pushes of a base that moves."""
+    context = make_context(lin_vel_world=(1, 2, 3), memory=DUE)
+    push = lambda key: term(dataclasses.replace(context, key=key)).qvel - context.physics.qvel
+    return np.asarray(draws(push))
+
+
+def test_push_when_due_adds_a_speed_that_fills_its_range():
+    speed_n = np.linalg.norm(pushes(PushVelocity(speed=(0.3, 0.5)))[:, :2], axis=1)
+    np.testing.assert_allclose([speed_n.min(), speed_n.max()], [0.3, 0.5], atol=0.01)
+    assert (speed_n > 0.3 - 1e-5).all()
+    assert (speed_n < 0.5 + 1e-5).all()
+
+
+def test_push_when_due_is_horizontal_and_changes_nothing_else():
+    np.testing.assert_array_equal(pushes(PushVelocity(speed=(0.3, 0.5)))[:, 2:], 0.0)
+
+
+def test_push_when_due_goes_in_all_directions_alike():
+    change_nv = pushes(PushVelocity(speed=(0.5, 0.5)))
+    angle_n = np.arctan2(change_nv[:, 1], change_nv[:, 0])
+    counts_4, _ = np.histogram(angle_n, bins=4, range=(-np.pi, np.pi))
+    # 75 in each quadrant, with a standard deviation of sqrt(300 * 0.25 * 0.75) = 7.5.
+    assert (np.abs(counts_4 - 75) < 38).all()

@@ -1,0 +1,95 @@
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ksim.mdp import resets
+from ksim.physics.rotations import rotate_inverse, yaw_of
+from tests.mdp.contexts import biped, draws, make_context, turned
+
+LIMIT = math.radians(60)
+LEFT_HIP_QPOS, RIGHT_HIP_QPOS = 7, 8
+LEFT_HIP_QVEL, RIGHT_HIP_QVEL = 6, 7
+
+every_reset = pytest.mark.parametrize(
+    ("term", "changed_qpos", "changed_qvel"),
+    [
+        (resets.RandomJointPositions(), [LEFT_HIP_QPOS, RIGHT_HIP_QPOS], []),
+        (resets.RandomJointPositions(joints=("right_hip",)), [RIGHT_HIP_QPOS], []),
+        (resets.RandomJointVelocities(), [], [LEFT_HIP_QVEL, RIGHT_HIP_QVEL]),
+        (resets.RandomJointVelocities(joints=("left_hip",)), [], [LEFT_HIP_QVEL]),
+        # From upright, a heading changes w and z of the orientation.
+        (resets.RandomHeading(), [3, 6], []),
+        # Horizontal velocity, and angular velocity about the base's z.
+        (resets.RandomBaseVelocity(), [], [0, 1, 5]),
+    ],
+    ids=lambda x: str(x) if isinstance(x, list) else type(x).__name__,
+)
+
+
+@every_reset
+def test_reset_when_applied_changes_only_what_it_should(term, changed_qpos, changed_qvel):
+    start = make_context(joint_pos=(0.1, -0.1)).physics
+    physics = draws(lambda key: term(make_context(joint_pos=(0.1, -0.1), key=key)))
+    for field, changed in {"qpos": changed_qpos, "qvel": changed_qvel}.items():
+        varies = np.ptp(getattr(physics, field), axis=0) > 0
+        np.testing.assert_array_equal(np.flatnonzero(varies), changed, err_msg=field)
+        same = np.setdiff1d(np.arange(len(varies)), changed)
+        np.testing.assert_array_equal(
+            getattr(physics, field)[:, same], np.tile(getattr(start, field)[same], (300, 1)), err_msg=field
+        )
+
+
+def test_random_joint_positions_when_within_limits_fill_the_magnitude_around_the_pose():
+    # 0.3 +- 0.2 and -0.3 +- 0.2
+    term = resets.RandomJointPositions(magnitude=0.2)
+    qpos_nq = draws(lambda key: term(make_context(joint_pos=(0.3, -0.3), key=key)).qpos)
+    np.testing.assert_allclose(qpos_nq[:, 7:].min(0), [0.1, -0.5], atol=0.02)
+    np.testing.assert_allclose(qpos_nq[:, 7:].max(0), [0.5, -0.1], atol=0.02)
+
+
+def test_random_joint_positions_when_magnitude_exceeds_the_limits_stay_within():
+    term = resets.RandomJointPositions(magnitude=2.0)
+    qpos_nq = draws(lambda key: term(make_context(key=key)).qpos)
+    np.testing.assert_allclose(qpos_nq[:, 7:].min(0), [-LIMIT, -LIMIT], rtol=1e-6)
+    np.testing.assert_allclose(qpos_nq[:, 7:].max(0), [LIMIT, LIMIT], rtol=1e-6)
+
+
+def test_random_joint_positions_when_a_joint_has_no_limits_move_it_freely():
+    term = resets.RandomJointPositions(magnitude=2.0)
+    qpos_nq = draws(lambda key: term(make_context(model=biped(free_right_hip=True), key=key)).qpos)
+    np.testing.assert_allclose(np.abs(qpos_nq[:, 7:]).max(0), [LIMIT, 2.0], rtol=0.05)
+
+
+def test_random_joint_velocities_when_joints_move_add_to_their_velocities():
+    # 1 +- 0.5 and -1 +- 0.5
+    term = resets.RandomJointVelocities(magnitude=0.5)
+    qvel_nv = draws(lambda key: term(make_context(joint_vel=(1, -1), key=key)).qvel)
+    np.testing.assert_allclose(qvel_nv[:, 6:].min(0), [0.5, -1.5], atol=0.05)
+    np.testing.assert_allclose(qvel_nv[:, 6:].max(0), [1.5, -0.5], atol=0.05)
+
+
+def test_random_heading_when_base_faces_left_turns_it_by_up_to_max_yaw_either_way():
+    # pi / 2 +- 0.5
+    term = resets.RandomHeading(max_yaw=0.5)
+    yaw_n = draws(lambda key: yaw_of(term(make_context(orientation=turned("z", 90), key=key)).qpos[3:7]))
+    np.testing.assert_allclose([yaw_n.min(), yaw_n.max()], [np.pi / 2 - 0.5, np.pi / 2 + 0.5], atol=0.05)
+
+
+def test_random_heading_when_base_is_tilted_keeps_the_tilt_and_the_unit_norm():
+    gravity_3 = jnp.array([0.0, 0.0, -1.0])
+    tilted = turned("y", 30)
+    orientation_n4 = draws(lambda key: resets.RandomHeading()(make_context(orientation=tilted, key=key)).qpos[3:7])
+    np.testing.assert_allclose(np.linalg.norm(orientation_n4, axis=1), 1.0, rtol=1e-5)
+    seen_n3 = jax.vmap(lambda orientation_4: rotate_inverse(gravity_3, orientation_4))(orientation_n4)
+    # As before the turn: nose down by 30 degrees.
+    np.testing.assert_allclose(seen_n3, np.tile([0.5, 0, -np.sqrt(0.75)], (300, 1)), atol=1e-5)
+
+
+def test_random_base_velocity_when_drawn_fills_its_ranges():
+    term = resets.RandomBaseVelocity(max_lin_vel=0.4, max_yaw_rate=2.0)
+    qvel_nv = draws(lambda key: term(make_context(key=key)).qvel)
+    np.testing.assert_allclose(qvel_nv[:, [0, 1, 5]].min(0), [-0.4, -0.4, -2.0], rtol=0.05)
+    np.testing.assert_allclose(qvel_nv[:, [0, 1, 5]].max(0), [0.4, 0.4, 2.0], rtol=0.05)

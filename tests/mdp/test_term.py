@@ -1,0 +1,87 @@
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ksim.mdp import rewards, terminations
+from ksim.mdp.rewards import AbstractReward
+from ksim.mdp.term import named_terms, snake_case
+from ksim.types import ConfigError
+from tests.mdp.contexts import asking, make_context
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("Alive", "alive"), ("TrackYawRate", "track_yaw_rate"), ("Imu2Reading", "imu2_reading")],
+)
+def test_snake_case_when_words_begin_puts_an_underscore(name, expected):
+    assert snake_case(name) == expected
+
+
+def test_named_terms_when_given_a_sequence_names_them_by_class_in_order():
+    named = named_terms([rewards.TorqueEffort(), rewards.Alive()], AbstractReward)
+    assert list(named) == ["torque_effort", "alive"]
+
+
+def test_named_terms_when_given_a_mapping_keeps_its_names():
+    slow, fast = rewards.Alive(scale=1.0), rewards.Alive(scale=2.0)
+    assert named_terms({"slow": slow, "fast": fast}, AbstractReward) == {"slow": slow, "fast": fast}
+
+
+def test_named_terms_when_a_term_is_of_another_kind_is_an_error_that_names_both():
+    with pytest.raises(ConfigError, match=r"'time_limit' must be .*AbstractReward, not TimeLimit"):
+        named_terms([rewards.Alive(), terminations.TimeLimit()], AbstractReward)  # pyright: ignore[reportArgumentType]
+
+
+def test_named_terms_when_a_mapping_s_term_is_of_another_kind_is_an_error_with_its_own_name():
+    with pytest.raises(ConfigError, match=r"'end' must be .*AbstractReward, not TimeLimit"):
+        named_terms({"end": terminations.TimeLimit()}, AbstractReward)  # pyright: ignore[reportArgumentType]
+
+
+def test_named_terms_when_two_have_the_same_name_is_an_error_that_says_the_fix():
+    with pytest.raises(ConfigError, match=r"Two terms are named 'alive'.*mapping"):
+        named_terms([rewards.Alive(), rewards.Alive(scale=2.0)], AbstractReward)
+
+
+def test_command_when_known_is_its_value():
+    np.testing.assert_array_equal(make_context(commands=asking(forward=0.5)).command("velocity"), [0.5, 0, 0])
+
+
+def test_command_when_unknown_is_an_error_that_lists_the_known_ones():
+    context = make_context(commands=asking() | {"height": jnp.zeros(1)})
+    with pytest.raises(ConfigError, match=r"no command 'velocty'.*velocity, height"):
+        context.command("velocty")
+
+
+def test_command_when_there_are_none_is_an_error_that_says_so():
+    with pytest.raises(ConfigError, match=r"no command 'velocity'.*none"):
+        make_context().command("velocity")
+
+
+def test_derived_when_not_carried_is_an_error_that_says_the_fix():
+    with pytest.raises(ConfigError, match=r"does not carry 'xpos'\. Add needs = \('xpos',\)"):
+        make_context().derived("xpos")
+
+
+def test_sensor_when_known_is_its_readings():
+    np.testing.assert_array_equal(make_context(sensors={"gyro": [1, 2, 3]}).sensor("gyro"), [1, 2, 3])
+
+
+def test_sensor_when_unknown_is_an_error_with_the_near_misses():
+    with pytest.raises(ConfigError, match=r"no sensor 'gyro_'\. Did you mean 'gyro'"):
+        make_context().sensor("gyro_")
+
+
+def test_sensor_when_nothing_is_close_is_an_error_with_all_names():
+    with pytest.raises(ConfigError, match=r"no sensor 'barometer'\. Known names: gyro, left_touch, right_touch"):
+        make_context().sensor("barometer")
+
+
+def test_term_without_memory_has_none_and_keeps_none():
+    term = rewards.Alive()
+    assert term.init(make_context()) is None
+    assert term.update(make_context()) is None
+
+
+def test_dt_is_that_of_the_control_step():
+    # The biped's physics steps by 0.004 s, its control by 0.02 s.
+    assert make_context().dt == 0.02
