@@ -3,7 +3,7 @@
 from typing import Any
 
 import equinox as eqx
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 Observation = dict[str, Array]
 """Named groups of one env's observation, each a vector: `actor`, and `critic` where the critic sees more."""
@@ -76,13 +76,13 @@ class Trajectory(eqx.Module):
     """
 
     obs: Observation
-    action: Float[Array, "e t a"]
-    log_prob: Float[Array, "e t"]
-    value: Float[Array, "e t"]
-    next_value: Float[Array, "e t"]
-    reward: Float[Array, "e t"]
-    terminated: Bool[Array, "e t"]
-    done: Bool[Array, "e t"]
+    action: Float[Array, "*e_t a"]
+    log_prob: Float[Array, "*e_t"]
+    value: Float[Array, "*e_t"]
+    next_value: Float[Array, "*e_t"]
+    reward: Float[Array, "*e_t"]
+    terminated: Bool[Array, "*e_t"]
+    done: Bool[Array, "*e_t"]
     metrics: Metrics
 
 
@@ -101,7 +101,7 @@ class LearnerState(eqx.Module):
     params: PyTree
     normalizer: PyTree
     opt_state: PyTree
-    key: PRNGKeyArray
+    key: Key[Array, "*d"]
     iteration: Int[Array, "*d"]
     num_bad_updates: Int[Array, "*d"]
 

@@ -7,16 +7,17 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
 os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "false")
 
 import importlib
-import pkgutil
 
 import pytest
 from jaxtyping import install_import_hook
 
-with install_import_hook("ksim", "beartype.beartype"):
-    import ksim
+# Where the shapes are: everything that is traced.
+TRACED = [f"ksim.{name}" for name in ("types", "mdp", "nn", "parallel", "physics", "ppo", "rollout")]
 
-    for module in pkgutil.walk_packages(ksim.__path__, "ksim."):
-        importlib.import_module(module.name)
+with install_import_hook(TRACED, "beartype.beartype"):
+    importlib.import_module("ksim")
+    for engine in ("mjx", "mujoco"):
+        importlib.import_module(f"ksim.physics.{engine}")
 
 
 @pytest.fixture(autouse=True)

@@ -105,7 +105,7 @@ T = TypeVar("T", bound=Term)
 Terms = Sequence[T] | Mapping[str, T]
 
 
-def named_terms(terms: Terms[T], kind: type[T]) -> dict[str, T]:
+def named_terms(terms: Sequence[Any] | Mapping[str, Any], kind: type[T]) -> dict[str, T]:
     """Terms by name: a mapping's own, or in a sequence the class's name in snake case.
 
     Raises:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ksim.nn.actor_critic import AbstractActorCritic, ActorCriticOutput, critic_group
-from ksim.nn.heads import DenseStack, GaussianHead, StdKind, orthogonal_linear
+from ksim.nn.heads import DenseStack, GaussianHead, orthogonal_linear
 from ksim.types import Observation
 
 GruCarry = tuple[Float[Array, "*e h"], Float[Array, "*e h"]]
@@ -32,7 +32,7 @@ class GruActorCritic(AbstractActorCritic):
         memory_size: int = 128,
         actor_sizes: Sequence[int] = (128,),
         critic_sizes: Sequence[int] = (128,),
-        std: StdKind = "state_independent",
+        std: str = "state_independent",
         init_std: float = 1.0,
         key: PRNGKeyArray,
     ) -> None:

@@ -52,7 +52,7 @@ class GaussianHead(eqx.Module):
 
     linear: eqx.nn.Linear
     log_std: Float[Array, " a"]
-    kind: StdKind = eqx.field(static=True)
+    kind: str = eqx.field(static=True)
     min_std: float = eqx.field(static=True)
     max_std: float = eqx.field(static=True)
 
@@ -61,7 +61,7 @@ class GaussianHead(eqx.Module):
         in_size: int,
         action_size: int,
         *,
-        std: StdKind = "state_independent",
+        std: str = "state_independent",
         init_std: float = 1.0,
         min_std: float = 0.02,
         max_std: float = 5.0,

@@ -7,7 +7,7 @@ import jax
 from jaxtyping import PRNGKeyArray
 
 from ksim.nn.actor_critic import AbstractActorCritic, ActorCriticOutput, critic_group
-from ksim.nn.heads import DenseStack, GaussianHead, StdKind, orthogonal_linear
+from ksim.nn.heads import DenseStack, GaussianHead, orthogonal_linear
 from ksim.types import Observation
 
 
@@ -26,7 +26,7 @@ class MlpActorCritic(AbstractActorCritic):
         *,
         actor_sizes: Sequence[int] = (256, 128),
         critic_sizes: Sequence[int] = (256, 128),
-        std: StdKind = "state_independent",
+        std: str = "state_independent",
         init_std: float = 1.0,
         key: PRNGKeyArray,
     ) -> None:

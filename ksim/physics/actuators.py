@@ -80,7 +80,7 @@ class PositionActuators(AbstractActuators):
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
         joints = [actuator.target for actuator in spec.actuators]
         kps, kds = per_joint(self.kp, joints, "kp"), per_joint(self.kd, joints, "kd")
-        for actuator, kp, kd in zip(spec.actuators, kps, kds, strict=True):
+        for actuator, kp, kd in zip(spec.actuators, kps.tolist(), kds.tolist(), strict=True):
             torque_range = _torque_range(actuator)
             actuator.forcelimited = torque_range is not None
             if torque_range is not None:

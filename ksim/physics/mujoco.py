@@ -7,6 +7,7 @@ import os
 import queue
 import threading
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -70,7 +71,7 @@ class MujocoEngine(AbstractEngine):
         out_shapes = self._state_shapes | self._derived_shapes
         out_size = sum(math.prod(shape) for shape in out_shapes.values())
 
-        def run(rows: np.ndarray) -> np.ndarray:
+        def run(rows: Any) -> np.ndarray:
             rows = np.asarray(rows)
             flat = rows.reshape(-1, rows.shape[-1])
             with self._pool.batch(len(flat), tuple(overrides)) as batch:

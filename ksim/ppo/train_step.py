@@ -7,7 +7,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Key, PRNGKeyArray, PyTree
 
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
@@ -21,7 +21,7 @@ from ksim.ppo.update import SyncGradients, adapt_learning_rate, update
 from ksim.types import EnvBatch, EnvState, LearnerState, Metrics, TrainState, Trajectory
 
 Rollout = Callable[
-    [AbstractActorCritic, EnvState, PyTree, PRNGKeyArray],
+    [AbstractActorCritic, EnvState, PyTree, Key[Array, " e"]],
     tuple[Trajectory, EnvState, PyTree],
 ]
 """`(model, env_state, model_carry, rng) -> (trajectory, env_state, model_carry)` for one device's envs."""

@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 
 from ksim.mdp.commands import AbstractCommand
 from ksim.mdp.events import AbstractEvent
@@ -67,7 +67,7 @@ class MdpState(eqx.Module):
     """
 
     physics: PhysicsState
-    key: PRNGKeyArray
+    key: Key[Array, "*e"]
     action: Float[Array, "*e a"]
     commands: dict[str, Array]
     episode_step: Int[Array, "*e"]

@@ -4,7 +4,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Key, PRNGKeyArray, PyTree
 
 from ksim.nn.actor_critic import AbstractActorCritic, reset_carry
 from ksim.rollout.environment import Environment, select_envs
@@ -22,7 +22,7 @@ def unroll(
     model: AbstractActorCritic,
     env_state_e: EnvState,
     carry_e: PyTree,
-    key_e: PRNGKeyArray,
+    key_e: Key[Array, " e"],
     *,
     num_steps: int,
     deterministic: bool = False,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import jax
 import mujoco
-from jaxtyping import PRNGKeyArray, PyTree
+from jaxtyping import Array, Key, PRNGKeyArray, PyTree
 from xax.task.base import BaseConfig, BaseTask
 
 from ksim.config import check_choice, check_positive, field
@@ -152,7 +152,7 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
         return jax.jit(lambda key: initial_env_states(self.environment, key, self.config.num_envs))(rng)
 
     def _rollout(
-        self, model: AbstractActorCritic, env_state: EnvState, model_carry: PyTree, rng: PRNGKeyArray
+        self, model: AbstractActorCritic, env_state: EnvState, model_carry: PyTree, rng: Key[Array, " e"]
     ) -> tuple[Trajectory, EnvState, PyTree]:
         """Collects experience. Traced per device: it sees only that device's envs.
 

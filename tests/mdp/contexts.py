@@ -1,5 +1,6 @@
 """Contexts made by hand: a term sees the small biped in a given state, without any physics."""
 
+import dataclasses
 import functools
 import math
 from typing import Any
@@ -38,6 +39,7 @@ def biped(knock_kneed: bool = False, free_right_hip: bool = False) -> PhysicsMod
 def make_context(
     *,
     model: PhysicsModel | None = None,
+    ground_position: Any = (0, 0),
     height: float = 0.5,
     orientation: Any = (1, 0, 0, 0),
     lin_vel_world: Any = (0, 0, 0),
@@ -61,7 +63,7 @@ def make_context(
     for name, reading in (sensors or {}).items():
         sensordata[model.names.sensor(name)] = reading
     physics = PhysicsState(
-        qpos=floats([0, 0, height, *orientation, *joint_pos]),
+        qpos=floats([*ground_position, height, *orientation, *joint_pos]),
         qvel=floats([*lin_vel_world, *ang_vel_body, *joint_vel]),
         act=jnp.zeros(0),
         qacc_warmstart=jnp.zeros(model.mj_model.nv),
@@ -88,6 +90,16 @@ def feet(left: bool, right: bool) -> dict[str, float]:
 def asking(forward: float = 0.0, leftward: float = 0.0, yaw_rate: float = 0.0) -> dict[str, jax.Array]:
     """Commands of which one, `velocity`, asks for this."""
     return {"velocity": jnp.array([forward, leftward, yaw_rate])}
+
+
+def values_over(term: Any, *contexts: Context) -> np.ndarray:
+    """The term's value at a reset, which the first context is of, and after each step, which the others are of."""
+    memory, values = term.init(contexts[0]), []
+    for t, context in enumerate(contexts):
+        if t > 0:
+            memory = term.update(dataclasses.replace(context, memory=memory))
+        values.append(term(dataclasses.replace(context, memory=memory)))
+    return np.stack(values)
 
 
 def draws(function: Any, num_draws: int = 300) -> Any:

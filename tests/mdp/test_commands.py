@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from ksim.mdp.commands import VelocityCommand
+from ksim.mdp.commands import HeadingCommand, HeightCommand, VelocityCommand
 from tests.mdp.contexts import draws, make_context
 
 
@@ -23,6 +23,11 @@ def commands_over(term, num_steps):
         memory = term.update(context)
         commands.append(term(dataclasses.replace(context, memory=memory)))
     return np.stack(commands)
+
+
+def changes_of(commands_tn):
+    """Numbers of the steps, from 1, that brought another command."""
+    return (np.flatnonzero(np.abs(np.diff(commands_tn, axis=0)).max(axis=1)) + 1).tolist()
 
 
 def test_velocity_command_when_drawn_fills_its_ranges_and_stays_within():
@@ -62,8 +67,8 @@ def test_velocity_command_when_its_time_is_over_is_drawn_anew():
 
 
 def test_velocity_command_when_resampled_within_a_range_lasts_for_times_in_it():
-    # 0.05 to 0.11 s, rounded up to whole steps of 0.02 s: 3 to 6.
-    commands_t3 = commands_over(VelocityCommand(resample_s=(0.05, 0.11), standing_fraction=0.0), 120)
+    # 0.05 to 0.13 s, rounded to whole steps of 0.02 s: 3 to 6.
+    commands_t3 = commands_over(VelocityCommand(resample_s=(0.05, 0.13), standing_fraction=0.0), 120)
     changes = np.flatnonzero(np.abs(np.diff(commands_t3, axis=0)).max(axis=1)) + 1
     assert set(np.diff(changes)) == {3, 4, 5, 6}
 
@@ -71,3 +76,36 @@ def test_velocity_command_when_resampled_within_a_range_lasts_for_times_in_it():
 def test_velocity_command_when_resampled_may_ask_to_stand_and_then_to_walk():
     commands_t3 = commands_over(VelocityCommand(resample_s=(0.01, 0.01), standing_fraction=0.5), 40)
     assert 0 < (commands_t3 == 0).all(axis=1).sum() < 41
+
+
+def test_velocity_command_when_its_time_is_whole_steps_is_drawn_anew_after_these():
+    # 0.2 s are 10 steps of 0.02 s.
+    commands_t3 = commands_over(VelocityCommand(resample_s=(0.2, 0.2), standing_fraction=0.0), 25)
+    assert changes_of(commands_t3) == [10, 20]
+
+
+@pytest.mark.parametrize(
+    ("term", "low", "high"),
+    [
+        (HeadingCommand(), -np.pi, np.pi),
+        (HeadingCommand(heading=(0.5, 1.0)), 0.5, 1.0),
+        (HeightCommand(height=(0.3, 0.4)), 0.3, 0.4),
+    ],
+    ids=["heading", "narrow_heading", "height"],
+)
+def test_posture_commands_when_drawn_fill_their_range_and_stay_within(term, low, high):
+    drawn_n1 = draws(command_of(term))
+    assert drawn_n1.shape == (300, 1)
+    assert ((drawn_n1 >= low - 1e-6) & (drawn_n1 <= high + 1e-6)).all()
+    # Of 300 draws one is within a twentieth of each end, but for a chance of 2e-7.
+    np.testing.assert_allclose([drawn_n1.min(), drawn_n1.max()], [low, high], atol=0.05 * (high - low))
+
+
+@pytest.mark.parametrize(
+    "term",
+    [HeadingCommand(resample_s=(0.06, 0.06)), HeightCommand(height=(0.3, 0.4), resample_s=(0.06, 0.06))],
+    ids=["heading", "height"],
+)
+def test_posture_commands_when_their_time_is_over_are_drawn_anew(term):
+    # 0.06 s are 3 steps of 0.02 s.
+    assert changes_of(commands_over(term, 10)) == [3, 6, 9]

@@ -28,9 +28,14 @@ def test_push_when_the_interval_is_fixed_happens_at_each():
     assert pushed_steps(PushVelocity(interval_s=(0.05, 0.05), speed=(0.5, 0.5)), 10) == [3, 6, 9]
 
 
+def test_push_when_the_interval_is_whole_steps_happens_after_these():
+    # 0.2 s are 10 steps of 0.02 s.
+    assert pushed_steps(PushVelocity(interval_s=(0.2, 0.2), speed=(0.5, 0.5)), 35) == [10, 20, 30]
+
+
 def test_push_when_the_interval_is_a_range_happens_at_times_within_it():
-    # 0.05 to 0.11 s end within the third to the sixth step.
-    steps = pushed_steps(PushVelocity(interval_s=(0.05, 0.11), speed=(0.5, 0.5)), 120)
+    # 0.05 to 0.13 s, rounded to whole steps of 0.02 s: 3 to 6.
+    steps = pushed_steps(PushVelocity(interval_s=(0.05, 0.13), speed=(0.5, 0.5)), 120)
     assert set(np.diff([0, *steps])) == {3, 4, 5, 6}
 
 

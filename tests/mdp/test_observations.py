@@ -1,10 +1,15 @@
+import jax
 import jax.numpy as jnp
+import mujoco
 import numpy as np
 import pytest
 
 from ksim.mdp import observations
+from ksim.mdp.noise import AbstractNoise, UniformNoise
+from ksim.mdp.term import Context
 from ksim.types import ConfigError
-from tests.mdp.contexts import TOUCH, asking, biped, make_context, turned
+from tests.mdp.contexts import TOUCH, asking, biped, draws, make_context, turned, values_over
+from tests.robots import biped_spec
 
 
 @pytest.mark.parametrize(
@@ -102,3 +107,247 @@ def test_last_action_is_the_one_that_led_here():
 def test_phase_clock_when_a_quarter_of_the_period_has_passed_has_made_a_quarter_turn(episode_step, expected):
     clock_2 = observations.PhaseClock(period_s=0.8)(make_context(episode_step=jnp.int32(episode_step)))
     np.testing.assert_allclose(clock_2, expected, atol=1e-5)
+
+
+# The base in the world.
+
+
+def test_base_position_is_that_from_the_origin():
+    context = make_context(ground_position=(1.5, -2), height=0.4, orientation=turned("z", 90))
+    np.testing.assert_allclose(observations.BasePosition()(context), [1.5, -2, 0.4], rtol=1e-6)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_base_orientation_when_its_negative_is_the_same_rotation_has_w_above_zero(sign):
+    # cos 45 and, about z, sin 45
+    context = make_context(orientation=sign * turned("z", 90))
+    np.testing.assert_allclose(observations.BaseOrientation()(context), [np.sqrt(0.5), 0, 0, np.sqrt(0.5)], rtol=1e-6)
+
+
+def test_base_linear_velocity_world_when_base_is_turned_is_as_mujoco_stores_it():
+    context = make_context(orientation=turned("z", 90), lin_vel_world=(1, 2, 3))
+    np.testing.assert_array_equal(observations.BaseLinearVelocityWorld()(context), [1, 2, 3])
+
+
+def test_base_angular_velocity_world_when_base_faces_left_turns_its_axes():
+    # The base's forward is the world's y, and its left the world's -x.
+    context = make_context(orientation=turned("z", 90), ang_vel_body=(1, 2, 3))
+    np.testing.assert_allclose(observations.BaseAngularVelocityWorld()(context), [-2, 1, 3], atol=1e-6)
+
+
+def test_base_linear_acceleration_when_velocity_changes_is_the_change_per_second():
+    # (0.3 - 0.1) / 0.02 forward; at the reset and while the velocity stays, nothing.
+    at_speed = [make_context(lin_vel_world=(speed, 0, 0)) for speed in (0.1, 0.3, 0.3)]
+    acceleration_t3 = values_over(observations.BaseLinearAcceleration(), *at_speed)
+    np.testing.assert_allclose(acceleration_t3, [[0, 0, 0], [10, 0, 0], [0, 0, 0]], atol=1e-4)
+
+
+def test_base_linear_acceleration_when_base_faces_left_is_in_the_base_frame():
+    # 0.2 / 0.02 along the world's x, which is the base's right.
+    at_speed = [make_context(orientation=turned("z", 90), lin_vel_world=(speed, 0, 0)) for speed in (0, 0.2)]
+    acceleration_t3 = values_over(observations.BaseLinearAcceleration(), *at_speed)
+    np.testing.assert_allclose(acceleration_t3[1], [0, -10, 0], atol=1e-4)
+
+
+# Bodies, sites and the centre of mass.
+
+
+def test_body_position_when_bodies_are_named_shows_these_in_this_order_seen_from_the_base():
+    # The base faces the world's y: 0.1 to its left is -0.1 along x.
+    xpos_b3 = [[9, 9, 9], [1, 2, 0.5], [0.9, 2, 0.4], [1.1, 2, 0.3]]
+    context = make_context(ground_position=(1, 2), orientation=turned("z", 90), derived={"xpos": xpos_b3})
+    position_b3 = observations.BodyPosition(bodies=("right_leg", "left_leg"))(context)
+    np.testing.assert_allclose(position_b3, [[0, -0.1, -0.2], [0, 0.1, -0.1]], atol=1e-6)
+
+
+def test_site_position_when_base_is_nose_down_is_seen_from_the_base():
+    # Nose down by 90 degrees the base's forward points down: what is 0.2 below it is 0.2 in front.
+    site_xpos_s3 = [[9, 9, 9], [9, 9, 9], [1, 2, 0.3]]
+    context = make_context(ground_position=(1, 2), orientation=turned("y", 90), derived={"site_xpos": site_xpos_s3})
+    position_s3 = observations.SitePosition(sites=("right_foot",))(context)
+    np.testing.assert_allclose(position_s3, [[0.2, 0, 0]], atol=1e-6)
+
+
+def test_body_and_site_position_when_mujoco_placed_them_are_those_of_the_mjcf_file():
+    model = biped()
+    data = mujoco.MjData(model.mj_model)
+    data.qpos[:7] = [1, 2, 3, *turned("x", 40)]
+    mujoco.mj_forward(model.mj_model, data)
+    placed = {"xpos": data.xpos, "site_xpos": data.site_xpos}
+    context = make_context(ground_position=(1, 2), height=3, orientation=turned("x", 40), derived=placed)
+    # The leg hangs 0.1 m left of and below the trunk, the foot 0.35 m further down.
+    leg_b3 = observations.BodyPosition(bodies=("left_leg",))(context)
+    foot_s3 = observations.SitePosition(sites=("left_foot",))(context)
+    np.testing.assert_allclose([leg_b3[0], foot_s3[0]], [[0, 0.1, -0.1], [0, 0.1, -0.45]], atol=1e-5)
+
+
+def test_body_orientation_when_bodies_are_named_shows_these_in_this_order():
+    xquat_b4 = np.stack([turned("x", degrees) for degrees in (0, 10, 20, 30)])
+    context = make_context(derived={"xquat": xquat_b4})
+    orientation_b4 = observations.BodyOrientation(bodies=("right_leg", "trunk"))(context)
+    np.testing.assert_allclose(orientation_b4, [turned("x", 30), turned("x", 10)], rtol=1e-6)
+
+
+def test_center_of_mass_position_when_base_faces_left_is_that_of_the_whole_robot_seen_from_the_base():
+    # 0.1 along the world's y is 0.1 forward.
+    subtree_com_b3 = [[1, 2.1, 0.4], [9, 9, 9], [9, 9, 9], [9, 9, 9]]
+    derived = {"subtree_com": subtree_com_b3}
+    context = make_context(ground_position=(1, 2), orientation=turned("z", 90), derived=derived)
+    np.testing.assert_allclose(observations.CenterOfMassPosition()(context), [0.1, 0, -0.1], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("term", "field", "num_components"),
+    [(observations.CenterOfMassInertia(), "cinert", 10), (observations.CenterOfMassVelocity(), "cvel", 6)],
+    ids=["inertia", "velocity"],
+)
+def test_center_of_mass_inertia_and_velocity_leave_the_world_out(term, field, num_components):
+    field_bn = np.arange(4 * num_components).reshape(4, num_components)
+    np.testing.assert_array_equal(term(make_context(derived={field: field_bn})), field_bn[1:])
+
+
+@pytest.mark.parametrize(
+    ("term", "message"),
+    [
+        (observations.BodyPosition(bodies=("left_lag",)), r"no body 'left_lag'.*'left_leg'"),
+        (observations.BodyOrientation(bodies=("left_lag",)), r"no body 'left_lag'.*'left_leg'"),
+        (observations.SitePosition(sites=("left_fot",)), r"no site 'left_fot'.*'left_foot'"),
+    ],
+    ids=lambda x: type(x).__name__ if isinstance(x, observations.AbstractObservation) else "",
+)
+def test_body_and_site_terms_when_name_is_unknown_name_the_near_misses(term, message):
+    context = make_context(derived={field: np.zeros((4, 3)) for field in term.needs})
+    with pytest.raises(ConfigError, match=message):
+        term(context)
+
+
+# Feet.
+
+
+def test_foot_force_when_sensors_are_named_is_their_readings_in_this_order():
+    context = make_context(sensors={"left_touch": 30, "right_touch": 0.5})
+    np.testing.assert_array_equal(observations.FootForce(sensors=TOUCH[::-1])(context), [0.5, 30])
+
+
+def test_foot_air_time_when_a_foot_is_up_counts_its_seconds_and_starts_anew_at_a_contact():
+    # At the reset 0; then the left foot is up for two steps of 0.02 s, lands, and is up again; the right stays down.
+    left_t = [0, 0, 0, 5, 0]
+    contexts = [make_context(sensors={"left_touch": left, "right_touch": 5}) for left in left_t]
+    air_time_t2 = values_over(observations.FootAirTime(sensors=TOUCH), *contexts)
+    np.testing.assert_allclose(air_time_t2.T, [[0, 0.02, 0.04, 0, 0.02], [0, 0, 0, 0, 0]], rtol=1e-5)
+
+
+def test_foot_air_time_when_force_is_at_the_threshold_counts_as_in_the_air():
+    contexts = [make_context(sensors={"left_touch": 2.0, "right_touch": 2.1})] * 2
+    air_time_t2 = values_over(observations.FootAirTime(sensors=TOUCH, threshold=2.0), *contexts)
+    np.testing.assert_allclose(air_time_t2[1], [0.02, 0], rtol=1e-5)
+
+
+# Time.
+
+
+@pytest.mark.parametrize(("episode_step", "expected"), [(0, 1.0), (10, 0.8), (50, 0.0)])
+def test_time_left_when_steps_have_passed_is_the_limit_less_their_seconds(episode_step, expected):
+    # 1 - 10 * 0.02 = 0.8; 50 steps of 0.02 s are the whole second.
+    left = observations.TimeLeft(seconds=1.0)(make_context(episode_step=jnp.int32(episode_step)))
+    np.testing.assert_allclose(left, expected, atol=1e-6)
+
+
+# Late and past observations.
+
+HEIGHT = observations.BaseHeight()
+
+
+def at_heights(*heights):
+    """Contexts of a reset and of the steps after it, each with a key of its own."""
+    return [make_context(height=height, key=jax.random.key(t)) for t, height in enumerate(heights)]
+
+
+def test_history_when_the_episode_starts_repeats_the_first_value():
+    history_t31 = values_over(observations.History(observation=HEIGHT, steps=3), *at_heights(0.5))
+    np.testing.assert_allclose(history_t31[0], [[0.5], [0.5], [0.5]])
+
+
+def test_history_when_values_follow_has_the_newest_first_and_drops_the_oldest():
+    history_t31 = values_over(observations.History(observation=HEIGHT, steps=3), *at_heights(0.1, 0.2, 0.3, 0.4))
+    np.testing.assert_allclose(history_t31[2], [[0.3], [0.2], [0.1]], rtol=1e-6)
+    np.testing.assert_allclose(history_t31[3], [[0.4], [0.3], [0.2]], rtol=1e-6)
+
+
+def test_history_when_the_observation_is_a_vector_has_a_row_per_step():
+    contexts = [make_context(joint_vel=(1, 2)), make_context(joint_vel=(3, 4))]
+    history_t22 = values_over(observations.History(observation=observations.JointVelocity(), steps=2), *contexts)
+    np.testing.assert_array_equal(history_t22[1], [[3, 4], [1, 2]])
+
+
+@pytest.mark.parametrize(
+    ("delay", "expected"),
+    # Until the delay has passed, the episode's first value.
+    [(0, [0.1, 0.2, 0.3, 0.4]), (1, [0.1, 0.1, 0.2, 0.3]), (2, [0.1, 0.1, 0.1, 0.2])],
+)
+def test_delayed_when_the_delay_is_fixed_is_the_value_of_so_many_steps_ago(delay, expected):
+    term = observations.Delayed(observation=HEIGHT, steps=(delay, delay))
+    np.testing.assert_allclose(values_over(term, *at_heights(0.1, 0.2, 0.3, 0.4))[:, 0], expected, rtol=1e-6)
+
+
+def test_delayed_when_an_episode_goes_on_keeps_its_delay():
+    # The height is the step's number: by how much the observation is behind, it is late.
+    term = observations.Delayed(observation=HEIGHT, steps=(1, 5))
+    seen_t = values_over(term, *at_heights(*range(15)))[:, 0]
+    assert len(set(np.arange(5, 15) - seen_t[5:])) == 1
+
+
+def test_delayed_when_drawn_for_many_episodes_has_every_delay_of_its_range():
+    # The height is the step's number, of which the fifth is the last.
+    term = observations.Delayed(observation=HEIGHT, steps=(1, 3))
+
+    def late_by(key):
+        memory = term.init(make_context(height=0, key=key))
+        for t in range(1, 6):
+            memory = term.update(make_context(height=t, key=key, memory=memory))
+        return 5 - term(make_context(height=5, memory=memory))[0]
+
+    assert set(np.asarray(draws(late_by)).tolist()) == {1, 2, 3}
+
+
+def wrapped(observation):
+    """The observation in each wrapper."""
+    return observations.History(observation=observation, steps=1), observations.Delayed(observation=observation)
+
+
+@pytest.mark.parametrize(
+    "inner", [observations.FootAirTime(sensors=TOUCH), observations.BaseLinearAcceleration(), *wrapped(HEIGHT)]
+)
+def test_wrappers_when_the_observation_has_a_memory_are_an_error_that_names_both(inner):
+    for term in wrapped(inner):
+        with pytest.raises(ConfigError, match=f"{type(inner).__name__} has a memory.*{type(term).__name__}"):
+            term.init(make_context())
+
+
+def test_wrappers_when_the_observation_has_noise_do_not_add_it():
+    for term in wrapped(observations.BaseHeight(noise=UniformNoise(magnitude=9.0))):
+        np.testing.assert_allclose(values_over(term, *at_heights(0.5))[0].ravel(), [0.5])
+
+
+def test_wrappers_when_the_observation_needs_a_field_need_it_too():
+    for term in wrapped(observations.ActuatorForce()):
+        assert term.needs == ("actuator_force",)
+
+
+class Clock(observations.AbstractObservation):
+    """An observation that brings a sensor of its own."""
+
+    noise: AbstractNoise | None = None
+
+    def edit_spec(self, spec: mujoco.MjSpec) -> None:
+        spec.add_sensor(name="clock", type=mujoco.mjtSensor.mjSENS_CLOCK)
+
+    def __call__(self, context: Context) -> jax.Array:
+        return context.sensor("clock")
+
+
+def test_wrappers_when_the_observation_edits_the_model_edit_it_too():
+    for term in wrapped(Clock()):
+        spec = biped_spec()
+        term.edit_spec(spec)
+        assert spec.sensor("clock") is not None

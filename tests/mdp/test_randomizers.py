@@ -1,9 +1,22 @@
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ksim.mdp.randomizers import RandomBodyMass, RandomFriction
+from ksim.mdp.randomizers import (
+    RandomActuatorGains,
+    RandomArmature,
+    RandomBodyMass,
+    RandomCenterOfMass,
+    RandomDamping,
+    RandomFriction,
+    RandomGravity,
+    RandomInertia,
+    RandomMotorStrength,
+)
+from ksim.physics import compile_model
 from ksim.types import ConfigError
-from tests.mdp.contexts import biped, draws, make_context
+from tests.mdp.contexts import DT, biped, draws, make_context
+from tests.robots import biped_spec
 
 MODEL = biped().mj_model
 # Of the biped: the trunk has 5 kg, each leg 1.2 kg.
@@ -86,8 +99,128 @@ def test_random_friction_when_another_came_before_keeps_what_it_left():
     [
         (RandomFriction(geoms=("left_fot",)), r"no geom 'left_fot'.*'left_foot'"),
         (RandomBodyMass(body="trunc"), r"no body 'trunc'.*'trunk'"),
+        (RandomCenterOfMass(body="trunc"), r"no body 'trunc'.*'trunk'"),
+        (RandomInertia(body="trunc"), r"no body 'trunc'.*'trunk'"),
+        (RandomArmature(joints=("left_hop",)), r"no joint 'left_hop'.*'left_hip'"),
+        (RandomDamping(joints=("left_hop",)), r"no joint 'left_hop'.*'left_hip'"),
     ],
 )
 def test_randomizer_when_name_is_unknown_names_the_near_misses(term, message):
     with pytest.raises(ConfigError, match=message):
         term(make_context())
+
+
+@pytest.mark.parametrize("added", [-5.0, -6.0])
+def test_random_body_mass_when_nothing_would_be_left_is_an_error_that_says_so(added):
+    # The trunk has 5 kg.
+    with pytest.raises(ConfigError, match=rf"'trunk' adds {added} kg to 5 kg: nothing is left"):
+        RandomBodyMass(body="trunk", added=(added, 1.0))(make_context())
+
+
+def test_random_center_of_mass_when_drawn_fills_its_range_around_the_body_s_own_along_each_axis():
+    ipos_nb3 = overrides_of(RandomCenterOfMass(body="left_leg", max_offset=0.02))["body_ipos"]
+    offset_n3 = np.asarray(ipos_nb3[:, LEFT_LEG] - MODEL.body_ipos[LEFT_LEG])
+    np.testing.assert_allclose(offset_n3.min(0), -0.02, atol=0.002)
+    np.testing.assert_allclose(offset_n3.max(0), 0.02, atol=0.002)
+    # The standard error of a correlation over 300 draws is 1 / sqrt(300) = 0.06.
+    assert (np.abs(np.corrcoef(offset_n3.T) - np.eye(3)) < 0.25).all()
+
+
+def test_random_center_of_mass_when_drawn_leaves_other_bodies_as_they_are():
+    ipos_b3 = RandomCenterOfMass(body="left_leg")(make_context())["body_ipos"]
+    np.testing.assert_allclose(
+        np.delete(ipos_b3, LEFT_LEG, axis=0), np.delete(MODEL.body_ipos, LEFT_LEG, axis=0), rtol=1e-6
+    )
+
+
+def test_random_inertia_when_drawn_multiplies_all_moments_of_the_body_alone():
+    drawn = RandomInertia(body="trunk", factor=(1.5, 1.5))(make_context())
+    assert list(drawn) == ["body_inertia"]
+    factor_b = np.array([[1], [1.5], [1], [1]])
+    np.testing.assert_allclose(drawn["body_inertia"], factor_b * MODEL.body_inertia, rtol=1e-6)
+
+
+def test_random_inertia_when_drawn_is_one_factor_for_all_moments_that_fills_its_range():
+    inertia_nb3 = overrides_of(RandomInertia(body="trunk", factor=(0.8, 1.3)))["body_inertia"]
+    factor_n3 = inertia_nb3[:, TRUNK] / MODEL.body_inertia[TRUNK]
+    np.testing.assert_allclose(np.ptp(factor_n3, axis=1), 0.0, atol=1e-6)
+    np.testing.assert_allclose([factor_n3.min(), factor_n3.max()], [0.8, 1.3], atol=0.03)
+
+
+# The six of the base come first and have neither armature nor damping.
+ARMATURE, DAMPING = [0] * 6 + [0.01, 0.01], [0] * 6 + [0.2, 0.2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "before"),
+    [(RandomArmature, "dof_armature", ARMATURE), (RandomDamping, "dof_damping", DAMPING)],
+)
+def test_random_armature_and_damping_when_joints_are_named_multiply_theirs_alone(kind, field, before):
+    drawn = kind(factor=(1.5, 1.5), joints=("right_hip",))(make_context())
+    np.testing.assert_allclose(drawn[field], [*before[:7], 1.5 * before[7]], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("kind", "field"), [(RandomArmature, "dof_armature"), (RandomDamping, "dof_damping")])
+def test_random_armature_and_damping_when_another_came_before_multiply_what_it_left(kind, field):
+    # 2 * 1.5
+    before = kind(factor=(2.0, 2.0))(make_context())
+    after = kind(factor=(1.5, 1.5))(make_context(overrides=before))
+    np.testing.assert_allclose(after[field], 3 * getattr(MODEL, field), rtol=1e-6)
+
+
+def test_random_actuator_gains_when_drawn_keep_servos_servos():
+    # kp 40 * 1.5 both in the gain of the target and in the pull of the position, kd 2 * 0.5.
+    drawn = RandomActuatorGains(kp_factor=(1.5, 1.5), kd_factor=(0.5, 0.5))(make_context())
+    np.testing.assert_allclose(drawn["actuator_gainprm"][:, 0], [60, 60], rtol=1e-6)
+    np.testing.assert_allclose(drawn["actuator_biasprm"][:, :3], [[0, -60, -1], [0, -60, -1]], rtol=1e-6)
+
+
+def test_random_actuator_gains_when_ranges_are_wide_have_no_force_at_the_target_at_rest():
+    drawn = overrides_of(RandomActuatorGains(kp_factor=(0.5, 2.0), kd_factor=(0.5, 2.0)))
+    np.testing.assert_allclose(drawn["actuator_gainprm"][:, :, 0], -drawn["actuator_biasprm"][:, :, 1], rtol=1e-6)
+
+
+def test_random_actuator_gains_when_actuators_are_motors_leave_them_as_they_are():
+    motors = compile_model(biped_spec(), dt=0.004, ctrl_dt=DT)
+    drawn = RandomActuatorGains(kp_factor=(1.5, 1.5), kd_factor=(0.5, 0.5))(make_context(model=motors))
+    for field, value in drawn.items():
+        np.testing.assert_array_equal(value, getattr(motors.mj_model, field), err_msg=field)
+
+
+def test_random_motor_strength_when_drawn_multiplies_both_ends_of_the_force_range():
+    # -20 to 20 N m
+    drawn = RandomMotorStrength(factor=(0.5, 0.5))(make_context())
+    np.testing.assert_allclose(drawn["actuator_forcerange"], [[-10, 10], [-10, 10]], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("term", "factors_of"),
+    [
+        (RandomArmature(factor=(0.5, 2.0)), lambda drawn: drawn["dof_armature"][:, 6:] / 0.01),
+        (RandomDamping(factor=(0.5, 2.0)), lambda drawn: drawn["dof_damping"][:, 6:] / 0.2),
+        (RandomMotorStrength(factor=(0.5, 2.0)), lambda drawn: drawn["actuator_forcerange"][:, :, 1] / 20),
+        (
+            RandomActuatorGains(kp_factor=(0.5, 2.0), kd_factor=(0.5, 2.0)),
+            lambda drawn: drawn["actuator_biasprm"][:, :, 1:3].reshape(300, 4) / np.array([-40, -2, -40, -2]),
+        ),
+    ],
+    ids=["armature", "damping", "motor_strength", "actuator_gains"],
+)
+def test_factors_when_drawn_fill_their_range_for_each_joint_apart(term, factors_of):
+    factor_nj = np.asarray(factors_of(overrides_of(term)))
+    np.testing.assert_allclose(factor_nj.min(0), 0.5, atol=0.05)
+    np.testing.assert_allclose(factor_nj.max(0), 2.0, atol=0.05)
+    # The standard error of a correlation over 300 draws is 1 / sqrt(300) = 0.06.
+    assert (np.abs(np.corrcoef(factor_nj.T) - np.eye(factor_nj.shape[1])) < 0.25).all()
+
+
+def test_random_gravity_when_drawn_fills_its_range_around_the_model_s_own():
+    gravity_n3 = overrides_of(RandomGravity(magnitude=0.5))["opt.gravity"]
+    np.testing.assert_allclose(gravity_n3.min(0), [-0.5, -0.5, -9.81 - 0.5], atol=0.05)
+    np.testing.assert_allclose(gravity_n3.max(0), [0.5, 0.5, -9.81 + 0.5], atol=0.05)
+
+
+def test_random_gravity_when_another_came_before_adds_to_what_it_left():
+    before = {"opt.gravity": jnp.array([1.0, 2.0, 3.0])}
+    after = RandomGravity(magnitude=0.0)(make_context(overrides=before))
+    np.testing.assert_allclose(after["opt.gravity"], [1, 2, 3])

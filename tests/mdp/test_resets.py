@@ -1,3 +1,4 @@
+import functools
 import math
 
 import jax
@@ -6,8 +7,11 @@ import numpy as np
 import pytest
 
 from ksim.mdp import resets
+from ksim.physics import compile_model
 from ksim.physics.rotations import rotate_inverse, yaw_of
-from tests.mdp.contexts import biped, draws, make_context, turned
+from ksim.types import ConfigError
+from tests.mdp.contexts import DT, biped, draws, make_context, turned
+from tests.robots import biped_spec
 
 LIMIT = math.radians(60)
 LEFT_HIP_QPOS, RIGHT_HIP_QPOS = 7, 8
@@ -22,6 +26,8 @@ every_reset = pytest.mark.parametrize(
         (resets.RandomJointVelocities(joints=("left_hip",)), [], [LEFT_HIP_QVEL]),
         # From upright, a heading changes w and z of the orientation.
         (resets.RandomHeading(), [3, 6], []),
+        (resets.RandomBasePosition(), [0, 1], []),
+        (resets.RandomBasePosition(max_lift=0.1), [0, 1, 2], []),
         # Horizontal velocity, and angular velocity about the base's z.
         (resets.RandomBaseVelocity(), [], [0, 1, 5]),
     ],
@@ -93,3 +99,47 @@ def test_random_base_velocity_when_drawn_fills_its_ranges():
     qvel_nv = draws(lambda key: term(make_context(key=key)).qvel)
     np.testing.assert_allclose(qvel_nv[:, [0, 1, 5]].min(0), [-0.4, -0.4, -2.0], rtol=0.05)
     np.testing.assert_allclose(qvel_nv[:, [0, 1, 5]].max(0), [0.4, 0.4, 2.0], rtol=0.05)
+
+
+def test_random_base_position_when_drawn_fills_its_ranges_around_where_the_base_was():
+    # 1 +- 0.5, 2 +- 0.5, and 0.5 to 0.5 + 0.2
+    term = resets.RandomBasePosition(max_offset=0.5, max_lift=0.2)
+    qpos_nq = draws(lambda key: term(make_context(ground_position=(1, 2), key=key)).qpos)
+    np.testing.assert_allclose(qpos_nq[:, :3].min(0), [0.5, 1.5, 0.5], atol=0.03)
+    np.testing.assert_allclose(qpos_nq[:, :3].max(0), [1.5, 2.5, 0.7], atol=0.03)
+    assert (qpos_nq[:, 2] >= 0.5).all()
+
+
+def test_random_base_position_when_base_is_turned_keeps_its_orientation():
+    physics = resets.RandomBasePosition()(make_context(orientation=turned("x", 30)))
+    np.testing.assert_allclose(physics.qpos[3:7], turned("x", 30), rtol=1e-6)
+
+
+HOME = {"qpos": [0, 0, 0.5, 1, 0, 0, 0, 0, 0], "qvel": [0] * 8}
+CROUCHED = {"qpos": [1, 2, 0.4, 0, 0, 0, 1, 0.3, -0.3], "qvel": [1, 2, 3, 4, 5, 6, 7, 8]}
+
+
+@functools.cache
+def biped_with_keyframes():
+    spec = biped_spec()
+    spec.add_key(name="home", **HOME)
+    spec.add_key(name="crouched", **CROUCHED)
+    return compile_model(spec, dt=0.004, ctrl_dt=DT)
+
+
+def test_to_keyframe_when_there_is_one_starts_from_its_positions_and_velocities():
+    physics = resets.ToKeyframe(keyframes=("crouched",))(make_context(model=biped_with_keyframes()))
+    np.testing.assert_allclose(physics.qpos, CROUCHED["qpos"], rtol=1e-6)
+    np.testing.assert_array_equal(physics.qvel, CROUCHED["qvel"])
+
+
+def test_to_keyframe_when_there_are_several_picks_each_as_often():
+    term = resets.ToKeyframe(keyframes=("crouched", "home"))
+    height_n = draws(lambda key: term(make_context(model=biped_with_keyframes(), key=key)).qpos[2])
+    # Of 300 half, with a standard deviation of sqrt(300 * 0.25) = 8.7.
+    assert abs((height_n < 0.45).sum() - 150) < 45
+
+
+def test_to_keyframe_when_keyframe_is_unknown_names_the_near_misses():
+    with pytest.raises(ConfigError, match=r"no key 'crouch'.*'crouched'"):
+        resets.ToKeyframe(keyframes=("crouch",))(make_context(model=biped_with_keyframes()))

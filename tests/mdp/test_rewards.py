@@ -9,8 +9,8 @@ import pytest
 from ksim.mdp import rewards
 from ksim.physics import compile_model
 from ksim.types import ConfigError
-from tests.mdp.contexts import DT, TOUCH, asking, biped, feet, make_context, turned
-from tests.robots import biped_spec
+from tests.mdp.contexts import DT, TOUCH, asking, biped, feet, make_context, turned, values_over
+from tests.robots import BIPED, biped_spec
 
 WALK = asking(forward=0.5)
 STAND = asking()
@@ -61,6 +61,43 @@ def test_track_yaw_rate_when_base_lies_on_its_side_measures_about_the_vertical()
     np.testing.assert_allclose(rewards.TrackYawRate(command="velocity")(context), 1.0, rtol=1e-5)
 
 
+def test_track_heading_when_base_faces_as_asked_is_1():
+    context = make_context(orientation=turned("z", 90), commands={"heading": jnp.array([np.pi / 2])})
+    np.testing.assert_allclose(rewards.TrackHeading(command="heading")(context), 1.0, rtol=1e-5)
+
+
+def test_track_heading_when_error_is_std_the_short_way_round_is_exp_of_minus_half():
+    # From 170 to -170 degrees it is 20 degrees over the back.
+    context = make_context(orientation=turned("z", 170), commands={"heading": jnp.radians(jnp.array([-170.0]))})
+    tracked = rewards.TrackHeading(command="heading", std=float(np.radians(20)))(context)
+    np.testing.assert_allclose(tracked, np.exp(-0.5), rtol=1e-4)
+
+
+@pytest.mark.parametrize(("height", "expected"), [(0.45, 1.0), (0.40, np.exp(-0.5)), (0.55, np.exp(-2.0))])
+def test_track_height_when_off_is_a_gaussian_of_the_error(height, expected):
+    # Of std 0.05: errors of 0, 1 and 2 std.
+    context = make_context(height=height, commands={"height": jnp.array([0.45])})
+    np.testing.assert_allclose(rewards.TrackHeight(command="height", std=0.05)(context), expected, rtol=1e-4)
+
+
+def test_stand_still_when_asked_to_stand_sums_the_distances_from_the_default_pose():
+    # |0.4 - 0.3| + |-0.5 + 0.3|
+    context = make_context(model=biped(knock_kneed=True), joint_pos=(0.4, -0.5), commands=STAND)
+    np.testing.assert_allclose(rewards.StandStill(command="velocity")(context), 0.3, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("yaw_rate", "expected"), [(0.09, 0.3), (0.11, 0.0)])
+def test_stand_still_when_asked_for_more_than_a_tenth_of_motion_is_0(yaw_rate, expected):
+    context = make_context(joint_pos=(0.1, -0.2), commands=asking(yaw_rate=yaw_rate))
+    np.testing.assert_allclose(rewards.StandStill(command="velocity")(context), expected, rtol=1e-5)
+
+
+def test_stand_still_when_joints_are_named_leaves_the_others_out():
+    context = make_context(joint_pos=(0.1, -0.2), commands=STAND)
+    still = rewards.StandStill(command="velocity", joints=("right_hip",))(context)
+    np.testing.assert_allclose(still, 0.2, rtol=1e-5)
+
+
 # Posture.
 
 
@@ -76,6 +113,16 @@ def test_base_tilt_when_turned_by_30_degrees_is_the_squared_sine_but_not_for_a_h
     # sin^2 30 = 0.25
     tilt = rewards.BaseTilt()(make_context(orientation=turned(axis, 30)))
     np.testing.assert_allclose(tilt, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("axis", "degrees", "expected"),
+    # cos 60 = 0.5
+    [("x", 0, 1), ("x", 60, 0.5), ("y", -60, 0.5), ("z", 60, 1), ("x", 90, 0), ("y", 180, -1)],
+)
+def test_upright_when_turned_is_the_cosine_of_the_tilt(axis, degrees, expected):
+    upright = rewards.Upright()(make_context(orientation=turned(axis, degrees)))
+    np.testing.assert_allclose(upright, expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("height", [0.3, 0.5])
@@ -113,6 +160,43 @@ def test_action_rate_sums_the_squared_changes():
     # (1 - 0)^2 + (-1 - 1)^2
     context = make_context(action=jnp.array([1.0, -1.0]), previous_action=jnp.array([0.0, 1.0]))
     assert rewards.ActionRate()(context) == 5.0
+
+
+def test_action_acceleration_when_actions_follow_sums_the_squared_second_differences():
+    # From rest: (1, 0) - 0, then (0, 2) - (1, 0), then no change after (0, 2).
+    action_t2 = jnp.array([[0.0, 0.0], [1.0, 0.0], [1.0, 2.0], [1.0, 2.0]])
+    before_t2 = jnp.concatenate([jnp.zeros((1, 2)), action_t2[:-1]])
+    contexts = [make_context(action=a, previous_action=b) for a, b in zip(action_t2, before_t2, strict=True)]
+    np.testing.assert_array_equal(values_over(rewards.ActionAcceleration(), *contexts), [0, 1, 1 + 4, 4])
+
+
+def test_joint_acceleration_when_velocities_change_sums_the_squared_changes_per_second():
+    # (1.2 - 1) / 0.02 = 10 and (1.6 - 2) / 0.02 = -20; the episode starts without, and so does what keeps its speed.
+    contexts = [make_context(joint_vel=joint_vel) for joint_vel in [(1, 2), (1.2, 1.6), (1.2, 1.6)]]
+    np.testing.assert_allclose(values_over(rewards.JointAcceleration(), *contexts), [0, 100 + 400, 0], rtol=1e-4)
+
+
+def test_joint_acceleration_when_joints_are_named_leaves_the_others_and_the_base_out():
+    # -20^2
+    contexts = [make_context(joint_vel=(1, 2)), make_context(lin_vel_world=(9, 9, 9), joint_vel=(1.2, 1.6))]
+    paid_t = values_over(rewards.JointAcceleration(joints=("right_hip",)), *contexts)
+    np.testing.assert_allclose(paid_t[1], 400, rtol=1e-4)
+
+
+def test_mechanical_power_when_actuators_drive_and_brake_sums_what_each_does():
+    # |3 * 2| + |-4 * 1|
+    assert rewards.MechanicalPower.needs == ("actuator_force",)
+    context = make_context(lin_vel_world=(9, 9, 9), joint_vel=(2, 1), derived={"actuator_force": [3, -4]})
+    assert rewards.MechanicalPower()(context) == 10.0
+
+
+def test_mechanical_power_when_actuators_are_in_another_order_than_joints_matches_them():
+    swapped = BIPED.replace('joint="left_hip"', 'joint="it"').replace('joint="right_hip"', 'joint="left_hip"')
+    spec = mujoco.MjSpec.from_string(swapped.replace('joint="it"', 'joint="right_hip"'))
+    model = compile_model(spec, dt=0.004, ctrl_dt=DT)
+    # |3 * 1| on the right, |-4 * 2| on the left
+    context = make_context(model=model, joint_vel=(2, 1), derived={"actuator_force": [3, -4]})
+    assert rewards.MechanicalPower()(context) == 11.0
 
 
 def test_torque_effort_sums_the_squared_forces_of_the_field_it_declares():
@@ -284,3 +368,52 @@ def test_feet_slip_when_base_faces_left_has_sensors_of_the_world_frame():
 def test_feet_terms_when_sensor_is_unknown_name_the_near_misses():
     with pytest.raises(ConfigError, match=r"no sensor 'left_tuch'.*'left_touch'"):
         rewards.FeetPhase(sensors=("left_tuch",), command="velocity")(make_context(commands=WALK))
+
+
+CLEARANCE = rewards.FootClearance(sites=("left_foot", "right_foot"), target=0.08)
+
+
+@pytest.mark.parametrize(
+    ("left_height", "right_height", "expected"),
+    [
+        # Speeds of sqrt(0.3^2 + 0.4^2) = 0.5 and of 2: 0.05^2 * 0.5
+        (0.03, 0.10, 0.00125),
+        # 0.01^2 * 2
+        (0.08, 0.07, 0.0002),
+        # 0.05^2 * 0.5 + 0.01^2 * 2
+        (0.03, 0.07, 0.00145),
+        (0.09, 0.10, 0.0),
+    ],
+)
+def test_foot_clearance_when_feet_move_weights_their_squared_shortfalls_by_speed(left_height, right_height, expected):
+    velocities = {"ksim_left_foot_velocity": [0.3, -0.4, 7], "ksim_right_foot_velocity": [0, 2, 7]}
+    site_xpos_s3 = [[0, 0, 9], [5, 5, left_height], [5, 5, right_height]]
+    context = make_context(model=biped_with_velocity_sensors(), sensors=velocities, derived={"site_xpos": site_xpos_s3})
+    np.testing.assert_allclose(CLEARANCE(context), expected, rtol=1e-4, atol=1e-9)
+
+
+def test_foot_clearance_when_feet_rest_is_0_however_low():
+    context = make_context(model=biped_with_velocity_sensors(), derived={"site_xpos": np.zeros((3, 3))})
+    assert CLEARANCE(context) == 0.0
+
+
+def test_foot_clearance_when_feet_slip_has_the_sensors_shares_them():
+    spec = biped_spec()
+    SLIP.edit_spec(spec)
+    CLEARANCE.edit_spec(spec)
+    # The biped has 3 sensors of its own.
+    assert len(spec.sensors) == 3 + 2
+
+
+@pytest.mark.parametrize("kind", [rewards.FeetSlip, rewards.FootClearance], ids=lambda kind: kind.__name__)
+def test_feet_terms_when_site_is_unknown_name_the_near_misses(kind):
+    sensors = {"sensors": TOUCH} if kind is rewards.FeetSlip else {}
+    with pytest.raises(ConfigError, match=r"no site 'left_fot'.*'left_foot'"):
+        kind(sites=("left_fot", "right_foot"), **sensors).edit_spec(biped_spec())
+
+
+@pytest.mark.parametrize(("left", "right", "expected"), [(120, 90, 20), (120, 130, 50), (100, 0, 0)])
+def test_impact_force_when_feet_press_harder_than_allowed_sums_the_excess(left, right, expected):
+    # Of each over 100 N: 20 alone, 20 + 30, and nothing at the threshold itself.
+    context = make_context(sensors={"left_touch": left, "right_touch": right})
+    assert rewards.ImpactForce(sensors=TOUCH, threshold=100.0)(context) == expected

@@ -1,3 +1,5 @@
+import inspect
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -46,9 +48,9 @@ def test_command_when_known_is_its_value():
     np.testing.assert_array_equal(make_context(commands=asking(forward=0.5)).command("velocity"), [0.5, 0, 0])
 
 
-def test_command_when_unknown_is_an_error_that_lists_the_known_ones():
+def test_command_when_unknown_is_an_error_with_the_near_misses():
     context = make_context(commands=asking() | {"height": jnp.zeros(1)})
-    with pytest.raises(ConfigError, match=r"no command 'velocty'.*velocity, height"):
+    with pytest.raises(ConfigError, match=r"no command 'velocty'.*Did you mean 'velocity'"):
         context.command("velocty")
 
 
@@ -85,3 +87,11 @@ def test_term_without_memory_has_none_and_keeps_none():
 def test_dt_is_that_of_the_control_step():
     # The biped's physics steps by 0.004 s, its control by 0.02 s.
     assert make_context().dt == 0.02
+
+
+@pytest.mark.parametrize("terms", [[rewards.Alive], {"alive": rewards.Alive}], ids=["sequence", "mapping"])
+def test_named_terms_when_given_a_class_is_an_error_that_says_to_make_an_instance(terms):
+    # Without the tests' type checks, as for a user: they would speak first.
+    unchecked = inspect.unwrap(named_terms)
+    with pytest.raises(ConfigError, match=r"Alive must be an instance: write Alive\(\)\."):
+        unchecked(terms, AbstractReward)

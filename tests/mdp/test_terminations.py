@@ -2,8 +2,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ksim.mdp.terminations import BaseTilted, BaseTooLow, TimeLimit
-from tests.mdp.contexts import make_context, turned
+from ksim.mdp.terminations import (
+    BaseTilted,
+    BaseTooFast,
+    BaseTooLow,
+    JointOutOfRange,
+    SensorAbove,
+    TimeLimit,
+    TooFar,
+)
+from tests.mdp.contexts import biped, make_context, turned
 
 
 @pytest.mark.parametrize(("episode_step", "expected"), [(2, False), (3, True), (4, True)])
@@ -34,3 +42,47 @@ def test_base_tilted_when_it_leans_further_than_allowed_ends(axis, degrees, expe
 
 def test_base_tilted_when_base_has_turned_around_does_not_end():
     assert not BaseTilted()(make_context(orientation=turned("z", 180)))
+
+
+@pytest.mark.parametrize(
+    ("lin_vel_world", "ang_vel_body", "expected"),
+    # Lengths of 5 m/s and of 3 rad/s.
+    [((3, 0, -4), (0, 0, 0), True), ((0, 0, 0), (2, -2, 1), True), ((3, 0, -3.9), (2, -2, 0.9), False)],
+)
+def test_base_too_fast_when_it_moves_or_turns_faster_than_allowed_ends(lin_vel_world, ang_vel_body, expected):
+    context = make_context(lin_vel_world=lin_vel_world, ang_vel_body=ang_vel_body)
+    assert BaseTooFast(max_lin_vel=4.99, max_ang_vel=2.99)(context) == expected
+
+
+@pytest.mark.parametrize(("distance", "expected"), [(4.9, True), (5.1, False)])
+def test_too_far_when_the_base_is_farther_than_the_distance_ends_whatever_its_height(distance, expected):
+    # sqrt(3^2 + 4^2) = 5
+    context = make_context(ground_position=(3, -4), height=99)
+    assert TooFar(distance=distance)(context) == expected
+
+
+def test_too_far_truncates_and_a_broken_rule_does_not():
+    assert TooFar(distance=5.0).truncates
+    assert not any(term.truncates for term in (BaseTooFast(), JointOutOfRange(), SensorAbove(sensor="gyro")))
+
+
+@pytest.mark.parametrize(
+    ("joint_pos_degrees", "expected"),
+    # The range is -60 to 60 degrees, and 0.1 rad are 5.7.
+    [((65, -65), False), ((66, 0), True), ((0, 66), True), ((-66, 0), True)],
+)
+def test_joint_out_of_range_when_a_joint_is_beyond_its_limits_by_more_than_the_margin_ends(joint_pos_degrees, expected):
+    assert JointOutOfRange(margin=0.1)(make_context(joint_pos=np.radians(joint_pos_degrees))) == expected
+
+
+def test_joint_out_of_range_when_joints_are_named_leaves_the_others_out():
+    assert not JointOutOfRange(joints=("left_hip",))(make_context(joint_pos=np.radians((0, 90))))
+
+
+def test_joint_out_of_range_when_a_joint_has_no_limits_does_not_end_for_it():
+    assert not JointOutOfRange()(make_context(model=biped(free_right_hip=True), joint_pos=np.radians((0, 500))))
+
+
+@pytest.mark.parametrize(("reading", "expected"), [((0, 0, 2.1), True), ((2, 2, 2), False), ((-9, -9, -9), False)])
+def test_sensor_above_when_any_component_is_above_the_threshold_ends(reading, expected):
+    assert SensorAbove(sensor="gyro", threshold=2.0)(make_context(sensors={"gyro": reading})) == expected
