@@ -56,7 +56,7 @@ class RandomBodyMass(AbstractRandomizer):
     added: tuple[float, float] = (-1.0, 1.0)
 
     def __call__(self, context: Context) -> Overrides:
-        index = context.model.names.index("body", self.body)
+        index = _body(context, self.body)
         mass = context.model.mj_model.body_mass[index]
         if mass + self.added[0] <= 0:
             raise ConfigError(
@@ -78,7 +78,7 @@ class RandomCenterOfMass(AbstractRandomizer):
     max_offset: float = 0.02
 
     def __call__(self, context: Context) -> Overrides:
-        index = context.model.names.index("body", self.body)
+        index = _body(context, self.body)
         offset_3 = jax.random.uniform(context.key, (3,), minval=-self.max_offset, maxval=self.max_offset)
         return {"body_ipos": self.current(context, "body_ipos").at[index].add(offset_3)}
 
@@ -90,7 +90,7 @@ class RandomInertia(AbstractRandomizer):
     factor: tuple[float, float] = (0.9, 1.1)
 
     def __call__(self, context: Context) -> Overrides:
-        index = context.model.names.index("body", self.body)
+        index = _body(context, self.body)
         return {
             "body_inertia": self.current(context, "body_inertia").at[index].multiply(_uniform(context, self.factor))
         }
@@ -128,21 +128,34 @@ class RandomActuatorGains(AbstractRandomizer):
         kp_u = jax.random.uniform(kp_key, (num_actuators,), minval=self.kp_factor[0], maxval=self.kp_factor[1])
         kd_u = jax.random.uniform(kd_key, (num_actuators,), minval=self.kd_factor[0], maxval=self.kd_factor[1])
         # A servo's force is gain[0] * target + bias[1] * position + bias[2] * velocity.
-        bias = self.current(context, "actuator_biasprm").at[:, 1].multiply(kp_u).at[:, 2].multiply(kd_u)
         is_servo = context.model.mj_model.actuator_biasprm[:, 1] != 0
-        gain = self.current(context, "actuator_gainprm").at[:, 0].multiply(jnp.where(is_servo, kp_u, 1.0))
+        kp_u, kd_u = jnp.where(is_servo, kp_u, 1.0), jnp.where(is_servo, kd_u, 1.0)
+        bias = self.current(context, "actuator_biasprm").at[:, 1].multiply(kp_u).at[:, 2].multiply(kd_u)
+        gain = self.current(context, "actuator_gainprm").at[:, 0].multiply(kp_u)
         return {"actuator_gainprm": gain, "actuator_biasprm": bias}
 
 
 class RandomMotorStrength(AbstractRandomizer):
-    """Multiplies the force range of each actuator by its own uniform number from `factor`: weak and strong motors."""
+    """Weak and strong motors: multiplies what each actuator can give by its own uniform number from `factor`.
+
+    That is the force range where there is one, and the gain of a motor. A servo must have a force range.
+    """
 
     factor: tuple[float, float] = (0.9, 1.1)
 
     def __call__(self, context: Context) -> Overrides:
         low, high = self.factor
-        factor_u = jax.random.uniform(context.key, (context.model.mj_model.nu, 1), minval=low, maxval=high)
-        return {"actuator_forcerange": self.current(context, "actuator_forcerange") * factor_u}
+        mj_model = context.model.mj_model
+        is_servo = mj_model.actuator_biasprm[:, 1] != 0
+        for index in np.flatnonzero(is_servo & (mj_model.actuator_forcelimited == 0)):
+            name = context.model.names.actuators[index]
+            raise ConfigError(
+                f"RandomMotorStrength needs a force range of servo {name!r}. Give it one in the MJCF file."
+            )
+        factor_u = jax.random.uniform(context.key, (mj_model.nu,), minval=low, maxval=high)
+        gain = self.current(context, "actuator_gainprm").at[:, 0].multiply(jnp.where(is_servo, 1.0, factor_u))
+        forcerange = self.current(context, "actuator_forcerange") * factor_u[:, None]
+        return {"actuator_gainprm": gain, "actuator_forcerange": forcerange}
 
 
 class RandomGravity(AbstractRandomizer):
@@ -153,6 +166,17 @@ class RandomGravity(AbstractRandomizer):
     def __call__(self, context: Context) -> Overrides:
         offset_3 = jax.random.uniform(context.key, (3,), minval=-self.magnitude, maxval=self.magnitude)
         return {"opt.gravity": self.current(context, "opt.gravity") + offset_3}
+
+
+def _body(context: Context, name: str) -> int:
+    """The index of a body whose inertia may change."""
+    index = context.model.names.index("body", name)
+    if context.model.mj_model.body_simple[index]:
+        raise ConfigError(
+            f"Body {name!r} moves freely by itself: MuJoCo takes its inertia from the compiled model, and it cannot "
+            "be randomized. Choose a body with a joint to another."
+        )
+    return index
 
 
 def _uniform(context: Context, bounds: tuple[float, float]) -> Array:

@@ -68,10 +68,22 @@ class ModelNames:
         Raises:
             ConfigError: The model has no free joint.
         """
+        joint = self._first_free_joint()
+        return int(self._model.jnt_qposadr[joint]), int(self._model.jnt_dofadr[joint])
+
+    def base_body(self) -> int:
+        """The index of the body that the first free joint moves.
+
+        Raises:
+            ConfigError: The model has no free joint.
+        """
+        return int(self._model.jnt_bodyid[self._first_free_joint()])
+
+    def _first_free_joint(self) -> int:
         free = np.flatnonzero(self._model.jnt_type == _FREE)
         if not free.size:
             raise ConfigError("The model has no free joint, but a term asks for the pose or velocity of its base.")
-        return int(self._model.jnt_qposadr[free[0]]), int(self._model.jnt_dofadr[free[0]])
+        return int(free[0])
 
     def actuator_joints(self) -> list[str]:
         """The joint that each actuator drives.

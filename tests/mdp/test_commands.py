@@ -60,8 +60,8 @@ def test_velocity_command_when_some_stand_asks_the_given_fraction():
 
 
 def test_velocity_command_when_its_time_is_over_is_drawn_anew():
-    # 0.09 s are 4.5 steps of 0.02 s: the fifth brings a new one, and so does the fifth after that.
-    commands_t3 = commands_over(VelocityCommand(resample_s=(0.09, 0.09), standing_fraction=0.0), 14)
+    # 0.095 s are nearest to five steps of 0.02 s: the fifth brings a new one, and so does the fifth after that.
+    commands_t3 = commands_over(VelocityCommand(resample_s=(0.095, 0.095), standing_fraction=0.0), 14)
     changes = np.flatnonzero(np.abs(np.diff(commands_t3, axis=0)).max(axis=1)) + 1
     np.testing.assert_array_equal(changes, [5, 10])
 

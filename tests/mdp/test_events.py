@@ -24,8 +24,8 @@ def pushed_steps(term, num_steps):
 
 
 def test_push_when_the_interval_is_fixed_happens_at_each():
-    # 0.05 s end within the third step of 0.02 s; then they begin anew.
-    assert pushed_steps(PushVelocity(interval_s=(0.05, 0.05), speed=(0.5, 0.5)), 10) == [3, 6, 9]
+    # 0.055 s are nearest to three steps of 0.02 s; then they begin anew.
+    assert pushed_steps(PushVelocity(interval_s=(0.055, 0.055), speed=(0.5, 0.5)), 10) == [3, 6, 9]
 
 
 def test_push_when_the_interval_is_whole_steps_happens_after_these():

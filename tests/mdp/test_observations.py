@@ -190,7 +190,7 @@ def test_body_orientation_when_bodies_are_named_shows_these_in_this_order():
 
 def test_center_of_mass_position_when_base_faces_left_is_that_of_the_whole_robot_seen_from_the_base():
     # 0.1 along the world's y is 0.1 forward.
-    subtree_com_b3 = [[1, 2.1, 0.4], [9, 9, 9], [9, 9, 9], [9, 9, 9]]
+    subtree_com_b3 = [[9, 9, 9], [1, 2.1, 0.4], [9, 9, 9], [9, 9, 9]]  # world, trunk and all it carries, legs
     derived = {"subtree_com": subtree_com_b3}
     context = make_context(ground_position=(1, 2), orientation=turned("z", 90), derived=derived)
     np.testing.assert_allclose(observations.CenterOfMassPosition()(context), [0.1, 0, -0.1], atol=1e-6)

@@ -56,8 +56,8 @@ class CenterOfMassPosition(AbstractObservation):
     noise: AbstractNoise | None = None
 
     def __call__(self, context: Context) -> Float[Array, "3"]:
-        # The world's subtree is everything that moves; static bodies have no mass in it.
-        return _in_base_frame(context, context.derived("subtree_com")[0][None])[0]
+        base = context.model.names.base_body()
+        return _in_base_frame(context, context.derived("subtree_com")[base][None])[0]
 
 
 class CenterOfMassInertia(AbstractObservation):

@@ -40,6 +40,10 @@ class History(_Wrapper):
     steps: int
     noise: AbstractNoise | None = None
 
+    def __check_init__(self) -> None:
+        if self.steps < 1:
+            raise ConfigError(f"History of {self.steps} steps must be of at least one.")
+
     def init(self, context: Context) -> PyTree:
         value = self._value(context)
         return jnp.broadcast_to(value, (self.steps, *value.shape))
@@ -61,6 +65,10 @@ class Delayed(_Wrapper):
     observation: AbstractObservation
     steps: tuple[int, int] = (0, 2)
     noise: AbstractNoise | None = None
+
+    def __check_init__(self) -> None:
+        if not 0 <= self.steps[0] <= self.steps[1]:
+            raise ConfigError(f"Delay of {self.steps} steps must be a smallest and a largest number, from 0 upwards.")
 
     def init(self, context: Context) -> PyTree:
         value = self._value(context)

@@ -61,7 +61,9 @@ class MechanicalPower(AbstractReward):
 
     def __call__(self, context: Context) -> Float[Array, ""]:
         names = context.model.names
-        velocity_u = context.physics.qvel[names.joint_qvel(names.actuator_joints())]
+        # An actuator moves gear times as fast as its joint.
+        gear_u = context.model.mj_model.actuator_gear[:, 0]
+        velocity_u = gear_u * context.physics.qvel[names.joint_qvel(names.actuator_joints())]
         return jnp.sum(jnp.abs(context.derived("actuator_force") * velocity_u))
 
 

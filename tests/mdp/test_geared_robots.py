@@ -1,0 +1,85 @@
+"""Terms under models with gears, velocity servos, motors without force limits, and bodies that move by themselves."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+import pytest
+
+from ksim.mdp import observations, randomizers, rewards
+from ksim.physics import compile_model
+from ksim.types import ConfigError
+from tests.mdp.contexts import biped, make_context
+from tests.robots import ACTUATORS, biped_spec
+
+
+def compiled(spec, *edits):
+    return compile_model(spec, dt=0.004, ctrl_dt=0.02, edits=edits)
+
+
+def test_mechanical_power_of_a_geared_motor_is_that_at_its_joint():
+    spec = biped_spec()
+    spec.actuators[0].gear[0] = 10.0
+    forces = {"actuator_force": jnp.array([2.0, 0.0])}
+    context = make_context(model=compiled(spec), joint_vel=(3, 0), derived=forces)
+    # Force 2 at the motor, which turns 10 times as fast as the joint at 3 rad/s.
+    np.testing.assert_allclose(rewards.MechanicalPower()(context), 60.0)
+
+
+def test_center_of_mass_is_the_robots_without_the_furniture():
+    spec = biped_spec()
+    table = spec.worldbody.add_body(name="table", pos=[10, 0, 0])
+    table.add_geom(type=mujoco.mjtGeom.mjGEOM_BOX, size=[0.5, 0.5, 0.5], mass=100)
+    positions = []
+    for model in (compiled(biped_spec()), compiled(spec)):
+        data = mujoco.MjData(model.mj_model)
+        mujoco.mj_forward(model.mj_model, data)
+        context = make_context(model=model, derived={"subtree_com": jnp.asarray(data.subtree_com, jnp.float32)})
+        positions.append(observations.CenterOfMassPosition()(context))
+    np.testing.assert_allclose(positions[0], positions[1], atol=1e-6)
+
+
+def test_actuator_gains_of_a_velocity_servo_stay_as_they_are():
+    spec = biped_spec()
+    ACTUATORS.edit_spec(spec)
+    velocity_servo = spec.actuators[0]
+    velocity_servo.gainprm[0], velocity_servo.biasprm[0:3] = 5.0, [0, 0, -5.0]
+    context = make_context(model=compiled(spec))
+    drawn = randomizers.RandomActuatorGains(kp_factor=(0.5, 0.5), kd_factor=(0.5, 0.5))(context)
+    np.testing.assert_allclose(drawn["actuator_gainprm"][:, 0], [5.0, 20.0])
+    np.testing.assert_allclose(drawn["actuator_biasprm"][:, 2], [-5.0, -1.0])
+
+
+def test_motor_strength_scales_the_gain_of_motors_and_the_range_of_servos():
+    half = randomizers.RandomMotorStrength(factor=(0.5, 0.5))
+    motors = half(make_context(model=compiled(biped_spec())))
+    np.testing.assert_allclose(motors["actuator_gainprm"][:, 0], [0.5, 0.5])
+    servos = half(make_context(model=biped()))
+    np.testing.assert_allclose(servos["actuator_gainprm"][:, 0], [40.0, 40.0])
+    np.testing.assert_allclose(servos["actuator_forcerange"], [[-10, 10]] * 2)
+
+
+def test_motor_strength_of_a_servo_without_a_force_range_is_an_error():
+    spec = biped_spec()
+    ACTUATORS.edit_spec(spec)
+    spec.actuators[1].forcelimited = False
+    with pytest.raises(ConfigError, match=r"servo 'right_hip'"):
+        randomizers.RandomMotorStrength()(make_context(model=compiled(spec)))
+
+
+def test_inertia_of_a_body_that_moves_by_itself_is_an_error():
+    spec = biped_spec()
+    ball = spec.worldbody.add_body(name="ball", pos=[1, 0, 1])
+    ball.add_freejoint()
+    ball.add_geom(size=[0.1, 0, 0], mass=1)
+    with pytest.raises(ConfigError, match=r"'ball' moves freely by itself"):
+        randomizers.RandomCenterOfMass(body="ball")(dataclasses.replace(make_context(), model=compiled(spec)))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda o: observations.History(o, steps=0), lambda o: observations.Delayed(o, steps=(3, 1))]
+)
+def test_history_or_delay_without_sense_is_an_error(make):
+    with pytest.raises(ConfigError, match="must be"):
+        make(observations.JointPosition())
