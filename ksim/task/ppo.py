@@ -135,10 +135,11 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
     @functools.cached_property
     def _initial_learner(self) -> tuple[LearnerState, AbstractActorCritic]:
         model_key, _, learner_key = self._keys()
+        obs_sizes = self.obs_sizes  # here and not while tracing: it makes the environment, with its arrays
 
         def init(model_key: PRNGKeyArray, learner_key: PRNGKeyArray) -> tuple[LearnerState, AbstractActorCritic]:
             model = self._get_initial_model(model_key)
-            return initial_learner_state(model, self.obs_sizes, self.get_optimizer(), learner_key), model
+            return initial_learner_state(model, obs_sizes, self.get_optimizer(), learner_key), model
 
         # One program: initialised array by array, every shape would be compiled by itself.
         return eqx.filter_jit(init)(model_key, learner_key)

@@ -149,7 +149,8 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
 
     def _get_initial_env_state(self, rng: PRNGKeyArray) -> EnvState:
         """The first states of the global batch: every leaf with `num_envs` rows."""
-        return jax.jit(lambda key: initial_env_states(self.environment, key, self.config.num_envs))(rng)
+        env = self.environment  # here and not while tracing: an engine holds arrays
+        return jax.jit(lambda key: initial_env_states(env, key, self.config.num_envs))(rng)
 
     def _rollout(
         self, model: AbstractActorCritic, env_state: EnvState, model_carry: PyTree, rng: Key[Array, " e"]
