@@ -49,11 +49,15 @@ def check_environment(env: Environment) -> dict[str, int]:
     for group, x in state.obs.items():
         if len(x.shape) != 1:
             raise ConfigError(f"Observation group {group!r} must be a vector, but has shape {x.shape}.")
-    for name, kind in (("reward", jnp.floating), ("terminated", jnp.bool_), ("truncated", jnp.bool_)):
+    for name, kind, in_words in (
+        ("reward", jnp.floating, "float"),
+        ("terminated", jnp.bool_, "bool"),
+        ("truncated", jnp.bool_, "bool"),
+    ):
         value = getattr(state, name)
         if value.shape != () or not jnp.issubdtype(value.dtype, kind):
             raise ConfigError(
-                f"{name} of {type(env).__name__} must be a scalar of type {kind.__name__}, but is "
+                f"{name} of {type(env).__name__} must be a scalar of type {in_words}, but is "
                 f"{value.dtype}{list(value.shape)}."
             )
     action = jax.ShapeDtypeStruct((env.action_size,), jnp.float32)

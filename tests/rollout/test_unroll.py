@@ -121,6 +121,7 @@ def test_flag_that_is_no_boolean_is_an_error():
             state = super()._state(count)
             return EnvState(count, state.obs, count, state.terminated.astype(float), state.truncated, {})
 
+    # Told by the check, or before that by the tests' own check of types.
     with pytest.raises((ConfigError, TypeError), match="terminated"):
         check_environment(Floating(end_after=3, truncates=True))
 
