@@ -97,7 +97,7 @@ class SteadyCommand(commands.AbstractCommand):
 
 
 # Half the compile time: there are some 150 programs, and each runs a few times only.
-QUICKLY = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
+QUICKLY = {"xla_backend_optimization_level": 0}
 quick_jit = functools.partial(jax.jit, compiler_options=QUICKLY)
 
 
