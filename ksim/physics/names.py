@@ -145,8 +145,11 @@ def place_base(
     start, _ = names.free_joint()
     turn = jnp.array([jnp.cos(yaw / 2), 0.0, 0.0, jnp.sin(yaw / 2)])
     orientation = multiply_quaternions(turn, base_orientation(physics, names))
-    pose = jnp.concatenate([base_position(physics, names) + offset_world, orientation])
-    return dataclasses.replace(physics, qpos=physics.qpos.at[start : start + 7].set(pose))
+    position = base_position(physics, names) + offset_world
+    # Put together and not updated in place: JAX 0.12 on a CPU was seen to fuse an in-place update with the rotation,
+    # which then reads a component that is already overwritten.
+    qpos = jnp.concatenate([physics.qpos[:start], position, orientation, physics.qpos[start + 7 :]])
+    return dataclasses.replace(physics, qpos=qpos)
 
 
 MAX_VELOCITY = 200.0
