@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import equinox as eqx
+import jax.numpy as jnp
 import mujoco
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
@@ -73,6 +74,10 @@ class Context:
     def sensor(self, name: str) -> Array:
         """A sensor's readings."""
         return self.derived("sensordata")[self.model.names.sensor(name)]
+
+    def sensors(self, names: Sequence[str]) -> Array:
+        """The readings of several sensors, one after the other."""
+        return jnp.concatenate([self.sensor(name) for name in names])
 
 
 class Term(eqx.Module):

@@ -25,7 +25,7 @@ class FootForce(AbstractObservation):
     noise: AbstractNoise | None = None
 
     def __call__(self, context: Context) -> Float[Array, " f"]:
-        return jnp.concatenate([context.sensor(name) for name in self.sensors])
+        return context.sensors(self.sensors)
 
 
 class FootAirTime(AbstractObservation):
@@ -42,7 +42,7 @@ class FootAirTime(AbstractObservation):
         return jnp.zeros(len(self.sensors))
 
     def update(self, context: Context) -> Float[Array, " f"]:
-        force_f = jnp.concatenate([context.sensor(name) for name in self.sensors])
+        force_f = context.sensors(self.sensors)
         return jnp.where(force_f > self.threshold, 0.0, context.memory + context.dt)
 
     def __call__(self, context: Context) -> Float[Array, " f"]:
@@ -60,5 +60,5 @@ class FootContact(AbstractObservation):
     noise: AbstractNoise | None = None
 
     def __call__(self, context: Context) -> Float[Array, " f"]:
-        force_f = jnp.concatenate([context.sensor(name) for name in self.sensors])
+        force_f = context.sensors(self.sensors)
         return (force_f > self.threshold).astype(force_f.dtype)

@@ -116,13 +116,13 @@ class ImpactForce(AbstractReward):
     scale: float = -1e-3
 
     def __call__(self, context: Context) -> Float[Array, ""]:
-        force_f = jnp.concatenate([context.sensor(name) for name in self.sensors])
+        force_f = context.sensors(self.sensors)
         return jnp.sum(jnp.maximum(force_f - self.threshold, 0.0))
 
 
 def feet_in_contact(context: Context, sensors: tuple[str, ...], threshold: float = 1.0) -> Bool[Array, " f"]:
     """Whether each foot's touch sensor reads more than `threshold`, in N."""
-    return jnp.concatenate([context.sensor(name) for name in sensors]) > threshold
+    return context.sensors(sensors) > threshold
 
 
 def add_velocity_sensors(spec: mujoco.MjSpec, sites: tuple[str, ...]) -> None:
