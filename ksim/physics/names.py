@@ -8,7 +8,7 @@ import mujoco
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from ksim.physics.rotations import multiply_quaternions
+from ksim.physics.rotations import heading_frame, multiply_quaternions, rotate
 from ksim.types import ConfigError, PhysicsState, near_misses
 
 _FREE = int(mujoco.mjtJoint.mjJNT_FREE)
@@ -127,6 +127,16 @@ def base_ang_vel_body(physics: PhysicsState, names: ModelNames) -> Float[Array, 
     """The base's angular velocity in its own frame, in rad/s: how MuJoCo stores a free joint's."""
     _, start = names.free_joint()
     return physics.qvel[start + 3 : start + 6]
+
+
+def base_ang_vel_world(physics: PhysicsState, names: ModelNames) -> Float[Array, "3"]:
+    """The base's angular velocity in the world frame, in rad/s."""
+    return rotate(base_ang_vel_body(physics, names), base_orientation(physics, names))
+
+
+def base_heading_velocity(physics: PhysicsState, names: ModelNames) -> Float[Array, "3"]:
+    """The base's linear velocity, in m/s, in the level frame that shares its heading: forward, leftward, upward."""
+    return heading_frame(base_orientation(physics, names), base_lin_vel_world(physics, names))
 
 
 def add_to_base_velocity(

@@ -22,6 +22,11 @@ def yaw_of(quaternion: Float[Array, "4"]) -> Float[Array, ""]:
     return jnp.arctan2(2 * (w * z + x * y), 1 - 2 * (jnp.square(y) + jnp.square(z)))
 
 
+def wrap_angle(angle: Float[Array, ""]) -> Float[Array, ""]:
+    """An angle, in rad, brought into [-pi, pi]."""
+    return jnp.arctan2(jnp.sin(angle), jnp.cos(angle))
+
+
 def multiply_quaternions(a: Float[Array, "4"], b: Float[Array, "4"]) -> Float[Array, "4"]:
     """The rotation b followed by a."""
     w, xyz = a[0] * b[0] - jnp.dot(a[1:], b[1:]), a[0] * b[1:] + b[0] * a[1:] + jnp.cross(a[1:], b[1:])

@@ -218,6 +218,9 @@ def _judge(
         per_second = jnp.where(physical, term.scale * value, 0.0)
         metrics[f"reward/{name}"] = per_second
         total += per_second * context.dt
+    for name, term in mdp.commands.items():
+        for error, value in term.errors(context, context.commands[name]).items():
+            metrics[f"error/{name}/{error}"] = jnp.where(physical, value, 0.0)
     return total, (terminated, truncated & ~terminated), metrics
 
 

@@ -1,11 +1,12 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from ksim.mdp.commands import HeadingCommand, HeightCommand, VelocityCommand
-from tests.mdp.contexts import draws, make_context
+from tests.mdp.contexts import draws, make_context, turned
 
 
 def command_of(term):
@@ -109,3 +110,19 @@ def test_posture_commands_when_drawn_fill_their_range_and_stay_within(term, low,
 def test_posture_commands_when_their_time_is_over_are_drawn_anew(term):
     # 0.06 s are 3 steps of 0.02 s.
     assert changes_of(commands_over(term, 10)) == [3, 6, 9]
+
+
+def test_velocity_command_errors_are_in_the_heading_frame():
+    # Facing left and moving along the world's y axis at 0.5 m/s: forward. Asked: 0.2 forward, 0.4 leftward.
+    context = make_context(orientation=turned("z", 90), lin_vel_world=(0.0, 0.5, 0.0), ang_vel_body=(0.0, 0.0, 0.3))
+    errors = VelocityCommand().errors(context, jnp.array([0.2, 0.4, -0.1]))
+    np.testing.assert_allclose(errors["lin_vel_m_s"], 0.5, rtol=1e-5)  # sqrt(0.3^2 + 0.4^2)
+    np.testing.assert_allclose(errors["yaw_rate_rad_s"], 0.4, rtol=1e-5)
+
+
+def test_heading_and_height_command_errors_are_distances_the_short_way_round():
+    context = make_context(orientation=turned("z", 170), height=0.5)
+    errors = HeadingCommand().errors(context, jnp.array([np.radians(-170)]))
+    np.testing.assert_allclose(errors["heading_rad"], np.radians(20), rtol=1e-4)
+    errors = HeightCommand(height=(0.4, 0.6)).errors(context, jnp.array([0.6]))
+    np.testing.assert_allclose(errors["height_m"], 0.1, rtol=1e-5)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ksim.mdp.term import Context, Term
+from ksim.types import Metrics
 
 Range = tuple[float, float]
 
@@ -18,6 +19,13 @@ class AbstractCommand(Term):
     @abstractmethod
     def __call__(self, context: Context) -> Float[Array, " n"]:
         """The command in force."""
+
+    def errors(self, context: Context, command: Float[Array, " n"]) -> Metrics:
+        """How far the robot is from what was asked, by name with a unit (`lin_vel_m_s`); nothing by default.
+
+        They are logged as `error/<command>/<name>`, and evaluations report them.
+        """
+        return {}
 
 
 class AbstractDrawnCommand(AbstractCommand):

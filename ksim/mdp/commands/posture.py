@@ -3,9 +3,14 @@
 import math
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ksim.mdp.commands.base import AbstractDrawnCommand, Range
+from ksim.mdp.term import Context
+from ksim.physics.names import base_orientation, base_position
+from ksim.physics.rotations import wrap_angle, yaw_of
+from ksim.types import Metrics
 
 
 class HeadingCommand(AbstractDrawnCommand):
@@ -17,6 +22,10 @@ class HeadingCommand(AbstractDrawnCommand):
     def draw(self, key: PRNGKeyArray) -> Float[Array, "1"]:
         return jax.random.uniform(key, (1,), minval=self.heading[0], maxval=self.heading[1])
 
+    def errors(self, context: Context, command: Float[Array, "1"]) -> Metrics:
+        yaw = yaw_of(base_orientation(context.physics, context.model.names))
+        return {"heading_rad": jnp.abs(wrap_angle(yaw - command[0]))}
+
 
 class HeightCommand(AbstractDrawnCommand):
     """Height of the base above the world's origin, in m. Drawn uniformly, anew every `resample_s` seconds (a range)."""
@@ -26,3 +35,6 @@ class HeightCommand(AbstractDrawnCommand):
 
     def draw(self, key: PRNGKeyArray) -> Float[Array, "1"]:
         return jax.random.uniform(key, (1,), minval=self.height[0], maxval=self.height[1])
+
+    def errors(self, context: Context, command: Float[Array, "1"]) -> Metrics:
+        return {"height_m": jnp.abs(base_position(context.physics, context.model.names)[2] - command[0])}

@@ -5,6 +5,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ksim.mdp.commands.base import AbstractDrawnCommand, Range
+from ksim.mdp.term import Context
+from ksim.physics.names import base_ang_vel_world, base_heading_velocity
+from ksim.types import Metrics
 
 
 class VelocityCommand(AbstractDrawnCommand):
@@ -24,3 +27,12 @@ class VelocityCommand(AbstractDrawnCommand):
         low, high = jnp.array([self.forward, self.leftward, self.yaw_rate, (0.0, 1.0)]).T
         drawn_4: Array = jax.random.uniform(key, (4,), minval=low, maxval=high)
         return jnp.where(drawn_4[3] < self.standing_fraction, 0.0, drawn_4[:3])
+
+    def errors(self, context: Context, command: Float[Array, "3"]) -> Metrics:
+        names = context.model.names
+        lin_vel_3 = base_heading_velocity(context.physics, names)
+        yaw_rate = base_ang_vel_world(context.physics, names)[2]
+        return {
+            "lin_vel_m_s": jnp.linalg.norm(lin_vel_3[:2] - command[:2]),
+            "yaw_rate_rad_s": jnp.abs(yaw_rate - command[2]),
+        }

@@ -6,8 +6,14 @@ from jaxtyping import Array, Float
 from ksim.mdp.noise import AbstractNoise
 from ksim.mdp.observations.base import AbstractObservation
 from ksim.mdp.term import Context
-from ksim.physics.names import base_ang_vel_body, base_lin_vel_world, base_orientation, base_position
-from ksim.physics.rotations import rotate, rotate_inverse
+from ksim.physics.names import (
+    base_ang_vel_body,
+    base_ang_vel_world,
+    base_lin_vel_world,
+    base_orientation,
+    base_position,
+)
+from ksim.physics.rotations import rotate_inverse
 
 
 class ProjectedGravity(AbstractObservation):
@@ -84,8 +90,7 @@ class BaseAngularVelocityWorld(AbstractObservation):
     noise: AbstractNoise | None = None
 
     def __call__(self, context: Context) -> Float[Array, "3"]:
-        names = context.model.names
-        return rotate(base_ang_vel_body(context.physics, names), base_orientation(context.physics, names))
+        return base_ang_vel_world(context.physics, context.model.names)
 
 
 class BaseLinearAcceleration(AbstractObservation):

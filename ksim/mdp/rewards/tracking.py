@@ -5,8 +5,8 @@ from jaxtyping import Array, Float
 
 from ksim.mdp.rewards.base import AbstractReward, asks_to_move
 from ksim.mdp.term import Context
-from ksim.physics.names import base_ang_vel_body, base_lin_vel_world, base_orientation, base_position
-from ksim.physics.rotations import heading_frame, rotate, yaw_of
+from ksim.physics.names import base_ang_vel_world, base_heading_velocity, base_orientation, base_position
+from ksim.physics.rotations import wrap_angle, yaw_of
 
 
 class TrackLinearVelocity(AbstractReward):
@@ -21,9 +21,7 @@ class TrackLinearVelocity(AbstractReward):
     scale: float = 1.0
 
     def __call__(self, context: Context) -> Float[Array, ""]:
-        names = context.model.names
-        orientation = base_orientation(context.physics, names)
-        velocity_3 = heading_frame(orientation, base_lin_vel_world(context.physics, names))
+        velocity_3 = base_heading_velocity(context.physics, context.model.names)
         error = jnp.sum(jnp.square(velocity_3[:2] - context.command(self.command)[:2]))
         return jnp.exp(-error / (2 * self.std**2))
 
@@ -41,8 +39,7 @@ class TrackHeading(AbstractReward):
 
     def __call__(self, context: Context) -> Float[Array, ""]:
         yaw = yaw_of(base_orientation(context.physics, context.model.names))
-        error = yaw - context.command(self.command)[0]
-        error = jnp.arctan2(jnp.sin(error), jnp.cos(error))
+        error = wrap_angle(yaw - context.command(self.command)[0])
         return jnp.exp(-jnp.square(error) / (2 * self.std**2))
 
 
@@ -90,7 +87,6 @@ class TrackYawRate(AbstractReward):
     scale: float = 0.5
 
     def __call__(self, context: Context) -> Float[Array, ""]:
-        names = context.model.names
-        ang_vel_world_3 = rotate(base_ang_vel_body(context.physics, names), base_orientation(context.physics, names))
-        error = jnp.square(ang_vel_world_3[2] - context.command(self.command)[2])
+        yaw_rate = base_ang_vel_world(context.physics, context.model.names)[2]
+        error = jnp.square(yaw_rate - context.command(self.command)[2])
         return jnp.exp(-error / (2 * self.std**2))
