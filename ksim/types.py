@@ -15,6 +15,9 @@ Overrides = dict[str, Array]
 """Per-env values of model fields (`geom_friction`, `body_mass`, ...), by the field's name in MjModel."""
 
 
+Levels = dict[str, Array]
+"""How hard the task is, from 0 to 1, by the name of a curriculum."""
+
 Device = Any
 """A `jax.Device`, which type checkers see as a variable and not as a class."""
 
@@ -96,6 +99,7 @@ class LearnerState(eqx.Module):
         key: The run's key; each iteration folds in its number.
         iteration: Iterations done.
         num_bad_updates: Updates skipped in a row because a gradient was not finite.
+        levels: Levels of curricula, from 0 to 1, by name.
     """
 
     params: PyTree
@@ -104,6 +108,7 @@ class LearnerState(eqx.Module):
     key: Key[Array, "*d"]
     iteration: Int[Array, "*d"]
     num_bad_updates: Int[Array, "*d"]
+    levels: Levels
 
 
 class EnvBatch(eqx.Module):

@@ -10,7 +10,8 @@ import numpy as np
 
 from ksim.mdp.term import Context, Term
 from ksim.physics.names import add_to_base_velocity, place_base
-from ksim.types import PhysicsState
+from ksim.physics.terrain import footprint
+from ksim.types import ConfigError, PhysicsState
 
 
 class AbstractReset(Term):
@@ -97,3 +98,31 @@ class RandomBaseVelocity(AbstractReset):
         zero = jnp.zeros(())
         lin_vel_3, ang_vel_3 = jnp.stack([x, y, zero]), jnp.stack([zero, zero, yaw_rate])
         return add_to_base_velocity(context.physics, context.model.names, lin_vel_3, ang_vel_3)
+
+
+class OnTerrain(AbstractReset):
+    """Starts on a tile of the terrain, drawn from those up to the level of a curriculum, and lifts the base onto it.
+
+    level: name of the curriculum, whose 0 allows the easiest tiles only and 1 all; None allows all. spread: how far,
+    in m, from the tile's centre along x and y. radius: of the disc around the base whose highest ground counts, in m.
+    """
+
+    level: str | None = None
+    spread: float = 0.5
+    radius: float = 0.4
+
+    def __call__(self, context: Context) -> PhysicsState:
+        terrain = context.model.terrain
+        if terrain is None:
+            raise ConfigError("OnTerrain needs a terrain. Define get_terrain, or leave the term out.")
+        center_lk2 = jnp.asarray(terrain.tile_centers(), jnp.float32)
+        num_levels, num_kinds, _ = center_lk2.shape
+        allowed = num_levels if self.level is None else 1 + context.level(self.level) * (num_levels - 1)
+        level_key, kind_key, offset_key = jax.random.split(context.key, 3)
+        level = jnp.floor(jax.random.uniform(level_key) * allowed).astype(jnp.int32)
+        kind = jax.random.randint(kind_key, (), 0, num_kinds)
+        place_2 = center_lk2[jnp.minimum(level, num_levels - 1), kind]
+        place_2 += jax.random.uniform(offset_key, (2,), minval=-self.spread, maxval=self.spread)
+        ground = jnp.max(context.model.ground.height(place_2 + footprint(self.radius)))
+        offset_3 = jnp.concatenate([place_2, ground[None]])
+        return place_base(context.physics, context.model.names, offset_3, jnp.zeros(()))

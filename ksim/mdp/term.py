@@ -12,7 +12,7 @@ import mujoco
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from ksim.physics.model import PhysicsModel
-from ksim.types import ConfigError, Overrides, PhysicsState, near_misses
+from ksim.types import ConfigError, Levels, Overrides, PhysicsState, near_misses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Context:
         terminated: The episode ended here, for rewards; False elsewhere.
         overrides: Model fields that randomizers have changed for this env.
         key: This term's own key for this step.
+        levels: How hard the task is, from 0 to 1, by the name of a curriculum.
         memory: This term's memory, as `init` and `update` return it.
     """
 
@@ -42,6 +43,7 @@ class Context:
     terminated: Bool[Array, ""]
     overrides: Overrides
     key: PRNGKeyArray
+    levels: Levels = dataclasses.field(default_factory=dict)
     memory: PyTree = None
 
     @property
@@ -59,6 +61,16 @@ class Context:
             raise ConfigError(f"There is no command {name!r}. {near_misses(name, self.commands)}")
         return self.commands[name]
 
+    def level(self, name: str) -> Float[Array, ""]:
+        """A curriculum's level, from 0, the easiest, to 1, the full task.
+
+        Raises:
+            ConfigError: No curriculum has this name.
+        """
+        if name not in self.levels:
+            raise ConfigError(f"There is no curriculum {name!r}. {near_misses(name, self.levels)}")
+        return self.levels[name]
+
     def derived(self, name: str) -> Array:
         """A derived field of the physics state.
 
@@ -70,6 +82,10 @@ class Context:
                 f"The physics state does not carry {name!r}. Add needs = ({name!r},) to the term's class."
             )
         return self.physics.derived[name]
+
+    def height_above_ground(self, position: Float[Array, "*n 3"]) -> Float[Array, "*n"]:
+        """How high positions in the world are above the ground under them, in m."""
+        return position[..., 2] - self.model.ground.height(position)
 
     def sensor(self, name: str) -> Array:
         """A sensor's readings."""
@@ -106,7 +122,7 @@ class Term(eqx.Module):
         """Adds to the model what the term needs, such as sensors, before it is compiled."""
 
 
-T = TypeVar("T", bound=Term)
+T = TypeVar("T", bound=eqx.Module)
 Terms = Sequence[T] | Mapping[str, T]
 
 

@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool
 from ksim.mdp.term import Context, Term
 from ksim.physics.names import base_ang_vel_body, base_lin_vel_world, base_orientation, base_position
 from ksim.physics.rotations import rotate_inverse
+from ksim.types import ConfigError
 
 
 class AbstractTermination(Term):
@@ -37,12 +38,12 @@ class TimeLimit(AbstractTermination):
 
 
 class BaseTooLow(AbstractTermination):
-    """The base is lower than `height`, in m above the world's origin."""
+    """The base is lower than `height`, in m above the ground."""
 
     height: float
 
     def __call__(self, context: Context) -> Bool[Array, ""]:
-        return base_position(context.physics, context.model.names)[2] < self.height
+        return context.height_above_ground(base_position(context.physics, context.model.names)) < self.height
 
 
 class BaseTooFast(AbstractTermination):
@@ -66,6 +67,20 @@ class TooFar(AbstractTermination):
 
     def __call__(self, context: Context) -> Bool[Array, ""]:
         return jnp.linalg.norm(base_position(context.physics, context.model.names)[:2]) > self.distance
+
+
+class OffTerrain(AbstractTermination):
+    """The base is nearer than `margin`, in m, to the edge of the heightfield, or beyond it; the episode is cut."""
+
+    truncates = True
+    margin: float = 1.0
+
+    def __call__(self, context: Context) -> Bool[Array, ""]:
+        half_size = context.model.ground.half_size
+        if half_size is None:
+            raise ConfigError("OffTerrain needs a heightfield. Define get_terrain, or leave the term out.")
+        position_2 = base_position(context.physics, context.model.names)[:2]
+        return jnp.any(jnp.abs(position_2) > half_size - self.margin)
 
 
 class JointOutOfRange(AbstractTermination):

@@ -8,3 +8,12 @@ from ksim.physics.actuators import (
 )
 from ksim.physics.engine import AbstractEngine as AbstractEngine, control_step as control_step
 from ksim.physics.model import PhysicsModel as PhysicsModel, compile_model as compile_model, load_spec as load_spec
+from ksim.physics.terrain import (
+    AbstractTile as AbstractTile,
+    FlatTile as FlatTile,
+    Ground as Ground,
+    RoughTile as RoughTile,
+    SlopeTile as SlopeTile,
+    StairsTile as StairsTile,
+    Terrain as Terrain,
+)

@@ -7,6 +7,7 @@ import mujoco
 import numpy as np
 
 from ksim.physics.names import ModelNames
+from ksim.physics.terrain import Ground, Terrain
 from ksim.types import ConfigError
 
 SpecEdit = Callable[[mujoco.MjSpec], None]
@@ -22,11 +23,15 @@ class PhysicsModel:
         ctrl_dt: Seconds per control step.
         decimation: Substeps per control step.
         default_qpos: Where episodes start: the first keyframe, or the model's reference pose where it has none.
+        ground: The height of the ground anywhere.
+        terrain: The tiles that the ground is made of; None for the model's own floor.
     """
 
-    def __init__(self, mj_model: mujoco.MjModel, ctrl_dt: float) -> None:
+    def __init__(self, mj_model: mujoco.MjModel, ctrl_dt: float, terrain: Terrain | None = None) -> None:
         self.mj_model = mj_model
         self.names = ModelNames(mj_model)
+        self.ground = Ground(mj_model)
+        self.terrain = terrain
         self.dt = float(mj_model.opt.timestep)
         self.ctrl_dt = ctrl_dt
         self.decimation = round(ctrl_dt / self.dt)
@@ -50,7 +55,14 @@ def load_spec(robot: str | Path | mujoco.MjSpec) -> mujoco.MjSpec:
         raise ConfigError(f"MuJoCo cannot read the robot file {path}: {error}") from error
 
 
-def compile_model(spec: mujoco.MjSpec, *, dt: float, ctrl_dt: float, edits: Iterable[SpecEdit] = ()) -> PhysicsModel:
+def compile_model(
+    spec: mujoco.MjSpec,
+    *,
+    dt: float,
+    ctrl_dt: float,
+    edits: Iterable[SpecEdit] = (),
+    terrain: Terrain | None = None,
+) -> PhysicsModel:
     """Compiles a spec with the given rates and edits (actuators, sensors that terms need).
 
     Args:
@@ -58,9 +70,10 @@ def compile_model(spec: mujoco.MjSpec, *, dt: float, ctrl_dt: float, edits: Iter
         dt: Seconds per physics substep.
         ctrl_dt: Seconds per control step, a multiple of `dt`.
         edits: Functions that change the spec before it is compiled.
+        terrain: What takes the place of the floor; None leaves it.
 
     Raises:
-        ConfigError: The rates do not fit, or MuJoCo cannot compile the model.
+        ConfigError: The rates do not fit, the model has no floor for the terrain, or MuJoCo cannot compile the model.
     """
     if dt <= 0:
         raise ConfigError(f"Physics step (dt={dt} s) must be positive.")
@@ -72,7 +85,7 @@ def compile_model(spec: mujoco.MjSpec, *, dt: float, ctrl_dt: float, edits: Iter
             f"Nearest valid value: {nearest:g}."
         )
     spec = spec.copy()
-    for edit in edits:
+    for edit in (*([terrain.edit_spec] if terrain else []), *edits):
         edit(spec)
     spec.option.timestep = dt
     # MuJoCo would silently reset a simulation that blew up; ksim finds it, counts it and resets it.
@@ -83,4 +96,4 @@ def compile_model(spec: mujoco.MjSpec, *, dt: float, ctrl_dt: float, edits: Iter
         raise ConfigError(f"MuJoCo cannot compile the model: {error}") from error
     # Where a body's frame is that of its inertia MuJoCo skips the offset between them, also once it is randomized.
     mj_model.body_sameframe[:] = 0
-    return PhysicsModel(mj_model, ctrl_dt)
+    return PhysicsModel(mj_model, ctrl_dt, terrain)

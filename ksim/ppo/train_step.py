@@ -18,7 +18,8 @@ from ksim.ppo.losses import Minibatch
 from ksim.ppo.minibatches import stratified_minibatches
 from ksim.ppo.statistics import episode_metrics, finished_episodes, rollout_metrics
 from ksim.ppo.update import SyncGradients, adapt_learning_rate, update
-from ksim.types import EnvBatch, EnvState, LearnerState, Metrics, TrainState, Trajectory
+from ksim.rollout.environment import Environment
+from ksim.types import EnvBatch, EnvState, LearnerState, Levels, Metrics, TrainState, Trajectory
 
 Rollout = Callable[
     [AbstractActorCritic, EnvState, PyTree, Key[Array, " e"]],
@@ -32,6 +33,7 @@ class TrainStep:
     """The training step of a task: `step(state) -> (state, metrics)`, pure and free of devices.
 
     Attributes:
+        env: The environment, whose curricula the step moves.
         rollout: Steps this device's envs under the policy.
         static: The leaves of the actor-critic that are no arrays.
         optimizer: Gradient transformation, with an injected `learning_rate`.
@@ -40,6 +42,7 @@ class TrainStep:
         axis_name: The mapped axis of devices; None on a single one.
     """
 
+    env: Environment
     rollout: Rollout
     static: PyTree
     optimizer: optax.GradientTransformation
@@ -52,7 +55,10 @@ class TrainStep:
         rollout_key, update_key = jax.random.split(jax.random.fold_in(state.learner.key, state.learner.iteration))
         trajectory, envs, metrics = self.collect(state, rollout_key)
         learner, learning_metrics = self.learn(state.learner, state.envs.model_carry, trajectory, update_key)
-        return TrainState(learner=learner, envs=envs), metrics | learning_metrics
+        metrics |= learning_metrics
+        levels = self.env.next_levels(learner.levels, metrics, learner.iteration)
+        metrics |= {f"curriculum/{name}": level for name, level in state.learner.levels.items()}
+        return TrainState(learner=dataclasses.replace(learner, levels=levels), envs=envs), metrics
 
     def collect(self, state: TrainState, key: PRNGKeyArray) -> tuple[Trajectory, EnvBatch, Metrics]:
         """A rollout of this device's envs, and the figures of the episodes that finished in it."""
@@ -60,7 +66,8 @@ class TrainStep:
         model = NormalizedActorCritic(eqx.combine(learner.params, self.static), learner.normalizer)
         index_e = global_env_index(envs.episode_length.shape[0], self.axis_name)
         key_e = jax.vmap(lambda i: jax.random.fold_in(key, i))(index_e)
-        trajectory, env_state, model_carry = self.rollout(model, envs.env_state, envs.model_carry, key_e)
+        env_state = jax.vmap(self.env.at_levels, in_axes=(0, None))(envs.env_state, learner.levels)
+        trajectory, env_state, model_carry = self.rollout(model, env_state, envs.model_carry, key_e)
         (return_et, length_et), (return_e, length_e) = finished_episodes(
             trajectory.reward, trajectory.done, envs.episode_return, envs.episode_length
         )
@@ -103,6 +110,7 @@ class TrainStep:
             key=learner.key,
             iteration=learner.iteration + 1,
             num_bad_updates=num_bad,
+            levels=learner.levels,
         )
         return learner, metrics
 
@@ -152,7 +160,11 @@ def static_leaves(model: AbstractActorCritic) -> PyTree:
 
 
 def initial_learner_state(
-    model: AbstractActorCritic, obs_sizes: dict[str, int], optimizer: optax.GradientTransformation, key: PRNGKeyArray
+    model: AbstractActorCritic,
+    obs_sizes: dict[str, int],
+    optimizer: optax.GradientTransformation,
+    key: PRNGKeyArray,
+    levels: Levels,
 ) -> LearnerState:
     """The learner before the first iteration."""
     params = trainable_leaves(model)
@@ -163,6 +175,7 @@ def initial_learner_state(
         key=key,
         iteration=jnp.int32(0),
         num_bad_updates=jnp.int32(0),
+        levels=levels,
     )
 
 

@@ -5,9 +5,9 @@ from abc import abstractmethod
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, PRNGKeyArray, PyTree
+from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
-from ksim.types import ConfigError, EnvState
+from ksim.types import ConfigError, EnvState, Levels, Metrics
 
 
 class Environment(eqx.Module):
@@ -24,6 +24,22 @@ class Environment(eqx.Module):
     @abstractmethod
     def reset(self, key: PRNGKeyArray) -> EnvState:
         """The start of an episode. All that is random about the episode comes from `key`."""
+
+    def next_episode(self, state: EnvState, key: PRNGKeyArray) -> EnvState:
+        """The start of the episode that follows `state`, from which it takes what outlives an episode."""
+        return self.reset(key)
+
+    def initial_levels(self) -> Levels:
+        """Where the curricula start; by default there are none."""
+        return {}
+
+    def next_levels(self, levels: Levels, metrics: Metrics, iteration: Int[Array, ""]) -> Levels:
+        """The curricula's levels after an iteration with these metrics."""
+        return levels
+
+    def at_levels(self, state: EnvState, levels: Levels) -> EnvState:
+        """A state whose episode, and those that follow it, are as hard as `levels` say."""
+        return state
 
     @abstractmethod
     def step(self, state: EnvState, action: Array) -> EnvState:

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 
 from ksim.mdp.commands import AbstractCommand
+from ksim.mdp.curriculum import AbstractCurriculum, Progress
 from ksim.mdp.events import AbstractEvent
 from ksim.mdp.observations import AbstractObservation
 from ksim.mdp.randomizers import AbstractRandomizer
@@ -23,7 +24,7 @@ from ksim.physics.actuators import AbstractActuators
 from ksim.physics.engine import AbstractEngine, control_step
 from ksim.physics.names import is_physical
 from ksim.rollout.environment import Environment
-from ksim.types import ConfigError, EnvState, Metrics, Observation, Overrides, PhysicsState
+from ksim.types import ConfigError, EnvState, Levels, Metrics, Observation, Overrides, PhysicsState
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -38,6 +39,7 @@ class Mdp:
     events: Mapping[str, AbstractEvent]
     randomizers: Mapping[str, AbstractRandomizer]
     actuators: AbstractActuators
+    curricula: Mapping[str, AbstractCurriculum] = dataclasses.field(default_factory=dict)
 
     def terms(self) -> dict[str, Term]:
         """Every term under a name of its own, `kind/name`, in a fixed order."""
@@ -64,6 +66,7 @@ class MdpState(eqx.Module):
         episode_step: Control steps since the reset.
         memories: Memories of the terms, by `kind/name`.
         overrides: Model fields that randomizers have changed.
+        levels: Levels of the curricula.
     """
 
     physics: PhysicsState
@@ -73,6 +76,7 @@ class MdpState(eqx.Module):
     episode_step: Int[Array, "*e"]
     memories: dict[str, PyTree]
     overrides: Overrides
+    levels: Levels
 
 
 class MdpEnvironment(Environment):
@@ -89,7 +93,24 @@ class MdpEnvironment(Environment):
     def action_size(self) -> int:
         return self.engine.model.mj_model.nu
 
+    def initial_levels(self) -> Levels:
+        return {name: jnp.float32(curriculum.start) for name, curriculum in self.mdp.curricula.items()}
+
+    def next_levels(self, levels: Levels, metrics: Metrics, iteration: Int[Array, ""]) -> Levels:
+        progress = Progress(iteration, metrics, self.engine.model.ctrl_dt)
+        curricula = self.mdp.curricula
+        return {name: jnp.clip(curricula[name](level, progress), 0.0, 1.0) for name, level in levels.items()}
+
+    def at_levels(self, state: EnvState, levels: Levels) -> EnvState:
+        return dataclasses.replace(state, inner=dataclasses.replace(state.inner, levels=levels))
+
     def reset(self, key: PRNGKeyArray) -> EnvState:
+        return self._reset(key, self.initial_levels())
+
+    def next_episode(self, state: EnvState, key: PRNGKeyArray) -> EnvState:
+        return self._reset(key, state.inner.levels)
+
+    def _reset(self, key: PRNGKeyArray, levels: Levels) -> EnvState:
         model, mdp = self.engine.model, self.mdp
         action = jnp.zeros(self.action_size)
         at_rest = PhysicsState(
@@ -110,6 +131,7 @@ class MdpEnvironment(Environment):
             terminated=jnp.bool_(False),
             overrides={},
             key=key,
+            levels=levels,
         )
         calls = _Calls(mdp, jax.random.fold_in(key, 0), memories=None)
         for name in mdp.resets:
@@ -126,7 +148,16 @@ class MdpEnvironment(Environment):
         context = dataclasses.replace(context, commands=_commands(mdp, calls, context))
         _, _, metrics = _judge(mdp, calls, context, jnp.bool_(True))
         obs = _observe(mdp, calls, context)
-        state = MdpState(physics, key, action, context.commands, jnp.int32(0), calls.new_memories, context.overrides)
+        state = MdpState(
+            physics=physics,
+            key=key,
+            action=action,
+            commands=context.commands,
+            episode_step=jnp.int32(0),
+            memories=calls.new_memories,
+            overrides=context.overrides,
+            levels=levels,
+        )
         no = jnp.bool_(False)
         return EnvState(inner=state, obs=obs, reward=jnp.zeros(()), terminated=no, truncated=no, metrics=metrics)
 
@@ -144,6 +175,7 @@ class MdpEnvironment(Environment):
             terminated=jnp.bool_(False),
             overrides=inner.overrides,
             key=inner.key,
+            levels=inner.levels,
         )
         events = [
             lambda physics, name=name: calls(f"event/{name}", dataclasses.replace(context, physics=physics))
@@ -155,8 +187,13 @@ class MdpEnvironment(Environment):
         context = dataclasses.replace(context, commands=_commands(mdp, calls, context))
         obs = _observe(mdp, calls, context)
         return EnvState(
-            inner=MdpState(
-                physics, inner.key, action, context.commands, episode_step, calls.new_memories, inner.overrides
+            inner=dataclasses.replace(
+                inner,
+                physics=physics,
+                action=action,
+                commands=context.commands,
+                episode_step=episode_step,
+                memories=calls.new_memories,
             ),
             obs=obs,
             reward=reward,

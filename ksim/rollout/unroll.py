@@ -45,7 +45,8 @@ def unroll(
     Returns:
         The trajectory with leading axes (env, time), and the states and memories after it.
     """
-    fresh_e = jax.vmap(env.reset)(jax.vmap(lambda key: jax.random.fold_in(key, num_steps))(key_e))
+    fresh_key_e = jax.vmap(lambda key: jax.random.fold_in(key, num_steps))(key_e)
+    fresh_e = jax.vmap(env.next_episode)(env_state_e, fresh_key_e)
 
     def value_of(state_e: EnvState, carry_e: PyTree) -> Float[Array, " e"]:
         return jax.vmap(lambda obs, carry: model(obs, carry)[0].value)(state_e.obs, carry_e)

@@ -139,7 +139,8 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
 
         def init(model_key: PRNGKeyArray, learner_key: PRNGKeyArray) -> tuple[LearnerState, AbstractActorCritic]:
             model = self._get_initial_model(model_key)
-            return initial_learner_state(model, obs_sizes, self.get_optimizer(), learner_key), model
+            levels = self.environment.initial_levels()
+            return initial_learner_state(model, obs_sizes, self.get_optimizer(), learner_key, levels), model
 
         # One program: initialised array by array, every shape would be compiled by itself.
         return eqx.filter_jit(init)(model_key, learner_key)
@@ -159,7 +160,15 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
         static = static_leaves(self.initial_learner()[1])
         # With one device there is nothing to synchronise, and no axis for an override to name.
         sync_gradients = self.sync_gradients if axis_name is not None else lambda grads: grads
-        return TrainStep(self._rollout, static, optimizer, sync_gradients, self.hyperparameters(), axis_name)
+        return TrainStep(
+            env=self.environment,
+            rollout=self._rollout,
+            static=static,
+            optimizer=optimizer,
+            sync_gradients=sync_gradients,
+            hyper=self.hyperparameters(),
+            axis_name=axis_name,
+        )
 
 
 def check_env_state(env_state: EnvState, num_envs: int) -> None:

@@ -14,6 +14,7 @@ from xax.task.base import BaseConfig, BaseTask
 from ksim.config import check_choice, check_positive, field
 from ksim.mdp import observations as observation_terms, resets as reset_terms, terminations as termination_terms
 from ksim.mdp.commands import AbstractCommand
+from ksim.mdp.curriculum import AbstractCurriculum
 from ksim.mdp.events import AbstractEvent
 from ksim.mdp.observations import AbstractObservation
 from ksim.mdp.randomizers import AbstractRandomizer
@@ -23,7 +24,7 @@ from ksim.mdp.term import Terms, named_terms
 from ksim.mdp.terminations import AbstractTermination
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.parallel.layout import AbstractLayout, SingleDevice
-from ksim.physics import AbstractActuators, ModelActuators, PhysicsModel, compile_model, load_spec
+from ksim.physics import AbstractActuators, ModelActuators, PhysicsModel, Terrain, compile_model, load_spec
 from ksim.physics.select import ENGINES, make_engine, pick_engine
 from ksim.rollout.environment import Environment, check_environment
 from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
@@ -96,6 +97,10 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
         """How actions act; by default on the model's actuators as they are."""
         return ModelActuators()
 
+    def get_terrain(self) -> Terrain | None:
+        """What takes the place of the robot's floor; None, the default, leaves it."""
+        return None
+
     def get_rewards(self, physics_model: PhysicsModel) -> Terms[AbstractReward]:
         """Rewards, as a list or a mapping of terms."""
         raise ConfigError(f"{type(self).__name__} must define get_rewards: there is nothing to learn without one.")
@@ -127,6 +132,10 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
     def get_randomizers(self, physics_model: PhysicsModel) -> Terms[AbstractRandomizer]:
         """Randomization of the model at each reset; none by default."""
         return []
+
+    def get_curricula(self, physics_model: PhysicsModel) -> Mapping[str, AbstractCurriculum]:
+        """Curricula, by the names under which terms ask for their levels; none by default."""
+        return {}
 
     def get_environment(self, engine: str, num_devices: int) -> Environment:
         """The environment: by default the robot under its MDP. Override it to train one that knows nothing of ksim.
@@ -223,11 +232,13 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
             events=named_terms(self.get_events(physics_model), AbstractEvent),
             randomizers=named_terms(self.get_randomizers(physics_model), AbstractRandomizer),
             actuators=self.get_actuators(),
+            curricula=named_terms(self.get_curricula(physics_model), AbstractCurriculum),
         )
 
     def _compile(self, edits: Sequence[Any] = ()) -> PhysicsModel:
         spec = load_spec(self.get_robot())
-        return compile_model(spec, dt=self.config.dt, ctrl_dt=self.config.ctrl_dt, edits=edits)
+        config = self.config
+        return compile_model(spec, dt=config.dt, ctrl_dt=config.ctrl_dt, edits=edits, terrain=self.get_terrain())
 
     def run(self) -> int:
         """Does what `run_mode` says: trains, or evaluates a checkpoint.

@@ -52,7 +52,7 @@ def make_state(num_envs):
         metrics={},
     )
     zero = jnp.int32(0)
-    learner = LearnerState({"w": jnp.arange(3.0)}, None, None, jax.random.key(2), zero, zero)
+    learner = LearnerState({"w": jnp.arange(3.0)}, None, None, jax.random.key(2), zero, zero, {})
     return TrainState(learner=learner, envs=EnvBatch(env_state, None, blank, blank.astype(jnp.int32)))
 
 

@@ -38,7 +38,7 @@ def run_update(num_devices, rollout=None, *, optimizer=None, **options):
     hyper = dataclasses.replace(PPOHyperparameters(num_batches=2, num_passes=2), **options)
     optimizer = optimizer or optax.inject_hyperparams(optax.adam)(learning_rate=1e-2)
     model = MlpActorCritic(SIZES, 2, actor_sizes=(8,), critic_sizes=(8,), key=jax.random.key(0))
-    learner, static = initial_learner_state(model, SIZES, optimizer, jax.random.key(0)), static_leaves(model)
+    learner, static = initial_learner_state(model, SIZES, optimizer, jax.random.key(0), {}), static_leaves(model)
     rollout = make_rollout() if rollout is None else rollout
     split = jax.tree.map(lambda x: x.reshape(num_devices, -1, *x.shape[1:]), rollout)
 

@@ -28,7 +28,7 @@ class HeadingCommand(AbstractDrawnCommand):
 
 
 class HeightCommand(AbstractDrawnCommand):
-    """Height of the base above the world's origin, in m. Drawn uniformly, anew every `resample_s` seconds (a range)."""
+    """Height of the base above the ground, in m. Drawn uniformly, anew every `resample_s` seconds (a range)."""
 
     height: Range
     resample_s: Range = (4.0, 8.0)
@@ -37,4 +37,5 @@ class HeightCommand(AbstractDrawnCommand):
         return jax.random.uniform(key, (1,), minval=self.height[0], maxval=self.height[1])
 
     def errors(self, context: Context, command: Float[Array, "1"]) -> Metrics:
-        return {"height_m": jnp.abs(base_position(context.physics, context.model.names)[2] - command[0])}
+        height = context.height_above_ground(base_position(context.physics, context.model.names))
+        return {"height_m": jnp.abs(height - command[0])}

@@ -18,6 +18,7 @@ from ksim.mdp.observations.bodies import (
     CenterOfMassInertia as CenterOfMassInertia,
     CenterOfMassPosition as CenterOfMassPosition,
     CenterOfMassVelocity as CenterOfMassVelocity,
+    HeightScan as HeightScan,
     SitePosition as SitePosition,
 )
 from ksim.mdp.observations.joints import (

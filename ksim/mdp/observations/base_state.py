@@ -47,12 +47,12 @@ class BaseAngularVelocity(AbstractObservation):
 
 
 class BaseHeight(AbstractObservation):
-    """Height of the base above the world's origin, in m."""
+    """Height of the base above the ground under it, in m."""
 
     noise: AbstractNoise | None = None
 
     def __call__(self, context: Context) -> Float[Array, ""]:
-        return base_position(context.physics, context.model.names)[2]
+        return context.height_above_ground(base_position(context.physics, context.model.names))
 
 
 class BasePosition(AbstractObservation):

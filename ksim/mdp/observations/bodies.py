@@ -11,7 +11,8 @@ from ksim.mdp.noise import AbstractNoise
 from ksim.mdp.observations.base import AbstractObservation
 from ksim.mdp.term import Context
 from ksim.physics.names import base_orientation, base_position
-from ksim.physics.rotations import rotate_inverse
+from ksim.physics.rotations import rotate_inverse, yaw_of
+from ksim.types import ConfigError
 
 
 class BodyPosition(AbstractObservation):
@@ -24,6 +25,35 @@ class BodyPosition(AbstractObservation):
     def __call__(self, context: Context) -> Float[Array, "b 3"]:
         position_b3 = context.derived("xpos")[_indices(context, "body", self.bodies)]
         return _in_base_frame(context, position_b3)
+
+
+class HeightScan(AbstractObservation):
+    """Height of the ground relative to the base, in m, at points of a grid that shares the base's heading.
+
+    size: extent of the grid, in m, forward and sideways, centred on the base. spacing: between its points, in m.
+    clip: bounds of what is seen, in m, around `offset`: the usual height of the base, which is added.
+    """
+
+    size: tuple[float, float] = (1.0, 0.6)
+    spacing: float = 0.1
+    offset: float = 0.0
+    clip: float = 1.0
+    noise: AbstractNoise | None = None
+
+    def __check_init__(self) -> None:
+        if self.spacing <= 0 or min(self.size) < 0:
+            raise ConfigError(
+                f"HeightScan of {self.size} m needs a spacing ({self.spacing} m) above 0 and no negative size."
+            )
+
+    def __call__(self, context: Context) -> Float[Array, " p"]:
+        forward, sideways = (np.arange(round(s / self.spacing) + 1) * self.spacing - s / 2 for s in self.size)
+        grid_p2 = np.stack(np.meshgrid(forward, sideways, indexing="ij"), axis=-1).reshape(-1, 2)
+        names = context.model.names
+        yaw, position_3 = yaw_of(base_orientation(context.physics, names)), base_position(context.physics, names)
+        turn_22 = jnp.array([[jnp.cos(yaw), jnp.sin(yaw)], [-jnp.sin(yaw), jnp.cos(yaw)]])
+        height_p = context.model.ground.height(position_3[:2] + grid_p2 @ turn_22) - position_3[2] + self.offset
+        return jnp.clip(height_p, -self.clip, self.clip)
 
 
 class SitePosition(AbstractObservation):

@@ -86,7 +86,7 @@ class FootClearance(AbstractReward):
     """Squared shortfall, in m^2, of the height of feet from `target`, weighted by their speed, in m/s, summed.
 
     A foot that moves fast must be high; one that rests may be low. sites: names of the feet's sites, whose height is
-    above the world's origin, in m; their velocity sensors are added to the model where it has none.
+    above the ground, in m; their velocity sensors are added to the model where it has none.
     """
 
     needs = ("site_xpos",)
@@ -99,7 +99,7 @@ class FootClearance(AbstractReward):
 
     def __call__(self, context: Context) -> Float[Array, ""]:
         indices = np.array([context.model.names.index("site", site) for site in self.sites])
-        height_f = context.derived("site_xpos")[indices, 2]
+        height_f = context.height_above_ground(context.derived("site_xpos")[indices])
         shortfall_f = jnp.square(jnp.maximum(self.target - height_f, 0.0))
         speed_f = jnp.linalg.norm(_horizontal_velocity(context, self.sites), axis=1)
         return jnp.sum(shortfall_f * speed_f)

@@ -49,13 +49,14 @@ class BaseTilt(AbstractReward):
 
 
 class BaseHeightError(AbstractReward):
-    """Squared difference, in m^2, of the base's height from `target`, in m."""
+    """Squared difference, in m^2, of the base's height above the ground from `target`, in m."""
 
     target: float
     scale: float = -10.0
 
     def __call__(self, context: Context) -> Float[Array, ""]:
-        return jnp.square(base_position(context.physics, context.model.names)[2] - self.target)
+        height = context.height_above_ground(base_position(context.physics, context.model.names))
+        return jnp.square(height - self.target)
 
 
 class VerticalVelocity(AbstractReward):

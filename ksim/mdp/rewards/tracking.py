@@ -46,7 +46,7 @@ class TrackHeading(AbstractReward):
 class TrackHeight(AbstractReward):
     """1 when the base's height meets the command, falling off as a Gaussian.
 
-    The command's first component is the height above the world's origin, in m. std: error, in m, at which the reward
+    The command's first component is the height above the ground, in m. std: error, in m, at which the reward
     has dropped to exp(-1/2).
     """
 
@@ -55,7 +55,8 @@ class TrackHeight(AbstractReward):
     scale: float = 0.5
 
     def __call__(self, context: Context) -> Float[Array, ""]:
-        error = base_position(context.physics, context.model.names)[2] - context.command(self.command)[0]
+        height = context.height_above_ground(base_position(context.physics, context.model.names))
+        error = height - context.command(self.command)[0]
         return jnp.exp(-jnp.square(error) / (2 * self.std**2))
 
 
