@@ -74,8 +74,9 @@ class StairsTile(AbstractTile):
 
     def heights(self, difficulty: float, num_points: int, spacing: float, rng: np.random.Generator) -> np.ndarray:
         from_edge = _distance_from_edge(num_points, spacing)
-        last = (from_edge.max() - self.platform_m / 2) // self.step_width
-        steps = np.clip(np.floor(from_edge / self.step_width + 1e-6), 0, max(last, 0))
+        # Rounded first: a width that divides the distance must count as a whole step.
+        last = np.floor(np.round((from_edge.max() - self.platform_m / 2) / self.step_width, 6))
+        steps = np.clip(np.floor(np.round(from_edge / self.step_width, 6)), 0, max(last, 0))
         return (-1 if self.down else 1) * _between(self.step_height, difficulty) * steps
 
 
