@@ -3,7 +3,9 @@
 # Before anything else: a JAX backend must not start without it.
 from ksim import _startup as _startup  # isort: skip
 
+from ksim.mdp.actions import AbstractActionFilter as AbstractActionFilter
 from ksim.mdp.commands import AbstractCommand as AbstractCommand
+from ksim.mdp.curriculum import AbstractCurriculum as AbstractCurriculum
 from ksim.mdp.events import AbstractEvent as AbstractEvent
 from ksim.mdp.observations import AbstractObservation as AbstractObservation
 from ksim.mdp.randomizers import AbstractRandomizer as AbstractRandomizer
@@ -19,9 +21,12 @@ from ksim.nn import (
     MlpActorCritic as MlpActorCritic,
 )
 from ksim.physics import (
+    DcMotorActuators as DcMotorActuators,
     ModelActuators as ModelActuators,
     PhysicsModel as PhysicsModel,
     PositionActuators as PositionActuators,
+    PositionVelocityActuators as PositionVelocityActuators,
+    Terrain as Terrain,
     TorqueActuators as TorqueActuators,
 )
 from ksim.rollout import Environment as Environment, unroll as unroll

@@ -33,6 +33,7 @@ class PhysicsState(eqx.Module):
         time: Simulated time since the reset, in s.
         derived: Quantities computed from the state (`sensordata`, `xpos`, ...), by their name in MjData. As after
             MuJoCo's `mj_step`, they describe the state before the last substep.
+        applied: Forces from outside during the next control step (`xfrc_applied`, ...), by their name in MjData.
     """
 
     qpos: Float[Array, "*e q"]
@@ -41,6 +42,7 @@ class PhysicsState(eqx.Module):
     qacc_warmstart: Float[Array, "*e v"]
     time: Float[Array, "*e"]
     derived: dict[str, Array]
+    applied: dict[str, Array] = eqx.field(default_factory=dict)
 
 
 class EnvState(eqx.Module):

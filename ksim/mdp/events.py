@@ -1,14 +1,18 @@
 """What happens to a robot during an episode."""
 
+import dataclasses
 from abc import abstractmethod
+from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
+from ksim.mdp.randomizers import with_added_mass
 from ksim.mdp.term import Context, Term
 from ksim.physics.names import add_to_base_velocity
-from ksim.types import PhysicsState
+from ksim.types import ConfigError, Overrides, PhysicsState
 
 
 class AbstractEvent(Term):
@@ -18,15 +22,19 @@ class AbstractEvent(Term):
     def __call__(self, context: Context) -> PhysicsState:
         """The state with the change, or as it was."""
 
+    def overrides(self, context: Context) -> Overrides:
+        """Model fields that change here, whole and by name; at a reset as well as at every step. None by default."""
+        return {}
 
-class PushVelocity(AbstractEvent):
-    """Every `interval_s` seconds (a range) the base's horizontal velocity jumps by `speed` (a range), in m/s.
 
-    The direction is uniform.
+class AbstractTimedEvent(AbstractEvent):
+    """An event that strikes again and again.
+
+    Attributes:
+        interval_s: Range of seconds from one strike to the next, drawn uniformly.
     """
 
-    interval_s: tuple[float, float] = (5.0, 10.0)
-    speed: tuple[float, float] = (0.0, 0.5)
+    interval_s: eqx.AbstractVar[tuple[float, float]]
 
     def init(self, context: Context) -> tuple[Array, Array]:
         return self._draw_interval(context.key), jnp.bool_(False)
@@ -39,14 +47,103 @@ class PushVelocity(AbstractEvent):
         seconds_left = jnp.where(is_due, self._draw_interval(interval_key), seconds_left - context.dt)
         return seconds_left, is_due
 
-    def __call__(self, context: Context) -> PhysicsState:
-        _, is_due = context.memory
-        _, push_key = jax.random.split(context.key)
-        low, high = jnp.array([self.speed, (-jnp.pi, jnp.pi)]).T
-        speed, angle = jax.random.uniform(push_key, (2,), minval=low, maxval=high)
-        push_3 = speed * jnp.stack([jnp.cos(angle), jnp.sin(angle), jnp.zeros(())])
-        return add_to_base_velocity(context.physics, context.model.names, is_due * push_3, jnp.zeros(3))
-
     def _draw_interval(self, key: PRNGKeyArray) -> Array:
         low, high = self.interval_s
         return jax.random.uniform(key, minval=low, maxval=high)
+
+
+class PushVelocity(AbstractTimedEvent):
+    """Every `interval_s` seconds (a range) the base's horizontal velocity jumps by `speed` (a range), in m/s.
+
+    The direction is uniform.
+    """
+
+    interval_s: tuple[float, float] = (5.0, 10.0)
+    speed: tuple[float, float] = (0.0, 0.5)
+
+    def __call__(self, context: Context) -> PhysicsState:
+        _, is_due = context.memory
+        _, push_key = jax.random.split(context.key)
+        push_3 = _horizontal(push_key, self.speed)
+        return add_to_base_velocity(context.physics, context.model.names, is_due * push_3, jnp.zeros(3))
+
+
+class PushForce(AbstractEvent):
+    """Every `interval_s` seconds (a range) a horizontal force acts on a body's centre of mass for `duration_s`.
+
+    force: its range, in N; the direction is uniform. body: the name of the body.
+    """
+
+    applies = ("xfrc_applied",)
+    body: str
+    interval_s: tuple[float, float] = (5.0, 10.0)
+    duration_s: float = 0.2
+    force: tuple[float, float] = (0.0, 50.0)
+
+    def __check_init__(self) -> None:
+        if not 0 < self.duration_s <= self.interval_s[0]:
+            raise ConfigError(
+                f"PushForce's duration_s ({self.duration_s}) must be positive and at most the shortest of interval_s "
+                f"({self.interval_s[0]})."
+            )
+
+    def init(self, context: Context) -> tuple[Any, Array, Array]:
+        return self._timer.init(context), jnp.zeros(3), jnp.zeros(())
+
+    def update(self, context: Context) -> tuple[Any, Array, Array]:
+        timer, force_3, seconds_left = context.memory
+        timer = self._timer.update(dataclasses.replace(context, memory=timer))
+        _, is_due = timer
+        _, push_key = jax.random.split(context.key)
+        seconds_left = jnp.where(is_due, self.duration_s, seconds_left - context.dt)
+        return timer, jnp.where(is_due, _horizontal(push_key, self.force), force_3), seconds_left
+
+    def __call__(self, context: Context) -> PhysicsState:
+        _, force_3, seconds_left = context.memory
+        index = context.model.names.index("body", self.body)
+        is_pushed = seconds_left > 0.5 * context.dt
+        applied = context.physics.applied
+        xfrc_b6 = applied["xfrc_applied"].at[index, :3].add(is_pushed * force_3)
+        return dataclasses.replace(context.physics, applied=applied | {"xfrc_applied": xfrc_b6})
+
+    @property
+    def _timer(self) -> PushVelocity:
+        return PushVelocity(interval_s=self.interval_s)
+
+
+class MassDrop(AbstractEvent):
+    """The robot starts with a load on a body and loses it after a while.
+
+    body: the name of the body; the load sits at its centre of mass. mass: range of the load, in kg. after_s: range of
+    seconds after which it drops.
+    """
+
+    body: str
+    mass: tuple[float, float] = (0.0, 3.0)
+    after_s: tuple[float, float] = (2.0, 10.0)
+
+    def init(self, context: Context) -> tuple[Array, Array, Array]:
+        mass_key, time_key = jax.random.split(context.key)
+        load = jax.random.uniform(mass_key, minval=self.mass[0], maxval=self.mass[1])
+        seconds_left = jax.random.uniform(time_key, minval=self.after_s[0], maxval=self.after_s[1])
+        return load, seconds_left, load
+
+    def update(self, context: Context) -> tuple[Array, Array, Array]:
+        load, seconds_left, _ = context.memory
+        seconds_left = seconds_left - context.dt
+        is_due = (seconds_left < 0.5 * context.dt) & (load > 0)
+        return jnp.where(is_due, 0.0, load), seconds_left, jnp.where(is_due, -load, 0.0)
+
+    def overrides(self, context: Context) -> Overrides:
+        _, _, added_mass = context.memory
+        return with_added_mass(context, self.body, added_mass)
+
+    def __call__(self, context: Context) -> PhysicsState:
+        return context.physics
+
+
+def _horizontal(key: PRNGKeyArray, magnitude: tuple[float, float]) -> Float[Array, "3"]:
+    """A horizontal vector of a magnitude drawn from a range, in a uniform direction."""
+    low, high = jnp.array([magnitude, (-jnp.pi, jnp.pi)]).T
+    length, angle = jax.random.uniform(key, (2,), minval=low, maxval=high)
+    return length * jnp.stack([jnp.cos(angle), jnp.sin(angle), jnp.zeros(())])

@@ -25,9 +25,7 @@ class AbstractRandomizer(Term):
 
     def current(self, context: Context, field: str) -> Array:
         """A field as earlier randomizers have left it."""
-        return context.overrides.get(
-            field, jnp.asarray(operator.attrgetter(field)(context.model.mj_model), jnp.float32)
-        )
+        return current_field(context, field)
 
 
 class RandomFriction(AbstractRandomizer):
@@ -62,13 +60,7 @@ class RandomBodyMass(AbstractRandomizer):
             raise ConfigError(
                 f"RandomBodyMass of {self.body!r} adds {self.added[0]} kg to {mass:g} kg: nothing is left."
             )
-        drawn = _uniform(context, self.added)
-        # Native MuJoCo divides by the mass of each subtree, which it does not sum anew.
-        carrying = _with_ancestors(index, context.model.mj_model.body_parentid)
-        return {
-            "body_mass": self.current(context, "body_mass").at[index].add(drawn),
-            "body_subtreemass": self.current(context, "body_subtreemass").at[carrying].add(drawn),
-        }
+        return with_added_mass(context, self.body, _uniform(context, self.added))
 
 
 class RandomCenterOfMass(AbstractRandomizer):
@@ -166,6 +158,22 @@ class RandomGravity(AbstractRandomizer):
     def __call__(self, context: Context) -> Overrides:
         offset_3 = jax.random.uniform(context.key, (3,), minval=-self.magnitude, maxval=self.magnitude)
         return {"opt.gravity": self.current(context, "opt.gravity") + offset_3}
+
+
+def current_field(context: Context, field: str) -> Array:
+    """A field of the model as randomizers and events have left it."""
+    return context.overrides.get(field, jnp.asarray(operator.attrgetter(field)(context.model.mj_model), jnp.float32))
+
+
+def with_added_mass(context: Context, body: str, mass: Array) -> Overrides:
+    """The fields of the model with `mass`, in kg, added at the centre of mass of a body; its inertia stays as it is."""
+    index = _body(context, body)
+    # Native MuJoCo divides by the mass of each subtree, which it does not sum anew.
+    carrying = _with_ancestors(index, context.model.mj_model.body_parentid)
+    return {
+        "body_mass": current_field(context, "body_mass").at[index].add(mass),
+        "body_subtreemass": current_field(context, "body_subtreemass").at[carrying].add(mass),
+    }
 
 
 def _body(context: Context, name: str) -> int:

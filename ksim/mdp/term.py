@@ -106,6 +106,9 @@ class Term(eqx.Module):
     needs: ClassVar[tuple[str, ...]] = ()
     """Derived fields of the physics state that the term reads, besides sensordata."""
 
+    applies: ClassVar[tuple[str, ...]] = ()
+    """Fields of forces from outside (`xfrc_applied`, `qfrc_applied`) that the term, an event, writes."""
+
     @abstractmethod
     def __call__(self, context: Context) -> Any:
         """The term's value."""

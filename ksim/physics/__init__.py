@@ -2,8 +2,10 @@
 
 from ksim.physics.actuators import (
     AbstractActuators as AbstractActuators,
+    DcMotorActuators as DcMotorActuators,
     ModelActuators as ModelActuators,
     PositionActuators as PositionActuators,
+    PositionVelocityActuators as PositionVelocityActuators,
     TorqueActuators as TorqueActuators,
 )
 from ksim.physics.engine import AbstractEngine as AbstractEngine, control_step as control_step

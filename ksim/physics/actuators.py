@@ -11,6 +11,7 @@ import mujoco
 import numpy as np
 from jaxtyping import Array, Float
 
+from ksim.physics.engine import MotorCurve
 from ksim.physics.model import PhysicsModel
 from ksim.types import ConfigError, near_misses
 
@@ -28,6 +29,14 @@ class AbstractActuators(eqx.Module):
     @abstractmethod
     def __call__(self, action: Float[Array, " a"], model: PhysicsModel) -> Float[Array, " u"]:
         """The controls for an action, one component per actuator."""
+
+    def action_size(self, model: PhysicsModel) -> int:
+        """Length of the action vector: one component per actuator, unless a class says otherwise."""
+        return model.mj_model.nu
+
+    def motor_curve(self, model: PhysicsModel) -> MotorCurve | None:
+        """How velocity limits the actuators' forces, asked in every substep; None, the default, where it does not."""
+        return None
 
 
 class ModelActuators(AbstractActuators):
@@ -96,6 +105,80 @@ class PositionActuators(AbstractActuators):
         low, high = model.names.joint_range(joints).T
         scale = per_joint(self.action_scale, joints, "action_scale")
         return jnp.clip(jnp.asarray(default + scale * action, jnp.float32), low, high)
+
+
+class PositionVelocityActuators(AbstractActuators):
+    """PD servos with a target for the velocity as well: torque = kp * (target - position) + kd * (target - velocity).
+
+    The first half of an action moves the position targets from the default pose, as with `PositionActuators`, the
+    second half sets the velocity targets.
+
+    kp: stiffness, in N m/rad. kd: damping, in N m s/rad. action_scale: rad of target per unit of action.
+    velocity_scale: rad/s of target per unit of action.
+    """
+
+    kp: PerJoint = 100.0
+    kd: PerJoint = 5.0
+    action_scale: PerJoint = 0.25
+    velocity_scale: PerJoint = 1.0
+
+    def edit_spec(self, spec: mujoco.MjSpec) -> None:
+        PositionActuators(self.kp, self.kd).edit_spec(spec)
+
+    def action_size(self, model: PhysicsModel) -> int:
+        return 2 * model.mj_model.nu
+
+    def __call__(self, action: Float[Array, " a"], model: PhysicsModel) -> Float[Array, " u"]:
+        position_action, velocity_action = jnp.split(action, 2)
+        position_u = PositionActuators(self.kp, self.kd, self.action_scale)(position_action, model)
+        joints = model.names.actuator_joints()
+        velocity_u = per_joint(self.velocity_scale, joints, "velocity_scale") * velocity_action
+        # The servo's force is kp * (control - position) - kd * velocity: a velocity is worth kd / kp of a position.
+        return position_u + per_joint(self.kd, joints, "kd") / per_joint(self.kp, joints, "kp") * velocity_u
+
+
+class DcMotorActuators(AbstractActuators):
+    """PD servos driven by DC motors, whose torque falls with speed: the faster they turn, the less they can push.
+
+    In the direction of motion the torque is at most stall * (1 - velocity / no_load_speed), against it at most
+    stall * (1 + velocity / no_load_speed), and never more than the force limit of the model's actuator: the
+    speed-torque line of a motor at its full voltage.
+
+    kp: stiffness, in N m/rad. kd: damping, in N m s/rad. no_load_speed: in rad/s, where no torque is left.
+    stall_ratio: the torque at rest over the force limit; above 1 the limit (of the current) holds at low speeds.
+    action_scale: rad of target per unit of action.
+    """
+
+    kp: PerJoint = 100.0
+    kd: PerJoint = 5.0
+    no_load_speed: PerJoint = 20.0
+    stall_ratio: float = 1.5
+    action_scale: PerJoint = 0.25
+
+    def edit_spec(self, spec: mujoco.MjSpec) -> None:
+        for actuator in spec.actuators:
+            if _torque_range(actuator) is None:
+                raise ConfigError(
+                    f"Actuator {actuator.name!r} must have a torque limit to be driven by DcMotorActuators. "
+                    "Give it a forcerange in the MJCF file."
+                )
+        PositionActuators(self.kp, self.kd).edit_spec(spec)
+
+    def __call__(self, action: Float[Array, " a"], model: PhysicsModel) -> Float[Array, " u"]:
+        return PositionActuators(self.kp, self.kd, self.action_scale)(action, model)
+
+    def motor_curve(self, model: PhysicsModel) -> MotorCurve:
+        no_load_speed_u = per_joint(self.no_load_speed, model.names.actuator_joints(), "no_load_speed")
+
+        def curve(velocity_u: Any, force_range_u2: Any) -> Any:
+            xp = jnp if isinstance(velocity_u, Array) else np
+            low_u, high_u = force_range_u2[..., 0], force_range_u2[..., 1]
+            speed_u = velocity_u / no_load_speed_u
+            high_u = xp.minimum(high_u, xp.maximum(self.stall_ratio * high_u * (1 - speed_u), 0.0))
+            low_u = xp.maximum(low_u, xp.minimum(self.stall_ratio * low_u * (1 + speed_u), 0.0))
+            return xp.stack([low_u, high_u], axis=-1)
+
+        return curve
 
 
 class TorqueActuators(AbstractActuators):

@@ -1,13 +1,22 @@
 """The seam between the MDP and the physics, and the one recipe of a control step."""
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from ksim.physics.model import PhysicsModel
 from ksim.types import ConfigError, Overrides, PhysicsState
+
+MotorCurve = Callable[[Any, Any], Any]
+"""(velocity (..., u) in rad/s, force range (..., u, 2)) -> the range at that velocity; for numpy and JAX arrays."""
+
+Strike = Callable[[PhysicsState, Overrides], tuple[PhysicsState, Overrides]]
+"""What an event does to the physics state and to the model fields that differ in this simulation."""
 
 ALWAYS_DERIVED = ("sensordata",)
 """Derived fields that every state has, whether a term asks for them or not."""
@@ -19,10 +28,12 @@ class AbstractEngine(ABC):
     Attributes:
         model: The compiled model.
         derived: Derived fields that states carry, by their names in MjData.
+        applied: Fields of forces from outside that states carry, likewise.
     """
 
     model: PhysicsModel
     derived: tuple[str, ...]
+    applied: tuple[str, ...]
 
     @abstractmethod
     def forward(
@@ -31,21 +42,45 @@ class AbstractEngine(ABC):
         """The state at time 0 with these positions and velocities, its derived fields those of this very state."""
 
     @abstractmethod
-    def substeps(self, state: PhysicsState, ctrl: Float[Array, " u"], overrides: Overrides) -> PhysicsState:
-        """The state after one control step, that is `model.decimation` substeps, with constant controls."""
+    def substeps(
+        self, state: PhysicsState, ctrl: Float[Array, " u"] | Float[Array, "s u"], overrides: Overrides
+    ) -> PhysicsState:
+        """The state after one control step, that is `model.decimation` substeps.
+
+        Args:
+            state: Where it starts.
+            ctrl: The actuators' controls, constant or one row per substep.
+            overrides: Model fields that differ in this simulation.
+        """
+
+    def without_applied_forces(self, state: PhysicsState) -> PhysicsState:
+        """The state with no force from outside."""
+        mj_model = self.model.mj_model
+        shapes = {"xfrc_applied": (mj_model.nbody, 6), "qfrc_applied": (mj_model.nv,)}
+        return dataclasses.replace(state, applied={name: jnp.zeros(shapes[name]) for name in self.applied})
+
+    def actuator_velocity_at(self) -> tuple[np.ndarray, np.ndarray]:
+        """Which joint velocity (a place in qvel) moves each actuator, and by which gear."""
+        names = self.model.names
+        return names.joint_qvel(names.actuator_joints()), self.model.mj_model.actuator_gear[:, 0]
 
 
 def control_step(
     engine: AbstractEngine,
     state: PhysicsState,
-    ctrl: Float[Array, " u"],
+    ctrl: Float[Array, " u"] | Float[Array, "s u"],
     overrides: Overrides,
-    events: Sequence[Callable[[PhysicsState], PhysicsState]] = (),
-) -> PhysicsState:
-    """One control step of any engine: events strike, then the substeps run under the actuators' controls."""
-    for event in events:
-        state = event(state)
-    return engine.substeps(state, jnp.asarray(ctrl, jnp.float32), overrides)
+    events: Sequence[Strike] = (),
+) -> tuple[PhysicsState, Overrides]:
+    """One control step of any engine: events strike, then the substeps run under the actuators' controls.
+
+    Returns:
+        The state reached, and the overrides as the events left them.
+    """
+    state = engine.without_applied_forces(state)
+    for strike in events:
+        state, overrides = strike(state, overrides)
+    return engine.substeps(state, jnp.asarray(ctrl, jnp.float32), overrides), overrides
 
 
 def derived_fields(needs: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
@@ -59,6 +94,22 @@ def derived_fields(needs: Sequence[str], known: Sequence[str]) -> tuple[str, ...
         if name not in known:
             raise ConfigError(f"No engine gives the derived field {name!r}. Known fields: {', '.join(sorted(known))}.")
     return wanted
+
+
+APPLIED_FIELDS = ("xfrc_applied", "qfrc_applied")
+"""Fields of MjData through which events can push on bodies or joints, in every engine."""
+
+
+def applied_fields(wanted: Sequence[str]) -> tuple[str, ...]:
+    """The fields of forces from outside to carry: what terms apply, each once.
+
+    Raises:
+        ConfigError: A term applies a field that the engines do not take.
+    """
+    for name in wanted:
+        if name not in APPLIED_FIELDS:
+            raise ConfigError(f"No engine takes the applied field {name!r}. Known fields: {', '.join(APPLIED_FIELDS)}.")
+    return tuple(dict.fromkeys(wanted))
 
 
 DERIVED_FIELDS = (

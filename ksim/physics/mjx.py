@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from mujoco import mjx
 
-from ksim.physics.engine import DERIVED_FIELDS, AbstractEngine, derived_fields
+from ksim.physics.engine import DERIVED_FIELDS, AbstractEngine, MotorCurve, applied_fields, derived_fields
 from ksim.physics.model import PhysicsModel
 from ksim.types import Overrides, PhysicsState
 
@@ -22,8 +22,25 @@ class MjxEngine(AbstractEngine):
     scan's state, and with it memory and copies, some twenty times smaller.
     """
 
-    def __init__(self, model: PhysicsModel, needs: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        model: PhysicsModel,
+        needs: Sequence[str] = (),
+        *,
+        applies: Sequence[str] = (),
+        motor_curve: MotorCurve | None = None,
+    ) -> None:
+        """Makes the engine.
+
+        Args:
+            model: The compiled model.
+            needs: Derived fields that terms read.
+            applies: Fields of forces from outside that terms write.
+            motor_curve: How velocity limits the actuators' forces; None where it does not.
+        """
         self.model = model
+        self.applied = applied_fields(applies)
+        self._motor_curve = motor_curve
         self.derived = derived_fields(needs, DERIVED_FIELDS)
         self._model = mjx.put_model(model.mj_model)
         self._data = mjx.make_data(model.mj_model)
@@ -35,12 +52,14 @@ class MjxEngine(AbstractEngine):
     ) -> PhysicsState:
         data = self._data.replace(qpos=qpos, qvel=qvel, ctrl=ctrl)
         data = mjx.forward(self._model.tree_replace(overrides), data)
-        return self._state(data)
+        return self.without_applied_forces(self._state(data, {}))
 
-    def substeps(self, state: PhysicsState, ctrl: Float[Array, " u"], overrides: Overrides) -> PhysicsState:
+    def substeps(
+        self, state: PhysicsState, ctrl: Float[Array, " u"] | Float[Array, "s u"], overrides: Overrides
+    ) -> PhysicsState:
         model = self._model.tree_replace(overrides)
 
-        def substep(state: PhysicsState, _: None) -> tuple[PhysicsState, None]:
+        def substep(state: PhysicsState, ctrl: Float[Array, " u"]) -> tuple[PhysicsState, None]:
             data = self._data.replace(
                 qpos=state.qpos,
                 qvel=state.qvel,
@@ -48,13 +67,23 @@ class MjxEngine(AbstractEngine):
                 qacc_warmstart=state.qacc_warmstart,
                 time=state.time,
                 ctrl=ctrl,
+                **state.applied,
             )
-            return self._state(mjx.step(model, data)), None
+            return self._state(mjx.step(self._at_velocity(model, state), data), state.applied), None
 
+        ctrl_su = jnp.broadcast_to(ctrl, (self.model.decimation, ctrl.shape[-1]))
         # Nested scans are the small form: unrolled, the program would be several times larger.
-        return jax.lax.scan(substep, state, None, length=self.model.decimation)[0]
+        return jax.lax.scan(substep, state, ctrl_su)[0]
 
-    def _state(self, data: mjx.Data) -> PhysicsState:
+    def _at_velocity(self, model: mjx.Model, state: PhysicsState) -> mjx.Model:
+        """The model with the force ranges that its actuators have at their velocities."""
+        if self._motor_curve is None:
+            return model
+        places, gear = self.actuator_velocity_at()
+        force_range = self._motor_curve(gear * state.qvel[places], model.actuator_forcerange)
+        return model.replace(actuator_forcerange=force_range)
+
+    def _state(self, data: mjx.Data, applied: dict[str, Array]) -> PhysicsState:
         return PhysicsState(
             qpos=data.qpos,
             qvel=data.qvel,
@@ -62,6 +91,7 @@ class MjxEngine(AbstractEngine):
             qacc_warmstart=data.qacc_warmstart,
             time=data.time,
             derived={name: self._derived(data, name) for name in self.derived},
+            applied=applied,
         )
 
     def _derived(self, data: mjx.Data, name: str) -> Array:

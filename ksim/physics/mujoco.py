@@ -6,7 +6,7 @@ import math
 import os
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -16,13 +16,14 @@ import numpy as np
 from jaxtyping import Array, Float
 from mujoco.batch import MODEL_FIELDS, Batch
 
-from ksim.physics.engine import DERIVED_FIELDS, AbstractEngine, derived_fields
+from ksim.physics.engine import DERIVED_FIELDS, AbstractEngine, MotorCurve, applied_fields, derived_fields
 from ksim.physics.model import PhysicsModel
 from ksim.types import ConfigError, Overrides, PhysicsState, near_misses
 
 logger = logging.getLogger(__name__)
 
 _STATE_FIELDS = ("qpos", "qvel", "act", "qacc_warmstart", "time")
+_FORCE_RANGE = "actuator_forcerange"
 
 
 class MujocoEngine(AbstractEngine):
@@ -32,15 +33,27 @@ class MujocoEngine(AbstractEngine):
     any device's thread. Arguments and results each travel as one array, since every array of a callback costs.
     """
 
-    def __init__(self, model: PhysicsModel, needs: Sequence[str] = (), *, num_devices: int = 1) -> None:
+    def __init__(
+        self,
+        model: PhysicsModel,
+        needs: Sequence[str] = (),
+        *,
+        num_devices: int = 1,
+        applies: Sequence[str] = (),
+        motor_curve: MotorCurve | None = None,
+    ) -> None:
         """Makes the engine.
 
         Args:
             model: The compiled model.
             needs: Derived fields that terms read.
             num_devices: How many devices will call at the same time, each with its share of the machine's threads.
+            applies: Fields of forces from outside that terms write.
+            motor_curve: How velocity limits the actuators' forces; None where it does not.
         """
         self.model = model
+        self.applied = applied_fields(applies)
+        self._motor_curve = motor_curve
         self.derived = derived_fields(needs, DERIVED_FIELDS)
         num_cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self._pool = _BatchPool(model.mj_model, max(1, num_cpus // num_devices))
@@ -54,35 +67,66 @@ class MujocoEngine(AbstractEngine):
         self, qpos: Float[Array, " q"], qvel: Float[Array, " v"], ctrl: Float[Array, " u"], overrides: Overrides
     ) -> PhysicsState:
         zeros = {name: jnp.zeros(shape) for name, shape in self._state_shapes.items()}
-        return self._call(zeros | {"qpos": qpos, "qvel": qvel}, ctrl, overrides, num_substeps=0)
+        state = self._call(zeros | {"qpos": qpos, "qvel": qvel}, {}, ctrl, overrides, num_substeps=0)
+        return self.without_applied_forces(state)
 
-    def substeps(self, state: PhysicsState, ctrl: Float[Array, " u"], overrides: Overrides) -> PhysicsState:
+    def substeps(
+        self, state: PhysicsState, ctrl: Float[Array, " u"] | Float[Array, "s u"], overrides: Overrides
+    ) -> PhysicsState:
         fields = {name: getattr(state, name) for name in _STATE_FIELDS}
-        return self._call(fields, ctrl, overrides, num_substeps=self.model.decimation)
+        return self._call(fields, state.applied, ctrl, overrides, num_substeps=self.model.decimation)
 
     def _call(
-        self, fields: dict[str, Array], ctrl: Float[Array, " u"], overrides: Overrides, *, num_substeps: int
+        self,
+        fields: dict[str, Array],
+        applied: dict[str, Array],
+        ctrl: Float[Array, " u"] | Float[Array, "s u"],
+        overrides: Overrides,
+        *,
+        num_substeps: int,
     ) -> PhysicsState:
         for name in overrides:
             if name not in MODEL_FIELDS:
                 raise ConfigError(f"The model has no field {name!r} to override. {near_misses(name, MODEL_FIELDS)}")
-        override_shapes = {name: x.shape for name, x in overrides.items()}
-        inputs = jnp.concatenate([jnp.ravel(x) for x in (*fields.values(), ctrl, *overrides.values())])
+        inputs = jnp.concatenate(
+            [jnp.ravel(x) for x in (*fields.values(), *applied.values(), *overrides.values(), ctrl)]
+        )
+        overridden = tuple(overrides) if self._motor_curve is None else (*overrides, _FORCE_RANGE)
         out_shapes = self._state_shapes | self._derived_shapes
         out_size = sum(math.prod(shape) for shape in out_shapes.values())
 
         def run(rows: Any) -> np.ndarray:
             rows = np.asarray(rows)
             flat = rows.reshape(-1, rows.shape[-1])
-            with self._pool.batch(len(flat), tuple(overrides)) as batch:
-                out = batch.run(flat, override_shapes, num_substeps, self.derived)
+            with self._pool.batch(len(flat), tuple(dict.fromkeys(overridden))) as batch:
+                outputs = [batch.data_field(name) for name in out_shapes]  # a batch keeps only what is bound
+                batch.load(flat, (*_STATE_FIELDS, *applied), tuple(overrides))
+                ctrl_esu = flat[:, -ctrl.size :].reshape(len(flat), -1, ctrl.shape[-1])
+                batch.step(ctrl_esu, num_substeps, self._at_velocity(batch, overrides))
+                # A simulation that blows up leaves float32's range; what is left of it is found and reset.
+                with np.errstate(over="ignore", invalid="ignore"):
+                    out = np.concatenate(outputs, axis=1, dtype=np.float32, casting="same_kind")
             return out.reshape(*rows.shape[:-1], out_size)
 
         result = jax.ShapeDtypeStruct((out_size,), jnp.float32)
         row = jax.pure_callback(run, result, inputs.astype(jnp.float32), vmap_method="broadcast_all")
         out = _unpack(row, out_shapes)
         state = {name: out[name] for name in _STATE_FIELDS}
-        return PhysicsState(**state, derived={name: out[name] for name in self.derived})
+        return PhysicsState(**state, derived={name: out[name] for name in self.derived}, applied=applied)
+
+    def _at_velocity(self, batch: "_PooledBatch", overrides: Overrides) -> Callable[[], None] | None:
+        """What sets the force ranges of a batch's actuators to those at their velocities; None if constant."""
+        curve = self._motor_curve
+        if curve is None:
+            return None
+        places, gear = self.actuator_velocity_at()
+        force_range, qvel = batch.model_field(_FORCE_RANGE), batch.data_field("qvel")
+        at_rest = force_range.copy() if _FORCE_RANGE in overrides else self.model.mj_model.actuator_forcerange
+
+        def update() -> None:
+            force_range[...] = curve(gear * qvel[:, places], at_rest)
+
+        return update
 
 
 def _unpack(row: Array, shapes: dict[str, tuple[int, ...]]) -> dict[str, Array]:
@@ -99,33 +143,42 @@ class _PooledBatch:
 
     def __init__(self, model: mujoco.MjModel, num_sims: int, num_threads: int) -> None:
         self._batch = Batch(model, num_sims, num_threads)
-        self._inputs = [self._view(name) for name in (*_STATE_FIELDS, "ctrl")]
+        self._data_fields: dict[str, np.ndarray] = {}
+        self._ctrl = self.data_field("ctrl")
 
-    def _view(self, name: str) -> np.ndarray:
-        return self._batch.bind(name).reshape(self._batch.nsim, -1)
+    def data_field(self, name: str) -> np.ndarray:
+        """A view of a field of MjData, one row per simulation."""
+        if name not in self._data_fields:
+            self._data_fields[name] = self._batch.bind(name).reshape(self._batch.nsim, -1)
+        return self._data_fields[name]
 
-    def run(
-        self,
-        rows: np.ndarray,
-        override_shapes: dict[str, tuple[int, ...]],
-        num_substeps: int,
-        derived: tuple[str, ...],
-    ) -> np.ndarray:
-        """Loads rows, steps (or with no substeps computes the derived fields), and reads the results."""
+    def model_field(self, name: str) -> np.ndarray:
+        """A view of a field of MjModel with values of its own for every simulation."""
+        return self._batch.expand(name)
+
+    def load(self, rows: np.ndarray, data_fields: tuple[str, ...], model_fields: tuple[str, ...]) -> None:
+        """Copies the columns of `rows` into fields, in their order."""
+        overrides = [self.model_field(name).reshape(self._batch.nsim, -1) for name in model_fields]
         start = 0
-        overrides = [self._batch.expand(name).reshape(self._batch.nsim, -1) for name in override_shapes]
-        for view in (*self._inputs, *overrides):
+        for view in (*[self.data_field(name) for name in data_fields], *overrides):
             stop = start + view.shape[1]
             view[...] = rows[:, start:stop]
             start = stop
-        outputs = [self._view(name) for name in (*_STATE_FIELDS, *derived)]
-        if num_substeps:
-            self._batch.step(nstep=num_substeps)
-        else:
-            self._batch.forward()
-        # A simulation that blows up leaves float32's range; what is left of it is found and reset.
-        with np.errstate(over="ignore", invalid="ignore"):
-            return np.concatenate(outputs, axis=1, dtype=np.float32, casting="same_kind")
+
+    def step(self, ctrl_esu: np.ndarray, num_substeps: int, before_substep: Callable[[], None] | None) -> None:
+        """Steps under controls, constant or one row per substep; with no substeps, computes the derived fields."""
+        if ctrl_esu.shape[1] == 1 and (before_substep is None or not num_substeps):
+            self._ctrl[...] = ctrl_esu[:, 0]
+            if num_substeps:
+                self._batch.step(nstep=num_substeps)
+            else:
+                self._batch.forward()
+            return
+        for number in range(num_substeps):
+            self._ctrl[...] = ctrl_esu[:, min(number, ctrl_esu.shape[1] - 1)]
+            if before_substep is not None:
+                before_substep()
+            self._batch.step(nstep=1)
 
 
 class _BatchPool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ksim.physics.engine import AbstractEngine
+from ksim.physics.engine import AbstractEngine, MotorCurve
 from ksim.physics.model import PhysicsModel
 from ksim.types import ConfigError
 
@@ -24,13 +24,30 @@ def pick_engine(engine: str, platform: str) -> tuple[str, str]:
     return "mjx", f"auto: MJX runs on the {platform.upper()}"
 
 
-def make_engine(engine: str, model: PhysicsModel, needs: Sequence[str], num_devices: int) -> AbstractEngine:
-    """Makes an engine by name, for derived fields that terms need and devices that step it at the same time."""
+def make_engine(
+    engine: str,
+    model: PhysicsModel,
+    needs: Sequence[str] = (),
+    *,
+    num_devices: int = 1,
+    applies: Sequence[str] = (),
+    motor_curve: MotorCurve | None = None,
+) -> AbstractEngine:
+    """Makes an engine by name.
+
+    Args:
+        engine: One of `ENGINES`.
+        model: The compiled model.
+        needs: Derived fields that terms read.
+        num_devices: How many devices will step it at the same time.
+        applies: Fields of forces from outside that terms write.
+        motor_curve: How velocity limits the actuators' forces; None where it does not.
+    """
     # Imported here: an engine is set up only where it is used.
     if engine == "mujoco":
         from ksim.physics.mujoco import MujocoEngine  # noqa: PLC0415
 
-        return MujocoEngine(model, needs, num_devices=num_devices)
+        return MujocoEngine(model, needs, num_devices=num_devices, applies=applies, motor_curve=motor_curve)
     from ksim.physics.mjx import MjxEngine  # noqa: PLC0415
 
-    return MjxEngine(model, needs)
+    return MjxEngine(model, needs, applies=applies, motor_curve=motor_curve)

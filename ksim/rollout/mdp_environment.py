@@ -1,6 +1,7 @@
 """MDP terms and a physics engine, composed into an environment."""
 
 import dataclasses
+import functools
 import operator
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 
+from ksim.mdp.actions import AbstractActionFilter
 from ksim.mdp.commands import AbstractCommand
 from ksim.mdp.curriculum import AbstractCurriculum, Progress
 from ksim.mdp.events import AbstractEvent
@@ -22,7 +24,9 @@ from ksim.mdp.term import Context, Term
 from ksim.mdp.terminations import AbstractTermination
 from ksim.physics.actuators import AbstractActuators
 from ksim.physics.engine import AbstractEngine, control_step
+from ksim.physics.model import PhysicsModel
 from ksim.physics.names import is_physical
+from ksim.physics.select import make_engine
 from ksim.rollout.environment import Environment
 from ksim.types import ConfigError, EnvState, Levels, Metrics, Observation, Overrides, PhysicsState
 
@@ -39,6 +43,7 @@ class Mdp:
     events: Mapping[str, AbstractEvent]
     randomizers: Mapping[str, AbstractRandomizer]
     actuators: AbstractActuators
+    action_filters: Mapping[str, AbstractActionFilter] = dataclasses.field(default_factory=dict)
     curricula: Mapping[str, AbstractCurriculum] = dataclasses.field(default_factory=dict)
 
     def terms(self) -> dict[str, Term]:
@@ -46,13 +51,21 @@ class Mdp:
         named: dict[str, Term] = {}
         for group, terms in self.observations.items():
             named |= {f"observation/{group}/{name}": term for name, term in terms.items()}
-        for kind in ("reward", "command", "termination", "reset", "event", "randomizer"):
+        for kind in ("reward", "command", "termination", "reset", "event", "randomizer", "action_filter"):
             named |= {f"{kind}/{name}": term for name, term in getattr(self, f"{kind}s").items()}
         return named
 
-    def needs(self) -> tuple[str, ...]:
-        """Derived fields of the physics state that the terms read."""
-        return tuple(dict.fromkeys(name for term in self.terms().values() for name in term.needs))
+    def make_engine(self, engine: str, model: PhysicsModel, *, num_devices: int = 1) -> AbstractEngine:
+        """The engine with what the terms and the actuators ask of it."""
+        terms = self.terms().values()
+        return make_engine(
+            engine,
+            model,
+            tuple(dict.fromkeys(name for term in terms for name in term.needs)),
+            num_devices=num_devices,
+            applies=tuple(dict.fromkeys(name for term in terms for name in term.applies)),
+            motor_curve=self.actuators.motor_curve(model),
+        )
 
 
 class MdpState(eqx.Module):
@@ -91,7 +104,7 @@ class MdpEnvironment(Environment):
 
     @property
     def action_size(self) -> int:
-        return self.engine.model.mj_model.nu
+        return self.mdp.actuators.action_size(self.engine.model)
 
     def initial_levels(self) -> Levels:
         return {name: jnp.float32(curriculum.start) for name, curriculum in self.mdp.curricula.items()}
@@ -139,12 +152,16 @@ class MdpEnvironment(Environment):
         for name in mdp.randomizers:
             drawn = _checked_overrides(name, calls(f"randomizer/{name}", context), model.mj_model)
             context = dataclasses.replace(context, overrides=context.overrides | drawn)
+        for name, event in mdp.events.items():
+            changed = event.overrides(calls.start(f"event/{name}", context))
+            changed = _checked_overrides(name, changed, model.mj_model)
+            context = dataclasses.replace(context, overrides=context.overrides | changed)
         physics = self.engine.forward(
             context.physics.qpos, context.physics.qvel, mdp.actuators(action, model), context.overrides
         )
         context = dataclasses.replace(context, physics=physics)
-        for name in mdp.events:
-            calls.start(f"event/{name}", context)
+        for name in mdp.action_filters:
+            calls.start(f"action_filter/{name}", context)
         context = dataclasses.replace(context, commands=_commands(mdp, calls, context))
         _, _, metrics = _judge(mdp, calls, context, jnp.bool_(True))
         obs = _observe(mdp, calls, context)
@@ -177,12 +194,10 @@ class MdpEnvironment(Environment):
             key=inner.key,
             levels=inner.levels,
         )
-        events = [
-            lambda physics, name=name: calls(f"event/{name}", dataclasses.replace(context, physics=physics))
-            for name in mdp.events
-        ]
-        physics = control_step(self.engine, inner.physics, mdp.actuators(action, model), inner.overrides, events)
-        context = dataclasses.replace(context, physics=physics)
+        ctrl = _controls(mdp, calls, context)
+        strikes = [functools.partial(calls.strike, name, context) for name in mdp.events]
+        physics, overrides = control_step(self.engine, inner.physics, ctrl, inner.overrides, strikes)
+        context = dataclasses.replace(context, physics=physics, overrides=overrides)
         reward, ends, metrics = _judge(mdp, calls, context, is_physical(physics))
         context = dataclasses.replace(context, commands=_commands(mdp, calls, context))
         obs = _observe(mdp, calls, context)
@@ -194,6 +209,7 @@ class MdpEnvironment(Environment):
                 commands=context.commands,
                 episode_step=episode_step,
                 memories=calls.new_memories,
+                overrides=overrides,
             ),
             obs=obs,
             reward=reward,
@@ -227,6 +243,25 @@ class _Calls:
     def __call__(self, name: str, context: Context) -> Any:
         """The term's value, with its memory brought up to date first."""
         return self._terms[name](self.start(name, context))
+
+    def strike(
+        self, name: str, context: Context, physics: PhysicsState, overrides: Overrides
+    ) -> tuple[PhysicsState, Overrides]:
+        """An event strikes: the physics state and the overrides after it."""
+        context = self.start(f"event/{name}", dataclasses.replace(context, physics=physics, overrides=overrides))
+        event = self._terms[f"event/{name}"]
+        assert isinstance(event, AbstractEvent)
+        return event(context), overrides | _checked_overrides(name, event.overrides(context), context.model.mj_model)
+
+
+def _controls(mdp: Mdp, calls: _Calls, context: Context) -> Float[Array, " u"] | Float[Array, "s u"]:
+    """The actuators' controls for the action as the filters let it through, constant or one row per substep."""
+    for name in mdp.action_filters:
+        if context.action.ndim != 1:
+            raise ConfigError(f"Action filter {name!r} comes after one that acts per substep. Put that one last.")
+        context = dataclasses.replace(context, action=calls(f"action_filter/{name}", context))
+    to_ctrl = lambda action: mdp.actuators(action, context.model)
+    return to_ctrl(context.action) if context.action.ndim == 1 else jax.vmap(to_ctrl)(context.action)
 
 
 def _commands(mdp: Mdp, calls: _Calls, context: Context) -> dict[str, Array]:
@@ -297,10 +332,10 @@ def _checked_overrides(name: str, drawn: Overrides, mj_model: Any) -> Overrides:
         try:
             expected = np.shape(operator.attrgetter(field)(mj_model))
         except AttributeError:
-            raise ConfigError(f"Randomizer {name!r} returned {field!r}, which is no field of the model.") from None
+            raise ConfigError(f"Term {name!r} returned {field!r}, which is no field of the model.") from None
         if jnp.shape(value) != expected:
             raise ConfigError(
-                f"Randomizer {name!r} must return the whole field {field} of the model, of shape {expected}, "
+                f"Term {name!r} must return the whole field {field} of the model, of shape {expected}, "
                 f"but returned shape {jnp.shape(value)}."
             )
     return drawn

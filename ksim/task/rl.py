@@ -13,6 +13,7 @@ from xax.task.base import BaseConfig, BaseTask
 
 from ksim.config import check_choice, check_positive, field
 from ksim.mdp import observations as observation_terms, resets as reset_terms, terminations as termination_terms
+from ksim.mdp.actions import AbstractActionFilter
 from ksim.mdp.commands import AbstractCommand
 from ksim.mdp.curriculum import AbstractCurriculum
 from ksim.mdp.events import AbstractEvent
@@ -25,7 +26,7 @@ from ksim.mdp.terminations import AbstractTermination
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.parallel.layout import AbstractLayout, SingleDevice
 from ksim.physics import AbstractActuators, ModelActuators, PhysicsModel, Terrain, compile_model, load_spec
-from ksim.physics.select import ENGINES, make_engine, pick_engine
+from ksim.physics.select import ENGINES, pick_engine
 from ksim.rollout.environment import Environment, check_environment
 from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
 from ksim.rollout.unroll import initial_env_states, unroll
@@ -133,6 +134,10 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
         """Randomization of the model at each reset; none by default."""
         return []
 
+    def get_action_filters(self, physics_model: PhysicsModel) -> Terms[AbstractActionFilter]:
+        """What happens to actions on their way to the actuators (latency, losses); nothing by default."""
+        return []
+
     def get_curricula(self, physics_model: PhysicsModel) -> Mapping[str, AbstractCurriculum]:
         """Curricula, by the names under which terms ask for their levels; none by default."""
         return {}
@@ -148,7 +153,7 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
         mdp = self.get_mdp(base_model)
         edits = [mdp.actuators.edit_spec, *(term.edit_spec for term in mdp.terms().values())]
         model = self._compile(edits)
-        return MdpEnvironment(mdp, make_engine(engine, model, mdp.needs(), num_devices))
+        return MdpEnvironment(mdp, mdp.make_engine(engine, model, num_devices=num_devices))
 
     # How it learns: overridable parts of the algorithm.
 
@@ -232,6 +237,7 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
             events=named_terms(self.get_events(physics_model), AbstractEvent),
             randomizers=named_terms(self.get_randomizers(physics_model), AbstractRandomizer),
             actuators=self.get_actuators(),
+            action_filters=named_terms(self.get_action_filters(physics_model), AbstractActionFilter),
             curricula=named_terms(self.get_curricula(physics_model), AbstractCurriculum),
         )
 

@@ -74,7 +74,7 @@ def run_script(engine):
         start = engine.forward(qpos, qvel, jnp.zeros(ctrl_t.shape[1]), overrides)
 
         def step(state, ctrl):
-            state = control_step(engine, state, ctrl, overrides)
+            state, _ = control_step(engine, state, ctrl, overrides)
             return state, state
 
         return start, jax.lax.scan(step, start, ctrl_t)[1]
@@ -142,7 +142,7 @@ def test_engine_under_pmap_equals_that_under_jit(name):
 
     def one_env(qpos):
         state = engine.forward(qpos, jnp.zeros(model.nv), jnp.zeros(model.nu), {})
-        step = lambda state, _: (control_step(engine, state, jnp.zeros(model.nu), {}), None)
+        step = lambda state, _: (control_step(engine, state, jnp.zeros(model.nu), {})[0], None)
         return jax.lax.scan(step, state, None, length=5)[0]
 
     whole = jax.jit(jax.vmap(one_env))(qpos)
@@ -157,7 +157,7 @@ def test_state_that_is_not_finite_stays_so_and_harms_no_other(name):
 
     def one_env(qpos):
         state = engine.forward(qpos, jnp.zeros(model.nv), jnp.zeros(model.nu), {})
-        return control_step(engine, state, jnp.zeros(model.nu), {})
+        return control_step(engine, state, jnp.zeros(model.nu), {})[0]
 
     step = jax.jit(jax.vmap(one_env))
     healthy, sick = step(qpos), step(qpos.at[0, 2].set(jnp.nan))

@@ -19,7 +19,7 @@ import ksim.mdp
 from ksim.mdp import commands, events, observations, randomizers, resets, rewards, terminations
 from ksim.mdp.term import Context, Term, snake_case
 from ksim.physics import compile_model
-from ksim.physics.select import ENGINES, make_engine
+from ksim.physics.select import ENGINES
 from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
 from ksim.types import PhysicsState
 from tests.robots import ACTUATORS, biped_spec
@@ -123,7 +123,7 @@ def make_environment(engine: str, terms: dict[str, dict[str, Any]]) -> MdpEnviro
     spec.add_key(name="home", qpos=[0, 0, 0.5, 1, 0, 0, 0, 0, 0])
     spec.add_key(name="crouched", qpos=[0, 0, 0.48, 1, 0, 0, 0, 0.3, -0.3])
     model = compile_model(spec, dt=0.004, ctrl_dt=0.02, edits=edits)
-    return MdpEnvironment(mdp, make_engine(engine, model, mdp.needs(), num_devices=1))
+    return MdpEnvironment(mdp, mdp.make_engine(engine, model))
 
 
 class Subject(NamedTuple):

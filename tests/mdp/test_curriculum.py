@@ -46,7 +46,7 @@ def test_error_curriculum_rises_with_a_low_error(error, expected):
 
 def test_metric_that_does_not_exist_is_an_error_with_near_misses():
     curriculum = ScoreCurriculum(metric="reward/traking", raise_above=1.0, lower_below=0.5)
-    with pytest.raises(ConfigError, match="no metric 'reward/traking'. Did you mean 'reward/tracking'"):
+    with pytest.raises(ConfigError, match=r"no metric 'reward/traking'\. Did you mean 'reward/tracking'"):
         curriculum(jnp.float32(0.5), progress(reward__tracking=1.0))
 
 

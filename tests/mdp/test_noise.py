@@ -7,7 +7,6 @@ import pytest
 
 from ksim.mdp.noise import GaussianNoise, UniformNoise
 from ksim.mdp.observations import BaseHeight
-from ksim.physics.select import make_engine
 from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
 from tests.mdp.contexts import biped, draws
 from tests.robots import ACTUATORS
@@ -61,7 +60,7 @@ def episode_under_noise():
     none = {kind: {} for kind in ("rewards", "commands", "terminations", "resets", "events", "randomizers")}
     groups = {"actor": noisy, "critic": {"exact": BaseHeight()}}
     mdp = Mdp(observations=groups, **none, actuators=ACTUATORS)
-    env = MdpEnvironment(mdp, make_engine("mujoco", biped(), (), num_devices=1))
+    env = MdpEnvironment(mdp, mdp.make_engine("mujoco", biped()))
     step, states = jax.jit(env.step), [jax.jit(env.reset)(jax.random.key(0))]
     for _ in range(5):
         states.append(step(states[-1], jnp.zeros(2)))
