@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 import ksim.mdp
-from ksim.mdp import commands, events, observations, randomizers, resets, rewards, terminations
+from ksim.mdp import actions, commands, events, observations, randomizers, resets, rewards, terminations
 from ksim.mdp.term import Context, Term, snake_case
-from ksim.physics import compile_model
+from ksim.physics import FlatTile, Terrain, compile_model
 from ksim.physics.select import ENGINES
 from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
 from ksim.types import PhysicsState
@@ -32,6 +32,7 @@ KINDS = {
     "reset": resets,
     "event": events,
     "randomizer": randomizers,
+    "action_filter": actions,
 }
 
 TOUCH, FEET, LEGS = ("left_touch", "right_touch"), ("left_foot", "right_foot"), ("left_leg", "right_leg")
@@ -39,6 +40,8 @@ ARGUMENTS: dict[type[Term], dict[str, Any]] = {
     commands.HeadingCommand: {"resample_s": (0.03, 0.05)},
     commands.HeightCommand: {"height": (0.4, 0.5), "resample_s": (0.03, 0.05)},
     commands.VelocityCommand: {"resample_s": (0.03, 0.05)},
+    events.MassDrop: {"body": "trunk", "mass": (0.5, 1.0), "after_s": (0.03, 0.05)},
+    events.PushForce: {"body": "trunk", "interval_s": (0.03, 0.05), "duration_s": 0.02},
     events.PushVelocity: {"interval_s": (0.03, 0.05)},
     observations.BodyOrientation: {"bodies": LEGS},
     observations.BodyPosition: {"bodies": LEGS},
@@ -112,6 +115,11 @@ def make_term(cls: type[Term]) -> Term:
     return cls(**given)
 
 
+def needs_terrain(terms: dict[str, dict[str, Any]]) -> bool:
+    on_terrain = (observations.HeightScan, resets.OnTerrain, terminations.OffTerrain)
+    return any(isinstance(term, on_terrain) for named in terms.values() for term in named.values())
+
+
 def make_environment(engine: str, terms: dict[str, dict[str, Any]]) -> MdpEnvironment:
     """The biped under terms by kind and name, with the last action as an observation where there is no other."""
     given = {f"{kind}s": terms.get(kind, {}) for kind in KINDS}
@@ -122,7 +130,9 @@ def make_environment(engine: str, terms: dict[str, dict[str, Any]]) -> MdpEnviro
     spec = biped_spec()
     spec.add_key(name="home", qpos=[0, 0, 0.5, 1, 0, 0, 0, 0, 0])
     spec.add_key(name="crouched", qpos=[0, 0, 0.48, 1, 0, 0, 0, 0.3, -0.3])
-    model = compile_model(spec, dt=0.004, ctrl_dt=0.02, edits=edits)
+    # Level, so that only the terms that ask for it see that it is a heightfield.
+    terrain = Terrain(tiles=(FlatTile(),), num_levels=1, tile_m=4.0, border_m=1.0) if needs_terrain(terms) else None
+    model = compile_model(spec, dt=0.004, ctrl_dt=0.02, edits=edits, terrain=terrain)
     return MdpEnvironment(mdp, mdp.make_engine(engine, model))
 
 
@@ -242,6 +252,8 @@ def test_value_has_the_shape_and_dtype_of_its_kind(cls):
         case "reset" | "event":
             assert isinstance(value, PhysicsState)
             assert shapes_and_dtypes(value) == shapes_and_dtypes(state.inner.physics)
+        case "action_filter":
+            assert (value.shape[-1], value.dtype) == (2, jnp.float32)
         case "randomizer":
             mj_model = subject_of(cls).env.engine.model.mj_model
             fields = {name: operator.attrgetter(name)(mj_model) for name in value}
@@ -282,6 +294,8 @@ def episode_under_all_terms(engine):
     for cls, kind in KIND_OF.items():
         terms[kind][snake_case(cls.__name__)] = make_term(cls)
     terms["command"]["velocity"] = make_term(commands.VelocityCommand)
+    # The one that acts per substep comes last.
+    terms["action_filter"]["action_latency"] = terms["action_filter"].pop("action_latency")
     env = make_environment(engine, terms)
 
     def episode(key, actions_t2):

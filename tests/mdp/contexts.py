@@ -48,6 +48,7 @@ def make_context(
     joint_vel: Any = (0, 0),
     sensors: dict[str, Any] | None = None,
     derived: dict[str, Any] | None = None,
+    applied: dict[str, Any] | None = None,
     **fields: Any,
 ) -> Context:
     """A context of the biped upright and at rest, but for what is given.
@@ -55,6 +56,7 @@ def make_context(
     Args:
         sensors: Readings by the sensor's name; zero where not given.
         derived: Derived fields besides sensordata.
+        applied: Forces from outside, by the name of their field.
         fields: Fields of `Context`.
     """
     model = model or biped()
@@ -69,6 +71,7 @@ def make_context(
         qacc_warmstart=jnp.zeros(model.mj_model.nv),
         time=jnp.zeros(()),
         derived={"sensordata": floats(sensordata)} | {name: floats(x) for name, x in (derived or {}).items()},
+        applied={name: floats(x) for name, x in (applied or {}).items()},
     )
     defaults = {
         "action": jnp.zeros(2),

@@ -3,8 +3,10 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from ksim.mdp.events import PushVelocity
+from ksim.mdp.events import MassDrop, PushForce, PushVelocity
+from ksim.types import ConfigError
 from tests.mdp.contexts import draws, make_context
 
 DUE, NOT_DUE = (jnp.float32(1.0), jnp.bool_(True)), (jnp.float32(1.0), jnp.bool_(False))
@@ -69,3 +71,49 @@ def test_push_when_due_goes_in_all_directions_alike():
     counts_4, _ = np.histogram(angle_n, bins=4, range=(-np.pi, np.pi))
     # 75 in each quadrant, with a standard deviation of sqrt(300 * 0.25 * 0.75) = 7.5.
     assert (np.abs(counts_4 - 75) < 38).all()
+
+
+def forces_over(term, num_steps):
+    """The force on the trunk in each step, from the first."""
+    memory = term.init(make_context(key=jax.random.key(0)))
+    forces = []
+    for t in range(1, num_steps + 1):
+        context = make_context(key=jax.random.key(t), memory=memory, applied={"xfrc_applied": np.zeros((4, 6))})
+        memory = term.update(context)
+        physics = term(dataclasses.replace(context, memory=memory))
+        forces.append(physics.applied["xfrc_applied"])
+    return np.stack(forces)
+
+
+def test_push_force_acts_on_its_body_alone_for_its_duration():
+    # Every 0.1 s, 5 steps of 0.02 s, for 0.04 s, 2 of them.
+    force_tb6 = forces_over(PushForce(body="trunk", interval_s=(0.1, 0.1), duration_s=0.04, force=(30.0, 30.0)), 12)
+    size_t = np.linalg.norm(force_tb6[:, 1], axis=1)
+    np.testing.assert_allclose(size_t, [0, 0, 0, 0, 30, 30, 0, 0, 0, 30, 30, 0], rtol=1e-5)
+    np.testing.assert_array_equal(force_tb6[:, 1, 2:], 0.0)  # horizontal, and no torque
+    np.testing.assert_array_equal(np.delete(force_tb6, 1, axis=1), 0.0)
+    np.testing.assert_array_equal(force_tb6[4], force_tb6[5])  # one push, one direction
+
+
+def test_push_force_that_outlasts_its_interval_is_an_error():
+    with pytest.raises(ConfigError, match=r"duration_s \(2.0\).*\(1.0\)"):
+        PushForce(body="trunk", interval_s=(1.0, 3.0), duration_s=2.0)
+
+
+def test_mass_drop_starts_with_its_load_and_loses_it_once():
+    # A load of 2 kg drops after 0.06 s, 3 steps of 0.02 s. The trunk has 5 kg, and the robot 7.4 kg in all.
+    term = MassDrop(body="trunk", mass=(2.0, 2.0), after_s=(0.06, 0.06))
+    context = make_context(key=jax.random.key(0))
+    memory = term.init(context)
+    overrides = term.overrides(dataclasses.replace(context, memory=memory))
+    mass_t, total_t = [overrides["body_mass"][1]], [overrides["body_subtreemass"][0]]
+    for t in range(1, 6):
+        context = make_context(key=jax.random.key(t), memory=memory, overrides=overrides)
+        memory = term.update(context)
+        context = dataclasses.replace(context, memory=memory)
+        overrides = overrides | term.overrides(context)
+        mass_t.append(overrides["body_mass"][1])
+        total_t.append(overrides["body_subtreemass"][0])
+        jax.tree.map(np.testing.assert_array_equal, term(context), context.physics)
+    np.testing.assert_allclose(mass_t, [7, 7, 7, 5, 5, 5], rtol=1e-6)
+    np.testing.assert_allclose(total_t, [9.4, 9.4, 9.4, 7.4, 7.4, 7.4], rtol=1e-6)

@@ -1,0 +1,119 @@
+"""Controls per substep, forces from outside and motors that weaken with speed: every engine against plain MuJoCo."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+import pytest
+
+from ksim.physics import DcMotorActuators, compile_model
+from ksim.physics.engine import control_step
+from ksim.physics.select import ENGINES, make_engine
+from ksim.types import ConfigError
+from tests.robots import biped_spec
+
+NUM_STEPS = 6
+MOTORS = DcMotorActuators(kp=60.0, kd=1.0, no_load_speed=4.0, stall_ratio=1.5)
+LIMIT = 20.0  # N m, of the biped's motors
+
+
+@functools.cache
+def model_of(with_motors):
+    # High above the ground, so that rounding cannot move a contact by a substep.
+    spec = biped_spec()
+    spec.body("trunk").pos = [0, 0, 5]
+    return compile_model(spec, dt=0.004, ctrl_dt=0.02, edits=[MOTORS.edit_spec] if with_motors else [])
+
+
+def script():
+    """Controls per substep, and a wrench on the trunk per control step."""
+    rng = np.random.default_rng(0)
+    ctrl_tsu = 0.5 * rng.standard_normal((NUM_STEPS, 5, 2))
+    wrench_t6 = 10.0 * rng.standard_normal((NUM_STEPS, 6))
+    return ctrl_tsu, wrench_t6
+
+
+def plain_mujoco(with_motors):
+    """Positions after each control step of the script."""
+    model, (ctrl_tsu, wrench_t6) = model_of(with_motors).mj_model, script()
+    data = mujoco.MjData(model)
+    trunk, limit = model.body("trunk").id, np.array([-LIMIT, LIMIT])
+    qpos_t = []
+    for ctrl_su, wrench_6 in zip(ctrl_tsu, wrench_t6, strict=True):
+        data.xfrc_applied[trunk] = wrench_6
+        for ctrl_u in ctrl_su:
+            data.ctrl = ctrl_u
+            if with_motors:
+                # At 4 rad/s nothing is left of the stall torque of 30 N m.
+                speed_u = data.qvel[-2:] / 4.0
+                high_u = np.clip(1.5 * LIMIT * (1 - speed_u), 0, LIMIT)
+                low_u = np.clip(-1.5 * LIMIT * (1 + speed_u), -LIMIT, 0)
+                model.actuator_forcerange = np.stack([low_u, high_u], axis=1)
+            mujoco.mj_step(model, data)
+        qpos_t.append(np.array(data.qpos))
+    model.actuator_forcerange = limit
+    return np.stack(qpos_t)
+
+
+@functools.cache
+def trajectory(name, with_motors, constant_ctrl=False, limit_factor=None):
+    model = model_of(with_motors)
+    curve = MOTORS.motor_curve(model) if with_motors else None
+    engine = make_engine(name, model, applies=("xfrc_applied",), motor_curve=curve)
+    trunk = model.names.index("body", "trunk")
+    overrides = {}
+    if limit_factor is not None:
+        overrides = {"actuator_forcerange": jnp.asarray(limit_factor * model.mj_model.actuator_forcerange, jnp.float32)}
+
+    def step(state, inputs):
+        ctrl_su, wrench_6 = inputs
+
+        def push(state, overrides):
+            wrench_b6 = state.applied["xfrc_applied"].at[trunk].add(wrench_6)
+            return dataclasses.replace(state, applied={"xfrc_applied": wrench_b6}), overrides
+
+        ctrl = ctrl_su[0] if constant_ctrl else ctrl_su
+        state, _ = control_step(engine, state, ctrl, overrides, [push])
+        return state, state.qpos
+
+    def run(inputs):
+        qpos = jnp.asarray(model.default_qpos, jnp.float32)
+        start = engine.forward(qpos, jnp.zeros(model.mj_model.nv), jnp.zeros(2), overrides)
+        return jax.lax.scan(step, start, inputs)[1]
+
+    return np.asarray(jax.jit(run)(jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), script())))
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("with_motors", [False, True])
+def test_trajectory_under_pushes_and_controls_per_substep_equals_that_of_mj_step(name, with_motors):
+    np.testing.assert_allclose(trajectory(name, with_motors), plain_mujoco(with_motors), rtol=1e-3, atol=5e-4)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_motor_curve_and_controls_per_substep_matter_here(name):
+    assert np.abs(trajectory(name, True)[-1] - trajectory(name, True, constant_ctrl=True)[-1]).max() > 0.01
+    assert np.abs(trajectory(name, True)[-1] - trajectory(name, True, limit_factor=0.3)[-1]).max() > 0.01
+
+
+def test_both_engines_agree_on_weaker_motors_of_one_env():
+    first, second = (trajectory(name, True, limit_factor=0.3) for name in ENGINES)
+    np.testing.assert_allclose(first, second, rtol=1e-3, atol=5e-4)
+
+
+def test_unknown_applied_field_is_an_error():
+    with pytest.raises(ConfigError, match=r"'xfrc'.*xfrc_applied"):
+        make_engine("mujoco", model_of(False), applies=("xfrc",))
+
+
+def test_dc_motor_at_rest_at_speed_and_beyond_has_the_torque_of_its_line():
+    curve = MOTORS.motor_curve(model_of(True))
+    limits_u2 = np.array([[-LIMIT, LIMIT]] * 2)
+    np.testing.assert_allclose(curve(np.zeros(2), limits_u2), limits_u2)
+    # At 3 rad/s of 4: 30 * (1 - 0.75) = 7.5 forwards; backwards 30 * 1.75, limited to 20. Beyond 4 rad/s: nothing.
+    np.testing.assert_allclose(curve(np.array([3.0, -3.0]), limits_u2), [[-20, 7.5], [-7.5, 20]])
+    np.testing.assert_allclose(curve(np.array([5.0, -5.0]), limits_u2), [[-20, 0], [0, 20]])
+    np.testing.assert_allclose(curve(jnp.array([3.0, -3.0]), jnp.asarray(limits_u2)), [[-20, 7.5], [-7.5, 20]])
