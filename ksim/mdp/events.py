@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
-from ksim.mdp.term import Context, Term
+from ksim.mdp.term import Context, Term, check_range
 from ksim.physics.names import add_to_base_velocity
 from ksim.types import PhysicsState
 
@@ -27,6 +27,10 @@ class PushVelocity(AbstractEvent):
 
     interval_s: tuple[float, float] = (5.0, 10.0)
     speed: tuple[float, float] = (0.0, 0.5)
+
+    def __check_init__(self) -> None:
+        check_range(self, "interval_s", above=0.0)
+        check_range(self, "speed", least=0.0)
 
     def init(self, context: Context) -> tuple[Array, Array]:
         return self._draw_interval(context.key), jnp.bool_(False)
