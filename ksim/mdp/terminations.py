@@ -5,6 +5,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import ClassVar
 
+import equinox as eqx
 import jax.numpy as jnp
 import mujoco
 from jaxtyping import Array, Bool
@@ -174,8 +175,8 @@ class Custom(AbstractTermination):
     """
 
     function: Callable[[Context], Bool[Array, ""]]
-    truncates: bool = False  # pyright: ignore[reportIncompatibleVariableOverride]
-    needs: tuple[str, ...] = ()  # pyright: ignore[reportIncompatibleVariableOverride]
+    truncates: bool = eqx.field(default=False, kw_only=True)  # pyright: ignore[reportIncompatibleVariableOverride]
+    needs: tuple[str, ...] = eqx.field(default=(), kw_only=True)  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __call__(self, context: Context) -> Bool[Array, ""]:
         return self.function(context)

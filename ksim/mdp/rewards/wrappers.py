@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import equinox as eqx
 import jax.numpy as jnp
 import mujoco
 from jaxtyping import Array, Float, PyTree
@@ -52,7 +53,7 @@ class Custom(AbstractReward):
 
     function: Callable[[Context], Float[Array, ""]]
     scale: float = 1.0
-    needs: tuple[str, ...] = ()  # pyright: ignore[reportIncompatibleVariableOverride]
+    needs: tuple[str, ...] = eqx.field(default=(), kw_only=True)  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __call__(self, context: Context) -> Float[Array, ""]:
         return self.function(context)
