@@ -145,7 +145,7 @@ def make_environment(engine: str, terms: dict[str, dict[str, Any]]) -> MdpEnviro
     mdp = Mdp(**given, actuators=ACTUATORS)
     edits = [ACTUATORS.edit_spec, *(term.edit_spec for term in mdp.terms().values())]
     spec = biped_spec()
-    spec.joint("left_hip").stiffness = 1.0  # for the term that makes it another
+    spec.joint("left_hip").stiffness = [1.0, 0, 0]  # for the term that makes it another
     spec.add_key(name="home", qpos=[0, 0, 0.5, 1, 0, 0, 0, 0, 0])
     spec.add_key(name="crouched", qpos=[0, 0, 0.48, 1, 0, 0, 0, 0.3, -0.3])
     model = compile_model(spec, dt=0.004, ctrl_dt=0.02, edits=edits)
