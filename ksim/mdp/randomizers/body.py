@@ -53,7 +53,7 @@ class RandomMassFactor(AbstractRandomizer):
         # Native MuJoCo divides by the mass of each subtree, which it does not sum anew.
         parents = context.model.mj_model.body_parentid
         subtree_b = self.current(context, "body_subtreemass")
-        for index in indices:
+        for index in indices.tolist():
             subtree_b = subtree_b.at[_with_ancestors(index, parents)].add(mass_b[index] - before_b[index])
         inertia = self.current(context, "body_inertia").at[indices].multiply(factor_n[:, None])
         return {"body_mass": mass_b, "body_subtreemass": subtree_b, "body_inertia": inertia}

@@ -56,7 +56,7 @@ class FootApexHeight(AbstractReward):
         _check_pairs(self, self.sensors, self.sites)
 
     def init(self, context: Context) -> tuple[Array, Array]:
-        return jnp.full(len(self.sites), -jnp.inf), jnp.zeros(len(self.sites))
+        return jnp.full(len(self.sites), -jnp.inf, jnp.float32), jnp.zeros(len(self.sites))
 
     def update(self, context: Context) -> tuple[Array, Array]:
         apex_f, _ = context.memory
