@@ -159,7 +159,8 @@ def whole_overrides(case):
     """All fields that any case changes, so that one program serves all."""
     mj_model = springy_biped().mj_model
     compiled = {name: jnp.asarray(getattr(mj_model, name), jnp.float32) for name in FIELDS}
-    return compiled | ({} if case == "compiled" else CASES[case](springy_context()))
+    # Of this key the IMU's turn is a large one.
+    return compiled | ({} if case == "compiled" else CASES[case](springy_context(key=jax.random.key(2))))
 
 
 @functools.cache
