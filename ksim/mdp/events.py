@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ksim.mdp.randomizers import with_added_mass
-from ksim.mdp.term import Context, Term
+from ksim.mdp.randomizers.body import with_added_mass
+from ksim.mdp.term import Context, Term, check_range
 from ksim.physics.names import add_to_base_velocity
 from ksim.types import ConfigError, Overrides, PhysicsState
 
@@ -35,6 +35,9 @@ class AbstractTimedEvent(AbstractEvent):
     """
 
     interval_s: eqx.AbstractVar[tuple[float, float]]
+
+    def __check_init__(self) -> None:
+        check_range(self, "interval_s", above=0.0)
 
     def init(self, context: Context) -> tuple[Array, Array]:
         return self._draw_interval(context.key), jnp.bool_(False)
@@ -61,6 +64,9 @@ class PushVelocity(AbstractTimedEvent):
     interval_s: tuple[float, float] = (5.0, 10.0)
     speed: tuple[float, float] = (0.0, 0.5)
 
+    def __check_init__(self) -> None:
+        check_range(self, "speed", least=0.0)
+
     def __call__(self, context: Context) -> PhysicsState:
         _, is_due = context.memory
         _, push_key = jax.random.split(context.key)
@@ -81,6 +87,8 @@ class PushForce(AbstractEvent):
     force: tuple[float, float] = (0.0, 50.0)
 
     def __check_init__(self) -> None:
+        check_range(self, "interval_s", above=0.0)
+        check_range(self, "force", least=0.0)
         if not 0 < self.duration_s <= self.interval_s[0]:
             raise ConfigError(
                 f"PushForce's duration_s ({self.duration_s}) must be positive and at most the shortest of interval_s "
@@ -121,6 +129,10 @@ class MassDrop(AbstractEvent):
     body: str
     mass: tuple[float, float] = (0.0, 3.0)
     after_s: tuple[float, float] = (2.0, 10.0)
+
+    def __check_init__(self) -> None:
+        check_range(self, "mass", least=0.0)
+        check_range(self, "after_s", above=0.0)
 
     def init(self, context: Context) -> tuple[Array, Array, Array]:
         mass_key, time_key = jax.random.split(context.key)

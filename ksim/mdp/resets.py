@@ -3,13 +3,14 @@
 import dataclasses
 import math
 from abc import abstractmethod
+from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ksim.mdp.term import Context, Term
-from ksim.physics.names import add_to_base_velocity, place_base
+from ksim.mdp.term import Context, Term, check_range
+from ksim.physics.names import add_to_base_velocity, place_base, tilt_base
 from ksim.physics.terrain import footprint
 from ksim.types import ConfigError, PhysicsState
 
@@ -28,6 +29,9 @@ class RandomJointPositions(AbstractReset):
     magnitude: float = 0.1
     joints: tuple[str, ...] | None = None
 
+    def __check_init__(self) -> None:
+        check_range(self, "magnitude", least=0.0)
+
     def __call__(self, context: Context) -> PhysicsState:
         names, qpos = context.model.names, context.physics.qpos
         places = names.joint_qpos(self.joints)
@@ -43,6 +47,9 @@ class RandomJointVelocities(AbstractReset):
     magnitude: float = 0.1
     joints: tuple[str, ...] | None = None
 
+    def __check_init__(self) -> None:
+        check_range(self, "magnitude", least=0.0)
+
     def __call__(self, context: Context) -> PhysicsState:
         places = context.model.names.joint_qvel(self.joints)
         offset_j = jax.random.uniform(context.key, (len(places),), minval=-self.magnitude, maxval=self.magnitude)
@@ -54,6 +61,10 @@ class RandomBasePosition(AbstractReset):
 
     max_offset: float = 0.5
     max_lift: float = 0.0
+
+    def __check_init__(self) -> None:
+        check_range(self, "max_offset", least=0.0)
+        check_range(self, "max_lift", least=0.0)
 
     def __call__(self, context: Context) -> PhysicsState:
         high = jnp.array([self.max_offset, self.max_offset, self.max_lift])
@@ -67,6 +78,10 @@ class ToKeyframe(AbstractReset):
 
     keyframes: tuple[str, ...]
 
+    def __check_init__(self) -> None:
+        if not self.keyframes:
+            raise ConfigError("ToKeyframe names no keyframe. Name at least one.")
+
     def __call__(self, context: Context) -> PhysicsState:
         mj_model = context.model.mj_model
         indices = np.array([context.model.names.index("key", name) for name in self.keyframes])
@@ -76,10 +91,51 @@ class ToKeyframe(AbstractReset):
         return dataclasses.replace(context.physics, qpos=qpos_kq[pick], qvel=qvel_kv[pick])
 
 
+class ToPose(AbstractReset):
+    """Puts joints into a pose. `pose`: rad by the joint's name; other joints stay as they are."""
+
+    pose: Mapping[str, float]
+
+    def __check_init__(self) -> None:
+        if not self.pose:
+            raise ConfigError("ToPose has an empty pose. Give it rad by the names of joints.")
+
+    def __call__(self, context: Context) -> PhysicsState:
+        names, joints = context.model.names, tuple(self.pose)
+        places, range_j2 = names.joint_qpos(joints), names.joint_range(joints)
+        for name, (low, high) in zip(joints, range_j2, strict=True):
+            if not low <= self.pose[name] <= high:
+                raise ConfigError(
+                    f"ToPose puts joint {name!r} at {self.pose[name]:g} rad, which must be within its limits, "
+                    f"{low:g} to {high:g}."
+                )
+        pose_j = jnp.array(list(self.pose.values()), jnp.float32)
+        return dataclasses.replace(context.physics, qpos=context.physics.qpos.at[places].set(pose_j))
+
+
+class RandomBaseTilt(AbstractReset):
+    """Tilts the base by uniform angles, in rad: up to `max_pitch` about its own y axis, then `max_roll` about its x."""
+
+    max_roll: float = 0.1
+    max_pitch: float = 0.1
+
+    def __check_init__(self) -> None:
+        check_range(self, "max_roll", least=0.0)
+        check_range(self, "max_pitch", least=0.0)
+
+    def __call__(self, context: Context) -> PhysicsState:
+        high = jnp.array([self.max_roll, self.max_pitch])
+        roll, pitch = jax.random.uniform(context.key, (2,), minval=-high, maxval=high)
+        return tilt_base(context.physics, context.model.names, roll, pitch)
+
+
 class RandomHeading(AbstractReset):
     """Turns the base about the vertical by a uniform angle from [-max_yaw, max_yaw], in rad."""
 
     max_yaw: float = math.pi
+
+    def __check_init__(self) -> None:
+        check_range(self, "max_yaw", least=0.0)
 
     def __call__(self, context: Context) -> PhysicsState:
         yaw = jax.random.uniform(context.key, minval=-self.max_yaw, maxval=self.max_yaw)
@@ -92,12 +148,38 @@ class RandomBaseVelocity(AbstractReset):
     max_lin_vel: float = 0.2
     max_yaw_rate: float = 0.2
 
+    def __check_init__(self) -> None:
+        check_range(self, "max_lin_vel", least=0.0)
+        check_range(self, "max_yaw_rate", least=0.0)
+
     def __call__(self, context: Context) -> PhysicsState:
         high = jnp.array([self.max_lin_vel, self.max_lin_vel, self.max_yaw_rate])
         x, y, yaw_rate = jax.random.uniform(context.key, (3,), minval=-high, maxval=high)
         zero = jnp.zeros(())
         lin_vel_3, ang_vel_3 = jnp.stack([x, y, zero]), jnp.stack([zero, zero, yaw_rate])
         return add_to_base_velocity(context.physics, context.model.names, lin_vel_3, ang_vel_3)
+
+
+class RandomBaseMotion(AbstractReset):
+    """Adds uniform numbers to all six components of the base's velocity.
+
+    max_lin_vel: up to which, in m/s, along the world's x, y and z. max_ang_vel: up to which, in rad/s, about the base's
+    own x, y and z.
+    """
+
+    max_lin_vel: tuple[float, float, float] = (0.2, 0.2, 0.2)
+    max_ang_vel: tuple[float, float, float] = (0.2, 0.2, 0.2)
+
+    def __check_init__(self) -> None:
+        for field in ("max_lin_vel", "max_ang_vel"):
+            value = getattr(self, field)
+            if len(value) != 3 or not all(component >= 0 for component in value):
+                raise ConfigError(f"RandomBaseMotion has {field}={value}, which must be three numbers, at least 0.")
+
+    def __call__(self, context: Context) -> PhysicsState:
+        high = jnp.array([*self.max_lin_vel, *self.max_ang_vel])
+        change_6 = jax.random.uniform(context.key, (6,), minval=-high, maxval=high)
+        return add_to_base_velocity(context.physics, context.model.names, change_6[:3], change_6[3:])
 
 
 class OnTerrain(AbstractReset):
@@ -110,6 +192,10 @@ class OnTerrain(AbstractReset):
     level: str | None = None
     spread: float = 0.5
     radius: float = 0.4
+
+    def __check_init__(self) -> None:
+        check_range(self, "spread", least=0.0)
+        check_range(self, "radius", least=0.0)
 
     def __call__(self, context: Context) -> PhysicsState:
         terrain = context.model.terrain

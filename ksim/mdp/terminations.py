@@ -1,12 +1,17 @@
 """Ends of episodes."""
 
+import math
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import ClassVar
 
+import equinox as eqx
 import jax.numpy as jnp
+import mujoco
 from jaxtyping import Array, Bool
 
-from ksim.mdp.term import Context, Term
+from ksim.mdp.contacts import add_contact_sensors, check_parts, contact_forces
+from ksim.mdp.term import Context, Term, check_range
 from ksim.physics.names import base_ang_vel_body, base_lin_vel_world, base_orientation, base_position
 from ksim.physics.rotations import rotate_inverse
 from ksim.types import ConfigError
@@ -33,6 +38,9 @@ class TimeLimit(AbstractTermination):
     truncates = True
     seconds: float = 20.0
 
+    def __check_init__(self) -> None:
+        check_range(self, "seconds", above=0.0)
+
     def __call__(self, context: Context) -> Bool[Array, ""]:
         return context.episode_step >= round(self.seconds / context.dt)
 
@@ -46,11 +54,24 @@ class BaseTooLow(AbstractTermination):
         return context.height_above_ground(base_position(context.physics, context.model.names)) < self.height
 
 
+class BaseTooHigh(AbstractTermination):
+    """The base is higher than `height`, in m above the ground: thrown into the air, say."""
+
+    height: float
+
+    def __call__(self, context: Context) -> Bool[Array, ""]:
+        return context.height_above_ground(base_position(context.physics, context.model.names)) > self.height
+
+
 class BaseTooFast(AbstractTermination):
     """The base moves faster than `max_lin_vel`, in m/s, or turns faster than `max_ang_vel`, in rad/s."""
 
     max_lin_vel: float = 10.0
     max_ang_vel: float = 20.0
+
+    def __check_init__(self) -> None:
+        check_range(self, "max_lin_vel", above=0.0)
+        check_range(self, "max_ang_vel", above=0.0)
 
     def __call__(self, context: Context) -> Bool[Array, ""]:
         names = context.model.names
@@ -64,6 +85,9 @@ class TooFar(AbstractTermination):
 
     truncates = True
     distance: float
+
+    def __check_init__(self) -> None:
+        check_range(self, "distance", above=0.0)
 
     def __call__(self, context: Context) -> Bool[Array, ""]:
         return jnp.linalg.norm(base_position(context.physics, context.model.names)[:2]) > self.distance
@@ -89,11 +113,49 @@ class JointOutOfRange(AbstractTermination):
     joints: tuple[str, ...] | None = None
     margin: float = 0.1
 
+    def __check_init__(self) -> None:
+        check_range(self, "margin", least=0.0)
+
     def __call__(self, context: Context) -> Bool[Array, ""]:
         names = context.model.names
         low, high = names.joint_range(self.joints).T
         position_j = context.physics.qpos[names.joint_qpos(self.joints)]
         return jnp.any((position_j < low - self.margin) | (position_j > high + self.margin))
+
+
+class JointTooFast(AbstractTermination):
+    """A joint moves faster than `max_vel`, in rad/s. `joints`: names, default all."""
+
+    max_vel: float
+    joints: tuple[str, ...] | None = None
+
+    def __check_init__(self) -> None:
+        check_range(self, "max_vel", above=0.0)
+
+    def __call__(self, context: Context) -> Bool[Array, ""]:
+        velocity_j = context.physics.qvel[context.model.names.joint_qvel(self.joints)]
+        return jnp.any(jnp.abs(velocity_j) > self.max_vel)
+
+
+class BodyContact(AbstractTermination):
+    """A part that must touch nothing is pressed harder than `threshold`, in N: by the ground or by another part.
+
+    bodies: names; each counts with all geoms of its own. geoms: names. Their sensors are added to the model.
+    """
+
+    bodies: tuple[str, ...] = ()
+    geoms: tuple[str, ...] = ()
+    threshold: float = 1.0
+
+    def __check_init__(self) -> None:
+        check_parts(self)
+        check_range(self, "threshold", least=0.0)
+
+    def edit_spec(self, spec: mujoco.MjSpec) -> None:
+        add_contact_sensors(spec, self.bodies, self.geoms)
+
+    def __call__(self, context: Context) -> Bool[Array, ""]:
+        return jnp.any(contact_forces(context, self.bodies, self.geoms) > self.threshold)
 
 
 class SensorAbove(AbstractTermination):
@@ -111,7 +173,25 @@ class BaseTilted(AbstractTermination):
 
     max_tilt: float = 1.0
 
+    def __check_init__(self) -> None:
+        check_range(self, "max_tilt", above=0.0, most=math.pi)
+
     def __call__(self, context: Context) -> Bool[Array, ""]:
         orientation = base_orientation(context.physics, context.model.names)
         gravity_3 = rotate_inverse(jnp.array([0.0, 0.0, -1.0]), orientation)
         return -gravity_3[2] < jnp.cos(self.max_tilt)
+
+
+class Custom(AbstractTermination):
+    """Ends where a function of the context says so.
+
+    function: pure, from the `Context` of one env to a boolean scalar. truncates: the episode is only cut there. needs:
+    derived fields of the physics state that the function reads, besides sensordata.
+    """
+
+    function: Callable[[Context], Bool[Array, ""]]
+    truncates: bool = eqx.field(default=False, kw_only=True)  # pyright: ignore[reportIncompatibleVariableOverride]
+    needs: tuple[str, ...] = eqx.field(default=(), kw_only=True)  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def __call__(self, context: Context) -> Bool[Array, ""]:
+        return self.function(context)

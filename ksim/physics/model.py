@@ -94,6 +94,8 @@ def compile_model(
         mj_model = spec.compile()
     except ValueError as error:
         raise ConfigError(f"MuJoCo cannot compile the model: {error}") from error
-    # Where a body's frame is that of its inertia MuJoCo skips the offset between them, also once it is randomized.
+    # Where a body's frame is that of its inertia, or of a site, MuJoCo skips the offset between them, also once it is
+    # randomized.
     mj_model.body_sameframe[:] = 0
+    mj_model.site_sameframe[:] = 0
     return PhysicsModel(mj_model, ctrl_dt, terrain)

@@ -162,6 +162,21 @@ def place_base(
     return dataclasses.replace(physics, qpos=qpos)
 
 
+def tilt_base(
+    physics: PhysicsState, names: ModelNames, roll: Float[Array, ""], pitch: Float[Array, ""]
+) -> PhysicsState:
+    """The state with the base turned by `pitch` about its own y axis, then `roll` about its own x axis, in rad."""
+    start, _ = names.free_joint()
+    zero = jnp.zeros(())
+    about_y = jnp.stack([jnp.cos(pitch / 2), zero, jnp.sin(pitch / 2), zero])
+    about_x = jnp.stack([jnp.cos(roll / 2), jnp.sin(roll / 2), zero, zero])
+    turn = multiply_quaternions(about_y, about_x)
+    orientation = multiply_quaternions(base_orientation(physics, names), turn)
+    # Put together and not updated in place, as in place_base.
+    qpos = jnp.concatenate([physics.qpos[: start + 3], orientation, physics.qpos[start + 7 :]])
+    return dataclasses.replace(physics, qpos=qpos)
+
+
 MAX_VELOCITY = 200.0
 """Velocity, in rad/s or m/s, from which on a simulation counts as blown up: far above what a robot's joint can do."""
 

@@ -55,20 +55,45 @@ ARGUMENTS: dict[type[Term], dict[str, Any]] = {
     observations.SitePosition: {"sites": FEET},
     randomizers.RandomBodyMass: {"body": "trunk"},
     randomizers.RandomCenterOfMass: {"body": "trunk"},
+    randomizers.RandomImuAlignment: {"site": "imu"},
     randomizers.RandomInertia: {"body": "trunk"},
+    randomizers.RandomMassFactor: {"bodies": ("trunk", "left_leg")},
     resets.ToKeyframe: {"keyframes": ("home", "crouched")},
+    resets.ToPose: {"pose": {"left_hip": 0.1}},
+    rewards.AirTimeVariance: {"sensors": TOUCH, "command": "velocity"},
     rewards.BaseHeightError: {"target": 0.4},
+    rewards.Clipped: {"reward": rewards.ActionAcceleration(), "low": 0.0, "high": 0.5},
+    rewards.Custom: {"function": lambda context: context.derived("xpos")[1, 2], "needs": ("xpos",)},
     rewards.FeetAirTime: {"sensors": TOUCH, "command": "velocity"},
+    rewards.FeetDistance: {"sites": FEET, "distance": (0.3, 0.4)},
+    rewards.FeetFlat: {"sites": FEET, "sensors": TOUCH},
     rewards.FeetPhase: {"sensors": TOUCH, "command": "velocity"},
+    rewards.FeetPhaseForce: {"sensors": TOUCH, "command": "velocity"},
+    rewards.FeetPhaseVelocity: {"sites": FEET, "command": "velocity"},
     rewards.FeetSlip: {"sensors": TOUCH, "sites": FEET},
+    rewards.FootApexHeight: {"sensors": TOUCH, "sites": FEET, "command": "velocity"},
     rewards.FootClearance: {"sites": FEET},
+    rewards.FootSwingHeight: {"sites": FEET, "command": "velocity"},
     rewards.ImpactForce: {"sensors": TOUCH, "threshold": 20.0},
+    rewards.JointVelocityLimits: {"max_vel": 1.0},
+    rewards.SingleSupport: {"sensors": TOUCH, "command": "velocity"},
     rewards.StandStill: {"command": "velocity"},
+    rewards.Stumble: {"geoms": FEET},
+    rewards.Symmetry: {"pairs": (("left_hip", "right_hip"),), "command": "velocity", "period_s": 0.08},
     rewards.TrackHeading: {"command": "velocity"},
     rewards.TrackHeight: {"command": "velocity"},
+    # One joint for each of the command's three components.
+    rewards.TrackJointPose: {"command": "velocity", "joints": ("left_hip", "right_hip", "left_hip")},
     rewards.TrackLinearVelocity: {"command": "velocity"},
+    rewards.TrackPosition: {"command": "velocity", "site": "left_foot"},
+    rewards.TrackRollPitch: {"command": "velocity"},
     rewards.TrackYawRate: {"command": "velocity"},
+    rewards.UndesiredContact: {"bodies": ("left_leg",), "geoms": ("right_foot",)},
+    terminations.BaseTooHigh: {"height": 2.0},
     terminations.BaseTooLow: {"height": 0.2},
+    terminations.BodyContact: {"bodies": ("left_leg",), "threshold": 1000.0},
+    terminations.Custom: {"function": lambda context: context.physics.qpos[2] > 2.0, "truncates": True},
+    terminations.JointTooFast: {"max_vel": 100.0},
     terminations.SensorAbove: {"sensor": "left_touch"},
     terminations.TimeLimit: {"seconds": 0.04},
     terminations.TooFar: {"distance": 5.0},
@@ -128,6 +153,7 @@ def make_environment(engine: str, terms: dict[str, dict[str, Any]]) -> MdpEnviro
     mdp = Mdp(**given, actuators=ACTUATORS)
     edits = [ACTUATORS.edit_spec, *(term.edit_spec for term in mdp.terms().values())]
     spec = biped_spec()
+    spec.joint("left_hip").stiffness = [1.0, 0, 0]  # for the term that makes it another
     spec.add_key(name="home", qpos=[0, 0, 0.5, 1, 0, 0, 0, 0, 0])
     spec.add_key(name="crouched", qpos=[0, 0, 0.48, 1, 0, 0, 0, 0.3, -0.3])
     # Level, so that only the terms that ask for it see that it is a heightfield.
@@ -181,7 +207,7 @@ def subject_of(cls: type[Term]) -> Subject:
         return state, term(context)
 
     # chex tells functions apart by their names.
-    step.__name__ = f"step_with_{cls.__name__}"
+    step.__name__ = f"step_with_{kind}_{cls.__name__}"
     counted_step = chex.assert_max_traces(step, n=1)
     return Subject(
         kind,

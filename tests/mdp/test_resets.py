@@ -8,7 +8,7 @@ import pytest
 
 from ksim.mdp import resets
 from ksim.physics import compile_model
-from ksim.physics.rotations import rotate_inverse, yaw_of
+from ksim.physics.rotations import roll_pitch_of, rotate_inverse, yaw_of
 from ksim.types import ConfigError
 from tests.mdp.contexts import DT, biped, draws, make_context, turned
 from tests.robots import biped_spec
@@ -30,6 +30,9 @@ every_reset = pytest.mark.parametrize(
         (resets.RandomBasePosition(max_lift=0.1), [0, 1, 2], []),
         # Horizontal velocity, and angular velocity about the base's z.
         (resets.RandomBaseVelocity(), [], [0, 1, 5]),
+        (resets.RandomBaseMotion(), [], [0, 1, 2, 3, 4, 5]),
+        # From upright, a roll and a pitch one after the other change all of the orientation.
+        (resets.RandomBaseTilt(), [3, 4, 5, 6], []),
     ],
     ids=lambda x: str(x) if isinstance(x, list) else type(x).__name__,
 )
@@ -143,3 +146,38 @@ def test_to_keyframe_when_there_are_several_picks_each_as_often():
 def test_to_keyframe_when_keyframe_is_unknown_names_the_near_misses():
     with pytest.raises(ConfigError, match=r"no key 'crouch'.*'crouched'"):
         resets.ToKeyframe(keyframes=("crouch",))(make_context(model=biped_with_keyframes()))
+
+
+def test_random_base_motion_when_drawn_fills_the_range_of_each_component_around_what_was():
+    term = resets.RandomBaseMotion(max_lin_vel=(0.1, 0.2, 0.3), max_ang_vel=(1.0, 2.0, 3.0))
+    qvel_nv = draws(lambda key: term(make_context(lin_vel_world=(1, 1, 1), key=key)).qvel)
+    np.testing.assert_allclose(qvel_nv[:, :6].min(0), [0.9, 0.8, 0.7, -1, -2, -3], rtol=0.05)
+    np.testing.assert_allclose(qvel_nv[:, :6].max(0), [1.1, 1.2, 1.3, 1, 2, 3], rtol=0.05)
+
+
+def test_random_base_tilt_when_base_faces_left_fills_its_ranges_about_the_base_s_own_axes():
+    term = resets.RandomBaseTilt(max_roll=0.2, max_pitch=0.4)
+    tilted = lambda key: term(make_context(orientation=turned("z", 90), key=key)).qpos[3:7]
+    orientation_n4 = draws(tilted)
+    np.testing.assert_allclose(np.linalg.norm(orientation_n4, axis=1), 1.0, rtol=1e-5)
+    roll_pitch_n2 = jax.vmap(roll_pitch_of)(orientation_n4)
+    np.testing.assert_allclose(roll_pitch_n2.min(0), [-0.2, -0.4], atol=0.02)
+    np.testing.assert_allclose(roll_pitch_n2.max(0), [0.2, 0.4], atol=0.02)
+    np.testing.assert_allclose(jax.vmap(yaw_of)(orientation_n4), np.pi / 2, atol=1e-5)
+
+
+def test_to_pose_when_joints_are_named_puts_these_there_and_leaves_the_others():
+    physics = resets.ToPose(pose={"right_hip": -0.4})(make_context(joint_pos=(0.1, 0.2)))
+    np.testing.assert_allclose(physics.qpos[7:], [0.1, -0.4], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("pose", "message"),
+    [
+        ({"right_hop": 0.1}, r"no joint 'right_hop'.*'right_hip'"),
+        ({"right_hip": 1.5}, r"'right_hip' at 1.5 rad, .* limits, -1.0472 to 1.0472"),
+    ],
+)
+def test_to_pose_when_it_cannot_be_is_an_error(pose, message):
+    with pytest.raises(ConfigError, match=message):
+        resets.ToPose(pose=pose)(make_context())

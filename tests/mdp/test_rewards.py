@@ -5,8 +5,10 @@ import pytest
 
 from ksim.mdp import rewards
 from ksim.physics import compile_model
+from ksim.physics.rotations import multiply_quaternions
+from ksim.types import ConfigError
 from tests.mdp.contexts import DT, asking, biped, make_context, turned, values_over
-from tests.robots import BIPED
+from tests.robots import BIPED, biped_spec
 
 WALK = asking(forward=0.5)
 STAND = asking()
@@ -234,3 +236,142 @@ def test_joint_limits_when_joints_are_named_leave_the_others_out():
     context = make_context(joint_pos=np.radians([60, 57]))
     over = rewards.JointLimits(joints=("right_hip",))(context)
     np.testing.assert_allclose(over, np.radians(3), rtol=1e-4)
+
+
+# Poses and positions that are commanded.
+
+
+def test_track_roll_pitch_when_base_leans_as_asked_is_1_whatever_its_heading():
+    # Nose down by 30 degrees, facing the world's y.
+    orientation = multiply_quaternions(jnp.array(turned("z", 90)), jnp.array(turned("y", 30)))
+    context = make_context(orientation=orientation, commands={"lean": jnp.radians(jnp.array([0.0, 30.0]))})
+    np.testing.assert_allclose(rewards.TrackRollPitch(command="lean")(context), 1.0, rtol=1e-5)
+
+
+def test_track_roll_pitch_when_error_is_std_is_exp_of_minus_half():
+    context = make_context(orientation=turned("x", 20), commands={"lean": jnp.zeros(2)})
+    tracked = rewards.TrackRollPitch(command="lean", std=float(np.radians(20)))(context)
+    np.testing.assert_allclose(tracked, np.exp(-0.5), rtol=1e-4)
+
+
+def test_track_joint_pose_when_the_root_mean_square_is_std_is_exp_of_minus_half():
+    # Errors of 0.3 and -0.1: sqrt((0.09 + 0.01) / 2)
+    context = make_context(joint_pos=(0.5, 0.1), commands={"pose": jnp.array([0.2, 0.2])})
+    tracked = rewards.TrackJointPose(command="pose", std=float(np.sqrt(0.05)))(context)
+    np.testing.assert_allclose(tracked, np.exp(-0.5), rtol=1e-5)
+
+
+def test_track_joint_pose_when_joints_are_named_follows_their_order():
+    context = make_context(joint_pos=(0.5, 0.1), commands={"pose": jnp.array([0.1, 0.5])})
+    tracked = rewards.TrackJointPose(command="pose", joints=("right_hip", "left_hip"))(context)
+    np.testing.assert_allclose(tracked, 1.0, rtol=1e-6)
+
+
+def test_track_joint_pose_when_the_command_is_of_another_size_is_an_error():
+    with pytest.raises(ConfigError, match=r"'velocity' must have 2 components \(one for each joint\)"):
+        rewards.TrackJointPose(command="velocity")(make_context(commands=WALK))
+
+
+@pytest.mark.parametrize(("target", "expected"), [([0.3, 0.1, -0.2], 1.0), ([0.3, 0.1, -0.1], np.exp(-0.5))])
+def test_track_position_when_base_has_moved_and_turned_measures_in_its_frame(target, expected):
+    # The base at (1, 2, 0.5) faces the world's y: 0.3 forward is y, 0.1 leftward is -x.
+    derived = {"site_xpos": [[0, 0, 0], [1 - 0.1, 2 + 0.3, 0.5 - 0.2], [9, 9, 9]]}
+    context = make_context(
+        ground_position=(1, 2), orientation=turned("z", 90), derived=derived, commands={"reach": jnp.array(target)}
+    )
+    tracked = rewards.TrackPosition(command="reach", site="left_foot", std=0.1)(context)
+    np.testing.assert_allclose(tracked, expected, rtol=1e-4)
+
+
+# Postures and accelerations.
+
+
+@pytest.mark.parametrize(
+    ("axis", "degrees", "roll", "pitch"), [("x", 30, 30, 0), ("y", -20, 0, 20), ("z", 50, 0, 0), ("x", 120, 120, 0)]
+)
+def test_base_roll_and_pitch_when_turned_are_squared_angles_apart(axis, degrees, roll, pitch):
+    context = make_context(orientation=turned(axis, degrees))
+    np.testing.assert_allclose(rewards.BaseRoll()(context), np.radians(roll) ** 2, rtol=1e-4, atol=1e-9)
+    np.testing.assert_allclose(rewards.BasePitch()(context), np.radians(pitch) ** 2, rtol=1e-4, atol=1e-9)
+
+
+def test_base_pitch_when_target_is_nose_down_is_0_there():
+    context = make_context(orientation=turned("y", 20))
+    np.testing.assert_allclose(rewards.BasePitch(target=float(np.radians(20)))(context), 0.0, atol=1e-9)
+
+
+def test_base_accelerations_when_velocities_change_are_squared_changes_per_second():
+    # 0.3 / 0.02 = 15 and 0.4 / 0.02 = 20 of the linear velocity; 0.2 / 0.02 = 10 of the angular; then no change.
+    moving = {"lin_vel_world": (0.3, 0, 0.4), "ang_vel_body": (0, 0.2, 0)}
+    contexts = [make_context(), make_context(**moving), make_context(**moving)]
+    np.testing.assert_allclose(values_over(rewards.BaseLinearAcceleration(), *contexts), [0, 625, 0], rtol=1e-4)
+    np.testing.assert_allclose(values_over(rewards.BaseAngularAcceleration(), *contexts), [0, 100, 0], rtol=1e-4)
+
+
+# More effort.
+
+
+def test_action_jerk_when_actions_follow_sums_the_squared_third_differences():
+    # Of 0, 1, 1, 3 the changes are 1, 0, 2, their changes 1, -1, 2, and theirs 1, -2, 3.
+    action_t2 = jnp.array([[0.0, 0.0], [1.0, 0.0], [1.0, 0.0], [3.0, 0.0]])
+    before_t2 = jnp.concatenate([jnp.zeros((1, 2)), action_t2[:-1]])
+    contexts = [make_context(action=a, previous_action=b) for a, b in zip(action_t2, before_t2, strict=True)]
+    np.testing.assert_array_equal(values_over(rewards.ActionJerk(), *contexts), [0, 1, 4, 9])
+
+
+@pytest.mark.parametrize(("speed", "counted"), [(0.5, 0.5), (0.0, 0.2)])
+def test_cost_of_transport_is_power_over_weight_and_speed_of_at_least_the_least(speed, counted):
+    # |3 * 2| + |-4 * 1| = 10 W of a robot of 7.4 kg.
+    context = make_context(lin_vel_world=(0, speed, 9), joint_vel=(2, 1), derived={"actuator_force": [3, -4]})
+    paid = rewards.CostOfTransport(min_speed=0.2)(context)
+    np.testing.assert_allclose(paid, 10 / (7.4 * 9.81 * counted), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("forces", "expected"),
+    # The range is -20 to 20 N m, of which 0.8 end at 16.
+    [((16, -16), 0.0), ((18, 0), 0.1), ((0, -20), 0.2), ((18, -20), 0.3)],
+)
+def test_torque_limits_when_forces_leave_the_inner_range_sum_the_fractions(forces, expected):
+    paid = rewards.TorqueLimits(soft_fraction=0.8)(make_context(derived={"actuator_force": forces}))
+    np.testing.assert_allclose(paid, expected, atol=1e-6)
+
+
+def test_torque_limits_when_no_actuator_has_a_force_range_are_an_error():
+    model = compile_model(biped_spec(), dt=0.004, ctrl_dt=DT)
+    with pytest.raises(ConfigError, match=r"needs an actuator with a force range"):
+        rewards.TorqueLimits()(make_context(model=model, derived={"actuator_force": [0, 0]}))
+
+
+def test_joint_velocity_limits_when_joints_are_faster_than_the_inner_fraction_sum_by_how_much():
+    # 0.9 * 10 = 9 rad/s: 0.5 on the left, 3 on the right.
+    context = make_context(lin_vel_world=(99, 99, 99), joint_vel=(9.5, -12))
+    np.testing.assert_allclose(rewards.JointVelocityLimits(max_vel=10.0)(context), 3.5, rtol=1e-5)
+    left = rewards.JointVelocityLimits(max_vel=10.0, joints=("left_hip",))
+    np.testing.assert_allclose(left(context), 0.5, rtol=1e-5)
+
+
+# Rewards made of something else.
+
+
+def test_clipped_when_the_reward_exceeds_its_bounds_keeps_them_and_the_scale():
+    clipped = rewards.Clipped(rewards.VerticalVelocity(scale=-2.0), low=0.1, high=0.5)
+    assert clipped.scale == -2.0
+    paid = [clipped(make_context(lin_vel_world=(0, 0, speed))) for speed in (0.0, 0.6, 3.0)]
+    np.testing.assert_allclose(paid, [0.1, 0.36, 0.5], rtol=1e-5)
+
+
+def test_clipped_when_the_reward_has_memory_needs_and_sensors_passes_them_on():
+    contexts = [make_context(joint_vel=joint_vel) for joint_vel in [(1, 2), (1.2, 1.6)]]
+    inner = rewards.JointAcceleration()
+    np.testing.assert_allclose(values_over(rewards.Clipped(inner, low=0.0, high=400.0), *contexts), [0, 400])
+    assert rewards.Clipped(rewards.TorqueEffort(), low=0.0, high=1.0).needs == ("actuator_force",)
+    spec = biped_spec()
+    rewards.Clipped(rewards.FootClearance(sites=("left_foot",)), low=0.0, high=1.0).edit_spec(spec)
+    assert spec.sensor("ksim_left_foot_velocity") is not None
+
+
+def test_custom_when_given_a_function_returns_what_it_does():
+    term = rewards.Custom(lambda context: context.derived("xpos")[0, 2], scale=2.0, needs=("xpos",))
+    assert (term.needs, term.scale) == (("xpos",), 2.0)
+    np.testing.assert_allclose(term(make_context(derived={"xpos": [[0, 0, 0.25]]})), 0.25)

@@ -5,8 +5,11 @@ import pytest
 from ksim.mdp.terminations import (
     BaseTilted,
     BaseTooFast,
+    BaseTooHigh,
     BaseTooLow,
+    Custom,
     JointOutOfRange,
+    JointTooFast,
     SensorAbove,
     TimeLimit,
     TooFar,
@@ -86,3 +89,25 @@ def test_joint_out_of_range_when_a_joint_has_no_limits_does_not_end_for_it():
 @pytest.mark.parametrize(("reading", "expected"), [((0, 0, 2.1), True), ((2, 2, 2), False), ((-9, -9, -9), False)])
 def test_sensor_above_when_any_component_is_above_the_threshold_ends(reading, expected):
     assert SensorAbove(sensor="gyro", threshold=2.0)(make_context(sensors={"gyro": reading})) == expected
+
+
+@pytest.mark.parametrize(("height", "expected"), [(1.1, True), (0.9, False)])
+def test_base_too_high_when_above_the_height_ends(height, expected):
+    assert BaseTooHigh(height=1.0)(make_context(height=height)) == expected
+
+
+@pytest.mark.parametrize(("joint_vel", "expected"), [((0, -11), True), ((11, 0), True), ((9, -9), False)])
+def test_joint_too_fast_when_a_joint_exceeds_the_limit_either_way_ends(joint_vel, expected):
+    context = make_context(lin_vel_world=(99, 99, 99), joint_vel=joint_vel)
+    assert JointTooFast(max_vel=10.0)(context) == expected
+
+
+def test_joint_too_fast_when_joints_are_named_leaves_the_others_out():
+    assert not JointTooFast(max_vel=10.0, joints=("left_hip",))(make_context(joint_vel=(0, 99)))
+
+
+@pytest.mark.parametrize("truncates", [True, False])
+def test_custom_when_given_a_function_ends_where_it_says_and_cuts_as_asked(truncates):
+    term = Custom(lambda context: context.physics.qpos[2] > 1.0, truncates=truncates, needs=("xpos",))
+    assert (term.truncates, term.needs) == (truncates, ("xpos",))
+    assert [bool(term(make_context(height=height))) for height in (0.9, 1.1)] == [False, True]

@@ -5,7 +5,9 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ksim.mdp.rewards.base import AbstractReward
-from ksim.mdp.term import Context
+from ksim.mdp.term import Context, check_range
+from ksim.physics.names import base_lin_vel_world
+from ksim.types import ConfigError
 
 
 class ActionRate(AbstractReward):
@@ -34,6 +36,25 @@ class ActionAcceleration(AbstractReward):
         return jnp.sum(jnp.square(context.memory[1]))
 
 
+class ActionJerk(AbstractReward):
+    """Squared third difference of the action, summed over its components."""
+
+    scale: float = -0.002
+
+    def init(self, context: Context) -> tuple[Array, Array, Array]:
+        zeros = jnp.zeros_like(context.action)
+        return zeros, zeros, zeros
+
+    def update(self, context: Context) -> tuple[Array, Array, Array]:
+        first_before, second_before, _ = context.memory
+        first = context.action - context.previous_action
+        second = first - first_before
+        return first, second, second - second_before
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        return jnp.sum(jnp.square(context.memory[2]))
+
+
 class JointAcceleration(AbstractReward):
     """Squared accelerations of joints over the last control step, in (rad/s^2)^2, summed. `joints`: default all."""
 
@@ -60,11 +81,28 @@ class MechanicalPower(AbstractReward):
     scale: float = -1e-4
 
     def __call__(self, context: Context) -> Float[Array, ""]:
-        names = context.model.names
-        # An actuator moves gear times as fast as its joint.
-        gear_u = context.model.mj_model.actuator_gear[:, 0]
-        velocity_u = gear_u * context.physics.qvel[names.joint_qvel(names.actuator_joints())]
-        return jnp.sum(jnp.abs(context.derived("actuator_force") * velocity_u))
+        return _power(context)
+
+
+class CostOfTransport(AbstractReward):
+    """Energy per weight and distance, without unit: absolute mechanical power over weight times horizontal speed.
+
+    The weight is that of the base and all that hangs on it, as compiled. min_speed: m/s that count as the speed of a
+    robot that is slower.
+    """
+
+    needs = ("actuator_force",)
+    min_speed: float = 0.2
+    scale: float = -0.05
+
+    def __check_init__(self) -> None:
+        check_range(self, "min_speed", above=0.0)
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        mj_model, names = context.model.mj_model, context.model.names
+        weight = mj_model.body_subtreemass[names.base_body()] * np.linalg.norm(mj_model.opt.gravity)
+        speed = jnp.linalg.norm(base_lin_vel_world(context.physics, names)[:2])
+        return _power(context) / (weight * jnp.maximum(speed, self.min_speed))
 
 
 class TorqueEffort(AbstractReward):
@@ -77,6 +115,31 @@ class TorqueEffort(AbstractReward):
         return jnp.sum(jnp.square(context.derived("actuator_force")))
 
 
+class TorqueLimits(AbstractReward):
+    """How far the forces of actuators are beyond `soft_fraction` of their force ranges, as fractions of these, summed.
+
+    Actuators without a force range do not count; there must be one that has it.
+    """
+
+    needs = ("actuator_force",)
+    soft_fraction: float = 0.8
+    scale: float = -0.5
+
+    def __check_init__(self) -> None:
+        check_range(self, "soft_fraction", least=0.0, most=1.0)
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        mj_model = context.model.mj_model
+        limited = np.flatnonzero(mj_model.actuator_forcelimited)
+        if not limited.size:
+            raise ConfigError("TorqueLimits needs an actuator with a force range. Give one in the MJCF file.")
+        force_u = context.derived("actuator_force")[limited]
+        low_u, high_u = mj_model.actuator_forcerange[limited].T
+        over_u = jnp.maximum(force_u - self.soft_fraction * high_u, 0.0)
+        over_u += jnp.maximum(self.soft_fraction * low_u - force_u, 0.0)
+        return jnp.sum(over_u / ((high_u - low_u) / 2))
+
+
 class JointVelocityEffort(AbstractReward):
     """Squared velocities of joints, in (rad/s)^2, summed. `joints`: names, default all."""
 
@@ -87,12 +150,35 @@ class JointVelocityEffort(AbstractReward):
         return jnp.sum(jnp.square(context.physics.qvel[context.model.names.joint_qvel(self.joints)]))
 
 
+class JointVelocityLimits(AbstractReward):
+    """How much faster joints are, in rad/s, than `soft_fraction` of `max_vel`, summed.
+
+    max_vel: rad/s that the joints can do. joints: names, default all.
+    """
+
+    max_vel: float
+    joints: tuple[str, ...] | None = None
+    soft_fraction: float = 0.9
+    scale: float = -0.1
+
+    def __check_init__(self) -> None:
+        check_range(self, "max_vel", above=0.0)
+        check_range(self, "soft_fraction", above=0.0, most=1.0)
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        speed_j = jnp.abs(context.physics.qvel[context.model.names.joint_qvel(self.joints)])
+        return jnp.sum(jnp.maximum(speed_j - self.soft_fraction * self.max_vel, 0.0))
+
+
 class JointLimits(AbstractReward):
     """How far joints are, in rad, outside the inner `soft_fraction` of their ranges, summed."""
 
     joints: tuple[str, ...] | None = None
     soft_fraction: float = 0.9
     scale: float = -1.0
+
+    def __check_init__(self) -> None:
+        check_range(self, "soft_fraction", above=0.0, most=1.0)
 
     def __call__(self, context: Context) -> Float[Array, ""]:
         names = context.model.names
@@ -103,3 +189,11 @@ class JointLimits(AbstractReward):
         position_j = context.physics.qpos[names.joint_qpos(self.joints)]
         over_j = jnp.maximum(position_j - (high - margin), 0.0) + jnp.maximum((low + margin) - position_j, 0.0)
         return jnp.sum(jnp.where(is_limited_j, over_j, 0.0))
+
+
+def _power(context: Context) -> Float[Array, ""]:
+    names = context.model.names
+    # An actuator moves gear times as fast as its joint.
+    gear_u = context.model.mj_model.actuator_gear[:, 0]
+    velocity_u = gear_u * context.physics.qvel[names.joint_qvel(names.actuator_joints())]
+    return jnp.sum(jnp.abs(context.derived("actuator_force") * velocity_u))

@@ -1,12 +1,11 @@
-"""Rewards of the gait: how feet lift, land and stand."""
+"""Rewards of feet on the ground: when they land and lift, how they slip and press."""
 
 import jax.numpy as jnp
 import mujoco
-import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from ksim.mdp.rewards.base import AbstractReward, asks_to_move
-from ksim.mdp.term import Context
+from ksim.mdp.term import Context, check_range
 from ksim.types import ConfigError, near_misses
 
 
@@ -22,6 +21,10 @@ class FeetAirTime(AbstractReward):
     threshold_s: float = 0.2
     max_s: float = 0.5
     scale: float = 1.0
+
+    def __check_init__(self) -> None:
+        check_range(self, "threshold_s", least=0.0)
+        check_range(self, "max_s", least=self.threshold_s)
 
     def init(self, context: Context) -> tuple[Array, Array]:
         zeros_f = jnp.zeros(len(self.sensors))
@@ -42,25 +45,52 @@ class FeetAirTime(AbstractReward):
         return jnp.sum(earned_f) * is_asked / context.dt
 
 
-class FeetPhase(AbstractReward):
-    """Fraction of feet whose contact follows a clock: feet half a turn apart, each down for `duty` of its turn.
+class AirTimeVariance(AbstractReward):
+    """How unlike feet are in their last swings and stances: the variance over feet of either time, in s^2, summed.
 
-    While the command asks to stand, the fraction of feet that are down. sensors: names of touch sensors, in the
-    order of their phases. period_s: seconds per turn, as of the `PhaseClock` that the policy sees.
+    0 while the command asks to stand. sensors: names of touch sensors, one per foot. max_s: seconds beyond which times
+    count as alike.
     """
 
     sensors: tuple[str, ...]
     command: str
-    period_s: float = 0.8
-    duty: float = 0.55
-    scale: float = 1.0
+    max_s: float = 0.5
+    scale: float = -1.0
+
+    def __check_init__(self) -> None:
+        check_range(self, "max_s", above=0.0)
+
+    def init(self, context: Context) -> tuple[Array, Array]:
+        zeros_2f = jnp.zeros((2, len(self.sensors)))
+        return zeros_2f, zeros_2f
+
+    def update(self, context: Context) -> tuple[Array, Array]:
+        lasting_2f, last_2f = context.memory
+        contact_f = feet_in_contact(context, self.sensors)
+        is_in_2f = jnp.stack([~contact_f, contact_f])
+        ends_2f = ~is_in_2f & (lasting_2f > 0)
+        return jnp.where(is_in_2f, lasting_2f + context.dt, 0.0), jnp.where(ends_2f, lasting_2f, last_2f)
 
     def __call__(self, context: Context) -> Float[Array, ""]:
-        offset_f = jnp.arange(len(self.sensors)) / len(self.sensors)
-        phase_f = (context.episode_step * context.dt / self.period_s + offset_f) % 1.0
+        _, last_2f = context.memory
+        variance = jnp.sum(jnp.var(jnp.minimum(last_2f, self.max_s), axis=1))
+        return variance * asks_to_move(context.command(self.command))
+
+
+class SingleSupport(AbstractReward):
+    """1 while exactly one foot is down; while the command asks to stand, 1 while all are.
+
+    sensors: names of touch sensors, one per foot.
+    """
+
+    sensors: tuple[str, ...]
+    command: str
+    scale: float = 0.5
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        num_down = jnp.sum(feet_in_contact(context, self.sensors))
         is_asked = asks_to_move(context.command(self.command))
-        should_be_down_f = (phase_f < self.duty) | ~is_asked
-        return jnp.mean(feet_in_contact(context, self.sensors) == should_be_down_f)
+        return (num_down == jnp.where(is_asked, 1, len(self.sensors))).astype(jnp.float32)
 
 
 class FeetSlip(AbstractReward):
@@ -78,31 +108,8 @@ class FeetSlip(AbstractReward):
         add_velocity_sensors(spec, self.sites)
 
     def __call__(self, context: Context) -> Float[Array, ""]:
-        squared_f = jnp.sum(jnp.square(_horizontal_velocity(context, self.sites)), axis=1)
+        squared_f = jnp.sum(jnp.square(horizontal_velocity(context, self.sites)), axis=1)
         return jnp.sum(squared_f * feet_in_contact(context, self.sensors))
-
-
-class FootClearance(AbstractReward):
-    """Squared shortfall, in m^2, of the height of feet from `target`, weighted by their speed, in m/s, summed.
-
-    A foot that moves fast must be high; one that rests may be low. sites: names of the feet's sites, whose height is
-    above the ground, in m; their velocity sensors are added to the model where it has none.
-    """
-
-    needs = ("site_xpos",)
-    sites: tuple[str, ...]
-    target: float = 0.08
-    scale: float = -2.0
-
-    def edit_spec(self, spec: mujoco.MjSpec) -> None:
-        add_velocity_sensors(spec, self.sites)
-
-    def __call__(self, context: Context) -> Float[Array, ""]:
-        indices = np.array([context.model.names.index("site", site) for site in self.sites])
-        height_f = context.height_above_ground(context.derived("site_xpos")[indices])
-        shortfall_f = jnp.square(jnp.maximum(self.target - height_f, 0.0))
-        speed_f = jnp.linalg.norm(_horizontal_velocity(context, self.sites), axis=1)
-        return jnp.sum(shortfall_f * speed_f)
 
 
 class ImpactForce(AbstractReward):
@@ -114,6 +121,9 @@ class ImpactForce(AbstractReward):
     sensors: tuple[str, ...]
     threshold: float
     scale: float = -1e-3
+
+    def __check_init__(self) -> None:
+        check_range(self, "threshold", least=0.0)
 
     def __call__(self, context: Context) -> Float[Array, ""]:
         force_f = context.sensors(self.sensors)
@@ -139,7 +149,8 @@ def add_velocity_sensors(spec: mujoco.MjSpec, sites: tuple[str, ...]) -> None:
             )
 
 
-def _horizontal_velocity(context: Context, sites: tuple[str, ...]) -> Float[Array, "f 2"]:
+def horizontal_velocity(context: Context, sites: tuple[str, ...]) -> Float[Array, "f 2"]:
+    """Horizontal velocity of sites in the world, in m/s, from the sensors that `add_velocity_sensors` adds."""
     return jnp.stack([context.sensor(_velocity_sensor(site))[:2] for site in sites])
 
 

@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 from ksim.mdp.rewards.base import AbstractReward
 from ksim.mdp.term import Context
 from ksim.physics.names import base_ang_vel_body, base_lin_vel_world, base_orientation, base_position
-from ksim.physics.rotations import rotate_inverse
+from ksim.physics.rotations import roll_pitch_of, rotate_inverse
 
 
 class Alive(AbstractReward):
@@ -48,6 +48,28 @@ class BaseTilt(AbstractReward):
         return jnp.sum(jnp.square(gravity_3[:2]))
 
 
+class BaseRoll(AbstractReward):
+    """Squared roll of the base, in rad^2, about what is level, or about `target`, in rad to the right."""
+
+    target: float = 0.0
+    scale: float = -1.0
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        roll, _ = roll_pitch_of(base_orientation(context.physics, context.model.names))
+        return jnp.square(roll - self.target)
+
+
+class BasePitch(AbstractReward):
+    """Squared pitch of the base, in rad^2, about what is level, or about `target`, in rad nose down."""
+
+    target: float = 0.0
+    scale: float = -1.0
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        _, pitch = roll_pitch_of(base_orientation(context.physics, context.model.names))
+        return jnp.square(pitch - self.target)
+
+
 class BaseHeightError(AbstractReward):
     """Squared difference, in m^2, of the base's height above the ground from `target`, in m."""
 
@@ -75,6 +97,42 @@ class RollPitchRate(AbstractReward):
 
     def __call__(self, context: Context) -> Float[Array, ""]:
         return jnp.sum(jnp.square(base_ang_vel_body(context.physics, context.model.names)[:2]))
+
+
+class BaseLinearAcceleration(AbstractReward):
+    """Squared linear acceleration of the base over the last control step, in (m/s^2)^2."""
+
+    scale: float = -1e-3
+
+    def init(self, context: Context) -> tuple[Array, Array]:
+        lin_vel_3 = base_lin_vel_world(context.physics, context.model.names)
+        return lin_vel_3, jnp.zeros_like(lin_vel_3)
+
+    def update(self, context: Context) -> tuple[Array, Array]:
+        before_3, _ = context.memory
+        lin_vel_3 = base_lin_vel_world(context.physics, context.model.names)
+        return lin_vel_3, (lin_vel_3 - before_3) / context.dt
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        return jnp.sum(jnp.square(context.memory[1]))
+
+
+class BaseAngularAcceleration(AbstractReward):
+    """Squared change of the base's angular velocity in its own frame over the last control step, in (rad/s^2)^2."""
+
+    scale: float = -1e-4
+
+    def init(self, context: Context) -> tuple[Array, Array]:
+        ang_vel_3 = base_ang_vel_body(context.physics, context.model.names)
+        return ang_vel_3, jnp.zeros_like(ang_vel_3)
+
+    def update(self, context: Context) -> tuple[Array, Array]:
+        before_3, _ = context.memory
+        ang_vel_3 = base_ang_vel_body(context.physics, context.model.names)
+        return ang_vel_3, (ang_vel_3 - before_3) / context.dt
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        return jnp.sum(jnp.square(context.memory[1]))
 
 
 class JointDeviation(AbstractReward):

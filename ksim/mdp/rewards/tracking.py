@@ -4,9 +4,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ksim.mdp.rewards.base import AbstractReward, asks_to_move
-from ksim.mdp.term import Context
+from ksim.mdp.term import Context, check_range
 from ksim.physics.names import base_ang_vel_world, base_heading_velocity, base_orientation, base_position
-from ksim.physics.rotations import wrap_angle, yaw_of
+from ksim.physics.rotations import roll_pitch_of, rotate_inverse, wrap_angle, yaw_of
+from ksim.types import ConfigError
 
 
 class TrackLinearVelocity(AbstractReward):
@@ -19,6 +20,9 @@ class TrackLinearVelocity(AbstractReward):
     command: str
     std: float = 0.25
     scale: float = 1.0
+
+    def __check_init__(self) -> None:
+        check_range(self, "std", above=0.0)
 
     def __call__(self, context: Context) -> Float[Array, ""]:
         velocity_3 = base_heading_velocity(context.physics, context.model.names)
@@ -37,6 +41,9 @@ class TrackHeading(AbstractReward):
     std: float = 0.5
     scale: float = 0.5
 
+    def __check_init__(self) -> None:
+        check_range(self, "std", above=0.0)
+
     def __call__(self, context: Context) -> Float[Array, ""]:
         yaw = yaw_of(base_orientation(context.physics, context.model.names))
         error = wrap_angle(yaw - context.command(self.command)[0])
@@ -53,6 +60,9 @@ class TrackHeight(AbstractReward):
     command: str
     std: float = 0.05
     scale: float = 0.5
+
+    def __check_init__(self) -> None:
+        check_range(self, "std", above=0.0)
 
     def __call__(self, context: Context) -> Float[Array, ""]:
         height = context.height_above_ground(base_position(context.physics, context.model.names))
@@ -87,7 +97,82 @@ class TrackYawRate(AbstractReward):
     std: float = 0.25
     scale: float = 0.5
 
+    def __check_init__(self) -> None:
+        check_range(self, "std", above=0.0)
+
     def __call__(self, context: Context) -> Float[Array, ""]:
         yaw_rate = base_ang_vel_world(context.physics, context.model.names)[2]
         error = jnp.square(yaw_rate - context.command(self.command)[2])
         return jnp.exp(-error / (2 * self.std**2))
+
+
+class TrackRollPitch(AbstractReward):
+    """1 when the base leans as the command asks, falling off as a Gaussian.
+
+    The command's first two components are roll (to the right) and pitch (nose down), in rad. std: error, in rad, at
+    which the reward has dropped to exp(-1/2).
+    """
+
+    command: str
+    std: float = 0.2
+    scale: float = 0.5
+
+    def __check_init__(self) -> None:
+        check_range(self, "std", above=0.0)
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        roll_pitch_2 = roll_pitch_of(base_orientation(context.physics, context.model.names))
+        error_2 = wrap_angle(roll_pitch_2 - context.command(self.command)[:2])
+        return jnp.exp(-jnp.sum(jnp.square(error_2)) / (2 * self.std**2))
+
+
+class TrackJointPose(AbstractReward):
+    """1 when joints are where the command asks, falling off as a Gaussian.
+
+    The command's components are the positions of `joints` (names, default all), in rad, in their order. std: root mean
+    square of the joints' errors, in rad, at which the reward has dropped to exp(-1/2).
+    """
+
+    command: str
+    joints: tuple[str, ...] | None = None
+    std: float = 0.3
+    scale: float = 1.0
+
+    def __check_init__(self) -> None:
+        check_range(self, "std", above=0.0)
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        position_j = context.physics.qpos[context.model.names.joint_qpos(self.joints)]
+        target_j = _of_size(context, self.command, position_j.size, "one for each joint")
+        return jnp.exp(-jnp.mean(jnp.square(position_j - target_j)) / (2 * self.std**2))
+
+
+class TrackPosition(AbstractReward):
+    """1 when a site is where the command asks, falling off as a Gaussian: a hand that reaches, say.
+
+    The command is the site's position relative to the base, in the base's frame, in m. std: distance, in m, at which
+    the reward has dropped to exp(-1/2).
+    """
+
+    needs = ("site_xpos",)
+    command: str
+    site: str
+    std: float = 0.1
+    scale: float = 1.0
+
+    def __check_init__(self) -> None:
+        check_range(self, "std", above=0.0)
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        names = context.model.names
+        offset_3 = context.derived("site_xpos")[names.index("site", self.site)] - base_position(context.physics, names)
+        position_3 = rotate_inverse(offset_3, base_orientation(context.physics, names))
+        error = jnp.sum(jnp.square(position_3 - _of_size(context, self.command, 3, "x, y and z")))
+        return jnp.exp(-error / (2 * self.std**2))
+
+
+def _of_size(context: Context, command: str, size: int, what: str) -> Float[Array, " n"]:
+    value = context.command(command)
+    if value.shape != (size,):
+        raise ConfigError(f"Command {command!r} must have {size} components ({what}), but has shape {value.shape}.")
+    return value

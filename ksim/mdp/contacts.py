@@ -1,0 +1,93 @@
+"""Which parts of the robot are touched, and how hard: through sensors, the one way that every engine has."""
+
+import jax.numpy as jnp
+import mujoco
+from jaxtyping import Array, Float
+
+from ksim.mdp.term import Context, Term
+from ksim.types import ConfigError, near_misses
+
+# Of the contact that presses hardest: its force in its own frame, its normal and its first tangent.
+_FORCE, _NORMAL, _TANGENT = 1 << 1, 1 << 5, 1 << 6
+_BY_LARGEST_FORCE = 2
+_EVERYWHERE = 100.0  # m: no contact of a body is further from it
+
+
+def check_parts(term: Term) -> None:
+    """Checks that a term with fields `bodies` and `geoms` names at least one.
+
+    Raises:
+        ConfigError: It names none.
+    """
+    if not (getattr(term, "bodies", ()) or getattr(term, "geoms", ())):
+        raise ConfigError(f"{type(term).__name__} names neither bodies nor geoms. Name at least one.")
+
+
+def add_contact_sensors(spec: mujoco.MjSpec, bodies: tuple[str, ...] = (), geoms: tuple[str, ...] = ()) -> None:
+    """Adds to the model what `contact_forces` and `hardest_contacts` read, where it has none.
+
+    Raises:
+        ConfigError: The model has no such body or geom, or it can touch nothing.
+    """
+    for name in bodies:
+        body = spec.body(name)
+        if body is None:
+            raise ConfigError(f"The model has no body {name!r}. {near_misses(name, [b.name for b in spec.bodies])}")
+        _check_collides(spec, f"Body {name!r}", body.geoms)
+        if spec.sensor(_body_sensor(name)) is None:
+            # A touch sensor adds up the contacts of its body within its site: here, within reach of nothing else.
+            body.add_site(name=_body_sensor(name), size=[_EVERYWHERE, 0, 0], group=5, rgba=[0, 0, 0, 0])
+            spec.add_sensor(
+                name=_body_sensor(name),
+                type=mujoco.mjtSensor.mjSENS_TOUCH,
+                objtype=mujoco.mjtObj.mjOBJ_SITE,
+                objname=_body_sensor(name),
+            )
+    for name in geoms:
+        geom = spec.geom(name)
+        if geom is None:
+            raise ConfigError(f"The model has no geom {name!r}. {near_misses(name, [g.name for g in spec.geoms])}")
+        _check_collides(spec, f"Geom {name!r}", [geom])
+        if spec.sensor(_geom_sensor(name)) is None:
+            spec.add_sensor(
+                name=_geom_sensor(name),
+                type=mujoco.mjtSensor.mjSENS_CONTACT,
+                objtype=mujoco.mjtObj.mjOBJ_GEOM,
+                objname=name,
+                intprm=[_FORCE | _NORMAL | _TANGENT, _BY_LARGEST_FORCE, 1],
+            )
+
+
+def contact_forces(
+    context: Context, bodies: tuple[str, ...] = (), geoms: tuple[str, ...] = ()
+) -> Float[Array, " parts"]:
+    """How hard each part is pressed, in N, by whatever touches it: bodies first, then geoms.
+
+    Of a body, the sum over its own geoms; of a geom, the one contact that presses hardest.
+    """
+    of_bodies = [context.sensor(_body_sensor(name))[0] for name in bodies]
+    of_geoms = [context.sensor(_geom_sensor(name))[0] for name in geoms]
+    return jnp.stack(of_bodies + of_geoms)
+
+
+def hardest_contacts(context: Context, geoms: tuple[str, ...]) -> Float[Array, "parts 3"]:
+    """The force of the contact that presses hardest on each geom, in N in the world, up to its sign."""
+    force_g3, normal_g3, tangent_g3 = jnp.split(
+        jnp.stack([context.sensor(_geom_sensor(name)) for name in geoms]), 3, axis=1
+    )
+    axes_gc3 = jnp.stack([normal_g3, tangent_g3, jnp.cross(normal_g3, tangent_g3)], axis=1)
+    return jnp.einsum("gc,gcx->gx", force_g3, axes_gc3)
+
+
+def _check_collides(spec: mujoco.MjSpec, what: str, geoms: list[mujoco.MjsGeom]) -> None:
+    paired = {name for pair in spec.pairs for name in (pair.geomname1, pair.geomname2)}
+    if not any(geom.contype or geom.conaffinity or geom.name in paired for geom in geoms):
+        raise ConfigError(f"{what} can touch nothing: its contype and conaffinity are 0. Change them, or name another.")
+
+
+def _body_sensor(body: str) -> str:
+    return f"ksim_{body}_contact"
+
+
+def _geom_sensor(geom: str) -> str:
+    return f"ksim_{geom}_geom_contact"

@@ -1,0 +1,37 @@
+"""What randomizers have in common."""
+
+import operator
+from abc import abstractmethod
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from ksim.mdp.term import Context, Term
+from ksim.types import Overrides
+
+
+class AbstractRandomizer(Term):
+    """New values of model fields, drawn at every reset.
+
+    The fields are written as they are: constants that MuJoCo derives from them when it compiles a model (such as
+    inverse weights, which only shape the softness of constraints) keep the values of the compiled model.
+    """
+
+    @abstractmethod
+    def __call__(self, context: Context) -> Overrides:
+        """Whole fields of MjModel, by name; what came before is in `context.overrides`."""
+
+    def current(self, context: Context, field: str) -> Array:
+        """A field as earlier randomizers have left it."""
+        return current_field(context, field)
+
+
+def current_field(context: Context, field: str) -> Array:
+    """A field of the model as randomizers and events have left it."""
+    return context.overrides.get(field, jnp.asarray(operator.attrgetter(field)(context.model.mj_model), jnp.float32))
+
+
+def uniform(context: Context, bounds: tuple[float, float]) -> Array:
+    """One uniform number of the term's own key."""
+    return jax.random.uniform(context.key, minval=bounds[0], maxval=bounds[1])

@@ -1,0 +1,32 @@
+"""Randomization of sensors."""
+
+import jax
+import jax.numpy as jnp
+
+from ksim.mdp.randomizers.base import AbstractRandomizer
+from ksim.mdp.term import Context, check_range
+from ksim.physics.rotations import multiply_quaternions
+from ksim.types import Overrides
+
+
+class RandomImuAlignment(AbstractRandomizer):
+    """An IMU that is mounted askew: turns a site about a random axis by a uniform angle up to `max_angle`, in rad.
+
+    Every sensor at the site turns with it. site: its name.
+    """
+
+    site: str
+    max_angle: float = 0.02
+
+    def __check_init__(self) -> None:
+        check_range(self, "max_angle", least=0.0)
+
+    def __call__(self, context: Context) -> Overrides:
+        index = context.model.names.index("site", self.site)
+        axis_key, angle_key = jax.random.split(context.key)
+        axis_3 = jax.random.normal(axis_key, (3,))
+        axis_3 /= jnp.linalg.norm(axis_3)
+        half = jax.random.uniform(angle_key, maxval=self.max_angle) / 2
+        turn = jnp.concatenate([jnp.cos(half)[None], jnp.sin(half) * axis_3])
+        quat_s4 = self.current(context, "site_quat")
+        return {"site_quat": quat_s4.at[index].set(multiply_quaternions(quat_s4[index], turn))}

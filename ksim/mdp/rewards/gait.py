@@ -1,0 +1,205 @@
+"""Rewards of the gait: feet that follow a clock, and a left that does as the right did.
+
+A clock turns once per `period_s` from the start of the episode, as the `PhaseClock` that the policy sees. Foot i has
+phase 0 where its stance begins, `offsets[i]` of a turn ahead of the clock; without offsets, feet are evenly apart.
+(0, 0.5) is a walk, and (0, 0.5, 0.5, 0) a trot of feet in the order front left, front right, rear left, rear right.
+"""
+
+import jax.numpy as jnp
+import mujoco
+from jax.scipy.stats import norm
+from jaxtyping import Array, Float
+
+from ksim.mdp.rewards.base import AbstractReward, asks_to_move
+from ksim.mdp.rewards.feet import add_velocity_sensors, feet_in_contact, horizontal_velocity
+from ksim.mdp.rewards.swing import foot_heights
+from ksim.mdp.term import Context, check_range
+from ksim.types import ConfigError
+
+Offsets = tuple[float, ...] | None
+
+
+class FeetPhase(AbstractReward):
+    """Fraction of feet whose contact follows a clock, each foot down for `duty` of its turn.
+
+    While the command asks to stand, the fraction of feet that are down. sensors: names of touch sensors, in the
+    order of their phases. period_s: seconds per turn, as of the `PhaseClock` that the policy sees. offsets: phase of
+    each foot at the start, in turns; default evenly apart.
+    """
+
+    sensors: tuple[str, ...]
+    command: str
+    period_s: float = 0.8
+    duty: float = 0.55
+    offsets: Offsets = None
+    scale: float = 1.0
+
+    def __check_init__(self) -> None:
+        _check_clock(self, len(self.sensors))
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        phase_f = foot_phases(context, len(self.sensors), self.period_s, self.offsets)
+        is_asked = asks_to_move(context.command(self.command))
+        should_be_down_f = (phase_f < self.duty) | ~is_asked
+        return jnp.mean(feet_in_contact(context, self.sensors) == should_be_down_f)
+
+
+class FeetPhaseForce(AbstractReward):
+    """How much feet press while the clock has them swing: 1 - exp(-force^2 / (2 std^2)) of each, weighted, the mean.
+
+    The weight is how much of a swing it is, with edges softened by a Gaussian, so that landing a little early costs a
+    little: the swing phase term of Margolis and Agrawal 2022 (arXiv:2212.03238), as a cost. 0 while the command asks
+    to stand. sensors: names of touch sensors. std: N. edge_std: softness of the edges, in turns. Others: as FeetPhase.
+    """
+
+    sensors: tuple[str, ...]
+    command: str
+    period_s: float = 0.8
+    duty: float = 0.55
+    offsets: Offsets = None
+    edge_std: float = 0.05
+    std: float = 50.0
+    scale: float = -1.0
+
+    def __check_init__(self) -> None:
+        _check_clock(self, len(self.sensors))
+        check_range(self, "edge_std", above=0.0)
+        check_range(self, "std", above=0.0)
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        phase_f = foot_phases(context, len(self.sensors), self.period_s, self.offsets)
+        swing_f = 1 - expected_contact(phase_f, self.duty, self.edge_std)
+        cost_f = 1 - jnp.exp(-jnp.square(context.sensors(self.sensors)) / (2 * self.std**2))
+        return jnp.mean(swing_f * cost_f) * asks_to_move(context.command(self.command))
+
+
+class FeetPhaseVelocity(AbstractReward):
+    """How fast feet slide while the clock has them stand: 1 - exp(-speed^2 / (2 std^2)) of each, weighted, the mean.
+
+    The weight is how much of a stance it is, with edges softened by a Gaussian: the stance phase term of Margolis and
+    Agrawal 2022 (arXiv:2212.03238), as a cost. While the command asks to stand, all feet stand. sites: names of the
+    feet's sites; their velocity sensors are added to the model where it has none. std: m/s, horizontally. edge_std:
+    softness of the edges, in turns. Others: as FeetPhase.
+    """
+
+    sites: tuple[str, ...]
+    command: str
+    period_s: float = 0.8
+    duty: float = 0.55
+    offsets: Offsets = None
+    edge_std: float = 0.05
+    std: float = 0.5
+    scale: float = -1.0
+
+    def __check_init__(self) -> None:
+        _check_clock(self, len(self.sites))
+        check_range(self, "edge_std", above=0.0)
+        check_range(self, "std", above=0.0)
+
+    def edit_spec(self, spec: mujoco.MjSpec) -> None:
+        add_velocity_sensors(spec, self.sites)
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        phase_f = foot_phases(context, len(self.sites), self.period_s, self.offsets)
+        is_asked = asks_to_move(context.command(self.command))
+        stance_f = jnp.where(is_asked, expected_contact(phase_f, self.duty, self.edge_std), 1.0)
+        squared_f = jnp.sum(jnp.square(horizontal_velocity(context, self.sites)), axis=1)
+        return jnp.mean(stance_f * (1 - jnp.exp(-squared_f / (2 * self.std**2))))
+
+
+class FootSwingHeight(AbstractReward):
+    """Squared difference, in m^2, of each foot's height from that of its swing, summed over feet that should swing.
+
+    The swing is half a sine, `height` at its middle, above `rest_height`. 0 while the command asks to stand. sites:
+    names of the feet's sites. height: m. rest_height: m above the ground of the sites of feet that stand.
+    Others: as FeetPhase.
+    """
+
+    needs = ("site_xpos",)
+    sites: tuple[str, ...]
+    command: str
+    height: float = 0.08
+    rest_height: float = 0.0
+    period_s: float = 0.8
+    duty: float = 0.55
+    offsets: Offsets = None
+    scale: float = -20.0
+
+    def __check_init__(self) -> None:
+        _check_clock(self, len(self.sites))
+        check_range(self, "height", least=0.0)
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        phase_f = foot_phases(context, len(self.sites), self.period_s, self.offsets)
+        bump_f = jnp.sin(jnp.pi * (phase_f - self.duty) / (1 - self.duty))
+        error_f = foot_heights(context, self.sites) - (self.rest_height + self.height * bump_f)
+        squared_f = jnp.where(phase_f >= self.duty, jnp.square(error_f), 0.0)
+        return jnp.sum(squared_f) * asks_to_move(context.command(self.command))
+
+
+class Symmetry(AbstractReward):
+    """Squared difference, in rad^2, of each joint from what its mirror image was half a turn ago, summed.
+
+    So it is 0 in a symmetrical gait, as Hildebrand 1965 (Science 150:701) defines it: left and right do the same, half
+    a stride apart. 0 in the first half turn and while the command asks to stand. pairs: left and right joints. signs:
+    of each pair, -1 where mirror images have opposite positions (roll, yaw), 1 where equal (pitch); default all 1. A
+    joint in the middle is a pair with itself. period_s: seconds per turn, about an even number of control steps.
+    """
+
+    pairs: tuple[tuple[str, str], ...]
+    command: str
+    signs: tuple[float, ...] | None = None
+    period_s: float = 0.8
+    scale: float = -0.1
+
+    def __check_init__(self) -> None:
+        check_range(self, "period_s", above=0.0)
+        if not self.pairs:
+            raise ConfigError("Symmetry has no pairs of joints. Name at least one.")
+        if self.signs is not None and (len(self.signs) != len(self.pairs) or any(abs(x) != 1 for x in self.signs)):
+            raise ConfigError(
+                f"Symmetry has signs={self.signs}, which must be 1 or -1 for each of its {len(self.pairs)} pairs."
+            )
+
+    def init(self, context: Context) -> Array:
+        position_2p = self._positions(context)
+        half_turn = max(1, round(self.period_s / 2 / context.dt))
+        return jnp.broadcast_to(position_2p, (half_turn + 1, *position_2p.shape))
+
+    def update(self, context: Context) -> Array:
+        return jnp.concatenate([self._positions(context)[None], context.memory[:-1]])
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        past_t2p = context.memory
+        signs_p = jnp.array(self.signs or [1.0] * len(self.pairs))
+        error_2p = past_t2p[0] - signs_p * past_t2p[-1, ::-1]
+        counts = asks_to_move(context.command(self.command)) & (context.episode_step >= len(past_t2p) - 1)
+        return jnp.sum(jnp.square(error_2p)) * counts
+
+    def _positions(self, context: Context) -> Float[Array, "2 p"]:
+        left, right = zip(*self.pairs, strict=True)
+        names = context.model.names
+        return jnp.stack([context.physics.qpos[names.joint_qpos(side)] for side in (left, right)])
+
+
+def foot_phases(context: Context, num_feet: int, period_s: float, offsets: Offsets) -> Float[Array, " f"]:
+    """The phase of each foot, in turns, from 0 to 1."""
+    offset_f = jnp.arange(num_feet) / num_feet if offsets is None else jnp.array(offsets)
+    return (context.episode_step * context.dt / period_s + offset_f) % 1.0
+
+
+def expected_contact(phase_f: Float[Array, " f"], duty: float, edge_std: float) -> Float[Array, " f"]:
+    """How much each foot should be down: 1 over phases from 0 to `duty`, else 0, smoothed by a periodic Gaussian."""
+    turns_k1 = jnp.array([[-1.0], [0.0], [1.0]])
+    into_kf = (phase_f - turns_k1) / edge_std
+    past_kf = (phase_f - turns_k1 - duty) / edge_std
+    return jnp.sum(norm.cdf(into_kf) - norm.cdf(past_kf), axis=0)
+
+
+def _check_clock(term: "FeetPhase | FeetPhaseForce | FeetPhaseVelocity | FootSwingHeight", num_feet: int) -> None:
+    check_range(term, "period_s", above=0.0)
+    check_range(term, "duty", above=0.0, most=1.0)
+    if term.offsets is not None and len(term.offsets) != num_feet:
+        raise ConfigError(
+            f"{type(term).__name__} has offsets={term.offsets} for {num_feet} feet. Give one for each foot, in turns."
+        )

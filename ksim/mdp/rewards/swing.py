@@ -1,0 +1,135 @@
+"""Rewards of where feet are: how high they swing, how far apart and how flat they are.
+
+Derived fields, and with them these rewards, describe the state before the last physics substep.
+"""
+
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+from jaxtyping import Array, Float
+
+from ksim.mdp.rewards.base import AbstractReward, asks_to_move
+from ksim.mdp.rewards.feet import add_velocity_sensors, feet_in_contact, horizontal_velocity
+from ksim.mdp.term import Context, check_range
+from ksim.physics.names import base_orientation
+from ksim.physics.rotations import heading_frame
+from ksim.types import ConfigError
+
+
+class FootClearance(AbstractReward):
+    """Squared shortfall, in m^2, of the height of feet from `target`, weighted by their speed, in m/s, summed.
+
+    A foot that moves fast must be high; one that rests may be low. sites: names of the feet's sites, whose height is
+    above the ground, in m; their velocity sensors are added to the model where it has none.
+    """
+
+    needs = ("site_xpos",)
+    sites: tuple[str, ...]
+    target: float = 0.08
+    scale: float = -2.0
+
+    def edit_spec(self, spec: mujoco.MjSpec) -> None:
+        add_velocity_sensors(spec, self.sites)
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        height_f = foot_heights(context, self.sites)
+        shortfall_f = jnp.square(jnp.maximum(self.target - height_f, 0.0))
+        speed_f = jnp.linalg.norm(horizontal_velocity(context, self.sites), axis=1)
+        return jnp.sum(shortfall_f * speed_f)
+
+
+class FootApexHeight(AbstractReward):
+    """Squared difference, in m^2, of the highest point of a foot's swing from `target`, in m, paid when it lands.
+
+    Nothing is paid while the command asks to stand. sensors: names of touch sensors, one per foot. sites: names of the
+    feet's sites, in the same order, whose height is above the ground.
+    """
+
+    needs = ("site_xpos",)
+    sensors: tuple[str, ...]
+    sites: tuple[str, ...]
+    command: str
+    target: float = 0.1
+    scale: float = -10.0
+
+    def __check_init__(self) -> None:
+        _check_pairs(self, self.sensors, self.sites)
+
+    def init(self, context: Context) -> tuple[Array, Array]:
+        return jnp.full(len(self.sites), -jnp.inf, jnp.float32), jnp.zeros(len(self.sites))
+
+    def update(self, context: Context) -> tuple[Array, Array]:
+        apex_f, _ = context.memory
+        contact_f = feet_in_contact(context, self.sensors)
+        # Of a foot that was down there is no apex.
+        landed_f = contact_f & jnp.isfinite(apex_f)
+        paid_f = jnp.where(landed_f, jnp.square(apex_f - self.target), 0.0)
+        apex_f = jnp.maximum(apex_f, foot_heights(context, self.sites))
+        return jnp.where(contact_f, -jnp.inf, apex_f), paid_f
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        _, paid_f = context.memory
+        return jnp.sum(paid_f) * asks_to_move(context.command(self.command)) / context.dt
+
+
+class FeetDistance(AbstractReward):
+    """How far, in m, the sideways distance of two feet is outside `distance` (a range): too close, crossed, too wide.
+
+    sites: names of the left and of the right foot's site. The distance is along the left of the base's heading, and
+    negative where feet are crossed.
+    """
+
+    needs = ("site_xpos",)
+    sites: tuple[str, str]
+    distance: tuple[float, float]
+    scale: float = -1.0
+
+    def __check_init__(self) -> None:
+        check_range(self, "distance")
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        left, right = _site_indices(context, self.sites)
+        position_s3 = context.derived("site_xpos")
+        orientation = base_orientation(context.physics, context.model.names)
+        distance = heading_frame(orientation, position_s3[left] - position_s3[right])[1]
+        low, high = self.distance
+        return jnp.maximum(low - distance, 0.0) + jnp.maximum(distance - high, 0.0)
+
+
+class FeetFlat(AbstractReward):
+    """Squared sine of the tilt of each foot from the level, summed. sites: names; their z axes are the soles' normals.
+
+    sensors: names of touch sensors in the same order, where only feet that are down shall count.
+    """
+
+    needs = ("site_xmat",)
+    sites: tuple[str, ...]
+    sensors: tuple[str, ...] | None = None
+    scale: float = -0.5
+
+    def __check_init__(self) -> None:
+        if self.sensors is not None:
+            _check_pairs(self, self.sensors, self.sites)
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        # Of a flat 3 x 3 matrix the horizontal part of its third column.
+        z_axis_f2 = context.derived("site_xmat")[_site_indices(context, self.sites)][:, [2, 5]]
+        tilt_f = jnp.sum(jnp.square(z_axis_f2), axis=1)
+        counts_f = 1.0 if self.sensors is None else feet_in_contact(context, self.sensors)
+        return jnp.sum(tilt_f * counts_f)
+
+
+def foot_heights(context: Context, sites: tuple[str, ...]) -> Float[Array, " f"]:
+    """Heights of sites above the ground, in m."""
+    return context.height_above_ground(context.derived("site_xpos")[_site_indices(context, sites)])
+
+
+def _site_indices(context: Context, sites: tuple[str, ...]) -> np.ndarray:
+    return np.array([context.model.names.index("site", site) for site in sites])
+
+
+def _check_pairs(term: AbstractReward, sensors: tuple[str, ...], sites: tuple[str, ...]) -> None:
+    if len(sensors) != len(sites):
+        raise ConfigError(
+            f"{type(term).__name__} has {len(sensors)} sensors and {len(sites)} sites. Name both for each foot."
+        )

@@ -1,0 +1,59 @@
+"""Rewards made of something else: of another reward, or of a function."""
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax.numpy as jnp
+import mujoco
+from jaxtyping import Array, Float, PyTree
+
+from ksim.mdp.rewards.base import AbstractReward
+from ksim.mdp.term import Context
+from ksim.types import ConfigError
+
+
+class Clipped(AbstractReward):
+    """Another reward's value, before its scale, kept within `low` and `high`; its scale stays its own."""
+
+    reward: AbstractReward
+    low: float
+    high: float
+
+    def __check_init__(self) -> None:
+        if not self.low <= self.high:
+            raise ConfigError(f"Clipped has low={self.low}, which must not be above high={self.high}.")
+
+    @property
+    def scale(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.reward.scale
+
+    @property
+    def needs(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.reward.needs
+
+    def edit_spec(self, spec: mujoco.MjSpec) -> None:
+        self.reward.edit_spec(spec)
+
+    def init(self, context: Context) -> PyTree:
+        return self.reward.init(context)
+
+    def update(self, context: Context) -> PyTree:
+        return self.reward.update(context)
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        return jnp.clip(self.reward(context), self.low, self.high)
+
+
+class Custom(AbstractReward):
+    """What a function of the context returns.
+
+    function: pure, from the `Context` of one env to a scalar. needs: derived fields of the physics state that the
+    function reads, besides sensordata.
+    """
+
+    function: Callable[[Context], Float[Array, ""]]
+    scale: float = 1.0
+    needs: tuple[str, ...] = eqx.field(default=(), kw_only=True)  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        return self.function(context)
