@@ -34,9 +34,20 @@ def model(env):
     return task._get_initial_model(jax.random.key(0))
 
 
-@pytest.fixture
-def session(env, model):
+@pytest.fixture(scope="module")
+def compiled_session(env, model):
     return ViewSession(env, model, seed=0)
+
+
+@pytest.fixture
+def session(compiled_session):
+    """A session as if it had just begun."""
+    compiled_session.set_to_start()
+    compiled_session.paused = False
+    compiled_session.ask_reset()
+    compiled_session.advance()
+    compiled_session.num_falls = 0
+    return compiled_session
 
 
 def test_command_set_by_hand_is_what_the_policy_sees_from_the_next_step_on(session):
@@ -79,18 +90,15 @@ def test_pause_keeps_the_state_until_it_is_lifted(session):
     assert session.data.time == pytest.approx(0.02)
 
 
-def test_push_changes_the_bases_velocity_by_its_speed_once(env, model):
-    pushed, left_alone = (ViewSession(env, model, seed=0) for _ in range(2))
-    pushed.ask_push()
-    for session in (pushed, left_alone):
-        session.advance()
-    # In the air, nothing but the push tells the two apart: all of it is there after one step of 20 ms.
-    change_2 = pushed.data.qvel[:2] - left_alone.data.qvel[:2]
-    assert np.linalg.norm(change_2) == pytest.approx(PUSH_SPEED, rel=0.2)
-    pushed.advance()
-    left_alone.advance()
-    change_2 = pushed.data.qvel[:2] - left_alone.data.qvel[:2]
-    assert np.linalg.norm(change_2) < 1.5 * PUSH_SPEED
+def test_push_changes_the_bases_velocity_by_its_speed_once(session):
+    # In the air, nothing but the push and the swing of the legs (some 0.1 m/s) moves the base sideways.
+    still_2 = session.data.qvel[:2].copy()
+    session.ask_push()
+    session.advance()
+    pushed_2 = session.data.qvel[:2].copy()
+    assert np.linalg.norm(pushed_2 - still_2) == pytest.approx(PUSH_SPEED, abs=0.25)
+    session.advance()
+    assert np.linalg.norm(session.data.qvel[:2] - pushed_2) < 0.25
 
 
 def test_fall_starts_the_next_episode_and_is_counted_but_a_time_limit_is_passed(session):
