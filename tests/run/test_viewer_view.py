@@ -1,3 +1,6 @@
+import os
+import signal
+
 import glfw
 import pytest
 
@@ -7,7 +10,7 @@ from ksim.run.viewer.manual import CommandNumber
 from ksim.run.viewer.native import Keyboard, NativeFrontend
 from ksim.run.viewer.view import pick_viewer
 from ksim.types import ConfigError
-from tests.tasks import PointMassConfig, PointMassTask, point_mass_task
+from tests.tasks import BipedConfig, BipedTask, PointMassConfig, PointMassTask, point_mass_task
 
 
 class CommandedSession:
@@ -134,3 +137,21 @@ def test_view_of_an_environment_without_a_mujoco_model_is_refused(run_dir):
     task = point_mass_task(run_mode="view", checkpoint=str(run_dir), viewer="browser")
     with pytest.raises(ConfigError, match="PointMass has no MuJoCo model to show"):
         task.run()
+
+
+@pytest.mark.filterwarnings("ignore:Only 1 device detected")
+def test_view_says_where_the_page_is_and_ends_with_ctrl_c(tmp_path, monkeypatch, capsys):
+    learner, _ = BipedTask(BipedConfig(num_devices=1, engine="mujoco")).initial_learner()
+    save_checkpoint(tmp_path / "run", 1, learner)
+    shown = []
+
+    def interrupt_at_the_third_frame(self, real_time_factor):
+        shown.append(self._session.episode_step)
+        if len(shown) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr("ksim.run.viewer.browser.BrowserFrontend.show", interrupt_at_the_third_frame)
+    config = BipedConfig(run_mode="view", checkpoint=str(tmp_path / "run"), viewer="browser", viewer_port=18280)
+    assert BipedTask(config).run() == 128 + signal.SIGINT
+    assert "Open http://127.0.0.1:18280 in a browser." in capsys.readouterr().out
+    assert shown == [0, 1, 2]

@@ -68,12 +68,15 @@ class Pacer:
 def run_session(session: ViewSession, frontend: AbstractFrontend, stop: StopRequest) -> None:
     """Steps and shows a session in real time until it is closed or stopped."""
     pacer = Pacer(session.ctrl_dt)
-    last_frame, said_slow = float("-inf"), False
+    next_frame, said_slow = 0.0, False
     while frontend.is_open and stop.signal is None:
         session.advance()
-        if time.perf_counter() - last_frame >= 0.99 * FRAME_S:
-            last_frame = time.perf_counter()
+        start = time.perf_counter()
+        if start >= next_frame:
             frontend.show(pacer.real_time_factor)
+            # Where drawing is slow, half of the time is left for the steps.
+            end = time.perf_counter()
+            next_frame = max(start + 0.99 * FRAME_S, end + (end - start))
         pacer.wait()
         if pacer.real_time_factor < 0.9 and not said_slow:
             said_slow = True

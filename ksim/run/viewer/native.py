@@ -1,6 +1,7 @@
 """MuJoCo's own viewer, in a window."""
 
 import sys
+import threading
 
 import glfw
 import mujoco
@@ -65,6 +66,7 @@ class NativeFrontend(AbstractFrontend):
             raise ConfigError("The display cannot be opened for viewer=native. Choose viewer=browser.")
         self._session = session
         self._keyboard = Keyboard(session)
+        threads_before = set(threading.enumerate())
         try:
             self._viewer = mujoco.viewer.launch_passive(
                 session.mj_model,
@@ -79,6 +81,7 @@ class NativeFrontend(AbstractFrontend):
             raise ConfigError(
                 "viewer=native needs mjpython on macOS. Run mjpython instead of python, or choose viewer=browser."
             ) from error
+        self._threads = set(threading.enumerate()) - threads_before
         if session.base_body is not None:
             self._follow(session.base_body)
 
@@ -101,8 +104,12 @@ class NativeFrontend(AbstractFrontend):
             ("falls", str(self._session.num_falls)),
         ]
         left, right = ("\n".join(column) for column in zip(*rows, strict=True))
-        self._viewer.set_texts((None, None, left, right))
-        self._viewer.sync()
+        if self.is_open:
+            self._viewer.set_texts((None, None, left, right))
+            self._viewer.sync()
 
     def close(self) -> None:
         self._viewer.close()
+        # A thread that still draws when the process ends and takes GLFW with it would crash.
+        for thread in self._threads:
+            thread.join(timeout=10)
