@@ -105,7 +105,7 @@ def test_page_shows_the_robot_and_its_inputs_command_it(page, frontend, session,
 
     image = pixels_of(page.screenshot(path=tmp_path / "page.png"))
     # Between the browser's notices and the panel there is the scene alone: a lit robot on a grey floor.
-    scene = image[:, 290:460].reshape(-1, 3)
+    scene = image[:, 315:460].reshape(-1, 3)
     assert len(np.unique(scene, axis=0)) > 200
     assert scene.std() > 10
 
