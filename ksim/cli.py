@@ -15,6 +15,7 @@ from omegaconf.base import SCMode
 from omegaconf.errors import OmegaConfBaseException, ValidationError
 from rich.table import Table
 
+from ksim.config import CHECKPOINT_MODES
 from ksim.types import ConfigError, near_misses
 
 if TYPE_CHECKING:
@@ -61,13 +62,13 @@ def launch(
 
 
 def make_config(base: "RLConfig", argv: Sequence[str]) -> Any:
-    """A config with overrides; for run_mode=eval, on top of the config of the run that is evaluated.
+    """A config with overrides; for a run_mode that shows a checkpoint, on top of the config of its run.
 
     Raises:
-        ConfigError: An override is wrong, or there is no checkpoint to evaluate.
+        ConfigError: An override is wrong, or there is no such checkpoint.
     """
     config = parse_overrides(base, argv)
-    if config.run_mode != "eval" or config.checkpoint is None:
+    if config.run_mode not in CHECKPOINT_MODES or config.checkpoint is None:
         return config
     from ksim.run.run_dir import read_config  # noqa: PLC0415
 

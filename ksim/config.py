@@ -7,6 +7,9 @@ import xax
 
 from ksim.types import ConfigError
 
+CHECKPOINT_MODES = ("eval", "view")
+"""Values of `run_mode` that are about a checkpoint."""
+
 
 def field(value: Any, *, help: str) -> Any:  # noqa: A002 - the name users of xax know
     """A config field with a default and the help text that `--help` shows."""

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
@@ -32,13 +33,7 @@ def evaluate_checkpoint(task: "RLTask[Any]") -> int:
     Raises:
         ConfigError: There is no checkpoint, or it does not fit the task.
     """
-    path = find_checkpoint(task.config.checkpoint)
-    # Native MuJoCo on one device, whatever trained the policy: a check from one simulator to the other.
-    task.layout = SingleDevice()
-    task.environment = env = task.get_environment("mujoco", num_devices=1)
-    initial, model = task.initial_learner()
-    learner = load_checkpoint(path, initial)
-    model = NormalizedActorCritic(eqx.combine(learner.params, static_leaves(model)), learner.normalizer)
+    path, env, model = load_policy(task)
     figures = evaluate(env, model, num_envs=task.config.eval_num_envs, seed=task.config.seed)
     print_figures(
         f"Evaluation of {path}",
@@ -52,6 +47,21 @@ def evaluate_checkpoint(task: "RLTask[Any]") -> int:
     if figures["num_unfinished"]:
         logger.warning("%d episodes went on for more than %d steps.", figures["num_unfinished"], MAX_EPISODE_STEPS)
     return 0
+
+
+def load_policy(task: "RLTask[Any]") -> tuple[Path, Environment, NormalizedActorCritic]:
+    """The path of the checkpoint that the config names, the environment to run it in, and its policy.
+
+    Raises:
+        ConfigError: There is no checkpoint, or it does not fit the task.
+    """
+    path = find_checkpoint(task.config.checkpoint)
+    # Native MuJoCo on one device, whatever trained the policy: a check from one simulator to the other.
+    task.layout = SingleDevice()
+    task.environment = env = task.get_environment("mujoco", num_devices=1)
+    initial, model = task.initial_learner()
+    learner = load_checkpoint(path, initial)
+    return path, env, NormalizedActorCritic(eqx.combine(learner.params, static_leaves(model)), learner.normalizer)
 
 
 def evaluate(

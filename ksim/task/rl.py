@@ -11,7 +11,7 @@ import mujoco
 from jaxtyping import Array, Key, PRNGKeyArray, PyTree
 from xax.task.base import BaseConfig, BaseTask
 
-from ksim.config import check_choice, check_positive, field
+from ksim.config import CHECKPOINT_MODES, check_choice, check_positive, field
 from ksim.mdp import observations as observation_terms, resets as reset_terms, terminations as termination_terms
 from ksim.mdp.actions import AbstractActionFilter
 from ksim.mdp.commands import AbstractCommand
@@ -35,7 +35,8 @@ from ksim.types import ConfigError, EnvState, LearnerState, TrainState, Trajecto
 if TYPE_CHECKING:
     from ksim.ppo.train_step import TrainStep
 
-RUN_MODES = ("train", "eval")
+RUN_MODES = ("train", *CHECKPOINT_MODES)
+VIEWERS = ("auto", "native", "browser")
 
 
 @jax.tree_util.register_dataclass
@@ -51,10 +52,15 @@ class RLConfig(BaseConfig):
     engine: str = field("auto", help="physics of the training: auto, mjx (pure JAX) or mujoco (native, on CPU threads)")
     dt: float = field(0.004, help="seconds per physics step")
     ctrl_dt: float = field(0.02, help="seconds per control step")
-    run_mode: str = field("train", help="train, or eval: roll out the policy of a checkpoint, always in native MuJoCo")
+    run_mode: str = field("train", help="train, or with the policy of a checkpoint in native MuJoCo: eval or view")
     run_dir: str | None = field(None, help="where the run is written; default a new one, runs/<task>/run_<number>")
-    checkpoint: str | None = field(None, help="for run_mode=eval: a run directory, or one of its checkpoints")
+    checkpoint: str | None = field(None, help="for run_mode=eval and view: a run directory, or one of its checkpoints")
     eval_num_envs: int = field(64, help="environments of an evaluation, each for one whole episode")
+    viewer: str = field(
+        "auto", help="for run_mode=view: auto, native (a window) or browser (where there is no display)"
+    )
+    viewer_host: str = field("127.0.0.1", help="address that serves the browser's page; 0.0.0.0 for other machines")
+    viewer_port: int = field(8080, help="port of the browser's page, or the next one that is free")
     max_bad_updates: int = field(32, help="stop after so many updates in a row were skipped as not finite")
     tensorboard: bool = field(True, help="write TensorBoard events beside metrics.jsonl")
 
@@ -67,10 +73,13 @@ class RLConfig(BaseConfig):
         check_positive("max_env_steps", self.max_env_steps)
         check_choice("engine", self.engine, ("auto", *ENGINES))
         check_choice("run_mode", self.run_mode, RUN_MODES)
-        if self.run_mode == "eval" and self.checkpoint is None:
-            raise ConfigError("run_mode=eval needs the policy to evaluate. Add checkpoint=<run directory>.")
-        if self.run_mode != "eval" and self.checkpoint is not None:
-            raise ConfigError(f"checkpoint ({self.checkpoint}) is read by run_mode=eval only. Add run_mode=eval.")
+        check_choice("viewer", self.viewer, VIEWERS)
+        if not 1 <= self.viewer_port < 2**16:
+            raise ConfigError(f"viewer_port ({self.viewer_port}) must be from 1 to 65535.")
+        if self.run_mode in CHECKPOINT_MODES and self.checkpoint is None:
+            raise ConfigError(f"run_mode={self.run_mode} needs a policy. Add checkpoint=<run directory>.")
+        if self.run_mode not in CHECKPOINT_MODES and self.checkpoint is not None:
+            raise ConfigError(f"checkpoint ({self.checkpoint}) is read by run_mode=eval and run_mode=view. Add either.")
 
 
 ConfigT = TypeVar("ConfigT", bound=RLConfig)
@@ -247,15 +256,17 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
         return compile_model(spec, dt=config.dt, ctrl_dt=config.ctrl_dt, edits=edits, terrain=self.get_terrain())
 
     def run(self) -> int:
-        """Does what `run_mode` says: trains, or evaluates a checkpoint.
+        """Does what `run_mode` says: trains, or evaluates or shows a checkpoint.
 
         Returns:
             The exit code of the process: 0, or 128 + the number of the signal that stopped it.
         """
         from ksim.run.evaluation import evaluate_checkpoint  # noqa: PLC0415 - run is on top of task
         from ksim.run.loop import train  # noqa: PLC0415
+        from ksim.run.viewer.view import view_checkpoint  # noqa: PLC0415
 
-        return train(self) if self.config.run_mode == "train" else evaluate_checkpoint(self)
+        modes = {"train": train, "eval": evaluate_checkpoint, "view": view_checkpoint}
+        return modes[self.config.run_mode](self)
 
     @classmethod
     def launch(cls, config: RLConfig | None = None, argv: Sequence[str] | None = None) -> None:

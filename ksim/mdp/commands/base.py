@@ -20,6 +20,13 @@ class AbstractCommand(Term):
     def __call__(self, context: Context) -> Float[Array, " n"]:
         """The command in force."""
 
+    def ranges(self) -> dict[str, Range]:
+        """The range of each of the command's numbers, by what it is (`forward, m/s`); nothing by default.
+
+        Viewers make a slider of each.
+        """
+        return {}
+
     def errors(self, context: Context, command: Float[Array, " n"]) -> Metrics:
         """How far the robot is from what was asked, by name with a unit (`lin_vel_m_s`); nothing by default.
 

@@ -22,6 +22,9 @@ class HeadingCommand(AbstractDrawnCommand):
     def draw(self, key: PRNGKeyArray) -> Float[Array, "1"]:
         return jax.random.uniform(key, (1,), minval=self.heading[0], maxval=self.heading[1])
 
+    def ranges(self) -> dict[str, Range]:
+        return {"heading, rad": self.heading}
+
     def errors(self, context: Context, command: Float[Array, "1"]) -> Metrics:
         yaw = yaw_of(base_orientation(context.physics, context.model.names))
         return {"heading_rad": jnp.abs(wrap_angle(yaw - command[0]))}
@@ -35,6 +38,9 @@ class HeightCommand(AbstractDrawnCommand):
 
     def draw(self, key: PRNGKeyArray) -> Float[Array, "1"]:
         return jax.random.uniform(key, (1,), minval=self.height[0], maxval=self.height[1])
+
+    def ranges(self) -> dict[str, Range]:
+        return {"height, m": self.height}
 
     def errors(self, context: Context, command: Float[Array, "1"]) -> Metrics:
         height = context.height_above_ground(base_position(context.physics, context.model.names))

@@ -28,6 +28,9 @@ class VelocityCommand(AbstractDrawnCommand):
         drawn_4: Array = jax.random.uniform(key, (4,), minval=low, maxval=high)
         return jnp.where(drawn_4[3] < self.standing_fraction, 0.0, drawn_4[:3])
 
+    def ranges(self) -> dict[str, Range]:
+        return {"forward, m/s": self.forward, "leftward, m/s": self.leftward, "yaw rate, rad/s": self.yaw_rate}
+
     def errors(self, context: Context, command: Float[Array, "3"]) -> Metrics:
         names = context.model.names
         lin_vel_3 = base_heading_velocity(context.physics, names)

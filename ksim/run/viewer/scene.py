@@ -1,0 +1,136 @@
+"""A MuJoCo model as a scene in the browser."""
+
+from typing import Any
+
+import mujoco
+import numpy as np
+import trimesh
+import viser
+
+GEOM = mujoco.mjtGeom
+VISIBLE_GROUPS = (0, 1, 2)
+"""Groups of geoms that are shown, as in MuJoCo's own viewer; collision shapes tend to be in others."""
+
+INFINITE_PLANE_M = 200.0
+"""Side of a plane that the model calls infinite."""
+
+LINE_SPACING_M = 1.0
+"""Between the lines on a plane, by which one sees how fast the robot is."""
+
+_UNTOUCHED_RGBA = (0.5, 0.5, 0.5, 1.0)
+
+
+class BrowserScene:
+    """The model's bodies with their geoms, under one root that can be shifted to follow the robot."""
+
+    def __init__(self, server: viser.ViserServer, mj_model: mujoco.MjModel) -> None:
+        self._server = server
+        self._root = server.scene.add_frame("/world", show_axes=False)
+        self._bodies: dict[int, viser.FrameHandle] = {}
+        for geom in range(mj_model.ngeom):
+            if int(mj_model.geom_group[geom]) in VISIBLE_GROUPS and geom_rgba(mj_model, geom)[3] > 0:
+                body = int(mj_model.geom_bodyid[geom])
+                if body not in self._bodies:
+                    self._bodies[body] = server.scene.add_frame(f"/world/body_{body}", show_axes=False)
+                add_geom(server.scene, mj_model, geom, f"/world/body_{body}/geom_{geom}")
+
+    def update(self, data: mujoco.MjData, centre_3: np.ndarray) -> None:
+        """Moves the bodies to where they are, and the world so that `centre_3`, in m, is at the scene's origin."""
+        with self._server.atomic():
+            self._root.position = -centre_3
+            for body, frame in self._bodies.items():
+                frame.position = data.xpos[body]
+                frame.wxyz = data.xquat[body]
+        self._server.flush()
+
+
+def add_geom(scene: viser.SceneApi, mj_model: mujoco.MjModel, geom: int, name: str) -> None:
+    """Adds a geom in its place on its body; kinds that have no shape to show are left out."""
+    rgba = geom_rgba(mj_model, geom)
+    rgb = np.round(255 * rgba[:3]).astype(np.uint8)
+    size, kind = mj_model.geom_size[geom], int(mj_model.geom_type[geom])
+    pose: dict[str, Any] = {"position": mj_model.geom_pos[geom], "wxyz": mj_model.geom_quat[geom]}
+    look: dict[str, Any] = pose | {"color": rgb, "opacity": None if rgba[3] >= 1 else float(rgba[3])}
+    if kind == GEOM.mjGEOM_PLANE:
+        width, height = (2 * float(half) if half > 0 else INFINITE_PLANE_M for half in size[:2])
+        lines = np.round(0.85 * rgb).astype(np.uint8)
+        scene.add_grid(
+            name,
+            width,
+            height,
+            **pose,
+            cell_size=LINE_SPACING_M,
+            section_size=5 * LINE_SPACING_M,
+            cell_color=lines,
+            section_color=lines,
+            section_thickness=1.5,
+            fade_distance=40.0,
+            plane_color=rgb,
+            plane_opacity=float(rgba[3]),
+        )
+    elif kind == GEOM.mjGEOM_SPHERE:
+        scene.add_icosphere(name, float(size[0]), **look)
+    elif kind == GEOM.mjGEOM_ELLIPSOID:
+        scene.add_icosphere(name, 1.0, scale=(float(size[0]), float(size[1]), float(size[2])), **look)
+    elif kind == GEOM.mjGEOM_CYLINDER:
+        scene.add_cylinder(name, float(size[0]), 2 * float(size[1]), **look)
+    elif kind == GEOM.mjGEOM_BOX:
+        scene.add_box(name, dimensions=2 * size, **look)
+    elif kind == GEOM.mjGEOM_CAPSULE:
+        vertices, faces = capsule(float(size[0]), float(size[1]))
+        scene.add_mesh_simple(name, vertices, faces, **look)
+    elif kind in (GEOM.mjGEOM_MESH, GEOM.mjGEOM_SDF):
+        vertices, faces = mesh(mj_model, int(mj_model.geom_dataid[geom]))
+        # Flat, for a robot's edges; both sides, since not every mesh turns its faces outwards.
+        scene.add_mesh_simple(name, vertices, faces, flat_shading=True, side="double", **look)
+    elif kind == GEOM.mjGEOM_HFIELD:
+        vertices, faces = height_field(mj_model, int(mj_model.geom_dataid[geom]))
+        scene.add_mesh_simple(name, vertices, faces, flat_shading=True, side="double", **look)
+
+
+def geom_rgba(mj_model: mujoco.MjModel, geom: int) -> np.ndarray:
+    """A geom's colour: its own where it was given one, else its material's, times the mean of its texture."""
+    rgba, material = np.array(mj_model.geom_rgba[geom], float), int(mj_model.geom_matid[geom])
+    if material < 0:
+        return rgba
+    if np.allclose(rgba, _UNTOUCHED_RGBA):
+        rgba = np.array(mj_model.mat_rgba[material], float)
+    texture = int(mj_model.mat_texid[material, mujoco.mjtTextureRole.mjTEXROLE_RGB])
+    if texture >= 0:
+        num_channels = int(mj_model.tex_nchannel[texture])
+        start = int(mj_model.tex_adr[texture])
+        num_bytes = int(mj_model.tex_height[texture] * mj_model.tex_width[texture]) * num_channels
+        pixels = mj_model.tex_data[start : start + num_bytes].reshape(-1, num_channels)
+        rgba[:3] *= pixels[:, :3].mean(axis=0) / 255  # a texture with one channel is grey
+    return rgba
+
+
+def capsule(radius: float, half_length: float) -> tuple[np.ndarray, np.ndarray]:
+    """Vertices, in m, and faces of a capsule along z about the origin; `half_length` is that of its cylinder."""
+    shape = trimesh.creation.icosphere(subdivisions=3, radius=radius)
+    # A sphere pulled apart at its equator; the icosphere has vertices there, which go to the upper half.
+    vertices = np.array(shape.vertices)
+    vertices[:, 2] += np.where(vertices[:, 2] > -1e-9, half_length, -half_length)
+    return vertices, np.array(shape.faces)
+
+
+def mesh(mj_model: mujoco.MjModel, index: int) -> tuple[np.ndarray, np.ndarray]:
+    """Vertices, in m, and faces of a mesh asset."""
+    vertex, face = int(mj_model.mesh_vertadr[index]), int(mj_model.mesh_faceadr[index])
+    return (
+        np.array(mj_model.mesh_vert[vertex : vertex + mj_model.mesh_vertnum[index]]),
+        np.array(mj_model.mesh_face[face : face + mj_model.mesh_facenum[index]]),
+    )
+
+
+def height_field(mj_model: mujoco.MjModel, index: int) -> tuple[np.ndarray, np.ndarray]:
+    """Vertices, in m, and faces of the surface of a height field asset."""
+    num_rows, num_columns = int(mj_model.hfield_nrow[index]), int(mj_model.hfield_ncol[index])
+    half_x, half_y, top, _ = mj_model.hfield_size[index]
+    start = int(mj_model.hfield_adr[index])
+    height = top * mj_model.hfield_data[start : start + num_rows * num_columns]
+    x, y = np.meshgrid(np.linspace(-half_x, half_x, num_columns), np.linspace(-half_y, half_y, num_rows))
+    corner = (np.arange(num_rows - 1)[:, None] * num_columns + np.arange(num_columns - 1)).ravel()
+    right, up, across = corner + 1, corner + num_columns, corner + num_columns + 1
+    faces = np.concatenate([np.stack([corner, right, across], axis=1), np.stack([corner, across, up], axis=1)])
+    return np.stack([x.ravel(), y.ravel(), height], axis=1), faces
