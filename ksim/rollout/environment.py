@@ -25,6 +25,10 @@ class Environment(eqx.Module):
     def reset(self, key: PRNGKeyArray) -> EnvState:
         """The start of an episode. All that is random about the episode comes from `key`."""
 
+    def first_episode(self, key: PRNGKeyArray) -> EnvState:
+        """The start of training's first episode, at the curricula's initial levels; `reset` is of the full task."""
+        return self.reset(key)
+
     def next_episode(self, state: EnvState, key: PRNGKeyArray) -> EnvState:
         """The start of the episode that follows `state`, from which it takes what outlives an episode."""
         return self.reset(key)

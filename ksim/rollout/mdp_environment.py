@@ -118,6 +118,9 @@ class MdpEnvironment(Environment):
         return dataclasses.replace(state, inner=dataclasses.replace(state.inner, levels=levels))
 
     def reset(self, key: PRNGKeyArray) -> EnvState:
+        return self._reset(key, {name: jnp.float32(1.0) for name in self.mdp.curricula})
+
+    def first_episode(self, key: PRNGKeyArray) -> EnvState:
         return self._reset(key, self.initial_levels())
 
     def next_episode(self, state: EnvState, key: PRNGKeyArray) -> EnvState:

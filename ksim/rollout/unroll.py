@@ -11,10 +11,17 @@ from ksim.rollout.environment import Environment, select_envs
 from ksim.types import EnvState, Trajectory
 
 
-def initial_env_states(env: Environment, key: PRNGKeyArray, num_envs: int) -> EnvState:
-    """The first states of the global batch: env i's life comes from `fold_in(key, i)` alone."""
+def initial_env_states(env: Environment, key: PRNGKeyArray, num_envs: int, *, full_task: bool = False) -> EnvState:
+    """The first states of the global batch: env i's life comes from `fold_in(key, i)` alone.
+
+    Args:
+        env: The environment.
+        key: Where all randomness comes from.
+        num_envs: Environments.
+        full_task: Whether the curricula stand at their ends, as for an evaluation, and not at their starts.
+    """
     key_e = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(num_envs))
-    return jax.vmap(env.reset)(key_e)
+    return jax.vmap(env.reset if full_task else env.first_episode)(key_e)
 
 
 def unroll(

@@ -81,7 +81,7 @@ def evaluate(
         that did not fall), `num_unfinished` (episodes given up after `MAX_EPISODE_STEPS`) and `env_steps_per_s`.
     """
     reset_key, rollout_key = jax.random.split(jax.random.fold_in(jax.random.key(seed), 1))
-    state_e = jax.jit(lambda key: initial_env_states(env, key, num_envs))(reset_key)
+    state_e = jax.jit(lambda key: initial_env_states(env, key, num_envs, full_task=True))(reset_key)
     carry_e = initial_env_batch(model, state_e).model_carry
 
     @jax.jit

@@ -1,0 +1,79 @@
+"""Curricula in a training step: terms read the level, metrics move it, evaluations are of the full task."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ksim
+from ksim.mdp import curriculum, rewards
+from ksim.parallel.layout import PmapDevices, SingleDevice
+from ksim.rollout.unroll import initial_env_states
+from tests.tasks import BipedConfig, BipedTask, train_iterations
+
+
+class LevelReward(ksim.AbstractReward):
+    """The level itself."""
+
+    scale: float = 1.0
+
+    def __call__(self, context):
+        return context.level("hardness")
+
+
+class HardeningTask(BipedTask):
+    def get_rewards(self, physics_model):
+        return [rewards.Alive(), LevelReward()]
+
+    def get_curricula(self, physics_model):
+        return {"hardness": curriculum.LinearCurriculum(end_iteration=4, start=0.2)}
+
+
+def make_task(cls=HardeningTask, **options):
+    return cls(BipedConfig(**options))
+
+
+@pytest.mark.parametrize("num_devices", [1, 2])
+def test_level_rises_over_iterations_and_terms_see_it(num_devices):
+    task = make_task()
+    devices = jax.devices()[:num_devices]
+    task.layout = SingleDevice(devices[0]) if num_devices == 1 else PmapDevices(devices, "device")
+    state, history = train_iterations(task, 3)
+    # 0.2 at first, then 0.2 + 0.8 * i / 4.
+    np.testing.assert_allclose([m["curriculum/hardness"] for m in history], [0.2, 0.4, 0.6], rtol=1e-6)
+    np.testing.assert_allclose([m["reward/level_reward"] for m in history], [0.2, 0.4, 0.6], rtol=1e-5)
+    np.testing.assert_allclose(np.ravel(state.learner.levels["hardness"]), 0.8, rtol=1e-6)
+
+
+def test_reset_is_of_the_full_task_and_training_starts_at_the_initial_level():
+    env = make_task().environment
+    start = lambda full_task: initial_env_states(env, jax.random.key(0), 2, full_task=full_task).inner.levels[
+        "hardness"
+    ]
+    np.testing.assert_allclose(jax.jit(lambda: (start(True), start(False)))(), [[1.0, 1.0], [0.2, 0.2]])
+
+
+def test_next_episode_keeps_the_level_of_the_one_before():
+    env = make_task().environment
+
+    def next_level(key):
+        state = env.at_levels(env.reset(key), {"hardness": jnp.float32(0.7)})
+        return env.next_episode(state, key).inner.levels["hardness"]
+
+    np.testing.assert_allclose(jax.jit(next_level)(jax.random.key(0)), 0.7)
+
+
+def test_curriculum_that_no_task_has_is_an_error_before_anything_compiles():
+    class Unnamed(HardeningTask):
+        def get_curricula(self, physics_model):
+            return {"hardnes": curriculum.LinearCurriculum(end_iteration=4)}
+
+    with pytest.raises(ksim.ConfigError, match=r"no curriculum 'hardness'\. Did you mean 'hardnes'"):
+        make_task(Unnamed, num_envs=16).check()
+
+
+def test_levels_are_part_of_the_learner():
+    learner = make_task().initial_state().learner
+    assert dataclasses.asdict(learner)["levels"].keys() == {"hardness"}
