@@ -60,6 +60,7 @@ ARGUMENTS: dict[type[Term], dict[str, Any]] = {
     rewards.FeetSlip: {"sensors": TOUCH, "sites": FEET},
     rewards.FootClearance: {"sites": FEET},
     rewards.ImpactForce: {"sensors": TOUCH, "threshold": 20.0},
+    rewards.SwingPose: {"legs": (("left_hip",), ("right_hip",)), "bend": (0.3,), "command": "velocity"},
     rewards.StandStill: {"command": "velocity"},
     rewards.TrackHeading: {"command": "velocity"},
     rewards.TrackHeight: {"command": "velocity"},

@@ -16,6 +16,7 @@ from ksim.mdp.rewards.feet import (
     FeetSlip as FeetSlip,
     FootClearance as FootClearance,
     ImpactForce as ImpactForce,
+    SwingPose as SwingPose,
 )
 from ksim.mdp.rewards.posture import (
     Alive as Alive,

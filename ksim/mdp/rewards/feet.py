@@ -63,6 +63,40 @@ class FeetPhase(AbstractReward):
         return jnp.mean(feet_in_contact(context, self.sensors) == should_be_down_f)
 
 
+class SwingPose(AbstractReward):
+    """Squared distances, in rad^2, of the joints of legs from poses that follow a clock, summed.
+
+    Legs are half a turn apart, each in the default pose for `duty` of its turn and then bent along half a sine, up to
+    `bend`; while the command asks to stand, all are in the default pose. legs: names of joints, per leg in the order
+    of their phases. bend: rad beyond the default pose in the middle of the swing, per joint of a leg. period_s:
+    seconds per turn, as of the `PhaseClock` that the policy sees.
+    """
+
+    legs: tuple[tuple[str, ...], ...]
+    bend: tuple[float, ...]
+    command: str
+    period_s: float = 0.8
+    duty: float = 0.55
+    scale: float = -5.0
+
+    def __check_init__(self) -> None:
+        for joints in self.legs:
+            if len(joints) != len(self.bend):
+                raise ConfigError(
+                    f"SwingPose bends {len(self.bend)} joints per leg, but a leg has {len(joints)}: {joints}. "
+                    "Give bend one number for each joint of a leg."
+                )
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        offset_l = jnp.arange(len(self.legs)) / len(self.legs)
+        phase_l = (context.episode_step * context.dt / self.period_s + offset_l) % 1.0
+        swing_l = jnp.maximum(phase_l - self.duty, 0.0) / (1 - self.duty)
+        raised_l = jnp.sin(jnp.pi * swing_l) * asks_to_move(context.command(self.command))
+        places_lj = np.array([context.model.names.joint_qpos(joints) for joints in self.legs])
+        target_lj = context.model.default_qpos[places_lj] + raised_l[:, None] * jnp.array(self.bend)
+        return jnp.sum(jnp.square(context.physics.qpos[places_lj] - target_lj))
+
+
 class FeetSlip(AbstractReward):
     """Squared horizontal velocity, in (m/s)^2, of feet that are in contact, summed.
 
