@@ -48,6 +48,7 @@ DAMPING = {name: stiffness / 25 for name, stiffness in STIFFNESS.items()}  # N m
 class HumanoidWalkingConfig(ksim.PPOConfig):
     """Options of the walking humanoid."""
 
+    max_iterations: int | None = field(900, help="stop after so many iterations; null for no limit")
     actor_sizes: list[int] = field([128, 128], help="hidden layers of the policy")
     critic_sizes: list[int] = field([128, 128], help="hidden layers of the value function")
     learning_rate: float = field(1e-3, help="step size of Adam, or what an adaptive one starts from")
@@ -142,7 +143,7 @@ class HumanoidWalkingTask(ksim.PPOTask[ConfigT], Generic[ConfigT]):
         ]
 
     def get_events(self, physics_model: ksim.PhysicsModel) -> list[ksim.AbstractEvent]:
-        return [events.PushVelocity()]
+        return [events.PushVelocity(interval_s=(3.0, 6.0), speed=(0.0, 0.8))]
 
     def get_randomizers(self, physics_model: ksim.PhysicsModel) -> list[ksim.AbstractRandomizer]:
         return [randomizers.RandomFriction()]
