@@ -18,6 +18,7 @@ from ksim.mdp.noise import UniformNoise
 
 FEET = ("left_foot", "right_foot")
 TOUCH = ("left_foot_touch", "right_foot_touch")
+LEGS = tuple(tuple(f"{side}_{joint}" for joint in ("hip_pitch", "knee", "ankle_pitch")) for side in ("left", "right"))
 GAIT_PERIOD_S = 0.8
 
 STIFFNESS = {  # N m/rad
@@ -32,6 +33,13 @@ STIFFNESS = {  # N m/rad
     "*_ankle_pitch": 150.0,
     "*_ankle_roll": 80.0,
 }
+ACTION_SCALE = {  # rad per unit of action
+    "*_hip_pitch": 0.5,
+    "*_knee": 0.5,
+    "*_ankle_pitch": 0.5,
+    "*_yaw": 0.15,
+    "*": 0.25,
+}
 DAMPING = {name: stiffness / 25 for name, stiffness in STIFFNESS.items()}  # N m s/rad
 
 
@@ -40,11 +48,15 @@ DAMPING = {name: stiffness / 25 for name, stiffness in STIFFNESS.items()}  # N m
 class HumanoidWalkingConfig(ksim.PPOConfig):
     """Options of the walking humanoid."""
 
+    max_iterations: int | None = field(900, help="stop after so many iterations; null for no limit")
     actor_sizes: list[int] = field([128, 128], help="hidden layers of the policy")
     critic_sizes: list[int] = field([128, 128], help="hidden layers of the value function")
     learning_rate: float = field(1e-3, help="step size of Adam, or what an adaptive one starts from")
-    desired_kl: float | None = field(0.01, help="KL divergence that an adaptive learning rate aims at; null: constant")
+    desired_kl: float | None = field(0.02, help="KL divergence that an adaptive learning rate aims at; null: constant")
+    gamma: float = field(0.98, help="discount per control step")
+    entropy_coef: float = field(0.002, help="weight of the entropy bonus")
     init_std: float = field(0.5, help="policy's standard deviation to start from")
+    dt: float = field(0.005, help="seconds per physics step")
     episode_s: float = field(20.0, help="seconds after which an episode is cut")
 
 
@@ -58,7 +70,7 @@ class HumanoidWalkingTask(ksim.PPOTask[ConfigT], Generic[ConfigT]):
         return HUMANOID
 
     def get_actuators(self) -> ksim.PositionActuators:
-        return ksim.PositionActuators(kp=STIFFNESS, kd=DAMPING, action_scale=0.3)
+        return ksim.PositionActuators(kp=STIFFNESS, kd=DAMPING, action_scale=ACTION_SCALE)
 
     def get_commands(self, physics_model: ksim.PhysicsModel) -> Mapping[str, ksim.AbstractCommand]:
         return {"velocity": commands.VelocityCommand()}
@@ -96,11 +108,13 @@ class HumanoidWalkingTask(ksim.PPOTask[ConfigT], Generic[ConfigT]):
         )
         hips = tuple(name for name in physics_model.names.joints if "hip_yaw" in name or "hip_roll" in name)
         return [
-            rewards.TrackLinearVelocity(command="velocity", std=0.35, scale=2.0),
-            rewards.TrackYawRate(command="velocity", std=0.35, scale=1.0),
+            rewards.TrackLinearVelocity(command="velocity", std=0.35, scale=2.5),
+            rewards.TrackYawRate(command="velocity", std=0.5, scale=1.5),
             rewards.Alive(scale=1.0),
-            rewards.FeetPhase(sensors=TOUCH, command="velocity", period_s=GAIT_PERIOD_S, scale=0.5),
-            rewards.FeetAirTime(sensors=TOUCH, command="velocity", scale=1.0),
+            rewards.FeetPhase(sensors=TOUCH, command="velocity", period_s=GAIT_PERIOD_S, scale=1.0),
+            rewards.SwingPose(
+                legs=LEGS, bend=(0.35, 0.7, 0.35), command="velocity", period_s=GAIT_PERIOD_S, scale=-5.0
+            ),
             rewards.FeetSlip(sensors=TOUCH, sites=FEET, scale=-0.2),
             rewards.BaseTilt(scale=-2.0),
             rewards.RollPitchRate(scale=-0.05),
@@ -129,7 +143,7 @@ class HumanoidWalkingTask(ksim.PPOTask[ConfigT], Generic[ConfigT]):
         ]
 
     def get_events(self, physics_model: ksim.PhysicsModel) -> list[ksim.AbstractEvent]:
-        return [events.PushVelocity()]
+        return [events.PushVelocity(interval_s=(3.0, 6.0), speed=(0.0, 0.8))]
 
     def get_randomizers(self, physics_model: ksim.PhysicsModel) -> list[ksim.AbstractRandomizer]:
         return [randomizers.RandomFriction()]

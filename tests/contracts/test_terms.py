@@ -77,6 +77,7 @@ ARGUMENTS: dict[type[Term], dict[str, Any]] = {
     rewards.ImpactForce: {"sensors": TOUCH, "threshold": 20.0},
     rewards.JointVelocityLimits: {"max_vel": 1.0},
     rewards.SingleSupport: {"sensors": TOUCH, "command": "velocity"},
+    rewards.SwingPose: {"legs": (("left_hip",), ("right_hip",)), "bend": (0.3,), "command": "velocity"},
     rewards.StandStill: {"command": "velocity"},
     rewards.Stumble: {"geoms": FEET},
     rewards.Symmetry: {"pairs": (("left_hip", "right_hip"),), "command": "velocity", "period_s": 0.08},

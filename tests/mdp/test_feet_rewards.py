@@ -9,7 +9,7 @@ import pytest
 from ksim.mdp import rewards
 from ksim.physics import compile_model
 from ksim.types import ConfigError
-from tests.mdp.contexts import DT, TOUCH, asking, feet, make_context, turned
+from tests.mdp.contexts import DT, TOUCH, asking, biped, feet, make_context, turned
 from tests.robots import biped_spec
 
 WALK = asking(forward=0.5)
@@ -99,6 +99,42 @@ def test_feet_phase_when_asked_to_stand_is_the_fraction_of_feet_that_are_down(le
     term = rewards.FeetPhase(sensors=TOUCH, command="velocity")
     context = make_context(sensors=feet(left, right), commands=STAND, episode_step=jnp.int32(10))
     assert term(context) == expected
+
+
+def swing_pose(**fields):
+    return rewards.SwingPose(legs=(("left_hip",), ("right_hip",)), bend=(0.6,), command="velocity", duty=0.5, **fields)
+
+
+@pytest.mark.parametrize(
+    ("episode_step", "joint_pos", "expected"),
+    [
+        # After a quarter of 40 steps, phases 0.25 and 0.75: left down, right in mid-swing and bent by all of 0.6 rad.
+        (10, (0.0, 0.6), 0.0),
+        (10, (0.0, 0.0), 0.36),
+        (10, (0.6, 0.0), 0.72),
+        # After three quarters the other way round.
+        (30, (0.6, 0.0), 0.0),
+        # Phases 1/12 and 7/12, the swing a sixth done: sin(pi / 6) = 1/2 of the bend, 0.3 rad.
+        (5, (0.0, 0.3), 0.0),
+    ],
+)
+def test_swing_pose_when_walking_is_the_squared_distance_from_the_pose_of_the_clock(episode_step, joint_pos, expected):
+    period_s = 0.8 if episode_step != 5 else 5 * DT * 12
+    context = make_context(joint_pos=joint_pos, commands=WALK, episode_step=jnp.int32(episode_step))
+    np.testing.assert_allclose(swing_pose(period_s=period_s)(context), expected, atol=1e-6)
+
+
+def test_swing_pose_when_asked_to_stand_is_the_squared_distance_from_the_default_pose():
+    # The default pose is (0.3, -0.3): 0.2^2 + 0.3^2.
+    context = make_context(
+        model=biped(knock_kneed=True), joint_pos=(0.5, 0.0), commands=STAND, episode_step=jnp.int32(10)
+    )
+    np.testing.assert_allclose(swing_pose()(context), 0.13, rtol=1e-5)
+
+
+def test_swing_pose_when_a_leg_has_a_joint_without_a_bend_says_so():
+    with pytest.raises(ConfigError, match=r"bends 1 joints per leg, but a leg has 2"):
+        rewards.SwingPose(legs=(("left_hip", "right_hip"),), bend=(0.6,), command="velocity")
 
 
 SLIP = rewards.FeetSlip(sensors=TOUCH, sites=("left_foot", "right_foot"))

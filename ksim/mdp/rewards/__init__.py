@@ -30,6 +30,7 @@ from ksim.mdp.rewards.gait import (
     FeetPhaseForce as FeetPhaseForce,
     FeetPhaseVelocity as FeetPhaseVelocity,
     FootSwingHeight as FootSwingHeight,
+    SwingPose as SwingPose,
     Symmetry as Symmetry,
 )
 from ksim.mdp.rewards.posture import (

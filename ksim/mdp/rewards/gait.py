@@ -7,6 +7,7 @@ phase 0 where its stance begins, `offsets[i]` of a turn ahead of the clock; with
 
 import jax.numpy as jnp
 import mujoco
+import numpy as np
 from jax.scipy.stats import norm
 from jaxtyping import Array, Float
 
@@ -126,7 +127,7 @@ class FootSwingHeight(AbstractReward):
     scale: float = -20.0
 
     def __check_init__(self) -> None:
-        _check_clock(self, len(self.sites))
+        _check_clock(self, len(self.sites), most_duty=0.95)
         check_range(self, "height", least=0.0)
 
     def __call__(self, context: Context) -> Float[Array, ""]:
@@ -135,6 +136,40 @@ class FootSwingHeight(AbstractReward):
         error_f = foot_heights(context, self.sites) - (self.rest_height + self.height * bump_f)
         squared_f = jnp.where(phase_f >= self.duty, jnp.square(error_f), 0.0)
         return jnp.sum(squared_f) * asks_to_move(context.command(self.command))
+
+
+class SwingPose(AbstractReward):
+    """Squared distances, in rad^2, of the joints of legs from poses that follow a clock, summed.
+
+    A leg is in the default pose for `duty` of its turn and then bends along half a sine, up to `bend`; while the
+    command asks to stand, all are in the default pose. legs: names of joints, per leg in the order of their phases.
+    bend: rad beyond the default pose in the middle of the swing, per joint of a leg. Others: as FeetPhase.
+    """
+
+    legs: tuple[tuple[str, ...], ...]
+    bend: tuple[float, ...]
+    command: str
+    period_s: float = 0.8
+    duty: float = 0.55
+    offsets: Offsets = None
+    scale: float = -5.0
+
+    def __check_init__(self) -> None:
+        _check_clock(self, len(self.legs), most_duty=0.95)
+        for joints in self.legs:
+            if len(joints) != len(self.bend):
+                raise ConfigError(
+                    f"SwingPose bends {len(self.bend)} joints per leg, but a leg has {len(joints)}: {joints}. "
+                    "Give bend one number for each joint of a leg."
+                )
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        phase_l = foot_phases(context, len(self.legs), self.period_s, self.offsets)
+        swing_l = jnp.maximum(phase_l - self.duty, 0.0) / (1 - self.duty)
+        raised_l = jnp.sin(jnp.pi * swing_l) * asks_to_move(context.command(self.command))
+        places_lj = np.array([context.model.names.joint_qpos(joints) for joints in self.legs])
+        target_lj = context.model.default_qpos[places_lj] + raised_l[:, None] * jnp.array(self.bend)
+        return jnp.sum(jnp.square(context.physics.qpos[places_lj] - target_lj))
 
 
 class Symmetry(AbstractReward):
@@ -196,9 +231,14 @@ def expected_contact(phase_f: Float[Array, " f"], duty: float, edge_std: float) 
     return jnp.sum(norm.cdf(into_kf) - norm.cdf(past_kf), axis=0)
 
 
-def _check_clock(term: "FeetPhase | FeetPhaseForce | FeetPhaseVelocity | FootSwingHeight", num_feet: int) -> None:
+def _check_clock(
+    term: "FeetPhase | FeetPhaseForce | FeetPhaseVelocity | FootSwingHeight | SwingPose",
+    num_feet: int,
+    *,
+    most_duty: float = 1.0,
+) -> None:
     check_range(term, "period_s", above=0.0)
-    check_range(term, "duty", above=0.0, most=1.0)
+    check_range(term, "duty", above=0.0, most=most_duty)
     if term.offsets is not None and len(term.offsets) != num_feet:
         raise ConfigError(
             f"{type(term).__name__} has offsets={term.offsets} for {num_feet} feet. Give one for each foot, in turns."
