@@ -1,6 +1,7 @@
 """What every term of an MDP has in common: the context it sees, its memory, and the one way it is called."""
 
 import dataclasses
+import math
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,7 @@ class Context:
         physics: The physics state reached.
         action: The action that led here; zeros at a reset.
         previous_action: The action before that one; zeros at a reset.
+        control: What the actuators were given for `action`, in the units of their controls.
         commands: Values of the command terms, by name. Rewards and terminations see the commands that were in force
             when the action was chosen, observations those for the next action.
         episode_step: Control steps since the reset.
@@ -37,6 +39,7 @@ class Context:
     physics: PhysicsState
     action: Float[Array, " a"]
     previous_action: Float[Array, " a"]
+    control: Float[Array, " u"]
     commands: dict[str, Array]
     episode_step: Array
     terminated: Bool[Array, ""]
@@ -104,6 +107,32 @@ class Term(eqx.Module):
 
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
         """Adds to the model what the term needs, such as sensors, before it is compiled."""
+
+
+def check_range(
+    term: Term, field: str, *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
+) -> None:
+    """Checks a field of a term: a number, or a range as two numbers of which the first is not the larger.
+
+    Args:
+        term: The term, whose class the message names.
+        field: The field's name.
+        least: No number may be below it.
+        above: Every number must be above it.
+        most: No number may be above it.
+
+    Raises:
+        ConfigError: It is not so.
+    """
+    value = getattr(term, field)
+    bounds = tuple(value) if isinstance(value, Sequence) else (value, value)
+    if len(bounds) == 2 and bounds[0] <= bounds[1] and least <= bounds[0] and above < bounds[0] and bounds[1] <= most:
+        return
+    rule = "two numbers, the smaller first" if isinstance(value, Sequence) else "a number"
+    rule += f", at least {least:g}" if least > -math.inf else ""
+    rule += f", above {above:g}" if above > -math.inf else ""
+    rule += f", at most {most:g}" if most < math.inf else ""
+    raise ConfigError(f"{type(term).__name__} has {field}={value}, which must be {rule}.")
 
 
 T = TypeVar("T", bound=Term)

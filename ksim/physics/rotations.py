@@ -22,8 +22,14 @@ def yaw_of(quaternion: Float[Array, "4"]) -> Float[Array, ""]:
     return jnp.arctan2(2 * (w * z + x * y), 1 - 2 * (jnp.square(y) + jnp.square(z)))
 
 
-def wrap_angle(angle: Float[Array, ""]) -> Float[Array, ""]:
-    """An angle, in rad, brought into [-pi, pi]."""
+def roll_pitch_of(quaternion: Float[Array, "4"]) -> Float[Array, "2"]:
+    """Roll, to the right, and pitch, nose down, of a body, in rad: the angles that are left without its heading."""
+    x, y, z = rotate_inverse(jnp.array([0.0, 0.0, 1.0]), quaternion)
+    return jnp.stack([jnp.arctan2(y, z), jnp.arctan2(-x, jnp.hypot(y, z))])
+
+
+def wrap_angle(angle: Float[Array, "*n"]) -> Float[Array, "*n"]:
+    """Angles, in rad, brought into [-pi, pi]."""
     return jnp.arctan2(jnp.sin(angle), jnp.cos(angle))
 
 

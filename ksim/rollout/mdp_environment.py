@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 
 from ksim.mdp.commands import AbstractCommand
 from ksim.mdp.events import AbstractEvent
+from ksim.mdp.noise import AbstractNoise, noise_key
 from ksim.mdp.observations import AbstractObservation
 from ksim.mdp.randomizers import AbstractRandomizer
 from ksim.mdp.resets import AbstractReset
@@ -62,7 +63,7 @@ class MdpState(eqx.Module):
         action: The last action.
         commands: Values of the commands in force, by name.
         episode_step: Control steps since the reset.
-        memories: Memories of the terms, by `kind/name`.
+        memories: Memories of the terms, by `kind/name`, and of the noise on observations.
         overrides: Model fields that randomizers have changed.
     """
 
@@ -105,6 +106,7 @@ class MdpEnvironment(Environment):
             physics=at_rest,
             action=action,
             previous_action=action,
+            control=mdp.actuators(action, model),
             commands={},
             episode_step=jnp.int32(0),
             terminated=jnp.bool_(False),
@@ -117,9 +119,7 @@ class MdpEnvironment(Environment):
         for name in mdp.randomizers:
             drawn = _checked_overrides(name, calls(f"randomizer/{name}", context), model.mj_model)
             context = dataclasses.replace(context, overrides=context.overrides | drawn)
-        physics = self.engine.forward(
-            context.physics.qpos, context.physics.qvel, mdp.actuators(action, model), context.overrides
-        )
+        physics = self.engine.forward(context.physics.qpos, context.physics.qvel, context.control, context.overrides)
         context = dataclasses.replace(context, physics=physics)
         for name in mdp.events:
             calls.start(f"event/{name}", context)
@@ -139,6 +139,7 @@ class MdpEnvironment(Environment):
             physics=inner.physics,
             action=action,
             previous_action=inner.action,
+            control=mdp.actuators(action, model),
             commands=inner.commands,
             episode_step=episode_step,
             terminated=jnp.bool_(False),
@@ -149,7 +150,7 @@ class MdpEnvironment(Environment):
             lambda physics, name=name: calls(f"event/{name}", dataclasses.replace(context, physics=physics))
             for name in mdp.events
         ]
-        physics = control_step(self.engine, inner.physics, mdp.actuators(action, model), inner.overrides, events)
+        physics = control_step(self.engine, inner.physics, context.control, inner.overrides, events)
         context = dataclasses.replace(context, physics=physics)
         reward, ends, metrics = _judge(mdp, calls, context, is_physical(physics))
         context = dataclasses.replace(context, commands=_commands(mdp, calls, context))
@@ -190,6 +191,17 @@ class _Calls:
     def __call__(self, name: str, context: Context) -> Any:
         """The term's value, with its memory brought up to date first."""
         return self._terms[name](self.start(name, context))
+
+    def noisy(self, name: str, noise: AbstractNoise, value: Array, own: Context) -> Array:
+        """The value of the term `name` with its noise, whose memory is kept beside the term's."""
+        place, key = f"{name}/noise", noise_key(own.key)
+        if self._memories is None:
+            value, memory = noise.start(value, key)
+        else:
+            value, memory = noise.step(value, self._memories.get(place), key, own.dt)
+        if memory is not None:
+            self.new_memories[place] = memory
+        return value
 
 
 def _commands(mdp: Mdp, calls: _Calls, context: Context) -> dict[str, Array]:
@@ -234,8 +246,7 @@ def _observe(mdp: Mdp, calls: _Calls, context: Context) -> Observation:
             if not jnp.issubdtype(value.dtype, jnp.floating):
                 raise ConfigError(f"Observation {name!r} must return floats, but returned {value.dtype}.")
             if term.noise is not None:
-                # Folded once more: the term may have used its key itself.
-                value = term.noise(value, jax.random.fold_in(own.key, 0))
+                value = calls.noisy(f"observation/{group}/{name}", term.noise, value, own)
             parts.append(jnp.ravel(value))
         if not parts:
             raise ConfigError(f"Observation group {group!r} has no terms. Give it some, or leave it out.")
