@@ -185,11 +185,6 @@ class Chain(AbstractMemoryNoise):
 
     noises: tuple[AbstractNoise, ...]
 
-    def __check_init__(self) -> None:
-        for noise in self.noises:
-            if not isinstance(noise, AbstractNoise):
-                raise ConfigError(f"Chain must be of noises, but {noise!r} is none. Write Chain((first, second)).")
-
     def init(self, value: Array, key: PRNGKeyArray) -> tuple[PyTree, ...]:
         memories = []
         for i, noise in enumerate(self.noises):

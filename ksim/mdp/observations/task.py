@@ -45,7 +45,7 @@ class ActionHistory(AbstractObservation):
     noise: AbstractNoise | None = None
 
     def __check_init__(self) -> None:
-        check_range(self, "steps", least=1)
+        check_range(self, "steps", least=1.0)
 
     def init(self, context: Context) -> Float[Array, "t a"]:
         return jnp.zeros((self.steps, *context.action.shape))
