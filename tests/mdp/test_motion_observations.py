@@ -150,7 +150,7 @@ def test_body_and_site_terms_when_name_is_unknown_name_the_near_misses(term):
 
 
 def imu_data(spec, *terms):
-    """The biped with what the terms add, at rest on its back, in free space but held by gravity's opposite."""
+    """A context of the biped with what the terms add, on its back in free fall and slowly turning."""
     model = compile_model(spec, dt=0.004, ctrl_dt=0.02, edits=[ACTUATORS.edit_spec, *(t.edit_spec for t in terms)])
     data = mujoco.MjData(model.mj_model)
     data.qpos[:7] = [0, 0, 3, *turned("y", -90)]
@@ -175,12 +175,12 @@ def test_imu_gyro_when_the_model_has_one_there_adds_none():
     assert [sensor.name for sensor in spec.sensors][3:] == ["ksim_left_foot_gyro"]
 
 
-def test_imu_accelerometer_when_the_robot_falls_freely_reads_nothing_and_in_between_gravity():
+def test_imu_accelerometer_when_the_robot_falls_freely_reads_almost_nothing_and_when_lifted_an_upward_pull():
     spec, term = biped_spec(), observations.ImuAccelerometer(site="imu")
-    # In free fall; the trunk's slow turning is worth 0.1 m * (0.3 rad/s)^2 at most, the pull of the legs' servos more.
+    # Almost: the turning and the servos of the legs accelerate the trunk a little.
     falling_3 = term(imu_data(spec, term))
     assert np.linalg.norm(falling_3) < 2.0
-    # Without gravity's pull the same model reads gravity's opposite where it is accelerated up by 9.81 m/s^2.
+    # Lifted by twice its weight it is accelerated up by 9.81 m/s^2, to which gravity adds as much.
     spec.body("trunk").gravcomp = 2.0
     for leg in LEGS:
         spec.body(leg).gravcomp = 2.0

@@ -1,5 +1,7 @@
 """Commands of headings, gaits, poses and places, and how fast a velocity command may change."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,15 +12,19 @@ from ksim.types import ConfigError
 from tests.mdp.contexts import biped, draws, make_context, turned, values_over
 
 UNIT = (0.0, 1.0)
-STEADY = {"leftward": (0.0, 0.0), "yaw_rate": (-0.5, 0.5), "resample_s": (9.0, 9.0), "standing_fraction": 0.0}
 
 
-def heading_command(heading, **fields):
+def velocity_command(**fields: Any) -> VelocityCommand:
+    """A velocity command that always moves and is drawn once, but for what is given."""
+    steady = {"leftward": (0.0, 0.0), "yaw_rate": (-0.5, 0.5), "resample_s": (9.0, 9.0), "standing_fraction": 0.0}
+    return VelocityCommand(**(steady | fields))
+
+
+def heading_command(heading: float, **fields: Any) -> VelocityCommand:
     """Asks to walk at 1 m/s towards a heading, in degrees."""
-    radians = np.radians(heading)
-    return VelocityCommand(
-        forward=(1.0, 1.0), heading=(radians, radians), **(STEADY | {"heading_fraction": 1.0} | fields)
-    )
+    radians = float(np.radians(heading))
+    asked = {"forward": (1.0, 1.0), "heading": (radians, radians), "heading_fraction": 1.0}
+    return velocity_command(**(asked | fields))
 
 
 def first_commands(term):
@@ -44,7 +50,7 @@ def test_velocity_command_when_the_base_turns_asks_for_less():
 
 
 def test_velocity_command_when_some_have_headings_leaves_the_other_draws_as_they_are():
-    without, some = (VelocityCommand(**(STEADY | {"heading_fraction": share})) for share in (0.0, 0.3))
+    without, some = (velocity_command(heading_fraction=share) for share in (0.0, 0.3))
     without_n3, some_n3 = first_commands(without), first_commands(some)
     np.testing.assert_array_equal(some_n3[:, :2], without_n3[:, :2])
     # The standard error is sqrt(0.3 * 0.7 / 300) = 0.026.
@@ -57,10 +63,8 @@ def test_velocity_command_when_it_asks_to_stand_asks_for_no_heading():
 
 def test_velocity_command_when_its_acceleration_is_limited_starts_from_standing_and_reaches_the_target():
     # 20 m/s^2 are 0.4 m/s a step of 0.02 s; 5 rad/s^2 are 0.1 rad/s.
-    term = VelocityCommand(
-        **(STEADY | {"forward": (1.0, 1.0), "yaw_rate": (-0.25, -0.25)}),
-        max_lin_acceleration=20.0,
-        max_yaw_acceleration=5.0,
+    term = velocity_command(
+        forward=(1.0, 1.0), yaw_rate=(-0.25, -0.25), max_lin_acceleration=20.0, max_yaw_acceleration=5.0
     )
     command_t3 = values_over(term, *[make_context()] * 4)
     expected_t3 = [[0.4, 0, -0.1], [0.8, 0, -0.2], [1, 0, -0.25], [1, 0, -0.25]]
@@ -69,7 +73,7 @@ def test_velocity_command_when_its_acceleration_is_limited_starts_from_standing_
 
 def test_velocity_command_when_its_acceleration_is_limited_moves_straight_to_the_target():
     # (0.3, 0.4) is 0.5 away: of that a step of 0.1 is (0.06, 0.08).
-    term = VelocityCommand(**(STEADY | {"forward": (0.3, 0.3), "leftward": (0.4, 0.4)}), max_lin_acceleration=5.0)
+    term = velocity_command(forward=(0.3, 0.3), leftward=(0.4, 0.4), max_lin_acceleration=5.0)
     np.testing.assert_allclose(values_over(term, make_context())[0, :2], [0.06, 0.08], rtol=1e-5)
 
 
@@ -184,7 +188,7 @@ def test_commands_when_their_arguments_cannot_work_are_an_error(cls, fields, mes
 
 @pytest.mark.parametrize(
     "term",
-    [VelocityCommand(), RollPitchCommand(), GaitCommand(), CartesianCommand(UNIT, UNIT, UNIT, body="trunk")],
+    [VelocityCommand(), RollPitchCommand(), GaitCommand(), CartesianCommand(x=UNIT, y=UNIT, z=UNIT, body="trunk")],
     ids=lambda term: type(term).__name__,
 )
 def test_commands_tell_the_range_of_each_of_their_numbers(term):

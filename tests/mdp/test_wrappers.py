@@ -76,21 +76,24 @@ def wrapped(observation):
 def test_wrappers_when_the_observation_has_a_memory_see_it_brought_up_to_date():
     # In the air for 0, 0.02, 0.04 and 0.06 s.
     in_the_air = [make_context()] * 4
-    for term in (observations.History(observation=AIR_TIME, steps=2), observations.Delayed(AIR_TIME, steps=(1, 1))):
+    for term in (
+        observations.History(observation=AIR_TIME, steps=2),
+        observations.Delayed(observation=AIR_TIME, steps=(1, 1)),
+    ):
         newest_or_late_t = values_over(term, *in_the_air).reshape(4, -1)[:, -1]
         np.testing.assert_allclose(newest_or_late_t, [0, 0, 0.02, 0.04], rtol=1e-5)
 
 
 def test_history_when_it_wraps_a_delayed_observation_has_its_late_values():
     # A step late: 0.1, 0.1, 0.2, 0.3; of these the last two.
-    term = observations.History(observation=observations.Delayed(HEIGHT, steps=(1, 1)), steps=2)
+    term = observations.History(observation=observations.Delayed(observation=HEIGHT, steps=(1, 1)), steps=2)
     history_t2 = values_over(term, *at_heights(0.1, 0.2, 0.3, 0.4))[:, :, 0]
     np.testing.assert_allclose(history_t2, [[0.1, 0.1], [0.1, 0.1], [0.2, 0.1], [0.3, 0.2]], rtol=1e-6)
 
 
 def test_delayed_when_it_wraps_a_delayed_observation_adds_the_delays_drawn_apart():
     # The height is the step's number. Both delays are 0 or 1: their sum is 1 where they differ.
-    term = observations.Delayed(observation=observations.Delayed(HEIGHT, steps=(0, 1)), steps=(0, 1))
+    term = observations.Delayed(observation=observations.Delayed(observation=HEIGHT, steps=(0, 1)), steps=(0, 1))
 
     def late_by(key):
         memory = term.init(make_context(height=0, key=key))
@@ -166,7 +169,7 @@ def test_lagged_when_drawn_for_many_episodes_fills_its_range():
         memory = term.init(make_context(height=0.0, key=key))
         return term(make_context(memory=term.update(make_context(height=1.0, key=key, memory=memory))))
 
-    # 1 - exp(-0.02 / 0.06) = 0.283 to 1 - exp(-1) = 0.632; a twentieth of either end has 300 draws' worth of chances.
+    # 1 - exp(-0.02 / 0.06) = 0.283 to 1 - exp(-0.02 / 0.02) = 0.632.
     share_n = np.asarray(draws(after_a_step))
     np.testing.assert_allclose([share_n.min(), share_n.max()], [0.283, 0.632], atol=0.03)
 
@@ -211,10 +214,16 @@ def test_misaligned_when_the_observation_is_no_vector_of_three_is_an_error():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: observations.Lagged(HEIGHT, time_constant_s=(0.0, 0.1)), r"Lagged has time_constant_s=.*above 0"),
-        (lambda: observations.Misaligned(HEIGHT, max_angle=-0.1), r"Misaligned has max_angle=-0.1.*at least 0"),
+        (
+            lambda: observations.Lagged(observation=HEIGHT, time_constant_s=(0.0, 0.1)),
+            r"Lagged has time_constant_s=.*above 0",
+        ),
+        (
+            lambda: observations.Misaligned(observation=HEIGHT, max_angle=-0.1),
+            r"Misaligned has max_angle=-0.1.*at least 0",
+        ),
         (lambda: observations.ActionHistory(steps=0), r"ActionHistory has steps=0.*at least 1"),
-        (lambda: observations.History(HEIGHT, steps=0), r"History of 0 steps"),
+        (lambda: observations.History(observation=HEIGHT, steps=0), r"History of 0 steps"),
     ],
     ids=["lagged", "misaligned", "action_history", "history"],
 )
