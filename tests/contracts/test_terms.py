@@ -202,8 +202,8 @@ def subject_of(cls: type[Term]) -> Subject:
         )
         return state, term(context)
 
-    # chex tells functions apart by their names.
-    step.__name__ = f"step_with_{cls.__name__}"
+    # chex tells functions apart by their names; a reward may be called as an observation is.
+    step.__name__ = f"step_with_{kind}_{cls.__name__}"
     counted_step = chex.assert_max_traces(step, n=1)
     return Subject(
         kind,
