@@ -1,18 +1,57 @@
-"""Noise on observations."""
+"""Noise on observations: what sensors add to the truth, and what they lose of it."""
 
+import math
 from abc import abstractmethod
+from typing import Any
 
 import equinox as eqx
 import jax
-from jaxtyping import Array, PRNGKeyArray
+import jax.numpy as jnp
+from jaxtyping import Array, PRNGKeyArray, PyTree
+
+from ksim.types import ConfigError
+
+_INIT = 2**31 - 1
+"""Folded into a noise's key for `init`; a chain folds in the numbers of its noises."""
 
 
 class AbstractNoise(eqx.Module):
-    """A change to a measured quantity, drawn anew at every step."""
+    """A change to a measured quantity, drawn anew at every step.
+
+    Noise that remembers is an `AbstractMemoryNoise`.
+    """
 
     @abstractmethod
     def __call__(self, value: Array, key: PRNGKeyArray) -> Array:
         """The value with noise."""
+
+    def init(self, value: Array, key: PRNGKeyArray) -> PyTree:
+        """The memory at a reset."""
+        return None
+
+    def step(self, value: Array, memory: PyTree, key: PRNGKeyArray, dt: float) -> tuple[Array, PyTree]:
+        """The value with noise, and the memory after it; `dt` seconds have passed since the last value, or none yet."""
+        return self(value, key), memory
+
+    def start(self, value: Array, key: PRNGKeyArray) -> tuple[Array, PyTree]:
+        """The first value of an episode with noise, and the memory after it."""
+        memory = self.init(value, jax.random.fold_in(key, _INIT))
+        return self.step(value, memory, key, dt=0.0)
+
+
+class AbstractMemoryNoise(AbstractNoise):
+    """Noise that remembers: it implements `init` and `step`, and a call is the first value of an episode."""
+
+    @abstractmethod
+    def init(self, value: Array, key: PRNGKeyArray) -> PyTree:
+        """The memory at a reset."""
+
+    @abstractmethod
+    def step(self, value: Array, memory: PyTree, key: PRNGKeyArray, dt: float) -> tuple[Array, PyTree]:
+        """The value with noise, and the memory after it; `dt` seconds have passed since the last value, or none yet."""
+
+    def __call__(self, value: Array, key: PRNGKeyArray) -> Array:
+        return self.start(value, key)[0]
 
 
 class UniformNoise(AbstractNoise):
@@ -31,3 +70,142 @@ class GaussianNoise(AbstractNoise):
 
     def __call__(self, value: Array, key: PRNGKeyArray) -> Array:
         return value + self.std * jax.random.normal(key, value.shape)
+
+
+class Quantized(AbstractNoise):
+    """Rounds to whole multiples of `resolution`, in the quantity's own unit: an encoder's step."""
+
+    resolution: float
+
+    def __check_init__(self) -> None:
+        _check(self, "resolution", self.resolution > 0, "above 0")
+
+    def __call__(self, value: Array, key: PRNGKeyArray) -> Array:
+        return jnp.round(value / self.resolution) * self.resolution
+
+
+class Clipped(AbstractNoise):
+    """Saturates at `low` and `high`, in the quantity's own unit: a sensor's range."""
+
+    low: float
+    high: float
+
+    def __check_init__(self) -> None:
+        _check(self, "low", self.low <= self.high, f"at most high ({self.high})")
+
+    def __call__(self, value: Array, key: PRNGKeyArray) -> Array:
+        return jnp.clip(value, self.low, self.high)
+
+
+class UniformBias(AbstractMemoryNoise):
+    """Adds a uniform number from [-magnitude, magnitude], in the quantity's own unit, drawn once per episode."""
+
+    magnitude: float
+
+    def __check_init__(self) -> None:
+        _check(self, "magnitude", self.magnitude >= 0, "at least 0")
+
+    def init(self, value: Array, key: PRNGKeyArray) -> Array:
+        return jax.random.uniform(key, value.shape, minval=-self.magnitude, maxval=self.magnitude)
+
+    def step(self, value: Array, memory: Array, key: PRNGKeyArray, dt: float) -> tuple[Array, Array]:
+        return value + memory, memory
+
+
+class GaussianBias(AbstractMemoryNoise):
+    """Adds a normal number with standard deviation `std`, in the quantity's own unit, drawn once per episode."""
+
+    std: float
+
+    def __check_init__(self) -> None:
+        _check(self, "std", self.std >= 0, "at least 0")
+
+    def init(self, value: Array, key: PRNGKeyArray) -> Array:
+        return self.std * jax.random.normal(key, value.shape)
+
+    def step(self, value: Array, memory: Array, key: PRNGKeyArray, dt: float) -> tuple[Array, Array]:
+        return value + memory, memory
+
+
+class DriftingBias(AbstractMemoryNoise):
+    """Adds a bias that walks at random, as a gyro's does.
+
+    std_per_root_s: standard deviation, in the quantity's own unit, that it has gained after a second; after t seconds
+    it is sqrt(t) times as large. initial_std: the one that an episode starts with.
+    """
+
+    std_per_root_s: float
+    initial_std: float = 0.0
+
+    def __check_init__(self) -> None:
+        _check(self, "std_per_root_s", self.std_per_root_s >= 0, "at least 0")
+        _check(self, "initial_std", self.initial_std >= 0, "at least 0")
+
+    def init(self, value: Array, key: PRNGKeyArray) -> Array:
+        return self.initial_std * jax.random.normal(key, value.shape)
+
+    def step(self, value: Array, memory: Array, key: PRNGKeyArray, dt: float) -> tuple[Array, Array]:
+        bias = memory + self.std_per_root_s * math.sqrt(dt) * jax.random.normal(key, value.shape)
+        return value + bias, bias
+
+
+class ScaleError(AbstractMemoryNoise):
+    """Multiplies every component by a uniform number from [1 - magnitude, 1 + magnitude], drawn once per episode."""
+
+    magnitude: float
+
+    def __check_init__(self) -> None:
+        _check(self, "magnitude", self.magnitude >= 0, "at least 0")
+
+    def init(self, value: Array, key: PRNGKeyArray) -> Array:
+        return 1 + jax.random.uniform(key, value.shape, minval=-self.magnitude, maxval=self.magnitude)
+
+    def step(self, value: Array, memory: Array, key: PRNGKeyArray, dt: float) -> tuple[Array, Array]:
+        return value * memory, memory
+
+
+class DroppedSamples(AbstractMemoryNoise):
+    """Loses a sample with this `probability`, all its components at once, and repeats the last one that came."""
+
+    probability: float
+
+    def __check_init__(self) -> None:
+        _check(self, "probability", 0 <= self.probability <= 1, "from 0 to 1")
+
+    def init(self, value: Array, key: PRNGKeyArray) -> Array:
+        return value
+
+    def step(self, value: Array, memory: Array, key: PRNGKeyArray, dt: float) -> tuple[Array, Array]:
+        arrived = jnp.where(jax.random.bernoulli(key, self.probability), memory, value)
+        return arrived, arrived
+
+
+class Chain(AbstractMemoryNoise):
+    """Several noises, each on what the one before it made of the value."""
+
+    noises: tuple[AbstractNoise, ...]
+
+    def init(self, value: Array, key: PRNGKeyArray) -> tuple[PyTree, ...]:
+        memories = []
+        for i, noise in enumerate(self.noises):
+            value, memory = noise.start(value, jax.random.fold_in(key, i))
+            memories.append(memory)
+        return tuple(memories)
+
+    def step(self, value: Array, memory: tuple[PyTree, ...], key: PRNGKeyArray, dt: float) -> tuple[Array, PyTree]:
+        memories = []
+        for i, noise in enumerate(self.noises):
+            value, after = noise.step(value, memory[i], jax.random.fold_in(key, i), dt)
+            memories.append(after)
+        return value, tuple(memories)
+
+
+def noise_key(key: PRNGKeyArray) -> PRNGKeyArray:
+    """The key of an observation's noise, from the term's own, which the term may have used itself."""
+    return jax.random.fold_in(key, 0)
+
+
+def _check(noise: AbstractNoise, field: str, is_met: bool, rule: str) -> None:
+    value: Any = getattr(noise, field)
+    if not is_met:
+        raise ConfigError(f"{type(noise).__name__} has {field}={value}, which must be {rule}.")

@@ -25,6 +25,7 @@ class Context:
         physics: The physics state reached.
         action: The action that led here; zeros at a reset.
         previous_action: The action before that one; zeros at a reset.
+        control: What the actuators were last given, in the units of their controls.
         commands: Values of the command terms, by name. Rewards and terminations see the commands that were in force
             when the action was chosen, observations those for the next action.
         episode_step: Control steps since the reset.
@@ -39,6 +40,7 @@ class Context:
     physics: PhysicsState
     action: Float[Array, " a"]
     previous_action: Float[Array, " a"]
+    control: Float[Array, " u"]
     commands: dict[str, Array]
     episode_step: Array
     terminated: Bool[Array, ""]

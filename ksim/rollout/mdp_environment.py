@@ -16,6 +16,7 @@ from ksim.mdp.actions import AbstractActionFilter
 from ksim.mdp.commands import AbstractCommand
 from ksim.mdp.curriculum import AbstractCurriculum, Progress
 from ksim.mdp.events import AbstractEvent
+from ksim.mdp.noise import AbstractNoise, noise_key
 from ksim.mdp.observations import AbstractObservation
 from ksim.mdp.randomizers import AbstractRandomizer
 from ksim.mdp.resets import AbstractReset
@@ -77,7 +78,7 @@ class MdpState(eqx.Module):
         action: The last action.
         commands: Values of the commands in force, by name.
         episode_step: Control steps since the reset.
-        memories: Memories of the terms, by `kind/name`.
+        memories: Memories of the terms, by `kind/name`, and of the noise on observations.
         overrides: Model fields that randomizers have changed.
         levels: Levels of the curricula.
     """
@@ -142,6 +143,7 @@ class MdpEnvironment(Environment):
             physics=at_rest,
             action=action,
             previous_action=action,
+            control=mdp.actuators(action, model),
             commands={},
             episode_step=jnp.int32(0),
             terminated=jnp.bool_(False),
@@ -159,9 +161,7 @@ class MdpEnvironment(Environment):
             changed = event.overrides(calls.start(f"event/{name}", context))
             changed = _checked_overrides(name, changed, model.mj_model)
             context = dataclasses.replace(context, overrides=context.overrides | changed)
-        physics = self.engine.forward(
-            context.physics.qpos, context.physics.qvel, mdp.actuators(action, model), context.overrides
-        )
+        physics = self.engine.forward(context.physics.qpos, context.physics.qvel, context.control, context.overrides)
         context = dataclasses.replace(context, physics=physics)
         for name in mdp.action_filters:
             calls.start(f"action_filter/{name}", context)
@@ -190,6 +190,7 @@ class MdpEnvironment(Environment):
             physics=inner.physics,
             action=action,
             previous_action=inner.action,
+            control=mdp.actuators(action, model),
             commands=inner.commands,
             episode_step=episode_step,
             terminated=jnp.bool_(False),
@@ -198,6 +199,7 @@ class MdpEnvironment(Environment):
             levels=inner.levels,
         )
         ctrl = _controls(mdp, calls, context)
+        context = dataclasses.replace(context, control=ctrl if ctrl.ndim == 1 else ctrl[-1])
         strikes = [functools.partial(calls.strike, name, context) for name in mdp.events]
         physics, overrides = control_step(self.engine, inner.physics, ctrl, inner.overrides, strikes)
         context = dataclasses.replace(context, physics=physics, overrides=overrides)
@@ -256,6 +258,17 @@ class _Calls:
         assert isinstance(event, AbstractEvent)
         return event(context), overrides | _checked_overrides(name, event.overrides(context), context.model.mj_model)
 
+    def noisy(self, name: str, noise: AbstractNoise, value: Array, own: Context) -> Array:
+        """The value of the term `name` with its noise, whose memory is kept beside the term's."""
+        place, key = f"{name}/noise", noise_key(own.key)
+        if self._memories is None:
+            value, memory = noise.start(value, key)
+        else:
+            value, memory = noise.step(value, self._memories.get(place), key, own.dt)
+        if memory is not None:
+            self.new_memories[place] = memory
+        return value
+
 
 def _controls(mdp: Mdp, calls: _Calls, context: Context) -> Float[Array, " u"] | Float[Array, "s u"]:
     """The actuators' controls for the action as the filters let it through, constant or one row per substep."""
@@ -309,8 +322,7 @@ def _observe(mdp: Mdp, calls: _Calls, context: Context) -> Observation:
             if not jnp.issubdtype(value.dtype, jnp.floating):
                 raise ConfigError(f"Observation {name!r} must return floats, but returned {value.dtype}.")
             if term.noise is not None:
-                # Folded once more: the term may have used its key itself.
-                value = term.noise(value, jax.random.fold_in(own.key, 0))
+                value = calls.noisy(f"observation/{group}/{name}", term.noise, value, own)
             parts.append(jnp.ravel(value))
         if not parts:
             raise ConfigError(f"Observation group {group!r} has no terms. Give it some, or leave it out.")

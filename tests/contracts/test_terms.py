@@ -17,6 +17,7 @@ import pytest
 
 import ksim.mdp
 from ksim.mdp import actions, commands, events, observations, randomizers, resets, rewards, terminations
+from ksim.mdp.noise import DriftingBias
 from ksim.mdp.term import Context, Term, snake_case
 from ksim.physics import FlatTile, Terrain, compile_model
 from ksim.physics.select import ENGINES
@@ -36,23 +37,53 @@ KINDS = {
 }
 
 TOUCH, FEET, LEGS = ("left_touch", "right_touch"), ("left_foot", "right_foot"), ("left_leg", "right_leg")
+BIAS = DriftingBias(std_per_root_s=0.1, initial_std=0.1)
 ARGUMENTS: dict[type[Term], dict[str, Any]] = {
+    commands.CartesianCommand: {
+        "x": (-0.1, 0.1),
+        "y": (0.1, 0.2),
+        "z": (-0.5, -0.4),
+        "site": "left_foot",
+        "resample_s": (0.03, 0.05),
+    },
+    commands.GaitCommand: {"resample_s": (0.03, 0.05)},
     commands.HeadingCommand: {"resample_s": (0.03, 0.05)},
     commands.HeightCommand: {"height": (0.4, 0.5), "resample_s": (0.03, 0.05)},
-    commands.VelocityCommand: {"resample_s": (0.03, 0.05)},
     events.MassDrop: {"body": "trunk", "mass": (0.5, 1.0), "after_s": (0.03, 0.05)},
     events.PushForce: {"body": "trunk", "interval_s": (0.03, 0.05), "duration_s": 0.02},
+    commands.JointPoseCommand: {"resample_s": (0.03, 0.05)},
+    commands.RollPitchCommand: {"resample_s": (0.03, 0.05)},
+    commands.VelocityCommand: {"resample_s": (0.03, 0.05), "heading_fraction": 0.5, "max_lin_acceleration": 2.0},
     events.PushVelocity: {"interval_s": (0.03, 0.05)},
+    observations.ActionHistory: {"steps": 2},
+    observations.BodyAngularVelocity: {"bodies": LEGS},
+    observations.BodyAngularVelocityWorld: {"bodies": LEGS},
+    observations.BodyLinearVelocity: {"bodies": LEGS},
+    observations.BodyLinearVelocityWorld: {"bodies": LEGS},
     observations.BodyOrientation: {"bodies": LEGS},
+    observations.BodyOrientationInBase: {"bodies": LEGS},
     observations.BodyPosition: {"bodies": LEGS},
+    observations.BodyPositionWorld: {"bodies": LEGS},
     observations.CommandValue: {"command": "velocity"},
-    observations.Delayed: {"observation": observations.JointPosition()},
+    observations.Delayed: {"observation": observations.JointPosition(noise=BIAS)},
     observations.FootAirTime: {"sensors": TOUCH},
     observations.FootContact: {"sensors": TOUCH},
     observations.FootForce: {"sensors": TOUCH},
+    observations.GaitClock: {"command": "velocity"},
+    observations.HeadingError: {"command": "velocity"},
     observations.History: {"observation": observations.JointVelocity(), "steps": 2},
+    observations.ImuAccelerometer: {"site": "imu"},
+    observations.ImuGyro: {"site": "left_foot"},
+    observations.Lagged: {"observation": observations.FootAirTime(sensors=TOUCH)},
+    observations.Misaligned: {"observation": observations.ProjectedGravity(noise=BIAS), "max_angle": 0.1},
     observations.SensorReading: {"sensor": "gyro"},
+    observations.SiteAngularVelocity: {"sites": FEET},
+    observations.SiteAngularVelocityWorld: {"sites": FEET},
+    observations.SiteLinearVelocity: {"sites": FEET},
+    observations.SiteLinearVelocityWorld: {"sites": FEET},
+    observations.SiteOrientation: {"sites": FEET},
     observations.SitePosition: {"sites": FEET},
+    observations.SitePositionWorld: {"sites": FEET},
     randomizers.RandomBodyMass: {"body": "trunk"},
     randomizers.RandomCenterOfMass: {"body": "trunk"},
     randomizers.RandomImuAlignment: {"site": "imu"},
@@ -198,6 +229,7 @@ def subject_of(cls: type[Term]) -> Subject:
             physics=inner.physics,
             action=action,
             previous_action=before.inner.action,
+            control=env.mdp.actuators(action, env.engine.model),
             commands={"velocity": jnp.asarray(STEADY)},
             episode_step=inner.episode_step,
             terminated=state.terminated,
@@ -207,7 +239,7 @@ def subject_of(cls: type[Term]) -> Subject:
         )
         return state, term(context)
 
-    # chex tells functions apart by their names.
+    # chex tells functions apart by their names; a reward may be called as an observation is.
     step.__name__ = f"step_with_{kind}_{cls.__name__}"
     counted_step = chex.assert_max_traces(step, n=1)
     return Subject(

@@ -76,6 +76,7 @@ def make_context(
     defaults = {
         "action": jnp.zeros(2),
         "previous_action": jnp.zeros(2),
+        "control": jnp.zeros(2),
         "commands": {},
         "episode_step": jnp.int32(0),
         "terminated": jnp.bool_(False),

@@ -1,15 +1,11 @@
-import jax
 import jax.numpy as jnp
 import mujoco
 import numpy as np
 import pytest
 
 from ksim.mdp import observations
-from ksim.mdp.noise import AbstractNoise, UniformNoise
-from ksim.mdp.term import Context
 from ksim.types import ConfigError
-from tests.mdp.contexts import TOUCH, asking, biped, draws, make_context, turned, values_over
-from tests.robots import biped_spec
+from tests.mdp.contexts import TOUCH, asking, biped, make_context, turned, values_over
 
 
 @pytest.mark.parametrize(
@@ -251,103 +247,3 @@ def test_time_left_when_steps_have_passed_is_the_limit_less_their_seconds(episod
     # 1 - 10 * 0.02 = 0.8; 50 steps of 0.02 s are the whole second.
     left = observations.TimeLeft(seconds=1.0)(make_context(episode_step=jnp.int32(episode_step)))
     np.testing.assert_allclose(left, expected, atol=1e-6)
-
-
-# Late and past observations.
-
-HEIGHT = observations.BaseHeight()
-
-
-def at_heights(*heights):
-    """Contexts of a reset and of the steps after it, each with a key of its own."""
-    return [make_context(height=height, key=jax.random.key(t)) for t, height in enumerate(heights)]
-
-
-def test_history_when_the_episode_starts_repeats_the_first_value():
-    history_t31 = values_over(observations.History(observation=HEIGHT, steps=3), *at_heights(0.5))
-    np.testing.assert_allclose(history_t31[0], [[0.5], [0.5], [0.5]])
-
-
-def test_history_when_values_follow_has_the_newest_first_and_drops_the_oldest():
-    history_t31 = values_over(observations.History(observation=HEIGHT, steps=3), *at_heights(0.1, 0.2, 0.3, 0.4))
-    np.testing.assert_allclose(history_t31[2], [[0.3], [0.2], [0.1]], rtol=1e-6)
-    np.testing.assert_allclose(history_t31[3], [[0.4], [0.3], [0.2]], rtol=1e-6)
-
-
-def test_history_when_the_observation_is_a_vector_has_a_row_per_step():
-    contexts = [make_context(joint_vel=(1, 2)), make_context(joint_vel=(3, 4))]
-    history_t22 = values_over(observations.History(observation=observations.JointVelocity(), steps=2), *contexts)
-    np.testing.assert_array_equal(history_t22[1], [[3, 4], [1, 2]])
-
-
-@pytest.mark.parametrize(
-    ("delay", "expected"),
-    # Until the delay has passed, the episode's first value.
-    [(0, [0.1, 0.2, 0.3, 0.4]), (1, [0.1, 0.1, 0.2, 0.3]), (2, [0.1, 0.1, 0.1, 0.2])],
-)
-def test_delayed_when_the_delay_is_fixed_is_the_value_of_so_many_steps_ago(delay, expected):
-    term = observations.Delayed(observation=HEIGHT, steps=(delay, delay))
-    np.testing.assert_allclose(values_over(term, *at_heights(0.1, 0.2, 0.3, 0.4))[:, 0], expected, rtol=1e-6)
-
-
-def test_delayed_when_an_episode_goes_on_keeps_its_delay():
-    # The height is the step's number: by how much the observation is behind, it is late.
-    term = observations.Delayed(observation=HEIGHT, steps=(1, 5))
-    seen_t = values_over(term, *at_heights(*range(15)))[:, 0]
-    assert len(set(np.arange(5, 15) - seen_t[5:])) == 1
-
-
-def test_delayed_when_drawn_for_many_episodes_has_every_delay_of_its_range():
-    # The height is the step's number, of which the fifth is the last.
-    term = observations.Delayed(observation=HEIGHT, steps=(1, 3))
-
-    def late_by(key):
-        memory = term.init(make_context(height=0, key=key))
-        for t in range(1, 6):
-            memory = term.update(make_context(height=t, key=key, memory=memory))
-        return 5 - term(make_context(height=5, memory=memory))[0]
-
-    assert set(np.asarray(draws(late_by)).tolist()) == {1, 2, 3}
-
-
-def wrapped(observation):
-    """The observation in each wrapper."""
-    return observations.History(observation=observation, steps=1), observations.Delayed(observation=observation)
-
-
-@pytest.mark.parametrize(
-    "inner", [observations.FootAirTime(sensors=TOUCH), observations.BaseLinearAcceleration(), *wrapped(HEIGHT)]
-)
-def test_wrappers_when_the_observation_has_a_memory_are_an_error_that_names_both(inner):
-    for term in wrapped(inner):
-        with pytest.raises(ConfigError, match=f"{type(inner).__name__} has a memory.*{type(term).__name__}"):
-            term.init(make_context())
-
-
-def test_wrappers_when_the_observation_has_noise_do_not_add_it():
-    for term in wrapped(observations.BaseHeight(noise=UniformNoise(magnitude=9.0))):
-        np.testing.assert_allclose(values_over(term, *at_heights(0.5))[0].ravel(), [0.5])
-
-
-def test_wrappers_when_the_observation_needs_a_field_need_it_too():
-    for term in wrapped(observations.ActuatorForce()):
-        assert term.needs == ("actuator_force",)
-
-
-class Clock(observations.AbstractObservation):
-    """An observation that brings a sensor of its own."""
-
-    noise: AbstractNoise | None = None
-
-    def edit_spec(self, spec: mujoco.MjSpec) -> None:
-        spec.add_sensor(name="clock", type=mujoco.mjtSensor.mjSENS_CLOCK)
-
-    def __call__(self, context: Context) -> jax.Array:
-        return context.sensor("clock")
-
-
-def test_wrappers_when_the_observation_edits_the_model_edit_it_too():
-    for term in wrapped(Clock()):
-        spec = biped_spec()
-        term.edit_spec(spec)
-        assert spec.sensor("clock") is not None

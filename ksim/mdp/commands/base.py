@@ -5,9 +5,9 @@ from abc import abstractmethod
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from ksim.mdp.term import Context, Term
+from ksim.mdp.term import Context, Term, check_range
 from ksim.types import Metrics
 
 Range = tuple[float, float]
@@ -44,25 +44,36 @@ class AbstractDrawnCommand(AbstractCommand):
 
     resample_s: eqx.AbstractVar[Range]
 
+    def __check_init__(self) -> None:
+        check_range(self, "resample_s", least=0.0)
+
     @abstractmethod
-    def draw(self, key: PRNGKeyArray) -> Float[Array, " n"]:
-        """A new command."""
+    def draw(self, key: PRNGKeyArray, context: Context) -> Float[Array, " d"]:
+        """What is to be done from now on."""
 
-    def init(self, context: Context) -> tuple[Array, Array]:
-        return self._draw_with_time(context.key)
+    def follow(
+        self, drawn: Float[Array, " d"], before: Float[Array, " n"] | None, context: Context
+    ) -> Float[Array, " n"]:
+        """The command in force, from what was drawn and from the one `before` (None at a reset); by default `drawn`."""
+        return drawn
 
-    def update(self, context: Context) -> tuple[Array, Array]:
-        command, seconds_left = context.memory
+    def init(self, context: Context) -> PyTree:
+        drawn, seconds_left = self._draw_with_time(context)
+        return self.follow(drawn, None, context), seconds_left, drawn
+
+    def update(self, context: Context) -> PyTree:
+        before, seconds_left, drawn = context.memory
         seconds_left = seconds_left - context.dt
-        drawn, drawn_seconds = self._draw_with_time(context.key)
+        new, new_seconds = self._draw_with_time(context)
         # Within half a step, or rounding would put a whole number of steps one off.
         is_over = seconds_left < 0.5 * context.dt
-        return jnp.where(is_over, drawn, command), jnp.where(is_over, drawn_seconds, seconds_left)
+        drawn, seconds_left = jnp.where(is_over, new, drawn), jnp.where(is_over, new_seconds, seconds_left)
+        return self.follow(drawn, before, context), seconds_left, drawn
 
     def __call__(self, context: Context) -> Float[Array, " n"]:
         return context.memory[0]
 
-    def _draw_with_time(self, key: PRNGKeyArray) -> tuple[Array, Array]:
-        command_key, time_key = jax.random.split(key)
+    def _draw_with_time(self, context: Context) -> tuple[Array, Array]:
+        command_key, time_key = jax.random.split(context.key)
         low, high = self.resample_s
-        return self.draw(command_key), jax.random.uniform(time_key, minval=low, maxval=high)
+        return self.draw(command_key, context), jax.random.uniform(time_key, minval=low, maxval=high)

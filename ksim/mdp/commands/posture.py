@@ -1,4 +1,4 @@
-"""Commands of where to face and how high to stand."""
+"""Commands of where to face, how high to stand and how to lean."""
 
 import math
 
@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ksim.mdp.commands.base import AbstractDrawnCommand, Range
-from ksim.mdp.term import Context
+from ksim.mdp.term import Context, check_range
 from ksim.physics.names import base_orientation, base_position
-from ksim.physics.rotations import wrap_angle, yaw_of
+from ksim.physics.rotations import roll_pitch_of, wrap_angle, yaw_of
 from ksim.types import Metrics
 
 
@@ -19,7 +19,10 @@ class HeadingCommand(AbstractDrawnCommand):
     heading: Range = (-math.pi, math.pi)
     resample_s: Range = (4.0, 8.0)
 
-    def draw(self, key: PRNGKeyArray) -> Float[Array, "1"]:
+    def __check_init__(self) -> None:
+        check_range(self, "heading")
+
+    def draw(self, key: PRNGKeyArray, context: Context) -> Float[Array, "1"]:
         return jax.random.uniform(key, (1,), minval=self.heading[0], maxval=self.heading[1])
 
     def ranges(self) -> dict[str, Range]:
@@ -36,7 +39,10 @@ class HeightCommand(AbstractDrawnCommand):
     height: Range
     resample_s: Range = (4.0, 8.0)
 
-    def draw(self, key: PRNGKeyArray) -> Float[Array, "1"]:
+    def __check_init__(self) -> None:
+        check_range(self, "height")
+
+    def draw(self, key: PRNGKeyArray, context: Context) -> Float[Array, "1"]:
         return jax.random.uniform(key, (1,), minval=self.height[0], maxval=self.height[1])
 
     def ranges(self) -> dict[str, Range]:
@@ -45,3 +51,29 @@ class HeightCommand(AbstractDrawnCommand):
     def errors(self, context: Context, command: Float[Array, "1"]) -> Metrics:
         height = context.height_above_ground(base_position(context.physics, context.model.names))
         return {"height_m": jnp.abs(height - command[0])}
+
+
+class RollPitchCommand(AbstractDrawnCommand):
+    """Roll, to the right, and pitch, nose down, of the base, in rad.
+
+    Drawn uniformly from the ranges, anew every `resample_s` seconds (a range).
+    """
+
+    roll: Range = (-0.2, 0.2)
+    pitch: Range = (-0.2, 0.2)
+    resample_s: Range = (4.0, 8.0)
+
+    def __check_init__(self) -> None:
+        check_range(self, "roll")
+        check_range(self, "pitch")
+
+    def draw(self, key: PRNGKeyArray, context: Context) -> Float[Array, "2"]:
+        low, high = jnp.array([self.roll, self.pitch]).T
+        return jax.random.uniform(key, (2,), minval=low, maxval=high)
+
+    def ranges(self) -> dict[str, Range]:
+        return {"roll, rad": self.roll, "pitch, rad": self.pitch}
+
+    def errors(self, context: Context, command: Float[Array, "2"]) -> Metrics:
+        roll, pitch = roll_pitch_of(base_orientation(context.physics, context.model.names))
+        return {"roll_rad": jnp.abs(roll - command[0]), "pitch_rad": jnp.abs(pitch - command[1])}

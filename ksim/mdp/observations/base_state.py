@@ -91,21 +91,3 @@ class BaseAngularVelocityWorld(AbstractObservation):
 
     def __call__(self, context: Context) -> Float[Array, "3"]:
         return base_ang_vel_world(context.physics, context.model.names)
-
-
-class BaseLinearAcceleration(AbstractObservation):
-    """Linear acceleration of the base in its own frame over the last control step, in m/s^2, without gravity."""
-
-    noise: AbstractNoise | None = None
-
-    def init(self, context: Context) -> tuple[Array, Array]:
-        velocity_3 = base_lin_vel_world(context.physics, context.model.names)
-        return velocity_3, jnp.zeros(3)
-
-    def update(self, context: Context) -> tuple[Array, Array]:
-        before_3, _ = context.memory
-        velocity_3 = base_lin_vel_world(context.physics, context.model.names)
-        return velocity_3, (velocity_3 - before_3) / context.dt
-
-    def __call__(self, context: Context) -> Float[Array, "3"]:
-        return rotate_inverse(context.memory[1], base_orientation(context.physics, context.model.names))

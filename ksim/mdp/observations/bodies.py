@@ -11,7 +11,7 @@ from ksim.mdp.noise import AbstractNoise
 from ksim.mdp.observations.base import AbstractObservation
 from ksim.mdp.term import Context
 from ksim.physics.names import base_orientation, base_position
-from ksim.physics.rotations import rotate_inverse, yaw_of
+from ksim.physics.rotations import multiply_quaternions, rotate_inverse, yaw_of
 from ksim.types import ConfigError
 
 
@@ -68,6 +68,28 @@ class SitePosition(AbstractObservation):
         return _in_base_frame(context, position_s3)
 
 
+class BodyPositionWorld(AbstractObservation):
+    """Positions of bodies in the world, in m. `bodies`: their names."""
+
+    needs = ("xpos",)
+    bodies: tuple[str, ...]
+    noise: AbstractNoise | None = None
+
+    def __call__(self, context: Context) -> Float[Array, "b 3"]:
+        return context.derived("xpos")[_indices(context, "body", self.bodies)]
+
+
+class SitePositionWorld(AbstractObservation):
+    """Positions of sites in the world, in m. `sites`: their names."""
+
+    needs = ("site_xpos",)
+    sites: tuple[str, ...]
+    noise: AbstractNoise | None = None
+
+    def __call__(self, context: Context) -> Float[Array, "s 3"]:
+        return context.derived("site_xpos")[_indices(context, "site", self.sites)]
+
+
 class BodyOrientation(AbstractObservation):
     """Orientations of bodies in the world, unit quaternions (w, x, y, z). `bodies`: their names."""
 
@@ -77,6 +99,38 @@ class BodyOrientation(AbstractObservation):
 
     def __call__(self, context: Context) -> Float[Array, "b 4"]:
         return context.derived("xquat")[_indices(context, "body", self.bodies)]
+
+
+class BodyOrientationInBase(AbstractObservation):
+    """Orientations of bodies relative to the base, unit quaternions (w, x, y, z) with w >= 0. `bodies`: their names."""
+
+    needs = ("xquat",)
+    bodies: tuple[str, ...]
+    noise: AbstractNoise | None = None
+
+    def __call__(self, context: Context) -> Float[Array, "b 4"]:
+        xquat_b4 = context.derived("xquat")
+        # The base's of the same instant as the bodies'.
+        to_base_4 = xquat_b4[context.model.names.base_body()] * np.array([1.0, -1.0, -1.0, -1.0])
+        bodies = _indices(context, "body", self.bodies)
+        return _one_sign(jnp.stack([multiply_quaternions(to_base_4, xquat_b4[body]) for body in bodies]))
+
+
+class SiteOrientation(AbstractObservation):
+    """Orientations of sites in the world, unit quaternions (w, x, y, z) with w >= 0. `sites`: their names."""
+
+    needs = ("xquat",)
+    sites: tuple[str, ...]
+    noise: AbstractNoise | None = None
+
+    def __call__(self, context: Context) -> Float[Array, "s 4"]:
+        model = context.model.mj_model
+        xquat_b4 = context.derived("xquat")
+        site_quat_s4 = context.overrides.get("site_quat", jnp.asarray(model.site_quat, jnp.float32))
+        sites = _indices(context, "site", self.sites)
+        return _one_sign(
+            jnp.stack([multiply_quaternions(xquat_b4[model.site_bodyid[site]], site_quat_s4[site]) for site in sites])
+        )
 
 
 class CenterOfMassPosition(AbstractObservation):
@@ -112,6 +166,11 @@ class CenterOfMassVelocity(AbstractObservation):
 
 def _indices(context: Context, kind: str, names: tuple[str, ...]) -> np.ndarray:
     return np.array([context.model.names.index(kind, name) for name in names])
+
+
+def _one_sign(quaternion_n4: Float[Array, "n 4"]) -> Float[Array, "n 4"]:
+    # q and -q are the same rotation; the policy should see one of them.
+    return jnp.where(quaternion_n4[:, :1] < 0, -quaternion_n4, quaternion_n4)
 
 
 def _in_base_frame(context: Context, position_n3: Float[Array, "n 3"]) -> Float[Array, "n 3"]:

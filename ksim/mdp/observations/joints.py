@@ -36,3 +36,23 @@ class ActuatorForce(AbstractObservation):
 
     def __call__(self, context: Context) -> Float[Array, " u"]:
         return context.derived("actuator_force")
+
+
+class ActuatorControl(AbstractObservation):
+    """What all actuators were given for the last action: a servo's target, in rad, a motor's torque, in N m."""
+
+    noise: AbstractNoise | None = None
+
+    def __call__(self, context: Context) -> Float[Array, " u"]:
+        return context.control
+
+
+class JointTorque(AbstractObservation):
+    """Torques that actuators exert on joints, in N m (forces in N on slides). `joints`: names, default all."""
+
+    needs = ("qfrc_actuator",)
+    joints: tuple[str, ...] | None = None
+    noise: AbstractNoise | None = None
+
+    def __call__(self, context: Context) -> Float[Array, " j"]:
+        return context.derived("qfrc_actuator")[context.model.names.joint_qvel(self.joints)]

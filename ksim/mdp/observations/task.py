@@ -5,7 +5,9 @@ from jaxtyping import Array, Float
 
 from ksim.mdp.noise import AbstractNoise
 from ksim.mdp.observations.base import AbstractObservation
-from ksim.mdp.term import Context
+from ksim.mdp.term import Context, check_range
+from ksim.physics.names import base_orientation
+from ksim.physics.rotations import wrap_angle, yaw_of
 
 
 class CommandValue(AbstractObservation):
@@ -27,6 +29,48 @@ class LastAction(AbstractObservation):
         return context.action
 
 
+class PreviousAction(AbstractObservation):
+    """The action taken before the last one, before any scaling; zeros after a reset."""
+
+    noise: AbstractNoise | None = None
+
+    def __call__(self, context: Context) -> Float[Array, " a"]:
+        return context.previous_action
+
+
+class ActionHistory(AbstractObservation):
+    """The last `steps` actions, before any scaling, the newest first; zeros where the episode is younger."""
+
+    steps: int
+    noise: AbstractNoise | None = None
+
+    def __check_init__(self) -> None:
+        check_range(self, "steps", least=1.0)
+
+    def init(self, context: Context) -> Float[Array, "t a"]:
+        return jnp.zeros((self.steps, *context.action.shape))
+
+    def update(self, context: Context) -> Float[Array, "t a"]:
+        return jnp.concatenate([context.action[None], context.memory[:-1]])
+
+    def __call__(self, context: Context) -> Float[Array, "t a"]:
+        return context.memory
+
+
+class HeadingError(AbstractObservation):
+    """By how much, in rad, the base must turn to the left to face as a command asks, the short way round.
+
+    command: one whose first component is a heading in the world, in rad, such as a HeadingCommand.
+    """
+
+    command: str
+    noise: AbstractNoise | None = None
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        yaw = yaw_of(base_orientation(context.physics, context.model.names))
+        return wrap_angle(context.command(self.command)[0] - yaw)
+
+
 class TimeLeft(AbstractObservation):
     """Seconds until a time limit of `seconds`, so that a critic can tell a cut from a fall."""
 
@@ -46,3 +90,28 @@ class PhaseClock(AbstractObservation):
     def __call__(self, context: Context) -> Float[Array, "2"]:
         angle = 2 * jnp.pi * context.episode_step * context.dt / self.period_s
         return jnp.stack([jnp.sin(angle), jnp.cos(angle)])
+
+
+class GaitClock(AbstractObservation):
+    """Sine and cosine of each foot's phase in a gait that a command sets, all sines first.
+
+    command: a GaitCommand. Its frequency turns the clock from 0 at the start of the episode; a foot is ahead of the
+    clock by its offset. A foot's stance begins at phase 0.
+    """
+
+    command: str
+    noise: AbstractNoise | None = None
+
+    def init(self, context: Context) -> tuple[Array, Array]:
+        return jnp.zeros(()), context.command(self.command)[0]
+
+    def update(self, context: Context) -> tuple[Array, Array]:
+        # The step that led here went by the command that was in force before.
+        turns, frequency = context.memory
+        return (turns + frequency * context.dt) % 1.0, context.command(self.command)[0]
+
+    def __call__(self, context: Context) -> Float[Array, "2 f"]:
+        turns, _ = context.memory
+        offset_f = jnp.concatenate([jnp.zeros(1), context.command(self.command)[2:]])
+        angle_f = 2 * jnp.pi * (turns + offset_f)
+        return jnp.stack([jnp.sin(angle_f), jnp.cos(angle_f)])

@@ -1,4 +1,11 @@
-"""Observations made of another one: seen late, or together with its past."""
+"""Observations made of another one: seen late, from a tilted sensor, or together with its past.
+
+The wrapped observation's own noise is added first, once per sample: what a wrapper keeps of the past is what the
+sensor gave. A wrapper's own noise is added to all that it shows, anew at every step. Wrappers nest.
+"""
+
+import dataclasses
+from abc import abstractmethod
 
 import equinox as eqx
 import jax
@@ -6,14 +13,18 @@ import jax.numpy as jnp
 import mujoco
 from jaxtyping import Array, Float, PyTree
 
-from ksim.mdp.noise import AbstractNoise
+from ksim.mdp.noise import AbstractNoise, noise_key
 from ksim.mdp.observations.base import AbstractObservation
-from ksim.mdp.term import Context
+from ksim.mdp.term import Context, check_range
+from ksim.physics.rotations import rotate
 from ksim.types import ConfigError
 
 
 class _Wrapper(AbstractObservation):
-    """Passes on what the wrapped term needs of the model; one with a memory of its own cannot be wrapped."""
+    """Passes on what the wrapped term needs of the model, and keeps its memory and that of its noise.
+
+    A wrapper's memory is ((the term's, its noise's), its own). It implements `first` and `next` for its own.
+    """
 
     observation: eqx.AbstractVar[AbstractObservation]
 
@@ -24,17 +35,38 @@ class _Wrapper(AbstractObservation):
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
         self.observation.edit_spec(spec)
 
-    def _value(self, context: Context) -> Float[Array, " n"]:
-        if self.observation.init(context) is not None:
-            raise ConfigError(f"{type(self.observation).__name__} has a memory, and {type(self).__name__} wraps none.")
-        return jnp.ravel(self.observation(context))
+    @abstractmethod
+    def first(self, value: Array, context: Context) -> PyTree:
+        """The wrapper's own memory at a reset, from the observation's first value."""
+
+    @abstractmethod
+    def next(self, value: Array, memory: PyTree, context: Context) -> PyTree:
+        """The wrapper's own memory after a step, from the observation's newest value."""
+
+    def init(self, context: Context) -> PyTree:
+        inner = self._inner(context)
+        memory, noise, noise_memory = self.observation.init(inner), self.observation.noise, None
+        value = self.observation(dataclasses.replace(inner, memory=memory))
+        if noise is not None:
+            value, noise_memory = noise.start(value, noise_key(inner.key))
+        return (memory, noise_memory), self.first(value, context)
+
+    def update(self, context: Context) -> PyTree:
+        (memory, noise_memory), own = context.memory
+        inner, noise = self._inner(context), self.observation.noise
+        memory = self.observation.update(dataclasses.replace(inner, memory=memory))
+        value = self.observation(dataclasses.replace(inner, memory=memory))
+        if noise is not None:
+            value, noise_memory = noise.step(value, noise_memory, noise_key(inner.key), context.dt)
+        return (memory, noise_memory), self.next(value, own, context)
+
+    def _inner(self, context: Context) -> Context:
+        """The wrapped term's context: with a key of its own, for the wrapper draws from `context.key`."""
+        return dataclasses.replace(context, key=jax.random.fold_in(context.key, 1), memory=None)
 
 
 class History(_Wrapper):
-    """The last `steps` values of an observation, the newest first; after a reset, its first value repeated.
-
-    observation: the term, without a memory; its own noise is not added. noise: added to all values anew at every step.
-    """
+    """The last `steps` values of an observation, the newest first; after a reset, its first value repeated."""
 
     observation: AbstractObservation
     steps: int
@@ -44,22 +76,20 @@ class History(_Wrapper):
         if self.steps < 1:
             raise ConfigError(f"History of {self.steps} steps must be of at least one.")
 
-    def init(self, context: Context) -> PyTree:
-        value = self._value(context)
-        return jnp.broadcast_to(value, (self.steps, *value.shape))
+    def first(self, value: Array, context: Context) -> Float[Array, "t n"]:
+        return jnp.broadcast_to(jnp.ravel(value), (self.steps, value.size))
 
-    def update(self, context: Context) -> PyTree:
-        newest = self._value(context)
-        return jnp.concatenate([newest[None], context.memory[:-1]])
+    def next(self, value: Array, memory: Float[Array, "t n"], context: Context) -> Float[Array, "t n"]:
+        return jnp.concatenate([value.reshape(1, -1), memory[:-1]])
 
     def __call__(self, context: Context) -> Float[Array, "t n"]:
-        return context.memory
+        return context.memory[1]
 
 
 class Delayed(_Wrapper):
     """An observation as it was some control steps ago; the delay is drawn once per episode.
 
-    observation: the term, without a memory; its own noise is not added. steps: the smallest and the largest delay.
+    steps: the smallest and the largest delay.
     """
 
     observation: AbstractObservation
@@ -70,17 +100,81 @@ class Delayed(_Wrapper):
         if not 0 <= self.steps[0] <= self.steps[1]:
             raise ConfigError(f"Delay of {self.steps} steps must be a smallest and a largest number, from 0 upwards.")
 
-    def init(self, context: Context) -> PyTree:
-        value = self._value(context)
+    def first(self, value: Array, context: Context) -> tuple[Array, Array]:
         low, high = self.steps
         delay = jax.random.randint(context.key, (), low, high + 1)
-        return jnp.broadcast_to(value, (high + 1, *value.shape)), delay
+        return jnp.broadcast_to(jnp.ravel(value), (high + 1, value.size)), delay
 
-    def update(self, context: Context) -> PyTree:
-        past_tn, delay = context.memory
-        newest = self._value(context)
-        return jnp.concatenate([newest[None], past_tn[:-1]]), delay
+    def next(self, value: Array, memory: tuple[Array, Array], context: Context) -> tuple[Array, Array]:
+        past_tn, delay = memory
+        return jnp.concatenate([value.reshape(1, -1), past_tn[:-1]]), delay
 
     def __call__(self, context: Context) -> Float[Array, " n"]:
-        past_tn, delay = context.memory
+        past_tn, delay = context.memory[1]
         return past_tn[delay]
+
+
+class Lagged(_Wrapper):
+    """An observation behind a first-order low-pass filter, as of a slow sensor or an estimator.
+
+    time_constant_s: range of seconds, drawn uniformly once per episode, after which the filter has made good 63 % of
+    a jump. An episode starts with its first value.
+    """
+
+    observation: AbstractObservation
+    time_constant_s: tuple[float, float] = (0.02, 0.02)
+    noise: AbstractNoise | None = None
+
+    def __check_init__(self) -> None:
+        check_range(self, "time_constant_s", above=0.0)
+
+    def first(self, value: Array, context: Context) -> tuple[Array, Array]:
+        low, high = self.time_constant_s
+        time_constant = jax.random.uniform(context.key, minval=low, maxval=high)
+        return value, -jnp.expm1(-context.dt / time_constant)
+
+    def next(self, value: Array, memory: tuple[Array, Array], context: Context) -> tuple[Array, Array]:
+        filtered, share = memory
+        return filtered + share * (value - filtered), share
+
+    def __call__(self, context: Context) -> Float[Array, "..."]:
+        return context.memory[1][0]
+
+
+class Misaligned(_Wrapper):
+    """Vectors of three components as a sensor sees them that is turned a little: by the same rotation all episode.
+
+    max_angle: rad; the angle is drawn uniformly up to it, about an axis of any direction.
+    """
+
+    observation: AbstractObservation
+    max_angle: float
+    noise: AbstractNoise | None = None
+
+    def __check_init__(self) -> None:
+        check_range(self, "max_angle", least=0.0)
+
+    def first(self, value: Array, context: Context) -> tuple[Array, Array]:
+        if value.shape[-1:] != (3,):
+            raise ConfigError(
+                f"Misaligned turns vectors of three components, but {type(self.observation).__name__} has shape "
+                f"{value.shape}."
+            )
+        axis_key, angle_key = jax.random.split(context.key)
+        axis_3 = jax.random.normal(axis_key, (3,))
+        half_angle = jax.random.uniform(angle_key, maxval=self.max_angle) / 2
+        xyz_3 = jnp.sin(half_angle) * axis_3 / jnp.linalg.norm(axis_3)
+        rotation_4 = jnp.concatenate([jnp.cos(half_angle)[None], xyz_3])
+        return _turned(value, rotation_4), rotation_4
+
+    def next(self, value: Array, memory: tuple[Array, Array], context: Context) -> tuple[Array, Array]:
+        _, rotation_4 = memory
+        return _turned(value, rotation_4), rotation_4
+
+    def __call__(self, context: Context) -> Float[Array, "... 3"]:
+        return context.memory[1][0]
+
+
+def _turned(value: Float[Array, "... 3"], rotation_4: Float[Array, "4"]) -> Float[Array, "... 3"]:
+    vector_n3 = value.reshape(-1, 3)
+    return jax.vmap(rotate, in_axes=(0, None))(vector_n3, rotation_4).reshape(value.shape)
