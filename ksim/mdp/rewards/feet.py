@@ -43,20 +43,30 @@ class FeetAirTime(AbstractReward):
 
 
 class FeetPhase(AbstractReward):
-    """Fraction of feet whose contact follows a clock: feet half a turn apart, each down for `duty` of its turn.
+    """Fraction of feet whose contact follows a clock, each down for `duty` of its turn.
 
     While the command asks to stand, the fraction of feet that are down. sensors: names of touch sensors, in the
-    order of their phases. period_s: seconds per turn, as of the `PhaseClock` that the policy sees.
+    order of their phases. period_s: seconds per turn, as of the `PhaseClock` that the policy sees. offsets: by how
+    much of a turn each foot is ahead of the clock; default evenly spread, so that two feet are half a turn apart.
     """
 
     sensors: tuple[str, ...]
     command: str
     period_s: float = 0.8
     duty: float = 0.55
+    offsets: tuple[float, ...] | None = None
     scale: float = 1.0
 
+    def __check_init__(self) -> None:
+        if self.offsets is not None and len(self.offsets) != len(self.sensors):
+            raise ConfigError(
+                f"Offsets ({len(self.offsets)}) of FeetPhase must be as many as its sensors ({len(self.sensors)}). "
+                "Give one per foot, in the same order."
+            )
+
     def __call__(self, context: Context) -> Float[Array, ""]:
-        offset_f = jnp.arange(len(self.sensors)) / len(self.sensors)
+        num_feet = len(self.sensors)
+        offset_f = jnp.arange(num_feet) / num_feet if self.offsets is None else jnp.asarray(self.offsets)
         phase_f = (context.episode_step * context.dt / self.period_s + offset_f) % 1.0
         is_asked = asks_to_move(context.command(self.command))
         should_be_down_f = (phase_f < self.duty) | ~is_asked
