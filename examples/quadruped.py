@@ -19,7 +19,6 @@ LEGS = ("front_left", "front_right", "rear_left", "rear_right")
 FEET = tuple(f"{leg}_foot" for leg in LEGS)
 FEET_TOUCH = tuple(f"{leg}_foot_touch" for leg in LEGS)
 KNEES_TOUCH = tuple(f"{leg}_knee_touch" for leg in LEGS)
-HIP_ROLLS = tuple(f"{leg}_hip_roll" for leg in LEGS)
 
 GAIT_PERIOD_S = 0.5
 TROT = (0.0, 0.5, 0.5, 0.0)
@@ -35,7 +34,9 @@ class QuadrupedConfig(ksim.DistributedPPOConfig):
     actor_sizes: list[int] = field([128, 128], help="hidden layers of the policy")
     critic_sizes: list[int] = field([128, 128], help="hidden layers of the value function")
     learning_rate: float = field(1e-3, help="step size of Adam, or what an adaptive one starts from")
-    desired_kl: float | None = field(0.01, help="KL divergence that an adaptive learning rate aims at; null: constant")
+    desired_kl: float | None = field(0.02, help="KL divergence that an adaptive learning rate aims at; null: constant")
+    num_passes: int = field(5, help="passes over each rollout")
+    entropy_coef: float = field(0.002, help="weight of the entropy bonus")
     init_std: float = field(0.7, help="policy's standard deviation to start from")
     episode_s: float = field(20.0, help="seconds after which an episode is cut")
 
@@ -51,7 +52,7 @@ class QuadrupedTask(ksim.DistributedPPOTask[QuadrupedConfig]):
         return QUADRUPED
 
     def get_actuators(self) -> ksim.PositionActuators:
-        return ksim.PositionActuators(kp=40.0, kd=1.0, action_scale=0.25)
+        return ksim.PositionActuators(kp=40.0, kd=1.0, action_scale=0.35)
 
     def get_commands(self, physics_model: ksim.PhysicsModel) -> Mapping[str, ksim.AbstractCommand]:
         return {
@@ -86,7 +87,7 @@ class QuadrupedTask(ksim.DistributedPPOTask[QuadrupedConfig]):
 
     def get_rewards(self, physics_model: ksim.PhysicsModel) -> list[ksim.AbstractReward]:
         return [
-            rewards.TrackLinearVelocity(command="velocity", std=0.25, scale=2.0),
+            rewards.TrackLinearVelocity(command="velocity", std=0.3, scale=2.0),
             rewards.TrackYawRate(command="velocity", std=0.35, scale=1.0),
             rewards.FeetPhase(
                 sensors=FEET_TOUCH, command="velocity", period_s=GAIT_PERIOD_S, offsets=TROT, scale=1.0
@@ -94,14 +95,13 @@ class QuadrupedTask(ksim.DistributedPPOTask[QuadrupedConfig]):
             rewards.FeetAirTime(sensors=FEET_TOUCH, command="velocity", threshold_s=0.1, max_s=0.3, scale=0.5),
             rewards.FeetSlip(sensors=FEET_TOUCH, sites=FEET, scale=-0.1),
             rewards.BaseTilt(scale=-2.0),
-            rewards.RollPitchRate(scale=-0.05),
+            rewards.RollPitchRate(scale=-0.02),
             rewards.VerticalVelocity(scale=-1.0),
-            rewards.JointDeviation(scale=-0.05),
-            rewards.JointDeviation(joints=HIP_ROLLS, scale=-0.15),
+            rewards.JointDeviation(scale=-0.1),
             rewards.StandStill(command="velocity", scale=-0.1),
             rewards.ImpactForce(sensors=KNEES_TOUCH, threshold=1.0, scale=-0.01),
             rewards.JointLimits(scale=-1.0),
-            rewards.ActionRate(scale=-0.01),
+            rewards.ActionRate(scale=-0.005),
             rewards.TorqueEffort(scale=-1e-4),
             rewards.TerminationPenalty(scale=-50.0),
         ]
