@@ -89,9 +89,7 @@ class QuadrupedTask(ksim.DistributedPPOTask[QuadrupedConfig]):
         return [
             rewards.TrackLinearVelocity(command="velocity", std=0.3, scale=2.0),
             rewards.TrackYawRate(command="velocity", std=0.35, scale=1.0),
-            rewards.FeetPhase(
-                sensors=FEET_TOUCH, command="velocity", period_s=GAIT_PERIOD_S, offsets=TROT, scale=1.0
-            ),
+            rewards.FeetPhase(sensors=FEET_TOUCH, command="velocity", period_s=GAIT_PERIOD_S, offsets=TROT, scale=1.0),
             rewards.FeetAirTime(sensors=FEET_TOUCH, command="velocity", threshold_s=0.1, max_s=0.3, scale=0.5),
             rewards.FeetSlip(sensors=FEET_TOUCH, sites=FEET, scale=-0.1),
             rewards.BaseTilt(scale=-2.0),

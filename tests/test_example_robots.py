@@ -130,10 +130,19 @@ def test_quadruped_stands_on_its_four_feet_alone(push):
     assert data.sensor("trunk_touch").data[0] == 0
 
 
-def test_quadruped_that_lies_on_its_belly_or_kneels_is_felt_by_its_sensors():
-    model = quadruped_under_its_actuators().mj_model
-    data = posed(model, np.tile([0.0, 1.8, 2.6], 4))
-    data.ctrl = data.qpos[7:]
-    data.qpos[2] = 0.12
-    mujoco.mj_step(model, data, nstep=200)
-    assert data.sensor("trunk_touch").data[0] + data.sensor("rear_left_knee_touch").data[0] > 1.0
+@pytest.mark.parametrize(
+    ("leg_pose", "height", "touching", "clear"),
+    [
+        # On its belly, 0.065 below its middle, with legs folded backwards above it; and on its knees, which are
+        # 0.2 * cos(1.0) + 0.026 = 0.134 below. Both are 1 mm deep.
+        ([0.0, 1.8, 0.3], 0.064, "trunk_touch", "rear_left_knee_touch"),
+        ([0.0, 1.0, 2.6], 0.133, "rear_left_knee_touch", "trunk_touch"),
+    ],
+)
+def test_quadrupeds_sensors_feel_the_part_it_lies_on(leg_pose, height, touching, clear):
+    model = robot(QUADRUPED)
+    data = posed(model, np.tile(leg_pose, 4))
+    data.qpos[2] = height
+    mujoco.mj_forward(model, data)
+    assert data.sensor(touching).data[0] > 1.0
+    assert data.sensor(clear).data[0] == 0.0
