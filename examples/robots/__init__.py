@@ -3,3 +3,4 @@
 from pathlib import Path
 
 HUMANOID = Path(__file__).with_name("humanoid.xml")
+QUADRUPED = Path(__file__).with_name("quadruped.xml")

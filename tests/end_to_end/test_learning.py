@@ -1,10 +1,11 @@
-"""PPO from end to end: it solves a small environment, and the humanoid's results do not depend on the devices."""
+"""PPO from end to end: it solves a small environment, and the robots' results do not depend on the devices."""
 
 import jax
 import numpy as np
 import pytest
 
 from examples.point_mass import PointMassConfig, PointMassTask
+from examples.quadruped import QuadrupedConfig, QuadrupedTask
 from examples.walking_distributed import HumanoidWalkingDistributedConfig, HumanoidWalkingDistributedTask
 from tests.tasks import train_iterations
 
@@ -34,12 +35,27 @@ def test_humanoid_earns_the_same_on_one_two_and_four_devices():
         assert np.isfinite(histories[num_devices][1]["loss/total"])
 
 
-def test_humanoid_sees_the_same_under_both_engines():
+@pytest.mark.parametrize(
+    ("make_task", "config"),
+    [(HumanoidWalkingDistributedTask, HumanoidWalkingDistributedConfig), (QuadrupedTask, QuadrupedConfig)],
+    ids=["humanoid", "quadruped"],
+)
+def test_robot_sees_the_same_under_both_engines(make_task, config):
     states = []
     for engine in ("mujoco", "mjx"):
-        config = HumanoidWalkingDistributedConfig(num_envs=4, num_devices=1, engine=engine)
-        task = HumanoidWalkingDistributedTask(config)
+        task = make_task(config(num_envs=4, num_devices=1, engine=engine))
         states.append(task.initial_state().envs.env_state)
     for group, first in states[0].obs.items():
         np.testing.assert_allclose(states[1].obs[group], first, rtol=2e-3, atol=2e-3, err_msg=group)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-3, atol=2e-3), *(s.metrics for s in states))
+
+
+def test_quadruped_earns_the_same_on_one_and_two_devices():
+    histories = []
+    for num_devices in (1, 2):
+        config = QuadrupedConfig(num_envs=16, num_devices=num_devices, engine="mujoco", rollout_length=8)
+        histories.append(train_iterations(QuadrupedTask(config), 2)[1])
+    for name, expected in histories[0][0].items():
+        if name.startswith(("reward/", "rollout/reward", "error/", "termination/")):
+            np.testing.assert_allclose(histories[1][0][name], expected, rtol=1e-4, atol=1e-6, err_msg=name)
+    assert np.isfinite(histories[1][1]["loss/total"])

@@ -1,0 +1,130 @@
+"""A quadruped that learns to trot where it is told, on every device of the machine.
+
+python -m examples.quadruped num_envs=1024
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+
+import ksim
+from examples.robots import QUADRUPED
+from ksim.config import field
+from ksim.mdp import commands, events, observations as obs, randomizers, resets, rewards, terminations
+from ksim.mdp.noise import UniformNoise
+
+LEGS = ("front_left", "front_right", "rear_left", "rear_right")
+FEET = tuple(f"{leg}_foot" for leg in LEGS)
+FEET_TOUCH = tuple(f"{leg}_foot_touch" for leg in LEGS)
+KNEES_TOUCH = tuple(f"{leg}_knee_touch" for leg in LEGS)
+
+GAIT_PERIOD_S = 0.5
+TROT = (0.0, 0.5, 0.5, 0.0)
+"""Phases of the legs, in turns: in a trot the diagonal ones step together."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(kw_only=True)
+class QuadrupedConfig(ksim.DistributedPPOConfig):
+    """Options of the trotting quadruped."""
+
+    dt: float = field(0.005, help="seconds per physics step")
+    actor_sizes: list[int] = field([128, 128], help="hidden layers of the policy")
+    critic_sizes: list[int] = field([128, 128], help="hidden layers of the value function")
+    learning_rate: float = field(1e-3, help="step size of Adam, or what an adaptive one starts from")
+    desired_kl: float | None = field(0.02, help="KL divergence that an adaptive learning rate aims at; null: constant")
+    num_passes: int = field(5, help="passes over each rollout")
+    entropy_coef: float = field(0.002, help="weight of the entropy bonus")
+    init_std: float = field(0.7, help="policy's standard deviation to start from")
+    episode_s: float = field(20.0, help="seconds after which an episode is cut")
+
+
+class QuadrupedTask(ksim.DistributedPPOTask[QuadrupedConfig]):
+    """A quadruped that learns to trot where it is told.
+
+    No reward and no termination asks how high the robot is: how it holds its joints and what touches the ground say
+    as much on any ground.
+    """
+
+    def get_robot(self) -> Path:
+        return QUADRUPED
+
+    def get_actuators(self) -> ksim.PositionActuators:
+        return ksim.PositionActuators(kp=40.0, kd=1.0, action_scale=0.35)
+
+    def get_commands(self, physics_model: ksim.PhysicsModel) -> Mapping[str, ksim.AbstractCommand]:
+        return {
+            "velocity": commands.VelocityCommand(forward=(-0.5, 1.0), leftward=(-0.4, 0.4), yaw_rate=(-1.0, 1.0)),
+        }
+
+    def get_observations(
+        self, physics_model: ksim.PhysicsModel
+    ) -> Mapping[str, Mapping[str, ksim.AbstractObservation]]:
+        clean = {
+            "command": obs.CommandValue(command="velocity"),
+            "phase": obs.PhaseClock(period_s=GAIT_PERIOD_S),
+            "last_action": obs.LastAction(),
+        }
+        actor = {
+            "gravity": obs.ProjectedGravity(noise=UniformNoise(0.03)),
+            "gyro": obs.SensorReading(sensor="imu_gyro", noise=UniformNoise(0.2)),
+            "joint_position": obs.JointPosition(noise=UniformNoise(0.01)),
+            "joint_velocity": obs.JointVelocity(noise=UniformNoise(0.5)),
+        }
+        # The critic is only needed in simulation, so it may see what no sensor of the robot can tell.
+        critic = {
+            "gravity": obs.ProjectedGravity(),
+            "angular_velocity": obs.BaseAngularVelocity(),
+            "linear_velocity": obs.BaseLinearVelocity(),
+            "joint_position": obs.JointPosition(),
+            "joint_velocity": obs.JointVelocity(),
+            "actuator_force": obs.ActuatorForce(),
+            "foot_force": obs.FootForce(sensors=FEET_TOUCH),
+        }
+        return {"actor": actor | clean, "critic": critic | clean}
+
+    def get_rewards(self, physics_model: ksim.PhysicsModel) -> list[ksim.AbstractReward]:
+        return [
+            rewards.TrackLinearVelocity(command="velocity", std=0.3, scale=2.0),
+            rewards.TrackYawRate(command="velocity", std=0.35, scale=1.0),
+            rewards.FeetPhase(sensors=FEET_TOUCH, command="velocity", period_s=GAIT_PERIOD_S, offsets=TROT, scale=1.0),
+            rewards.FeetAirTime(sensors=FEET_TOUCH, command="velocity", threshold_s=0.1, max_s=0.3, scale=0.5),
+            rewards.FeetSlip(sensors=FEET_TOUCH, sites=FEET, scale=-0.1),
+            rewards.BaseTilt(scale=-2.0),
+            rewards.RollPitchRate(scale=-0.02),
+            rewards.VerticalVelocity(scale=-1.0),
+            rewards.JointDeviation(scale=-0.1),
+            rewards.StandStill(command="velocity", scale=-0.1),
+            rewards.ImpactForce(sensors=KNEES_TOUCH, threshold=1.0, scale=-0.01),
+            rewards.JointLimits(scale=-1.0),
+            rewards.ActionRate(scale=-0.005),
+            rewards.TorqueEffort(scale=-1e-4),
+            rewards.TerminationPenalty(scale=-50.0),
+        ]
+
+    def get_terminations(self, physics_model: ksim.PhysicsModel) -> list[ksim.AbstractTermination]:
+        return [
+            terminations.TimeLimit(seconds=self.config.episode_s),
+            terminations.SensorAbove(sensor="trunk_touch"),
+            terminations.BaseTilted(max_tilt=1.0),
+        ]
+
+    def get_resets(self, physics_model: ksim.PhysicsModel) -> list[ksim.AbstractReset]:
+        return [
+            resets.RandomHeading(),
+            resets.RandomJointPositions(magnitude=0.1),
+            resets.RandomJointVelocities(magnitude=0.2),
+            resets.RandomBaseVelocity(),
+        ]
+
+    def get_events(self, physics_model: ksim.PhysicsModel) -> list[ksim.AbstractEvent]:
+        return [events.PushVelocity()]
+
+    def get_randomizers(self, physics_model: ksim.PhysicsModel) -> list[ksim.AbstractRandomizer]:
+        return [randomizers.RandomFriction()]
+
+
+if __name__ == "__main__":
+    QuadrupedTask.launch(QuadrupedConfig())
