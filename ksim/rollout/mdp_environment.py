@@ -90,6 +90,19 @@ class MdpEnvironment(Environment):
         return self.engine.model.mj_model.nu
 
     def reset(self, key: PRNGKeyArray) -> EnvState:
+        return self._reset(key)[0]
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of commands and observations by `kind/name`, from a trace of a reset."""
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        state, values = jax.eval_shape(self._reset, key)
+        named = {f"command/{name}": x.shape for name, x in state.inner.commands.items()}
+        for group, terms in values.items():
+            named |= {f"observation/{group}/{name}": x.shape for name, x in terms.items()}
+        return named
+
+    def _reset(self, key: PRNGKeyArray) -> tuple[EnvState, dict[str, dict[str, Array]]]:
+        """The start of an episode, and its observations one by one, by group and name."""
         model, mdp = self.engine.model, self.mdp
         action = jnp.zeros(self.action_size)
         at_rest = PhysicsState(
@@ -125,10 +138,18 @@ class MdpEnvironment(Environment):
             calls.start(f"event/{name}", context)
         context = dataclasses.replace(context, commands=_commands(mdp, calls, context))
         _, _, metrics = _judge(mdp, calls, context, jnp.bool_(True))
-        obs = _observe(mdp, calls, context)
+        values = _observe(mdp, calls, context)
         state = MdpState(physics, key, action, context.commands, jnp.int32(0), calls.new_memories, context.overrides)
         no = jnp.bool_(False)
-        return EnvState(inner=state, obs=obs, reward=jnp.zeros(()), terminated=no, truncated=no, metrics=metrics)
+        start = EnvState(
+            inner=state,
+            obs=_flattened(values),
+            reward=jnp.zeros(()),
+            terminated=no,
+            truncated=no,
+            metrics=metrics,
+        )
+        return start, values
 
     def step(self, state: EnvState, action: Float[Array, " a"]) -> EnvState:
         model, mdp, inner = self.engine.model, self.mdp, state.inner
@@ -153,7 +174,7 @@ class MdpEnvironment(Environment):
         context = dataclasses.replace(context, physics=physics)
         reward, ends, metrics = _judge(mdp, calls, context, is_physical(physics))
         context = dataclasses.replace(context, commands=_commands(mdp, calls, context))
-        obs = _observe(mdp, calls, context)
+        obs = _flattened(_observe(mdp, calls, context))
         return EnvState(
             inner=MdpState(
                 physics, inner.key, action, context.commands, episode_step, calls.new_memories, inner.overrides
@@ -224,23 +245,27 @@ def _judge(
     return total, (terminated, truncated & ~terminated), metrics
 
 
-def _observe(mdp: Mdp, calls: _Calls, context: Context) -> Observation:
+def _observe(mdp: Mdp, calls: _Calls, context: Context) -> dict[str, dict[str, Array]]:
+    """The observations with their noise, by group and name."""
     groups = {}
     for group, terms in mdp.observations.items():
-        parts = []
+        if not terms:
+            raise ConfigError(f"Observation group {group!r} has no terms. Give it some, or leave it out.")
+        groups[group] = values = {}
         for name, term in terms.items():
             own = calls.start(f"observation/{group}/{name}", context)
             value = jnp.asarray(term(own))
             if not jnp.issubdtype(value.dtype, jnp.floating):
                 raise ConfigError(f"Observation {name!r} must return floats, but returned {value.dtype}.")
-            if term.noise is not None:
-                # Folded once more: the term may have used its key itself.
-                value = term.noise(value, jax.random.fold_in(own.key, 0))
-            parts.append(jnp.ravel(value))
-        if not parts:
-            raise ConfigError(f"Observation group {group!r} has no terms. Give it some, or leave it out.")
-        groups[group] = jnp.concatenate(parts)
+            # Folded once more: the term may have used its key itself.
+            noisy = value if term.noise is None else term.noise(value, jax.random.fold_in(own.key, 0))
+            values[name] = noisy
     return groups
+
+
+def _flattened(values: dict[str, dict[str, Array]]) -> Observation:
+    """One vector per group."""
+    return {group: jnp.concatenate([jnp.ravel(x) for x in terms.values()]) for group, terms in values.items()}
 
 
 def _checked_scalar(kind: str, name: str, value: Any, dtype: Any) -> Array:
