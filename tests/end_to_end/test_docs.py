@@ -7,10 +7,9 @@ import sys
 import warnings
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from examples.walking import HumanoidWalkingConfig, HumanoidWalkingTask
+from examples.walking import HumanoidWalkingConfig
 
 ROOT = Path(__file__).parents[2]
 
