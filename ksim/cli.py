@@ -115,14 +115,22 @@ def describe_type(base: "RLConfig", key: str) -> str:
     )
 
 
+def describe_program(task_class: "type[RLTask[Any]]") -> str:
+    """How a task is run: `python -m examples.walking`, or `python my_task.py` for a file that is run by its path."""
+    if task_class.__module__ != "__main__":
+        return f"python -m {task_class.__module__}"
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    return f"python -m {spec.name}" if spec is not None else f"python {sys.argv[0]}"
+
+
 def print_help(task_class: "type[RLTask[Any]]", base: "RLConfig") -> None:
     """Prints every option with its type, default and help text."""
     from ksim.run.console import console  # noqa: PLC0415
 
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    module = spec.name if task_class.__module__ == "__main__" and spec is not None else task_class.__module__
     summary = (task_class.__doc__ or "").strip().splitlines()
-    console.print(f"Usage: python -m {module} [KEY=VALUE ...]\n\n{summary[0] if summary else ''}\n", markup=False)
+    usage = f"Usage: {describe_program(task_class)} [KEY=VALUE ...]"
+    console.print(f"{usage}\n\n{summary[0] if summary else ''}\n", markup=False)
     table = Table()
     for column in ("option", "type", "default"):
         table.add_column(column, no_wrap=True)

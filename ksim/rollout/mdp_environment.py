@@ -119,15 +119,28 @@ class MdpEnvironment(Environment):
         return dataclasses.replace(state, inner=dataclasses.replace(state.inner, levels=levels))
 
     def reset(self, key: PRNGKeyArray) -> EnvState:
-        return self._reset(key, {name: jnp.float32(1.0) for name in self.mdp.curricula})
+        return self._reset(key, self._full_task())[0]
 
     def first_episode(self, key: PRNGKeyArray) -> EnvState:
-        return self._reset(key, self.initial_levels())
+        return self._reset(key, self.initial_levels())[0]
 
     def next_episode(self, state: EnvState, key: PRNGKeyArray) -> EnvState:
-        return self._reset(key, state.inner.levels)
+        return self._reset(key, state.inner.levels)[0]
 
-    def _reset(self, key: PRNGKeyArray, levels: Levels) -> EnvState:
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of commands and observations by `kind/name`, from a trace of a reset."""
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        state, values = jax.eval_shape(self._reset, key, self._full_task())
+        named = {f"command/{name}": x.shape for name, x in state.inner.commands.items()}
+        for group, terms in values.items():
+            named |= {f"observation/{group}/{name}": x.shape for name, x in terms.items()}
+        return named
+
+    def _full_task(self) -> Levels:
+        return {name: jnp.float32(1.0) for name in self.mdp.curricula}
+
+    def _reset(self, key: PRNGKeyArray, levels: Levels) -> tuple[EnvState, dict[str, dict[str, Array]]]:
+        """The start of an episode, and its observations one by one, by group and name."""
         model, mdp = self.engine.model, self.mdp
         action = jnp.zeros(self.action_size)
         at_rest = PhysicsState(
@@ -167,7 +180,7 @@ class MdpEnvironment(Environment):
             calls.start(f"action_filter/{name}", context)
         context = dataclasses.replace(context, commands=_commands(mdp, calls, context))
         _, _, metrics = _judge(mdp, calls, context, jnp.bool_(True))
-        obs = _observe(mdp, calls, context)
+        values = _observe(mdp, calls, context)
         state = MdpState(
             physics=physics,
             key=key,
@@ -179,7 +192,15 @@ class MdpEnvironment(Environment):
             levels=levels,
         )
         no = jnp.bool_(False)
-        return EnvState(inner=state, obs=obs, reward=jnp.zeros(()), terminated=no, truncated=no, metrics=metrics)
+        start = EnvState(
+            inner=state,
+            obs=_flattened(values),
+            reward=jnp.zeros(()),
+            terminated=no,
+            truncated=no,
+            metrics=metrics,
+        )
+        return start, values
 
     def step(self, state: EnvState, action: Float[Array, " a"]) -> EnvState:
         model, mdp, inner = self.engine.model, self.mdp, state.inner
@@ -205,7 +226,7 @@ class MdpEnvironment(Environment):
         context = dataclasses.replace(context, physics=physics, overrides=overrides)
         reward, ends, metrics = _judge(mdp, calls, context, is_physical(physics))
         context = dataclasses.replace(context, commands=_commands(mdp, calls, context))
-        obs = _observe(mdp, calls, context)
+        obs = _flattened(_observe(mdp, calls, context))
         return EnvState(
             inner=dataclasses.replace(
                 inner,
@@ -312,10 +333,13 @@ def _judge(
     return total, (terminated, truncated & ~terminated), metrics
 
 
-def _observe(mdp: Mdp, calls: _Calls, context: Context) -> Observation:
+def _observe(mdp: Mdp, calls: _Calls, context: Context) -> dict[str, dict[str, Array]]:
+    """The observations with their noise, by group and name."""
     groups = {}
     for group, terms in mdp.observations.items():
-        parts = []
+        if not terms:
+            raise ConfigError(f"Observation group {group!r} has no terms. Give it some, or leave it out.")
+        groups[group] = values = {}
         for name, term in terms.items():
             own = calls.start(f"observation/{group}/{name}", context)
             value = jnp.asarray(term(own))
@@ -323,11 +347,13 @@ def _observe(mdp: Mdp, calls: _Calls, context: Context) -> Observation:
                 raise ConfigError(f"Observation {name!r} must return floats, but returned {value.dtype}.")
             if term.noise is not None:
                 value = calls.noisy(f"observation/{group}/{name}", term.noise, value, own)
-            parts.append(jnp.ravel(value))
-        if not parts:
-            raise ConfigError(f"Observation group {group!r} has no terms. Give it some, or leave it out.")
-        groups[group] = jnp.concatenate(parts)
+            values[name] = value
     return groups
+
+
+def _flattened(values: dict[str, dict[str, Array]]) -> Observation:
+    """One vector per group."""
+    return {group: jnp.concatenate([jnp.ravel(x) for x in terms.values()]) for group, terms in values.items()}
 
 
 def _checked_scalar(kind: str, name: str, value: Any, dtype: Any) -> Array:

@@ -83,12 +83,14 @@ def print_terms(env: Environment) -> None:
     """Prints a table of the MDP's terms, where ksim knows them."""
     if not isinstance(env, MdpEnvironment):
         return
-    table = Table("kind", "term", "class", "scale", title="Terms of the MDP", title_justify="left")
+    table = Table("kind", "term", "class", "shape", "scale", title="Terms of the MDP", title_justify="left")
+    shapes = env.shapes()
     for full_name, term in env.mdp.terms().items():
         kind, _, name = full_name.rpartition("/")
         scale = f"{term.scale:g}" if isinstance(term, AbstractReward) else ""
-        table.add_row(kind, name, type(term).__name__, scale)
-    table.add_row("actuators", "", type(env.mdp.actuators).__name__, "")
+        shape = " x ".join(map(str, shapes[full_name])) or "1" if full_name in shapes else ""
+        table.add_row(kind, name, type(term).__name__, shape, scale)
+    table.add_row("actuators", "", type(env.mdp.actuators).__name__, str(env.action_size), "")
     console.print(table)
 
 

@@ -139,6 +139,7 @@ class _Loop:
         config = task.config
         self.progress = Progress(config.num_envs * config.rollout_length, config.max_iterations, config.max_env_steps)
         self._learner: LearnerState | None = None
+        self._last_episodes: dict[str, float] = {}
 
     def run(self) -> None:
         """Iterates to a limit or a signal, then saves what was learned; also when an error ends the run."""
@@ -171,7 +172,9 @@ class _Loop:
         if learning_s is not None:
             metrics["time/update_share"] = min(learning_s / iteration_s, 1.0)
         self._writer.write(metrics, env_steps=progress.env_steps)
-        print_line(iteration_line(metrics, progress.max_iterations, progress.eta_s))
+        # In many iterations no episode ends, and the line goes on showing the last that did.
+        self._last_episodes |= {k: v for k, v in metrics.items() if k.startswith("episode/") and not np.isnan(v)}
+        print_line(iteration_line(metrics | self._last_episodes, progress.max_iterations, progress.eta_s))
         return metrics
 
     def _check_finite(self, metrics: dict[str, float]) -> None:

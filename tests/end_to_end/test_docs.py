@@ -1,12 +1,15 @@
 """The code in the docs does what the docs say."""
 
+import json
 import re
+import runpy
+import sys
+import warnings
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from examples.walking import HumanoidWalkingConfig, HumanoidWalkingTask
+from examples.walking import HumanoidWalkingConfig
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,16 +37,55 @@ def test_environment_of_the_extending_page_is_trained_by_both_tasks(task, option
     assert "iteration 4/4" in capsys.readouterr().out
 
 
-def test_reward_of_the_extending_page_joins_the_humanoids(tmp_path):
-    reward = run_block("docs/extending.md", "class ElbowsIn")["ElbowsIn"]
+STEPS = re.findall(
+    r"<!-- (?:file: (\S+)|runs) -->\n```(?:xml|python|sh)\n(.*?)```",
+    (ROOT / "docs/extending.md").read_text(),
+    re.DOTALL,
+)
+"""The extending page's files, (name, text), and its commands, ("", command), in order."""
 
-    class Task(HumanoidWalkingTask[HumanoidWalkingConfig]):
-        def get_rewards(self, physics_model):
-            return [*super().get_rewards(physics_model), reward()]
 
-    task = Task(HumanoidWalkingConfig(num_envs=4))
-    metrics = task.initial_state().envs.env_state.metrics
-    assert (np.asarray(metrics["reward/elbows_in"]) < 0).all()
+def run_script(command, monkeypatch):
+    """Runs `python FILE [KEY=VALUE ...]` in this process, as small as can be."""
+    python, file, *arguments = command.split()
+    assert python == "python"
+    small = ["eval_num_envs=2"] if "run_mode=eval" in arguments else ["num_envs=4", "max_iterations=1"]
+    monkeypatch.setattr("sys.argv", [file, *arguments, *small])
+    with pytest.raises(SystemExit) as stopped:
+        runpy.run_path(file, run_name="__main__")
+    assert stopped.value.code == 0
+
+
+def test_steps_of_the_extending_page_run_one_after_the_other_in_an_empty_directory(tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "dog", raising=False)
+    monkeypatch.setattr("warnings.showwarning", warnings.showwarning)
+    outputs = {}
+    for file, text in STEPS:
+        if file:
+            (tmp_path / file).write_text(text)
+        else:
+            run_script(text, monkeypatch)
+            outputs[text.strip()] = capsys.readouterr().out
+    assert len(outputs) == 6
+    assert "survived" in outputs["python dog.py run_mode=eval checkpoint=runs/first"]
+    for file, row in {
+        "dog.py": r"observation/actor +│ gyro +│ SensorReading +│ 3 +│",
+        "dog_reward.py": r"reward +│ diagonal_pairs +│ DiagonalPairs +│ +│ 0.5 +│",
+        "dog_observation.py": r"observation/actor +│ joint_velocity +│ SmoothJointVelocity +│ 8 +│",
+        "dog_command.py": r"command +│ velocity +│ SlowOrFast +│ 3 +│",
+    }.items():
+        assert re.search(row, outputs[f"python {file} num_envs=64 max_iterations=1"]), file
+    (metrics,) = (json.loads(path.read_text()) for path in tmp_path.glob("runs/trotting_dog/*/metrics.jsonl"))
+    assert 0 < metrics["reward/diagonal_pairs"] <= 0.5
+    (metrics,) = (json.loads(path.read_text()) for path in tmp_path.glob("runs/two_speed_dog/*/metrics.jsonl"))
+    assert 0 < metrics["error/velocity/speed_m_s"] < 2
+
+
+def test_every_block_of_the_extending_page_is_run_by_a_test():
+    text = (ROOT / "docs/extending.md").read_text()
+    marked = re.findall(r"<!-- (?:file: \S+|runs|runs: tests/\S+) -->\n```", text)
+    assert len(marked) == len(re.findall(r"^```\w", text, flags=re.MULTILINE)) > 10
 
 
 @pytest.mark.filterwarnings("ignore:Only 1 device detected")

@@ -95,19 +95,6 @@ def test_feet_phase_when_walking_is_the_fraction_of_feet_that_follow_the_clock(e
 
 
 @pytest.mark.parametrize(("left", "right", "expected"), [(True, True, 1.0), (True, False, 0.5), (False, False, 0.0)])
-def test_feet_phase_when_feet_have_the_same_offset_wants_them_down_together(left, right, expected):
-    # A quarter turn (10 of 40 steps) and 0.25 ahead: both have phase 0.5, below 0.55.
-    term = rewards.FeetPhase(sensors=TOUCH, command="velocity", period_s=0.8, duty=0.55, offsets=(0.25, 0.25))
-    context = make_context(sensors=feet(left, right), commands=WALK, episode_step=jnp.int32(10))
-    assert term(context) == expected
-
-
-def test_feet_phase_when_offsets_are_not_as_many_as_feet_is_an_error():
-    with pytest.raises(ConfigError, match=r"Offsets \(1\) of FeetPhase must be as many as its sensors \(2\)"):
-        rewards.FeetPhase(sensors=TOUCH, command="velocity", offsets=(0.5,))
-
-
-@pytest.mark.parametrize(("left", "right", "expected"), [(True, True, 1.0), (True, False, 0.5), (False, False, 0.0)])
 def test_feet_phase_when_asked_to_stand_is_the_fraction_of_feet_that_are_down(left, right, expected):
     term = rewards.FeetPhase(sensors=TOUCH, command="velocity")
     context = make_context(sensors=feet(left, right), commands=STAND, episode_step=jnp.int32(10))

@@ -5,7 +5,7 @@ import pytest
 
 import ksim
 from ksim import ConfigError
-from ksim.mdp import rewards, terminations
+from ksim.mdp import observations, rewards, terminations
 from ksim.mdp.term import Context
 from tests.tasks import BipedConfig, BipedTask
 
@@ -118,3 +118,10 @@ def test_env_whose_state_is_not_finite_is_reset_and_counted_and_disturbs_no_othe
     np.testing.assert_array_equal(np.asarray(calm.reward)[others], np.asarray(blown.reward)[others])
     for leaf in jax.tree.leaves((blown.reward, blown.obs["actor"][:, 1:], envs.env_state.obs)):
         assert np.isfinite(leaf).all()
+
+
+def test_shapes_name_every_observation_and_command():
+    terms = {"past": observations.History(observation=observations.JointVelocity(), steps=4)}
+    task = task_with(get_observations=terms)
+    # Two joints, four steps of them; a velocity command has three components.
+    assert task.environment.shapes() == {"command/velocity": (3,), "observation/actor/past": (4, 2)}

@@ -1,0 +1,126 @@
+"""The table of all terms, from the terms themselves.
+
+python -m ksim.tools.terms > docs/terms.md
+"""
+
+import dataclasses
+import inspect
+import re
+import sys
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from ksim import physics
+from ksim.mdp import (
+    actions,
+    commands,
+    curriculum,
+    events,
+    noise,
+    observations,
+    randomizers,
+    resets,
+    rewards,
+    terminations,
+)
+
+COMMAND = "python -m ksim.tools.terms > docs/terms.md"
+
+
+class Kind(NamedTuple):
+    """A section of the page: every class of a module that can be made and derives from `base`.
+
+    Attributes:
+        title: The heading.
+        module: Where users import the terms from.
+        base: What the terms derive from; the first line of its docstring opens the section.
+    """
+
+    title: str
+    module: ModuleType
+    base: type
+
+
+KINDS = (
+    Kind("Observations", observations, observations.AbstractObservation),
+    Kind("Noise", noise, noise.AbstractNoise),
+    Kind("Rewards", rewards, rewards.AbstractReward),
+    Kind("Commands", commands, commands.AbstractCommand),
+    Kind("Terminations", terminations, terminations.AbstractTermination),
+    Kind("Resets", resets, resets.AbstractReset),
+    Kind("Events", events, events.AbstractEvent),
+    Kind("Randomizers", randomizers, randomizers.AbstractRandomizer),
+    Kind("Action filters", actions, actions.AbstractActionFilter),
+    Kind("Curricula", curriculum, curriculum.AbstractCurriculum),
+    Kind("Actuators", physics, physics.AbstractActuators),
+    Kind("Tiles of a terrain", physics, physics.AbstractTile),
+)
+
+HEAD = f"""# All terms
+
+Made by `{COMMAND}` from the docstrings, where there is more about each.
+Arguments without a default must be given, and are shown with their type. [extending.md](extending.md) shows how to
+write a term of your own.
+"""
+
+
+def concrete_classes(kind: Kind) -> list[type]:
+    """The exported classes of a kind that can be made, by name."""
+    classes = {
+        name: cls
+        for name, cls in vars(kind.module).items()
+        if inspect.isclass(cls) and issubclass(cls, kind.base) and not inspect.isabstract(cls) and name[0] != "_"
+    }
+    return [classes[name] for name in sorted(classes)]
+
+
+def meaning(cls: type) -> str:
+    """The first line of a class's own docstring."""
+    return (cls.__doc__ or "").strip().partition("\n")[0].strip()
+
+
+def arguments(cls: type) -> list[str]:
+    """The arguments of a class's constructor: `name=default`, or `name: type` where there is no default."""
+    described = []
+    for field in dataclasses.fields(cls):
+        if field.default is not dataclasses.MISSING:
+            described.append(f"{field.name}={_in_words(field.default)}")
+        elif field.default_factory is not dataclasses.MISSING:
+            described.append(f"{field.name}={_in_words(field.default_factory())}")
+        else:
+            described.append(f"{field.name}: {_type_in_words(field.type)}")
+    return described
+
+
+def page() -> str:
+    """The whole page, in Markdown."""
+    return "\n".join([HEAD, *(_section(kind) for kind in KINDS)])
+
+
+def _section(kind: Kind) -> str:
+    rows = [f"## {kind.title}", "", f"`{kind.module.__name__}`. {meaning(kind.base)}", ""]
+    rows += ["| term | meaning | arguments |", "|---|---|---|"]
+    for cls in concrete_classes(kind):
+        cells = (f"`{cls.__name__}`", meaning(cls), ", ".join(f"`{argument}`" for argument in arguments(cls)))
+        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(rows) + "\n"
+
+
+def _in_words(value: Any) -> str:
+    """A default as one would write it, with at most six digits."""
+    if isinstance(value, float):
+        return repr(float(f"{value:.6g}"))
+    if isinstance(value, tuple):
+        inner = ", ".join(_in_words(x) for x in value)
+        return f"({inner},)" if len(value) == 1 else f"({inner})"
+    return " ".join(repr(value).split())
+
+
+def _type_in_words(annotation: Any) -> str:
+    """An annotation as it is written: without the modules that its names are from."""
+    name = annotation.__name__ if inspect.isclass(annotation) else str(annotation)
+    return re.sub(r"\w+\.(?=\w)", "", name)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

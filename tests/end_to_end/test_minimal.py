@@ -1,0 +1,27 @@
+"""The example that a newcomer copies."""
+
+import json
+import shutil
+from pathlib import Path
+
+from tests.end_to_end.test_commands import ROOT, run
+
+EXAMPLE = ROOT / "examples" / "minimal.py"
+
+
+def test_copy_outside_the_project_trains_and_evaluates(tmp_path):
+    shutil.copy(EXAMPLE, tmp_path / "my_task.py")
+    small = ("num_envs=8", "max_iterations=2", "run_dir=run")
+    done = run("my_task.py", *small, cwd=tmp_path)
+    assert "iteration 2/2" in done.stdout
+    assert done.stderr == ""
+    metrics = json.loads(Path(tmp_path, "run", "metrics.jsonl").read_text().splitlines()[-1])
+    assert "reward/progress" in metrics
+    done = run("my_task.py", "run_mode=eval", "checkpoint=run", "eval_num_envs=2", cwd=tmp_path)
+    assert "survived" in done.stdout
+    done = run("my_task.py", "--help", cwd=tmp_path)
+    assert done.stdout.startswith("Usage: python my_task.py [KEY=VALUE ...]")
+
+
+def test_example_is_short():
+    assert len(EXAMPLE.read_text().splitlines()) < 80
