@@ -1,6 +1,7 @@
-"""A quadruped that learns to trot where it is told, on every device of the machine.
+"""A quadruped that learns to trot where it is told on rough ground, on every device of the machine.
 
 python -m examples.quadruped num_envs=1024
+python -m examples.quadruped ground=flat
 """
 
 from collections.abc import Mapping
@@ -11,14 +12,27 @@ import jax
 
 import ksim
 from examples.robots import QUADRUPED
-from ksim.config import field
+from ksim.config import check_choice, field
 from ksim.mdp import commands, events, observations as obs, randomizers, resets, rewards, terminations
+from ksim.mdp.curriculum import ErrorCurriculum
 from ksim.mdp.noise import UniformNoise
+from ksim.physics import RoughTile, SlopeTile, StairsTile
 
 LEGS = ("front_left", "front_right", "rear_left", "rear_right")
 FEET = tuple(f"{leg}_foot" for leg in LEGS)
 FEET_TOUCH = tuple(f"{leg}_foot_touch" for leg in LEGS)
 KNEES_TOUCH = tuple(f"{leg}_knee_touch" for leg in LEGS)
+
+GROUNDS = ("rough", "flat")
+ROUGH = ksim.Terrain(
+    tiles=(
+        RoughTile(height=(0.01, 0.05)),
+        SlopeTile(slope=(0.05, 0.3)),
+        StairsTile(step_height=(0.01, 0.06)),
+        StairsTile(step_height=(0.01, 0.06), down=True),
+    ),
+    tile_m=6.0,
+)
 
 GAIT_PERIOD_S = 0.5
 TROT = (0.0, 0.5, 0.5, 0.0)
@@ -39,6 +53,11 @@ class QuadrupedConfig(ksim.DistributedPPOConfig):
     entropy_coef: float = field(0.002, help="weight of the entropy bonus")
     init_std: float = field(0.7, help="policy's standard deviation to start from")
     episode_s: float = field(20.0, help="seconds after which an episode is cut")
+    ground: str = field("rough", help="rough: bumps, slopes and stairs, harder as the robot learns; or flat")
+
+    def validate(self) -> None:
+        super().validate()
+        check_choice("ground", self.ground, GROUNDS)
 
 
 class QuadrupedTask(ksim.DistributedPPOTask[QuadrupedConfig]):
@@ -50,6 +69,13 @@ class QuadrupedTask(ksim.DistributedPPOTask[QuadrupedConfig]):
 
     def get_robot(self) -> Path:
         return QUADRUPED
+
+    def get_terrain(self) -> ksim.Terrain | None:
+        return ROUGH if self._is_rough else None
+
+    @property
+    def _is_rough(self) -> bool:
+        return self.config.ground == "rough"
 
     def get_actuators(self) -> ksim.PositionActuators:
         return ksim.PositionActuators(kp=40.0, kd=1.0, action_scale=0.35)
@@ -67,6 +93,8 @@ class QuadrupedTask(ksim.DistributedPPOTask[QuadrupedConfig]):
             "phase": obs.PhaseClock(period_s=GAIT_PERIOD_S),
             "last_action": obs.LastAction(),
         }
+        if self._is_rough:
+            clean["ground"] = obs.HeightScan(size=(0.8, 0.4), offset=0.3, noise=UniformNoise(0.01))
         actor = {
             "gravity": obs.ProjectedGravity(noise=UniformNoise(0.03)),
             "gyro": obs.SensorReading(sensor="imu_gyro", noise=UniformNoise(0.2)),
@@ -92,9 +120,9 @@ class QuadrupedTask(ksim.DistributedPPOTask[QuadrupedConfig]):
             rewards.FeetPhase(sensors=FEET_TOUCH, command="velocity", period_s=GAIT_PERIOD_S, offsets=TROT, scale=1.0),
             rewards.FeetAirTime(sensors=FEET_TOUCH, command="velocity", threshold_s=0.1, max_s=0.3, scale=0.5),
             rewards.FeetSlip(sensors=FEET_TOUCH, sites=FEET, scale=-0.1),
-            rewards.BaseTilt(scale=-2.0),
+            rewards.BaseTilt(scale=-1.0),
             rewards.RollPitchRate(scale=-0.02),
-            rewards.VerticalVelocity(scale=-1.0),
+            rewards.VerticalVelocity(scale=-0.5),
             rewards.JointDeviation(scale=-0.1),
             rewards.StandStill(command="velocity", scale=-0.1),
             rewards.ImpactForce(sensors=KNEES_TOUCH, threshold=1.0, scale=-0.01),
@@ -105,19 +133,27 @@ class QuadrupedTask(ksim.DistributedPPOTask[QuadrupedConfig]):
         ]
 
     def get_terminations(self, physics_model: ksim.PhysicsModel) -> list[ksim.AbstractTermination]:
-        return [
+        ends: list[ksim.AbstractTermination] = [
             terminations.TimeLimit(seconds=self.config.episode_s),
             terminations.SensorAbove(sensor="trunk_touch"),
             terminations.BaseTilted(max_tilt=1.0),
         ]
+        return [*ends, terminations.OffTerrain()] if self._is_rough else ends
+
+    def get_curricula(self, physics_model: ksim.PhysicsModel) -> Mapping[str, ksim.AbstractCurriculum]:
+        if not self._is_rough:
+            return {}
+        harder = ErrorCurriculum(metric="error/velocity/lin_vel_m_s", raise_below=0.3, lower_above=0.5, step=0.01)
+        return {"terrain": harder}
 
     def get_resets(self, physics_model: ksim.PhysicsModel) -> list[ksim.AbstractReset]:
-        return [
+        starts: list[ksim.AbstractReset] = [
             resets.RandomHeading(),
             resets.RandomJointPositions(magnitude=0.1),
             resets.RandomJointVelocities(magnitude=0.2),
             resets.RandomBaseVelocity(),
         ]
+        return [*starts, resets.OnTerrain(level="terrain")] if self._is_rough else starts
 
     def get_events(self, physics_model: ksim.PhysicsModel) -> list[ksim.AbstractEvent]:
         return [events.PushVelocity()]

@@ -17,6 +17,7 @@ import pytest
 
 import ksim.mdp
 from ksim.mdp import actions, commands, events, observations, randomizers, resets, rewards, terminations
+from ksim.mdp.curriculum import LinearCurriculum
 from ksim.mdp.noise import DriftingBias
 from ksim.mdp.term import Context, Term, snake_case
 from ksim.physics import FlatTile, Terrain, compile_model
@@ -53,6 +54,7 @@ ARGUMENTS: dict[type[Term], dict[str, Any]] = {
     events.PushForce: {"body": "trunk", "interval_s": (0.03, 0.05), "duration_s": 0.02},
     commands.JointPoseCommand: {"resample_s": (0.03, 0.05)},
     commands.RollPitchCommand: {"resample_s": (0.03, 0.05)},
+    commands.ScaledByLevel: {"command": commands.HeightCommand(height=(0.4, 0.5)), "level": "hardness"},
     commands.VelocityCommand: {"resample_s": (0.03, 0.05), "heading_fraction": 0.5, "max_lin_acceleration": 2.0},
     events.PushVelocity: {"interval_s": (0.03, 0.05)},
     observations.ActionHistory: {"steps": 2},
@@ -107,6 +109,7 @@ ARGUMENTS: dict[type[Term], dict[str, Any]] = {
     rewards.FootSwingHeight: {"sites": FEET, "command": "velocity"},
     rewards.ImpactForce: {"sensors": TOUCH, "threshold": 20.0},
     rewards.JointVelocityLimits: {"max_vel": 1.0},
+    rewards.ScaledByLevel: {"reward": rewards.ActionAcceleration(), "level": "hardness"},
     rewards.SingleSupport: {"sensors": TOUCH, "command": "velocity"},
     rewards.SwingPose: {"legs": (("left_hip",), ("right_hip",)), "bend": (0.3,), "command": "velocity"},
     rewards.StandStill: {"command": "velocity"},
@@ -182,7 +185,8 @@ def make_environment(engine: str, terms: dict[str, dict[str, Any]]) -> MdpEnviro
     given = {f"{kind}s": terms.get(kind, {}) for kind in KINDS}
     given["observations"] = {"actor": given["observations"] or {"last_action": observations.LastAction()}}
     given["commands"] = {"velocity": SteadyCommand()} | given["commands"]
-    mdp = Mdp(**given, actuators=ACTUATORS)
+    curricula = {"hardness": LinearCurriculum(end_iteration=2)}
+    mdp = Mdp(**given, actuators=ACTUATORS, curricula=curricula)
     edits = [ACTUATORS.edit_spec, *(term.edit_spec for term in mdp.terms().values())]
     spec = biped_spec()
     spec.joint("left_hip").stiffness = [1.0, 0, 0]  # for the term that makes it another
@@ -235,6 +239,7 @@ def subject_of(cls: type[Term]) -> Subject:
             terminated=state.terminated,
             overrides=inner.overrides,
             key=inner.key,
+            levels=inner.levels,
             memory=inner.memories.get(path),
         )
         return state, term(context)

@@ -9,3 +9,4 @@ from ksim.mdp.commands.posture import (
 )
 from ksim.mdp.commands.targets import CartesianCommand as CartesianCommand, JointPoseCommand as JointPoseCommand
 from ksim.mdp.commands.velocity import VelocityCommand as VelocityCommand
+from ksim.mdp.commands.wrappers import ScaledByLevel as ScaledByLevel

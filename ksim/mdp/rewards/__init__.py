@@ -63,7 +63,4 @@ from ksim.mdp.rewards.tracking import (
     TrackRollPitch as TrackRollPitch,
     TrackYawRate as TrackYawRate,
 )
-from ksim.mdp.rewards.wrappers import (
-    Clipped as Clipped,
-    Custom as Custom,
-)
+from ksim.mdp.rewards.wrappers import Clipped as Clipped, Custom as Custom, ScaledByLevel as ScaledByLevel

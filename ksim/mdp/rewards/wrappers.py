@@ -12,16 +12,10 @@ from ksim.mdp.term import Context
 from ksim.types import ConfigError
 
 
-class Clipped(AbstractReward):
-    """Another reward's value, before its scale, kept within `low` and `high`; its scale stays its own."""
+class _Wrapper(AbstractReward):
+    """Another reward, with its scale, its memory and what it needs of the model."""
 
-    reward: AbstractReward
-    low: float
-    high: float
-
-    def __check_init__(self) -> None:
-        if not self.low <= self.high:
-            raise ConfigError(f"Clipped has low={self.low}, which must not be above high={self.high}.")
+    reward: eqx.AbstractVar[AbstractReward]
 
     @property
     def scale(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -40,8 +34,34 @@ class Clipped(AbstractReward):
     def update(self, context: Context) -> PyTree:
         return self.reward.update(context)
 
+
+class Clipped(_Wrapper):
+    """Another reward's value, before its scale, kept within `low` and `high`; its scale stays its own."""
+
+    reward: AbstractReward
+    low: float
+    high: float
+
+    def __check_init__(self) -> None:
+        if not self.low <= self.high:
+            raise ConfigError(f"Clipped has low={self.low}, which must not be above high={self.high}.")
+
     def __call__(self, context: Context) -> Float[Array, ""]:
         return jnp.clip(self.reward(context), self.low, self.high)
+
+
+class ScaledByLevel(_Wrapper):
+    """Another reward, whose weight a curriculum moves: from `start` times its scale at level 0 to all of it at 1.
+
+    level: name of the curriculum.
+    """
+
+    reward: AbstractReward
+    level: str
+    start: float = 0.0
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        return self.reward(context) * (self.start + (1 - self.start) * context.level(self.level))
 
 
 class Custom(AbstractReward):
