@@ -142,7 +142,8 @@ def print_summary(
     if progress.iteration:
         figures["checkpoint"] = str(run_dir / "checkpoints" / str(progress.iteration))
         figures["evaluate it"] = f"run_mode=eval checkpoint={run_dir}"
-    figures |= {f"failed: {kind}": f"{count} times" for kind, count in reports.num_failures.items()}
+    figures |= {name: str(path) for name, path in reports.paths.items()}
+    figures |= {f"failed: {kind}": f"{count} times" for kind, count in reports.failures.counts.items()}
     if stop.signal is not None:
         figures["stopped by"] = f"signal {stop.signal}"
     print_figures("Done" if stop.signal is None else "Stopped", figures)

@@ -13,6 +13,8 @@ from ksim.rollout.environment import Environment
 from ksim.run.checkpoint import find_checkpoint, load_checkpoint
 from ksim.run.console import print_figures
 from ksim.run.evaluator import Evaluation, Evaluator
+from ksim.run.reports import EpisodeReport, Failures
+from ksim.run.run_dir import log_to_file
 from ksim.run.signals import stop_on_signal
 from ksim.types import ConfigError
 
@@ -28,13 +30,16 @@ def evaluate_checkpoint(task: "RLTask[Any]") -> int:
     """
     path, _, model = load_policy(task)
     out_dir = _output_dir(task.config.eval_output, path)
-    with stop_on_signal() as stop:
+    with log_to_file(out_dir), stop_on_signal() as stop:
         evaluation = Evaluator(task)(model, lambda: stop.signal is not None)
         if evaluation is None:
             return stop.exit_code
         record = {"checkpoint": str(path), **evaluation.record()}
         (out_dir / "evaluation.json").write_text(json.dumps(record, indent=2) + "\n")
-        figures = evaluation_figures(evaluation) | {"written to": str(out_dir / "evaluation.json")}
+        report = EpisodeReport(task, out_dir, Failures(), lambda: stop.signal is not None)
+        report(model, f"iteration_{path.name}", with_video=task.config.video, with_plots=task.config.plots)
+        written = {"figures": out_dir / "evaluation.json", **report.paths}
+        figures = evaluation_figures(evaluation) | {name: str(file) for name, file in written.items()}
         print_figures(f"Evaluation of {path}", figures)
     return stop.exit_code
 

@@ -49,16 +49,18 @@ def film(model_path: str, scene_path: str, mp4_path: str, gif_path: str) -> None
     model.vis.quality.shadowsize = min(2048, model.vis.quality.shadowsize)
     # A model may ask for a smaller buffer.
     width, height = min(WIDTH, model.vis.global_.offwidth), min(HEIGHT, model.vis.global_.offheight)
-    writer = imageio_ffmpeg.write_frames(mp4_path, (width, height), fps=fps, macro_block_size=2, quality=6)
+    size = (width, height)
+    writer = imageio_ffmpeg.write_frames(mp4_path, size, fps=fps, macro_block_size=2, quality=6)  # type: ignore[arg-type]
     writer.send(None)
     small = []
     with mujoco.Renderer(model, height, width) as renderer:
         renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
+        data.qpos[:] = scene["qpos"][0]
+        mujoco.mj_forward(model, data)
+        camera = make_camera(model, data, int(scene["body"]))
         for i, qpos in enumerate(scene["qpos"]):
             data.qpos[:] = qpos
             mujoco.mj_forward(model, data)
-            if i == 0:
-                camera = make_camera(model, data, int(scene["body"]))
             renderer.update_scene(data, camera)
             for (start, end), color in zip(scene["arrows"][i], scene["colors"], strict=True):
                 add_arrow(renderer.scene, start, end, color)
@@ -105,7 +107,9 @@ def encode_gif(frames: list, fps: float) -> bytes:
     encoded = b""
     for every, width, colors in GIF_STEPS:
         height = frames[0].height * width // frames[0].width
-        images = [image.resize((width, height)).quantize(colors, Image.Quantize.FASTOCTREE) for image in frames[::every]]
+        images = [
+            image.resize((width, height)).quantize(colors, Image.Quantize.FASTOCTREE) for image in frames[::every]
+        ]
         buffer = io.BytesIO()
         duration_ms = 1000 * every / fps
         images[0].save(buffer, "GIF", save_all=True, append_images=images[1:], duration=duration_ms, loop=0)

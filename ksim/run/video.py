@@ -23,6 +23,8 @@ COMMANDED = (0.1, 0.7, 0.2, 1.0)
 MEASURED = (0.1, 0.4, 1.0, 1.0)
 """Colour of the measured velocity: blue."""
 
+NO_GL = "MuJoCo cannot render here: neither EGL nor OSMesa works. Install one, or set video=false."
+
 _WORKER = Path(__file__).with_name("render_worker.py")
 
 
@@ -68,14 +70,14 @@ def film(recording: Recording, path: Path, should_stop: ShouldStop) -> list[Path
     """
     gl = find_gl()
     if gl is None:
-        raise RenderError("MuJoCo cannot render here: neither EGL nor OSMesa works. Install one, or set video=false.")
+        raise RenderError(NO_GL)
     path.parent.mkdir(parents=True, exist_ok=True)
     outputs = [path.with_name(f"{path.name}.{suffix}") for suffix in ("mp4", "gif")]
     with tempfile.TemporaryDirectory() as directory:
         model_path, scene_path = Path(directory, "model.mjb"), Path(directory, "scene.npz")
         assert recording.model is not None
         mujoco.mj_saveModel(recording.model.mj_model, str(model_path))
-        np.savez(scene_path, **make_scene(recording))
+        np.savez(scene_path, allow_pickle=False, **make_scene(recording))
         # Made elsewhere and moved: a film that is there is whole.
         made = [Path(directory, output.name) for output in outputs]
         if not _run_worker([str(model_path), str(scene_path), *map(str, made)], gl, should_stop):
