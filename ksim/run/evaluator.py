@@ -94,7 +94,8 @@ class Evaluation:
     def gap_words(self) -> str:
         """The gap to the training's engine."""
         if self.gap is None:
-            return f"none to report, {self.engine} is the training's engine as well"
+            hint = "; engine=mjx compares the two" if self.engine == "mujoco" else ""
+            return f"none to report, {self.training_engine} is the engine of this configuration as well{hint}"
         return f"{self.gap.words()} in {self.engine} against {self.training_engine}"
 
 
