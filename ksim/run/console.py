@@ -122,8 +122,8 @@ def evaluation_line(iteration: int, evaluation: "Evaluation") -> str:
         f"survived {estimates['survival'].percent_words()}",
         *(f"{name} {x.words()}" for name, x in estimates.items() if name.startswith("error/")),
     ]
-    if evaluation.gap is not None:
-        parts.append(f"gap {evaluation.gap_words()}")
+    no_gap = f"no gap, trained in {evaluation.training_engine} as well"
+    parts.append(no_gap if evaluation.gap is None else f"gap {evaluation.gap_words()}")
     return " · ".join(parts)
 
 
