@@ -17,6 +17,7 @@ def first_iteration_s(engine: str, num_envs: int, cache: str) -> float:
     with tempfile.TemporaryDirectory() as run_dir:
         command = [sys.executable, "-u", "-m", "examples.walking_distributed"]
         options = [f"engine={engine}", f"num_envs={num_envs}", "max_iterations=1", f"run_dir={run_dir}"]
+        options += ["eval_at_end=false", "plots=false"]
         start_s = time.perf_counter()
         environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": cache}
         with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True, env=environment) as process:

@@ -3,6 +3,7 @@
 python -m examples.walking num_envs=1024
 """
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import jax
 
 import ksim
 from examples.robots import HUMANOID
-from ksim.config import field
+from ksim.config import check_fraction, check_positive, field
 from ksim.mdp import commands, events, observations as obs, randomizers, resets, rewards, terminations
 from ksim.mdp.noise import UniformNoise
 
@@ -58,6 +59,19 @@ class HumanoidWalkingConfig(ksim.PPOConfig):
     init_std: float = field(0.5, help="policy's standard deviation to start from")
     dt: float = field(0.005, help="seconds per physics step")
     episode_s: float = field(20.0, help="seconds after which an episode is cut")
+    standing_fraction: float = field(0.1, help="fraction of commands that ask the robot to stand")
+    push_speed: list[float] = field([0.0, 0.8], help="range of the velocity, in m/s, that a push every 3 to 6 s adds")
+    eval_episode_s: float = field(10.0, help="seconds of an episode in evaluations, where all commands are to move")
+    eval_push_speed: float = field(0.0, help="velocity, in m/s, that a push every 3 to 6 s adds in evaluations")
+
+    def validate(self) -> None:
+        super().validate()
+        if len(self.push_speed) != 2:
+            raise ksim.ConfigError(f"push_speed ({self.push_speed}) must be two numbers, the smaller first.")
+        check_fraction("standing_fraction", self.standing_fraction)
+        for name in ("episode_s", "eval_episode_s"):
+            check_positive(name, getattr(self, name))
+        check_positive("eval_push_speed", self.eval_push_speed, allow_zero=True)
 
 
 ConfigT = TypeVar("ConfigT", bound=HumanoidWalkingConfig)
@@ -73,7 +87,7 @@ class HumanoidWalkingTask(ksim.PPOTask[ConfigT], Generic[ConfigT]):
         return ksim.PositionActuators(kp=STIFFNESS, kd=DAMPING, action_scale=ACTION_SCALE)
 
     def get_commands(self, physics_model: ksim.PhysicsModel) -> Mapping[str, ksim.AbstractCommand]:
-        return {"velocity": commands.VelocityCommand()}
+        return {"velocity": commands.VelocityCommand(standing_fraction=self.config.standing_fraction)}
 
     def get_observations(
         self, physics_model: ksim.PhysicsModel
@@ -143,10 +157,20 @@ class HumanoidWalkingTask(ksim.PPOTask[ConfigT], Generic[ConfigT]):
         ]
 
     def get_events(self, physics_model: ksim.PhysicsModel) -> list[ksim.AbstractEvent]:
-        return [events.PushVelocity(interval_s=(3.0, 6.0), speed=(0.0, 0.8))]
+        slowest, fastest = self.config.push_speed
+        return [events.PushVelocity(interval_s=(3.0, 6.0), speed=(slowest, fastest))]
 
     def get_randomizers(self, physics_model: ksim.PhysicsModel) -> list[ksim.AbstractRandomizer]:
         return [randomizers.RandomFriction()]
+
+    def get_eval_environment(self, engine: str) -> ksim.Environment:
+        config = dataclasses.replace(
+            self.config,
+            episode_s=self.config.eval_episode_s,
+            standing_fraction=0.0,
+            push_speed=[self.config.eval_push_speed] * 2,
+        )
+        return type(self)(config).get_environment(engine, num_devices=1)
 
 
 if __name__ == "__main__":

@@ -13,11 +13,12 @@ from ksim.mdp import commands, events, randomizers, rewards, terminations
 from tests.robots import ACTUATORS, biped_spec
 
 MESSAGE = "ignore:Only 1 device detected"
+WITHOUT_REPORTS = {"eval_at_end": False, "video": False, "plots": False}
 
 
 def point_mass_task(**options: Any) -> PointMassTask:
     small = {"num_envs": 16, "rollout_length": 8, "actor_sizes": [8], "critic_sizes": [8], "tensorboard": False}
-    return PointMassTask(PointMassConfig(**(small | options)))
+    return PointMassTask(PointMassConfig(**(small | WITHOUT_REPORTS | options)))
 
 
 @jax.tree_util.register_dataclass
@@ -28,6 +29,10 @@ class BipedConfig(ksim.DistributedPPOConfig):
     actor_sizes: list[int] = field([8], help="")
     critic_sizes: list[int] = field([8], help="")
     tensorboard: bool = False
+    eval_num_envs: int = 3
+    eval_at_end: bool = False
+    video: bool = False
+    plots: bool = False
 
 
 class BipedTask(ksim.DistributedPPOTask[BipedConfig]):

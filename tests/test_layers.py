@@ -53,3 +53,18 @@ def test_traced_layers_import_no_plotting_and_no_run(package):
 def test_pmap_is_in_one_file():
     users = [path.name for path in ROOT.rglob("*.py") if "jax.pmap" in path.read_text()]
     assert users == ["layout.py"]
+
+
+def test_plots_use_no_global_state_of_matplotlib():
+    for path in ROOT.rglob("*.py"):
+        names = set(imports_of(path))
+        assert not any("pyplot" in name for name in names), path
+        assert "matplotlib.use" not in path.read_text(), path
+
+
+def test_only_plots_import_matplotlib_and_nobody_imports_them_at_the_start():
+    users = {path.name for path in ROOT.rglob("*.py") if any(n.startswith("matplotlib") for n in imports_of(path))}
+    assert users == {"plots.py"}
+    for path in ROOT.rglob("*.py"):
+        at_top = ast.Module([n for n in ast.parse(path.read_text()).body if isinstance(n, ast.ImportFrom)], [])
+        assert "ksim.run.plots" not in {n.module for n in at_top.body if isinstance(n, ast.ImportFrom)}, path

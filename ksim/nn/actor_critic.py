@@ -40,6 +40,11 @@ def critic_group(obs: Observation) -> str:
     return "critic" if "critic" in obs else "actor"
 
 
+def initial_carries(model: AbstractActorCritic, num_envs: int) -> PyTree:
+    """The memory at the start of an episode, one row per env."""
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (num_envs, *x.shape)), model.initial_carry())
+
+
 def reset_carry(model: AbstractActorCritic, done_e: Bool[Array, " e"], carry_e: PyTree) -> PyTree:
     """The memory of each env, started afresh where its episode is done."""
     return jax.tree.map(

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Key, PRNGKeyArray, PyTree
 
-from ksim.nn.actor_critic import AbstractActorCritic
+from ksim.nn.actor_critic import AbstractActorCritic, initial_carries
 from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
 from ksim.parallel.collectives import all_across_devices, global_env_index, mean_across_devices
 from ksim.ppo.advantages import generalized_advantages, normalize_advantages
@@ -182,5 +182,4 @@ def initial_learner_state(
 def initial_env_batch(model: AbstractActorCritic, env_state: EnvState) -> EnvBatch:
     """The global batch before the first iteration, around the given states."""
     num_envs = env_state.reward.shape[0]
-    carry = jax.tree.map(lambda x: jnp.broadcast_to(x, (num_envs, *x.shape)), model.initial_carry())
-    return EnvBatch(env_state, carry, jnp.zeros(num_envs), jnp.zeros(num_envs, jnp.int32))
+    return EnvBatch(env_state, initial_carries(model, num_envs), jnp.zeros(num_envs), jnp.zeros(num_envs, jnp.int32))

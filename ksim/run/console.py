@@ -17,7 +17,9 @@ from ksim.run.signals import StopRequest
 from ksim.run.timing import peak_memory_bytes
 
 if TYPE_CHECKING:
+    from ksim.run.evaluator import Evaluation
     from ksim.run.loop import Progress
+    from ksim.run.reports import Reports
     from ksim.task.distributed_rl import DistributedSetup
     from ksim.task.rl import RLTask
 
@@ -112,7 +114,24 @@ def iteration_line(metrics: dict[str, float], max_iterations: int | None, eta_s:
     return " · ".join(parts)
 
 
-def print_summary(progress: "Progress", run_dir: Path, *, compile_s: float, stop: StopRequest) -> None:
+def evaluation_line(iteration: int, evaluation: "Evaluation") -> str:
+    """The line of one evaluation: return, length, survival, errors and the gap, with 95 % confidence."""
+    estimates = evaluation.figures
+    parts = [
+        f"evaluation at {iteration} ({evaluation.num_episodes} episodes in {evaluation.engine})",
+        f"return {estimates['return'].words()}",
+        f"length {estimates['length'].words(0)}",
+        f"survived {estimates['survival'].percent_words()}",
+        *(f"{name} {x.words()}" for name, x in estimates.items() if name.startswith("error/")),
+    ]
+    no_gap = f"no gap, trained in {evaluation.training_engine} as well"
+    parts.append(no_gap if evaluation.gap is None else f"gap {evaluation.gap_words()}")
+    return " · ".join(parts)
+
+
+def print_summary(
+    progress: "Progress", run_dir: Path, *, compile_s: float, stop: StopRequest, reports: "Reports"
+) -> None:
     """Prints what was done and where it is."""
     figures = {
         "iterations": str(progress.iteration),
@@ -125,6 +144,8 @@ def print_summary(progress: "Progress", run_dir: Path, *, compile_s: float, stop
     if progress.iteration:
         figures["checkpoint"] = str(run_dir / "checkpoints" / str(progress.iteration))
         figures["evaluate it"] = f"run_mode=eval checkpoint={run_dir}"
+    figures |= {name: str(path) for name, path in reports.paths.items()}
+    figures |= {f"failed: {kind}": f"{count} times" for kind, count in reports.failures.counts.items()}
     if stop.signal is not None:
         figures["stopped by"] = f"signal {stop.signal}"
     print_figures("Done" if stop.signal is None else "Stopped", figures)

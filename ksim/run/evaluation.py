@@ -1,52 +1,61 @@
-"""Rolling out the policy of a checkpoint."""
+"""run_mode=eval: evaluating the policy of a checkpoint."""
 
-import logging
-import time
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
-import jax
-import numpy as np
-from jaxtyping import Array
 
 from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.parallel.layout import SingleDevice
-from ksim.ppo.train_step import initial_env_batch, static_leaves
+from ksim.ppo.train_step import static_leaves
 from ksim.rollout.environment import Environment
-from ksim.rollout.unroll import initial_env_states, unroll
 from ksim.run.checkpoint import find_checkpoint, load_checkpoint
 from ksim.run.console import print_figures
-
-logger = logging.getLogger(__name__)
+from ksim.run.evaluator import Evaluation, Evaluator
+from ksim.run.reports import EpisodeReport, Failures
+from ksim.run.run_dir import log_to_file
+from ksim.run.signals import stop_on_signal
+from ksim.types import ConfigError
 
 if TYPE_CHECKING:
     from ksim.task.rl import RLTask
 
-MAX_EPISODE_STEPS = 20_000
-"""Where an evaluation gives up on an episode that neither ends nor is cut."""
-
 
 def evaluate_checkpoint(task: "RLTask[Any]") -> int:
-    """Loads a checkpoint, rolls out its policy and prints the returns; see `RLTask.run`.
+    """Loads a checkpoint, evaluates its policy and prints and writes the figures; see `RLTask.run`.
 
     Raises:
-        ConfigError: There is no checkpoint, or it does not fit the task.
+        ConfigError: There is no checkpoint, it does not fit the task, or there is nowhere to write.
     """
-    path, env, model = load_policy(task)
-    figures = evaluate(env, model, num_envs=task.config.eval_num_envs, seed=task.config.seed)
-    print_figures(
-        f"Evaluation of {path}",
-        {
-            "episodes": f"{figures['num_episodes']:.0f}, one per environment, most likely actions",
-            "return": f"{figures['return_mean']:.3f} +- {figures['return_std']:.3f} (standard deviation)",
-            "length": f"{figures['length_mean']:.1f} control steps",
-            "survived": f"{figures['survival_rate']:.1%}",
-        },
-    )
-    if figures["num_unfinished"]:
-        logger.warning("%d episodes went on for more than %d steps.", figures["num_unfinished"], MAX_EPISODE_STEPS)
-    return 0
+    path, _, model = load_policy(task)
+    out_dir = _output_dir(task.config.eval_output, path)
+    with log_to_file(out_dir), stop_on_signal() as stop:
+        evaluation = Evaluator(task)(model, lambda: stop.signal is not None)
+        if evaluation is None:
+            return stop.exit_code
+        record = {"checkpoint": str(path), **evaluation.record()}
+        (out_dir / "evaluation.json").write_text(json.dumps(record, indent=2) + "\n")
+        report = EpisodeReport(task, out_dir, Failures(), lambda: stop.signal is not None)
+        report(model, f"iteration_{path.name}", with_video=task.config.video, with_plots=task.config.plots)
+        written = {"figures": out_dir / "evaluation.json", **report.paths}
+        figures = evaluation_figures(evaluation) | {name: str(file) for name, file in written.items()}
+        print_figures(f"Evaluation of {path}", figures)
+    return stop.exit_code
+
+
+def evaluation_figures(evaluation: Evaluation) -> dict[str, str]:
+    """An evaluation by name, in words."""
+    estimates = evaluation.figures
+    return {
+        "episodes": f"{evaluation.num_episodes}, one per environment, most likely actions, in {evaluation.engine}",
+        "return": f"{estimates['return'].words(3)} (95 % confidence)",
+        "length": f"{estimates['length'].words(1)} control steps",
+        "survived": estimates["survival"].percent_words(),
+        **{name: estimate.words(3) for name, estimate in estimates.items() if name.startswith("error/")},
+        "gap of return": evaluation.gap_words(),
+        **({"given up": f"{evaluation.num_unfinished} episodes"} if evaluation.num_unfinished else {}),
+    }
 
 
 def load_policy(task: "RLTask[Any]") -> tuple[Path, Environment, NormalizedActorCritic]:
@@ -58,61 +67,18 @@ def load_policy(task: "RLTask[Any]") -> tuple[Path, Environment, NormalizedActor
     path = find_checkpoint(task.config.checkpoint)
     # Native MuJoCo on one device, whatever trained the policy: a check from one simulator to the other.
     task.layout = SingleDevice()
-    task.environment = env = task.get_environment("mujoco", num_devices=1)
+    task.environment = env = task.eval_environment
     initial, model = task.initial_learner()
     learner = load_checkpoint(path, initial)
     return path, env, NormalizedActorCritic(eqx.combine(learner.params, static_leaves(model)), learner.normalizer)
 
 
-def evaluate(
-    env: Environment, model: NormalizedActorCritic, *, num_envs: int, seed: int, chunk_steps: int = 50
-) -> dict[str, float]:
-    """Whole episodes of a deterministic policy, one per env.
-
-    Args:
-        env: The environment.
-        model: The policy.
-        num_envs: Episodes.
-        seed: Seeds the episodes.
-        chunk_steps: Control steps per compiled call; an episode is looked at for its end in between.
-
-    Returns:
-        `num_episodes`, `return_mean`, `return_std`, `length_mean` (control steps), `survival_rate` (the fraction
-        that did not fall), `num_unfinished` (episodes given up after `MAX_EPISODE_STEPS`) and `env_steps_per_s`.
-    """
-    reset_key, rollout_key = jax.random.split(jax.random.fold_in(jax.random.key(seed), 1))
-    state_e = jax.jit(lambda key: initial_env_states(env, key, num_envs, full_task=True))(reset_key)
-    carry_e = initial_env_batch(model, state_e).model_carry
-
-    @jax.jit
-    def chunk(state_e: Any, carry_e: Any, key: Array) -> Any:
-        key_e = jax.random.split(key, num_envs)
-        trajectory, state_e, carry_e = unroll(
-            env, model, state_e, carry_e, key_e, num_steps=chunk_steps, deterministic=True
-        )
-        return (trajectory.reward, trajectory.terminated, trajectory.done), state_e, carry_e
-
-    total_e, length_e = np.zeros(num_envs), np.zeros(num_envs, int)
-    running_e, fell_e = np.ones(num_envs, bool), np.zeros(num_envs, bool)
-    start_s = time.perf_counter()
-    for number in range(MAX_EPISODE_STEPS // chunk_steps):
-        outputs, state_e, carry_e = chunk(state_e, carry_e, jax.random.fold_in(rollout_key, number))
-        reward_et, terminated_et, done_et = (np.asarray(x) for x in outputs)
-        for t in range(chunk_steps):
-            # Not multiplied: an env that is done steps on, and 0 * nan is not 0.
-            total_e += np.where(running_e, reward_et[:, t], 0.0)
-            length_e += running_e
-            fell_e |= running_e & terminated_et[:, t]
-            running_e &= ~done_et[:, t]
-        if not running_e.any():
-            break
-    elapsed_s = time.perf_counter() - start_s
-    return {
-        "num_episodes": num_envs,
-        "return_mean": float(total_e.mean()),
-        "return_std": float(total_e.std()),
-        "length_mean": float(length_e.mean()),
-        "survival_rate": float(1 - fell_e.mean()),
-        "num_unfinished": int(running_e.sum()),
-        "env_steps_per_s": float(length_e.sum() / elapsed_s),
-    }
+def _output_dir(wanted: str | None, checkpoint: Path) -> Path:
+    # <run>/checkpoints/<number>
+    path = checkpoint.parents[1] if wanted is None else Path(wanted)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "evaluation.json").touch()
+    except OSError as error:
+        raise ConfigError(f"Results cannot be written to {path} ({error.strerror}). Set eval_output.") from error
+    return path

@@ -13,6 +13,7 @@ from ksim.parallel.placement import copy_of
 from ksim.run.checkpoint import save_checkpoint
 from ksim.run.console import iteration_line, print_line, print_start, print_summary
 from ksim.run.loggers import MetricsWriter
+from ksim.run.reports import Reports
 from ksim.run.run_dir import check_run_dir, log_to_file, make_run_dir, save_config
 from ksim.run.signals import StopRequest, stop_on_signal
 from ksim.run.timing import time_learning
@@ -108,10 +109,11 @@ def _train_in(task: "RLTask[Any]", host_state: TrainState, run_dir: Path, prepar
         compile_s, compiled = _timed(lambda: task.layout.compile(step, state))
         print_line(f"Compiled in {compile_s:.1f} s.")
         logger.info("First states in %.1f s, training step compiled in %.1f s.", prepare_s, compile_s)
-        loop = _Loop(task, state, step=compiled, writer=writer, stop=stop, run_dir=run_dir)
+        reports = Reports(task, run_dir, writer=writer, stop=stop)
+        loop = _Loop(task, state, step=compiled, writer=writer, reports=reports, stop=stop, run_dir=run_dir)
         del state
         loop.run()
-    print_summary(loop.progress, run_dir, compile_s=prepare_s + compile_s, stop=stop)
+    print_summary(loop.progress, run_dir, compile_s=prepare_s + compile_s, stop=stop, reports=reports)
     return stop.exit_code
 
 
@@ -131,11 +133,12 @@ class _Loop:
         *,
         step: Callable[..., Any],
         writer: MetricsWriter,
+        reports: Reports,
         stop: StopRequest,
         run_dir: Path,
     ) -> None:
         self._task, self._step, self._state = task, step, state
-        self._writer, self._stop, self._run_dir = writer, stop, run_dir
+        self._writer, self._reports, self._stop, self._run_dir = writer, reports, stop, run_dir
         config = task.config
         self.progress = Progress(config.num_envs * config.rollout_length, config.max_iterations, config.max_env_steps)
         self._learner: LearnerState | None = None
@@ -150,8 +153,12 @@ class _Loop:
                 self._check_finite(metrics)
                 if self.progress.iteration == 1 and self.progress.iterations_left != 0 and self._stop.signal is None:
                     learning_s = time_learning(self._task, self._state)
+                if self._learner is not None:
+                    self._reports.after_iteration(self.progress, self._learner)
         finally:
             self._save()
+        if self._learner is not None:
+            self._reports.at_end(self.progress, self._learner)
 
     def _iterate(self, learning_s: float | None) -> dict[str, float]:
         start_s = time.perf_counter()

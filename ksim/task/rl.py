@@ -56,6 +56,14 @@ class RLConfig(BaseConfig):
     run_dir: str | None = field(None, help="where the run is written; default a new one, runs/<task>/run_<number>")
     checkpoint: str | None = field(None, help="for run_mode=eval and view: a run directory, or one of its checkpoints")
     eval_num_envs: int = field(64, help="environments of an evaluation, each for one whole episode")
+    eval_seed: int = field(0, help="seeds the episodes of evaluations, the same every time")
+    eval_every_n_seconds: float | None = field(300.0, help="evaluate while training, this long after the last; or null")
+    eval_every_n_iterations: int | None = field(None, help="evaluate while training after every so many iterations")
+    eval_at_end: bool = field(True, help="evaluate when training is done")
+    eval_output: str | None = field(None, help="for run_mode=eval: where results go; default the checkpoint's run")
+    video: bool = field(True, help="film an episode of the last evaluation, as mp4 and GIF")
+    video_every_n_evaluations: int | None = field(None, help="film one of every so many evaluations before as well")
+    plots: bool = field(True, help="draw learning curves and an evaluated episode at the end")
     viewer: str = field(
         "auto", help="for run_mode=view: auto, native (a window) or browser (where there is no display)"
     )
@@ -69,8 +77,9 @@ class RLConfig(BaseConfig):
         check_positive("Number of environments", self.num_envs)
         for name in ("rollout_length", "dt", "ctrl_dt", "eval_num_envs", "max_bad_updates"):
             check_positive(name, getattr(self, name))
-        check_positive("max_iterations", self.max_iterations)
-        check_positive("max_env_steps", self.max_env_steps)
+        for name in ("max_iterations", "max_env_steps", "eval_every_n_seconds", "eval_every_n_iterations"):
+            check_positive(name, getattr(self, name))
+        check_positive("video_every_n_evaluations", self.video_every_n_evaluations)
         check_choice("engine", self.engine, ("auto", *ENGINES))
         check_choice("run_mode", self.run_mode, RUN_MODES)
         check_choice("viewer", self.viewer, VIEWERS)
@@ -164,6 +173,18 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
         model = self._compile(edits)
         return MdpEnvironment(mdp, mdp.make_engine(engine, model, num_devices=num_devices))
 
+    def get_eval_environment(self, engine: str) -> Environment:
+        """The environment that evaluations step, on one device: by default that of the training.
+
+        Override it to evaluate on other terms. A copy of the task with other options has them:
+
+            return type(self)(dataclasses.replace(self.config, episode_s=10.0)).get_environment(engine, 1)
+
+        Args:
+            engine: `mujoco`; and the training's engine, where it is another and the two are compared.
+        """
+        return self.get_environment(engine, num_devices=1)
+
     # How it learns: overridable parts of the algorithm.
 
     def _get_initial_model(self, rng: PRNGKeyArray) -> AbstractActorCritic:
@@ -221,12 +242,24 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
         return self.get_environment(self.engine_choice[0], self.layout.num_devices)
 
     @functools.cached_property
+    def eval_environment(self) -> Environment:
+        """The environment of evaluations, in native MuJoCo whatever the training's engine."""
+        return self.get_eval_environment("mujoco")
+
+    @functools.cached_property
     def obs_sizes(self) -> dict[str, int]:
         """The length of each observation group, from a trace of the environment that also checks it."""
         return check_environment(self.environment)
 
     def check(self) -> None:
         """Raises ConfigError for whatever can be known to be wrong before anything compiles."""
+        if type(self).get_eval_environment is not RLTask.get_eval_environment:
+            eval_sizes = check_environment(self.eval_environment)
+            if eval_sizes != self.obs_sizes:
+                raise ConfigError(
+                    f"{type(self).__name__}.get_eval_environment must show what training shows, observations of sizes "
+                    f"{self.obs_sizes}, but shows {eval_sizes}."
+                )
         _ = self.obs_sizes
 
     def get_mdp(self, physics_model: PhysicsModel) -> Mdp:

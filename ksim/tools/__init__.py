@@ -1,1 +1,1 @@
-"""Tools for those who work on ksim, each run with `python -m ksim.tools.<name>`."""
+"""Programs around runs and for the docs, each run with `python -m ksim.tools.<name>`."""

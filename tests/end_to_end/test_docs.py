@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from examples.walking import HumanoidWalkingConfig
+from tests.tasks import WITHOUT_REPORTS
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,6 +34,7 @@ def test_environment_of_the_extending_page_is_trained_by_both_tasks(task, option
     names = run_block("docs/extending.md", "class PointMass")
     config = ksim.DistributedPPOConfig if options else ksim.PPOConfig
     run_dir = tmp_path / "run"
+    options = options | WITHOUT_REPORTS
     assert names[task](config(num_envs=64, max_iterations=4, run_dir=str(run_dir), **options)).run() == 0
     assert "iteration 4/4" in capsys.readouterr().out
 
@@ -95,8 +97,8 @@ def test_task_of_the_readme_trains_a_robot_with_nothing_but_defaults(tmp_path, m
 
     (tmp_path / "my_robot.xml").write_text(BIPED)
     task = run_block("README.md", "class MyRobot")["MyRobot"]
-    config = ksim.DistributedPPOConfig(num_envs=8, num_devices=2, max_iterations=1, run_dir=str(tmp_path / "run"))
-    assert task(config).run() == 0
+    options = {"num_envs": 8, "num_devices": 2, "max_iterations": 1, "run_dir": str(tmp_path / "run")}
+    assert task(ksim.DistributedPPOConfig(**options, **WITHOUT_REPORTS)).run() == 0
 
 
 def test_links_of_the_pages_lead_somewhere():

@@ -1,0 +1,80 @@
+"""Learning curves, read back from a run's directory."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ksim.run.estimates import Estimate
+from ksim.types import ConfigError
+
+
+@dataclasses.dataclass(frozen=True)
+class Curves:
+    """A run's metrics by iteration, and its evaluations.
+
+    Attributes:
+        name: The run's name.
+        metrics: By name, a value per iteration; NaN where a line has none.
+        evaluations: Lines of evaluations.jsonl.
+    """
+
+    name: str
+    metrics: dict[str, np.ndarray]
+    evaluations: list[dict[str, Any]]
+
+    @property
+    def env_steps(self) -> np.ndarray:
+        """Control steps over all environments, by iteration."""
+        return self.metrics["env_steps"]
+
+    def evaluated(self, figure: str) -> tuple[np.ndarray, list[Estimate]]:
+        """Control steps, and what evaluations found of a figure then."""
+        found = [e for e in self.evaluations if e["figures"].get(figure, {}).get("mean") is not None]
+        nan = lambda x: float("nan") if x is None else x
+        estimates = [Estimate(**{k: nan(v) for k, v in e["figures"][figure].items()}) for e in found]
+        return np.array([e["env_steps"] for e in found], float), estimates
+
+    def record(self, max_points: int = 100) -> dict[str, Any]:
+        """The curves for JSON, each averaged down to so many points, and the evaluations."""
+        steps = thinned(self.env_steps, max_points)
+        metrics = {name: thinned(x, max_points) for name, x in self.metrics.items() if name != "env_steps"}
+        as_list = lambda x: [float(f"{v:.5g}") if np.isfinite(v) else None for v in x]
+        curves = {name: as_list(x) for name, x in metrics.items()}
+        return {"env_steps": [round(x) for x in steps], "metrics": curves, "evaluations": self.evaluations}
+
+
+def read_curves(run_dir: Path, name: str | None = None) -> Curves:
+    """The curves of a run's directory.
+
+    Raises:
+        ConfigError: It holds no metrics.
+    """
+    path = run_dir / "metrics.jsonl"
+    rows = _read_lines(path) if path.is_file() else []
+    if not rows:
+        raise ConfigError(f"There are no metrics in {path}. Give the directory of a run.")
+    names = dict.fromkeys(name for row in rows for name in row)
+    metrics = {name: np.array([np.nan if row.get(name) is None else row[name] for row in rows]) for name in names}
+    evaluations = run_dir / "evaluations.jsonl"
+    return Curves(name or run_dir.name, metrics, _read_lines(evaluations) if evaluations.is_file() else [])
+
+
+def thinned(values: np.ndarray, max_points: int) -> np.ndarray:
+    """Values averaged over equal stretches, at most so many; a stretch without a number stays without one."""
+    if len(values) <= max_points:
+        return values
+    stretches = np.array_split(np.asarray(values, float), max_points)
+    return np.array([x[np.isfinite(x)].mean() if np.isfinite(x).any() else np.nan for x in stretches])
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    rows = []
+    for line in path.read_text().splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:  # the last line of a run that was killed while it wrote
+            continue
+    return rows

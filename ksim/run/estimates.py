@@ -1,0 +1,51 @@
+"""Means and fractions with their confidence intervals."""
+
+import dataclasses
+import math
+
+import numpy as np
+from scipy.special import stdtrit
+
+CONFIDENCE = 0.95
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """A mean and the bounds of its 95 % confidence interval, which are NaN where a single value gives none."""
+
+    mean: float
+    low: float
+    high: float
+
+    def record(self) -> dict[str, float | None]:
+        """The figures for JSON, null for NaN."""
+        return {name: x if math.isfinite(x) else None for name, x in dataclasses.asdict(self).items()}
+
+    def words(self, digits: int = 2) -> str:
+        """The mean and half the width of the interval."""
+        half_width = f" ± {(self.high - self.low) / 2:.{digits}f}" if math.isfinite(self.high) else ""
+        return f"{self.mean:.{digits}f}{half_width}"
+
+    def percent_words(self) -> str:
+        """A fraction and its interval, in per cent."""
+        return f"{self.mean:.0%} ({self.low:.0%} to {self.high:.0%})"
+
+
+def estimate_mean(values: np.ndarray) -> Estimate:
+    """The mean of independent values, with Student's interval."""
+    values = np.asarray(values, np.float64)
+    mean = float(values.mean())
+    if len(values) < 2:
+        return Estimate(mean, math.nan, math.nan)
+    quantile = stdtrit(len(values) - 1, (1 + CONFIDENCE) / 2)
+    half_width = float(quantile * values.std(ddof=1) / math.sqrt(len(values)))
+    return Estimate(mean, mean - half_width, mean + half_width)
+
+
+def estimate_fraction(is_true: np.ndarray) -> Estimate:
+    """The fraction of independent values that are true, with Wilson's interval (1927), sound near 0 and 1 as well."""
+    n, fraction, z = len(is_true), float(np.mean(is_true)), float(stdtrit(np.inf, (1 + CONFIDENCE) / 2))
+    centre = (fraction + z**2 / (2 * n)) / (1 + z**2 / n)
+    half_width = z / (1 + z**2 / n) * math.sqrt(fraction * (1 - fraction) / n + z**2 / (4 * n**2))
+    # Rounding must not put a bound beyond what it bounds.
+    return Estimate(fraction, min(centre - half_width, fraction), max(centre + half_width, fraction))

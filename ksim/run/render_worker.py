@@ -1,0 +1,126 @@
+"""A program that films a robot: `render_worker.py MODEL.mjb SCENE.npz OUT.mp4 OUT.gif`, or `--probe`.
+
+It runs in a process of its own, by its path: MuJoCo picks its kind of OpenGL from MUJOCO_GL when it is imported, which
+in a training run is long before anyone films; and a graphics driver that crashes does not take the training along.
+It knows nothing of JAX and of the rest of ksim.
+"""
+
+import io
+import sys
+from pathlib import Path
+
+import mujoco
+import numpy as np
+
+WIDTH, HEIGHT = 640, 480
+MAX_GIF_BYTES = 2_000_000
+# Ever smaller GIFs, until one fits: every n-th frame, width in pixels, colours.
+GIF_STEPS = ((2, 320, 64), (3, 240, 48), (3, 200, 32), (4, 160, 32), (6, 120, 16))
+ARROW_WIDTH = 0.03  # m
+
+
+def probe() -> None:
+    """Renders something, or dies."""
+    model = mujoco.MjModel.from_xml_string("<mujoco><worldbody><geom size='.1'/></worldbody></mujoco>")
+    data = mujoco.MjData(model)
+    mujoco.mj_forward(model, data)
+    with mujoco.Renderer(model, 32, 32) as renderer:
+        renderer.update_scene(data)
+        renderer.render()
+
+
+def film(model_path: str, scene_path: str, mp4_path: str, gif_path: str) -> None:
+    """Films a recorded motion.
+
+    Args:
+        model_path: The compiled model.
+        scene_path: `fps`, `qpos` (frame, q), `body` that the camera follows (0: none), `arrows` (frame, arrow, two
+            ends, 3) in the world, in m, and their `colors` (arrow, rgba).
+        mp4_path: Where the video goes.
+        gif_path: Where a smaller one goes, of at most `MAX_GIF_BYTES`.
+    """
+    import imageio_ffmpeg  # noqa: PLC0415 - not for the probe
+    from PIL import Image  # noqa: PLC0415
+
+    model, scene = mujoco.MjModel.from_binary_path(model_path), np.load(scene_path)
+    data, fps = mujoco.MjData(model), float(scene["fps"])
+    # Without a graphics card these are most of the time, and hardly seen at this size.
+    model.vis.quality.offsamples = min(4, model.vis.quality.offsamples)
+    model.vis.quality.shadowsize = min(2048, model.vis.quality.shadowsize)
+    # A model may ask for a smaller buffer.
+    width, height = min(WIDTH, model.vis.global_.offwidth), min(HEIGHT, model.vis.global_.offheight)
+    size = (width, height)
+    writer = imageio_ffmpeg.write_frames(mp4_path, size, fps=fps, macro_block_size=2, quality=6)  # type: ignore[arg-type]
+    writer.send(None)
+    small = []
+    with mujoco.Renderer(model, height, width) as renderer:
+        renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
+        data.qpos[:] = scene["qpos"][0]
+        mujoco.mj_forward(model, data)
+        camera = make_camera(model, data, int(scene["body"]))
+        for i, qpos in enumerate(scene["qpos"]):
+            data.qpos[:] = qpos
+            mujoco.mj_forward(model, data)
+            renderer.update_scene(data, camera)
+            for (start, end), color in zip(scene["arrows"][i], scene["colors"], strict=True):
+                add_arrow(renderer.scene, start, end, color)
+            frame = np.ascontiguousarray(renderer.render())
+            writer.send(frame)
+            image_width = GIF_STEPS[0][1]
+            small.append(Image.fromarray(frame).resize((image_width, image_width * height // width)))
+    writer.close()
+    Path(gif_path).write_bytes(encode_gif(small, fps))
+
+
+def make_camera(model: mujoco.MjModel, data: mujoco.MjData, body: int) -> mujoco.MjvCamera:
+    """A camera that follows a body from the side and a little above, as far away as the robot is large."""
+    camera = mujoco.MjvCamera()
+    mujoco.mjv_defaultFreeCamera(model, camera)
+    if body:
+        camera.type = mujoco.mjtCamera.mjCAMERA_TRACKING
+        camera.trackbodyid = body
+        robot = data.xpos[model.body_rootid == model.body_rootid[body]]
+        camera.distance = 1.0 + 1.8 * float(np.linalg.norm(np.ptp(robot, axis=0)))
+        camera.azimuth, camera.elevation = 120, -20
+    return camera
+
+
+def add_arrow(scene: mujoco.MjvScene, start: np.ndarray, end: np.ndarray, color: np.ndarray) -> None:
+    """Adds an arrow to what is rendered next; none where it would have no length."""
+    if scene.ngeom >= scene.maxgeom or np.linalg.norm(end - start) < 0.01:
+        return
+    geom = scene.geoms[scene.ngeom]
+    nothing = np.zeros(3), np.zeros(3), np.eye(3).ravel()
+    mujoco.mjv_initGeom(geom, mujoco.mjtGeom.mjGEOM_ARROW, *nothing, np.asarray(color, np.float32))
+    mujoco.mjv_connector(geom, mujoco.mjtGeom.mjGEOM_ARROW, ARROW_WIDTH, start, end)
+    geom.emission = 0.5
+    scene.ngeom += 1
+
+
+def encode_gif(frames: list, fps: float) -> bytes:
+    """An animated GIF of images, the first of `GIF_STEPS` that fits, else the smallest.
+
+    The octree keeps the few pixels of the arrows in colours of their own.
+    """
+    from PIL import Image  # noqa: PLC0415 - not for the probe
+
+    encoded = b""
+    for every, width, colors in GIF_STEPS:
+        height = frames[0].height * width // frames[0].width
+        images = [
+            image.resize((width, height)).quantize(colors, Image.Quantize.FASTOCTREE) for image in frames[::every]
+        ]
+        buffer = io.BytesIO()
+        duration_ms = 1000 * every / fps
+        images[0].save(buffer, "GIF", save_all=True, append_images=images[1:], duration=duration_ms, loop=0)
+        encoded = buffer.getvalue()
+        if len(encoded) <= MAX_GIF_BYTES:
+            break
+    return encoded
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--probe"]:
+        probe()
+    else:
+        film(*sys.argv[1:])

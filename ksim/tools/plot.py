@@ -1,0 +1,48 @@
+"""Draws the learning curves of several runs, such as seeds, over each other.
+
+python -m ksim.tools.plot RUN_DIR [RUN_DIR ...] --out curves.png
+
+Beside the image it writes the curves as JSON, averaged down to few points: small enough to keep.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ksim.run.console import print_line
+from ksim.run.curves import read_curves
+from ksim.types import ConfigError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Does what the module says; returns the exit code, 2 for input that cannot work."""
+    parser = argparse.ArgumentParser(prog="python -m ksim.tools.plot", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("run_dirs", nargs="+", type=Path, metavar="RUN_DIR", help="directories of runs")
+    parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="image to write, as in curves.png")
+    options = parser.parse_args(argv)
+    try:
+        runs = [read_curves(path, name) for path, name in zip(options.run_dirs, _names(options.run_dirs), strict=True)]
+        if options.out.suffix.lower() not in (".png", ".pdf", ".svg"):
+            raise ConfigError(f"--out ({options.out}) must end in .png, .pdf or .svg.")
+    except ConfigError as error:
+        print_line(f"Error: {error}")
+        return 2
+    from ksim.run.plots import plot_learning  # noqa: PLC0415 - matplotlib is slow to import
+
+    plot_learning(runs, options.out)
+    json_path = options.out.with_suffix(".json")
+    json_path.write_text(json.dumps({run.name: run.record() for run in runs}) + "\n")
+    print_line(f"Wrote {options.out} and {json_path}.")
+    return 0
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """What tells the runs apart: their directories' names, or where those agree the whole paths."""
+    names = [path.resolve().name for path in paths]
+    return names if len(set(names)) == len(names) else [str(path) for path in paths]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
