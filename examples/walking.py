@@ -49,7 +49,7 @@ DAMPING = {name: stiffness / 25 for name, stiffness in STIFFNESS.items()}  # N m
 class HumanoidWalkingConfig(ksim.PPOConfig):
     """Options of the walking humanoid."""
 
-    max_iterations: int | None = field(900, help="stop after so many iterations; null for no limit")
+    max_iterations: int | None = field(700, help="stop after so many iterations; null for no limit")
     actor_sizes: list[int] = field([128, 128], help="hidden layers of the policy")
     critic_sizes: list[int] = field([128, 128], help="hidden layers of the value function")
     learning_rate: float = field(1e-3, help="step size of Adam, or what an adaptive one starts from")
