@@ -115,6 +115,7 @@ ARGUMENTS: dict[type[Term], dict[str, Any]] = {
     rewards.StandStill: {"command": "velocity"},
     rewards.Stumble: {"geoms": FEET},
     rewards.Symmetry: {"pairs": (("left_hip", "right_hip"),), "command": "velocity", "period_s": 0.08},
+    rewards.TrackGait: {"sensors": TOUCH, "command": "velocity"},
     rewards.TrackHeading: {"command": "velocity"},
     rewards.TrackHeight: {"command": "velocity"},
     # One joint for each of the command's three components.

@@ -4,6 +4,7 @@ import pytest
 
 from ksim.mdp import rewards
 from ksim.physics import compile_model
+from ksim.types import ConfigError
 from tests.mdp.contexts import DT, TOUCH, asking, feet, make_context, turned, values_over
 from tests.robots import biped_spec
 
@@ -213,3 +214,46 @@ def tilted_sites():
 def test_feet_flat_when_a_foot_is_tilted_is_the_squared_sine_of_those_that_count(sensors, left, expected):
     context = make_context(derived=tilted_sites(), sensors=feet(left, right=True))
     np.testing.assert_allclose(rewards.FeetFlat(sites=SITES, sensors=sensors)(context), expected, rtol=1e-5)
+
+
+def gait(frequency, duty=0.5, offset=0.5):
+    return {"gait": jnp.array([frequency, duty, offset])}
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "left", "right", "expected"),
+    [
+        # At 2 Hz and 0.02 s per step, 10 steps are 0.4 of a turn: left is down until 0.5, right at 0.9 in the air.
+        (10, True, False, 1.0),
+        (10, True, True, 0.5),
+        (10, False, True, 0.0),
+        # 20 steps are 0.8: left in the air, right at 0.3 down.
+        (20, False, True, 1.0),
+    ],
+)
+def test_track_gait_follows_the_clock_that_the_command_s_frequency_turns(num_steps, left, right, expected):
+    term = rewards.TrackGait(sensors=TOUCH, command="gait")
+    contexts = [make_context(sensors=feet(left, right), commands=gait(2.0)) for _ in range(num_steps + 1)]
+    assert values_over(term, *contexts)[-1] == expected
+
+
+def test_track_gait_when_the_frequency_changes_goes_on_from_its_phase():
+    # 10 steps at 2 Hz are 0.4 of a turn, 7 more at 1 Hz 0.14: at 0.54 the left foot has lifted, the right one landed.
+    term = rewards.TrackGait(sensors=TOUCH, command="gait")
+    before = [make_context(commands=gait(2.0)) for _ in range(11)]
+    after = [make_context(sensors=feet(left=False, right=True), commands=gait(1.0)) for _ in range(7)]
+    assert values_over(term, *before, *after)[-1] == 1.0
+
+
+@pytest.mark.parametrize(("forward", "expected"), [(0.0, 1.0), (0.5, 0.5)])
+def test_track_gait_when_asked_to_stand_wants_all_feet_down(forward, expected):
+    term = rewards.TrackGait(sensors=TOUCH, command="gait", velocity="velocity")
+    commands = gait(2.0) | asking(forward=forward)
+    contexts = [make_context(sensors=feet(left=True, right=True), commands=commands) for _ in range(11)]
+    assert values_over(term, *contexts)[-1] == expected
+
+
+def test_track_gait_of_more_feet_than_the_command_has_is_an_error():
+    term = rewards.TrackGait(sensors=(*TOUCH, *TOUCH), command="gait")
+    with pytest.raises(ConfigError, match="4 sensors, but command 'gait' sets the gait of 2 feet"):
+        values_over(term, make_context(commands=gait(2.0)))

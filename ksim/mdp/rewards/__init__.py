@@ -32,6 +32,7 @@ from ksim.mdp.rewards.gait import (
     FootSwingHeight as FootSwingHeight,
     SwingPose as SwingPose,
     Symmetry as Symmetry,
+    TrackGait as TrackGait,
 )
 from ksim.mdp.rewards.posture import (
     Alive as Alive,

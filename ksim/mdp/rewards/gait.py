@@ -172,6 +172,39 @@ class SwingPose(AbstractReward):
         return jnp.sum(jnp.square(context.physics.qpos[places_lj] - target_lj))
 
 
+class TrackGait(AbstractReward):
+    """Fraction of feet whose contact follows a gait that a command sets: its frequency, its duty and its offsets.
+
+    sensors: names of touch sensors, the first foot's first. command: a GaitCommand, with an offset for each further
+    foot. velocity: a velocity command; while it asks to stand, the fraction of feet that are down. None: always step.
+    """
+
+    sensors: tuple[str, ...]
+    command: str
+    velocity: str | None = None
+    scale: float = 1.0
+
+    def init(self, context: Context) -> Float[Array, ""]:
+        return jnp.zeros(())
+
+    def update(self, context: Context) -> Float[Array, ""]:
+        # As the `GaitClock` that the policy sees.
+        return (context.memory + context.command(self.command)[0] * context.dt) % 1.0
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        command_n = context.command(self.command)
+        if command_n.size != len(self.sensors) + 1:
+            raise ConfigError(
+                f"TrackGait has {len(self.sensors)} sensors, but command {self.command!r} sets the gait of "
+                f"{command_n.size - 1} feet. Give the command an offset for each foot but the first."
+            )
+        phase_f = (context.memory + jnp.concatenate([jnp.zeros(1), command_n[2:]])) % 1.0
+        should_be_down_f = phase_f < command_n[1]
+        if self.velocity is not None:
+            should_be_down_f |= ~asks_to_move(context.command(self.velocity))
+        return jnp.mean(feet_in_contact(context, self.sensors) == should_be_down_f)
+
+
 class Symmetry(AbstractReward):
     """Squared difference, in rad^2, of each joint from what its mirror image was half a turn ago, summed.
 
