@@ -92,6 +92,7 @@ class MujocoEngine(AbstractEngine):
             [jnp.ravel(x) for x in (*fields.values(), *applied.values(), *overrides.values(), ctrl)]
         )
         overridden = tuple(overrides) if self._motor_curve is None else (*overrides, _FORCE_RANGE)
+        ctrl_shape = ctrl.shape if ctrl.ndim == 2 else (1, *ctrl.shape)
         out_shapes = self._state_shapes | self._derived_shapes
         out_size = sum(math.prod(shape) for shape in out_shapes.values())
 
@@ -101,7 +102,7 @@ class MujocoEngine(AbstractEngine):
             with self._pool.batch(len(flat), tuple(dict.fromkeys(overridden))) as batch:
                 outputs = [batch.data_field(name) for name in out_shapes]  # a batch keeps only what is bound
                 batch.load(flat, (*_STATE_FIELDS, *applied), tuple(overrides))
-                ctrl_esu = flat[:, -ctrl.size :].reshape(len(flat), -1, ctrl.shape[-1])
+                ctrl_esu = flat[:, flat.shape[1] - ctrl.size :].reshape(len(flat), *ctrl_shape)
                 batch.step(ctrl_esu, num_substeps, self._at_velocity(batch, overrides))
                 # A simulation that blows up leaves float32's range; what is left of it is found and reset.
                 with np.errstate(over="ignore", invalid="ignore"):
