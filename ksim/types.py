@@ -1,5 +1,7 @@
 """The pytrees that cross the seams between layers."""
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -149,3 +151,29 @@ def near_misses(name: str, known: Any) -> str:
     if close:
         return f"Did you mean {' or '.join(repr(item) for item in close)}?"
     return f"Known names: {', '.join(sorted(known)) or 'none'}."
+
+
+def check_range(
+    module: eqx.Module, field: str, *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
+) -> None:
+    """Checks a field of a module, such as a term: a number, or a range as two numbers, the smaller first.
+
+    Args:
+        module: The module, whose class the message names.
+        field: The field's name.
+        least: No number may be below it.
+        above: Every number must be above it.
+        most: No number may be above it.
+
+    Raises:
+        ConfigError: It is not so.
+    """
+    value = getattr(module, field)
+    bounds = tuple(value) if isinstance(value, Sequence) else (value, value)
+    if len(bounds) == 2 and bounds[0] <= bounds[1] and least <= bounds[0] and above < bounds[0] and bounds[1] <= most:
+        return
+    rule = "two numbers, the smaller first" if isinstance(value, Sequence) else "a number"
+    rule += f", at least {least:g}" if least > -math.inf else ""
+    rule += f", above {above:g}" if above > -math.inf else ""
+    rule += f", at most {most:g}" if most < math.inf else ""
+    raise ConfigError(f"{type(module).__name__} has {field}={value}, which must be {rule}.")

@@ -109,6 +109,8 @@ class PushForce(AbstractEvent):
     def __call__(self, context: Context) -> PhysicsState:
         _, force_3, seconds_left = context.memory
         index = context.model.names.index("body", self.body)
+        if index == 0:
+            raise ConfigError("Body 'world' cannot be pushed. Name a body of the robot.")
         is_pushed = seconds_left > 0.5 * context.dt
         applied = context.physics.applied
         xfrc_b6 = applied["xfrc_applied"].at[index, :3].add(is_pushed * force_3)

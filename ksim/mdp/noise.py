@@ -201,8 +201,11 @@ class Chain(AbstractMemoryNoise):
 
 
 def noise_key(key: PRNGKeyArray) -> PRNGKeyArray:
-    """The key of an observation's noise, from the term's own, which the term may have used itself."""
-    return jax.random.fold_in(key, 0)
+    """The key of an observation's noise, from the term's own, which the term may have used or split itself.
+
+    A key's n-th split is what folding in n gives, so the number is one that no split reaches.
+    """
+    return jax.random.fold_in(key, 2**31 - 2)
 
 
 def _check(noise: AbstractNoise, field: str, is_met: bool, rule: str) -> None:

@@ -1,7 +1,6 @@
 """What every term of an MDP has in common: the context it sees, its memory, and the one way it is called."""
 
 import dataclasses
-import math
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ import mujoco
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from ksim.physics.model import PhysicsModel
-from ksim.types import ConfigError, Levels, Overrides, PhysicsState, near_misses
+from ksim.types import ConfigError, Levels, Overrides, PhysicsState, check_range as check_range, near_misses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,32 +125,6 @@ class Term(eqx.Module):
 
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
         """Adds to the model what the term needs, such as sensors, before it is compiled."""
-
-
-def check_range(
-    term: eqx.Module, field: str, *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
-) -> None:
-    """Checks a field of a term: a number, or a range as two numbers of which the first is not the larger.
-
-    Args:
-        term: The term, whose class the message names.
-        field: The field's name.
-        least: No number may be below it.
-        above: Every number must be above it.
-        most: No number may be above it.
-
-    Raises:
-        ConfigError: It is not so.
-    """
-    value = getattr(term, field)
-    bounds = tuple(value) if isinstance(value, Sequence) else (value, value)
-    if len(bounds) == 2 and bounds[0] <= bounds[1] and least <= bounds[0] and above < bounds[0] and bounds[1] <= most:
-        return
-    rule = "two numbers, the smaller first" if isinstance(value, Sequence) else "a number"
-    rule += f", at least {least:g}" if least > -math.inf else ""
-    rule += f", above {above:g}" if above > -math.inf else ""
-    rule += f", at most {most:g}" if most < math.inf else ""
-    raise ConfigError(f"{type(term).__name__} has {field}={value}, which must be {rule}.")
 
 
 T = TypeVar("T", bound=eqx.Module)

@@ -99,12 +99,15 @@ class OffTerrain(AbstractTermination):
     truncates = True
     margin: float = 1.0
 
+    def __check_init__(self) -> None:
+        check_range(self, "margin", least=0.0)
+
     def __call__(self, context: Context) -> Bool[Array, ""]:
         half_size = context.model.ground.half_size
         if half_size is None:
             raise ConfigError("OffTerrain needs a heightfield. Define get_terrain, or leave the term out.")
         position_2 = base_position(context.physics, context.model.names)[:2]
-        return jnp.any(jnp.abs(position_2) > half_size - self.margin)
+        return jnp.any(jnp.abs(position_2 - context.model.ground.center) > half_size - self.margin)
 
 
 class JointOutOfRange(AbstractTermination):

@@ -2,7 +2,7 @@
 
 import fnmatch
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -86,6 +86,9 @@ class PositionActuators(AbstractActuators):
     kd: PerJoint = 5.0
     action_scale: PerJoint = 0.25
 
+    def __check_init__(self) -> None:
+        check_numbers(self, least=("kd",), above=("kp", "action_scale"))
+
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
         joints = [actuator.target for actuator in spec.actuators]
         kps, kds = per_joint(self.kp, joints, "kp"), per_joint(self.kd, joints, "kd")
@@ -114,13 +117,17 @@ class PositionVelocityActuators(AbstractActuators):
     second half sets the velocity targets.
 
     kp: stiffness, in N m/rad. kd: damping, in N m s/rad. action_scale: rad of target per unit of action.
-    velocity_scale: rad/s of target per unit of action.
+    velocity_scale: rad/s of target per unit of action. Where gains are randomized, the velocity's target counts with
+    kp's factor, as it travels as a part of the position's.
     """
 
     kp: PerJoint = 100.0
     kd: PerJoint = 5.0
     action_scale: PerJoint = 0.25
     velocity_scale: PerJoint = 1.0
+
+    def __check_init__(self) -> None:
+        check_numbers(self, least=("kd",), above=("kp", "action_scale", "velocity_scale"))
 
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
         PositionActuators(self.kp, self.kd).edit_spec(spec)
@@ -154,6 +161,9 @@ class DcMotorActuators(AbstractActuators):
     no_load_speed: PerJoint = 20.0
     stall_ratio: float = 1.5
     action_scale: PerJoint = 0.25
+
+    def __check_init__(self) -> None:
+        check_numbers(self, least=("kd",), above=("kp", "no_load_speed", "stall_ratio", "action_scale"))
 
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
         for actuator in spec.actuators:
@@ -239,6 +249,20 @@ def _drive_directly(actuator: Any, *, gain: float) -> None:
     """Lets the control act on the joint by a constant gain, with neither gear nor dynamics in between."""
     actuator.gaintype, actuator.gainprm[0], actuator.gear[0] = mujoco.mjtGain.mjGAIN_FIXED, gain, 1.0
     actuator.dyntype = mujoco.mjtDyn.mjDYN_NONE
+
+
+def check_numbers(actuators: AbstractActuators, *, least: Sequence[str] = (), above: Sequence[str] = ()) -> None:
+    """Checks numbers, for all joints or by pattern: those of the fields `least` from 0 on, those of `above` above it.
+
+    Raises:
+        ConfigError: It is not so.
+    """
+    for field in (*least, *above):
+        value = getattr(actuators, field)
+        for number in value.values() if isinstance(value, Mapping) else [value]:
+            if not (number > 0 if field in above else number >= 0):
+                rule = "above 0" if field in above else "0 or more"
+                raise ConfigError(f"{type(actuators).__name__} has {field}={value}, which must be {rule}.")
 
 
 def per_joint(value: PerJoint, joints: list[str], what: str) -> np.ndarray:

@@ -55,9 +55,14 @@ class AbstractEngine(ABC):
 
     def without_applied_forces(self, state: PhysicsState) -> PhysicsState:
         """The state with no force from outside."""
+        applied = {name: jnp.zeros(shape) for name, shape in self.applied_shapes().items()}
+        return dataclasses.replace(state, applied=applied)
+
+    def applied_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of the fields of forces from outside that states carry."""
         mj_model = self.model.mj_model
         shapes = {"xfrc_applied": (mj_model.nbody, 6), "qfrc_applied": (mj_model.nv,)}
-        return dataclasses.replace(state, applied={name: jnp.zeros(shapes[name]) for name in self.applied})
+        return {name: shapes[name] for name in self.applied}
 
     def actuator_velocity_at(self) -> tuple[np.ndarray, np.ndarray]:
         """Which joint velocity (a place in qvel) moves each actuator, and by which gear."""

@@ -67,8 +67,8 @@ class MujocoEngine(AbstractEngine):
         self, qpos: Float[Array, " q"], qvel: Float[Array, " v"], ctrl: Float[Array, " u"], overrides: Overrides
     ) -> PhysicsState:
         zeros = {name: jnp.zeros(shape) for name, shape in self._state_shapes.items()}
-        state = self._call(zeros | {"qpos": qpos, "qvel": qvel}, {}, ctrl, overrides, num_substeps=0)
-        return self.without_applied_forces(state)
+        applied = {name: jnp.zeros(shape) for name, shape in self.applied_shapes().items()}
+        return self._call(zeros | {"qpos": qpos, "qvel": qvel}, applied, ctrl, overrides, num_substeps=0)
 
     def substeps(
         self, state: PhysicsState, ctrl: Float[Array, " u"] | Float[Array, "s u"], overrides: Overrides
@@ -92,6 +92,8 @@ class MujocoEngine(AbstractEngine):
             [jnp.ravel(x) for x in (*fields.values(), *applied.values(), *overrides.values(), ctrl)]
         )
         overridden = tuple(overrides) if self._motor_curve is None else (*overrides, _FORCE_RANGE)
+        # In one order, whoever made the mapping: a batch is kept for each.
+        overrides = dict(sorted(overrides.items()))
         ctrl_shape = ctrl.shape if ctrl.ndim == 2 else (1, *ctrl.shape)
         out_shapes = self._state_shapes | self._derived_shapes
         out_size = sum(math.prod(shape) for shape in out_shapes.values())
@@ -103,7 +105,7 @@ class MujocoEngine(AbstractEngine):
                 outputs = [batch.data_field(name) for name in out_shapes]  # a batch keeps only what is bound
                 batch.load(flat, (*_STATE_FIELDS, *applied), tuple(overrides))
                 ctrl_esu = flat[:, flat.shape[1] - ctrl.size :].reshape(len(flat), *ctrl_shape)
-                batch.step(ctrl_esu, num_substeps, self._at_velocity(batch, overrides))
+                batch.step(ctrl_esu, num_substeps, self._motors(batch, overrides))
                 # A simulation that blows up leaves float32's range; what is left of it is found and reset.
                 with np.errstate(over="ignore", invalid="ignore"):
                     out = np.concatenate(outputs, axis=1, dtype=np.float32, casting="same_kind")
@@ -115,14 +117,19 @@ class MujocoEngine(AbstractEngine):
         state = {name: out[name] for name in _STATE_FIELDS}
         return PhysicsState(**state, derived={name: out[name] for name in self.derived}, applied=applied)
 
-    def _at_velocity(self, batch: "_PooledBatch", overrides: Overrides) -> Callable[[], None] | None:
-        """What sets the force ranges of a batch's actuators to those at their velocities; None if constant."""
+    def _motors(self, batch: "_PooledBatch", overrides: Overrides) -> Callable[[], None] | None:
+        """Sets the force ranges of a batch's actuators to those at rest; what sets them to those at their velocities.
+
+        None where they do not vary.
+        """
         curve = self._motor_curve
         if curve is None:
             return None
         places, gear = self.actuator_velocity_at()
         force_range, qvel = batch.model_field(_FORCE_RANGE), batch.data_field("qvel")
         at_rest = force_range.copy() if _FORCE_RANGE in overrides else self.model.mj_model.actuator_forcerange
+
+        force_range[...] = at_rest
 
         def update() -> None:
             force_range[...] = curve(gear * qvel[:, places], at_rest)

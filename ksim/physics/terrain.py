@@ -10,7 +10,7 @@ import mujoco
 import numpy as np
 from jaxtyping import Array, Float
 
-from ksim.types import ConfigError
+from ksim.types import ConfigError, check_range
 
 HFIELD_NAME = "ksim_terrain"
 _BASE_THICKNESS_M = 0.5
@@ -50,6 +50,10 @@ class RoughTile(AbstractTile):
     height: tuple[float, float] = (0.0, 0.06)
     bump_m: float = 0.3
 
+    def __check_init__(self) -> None:
+        check_range(self, "height", least=0.0)
+        check_range(self, "bump_m", above=0.0)
+
     def heights(self, difficulty: float, num_points: int, spacing: float, rng: np.random.Generator) -> np.ndarray:
         amplitude = _between(self.height, difficulty)
         num_bumps = max(round((num_points - 1) * spacing / self.bump_m), 1) + 1
@@ -72,6 +76,11 @@ class StairsTile(AbstractTile):
     platform_m: float = 1.6
     down: bool = False
 
+    def __check_init__(self) -> None:
+        check_range(self, "step_height", least=0.0)
+        check_range(self, "step_width", above=0.0)
+        check_range(self, "platform_m", least=0.0)
+
     def heights(self, difficulty: float, num_points: int, spacing: float, rng: np.random.Generator) -> np.ndarray:
         from_edge = _distance_from_edge(num_points, spacing)
         # Rounded first: a width that divides the distance must count as a whole step.
@@ -89,6 +98,10 @@ class SlopeTile(AbstractTile):
     slope: tuple[float, float] = (0.0, 0.4)
     platform_m: float = 1.6
     down: bool = False
+
+    def __check_init__(self) -> None:
+        check_range(self, "slope", least=0.0)
+        check_range(self, "platform_m", least=0.0)
 
     def heights(self, difficulty: float, num_points: int, spacing: float, rng: np.random.Generator) -> np.ndarray:
         from_edge = _distance_from_edge(num_points, spacing)
@@ -172,26 +185,38 @@ class Terrain(eqx.Module):
 class Ground:
     """The height of the ground of a compiled model: of its heightfield, or of its floor where it has none.
 
+    The floor is the first plane of the world that faces up. A heightfield must be part of the world, and not be turned.
+
     Attributes:
         half_size: Half the heightfield's extent along x and y, in m; None without one.
+        center: Its centre, in m in the world.
     """
 
     def __init__(self, mj_model: mujoco.MjModel) -> None:
         self.half_size: np.ndarray | None = None
+        self.center = np.zeros(2)
         self._level = 0.0
         types = mj_model.geom_type.tolist()
         on_world = mj_model.geom_bodyid == 0
-        for index in np.flatnonzero(on_world & (mj_model.geom_type == int(mujoco.mjtGeom.mjGEOM_PLANE))):
-            self._level = float(mj_model.geom_pos[index, 2])
+        # A quaternion without x and y turns about the vertical at most: a plane with one faces up, and is no wall.
+        faces_up = np.all(np.abs(mj_model.geom_quat[:, 1:3]) < 1e-6, axis=1)
+        floors = np.flatnonzero(on_world & faces_up & (mj_model.geom_type == int(mujoco.mjtGeom.mjGEOM_PLANE)))
+        if floors.size:
+            self._level = float(mj_model.geom_pos[floors[0], 2])
         if int(mujoco.mjtGeom.mjGEOM_HFIELD) not in types:
             return
         geom = types.index(int(mujoco.mjtGeom.mjGEOM_HFIELD))
+        if not on_world[geom] or np.abs(mj_model.geom_quat[geom, 1:]).max() > 1e-6:
+            raise ConfigError(
+                "The model's heightfield must be part of the world and not be turned, or the height of the ground is "
+                "not known. Move it into worldbody, without a quat or euler."
+            )
         field = int(mj_model.geom_dataid[geom])
         num_rows, num_cols = int(mj_model.hfield_nrow[field]), int(mj_model.hfield_ncol[field])
         start = int(mj_model.hfield_adr[field])
         data = mj_model.hfield_data[start : start + num_rows * num_cols].reshape(num_rows, num_cols)
         self.half_size = np.array(mj_model.hfield_size[field, :2])
-        self._center = np.array(mj_model.geom_pos[geom, :2])
+        self.center = np.array(mj_model.geom_pos[geom, :2])
         heights_yx = data * mj_model.hfield_size[field, 2] + mj_model.geom_pos[geom, 2]
         self._heights_yx = heights_yx.astype(np.float32)
 
@@ -204,7 +229,7 @@ class Ground:
             return jnp.full(position.shape[:-1], self._level)
         num_rows, num_cols = self._heights_yx.shape
         last = np.array([num_cols - 1, num_rows - 1])
-        place = (position[..., :2] - self._center + self.half_size) / (2 * self.half_size) * last
+        place = (position[..., :2] - self.center + self.half_size) / (2 * self.half_size) * last
         place = jnp.clip(place, 0.0, last)
         corner = jnp.minimum(place.astype(jnp.int32), last - 1)
         x, y = corner[..., 0], corner[..., 1]

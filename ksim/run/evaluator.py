@@ -181,8 +181,11 @@ class Evaluator:
 
 
 def episode_key(seed: int) -> PRNGKeyArray:
-    """The key of all episodes of an evaluation; another than that of a training with the same seed."""
-    return jax.random.fold_in(jax.random.key(seed), 1)
+    """The key of all episodes of an evaluation; another than any of a training with the same seed.
+
+    A key's n-th split is what folding in n gives, so the number must be one that no split reaches.
+    """
+    return jax.random.fold_in(jax.random.key(seed), 2**31 - 1)
 
 
 def evaluation_device(task: "RLTask[Any]") -> Device:

@@ -90,6 +90,7 @@ def train(task: "RLTask[Any]") -> int:
     task.check()
     print_start(task)
     prepare_s, host_state = _timed(task.initial_state)
+    task.check_curricula(host_state)
     run_dir = make_run_dir(task.config.run_dir, task.task_name)
     with log_to_file(run_dir):
         try:

@@ -262,6 +262,11 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
                 )
         _ = self.obs_sizes
 
+    def check_curricula(self, state: TrainState) -> None:
+        """Raises ConfigError for a curriculum that goes by a metric which does not exist, from a trace of the step."""
+        if state.learner.levels:
+            jax.eval_shape(self.make_train_step(None), state)
+
     def get_mdp(self, physics_model: PhysicsModel) -> Mdp:
         """All terms of the task, named and checked."""
         observations = self.get_observations(physics_model)

@@ -117,3 +117,25 @@ def test_dc_motor_at_rest_at_speed_and_beyond_has_the_torque_of_its_line():
     np.testing.assert_allclose(curve(np.array([3.0, -3.0]), limits_u2), [[-20, 7.5], [-7.5, 20]])
     np.testing.assert_allclose(curve(np.array([5.0, -5.0]), limits_u2), [[-20, 0], [0, 20]])
     np.testing.assert_allclose(curve(jnp.array([3.0, -3.0]), jnp.asarray(limits_u2)), [[-20, 7.5], [-7.5, 20]])
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_forward_after_a_push_and_a_fast_motor_is_as_before(name):
+    model = model_of(True)
+    engine = make_engine(
+        name, model, ("actuator_force",), applies=("xfrc_applied",), motor_curve=MOTORS.motor_curve(model)
+    )
+    qpos, nv = jnp.asarray(model.default_qpos, jnp.float32), model.mj_model.nv
+    forward = jax.jit(lambda qvel: engine.forward(qpos, qvel, jnp.full(2, 0.2), {}))
+
+    def pushed(state):
+        push = lambda state, overrides: (
+            dataclasses.replace(state, applied={"xfrc_applied": jnp.full((4, 6), 50.0)}),
+            {},
+        )
+        return control_step(engine, state, jnp.zeros(2), {}, [push])[0]
+
+    before = forward(jnp.zeros(nv))
+    jax.jit(pushed)(forward(jnp.full(nv, 5.0)))
+    jax.tree.map(np.testing.assert_array_equal, forward(jnp.zeros(nv)), before)
+    assert np.abs(before.derived["actuator_force"]).min() > 1.0

@@ -226,3 +226,8 @@ def test_impact_force_when_feet_press_harder_than_allowed_sums_the_excess(left, 
     # Of each over 100 N: 20 alone, 20 + 30, and nothing at the threshold itself.
     context = make_context(sensors={"left_touch": left, "right_touch": right})
     assert rewards.ImpactForce(sensors=TOUCH, threshold=100.0)(context) == expected
+
+
+def test_feet_slip_of_unlike_numbers_of_sensors_and_sites_is_an_error():
+    with pytest.raises(ConfigError, match="2 sensors and 1 sites"):
+        rewards.FeetSlip(sensors=TOUCH, sites=("left_foot",))

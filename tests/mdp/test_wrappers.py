@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ksim.mdp import observations
-from ksim.mdp.noise import AbstractNoise, UniformBias, UniformNoise
+from ksim.mdp.noise import AbstractNoise, UniformBias, UniformNoise, noise_key
 from ksim.mdp.term import Context
 from ksim.types import ConfigError
 from tests.mdp.contexts import TOUCH, draws, make_context, turned, values_over
@@ -230,3 +230,13 @@ def test_misaligned_when_the_observation_is_no_vector_of_three_is_an_error():
 def test_observation_when_its_arguments_cannot_work_is_an_error(make, message):
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+def test_wrappers_around_each_other_draw_apart():
+    # The n-th split of a key is what folding in n gives: the wrapped term's key and the noise's must be none of them.
+    key = jax.random.key(3)
+    wrapper = observations.Misaligned(observation=observations.ProjectedGravity(), max_angle=0.1)
+    inner = wrapper._inner(make_context(key=key)).key
+    drawn_by_misaligned = [jax.random.key_data(k).tolist() for k in jax.random.split(key, 4)]
+    assert jax.random.key_data(inner).tolist() not in drawn_by_misaligned
+    assert jax.random.key_data(noise_key(key)).tolist() not in drawn_by_misaligned

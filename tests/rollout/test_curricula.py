@@ -77,3 +77,15 @@ def test_curriculum_that_no_task_has_is_an_error_before_anything_compiles():
 def test_levels_are_part_of_the_learner():
     learner = make_task().initial_state().learner
     assert dataclasses.asdict(learner)["levels"].keys() == {"hardness"}
+
+
+def test_curriculum_that_goes_by_a_metric_which_does_not_exist_is_an_error_and_nothing_is_written(tmp_path):
+    class Misspelt(HardeningTask):
+        def get_curricula(self, physics_model):
+            score = curriculum.ScoreCurriculum(metric="reward/alife", raise_above=1.0, lower_below=0.5)
+            return {"hardness": score}
+
+    run_dir = tmp_path / "run"
+    with pytest.raises(ksim.ConfigError, match=r"no metric 'reward/alife'\. Did you mean 'reward/alive'"):
+        make_task(Misspelt, num_envs=16, run_dir=str(run_dir)).run()
+    assert not run_dir.exists()

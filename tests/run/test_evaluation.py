@@ -187,3 +187,9 @@ def test_evaluation_does_not_depend_on_the_training_seed_but_on_its_own():
     assert figures[0] == figures[1]
     assert figures[1] != figures[2]
     assert np.isfinite(figures).all()
+
+
+def test_episodes_of_an_evaluation_are_none_of_a_training_with_the_same_seed():
+    raw = lambda key: np.asarray(jax.random.key_data(key)).tolist()
+    training = [raw(key) for key in jax.random.split(jax.random.key(0), 8)]
+    assert raw(evaluator.episode_key(0)) not in training

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from ksim.mdp.noise import AbstractNoise
 from ksim.mdp.observations.base import AbstractObservation
-from ksim.mdp.term import Context
+from ksim.mdp.term import Context, check_range
 from ksim.physics.names import base_orientation, base_position
 from ksim.physics.rotations import multiply_quaternions, rotate_inverse, yaw_of
 from ksim.types import ConfigError
@@ -45,6 +45,7 @@ class HeightScan(AbstractObservation):
             raise ConfigError(
                 f"HeightScan of {self.size} m needs a spacing ({self.spacing} m) above 0 and no negative size."
             )
+        check_range(self, "clip", above=0.0)
 
     def __call__(self, context: Context) -> Float[Array, " p"]:
         forward, sideways = (np.arange(round(s / self.spacing) + 1) * self.spacing - s / 2 for s in self.size)

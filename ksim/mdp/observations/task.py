@@ -87,6 +87,9 @@ class PhaseClock(AbstractObservation):
     period_s: float = 0.8
     noise: AbstractNoise | None = None
 
+    def __check_init__(self) -> None:
+        check_range(self, "period_s", above=0.0)
+
     def __call__(self, context: Context) -> Float[Array, "2"]:
         angle = 2 * jnp.pi * context.episode_step * context.dt / self.period_s
         return jnp.stack([jnp.sin(angle), jnp.cos(angle)])

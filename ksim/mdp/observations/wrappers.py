@@ -62,7 +62,7 @@ class _Wrapper(AbstractObservation):
 
     def _inner(self, context: Context) -> Context:
         """The wrapped term's context: with a key of its own, for the wrapper draws from `context.key`."""
-        return dataclasses.replace(context, key=jax.random.fold_in(context.key, 1), memory=None)
+        return dataclasses.replace(context, key=jax.random.fold_in(context.key, 2**31 - 3), memory=None)
 
 
 class History(_Wrapper):

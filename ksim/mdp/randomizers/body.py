@@ -101,6 +101,8 @@ def movable_body(context: Context, name: str) -> int:
         ConfigError: The model has no such body, or native MuJoCo would ignore the change.
     """
     index = context.model.names.index("body", name)
+    if index == 0:
+        raise ConfigError("Body 'world' cannot move, so its mass does not matter. Name a body of the robot.")
     if context.model.mj_model.body_simple[index]:
         raise ConfigError(
             f"Body {name!r} moves freely by itself: MuJoCo takes its inertia from the compiled model, and it cannot "

@@ -104,6 +104,9 @@ class FeetSlip(AbstractReward):
     sites: tuple[str, ...]
     scale: float = -0.25
 
+    def __check_init__(self) -> None:
+        check_pairs(self, self.sensors, self.sites)
+
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
         add_velocity_sensors(spec, self.sites)
 
@@ -156,3 +159,11 @@ def horizontal_velocity(context: Context, sites: tuple[str, ...]) -> Float[Array
 
 def _velocity_sensor(site: str) -> str:
     return f"ksim_{site}_velocity"
+
+
+def check_pairs(term: AbstractReward, sensors: tuple[str, ...], sites: tuple[str, ...]) -> None:
+    """Raises ConfigError unless there are as many sensors as sites, one of each per foot."""
+    if len(sensors) != len(sites):
+        raise ConfigError(
+            f"{type(term).__name__} has {len(sensors)} sensors and {len(sites)} sites. Name both for each foot."
+        )

@@ -9,11 +9,10 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ksim.mdp.rewards.base import AbstractReward, asks_to_move
-from ksim.mdp.rewards.feet import add_velocity_sensors, feet_in_contact, horizontal_velocity
+from ksim.mdp.rewards.feet import add_velocity_sensors, check_pairs, feet_in_contact, horizontal_velocity
 from ksim.mdp.term import Context, check_range
 from ksim.physics.names import base_orientation
 from ksim.physics.rotations import heading_frame
-from ksim.types import ConfigError
 
 
 class FootClearance(AbstractReward):
@@ -53,7 +52,7 @@ class FootApexHeight(AbstractReward):
     scale: float = -10.0
 
     def __check_init__(self) -> None:
-        _check_pairs(self, self.sensors, self.sites)
+        check_pairs(self, self.sensors, self.sites)
 
     def init(self, context: Context) -> tuple[Array, Array]:
         return jnp.full(len(self.sites), -jnp.inf, jnp.float32), jnp.zeros(len(self.sites))
@@ -109,7 +108,7 @@ class FeetFlat(AbstractReward):
 
     def __check_init__(self) -> None:
         if self.sensors is not None:
-            _check_pairs(self, self.sensors, self.sites)
+            check_pairs(self, self.sensors, self.sites)
 
     def __call__(self, context: Context) -> Float[Array, ""]:
         # Of a flat 3 x 3 matrix the horizontal part of its third column.
@@ -126,10 +125,3 @@ def foot_heights(context: Context, sites: tuple[str, ...]) -> Float[Array, " f"]
 
 def _site_indices(context: Context, sites: tuple[str, ...]) -> np.ndarray:
     return np.array([context.model.names.index("site", site) for site in sites])
-
-
-def _check_pairs(term: AbstractReward, sensors: tuple[str, ...], sites: tuple[str, ...]) -> None:
-    if len(sensors) != len(sites):
-        raise ConfigError(
-            f"{type(term).__name__} has {len(sensors)} sensors and {len(sites)} sites. Name both for each foot."
-        )

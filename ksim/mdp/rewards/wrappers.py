@@ -8,7 +8,7 @@ import mujoco
 from jaxtyping import Array, Float, PyTree
 
 from ksim.mdp.rewards.base import AbstractReward
-from ksim.mdp.term import Context
+from ksim.mdp.term import Context, check_range
 from ksim.types import ConfigError
 
 
@@ -59,6 +59,9 @@ class ScaledByLevel(_Wrapper):
     reward: AbstractReward
     level: str
     start: float = 0.0
+
+    def __check_init__(self) -> None:
+        check_range(self, "start", least=0.0, most=1.0)
 
     def __call__(self, context: Context) -> Float[Array, ""]:
         return self.reward(context) * (self.start + (1 - self.start) * context.level(self.level))

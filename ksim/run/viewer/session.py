@@ -52,7 +52,7 @@ class ViewSession:
         self.paused = False
         self.num_falls = 0
         self.episode_step = 0
-        self._key = jax.random.fold_in(jax.random.key(seed), 2)  # 1 is the evaluation's
+        self._key = jax.random.fold_in(jax.random.key(seed), 2**31 - 2)  # what training and evaluation have not
         self._num_resets = 0
         self._lock = threading.Lock()
         self._reset_asked = self._push_asked = False

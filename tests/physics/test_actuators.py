@@ -1,0 +1,41 @@
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ksim.physics import DcMotorActuators, PositionActuators, PositionVelocityActuators, compile_model
+from ksim.types import ConfigError
+from tests.robots import biped_spec
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: PositionActuators(kp=0.0), r"PositionActuators has kp=0.0, which must be above 0"),
+        (lambda: PositionActuators(kd=-1.0), r"kd=-1.0, which must be 0 or more"),
+        (lambda: PositionVelocityActuators(kp={"left_*": 10.0, "*": 0.0}), "which must be above 0"),
+        (lambda: DcMotorActuators(no_load_speed=0.0), "no_load_speed=0.0"),
+        (lambda: DcMotorActuators(stall_ratio=-1.0), "stall_ratio=-1.0"),
+    ],
+)
+def test_actuators_that_cannot_be_are_an_error(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+def test_position_velocity_actuators_pull_towards_both_targets():
+    actuators = PositionVelocityActuators(kp=40.0, kd=2.0, action_scale=0.5, velocity_scale=3.0)
+    model = compile_model(biped_spec(), dt=0.004, ctrl_dt=0.02, edits=[actuators.edit_spec])
+    assert actuators.action_size(model) == 4
+    # Targets of 0.5 * 0.2 = 0.1 rad and 3 * 0.5 = 1.5 rad/s on the left: torque 40 * 0.1 + 2 * 1.5 = 7 N m at rest.
+    control_u = actuators(jnp.array([0.2, 0.0, 0.5, 0.0]), model)
+    gain = model.mj_model.actuator_gainprm[:, 0]
+    np.testing.assert_allclose(gain * control_u, [7.0, 0.0], rtol=1e-5)
+    np.testing.assert_allclose(model.mj_model.actuator_biasprm[:, 1:3], [[-40.0, -2.0]] * 2)
+
+
+def test_dc_motors_without_a_torque_limit_are_an_error():
+    spec = biped_spec()
+    for actuator in spec.actuators:
+        actuator.ctrllimited = False
+    with pytest.raises(ConfigError, match="torque limit to be driven by DcMotorActuators"):
+        compile_model(spec, dt=0.004, ctrl_dt=0.02, edits=[DcMotorActuators().edit_spec])
