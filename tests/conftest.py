@@ -20,6 +20,15 @@ with install_import_hook(TRACED, "beartype.beartype"):
         importlib.import_module(f"ksim.physics.{engine}")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def programs_of_a_module():
+    """Programs are dropped between modules where there are many."""
+    yield
+    from tests.programs import free_programs
+
+    free_programs()
+
+
 @pytest.fixture(autouse=True)
 def in_empty_directory(tmp_path, monkeypatch):
     """Runs write under the working directory unless told otherwise."""

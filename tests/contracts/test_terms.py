@@ -24,6 +24,7 @@ from ksim.physics import FlatTile, Terrain, compile_model
 from ksim.physics.select import ENGINES
 from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
 from ksim.types import PhysicsState
+from tests.programs import free_programs
 from tests.robots import ACTUATORS, biped_spec
 
 KINDS = {
@@ -288,10 +289,15 @@ def assert_same(first, second, **tolerance):
         np.testing.assert_allclose(plain(x), plain(y), **tolerance)
 
 
-every_term = pytest.mark.parametrize("cls", KIND_OF, ids=lambda cls: cls.__name__)
+@pytest.fixture(scope="module", params=KIND_OF, ids=lambda cls: f"{KIND_OF[cls]}-{cls.__name__}")
+def cls(request):
+    """Each term in turn, with all tests of it one after the other, so that its programs can be dropped then."""
+    yield request.param
+    subject_of.cache_clear()
+    first_env_of.cache_clear()
+    free_programs()
 
 
-@every_term
 def test_value_is_finite(cls):
     _, values = first_env_of(cls)
     leaves = jax.tree.leaves(values)
@@ -300,7 +306,6 @@ def test_value_is_finite(cls):
         assert np.isfinite(leaf).all()
 
 
-@every_term
 def test_value_has_the_shape_and_dtype_of_its_kind(cls):
     states, values = first_env_of(cls)
     state, value = states[-1], values[-1]
@@ -325,26 +330,22 @@ def test_value_has_the_shape_and_dtype_of_its_kind(cls):
             assert shapes_and_dtypes(value) == {name: (np.shape(x), jnp.float32) for name, x in fields.items()}
 
 
-@every_term
 def test_episode_is_the_same_for_the_same_key(cls):
     assert_same(first_env_of(cls), run_one_env(subject_of(cls), env=0), rtol=0)
 
 
-@every_term
 def test_episode_is_the_same_for_one_env_and_among_others(cls):
     subject = subject_of(cls)
     all_envs = run(subject.reset_all, subject.step_all, KEYS, ACTIONS_TE2)
     assert_same(first_env_of(cls), jax.tree.map(lambda x_e: x_e[0], all_envs), rtol=1e-4, atol=1e-5)
 
 
-@every_term
 def test_step_is_traced_once(cls):
     # From the reset's state, from a step's state, and with other keys and actions; a second trace raises in chex.
     for env in range(NUM_ENVS):
         run_one_env(subject_of(cls), env)
 
 
-@every_term
 def test_memory_keeps_its_structure_from_init_to_update(cls):
     states, _ = first_env_of(cls)
     for state in states[1:]:
