@@ -1,5 +1,4 @@
 import mujoco
-import numpy as np
 import pytest
 
 from ksim.mdp import commands, curriculum, observations, rewards
@@ -21,7 +20,7 @@ class Task(BipedTask):
         return spec
 
     def get_commands(self, physics_model):
-        velocity = commands.VelocityCommand()
+        velocity = commands.VelocityCommand(forward=(0.5, 1.0), standing_fraction=0.0)
         return {"velocity": commands.ScaledByLevel(command=velocity, level="speed")}
 
     def get_curricula(self, physics_model):
@@ -56,5 +55,5 @@ def test_command_that_a_curriculum_scales_and_named_sensors_are_recorded():
     recorder = Recorder(task.eval_environment, seed=0, device=evaluation_device(task))
     recording = recorder(task.initial_learner()[1], lambda: False)
     assert recording.commanded_velocity.shape == recording.velocity.shape
-    assert np.abs(recording.commanded_velocity).max() > 0
-    assert list(recording.touch) == ["left_touch", "right_touch", "knee_touch"]
+    assert (recording.commanded_velocity[:, 0] > 0).all()
+    assert sorted(recording.touch) == ["knee_touch", "left_touch", "right_touch"]
