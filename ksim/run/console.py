@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from ksim.mdp.observations import AbstractObservation
 from ksim.mdp.rewards import AbstractReward
 from ksim.rollout.environment import Environment
 from ksim.rollout.mdp_environment import MdpEnvironment
@@ -91,7 +92,14 @@ def print_terms(env: Environment) -> None:
         kind, _, name = full_name.rpartition("/")
         scale = f"{term.scale:g}" if isinstance(term, AbstractReward) else ""
         shape = " x ".join(map(str, shapes[full_name])) or "1" if full_name in shapes else ""
-        table.add_row(kind, name, type(term).__name__, shape, scale)
+        noise = term.noise if isinstance(term, AbstractObservation) else None
+        class_name = type(term).__name__ + (f" + {type(noise).__name__}" if noise is not None else "")
+        table.add_row(kind, name, class_name, shape, scale)
+    for name, curriculum in env.mdp.curricula.items():
+        table.add_row("curriculum", name, f"{type(curriculum).__name__} from {curriculum.start:g}", "", "")
+    terrain = env.engine.model.terrain
+    for i, tile in enumerate(terrain.tiles if terrain is not None else ()):
+        table.add_row("terrain", f"tile {i}", type(tile).__name__, "", "")
     table.add_row("actuators", "", type(env.mdp.actuators).__name__, str(env.action_size), "")
     console.print(table)
 

@@ -1,6 +1,7 @@
 """run_mode=eval: evaluating the policy of a checkpoint."""
 
 import json
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from ksim.rollout.environment import Environment
 from ksim.run.checkpoint import find_checkpoint, load_checkpoint
 from ksim.run.console import print_figures
 from ksim.run.evaluator import Evaluation, Evaluator
+from ksim.run.files import whole_file
 from ksim.run.reports import EpisodeReport, Failures
 from ksim.run.run_dir import log_to_file
 from ksim.run.signals import stop_on_signal
@@ -35,7 +37,8 @@ def evaluate_checkpoint(task: "RLTask[Any]") -> int:
         if evaluation is None:
             return stop.exit_code
         record = {"checkpoint": str(path), **evaluation.record()}
-        (out_dir / "evaluation.json").write_text(json.dumps(record, indent=2) + "\n")
+        with whole_file(out_dir / "evaluation.json") as temporary:
+            temporary.write_text(json.dumps(record, indent=2) + "\n")
         report = EpisodeReport(task, out_dir, Failures(), lambda: stop.signal is not None)
         report(model, f"iteration_{path.name}", with_video=task.config.video, with_plots=task.config.plots)
         written = {"figures": out_dir / "evaluation.json", **report.paths}
@@ -78,7 +81,7 @@ def _output_dir(wanted: str | None, checkpoint: Path) -> Path:
     path = checkpoint.parents[1] if wanted is None else Path(wanted)
     try:
         path.mkdir(parents=True, exist_ok=True)
-        (path / "evaluation.json").touch()
+        tempfile.TemporaryFile(dir=path).close()
     except OSError as error:
         raise ConfigError(f"Results cannot be written to {path} ({error.strerror}). Set eval_output.") from error
     return path

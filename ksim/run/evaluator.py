@@ -92,11 +92,14 @@ class Evaluation:
         }
 
     def gap_words(self) -> str:
-        """The gap to the training's engine."""
+        """The gap to the training's engine, also in per cent of the return there."""
         if self.gap is None:
             hint = "; engine=mjx compares the two" if self.engine == "mujoco" else ""
             return f"none to report, {self.training_engine} is the engine of this configuration as well{hint}"
-        return f"{self.gap.words()} in {self.engine} against {self.training_engine}"
+        training_return = self.figures["return"].mean - self.gap.mean
+        # Rounded first, and no minus before a zero.
+        percent = f" ({round(100 * self.gap.mean / abs(training_return), 1) + 0.0:.1f} %)" if training_return else ""
+        return f"{self.gap.words()}{percent} in {self.engine} against {self.training_engine}"
 
 
 class EpisodeRunner:

@@ -10,6 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from ksim.run.curves import Curves, thinned
+from ksim.run.files import whole_file
 from ksim.run.recording import Recording
 
 DPI = 110
@@ -76,7 +77,7 @@ def plot_velocity(recording: Recording, path: Path) -> bool:
 
 
 def plot_gait(recording: Recording, path: Path) -> bool:
-    """When each foot is down, and how long it was in the air before; False for a robot without touch sensors."""
+    """When each foot is down, and how long it was in the air before; False for feet without touch sensors."""
     if not recording.touch or recording.dt is None:
         return False
     figure, (contact_axes, air_axes) = _figure(2, columns=1)
@@ -157,5 +158,5 @@ def _figure(num_panels: int, columns: int) -> tuple[Figure, list[Any]]:
 
 
 def _save(figure: Figure, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=DPI)
+    with whole_file(path) as temporary:
+        figure.savefig(temporary, dpi=DPI)

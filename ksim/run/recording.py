@@ -1,7 +1,7 @@
 """One episode in full: what videos and plots of an evaluation are made of."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -10,14 +10,15 @@ import mujoco
 import numpy as np
 from jaxtyping import Array
 
-from ksim.mdp.commands import VelocityCommand
+from ksim.mdp.commands import AbstractCommand, ScaledByLevel, VelocityCommand
+from ksim.mdp.term import Term
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.physics import PhysicsModel
 from ksim.physics.names import base_ang_vel_world, base_heading_velocity, base_orientation, base_position
 from ksim.physics.rotations import yaw_of
 from ksim.rollout.environment import Environment
 from ksim.rollout.episodes import advance_episodes, start_episodes
-from ksim.rollout.mdp_environment import MdpEnvironment
+from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
 from ksim.run.evaluator import CHUNK_STEPS, MAX_EPISODE_STEPS, ShouldStop, episode_key, on_device
 from ksim.types import Device, EnvState, PhysicsState
 
@@ -35,7 +36,7 @@ class Recording:
         heading: Of the base in the world, in rad.
         velocity: Of the base, forward and leftward, in m/s, and its yaw rate, in rad/s, in its level heading frame.
         commanded_velocity: The same of the first velocity command that was in force; empty where there is none.
-        touch: Readings of touch sensors, in N, by their names.
+        touch: Readings of the touch sensors of the feet, in N, by their names; see `foot_sensors`.
     """
 
     reward: np.ndarray
@@ -87,12 +88,13 @@ class Recorder:
         model, physics_e = self._env.engine.model, after_e.inner.physics
         recorded["qpos"] = physics_e.qpos
         recorded["touch"] = {
-            name: physics_e.derived["sensordata"][:, model.names.sensor(name)][:, 0] for name in touch_sensors(model)
+            name: physics_e.derived["sensordata"][:, model.names.sensor(name)][:, 0]
+            for name in foot_sensors(self._env.mdp, model)
         }
         if has_free_base(model):
             recorded |= jax.vmap(lambda physics: _base_motion(physics, model))(physics_e)
         for name, command in self._env.mdp.commands.items():
-            if isinstance(command, VelocityCommand):
+            if isinstance(_unscaled(command), VelocityCommand):
                 recorded.setdefault("commanded_velocity", before_e.inner.commands[name])
         return recorded
 
@@ -107,12 +109,42 @@ def _base_motion(physics: PhysicsState, model: PhysicsModel) -> dict[str, Array]
     }
 
 
+def _unscaled(command: AbstractCommand) -> AbstractCommand:
+    while isinstance(command, ScaledByLevel):
+        command = command.command
+    return command
+
+
 def has_free_base(model: PhysicsModel) -> bool:
     """Whether the robot moves through the world."""
     return bool((model.mj_model.jnt_type == int(mujoco.mjtJoint.mjJNT_FREE)).any())
 
 
+def foot_sensors(mdp: Mdp, model: PhysicsModel) -> list[str]:
+    """Names of the feet's touch sensors: those of the first reward, else observation, that names touch sensors.
+
+    Where none does, all touch sensors that the robot came with.
+    """
+    touch = touch_sensors(model)
+    observations = [term for group in mdp.observations.values() for term in group.values()]
+    for term in (*mdp.rewards.values(), *observations):
+        for part in _with_wrapped(term):
+            sensors = getattr(part, "sensors", None) or ()
+            if sensors and set(sensors) <= set(touch):
+                return list(sensors)
+    return [name for name in touch if not name.startswith("ksim_")]
+
+
+def _with_wrapped(term: Term) -> Iterator[Term]:
+    yield term
+    for field in dataclasses.fields(term):
+        inner = getattr(term, field.name)
+        if isinstance(inner, Term):
+            yield from _with_wrapped(inner)
+
+
 def touch_sensors(model: PhysicsModel) -> list[str]:
-    """Names of the model's touch sensors."""
+    """Names of the model's touch sensors that have one."""
     kinds = model.mj_model.sensor_type
-    return [model.mj_model.sensor(i).name for i in np.flatnonzero(kinds == int(mujoco.mjtSensor.mjSENS_TOUCH))]
+    names = [model.mj_model.sensor(i).name for i in np.flatnonzero(kinds == int(mujoco.mjtSensor.mjSENS_TOUCH))]
+    return [name for name in names if name]

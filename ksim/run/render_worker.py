@@ -37,7 +37,7 @@ def film(model_path: str, scene_path: str, mp4_path: str, gif_path: str) -> None
         scene_path: `fps`, `qpos` (frame, q), `body` that the camera follows (0: none), `arrows` (frame, arrow, two
             ends, 3) in the world, in m, and their `colors` (arrow, rgba).
         mp4_path: Where the video goes.
-        gif_path: Where a smaller one goes, of at most `MAX_GIF_BYTES`.
+        gif_path: Where a smaller one goes, of at most `MAX_GIF_BYTES` where any of `GIF_STEPS` comes to so little.
     """
     import imageio_ffmpeg  # noqa: PLC0415 - not for the probe
     from PIL import Image  # noqa: PLC0415

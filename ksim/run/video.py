@@ -2,6 +2,7 @@
 
 import functools
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -12,6 +13,7 @@ import mujoco
 import numpy as np
 
 from ksim.run.evaluator import ShouldStop
+from ksim.run.files import whole_file
 from ksim.run.recording import Recording
 
 FPS = 25
@@ -46,7 +48,10 @@ def find_gl() -> str | None:
     for gl in candidates:
         command = [sys.executable, "-P", str(_WORKER), "--probe"]
         try:
-            done = subprocess.run(command, env=_environment(gl), capture_output=True, timeout=60, check=False)
+            # A session of its own: Ctrl-C in the terminal is for us, not for it to fail by.
+            done = subprocess.run(
+                command, env=_environment(gl), capture_output=True, timeout=60, check=False, start_new_session=True
+            )
         except subprocess.TimeoutExpired:
             continue
         if done.returncode == 0:
@@ -71,19 +76,18 @@ def film(recording: Recording, path: Path, should_stop: ShouldStop) -> list[Path
     gl = find_gl()
     if gl is None:
         raise RenderError(NO_GL)
-    path.parent.mkdir(parents=True, exist_ok=True)
     outputs = [path.with_name(f"{path.name}.{suffix}") for suffix in ("mp4", "gif")]
     with tempfile.TemporaryDirectory() as directory:
         model_path, scene_path = Path(directory, "model.mjb"), Path(directory, "scene.npz")
         assert recording.model is not None
         mujoco.mj_saveModel(recording.model.mj_model, str(model_path))
         np.savez(scene_path, allow_pickle=False, **make_scene(recording))
-        # Made elsewhere and moved: a film that is there is whole.
         made = [Path(directory, output.name) for output in outputs]
         if not _run_worker([str(model_path), str(scene_path), *map(str, made)], gl, should_stop):
             return []
         for source, target in zip(made, outputs, strict=True):
-            target.write_bytes(source.read_bytes())
+            with whole_file(target) as temporary:
+                temporary.write_bytes(source.read_bytes())
     return outputs
 
 
@@ -122,7 +126,9 @@ def _run_worker(arguments: list[str], gl: str, should_stop: ShouldStop) -> bool:
     command = [sys.executable, "-P", str(_WORKER), *arguments]
     deadline = time.monotonic() + TIMEOUT_S
     with tempfile.TemporaryFile("w+") as errors:
-        worker = subprocess.Popen(command, env=_environment(gl), stdout=subprocess.DEVNULL, stderr=errors)
+        worker = subprocess.Popen(
+            command, env=_environment(gl), stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
+        )
         try:
             while worker.poll() is None:
                 if should_stop():
@@ -131,8 +137,10 @@ def _run_worker(arguments: list[str], gl: str, should_stop: ShouldStop) -> bool:
                     raise RenderError(f"Rendering took longer than {TIMEOUT_S:.0f} s.")
                 time.sleep(0.2)
         finally:
-            worker.kill()
-            worker.wait()
+            if worker.poll() is None:
+                # With the encoder that it started.
+                os.killpg(worker.pid, signal.SIGKILL)
+                worker.wait()
         if worker.returncode != 0:
             errors.seek(0)
             lines = errors.read().strip().splitlines() or [f"exit code {worker.returncode}"]

@@ -89,6 +89,8 @@ class RLConfig(BaseConfig):
             raise ConfigError(f"run_mode={self.run_mode} needs a policy. Add checkpoint=<run directory>.")
         if self.run_mode not in CHECKPOINT_MODES and self.checkpoint is not None:
             raise ConfigError(f"checkpoint ({self.checkpoint}) is read by run_mode=eval and run_mode=view. Add either.")
+        if self.run_mode != "eval" and self.eval_output is not None:
+            raise ConfigError(f"eval_output ({self.eval_output}) is written by run_mode=eval. Add it, or remove this.")
 
 
 ConfigT = TypeVar("ConfigT", bound=RLConfig)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ksim.run.console import print_line
 from ksim.run.curves import read_curves
+from ksim.run.files import whole_file
 from ksim.types import ConfigError
 
 
@@ -33,7 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     plot_learning(runs, options.out)
     json_path = options.out.with_suffix(".json")
-    json_path.write_text(json.dumps({run.name: run.record() for run in runs}) + "\n")
+    with whole_file(json_path) as temporary:
+        temporary.write_text(json.dumps({run.name: run.record() for run in runs}) + "\n")
     print_line(f"Wrote {options.out} and {json_path}.")
     return 0
 

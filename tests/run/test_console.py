@@ -1,17 +1,29 @@
 import numpy as np
 import pytest
 
-from ksim.mdp import observations, rewards
+from ksim.mdp import actions, curriculum, observations, rewards
+from ksim.mdp.noise import UniformNoise
+from ksim.physics.terrain import FlatTile, RoughTile, Terrain
 from ksim.run.console import iteration_line, print_terms
 from tests.tasks import BipedConfig, BipedTask, point_mass_task
 
 
 class Task(BipedTask):
     def get_observations(self, physics_model):
-        return {"past": observations.History(observation=observations.JointVelocity(), steps=4)}
+        noisy = observations.JointPosition(noise=UniformNoise(magnitude=0.01))
+        return {"past": observations.History(observation=observations.JointVelocity(), steps=4), "noisy": noisy}
 
     def get_rewards(self, physics_model):
         return [rewards.TorqueEffort(scale=-2e-5)]
+
+    def get_action_filters(self, physics_model):
+        return {"late": actions.ActionLatency()}
+
+    def get_curricula(self, physics_model):
+        return {"speed": curriculum.LinearCurriculum(end_iteration=10, start=0.25)}
+
+    def get_terrain(self):
+        return Terrain(tiles=(FlatTile(), RoughTile()))
 
 
 @pytest.mark.filterwarnings("ignore:Only 1 device detected")
@@ -21,6 +33,10 @@ def test_table_of_terms_shows_shapes_and_scales(capsys):
     assert ["observation/actor", "past", "History", "4 x 2", ""] in rows
     assert ["command", "velocity", "VelocityCommand", "3", ""] in rows
     assert ["reward", "torque_effort", "TorqueEffort", "", "-2e-05"] in rows
+    assert ["observation/actor", "noisy", "JointPosition + UniformNoise", "2", ""] in rows
+    assert ["action_filter", "late", "ActionLatency", "", ""] in rows
+    assert ["curriculum", "speed", "LinearCurriculum from 0.25", "", ""] in rows
+    assert ["terrain", "tile 1", "RoughTile", "", ""] in rows
     assert ["actuators", "", "PositionActuators", "2", ""] in rows
 
 

@@ -161,7 +161,8 @@ def test_gap_is_the_difference_of_return_over_episodes_that_start_alike():
     # 10 a second for 0.04 s, against 0.06 s.
     assert evaluation.figures["return"].mean == pytest.approx(0.4)
     assert evaluation.gap.record() == pytest.approx({"mean": -0.2, "low": -0.2, "high": -0.2})
-    assert "in mujoco against mjx" in evaluation.gap_words()
+    # -0.2 of 0.6 are a third.
+    assert evaluation.gap_words() == "-0.20 ± 0.00 (-33.3 %) in mujoco against mjx"
 
 
 def test_run_mode_eval_writes_its_figures_beside_the_checkpoint_or_where_it_is_told(tmp_path, capsys):
@@ -176,6 +177,21 @@ def test_run_mode_eval_writes_its_figures_beside_the_checkpoint_or_where_it_is_t
         assert words in out
     point_mass_task(run_mode="eval", checkpoint=str(run_dir), eval_output=str(tmp_path / "there")).run()
     assert (tmp_path / "there" / "evaluation.json").exists()
+
+
+def test_interrupted_run_mode_eval_leaves_the_figures_that_were_there(tmp_path, monkeypatch):
+    run_dir = tmp_path / "run"
+    point_mass_task(num_devices=1, max_iterations=1, run_dir=str(run_dir)).run()
+    monkeypatch.setattr(evaluator.Evaluator, "__call__", lambda *_: None)
+    before = {path.name for path in run_dir.iterdir()}
+    point_mass_task(run_mode="eval", checkpoint=str(run_dir)).run()
+    assert {path.name for path in run_dir.iterdir()} == before
+
+
+@pytest.mark.parametrize("options", [{}, {"run_mode": "view", "checkpoint": "run"}])
+def test_output_of_evaluations_is_refused_where_nothing_is_written_to_it(options):
+    with pytest.raises(ConfigError, match="is written by run_mode=eval"):
+        point_mass_task(eval_output="there", **options)
 
 
 def test_evaluation_does_not_depend_on_the_training_seed_but_on_its_own():

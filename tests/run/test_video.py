@@ -1,6 +1,8 @@
 import importlib
 import os
+import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -89,6 +91,31 @@ def test_film_of_an_episode_is_an_mp4_and_a_small_gif(recording, tmp_path):
 def test_film_that_is_stopped_leaves_nothing(recording, tmp_path):
     assert video.film(recording, tmp_path / "film", lambda: True) == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_worker_is_out_of_reach_of_ctrl_c_and_killed_with_all_it_started_when_stopped(tmp_path, monkeypatch):
+    program, pids = tmp_path / "worker.py", tmp_path / "pids"
+    program.write_text(
+        "import os, subprocess, sys, time\n"
+        "child = subprocess.Popen(['sleep', '60'])\n"
+        "with open(sys.argv[1] + '.new', 'w') as file:\n"
+        "    file.write(f'{os.getsid(0)} {child.pid}')\n"
+        "os.rename(sys.argv[1] + '.new', sys.argv[1])\n"
+        "time.sleep(60)\n"
+    )
+    monkeypatch.setattr(video, "_WORKER", program)
+    assert not video._run_worker([str(pids)], "", pids.exists)
+    session, child = map(int, pids.read_text().split())
+    assert session != os.getsid(0)
+    deadline = time.monotonic() + 10
+    while is_running(child) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_running(child)
+
+
+def is_running(pid):
+    done = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return bool(done.stdout.strip()) and not done.stdout.startswith("Z")
 
 
 def test_gl_that_the_user_picked_is_the_only_one_tried(monkeypatch):
