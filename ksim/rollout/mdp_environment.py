@@ -293,12 +293,13 @@ class _Calls:
 
 def _controls(mdp: Mdp, calls: _Calls, context: Context) -> Float[Array, " u"] | Float[Array, "s u"]:
     """The actuators' controls for the action as the filters let it through, constant or one row per substep."""
+    action = context.action
     for name in mdp.action_filters:
-        if context.action.ndim != 1:
+        if action.ndim != 1:
             raise ConfigError(f"Action filter {name!r} comes after one that acts per substep. Put that one last.")
-        context = dataclasses.replace(context, action=calls(f"action_filter/{name}", context))
+        action = calls(f"action_filter/{name}", dataclasses.replace(context, action=action))
     to_ctrl = lambda action: mdp.actuators(action, context.model)
-    return to_ctrl(context.action) if context.action.ndim == 1 else jax.vmap(to_ctrl)(context.action)
+    return to_ctrl(action) if action.ndim == 1 else jax.vmap(to_ctrl)(action)
 
 
 def _commands(mdp: Mdp, calls: _Calls, context: Context) -> dict[str, Array]:
