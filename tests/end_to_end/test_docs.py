@@ -51,7 +51,9 @@ def run_script(command, monkeypatch):
     """Runs `python FILE [KEY=VALUE ...]` in this process, as small as can be."""
     python, file, *arguments = command.split()
     assert python == "python"
-    small = ["eval_num_envs=2"] if "run_mode=eval" in arguments else ["num_envs=4", "max_iterations=1"]
+    evaluates = "run_mode=eval" in arguments
+    small = ["eval_num_envs=2"] if evaluates else ["num_envs=4", "max_iterations=1", "eval_at_end=false"]
+    small += ["video=false", "plots=false"]
     monkeypatch.setattr("sys.argv", [file, *arguments, *small])
     with pytest.raises(SystemExit) as stopped:
         runpy.run_path(file, run_name="__main__")
@@ -69,12 +71,13 @@ def test_steps_of_the_extending_page_run_one_after_the_other_in_an_empty_directo
         else:
             run_script(text, monkeypatch)
             outputs[text.strip()] = capsys.readouterr().out
-    assert len(outputs) == 6
+    assert len(outputs) == 7
     assert "survived" in outputs["python dog.py run_mode=eval checkpoint=runs/first"]
+    assert "250.0 ± 0.0 control steps" in outputs["python dog_evaluated.py run_mode=eval checkpoint=runs/first"]
     for file, row in {
-        "dog.py": r"observation/actor +│ gyro +│ SensorReading +│ 3 +│",
+        "dog.py": r"observation/actor +│ gyro +│ SensorReading \+ UniformNoise +│ 3 +│",
         "dog_reward.py": r"reward +│ diagonal_pairs +│ DiagonalPairs +│ +│ 0.5 +│",
-        "dog_observation.py": r"observation/actor +│ joint_velocity +│ SmoothJointVelocity +│ 8 +│",
+        "dog_observation.py": r"observation/actor +│ joint_velocity +│ SmoothJointVelocity \+ UniformNoise +│ 8 +│",
         "dog_command.py": r"command +│ velocity +│ SlowOrFast +│ 3 +│",
     }.items():
         assert re.search(row, outputs[f"python {file} num_envs=64 max_iterations=1"]), file
