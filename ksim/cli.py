@@ -2,12 +2,14 @@
 
 import dataclasses
 import logging
+import os
 import signal
 import sys
+import traceback
 import typing
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import yaml
 from omegaconf import OmegaConf
@@ -16,7 +18,8 @@ from omegaconf.errors import OmegaConfBaseException, ValidationError
 from rich.table import Table
 
 from ksim.config import CHECKPOINT_MODES
-from ksim.types import ConfigError, near_misses
+from ksim.parallel.multihost import num_processes
+from ksim.types import ConfigError, RunError, near_misses
 
 if TYPE_CHECKING:
     from ksim.task.rl import RLConfig, RLTask
@@ -47,17 +50,27 @@ def launch(
         code = task_class(make_config(base, argv)).run()
     except ConfigError as error:
         print(f"Error: {error}", file=sys.stderr)
-        sys.exit(2)
+        leave(2)
+    except RunError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        leave(1)
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)
-        sys.exit(128 + signal.SIGINT)
-    except Exception as error:
-        from ksim.run.loop import TrainingDivergedError  # noqa: PLC0415
-
-        if not isinstance(error, TrainingDivergedError):
+        leave(128 + signal.SIGINT)
+    except Exception:
+        if num_processes() == 1:
             raise
-        print(f"Error: {error}", file=sys.stderr)
-        sys.exit(1)
+        traceback.print_exc()
+        leave(1)
+    sys.exit(code)
+
+
+def leave(code: int) -> NoReturn:
+    """Ends the process after a failure; one of several does not wait for the others, as JAX would have it."""
+    if num_processes() > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     sys.exit(code)
 
 
@@ -106,6 +119,9 @@ def parse_overrides(base: "RLConfig", argv: Sequence[str]) -> Any:
 
 def describe_type(base: "RLConfig", key: str) -> str:
     """The type of an option in words."""
+    kind = next(f for f in dataclasses.fields(base) if f.name == key).metadata.get("kind")
+    if kind is not None:
+        return kind
     hint = typing.get_type_hints(type(base))[key]
     words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
     options = typing.get_args(hint) if typing.get_origin(hint) is not list and typing.get_args(hint) else (hint,)

@@ -11,9 +11,15 @@ CHECKPOINT_MODES = ("eval", "view")
 """Values of `run_mode` that are about a checkpoint."""
 
 
-def field(value: Any, *, help: str) -> Any:  # noqa: A002 - the name users of xax know
-    """A config field with a default and the help text that `--help` shows."""
-    return xax.field(value, help=help)
+def field(value: Any, *, help: str, kind: str | None = None) -> Any:  # noqa: A002 - the name users of xax know
+    """A config field with a default and the help text that `--help` shows.
+
+    Args:
+        value: The default.
+        help: What it means.
+        kind: What it may be, in words, where its type does not say it.
+    """
+    return xax.field(value, help=help) if kind is None else xax.field(value, help=help, kind=kind)
 
 
 def check_positive(name: str, value: float | None, *, allow_zero: bool = False) -> None:

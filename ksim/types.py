@@ -142,6 +142,10 @@ class ConfigError(ValueError):
     """Input that cannot work: the message names the value, the rule and the fix. The command line exits with 2."""
 
 
+class RunError(RuntimeError):
+    """A run that cannot go on: the message says why. The command line exits with 1."""
+
+
 def near_misses(name: str, known: Any) -> str:
     """A sentence that lists the known names closest to `name`, or all of them where none is close."""
     import difflib  # noqa: PLC0415 - only on the way to an error

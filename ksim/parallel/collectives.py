@@ -25,6 +25,11 @@ def max_across_devices(tree: PyTree, axis_name: str | None) -> PyTree:
     return tree if axis_name is None else jax.lax.pmax(tree, axis_name)
 
 
+def gather_across_devices(x: Array, axis_name: str | None) -> Array:
+    """The arrays of all devices, in their order, under a new leading axis."""
+    return x[None] if axis_name is None else jax.lax.all_gather(x, axis_name)
+
+
 def all_across_devices(flag: Bool[Array, ""], axis_name: str | None) -> Bool[Array, ""]:
     """Whether `flag` holds on every device."""
     return flag if axis_name is None else jax.lax.pmin(flag.astype(jnp.int32), axis_name) == 1

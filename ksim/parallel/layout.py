@@ -6,19 +6,32 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import PyTree
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Int, Key, PyTree
 
-from ksim.parallel.placement import replicate_state, shard_environments, unwrap_keys, wrap_keys
+from ksim.parallel.collectives import global_env_index
+from ksim.parallel.placement import (
+    gather_environments,
+    join_shares,
+    replicate_state,
+    shard_environments,
+    unreplicate_state,
+    unwrap_keys,
+    wrap_keys,
+)
 from ksim.types import Device, TrainState
 
 Step = Callable[[TrainState], tuple[TrainState, PyTree]]
+
+MakeEnvs = Callable[[Key[Array, ""], Int[Array, " e"]], PyTree]
+"""`(key, places in the global batch) -> their rows`."""
 
 
 class AbstractLayout(ABC):
     """Where the state lives and how a step is mapped over it.
 
     Attributes:
-        devices: The devices in use, in the order of the mapped axis.
+        devices: The devices in use, of all processes, in the order of the mapped axis.
         axis_name: The name of the mapped axis; None where nothing is mapped.
     """
 
@@ -30,9 +43,26 @@ class AbstractLayout(ABC):
         """How many devices share the envs."""
         return len(self.devices)
 
+    @property
+    def local_devices(self) -> list[Device]:
+        """Those of this process."""
+        return [device for device in self.devices if device.process_index == jax.process_index()]
+
     @abstractmethod
+    def replicate(self, tree: PyTree) -> PyTree:
+        """Puts a copy on every device, in the placement that the mapped step returns."""
+
+    @abstractmethod
+    def shard(self, tree: PyTree) -> PyTree:
+        """Puts every device's share of a global batch on it, in the placement that the mapped step returns."""
+
     def place(self, state: TrainState) -> TrainState:
-        """Puts a global state on the devices, in the placement that the mapped step returns."""
+        """Puts one learner and the global batch of envs on the devices."""
+        return TrainState(learner=self.replicate(state.learner), envs=self.shard(state.envs))
+
+    @abstractmethod
+    def make_envs(self, make: MakeEnvs, key: Key[Array, ""], num_envs: int) -> PyTree:
+        """A global batch, every row made on the device that will hold it: no device ever holds all."""
 
     @abstractmethod
     def map(self, function: Callable[..., Any], *, donate: bool = False) -> Any:
@@ -58,9 +88,16 @@ class SingleDevice(AbstractLayout):
         self.devices = [device or jax.local_devices()[0]]
         self.axis_name = None
 
-    def place(self, state: TrainState) -> TrainState:
+    def replicate(self, tree: PyTree) -> PyTree:
         # Copied: the step donates its argument, and a caller may still hold these arrays.
-        return jax.tree.map(lambda x: jax.device_put(x, self.devices[0], may_alias=False), state)
+        return jax.tree.map(lambda x: jax.device_put(x, self.devices[0], may_alias=False), tree)
+
+    def shard(self, tree: PyTree) -> PyTree:
+        return self.replicate(tree)
+
+    def make_envs(self, make: MakeEnvs, key: Key[Array, ""], num_envs: int) -> PyTree:
+        with jax.default_device(self.devices[0]):
+            return jax.jit(lambda key: make(key, global_env_index(num_envs, None)))(key)
 
     def map(self, function: Callable[..., Any], *, donate: bool = False) -> Any:
         return jax.jit(function, donate_argnums=0 if donate else ())
@@ -77,23 +114,61 @@ class PmapDevices(AbstractLayout):
 
     def __init__(self, devices: Sequence[Device], axis_name: str) -> None:
         self.devices = list(devices)
+        self._axis_name = axis_name
         self.axis_name = axis_name
 
-    def place(self, state: TrainState) -> TrainState:
-        assert self.axis_name is not None
-        return TrainState(
-            learner=replicate_state(state.learner, self.devices, self.axis_name),
-            envs=shard_environments(state.envs, self.devices, self.axis_name),
-        )
+    def replicate(self, tree: PyTree) -> PyTree:
+        return replicate_state(tree, self.devices, self._axis_name)
 
-    def map(self, function: Callable[..., Any], *, donate: bool = False) -> Any:
-        return jax.pmap(function, axis_name=self.axis_name, devices=self.devices, donate_argnums=0 if donate else ())
+    def shard(self, tree: PyTree) -> PyTree:
+        return shard_environments(tree, self.devices, self._axis_name)
+
+    def make_envs(self, make: MakeEnvs, key: Key[Array, ""], num_envs: int) -> PyTree:
+        share = num_envs // self.num_devices
+        shares = self.map(lambda key: make(key, global_env_index(share, self.axis_name)))
+        return join_shares(shares(self.replicate(key)))
+
+    def map(self, function: Callable[..., Any], *, donate: bool = False) -> "_Mapped":
+        return _Mapped(function, self, donate=donate)
 
     def first(self, tree: PyTree) -> PyTree:
-        # Indexing x[0] would run a gather over all devices; reading a shard does not.
-        host = jax.tree.map(lambda x: np.asarray(x.addressable_shards[0].data)[0], unwrap_keys(tree))
-        return wrap_keys(host, tree)
+        return unreplicate_state(tree)
 
     def join_envs(self, tree: PyTree) -> PyTree:
-        host = jax.tree.map(lambda x: np.asarray(x).reshape(-1, *x.shape[2:]), unwrap_keys(tree))
-        return wrap_keys(host, tree)
+        return gather_environments(tree)
+
+    def local_view(self, tree: PyTree) -> PyTree:
+        """Placed leaves as the rows of this process's devices alone, which is what pmap is told of."""
+        local = self.local_devices
+        if len(local) == self.num_devices:
+            return tree
+        sharding = NamedSharding(Mesh(np.asarray(local), (self._axis_name,)), PartitionSpec(self._axis_name))
+
+        def view(x: jax.Array) -> jax.Array:
+            shards = [shard.data for shard in x.addressable_shards]
+            return jax.make_array_from_single_device_arrays((len(local), *x.shape[1:]), sharding, shards)
+
+        return wrap_keys(jax.tree.map(view, unwrap_keys(tree)), tree)
+
+
+class _Mapped:
+    """A pmapped function of placed arrays, compiled at its first call.
+
+    pmap takes the rows of one process's devices and compiles a program of arrays over all devices. Placed leaves are
+    such arrays, so it is the compiled program that is called.
+    """
+
+    def __init__(self, function: Callable[..., Any], layout: PmapDevices, *, donate: bool) -> None:
+        self._layout = layout
+        self._pmapped = jax.pmap(
+            function, axis_name=layout.axis_name, devices=layout.devices, donate_argnums=0 if donate else ()
+        )
+        self._compiled: Any = None
+
+    def lower(self, *args: PyTree) -> Any:
+        return self._pmapped.lower(*self._layout.local_view(args))
+
+    def __call__(self, *args: PyTree) -> PyTree:
+        if self._compiled is None:
+            self._compiled = self.lower(*args).compile()
+        return self._compiled(*args)

@@ -44,3 +44,8 @@ class PPOHyperparameters:
     normalize_observations: bool = True
     grad_sync_period: int = 1
     grad_sync_mode: GradSyncMode = "accumulate"
+
+    @property
+    def syncs_per_iteration(self) -> int:
+        """How often gradients are synchronised in an iteration, that of a remainder included."""
+        return -(-self.num_batches * self.num_passes // self.grad_sync_period)

@@ -1,17 +1,24 @@
 """One training step, written once: what a layout jits on one device, and maps over several."""
 
 import dataclasses
+import time
 from collections.abc import Callable
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
-from jaxtyping import Array, Float, Key, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Int, Key, PRNGKeyArray, PyTree
 
 from ksim.nn.actor_critic import AbstractActorCritic, initial_carries
 from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
-from ksim.parallel.collectives import all_across_devices, global_env_index, mean_across_devices
+from ksim.parallel.collectives import (
+    all_across_devices,
+    gather_across_devices,
+    global_env_index,
+    mean_across_devices,
+)
 from ksim.ppo.advantages import generalized_advantages, normalize_advantages
 from ksim.ppo.hyperparameters import PPOHyperparameters
 from ksim.ppo.losses import Minibatch
@@ -28,6 +35,20 @@ Rollout = Callable[
 """`(model, env_state, model_carry, rng) -> (trajectory, env_state, model_carry)` for one device's envs."""
 
 
+DEVICE_TIMES = "time/devices_us"
+"""The metric that is no scalar: microseconds of rollout and update, one row per device."""
+_STAMP_MASK = 2**31 - 1
+
+
+def _stamp_us(computed: Array) -> Int[Array, ""]:
+    """The time, in microseconds, at which a device has computed an array."""
+
+    def now(_: Array) -> np.ndarray:
+        return np.asarray(time.perf_counter_ns() // 1000 & _STAMP_MASK, np.int32)
+
+    return jax.pure_callback(now, jax.ShapeDtypeStruct((), jnp.int32), jnp.ravel(computed)[0])
+
+
 @dataclasses.dataclass(frozen=True)
 class TrainStep:
     """The training step of a task: `step(state) -> (state, metrics)`, pure and free of devices.
@@ -40,6 +61,7 @@ class TrainStep:
         sync_gradients: Averages gradients over devices.
         hyper: Numbers of the algorithm.
         axis_name: The mapped axis of devices; None on a single one.
+        times_devices: Whether `DEVICE_TIMES` is among the metrics, at the cost of three callbacks.
     """
 
     env: Environment
@@ -49,15 +71,23 @@ class TrainStep:
     sync_gradients: SyncGradients
     hyper: PPOHyperparameters
     axis_name: str | None
+    times_devices: bool = False
 
     def __call__(self, state: TrainState) -> tuple[TrainState, Metrics]:
         """Collects a rollout and learns from it."""
+        stamps = [_stamp_us(state.envs.episode_length)] if self.times_devices else []
         rollout_key, update_key = jax.random.split(jax.random.fold_in(state.learner.key, state.learner.iteration))
         trajectory, envs, metrics = self.collect(state, rollout_key)
+        stamps += [_stamp_us(trajectory.reward)] if self.times_devices else []
         learner, learning_metrics = self.learn(state.learner, state.envs.model_carry, trajectory, update_key)
         metrics |= learning_metrics
         levels = self.env.next_levels(learner.levels, metrics, learner.iteration)
         metrics |= {f"curriculum/{name}": level for name, level in state.learner.levels.items()}
+        if stamps:
+            stamps.append(_stamp_us(jax.tree.leaves(learner.params)[0]))
+            # Stamps wrap around after 35 minutes.
+            durations_us = jnp.diff(jnp.stack(stamps)) & _STAMP_MASK
+            metrics[DEVICE_TIMES] = gather_across_devices(durations_us, self.axis_name)
         return TrainState(learner=dataclasses.replace(learner, levels=levels), envs=envs), metrics
 
     def collect(self, state: TrainState, key: PRNGKeyArray) -> tuple[Trajectory, EnvBatch, Metrics]:
@@ -179,7 +209,6 @@ def initial_learner_state(
     )
 
 
-def initial_env_batch(model: AbstractActorCritic, env_state: EnvState) -> EnvBatch:
-    """The global batch before the first iteration, around the given states."""
-    num_envs = env_state.reward.shape[0]
-    return EnvBatch(env_state, initial_carries(model, num_envs), jnp.zeros(num_envs), jnp.zeros(num_envs, jnp.int32))
+def initial_memories(model: AbstractActorCritic, num_envs: int) -> tuple[PyTree, Array, Array]:
+    """What `EnvBatch` holds beside the environments' states before the first iteration."""
+    return initial_carries(model, num_envs), jnp.zeros(num_envs), jnp.zeros(num_envs, jnp.int32)

@@ -40,7 +40,7 @@ class Episodes(eqx.Module):
 
 def start_episodes(env: Environment, model: AbstractActorCritic, key: PRNGKeyArray, num_envs: int) -> Episodes:
     """Episodes right after their resets: env i's comes from `fold_in(key, i)` alone, however many there are."""
-    state_e = initial_env_states(env, key, num_envs, full_task=True)
+    state_e = initial_env_states(env, key, jnp.arange(num_envs), full_task=True)
     return Episodes(
         env_state=state_e,
         model_carry=initial_carries(model, num_envs),

@@ -4,23 +4,25 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Key, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Int, Key, PRNGKeyArray, PyTree
 
 from ksim.nn.actor_critic import AbstractActorCritic, reset_carry
 from ksim.rollout.environment import Environment, select_envs
 from ksim.types import EnvState, Trajectory
 
 
-def initial_env_states(env: Environment, key: PRNGKeyArray, num_envs: int, *, full_task: bool = False) -> EnvState:
-    """The first states of the global batch: env i's life comes from `fold_in(key, i)` alone.
+def initial_env_states(
+    env: Environment, key: PRNGKeyArray, index_e: Int[Array, " e"], *, full_task: bool = False
+) -> EnvState:
+    """The first states of some envs of the global batch: env i's life comes from `fold_in(key, i)` alone.
 
     Args:
         env: The environment.
         key: Where all randomness comes from.
-        num_envs: Environments.
+        index_e: The envs' places in the global batch.
         full_task: Whether the curricula stand at their ends, as for an evaluation, and not at their starts.
     """
-    key_e = jax.vmap(lambda i: jax.random.fold_in(key, i))(jnp.arange(num_envs))
+    key_e = jax.vmap(lambda i: jax.random.fold_in(key, i))(index_e)
     return jax.vmap(env.reset if full_task else env.first_episode)(key_e)
 
 

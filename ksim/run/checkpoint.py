@@ -8,6 +8,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jaxtyping import PyTree
 
+from ksim.parallel.multihost import num_processes, process_index
 from ksim.parallel.placement import unwrap_keys, wrap_keys
 from ksim.types import ConfigError
 
@@ -21,7 +22,12 @@ def save_checkpoint(run_dir: Path, iteration: int, tree: PyTree) -> Path:
         tree: Host arrays without a device axis; typed PRNG keys included.
     """
     path = (run_dir / "checkpoints" / str(iteration)).resolve()
-    with ocp.StandardCheckpointer() as checkpointer:
+    # Of several processes only the one that calls this takes part; Orbax would wait for the others.
+    own = {process_index()} if num_processes() > 1 else None
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=process_index(), active_processes=own, barrier_sync_key_prefix="ksim" if own else None
+    )
+    with ocp.StandardCheckpointer(multiprocessing_options=alone) as checkpointer:
         # 0-dimensional leaves as arrays: Orbax does not take numpy scalars.
         checkpointer.save(path, jax.tree.map(np.asarray, unwrap_keys(tree)), force=True)
     return path

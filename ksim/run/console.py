@@ -16,6 +16,7 @@ from ksim.rollout.environment import Environment
 from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.run.signals import StopRequest
 from ksim.run.timing import peak_memory_bytes
+from ksim.task.distributed_setup import format_bytes
 
 if TYPE_CHECKING:
     from ksim.run.evaluator import Evaluation
@@ -46,14 +47,31 @@ def print_figures(title: str, figures: dict[str, str]) -> None:
 def print_distributed_setup(setup: "DistributedSetup") -> None:
     """Prints a distributed run's global and per-device figures side by side."""
     table = Table("", "global", "per device", title="Distributed setup", title_justify="left")
-    table.add_row("devices", f"{setup.num_devices} x {setup.platform}", ", ".join(setup.devices))
+    kinds = ", ".join(sorted({f"{device.platform} ({device.kind})" for device in setup.devices}))
+    names = ", ".join(device.name for device in setup.devices[:8]) + (", ..." if setup.num_devices > 8 else "")
+    table.add_row("processes", str(setup.num_processes), "")
+    table.add_row("devices", f"{setup.num_devices} x {kinds}", names)
+    memory = sorted({format_bytes(d.memory_bytes) for d in setup.devices if d.memory_bytes is not None})
+    table.add_row("memory", "", " or ".join(memory) or "unknown")
+    if setup.engine is not None:
+        table.add_row("engine", setup.engine, "")
     table.add_row("environments", str(setup.num_envs), str(setup.num_envs_per_device))
+    steps = setup.num_envs * setup.rollout_length
+    table.add_row("steps per iteration", f"{steps:,}", f"{steps // setup.num_devices:,}")
     if setup.batch_size is not None:
         table.add_row("batch size (environments)", str(setup.batch_size), str(setup.batch_size_per_device))
         table.add_row("minibatches per pass", str(setup.num_batches), str(setup.num_batches))
-    steps = setup.num_envs * setup.rollout_length
-    table.add_row("steps per iteration", f"{steps:,}", f"{steps // setup.num_devices:,}")
-    table.add_row("gradients synchronised", f"every {setup.grad_sync_period} minibatch(es)", setup.grad_sync_mode)
+        table.add_row("steps per optimizer step", f"{setup.effective_batch_size:,}", "")
+    if setup.num_devices > 1:
+        plural = "es" if setup.grad_sync_period > 1 else ""
+        table.add_row("gradients", f"averaged every {setup.grad_sync_period} minibatch{plural}", setup.grad_sync_mode)
+    table.add_row("parameters", "replicated", format_bytes(setup.param_bytes))
+    table.add_row("learner with optimizer", "replicated", format_bytes(setup.learner_bytes))
+    for name, share in (
+        ("environments' states", setup.env_state_bytes_per_device),
+        ("rollout (estimate)", setup.rollout_bytes_per_device),
+    ):
+        table.add_row(name, format_bytes(share * setup.num_devices), format_bytes(share))
     console.print(table)
 
 
@@ -111,8 +129,9 @@ def iteration_line(metrics: dict[str, float], max_iterations: int | None, eta_s:
     if eta_s is not None:
         parts.append(f"ETA {format_seconds(eta_s)}")
     parts.append(f"{metrics['time/env_steps_per_s']:,.0f} env steps/s")
-    if "time/update_share" in metrics:
-        update_share = metrics["time/update_share"]
+    if "time/update_s" in metrics:
+        rollout_s, update_s = metrics["time/rollout_s"], metrics["time/update_s"]
+        update_share = update_s / (rollout_s + update_s)
         parts.append(f"rollout {1 - update_share:.0%} update {update_share:.0%}")
     parts.append(f"return {_number(metrics['episode/return'])}")
     parts.append(f"length {_number(metrics['episode/length'])}")

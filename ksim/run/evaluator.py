@@ -152,7 +152,7 @@ class Evaluator:
         self._engine, self._training_engine = "mujoco", task.engine_choice[0]
         if self._training_engine != self._engine:
             training_env = task.get_eval_environment(self._training_engine)
-            self._training_runner = runner(training_env, device=task.layout.devices[0])
+            self._training_runner = runner(training_env, device=task.layout.local_devices[0])
 
     def __call__(self, model: AbstractActorCritic, should_stop: ShouldStop = lambda: False) -> Evaluation | None:
         """An evaluation of a policy, or None when it was to stop before it was done."""
@@ -198,7 +198,7 @@ def evaluation_device(task: "RLTask[Any]") -> Device:
             return jax.local_devices(backend="cpu")[0]
         except RuntimeError:  # JAX was told to leave CPUs alone
             pass
-    return task.layout.devices[0]
+    return task.layout.local_devices[0]
 
 
 def on_device(model: AbstractActorCritic, device: Device) -> AbstractActorCritic:

@@ -1,5 +1,6 @@
 """The training loop."""
 
+import contextlib
 import dataclasses
 import logging
 import time
@@ -9,15 +10,28 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from ksim.parallel.multihost import (
+    PeerFailedError,
+    gather_rows,
+    is_lost_connection,
+    is_main_process,
+    meet_peers,
+    num_processes,
+    process_index,
+    together,
+    wait_for_all,
+)
 from ksim.parallel.placement import copy_of
+from ksim.ppo.train_step import DEVICE_TIMES
 from ksim.run.checkpoint import save_checkpoint
-from ksim.run.console import iteration_line, print_line, print_start, print_summary
+from ksim.run.console import console, iteration_line, print_line, print_start, print_summary
 from ksim.run.loggers import MetricsWriter
+from ksim.run.replica_guard import ReplicasDivergedError
 from ksim.run.reports import Reports
-from ksim.run.run_dir import check_run_dir, log_to_file, make_run_dir, save_config
+from ksim.run.run_dir import check_run_dir, log_to_file, save_config, shared_run_dir
 from ksim.run.signals import StopRequest, stop_on_signal
-from ksim.run.timing import time_learning
-from ksim.types import LearnerState, TrainState
+from ksim.run.timing import HostTimers, device_times, time_learning, time_synchronisation
+from ksim.types import LearnerState, RunError, TrainState
 
 if TYPE_CHECKING:
     from ksim.task.rl import RLTask
@@ -27,7 +41,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class TrainingDivergedError(RuntimeError):
+class TrainingDivergedError(RunError):
     """Too many updates in a row were not finite."""
 
 
@@ -84,14 +98,19 @@ def train(task: "RLTask[Any]") -> int:
 
     Raises:
         ConfigError: Something is known to be wrong; nothing has been compiled or written.
-        TrainingDivergedError: Too many updates in a row were not finite.
+        RunError: Too many updates in a row were not finite, the devices' copies of the learner differ, or another
+            process of the job failed.
     """
-    check_run_dir(task.config.run_dir)
-    task.check()
+    console.quiet = not is_main_process()
+    with together():
+        if is_main_process():
+            check_run_dir(task.config.run_dir)
+        task.check()
     print_start(task)
-    prepare_s, host_state = _timed(task.initial_state)
-    task.check_curricula(host_state)
-    run_dir = make_run_dir(task.config.run_dir, task.task_name)
+    with together():
+        prepare_s, host_state = _timed(task.initial_state)
+        task.check_curricula(host_state)
+    run_dir = shared_run_dir(task.config.run_dir, task.task_name)
     with log_to_file(run_dir):
         try:
             return _train_in(task, host_state, run_dir, prepare_s)
@@ -101,9 +120,12 @@ def train(task: "RLTask[Any]") -> int:
 
 
 def _train_in(task: "RLTask[Any]", host_state: TrainState, run_dir: Path, prepare_s: float) -> int:
-    save_config(task.config, run_dir)
-    print_line(f"Run directory: {run_dir}")
-    with stop_on_signal() as stop, MetricsWriter(run_dir, tensorboard=task.config.tensorboard) as writer:
+    with stop_on_signal() as stop, contextlib.ExitStack() as stack:
+        writer: MetricsWriter | None = None
+        if is_main_process():
+            save_config(task.config, run_dir)
+            writer = stack.enter_context(MetricsWriter(run_dir, tensorboard=task.config.tensorboard))
+        print_line(f"Run directory: {run_dir}")
         print_line(f"First states: {prepare_s:.1f} s. Compiling the training step ...")
         state = task.layout.place(host_state)
         step = task.make_train_step(task.layout.axis_name)
@@ -112,8 +134,10 @@ def _train_in(task: "RLTask[Any]", host_state: TrainState, run_dir: Path, prepar
         logger.info("First states in %.1f s, training step compiled in %.1f s.", prepare_s, compile_s)
         reports = Reports(task, run_dir, writer=writer, stop=stop)
         loop = _Loop(task, state, step=compiled, writer=writer, reports=reports, stop=stop, run_dir=run_dir)
-        del state
+        del state, host_state
         loop.run()
+        # Those that have nothing to evaluate wait here: a process that ends without the others fails them.
+        wait_for_all()
     print_summary(loop.progress, run_dir, compile_s=prepare_s + compile_s, stop=stop, reports=reports)
     return stop.exit_code
 
@@ -133,7 +157,7 @@ class _Loop:
         state: TrainState,
         *,
         step: Callable[..., Any],
-        writer: MetricsWriter,
+        writer: MetricsWriter | None,
         reports: Reports,
         stop: StopRequest,
         run_dir: Path,
@@ -142,34 +166,49 @@ class _Loop:
         self._writer, self._reports, self._stop, self._run_dir = writer, reports, stop, run_dir
         config = task.config
         self.progress = Progress(config.num_envs * config.rollout_length, config.max_iterations, config.max_env_steps)
+        self._guard = task.make_replica_guard(state)
+        self._peers = meet_peers()
+        self._timers = HostTimers()
+        self._learning_s: float | None = None
+        self._sync_s: float | None = None
         self._learner: LearnerState | None = None
         self._last_episodes: dict[str, float] = {}
 
     def run(self) -> None:
         """Iterates to a limit or a signal, then saves what was learned; also when an error ends the run."""
-        learning_s: float | None = None
         try:
-            while self.progress.iterations_left != 0 and self._stop.signal is None:
-                metrics = self._iterate(learning_s)
-                self._check_finite(metrics)
-                if self.progress.iteration == 1 and self.progress.iterations_left != 0 and self._stop.signal is None:
-                    learning_s = time_learning(self._task, self._state)
+            while self.progress.iterations_left != 0 and not self._all_stop():
+                self._iterate()
                 if self._learner is not None:
-                    self._reports.after_iteration(self.progress, self._learner)
+                    with self._timers.timed("evaluation"):
+                        self._reports.after_iteration(self.progress, self._learner)
         finally:
             self._save()
         if self._learner is not None:
             self._reports.at_end(self.progress, self._learner)
 
-    def _iterate(self, learning_s: float | None) -> dict[str, float]:
+    def _all_stop(self) -> bool:
+        """Whether a signal has asked any process to stop: all stop after the same iteration, with its number."""
+        asked = gather_rows(np.asarray(self._stop.signal or 0, np.int32))
+        if asked.any():
+            self._stop.signal = int(asked.max())
+        return bool(asked.any())
+
+    def _iterate(self) -> None:
         start_s = time.perf_counter()
-        layout = self._task.layout
-        self._state, device_metrics = self._step(self._state)
-        metrics = {name: float(x) for name, x in layout.first(device_metrics).items()}
+        layout, progress = self._task.layout, self.progress
+        try:
+            self._state, device_metrics = self._step(self._state)
+            values = layout.first(device_metrics)
+        except Exception as error:
+            if is_lost_connection(error):
+                raise PeerFailedError(self._describe_lost_peer(error)) from error
+            raise
+        device_times_us = values.pop(DEVICE_TIMES, None)
+        metrics = {name: float(x) for name, x in values.items()}
         # Copied: the next step reuses the state's memory, and an error in it would leave nothing to save.
         self._learner = copy_of(layout.first(self._state.learner))
         iteration_s = time.perf_counter() - start_s
-        progress = self.progress
         progress.advance(iteration_s)
         metrics |= {
             "iteration": progress.iteration,
@@ -177,13 +216,44 @@ class _Loop:
             "time/iteration_s": iteration_s,
             "time/env_steps_per_s": progress.steps_per_iteration / iteration_s,
         }
-        if learning_s is not None:
-            metrics["time/update_share"] = min(learning_s / iteration_s, 1.0)
-        self._writer.write(metrics, env_steps=progress.env_steps)
-        # In many iterations no episode ends, and the line goes on showing the last that did.
-        self._last_episodes |= {k: v for k, v in metrics.items() if k.startswith("episode/") and not np.isnan(v)}
-        print_line(iteration_line(metrics | self._last_episodes, progress.max_iterations, progress.eta_s))
-        return metrics
+        if device_times_us is not None:
+            metrics |= device_times(np.asarray(device_times_us))
+        elif self._learning_s is not None:
+            update_s = min(self._learning_s, iteration_s)
+            metrics |= {"time/rollout_s": iteration_s - update_s, "time/update_s": update_s}
+        if self._sync_s is not None:
+            metrics["time/sync_s"] = self._sync_s
+        metrics |= self._timers.take()
+        with self._timers.timed("logging"):
+            if self._writer is not None:
+                self._writer.write(metrics, env_steps=progress.env_steps)
+            # In many iterations no episode ends, and the line goes on showing the last that did.
+            self._last_episodes |= {k: v for k, v in metrics.items() if k.startswith("episode/") and not np.isnan(v)}
+            print_line(iteration_line(metrics | self._last_episodes, progress.max_iterations, progress.eta_s))
+        self._check_finite(metrics)
+        self._check_replicas()
+        if progress.iteration == 1 and progress.iterations_left != 0:
+            self._sync_s = time_synchronisation(self._task, self._state)
+            if device_times_us is None:
+                self._learning_s = time_learning(self._task, self._state)
+
+    def _check_replicas(self) -> None:
+        if self._guard is None or not self._guard.is_due(self.progress.iteration):
+            return
+        try:
+            learner = self._guard(self._state.learner, self.progress.iteration)
+        except ReplicasDivergedError as error:
+            if not error.has_majority:  # nobody knows which copy is right
+                self._learner = None
+            raise
+        self._state = dataclasses.replace(self._state, learner=learner)
+        self._learner = copy_of(self._task.layout.first(learner))
+
+    def _describe_lost_peer(self, error: Exception) -> str:
+        return (
+            f"Process {process_index()} of {num_processes()} lost the others in iteration {self.progress.iteration + 1}"
+            f": {self._peers.describe_lost()}. Its own output and log say why. ({str(error).splitlines()[0][:200]})"
+        )
 
     def _check_finite(self, metrics: dict[str, float]) -> None:
         assert self._learner is not None
@@ -201,6 +271,6 @@ class _Loop:
 
     def _save(self) -> None:
         """Saves the learner of the last iteration that was completed, if there is one."""
-        if self._learner is not None:
+        if self._learner is not None and is_main_process():
             path = save_checkpoint(self._run_dir, int(self._learner.iteration), self._learner)
             logger.info("Saved %s.", path)

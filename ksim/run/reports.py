@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
-import jax
 
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.nn.normalizer import NormalizedActorCritic
+from ksim.parallel.multihost import is_main_process
 from ksim.ppo.train_step import static_leaves
 from ksim.run.console import evaluation_line, print_line
 from ksim.run.curves import read_curves
@@ -113,7 +113,7 @@ class Reports:
         paths: What was written, by what it is.
     """
 
-    def __init__(self, task: "RLTask[Any]", run_dir: Path, *, writer: MetricsWriter, stop: StopRequest) -> None:
+    def __init__(self, task: "RLTask[Any]", run_dir: Path, *, writer: MetricsWriter | None, stop: StopRequest) -> None:
         self._task, self._run_dir, self._writer, self._stop = task, run_dir, writer, stop
         self._evaluator: Evaluator | None = None
         self._last_s = time.monotonic()
@@ -136,7 +136,7 @@ class Reports:
 
     def at_end(self, progress: "Progress", learner: LearnerState) -> None:
         """Evaluates what was learned, unless the run was asked to stop, and draws how it was learned."""
-        if jax.process_index() != 0:
+        if not is_main_process():
             return
         config = self._task.config
         if config.eval_at_end and not self._should_stop():
@@ -147,7 +147,7 @@ class Reports:
             self._plot_learning()
 
     def _is_due(self, iteration: int) -> bool:
-        if jax.process_index() != 0 or self._should_stop():
+        if not is_main_process() or self._should_stop():
             return False
         config = self._task.config
         by_iterations, by_seconds = config.eval_every_n_iterations, config.eval_every_n_seconds
@@ -168,6 +168,7 @@ class Reports:
                 return
             self._last_iteration = progress.iteration
             record = {"iteration": progress.iteration, "env_steps": progress.env_steps, **evaluation.record()}
+            assert self._writer is not None  # only the main process evaluates
             self._writer.write_evaluation(record)
             self.paths["evaluations"] = self._run_dir / "evaluations.jsonl"
             line = evaluation_line(progress.iteration, evaluation)

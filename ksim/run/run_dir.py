@@ -2,6 +2,8 @@
 
 import dataclasses
 import logging
+import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,8 +11,12 @@ from typing import Any, cast
 
 from omegaconf import OmegaConf
 
+from ksim.parallel.multihost import gather_texts, is_main_process, num_processes, process_index, together
 from ksim.run.checkpoint import find_checkpoint
 from ksim.types import ConfigError
+
+LOG_DIR = "KSIM_LOG_DIR"
+"""The environment variable that says where processes log to, if not to the run's directory."""
 
 
 def make_run_dir(run_dir: str | None, task_name: str) -> Path:
@@ -61,10 +67,43 @@ def read_config(checkpoint: str) -> dict[str, Any]:
     return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(path))) if path.is_file() else {}
 
 
+def shared_run_dir(run_dir: str | None, task_name: str) -> Path:
+    """The directory that process 0 makes, as `make_run_dir`, for all processes of the job.
+
+    Raises:
+        ConfigError: It cannot be made, or this process does not see it and has nowhere to log to.
+    """
+    made = Path()
+    with together():
+        if is_main_process():
+            made = make_run_dir(run_dir, task_name)
+    if num_processes() == 1:
+        return made
+    shared = Path(gather_texts(str(made.absolute()))[0])
+    with together():
+        if not shared.is_dir() and LOG_DIR not in os.environ:
+            raise ConfigError(
+                f"run_dir ({shared}), made by process 0, is not seen on {socket.gethostname()}. Put it on a file "
+                f"system that all machines share, or set {LOG_DIR} to a directory for the logs."
+            )
+    return shared
+
+
 @contextmanager
-def log_to_file(run_dir: Path, process: int = 0) -> Iterator[None]:
-    """Sends ksim's log records, and them alone, to process_<i>.log while the run lasts."""
-    handler = logging.FileHandler(run_dir / f"process_{process}.log")
+def log_to_file(run_dir: Path) -> Iterator[Path]:
+    """Sends ksim's log records, and them alone, to process_<i>.log while the run lasts.
+
+    The file is in the run's directory, or in that which KSIM_LOG_DIR names.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    path = Path(os.environ.get(LOG_DIR) or run_dir) / f"process_{process_index()}.log"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handler = logging.FileHandler(path)
+    except OSError as error:
+        raise ConfigError(f"The log ({path}) cannot be written: {error.strerror}. Set {LOG_DIR}.") from error
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logger = logging.getLogger("ksim")
     before = logger.level, logger.propagate
@@ -72,7 +111,7 @@ def log_to_file(run_dir: Path, process: int = 0) -> Iterator[None]:
     logger.propagate = False
     logger.addHandler(handler)
     try:
-        yield
+        yield path
     finally:
         logger.removeHandler(handler)
         handler.close()

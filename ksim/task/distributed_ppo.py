@@ -30,6 +30,9 @@ class DistributedPPOTask(DistributedRLTask[ConfigT], PPOTask[ConfigT], Generic[C
         check_divisible(config.num_envs, self.layout.num_devices)
         return check_batch(config.num_envs, config.batch_size, config.num_batches, self.layout.num_devices)
 
+    def updates_per_iteration(self) -> int:
+        return self.batch_figures()[1] * self.config.num_passes
+
     def hyperparameters(self) -> PPOHyperparameters:
         return dataclasses.replace(
             super().hyperparameters(),

@@ -1,22 +1,34 @@
-"""A task on every device of the machine: the learner replicated, the envs sharded."""
+"""A task on every device of the machine and every process of the job: the learner replicated, the envs sharded."""
 
+import dataclasses
 import functools
+import json
 import warnings
 from dataclasses import dataclass
-from typing import Generic, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
 
 import jax
 
-from ksim.config import check_choice, check_positive, field
+from ksim.config import CHECKPOINT_MODES, check_choice, check_positive, field
+from ksim.parallel.devices import CORES, select_devices
 from ksim.parallel.layout import AbstractLayout, PmapDevices, SingleDevice
+from ksim.parallel.multihost import find_job, gather_texts, join_job
 from ksim.parallel.placement import (
     check_divisible,
     replicate_state as replicate_state,
     shard_environments as shard_environments,
 )
 from ksim.ppo.hyperparameters import GradSyncMode
+from ksim.task.distributed_setup import DistributedSetup, inspect_setup
 from ksim.task.rl import RLConfig, RLTask
-from ksim.types import ConfigError, Device
+from ksim.types import ConfigError, TrainState
+
+if TYPE_CHECKING:
+    from ksim.run.replica_guard import ReplicaGuard
+
+ON_DIVERGENCE = ("stop", "rebroadcast")
+OF_ONE_PROCESS = ("process_id",)
+"""Options that may differ from process to process."""
 
 
 @jax.tree_util.register_dataclass
@@ -24,68 +36,72 @@ from ksim.types import ConfigError, Device
 class DistributedRLConfig(RLConfig):
     """Options of a task on several devices."""
 
-    devices: str = field("all", help="local devices to use: all, or their indices, as in 0,1")
-    num_devices: int | None = field(None, help="use only the first so many of them")
+    devices: Any = field(
+        "all", help="local devices to use: all, cpu, or their indices", kind="all, cpu or a list, as in [0,1]"
+    )
+    num_devices: int | str | None = field(
+        None,
+        help="use only the first so many of them in each process; on a CPU, make so many; cores: one per core",
+        kind="a whole number, cores or null",
+    )
     pmap_axis_name: str = field("device", help="name of the mapped axis, for collectives in your own code")
     grad_sync_period: int = field(1, help="minibatches per synchronisation of the gradients")
     grad_sync_mode: str = field(
         "accumulate", help="in between, accumulate gradients, or take local optimizer steps that are averaged later"
     )
+    replica_check_interval: int | None = field(
+        100, help="compare the devices' copies of the learner after every so many iterations, bit by bit; null: never"
+    )
+    on_divergence: str = field("stop", help="where copies differ: stop, or rebroadcast that of the majority")
+    coordinator_address: str | None = field(None, help="host:port of process 0, to join a job of several by hand")
+    num_processes: int | None = field(None, help="processes of the job, by hand; 1: this one alone, whatever is around")
+    process_id: int | None = field(None, help="this process's number in the job, by hand")
+    connect_timeout_s: int = field(300, help="seconds to wait for the other processes at the start")
+    heartbeat_timeout_s: int = field(100, help="seconds after which a process that is not heard of counts as dead")
 
     def validate(self) -> None:
         super().validate()
-        check_positive("num_devices", self.num_devices)
+        if self.num_devices != CORES:
+            if isinstance(self.num_devices, str):
+                raise ConfigError(f"num_devices ({self.num_devices!r}) must be a whole number, or {CORES}.")
+            check_positive("num_devices", self.num_devices)
         check_positive("grad_sync_period", self.grad_sync_period)
         check_choice("grad_sync_mode", self.grad_sync_mode, get_args(GradSyncMode))
         if not self.pmap_axis_name:
             raise ConfigError("pmap_axis_name ('') must not be empty.")
+        for name in ("replica_check_interval", "num_processes", "connect_timeout_s", "heartbeat_timeout_s"):
+            check_positive(name, getattr(self, name))
+        check_choice("on_divergence", self.on_divergence, ON_DIVERGENCE)
 
 
 ConfigT = TypeVar("ConfigT", bound=DistributedRLConfig)
 
 
-@dataclass(frozen=True)
-class DistributedSetup:
-    """Global and per-device figures of a distributed run.
+class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
+    """A task whose step is mapped over devices; on a single device it runs there, on the same code.
 
-    Attributes:
-        devices: The devices in use, as JAX prints them.
-        platform: Their kind.
-        num_envs: Environments over all devices.
-        batch_size: Environments per minibatch over all devices; None where the algorithm has no minibatches.
-        num_batches: Minibatches per pass; likewise.
-        rollout_length: Control steps per environment and iteration.
-        grad_sync_period: Minibatches per synchronisation of gradients.
-        grad_sync_mode: What happens in between.
+    Started by Slurm, Open MPI, Kubernetes, `ksim.launch` or with `coordinator_address`, `num_processes` and
+    `process_id`, making the task connects this process to the others of the job. Devices are then those of all.
     """
 
-    devices: tuple[str, ...]
-    platform: str
-    num_envs: int
-    batch_size: int | None
-    num_batches: int | None
-    rollout_length: int
-    grad_sync_period: int
-    grad_sync_mode: str
+    def __init__(self, config: ConfigT) -> None:
+        """Makes the task.
 
-    @property
-    def num_devices(self) -> int:
-        """Devices in use."""
-        return len(self.devices)
-
-    @property
-    def num_envs_per_device(self) -> int:
-        """Environments of one device."""
-        return self.num_envs // self.num_devices
-
-    @property
-    def batch_size_per_device(self) -> int | None:
-        """One device's environments per minibatch."""
-        return None if self.batch_size is None else self.batch_size // self.num_devices
-
-
-class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
-    """A task whose step is mapped over devices; on a single device it runs there, on the same code."""
+        Raises:
+            ConfigError: An option cannot work, the job's processes cannot be connected, or their options differ.
+        """
+        super().__init__(config)
+        by_hand = (config.coordinator_address, config.num_processes, config.process_id)
+        if config.run_mode in CHECKPOINT_MODES:
+            job = find_job()
+            if job is not None:
+                raise ConfigError(f"run_mode={config.run_mode} runs in one process, but {job.source} started several.")
+            return
+        job = find_job(*by_hand)
+        if job is None:
+            return
+        join_job(job, connect_timeout_s=config.connect_timeout_s, heartbeat_timeout_s=config.heartbeat_timeout_s)
+        check_same_options(config)
 
     @functools.cached_property
     def layout(self) -> AbstractLayout:
@@ -101,31 +117,34 @@ class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
         check_divisible(self.config.num_envs, self.layout.num_devices)
         super().check()
 
+    def make_replica_guard(self, state: TrainState) -> "ReplicaGuard | None":
+        from ksim.run.replica_guard import ReplicaGuard  # noqa: PLC0415 - run is on top of task
+
+        return ReplicaGuard(self.layout, self.config, state.learner) if self.layout.num_devices > 1 else None
+
     def batch_figures(self) -> tuple[int | None, int | None]:
         """Global batch size and minibatches per pass, of an algorithm that has them."""
         return None, None
 
+    def updates_per_iteration(self) -> int | None:
+        """Minibatches of an iteration over all passes, of an algorithm that has them."""
+        return None
+
     def verify_distributed_setup(self) -> DistributedSetup:
-        """Checks that the batch fits the devices; prints global and per-device figures and returns them.
+        """Checks the setup of the devices, by running on them; prints what was found and returns it.
+
+        Warns where the memory of a device will hardly do.
 
         Raises:
-            ConfigError: The batch does not fit the devices.
+            ConfigError: The batch does not fit the devices, or they do not work together.
         """
         from ksim.run.console import print_distributed_setup  # noqa: PLC0415 - run is on top of task
 
         check_divisible(self.config.num_envs, self.layout.num_devices)
-        batch_size, num_batches = self.batch_figures()
-        setup = DistributedSetup(
-            devices=tuple(str(device) for device in self.layout.devices),
-            platform=self.layout.devices[0].platform,
-            num_envs=self.config.num_envs,
-            batch_size=batch_size,
-            num_batches=num_batches,
-            rollout_length=self.config.rollout_length,
-            grad_sync_period=self.config.grad_sync_period,
-            grad_sync_mode=self.config.grad_sync_mode,
-        )
+        setup = inspect_setup(self)
         print_distributed_setup(setup)
+        for problem in setup.problems:
+            warnings.warn(problem, stacklevel=2)
         return setup
 
     def run_distributed_training(self) -> int:
@@ -133,32 +152,14 @@ class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
         return self.run()
 
 
-def select_devices(devices: str, num_devices: int | None) -> list[Device]:
-    """Local devices by a config's `devices` and `num_devices`.
-
-    Raises:
-        ConfigError: An index is no number, out of range or given twice, or there are fewer devices than asked for.
-    """
-    local = jax.local_devices()
-    selected = local
-    if devices != "all":
-        try:
-            indices = [int(part) for part in str(devices).split(",")]
-        except ValueError:
+def check_same_options(config: DistributedRLConfig) -> None:
+    """Raises ConfigError unless all processes have the same options."""
+    own = {name: value for name, value in dataclasses.asdict(config).items() if name not in OF_ONE_PROCESS}
+    first, *others = (json.loads(text) for text in gather_texts(json.dumps(own, default=str)))
+    for process, options in enumerate(others, start=1):
+        different = [name for name in first if options.get(name) != first[name]]
+        if different:
+            listed = ", ".join(f"{name} ({options.get(name)!r}, {first[name]!r})" for name in different)
             raise ConfigError(
-                f"devices ({devices!r}) must be 'all' or indices separated by commas, as in 0,1."
-            ) from None
-        for index in indices:
-            if not 0 <= index < len(local):
-                raise ConfigError(f"Device {index} does not exist. Local devices: 0 to {len(local) - 1}.")
-        if len(set(indices)) != len(indices):
-            raise ConfigError(f"devices ({devices!r}) must name each device once.")
-        selected = [local[index] for index in indices]
-    if num_devices is not None:
-        if num_devices > len(selected):
-            raise ConfigError(
-                f"Number of devices ({num_devices}) must be at most the {len(selected)} available. On a CPU, "
-                f"XLA_FLAGS=--xla_force_host_platform_device_count={num_devices} gives as many."
+                f"Every process must have the same options, but process {process} has others than process 0: {listed}."
             )
-        selected = selected[:num_devices]
-    return selected

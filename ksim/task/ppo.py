@@ -14,10 +14,11 @@ from ksim.config import check_batch, check_choice, check_fraction, check_positiv
 from ksim.nn import AbstractActorCritic, GruActorCritic, MlpActorCritic
 from ksim.nn.heads import StdKind
 from ksim.parallel.collectives import mean_across_devices
+from ksim.parallel.placement import local_rows
 from ksim.ppo.hyperparameters import PPOHyperparameters
-from ksim.ppo.train_step import TrainStep, initial_env_batch, initial_learner_state, static_leaves
+from ksim.ppo.train_step import TrainStep, initial_learner_state, initial_memories, static_leaves
 from ksim.task.rl import RLConfig, RLTask
-from ksim.types import ConfigError, EnvState, LearnerState, TrainState
+from ksim.types import ConfigError, EnvBatch, EnvState, LearnerState, TrainState
 
 MODELS = ("mlp", "gru")
 
@@ -147,9 +148,11 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
 
     def initial_state(self) -> TrainState:
         learner, model = self.initial_learner()
-        env_state = self._get_initial_env_state(self._keys()[1])
-        check_env_state(env_state, self.config.num_envs)
-        return TrainState(learner=learner, envs=initial_env_batch(model, env_state))
+        env_key, num_envs = self._keys()[1], self.config.num_envs
+        env_state = self._get_initial_env_state(env_key)
+        check_env_state(env_state, num_envs)
+        make_memories = lambda _, index_e: initial_memories(model, len(index_e))
+        return TrainState(learner, EnvBatch(env_state, *self.layout.make_envs(make_memories, env_key, num_envs)))
 
     def _keys(self) -> tuple[PRNGKeyArray, PRNGKeyArray, PRNGKeyArray]:
         model_key, env_key, learner_key = jax.random.split(jax.random.key(self.config.seed), 3)
@@ -168,6 +171,7 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
             sync_gradients=sync_gradients,
             hyper=self.hyperparameters(),
             axis_name=axis_name,
+            times_devices=self.times_devices,
         )
 
 
@@ -187,11 +191,12 @@ def check_env_state(env_state: EnvState, num_envs: int) -> None:
     named = {f"Observation group {group!r}": x for group, x in env_state.obs.items()}
     named |= {f"Term {name!r}": x for name, x in env_state.metrics.items()}
     for name, value in named.items():
-        is_bad_e = ~np.isfinite(np.asarray(value)).reshape(num_envs, -1).all(axis=1)
+        rows_e = local_rows(value)
+        is_bad_e = ~np.isfinite(rows_e).reshape(len(rows_e), -1).all(axis=1)
         if is_bad_e.any():
-            example = np.asarray(value)[is_bad_e][0].ravel()
+            example = rows_e[is_bad_e][0].ravel()
             example = example[~np.isfinite(example)][0]
             raise ConfigError(
-                f"{name} is not finite ({example}) right after the reset, in {is_bad_e.sum()} of {num_envs} "
+                f"{name} is not finite ({example}) right after the reset, in {is_bad_e.sum()} of {len(rows_e)} "
                 "environments. Look for a division by zero, or a root or logarithm of a negative number."
             )

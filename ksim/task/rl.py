@@ -25,6 +25,7 @@ from ksim.mdp.term import Terms, named_terms
 from ksim.mdp.terminations import AbstractTermination
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.parallel.layout import AbstractLayout, SingleDevice
+from ksim.parallel.multihost import find_job
 from ksim.physics import AbstractActuators, ModelActuators, PhysicsModel, Terrain, compile_model, load_spec
 from ksim.physics.select import ENGINES, pick_engine
 from ksim.rollout.environment import Environment, check_environment
@@ -34,8 +35,10 @@ from ksim.types import ConfigError, EnvState, LearnerState, TrainState, Trajecto
 
 if TYPE_CHECKING:
     from ksim.ppo.train_step import TrainStep
+    from ksim.run.replica_guard import ReplicaGuard
 
 RUN_MODES = ("train", *CHECKPOINT_MODES)
+DEVICE_TIMERS = ("auto", "on", "off")
 VIEWERS = ("auto", "native", "browser")
 
 
@@ -70,6 +73,10 @@ class RLConfig(BaseConfig):
     viewer_host: str = field("127.0.0.1", help="address that serves the browser's page; 0.0.0.0 for other machines")
     viewer_port: int = field(8080, help="port of the browser's page, or the next one that is free")
     max_bad_updates: int = field(32, help="stop after so many updates in a row were skipped as not finite")
+    device_timers: str = field(
+        "auto",
+        help="time rollout and update on each device: on, off, or auto (where it costs nothing, with native MuJoCo)",
+    )
     tensorboard: bool = field(True, help="write TensorBoard events beside metrics.jsonl")
 
     def validate(self) -> None:
@@ -83,6 +90,7 @@ class RLConfig(BaseConfig):
         check_choice("engine", self.engine, ("auto", *ENGINES))
         check_choice("run_mode", self.run_mode, RUN_MODES)
         check_choice("viewer", self.viewer, VIEWERS)
+        check_choice("device_timers", self.device_timers, DEVICE_TIMERS)
         if not 1 <= self.viewer_port < 2**16:
             raise ConfigError(f"viewer_port ({self.viewer_port}) must be from 1 to 65535.")
         if self.run_mode in CHECKPOINT_MODES and self.checkpoint is None:
@@ -167,7 +175,7 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
 
         Args:
             engine: `mjx` or `mujoco`.
-            num_devices: How many devices will step it at the same time.
+            num_devices: How many devices of this process will step it at the same time.
         """
         base_model = self._compile()
         mdp = self.get_mdp(base_model)
@@ -194,9 +202,14 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
         raise ConfigError(f"{type(self).__name__} must define _get_initial_model; PPOTask has one.")
 
     def _get_initial_env_state(self, rng: PRNGKeyArray) -> EnvState:
-        """The first states of the global batch: every leaf with `num_envs` rows."""
+        """The first states of the global batch: every leaf with `num_envs` rows.
+
+        An override may return arrays on one device or on the host, the same in every process; ksim gives every device
+        its share. This default makes each row on the device that will hold it.
+        """
         env = self.environment  # here and not while tracing: an engine holds arrays
-        return jax.jit(lambda key: initial_env_states(env, key, self.config.num_envs))(rng)
+        make = lambda key, index_e: initial_env_states(env, key, index_e)
+        return self.layout.make_envs(make, rng, self.config.num_envs)
 
     def _rollout(
         self, model: AbstractActorCritic, env_state: EnvState, model_carry: PyTree, rng: Key[Array, " e"]
@@ -231,6 +244,12 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
     @functools.cached_property
     def layout(self) -> AbstractLayout:
         """Where the training step runs."""
+        job = find_job()
+        if job is not None:
+            raise ConfigError(
+                f"{type(self).__name__} runs in one process on one device, but {job.source} has started several. "
+                "Derive it from DistributedPPOTask, or start one process."
+            )
         return SingleDevice()
 
     @functools.cached_property
@@ -238,10 +257,21 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
         """The engine's name, and why it was picked."""
         return pick_engine(self.config.engine, self.layout.devices[0].platform)
 
+    @property
+    def times_devices(self) -> bool:
+        """Whether the training step stamps the time on each device.
+
+        A stamp is a callback, and a program with one is compiled anew in every process. Native MuJoCo's programs are,
+        in any case.
+        """
+        if self.config.device_timers != "auto":
+            return self.config.device_timers == "on"
+        return isinstance(self.environment, MdpEnvironment) and self.engine_choice[0] == "mujoco"
+
     @functools.cached_property
     def environment(self) -> Environment:
         """The environment that training steps."""
-        return self.get_environment(self.engine_choice[0], self.layout.num_devices)
+        return self.get_environment(self.engine_choice[0], len(self.layout.local_devices))
 
     @functools.cached_property
     def eval_environment(self) -> Environment:
@@ -263,6 +293,10 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
                     f"{self.obs_sizes}, but shows {eval_sizes}."
                 )
         _ = self.obs_sizes
+
+    def make_replica_guard(self, state: TrainState) -> "ReplicaGuard | None":
+        """What compares the devices' copies of the learner during a run; None where there is one device."""
+        return None
 
     def check_curricula(self, state: TrainState) -> None:
         """Raises ConfigError for a curriculum that goes by a metric which does not exist, from a trace of the step."""

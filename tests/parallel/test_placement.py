@@ -1,23 +1,102 @@
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings, strategies as st
 
 from ksim import ConfigError, EnvState, replicate_state, shard_environments
+from ksim.nn import GruActorCritic
 from ksim.parallel.layout import PmapDevices, SingleDevice
-from ksim.parallel.placement import unwrap_keys
+from ksim.parallel.placement import gather_environments, unreplicate_state, unwrap_keys
 from ksim.types import EnvBatch, LearnerState, TrainState
 
 DEVICES = jax.devices()[:2]
+DTYPES = ("float32", "float16", "bfloat16", "int32", "int8", "uint32", "bool", "key")
+
+
+def assert_same(back, tree):
+    """The same structure, types and bits; numbers come back as arrays."""
+    assert jax.tree.structure(back) == jax.tree.structure(tree)
+    for x, y in zip(jax.tree.leaves(unwrap_keys(back)), jax.tree.leaves(unwrap_keys(tree)), strict=True):
+        if eqx.is_array_like(y):
+            expected = np.asarray(jnp.asarray(y))
+            assert x.dtype == expected.dtype
+            assert np.shape(x) == expected.shape
+            assert x.tobytes() == expected.tobytes()
+        else:
+            assert x is y
+
+
+@st.composite
+def arrays(draw, leading=()):
+    shape = (*leading, *draw(st.lists(st.integers(0, 3), max_size=2)))
+    dtype, seed = draw(st.sampled_from(DTYPES)), draw(st.integers(0, 99))
+    on_host = draw(st.booleans())
+    if dtype == "key":
+        return jax.random.split(jax.random.key(seed), shape) if shape else jax.random.key(seed)
+    bits = np.random.default_rng(seed).integers(0, 255, size=(*shape, 4), dtype=np.uint8)
+    x = (bits[..., 0] % 2).astype(bool) if dtype == "bool" else bits[..., : jnp.dtype(dtype).itemsize].copy()
+    x = x if dtype == "bool" else x.view(jnp.dtype(dtype))[..., 0]
+    return x if on_host else jnp.asarray(x)
+
+
+def trees(leaves):
+    containers = lambda children: (
+        st.lists(children, max_size=3)
+        | st.dictionaries(st.sampled_from("abc"), children, max_size=3)
+        | st.tuples(children)
+        | st.none()
+    )
+    return st.recursive(leaves, containers, max_leaves=6)
+
+
+NUMBERS = st.booleans() | st.integers(-(2**31), 2**31 - 1) | st.floats(width=32)
+STATIC = st.sampled_from([jnp.tanh, "words", np.random.default_rng])
+
+
+@settings(max_examples=60, deadline=None)
+@given(trees(arrays() | NUMBERS | STATIC), st.sampled_from([1, 2, 4]))
+def test_replicated_state_comes_back_bit_for_bit_whatever_the_tree(tree, num_devices):
+    placed = replicate_state(tree, jax.devices()[:num_devices])
+    for leaf in filter(eqx.is_array, jax.tree.leaves(placed)):
+        assert leaf.shape[0] == num_devices
+    assert_same(unreplicate_state(placed), tree)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from([1, 2, 4]), st.integers(1, 3), st.data())
+def test_sharded_environments_come_back_bit_for_bit_whatever_the_tree(num_devices, share, data):
+    tree = data.draw(trees(arrays(leading=(num_devices * share,)) | STATIC))
+    placed = shard_environments(tree, jax.devices()[:num_devices])
+    for leaf in filter(eqx.is_array, jax.tree.leaves(placed)):
+        assert leaf.shape[:2] == (num_devices, share)
+    assert_same(gather_environments(placed), tree)
+
+
+def test_model_with_an_activation_function_keeps_it():
+    model = GruActorCritic({"actor": 3}, 2, actor_sizes=(4,), critic_sizes=(4,), memory_size=4, key=jax.random.key(0))
+    tree = {"model": model, "activation": jax.nn.tanh, "name": "policy", "count": 3}
+    placed = replicate_state(tree, DEVICES)
+    assert placed["activation"] is jax.nn.tanh
+    assert_same(unreplicate_state(placed), tree)
 
 
 def test_replicated_state_has_a_copy_on_each_device():
-    tree = {"x": jnp.arange(3.0), "n": jnp.int32(7), "key": jax.random.key(1)}
+    tree = {"x": jnp.arange(3.0), "n": jnp.int32(7), "key": jax.random.key(1), "step": 5}
     copies = replicate_state(tree, DEVICES)
     assert copies["x"].shape == (2, 3)
     assert [shard.device for shard in copies["x"].addressable_shards] == DEVICES
     np.testing.assert_array_equal(copies["n"], [7, 7])
+    np.testing.assert_array_equal(copies["step"], [5, 5])
     np.testing.assert_array_equal(jax.random.key_data(copies["key"])[1], jax.random.key_data(tree["key"]))
+
+
+def test_number_beyond_the_devices_range_is_an_error_and_not_cut():
+    with pytest.raises(
+        ConfigError, match=r"Leaf \['steps'\] holds a number beyond int32's range, such as 1099511627776"
+    ):
+        replicate_state({"steps": np.int64(2**40)}, DEVICES)
 
 
 def test_sharded_environments_are_consecutive_shares():
@@ -29,10 +108,15 @@ def test_sharded_environments_are_consecutive_shares():
     assert shares["key"].shape == (2, 3)
 
 
-@pytest.mark.parametrize("bad", [jnp.float32(1.0), jnp.zeros(5), jnp.zeros((2, 6))])
+@pytest.mark.parametrize("bad", [jnp.float32(1.0), 3, jnp.zeros(5), jnp.zeros((2, 6)), np.zeros(())])
 def test_leaf_that_is_not_per_env_is_named_and_never_reshaped_by_guess(bad):
-    with pytest.raises(ConfigError, match=r"env_state\['b'\] has shape .*number of environments \(6\)"):
+    with pytest.raises(ConfigError, match=r"env_state\['b'\] has shape .*number of environments \(6\).*broadcast it"):
         shard_environments({"a": jnp.zeros(6), "b": bad}, DEVICES)
+
+
+def test_number_of_environments_that_is_given_is_what_every_leaf_must_have():
+    with pytest.raises(ConfigError, match=r"env_state\['a'\] has shape \(6,\).*number of environments \(4\)"):
+        shard_environments({"a": jnp.zeros(6)}, DEVICES, num_envs=4)
 
 
 def test_environments_that_do_not_divide_are_an_error_with_the_nearest_valid_numbers():
@@ -56,12 +140,39 @@ def make_state(num_envs):
     return TrainState(learner=learner, envs=EnvBatch(env_state, None, blank, blank.astype(jnp.int32)))
 
 
-@pytest.mark.parametrize("layout", [SingleDevice(), PmapDevices(DEVICES, "device")], ids=["single", "pmap"])
+LAYOUTS = [SingleDevice(), PmapDevices(DEVICES, "replica")]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["single", "pmap"])
 def test_layout_gives_back_what_was_placed(layout):
     state = make_state(num_envs=4)
     placed = layout.place(state)
     back = TrainState(layout.first(placed.learner), layout.join_envs(placed.envs))
     jax.tree.map(np.testing.assert_array_equal, unwrap_keys(back), unwrap_keys(state))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["single", "pmap"])
+def test_envs_are_made_on_the_device_that_holds_them_as_one_global_batch(layout):
+    make = lambda key, index_e: {"i": index_e, "key": jax.vmap(lambda i: jax.random.fold_in(key, i))(index_e)}
+    batch = layout.make_envs(make, jax.random.key(4), 6)
+    np.testing.assert_array_equal(batch["i"], np.arange(6))
+    np.testing.assert_array_equal(
+        jax.random.key_data(batch["key"][5]), jax.random.key_data(jax.random.fold_in(jax.random.key(4), 5))
+    )
+    on = {shard.device: shard.data.shape for shard in batch["i"].addressable_shards}
+    assert on == dict.fromkeys(layout.devices, (6 // layout.num_devices,))
+    # Placing it moves nothing.
+    where = {shard.device: np.asarray(shard.data).ravel().tolist() for shard in batch["i"].addressable_shards}
+    placed = layout.shard(batch)
+    assert where == {shard.device: np.asarray(shard.data).ravel().tolist() for shard in placed["i"].addressable_shards}
+
+
+def test_batch_that_is_partly_sharded_and_partly_on_the_host_is_placed_whole():
+    layout = LAYOUTS[1]
+    tree = {"there": layout.make_envs(lambda _, index_e: index_e, jax.random.key(0), 4), "host": np.arange(4) + 10}
+    placed = layout.shard(tree)
+    np.testing.assert_array_equal(placed["there"], [[0, 1], [2, 3]])
+    np.testing.assert_array_equal(placed["host"], [[10, 11], [12, 13]])
 
 
 def test_single_device_keeps_the_callers_arrays_when_the_step_reuses_memory():

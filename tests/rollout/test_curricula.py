@@ -49,9 +49,9 @@ def test_level_rises_over_iterations_and_terms_see_it(num_devices):
 
 def test_reset_is_of_the_full_task_and_training_starts_at_the_initial_level():
     env = make_task().environment
-    start = lambda full_task: initial_env_states(env, jax.random.key(0), 2, full_task=full_task).inner.levels[
-        "hardness"
-    ]
+    start = lambda full_task: initial_env_states(
+        env, jax.random.key(0), jnp.arange(2), full_task=full_task
+    ).inner.levels["hardness"]
     np.testing.assert_allclose(jax.jit(lambda: (start(True), start(False)))(), [[1.0, 1.0], [0.2, 0.2]])
 
 

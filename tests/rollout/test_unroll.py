@@ -50,7 +50,7 @@ class ValueIsTheObservation(AbstractActorCritic):
 
 
 def run(env, num_steps):
-    state_e = initial_env_states(env, jax.random.key(0), 2)
+    state_e = initial_env_states(env, jax.random.key(0), jnp.arange(2))
     key_e = jax.random.split(jax.random.key(1), 2)
     return unroll(env, ValueIsTheObservation(), state_e, jnp.zeros(2), key_e, num_steps=num_steps, deterministic=True)
 
@@ -99,7 +99,7 @@ def test_env_lives_the_same_life_in_any_batch():
             return self._state(jax.random.uniform(key))
 
     env = Noisy(end_after=4, truncates=True)
-    few, many = (initial_env_states(env, jax.random.key(3), n) for n in (2, 6))
+    few, many = (initial_env_states(env, jax.random.key(3), jnp.arange(n)) for n in (2, 6))
     np.testing.assert_array_equal(few.inner, many.inner[:2])
 
 

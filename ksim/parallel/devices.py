@@ -1,0 +1,121 @@
+"""Which devices a run uses."""
+
+import contextlib
+import os
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+
+from ksim.types import ConfigError, Device
+
+CORES = "cores"
+"""The value of `num_devices` that asks for one host device per core."""
+_COUNT_FLAG = "xla_force_host_platform_device_count"
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def select_devices(devices: Any, num_devices: int | str | None) -> list[Device]:
+    """The devices of all processes, in the order of the mapped axis: those of process 0 first.
+
+    Where JAX's backend has not started, a CPU is first given as many host devices as `num_devices` says, unless the
+    user has given it a number of them.
+
+    Args:
+        devices: `all`, `cpu`, or indices into the local devices (a list, or a text as in `0,1`), which are those that
+            CUDA_VISIBLE_DEVICES shows where it is set. The same for every process.
+        num_devices: Only the first so many of them in each process, or `cores` for one per core of a CPU.
+
+    Raises:
+        ConfigError: An index is no number, out of range or given twice; there are fewer devices than asked for;
+            `cores` is asked of an accelerator; or devices are of several platforms.
+    """
+    # Before anything asks JAX for devices: its backend starts then.
+    count = num_cores() if num_devices == CORES else num_devices
+    if count is not None:
+        if not isinstance(count, int) or count < 1:
+            raise ConfigError(f"num_devices ({num_devices}) must be a positive whole number, or {CORES}.")
+        _make_host_devices(count)
+    backend = "cpu" if devices == "cpu" else None
+    local = jax.local_devices(backend=backend)
+    if num_devices == CORES and local[0].platform != "cpu":
+        raise ConfigError(f"num_devices={CORES} is for CPUs, but devices are {local[0].platform}. Add devices=cpu.")
+    places = _places(devices, len(local))
+    if count is not None:
+        if count > len(places):
+            raise ConfigError(
+                f"Number of devices ({count}) must be at most the {len(places)} available. On a CPU, num_devices="
+                f"{count} makes as many where JAX has not started before; it had, or XLA_FLAGS says another number: "
+                f"XLA_FLAGS=--{_COUNT_FLAG}={count} gives as many."
+            )
+        places = places[:count]
+    selected = _of_all_processes(places, jax.devices(backend))
+    check_same_kind(selected)
+    return selected
+
+
+def check_same_kind(devices: Sequence[Device]) -> None:
+    """Warns of devices of several kinds, the slowest of which sets the pace.
+
+    Raises:
+        ConfigError: They are of several platforms, which no one program can run on.
+    """
+    platforms = sorted({device.platform for device in devices})
+    if len(platforms) > 1:
+        raise ConfigError(
+            f"Devices must be of one platform, but are {', '.join(platforms)}. Choose by devices=cpu or by indices, "
+            "and start every process on machines of one kind."
+        )
+    kinds = sorted({device.device_kind for device in devices})
+    if len(kinds) > 1:
+        warnings.warn(
+            f"Devices are of several kinds: {', '.join(kinds)}. Each has as many environments, so that the slowest "
+            "sets the pace; choose those of one kind by devices=[...].",
+            stacklevel=2,
+        )
+
+
+def _make_host_devices(count: int) -> None:
+    """Gives the CPU so many devices, unless the user has said how many or the backend has started."""
+    if _COUNT_FLAG in os.environ.get("XLA_FLAGS", "") or jax.config.values["jax_num_cpu_devices"] > 0:
+        return
+    with contextlib.suppress(RuntimeError):  # started: what there is, is counted later
+        jax.config.update("jax_num_cpu_devices", count)
+
+
+def _places(devices: Any, num_local: int) -> list[int]:
+    """Indices into the local devices."""
+    if devices in ("all", "cpu"):
+        return list(range(num_local))
+    try:
+        parts = devices.split(",") if isinstance(devices, str) else [devices] if isinstance(devices, int) else devices
+        indices = [int(str(part)) for part in parts]
+    except (TypeError, ValueError):
+        indices = []
+    if not indices:
+        raise ConfigError(f"devices ({devices!r}) must be all, cpu or a list of indices, as in [0,1].")
+    for index in indices:
+        if not 0 <= index < num_local:
+            raise ConfigError(f"Device {index} does not exist. Local devices: 0 to {num_local - 1}.")
+    if len(set(indices)) != len(indices):
+        raise ConfigError(f"devices ({devices!r}) must name each device once.")
+    return indices
+
+
+def _of_all_processes(places: Sequence[int], devices: Sequence[Device]) -> list[Device]:
+    """The devices at the same places in every process, which has as many to choose from."""
+    by_process: dict[int, list[Device]] = {}
+    for device in sorted(devices, key=lambda device: (device.process_index, device.id)):
+        by_process.setdefault(device.process_index, []).append(device)
+    for process, own in by_process.items():
+        if max(places) >= len(own):
+            raise ConfigError(
+                f"Process {process} has {len(own)} devices, but every process must have as many as are used in each "
+                f"({max(places) + 1}). Set num_devices, or give the processes equal shares of devices."
+            )
+    return [own[place] for own in by_process.values() for place in places]

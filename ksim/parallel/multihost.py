@@ -1,0 +1,316 @@
+"""Several processes as one job: joining it, and what processes tell each other on the host.
+
+`jax.distributed` does the work. Nothing here is traced; every function must be called by all processes alike.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from ksim.types import ConfigError, RunError
+
+
+class PeerFailedError(RunError):
+    """Another process of the job has failed, so that this one cannot go on."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """This process's place in a job of several.
+
+    Attributes:
+        source: Who started the job: `ksim.launch`, `options`, `Slurm`, `Open MPI`, `Kubernetes` or `TPU pod`.
+        coordinator_address: `host:port` of process 0; None where JAX finds it.
+        num_processes: Processes of the job; None where JAX finds it.
+        process_id: This one's number; None where JAX finds it.
+        local_process_id: Its number on its machine; None where that is not known.
+        num_local_processes: Processes on its machine; None where that is not known.
+    """
+
+    source: str
+    coordinator_address: str | None = None
+    num_processes: int | None = None
+    process_id: int | None = None
+    local_process_id: int | None = None
+    num_local_processes: int | None = None
+
+
+def find_job(
+    coordinator_address: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Job | None:
+    """The job that this process belongs to, by its options or its environment; None where it is on its own.
+
+    Args:
+        coordinator_address: Option of that name; it also helps where a cluster does not say it.
+        num_processes: Option of that name; 1 says that there is no job, whatever the environment.
+        process_id: Option of that name.
+        environ: Environment variables.
+
+    Raises:
+        ConfigError: The options do not fit each other.
+    """
+    if num_processes == 1:
+        return None
+    found = _from_environment(environ)
+    if num_processes is None and process_id is None:
+        if found is not None and coordinator_address is not None:
+            return _replace_address(found, coordinator_address)
+        if coordinator_address is not None:
+            raise ConfigError(
+                f"coordinator_address ({coordinator_address}) needs num_processes and process_id, unless Slurm, Open "
+                "MPI or Kubernetes tells them."
+            )
+        return found
+    given = {"coordinator_address": coordinator_address, "num_processes": num_processes, "process_id": process_id}
+    missing = [name for name, value in given.items() if value is None]
+    if missing:
+        raise ConfigError(
+            f"Of coordinator_address, num_processes and process_id, {' and '.join(missing)} must be set as well."
+        )
+    assert coordinator_address is not None
+    assert num_processes is not None
+    assert process_id is not None
+    _check_address("coordinator_address", coordinator_address)
+    if not 0 <= process_id < num_processes:
+        raise ConfigError(f"process_id ({process_id}) must be from 0 to num_processes - 1 ({num_processes - 1}).")
+    return Job("options", coordinator_address, num_processes, process_id)
+
+
+def _replace_address(job: Job, address: str) -> Job:
+    _check_address("coordinator_address", address)
+    return Job(job.source, address, job.num_processes, job.process_id, job.local_process_id, job.num_local_processes)
+
+
+def _check_address(name: str, address: str) -> None:
+    host, colon, port = address.rpartition(":")
+    if not (host and colon and port.isdigit() and 0 < int(port) < 2**16):
+        raise ConfigError(f"{name} ({address!r}) must be of the form HOST:PORT, as in node0:12345.")
+
+
+def _from_environment(environ: Mapping[str, str]) -> Job | None:
+    number = lambda name: int(environ[name]) if environ.get(name, "").isdigit() else None
+    if "KSIM_COORDINATOR_ADDRESS" in environ:
+        job = Job(
+            "ksim.launch",
+            environ["KSIM_COORDINATOR_ADDRESS"],
+            number("KSIM_NUM_PROCESSES"),
+            number("KSIM_PROCESS_ID"),
+            number("KSIM_LOCAL_PROCESS_ID"),
+            number("KSIM_NUM_LOCAL_PROCESSES"),
+        )
+        return job if job.num_processes != 1 else None
+    # Set by srun for the tasks of a step; a batch script sees those of the job, and is one process.
+    if (number("SLURM_STEP_NUM_TASKS") or 1) > 1:
+        return Job(
+            "Slurm",
+            num_processes=number("SLURM_STEP_NUM_TASKS"),
+            process_id=number("SLURM_PROCID"),
+            local_process_id=number("SLURM_LOCALID"),
+            num_local_processes=_first_number(environ.get("SLURM_STEP_TASKS_PER_NODE", "")),
+        )
+    if (number("OMPI_COMM_WORLD_SIZE") or 1) > 1:
+        return Job(
+            "Open MPI",
+            num_processes=number("OMPI_COMM_WORLD_SIZE"),
+            process_id=number("OMPI_COMM_WORLD_RANK"),
+            local_process_id=number("OMPI_COMM_WORLD_LOCAL_RANK"),
+            num_local_processes=number("OMPI_COMM_WORLD_LOCAL_SIZE"),
+        )
+    if "KUBERNETES_SERVICE_HOST" in environ and "JOB_COMPLETION_INDEX" in environ:
+        return Job("Kubernetes", process_id=number("JOB_COMPLETION_INDEX"))
+    if "," in environ.get("TPU_WORKER_HOSTNAMES", ""):
+        return Job("TPU pod")
+    return None
+
+
+def _first_number(text: str) -> int | None:
+    """Of Slurm's "2", "2(x3)" or "2,1" the first number, which is right wherever tasks are spread evenly."""
+    found = re.match(r"\d+", text)
+    return int(found[0]) if found else None
+
+
+def join_job(job: Job, *, connect_timeout_s: int, heartbeat_timeout_s: int) -> None:
+    """Connects to the other processes; does nothing where that was done before.
+
+    Args:
+        job: This process's place.
+        connect_timeout_s: Seconds to wait for the others.
+        heartbeat_timeout_s: Seconds after which a process that is not heard of counts as dead.
+
+    Raises:
+        ConfigError: JAX's backend has started already, or the others cannot be reached.
+    """
+    if jax.distributed.is_initialized():
+        return
+    # A cluster's process id and count go with its own coordinator; with another one all three are given.
+    by_hand = job.coordinator_address is not None
+    try:
+        jax.distributed.initialize(
+            coordinator_address=job.coordinator_address,
+            num_processes=job.num_processes if by_hand else None,
+            process_id=job.process_id if by_hand else None,
+            local_device_ids=local_gpu_ids(job, os.environ),
+            initialization_timeout=connect_timeout_s,
+            heartbeat_timeout_seconds=heartbeat_timeout_s,
+            shutdown_timeout_seconds=heartbeat_timeout_s,
+        )
+    except RuntimeError as error:
+        reason = str(error)
+        if "before any JAX" in reason:
+            raise ConfigError(
+                "JAX's backend had started before the processes were connected. Make the task before anything else "
+                "uses JAX: no jnp arrays and no jax.devices() at the top of a module."
+            ) from error
+        where = job.coordinator_address or f"the coordinator that {job.source} names"
+        raise ConfigError(
+            f"The job's processes could not be connected at {where} within {connect_timeout_s} s "
+            f"(connect_timeout_s). Are all {job.num_processes or ''} of them running, and is the port open? "
+            f"{reason.splitlines()[0]}"
+        ) from error
+
+
+def local_gpu_ids(job: Job, environ: Mapping[str, str]) -> list[int] | None:
+    """Which of the GPUs that this process sees are its own; None for all.
+
+    Left to itself, JAX gives a process under Slurm or Open MPI one GPU, even where it is alone on its machine.
+    """
+    # Whoever divided them has done so through CUDA_VISIBLE_DEVICES.
+    if job.local_process_id is None or job.source == "ksim.launch" or "SLURM_GPUS_PER_TASK" in environ:
+        return None
+    num_local, num_gpus = job.num_local_processes or 1, _num_visible_gpus(environ)
+    if num_gpus < num_local or num_gpus % num_local:
+        return None
+    share = num_gpus // num_local
+    return list(range(job.local_process_id * share, (job.local_process_id + 1) * share))
+
+
+def _num_visible_gpus(environ: Mapping[str, str]) -> int:
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([part for part in visible.split(",") if part.strip() not in ("", "-1")])
+    if shutil.which("nvidia-smi") is None:
+        return 0
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
+    return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+
+
+def num_processes() -> int:
+    """Processes of the job; 1 without one. Starts no backend where there is none."""
+    return jax.process_count() if jax.distributed.is_initialized() else 1
+
+
+def process_index() -> int:
+    """This process's number in the job; 0 without one. Starts no backend where there is none."""
+    return jax.process_index() if jax.distributed.is_initialized() else 0
+
+
+def is_main_process() -> bool:
+    """Whether this is process 0, which alone prints and writes what a run leaves behind."""
+    return process_index() == 0
+
+
+def gather_rows(row: np.ndarray) -> np.ndarray:
+    """The rows of all processes, of shape (processes, *row.shape)."""
+    return row[None] if num_processes() == 1 else np.asarray(multihost_utils.process_allgather(row))
+
+
+def gather_texts(text: str) -> list[str]:
+    """The texts of all processes, in their order."""
+    if num_processes() == 1:
+        return [text]
+    data = np.frombuffer(text.encode(), np.uint8)
+    lengths = gather_rows(np.asarray(len(data), np.int32))
+    padded = gather_rows(np.pad(data, (0, int(lengths.max()) - len(data))))
+    return [bytes(row[:length]).decode() for row, length in zip(padded, lengths, strict=True)]
+
+
+def wait_for_all() -> None:
+    """Returns once all processes are here."""
+    gather_rows(np.zeros((), np.int32))
+
+
+@dataclass(frozen=True)
+class Peers:
+    """Where the processes of the job run, so that one that is lost can be named.
+
+    Attributes:
+        hosts: Their machines' names.
+        pids: Their process ids there.
+    """
+
+    hosts: tuple[str, ...]
+    pids: tuple[int, ...]
+
+    def describe_lost(self) -> str:
+        """Which of the others on this machine have ended or stand still; where none has, the other machines."""
+        own = self.hosts[process_index()]
+        found = []
+        for process, (host, pid) in enumerate(zip(self.hosts, self.pids, strict=True)):
+            if host == own and process != process_index() and (condition := _condition(pid)) is not None:
+                found.append(f"process {process} (pid {pid} on {host}) {condition}")
+        if found:
+            return "; ".join(found)
+        elsewhere = sorted({host for host in self.hosts if host != own})
+        return f"one on {' or '.join(elsewhere)}" if elsewhere else "none on this machine has ended"
+
+
+def meet_peers() -> Peers:
+    """Tells all processes where each runs."""
+    said = [text.rsplit(" ", 1) for text in gather_texts(f"{socket.gethostname()} {os.getpid()}")]
+    return Peers(tuple(host for host, _ in said), tuple(int(pid) for _, pid in said))
+
+
+def _condition(pid: int) -> str | None:
+    """What is wrong with a process of this machine; None where nothing is, or /proc does not say."""
+    if not Path("/proc/self/stat").exists():
+        return None
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "has ended"
+    return {"Z": "has ended", "X": "has ended", "T": "is stopped (SIGSTOP)", "t": "is held by a debugger"}.get(state)
+
+
+def is_lost_connection(error: Exception) -> bool:
+    """Whether an error of a mapped step says that another process could not be reached."""
+    words = ("gloo", "nccl", "connection", "coordination service", "heartbeat", "peer", "socket", "unavailable")
+    return num_processes() > 1 and any(word in str(error).lower() for word in words)
+
+
+@contextlib.contextmanager
+def together() -> Iterator[None]:
+    """Runs a block in every process; where it fails in one, it fails in all, and says in which.
+
+    Without it the others would wait for ever in their next collective. The block must hold no collective itself.
+
+    Raises:
+        ConfigError: Bad input was found, here or in another process.
+        PeerFailedError: Another process failed in another way.
+    """
+    failure: Exception | None = None
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - raised again below, after the others were told
+        failure = error
+    kind = "" if failure is None else "ConfigError" if isinstance(failure, ConfigError) else type(failure).__name__
+    told = gather_texts("" if failure is None else f"{kind}\n{failure}")
+    if failure is not None:
+        raise failure
+    for process, text in enumerate(told):
+        if text:
+            kind, _, message = text.partition("\n")
+            said = f"Process {process}: {message}"
+            raise ConfigError(said) if kind == "ConfigError" else PeerFailedError(f"{said} ({kind})")

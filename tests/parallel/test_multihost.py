@@ -1,0 +1,130 @@
+import os
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from ksim import ConfigError
+from ksim.parallel import multihost
+from ksim.parallel.multihost import Job, Peers, find_job, gather_rows, gather_texts, local_gpu_ids, together
+
+SLURM = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_NODELIST": "node[1-2]",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_NTASKS": "4",
+    "SLURM_PROCID": "3",
+    "SLURM_LOCALID": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+}
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_RANK": "2",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+}
+LAUNCHED = {
+    "KSIM_COORDINATOR_ADDRESS": "127.0.0.1:4000",
+    "KSIM_NUM_PROCESSES": "2",
+    "KSIM_PROCESS_ID": "1",
+    "KSIM_LOCAL_PROCESS_ID": "1",
+    "KSIM_NUM_LOCAL_PROCESSES": "2",
+}
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, None),
+        (SLURM, Job("Slurm", None, 4, 3, 1, 2)),
+        (OPEN_MPI, Job("Open MPI", None, 4, 2, 0, 2)),
+        (LAUNCHED, Job("ksim.launch", "127.0.0.1:4000", 2, 1, 1, 2)),
+        ({"KUBERNETES_SERVICE_HOST": "k", "JOB_COMPLETION_INDEX": "3"}, Job("Kubernetes", process_id=3)),
+        ({"TPU_WORKER_HOSTNAMES": "a,b"}, Job("TPU pod")),
+        # A batch script of a job with four tasks is itself one process; so is a pod of a plain deployment.
+        ({k: v for k, v in SLURM.items() if k != "SLURM_STEP_NUM_TASKS"}, None),
+        ({"OMPI_COMM_WORLD_SIZE": "1"}, None),
+        ({"KUBERNETES_SERVICE_HOST": "k"}, None),
+        (LAUNCHED | {"KSIM_NUM_PROCESSES": "1"}, None),
+    ],
+)
+def test_job_is_found_in_the_environment(environ, expected):
+    assert find_job(environ=environ) == expected
+
+
+def test_options_come_before_the_environment_and_can_deny_it():
+    assert find_job("node:1", 2, 0, SLURM) == Job("options", "node:1", 2, 0)
+    assert find_job(num_processes=1, environ=SLURM) is None
+    assert find_job("node:1", environ=OPEN_MPI) == Job("Open MPI", "node:1", 4, 2, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("node:1", None, None), r"coordinator_address \(node:1\) needs num_processes and process_id, unless Slurm"),
+        (("node:1", 2, None), "process_id must be set as well"),
+        ((None, 2, 0), "coordinator_address must be set as well"),
+        ((None, None, 0), "coordinator_address and num_processes must be set as well"),
+        (("node", 2, 0), r"coordinator_address \('node'\) must be of the form HOST:PORT"),
+        (("node:0", 2, 0), r"must be of the form HOST:PORT"),
+        (("node:1", 2, 2), r"process_id \(2\) must be from 0 to num_processes - 1 \(1\)"),
+        (("node:1", 2, -1), r"process_id \(-1\) must be from 0"),
+    ],
+)
+def test_options_that_do_not_make_a_job_are_an_error(options, message):
+    with pytest.raises(ConfigError, match=message):
+        find_job(*options, environ={})
+
+
+@pytest.mark.parametrize(
+    ("job", "environ", "expected"),
+    [
+        (Job("Slurm", None, 2, 1, 0, 1), {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, [0, 1, 2, 3]),
+        (Job("Slurm", None, 4, 3, 1, 2), {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, [2, 3]),
+        (Job("Slurm", None, 4, 3, 1, 2), {"CUDA_VISIBLE_DEVICES": "0", "SLURM_GPUS_PER_TASK": "1"}, None),
+        (Job("Slurm", None, 4, 3, 1, 2), {"CUDA_VISIBLE_DEVICES": ""}, None),
+        (Job("Slurm", None, 4, 3, 1, 2), {"CUDA_VISIBLE_DEVICES": "0,1,2"}, None),
+        (Job("ksim.launch", "a:1", 2, 1, 1, 2), {"CUDA_VISIBLE_DEVICES": "0,1"}, None),
+        (Job("options", "a:1", 2, 1), {"CUDA_VISIBLE_DEVICES": "0,1"}, None),
+    ],
+)
+def test_gpus_of_a_machine_are_divided_among_its_processes_unless_someone_did(job, environ, expected):
+    assert local_gpu_ids(job, environ) == expected
+
+
+def test_without_a_job_there_is_one_process_that_agrees_with_itself():
+    assert (multihost.num_processes(), multihost.process_index(), multihost.is_main_process()) == (1, 0, True)
+    np.testing.assert_array_equal(gather_rows(np.arange(3)), [[0, 1, 2]])
+    assert gather_texts("text") == ["text"]
+    multihost.wait_for_all()
+    with pytest.raises(ConfigError, match="mine"), together():
+        raise ConfigError("mine")
+
+
+def test_lost_process_is_named_by_what_became_of_it():
+    host = socket.gethostname()
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        peers = Peers((host, host, "elsewhere"), (os.getpid(), child.pid, 1))
+        assert peers.describe_lost() == "one on elsewhere"
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # ended, and not yet reaped
+        assert peers.describe_lost() == f"process 1 (pid {child.pid} on {host}) has ended"
+    finally:
+        child.kill()
+        child.wait()
+    assert "has ended" in peers.describe_lost()
+
+
+def test_stopped_process_is_named():
+    host = socket.gethostname()
+    child = subprocess.Popen([sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"])
+    try:
+        os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+        lost = Peers((host, host), (os.getpid(), child.pid)).describe_lost()
+        assert lost == f"process 1 (pid {child.pid} on {host}) is stopped (SIGSTOP)"
+    finally:
+        child.kill()
+        child.wait()
