@@ -83,7 +83,7 @@ def find_divergence(checksums_dl: np.ndarray, names: Sequence[str]) -> Divergenc
     candidates = np.flatnonzero(agreeing_d == agreeing_d.max())
     num_deviating_d = deviates_dl.sum(axis=1)
     return Divergence(
-        leaves=tuple(names[leaf] for leaf in np.flatnonzero(deviates_dl.any(axis=0))),
+        leaves=tuple(names[leaf] for leaf in np.flatnonzero(deviates_dl.any(axis=0)).tolist()),
         replicas=tuple(np.flatnonzero(deviates_dl.any(axis=1)).tolist()),
         source=min(candidates.tolist(), key=lambda replica: num_deviating_d[replica]),
     )

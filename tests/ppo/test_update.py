@@ -147,10 +147,10 @@ def recorded(optimizer, seen):
     def note(replica, number, params):
         seen[int(replica), int(number)] = np.array(params)
 
-    def step(grads, state, params):
+    def step(updates, state, params=None):
         inner, number = state
         jax.debug.callback(note, jax.lax.axis_index(AXIS), number, ravel_pytree(params)[0])
-        updates, inner = optimizer.update(grads, inner, params)
+        updates, inner = optimizer.update(updates, inner, params)
         return updates, (inner, number + 1)
 
     return optax.GradientTransformation(lambda params: (optimizer.init(params), jnp.int32(0)), step)
