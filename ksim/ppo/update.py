@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Int, PyTree
 
-from ksim.parallel.collectives import all_across_devices, mean_across_devices
+from ksim.parallel.collectives import all_across_devices, max_across_devices, mean_across_devices
+from ksim.parallel.replicas import copy_from_replica
 from ksim.ppo.hyperparameters import PPOHyperparameters
 from ksim.ppo.losses import Minibatch, ppo_loss
 from ksim.types import Metrics
@@ -17,19 +18,17 @@ from ksim.types import Metrics
 SyncGradients = Callable[[PyTree], PyTree]
 
 
-class _Loop(NamedTuple):
-    """Carried from minibatch to minibatch.
+class _Learner(NamedTuple):
+    """What an optimizer step changes.
 
     Attributes:
         params: The network's arrays.
         opt_state: The optimizer's state.
-        grads: Sum of the gradients since the last synchronisation.
-        num_bad: Updates skipped in a row.
+        num_bad: Steps skipped in a row.
     """
 
     params: PyTree
     opt_state: PyTree
-    grads: PyTree
     num_bad: Int[Array, ""]
 
 
@@ -46,19 +45,21 @@ def update(
     hyper: PPOHyperparameters,
     axis_name: str | None,
 ) -> tuple[PyTree, PyTree, Int[Array, ""], Metrics]:
-    """Takes the optimizer through all minibatches.
+    """Takes the optimizer through all minibatches, `grad_sync_period` of them at a time.
 
-    With `grad_sync_mode="accumulate"` the gradients of `grad_sync_period` minibatches are averaged, then over
-    devices, for one optimizer step; what remains at the end is flushed as one more. With `"local"` every device takes
-    its own steps, and with every `grad_sync_period`-th the gradients, then parameters and moments, are averaged over
-    devices, as they are at the end: replicas always leave here identical.
+    With `grad_sync_mode="accumulate"` a device sums the gradients of a period; their mean, averaged over devices, makes
+    one optimizer step. With `"local"` it takes a step of its own with every minibatch but the last of a period, whose
+    gradients are averaged over devices, as parameters and moments are after that step. Minibatches that remain where
+    the period does not divide their number make one more, shorter period. Devices talk to each other at the end of a
+    period only, and replicas always leave it identical.
 
-    An optimizer step whose gradient is not finite on any one device is skipped on all of them.
+    A step whose gradient is not finite is skipped: a device's own by that device, one with synchronised gradients by
+    all of them if it is not finite on any one.
 
     Args:
         params: The network's arrays, the same on every device.
         opt_state: The optimizer's state, likewise.
-        num_bad: Updates skipped in a row before this call.
+        num_bad: Steps skipped in a row before this call.
         rollout: What the loss needs, for all of this device's envs.
         env_index_mb: Local envs of each minibatch.
         static: The network's other leaves.
@@ -68,10 +69,9 @@ def update(
         axis_name: The mapped axis of devices.
 
     Returns:
-        Parameters, optimizer state, updates skipped in a row, and this device's metrics averaged over minibatches.
+        Parameters, optimizer state, steps skipped in a row (by the device with most of them), and this device's metrics
+        averaged over minibatches. `policy/bad_updates` counts the minibatches with which any device skipped a step.
     """
-    num_minibatches = env_index_mb.shape[0]
-    period = hyper.grad_sync_period
     is_local = hyper.grad_sync_mode == "local"
 
     def gradients(params: PyTree, env_index_b: Array) -> tuple[PyTree, Metrics]:
@@ -79,52 +79,50 @@ def update(
         loss = lambda params: ppo_loss(eqx.combine(params, static), batch, hyper)
         return jax.grad(loss, has_aux=True)(params)
 
-    def apply(loop: _Loop, grads: PyTree, is_finite: Bool[Array, ""]) -> _Loop:
-        updates, opt_state = optimizer.update(grads, loop.opt_state, loop.params)
-        stepped = (optax.apply_updates(loop.params, updates), opt_state)
-        params, opt_state = jax.tree.map(
-            lambda new, old: jnp.where(is_finite, new, old), stepped, (loop.params, loop.opt_state)
-        )
-        num_bad = jnp.where(is_finite, 0, loop.num_bad + 1)
-        return _Loop(params, opt_state, jax.tree.map(jnp.zeros_like, loop.grads), num_bad)
+    def step(learner: _Learner, grads: PyTree, is_finite: Bool[Array, ""]) -> _Learner:
+        updates, opt_state = optimizer.update(grads, learner.opt_state, learner.params)
+        stepped = _Learner(optax.apply_updates(learner.params, updates), opt_state, jnp.zeros_like(learner.num_bad))
+        return _select(is_finite, stepped, learner._replace(num_bad=learner.num_bad + 1))
 
-    def synchronise(loop: _Loop, num_accumulated: Array | int) -> _Loop:
-        grads = sync_gradients(jax.tree.map(lambda g: g / num_accumulated, loop.grads))
-        is_finite = all_across_devices(jnp.isfinite(optax.tree.norm(grads)), axis_name)
-        loop = apply(loop, grads, is_finite)
-        if is_local:
-            params, opt_state = _average_floats((loop.params, loop.opt_state), axis_name)
-            loop = loop._replace(params=params, opt_state=opt_state)
-        return loop
+    def accumulate(carry: tuple[_Learner, PyTree], inputs: tuple[Array, Array]) -> tuple[Any, tuple[Metrics, Array]]:
+        (learner, total), (_, env_index_b) = carry, inputs
+        grads, metrics = gradients(learner.params, env_index_b)
+        return (learner, jax.tree.map(jnp.add, total, grads)), (metrics, jnp.bool_(False))
 
-    def step_alone(loop: _Loop) -> _Loop:
-        if not is_local:
-            return loop
-        is_finite = all_across_devices(jnp.isfinite(optax.tree.norm(loop.grads)), axis_name)
-        return apply(loop, loop.grads, is_finite)
+    def step_alone(carry: tuple[_Learner, PyTree], inputs: tuple[Array, Array]) -> tuple[Any, tuple[Metrics, Array]]:
+        (learner, grads), (place, env_index_b) = carry, inputs
+        # The step with the minibatch before, so that the gradients of the last one are left to be synchronised.
+        is_due, is_finite = place > 0, _is_finite(grads)
+        learner = _select(is_due, step(learner, grads, is_finite), learner)
+        grads, metrics = gradients(learner.params, env_index_b)
+        return (learner, grads), (metrics, is_due & ~is_finite)
 
-    def minibatch(loop: _Loop, inputs: tuple[Array, Array]) -> tuple[_Loop, Metrics]:
-        number, env_index_b = inputs
-        num_bad_before = loop.num_bad
-        grads, metrics = gradients(loop.params, env_index_b)
-        loop = loop._replace(grads=jax.tree.map(jnp.add, loop.grads, grads))
-        if period == 1:
-            loop = synchronise(loop, 1)
+    def period(learner: _Learner, env_index_pb: Array) -> tuple[_Learner, tuple[Metrics, Array]]:
+        length = env_index_pb.shape[0]
+        start = (learner, jax.tree.map(jnp.zeros_like, learner.params))
+        steps_alone = is_local and length > 1
+        minibatch = step_alone if steps_alone else accumulate
+        (learner, grads), (metrics_p, is_skipped_p) = jax.lax.scan(minibatch, start, (jnp.arange(length), env_index_pb))
+        if steps_alone:
+            bad = max_across_devices((learner.num_bad, is_skipped_p.astype(jnp.int32)), axis_name)
+            learner, is_skipped_p = learner._replace(num_bad=bad[0]), bad[1]
         else:
-            # The last one flushes: num_accumulated is the remainder where the period does not divide.
-            in_period = number % period + 1
-            is_due = (in_period == period) | (number == num_minibatches - 1)
-            num_accumulated = 1 if is_local else in_period
-            loop = jax.lax.cond(is_due, lambda x: synchronise(x, num_accumulated), step_alone, loop)
-        return loop, metrics | {"policy/bad_updates": (loop.num_bad > num_bad_before).astype(jnp.float32)}
+            grads = jax.tree.map(lambda g: g / length, grads)
+        grads = sync_gradients(grads)
+        is_finite = all_across_devices(_is_finite(grads), axis_name)
+        learner = step(learner, grads, is_finite)
+        if is_local:
+            params, opt_state = _join((learner.params, learner.opt_state), axis_name)
+            learner = learner._replace(params=params, opt_state=opt_state)
+        return learner, (metrics_p, jnp.sum(is_skipped_p) + ~is_finite)
 
-    start = _Loop(params, opt_state, jax.tree.map(jnp.zeros_like, params), num_bad)
-    loop, metrics_m = jax.lax.scan(minibatch, start, (jnp.arange(num_minibatches), env_index_mb))
-    num_bad_updates = jnp.sum(metrics_m.pop("policy/bad_updates"))
-    last_pass_kl = jnp.mean(metrics_m["policy/kl"][-hyper.num_batches :])
+    learner, (metrics_m, num_skipped) = _scan_periods(
+        period, _Learner(params, opt_state, num_bad), env_index_mb, hyper.grad_sync_period
+    )
     metrics: dict[str, Any] = jax.tree.map(jnp.mean, metrics_m)
-    metrics |= {"policy/bad_updates": num_bad_updates, "policy/kl_last_pass": last_pass_kl}
-    return loop.params, loop.opt_state, loop.num_bad, metrics
+    metrics["policy/bad_updates"] = num_skipped.astype(jnp.float32)
+    metrics["policy/kl_last_pass"] = jnp.mean(metrics_m["policy/kl"][-hyper.num_batches :])
+    return learner.params, learner.opt_state, learner.num_bad, metrics
 
 
 def adapt_learning_rate(learning_rate: Array, kl: Array, hyper: PPOHyperparameters) -> Array:
@@ -142,7 +140,43 @@ def adapt_learning_rate(learning_rate: Array, kl: Array, hyper: PPOHyperparamete
     return jnp.clip(learning_rate * factor, lowest, highest)
 
 
-def _average_floats(tree: PyTree, axis_name: str | None) -> PyTree:
-    """Averages floating-point leaves over devices; counters are the same everywhere and stay integers."""
+def _scan_periods(
+    period: Callable[[_Learner, Array], tuple[_Learner, tuple[Metrics, Array]]],
+    learner: _Learner,
+    env_index_mb: Int[Array, "m b"],
+    length: int,
+) -> tuple[_Learner, tuple[Metrics, Int[Array, ""]]]:
+    """Runs `period` on `length` minibatches at a time and then on those that remain.
+
+    Returns:
+        The learner after them, the metrics of every minibatch in their order, and the sum of the skipped ones.
+    """
+    num_minibatches = env_index_mb.shape[0]
+    length = min(length, num_minibatches)
+    num_in_full = num_minibatches // length * length
+    index_npb = env_index_mb[:num_in_full].reshape(-1, length, env_index_mb.shape[1])
+    learner, (metrics_np, num_skipped_n) = jax.lax.scan(period, learner, index_npb)
+    metrics_m = jax.tree.map(jnp.ravel, metrics_np)
+    num_skipped = jnp.sum(num_skipped_n)
+    if num_in_full < num_minibatches:
+        learner, (metrics_p, num_more) = period(learner, env_index_mb[num_in_full:])
+        metrics_m = jax.tree.map(lambda m, p: jnp.concatenate([m, p]), metrics_m, metrics_p)
+        num_skipped += num_more
+    return learner, (metrics_m, num_skipped)
+
+
+def _is_finite(grads: PyTree) -> Bool[Array, ""]:
+    return jnp.isfinite(optax.tree.norm(grads))
+
+
+def _select(condition: Bool[Array, ""], if_true: _Learner, if_false: _Learner) -> _Learner:
+    return jax.tree.map(lambda x, y: jnp.where(condition, x, y), if_true, if_false)
+
+
+def _join(tree: PyTree, axis_name: str | None) -> PyTree:
+    """Averages floating-point leaves over devices.
+
+    The others become those of the first device: a device that skipped a step of its own has counted one less.
+    """
     floats, rest = eqx.partition(tree, eqx.is_inexact_array)
-    return eqx.combine(mean_across_devices(floats, axis_name), rest)
+    return eqx.combine(mean_across_devices(floats, axis_name), copy_from_replica(rest, jnp.int32(0), axis_name))

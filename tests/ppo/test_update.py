@@ -1,21 +1,28 @@
 import dataclasses
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.flatten_util import ravel_pytree
 
 from ksim.nn import MlpActorCritic
-from ksim.parallel.collectives import mean_across_devices
 from ksim.ppo.hyperparameters import PPOHyperparameters
-from ksim.ppo.losses import Minibatch
+from ksim.ppo.losses import Minibatch, ppo_loss
 from ksim.ppo.minibatches import stratified_minibatches
 from ksim.ppo.train_step import initial_learner_state, static_leaves
 from ksim.ppo.update import adapt_learning_rate, update
+from tests.ppo.hlo import all_reduces
 
 NUM_ENVS, NUM_STEPS = 8, 5
 SIZES = {"actor": 3}
+AXIS = "replica"
+
+
+def make_model():
+    return MlpActorCritic(SIZES, 2, actor_sizes=(8,), critic_sizes=(8,), key=jax.random.key(0))
 
 
 def make_rollout(seed=0):
@@ -33,34 +40,54 @@ def make_rollout(seed=0):
     )
 
 
-def run_update(num_devices, rollout=None, *, optimizer=None, **options):
-    """Parameters after an update with the batch over so many devices; leading device axis."""
+def mean_over_replicas(grads):
+    return jax.lax.pmean(grads, AXIS)
+
+
+def run_update(num_devices, rollout=None, **options):
+    """Parameters before an update, and what follows from it with the batch over so many devices, one row per device."""
+    function, learner, split = make_update(num_devices, rollout, **options)
+    params, _, num_bad, metrics = jax.jit(jax.vmap(function, axis_name=AXIS))(split)
+    return learner.params, params, num_bad, metrics
+
+
+def make_update(num_devices, rollout=None, *, optimizer=None, sync_gradients=mean_over_replicas, **options):
+    """An update of one device's share of the rollout, the learner before it, and all shares of the rollout."""
     hyper = dataclasses.replace(PPOHyperparameters(num_batches=2, num_passes=2), **options)
-    optimizer = optimizer or optax.inject_hyperparams(optax.adam)(learning_rate=1e-2)
-    model = MlpActorCritic(SIZES, 2, actor_sizes=(8,), critic_sizes=(8,), key=jax.random.key(0))
+    optimizer, model = optimizer or adam(), make_model()
     learner, static = initial_learner_state(model, SIZES, optimizer, jax.random.key(0), {}), static_leaves(model)
     rollout = make_rollout() if rollout is None else rollout
     split = jax.tree.map(lambda x: x.reshape(num_devices, -1, *x.shape[1:]), rollout)
 
     def one_device(rollout):
-        index_mb = stratified_minibatches(
-            jax.random.key(3), rollout.done.shape[0], num_batches=2, num_passes=2, axis_name="device"
-        )
         return update(
             learner.params,
             learner.opt_state,
             learner.num_bad_updates,
             rollout,
-            index_mb,
+            minibatches(hyper, rollout.done.shape[0], AXIS),
             static=static,
             optimizer=optimizer,
-            sync_gradients=lambda grads: mean_across_devices(grads, "device"),
+            sync_gradients=sync_gradients,
             hyper=hyper,
-            axis_name="device",
+            axis_name=AXIS,
         )
 
-    params, _, num_bad, metrics = jax.jit(jax.vmap(one_device, axis_name="device"))(split)
-    return learner.params, params, num_bad, metrics
+    return one_device, learner, split
+
+
+def minibatches(hyper, num_local_envs, axis_name):
+    return stratified_minibatches(
+        jax.random.key(3),
+        num_local_envs,
+        num_batches=hyper.num_batches,
+        num_passes=hyper.num_passes,
+        axis_name=axis_name,
+    )
+
+
+def adam():
+    return optax.inject_hyperparams(lambda learning_rate: optax.adam(learning_rate, eps=1e-5))(learning_rate=1e-2)
 
 
 def assert_replicas_equal(tree):
@@ -86,24 +113,97 @@ def test_update_leaves_identical_replicas_whatever_the_period(mode, period):
     assert_replicas_equal(params)
 
 
-def test_accumulating_over_a_whole_pass_is_one_step_with_the_mean_gradient():
-    sgd = optax.inject_hyperparams(optax.sgd)(learning_rate=0.1)
-    _, accumulated, _, _ = run_update(1, optimizer=sgd, grad_sync_period=4, num_passes=2)
-    before, _, _, _ = run_update(1, optimizer=sgd)
-    model = MlpActorCritic(SIZES, 2, actor_sizes=(8,), critic_sizes=(8,), key=jax.random.key(0))
-    from ksim.ppo.losses import ppo_loss
-
-    grads = jax.grad(lambda m: ppo_loss(m, make_rollout(), PPOHyperparameters())[0])(model)
-    # Every env is in one minibatch of each pass, so the mean over minibatches is the gradient of the whole batch.
-    expected = before.head.linear.weight - 0.1 * grads.head.linear.weight
-    np.testing.assert_allclose(accumulated.head.linear.weight[0], expected, rtol=1e-4, atol=1e-6)
+@pytest.mark.parametrize("num_devices", [1, 2, 4])
+def test_accumulating_over_a_whole_pass_is_one_update_with_the_full_batch(num_devices):
+    _, accumulated, _, _ = run_update(num_devices, num_passes=1, num_batches=2, grad_sync_period=2)
+    before, at_once, _, _ = run_update(1, num_passes=1, num_batches=1)
+    assert_close(accumulated, at_once, rtol=1e-5, atol=1e-7)
+    assert not np.allclose(before.head.linear.weight, at_once.head.linear.weight[0], atol=1e-3)
 
 
-def test_update_with_a_remainder_flushes_it():
-    # 4 minibatches with a period of 3: one step of three and one of the one that remains.
-    _, with_flush, _, _ = run_update(1, grad_sync_period=3)
-    _, without, _, _ = run_update(1, grad_sync_period=4)
-    assert not np.allclose(with_flush.value.weight, without.value.weight)
+@pytest.mark.parametrize("num_devices", [1, 2])
+def test_accumulating_over_a_period_that_does_not_divide_flushes_what_remains(num_devices):
+    hyper = PPOHyperparameters(num_batches=2, num_passes=2)
+    index_mb, optimizer, rollout = minibatches(hyper, NUM_ENVS, None), adam(), make_rollout()
+    params, static = eqx.partition(make_model(), eqx.is_inexact_array)
+    opt_state = optimizer.init(params)
+    for period in (index_mb[:3], index_mb[3:]):
+        grads = [
+            jax.grad(lambda p, i=i: ppo_loss(eqx.combine(p, static), jax.tree.map(lambda x: x[i], rollout), hyper)[0])(
+                params
+            )
+            for i in period
+        ]
+        mean = jax.tree.map(lambda *g: sum(g) / len(g), *grads)
+        updates, opt_state = optimizer.update(mean, opt_state, params)
+        params = optax.apply_updates(params, updates)
+    _, flushed, _, _ = run_update(num_devices, grad_sync_period=3)
+    assert_close(flushed, jax.tree.map(lambda x: x[None], params), rtol=1e-5, atol=1e-7)
+
+
+def recorded(optimizer, seen):
+    """The optimizer, which also notes the parameters before each step in `seen`, by replica and number of the step."""
+
+    def note(replica, number, params):
+        seen[int(replica), int(number)] = np.array(params)
+
+    def step(updates, state, params=None):
+        inner, number = state
+        jax.debug.callback(note, jax.lax.axis_index(AXIS), number, ravel_pytree(params)[0])
+        updates, inner = optimizer.update(updates, inner, params)
+        return updates, (inner, number + 1)
+
+    return optax.GradientTransformation(lambda params: (optimizer.init(params), jnp.int32(0)), step)
+
+
+@pytest.mark.parametrize(("period", "synchronised"), [(1, {1, 2, 3, 4, 5}), (2, {2, 4}), (3, {3}), (4, {4})])
+def test_local_replicas_are_bitwise_equal_after_every_period_and_apart_in_between(period, synchronised):
+    seen = {}
+    options = {"num_passes": 3, "grad_sync_period": period, "grad_sync_mode": "local"}
+    function, _, split = make_update(2, optimizer=recorded(adam(), seen), **options)
+    params = jax.pmap(function, axis_name=AXIS, devices=jax.devices()[:2])(split)[0]
+    jax.effects_barrier()
+    equal = {number for number in range(1, 6) if np.array_equal(seen[0, number], seen[1, number])}
+    assert equal == synchronised
+    assert_replicas_equal(params)
+
+
+def test_local_replicas_are_identical_after_one_of_them_skipped_a_step_of_its_own():
+    rollout, hyper = make_rollout(), PPOHyperparameters(num_batches=2, num_passes=1)
+    # An env of the first of two minibatches: of the step that each device takes, or skips, by itself.
+    bad_env = minibatches(hyper, NUM_ENVS, None)[0, 0]
+    rollout = dataclasses.replace(rollout, advantage=rollout.advantage.at[bad_env, 0].set(jnp.nan))
+    function, learner, split = make_update(2, rollout, num_passes=1, grad_sync_period=2, grad_sync_mode="local")
+    params, opt_state, num_bad, metrics = jax.pmap(function, axis_name=AXIS, devices=jax.devices()[:2])(split)
+    assert_replicas_equal((params, opt_state))
+    np.testing.assert_array_equal(metrics["policy/bad_updates"], [1, 1])
+    np.testing.assert_array_equal(num_bad, [0, 0])
+    moved = jax.tree.map(lambda x, y: np.abs(x[0] - y).max(), params, learner.params)
+    assert max(jax.tree.leaves(moved)) > 1e-3
+
+
+def all_reduces_of(num_devices=2, **options):
+    """Reductions over devices in one update, and how many of them are of gradients, which go as one vector."""
+
+    def as_one_vector(grads):
+        vector, unravel = ravel_pytree(grads)
+        return unravel(jax.lax.pmean(vector, AXIS))
+
+    function, learner, split = make_update(num_devices, sync_gradients=as_one_vector, **options)
+    program = jax.pmap(function, axis_name=AXIS, devices=jax.devices()[:num_devices]).lower(split).compile()
+    reductions = all_reduces(program.as_text())
+    size = sum(x.size for x in jax.tree.leaves(learner.params))
+    return reductions.total(), reductions[f"f32[{size}]"], len(jax.tree.leaves((learner.params, learner.opt_state)))
+
+
+@pytest.mark.parametrize("mode", ["accumulate", "local"])
+@pytest.mark.parametrize(("period", "num_periods"), [(1, 4), (2, 2), (4, 1)])
+def test_compiled_update_reduces_gradients_once_per_period_and_nothing_in_between(period, num_periods, mode):
+    in_all, of_gradients, num_leaves = all_reduces_of(grad_sync_period=period, grad_sync_mode=mode)
+    assert of_gradients == num_periods
+    # Gradients and whether they are finite; parameters and moments; the bad ones in a row and among the local steps.
+    each_time = 2 + num_leaves * (mode == "local") + 2 * (mode == "local" and period > 1)
+    assert in_all == num_periods * each_time
 
 
 @pytest.mark.parametrize(("mode", "period"), [("accumulate", 1), ("accumulate", 2), ("local", 2)])
