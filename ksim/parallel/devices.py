@@ -40,7 +40,7 @@ def select_devices(devices: Any, num_devices: int | str | None) -> list[Device]:
     if count is not None:
         if not isinstance(count, int) or count < 1:
             raise ConfigError(f"num_devices ({num_devices}) must be a positive whole number, or {CORES}.")
-        _make_host_devices(count)
+        make_host_devices(count)
     backend = "cpu" if devices == "cpu" else None
     local = jax.local_devices(backend=backend)
     if num_devices == CORES and local[0].platform != "cpu":
@@ -80,7 +80,7 @@ def check_same_kind(devices: Sequence[Device]) -> None:
         )
 
 
-def _make_host_devices(count: int) -> None:
+def make_host_devices(count: int) -> None:
     """Gives the CPU so many devices, unless the user has said how many or the backend has started."""
     if _COUNT_FLAG in os.environ.get("XLA_FLAGS", "") or jax.config.values["jax_num_cpu_devices"] > 0:
         return

@@ -1,6 +1,6 @@
 """Plots of a run and of one evaluated episode, as PNG files."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ CONTACT_N = 1.0
 MAX_POINTS = 500
 
 Drawing = Callable[[Recording, Path], bool]
+ScalingPoint = tuple[int, tuple[Sequence[float], Sequence[float], Sequence[float]]]
+"""A number of devices, with repeated measurements of speed, efficiency and the share of time in collectives."""
 
 
 def plot_learning(runs: Sequence[Curves], path: Path) -> None:
@@ -132,6 +134,34 @@ def plot_episode(recording: Recording, directory: Path) -> list[Path]:
     """Draws all plots of an episode that there is something to draw of, and returns their paths."""
     paths = {name: directory / f"{name}.png" for name in EPISODE_PLOTS}
     return [path for name, path in paths.items() if EPISODE_PLOTS[name](recording, path)]
+
+
+def plot_scaling(curves: Mapping[str, Sequence[ScalingPoint]], title: str, path: Path) -> None:
+    """Speed, efficiency and time in collectives over the number of devices, as median, lowest and highest.
+
+    Args:
+        curves: Strong and weak scaling.
+        title: What it was measured on.
+        path: Where to write the image.
+    """
+    figure, all_axes = _figure(3, columns=3)
+    figure.suptitle(title, fontsize=8, wrap=True)
+    panels = ("environment steps per second", "speed per device over that of one", "share of time in collectives")
+    for panel, (axes, name) in enumerate(zip(all_axes, panels, strict=True)):
+        axes.set_title(name, fontsize=9)
+        axes.set_xlabel("devices", fontsize=8)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        for kind, points in curves.items():
+            counts = [count for count, _ in points]
+            median = np.array([np.median(figures[panel]) for _, figures in points])
+            low, high = (np.array([edge(figures[panel]) for _, figures in points]) for edge in (np.min, np.max))
+            axes.errorbar(counts, median, (median - low, high - median), fmt="o-", markersize=4, capsize=2, label=kind)
+        axes.set_ylim(bottom=0)
+    counts = np.array([count for count, _ in next(iter(curves.values()))])
+    one = np.median(next(iter(curves.values()))[0][1][0])
+    all_axes[0].plot(counts, counts * one, color="grey", linestyle=":", label="ideal")
+    all_axes[0].legend(fontsize=7)
+    _save(figure, path)
 
 
 def stretches(is_true: np.ndarray) -> list[tuple[int, int]]:

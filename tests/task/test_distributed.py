@@ -111,7 +111,7 @@ def test_verify_distributed_setup_returns_and_prints_global_and_per_device_figur
         ({"num_devices": 99}, r"Number of devices \(99\) must be at most the 4 available"),
         ({"devices": "0,9"}, r"Device 9 does not exist\. Local devices: 0 to 3"),
         ({"devices": "0,0"}, "each device once"),
-        ({"devices": "first"}, "'all' or indices"),
+        ({"devices": "first"}, "must be all, cpu or a list of indices"),
     ],
 )
 def test_batch_or_devices_that_do_not_fit_are_an_error(options, message):
