@@ -247,7 +247,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         counts = pick_counts(options.devices, config.devices)
         measurements = measure(task_class, config, counts, repeats=options.repeats, iterations=options.iterations)
     except ConfigError as error:
-        print(f"Error: {error}", file=sys.stderr)
+        print_line(f"Error: {error}")
         return 2
     described = describe_devices(max(counts))
     text = f"{described}\n\n{table(measurements)}\n"
