@@ -1,0 +1,36 @@
+"""A program that becomes another: `child.py LAUNCHER_PID CORES PROGRAM [ARGUMENT ...]`.
+
+It runs by its path before the real program takes its place, and needs nothing but the standard library. Code between
+fork and exec would do the same, but may deadlock where the launcher has threads.
+"""
+
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+
+
+def become(launcher_pid: int, cores: set[int], program: list[str]) -> None:
+    """Ties this process to the launcher's life and to its cores, and becomes the program.
+
+    Args:
+        launcher_pid: The process whose end, however it comes, ends this one.
+        cores: The only ones to use; empty: all.
+        program: The interpreter's path and its arguments.
+    """
+    if sys.platform == "linux":
+        import ctypes  # noqa: PLC0415
+
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if os.getppid() != launcher_pid:  # it ended before it could be tied to
+        sys.exit(1)
+    # A warning, which kills whoever has no handler yet.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    if cores:
+        os.sched_setaffinity(0, cores)
+    os.execv(program[0], program)
+
+
+if __name__ == "__main__":
+    become(int(sys.argv[1]), {int(core) for core in sys.argv[2].split(",") if core}, sys.argv[3:])

@@ -1,0 +1,134 @@
+"""How a node's accelerators or cores are divided among its processes."""
+
+import itertools
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from ksim.launch.output import say
+from ksim.types import ConfigError
+
+_T = TypeVar("_T")
+
+_TOPOLOGY = Path("/sys/devices/system/cpu")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceShares:
+    """What each of a node's processes may use; None where nothing is divided.
+
+    Attributes:
+        gpus: For each process, the names of its GPUs as CUDA_VISIBLE_DEVICES has them.
+        cores: For each process, the CPU cores that it is bound to.
+    """
+
+    gpus: list[list[str]] | None = None
+    cores: list[list[int]] | None = None
+
+    def describe(self) -> str:
+        """A sentence for the launcher's first line, empty where nothing is divided."""
+        if self.gpus is not None:
+            return f"GPUs: {', '.join(str(len(share)) for share in self.gpus)}."
+        if self.cores is not None:
+            return f"CPU cores: {', '.join(str(len(share)) for share in self.cores)}."
+        return ""
+
+
+def divide_devices(num_processes: int, environ: Mapping[str, str]) -> DeviceShares:
+    """Divides the GPUs where there are any, else the cores.
+
+    Args:
+        num_processes: Number of processes on this node. A single one is left everything.
+        environ: The environment, of which JAX_PLATFORMS and CUDA_VISIBLE_DEVICES are read.
+
+    Raises:
+        ConfigError: The number of GPUs is not divisible by the number of processes.
+    """
+    if num_processes == 1:
+        return DeviceShares()
+    gpus = [] if environ.get("JAX_PLATFORMS", "").strip().lower() == "cpu" else visible_gpus(environ)
+    if gpus:
+        if len(gpus) % num_processes:
+            valid = [n for n in range(1, len(gpus) + 1) if len(gpus) % n == 0]
+            nearest = [*[n for n in valid if n < num_processes][-1:], *[n for n in valid if n > num_processes][:1]]
+            raise ConfigError(
+                f"Number of GPUs ({len(gpus)}) must be divisible by --nproc-per-node ({num_processes}). "
+                f"Nearest valid values: {', '.join(map(str, nearest))}. "
+                "CUDA_VISIBLE_DEVICES chooses GPUs; JAX_PLATFORMS=cpu does without."
+            )
+        return DeviceShares(gpus=_shares(gpus, num_processes))
+    cores = usable_cores()
+    return DeviceShares(cores=_shares(cores, num_processes) if len(cores) >= num_processes else None)
+
+
+def visible_gpus(environ: Mapping[str, str]) -> list[str]:
+    """The GPUs or MIG instances of CUDA_VISIBLE_DEVICES, or where that is not set all that nvidia-smi lists."""
+    chosen = environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return parse_gpu_list(list_gpus())
+    gpus = []
+    for name in (part.strip() for part in chosen.split(",")):
+        # As CUDA reads it: what follows an invalid name is not there. Slurm writes NoDevFiles where a job has none.
+        if not re.fullmatch(r"\d+|(GPU|MIG)-.+", name):
+            break
+        gpus.append(name)
+    return gpus
+
+
+def list_gpus() -> str:
+    """What `nvidia-smi -L` prints; nothing where it is missing or fails."""
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return ""
+    try:
+        return subprocess.run([command, "-L"], capture_output=True, text=True, timeout=60, check=True).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        say(f"nvidia-smi -L failed ({error}), so that no GPUs are divided. CUDA_VISIBLE_DEVICES names them too.")
+        return ""
+
+
+def parse_gpu_list(listing: str) -> list[str]:
+    """UUIDs of GPUs as listed by `nvidia-smi -L`; of a GPU in MIG mode, those of its instances.
+
+    UUIDs, since nvidia-smi numbers GPUs in another order than CUDA does.
+    """
+    gpus: list[str] = []
+    whole = None
+    for line in listing.splitlines():
+        found = re.search(r"\(UUID: ([^)\s]+)\)", line)
+        if found is None:
+            continue
+        if line.startswith("GPU"):
+            whole = found[1]
+        elif gpus[-1:] == [whole]:
+            gpus.pop()
+        gpus.append(found[1])
+    return gpus
+
+
+def usable_cores() -> list[int]:
+    """The cores that this process may use, siblings of one physical core side by side; none where it cannot be told."""
+    if not hasattr(os, "sched_setaffinity"):
+        return []
+    return sorted(os.sched_getaffinity(0), key=_place_of_core)
+
+
+def _place_of_core(core: int) -> tuple[int, int, int]:
+    """Package and physical core, so that two processes do not share one where that can be helped."""
+    topology = _TOPOLOGY / f"cpu{core}" / "topology"
+    try:
+        package, physical = (int((topology / name).read_text()) for name in ("physical_package_id", "core_id"))
+    except (OSError, ValueError):
+        return (0, core, core)
+    return (package, physical, core)
+
+
+def _shares(items: list[_T], num_shares: int) -> list[list[_T]]:
+    """Consecutive shares whose sizes differ by one at most."""
+    bounds = [len(items) * i // num_shares for i in range(num_shares + 1)]
+    return [items[start:end] for start, end in itertools.pairwise(bounds)]

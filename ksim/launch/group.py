@@ -1,0 +1,169 @@
+"""A node's processes: started together, and ended together when one of them fails."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from ksim.launch.devices import DeviceShares
+from ksim.launch.events import PASSED_ON, Ended, Events
+from ksim.launch.member import Member
+from ksim.launch.options import LaunchOptions
+from ksim.launch.output import AbstractOutput, FileOutput, PrefixedOutput, Pump, say
+from ksim.launch.report import describe_end, describe_failure, exit_code, signal_name
+
+_HERE = Path(__file__).parent
+_DRAIN_S = 1.0
+
+
+class Group:
+    """The processes of this node.
+
+    Args:
+        options: What to start.
+        device_shares: What each process may use.
+
+    Raises:
+        ConfigError: A log cannot be written.
+    """
+
+    def __init__(self, options: LaunchOptions, device_shares: DeviceShares):
+        self._options, self._shares = options, device_shares
+        self._pump = Pump()
+        self._members = [Member(i, self._make_output(i)) for i in self._process_ids()]
+        self._first_failure: Member | None = None
+        self._ended: list[Member] = []
+        self._stop_signal: int | None = None
+        self._kill_at: float | None = None
+
+    def run(self) -> int:
+        """Starts all processes, waits for their ends, and returns the launcher's exit code."""
+        with Events() as events, _start_guard() as self._guard:
+            try:
+                for index in range(len(self._members)):
+                    self._start(index, events)
+                self._pump.start()
+                while any(member.running for member in self._members):
+                    self._step(events)
+            finally:
+                for member in self._members:
+                    if member.running:
+                        member.kill_group()
+        self._pump.finish(_DRAIN_S)
+        if self._first_failure is not None:
+            say(describe_failure(self._first_failure, self._ended, self._options))
+            return exit_code(self._first_failure.return_code)
+        if self._stop_signal is not None and any(member.return_code for member in self._members):
+            return 128 + self._stop_signal
+        return 0
+
+    def _process_ids(self) -> range:
+        first = self._options.first_process_id
+        return range(first, first + self._options.nproc_per_node)
+
+    def _make_output(self, process_id: int) -> AbstractOutput:
+        if self._options.log_dir is None:
+            return PrefixedOutput(process_id, self._pump)
+        return FileOutput(self._options.log_dir / f"process_{process_id}.out")
+
+    def _start(self, index: int, events: Events) -> None:
+        member = self._members[index]
+        cores = self._shares.cores[index] if self._shares.cores is not None else []
+        member.start(self._options.program, self._environment(index), cores)
+        self._tell_guard(f"+{member.popen.pid}")
+        events.watch(index, member.popen)
+
+    def _environment(self, index: int) -> dict[str, str]:
+        options = self._options
+        environment = {
+            **os.environ,
+            "KSIM_COORDINATOR_ADDRESS": options.coordinator_address,
+            "KSIM_NUM_PROCESSES": str(options.num_processes),
+            "KSIM_PROCESS_ID": str(self._members[index].process_id),
+            "KSIM_NUM_LOCAL_PROCESSES": str(options.nproc_per_node),
+            "KSIM_LOCAL_PROCESS_ID": str(index),
+            "PYTHONUNBUFFERED": "1",
+        }
+        if self._shares.gpus is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(self._shares.gpus[index])
+        return environment
+
+    def _step(self, events: Events) -> None:
+        """Waits for what happens next, and acts on it."""
+        event = events.next(None if self._kill_at is None else max(0.0, self._kill_at - time.monotonic()))
+        if isinstance(event, Ended):
+            self._on_end(self._members[event.place])
+        elif event is not None:
+            self._on_signal(event.number)
+        if self._kill_at is not None and time.monotonic() >= self._kill_at:
+            self._kill()
+
+    def _on_end(self, member: Member) -> None:
+        member.running = False
+        # While its group has members, its id is not given to another.
+        member.kill_group()
+        code = member.popen.wait()
+        self._tell_guard(f"-{member.popen.pid}")
+        self._ended.append(member)
+        if self._first_failure is None and not member.was_killed and code != 0 and not self._has_obeyed(code):
+            self._first_failure = member
+            self._end_group()
+
+    def _has_obeyed(self, code: int) -> bool:
+        """Whether this is how a process ends that was asked to stop."""
+        return self._stop_signal is not None and exit_code(code) == 128 + PASSED_ON[signal.Signals(self._stop_signal)]
+
+    def _end_group(self) -> None:
+        """Asks the others to end, and sees to it that they will."""
+        others = [member for member in self._members if member.running]
+        if others and self._first_failure is not None:
+            first = f"Process {self._first_failure.process_id} {describe_end(self._first_failure.return_code)}"
+            say(f"{first}; the others have {self._options.grace_s:g} s to end as well.")
+        for member in others:
+            member.was_stopped = member.is_stopped()
+        for member in others:
+            member.popen.send_signal(signal.SIGTERM)
+            # One that stands still would not see it.
+            member.popen.send_signal(signal.SIGCONT)
+        self._kill_at = time.monotonic() + self._options.grace_s
+
+    def _on_signal(self, number: int) -> None:
+        running = [member for member in self._members if member.running]
+        if number == signal.SIGUSR1:
+            for member in running:
+                member.popen.send_signal(number)
+        elif self._stop_signal is None and self._first_failure is None:
+            self._stop_signal = number
+            say(f"{signal_name(number)} is passed on to {len(running)} of the processes; a second one kills them.")
+            for member in running:
+                member.popen.send_signal(PASSED_ON[signal.Signals(number)])
+        else:
+            self._kill()
+
+    def _kill(self) -> None:
+        self._kill_at = None
+        for member in self._members:
+            if member.running:
+                member.was_killed = True
+                member.kill_group()
+
+    def _tell_guard(self, line: str) -> None:
+        assert self._guard.stdin is not None
+        with contextlib.suppress(OSError):
+            self._guard.stdin.write(f"{line}\n".encode())
+            self._guard.stdin.flush()
+
+
+@contextlib.contextmanager
+def _start_guard() -> Iterator[subprocess.Popen[bytes]]:
+    """The program that kills the processes' own children should the launcher be killed; see `guard.py`."""
+    command = [sys.executable, "-I", "-S", str(_HERE / "guard.py")]
+    guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    try:
+        yield guard
+    finally:
+        guard.communicate()

@@ -1,0 +1,24 @@
+"""A program that outlives the launcher: kills what a launcher that was killed leaves behind.
+
+It runs by its path. Lines `+GROUP` and `-GROUP` on stdin tell of process groups that began and that ended; the end of
+stdin, that the launcher has. The kernel kills the launcher's children with it (`child.py`), but not their children.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+
+
+def guard() -> None:
+    """Does what the module says."""
+    groups = set()
+    for line in sys.stdin:
+        (groups.add if line[0] == "+" else groups.discard)(int(line[1:]))
+    for group in groups:
+        with contextlib.suppress(OSError):
+            os.killpg(group, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    guard()

@@ -1,0 +1,81 @@
+"""One process of a group."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ksim.launch.output import AbstractOutput
+
+_CHILD = Path(__file__).parent / "child.py"
+
+
+@dataclass
+class Member:
+    """One process of a group.
+
+    Attributes:
+        process_id: Its global id.
+        output: Where its output goes.
+        process: It; None before the start.
+        running: Its end is not known yet.
+        was_stopped: It stood still, as after SIGSTOP, when the group was ended.
+        was_killed: The launcher sent SIGKILL.
+    """
+
+    process_id: int
+    output: AbstractOutput
+    process: subprocess.Popen[bytes] | None = None
+    running: bool = False
+    was_stopped: bool = False
+    was_killed: bool = False
+
+    @property
+    def popen(self) -> subprocess.Popen[bytes]:
+        """The started process."""
+        assert self.process is not None
+        return self.process
+
+    @property
+    def return_code(self) -> int:
+        """The exit code, or -n for signal n, of a process that has ended."""
+        return self.popen.returncode
+
+    def start(self, program: Sequence[str], environment: Mapping[str, str], cores: Sequence[int]) -> None:
+        """Starts it, in a session of its own, so that Ctrl-C in a terminal comes once, from the launcher.
+
+        Args:
+            program: What follows the interpreter.
+            environment: All of its environment.
+            cores: The CPU cores to bind it to; none: it is not bound.
+        """
+        # -I -S: quickly, and importing nothing that the program might not want.
+        tie = [sys.executable, "-I", "-S", str(_CHILD), str(os.getpid()), ",".join(map(str, cores))]
+        stdout, stderr = self.output.targets()
+        self.process = process = subprocess.Popen(
+            [*tie, sys.executable, *program],
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
+            stdout=stdout,
+            stderr=stderr,
+        )
+        self.running = True
+        self.output.started(process)
+
+    def is_stopped(self) -> bool:
+        """Whether it stands still; never, where there is no /proc."""
+        try:
+            stat = Path(f"/proc/{self.popen.pid}/stat").read_text()
+        except OSError:
+            return False
+        return stat.rpartition(")")[2].split()[0] in ("T", "t")
+
+    def kill_group(self) -> None:
+        """Kills it and whatever it has started in its own process group."""
+        with contextlib.suppress(OSError):
+            os.killpg(self.popen.pid, signal.SIGKILL)

@@ -1,0 +1,200 @@
+"""The launcher's options, which end where the program begins."""
+
+import argparse
+import math
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from ksim.types import ConfigError, near_misses
+
+_USAGE = "python -m ksim.launch [OPTIONS] (-m MODULE | FILE) [ARGUMENT ...]"
+
+# What stands for the value, the default, and the meaning.
+_OPTIONS = {
+    "--nnodes": ("N", "1", "number of machines (default 1)"),
+    "--nproc-per-node": ("N", "1", "number of processes on each machine (default 1)"),
+    "--node-rank": ("I", None, "which of the machines this is, from 0 (default 0; needed if --nnodes > 1)"),
+    "--coordinator-address": (
+        "HOST:PORT",
+        None,
+        "where process 0 listens: an address of machine 0 that all can reach, the same for all "
+        "(default 127.0.0.1 and a free port; needed if --nnodes > 1)",
+    ),
+    "--log-dir": ("DIR", None, "append each process's output to DIR/process_<id>.out (default: prefixed, to here)"),
+    "--grace-s": (
+        "SECONDS",
+        "10",
+        "when a process failed: time for the others to end after SIGTERM, before SIGKILL (default 10)",
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchOptions:
+    """What to start, checked.
+
+    Attributes:
+        nnodes: Number of machines of the job.
+        nproc_per_node: Number of processes on each.
+        node_rank: Which of the machines this is, from 0.
+        coordinator_address: HOST:PORT at which process 0 will listen.
+        log_dir: Where each process's output goes; None: to the launcher's own, with a prefix.
+        grace_s: Seconds from asking a failed group's processes to end until they are killed.
+        program: What follows the interpreter: `("-m", module, ...)` or `(file, ...)`.
+    """
+
+    nnodes: int
+    nproc_per_node: int
+    node_rank: int
+    coordinator_address: str
+    log_dir: Path | None
+    grace_s: float
+    program: tuple[str, ...]
+
+    @property
+    def num_processes(self) -> int:
+        """Number of processes on all nodes together."""
+        return self.nnodes * self.nproc_per_node
+
+    @property
+    def first_process_id(self) -> int:
+        """Global id of this node's first process."""
+        return self.node_rank * self.nproc_per_node
+
+
+def parse_options(argv: Sequence[str]) -> LaunchOptions:
+    """The options, and the program with its arguments as they are.
+
+    Raises:
+        ConfigError: An option is not known, or its value breaks a rule.
+        SystemExit: With code 0, after --help.
+    """
+    own, program = _split(list(argv))
+    parsed = _make_parser().parse_args(own)
+    nnodes = _whole_number("--nnodes", parsed.nnodes, least=1)
+    nproc_per_node = _whole_number("--nproc-per-node", parsed.nproc_per_node, least=1)
+    if nnodes > 1:
+        for name, value in (("--node-rank", parsed.node_rank), ("--coordinator-address", parsed.coordinator_address)):
+            if value is None:
+                example = "0" if name == "--node-rank" else "10.0.0.1:8476"
+                raise ConfigError(f"--nnodes {nnodes} needs {name} as well, as in {name} {example}.")
+    return LaunchOptions(
+        nnodes=nnodes,
+        nproc_per_node=nproc_per_node,
+        node_rank=_node_rank(parsed.node_rank or "0", nnodes),
+        coordinator_address=_address(parsed.coordinator_address),
+        log_dir=_log_dir(parsed.log_dir),
+        grace_s=_seconds("--grace-s", parsed.grace_s),
+        program=_program(program),
+    )
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message[0].upper()}{message[1:]}. Usage: {_USAGE}; --help lists the options.")
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        usage=_USAGE,
+        description="Starts this machine's processes of a training, and ends them together when one of them fails.",
+        epilog="What follows -m MODULE or FILE goes to the program untouched.",
+        allow_abbrev=False,
+    )
+    for name, (metavar, default, meaning) in _OPTIONS.items():
+        parser.add_argument(name, metavar=metavar, default=default, help=meaning)
+    return parser
+
+
+def _split(argv: list[str]) -> tuple[list[str], list[str]]:
+    """The launcher's own arguments and the program's.
+
+    Argparse's REMAINDER would swallow a `--` that is the program's.
+
+    Raises:
+        ConfigError: The launcher has no such option.
+    """
+    helps = ("-h", "--help")
+    i = 0
+    while i < len(argv) and argv[i] != "-m" and argv[i].startswith("-"):
+        name, equals, _ = argv[i].partition("=")
+        if name not in _OPTIONS and name not in helps:
+            raise ConfigError(
+                f"The launcher has no option {name!r}. {near_misses(name, _OPTIONS)} "
+                "The program's own arguments follow its name."
+            )
+        i += 1 if equals or name in helps else 2
+    return argv[:i], argv[i:]
+
+
+def _whole_number(name: str, value: str, *, least: int) -> int:
+    try:
+        number = int(value)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise ConfigError(f"{name} ({value}) must be a whole number, at least {least}, as in {name} {least + 1}.")
+    return number
+
+
+def _node_rank(value: str, nnodes: int) -> int:
+    rank = _whole_number("--node-rank", value, least=0)
+    if rank >= nnodes:
+        raise ConfigError(
+            f"--node-rank ({rank}) must be below --nnodes ({nnodes}): ranks count from 0 to {nnodes - 1}."
+        )
+    return rank
+
+
+def _seconds(name: str, value: str) -> float:
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not (0 <= number < math.inf):
+        raise ConfigError(f"{name} ({value}) must be a number of seconds, at least 0, as in {name} 10.")
+    return number
+
+
+def _address(value: str | None) -> str:
+    """A checked HOST:PORT; by default one that is free on this machine now."""
+    if value is None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            return f"127.0.0.1:{probe.getsockname()[1]}"
+    host, _, port = value.rpartition(":")
+    if not host or "/" in host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise ConfigError(
+            f"--coordinator-address ({value}) must be HOST:PORT with a port from 1 to 65535, as in 10.0.0.1:8476."
+        )
+    return value
+
+
+def _log_dir(value: str | None) -> Path | None:
+    if value is None:
+        return None
+    path = Path(value).absolute()
+    parent = next(p for p in (path, *path.parents) if p.exists())
+    if not (parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)):
+        raise ConfigError(
+            f"--log-dir ({value}) must be a directory that can be written, or made: {parent} is "
+            f"{'read-only' if parent.is_dir() else 'no directory'}. Choose another."
+        )
+    return path
+
+
+def _program(arguments: list[str]) -> tuple[str, ...]:
+    if not arguments or arguments == ["-m"]:
+        raise ConfigError(f"There must be a program after the options, -m MODULE or FILE. Usage: {_USAGE}.")
+    if arguments[0] != "-m" and not Path(arguments[0]).exists():
+        hint = ""
+        if "=" in arguments[0]:
+            hint = " The program comes before its own arguments."
+        elif not arguments[0].endswith(".py"):
+            hint = f" For a module write -m {arguments[0]}."
+        raise ConfigError(f"There is no file {arguments[0]!r} to run in {os.getcwd()}.{hint}")
+    return tuple(arguments)

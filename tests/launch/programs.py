@@ -1,0 +1,87 @@
+"""Small programs to launch, and what tests need to wait for them. They import nothing but the standard library."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 60
+
+# Every program begins like this: its global id, and a way to tell the test of it.
+HEAD = """
+import os, signal, subprocess, sys, time
+me = int(os.environ["KSIM_PROCESS_ID"])
+def tell(name, text=""):
+    with open(f"{name}.new{me}", "w") as file:
+        file.write(str(text))
+    os.rename(f"{name}.new{me}", name)
+def wait_for(name):
+    while not os.path.exists(name):
+        time.sleep(0.005)
+def sleep():
+    while True:
+        time.sleep(60)
+"""
+
+
+def write_program(text, name="program.py"):
+    Path(name).write_text(HEAD + text)
+    return name
+
+
+def wait_until(holds):
+    end = time.monotonic() + DEADLINE_S
+    while not holds():
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.005)
+
+
+def wait_for_number(name):
+    wait_until(Path(name).exists)
+    return int(Path(name).read_text())
+
+
+def state_of(pid):
+    """R, S, T, Z and so on; None for a process that is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return None
+
+
+def is_alive(pid):
+    return state_of(pid) not in (None, "Z", "X")
+
+
+class Launcher:
+    """`python -m ksim.launch` in a process of its own, as tests that send signals need it."""
+
+    def __init__(self, *arguments):
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "ksim.launch", *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
+        )
+        self._timer = threading.Timer(DEADLINE_S, self.process.kill)
+        self._timer.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.communicate()
+        self._timer.cancel()
+
+    def finish(self):
+        out, err = self.process.communicate()
+        return self.process.returncode, out, err
+
+    def send(self, number=signal.SIGTERM):
+        self.process.send_signal(number)

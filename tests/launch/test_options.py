@@ -1,0 +1,99 @@
+import pytest
+
+from ksim.launch import main
+from ksim.launch.options import parse_options
+from tests.launch.programs import write_program
+
+NODES = ["--nnodes", "2", "--node-rank", "1", "--coordinator-address", "h:1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--nnodes", "two"], ["--nnodes (two)", "whole number, at least 1"]),
+        (["--nnodes=0"], ["--nnodes (0)", "at least 1"]),
+        (["--nproc-per-node", "-1"], ["--nproc-per-node (-1)", "at least 1"]),
+        (["--nproc-per-node", "--grace-s"], ["--nproc-per-node", "expected one argument", "--help"]),
+        (["--nnodes", "2", "--coordinator-address", "h:1"], ["--nnodes 2 needs --node-rank", "--node-rank 0"]),
+        (["--nnodes", "2", "--node-rank", "0"], ["needs --coordinator-address", "10.0.0.1:8476"]),
+        ([*NODES, "--node-rank", "2"], ["--node-rank (2)", "below --nnodes (2)", "from 0 to 1"]),
+        (["--node-rank", "1"], ["--node-rank (1)", "below --nnodes (1)"]),
+        (["--node-rank", "first"], ["--node-rank (first)", "whole number"]),
+        ([*NODES, "--coordinator-address", "host"], ["--coordinator-address (host)", "HOST:PORT"]),
+        ([*NODES, "--coordinator-address", ":80"], ["--coordinator-address (:80)", "HOST:PORT"]),
+        ([*NODES, "--coordinator-address", "http://h:80"], ["(http://h:80)", "HOST:PORT"]),
+        ([*NODES, "--coordinator-address", "h:65536"], ["(h:65536)", "1 to 65535"]),
+        (["--grace-s", "soon"], ["--grace-s (soon)", "number of seconds"]),
+        (["--grace-s", "-1"], ["--grace-s (-1)", "at least 0"]),
+        (["--grace-s", "inf"], ["--grace-s (inf)", "number of seconds"]),
+        (["--log-dir", "program.py"], ["--log-dir (program.py)", "no directory", "Choose another"]),
+        (["--log-dir", "program.py/logs"], ["--log-dir (program.py/logs)", "no directory"]),
+        (["--nproc", "2"], ["no option '--nproc'", "'--nproc-per-node'"]),
+    ],
+)
+def test_bad_option_exits_with_2_and_says_what_is_wrong_and_starts_nothing(arguments, words, capsys, tmp_path):
+    program = write_program("tell('started')")
+    assert main([*arguments, program]) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("Error: ")
+    for word in words:
+        assert word in message
+    assert not (tmp_path / "started").exists()
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ([], ["must be a program", "-m MODULE or FILE"]),
+        (["-m"], ["must be a program"]),
+        (["missing.py"], ["no file 'missing.py'"]),
+        (["examples.walking"], ["no file 'examples.walking'", "-m examples.walking"]),
+        (["num_envs=64", "-m", "x"], ["no file 'num_envs=64'", "before its own arguments"]),
+    ],
+)
+def test_missing_program_exits_with_2_and_says_how_to_name_one(program, words, capsys):
+    assert main(["--nproc-per-node", "2", *program]) == 2
+    message = capsys.readouterr().err
+    for word in words:
+        assert word in message
+
+
+def test_everything_after_the_program_is_its_own():
+    arguments = ["--nnodes", "7", "--", "-m", "--help", "num_envs=64"]
+    assert parse_options(["--nproc-per-node=2", "-m", "a.b", *arguments]).program == ("-m", "a.b", *arguments)
+    write_program("", "task.py")
+    assert parse_options(["--grace-s", "1", "task.py", *arguments]).program == ("task.py", *arguments)
+
+
+def test_one_node_needs_no_address_and_gets_a_free_port_of_this_machine():
+    options = parse_options(["-m", "a"])
+    host, port = options.coordinator_address.split(":")
+    assert host == "127.0.0.1"
+    assert 0 < int(port) < 65536
+    assert (options.nnodes, options.nproc_per_node, options.node_rank, options.grace_s) == (1, 1, 0, 10.0)
+
+
+def test_process_ids_count_over_all_nodes():
+    options = parse_options([*NODES, "--nproc-per-node", "4", "-m", "a"])
+    assert (options.num_processes, options.first_process_id) == (8, 4)
+
+
+def test_address_may_be_of_ipv6():
+    assert parse_options([*NODES, "--coordinator-address", "[::1]:80", "-m", "a"]).coordinator_address == "[::1]:80"
+
+
+def test_help_lists_every_option_and_exits_with_0(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["--help"])
+    assert stopped.value.code == 0
+    out = capsys.readouterr().out
+    for name in (
+        "--nnodes",
+        "--nproc-per-node",
+        "--node-rank",
+        "--coordinator-address",
+        "--log-dir",
+        "--grace-s",
+        "-m MODULE",
+    ):
+        assert name in out
