@@ -35,12 +35,7 @@ def select_devices(devices: Any, num_devices: int | str | None) -> list[Device]:
         ConfigError: An index is no number, out of range or given twice; there are fewer devices than asked for;
             `cores` is asked of an accelerator; or devices are of several platforms.
     """
-    # Before anything asks JAX for devices: its backend starts then.
-    count = num_cores() if num_devices == CORES else num_devices
-    if count is not None:
-        if not isinstance(count, int) or count < 1:
-            raise ConfigError(f"num_devices ({num_devices}) must be a positive whole number, or {CORES}.")
-        make_host_devices(count)
+    count = make_host_devices(num_devices)
     backend = "cpu" if devices == "cpu" else None
     local = jax.local_devices(backend=backend)
     if num_devices == CORES and local[0].platform != "cpu":
@@ -80,12 +75,26 @@ def check_same_kind(devices: Sequence[Device]) -> None:
         )
 
 
-def make_host_devices(count: int) -> None:
-    """Gives the CPU so many devices, unless the user has said how many or the backend has started."""
-    if _COUNT_FLAG in os.environ.get("XLA_FLAGS", "") or jax.config.values["jax_num_cpu_devices"] > 0:
-        return
-    with contextlib.suppress(RuntimeError):  # started: what there is, is counted later
-        jax.config.update("jax_num_cpu_devices", count)
+def make_host_devices(num_devices: int | str | None) -> int | None:
+    """Gives a CPU so many devices, unless the user has said how many or JAX's backend has started.
+
+    To be called before anything asks JAX for devices, which starts the backend.
+
+    Returns:
+        The number, with `cores` counted.
+
+    Raises:
+        ConfigError: It is no positive number.
+    """
+    count = num_cores() if num_devices == CORES else num_devices
+    if count is None:
+        return None
+    if not isinstance(count, int) or count < 1:
+        raise ConfigError(f"num_devices ({num_devices}) must be a positive whole number, or {CORES}.")
+    if _COUNT_FLAG not in os.environ.get("XLA_FLAGS", "") and jax.config.values["jax_num_cpu_devices"] <= 0:
+        with contextlib.suppress(RuntimeError):  # started: what there is, is counted later
+            jax.config.update("jax_num_cpu_devices", count)
+    return count
 
 
 def _places(devices: Any, num_local: int) -> list[int]:

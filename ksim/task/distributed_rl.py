@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
 import jax
 
 from ksim.config import CHECKPOINT_MODES, check_choice, check_positive, field
-from ksim.parallel.devices import CORES, select_devices
+from ksim.parallel.devices import CORES, make_host_devices, select_devices
 from ksim.parallel.layout import AbstractLayout, PmapDevices, SingleDevice
 from ksim.parallel.multihost import find_job, gather_texts, join_job
 from ksim.parallel.placement import (
@@ -98,6 +98,7 @@ class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
                 raise ConfigError(f"run_mode={config.run_mode} runs in one process, but {job.source} started several.")
             return
         job = find_job(*by_hand)
+        make_host_devices(config.num_devices)
         if job is None:
             return
         join_job(job, connect_timeout_s=config.connect_timeout_s, heartbeat_timeout_s=config.heartbeat_timeout_s)
