@@ -1,0 +1,72 @@
+"""Starting several processes as one job, for tests."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def environment(num_devices=1, **changes):
+    """The environment of a process with so many host devices, as if no test had touched it."""
+    env = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "PJRT_NPROC")}
+    flags = f"--xla_force_host_platform_device_count={num_devices}"
+    return env | {"XLA_FLAGS": flags, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"} | changes
+
+
+def start(*arguments, cwd, num_devices=1, **changes):
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        env=environment(num_devices, **changes),
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+
+
+def start_job(*arguments, num_processes, cwd, num_devices=1, **changes):
+    """Processes that find each other by their options."""
+    address = f"coordinator_address=127.0.0.1:{free_port()}"
+    return [
+        start(
+            *arguments,
+            address,
+            f"num_processes={num_processes}",
+            f"process_id={i}",
+            cwd=cwd,
+            num_devices=num_devices,
+            **changes,
+        )
+        for i in range(num_processes)
+    ]
+
+
+def finish(process, timeout=300):
+    """Exit code and output."""
+    try:
+        output, _ = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        output, _ = process.communicate()
+        raise AssertionError(f"Did not end within {timeout} s:\n{output}") from None
+    return process.returncode, output
+
+
+def read_until(process, words):
+    """Output up to the line that holds the words."""
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if words in line:
+            return "".join(lines)
+    raise AssertionError(f"Ended with {process.wait()} before {words!r}:\n{''.join(lines)}")
