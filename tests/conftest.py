@@ -3,7 +3,7 @@
 import os
 
 # Tests use two of them unless they compare numbers of devices.
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "false")
 
 import importlib

@@ -4,12 +4,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import mujoco
 import numpy as np
 
 import ksim
 from examples.point_mass import PointMassConfig, PointMassTask
 from ksim.config import field
-from ksim.mdp import commands, events, randomizers, rewards, terminations
+from ksim.mdp import commands, curriculum, events, noise, observations, randomizers, rewards, terminations
 from ksim.ppo.train_step import DEVICE_TIMES
 from tests.robots import ACTUATORS, biped_spec
 
@@ -79,3 +81,95 @@ def assert_same_parameters(first: Any, second: Any, **tolerance: float) -> None:
     jax.tree.map(
         lambda x, y: np.testing.assert_allclose(np.asarray(x), np.asarray(y), **tolerance), pick(first), pick(second)
     )
+
+
+CART_POLE = """
+<mujoco>
+  <option timestep="0.01" integrator="implicitfast"/>
+  <worldbody>
+    <body name="cart">
+      <joint name="rail" type="slide" axis="1 0 0" range="-1 1" damping=".5"/>
+      <geom type="box" size=".1 .05 .05" mass="1" contype="0" conaffinity="0"/>
+      <body name="pole">
+        <joint name="pivot" axis="0 1 0" range="-90 90" damping=".01"/>
+        <geom type="capsule" fromto="0 0 0 0 0 .5" size=".02" mass=".2" contype="0" conaffinity="0"/>
+      </body>
+    </body>
+  </worldbody>
+  <actuator>
+    <motor name="rail" joint="rail" ctrlrange="-8 8"/>
+    <motor name="pivot" joint="pivot" ctrlrange="-.2 .2"/>
+  </actuator>
+</mujoco>
+"""
+
+
+class TrackCart(rewards.AbstractReward):
+    """1 when the cart is where it was commanded to be."""
+
+    scale: float = 1.0
+
+    def __call__(self, context):
+        return jnp.exp(-jnp.square(context.physics.qpos[0] - context.command("place")[0]) / 0.1)
+
+
+class PoleFell(terminations.AbstractTermination):
+    """The pole leans by more than 0.25 rad."""
+
+    def __call__(self, context):
+        return jnp.abs(context.physics.qpos[1]) > 0.25
+
+
+@jax.tree_util.register_dataclass
+@dataclass(kw_only=True)
+class CartPoleConfig(BipedConfig):
+    num_envs: int = 32
+    rollout_length: int = 12
+    num_passes: int = 2
+    dt: float = 0.01
+    engine: str = "mujoco"
+    memory_size: int = 8
+    # The logarithm of 1 is 0, of which nothing is a small fraction.
+    init_std: float = 0.5
+    learning_rate: float = 1e-3
+    desired_kl: float | None = 0.002
+
+
+class CartPoleTask(ksim.DistributedPPOTask[CartPoleConfig]):
+    """Whatever can be random or a statistic of many envs, on a robot without a free base or contacts."""
+
+    def get_robot(self):
+        return mujoco.MjSpec.from_string(CART_POLE)
+
+    def get_observations(self, physics_model):
+        position_noise = noise.Chain((noise.GaussianBias(0.01), noise.GaussianNoise(0.01), noise.DroppedSamples(0.1)))
+        noisy = {
+            "position": observations.JointPosition(noise=position_noise),
+            "velocity": observations.JointVelocity(noise=noise.UniformNoise(0.1)),
+            "action": observations.LastAction(),
+            "place": observations.CommandValue(command="place"),
+        }
+        exact = {"position": observations.JointPosition(), "velocity": observations.JointVelocity()}
+        return {"actor": noisy, "critic": noisy | exact | {"time_left": observations.TimeLeft(seconds=0.4)}}
+
+    def get_rewards(self, physics_model):
+        return [rewards.Alive(), TrackCart(), rewards.ActionRate()]
+
+    def get_commands(self, physics_model):
+        place = commands.JointPoseCommand(joints=("rail",), resample_s=(0.1, 0.3))
+        return {"place": commands.ScaledByLevel(command=place, level="reach")}
+
+    def get_curricula(self, physics_model):
+        return {
+            "reach": curriculum.LinearCurriculum(end_iteration=15),
+            "balance": curriculum.EpisodeLengthCurriculum(raise_above_s=0.3, lower_below_s=0.25, step=0.05),
+        }
+
+    def get_terminations(self, physics_model):
+        return [terminations.TimeLimit(seconds=0.4), PoleFell()]
+
+    def get_events(self, physics_model):
+        return [events.PushForce(body="cart", interval_s=(0.1, 0.3), duration_s=0.06, force=(0.0, 8.0))]
+
+    def get_randomizers(self, physics_model):
+        return [randomizers.RandomMassFactor(bodies=("cart", "pole")), randomizers.RandomDamping()]

@@ -1,0 +1,122 @@
+"""The same seed on 1, 2, 4 and 8 devices, and in two processes of two devices each.
+
+Some of what comes of it must be the same bit for bit, the rest up to rounding.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import numpy as np
+import pytest
+
+from tests.processes import finish, start_job
+from tests.recorded import NUM_ITERATIONS, compiled, read_record, run
+from tests.tasks import BipedConfig, BipedTask, CartPoleConfig, CartPoleTask, train_iterations
+
+pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
+
+NUM_DEVICES = (1, 2, 4, 8)
+TWO_BY_TWO = "two processes of two devices"
+OTHERS = (*NUM_DEVICES[1:], TWO_BY_TWO)
+
+
+@pytest.fixture(scope="module", params=["mlp", "gru"])
+def runs(request, tmp_path_factory):
+    """The same training by number of devices, and in two processes."""
+    out = tmp_path_factory.mktemp("job")
+    worker = ("-m", "tests.recorded", "record", "cart_pole", str(NUM_ITERATIONS), f"model={request.param}")
+    job = start_job(*worker, num_processes=2, num_devices=2, cwd=out)
+    tasks = {n: CartPoleTask(CartPoleConfig(model=request.param, num_devices=n)) for n in NUM_DEVICES}
+    starts = {n: task.initial_state() for n, task in tasks.items()}
+    with ThreadPoolExecutor(2) as pool:
+        steps = dict(zip(tasks, pool.map(compiled, tasks.values(), starts.values()), strict=True))
+    found = {n: run(tasks[n], starts[n], steps[n]) for n in tasks}
+    for process in job:
+        code, output = finish(process)
+        assert code == 0, output
+    return found | {TWO_BY_TWO: read_record(out / "record")}
+
+
+def largest_relative_difference(tree, reference):
+    """The largest difference of any leaf, relative to the largest number of that leaf."""
+    relative = lambda x, y: np.abs(np.asarray(x) - y).max() / np.abs(y).max()
+    return max(jax.tree.leaves(jax.tree.map(relative, tree, reference)))
+
+
+@pytest.mark.parametrize("num_devices", OTHERS)
+def test_parameters_and_statistics_are_the_same_after_20_iterations(runs, num_devices):
+    learner, reference = runs[num_devices].learner, runs[1].learner
+    assert reference.iteration == NUM_ITERATIONS
+    assert largest_relative_difference(learner.params, reference.params) < 1e-5
+    assert largest_relative_difference(learner.normalizer, reference.normalizer) < 1e-5
+
+
+@pytest.mark.parametrize("num_devices", OTHERS)
+def test_seeds_lengths_and_commands_of_every_env_are_exactly_the_same(runs, num_devices):
+    envs, reference = runs[num_devices].envs, runs[1].envs
+    for path in (
+        ".env_state.inner.key",
+        ".env_state.inner.commands['place']",
+        ".env_state.inner.episode_step",
+        ".env_state.terminated",
+        ".env_state.truncated",
+        ".episode_length",
+    ):
+        np.testing.assert_array_equal(envs[path], reference[path], err_msg=path)
+
+
+@pytest.mark.parametrize("num_devices", OTHERS)
+def test_states_of_every_env_are_the_same(runs, num_devices):
+    envs, reference = runs[num_devices].envs, runs[1].envs
+    for path, expected in reference.items():
+        np.testing.assert_allclose(envs[path], expected, rtol=1e-4, atol=1e-5, err_msg=path)
+
+
+@pytest.mark.parametrize("num_devices", OTHERS)
+def test_minibatches_are_exactly_the_same_envs(runs, num_devices):
+    np.testing.assert_array_equal(runs[num_devices].minibatches, runs[1].minibatches)
+    assert len(np.unique(runs[1].minibatches[:4])) == 32
+
+
+@pytest.mark.parametrize("num_devices", OTHERS)
+def test_metrics_of_every_iteration_are_the_same(runs, num_devices):
+    for iteration, (metrics, expected) in enumerate(zip(runs[num_devices].history, runs[1].history, strict=True)):
+        assert metrics.keys() == expected.keys()
+        for name, value in expected.items():
+            np.testing.assert_allclose(metrics[name], value, rtol=1e-5, atol=2e-6, err_msg=f"{name} of {iteration}")
+
+
+def test_the_training_has_all_that_could_tell_devices_apart(runs):
+    history, first = runs[1].history, runs[1].history[0]
+    column = lambda name: np.array([metrics[name] for metrics in history])
+    steps = np.diff(column("policy/learning_rate"))
+    assert (steps > 0).any()
+    assert (steps < 0).any()
+    assert (np.diff(column("curriculum/reach")) > 0).any()
+    assert (np.diff(column("curriculum/balance")) != 0).any()
+    assert (column("termination/time_limit") > 0).any()
+    assert (column("termination/pole_fell") > 0).any()
+    assert (column("policy/bad_updates") == 0).all()
+    assert first["loss/value"] > history[-1]["loss/value"]
+    envs = runs[1].envs
+    for path in (
+        ".env_state.inner.commands['place']",
+        ".env_state.inner.overrides['body_mass']",
+        ".env_state.inner.overrides['dof_damping']",
+    ):
+        assert len(np.unique(envs[path], axis=0)) > 16, path
+
+
+def test_rewards_under_contacts_are_the_same_for_three_iterations(tmp_path):
+    options = {"engine": "mujoco", "num_envs": 16}
+    worker = ("-m", "tests.recorded", "record", "biped", "3", "num_envs=16", "engine=mujoco")
+    job = start_job(*worker, num_processes=2, num_devices=2, cwd=tmp_path)
+    one, *others = (train_iterations(BipedTask(BipedConfig(num_devices=n, **options)), 3)[1] for n in (1, 2, 4))
+    for process in job:
+        code, output = finish(process)
+        assert code == 0, output
+    others.append(read_record(tmp_path / "record").history)
+    for many in others:
+        for metrics, expected in zip(many, one, strict=True):
+            for name in ("rollout/reward", "reward/alive", "reward/track_linear_velocity", "episode/return"):
+                np.testing.assert_allclose(metrics[name], expected[name], rtol=1e-4, atol=1e-6, err_msg=name)
