@@ -156,7 +156,7 @@ def recorded(optimizer, seen):
     return optax.GradientTransformation(lambda params: (optimizer.init(params), jnp.int32(0)), step)
 
 
-@pytest.mark.parametrize(("period", "synchronised"), [(1, {1, 2, 3, 4, 5}), (2, {2, 4}), (3, {3}), (4, {4})])
+@pytest.mark.parametrize(("period", "synchronised"), [(1, {1, 2, 3, 4, 5}), (2, {2, 4}), (4, {4})])
 def test_local_replicas_are_bitwise_equal_after_every_period_and_apart_in_between(period, synchronised):
     seen = {}
     options = {"num_passes": 3, "grad_sync_period": period, "grad_sync_mode": "local"}
