@@ -156,7 +156,7 @@ def recorded(optimizer, seen):
     return optax.GradientTransformation(lambda params: (optimizer.init(params), jnp.int32(0)), step)
 
 
-@pytest.mark.parametrize(("period", "synchronised"), [(1, {1, 2, 3, 4, 5}), (2, {2, 4}), (3, {3}), (4, {4})])
+@pytest.mark.parametrize(("period", "synchronised"), [(1, {1, 2, 3, 4, 5}), (2, {2, 4}), (4, {4})])
 def test_local_replicas_are_bitwise_equal_after_every_period_and_apart_in_between(period, synchronised):
     seen = {}
     options = {"num_passes": 3, "grad_sync_period": period, "grad_sync_mode": "local"}
@@ -207,7 +207,7 @@ def test_compiled_update_reduces_gradients_once_per_period_and_nothing_in_betwee
 
 
 @pytest.mark.parametrize(("mode", "period"), [("accumulate", 1), ("accumulate", 2), ("local", 2)])
-def test_update_when_one_device_has_a_bad_gradient_is_skipped_on_all(mode, period):
+def test_update_when_one_device_has_a_bad_gradient_is_skipped_and_counted_on_all(mode, period):
     rollout = make_rollout()
     rollout = dataclasses.replace(rollout, advantage=rollout.advantage.at[0, 0].set(jnp.nan))
     _, params, _, metrics = run_update(2, rollout, grad_sync_period=period, grad_sync_mode=mode)

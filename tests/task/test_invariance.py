@@ -45,6 +45,8 @@ def largest_relative_difference(tree, reference):
 
 @pytest.mark.parametrize("num_devices", OTHERS)
 def test_parameters_and_statistics_are_the_same_after_20_iterations(runs, num_devices):
+    # Sums in another order differ by about 1e-7. Where a gradient is as small as Adam's eps, Adam makes more of it,
+    # once and for all: seed 0 has about 1e-6 at the end; the worst of five others 3e-5, in a leaf of small numbers.
     learner, reference = runs[num_devices].learner, runs[1].learner
     assert reference.iteration == NUM_ITERATIONS
     assert largest_relative_difference(learner.params, reference.params) < 1e-5
