@@ -1,0 +1,141 @@
+"""What distribution costs: figures of one process and device beside those of several.
+
+python -m benchmarks.distribution --repeats 7
+
+Three comparisons on the walking humanoid, each interleaved within a repetition:
+
+- one device: `DistributedPPOTask` on one device over `PPOTask`, in one process, the same options.
+- processes: two processes of one device each over one process of two devices; each a job of its own, started in turn
+  again and again, whose speed is the median over its iterations but the first five.
+- all-reduce: one average of the gradients over two devices, beside one whole update step (a minibatch's loss, gradient,
+  average and optimizer step).
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ksim  # noqa: F401 - prepares the process before JAX's backend starts
+from examples.walking import HumanoidWalkingConfig, HumanoidWalkingTask
+from examples.walking_distributed import HumanoidWalkingDistributedConfig, HumanoidWalkingDistributedTask
+
+import jax
+from ksim.run.timing import time_learning, time_synchronisation
+
+ROOT = Path(__file__).parents[1]
+
+
+def interleaved(runs: dict[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
+    """What each returns, run in turn; the first turn warms up and is dropped."""
+    found: dict[str, list[float]] = {name: [] for name in runs}
+    for repeat in range(repeats + 1):
+        # In alternating order, or the second would always have the warmer machine.
+        for name in list(runs) if repeat % 2 else list(reversed(runs)):
+            value = runs[name]()
+            if repeat:
+                found[name].append(value)
+    return found
+
+
+def describe(name: str, ratios: list[float], note: str) -> None:
+    """Prints a row of the table."""
+    spread = f"{statistics.median(ratios):.3f} ({min(ratios):.3f}-{max(ratios):.3f})"
+    print(f"| {name} | {spread} | {note} |", flush=True)
+
+
+def timed_steps(task: Any, num_iterations: int) -> Callable[[], float]:
+    """Seconds that some iterations of a task take, as a function to call again and again."""
+    task.check()
+    state = task.layout.place(task.initial_state())
+    step = task.layout.compile(task.make_train_step(task.layout.axis_name), state)
+    held = [state]
+
+    def run() -> float:
+        start_s = time.perf_counter()
+        for _ in range(num_iterations):
+            held[0], metrics = step(held[0])
+            jax.block_until_ready(metrics)
+        return time.perf_counter() - start_s
+
+    return run
+
+
+def one_device(num_envs: int, repeats: int) -> list[float]:
+    """Time of the distributed task on one device over that of the plain one."""
+    options = {"num_envs": num_envs, "engine": "mujoco"}
+    distributed = HumanoidWalkingDistributedTask(HumanoidWalkingDistributedConfig(num_devices=1, **options))
+    runs = {
+        "distributed": timed_steps(distributed, 3),
+        "plain": timed_steps(HumanoidWalkingTask(HumanoidWalkingConfig(**options)), 3),
+    }
+    found = interleaved(runs, repeats)
+    return [x / y for x, y in zip(found["distributed"], found["plain"], strict=True)]
+
+
+def job_speed(num_envs: int, num_processes: int, num_devices: int, num_iterations: int) -> float:
+    """Median environment steps per second of a whole job, started by `ksim.launch`."""
+    flags = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={num_devices}", "PYTHONPATH": str(ROOT)}
+    with tempfile.TemporaryDirectory() as directory:
+        command = [sys.executable, "-m", "ksim.launch", "--nproc-per-node", str(num_processes)]
+        command += ["-m", "examples.walking_distributed", f"num_envs={num_envs}", f"max_iterations={num_iterations}"]
+        command += ["run_dir=run", "eval_at_end=false", "video=false", "plots=false", "tensorboard=false"]
+        subprocess.run(command, cwd=directory, env=os.environ | flags, check=True, capture_output=True)
+        lines = (Path(directory) / "run" / "metrics.jsonl").read_text().splitlines()
+    return statistics.median(json.loads(line)["time/env_steps_per_s"] for line in lines[5:])
+
+
+def all_reduce(num_envs: int, repeats: int) -> tuple[list[float], float]:
+    """Time of one all-reduce of the gradients over one update step, on two devices; and its milliseconds."""
+    task = HumanoidWalkingDistributedTask(
+        HumanoidWalkingDistributedConfig(num_devices=2, num_envs=num_envs, engine="mujoco")
+    )
+    task.check()
+    state = task.layout.place(task.initial_state())
+    hyper = task.hyperparameters()
+    num_updates = hyper.num_batches * hyper.num_passes
+    ratios, milliseconds = [], []
+    for _ in range(repeats):
+        sync_s = time_synchronisation(task, state)
+        assert sync_s is not None
+        ratios.append(sync_s / hyper.syncs_per_iteration / (time_learning(task, state) / num_updates))
+        milliseconds.append(1e3 * sync_s / hyper.syncs_per_iteration)
+    return ratios, statistics.median(milliseconds)
+
+
+def main() -> None:
+    """Prints the table, as Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--num-envs", type=int, default=1024)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--only", choices=["one-device", "processes", "all-reduce"])
+    args = parser.parse_args()
+    print("| comparison | ratio, median (lowest-highest) | |\n|---|---|---|")
+    if args.only in (None, "one-device"):
+        ratios = one_device(args.num_envs, args.repeats)
+        describe(
+            "time, DistributedPPOTask on 1 device over PPOTask", ratios, f"{args.num_envs} envs, 3 iterations each"
+        )
+    if args.only in (None, "all-reduce"):
+        ratios, milliseconds = all_reduce(args.num_envs, args.repeats)
+        describe("time, one all-reduce over one update step", ratios, f"2 host devices, {milliseconds:.2f} ms")
+    if args.only in (None, "processes"):
+        jobs = {
+            "processes": lambda: job_speed(args.num_envs, 2, 1, 20),
+            "devices": lambda: job_speed(args.num_envs, 1, 2, 20),
+        }
+        found = interleaved(jobs, args.repeats)
+        ratios = [x / y for x, y in zip(found["processes"], found["devices"], strict=True)]
+        speeds = ", ".join(f"{name} {statistics.median(values):,.0f}" for name, values in found.items())
+        describe("speed, 2 processes x 1 device over 1 process x 2 devices", ratios, f"env steps/s: {speeds}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,212 @@
+"""Jobs of several processes, as a user starts them, and what becomes of them when one fails."""
+
+import json
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.processes import finish, free_port, read_until, start, start_job
+
+SMALL = ("num_envs=16", "rollout_length=8", "tensorboard=false", "video=false", "plots=false", "eval_at_end=false")
+POINT_MASS = ("-m", "examples.point_mass", *SMALL, "run_dir=run")
+ENDLESS = ("max_iterations=null", "heartbeat_timeout_s=10")
+
+
+@pytest.fixture(scope="module")
+def compiled_before(tmp_path_factory):
+    """A compilation cache that the jobs of this module share."""
+    return {
+        "JAX_ENABLE_COMPILATION_CACHE": "true",
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("cache")),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
+    }
+
+
+@pytest.fixture
+def launch(tmp_path, compiled_before):
+    """Starts two processes by the launcher, and ends what is left of them."""
+    launchers = []
+
+    def run(*arguments, num_devices=1, **changes):
+        command = ("-m", "ksim.launch", "--nproc-per-node", "2", "--grace-s", "5", *arguments)
+        launchers.append(start(*command, cwd=tmp_path, num_devices=num_devices, **(compiled_before | changes)))
+        return launchers[-1]
+
+    yield run
+    for launcher in launchers:
+        if launcher.poll() is None:
+            launcher.kill()
+            launcher.wait()
+
+
+def read_metrics(run_dir):
+    """Every line of metrics.jsonl, each whole."""
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+def processes_of(launcher):
+    """The pids of the job's processes, in their order."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            environ, command = (path / "environ").read_bytes(), (path / "cmdline").read_bytes()
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        number = re.search(rb"KSIM_PROCESS_ID=(\d+)", environ)
+        if number and parent == launcher.pid and b"point_mass" in command:
+            found[int(number[1])] = int(path.name)
+    return [found[i] for i in sorted(found)]
+
+
+def assert_ended(pids):
+    deadline = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in pids):
+        assert time.monotonic() < deadline, "a process of the job was left behind"
+        time.sleep(0.05)
+
+
+def assert_nothing_half_written(run_dir):
+    assert [m["iteration"] for m in read_metrics(run_dir)] == list(range(1, len(read_metrics(run_dir)) + 1))
+    for path in run_dir.rglob("*"):
+        assert "tmp" not in path.name, path
+
+
+def test_job_writes_one_run_with_a_log_of_each_process_and_learns_what_one_process_does(
+    launch, tmp_path, compiled_before
+):
+    job = launch(*POINT_MASS, "max_env_steps=512", num_devices=2, KSIM_LOG_DIR=str(tmp_path / "logs"))
+    code, output = finish(job)
+    assert code == 0, output
+    alone = start(
+        *("-m", "examples.point_mass", *SMALL, "run_dir=alone", "max_env_steps=512"),
+        cwd=tmp_path,
+        num_devices=4,
+        **compiled_before,
+    )
+    code, output_alone = finish(alone)
+    assert code == 0, output_alone
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["checkpoints", "config.yaml", "metrics.jsonl"]
+    assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["process_0.log", "process_1.log"]
+    # Limits, environments and statistics are over all processes: 4 iterations of 128 steps.
+    together, by_itself = read_metrics(tmp_path / "run"), read_metrics(tmp_path / "alone")
+    assert len(together) == len(by_itself) == 4
+    for line, expected in zip(together, by_itself, strict=True):
+        for name in ("rollout/reward", "episode/count", "episode/return", "loss/total", "env_steps"):
+            assert line[name] == pytest.approx(expected[name], rel=1e-5), name
+    # Only process 0 prints, and once.
+    assert output.count("Distributed setup") == output.count("iteration 4/") == 1
+    assert "[1] iteration" not in output
+
+
+def test_signal_to_one_process_stops_all_after_the_same_iteration_with_everything_saved(tmp_path, compiled_before):
+    job = start_job(*POINT_MASS, *ENDLESS, num_processes=2, cwd=tmp_path, **compiled_before)
+    read_until(job[0], "iteration 3")
+    job[1].send_signal(signal.SIGTERM)
+    outputs = [finish(process) for process in job]
+    assert [code for code, _ in outputs] == [128 + signal.SIGTERM] * 2, outputs
+    assert_nothing_half_written(tmp_path / "run")
+    done = len(read_metrics(tmp_path / "run"))
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == [str(done)]
+
+
+@pytest.mark.parametrize(
+    ("victim", "number", "ends_with"),
+    [
+        (1, signal.SIGKILL, (137, "Process 1 failed first: it was killed by SIGKILL")),
+        (0, signal.SIGKILL, (137, "Process 0 failed first: it was killed by SIGKILL")),
+        (1, signal.SIGSTOP, (134, "Process 1 was stopped then")),
+    ],
+    ids=["worker killed", "coordinator killed", "worker stopped"],
+)
+def test_lost_process_ends_the_job_in_time_with_its_name_and_leaves_nothing(
+    victim, number, ends_with, launch, tmp_path
+):
+    code_expected, message = ends_with
+    job = launch(*POINT_MASS, *ENDLESS)
+    read_until(job, "iteration 3")
+    pids = processes_of(job)
+    assert len(pids) == 2
+    os.kill(pids[victim], number)
+    struck = time.monotonic()
+    code, output = finish(job, timeout=120)
+    # 10 s until a silent process counts as dead, 5 s of grace, and what a busy machine takes.
+    assert time.monotonic() - struck < 60
+    assert code == code_expected, output
+    assert message in output
+    assert_ended(pids)
+    assert_nothing_half_written(tmp_path / "run")
+
+
+def test_survivor_without_a_launcher_ends_by_itself_and_says_which_process_is_gone(tmp_path, compiled_before):
+    survivor, victim = start_job(*POINT_MASS, *ENDLESS, num_processes=2, cwd=tmp_path, **compiled_before)
+    read_until(survivor, "iteration 3")
+    victim.kill()
+    code, output = finish(survivor, timeout=60)
+    victim.wait()
+    assert code == 1
+    lost = rf"Error: Process 0 of 2 lost the others in iteration \d+: process 1 \(pid {victim.pid} on \S+\) has ended\."
+    assert re.search(lost, output), output
+    assert "lost the others" in (tmp_path / "run" / "process_0.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "messages"),
+    [
+        ("bad_state", 2, ("Error: Process 1: Term 'distance' is not finite", "Term 'distance' is not finite")),
+        ("raise", 1, ("Process 0 of 2 lost the others in iteration 4", "ZeroDivisionError: a fault of process 1")),
+        ("corrupt", 1, ("learner differ after iteration 4: replica 1 in .params", "replica 1 is")),
+    ],
+)
+def test_fault_of_one_process_ends_all_with_its_name(fault, code, messages, tmp_path, compiled_before):
+    faulty = ("-m", "tests.faulty_job", fault, *SMALL, "run_dir=run", *ENDLESS, "replica_check_interval=4")
+    first, second = start_job(*faulty, num_processes=2, cwd=tmp_path, **compiled_before)
+    (code_second, output_second), (code_first, output_first) = finish(second, 120), finish(first, 120)
+    assert (code_first, code_second) == (code, code), output_first + output_second
+    assert messages[0] in output_first
+    assert messages[1] in output_second
+    if fault == "corrupt":
+        assert "of process 1.)" in output_first
+    if fault == "bad_state":
+        assert not (tmp_path / "run").exists()
+    else:
+        assert_nothing_half_written(tmp_path / "run")
+
+
+def test_options_that_differ_between_processes_end_all_before_anything_is_written(tmp_path, compiled_before):
+    by_hand = (f"coordinator_address=127.0.0.1:{free_port()}", "num_processes=2")
+    job = [
+        start(*POINT_MASS, *by_hand, f"process_id={i}", f"seed={i}", cwd=tmp_path, **compiled_before) for i in range(2)
+    ]
+    for code, output in map(finish, job):
+        assert code == 2
+        assert "process 1 has others than process 0: seed (1, 0)" in output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_run_directory_that_holds_a_run_ends_all_processes(launch, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").touch()
+    code, output = finish(launch(*POINT_MASS))
+    assert code == 2
+    assert "[0] Error: run_dir (run) already holds a run" in output
+    assert "[1] Error: Process 0: run_dir (run) already holds a run" in output
+
+
+def test_task_of_one_device_under_a_launcher_is_an_error(launch):
+    code, output = finish(launch("-m", "examples.minimal"))
+    assert code == 2
+    assert "runs in one process on one device, but ksim.launch has started several" in output
+
+
+def test_coordinator_that_is_not_there_is_an_error_that_says_where_it_was_looked_for(tmp_path):
+    by_hand = ("coordinator_address=127.0.0.1:9", "num_processes=2", "process_id=1", "connect_timeout_s=3")
+    process = start(*POINT_MASS, *by_hand, cwd=tmp_path)
+    code, output = finish(process, timeout=60)
+    assert code != 0
+    assert "127.0.0.1:9" in output
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,51 @@
+"""The point mass with a fault in process 1 of a job: python -m tests.faulty_job FAULT KEY=VALUE ..."""
+
+import dataclasses
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from examples.point_mass import PointMassConfig, PointMassTask
+from ksim.parallel.multihost import process_index
+from ksim.run import loop
+
+FAULT = sys.argv.pop(1)
+
+
+class Task(PointMassTask):
+    def _get_initial_env_state(self, rng):
+        state = super()._get_initial_env_state(rng)
+        if FAULT == "bad_state" and process_index() == 1:
+            return dataclasses.replace(state, metrics={"distance": jnp.full(self.config.num_envs, jnp.nan)})
+        return state
+
+
+iterate = loop._Loop._iterate
+
+
+def faulty(self):
+    if self.progress.iteration == 3 and process_index() == 1:
+        if FAULT == "raise":
+            raise ZeroDivisionError("a fault of process 1")
+        if FAULT == "corrupt":
+            self._state = dataclasses.replace(self._state, learner=corrupted(self._state.learner))
+    iterate(self)
+
+
+def corrupted(learner):
+    """A learner with one bit flipped in this process's copy of the first parameter."""
+    leaves, structure = jax.tree.flatten(learner.params)
+    (shard,) = leaves[0].addressable_shards
+    rows = np.asarray(shard.data).copy()
+    rows.reshape(-1)[:1].view(np.uint32)[0] ^= 1
+    copies = [jax.device_put(rows, shard.device)]
+    leaf = jax.make_array_from_single_device_arrays(leaves[0].shape, leaves[0].sharding, copies)
+    return dataclasses.replace(learner, params=jax.tree.unflatten(structure, [leaf, *leaves[1:]]))
+
+
+loop._Loop._iterate = faulty
+
+if __name__ == "__main__":
+    Task.launch(PointMassConfig())
