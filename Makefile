@@ -25,7 +25,7 @@ walk: $(VENV)/.installed
 	$(BIN)/python -m examples.walking_distributed max_iterations=150 $(ARGS)
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 docs: $(VENV)/.installed
 	$(BIN)/python -m ksim.tools.terms > docs/terms.md

@@ -39,8 +39,10 @@ from ksim.task import (
     PPOTask as PPOTask,
     RLConfig as RLConfig,
     RLTask as RLTask,
+    gather_environments as gather_environments,
     replicate_state as replicate_state,
     shard_environments as shard_environments,
+    unreplicate_state as unreplicate_state,
 )
 from ksim.types import (
     ConfigError as ConfigError,

@@ -4,12 +4,18 @@
 """
 
 import contextlib
+import importlib.util
 import os
 import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping
+import sys
+import threading
+import time
+import warnings
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +24,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from ksim.types import ConfigError, RunError
+
+_REMIND_AFTER_S = 10.0
 
 
 class PeerFailedError(RunError):
@@ -124,16 +132,35 @@ def _from_environment(environ: Mapping[str, str]) -> Job | None:
     if (number("OMPI_COMM_WORLD_SIZE") or 1) > 1:
         return Job(
             "Open MPI",
+            _open_mpi_address(environ),
             num_processes=number("OMPI_COMM_WORLD_SIZE"),
             process_id=number("OMPI_COMM_WORLD_RANK"),
             local_process_id=number("OMPI_COMM_WORLD_LOCAL_RANK"),
             num_local_processes=number("OMPI_COMM_WORLD_LOCAL_SIZE"),
         )
     if "KUBERNETES_SERVICE_HOST" in environ and "JOB_COMPLETION_INDEX" in environ:
-        return Job("Kubernetes", process_id=number("JOB_COMPLETION_INDEX"))
+        if importlib.util.find_spec("kubernetes") is not None:
+            return Job("Kubernetes", process_id=number("JOB_COMPLETION_INDEX"))
+        warnings.warn(
+            "This is a pod of an indexed Kubernetes job, but without the package that would find the others it runs "
+            "alone. To join them: pip install 'jax[k8s]', or give coordinator_address, num_processes and process_id. "
+            "If it is to run alone: num_processes=1.",
+            stacklevel=2,
+        )
     if "," in environ.get("TPU_WORKER_HOSTNAMES", ""):
         return Job("TPU pod")
     return None
+
+
+def _open_mpi_address(environ: Mapping[str, str]) -> str | None:
+    """Where process 0 listens, if Open MPI does not tell JAX: version 5 does not, which matters on one machine only."""
+    if "OMPI_MCA_orte_hnp_uri" in environ or environ["OMPI_COMM_WORLD_SIZE"] != environ.get(
+        "OMPI_COMM_WORLD_LOCAL_SIZE"
+    ):
+        return None
+    # The same number for all processes of a job, and hardly for another job.
+    number = zlib.crc32(environ.get("PMIX_NAMESPACE", "").encode()) % 2**12
+    return f"127.0.0.1:{2**16 - 2**12 + number}"
 
 
 def _first_number(text: str) -> int | None:
@@ -155,31 +182,60 @@ def join_job(job: Job, *, connect_timeout_s: int, heartbeat_timeout_s: int) -> N
     """
     if jax.distributed.is_initialized():
         return
-    # A cluster's process id and count go with its own coordinator; with another one all three are given.
-    by_hand = job.coordinator_address is not None
+    address = job.coordinator_address
+    if address is not None and job.process_id != 0:
+        # JAX would abort the process, with a stack trace.
+        _wait_for_coordinator(address, connect_timeout_s)
+    where = address or f"the coordinator that {job.source} names"
+    waiting = (
+        f"Waiting for {job.num_processes or 'all'} processes at {where}, for at most {connect_timeout_s} s "
+        "(connect_timeout_s). Is every one of them running, and can it reach that port?"
+    )
+    reminder = threading.Timer(_REMIND_AFTER_S, lambda: print(waiting, file=sys.stderr, flush=True))  # noqa: T201
+    reminder.daemon = True
+    reminder.start()
     try:
+        # A cluster's process id and count go with its own coordinator; with another one all three are given.
         jax.distributed.initialize(
-            coordinator_address=job.coordinator_address,
-            num_processes=job.num_processes if by_hand else None,
-            process_id=job.process_id if by_hand else None,
+            coordinator_address=address,
+            num_processes=None if address is None else job.num_processes,
+            process_id=None if address is None else job.process_id,
             local_device_ids=local_gpu_ids(job, os.environ),
             initialization_timeout=connect_timeout_s,
             heartbeat_timeout_seconds=heartbeat_timeout_s,
             shutdown_timeout_seconds=heartbeat_timeout_s,
         )
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         reason = str(error)
         if "before any JAX" in reason:
             raise ConfigError(
                 "JAX's backend had started before the processes were connected. Make the task before anything else "
                 "uses JAX: no jnp arrays and no jax.devices() at the top of a module."
             ) from error
-        where = job.coordinator_address or f"the coordinator that {job.source} names"
         raise ConfigError(
-            f"The job's processes could not be connected at {where} within {connect_timeout_s} s "
-            f"(connect_timeout_s). Are all {job.num_processes or ''} of them running, and is the port open? "
-            f"{reason.splitlines()[0]}"
+            f"The job's processes could not be connected at {where}: {reason.splitlines()[0]} Add coordinator_address="
+            "HOST:PORT, a free port of the first process's machine."
         ) from error
+    finally:
+        reminder.cancel()
+
+
+def _wait_for_coordinator(address: str, timeout_s: float) -> None:
+    """Returns once process 0 listens; raises ConfigError where it does not within the time."""
+    host, _, port = address.rpartition(":")
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=1.0).close()
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise ConfigError(
+                    f"Process 0 was not reached at {address} within {timeout_s} s (connect_timeout_s): "
+                    f"{error.strerror or error}. Is it running there, and is the port open?"
+                ) from error
+            time.sleep(0.1)
+        else:
+            return
 
 
 def local_gpu_ids(job: Job, environ: Mapping[str, str]) -> list[int] | None:
@@ -284,10 +340,27 @@ def _condition(pid: int) -> str | None:
     return {"Z": "has ended", "X": "has ended", "T": "is stopped (SIGSTOP)", "t": "is held by a debugger"}.get(state)
 
 
-def is_lost_connection(error: Exception) -> bool:
-    """Whether an error of a mapped step says that another process could not be reached."""
-    words = ("gloo", "nccl", "connection", "coordination service", "heartbeat", "peer", "socket", "unavailable")
-    return num_processes() > 1 and any(word in str(error).lower() for word in words)
+@contextlib.contextmanager
+def naming_lost(peers: Peers, doing: Callable[[], str]) -> Iterator[None]:
+    """Says which process was lost where a collective of the block fails.
+
+    Args:
+        peers: Where the processes run.
+        doing: What this one was at, as in `in iteration 7`.
+
+    Raises:
+        PeerFailedError: Another process could not be reached.
+    """
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        words = ("gloo", "nccl", "coordination service", "heartbeat")
+        if num_processes() == 1 or not any(word in str(error).lower() for word in words):
+            raise
+        raise PeerFailedError(
+            f"Process {process_index()} of {num_processes()} lost the others {doing()}: {peers.describe_lost()}. "
+            f"Its own output and log say why. ({str(error).splitlines()[0][:200]})"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from ksim.parallel.multihost import (
-    PeerFailedError,
     gather_rows,
-    is_lost_connection,
     is_main_process,
     meet_peers,
-    num_processes,
-    process_index,
+    naming_lost,
     together,
     wait_for_all,
 )
@@ -135,9 +132,10 @@ def _train_in(task: "RLTask[Any]", host_state: TrainState, run_dir: Path, prepar
         reports = Reports(task, run_dir, writer=writer, stop=stop)
         loop = _Loop(task, state, step=compiled, writer=writer, reports=reports, stop=stop, run_dir=run_dir)
         del state, host_state
-        loop.run()
-        # Those that have nothing to evaluate wait here: a process that ends without the others fails them.
-        wait_for_all()
+        with naming_lost(meet_peers(), lambda: f"in iteration {loop.progress.iteration + 1}"):
+            loop.run()
+            # Those that have nothing to evaluate wait here: a process that ends without the others fails them.
+            wait_for_all()
     print_summary(loop.progress, run_dir, compile_s=prepare_s + compile_s, stop=stop, reports=reports)
     return stop.exit_code
 
@@ -167,7 +165,6 @@ class _Loop:
         config = task.config
         self.progress = Progress(config.num_envs * config.rollout_length, config.max_iterations, config.max_env_steps)
         self._guard = task.make_replica_guard(state)
-        self._peers = meet_peers()
         self._timers = HostTimers()
         self._learning_s: float | None = None
         self._sync_s: float | None = None
@@ -197,13 +194,8 @@ class _Loop:
     def _iterate(self) -> None:
         start_s = time.perf_counter()
         layout, progress = self._task.layout, self.progress
-        try:
-            self._state, device_metrics = self._step(self._state)
-            values = layout.first(device_metrics)
-        except Exception as error:
-            if is_lost_connection(error):
-                raise PeerFailedError(self._describe_lost_peer(error)) from error
-            raise
+        self._state, device_metrics = self._step(self._state)
+        values = layout.first(device_metrics)
         device_times_us = values.pop(DEVICE_TIMES, None)
         metrics = {name: float(x) for name, x in values.items()}
         # Copied: the next step reuses the state's memory, and an error in it would leave nothing to save.
@@ -248,12 +240,6 @@ class _Loop:
             raise
         self._state = dataclasses.replace(self._state, learner=learner)
         self._learner = copy_of(self._task.layout.first(learner))
-
-    def _describe_lost_peer(self, error: Exception) -> str:
-        return (
-            f"Process {process_index()} of {num_processes()} lost the others in iteration {self.progress.iteration + 1}"
-            f": {self._peers.describe_lost()}. Its own output and log say why. ({str(error).splitlines()[0][:200]})"
-        )
 
     def _check_finite(self, metrics: dict[str, float]) -> None:
         assert self._learner is not None

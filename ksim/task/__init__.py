@@ -7,8 +7,10 @@ from ksim.task.distributed_ppo import (
 from ksim.task.distributed_rl import (
     DistributedRLConfig as DistributedRLConfig,
     DistributedRLTask as DistributedRLTask,
+    gather_environments as gather_environments,
     replicate_state as replicate_state,
     shard_environments as shard_environments,
+    unreplicate_state as unreplicate_state,
 )
 from ksim.task.ppo import PPOConfig as PPOConfig, PPOTask as PPOTask
 from ksim.task.rl import RLConfig as RLConfig, RLTask as RLTask

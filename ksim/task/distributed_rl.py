@@ -15,8 +15,10 @@ from ksim.parallel.layout import AbstractLayout, PmapDevices, SingleDevice
 from ksim.parallel.multihost import find_job, gather_texts, join_job
 from ksim.parallel.placement import (
     check_divisible,
+    gather_environments as gather_environments,
     replicate_state as replicate_state,
     shard_environments as shard_environments,
+    unreplicate_state as unreplicate_state,
 )
 from ksim.ppo.hyperparameters import GradSyncMode
 from ksim.task.distributed_setup import DistributedSetup, inspect_setup
@@ -162,5 +164,6 @@ def check_same_options(config: DistributedRLConfig) -> None:
         if different:
             listed = ", ".join(f"{name} ({options.get(name)!r}, {first[name]!r})" for name in different)
             raise ConfigError(
-                f"Every process must have the same options, but process {process} has others than process 0: {listed}."
+                f"Every process must have the same options, but process {process} has others than process 0: {listed}. "
+                "Are these runs of their own that were started together? Add num_processes=1."
             )

@@ -245,7 +245,7 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
     def layout(self) -> AbstractLayout:
         """Where the training step runs."""
         job = find_job()
-        if job is not None:
+        if job is not None and (job.num_processes or 1) > 1:
             raise ConfigError(
                 f"{type(self).__name__} runs in one process on one device, but {job.source} has started several. "
                 "Derive it from DistributedPPOTask, or start one process."

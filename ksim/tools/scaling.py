@@ -58,7 +58,6 @@ class _Subject:
     """A task of one size, with its step as it is and without collectives."""
 
     def __init__(self, task: DistributedRLTask[Any]) -> None:
-        task.check()
         self.task, layout = task, task.layout
         state = layout.place(task.initial_state())
         self.num_steps = task.config.num_envs * task.config.rollout_length
@@ -109,11 +108,14 @@ def measure(
         ConfigError: A size does not fit its number of devices.
     """
     sizes = {("strong", n): config.num_envs for n in counts} | {("weak", n): config.num_envs * n for n in counts}
+    of_sizes = dict.fromkeys((count, num_envs) for (_, count), num_envs in sizes.items())
+    tasks = {size: task_class(_resized(config, *size)) for size in of_sizes}
+    for task in tasks.values():  # all, before the first is compiled
+        task.check()
     subjects: dict[tuple[int, int], _Subject] = {}
-    for (_, count), num_envs in sizes.items():
-        if (count, num_envs) not in subjects:
-            print_line(f"Compiling {num_envs} environments on {count} device{'s' if count > 1 else ''} ...")
-            subjects[count, num_envs] = _Subject(task_class(_resized(config, count, num_envs)))
+    for (count, num_envs), task in tasks.items():
+        print_line(f"Compiling {num_envs} environments on {count} device{'s' if count > 1 else ''} ...")
+        subjects[count, num_envs] = _Subject(task)
     for subject in subjects.values():  # the first iterations warm up
         subject.time(2)
     timed: dict[tuple[int, int], list[dict[str, float]]] = {size: [] for size in subjects}

@@ -97,7 +97,8 @@ def test_job_writes_one_run_with_a_log_of_each_process_and_learns_what_one_proce
     assert len(together) == len(by_itself) == 4
     for line, expected in zip(together, by_itself, strict=True):
         for name in ("rollout/reward", "episode/count", "episode/return", "loss/total", "env_steps"):
-            assert line[name] == pytest.approx(expected[name], rel=1e-5), name
+            # Null while no episode has ended.
+            assert line[name] == (expected[name] and pytest.approx(expected[name], rel=1e-5)), name
     # Only process 0 prints, and once.
     assert output.count("Distributed setup") == output.count("iteration 4/") == 1
     assert "[1] iteration" not in output
@@ -207,6 +208,6 @@ def test_coordinator_that_is_not_there_is_an_error_that_says_where_it_was_looked
     by_hand = ("coordinator_address=127.0.0.1:9", "num_processes=2", "process_id=1", "connect_timeout_s=3")
     process = start(*POINT_MASS, *by_hand, cwd=tmp_path)
     code, output = finish(process, timeout=60)
-    assert code != 0
-    assert "127.0.0.1:9" in output
+    assert code == 2
+    assert "Error: Process 0 was not reached at 127.0.0.1:9 within 3 s (connect_timeout_s)" in output
     assert not (tmp_path / "run").exists()

@@ -1,3 +1,4 @@
+import importlib.util
 import os
 import socket
 import subprocess
@@ -25,6 +26,12 @@ OPEN_MPI = {
     "OMPI_COMM_WORLD_LOCAL_RANK": "0",
     "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
 }
+OPEN_MPI_5 = OPEN_MPI | {
+    "OMPI_COMM_WORLD_LOCAL_RANK": "2",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+    "PMIX_NAMESPACE": "prterun-node-1234@1",
+}
+KUBERNETES = {"KUBERNETES_SERVICE_HOST": "k", "JOB_COMPLETION_INDEX": "3"}
 LAUNCHED = {
     "KSIM_COORDINATOR_ADDRESS": "127.0.0.1:4000",
     "KSIM_NUM_PROCESSES": "2",
@@ -40,8 +47,10 @@ LAUNCHED = {
         ({}, None),
         (SLURM, Job("Slurm", None, 4, 3, 1, 2)),
         (OPEN_MPI, Job("Open MPI", None, 4, 2, 0, 2)),
+        # Version 5 on one machine, which does not say where the first process listens.
+        (OPEN_MPI_5, Job("Open MPI", "127.0.0.1:64104", 4, 2, 2, 4)),
+        (OPEN_MPI_5 | {"OMPI_MCA_orte_hnp_uri": "1.0;tcp://10.0.0.1:1"}, Job("Open MPI", None, 4, 2, 2, 4)),
         (LAUNCHED, Job("ksim.launch", "127.0.0.1:4000", 2, 1, 1, 2)),
-        ({"KUBERNETES_SERVICE_HOST": "k", "JOB_COMPLETION_INDEX": "3"}, Job("Kubernetes", process_id=3)),
         ({"TPU_WORKER_HOSTNAMES": "a,b"}, Job("TPU pod")),
         # A batch script of a job with four tasks is itself one process; so is a pod of a plain deployment.
         ({k: v for k, v in SLURM.items() if k != "SLURM_STEP_NUM_TASKS"}, None),
@@ -52,6 +61,20 @@ LAUNCHED = {
 )
 def test_job_is_found_in_the_environment(environ, expected):
     assert find_job(environ=environ) == expected
+
+
+def test_pod_of_an_indexed_job_finds_the_others_where_it_can_and_warns_where_not(monkeypatch):
+    find_spec = importlib.util.find_spec
+    for installed in (object(), None):
+        monkeypatch.setattr(
+            importlib.util, "find_spec", lambda name, x=installed: x if name == "kubernetes" else find_spec(name)
+        )
+        if installed is not None:
+            assert find_job(environ=KUBERNETES) == Job("Kubernetes", process_id=3)
+        else:
+            with pytest.warns(UserWarning, match=r"it runs alone\. To join them: pip install 'jax\[k8s\]'"):
+                assert find_job(environ=KUBERNETES) is None
+    assert find_job(num_processes=1, environ=KUBERNETES) is None
 
 
 def test_options_come_before_the_environment_and_can_deny_it():

@@ -68,9 +68,7 @@ def test_too_little_memory_is_a_warning_with_what_would_fit(monkeypatch):
 
 def test_period_beyond_an_iteration_is_a_warning():
     task = point_mass_task(num_devices=2, grad_sync_period=17)
-    with pytest.warns(
-        UserWarning, match=r"grad_sync_period \(17\) is more than the minibatches .* \(16\)"
-    ):
+    with pytest.warns(UserWarning, match=r"grad_sync_period \(17\) is more than the minibatches .* \(16\)"):
         task.verify_distributed_setup()
 
 
