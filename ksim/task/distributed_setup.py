@@ -13,7 +13,7 @@ from jaxtyping import PyTree
 
 from ksim.nn.actor_critic import initial_carries
 from ksim.parallel.collectives import device_index, sum_across_devices
-from ksim.parallel.multihost import num_processes
+from ksim.parallel.multihost import meet_peers, num_processes, process_index
 from ksim.parallel.replicas import Divergence, find_divergence, gather_checksums, leaf_names
 from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.types import ConfigError, Device
@@ -125,7 +125,9 @@ def inspect_setup(task: "DistributedRLTask[Any]") -> DistributedSetup:
     state_bytes = share * (num_bytes(env_state) + num_bytes(carry))
     # Of a step: observations, raw and normalised, metrics, the action, and ten numbers such as values and advantages.
     step_bytes = 2 * num_bytes(env_state.obs) + num_bytes(env_state.metrics) + 4 * task.environment.action_size + 40
-    memory = memory_per_device(layout.local_devices)
+    peers = meet_peers()
+    num_here = peers.hosts.count(peers.hosts[process_index()])
+    memory = memory_per_device(layout.local_devices, num_here)
     setup = DistributedSetup(
         num_processes=num_processes(),
         devices=tuple(
@@ -221,15 +223,20 @@ def num_bytes(tree: PyTree) -> int:
     return sum(size(x) for x in jax.tree.leaves(tree))
 
 
-def memory_per_device(devices: list[Device]) -> dict[int, int]:
-    """Memory of local devices by their id; devices of a CPU share what the machine has free."""
+def memory_per_device(devices: list[Device], num_processes_here: int) -> dict[int, int]:
+    """Memory of local devices by their id; devices of a CPU share what the machine has free.
+
+    Args:
+        devices: This process's devices.
+        num_processes_here: Processes of the job on this machine, each with as many.
+    """
     memory = {}
     for device in devices:
         stats = device.memory_stats()
         if stats is not None and "bytes_limit" in stats:
             memory[device.id] = int(stats["bytes_limit"])
         elif device.platform == "cpu" and (free := free_host_memory()) is not None:
-            memory[device.id] = free // len(devices)
+            memory[device.id] = free // (len(devices) * num_processes_here)
     return memory
 
 

@@ -148,7 +148,7 @@ def test_survivor_without_a_launcher_ends_by_itself_and_says_which_process_is_go
     read_until(survivor, "iteration 3")
     victim.kill()
     code, output = finish(survivor, timeout=60)
-    victim.wait()
+    victim.communicate()
     assert code == 1
     lost = rf"Error: Process 0 of 2 lost the others in iteration \d+: process 1 \(pid {victim.pid} on \S+\) has ended\."
     assert re.search(lost, output), output

@@ -52,7 +52,7 @@ def test_local_steps_go_by_one_devices_share():
 
 
 def test_too_little_memory_is_a_warning_with_what_would_fit(monkeypatch):
-    monkeypatch.setattr(distributed_setup, "memory_per_device", lambda devices: {d.id: 40_000 for d in devices})
+    monkeypatch.setattr(distributed_setup, "memory_per_device", lambda devices, _: {d.id: 40_000 for d in devices})
     task = point_mass_task(num_devices=2, num_envs=512)
     with pytest.warns(UserWarning, match=r"cpu:0.* has 39\.1 KiB, but .* set num_envs to at most \d+, or use more"):
         setup = task.verify_distributed_setup()
@@ -85,9 +85,10 @@ def test_memory_of_devices_is_what_they_say_or_the_share_of_the_machines():
         def memory_stats(self):
             return {"bytes_limit": 77}
 
-    assert memory_per_device([Gpu()]) == {5: 77}
-    one, two = (memory_per_device(jax.devices()[:n]) for n in (1, 2))
-    assert two[0] == pytest.approx(one[0] / 2, rel=0.2)
+    assert memory_per_device([Gpu()], 2) == {5: 77}
+    one, two, four = (memory_per_device(jax.devices()[:n], p)[0] for n, p in ((1, 1), (2, 1), (2, 2)))
+    assert two == pytest.approx(one / 2, rel=0.2)
+    assert four == pytest.approx(one / 4, rel=0.2)
 
 
 def test_bytes_in_words_and_of_keys():
