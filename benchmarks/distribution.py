@@ -28,6 +28,7 @@ from examples.walking import HumanoidWalkingConfig, HumanoidWalkingTask
 from examples.walking_distributed import HumanoidWalkingDistributedConfig, HumanoidWalkingDistributedTask
 
 import jax
+from ksim.parallel.devices import make_host_devices
 from ksim.run.timing import time_learning, time_synchronisation
 
 ROOT = Path(__file__).parents[1]
@@ -117,6 +118,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--only", choices=["one-device", "processes", "all-reduce"])
     args = parser.parse_args()
+    make_host_devices(2)
     print("| comparison | ratio, median (lowest-highest) | |\n|---|---|---|")
     if args.only in (None, "one-device"):
         ratios = one_device(args.num_envs, args.repeats)

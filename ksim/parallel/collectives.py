@@ -1,28 +1,43 @@
 """Reductions over devices, inside the mapped step. Each is the identity where `axis_name` is None."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 
 def mean_across_devices(tree: PyTree, axis_name: str | None) -> PyTree:
     """The mean of every leaf over devices."""
-    return tree if axis_name is None else jax.lax.pmean(tree, axis_name)
+    return tree if axis_name is None else _reduce(jax.lax.pmean, tree, axis_name)
 
 
 def sum_across_devices(tree: PyTree, axis_name: str | None) -> PyTree:
     """The sum of every leaf over devices."""
-    return tree if axis_name is None else jax.lax.psum(tree, axis_name)
+    return tree if axis_name is None else _reduce(jax.lax.psum, tree, axis_name)
 
 
 def min_across_devices(tree: PyTree, axis_name: str | None) -> PyTree:
     """The smallest of every leaf over devices."""
-    return tree if axis_name is None else jax.lax.pmin(tree, axis_name)
+    return tree if axis_name is None else _reduce(jax.lax.pmin, tree, axis_name)
 
 
 def max_across_devices(tree: PyTree, axis_name: str | None) -> PyTree:
     """The largest of every leaf over devices."""
-    return tree if axis_name is None else jax.lax.pmax(tree, axis_name)
+    return tree if axis_name is None else _reduce(jax.lax.pmax, tree, axis_name)
+
+
+def _reduce(reduce: Callable[[Array, str], Array], tree: PyTree, axis_name: str) -> PyTree:
+    """Reduces all leaves of a type as one vector: between processes every single reduction costs milliseconds."""
+    leaves, structure = jax.tree.flatten(jax.tree.map(jnp.asarray, tree))
+    reduced: dict[int, Array] = {}
+    for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
+        places = [i for i, leaf in enumerate(leaves) if leaf.dtype == dtype]
+        whole = reduce(jnp.concatenate([leaves[i].ravel() for i in places]), axis_name)
+        parts = jnp.split(whole, np.cumsum([leaves[i].size for i in places])[:-1])
+        reduced |= {i: part.reshape(leaves[i].shape) for i, part in zip(places, parts, strict=True)}
+    return jax.tree.unflatten(structure, [reduced[i] for i in range(len(leaves))])
 
 
 def gather_across_devices(x: Array, axis_name: str | None) -> Array:
