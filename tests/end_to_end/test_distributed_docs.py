@@ -149,7 +149,7 @@ def outputs():
 @pytest.mark.parametrize(("how", "text"), RUNS, ids=[re.sub(r"\s+", " ", text)[:60] for _, text in RUNS])
 def test_commands_of_the_page_run_as_written(how, text, directory, outputs):
     shared = {"DOCS_PORT": str(free_port()), "DOCS_JOB": str(job_with_free_port())}
-    commands = text.strip().splitlines() if how == "side by side" else [text]
+    commands = text.strip().replace("\\\n", "").splitlines() if how == "side by side" else [text]
     task = "walking" if how == "walking" else "point_mass"
     processes = [start_bash(command, directory, task=task, **shared) for command in commands]
     output = "\n".join(finish(process) for process in processes)
