@@ -2,7 +2,7 @@
 
 python -m examples.walking_distributed num_envs=1024
 
-On a CPU, XLA_FLAGS=--xla_force_host_platform_device_count=2 gives it two devices to try.
+On a CPU, num_devices=2 gives it two devices to try.
 """
 
 from dataclasses import dataclass

@@ -187,13 +187,8 @@ def join_job(job: Job, *, connect_timeout_s: int, heartbeat_timeout_s: int) -> N
         # JAX would abort the process, with a stack trace.
         _wait_for_coordinator(address, connect_timeout_s)
     where = address or f"the coordinator that {job.source} names"
-    waiting = (
-        f"Waiting for {job.num_processes or 'all'} processes at {where}, for at most {connect_timeout_s} s "
-        "(connect_timeout_s). Is every one of them running, and can it reach that port?"
-    )
-    reminder = threading.Timer(_REMIND_AFTER_S, lambda: print(waiting, file=sys.stderr, flush=True))  # noqa: T201
-    reminder.daemon = True
-    reminder.start()
+    waiting = f"Waiting for {job.num_processes or 'all'} processes at {where}"
+    watch = _ConnectionWatch(waiting, connect_timeout_s)
     try:
         # A cluster's process id and count go with its own coordinator; with another one all three are given.
         jax.distributed.initialize(
@@ -201,7 +196,7 @@ def join_job(job: Job, *, connect_timeout_s: int, heartbeat_timeout_s: int) -> N
             num_processes=None if address is None else job.num_processes,
             process_id=None if address is None else job.process_id,
             local_device_ids=local_gpu_ids(job, os.environ),
-            initialization_timeout=connect_timeout_s,
+            initialization_timeout=connect_timeout_s + 60,  # the watch is to be first
             heartbeat_timeout_seconds=heartbeat_timeout_s,
             shutdown_timeout_seconds=heartbeat_timeout_s,
         )
@@ -217,7 +212,38 @@ def join_job(job: Job, *, connect_timeout_s: int, heartbeat_timeout_s: int) -> N
             "HOST:PORT, a free port of the first process's machine."
         ) from error
     finally:
-        reminder.cancel()
+        watch.end()
+
+
+class _ConnectionWatch:
+    """Says where the process waits for the others, and ends it with exit code 2 when they do not come.
+
+    JAX itself would abort it, with a stack trace and no word of what was waited for.
+    """
+
+    def __init__(self, waiting: str, timeout_s: float) -> None:
+        def remind() -> None:
+            self._say(f"{waiting}, for at most {timeout_s} s (connect_timeout_s).")
+
+        def give_up() -> None:
+            self._say(
+                f"Error: {waiting} for {timeout_s} s (connect_timeout_s) was in vain. Is every one of them running, "
+                "with the same address, and can it reach that port?"
+            )
+            os._exit(2)
+
+        self._timers = [threading.Timer(_REMIND_AFTER_S, remind), threading.Timer(timeout_s, give_up)]
+        for timer in self._timers:
+            timer.daemon = True
+            timer.start()
+
+    def end(self) -> None:
+        """The others are there, or will not come."""
+        for timer in self._timers:
+            timer.cancel()
+
+    def _say(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _wait_for_coordinator(address: str, timeout_s: float) -> None:
@@ -239,16 +265,26 @@ def _wait_for_coordinator(address: str, timeout_s: float) -> None:
 
 
 def local_gpu_ids(job: Job, environ: Mapping[str, str]) -> list[int] | None:
-    """Which of the GPUs that this process sees are its own; None for all.
+    """Which of the GPUs that this process sees are its own; None where JAX knows best.
 
     Left to itself, JAX gives a process under Slurm or Open MPI one GPU, even where it is alone on its machine.
+
+    Raises:
+        ConfigError: They cannot be divided evenly among the machine's processes.
     """
-    # Whoever divided them has done so through CUDA_VISIBLE_DEVICES.
-    if job.local_process_id is None or job.source == "ksim.launch" or "SLURM_GPUS_PER_TASK" in environ:
+    if job.source in ("Kubernetes", "TPU pod"):
         return None
-    num_local, num_gpus = job.num_local_processes or 1, _num_visible_gpus(environ)
-    if num_gpus < num_local or num_gpus % num_local:
-        return None
+    num_gpus, num_local = _num_visible_gpus(environ), job.num_local_processes or 1
+    # Whoever divided them has done so through CUDA_VISIBLE_DEVICES, and so may a person have.
+    is_divided = job.local_process_id is None or job.source == "ksim.launch" or "SLURM_GPUS_PER_TASK" in environ
+    if is_divided or num_gpus == 0:
+        return list(range(num_gpus))
+    assert job.local_process_id is not None
+    if num_gpus % num_local:
+        raise ConfigError(
+            f"Number of GPUs ({num_gpus}) must be divisible by the processes on this machine ({num_local}), or be "
+            "divided by CUDA_VISIBLE_DEVICES. Start one process per GPU, or one per machine."
+        )
     share = num_gpus // num_local
     return list(range(job.local_process_id * share, (job.local_process_id + 1) * share))
 

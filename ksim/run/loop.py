@@ -210,9 +210,8 @@ class _Loop:
         }
         if device_times_us is not None:
             metrics |= device_times(np.asarray(device_times_us))
-        elif self._learning_s is not None:
-            update_s = min(self._learning_s, iteration_s)
-            metrics |= {"time/rollout_s": iteration_s - update_s, "time/update_s": update_s}
+        elif self._learning_s is not None and self._learning_s < iteration_s:
+            metrics |= {"time/rollout_s": iteration_s - self._learning_s, "time/update_s": self._learning_s}
         if self._sync_s is not None:
             metrics["time/sync_s"] = self._sync_s
         metrics |= self._timers.take()

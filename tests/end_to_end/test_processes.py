@@ -211,3 +211,12 @@ def test_coordinator_that_is_not_there_is_an_error_that_says_where_it_was_looked
     assert code == 2
     assert "Error: Process 0 was not reached at 127.0.0.1:9 within 3 s (connect_timeout_s)" in output
     assert not (tmp_path / "run").exists()
+
+
+def test_processes_that_do_not_come_are_an_error_that_says_where_they_were_waited_for(tmp_path):
+    address = f"127.0.0.1:{free_port()}"
+    by_hand = (f"coordinator_address={address}", "num_processes=2", "process_id=0", "connect_timeout_s=3")
+    code, output = finish(start(*POINT_MASS, *by_hand, cwd=tmp_path), timeout=60)
+    assert code == 2
+    assert f"Error: Waiting for 2 processes at {address} for 3 s (connect_timeout_s) was in vain" in output
+    assert not (tmp_path / "run").exists()

@@ -106,15 +106,22 @@ def test_options_that_do_not_make_a_job_are_an_error(options, message):
     [
         (Job("Slurm", None, 2, 1, 0, 1), {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, [0, 1, 2, 3]),
         (Job("Slurm", None, 4, 3, 1, 2), {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, [2, 3]),
-        (Job("Slurm", None, 4, 3, 1, 2), {"CUDA_VISIBLE_DEVICES": "0", "SLURM_GPUS_PER_TASK": "1"}, None),
-        (Job("Slurm", None, 4, 3, 1, 2), {"CUDA_VISIBLE_DEVICES": ""}, None),
-        (Job("Slurm", None, 4, 3, 1, 2), {"CUDA_VISIBLE_DEVICES": "0,1,2"}, None),
-        (Job("ksim.launch", "a:1", 2, 1, 1, 2), {"CUDA_VISIBLE_DEVICES": "0,1"}, None),
-        (Job("options", "a:1", 2, 1), {"CUDA_VISIBLE_DEVICES": "0,1"}, None),
+        (Job("Slurm", None, 4, 3, 1, 2), {"CUDA_VISIBLE_DEVICES": "0", "SLURM_GPUS_PER_TASK": "1"}, [0]),
+        (Job("Slurm", None, 4, 3, 1, 2), {"CUDA_VISIBLE_DEVICES": ""}, []),
+        # Not None: under Slurm JAX would take the GPU of the process's local number.
+        (Job("ksim.launch", "a:1", 2, 1, 1, 2), {"CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}, [0, 1]),
+        (Job("options", "a:1", 2, 1), {"CUDA_VISIBLE_DEVICES": "2,3"}, [0, 1]),
+        (Job("TPU pod"), {}, None),
+        (Job("Kubernetes", process_id=1), {"CUDA_VISIBLE_DEVICES": "0,1"}, None),
     ],
 )
 def test_gpus_of_a_machine_are_divided_among_its_processes_unless_someone_did(job, environ, expected):
     assert local_gpu_ids(job, environ) == expected
+
+
+def test_gpus_that_do_not_divide_are_an_error():
+    with pytest.raises(ConfigError, match=r"Number of GPUs \(3\) must be divisible by .* on this machine \(2\)"):
+        local_gpu_ids(Job("Slurm", None, 4, 3, 1, 2), {"CUDA_VISIBLE_DEVICES": "0,1,2"})
 
 
 def test_without_a_job_there_is_one_process_that_agrees_with_itself():
