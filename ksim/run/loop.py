@@ -231,14 +231,15 @@ class _Loop:
     def _check_replicas(self) -> None:
         if self._guard is None or not self._guard.is_due(self.progress.iteration):
             return
+        first = self._task.layout.first
         try:
             learner = self._guard(self._state.learner, self.progress.iteration)
         except ReplicasDivergedError as error:
-            if not error.has_majority:  # nobody knows which copy is right
-                self._learner = None
+            # What is saved is what most hold; where nobody knows which copy is right, nothing.
+            self._learner = None if error.learner is None else copy_of(first(error.learner))
             raise
         self._state = dataclasses.replace(self._state, learner=learner)
-        self._learner = copy_of(self._task.layout.first(learner))
+        self._learner = copy_of(first(learner))
 
     def _check_finite(self, metrics: dict[str, float]) -> None:
         assert self._learner is not None

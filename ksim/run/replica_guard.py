@@ -19,12 +19,12 @@ class ReplicasDivergedError(RunError):
     """Devices' copies of the learner differ.
 
     Attributes:
-        has_majority: Whether more than half of the copies agree in everything.
+        learner: That of more than half of them, on all devices; None where no more than half agree in everything.
     """
 
-    def __init__(self, message: str, *, has_majority: bool) -> None:
+    def __init__(self, message: str, learner: LearnerState | None) -> None:
         super().__init__(message)
-        self.has_majority = has_majority
+        self.learner = learner
 
 
 class ReplicaGuard:
@@ -63,18 +63,19 @@ class ReplicaGuard:
         divergence = find_divergence(checksums_dl, self._names)
         if divergence is None:
             return learner
+        repaired = self._copy(learner, self._layout.replicate(jnp.int32(divergence.source)))
         what = f"The devices' copies of the learner differ after iteration {iteration}: {divergence}."
         where = describe_replicas(divergence, self._layout.devices)
         if not self._rebroadcasts:
-            in_agreement = (checksums_dl == checksums_dl[divergence.source]).all(axis=1).sum()
+            num_agreeing = (checksums_dl == checksums_dl[divergence.source]).all(axis=1).sum()
             raise ReplicasDivergedError(
                 f"{what} {where} A device with faulty memory or code of yours that differs between devices does "
                 "this. on_divergence=rebroadcast goes on with the majority's copy.",
-                has_majority=bool(2 * in_agreement > self._layout.num_devices),
+                repaired if 2 * num_agreeing > self._layout.num_devices else None,
             )
         self.num_divergences += 1
         print_line(f"Warning: {what} {where} All go on with the copy of replica {divergence.source}.")
-        return self._copy(learner, self._layout.replicate(jnp.int32(divergence.source)))
+        return repaired
 
 
 def describe_replicas(divergence: Divergence, devices: Sequence[Device]) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from ksim import ConfigError
 from ksim.run import loop
-from ksim.run.checkpoint import find_checkpoint
+from ksim.run.checkpoint import find_checkpoint, load_checkpoint
 from ksim.run.replica_guard import ReplicasDivergedError
 from ksim.task.distributed_setup import check_probe
 from tests.tasks import point_mass_task
@@ -49,6 +49,21 @@ def test_corrupted_replica_stops_the_run_and_names_leaf_device_and_process(tmp_p
     # Three copies of four agree: what they hold is worth keeping.
     assert find_checkpoint(tmp_path / "run").name == "4"
     assert "copies of the learner differ" in (tmp_path / "run" / "process_0.log").read_text()
+
+
+def test_what_is_saved_after_a_stop_is_what_most_replicas_hold(tmp_path, monkeypatch):
+    # Not what replica 0 holds, from which learners are read otherwise.
+    corrupt_after(1, device=0, monkeypatch=monkeypatch)
+    task = point_mass_task(num_devices=4, max_iterations=9, replica_check_interval=2, run_dir=str(tmp_path / "run"))
+    states = []
+    save = loop._Loop._save
+    monkeypatch.setattr(loop._Loop, "_save", lambda self: (states.append(self._state), save(self)))
+    with pytest.raises(ReplicasDivergedError, match="replica 0 in"):
+        task.run()
+    saved = load_checkpoint(find_checkpoint(tmp_path / "run"), task.initial_learner()[0])
+    held = [np.asarray(shard.data)[0] for shard in jax.tree.leaves(states[0].learner.params)[0].addressable_shards]
+    np.testing.assert_array_equal(jax.tree.leaves(saved.params)[0], held[1])
+    assert (held[0] != held[1]).any()
 
 
 def test_where_no_majority_knows_better_nothing_is_saved(tmp_path, monkeypatch):
