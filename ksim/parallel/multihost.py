@@ -21,9 +21,9 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ksim.types import ConfigError, RunError
+from ksim.types import ConfigError, Device, RunError
 
 _REMIND_AFTER_S = 10.0
 
@@ -280,7 +280,23 @@ def is_main_process() -> bool:
 
 def gather_rows(row: np.ndarray) -> np.ndarray:
     """The rows of all processes, of shape (processes, *row.shape)."""
-    return row[None] if num_processes() == 1 else np.asarray(multihost_utils.process_allgather(row))
+    if num_processes() == 1:
+        return row[None]
+    # One device of each process: jax.experimental.multihost_utils wants as many of all, and takes them all.
+    first_of: dict[int, Device] = {}
+    for device in jax.devices():
+        first_of.setdefault(device.process_index, device)
+    mesh = Mesh(np.asarray([first_of[i] for i in range(num_processes())]), ("process",))
+    own = jax.device_put(row[None], first_of[process_index()])
+    rows = jax.make_array_from_single_device_arrays(
+        (num_processes(), *row.shape), NamedSharding(mesh, PartitionSpec("process")), [own]
+    )
+    replicated = jax.jit(_identity, out_shardings=NamedSharding(mesh, PartitionSpec()))(rows)
+    return np.asarray(replicated.addressable_shards[0].data)
+
+
+def _identity(x: jax.Array) -> jax.Array:
+    return x
 
 
 def gather_texts(text: str) -> list[str]:
