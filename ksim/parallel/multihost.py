@@ -395,7 +395,11 @@ def together() -> Iterator[None]:
     except Exception as error:  # noqa: BLE001 - raised again below, after the others were told
         failure = error
     kind = "" if failure is None else "ConfigError" if isinstance(failure, ConfigError) else type(failure).__name__
-    told = gather_texts("" if failure is None else f"{kind}\n{failure}")
+    try:
+        told = gather_texts("" if failure is None else f"{kind}\n{failure}")
+    except Exception as error:
+        # Another process is gone; what went wrong here is still worth more than that.
+        raise error if failure is None else failure from error
     if failure is not None:
         raise failure
     for process, text in enumerate(told):
