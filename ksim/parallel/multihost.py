@@ -194,6 +194,8 @@ def join_job(job: Job, *, connect_timeout_s: int, heartbeat_timeout_s: int) -> N
     reminder = threading.Timer(_REMIND_AFTER_S, lambda: print(waiting, file=sys.stderr, flush=True))  # noqa: T201
     reminder.daemon = True
     reminder.start()
+    # Left on, it would swallow every SIGTERM that comes before the training loop catches it.
+    jax.config.update("jax_enable_preemption_service", False)
     try:
         # A cluster's process id and count go with its own coordinator; with another one all three are given.
         jax.distributed.initialize(
