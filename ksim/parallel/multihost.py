@@ -94,7 +94,10 @@ def find_job(
     _check_address("coordinator_address", coordinator_address)
     if not 0 <= process_id < num_processes:
         raise ConfigError(f"process_id ({process_id}) must be from 0 to num_processes - 1 ({num_processes - 1}).")
-    return Job("options", coordinator_address, num_processes, process_id)
+    local = (None, None)
+    if found is not None and found.source != "ksim.launch":  # which has divided the GPUs
+        local = found.local_process_id, found.num_local_processes
+    return Job("options", coordinator_address, num_processes, process_id, *local)
 
 
 def _replace_address(job: Job, address: str) -> Job:
@@ -120,15 +123,7 @@ def _from_environment(environ: Mapping[str, str]) -> Job | None:
             number("KSIM_NUM_LOCAL_PROCESSES"),
         )
         return job if job.num_processes != 1 else None
-    # Set by srun for the tasks of a step; a batch script sees those of the job, and is one process.
-    if (number("SLURM_STEP_NUM_TASKS") or 1) > 1:
-        return Job(
-            "Slurm",
-            num_processes=number("SLURM_STEP_NUM_TASKS"),
-            process_id=number("SLURM_PROCID"),
-            local_process_id=number("SLURM_LOCALID"),
-            num_local_processes=_first_number(environ.get("SLURM_STEP_TASKS_PER_NODE", "")),
-        )
+    # Before Slurm, on whose nodes mpirun starts its own helpers by srun: processes inherit what that sets.
     if (number("OMPI_COMM_WORLD_SIZE") or 1) > 1:
         return Job(
             "Open MPI",
@@ -137,6 +132,15 @@ def _from_environment(environ: Mapping[str, str]) -> Job | None:
             process_id=number("OMPI_COMM_WORLD_RANK"),
             local_process_id=number("OMPI_COMM_WORLD_LOCAL_RANK"),
             num_local_processes=number("OMPI_COMM_WORLD_LOCAL_SIZE"),
+        )
+    # Set by srun for the tasks of a step; a batch script sees those of the job, and is one process.
+    if (number("SLURM_STEP_NUM_TASKS") or 1) > 1:
+        return Job(
+            "Slurm",
+            num_processes=number("SLURM_STEP_NUM_TASKS"),
+            process_id=number("SLURM_PROCID"),
+            local_process_id=number("SLURM_LOCALID"),
+            num_local_processes=_first_number(environ.get("SLURM_STEP_TASKS_PER_NODE", "")),
         )
     if "KUBERNETES_SERVICE_HOST" in environ and "JOB_COMPLETION_INDEX" in environ:
         if importlib.util.find_spec("kubernetes") is not None:
@@ -203,6 +207,8 @@ def join_job(job: Job, *, connect_timeout_s: int, heartbeat_timeout_s: int) -> N
             num_processes=None if address is None else job.num_processes,
             process_id=None if address is None else job.process_id,
             local_device_ids=local_gpu_ids(job, os.environ),
+            # Else a cluster around a job of its own would give every process one GPU.
+            cluster_detection_method=None if None in (address, job.num_processes, job.process_id) else "deactivate",
             initialization_timeout=connect_timeout_s,
             heartbeat_timeout_seconds=heartbeat_timeout_s,
             shutdown_timeout_seconds=heartbeat_timeout_s,
@@ -241,16 +247,20 @@ def _wait_for_coordinator(address: str, timeout_s: float) -> None:
 
 
 def local_gpu_ids(job: Job, environ: Mapping[str, str]) -> list[int] | None:
-    """Which of the GPUs that this process sees are its own; None for all.
+    """Which of the GPUs that this process sees are its own; None for what JAX makes of it.
 
-    Left to itself, JAX gives a process under Slurm or Open MPI one GPU, even where it is alone on its machine.
+    Left to itself, JAX gives a process under Slurm or Open MPI one GPU, that of its number on its machine, even where
+    it is alone there, or sees no other than its own.
     """
-    # Whoever divided them has done so through CUDA_VISIBLE_DEVICES.
-    if job.local_process_id is None or job.source == "ksim.launch" or "SLURM_GPUS_PER_TASK" in environ:
+    if job.local_process_id is None or job.source == "ksim.launch":
         return None
     num_local, num_gpus = job.num_local_processes or 1, _num_visible_gpus(environ)
-    if num_gpus < num_local or num_gpus % num_local:
+    if num_gpus == 0:
         return None
+    if "SLURM_GPUS_PER_TASK" in environ or num_gpus < num_local:  # someone has divided them
+        return list(range(num_gpus))
+    if num_gpus % num_local:
+        return [job.local_process_id]
     share = num_gpus // num_local
     return list(range(job.local_process_id * share, (job.local_process_id + 1) * share))
 
