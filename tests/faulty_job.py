@@ -1,4 +1,4 @@
-"""The point mass with a fault in process 1 of a job: python -m tests.faulty_job FAULT KEY=VALUE ..."""
+"""The point mass with a fault in one process of a job: python -m tests.faulty_job FAULT KEY=VALUE ..."""
 
 import dataclasses
 import sys
@@ -26,6 +26,8 @@ iterate = loop._Loop._iterate
 
 
 def faulty(self):
+    if FAULT == "copy" and self.progress.iteration == 3 and process_index() == 0:
+        Task(self._task.config)  # as an evaluation may, which process 0 does by itself
     if self.progress.iteration == 3 and process_index() == 1:
         if FAULT == "raise":
             raise ZeroDivisionError("a fault of process 1")

@@ -178,6 +178,14 @@ def test_fault_of_one_process_ends_all_with_its_name(fault, code, messages, tmp_
         assert_nothing_half_written(tmp_path / "run")
 
 
+def test_main_process_can_make_a_copy_of_the_task_by_itself(tmp_path, compiled_before):
+    copying = ("-m", "tests.faulty_job", "copy", *SMALL, "run_dir=run", "max_iterations=5")
+    job = start_job(*copying, num_processes=2, cwd=tmp_path, **compiled_before)
+    outputs = [finish(process, 120) for process in job]
+    assert [code for code, _ in outputs] == [0, 0], outputs
+    assert len(read_metrics(tmp_path / "run")) == 5
+
+
 def test_options_that_differ_between_processes_end_all_before_anything_is_written(tmp_path, compiled_before):
     by_hand = (f"coordinator_address=127.0.0.1:{free_port()}", "num_processes=2")
     job = [
