@@ -235,8 +235,8 @@ class _Loop:
         try:
             learner = self._guard(self._state.learner, self.progress.iteration)
         except ReplicasDivergedError as error:
-            if not error.has_majority:  # nobody knows which copy is right
-                self._learner = None
+            # What is saved is the copy that most agree on, which replica 0's need not be; without one, nobody knows.
+            self._learner = None if error.learner is None else copy_of(self._task.layout.first(error.learner))
             raise
         self._state = dataclasses.replace(self._state, learner=learner)
         self._learner = copy_of(self._task.layout.first(learner))

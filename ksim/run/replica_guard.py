@@ -1,5 +1,6 @@
 """Whether all devices still hold the same learner, and what follows where they do not."""
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,17 +15,19 @@ from ksim.types import Device, LearnerState, RunError
 if TYPE_CHECKING:
     from ksim.task.distributed_rl import DistributedRLConfig
 
+logger = logging.getLogger(__name__)
+
 
 class ReplicasDivergedError(RunError):
     """Devices' copies of the learner differ.
 
     Attributes:
-        has_majority: Whether more than half of the copies agree in everything.
+        learner: The copy that more than half of the devices agree on in everything, on all of them; None without one.
     """
 
-    def __init__(self, message: str, *, has_majority: bool) -> None:
+    def __init__(self, message: str, *, learner: LearnerState | None) -> None:
         super().__init__(message)
-        self.has_majority = has_majority
+        self.learner = learner
 
 
 class ReplicaGuard:
@@ -65,16 +68,19 @@ class ReplicaGuard:
             return learner
         what = f"The devices' copies of the learner differ after iteration {iteration}: {divergence}."
         where = describe_replicas(divergence, self._layout.devices)
+        copy = self._copy(learner, self._layout.replicate(jnp.int32(divergence.source)))
         if not self._rebroadcasts:
             in_agreement = (checksums_dl == checksums_dl[divergence.source]).all(axis=1).sum()
             raise ReplicasDivergedError(
                 f"{what} {where} A device with faulty memory or code of yours that differs between devices does "
                 "this. on_divergence=rebroadcast goes on with the majority's copy.",
-                has_majority=bool(2 * in_agreement > self._layout.num_devices),
+                learner=copy if 2 * in_agreement > self._layout.num_devices else None,
             )
         self.num_divergences += 1
-        print_line(f"Warning: {what} {where} All go on with the copy of replica {divergence.source}.")
-        return self._copy(learner, self._layout.replicate(jnp.int32(divergence.source)))
+        warning = f"{what} {where} All go on with the copy of replica {divergence.source}."
+        logger.warning(warning)
+        print_line(f"Warning: {warning}")
+        return copy
 
 
 def describe_replicas(divergence: Divergence, devices: Sequence[Device]) -> str:

@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 import json
 
@@ -49,6 +50,21 @@ def test_corrupted_replica_stops_the_run_and_names_leaf_device_and_process(tmp_p
     # Three copies of four agree: what they hold is worth keeping.
     assert find_checkpoint(tmp_path / "run").name == "4"
     assert "copies of the learner differ" in (tmp_path / "run" / "process_0.log").read_text()
+
+
+def test_checkpoint_of_a_stopped_run_is_the_majoritys_copy_even_if_replica_0_is_not(tmp_path, monkeypatch):
+    corrupt_after(1, device=0, monkeypatch=monkeypatch)
+    saved = []
+    monkeypatch.setattr(loop, "save_checkpoint", lambda run_dir, iteration, learner: saved.append(learner))
+    options = {"num_devices": 4, "max_iterations": 2, "replica_check_interval": 1}
+    for on_divergence in ("stop", "rebroadcast"):
+        task = point_mass_task(**options, on_divergence=on_divergence, run_dir=str(tmp_path / on_divergence))
+        with pytest.raises(ReplicasDivergedError) if on_divergence == "stop" else contextlib.nullcontext():
+            task.run()
+    leaves = [jax.tree.leaves(learner.params) for learner in saved]
+    assert len(leaves) == 2
+    for stopped, went_on in zip(*leaves, strict=True):
+        np.testing.assert_array_equal(stopped, went_on)
 
 
 def test_where_no_majority_knows_better_nothing_is_saved(tmp_path, monkeypatch):
