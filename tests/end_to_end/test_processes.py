@@ -206,6 +206,18 @@ def test_run_directory_that_holds_a_run_ends_all_processes(launch, tmp_path):
     assert "[1] Error: Process 0: run_dir (run) already holds a run" in output
 
 
+def test_log_that_one_process_cannot_write_ends_all_with_its_name(tmp_path, compiled_before):
+    (tmp_path / "file").touch()
+    by_hand = (f"coordinator_address=127.0.0.1:{free_port()}", "num_processes=2")
+    job = [
+        start(*POINT_MASS, *by_hand, f"process_id={i}", cwd=tmp_path, **compiled_before, **log_dir)
+        for i, log_dir in enumerate(({}, {"KSIM_LOG_DIR": str(tmp_path / "file")}))
+    ]
+    for (code, output), who in zip(map(finish, job), ("Process 1: ", ""), strict=True):
+        assert code == 2
+        assert f"Error: {who}The log ({tmp_path / 'file' / 'process_1.log'}) cannot be written" in output
+
+
 def test_task_of_one_device_under_a_launcher_is_an_error(launch):
     code, output = finish(launch("-m", "examples.minimal"))
     assert code == 2
