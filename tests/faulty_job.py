@@ -1,6 +1,7 @@
 """The point mass with a fault in one process of a job: python -m tests.faulty_job FAULT KEY=VALUE ..."""
 
 import dataclasses
+import os
 import sys
 
 import jax
@@ -17,6 +18,8 @@ FAULT = sys.argv.pop(1)
 class Task(PointMassTask):
     def _get_initial_env_state(self, rng):
         state = super()._get_initial_env_state(rng)
+        if FAULT == "leave" and process_index() == 1:
+            os._exit(1)
         if FAULT == "bad_state" and process_index() == 1:
             return dataclasses.replace(state, metrics={"distance": jnp.full(self.config.num_envs, jnp.nan)})
         return state

@@ -383,7 +383,8 @@ def naming_lost(peers: Peers, doing: Callable[[], str]) -> Iterator[None]:
         yield
     except (RuntimeError, ValueError) as error:
         words = ("gloo", "nccl", "coordination service", "heartbeat")
-        if num_processes() == 1 or not any(word in str(error).lower() for word in words):
+        is_told = isinstance(error, ConfigError | RunError)
+        if num_processes() == 1 or is_told or not any(word in str(error).lower() for word in words):
             raise
         raise PeerFailedError(
             f"Process {process_index()} of {num_processes()} lost the others {doing()}: {peers.describe_lost()}. "

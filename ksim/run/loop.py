@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from ksim.parallel.multihost import (
+    Peers,
     gather_rows,
     is_main_process,
     meet_peers,
@@ -99,6 +100,12 @@ def train(task: "RLTask[Any]") -> int:
             process of the job failed.
     """
     console.quiet = not is_main_process()
+    peers = meet_peers()
+    with naming_lost(peers, lambda: "before the first iteration"):
+        return _prepare_and_train(task, peers)
+
+
+def _prepare_and_train(task: "RLTask[Any]", peers: Peers) -> int:
     with together():
         if is_main_process():
             check_run_dir(task.config.run_dir)
@@ -114,13 +121,13 @@ def train(task: "RLTask[Any]") -> int:
         with together():
             stack.enter_context(log_to_file(run_dir))
         try:
-            return _train_in(task, state, run_dir, prepare_s)
+            return _train_in(task, state, run_dir, prepare_s, peers)
         except BaseException:
             logger.exception("The run ended with an error.")
             raise
 
 
-def _train_in(task: "RLTask[Any]", state: TrainState, run_dir: Path, prepare_s: float) -> int:
+def _train_in(task: "RLTask[Any]", state: TrainState, run_dir: Path, prepare_s: float, peers: Peers) -> int:
     with stop_on_signal() as stop, contextlib.ExitStack() as stack:
         writer: MetricsWriter | None = None
         with together():
@@ -136,7 +143,7 @@ def _train_in(task: "RLTask[Any]", state: TrainState, run_dir: Path, prepare_s: 
         reports = Reports(task, run_dir, writer=writer, stop=stop)
         loop = _Loop(task, state, step=compiled, writer=writer, reports=reports, stop=stop, run_dir=run_dir)
         del state
-        with naming_lost(meet_peers(), lambda: f"in iteration {loop.progress.iteration + 1}"):
+        with naming_lost(peers, lambda: f"in iteration {loop.progress.iteration + 1}"):
             loop.run()
             # Those that have nothing to evaluate wait here: a process that ends without the others fails them.
             wait_for_all()

@@ -159,6 +159,7 @@ def test_survivor_without_a_launcher_ends_by_itself_and_says_which_process_is_go
     ("fault", "code", "messages"),
     [
         ("bad_state", 2, ("Error: Process 1: Term 'distance' is not finite", "Term 'distance' is not finite")),
+        ("leave", 1, ("Process 0 of 2 lost the others before the first iteration: process 1 (pid", "")),
         ("raise", 1, ("Process 0 of 2 lost the others in iteration 4", "ZeroDivisionError: a fault of process 1")),
         ("corrupt", 1, ("learner differ after iteration 4: replica 1 in .params", "replica 1 is")),
     ],
@@ -172,7 +173,7 @@ def test_fault_of_one_process_ends_all_with_its_name(fault, code, messages, tmp_
     assert messages[1] in output_second
     if fault == "corrupt":
         assert "of process 1.)" in output_first
-    if fault == "bad_state":
+    if fault in ("bad_state", "leave"):
         assert not (tmp_path / "run").exists()
     else:
         assert_nothing_half_written(tmp_path / "run")
