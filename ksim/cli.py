@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import sys
+import time
 import traceback
 import typing
 import warnings
@@ -18,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException, ValidationError
 from rich.table import Table
 
 from ksim.config import CHECKPOINT_MODES
-from ksim.parallel.multihost import num_processes
+from ksim.parallel.multihost import is_main_process, num_processes
 from ksim.types import ConfigError, RunError, near_misses
 
 if TYPE_CHECKING:
@@ -70,6 +71,10 @@ def leave(code: int) -> NoReturn:
     if num_processes() > 1:
         sys.stdout.flush()
         sys.stderr.flush()
+        if is_main_process():
+            time.sleep(
+                1.0
+            )  # the others are told the same, and would be aborted with the coordinator before they say it
         os._exit(code)
     sys.exit(code)
 

@@ -1,6 +1,7 @@
-"""The point mass with a fault in process 1 of a job: python -m tests.faulty_job FAULT KEY=VALUE ..."""
+"""The point mass with a fault in one process of a job: python -m tests.faulty_job FAULT KEY=VALUE ..."""
 
 import dataclasses
+import os
 import sys
 
 import jax
@@ -17,6 +18,8 @@ FAULT = sys.argv.pop(1)
 class Task(PointMassTask):
     def _get_initial_env_state(self, rng):
         state = super()._get_initial_env_state(rng)
+        if FAULT == "leave" and process_index() == 1:
+            os._exit(1)
         if FAULT == "bad_state" and process_index() == 1:
             return dataclasses.replace(state, metrics={"distance": jnp.full(self.config.num_envs, jnp.nan)})
         return state
@@ -26,6 +29,8 @@ iterate = loop._Loop._iterate
 
 
 def faulty(self):
+    if FAULT == "copy" and self.progress.iteration == 3 and process_index() == 0:
+        Task(self._task.config)  # as an evaluation may, which process 0 does by itself
     if self.progress.iteration == 3 and process_index() == 1:
         if FAULT == "raise":
             raise ZeroDivisionError("a fault of process 1")

@@ -21,9 +21,9 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ksim.types import ConfigError, RunError
+from ksim.types import ConfigError, Device, RunError
 
 _REMIND_AFTER_S = 10.0
 
@@ -94,7 +94,10 @@ def find_job(
     _check_address("coordinator_address", coordinator_address)
     if not 0 <= process_id < num_processes:
         raise ConfigError(f"process_id ({process_id}) must be from 0 to num_processes - 1 ({num_processes - 1}).")
-    return Job("options", coordinator_address, num_processes, process_id)
+    local = (None, None)
+    if found is not None and found.source != "ksim.launch":  # which has divided the GPUs
+        local = found.local_process_id, found.num_local_processes
+    return Job("options", coordinator_address, num_processes, process_id, *local)
 
 
 def _replace_address(job: Job, address: str) -> Job:
@@ -120,15 +123,7 @@ def _from_environment(environ: Mapping[str, str]) -> Job | None:
             number("KSIM_NUM_LOCAL_PROCESSES"),
         )
         return job if job.num_processes != 1 else None
-    # Set by srun for the tasks of a step; a batch script sees those of the job, and is one process.
-    if (number("SLURM_STEP_NUM_TASKS") or 1) > 1:
-        return Job(
-            "Slurm",
-            num_processes=number("SLURM_STEP_NUM_TASKS"),
-            process_id=number("SLURM_PROCID"),
-            local_process_id=number("SLURM_LOCALID"),
-            num_local_processes=_first_number(environ.get("SLURM_STEP_TASKS_PER_NODE", "")),
-        )
+    # Before Slurm, on whose nodes mpirun starts its own helpers by srun: processes inherit what that sets.
     if (number("OMPI_COMM_WORLD_SIZE") or 1) > 1:
         return Job(
             "Open MPI",
@@ -137,6 +132,15 @@ def _from_environment(environ: Mapping[str, str]) -> Job | None:
             process_id=number("OMPI_COMM_WORLD_RANK"),
             local_process_id=number("OMPI_COMM_WORLD_LOCAL_RANK"),
             num_local_processes=number("OMPI_COMM_WORLD_LOCAL_SIZE"),
+        )
+    # Set by srun for the tasks of a step; a batch script sees those of the job, and is one process.
+    if (number("SLURM_STEP_NUM_TASKS") or 1) > 1:
+        return Job(
+            "Slurm",
+            num_processes=number("SLURM_STEP_NUM_TASKS"),
+            process_id=number("SLURM_PROCID"),
+            local_process_id=number("SLURM_LOCALID"),
+            num_local_processes=_first_number(environ.get("SLURM_STEP_TASKS_PER_NODE", "")),
         )
     if "KUBERNETES_SERVICE_HOST" in environ and "JOB_COMPLETION_INDEX" in environ:
         if importlib.util.find_spec("kubernetes") is not None:
@@ -189,6 +193,8 @@ def join_job(job: Job, *, connect_timeout_s: int, heartbeat_timeout_s: int) -> N
     where = address or f"the coordinator that {job.source} names"
     waiting = f"Waiting for {job.num_processes or 'all'} processes at {where}"
     watch = _ConnectionWatch(waiting, connect_timeout_s)
+    # Left on, it would swallow every SIGTERM that comes before the training loop catches it.
+    jax.config.update("jax_enable_preemption_service", False)
     try:
         # A cluster's process id and count go with its own coordinator; with another one all three are given.
         jax.distributed.initialize(
@@ -196,6 +202,8 @@ def join_job(job: Job, *, connect_timeout_s: int, heartbeat_timeout_s: int) -> N
             num_processes=None if address is None else job.num_processes,
             process_id=None if address is None else job.process_id,
             local_device_ids=local_gpu_ids(job, os.environ),
+            # Else a cluster around a job of its own would give every process one GPU.
+            cluster_detection_method=None if None in (address, job.num_processes, job.process_id) else "deactivate",
             initialization_timeout=connect_timeout_s + 60,  # the watch is to be first
             heartbeat_timeout_seconds=heartbeat_timeout_s,
             shutdown_timeout_seconds=heartbeat_timeout_s,
@@ -267,7 +275,8 @@ def _wait_for_coordinator(address: str, timeout_s: float) -> None:
 def local_gpu_ids(job: Job, environ: Mapping[str, str]) -> list[int] | None:
     """Which of the GPUs that this process sees are its own; None where JAX knows best.
 
-    Left to itself, JAX gives a process under Slurm or Open MPI one GPU, even where it is alone on its machine.
+    Left to itself, JAX gives a process under Slurm or Open MPI one GPU, that of its number on its machine, even where
+    it is alone there, or sees no other than its own.
 
     Raises:
         ConfigError: They cannot be divided evenly among the machine's processes.
@@ -275,11 +284,10 @@ def local_gpu_ids(job: Job, environ: Mapping[str, str]) -> list[int] | None:
     if job.source in ("Kubernetes", "TPU pod"):
         return None
     num_gpus, num_local = _num_visible_gpus(environ), job.num_local_processes or 1
-    # Whoever divided them has done so through CUDA_VISIBLE_DEVICES, and so may a person have.
-    is_divided = job.local_process_id is None or job.source == "ksim.launch" or "SLURM_GPUS_PER_TASK" in environ
-    if is_divided or num_gpus == 0:
+    # Whoever divided them has done so through CUDA_VISIBLE_DEVICES.
+    is_divided = job.source == "ksim.launch" or "SLURM_GPUS_PER_TASK" in environ or num_gpus < num_local
+    if job.local_process_id is None or is_divided:
         return list(range(num_gpus))
-    assert job.local_process_id is not None
     if num_gpus % num_local:
         raise ConfigError(
             f"Number of GPUs ({num_gpus}) must be divisible by the processes on this machine ({num_local}), or be "
@@ -316,7 +324,23 @@ def is_main_process() -> bool:
 
 def gather_rows(row: np.ndarray) -> np.ndarray:
     """The rows of all processes, of shape (processes, *row.shape)."""
-    return row[None] if num_processes() == 1 else np.asarray(multihost_utils.process_allgather(row))
+    if num_processes() == 1:
+        return row[None]
+    # One device of each process: jax.experimental.multihost_utils wants as many of all, and takes them all.
+    first_of: dict[int, Device] = {}
+    for device in jax.devices():
+        first_of.setdefault(device.process_index, device)
+    mesh = Mesh(np.asarray([first_of[i] for i in range(num_processes())]), ("process",))
+    own = jax.device_put(row[None], first_of[process_index()])
+    rows = jax.make_array_from_single_device_arrays(
+        (num_processes(), *row.shape), NamedSharding(mesh, PartitionSpec("process")), [own]
+    )
+    replicated = jax.jit(_identity, out_shardings=NamedSharding(mesh, PartitionSpec()))(rows)
+    return np.asarray(replicated.addressable_shards[0].data)
+
+
+def _identity(x: jax.Array) -> jax.Array:
+    return x
 
 
 def gather_texts(text: str) -> list[str]:
@@ -391,7 +415,8 @@ def naming_lost(peers: Peers, doing: Callable[[], str]) -> Iterator[None]:
         yield
     except (RuntimeError, ValueError) as error:
         words = ("gloo", "nccl", "coordination service", "heartbeat")
-        if num_processes() == 1 or not any(word in str(error).lower() for word in words):
+        is_told = isinstance(error, ConfigError | RunError)
+        if num_processes() == 1 or is_told or not any(word in str(error).lower() for word in words):
             raise
         raise PeerFailedError(
             f"Process {process_index()} of {num_processes()} lost the others {doing()}: {peers.describe_lost()}. "
@@ -415,7 +440,11 @@ def together() -> Iterator[None]:
     except Exception as error:  # noqa: BLE001 - raised again below, after the others were told
         failure = error
     kind = "" if failure is None else "ConfigError" if isinstance(failure, ConfigError) else type(failure).__name__
-    told = gather_texts("" if failure is None else f"{kind}\n{failure}")
+    try:
+        told = gather_texts("" if failure is None else f"{kind}\n{failure}")
+    except Exception as error:
+        # Another process is gone; what went wrong here is still worth more than that.
+        raise error if failure is None else failure from error
     if failure is not None:
         raise failure
     for process, text in enumerate(told):

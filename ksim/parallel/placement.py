@@ -14,10 +14,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
+from ksim.parallel.multihost import gather_rows
 from ksim.types import ConfigError, Device
 
 
@@ -124,7 +124,7 @@ def gather_environments(tree: PyTree) -> PyTree:
     def rows(x: Any) -> np.ndarray:
         own = np.concatenate([np.asarray(shard.data) for shard in x.addressable_shards])
         own = own.reshape(own.shape[0] * own.shape[1], *own.shape[2:])
-        return own if x.is_fully_addressable else multihost_utils.process_allgather(own, tiled=True)
+        return own if x.is_fully_addressable else np.concatenate(gather_rows(own))
 
     return eqx.combine(wrap_keys(jax.tree.map(rows, unwrap_keys(arrays)), arrays), rest)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from ksim.parallel.multihost import (
+    Peers,
     gather_rows,
     is_main_process,
     meet_peers,
@@ -99,40 +100,50 @@ def train(task: "RLTask[Any]") -> int:
             process of the job failed.
     """
     console.quiet = not is_main_process()
+    peers = meet_peers()
+    with naming_lost(peers, lambda: "before the first iteration"):
+        return _prepare_and_train(task, peers)
+
+
+def _prepare_and_train(task: "RLTask[Any]", peers: Peers) -> int:
     with together():
         if is_main_process():
             check_run_dir(task.config.run_dir)
         task.check()
     print_start(task)
     with together():
-        prepare_s, host_state = _timed(task.initial_state)
-        task.check_curricula(host_state)
+        prepare_s, state = _timed(task.initial_state)
+        task.check_curricula(state)
+        # In place of the first one, which would take as much memory throughout the run.
+        state = task.layout.place(state)
     run_dir = shared_run_dir(task.config.run_dir, task.task_name)
-    with log_to_file(run_dir):
+    with contextlib.ExitStack() as stack:
+        with together():
+            stack.enter_context(log_to_file(run_dir))
         try:
-            return _train_in(task, host_state, run_dir, prepare_s)
+            return _train_in(task, state, run_dir, prepare_s, peers)
         except BaseException:
             logger.exception("The run ended with an error.")
             raise
 
 
-def _train_in(task: "RLTask[Any]", host_state: TrainState, run_dir: Path, prepare_s: float) -> int:
+def _train_in(task: "RLTask[Any]", state: TrainState, run_dir: Path, prepare_s: float, peers: Peers) -> int:
     with stop_on_signal() as stop, contextlib.ExitStack() as stack:
         writer: MetricsWriter | None = None
-        if is_main_process():
-            save_config(task.config, run_dir)
-            writer = stack.enter_context(MetricsWriter(run_dir, tensorboard=task.config.tensorboard))
+        with together():
+            if is_main_process():
+                save_config(task.config, run_dir)
+                writer = stack.enter_context(MetricsWriter(run_dir, tensorboard=task.config.tensorboard))
         print_line(f"Run directory: {run_dir}")
         print_line(f"First states: {prepare_s:.1f} s. Compiling the training step ...")
-        state = task.layout.place(host_state)
         step = task.make_train_step(task.layout.axis_name)
         compile_s, compiled = _timed(lambda: task.layout.compile(step, state))
         print_line(f"Compiled in {compile_s:.1f} s.")
         logger.info("First states in %.1f s, training step compiled in %.1f s.", prepare_s, compile_s)
         reports = Reports(task, run_dir, writer=writer, stop=stop)
         loop = _Loop(task, state, step=compiled, writer=writer, reports=reports, stop=stop, run_dir=run_dir)
-        del state, host_state
-        with naming_lost(meet_peers(), lambda: f"in iteration {loop.progress.iteration + 1}"):
+        del state
+        with naming_lost(peers, lambda: f"in iteration {loop.progress.iteration + 1}"):
             loop.run()
             # Those that have nothing to evaluate wait here: a process that ends without the others fails them.
             wait_for_all()

@@ -1,5 +1,6 @@
 """Whether all devices still hold the same learner, and what follows where they do not."""
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from ksim.types import Device, LearnerState, RunError
 
 if TYPE_CHECKING:
     from ksim.task.distributed_rl import DistributedRLConfig
+
+logger = logging.getLogger(__name__)
 
 
 class ReplicasDivergedError(RunError):
@@ -28,11 +31,7 @@ class ReplicasDivergedError(RunError):
 
 
 class ReplicaGuard:
-    """Compares the devices' copies of the learner, bit for bit, at every so many iterations.
-
-    Attributes:
-        num_divergences: How often copies differed and were made the same again.
-    """
+    """Compares the devices' copies of the learner, bit for bit, at every so many iterations."""
 
     def __init__(self, layout: AbstractLayout, config: "DistributedRLConfig", learner: LearnerState) -> None:
         """Makes the guard.
@@ -47,7 +46,6 @@ class ReplicaGuard:
         self._names = leaf_names(learner)
         self._gather: Any = layout.map(lambda learner: gather_checksums(learner, layout.axis_name))
         self._copy: Any = layout.map(lambda learner, source: copy_from_replica(learner, source, layout.axis_name))
-        self.num_divergences = 0
 
     def is_due(self, iteration: int) -> bool:
         """Whether to look after this iteration."""
@@ -73,8 +71,9 @@ class ReplicaGuard:
                 "this. on_divergence=rebroadcast goes on with the majority's copy.",
                 repaired if 2 * num_agreeing > self._layout.num_devices else None,
             )
-        self.num_divergences += 1
-        print_line(f"Warning: {what} {where} All go on with the copy of replica {divergence.source}.")
+        warning = f"{what} {where} All go on with the copy of replica {divergence.source}."
+        logger.warning(warning)
+        print_line(f"Warning: {warning}")
         return repaired
 
 

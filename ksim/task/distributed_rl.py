@@ -12,7 +12,7 @@ import jax
 from ksim.config import CHECKPOINT_MODES, check_choice, check_positive, field
 from ksim.parallel.devices import CORES, make_host_devices, select_devices
 from ksim.parallel.layout import AbstractLayout, PmapDevices, SingleDevice
-from ksim.parallel.multihost import find_job, gather_texts, join_job
+from ksim.parallel.multihost import find_job, gather_texts, is_main_process, join_job
 from ksim.parallel.placement import (
     check_divisible,
     gather_environments as gather_environments,
@@ -90,12 +90,13 @@ class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
         """Makes the task.
 
         Raises:
-            ConfigError: An option cannot work, the job's processes cannot be connected, or their options differ.
+            ConfigError: An option cannot work, or the job's processes cannot be connected.
         """
         super().__init__(config)
         by_hand = (config.coordinator_address, config.num_processes, config.process_id)
         if config.run_mode in CHECKPOINT_MODES:
-            job = find_job()
+            # The other two options may be those of the run that the checkpoint is from.
+            job = None if config.num_processes == 1 else find_job()
             if job is not None:
                 raise ConfigError(f"run_mode={config.run_mode} runs in one process, but {job.source} started several.")
             return
@@ -104,7 +105,7 @@ class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
         if job is None:
             return
         join_job(job, connect_timeout_s=config.connect_timeout_s, heartbeat_timeout_s=config.heartbeat_timeout_s)
-        check_same_options(config)
+        # Options are compared later: process 0 makes copies of a task by itself, as for get_eval_environment.
 
     @functools.cached_property
     def layout(self) -> AbstractLayout:
@@ -139,13 +140,16 @@ class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
         Warns where the memory of a device will hardly do.
 
         Raises:
-            ConfigError: The batch does not fit the devices, or they do not work together.
+            ConfigError: The batch does not fit the devices, they do not work together, or the options of the job's
+                processes differ.
         """
         from ksim.run.console import print_distributed_setup  # noqa: PLC0415 - run is on top of task
 
+        check_same_options(self.config)
         check_divisible(self.config.num_envs, self.layout.num_devices)
         setup = inspect_setup(self)
-        print_distributed_setup(setup)
+        if is_main_process():
+            print_distributed_setup(setup)
         for problem in setup.problems:
             warnings.warn(problem, stacklevel=2)
         return setup

@@ -151,9 +151,14 @@ def _resized(config: DistributedRLConfig, num_devices: int, num_envs: int) -> An
     return dataclasses.replace(config, **changes)
 
 
-def describe_devices(num_devices: int) -> str:
-    """What the figures were taken on, and what they are worth there."""
-    device = jax.local_devices()[0]
+def describe_devices(devices: Any, num_devices: int) -> str:
+    """What the figures were taken on, and what they are worth there.
+
+    Args:
+        devices: The option of that name.
+        num_devices: The largest number of them.
+    """
+    device = select_devices(devices, num_devices)[0]
     if device.platform != "cpu":
         return f"{num_devices} x {device.device_kind}"
     return (
@@ -251,7 +256,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print_line(f"Error: {error}")
         return 2
-    described = describe_devices(max(counts))
+    described = describe_devices(config.devices, max(counts))
     text = f"{described}\n\n{table(measurements)}\n"
     print_line(text)
     with whole_file(options.out.with_suffix(".md")) as temporary:

@@ -159,6 +159,7 @@ def test_survivor_without_a_launcher_ends_by_itself_and_says_which_process_is_go
     ("fault", "code", "messages"),
     [
         ("bad_state", 2, ("Error: Process 1: Term 'distance' is not finite", "Term 'distance' is not finite")),
+        ("leave", 1, ("Process 0 of 2 lost the others before the first iteration: process 1 (pid", "")),
         ("raise", 1, ("Process 0 of 2 lost the others in iteration 4", "ZeroDivisionError: a fault of process 1")),
         ("corrupt", 1, ("learner differ after iteration 4: replica 1 in .params", "replica 1 is")),
     ],
@@ -172,10 +173,18 @@ def test_fault_of_one_process_ends_all_with_its_name(fault, code, messages, tmp_
     assert messages[1] in output_second
     if fault == "corrupt":
         assert "of process 1.)" in output_first
-    if fault == "bad_state":
+    if fault in ("bad_state", "leave"):
         assert not (tmp_path / "run").exists()
     else:
         assert_nothing_half_written(tmp_path / "run")
+
+
+def test_main_process_can_make_a_copy_of_the_task_by_itself(tmp_path, compiled_before):
+    copying = ("-m", "tests.faulty_job", "copy", *SMALL, "run_dir=run", "max_iterations=5")
+    job = start_job(*copying, num_processes=2, cwd=tmp_path, **compiled_before)
+    outputs = [finish(process, 120) for process in job]
+    assert [code for code, _ in outputs] == [0, 0], outputs
+    assert len(read_metrics(tmp_path / "run")) == 5
 
 
 def test_options_that_differ_between_processes_end_all_before_anything_is_written(tmp_path, compiled_before):
@@ -196,6 +205,18 @@ def test_run_directory_that_holds_a_run_ends_all_processes(launch, tmp_path):
     assert code == 2
     assert "[0] Error: run_dir (run) already holds a run" in output
     assert "[1] Error: Process 0: run_dir (run) already holds a run" in output
+
+
+def test_log_that_one_process_cannot_write_ends_all_with_its_name(tmp_path, compiled_before):
+    (tmp_path / "file").touch()
+    by_hand = (f"coordinator_address=127.0.0.1:{free_port()}", "num_processes=2")
+    job = [
+        start(*POINT_MASS, *by_hand, f"process_id={i}", cwd=tmp_path, **compiled_before, **log_dir)
+        for i, log_dir in enumerate(({}, {"KSIM_LOG_DIR": str(tmp_path / "file")}))
+    ]
+    for (code, output), who in zip(map(finish, job), ("Process 1: ", ""), strict=True):
+        assert code == 2
+        assert f"Error: {who}The log ({tmp_path / 'file' / 'process_1.log'}) cannot be written" in output
 
 
 def test_task_of_one_device_under_a_launcher_is_an_error(launch):

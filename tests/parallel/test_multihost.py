@@ -50,6 +50,8 @@ LAUNCHED = {
         # Version 5 on one machine, which does not say where the first process listens.
         (OPEN_MPI_5, Job("Open MPI", "127.0.0.1:64104", 4, 2, 2, 4)),
         (OPEN_MPI_5 | {"OMPI_MCA_orte_hnp_uri": "1.0;tcp://10.0.0.1:1"}, Job("Open MPI", None, 4, 2, 2, 4)),
+        # mpirun in an allocation of Slurm's, on a node where srun has started its helper, one to a node.
+        (SLURM | {"SLURM_LOCALID": "0"} | OPEN_MPI, Job("Open MPI", None, 4, 2, 0, 2)),
         (LAUNCHED, Job("ksim.launch", "127.0.0.1:4000", 2, 1, 1, 2)),
         ({"TPU_WORKER_HOSTNAMES": "a,b"}, Job("TPU pod")),
         # A batch script of a job with four tasks is itself one process; so is a pod of a plain deployment.
@@ -78,7 +80,8 @@ def test_pod_of_an_indexed_job_finds_the_others_where_it_can_and_warns_where_not
 
 
 def test_options_come_before_the_environment_and_can_deny_it():
-    assert find_job("node:1", 2, 0, SLURM) == Job("options", "node:1", 2, 0)
+    assert find_job("node:1", 2, 0, {}) == find_job("node:1", 2, 0, LAUNCHED) == Job("options", "node:1", 2, 0)
+    assert find_job("node:1", 2, 0, SLURM) == Job("options", "node:1", 2, 0, 1, 2)
     assert find_job(num_processes=1, environ=SLURM) is None
     assert find_job("node:1", environ=OPEN_MPI) == Job("Open MPI", "node:1", 4, 2, 0, 2)
 
@@ -113,6 +116,9 @@ def test_options_that_do_not_make_a_job_are_an_error(options, message):
         (Job("options", "a:1", 2, 1), {"CUDA_VISIBLE_DEVICES": "2,3"}, [0, 1]),
         (Job("TPU pod"), {}, None),
         (Job("Kubernetes", process_id=1), {"CUDA_VISIBLE_DEVICES": "0,1"}, None),
+        (Job("Slurm", None, 4, 3, 1, 2), {"CUDA_VISIBLE_DEVICES": "4,5", "SLURM_GPUS_PER_TASK": "2"}, [0, 1]),
+        # A wrapper has bound each to one GPU, which it sees as its first.
+        (Job("Open MPI", None, 4, 3, 3, 4), {"CUDA_VISIBLE_DEVICES": "3"}, [0]),
     ],
 )
 def test_gpus_of_a_machine_are_divided_among_its_processes_unless_someone_did(job, environ, expected):

@@ -112,6 +112,20 @@ class SometimesNaN(PointMass):
         return dataclasses.replace(state, metrics={"reward/mine": state.reward})
 
 
+def test_first_states_are_gone_once_training_runs(tmp_path, monkeypatch):
+    num_envs, alive = 56, []  # a length that nothing else has
+    iterate = loop._Loop._iterate
+
+    def look_and_iterate(self):
+        iterate(self)
+        alive.append([x.shape for x in jax.live_arrays() if x.shape[:1] == (num_envs,)])
+
+    monkeypatch.setattr(loop._Loop, "_iterate", look_and_iterate)
+    task = point_mass_task(num_devices=2, num_envs=num_envs, max_iterations=1, run_dir=str(tmp_path / "run"))
+    task.run()
+    assert alive == [[]]
+
+
 def test_reward_that_turns_nan_skips_the_updates_counts_them_and_stops_with_its_name(tmp_path):
     class Task(PointMassTask):
         def get_environment(self, engine, num_devices):
