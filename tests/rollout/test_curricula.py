@@ -71,7 +71,7 @@ def test_curriculum_that_no_task_has_is_an_error_before_anything_compiles():
             return {"hardnes": curriculum.LinearCurriculum(end_iteration=4)}
 
     with pytest.raises(ksim.ConfigError, match=r"no curriculum 'hardness'\. Did you mean 'hardnes'"):
-        make_task(Unnamed, num_envs=16).check()
+        make_task(Unnamed, num_devices=2).check()
 
 
 def test_levels_are_part_of_the_learner():
@@ -87,5 +87,5 @@ def test_curriculum_that_goes_by_a_metric_which_does_not_exist_is_an_error_and_n
 
     run_dir = tmp_path / "run"
     with pytest.raises(ksim.ConfigError, match=r"no metric 'reward/alife'\. Did you mean 'reward/alive'"):
-        make_task(Misspelt, num_envs=16, run_dir=str(run_dir)).run()
+        make_task(Misspelt, num_devices=2, run_dir=str(run_dir)).run()
     assert not run_dir.exists()
