@@ -130,8 +130,8 @@ def main() -> None:
         describe("time, one all-reduce over one update step", ratios, f"2 host devices, {milliseconds:.2f} ms")
     if args.only in (None, "processes"):
         jobs = {
-            "processes": lambda: job_speed(args.num_envs, 2, 1, 20),
-            "devices": lambda: job_speed(args.num_envs, 1, 2, 20),
+            "processes": lambda: job_speed(args.num_envs, 2, 1, 12),
+            "devices": lambda: job_speed(args.num_envs, 1, 2, 12),
         }
         found = interleaved(jobs, args.repeats)
         ratios = [x / y for x, y in zip(found["processes"], found["devices"], strict=True)]
