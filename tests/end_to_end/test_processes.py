@@ -241,3 +241,14 @@ def test_processes_that_do_not_come_are_an_error_that_says_where_they_were_waite
     assert code == 2
     assert f"Error: Waiting for 2 processes at {address} for 3 s (connect_timeout_s) was in vain" in output
     assert not (tmp_path / "run").exists()
+
+
+def test_backend_that_started_before_the_task_is_an_error_that_says_why(tmp_path):
+    code = (
+        "import jax; jax.devices(); from examples.point_mass import PointMassConfig, PointMassTask\n"
+        "job = dict(coordinator_address='127.0.0.1:9', num_processes=2, process_id=0)\n"
+        "PointMassTask(PointMassConfig(**job))"
+    )
+    code, output = finish(start("-c", code, cwd=tmp_path), timeout=60)
+    assert code == 1
+    assert "ConfigError: JAX's backend had started before the processes were connected. Make the task before" in output

@@ -1,0 +1,53 @@
+import contextlib
+
+import pytest
+
+from ksim import ConfigError
+from ksim.run import run_dir
+from ksim.run.run_dir import log_to_file, shared_run_dir
+
+
+@pytest.fixture
+def as_second_process(monkeypatch):
+    """Process 1 of 2, told of a run directory by process 0."""
+
+    def told(path):
+        monkeypatch.setattr(run_dir, "num_processes", lambda: 2)
+        monkeypatch.setattr(run_dir, "process_index", lambda: 1)
+        monkeypatch.setattr(run_dir, "is_main_process", lambda: False)
+        monkeypatch.setattr(run_dir, "together", contextlib.nullcontext)
+        monkeypatch.setattr(run_dir, "gather_texts", lambda _: [str(path), "."])
+
+    return told
+
+
+def test_other_processes_take_the_directory_that_process_0_made_and_make_none(as_second_process, tmp_path):
+    made = tmp_path / "made"
+    made.mkdir()
+    as_second_process(made)
+    assert shared_run_dir(None, "task") == made
+    assert list(tmp_path.iterdir()) == [made]
+    with log_to_file(made) as path:
+        assert path == made / "process_1.log"
+
+
+def test_directory_that_a_process_does_not_see_is_an_error_unless_it_can_log_elsewhere(
+    as_second_process, tmp_path, monkeypatch
+):
+    as_second_process(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match=r"made by process 0, is not seen on .*KSIM_LOG_DIR"):
+        shared_run_dir(None, "task")
+    monkeypatch.setenv("KSIM_LOG_DIR", str(tmp_path / "logs"))
+    with log_to_file(shared_run_dir(None, "task")) as path:
+        assert path == tmp_path / "logs" / "process_1.log"
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_log_that_cannot_be_written_is_an_error_that_names_the_variable(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("KSIM_LOG_DIR", str(tmp_path / "file"))
+    with (
+        pytest.raises(ConfigError, match=r"process_0\.log\) cannot be written: .*Set KSIM"),
+        log_to_file(tmp_path),
+    ):
+        pass
