@@ -205,7 +205,9 @@ class CountingFrontend(AbstractFrontend):
         pass
 
 
-def test_session_runs_until_its_window_is_closed(session):
+def test_session_runs_until_its_window_is_closed(session, monkeypatch):
+    # A frame for every step; a step that comes early would have none.
+    monkeypatch.setattr("ksim.run.viewer.frontend.FRAME_S", 0.0)
     run_session(session, CountingFrontend(3), StopRequest())
     assert session.episode_step == 3
 
