@@ -10,9 +10,10 @@ ROOT = Path(__file__).parents[1] / "ksim"
 # What each package may import of ksim, besides itself.
 ALLOWED = {
     "types": set(),
-    "physics": {"types"},
+    "machine": set(),
+    "physics": {"types", "machine"},
     "mdp": {"types", "physics"},
-    "parallel": {"types"},
+    "parallel": {"types", "machine"},
     "nn": {"types", "parallel"},
     "rollout": {"types", "physics", "mdp", "nn"},
     "ppo": {"types", "nn", "parallel", "rollout"},

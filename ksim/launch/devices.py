@@ -2,15 +2,13 @@
 
 import itertools
 import os
-import re
-import shutil
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from ksim.launch.output import say
+from ksim.machine import visible_gpus
 from ksim.types import ConfigError
 
 _T = TypeVar("_T")
@@ -51,7 +49,7 @@ def divide_devices(num_processes: int, environ: Mapping[str, str]) -> DeviceShar
     """
     if num_processes == 1:
         return DeviceShares()
-    gpus = [] if environ.get("JAX_PLATFORMS", "").strip().lower() == "cpu" else visible_gpus(environ)
+    gpus = [] if environ.get("JAX_PLATFORMS", "").strip().lower() == "cpu" else visible_gpus(environ, say)
     if gpus:
         if len(gpus) % num_processes:
             valid = [n for n in range(1, len(gpus) + 1) if len(gpus) % n == 0]
@@ -64,51 +62,6 @@ def divide_devices(num_processes: int, environ: Mapping[str, str]) -> DeviceShar
         return DeviceShares(gpus=_shares(gpus, num_processes))
     cores = usable_cores()
     return DeviceShares(cores=_shares(cores, num_processes) if len(cores) >= num_processes else None)
-
-
-def visible_gpus(environ: Mapping[str, str]) -> list[str]:
-    """The GPUs or MIG instances of CUDA_VISIBLE_DEVICES, or where that is not set all that nvidia-smi lists."""
-    chosen = environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is None:
-        return parse_gpu_list(list_gpus())
-    gpus = []
-    for name in (part.strip() for part in chosen.split(",")):
-        # As CUDA reads it: what follows an invalid name is not there. Slurm writes NoDevFiles where a job has none.
-        if not re.fullmatch(r"\d+|(GPU|MIG)-.+", name):
-            break
-        gpus.append(name)
-    return gpus
-
-
-def list_gpus() -> str:
-    """What `nvidia-smi -L` prints; nothing where it is missing or fails."""
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return ""
-    try:
-        return subprocess.run([command, "-L"], capture_output=True, text=True, timeout=60, check=True).stdout
-    except (OSError, subprocess.SubprocessError) as error:
-        say(f"nvidia-smi -L failed ({error}), so that no GPUs are divided. CUDA_VISIBLE_DEVICES names them too.")
-        return ""
-
-
-def parse_gpu_list(listing: str) -> list[str]:
-    """UUIDs of GPUs as listed by `nvidia-smi -L`; of a GPU in MIG mode, those of its instances.
-
-    UUIDs, since nvidia-smi numbers GPUs in another order than CUDA does.
-    """
-    gpus: list[str] = []
-    whole = None
-    for line in listing.splitlines():
-        found = re.search(r"\(UUID: ([^)\s]+)\)", line)
-        if found is None:
-            continue
-        if line.startswith("GPU"):
-            whole = found[1]
-        elif gpus[-1:] == [whole]:
-            gpus.pop()
-        gpus.append(found[1])
-    return gpus
 
 
 def usable_cores() -> list[int]:

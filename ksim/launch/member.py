@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ksim.launch.output import AbstractOutput
+from ksim.machine import process_state
 
 _CHILD = Path(__file__).parent / "child.py"
 
@@ -69,11 +70,7 @@ class Member:
 
     def is_stopped(self) -> bool:
         """Whether it stands still; never, where there is no /proc."""
-        try:
-            stat = Path(f"/proc/{self.popen.pid}/stat").read_text()
-        except OSError:
-            return False
-        return stat.rpartition(")")[2].split()[0] in ("T", "t")
+        return process_state(self.popen.pid) in ("T", "t")
 
     def kill_group(self) -> None:
         """Kills it and whatever it has started in its own process group."""

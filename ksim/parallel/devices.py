@@ -8,16 +8,12 @@ from typing import Any
 
 import jax
 
+from ksim.machine import num_cores
 from ksim.types import ConfigError, Device
 
 CORES = "cores"
 """The value of `num_devices` that asks for one host device per core."""
 _COUNT_FLAG = "xla_force_host_platform_device_count"
-
-
-def num_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def select_devices(devices: Any, num_devices: int | str | None) -> list[Device]:

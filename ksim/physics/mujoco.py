@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import math
-import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from mujoco.batch import MODEL_FIELDS, Batch
 
+from ksim.machine import num_cores
 from ksim.physics.engine import DERIVED_FIELDS, AbstractEngine, MotorCurve, applied_fields, derived_fields
 from ksim.physics.model import PhysicsModel
 from ksim.types import ConfigError, Overrides, PhysicsState, near_misses
@@ -55,8 +55,7 @@ class MujocoEngine(AbstractEngine):
         self.applied = applied_fields(applies)
         self._motor_curve = motor_curve
         self.derived = derived_fields(needs, DERIVED_FIELDS)
-        num_cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self._pool = _BatchPool(model.mj_model, max(1, num_cpus // num_devices))
+        self._pool = _BatchPool(model.mj_model, max(1, num_cores() // num_devices))
         data = mujoco.MjData(model.mj_model)
         self._state_shapes = {name: np.shape(getattr(data, name)) for name in _STATE_FIELDS}
         self._derived_shapes = {name: np.shape(getattr(data, name)) for name in self.derived}

@@ -249,8 +249,9 @@ class _Loop:
             # What is saved is what most hold; where nobody knows which copy is right, nothing.
             self._learner = None if error.learner is None else copy_of(first(error.learner))
             raise
-        self._state = dataclasses.replace(self._state, learner=learner)
-        self._learner = copy_of(first(learner))
+        if learner is not self._state.learner:  # made the same again
+            self._state = dataclasses.replace(self._state, learner=learner)
+            self._learner = copy_of(first(learner))
 
     def _check_finite(self, metrics: dict[str, float]) -> None:
         assert self._learner is not None

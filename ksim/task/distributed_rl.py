@@ -11,8 +11,9 @@ import jax
 
 from ksim.config import CHECKPOINT_MODES, check_choice, check_positive, field
 from ksim.parallel.devices import CORES, make_host_devices, select_devices
+from ksim.parallel.job import find_job, join_job
 from ksim.parallel.layout import AbstractLayout, PmapDevices, SingleDevice
-from ksim.parallel.multihost import find_job, gather_texts, is_main_process, join_job
+from ksim.parallel.multihost import gather_texts, is_main_process
 from ksim.parallel.placement import (
     check_divisible,
     gather_environments as gather_environments,

@@ -24,8 +24,8 @@ from ksim.mdp.rewards import AbstractReward
 from ksim.mdp.term import Terms, named_terms
 from ksim.mdp.terminations import AbstractTermination
 from ksim.nn.actor_critic import AbstractActorCritic
+from ksim.parallel.job import find_job
 from ksim.parallel.layout import AbstractLayout, SingleDevice
-from ksim.parallel.multihost import find_job
 from ksim.physics import AbstractActuators, ModelActuators, PhysicsModel, Terrain, compile_model, load_spec
 from ksim.physics.select import ENGINES, pick_engine
 from ksim.rollout.environment import Environment, check_environment

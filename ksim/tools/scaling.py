@@ -25,8 +25,9 @@ from typing import Any
 import jax
 
 from ksim.cli import parse_overrides
-from ksim.parallel.devices import make_host_devices, num_cores, select_devices
-from ksim.parallel.multihost import find_job
+from ksim.machine import num_cores
+from ksim.parallel.devices import make_host_devices, select_devices
+from ksim.parallel.job import find_job
 from ksim.run.console import print_line
 from ksim.run.files import whole_file
 from ksim.task.distributed_rl import DistributedRLConfig, DistributedRLTask
@@ -59,12 +60,12 @@ class _Subject:
 
     def __init__(self, task: DistributedRLTask[Any]) -> None:
         self.task, layout = task, task.layout
-        state = layout.place(task.initial_state())
+        start = task.initial_state()
         self.num_steps = task.config.num_envs * task.config.rollout_length
-        self._runs = {"whole": self._compile(state, layout.axis_name)}
+        self._runs = {"whole": self._compile(layout.place(start), layout.axis_name)}
         if layout.axis_name is not None:
             # Devices go their own ways in it, over the same work.
-            self._runs["alone"] = self._compile(layout.place(task.initial_state()), None)
+            self._runs["alone"] = self._compile(layout.place(start), None)
 
     def _compile(self, state: Any, axis_name: str | None) -> Callable[[], None]:
         step = self.task.layout.compile(self.task.make_train_step(axis_name), state)

@@ -28,7 +28,7 @@ import ksim
 from examples.walking_distributed import HumanoidWalkingDistributedConfig
 from ksim.cli import describe_type, parse_overrides
 from ksim.launch.options import _OPTIONS as LAUNCHER_OPTIONS, parse_options
-from ksim.parallel.multihost import find_job
+from ksim.parallel.job import find_job
 from ksim.task.distributed_setup import DistributedSetup
 from tests.tasks import point_mass_task
 
@@ -331,6 +331,7 @@ SPEAKING = [
     *(ROOT / "ksim/task").glob("distributed*.py"),
     *(ROOT / "ksim" / name for name in ("config.py", "run/replica_guard.py", "run/run_dir.py", "run/loop.py")),
     ROOT / "ksim/tools/scaling.py",
+    ROOT / "ksim/machine.py",
 ]
 MESSAGES = [
     (heading, message.removesuffix("..."))

@@ -2,8 +2,11 @@ import os
 
 import pytest
 
+from ksim import machine
 from ksim.launch import devices
-from ksim.launch.devices import divide_devices, parse_gpu_list, visible_gpus
+from ksim.launch.devices import divide_devices
+from ksim.launch.output import say
+from ksim.machine import parse_gpu_list, visible_gpus
 from ksim.types import ConfigError
 
 LISTING = """\
@@ -37,12 +40,12 @@ def test_listing_without_gpus_gives_none():
     ],
 )
 def test_cuda_visible_devices_is_read_as_cuda_reads_it(value, gpus, monkeypatch):
-    monkeypatch.setattr(devices, "list_gpus", lambda: LISTING)
-    assert visible_gpus({"CUDA_VISIBLE_DEVICES": value}) == gpus
+    monkeypatch.setattr(machine, "list_gpus", lambda _: LISTING)
+    assert visible_gpus({"CUDA_VISIBLE_DEVICES": value}, say) == gpus
 
 
 def test_each_process_gets_an_equal_consecutive_share_of_the_gpus(monkeypatch):
-    monkeypatch.setattr(devices, "list_gpus", lambda: LISTING)
+    monkeypatch.setattr(machine, "list_gpus", lambda _: LISTING)
     assert divide_devices(2, {}).gpus == [["GPU-aaaa-0", "MIG-bbbb-0"], ["MIG-bbbb-1", "GPU-aaaa-2"]]
     assert divide_devices(3, {"CUDA_VISIBLE_DEVICES": "5,4,3,2,1,0"}).gpus == [["5", "4"], ["3", "2"], ["1", "0"]]
 
@@ -56,7 +59,7 @@ def test_gpus_that_cannot_be_shared_equally_are_an_error_with_the_nearest_number
 
 
 def test_nothing_is_divided_for_one_process_and_gpus_are_not_even_listed(monkeypatch):
-    monkeypatch.setattr(devices, "list_gpus", lambda: pytest.fail("listed"))
+    monkeypatch.setattr(machine, "list_gpus", lambda _: pytest.fail("listed"))
     assert divide_devices(1, {}) == devices.DeviceShares()
 
 
@@ -94,5 +97,5 @@ def test_nvidia_smi_that_fails_counts_as_no_gpus_and_is_told(monkeypatch, tmp_pa
     tool.write_text("#!/bin/sh\nexit 9\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert visible_gpus({}) == []
+    assert visible_gpus({}, say) == []
     assert "nvidia-smi -L failed" in capsys.readouterr().err

@@ -9,7 +9,7 @@ import jax
 import pytest
 
 from ksim import ConfigError
-from ksim.parallel import devices as devices_module
+from ksim.machine import num_cores
 from ksim.parallel.devices import check_same_kind, select_devices
 
 ROOT = Path(__file__).parents[2]
@@ -117,4 +117,4 @@ def test_cpu_keeps_the_users_number_of_devices_and_says_so_where_it_does_not_do(
 
 
 def test_number_of_cores_is_that_of_the_process():
-    assert devices_module.num_cores() == len(os.sched_getaffinity(0))
+    assert num_cores() == len(os.sched_getaffinity(0))

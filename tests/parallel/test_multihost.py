@@ -9,7 +9,8 @@ import pytest
 
 from ksim import ConfigError
 from ksim.parallel import multihost
-from ksim.parallel.multihost import Job, Peers, find_job, gather_rows, gather_texts, local_gpu_ids, together
+from ksim.parallel.job import Job, find_job, local_gpu_ids
+from ksim.parallel.multihost import Peers, gather_rows, gather_texts, together
 
 SLURM = {
     "SLURM_JOB_ID": "7",

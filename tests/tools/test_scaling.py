@@ -3,7 +3,7 @@ import json
 import pytest
 
 from ksim import ConfigError
-from ksim.parallel.multihost import Job
+from ksim.parallel.job import Job
 from ksim.tools import scaling
 from ksim.tools.scaling import find_task, main, pick_counts
 
