@@ -67,6 +67,8 @@ class Launcher:
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
+            # Under nohup the tests themselves ignore it, and a child would inherit that.
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
         )
         self._timer = threading.Timer(DEADLINE_S, self.process.kill)
         self._timer.start()
