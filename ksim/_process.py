@@ -8,11 +8,14 @@ and a compilation repeated at every start.
 import contextlib
 import io
 import os
+import time
 import warnings
 from pathlib import Path
 
 import jax
 
+STARTED_S = time.monotonic()
+"""When this process imported ksim, on the monotonic clock."""
 _XLA_FLAGS = {
     # Devices of one CPU may reach a collective minutes apart; XLA's default aborts the process after one.
     "xla_cpu_collective_call_terminate_timeout_seconds": "1200",

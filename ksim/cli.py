@@ -17,8 +17,9 @@ from omegaconf import OmegaConf
 from omegaconf.base import SCMode
 from omegaconf.errors import OmegaConfBaseException, ValidationError
 from rich.table import Table
+from xax.utils.text import camelcase_to_snakecase
 
-from ksim.config import CHECKPOINT_MODES
+from ksim.config import CHECKPOINT_MODES, is_of_the_run
 from ksim.parallel.multihost import is_main_process, num_processes
 from ksim.types import ConfigError, RunError, near_misses
 
@@ -31,7 +32,8 @@ def launch(
 ) -> None:
     """Runs a task with a config and overrides from the command line; exits the process.
 
-    Exit codes: 0; 1 for a run that failed; 2 for input that cannot work; 128 + n when signal n stopped the run.
+    Exit codes: 0; 1 for a run that failed; 2 for input that cannot work; 70 for one that hung; 75 for one that
+    max_runtime stopped, to be resumed; 128 + n when signal n stopped the run.
 
     Args:
         task_class: The task.
@@ -48,7 +50,7 @@ def launch(
         print_help(task_class, base)
         sys.exit(0)
     try:
-        code = task_class(make_config(base, argv)).run()
+        code = task_class(make_config(base, argv, camelcase_to_snakecase(task_class.__name__))).run()
     except ConfigError as error:
         print(f"Error: {error}", file=sys.stderr)
         leave(2)
@@ -79,19 +81,28 @@ def leave(code: int) -> NoReturn:
     sys.exit(code)
 
 
-def make_config(base: "RLConfig", argv: Sequence[str]) -> Any:
-    """A config with overrides; for a run_mode that shows a checkpoint, on top of the config of its run.
+def make_config(base: "RLConfig", argv: Sequence[str], task_name: str) -> Any:
+    """A config with overrides; where a run goes on or is evaluated or shown, on top of that run's own config.
+
+    Args:
+        base: What the overrides change.
+        argv: The overrides.
+        task_name: The task's name, for the directories of its runs.
 
     Raises:
-        ConfigError: An override is wrong, or there is no such checkpoint.
+        ConfigError: An override is wrong, there is no such run, or its config is damaged.
     """
     config = parse_overrides(base, argv)
-    if config.run_mode not in CHECKPOINT_MODES or config.checkpoint is None:
+    if config.resume is None and (config.run_mode not in CHECKPOINT_MODES or config.checkpoint is None):
         return config
-    from ksim.run.run_dir import read_config  # noqa: PLC0415
+    from ksim.run.start import saved_options  # noqa: PLC0415
 
-    known = {f.name for f in dataclasses.fields(base)}
-    saved = {name: value for name, value in read_config(config.checkpoint).items() if name in known}
+    of_the_run = {f.name for f in dataclasses.fields(base) if is_of_the_run(f)}
+    saved = {name: value for name, value in saved_options(config, task_name).items() if name in of_the_run}
+    for name, value in saved.items():
+        # Data, that no resolver of OmegaConf's is to act on.
+        if "${" in str(value):
+            raise ConfigError(f"Option {name} ({value!r}) of the checkpoint is an interpolation, which is not read.")
     return parse_overrides(dataclasses.replace(base, **saved), argv)
 
 

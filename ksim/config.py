@@ -1,5 +1,6 @@
 """Checks that configs share, and how a field's help text is declared."""
 
+import dataclasses
 import math
 from typing import Any
 
@@ -7,19 +8,27 @@ import xax
 
 from ksim.types import ConfigError
 
-CHECKPOINT_MODES = ("eval", "view")
+CHECKPOINT_MODES = ("eval", "view", "replay")
 """Values of `run_mode` that are about a checkpoint."""
 
 
-def field(value: Any, *, help: str, kind: str | None = None) -> Any:  # noqa: A002 - the name users of xax know
+def field(value: Any, *, help: str, kind: str | None = None, of_the_run: bool = True) -> Any:  # noqa: A002 - xax's name
     """A config field with a default and the help text that `--help` shows.
 
     Args:
         value: The default.
         help: What it means.
         kind: What it may be, in words, where its type does not say it.
+        of_the_run: Whether a run that is resumed or evaluated keeps its value; not so what belongs to the machine, or
+            to what is asked for this time.
     """
-    return xax.field(value, help=help) if kind is None else xax.field(value, help=help, kind=kind)
+    metadata: dict[str, Any] = {"help": help, "of_the_run": of_the_run}
+    return xax.field(value, **metadata if kind is None else metadata | {"kind": kind})
+
+
+def is_of_the_run(field: "dataclasses.Field[Any]") -> bool:
+    """Whether an option stays with a run; see `field`."""
+    return field.metadata.get("of_the_run", True)
 
 
 def check_positive(name: str, value: float | None, *, allow_zero: bool = False) -> None:
@@ -33,6 +42,25 @@ def check_fraction(name: str, value: float) -> None:
     """Raises ConfigError unless 0 <= value <= 1."""
     if not 0 <= value <= 1:
         raise ConfigError(f"{name} ({value}) must be from 0 to 1.")
+
+
+def seconds_of(name: str, value: Any) -> float | None:
+    """A duration in seconds, from a number or a text as in 11:55:00; None for None.
+
+    Raises:
+        ConfigError: It is neither, or not positive.
+    """
+    if value is None:
+        return None
+    try:
+        parts = [float(part) for part in str(value).split(":")]
+    except ValueError:
+        parts = []
+    seconds = sum(part * 60**i for i, part in enumerate(reversed(parts)))
+    if not 1 <= len(parts) <= 3 or isinstance(value, bool) or not (math.isfinite(seconds) and min(parts) >= 0):
+        raise ConfigError(f"{name} ({value!r}) must be seconds, or hours, minutes and seconds as in 11:55:00.")
+    check_positive(name, seconds)
+    return seconds
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -76,9 +76,12 @@ class AbstractLayout(ABC):
     def join_envs(self, tree: PyTree) -> PyTree:
         """A sharded tree as host arrays in global env order, without a device axis; typed keys stay typed."""
 
-    def compile(self, step: Step, state: TrainState) -> Step:
-        """Maps and compiles the step ahead of time: another shape or placement is an error, never a recompilation."""
-        return self.map(step, donate=True).lower(state).compile()
+    def compile(self, step: Step, state: TrainState, *, donate: bool = True) -> Step:
+        """Maps and compiles the step ahead of time: another shape or placement is an error, never a recompilation.
+
+        With `donate` the state's memory is reused for the next one, and it is gone after the step.
+        """
+        return self.map(step, donate=donate).lower(state).compile()
 
 
 class SingleDevice(AbstractLayout):

@@ -11,6 +11,7 @@ from ksim.parallel.collectives import (
     moments_across_devices,
     sum_across_devices,
 )
+from ksim.rollout.unroll import NOT_FINITE
 from ksim.types import Metrics, Trajectory
 
 
@@ -44,8 +45,12 @@ def finished_episodes(
 def episode_metrics(
     return_et: Float[Array, "e t"], length_et: Int[Array, "e t"], trajectory: Trajectory, axis_name: str | None
 ) -> Metrics:
-    """Count, mean, spread and extremes of the episodes that finished on any device; NaN where none did."""
-    done_et = trajectory.done
+    """Count, mean, spread and extremes of the episodes that finished on any device; NaN where none did.
+
+    One that was cut because a step was not finite has not finished.
+    """
+    is_good_et = trajectory.metrics[NOT_FINITE] == 0 if NOT_FINITE in trajectory.metrics else True
+    done_et = trajectory.done & is_good_et
     sums = sum_across_devices(
         {
             "count": jnp.sum(done_et),

@@ -26,6 +26,7 @@ from ksim.ppo.minibatches import stratified_minibatches
 from ksim.ppo.statistics import episode_metrics, finished_episodes, rollout_metrics
 from ksim.ppo.update import SyncGradients, adapt_learning_rate, update
 from ksim.rollout.environment import Environment
+from ksim.rollout.unroll import NOT_FINITE
 from ksim.types import EnvBatch, EnvState, LearnerState, Levels, Metrics, TrainState, Trajectory
 
 Rollout = Callable[
@@ -37,6 +38,8 @@ Rollout = Callable[
 
 DEVICE_TIMES = "time/devices_us"
 """The metric that is no scalar: microseconds of rollout and update, one row per device."""
+MAX_NOT_FINITE = 0.5
+"""Where a larger share of the steps is not finite, there is nothing to learn from a rollout."""
 _STAMP_MASK = 2**31 - 1
 
 
@@ -82,6 +85,8 @@ class TrainStep:
         learner, learning_metrics = self.learn(state.learner, state.envs.model_carry, trajectory, update_key)
         metrics |= learning_metrics
         levels = self.env.next_levels(learner.levels, metrics, learner.iteration)
+        # A curriculum that goes by a metric which is not finite stays where it is.
+        levels = {name: jnp.where(jnp.isfinite(x), x, learner.levels[name]) for name, x in levels.items()}
         metrics |= {f"curriculum/{name}": level for name, level in state.learner.levels.items()}
         if stamps:
             stamps.append(_stamp_us(jax.tree.leaves(learner.params)[0]))
@@ -110,6 +115,7 @@ class TrainStep:
         """All passes over a rollout, then the statistics that the next one will use."""
         hyper, axis_name = self.hyper, self.axis_name
         rollout, value_target_et = self._prepare(learner.normalizer, carry_e, trajectory)
+        rollout_figures = rollout_metrics(trajectory, value_target_et, axis_name)
         env_index_mb = stratified_minibatches(
             key,
             trajectory.reward.shape[0],
@@ -128,8 +134,9 @@ class TrainStep:
             sync_gradients=self.sync_gradients,
             hyper=hyper,
             axis_name=axis_name,
+            is_usable=jnp.asarray(rollout_figures.get(NOT_FINITE, 0.0)) <= MAX_NOT_FINITE,
         )
-        metrics = mean_across_devices(metrics, axis_name) | rollout_metrics(trajectory, value_target_et, axis_name)
+        metrics = mean_across_devices(metrics, axis_name) | rollout_figures
         learning_rate = optax.tree.get(opt_state, "learning_rate")
         metrics["policy/learning_rate"] = learning_rate
         adapted = adapt_learning_rate(learning_rate, metrics["policy/kl_last_pass"], hyper)

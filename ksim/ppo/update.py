@@ -44,6 +44,7 @@ def update(
     sync_gradients: SyncGradients,
     hyper: PPOHyperparameters,
     axis_name: str | None,
+    is_usable: Bool[Array, ""] | bool = True,
 ) -> tuple[PyTree, PyTree, Int[Array, ""], Metrics]:
     """Takes the optimizer through all minibatches, `grad_sync_period` of them at a time.
 
@@ -67,6 +68,7 @@ def update(
         sync_gradients: Averages gradients over devices.
         hyper: Numbers of the algorithm.
         axis_name: The mapped axis of devices.
+        is_usable: Whether there is anything to learn from the rollout; if not, all steps are skipped.
 
     Returns:
         Parameters, optimizer state, steps skipped in a row (by the device with most of them), and this device's metrics
@@ -92,7 +94,7 @@ def update(
     def step_alone(carry: tuple[_Learner, PyTree], inputs: tuple[Array, Array]) -> tuple[Any, tuple[Metrics, Array]]:
         (learner, grads), (place, env_index_b) = carry, inputs
         # The step with the minibatch before, so that the gradients of the last one are left to be synchronised.
-        is_due, is_finite = place > 0, _is_finite(grads)
+        is_due, is_finite = place > 0, _is_finite(grads) & is_usable
         learner = _select(is_due, step(learner, grads, is_finite), learner)
         grads, metrics = gradients(learner.params, env_index_b)
         return (learner, grads), (metrics, is_due & ~is_finite)
@@ -109,7 +111,7 @@ def update(
         else:
             grads = jax.tree.map(lambda g: g / length, grads)
         grads = sync_gradients(grads)
-        is_finite = all_across_devices(_is_finite(grads), axis_name)
+        is_finite = all_across_devices(_is_finite(grads) & is_usable, axis_name)
         learner = step(learner, grads, is_finite)
         if is_local:
             params, opt_state = _join((learner.params, learner.opt_state), axis_name)

@@ -4,11 +4,14 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Key, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 
 from ksim.nn.actor_critic import AbstractActorCritic, reset_carry
 from ksim.rollout.environment import Environment, select_envs
 from ksim.types import EnvState, Trajectory
+
+NOT_FINITE = "rollout/not_finite"
+"""The metric of steps that are left out of learning, because a reward or an observation was not finite."""
 
 
 def initial_env_states(
@@ -42,6 +45,10 @@ def unroll(
     inside the scan would put a second forward pass of the physics into every step.) Should it end again within the
     same rollout, it starts from that state again.
 
+    A step whose reward or observation is not finite never was, as far as learning is concerned: the env's episode is
+    cut at the state before it, the env goes on from its reset state, and the metric `rollout/not_finite` is 1 for that
+    step. So an env that blew up has no part in what the others learn.
+
     Args:
         env: The environment.
         model: The policy and the value function, on raw observations.
@@ -68,27 +75,32 @@ def unroll(
     def step(loop: tuple[EnvState, PyTree], t: Array) -> tuple[tuple[EnvState, PyTree], Trajectory]:
         state_e, carry_e = loop
         step_key_e = jax.vmap(lambda key: jax.random.fold_in(key, t))(key_e)
-        action_e, log_prob_e, value_e, carry_e = jax.vmap(act)(step_key_e, state_e.obs, carry_e)
+        # One whose very reset is not finite is stepped in vain until a reset is.
+        obs_e = select_envs(_is_finite(state_e.obs), state_e.obs, jax.tree.map(jnp.zeros_like, state_e.obs))
+        action_e, log_prob_e, value_e, carry_e = jax.vmap(act)(step_key_e, obs_e, carry_e)
         reached_e = jax.vmap(env.step)(state_e, action_e)
-        done_e = reached_e.terminated | reached_e.truncated
+        is_good_e = _is_finite((state_e.obs, reached_e.obs, reached_e.reward))
+        terminated_e = reached_e.terminated & is_good_e
+        done_e = reached_e.terminated | reached_e.truncated | ~is_good_e
         # Only a truncated episode needs the value of the state it was cut at, and few steps have one.
         final_value_e = jax.lax.cond(
-            jnp.any(reached_e.truncated & ~reached_e.terminated),
+            jnp.any(reached_e.truncated & ~reached_e.terminated & is_good_e),
             value_of,
             lambda *_: jnp.zeros_like(value_e),
             reached_e,
             carry_e,
         )
         transition = Trajectory(
-            obs=state_e.obs,
+            obs=obs_e,
             action=action_e,
             log_prob=log_prob_e,
             value=value_e,
-            next_value=final_value_e,
-            reward=reached_e.reward,
-            terminated=reached_e.terminated,
+            # As if the env had stood still for a step that earned nothing, and was cut then.
+            next_value=jnp.where(is_good_e, final_value_e, value_e),
+            reward=jnp.where(is_good_e, reached_e.reward, 0.0),
+            terminated=terminated_e,
             done=done_e,
-            metrics=reached_e.metrics,
+            metrics=reached_e.metrics | {NOT_FINITE: (~is_good_e).astype(jnp.float32)},
         )
         return (select_envs(done_e, fresh_e, reached_e), reset_carry(model, done_e, carry_e)), transition
 
@@ -98,3 +110,9 @@ def unroll(
     following_et = jnp.concatenate([trajectory.value[:, 1:], value_of(env_state_e, carry_e)[:, None]], axis=1)
     next_value_et = jnp.where(trajectory.done, trajectory.next_value, following_et)
     return dataclasses.replace(trajectory, next_value=next_value_et), env_state_e, carry_e
+
+
+def _is_finite(tree_e: PyTree) -> Bool[Array, " e"]:
+    """Whether all numbers of each env are finite."""
+    leaves = [jnp.isfinite(x).reshape(x.shape[0], -1).all(axis=1) for x in jax.tree.leaves(tree_e)]
+    return jnp.stack(leaves).all(axis=0)

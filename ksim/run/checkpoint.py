@@ -1,77 +1,230 @@
-"""Checkpoints of the learner: un-replicated host arrays, written and read by Orbax."""
+"""Checkpoints on disk: arrays by name and a document beside them, written by Orbax, and never trusted when read.
 
+A checkpoint is data: reading it runs no code that it holds. Every array has a digest in the document, which has one of
+its own, so that damage is found whatever file of the directory it hit.
+"""
+
+import dataclasses
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
-from jaxtyping import PyTree
 
 from ksim.parallel.multihost import num_processes, process_index
-from ksim.parallel.placement import unwrap_keys, wrap_keys
+from ksim.run.curves import read_evaluations
 from ksim.types import ConfigError
 
+CHECKPOINTS = "checkpoints"
+"""Where a run's directory holds them, each under the number of iterations done."""
+BEST = "best"
+"""What `checkpoints/best` stands for: the one that evaluations found best."""
+FORMAT = 1
 
-def save_checkpoint(run_dir: Path, iteration: int, tree: PyTree) -> Path:
-    """Writes `checkpoints/<iteration>`; it appears under that name only once it is complete.
+Arrays = Mapping[str, np.ndarray]
+"""Host arrays by name; typed keys as their raw data."""
+
+
+class DamagedError(ConfigError):
+    """A checkpoint is not what was written."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint holds.
+
+    Attributes:
+        path: Where it is.
+        arrays: Its arrays.
+        document: What else there is to know, as JSON can hold it.
+    """
+
+    path: Path
+    arrays: Arrays
+    document: Mapping[str, Any]
+
+    @property
+    def iteration(self) -> int:
+        """Iterations done."""
+        return int(self.document["iteration"])
+
+
+def write_checkpoint(path: Path, arrays: Arrays, document: Mapping[str, Any]) -> None:
+    """Writes a checkpoint; it appears under its path only once it is complete.
+
+    Of several processes the one that calls this writes alone.
+
+    Raises:
+        OSError: It cannot be written (or another error of the file system, as Orbax reports it).
+    """
+    leaves = {name: _described(x) for name, x in arrays.items()}
+    content = json.loads(json.dumps({**document, "format": FORMAT, "leaves": leaves}))  # as it will be read
+    content["digest"] = _digest_of_document(content)
+    # Orbax writes no arrays of size zero; their descriptions say all there is to know.
+    state = ocp.args.PyTreeSave({name: x for name, x in arrays.items() if x.size})
+    items = ocp.args.Composite(state=state, document=ocp.args.JsonSave(content))
+    with _checkpointer() as checkpointer:
+        checkpointer.save(path.resolve(), args=items)
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Reads a checkpoint and checks that it is what was written.
+
+    Raises:
+        DamagedError: It is not.
+    """
+    document = read_document(path)
+    try:
+        with _checkpointer() as checkpointer:
+            state = checkpointer.restore(path.resolve(), args=ocp.args.Composite(state=ocp.args.PyTreeRestore())).state
+        arrays = {name: np.asarray(x) for name, x in state.items()}
+    # Whatever a reader of damaged files may run into.
+    except Exception as error:
+        raise DamagedError(f"Checkpoint {path} is damaged: {_first_line(error)}") from error
+    for name, described in document["leaves"].items():
+        if 0 in described["shape"]:
+            arrays[name] = np.zeros(described["shape"], described["dtype"])
+        if name not in arrays or _described(arrays[name]) != described:
+            raise DamagedError(f"Checkpoint {path} is damaged: {name} is not what was saved.")
+    return Checkpoint(path, {name: arrays[name] for name in document["leaves"]}, document)
+
+
+def read_document(path: Path) -> Mapping[str, Any]:
+    """Reads what a checkpoint holds besides arrays, and checks that it is what was written.
+
+    Raises:
+        DamagedError: It is not.
+        ConfigError: It is of another version of ksim.
+    """
+    try:
+        with _checkpointer() as checkpointer:
+            items = checkpointer.restore(path.resolve(), args=ocp.args.Composite(document=ocp.args.JsonRestore()))
+        document = items.document
+        is_sound = document["digest"] == _digest_of_document(document)
+    except Exception as error:
+        raise DamagedError(f"Checkpoint {path} is damaged: {_first_line(error)}") from error
+    if not is_sound:
+        raise DamagedError(f"Checkpoint {path} is damaged: its document is not what was saved.")
+    if document["format"] != FORMAT:
+        raise ConfigError(
+            f"Checkpoint {path} is of format {document['format']}, and this ksim reads format {FORMAT}. Use the "
+            f"version that wrote it ({document.get('versions', {}).get('ksim', 'unknown')})."
+        )
+    return document
+
+
+def list_checkpoints(directory: Path) -> list[Path]:
+    """The complete checkpoints of a directory, oldest first."""
+    numbered = [path for path in directory.glob("*") if path.name.isdigit() and _is_complete(path)]
+    return sorted(numbered, key=lambda path: int(path.name))
+
+
+def find_checkpoints(path: str | Path) -> list[Path]:
+    """The checkpoints that a path stands for, in the order in which they are to be tried.
 
     Args:
-        run_dir: The run's directory.
-        iteration: Iterations done.
-        tree: Host arrays without a device axis; typed PRNG keys included.
-    """
-    path = (run_dir / "checkpoints" / str(iteration)).resolve()
-    # Of several processes only the one that calls this takes part; Orbax would wait for the others.
-    own = {process_index()} if num_processes() > 1 else None
-    alone = ocp.options.MultiprocessingOptions(
-        primary_host=process_index(), active_processes=own, barrier_sync_key_prefix="ksim" if own else None
-    )
-    with ocp.StandardCheckpointer(multiprocessing_options=alone) as checkpointer:
-        # 0-dimensional leaves as arrays: Orbax does not take numpy scalars.
-        checkpointer.save(path, jax.tree.map(np.asarray, unwrap_keys(tree)), force=True)
-    return path
-
-
-def find_checkpoint(path: str | Path) -> Path:
-    """The newest checkpoint of a run directory, or the checkpoint that the path itself is.
+        path: A checkpoint, `<run>/checkpoints/best`, or a run's directory or its `checkpoints`: then the newest comes
+            first.
 
     Raises:
         ConfigError: There is none.
     """
     path = Path(path)
-    if (path / "_CHECKPOINT_METADATA").exists():
-        return path.resolve()
-    parent = path if path.name == "checkpoints" else path / "checkpoints"
-    numbered = [p for p in parent.glob("*") if p.name.isdigit() and (p / "_CHECKPOINT_METADATA").exists()]
-    if not numbered:
+    if path.name == BEST and path.parent.name == CHECKPOINTS:
+        best = find_best(path.parent.parent)
+        if best is None:
+            raise ConfigError(f"There is no evaluated checkpoint in {path.parent}. Give the run's directory.")
+        return [best]
+    if _is_complete(path):
+        return [path]
+    found = list_checkpoints(path if path.name == CHECKPOINTS else path / CHECKPOINTS)
+    if not found:
         raise ConfigError(
             f"There is no checkpoint in {path}. Give a run directory, or one of its checkpoints/<number>."
         )
-    return max(numbered, key=lambda p: int(p.name)).resolve()
+    return found[::-1]
 
 
-def load_checkpoint(path: Path, like: PyTree) -> PyTree:
-    """Reads a checkpoint of the structure, shapes and types of `like`.
+def load_checkpoint(path: str | Path, warn: Any) -> Checkpoint:
+    """Reads the checkpoint that a path stands for; where the newest of a run is damaged, the one before.
+
+    Args:
+        path: As of `find_checkpoints`.
+        warn: Told of each one that is damaged.
 
     Raises:
-        ConfigError: The checkpoint is of another structure: it was written by another task or with other networks.
+        ConfigError: There is none, or none that is not damaged.
     """
-    expected = jax.tree.map(lambda x: jax.ShapeDtypeStruct(np.shape(x), np.asarray(x).dtype), unwrap_keys(like))
-    with ocp.StandardCheckpointer() as checkpointer:
+    candidates = find_checkpoints(path)
+    for candidate, before in zip(candidates, [*candidates[1:], None], strict=True):
         try:
-            restored = checkpointer.restore(path, expected)
-        except (ValueError, KeyError, TypeError) as error:
-            raise ConfigError(
-                f"Checkpoint {path} does not fit this task (its networks, observations or actions differ; use the "
-                f"options of its config.yaml), or it is damaged: {str(error).splitlines()[0]}"
-            ) from error
-    wanted_leaves = dict(jax.tree_util.tree_leaves_with_path(expected))
-    for path_in_tree, leaf in jax.tree_util.tree_leaves_with_path(restored):
-        wanted = wanted_leaves[path_in_tree]
-        if leaf.shape != wanted.shape:
-            raise ConfigError(
-                f"Checkpoint {path} does not fit this task: {jax.tree_util.keystr(path_in_tree)} has shape "
-                f"{leaf.shape} there and {wanted.shape} here. Use the options of its config.yaml."
-            )
-    return wrap_keys(jax.tree.map(jnp.asarray, restored), like)
+            return read_checkpoint(candidate)
+        except DamagedError as error:
+            if before is None:
+                raise
+            warn(f"{error} The one before it ({before}) is used.")
+    raise AssertionError("find_checkpoints gives at least one")
+
+
+def remove_all_but(directory: Path, max_to_keep: int, also: Path | None) -> None:
+    """Removes old checkpoints, and what killed processes left of unfinished ones.
+
+    Args:
+        directory: Where they are.
+        max_to_keep: So many of the newest stay.
+        also: One that stays besides.
+    """
+    for path in list_checkpoints(directory)[:-max_to_keep]:
+        if path != also:
+            remove_checkpoint(path)
+    for path in directory.glob("*"):
+        if not _is_complete(path) and path.name.partition(".")[0].isdigit():
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def remove_checkpoint(path: Path) -> None:
+    """Removes a checkpoint; one that is removed in part counts as unfinished."""
+    trash = path.with_name(f"{path.name}.removed")
+    path.rename(trash)
+    shutil.rmtree(trash, ignore_errors=True)
+
+
+def find_best(run_dir: Path) -> Path | None:
+    """The checkpoint of the highest return that an evaluation found, of those that are there; None without one."""
+    returns = {record["iteration"]: record["figures"]["return"]["mean"] for record in read_evaluations(run_dir)}
+    rated = [path for path in list_checkpoints(run_dir / CHECKPOINTS) if returns.get(int(path.name)) is not None]
+    return max(rated, key=lambda path: returns[int(path.name)], default=None)
+
+
+def _is_complete(path: Path) -> bool:
+    # Last to be written, under a name that only a complete one gets.
+    return path.is_dir() and path.name.isdigit() and (path / "_CHECKPOINT_METADATA").exists()
+
+
+def _checkpointer() -> ocp.Checkpointer:
+    # Of several processes only the one that calls this takes part; Orbax would wait for the others.
+    own = {process_index()} if num_processes() > 1 else None
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=process_index(), active_processes=own, barrier_sync_key_prefix="ksim" if own else None
+    )
+    handler = ocp.CompositeCheckpointHandler(composite_options=ocp.CompositeOptions(multiprocessing_options=alone))
+    return ocp.Checkpointer(handler, multiprocessing_options=alone)
+
+
+def _described(x: np.ndarray) -> dict[str, Any]:
+    digest = hashlib.blake2b(x.tobytes(), digest_size=16).hexdigest()
+    return {"shape": list(x.shape), "dtype": str(x.dtype), "digest": digest}
+
+
+def _digest_of_document(document: Mapping[str, Any]) -> str:
+    text = json.dumps({k: v for k, v in document.items() if k != "digest"}, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else type(error).__name__

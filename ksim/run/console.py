@@ -1,5 +1,6 @@
 """What a run prints: tables at the start, a line per iteration, a summary at the end."""
 
+import logging
 import math
 import sys
 from pathlib import Path
@@ -14,16 +15,20 @@ from ksim.mdp.observations import AbstractObservation
 from ksim.mdp.rewards import AbstractReward
 from ksim.rollout.environment import Environment
 from ksim.rollout.mdp_environment import MdpEnvironment
+from ksim.run.checkpoint import find_best
 from ksim.run.signals import StopRequest
 from ksim.run.timing import peak_memory_bytes
 from ksim.task.distributed_setup import format_bytes
 
 if TYPE_CHECKING:
     from ksim.run.evaluator import Evaluation
-    from ksim.run.loop import Progress
+    from ksim.run.progress import Progress
     from ksim.run.reports import Reports
+    from ksim.run.saver import Saver
     from ksim.task.distributed_rl import DistributedSetup
     from ksim.task.rl import RLTask
+
+logger = logging.getLogger(__name__)
 
 # Into a file or a pipe, lines are as long as they are; rich would wrap them at 80 columns.
 console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 120)
@@ -32,6 +37,12 @@ console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isat
 def print_line(text: str) -> None:
     """Prints a line as it is, without reading brackets in it as markup."""
     console.print(text, markup=False)
+
+
+def print_warning(text: str) -> None:
+    """Prints a warning, and logs it."""
+    logger.warning(text)
+    print_line(f"Warning: {text}")
 
 
 def print_figures(title: str, figures: dict[str, str]) -> None:
@@ -86,6 +97,7 @@ def print_start(task: "RLTask[Any]") -> None:
         "task": type(task).__name__,
         "devices": f"{layout.num_devices} x {layout.devices[0].platform} ({layout.devices[0].device_kind})",
         "JAX": jax.__version__,
+        "matrix products": f"float32 with precision {config.matmul_precision}",
     }
     if isinstance(task.environment, MdpEnvironment):
         name, reason = task.engine_choice
@@ -157,7 +169,13 @@ def evaluation_line(iteration: int, evaluation: "Evaluation") -> str:
 
 
 def print_summary(
-    progress: "Progress", run_dir: Path, *, compile_s: float, stop: StopRequest, reports: "Reports"
+    progress: "Progress",
+    run_dir: Path,
+    *,
+    compile_s: float,
+    stop: StopRequest,
+    saver: "Saver | None",
+    reports: "Reports",
 ) -> None:
     """Prints what was done and where it is."""
     figures = {
@@ -168,14 +186,22 @@ def print_summary(
         "peak memory": f"{peak_memory_bytes() / 2**20:,.0f} MiB",
         "metrics": str(run_dir / "metrics.jsonl"),
     }
-    if progress.iteration:
-        figures["checkpoint"] = str(run_dir / "checkpoints" / str(progress.iteration))
+    if saver is not None and saver.newest is not None:
+        figures["checkpoint"] = str(saver.newest[1])
+        best = find_best(run_dir)
+        if best is not None and best != saver.newest[1]:
+            figures["best by evaluation"] = str(best)
         figures["evaluate it"] = f"run_mode=eval checkpoint={run_dir}"
+        figures["go on with it"] = f"resume={run_dir}"
+    if progress.bad_updates:
+        figures["updates skipped"] = f"{progress.bad_updates:,}, as not finite"
+    if progress.not_finite_steps:
+        figures["steps left out"] = f"{progress.not_finite_steps:,} of single environments, as not finite"
     figures |= {name: str(path) for name, path in reports.paths.items()}
     figures |= {f"failed: {kind}": f"{count} times" for kind, count in reports.failures.counts.items()}
-    if stop.signal is not None:
-        figures["stopped by"] = f"signal {stop.signal}"
-    print_figures("Done" if stop.signal is None else "Stopped", figures)
+    if stop.reason is not None:
+        figures["stopped by"] = stop.reason
+    print_figures("Done" if stop.reason is None else "Stopped", figures)
 
 
 def format_seconds(seconds: float) -> str:

@@ -58,8 +58,13 @@ def read_curves(run_dir: Path, name: str | None = None) -> Curves:
         raise ConfigError(f"There are no metrics in {path}. Give the directory of a run.")
     names = dict.fromkeys(name for row in rows for name in row)
     metrics = {name: np.array([np.nan if row.get(name) is None else row[name] for row in rows]) for name in names}
-    evaluations = run_dir / "evaluations.jsonl"
-    return Curves(name or run_dir.name, metrics, _read_lines(evaluations) if evaluations.is_file() else [])
+    return Curves(name or run_dir.name, metrics, read_evaluations(run_dir))
+
+
+def read_evaluations(run_dir: Path) -> list[dict[str, Any]]:
+    """What the evaluations of a run found, in their order."""
+    path = run_dir / "evaluations.jsonl"
+    return _read_lines(path) if path.is_file() else []
 
 
 def thinned(values: np.ndarray, max_points: int) -> np.ndarray:
@@ -72,9 +77,9 @@ def thinned(values: np.ndarray, max_points: int) -> np.ndarray:
 
 def _read_lines(path: Path) -> list[dict[str, Any]]:
     rows = []
-    for line in path.read_text().splitlines():
+    for line in path.read_bytes().splitlines():
         try:
             rows.append(json.loads(line))
-        except json.JSONDecodeError:  # the last line of a run that was killed while it wrote
+        except ValueError:  # the last line of a run that was killed while it wrote
             continue
     return rows

@@ -11,13 +11,14 @@ from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.parallel.layout import SingleDevice
 from ksim.ppo.train_step import static_leaves
 from ksim.rollout.environment import Environment
-from ksim.run.checkpoint import find_checkpoint, load_checkpoint
-from ksim.run.console import print_figures
+from ksim.run.checkpoint import load_checkpoint
+from ksim.run.console import print_figures, print_warning
 from ksim.run.evaluator import Evaluation, Evaluator
 from ksim.run.files import whole_file
 from ksim.run.reports import EpisodeReport, Failures
 from ksim.run.run_dir import log_to_file
 from ksim.run.signals import stop_on_signal
+from ksim.run.snapshot import restored_policy
 from ksim.types import ConfigError
 
 if TYPE_CHECKING:
@@ -67,13 +68,17 @@ def load_policy(task: "RLTask[Any]") -> tuple[Path, Environment, NormalizedActor
     Raises:
         ConfigError: There is no checkpoint, or it does not fit the task.
     """
-    path = find_checkpoint(task.config.checkpoint)
+    checkpoint = load_checkpoint(task.config.checkpoint, print_warning)
     # Native MuJoCo on one device, whatever trained the policy: a check from one simulator to the other.
     task.layout = SingleDevice()
     task.environment = env = task.eval_environment
     initial, model = task.initial_learner()
-    learner = load_checkpoint(path, initial)
-    return path, env, NormalizedActorCritic(eqx.combine(learner.params, static_leaves(model)), learner.normalizer)
+    learner = restored_policy(checkpoint, initial)
+    return (
+        checkpoint.path.absolute(),
+        env,
+        NormalizedActorCritic(eqx.combine(learner.params, static_leaves(model)), learner.normalizer),
+    )
 
 
 def _output_dir(wanted: str | None, checkpoint: Path) -> Path:

@@ -10,25 +10,35 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from ksim._process import STARTED_S
+from ksim.config import seconds_of
 from ksim.parallel.multihost import (
     Peers,
     gather_rows,
     is_main_process,
     meet_peers,
     naming_lost,
+    num_processes,
     together,
     wait_for_all,
 )
 from ksim.parallel.placement import copy_of
 from ksim.ppo.train_step import DEVICE_TIMES
-from ksim.run.checkpoint import save_checkpoint
+from ksim.rollout.unroll import NOT_FINITE
 from ksim.run.console import console, iteration_line, print_line, print_start, print_summary
+from ksim.run.failures import Failures
 from ksim.run.loggers import MetricsWriter
+from ksim.run.nan_dump import NanDump
+from ksim.run.progress import Progress
 from ksim.run.replica_guard import ReplicasDivergedError
 from ksim.run.reports import Reports
-from ksim.run.run_dir import check_run_dir, log_to_file, save_config, shared_run_dir
+from ksim.run.run_dir import locked, log_path, log_to_file, save_config, shared_run_dir
+from ksim.run.saver import Saver
 from ksim.run.signals import StopRequest, stop_on_signal
+from ksim.run.snapshot import host_state, run_document
+from ksim.run.start import Start, find_start, prepare_run_dir, print_resumed, started_state
 from ksim.run.timing import HostTimers, device_times, time_learning, time_synchronisation
+from ksim.run.watchdog import Watchdog
 from ksim.types import LearnerState, RunError, TrainState
 
 if TYPE_CHECKING:
@@ -41,54 +51,6 @@ T = TypeVar("T")
 
 class TrainingDivergedError(RunError):
     """Too many updates in a row were not finite."""
-
-
-@dataclasses.dataclass
-class Progress:
-    """Where a run stands, on the host: counters that outgrow 32 bits, and its pace.
-
-    Attributes:
-        steps_per_iteration: Control steps over all environments in one iteration.
-        max_iterations: Where the run stops; None for no limit.
-        max_env_steps: Likewise, in control steps over all environments.
-        iteration: Iterations done.
-        pace_s: Seconds per iteration, smoothed over the last ten or so.
-        elapsed_s: Seconds that all iterations took.
-    """
-
-    steps_per_iteration: int
-    max_iterations: int | None
-    max_env_steps: int | None
-    iteration: int = 0
-    pace_s: float = 0.0
-    elapsed_s: float = 0.0
-
-    @property
-    def env_steps(self) -> int:
-        """Control steps done over all environments."""
-        return self.iteration * self.steps_per_iteration
-
-    def advance(self, iteration_s: float) -> None:
-        """Counts an iteration that took so many seconds."""
-        self.iteration += 1
-        self.elapsed_s += iteration_s
-        # The first iteration warms up; it says nothing about the rest.
-        self.pace_s = iteration_s if self.iteration <= 2 else 0.9 * self.pace_s + 0.1 * iteration_s
-
-    @property
-    def iterations_left(self) -> int | None:
-        """Iterations to the nearer limit; None without one."""
-        limits = []
-        if self.max_iterations is not None:
-            limits.append(self.max_iterations)
-        if self.max_env_steps is not None:
-            limits.append(-(-self.max_env_steps // self.steps_per_iteration))
-        return max(min(limits) - self.iteration, 0) if limits else None
-
-    @property
-    def eta_s(self) -> float | None:
-        """Seconds to the nearer limit; None without one."""
-        return None if self.iterations_left is None else self.iterations_left * self.pace_s
 
 
 def train(task: "RLTask[Any]") -> int:
@@ -106,48 +68,55 @@ def train(task: "RLTask[Any]") -> int:
 
 
 def _prepare_and_train(task: "RLTask[Any]", peers: Peers) -> int:
+    start = find_start(task.config, task.task_name)
     with together():
-        if is_main_process():
-            check_run_dir(task.config.run_dir)
         task.check()
     print_start(task)
+    print_resumed(task, start)
     with together():
         prepare_s, state = _timed(task.initial_state)
+        state = started_state(task, start, state)
         task.check_curricula(state)
         # In place of the first one, which would take as much memory throughout the run.
         state = task.layout.place(state)
-    run_dir = shared_run_dir(task.config.run_dir, task.task_name)
+    run_dir = shared_run_dir(start.run_dir, task.config.run_dir, task.task_name)
     with contextlib.ExitStack() as stack:
         with together():
+            if is_main_process():
+                stack.enter_context(locked(run_dir))
             stack.enter_context(log_to_file(run_dir))
         try:
-            return _train_in(task, state, run_dir, prepare_s, peers)
+            return _train_in(task, state, start, run_dir, prepare_s=prepare_s, peers=peers)
         except BaseException:
             logger.exception("The run ended with an error.")
             raise
 
 
-def _train_in(task: "RLTask[Any]", state: TrainState, run_dir: Path, prepare_s: float, peers: Peers) -> int:
+def _train_in(
+    task: "RLTask[Any]", state: TrainState, start: Start, run_dir: Path, *, prepare_s: float, peers: Peers
+) -> int:
     with stop_on_signal() as stop, contextlib.ExitStack() as stack:
-        writer: MetricsWriter | None = None
+        loop = _Loop(task, start, run_dir, stop)
         with together():
             if is_main_process():
+                prepare_run_dir(run_dir, start)
                 save_config(task.config, run_dir)
-                writer = stack.enter_context(MetricsWriter(run_dir, tensorboard=task.config.tensorboard))
+                loop.open_files(stack)
+            watchdog = stack.enter_context(Watchdog(task.config.hang_timeout_s, log_path(run_dir)))
         print_line(f"Run directory: {run_dir}")
         print_line(f"First states: {prepare_s:.1f} s. Compiling the training step ...")
         step = task.make_train_step(task.layout.axis_name)
-        compile_s, compiled = _timed(lambda: task.layout.compile(step, state))
+        # The state before a step that is not finite is what is dumped, and so outlives the step.
+        compile_s, compiled = _timed(lambda: task.layout.compile(step, state, donate=not task.config.dump_on_nan))
         print_line(f"Compiled in {compile_s:.1f} s.")
         logger.info("First states in %.1f s, training step compiled in %.1f s.", prepare_s, compile_s)
-        reports = Reports(task, run_dir, writer=writer, stop=stop)
-        loop = _Loop(task, state, step=compiled, writer=writer, reports=reports, stop=stop, run_dir=run_dir)
-        del state
         with naming_lost(peers, lambda: f"in iteration {loop.progress.iteration + 1}"):
-            loop.run()
+            loop.run(state, compiled, watchdog)
             # Those that have nothing to evaluate wait here: a process that ends without the others fails them.
             wait_for_all()
-    print_summary(loop.progress, run_dir, compile_s=prepare_s + compile_s, stop=stop, reports=reports)
+    print_summary(
+        loop.progress, run_dir, compile_s=prepare_s + compile_s, stop=stop, saver=loop.saver, reports=loop.reports
+    )
     return stop.exit_code
 
 
@@ -158,61 +127,105 @@ def _timed(function: Callable[[], T]) -> tuple[float, T]:
 
 
 class _Loop:
-    """Iterations, and what is written and printed after each."""
+    """Iterations, and what is written and printed after each.
 
-    def __init__(
-        self,
-        task: "RLTask[Any]",
-        state: TrainState,
-        *,
-        step: Callable[..., Any],
-        writer: MetricsWriter | None,
-        reports: Reports,
-        stop: StopRequest,
-        run_dir: Path,
-    ) -> None:
-        self._task, self._step, self._state = task, step, state
-        self._writer, self._reports, self._stop, self._run_dir = writer, reports, stop, run_dir
+    Attributes:
+        progress: Where the run stands.
+        failures: What failed without ending the run.
+        reports: Evaluations, films and plots.
+        saver: What writes checkpoints; of process 0 alone.
+    """
+
+    def __init__(self, task: "RLTask[Any]", start: Start, run_dir: Path, stop: StopRequest) -> None:
+        self._task, self._start, self._run_dir, self._stop = task, start, run_dir, stop
         config = task.config
         self.progress = Progress(config.num_envs * config.rollout_length, config.max_iterations, config.max_env_steps)
-        self._guard = task.make_replica_guard(state)
+        self._last_episodes: dict[str, float] = {}
+        if start.resumed is not None:
+            self.progress.resume(start.resumed.document["progress"])
+            self._last_episodes = dict(start.resumed.document["last_episodes"])
+        self.failures = Failures()
+        self.reports = Reports(task, run_dir, failures=self.failures, stop=stop)
+        self.saver: Saver | None = None
+        self._writer: MetricsWriter | None = None
+        self._max_runtime_s = seconds_of("max_runtime", config.max_runtime)
         self._timers = HostTimers()
         self._learning_s: float | None = None
         self._sync_s: float | None = None
-        self._learner: LearnerState | None = None
-        self._last_episodes: dict[str, float] = {}
 
-    def run(self) -> None:
-        """Iterates to a limit or a signal, then saves what was learned; also when an error ends the run."""
+    def open_files(self, stack: contextlib.ExitStack) -> None:
+        """Opens what process 0 writes until the stack is closed."""
+        config, resumed = self._task.config, self._start.resumed
+        first_step = 0 if resumed is None else self.progress.env_steps + 1
+        self._writer = MetricsWriter(
+            self._run_dir, self.failures, tensorboard=config.tensorboard, first_step=first_step
+        )
+        stack.enter_context(self._writer)
+        self.saver = Saver(self._run_dir, config, self.failures)
+        if self._start.run_dir is not None and resumed is not None:
+            self.saver.resume(resumed.iteration, resumed.path)
+        self.reports.open(self._writer, self.saver)
+
+    def run(self, state: TrainState, step: Callable[..., Any], watchdog: Watchdog) -> None:
+        """Iterates to a limit or a request to stop, then saves and reports.
+
+        Where an error ends the run, the state after the last iteration is saved if there still is one.
+        """
+        self._step, self._watchdog = step, watchdog
+        self._guard = self._task.make_replica_guard(state)
+        self._dump = NanDump(self._task, self._run_dir)
+        self._state: TrainState | None = state
+        del state
         try:
-            while self.progress.iterations_left != 0 and not self._all_stop():
+            while self.progress.iterations_left != 0 and not self._must_stop():
                 self._iterate()
-                if self._learner is not None:
-                    with self._timers.timed("evaluation"):
-                        self._reports.after_iteration(self.progress, self._learner)
-        finally:
+                self._report()
+        except Exception as error:
+            self._save_after(error)
+            raise
+        assert self._state is not None
+        if self.saver is None or self.saver.last_iteration != self.progress.iteration:
             self._save()
-        if self._learner is not None:
-            self._reports.at_end(self.progress, self._learner)
+        if self.progress.iteration:
+            self.reports.at_end(self.progress, self._learner)
+        if self.saver is not None:
+            with self._watchdog.watching("writing the last checkpoint"):
+                self.saver.close(self.progress.iteration)
 
-    def _all_stop(self) -> bool:
-        """Whether a signal has asked any process to stop: all stop after the same iteration, with its number."""
-        asked = gather_rows(np.asarray(self._stop.signal or 0, np.int32))
-        if asked.any():
-            self._stop.signal = int(asked.max())
-        return bool(asked.any())
+    def _must_stop(self) -> bool:
+        """Whether any process was asked to stop: all stop after the same iteration. Saves where that is due."""
+        is_due = self.saver is not None and self.saver.is_due(self.progress.iteration)
+        own = np.asarray([self._stop.signal or 0, self._is_out_of_time(), is_due], np.int32)
+        signal, is_out_of_time, is_due = gather_rows(own).max(axis=0)
+        self._stop.signal = int(signal) or None
+        self._stop.is_out_of_time = bool(is_out_of_time)
+        if is_due:
+            self._save()
+        return self._stop.is_made
+
+    def _is_out_of_time(self) -> bool:
+        # At least one iteration, or a job that is queued again and again would never get on.
+        if self._max_runtime_s is None or not is_main_process() or not self.progress.num_done_here:
+            return False
+        return time.monotonic() - STARTED_S + self.progress.pace_s >= self._max_runtime_s
 
     def _iterate(self) -> None:
         start_s = time.perf_counter()
-        layout, progress = self._task.layout, self.progress
-        self._state, device_metrics = self._step(self._state)
-        values = layout.first(device_metrics)
+        task, layout, progress, before = self._task, self._task.layout, self.progress, self._state
+        assert before is not None
+        if not task.config.dump_on_nan:
+            # The step takes its memory; if it fails half-way there is nothing to save.
+            self._state = None
+        with self._watchdog.watching(f"the training step of iteration {progress.iteration + 1}"):
+            state, device_metrics = self._step(before)
+            values = layout.first(device_metrics)
+        self._state = state
         device_times_us = values.pop(DEVICE_TIMES, None)
         metrics = {name: float(x) for name, x in values.items()}
-        # Copied: the next step reuses the state's memory, and an error in it would leave nothing to save.
-        self._learner = copy_of(layout.first(self._state.learner))
         iteration_s = time.perf_counter() - start_s
         progress.advance(iteration_s)
+        progress.bad_updates += round(metrics["policy/bad_updates"])
+        progress.not_finite_steps += round(metrics.get(NOT_FINITE, 0.0) * progress.steps_per_iteration)
         metrics |= {
             "iteration": progress.iteration,
             "env_steps": progress.env_steps,
@@ -232,31 +245,46 @@ class _Loop:
             # In many iterations no episode ends, and the line goes on showing the last that did.
             self._last_episodes |= {k: v for k, v in metrics.items() if k.startswith("episode/") and not np.isnan(v)}
             print_line(iteration_line(metrics | self._last_episodes, progress.max_iterations, progress.eta_s))
+        if task.config.dump_on_nan:
+            self._dump.after_iteration(progress, before, metrics)
+        del before
         self._check_finite(metrics)
         self._check_replicas()
-        if progress.iteration == 1 and progress.iterations_left != 0:
-            self._sync_s = time_synchronisation(self._task, self._state)
+        if progress.num_done_here == 1 and progress.iterations_left != 0:
+            self._sync_s = time_synchronisation(task, state)
             if device_times_us is None:
-                self._learning_s = time_learning(self._task, self._state)
+                self._learning_s = time_learning(task, state)
+
+    def _report(self) -> None:
+        if not self.reports.is_due(self.progress.iteration):
+            return
+        # The first one compiles.
+        watching = self._watchdog.watching("an evaluation") if self.reports.is_warm else contextlib.nullcontext()
+        with self._timers.timed("evaluation"), watching:
+            self.reports.after_iteration(self.progress, self._learner)
+
+    @property
+    def _learner(self) -> LearnerState:
+        assert self._state is not None
+        return copy_of(self._task.layout.first(self._state.learner))
 
     def _check_replicas(self) -> None:
         if self._guard is None or not self._guard.is_due(self.progress.iteration):
             return
-        first = self._task.layout.first
+        assert self._state is not None
         try:
             learner = self._guard(self._state.learner, self.progress.iteration)
         except ReplicasDivergedError as error:
             # What is saved is what most hold; where nobody knows which copy is right, nothing.
-            self._learner = None if error.learner is None else copy_of(first(error.learner))
+            learner = error.learner
+            self._state = None if learner is None else dataclasses.replace(self._state, learner=learner)
             raise
-        if learner is not self._state.learner:  # made the same again
-            self._state = dataclasses.replace(self._state, learner=learner)
-            self._learner = copy_of(first(learner))
+        self._state = dataclasses.replace(self._state, learner=learner)
 
     def _check_finite(self, metrics: dict[str, float]) -> None:
-        assert self._learner is not None
+        assert self._state is not None
         limit = self._task.config.max_bad_updates
-        num_bad_updates = int(self._learner.num_bad_updates)
+        num_bad_updates = int(self._task.layout.first(self._state.learner.num_bad_updates))
         if num_bad_updates < limit:
             return
         suspects = [name for name, value in metrics.items() if name.startswith("reward/") and not np.isfinite(value)]
@@ -264,11 +292,31 @@ class _Loop:
         raise TrainingDivergedError(
             f"{num_bad_updates} updates in a row were skipped because a loss or gradient was not finite "
             f"(max_bad_updates={limit}).{cause} Look for a division by zero in a reward or observation, "
-            "or lower learning_rate."
+            f"or lower learning_rate.{self._dump.hint()}"
         )
 
     def _save(self) -> None:
-        """Saves the learner of the last iteration that was completed, if there is one."""
-        if self._learner is not None and is_main_process():
-            path = save_checkpoint(self._run_dir, int(self._learner.iteration), self._learner)
-            logger.info("Saved %s.", path)
+        """Starts to save the state after the last iteration; to be called by all processes alike."""
+        assert self._state is not None
+        progress = self.progress
+        if progress.iteration == 0:
+            return
+        with self._timers.timed("saving"), self._watchdog.watching("saving"):
+            state = host_state(self._task, self._state)
+            if self.saver is not None:
+                document = run_document(
+                    self._task,
+                    iteration=progress.iteration,
+                    progress=progress.record(),
+                    last_episodes=self._last_episodes,
+                )
+                self.saver.save(progress.iteration, state, document)
+
+    def _save_after(self, error: Exception) -> None:
+        """Saves the last state where there is one, unless other processes would have to help and may not be there."""
+        is_alike = num_processes() == 1 or isinstance(error, TrainingDivergedError | ReplicasDivergedError)
+        with self.failures.absorbed("saving after the error"):
+            if self._state is not None and is_alike:
+                self._save()
+            if self.saver is not None:
+                self.saver.wait()

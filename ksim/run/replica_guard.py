@@ -1,6 +1,5 @@
 """Whether all devices still hold the same learner, and what follows where they do not."""
 
-import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,13 +8,11 @@ import numpy as np
 
 from ksim.parallel.layout import AbstractLayout
 from ksim.parallel.replicas import Divergence, copy_from_replica, find_divergence, gather_checksums, leaf_names
-from ksim.run.console import print_line
+from ksim.run.console import print_warning
 from ksim.types import Device, LearnerState, RunError
 
 if TYPE_CHECKING:
     from ksim.task.distributed_rl import DistributedRLConfig
-
-logger = logging.getLogger(__name__)
 
 
 class ReplicasDivergedError(RunError):
@@ -71,9 +68,7 @@ class ReplicaGuard:
                 "this. on_divergence=rebroadcast goes on with the majority's copy.",
                 repaired if 2 * num_agreeing > self._layout.num_devices else None,
             )
-        warning = f"{what} {where} All go on with the copy of replica {divergence.source}."
-        logger.warning(warning)
-        print_line(f"Warning: {warning}")
+        print_warning(f"{what} {where} All go on with the copy of replica {divergence.source}.")
         return repaired
 
 

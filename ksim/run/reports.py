@@ -1,10 +1,8 @@
 """What a run tells of its policy on the side: evaluations, films, plots. None of it changes or ends the training."""
 
-import collections
-import contextlib
 import logging
+import math
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,41 +13,21 @@ from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.parallel.multihost import is_main_process
 from ksim.ppo.train_step import static_leaves
 from ksim.run.console import evaluation_line, print_line
-from ksim.run.curves import read_curves
+from ksim.run.curves import read_curves, read_evaluations
 from ksim.run.evaluator import Evaluator, ShouldStop, evaluation_device
+from ksim.run.failures import Failures
 from ksim.run.loggers import MetricsWriter
 from ksim.run.recording import Recorder, Recording
+from ksim.run.saver import Saver
 from ksim.run.signals import StopRequest
 from ksim.run.video import NO_GL, film, find_gl
 from ksim.types import LearnerState
 
 if TYPE_CHECKING:
-    from ksim.run.loop import Progress
+    from ksim.run.progress import Progress
     from ksim.task.rl import RLTask
 
 logger = logging.getLogger(__name__)
-
-
-class Failures:
-    """Failures that end nothing: each kind is said once, and all are counted.
-
-    Attributes:
-        counts: How often each kind failed.
-    """
-
-    def __init__(self) -> None:
-        self.counts: collections.Counter[str] = collections.Counter()
-
-    @contextlib.contextmanager
-    def absorbed(self, kind: str) -> Iterator[None]:
-        """Logs the first failure of a kind as a warning, and counts all; signals and exits pass."""
-        try:
-            yield
-        except Exception as error:
-            self.counts[kind] += 1
-            if self.counts[kind] == 1:
-                logger.warning("A failed %s does not end the run.", kind, exc_info=True)
-                print_line(f"Warning: {kind} failed, the run goes on: {error}")
 
 
 class EpisodeReport:
@@ -106,27 +84,41 @@ class EpisodeReport:
 
 
 class Reports:
-    """Evaluates, films and plots while a run trains, and when it has trained.
+    """Evaluates, films and plots while a run trains, and when it has trained. Only process 0 does.
 
     Attributes:
-        failures: Those of the reports.
+        failures: Those of the run.
         paths: What was written, by what it is.
     """
 
-    def __init__(self, task: "RLTask[Any]", run_dir: Path, *, writer: MetricsWriter | None, stop: StopRequest) -> None:
-        self._task, self._run_dir, self._writer, self._stop = task, run_dir, writer, stop
+    def __init__(self, task: "RLTask[Any]", run_dir: Path, *, failures: Failures, stop: StopRequest) -> None:
+        self._task, self._run_dir, self._stop = task, run_dir, stop
+        self._writer: MetricsWriter | None = None
+        self._saver: Saver | None = None
         self._evaluator: Evaluator | None = None
         self._last_s = time.monotonic()
         self._last_iteration = 0
         self._num_evaluations = 0
-        self.failures = Failures()
+        self._best_return = -math.inf
+        self.failures = failures
         self._episode_report = EpisodeReport(task, run_dir, self.failures, self._should_stop)
         self.paths = self._episode_report.paths
 
+    def open(self, writer: MetricsWriter, saver: Saver) -> None:
+        """Says where figures go, and what keeps the best policy."""
+        self._writer, self._saver = writer, saver
+        for record in read_evaluations(self._run_dir):  # of a run that goes on
+            self._last_iteration = record["iteration"]
+            self._num_evaluations += 1
+            self._best_return = max(self._best_return, record["figures"]["return"]["mean"] or -math.inf)
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether there was an evaluation, so that the next one compiles nothing."""
+        return self._evaluator is not None
+
     def after_iteration(self, progress: "Progress", learner: LearnerState) -> None:
-        """Evaluates if it is time to."""
-        if not self._is_due(progress.iteration):
-            return
+        """Evaluates, and films if it is time to."""
         self._evaluate(progress, learner)
         every = self._task.config.video_every_n_evaluations
         if every is not None and self._num_evaluations % every == 0 and progress.iterations_left != 0:
@@ -146,7 +138,8 @@ class Reports:
         if config.plots:
             self._plot_learning()
 
-    def _is_due(self, iteration: int) -> bool:
+    def is_due(self, iteration: int) -> bool:
+        """Whether it is time to evaluate."""
         if not is_main_process() or self._should_stop():
             return False
         config = self._task.config
@@ -156,7 +149,7 @@ class Reports:
         )
 
     def _should_stop(self) -> bool:
-        return self._stop.signal is not None
+        return self._stop.is_made
 
     def _evaluate(self, progress: "Progress", learner: LearnerState) -> None:
         self._num_evaluations += 1
@@ -170,6 +163,11 @@ class Reports:
             record = {"iteration": progress.iteration, "env_steps": progress.env_steps, **evaluation.record()}
             assert self._writer is not None  # only the main process evaluates
             self._writer.write_evaluation(record)
+            mean_return = evaluation.figures["return"].mean
+            if mean_return > self._best_return:
+                self._best_return = mean_return
+                if self._saver is not None:
+                    self._saver.found_best(progress.iteration)
             self.paths["evaluations"] = self._run_dir / "evaluations.jsonl"
             line = evaluation_line(progress.iteration, evaluation)
             print_line(line)

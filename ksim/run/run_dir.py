@@ -1,18 +1,21 @@
 """The directory that a run writes."""
 
-import dataclasses
+import contextlib
 import logging
+import logging.handlers
 import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from omegaconf import OmegaConf
 
 from ksim.parallel.multihost import gather_texts, is_main_process, num_processes, process_index, together
-from ksim.run.checkpoint import find_checkpoint
+from ksim.run.console import print_warning
+from ksim.run.files import whole_file
+from ksim.run.snapshot import plain_config
 from ksim.types import ConfigError
 
 LOG_DIR = "KSIM_LOG_DIR"
@@ -37,16 +40,32 @@ def make_run_dir(run_dir: str | None, task_name: str) -> Path:
 
 def check_run_dir(run_dir: str | None) -> None:
     """Raises ConfigError if the directory that was asked for holds a run already."""
-    if run_dir is not None and (Path(run_dir) / "config.yaml").exists():
-        raise ConfigError(f"run_dir ({run_dir}) already holds a run. Choose another, or remove it.")
+    if run_dir is not None and holds_run(Path(run_dir)):
+        raise ConfigError(
+            f"run_dir ({run_dir}) already holds a run. Choose another, go on with it by resume=auto, or remove it."
+        )
+
+
+def holds_run(run_dir: Path) -> bool:
+    """Whether a run was begun in a directory."""
+    return (run_dir / "config.yaml").exists()
+
+
+def newest_run_dir(task_name: str) -> Path | None:
+    """The directory under `runs/<task>/` with the highest number; None where there is none."""
+    numbered = _numbered(task_name)
+    return numbered[max(numbered)] if numbered else None
+
+
+def _numbered(task_name: str) -> dict[int, Path]:
+    found = {path.name.removeprefix("run_"): path for path in (Path("runs") / task_name).glob("run_*")}
+    return {int(number): path for number, path in found.items() if number.isdigit()}
 
 
 def _next_numbered(task_name: str) -> Path:
-    parent = Path("runs") / task_name
-    taken = [int(p.name.removeprefix("run_")) for p in parent.glob("run_*") if p.name.removeprefix("run_").isdigit()]
-    number = max(taken, default=-1) + 1
+    number = max(_numbered(task_name), default=-1) + 1
     while True:
-        path = parent / f"run_{number:03d}"
+        path = Path("runs") / task_name / f"run_{number:03d}"
         try:
             path.mkdir(parents=True)
         except FileExistsError:  # another run was faster
@@ -55,27 +74,47 @@ def _next_numbered(task_name: str) -> Path:
             return path
 
 
-def save_config(config: object, run_dir: Path) -> None:
-    """Writes config.yaml."""
-    OmegaConf.save(OmegaConf.create(dataclasses.asdict(config)), run_dir / "config.yaml")  # type: ignore[call-overload]
+def save_config(config: Any, run_dir: Path) -> None:
+    """Writes config.yaml.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    try:
+        with whole_file(run_dir / "config.yaml") as temporary:
+            OmegaConf.save(OmegaConf.create(plain_config(config)), temporary)
+    except OSError as error:
+        raise ConfigError(f"run_dir ({run_dir}) cannot be written: {error.strerror}. Choose another.") from error
 
 
-def read_config(checkpoint: str) -> dict[str, Any]:
-    """The config.yaml of the run that a checkpoint belongs to; empty where the run directory holds none."""
-    # <run>/checkpoints/<number>
-    path = find_checkpoint(checkpoint).parents[1] / "config.yaml"
-    return cast(dict[str, Any], OmegaConf.to_container(OmegaConf.load(path))) if path.is_file() else {}
+def make_again(config: Any, run_dir: Path) -> None:
+    """Makes a run's directory anew if somebody has removed it while the run goes on.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    if run_dir.is_dir() and holds_run(run_dir):
+        return
+    run_dir.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(ConfigError):  # whatever keeps it from being written, a checkpoint will say so, too
+        save_config(config, run_dir)
+    print_warning(f"The run's directory {run_dir} was removed. It is made anew; what was in it is lost.")
 
 
-def shared_run_dir(run_dir: str | None, task_name: str) -> Path:
-    """The directory that process 0 makes, as `make_run_dir`, for all processes of the job.
+def shared_run_dir(made_by_main: Path | None, run_dir: str | None, task_name: str) -> Path:
+    """The directory of the run, for all processes of the job.
+
+    Args:
+        made_by_main: The one that process 0 goes on in; None to make one, as `make_run_dir`.
+        run_dir: The one that was asked for.
+        task_name: The task's name, for a numbered one.
 
     Raises:
         ConfigError: It cannot be made, or this process does not see it and has nowhere to log to.
     """
-    made = Path()
+    made = made_by_main or Path()
     with together():
-        if is_main_process():
+        if is_main_process() and made_by_main is None:
             made = make_run_dir(run_dir, task_name)
     if num_processes() == 1:
         return made
@@ -90,18 +129,60 @@ def shared_run_dir(run_dir: str | None, task_name: str) -> Path:
 
 
 @contextmanager
+def locked(run_dir: Path) -> Iterator[None]:
+    """Keeps other processes from going on with the run while this one does, where the file system can.
+
+    Raises:
+        ConfigError: Another process is at it.
+    """
+    try:
+        import fcntl  # noqa: PLC0415 - not on Windows
+
+        file = (run_dir / ".lock").open("a")
+    except (ImportError, OSError):
+        yield
+        return
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"run_dir ({run_dir}) is in use: another process is training there. Stop it first, or choose another."
+            ) from None
+        except OSError:  # a file system without locks
+            pass
+        yield
+
+
+class _LogHandler(logging.handlers.WatchedFileHandler):
+    """A log file, made anew where it was removed; one that cannot be written is left out."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            super().emit(record)
+        except OSError:
+            self.handleError(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """Says nothing: what is logged is printed as well, and a full disk is told by what else fails."""
+
+
+def log_path(run_dir: Path) -> Path:
+    """Where this process logs to: the run's directory, or that which KSIM_LOG_DIR names."""
+    return Path(os.environ.get(LOG_DIR) or run_dir) / f"process_{process_index()}.log"
+
+
+@contextmanager
 def log_to_file(run_dir: Path) -> Iterator[Path]:
     """Sends ksim's log records, and them alone, to process_<i>.log while the run lasts.
-
-    The file is in the run's directory, or in that which KSIM_LOG_DIR names.
 
     Raises:
         ConfigError: It cannot be written.
     """
-    path = Path(os.environ.get(LOG_DIR) or run_dir) / f"process_{process_index()}.log"
+    path = log_path(run_dir)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handler = logging.FileHandler(path)
+        handler = _LogHandler(path)
     except OSError as error:
         raise ConfigError(f"The log ({path}) cannot be written: {error.strerror}. Set {LOG_DIR}.") from error
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))

@@ -1,4 +1,4 @@
-"""Stopping a run from outside."""
+"""Stopping a run before it is done."""
 
 import signal
 import sys
@@ -6,25 +6,46 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+OUT_OF_TIME_EXIT_CODE = 75
+"""Of a run that `max_runtime` has stopped: EX_TEMPFAIL of sysexits.h, by which a script knows to queue it again."""
+STOPPING = [signal.SIGINT, signal.SIGTERM, *([signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else [])]
+"""What asks a run to stop; the last is what Slurm can be told to send some time before the end of a job."""
+
 
 class StopRequest:
-    """Whether a signal has asked the run to stop.
+    """Whether the run has been asked to stop.
 
     Attributes:
-        signal: The signal's number; None while nothing was asked.
+        signal: The number of the signal that asked; None while none has.
+        is_out_of_time: Whether `max_runtime` is over.
     """
 
     signal: int | None = None
+    is_out_of_time: bool = False
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the run is to stop, for whatever reason."""
+        return self.signal is not None or self.is_out_of_time
+
+    @property
+    def reason(self) -> str | None:
+        """Why, in words."""
+        if self.signal is not None:
+            return f"signal {self.signal} ({signal.Signals(self.signal).name})"
+        return "max_runtime" if self.is_out_of_time else None
 
     @property
     def exit_code(self) -> int:
-        """0, or 128 + the signal's number, as shells report it."""
-        return 0 if self.signal is None else 128 + self.signal
+        """0, 128 + the signal's number, as shells report it, or `OUT_OF_TIME_EXIT_CODE`."""
+        if self.signal is not None:
+            return 128 + self.signal
+        return OUT_OF_TIME_EXIT_CODE if self.is_out_of_time else 0
 
 
 @contextmanager
 def stop_on_signal() -> Iterator[StopRequest]:
-    """Turns the first SIGINT or SIGTERM into a request to stop after the iteration; a second one stops at once."""
+    """Turns the first of the signals into a request to stop after the iteration; a second one stops at once."""
     request = StopRequest()
     previous: dict[int, object] = {}
 
@@ -35,7 +56,7 @@ def stop_on_signal() -> Iterator[StopRequest]:
             signal.signal(caught, signal.SIG_DFL)
 
     try:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in STOPPING:
             previous[number] = signal.signal(number, handle)
     except ValueError:  # only the main thread may set handlers
         pass

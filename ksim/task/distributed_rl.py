@@ -40,12 +40,16 @@ class DistributedRLConfig(RLConfig):
     """Options of a task on several devices."""
 
     devices: Any = field(
-        "all", help="local devices to use: all, cpu, or their indices", kind="all, cpu or a list, as in [0,1]"
+        "all",
+        help="local devices to use: all, cpu, or their indices",
+        kind="all, cpu or a list, as in [0,1]",
+        of_the_run=False,
     )
     num_devices: int | str | None = field(
         None,
         help="use only the first so many of them in each process; on a CPU, make so many; cores: one per core",
         kind="a whole number, cores or null",
+        of_the_run=False,
     )
     pmap_axis_name: str = field("device", help="name of the mapped axis, for collectives in your own code")
     grad_sync_period: int = field(1, help="minibatches per synchronisation of the gradients")
@@ -56,11 +60,17 @@ class DistributedRLConfig(RLConfig):
         100, help="compare the devices' copies of the learner after every so many iterations, bit by bit; null: never"
     )
     on_divergence: str = field("stop", help="where copies differ: stop, or rebroadcast that of the majority")
-    coordinator_address: str | None = field(None, help="host:port of process 0, to join a job of several by hand")
-    num_processes: int | None = field(None, help="processes of the job, by hand; 1: this one alone, whatever is around")
-    process_id: int | None = field(None, help="this process's number in the job, by hand")
-    connect_timeout_s: int = field(300, help="seconds to wait for the other processes at the start")
-    heartbeat_timeout_s: int = field(100, help="seconds after which a process that is not heard of counts as dead")
+    coordinator_address: str | None = field(
+        None, help="host:port of process 0, to join a job of several by hand", of_the_run=False
+    )
+    num_processes: int | None = field(
+        None, help="processes of the job, by hand; 1: this one alone, whatever is around", of_the_run=False
+    )
+    process_id: int | None = field(None, help="this process's number in the job, by hand", of_the_run=False)
+    connect_timeout_s: int = field(300, help="seconds to wait for the other processes at the start", of_the_run=False)
+    heartbeat_timeout_s: int = field(
+        100, help="seconds after which a process that is not heard of counts as dead", of_the_run=False
+    )
 
     def validate(self) -> None:
         super().validate()

@@ -1,11 +1,14 @@
 """Learning a task by proximal policy optimization on one device."""
 
+import dataclasses
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar, get_args
+from typing import Any, Generic, TypeVar, get_args
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import PRNGKeyArray, PyTree
@@ -153,6 +156,15 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
         check_env_state(env_state, num_envs)
         make_memories = lambda _, index_e: initial_memories(model, len(index_e))
         return TrainState(learner, EnvBatch(env_state, *self.layout.make_envs(make_memories, env_key, num_envs)))
+
+    def fixed_options(self) -> tuple[str, ...]:
+        return (*super().fixed_options(), "init_std")
+
+    def adapt_resumed(self, state: TrainState, changed: Mapping[str, tuple[Any, Any]]) -> TrainState:
+        if "learning_rate" not in changed:
+            return state
+        opt_state = optax.tree.set(state.learner.opt_state, learning_rate=jnp.float32(self.config.learning_rate))
+        return dataclasses.replace(state, learner=dataclasses.replace(state.learner, opt_state=opt_state))
 
     def _keys(self) -> tuple[PRNGKeyArray, PRNGKeyArray, PRNGKeyArray]:
         model_key, env_key, learner_key = jax.random.split(jax.random.key(self.config.seed), 3)

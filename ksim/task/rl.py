@@ -11,7 +11,7 @@ import mujoco
 from jaxtyping import Array, Key, PRNGKeyArray, PyTree
 from xax.task.base import BaseConfig, BaseTask
 
-from ksim.config import CHECKPOINT_MODES, check_choice, check_positive, field
+from ksim.config import CHECKPOINT_MODES, check_choice, check_positive, field, seconds_of
 from ksim.mdp import observations as observation_terms, resets as reset_terms, terminations as termination_terms
 from ksim.mdp.actions import AbstractActionFilter
 from ksim.mdp.commands import AbstractCommand
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 RUN_MODES = ("train", *CHECKPOINT_MODES)
 DEVICE_TIMERS = ("auto", "on", "off")
+MATMUL_PRECISIONS = ("highest", "high", "default")
 VIEWERS = ("auto", "native", "browser")
 
 
@@ -55,23 +56,59 @@ class RLConfig(BaseConfig):
     engine: str = field("auto", help="physics of the training: auto, mjx (pure JAX) or mujoco (native, on CPU threads)")
     dt: float = field(0.004, help="seconds per physics step")
     ctrl_dt: float = field(0.02, help="seconds per control step")
-    run_mode: str = field("train", help="train, or with the policy of a checkpoint in native MuJoCo: eval or view")
-    run_dir: str | None = field(None, help="where the run is written; default a new one, runs/<task>/run_<number>")
-    checkpoint: str | None = field(None, help="for run_mode=eval and view: a run directory, or one of its checkpoints")
+    run_mode: str = field(
+        "train", help="train, or with the policy of a checkpoint in native MuJoCo: eval or view", of_the_run=False
+    )
+    run_dir: str | None = field(
+        None, help="where the run is written; default a new one, runs/<task>/run_<number>", of_the_run=False
+    )
+    checkpoint: str | None = field(
+        None, help="for run_mode=eval and view: a run directory, or one of its checkpoints", of_the_run=False
+    )
     eval_num_envs: int = field(64, help="environments of an evaluation, each for one whole episode")
     eval_seed: int = field(0, help="seeds the episodes of evaluations, the same every time")
     eval_every_n_seconds: float | None = field(300.0, help="evaluate while training, this long after the last; or null")
     eval_every_n_iterations: int | None = field(None, help="evaluate while training after every so many iterations")
     eval_at_end: bool = field(True, help="evaluate when training is done")
-    eval_output: str | None = field(None, help="for run_mode=eval: where results go; default the checkpoint's run")
+    eval_output: str | None = field(
+        None, help="for run_mode=eval: where results go; default the checkpoint's run", of_the_run=False
+    )
     video: bool = field(True, help="film an episode of the last evaluation, as mp4 and GIF")
     video_every_n_evaluations: int | None = field(None, help="film one of every so many evaluations before as well")
     plots: bool = field(True, help="draw learning curves and an evaluated episode at the end")
     viewer: str = field(
-        "auto", help="for run_mode=view: auto, native (a window) or browser (where there is no display)"
+        "auto",
+        help="for run_mode=view: auto, native (a window) or browser (where there is no display)",
+        of_the_run=False,
     )
-    viewer_host: str = field("127.0.0.1", help="address that serves the browser's page; 0.0.0.0 for other machines")
-    viewer_port: int = field(8080, help="port of the browser's page, or the next one that is free")
+    viewer_host: str = field(
+        "127.0.0.1", help="address that serves the browser's page; 0.0.0.0 for other machines", of_the_run=False
+    )
+    viewer_port: int = field(8080, help="port of the browser's page, or the next one that is free", of_the_run=False)
+    resume: str | None = field(
+        None,
+        help="go on with a run: its directory, one of its checkpoints, or auto (what run_dir holds, else the newest)",
+        of_the_run=False,
+    )
+    load_weights: str | None = field(
+        None, help="start with the policy of a checkpoint, and nothing else of it", of_the_run=False
+    )
+    save_every_n_iterations: int | None = field(None, help="save a checkpoint after every so many iterations")
+    save_every_n_seconds: float | None = field(60.0, help="save a checkpoint, this long after the last; or null")
+    max_to_keep: int = field(3, help="keep so many of the newest checkpoints, and the best")
+    max_runtime: Any = field(
+        None,
+        help="stop with exit code 75 once this process has run for so long, saved and ready to be resumed",
+        kind="seconds, a time as in 11:55:00, or null",
+        of_the_run=False,
+    )
+    hang_timeout_s: float | None = field(
+        1800.0, help="end with all stacks when an iteration or an evaluation takes longer; null: never"
+    )
+    matmul_precision: str = field(
+        "highest", help="of matrix products in 32 bits: highest, high (TF32 on NVIDIA, three passes on TPU) or default"
+    )
+    dump_on_nan: bool = field(True, help="keep the state before the first update or step that is not finite")
     max_bad_updates: int = field(32, help="stop after so many updates in a row were skipped as not finite")
     device_timers: str = field(
         "auto",
@@ -86,7 +123,11 @@ class RLConfig(BaseConfig):
             check_positive(name, getattr(self, name))
         for name in ("max_iterations", "max_env_steps", "eval_every_n_seconds", "eval_every_n_iterations"):
             check_positive(name, getattr(self, name))
+        for name in ("save_every_n_iterations", "save_every_n_seconds", "max_to_keep", "hang_timeout_s"):
+            check_positive(name, getattr(self, name))
         check_positive("video_every_n_evaluations", self.video_every_n_evaluations)
+        seconds_of("max_runtime", self.max_runtime)
+        check_choice("matmul_precision", self.matmul_precision, MATMUL_PRECISIONS)
         check_choice("engine", self.engine, ("auto", *ENGINES))
         check_choice("run_mode", self.run_mode, RUN_MODES)
         check_choice("viewer", self.viewer, VIEWERS)
@@ -97,6 +138,14 @@ class RLConfig(BaseConfig):
             raise ConfigError(f"run_mode={self.run_mode} needs a policy. Add checkpoint=<run directory>.")
         if self.run_mode not in CHECKPOINT_MODES and self.checkpoint is not None:
             raise ConfigError(f"checkpoint ({self.checkpoint}) is read by run_mode=eval and run_mode=view. Add either.")
+        for name in ("resume", "load_weights"):
+            if self.run_mode != "train" and getattr(self, name) is not None:
+                raise ConfigError(f"{name} ({getattr(self, name)}) is of run_mode=train. Give checkpoint instead.")
+        if self.resume is not None and self.load_weights is not None:
+            raise ConfigError(
+                f"resume ({self.resume}) goes on with a run, load_weights ({self.load_weights}) starts a new one with "
+                "the policy of another. Give one of them."
+            )
         if self.run_mode != "eval" and self.eval_output is not None:
             raise ConfigError(f"eval_output ({self.eval_output}) is written by run_mode=eval. Add it, or remove this.")
 
@@ -298,6 +347,28 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
         """What compares the devices' copies of the learner during a run; None where there is one device."""
         return None
 
+    def check_resumed(self, changed: Mapping[str, tuple[Any, Any]]) -> None:
+        """Raises ConfigError for a change of options that a run which goes on cannot make.
+
+        Args:
+            changed: Values in the checkpoint and here, by option.
+        """
+        for name in self.fixed_options():
+            if name in changed:
+                there, here = changed[name]
+                raise ConfigError(
+                    f"{name} ({here}) cannot change when a run is resumed: its checkpoint was made with {there}. "
+                    "Leave it out, or start a new run with its policy: load_weights instead of resume."
+                )
+
+    def fixed_options(self) -> tuple[str, ...]:
+        """Options that are part of what a checkpoint holds."""
+        return ("num_envs", "seed")
+
+    def adapt_resumed(self, state: TrainState, changed: Mapping[str, tuple[Any, Any]]) -> TrainState:
+        """A state from a checkpoint, with those changed options in it that a state holds."""
+        return state
+
     def check_curricula(self, state: TrainState) -> None:
         """Raises ConfigError for a curriculum that goes by a metric which does not exist, from a trace of the step."""
         if state.learner.levels:
@@ -337,10 +408,13 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
         """
         from ksim.run.evaluation import evaluate_checkpoint  # noqa: PLC0415 - run is on top of task
         from ksim.run.loop import train  # noqa: PLC0415
+        from ksim.run.replay import replay_dump  # noqa: PLC0415
         from ksim.run.viewer.view import view_checkpoint  # noqa: PLC0415
 
-        modes = {"train": train, "eval": evaluate_checkpoint, "view": view_checkpoint}
-        return modes[self.config.run_mode](self)
+        modes = {"train": train, "eval": evaluate_checkpoint, "view": view_checkpoint, "replay": replay_dump}
+        # Chosen and not left to the backend: on some GPUs its own choice drops to 10 bits of mantissa.
+        with jax.default_matmul_precision(self.config.matmul_precision):
+            return modes[self.config.run_mode](self)
 
     @classmethod
     def launch(cls, config: RLConfig | None = None, argv: Sequence[str] | None = None) -> None:

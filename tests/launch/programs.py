@@ -61,15 +61,16 @@ class Launcher:
     """`python -m ksim.launch` in a process of its own, as tests that send signals need it."""
 
     def __init__(self, *arguments):
+        # Under nohup the tests themselves ignore it, and a child would inherit that.
+        ignored = signal.signal(signal.SIGHUP, signal.SIG_DFL)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "ksim.launch", *map(str, arguments)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"},
-            # Under nohup the tests themselves ignore it, and a child would inherit that.
-            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
         )
+        signal.signal(signal.SIGHUP, ignored)
         self._timer = threading.Timer(DEADLINE_S, self.process.kill)
         self._timer.start()
 

@@ -10,7 +10,7 @@ import pytest
 from ksim import ConfigError
 from ksim.mdp import commands, rewards, terminations
 from ksim.run import evaluator
-from ksim.run.checkpoint import find_checkpoint, load_checkpoint
+from tests.checkpoints import newest, saved_learner
 from tests.tasks import BipedConfig, BipedTask, assert_same_parameters, point_mass_task
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
@@ -18,10 +18,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 
 def read_evaluations(run_dir):
     return [json.loads(line) for line in (run_dir / "evaluations.jsonl").read_text().splitlines()]
-
-
-def saved_learner(task, run_dir):
-    return load_checkpoint(find_checkpoint(run_dir), task.initial_learner()[0])
 
 
 def test_evaluations_of_a_run_are_on_schedule_and_at_the_end(tmp_path, capsys):
@@ -83,7 +79,7 @@ def test_stop_signal_during_an_evaluation_ends_it_and_the_run(tmp_path, monkeypa
         num_devices=1, max_iterations=9, eval_every_n_iterations=2, eval_at_end=True, run_dir=str(tmp_path / "run")
     )
     assert task.run() == 128 + signal.SIGTERM
-    assert find_checkpoint(tmp_path / "run").name == "2"
+    assert newest(tmp_path / "run").name == "2"
     assert not (tmp_path / "run" / "evaluations.jsonl").exists()
 
 

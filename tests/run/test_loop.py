@@ -11,9 +11,10 @@ import pytest
 from examples.point_mass import PointMass, PointMassConfig, PointMassTask
 from ksim import ConfigError, cli
 from ksim.run import loop
-from ksim.run.checkpoint import find_checkpoint, load_checkpoint
-from ksim.run.loop import Progress, TrainingDivergedError
+from ksim.run.loop import TrainingDivergedError
+from ksim.run.progress import Progress
 from ksim.run.run_dir import make_run_dir
+from tests.checkpoints import newest, saved_learner
 from tests.tasks import point_mass_task
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
@@ -42,7 +43,7 @@ def test_checkpoint_holds_the_final_learner_without_a_device_axis(num_devices, t
     task = point_mass_task(num_devices=num_devices, max_iterations=2, run_dir=str(tmp_path / "run"))
     task.run()
     like, _ = task.initial_learner()
-    learner = load_checkpoint(find_checkpoint(tmp_path / "run"), like)
+    learner = saved_learner(task, tmp_path / "run")
     assert learner.iteration == 2
     jax.tree.map(lambda x, y: np.testing.assert_array_equal(np.shape(x), np.shape(y)), learner, like)
     pairs = zip(jax.tree.leaves(learner.params), jax.tree.leaves(like.params), strict=True)
@@ -80,7 +81,7 @@ def test_stop_signal_finishes_the_iteration_saves_and_exits_with_128_plus_its_nu
     code = point_mass_task(num_devices=2, max_iterations=None, run_dir=str(tmp_path / "run")).run()
     assert code == 128 + signal.SIGTERM
     assert len(read_metrics(tmp_path / "run")) == 2
-    assert find_checkpoint(tmp_path / "run").name == "2"
+    assert newest(tmp_path / "run").name == "2"
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
@@ -95,7 +96,7 @@ def test_error_in_the_loop_is_raised_after_what_was_learned_is_saved(tmp_path, m
     monkeypatch.setattr(loop.MetricsWriter, "write", write_twice)
     with pytest.raises(OSError, match="disk full"):
         point_mass_task(num_devices=1, max_iterations=9, run_dir=str(tmp_path / "run")).run()
-    assert find_checkpoint(tmp_path / "run").exists()
+    assert newest(tmp_path / "run").exists()
     assert "disk full" in (tmp_path / "run" / "process_0.log").read_text()
 
 
@@ -135,7 +136,7 @@ def test_reward_that_turns_nan_skips_the_updates_counts_them_and_stops_with_its_
     with pytest.raises(TrainingDivergedError, match=r"32 updates in a row.*Not finite: reward/mine"):
         Task(config).run()
     assert [m["policy/bad_updates"] for m in read_metrics(tmp_path / "run")] == [16, 16]
-    learner = load_checkpoint(find_checkpoint(tmp_path / "run"), Task(config).initial_learner()[0])
+    learner = saved_learner(Task(config), tmp_path / "run")
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(learner.params))
 
 
@@ -160,7 +161,7 @@ def test_error_inside_the_step_leaves_the_learner_of_the_iteration_before(tmp_pa
     with pytest.raises(Exception, match="the simulator died"):
         Task(config).run()
     done = len(read_metrics(tmp_path / "run"))
-    assert find_checkpoint(tmp_path / "run").name == str(done)
+    assert newest(tmp_path / "run").name == str(done)
 
 
 def test_used_run_directory_is_refused_before_anything_compiles(tmp_path, monkeypatch):

@@ -8,9 +8,9 @@ import pytest
 
 from ksim import ConfigError
 from ksim.run import loop
-from ksim.run.checkpoint import find_checkpoint, load_checkpoint
 from ksim.run.replica_guard import ReplicasDivergedError
 from ksim.task.distributed_setup import check_probe
+from tests.checkpoints import newest, saved_learner
 from tests.tasks import point_mass_task
 
 
@@ -47,7 +47,7 @@ def test_corrupted_replica_stops_the_run_and_names_leaf_device_and_process(tmp_p
     assert f"replica 2 is {jax.devices()[2]} of process 0" in message
     assert "on_divergence=rebroadcast" in message
     # Three copies of four agree: what they hold is worth keeping.
-    assert find_checkpoint(tmp_path / "run").name == "4"
+    assert newest(tmp_path / "run").name == "4"
     assert "copies of the learner differ" in (tmp_path / "run" / "process_0.log").read_text()
 
 
@@ -56,12 +56,12 @@ def test_what_is_saved_after_a_stop_is_what_most_replicas_hold(tmp_path, monkeyp
     corrupt_after(1, device=0, monkeypatch=monkeypatch)
     task = point_mass_task(num_devices=4, max_iterations=9, replica_check_interval=2, run_dir=str(tmp_path / "run"))
     states = []
-    save = loop._Loop._save
-    monkeypatch.setattr(loop._Loop, "_save", lambda self: (states.append(self._state), save(self)))
+    check = loop._Loop._check_replicas
+    monkeypatch.setattr(loop._Loop, "_check_replicas", lambda self: (states.append(self._state), check(self)))
     with pytest.raises(ReplicasDivergedError, match="replica 0 in"):
         task.run()
-    saved = load_checkpoint(find_checkpoint(tmp_path / "run"), task.initial_learner()[0])
-    held = [np.asarray(shard.data)[0] for shard in jax.tree.leaves(states[0].learner.params)[0].addressable_shards]
+    saved = saved_learner(task, tmp_path / "run")
+    held = [np.asarray(shard.data)[0] for shard in jax.tree.leaves(states[-1].learner.params)[0].addressable_shards]
     np.testing.assert_array_equal(jax.tree.leaves(saved.params)[0], held[1])
     assert (held[0] != held[1]).any()
 
@@ -71,8 +71,7 @@ def test_where_no_majority_knows_better_nothing_is_saved(tmp_path, monkeypatch):
     task = point_mass_task(num_devices=2, max_iterations=9, replica_check_interval=1, run_dir=str(tmp_path / "run"))
     with pytest.raises(ReplicasDivergedError, match="after iteration 2"):
         task.run()
-    with pytest.raises(ConfigError, match="There is no checkpoint"):
-        find_checkpoint(tmp_path / "run")
+    assert newest(tmp_path / "run") is None
 
 
 def test_rebroadcast_goes_on_with_equal_replicas_and_says_so(tmp_path, monkeypatch, capsys):

@@ -5,11 +5,11 @@ import glfw
 import pytest
 
 from ksim.cli import launch
-from ksim.run.checkpoint import save_checkpoint
 from ksim.run.viewer.manual import CommandNumber
 from ksim.run.viewer.native import Keyboard, NativeFrontend
 from ksim.run.viewer.view import pick_viewer
 from ksim.types import ConfigError
+from tests.checkpoints import save_learner
 from tests.tasks import BipedConfig, BipedTask, PointMassConfig, PointMassTask, point_mass_task
 
 
@@ -119,8 +119,8 @@ def test_view_of_what_cannot_be_seen_exits_with_2(arguments, words, capsys):
 @pytest.fixture
 def run_dir(tmp_path):
     """A run directory with a checkpoint of the point mass that has learned nothing."""
-    learner, _ = point_mass_task(num_devices=1, engine="mujoco").initial_learner()
-    save_checkpoint(tmp_path / "run", 1, learner)
+    task = point_mass_task(num_devices=1, engine="mujoco")
+    save_learner(task, tmp_path / "run", 1, task.initial_learner()[0])
     return tmp_path / "run"
 
 
@@ -141,8 +141,8 @@ def test_view_of_an_environment_without_a_mujoco_model_is_refused(run_dir):
 
 @pytest.mark.filterwarnings("ignore:Only 1 device detected")
 def test_view_says_where_the_page_is_and_ends_with_ctrl_c(tmp_path, monkeypatch, capsys):
-    learner, _ = BipedTask(BipedConfig(num_devices=1, engine="mujoco")).initial_learner()
-    save_checkpoint(tmp_path / "run", 1, learner)
+    task = BipedTask(BipedConfig(num_devices=1, engine="mujoco"))
+    save_learner(task, tmp_path / "run", 1, task.initial_learner()[0])
     shown = []
 
     def interrupt_at_the_third_frame(self, real_time_factor):

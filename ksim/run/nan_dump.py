@@ -1,0 +1,72 @@
+"""Evidence of numbers that are not finite: the state before the iteration in which they came up."""
+
+import logging
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ksim.parallel.multihost import is_main_process
+from ksim.rollout.unroll import NOT_FINITE
+from ksim.run.checkpoint import write_checkpoint
+from ksim.run.console import print_warning
+from ksim.run.snapshot import host_state, named_arrays, run_document
+from ksim.types import TrainState
+
+if TYPE_CHECKING:
+    from ksim.run.progress import Progress
+    from ksim.task.rl import RLTask
+
+logger = logging.getLogger(__name__)
+
+DUMPS = "dumps"
+"""Where a run's directory holds them, each under the number of the iteration that it leads to."""
+KINDS = {"policy/bad_updates": "updates that were skipped", NOT_FINITE: "steps of environments"}
+"""Metrics that say that something was not finite, and what."""
+
+
+class NanDump:
+    """Dumps the state before the first iteration in which an update was not finite, and before the first with a step.
+
+    A training step is a function of the state alone, so that a dump shows the same again: see `ksim.run.replay`.
+    """
+
+    def __init__(self, task: "RLTask[Any]", run_dir: Path) -> None:
+        self._task, self._run_dir = task, run_dir
+        self._seen: set[str] = set()
+        self._last: Path | None = None
+
+    def after_iteration(self, progress: "Progress", before: TrainState, metrics: dict[str, float]) -> None:
+        """Looks at the metrics of an iteration; to be called by all processes alike.
+
+        Args:
+            progress: Where the run stands after the iteration.
+            before: The placed state before it.
+            metrics: What it reported, the same in all processes.
+        """
+        new = [name for name in KINDS if metrics.get(name) and name not in self._seen]
+        self._seen.update(new)
+        path = self._run_dir / DUMPS / str(progress.iteration)
+        if not new or path.exists():
+            return
+        state = host_state(self._task, before)
+        what = " and ".join(KINDS[name] for name in new)
+        if is_main_process():
+            figures = {name: x if math.isfinite(x) else None for name, x in metrics.items()}
+            document = run_document(
+                self._task, iteration=progress.iteration - 1, progress=progress.record(), metrics=figures
+            )
+            try:
+                write_checkpoint(path, named_arrays(state), document)
+            except Exception as error:
+                logger.warning("The state before iteration %d cannot be dumped.", progress.iteration, exc_info=error)
+                return
+            warning = (
+                f"Iteration {progress.iteration} had {what} as not finite. The state before it is kept; see which: "
+                f"run_mode=replay checkpoint={path}"
+            )
+            print_warning(warning)
+        self._last = path
+
+    def hint(self) -> str:
+        """Where to look, for the message of a run that ends."""
+        return "" if self._last is None else f" The first such iteration can be replayed: {self._last}."

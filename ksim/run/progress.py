@@ -1,0 +1,69 @@
+"""Where a run stands, on the host."""
+
+import dataclasses
+from typing import Any
+
+
+@dataclasses.dataclass
+class Progress:
+    """Where a run stands: counters that outgrow 32 bits, and its pace.
+
+    Attributes:
+        steps_per_iteration: Control steps over all environments in one iteration.
+        max_iterations: Where the run stops; None for no limit.
+        max_env_steps: Likewise, in control steps over all environments.
+        iteration: Iterations done, over all processes that have worked on the run one after the other.
+        env_steps: Control steps done over all environments, likewise.
+        elapsed_s: Seconds that all these iterations took.
+        bad_updates: Updates that were skipped because a gradient was not finite.
+        not_finite_steps: Control steps of single environments that were left out as not finite.
+        pace_s: Seconds per iteration, smoothed over the last ten or so.
+        num_done_here: Iterations that this process has done.
+    """
+
+    steps_per_iteration: int
+    max_iterations: int | None
+    max_env_steps: int | None
+    iteration: int = 0
+    env_steps: int = 0
+    elapsed_s: float = 0.0
+    bad_updates: int = 0
+    not_finite_steps: int = 0
+    pace_s: float = 0.0
+    num_done_here: int = 0
+
+    def advance(self, iteration_s: float) -> None:
+        """Counts an iteration that took so many seconds."""
+        self.iteration += 1
+        self.env_steps += self.steps_per_iteration
+        self.elapsed_s += iteration_s
+        self.num_done_here += 1
+        # The first iteration warms up; it says nothing about the rest.
+        self.pace_s = iteration_s if self.num_done_here <= 2 else 0.9 * self.pace_s + 0.1 * iteration_s
+
+    @property
+    def iterations_left(self) -> int | None:
+        """Iterations to the nearer limit; None without one."""
+        limits = []
+        if self.max_iterations is not None:
+            limits.append(self.max_iterations - self.iteration)
+        if self.max_env_steps is not None:
+            limits.append(-(-(self.max_env_steps - self.env_steps) // self.steps_per_iteration))
+        return max(min(limits), 0) if limits else None
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds to the nearer limit; None without one."""
+        return None if self.iterations_left is None else self.iterations_left * self.pace_s
+
+    def record(self) -> dict[str, Any]:
+        """What a resumed run goes on from, for JSON."""
+        return {name: getattr(self, name) for name in _KEPT}
+
+    def resume(self, record: dict[str, Any]) -> None:
+        """Goes on from what `record` said."""
+        for name in _KEPT:
+            setattr(self, name, record[name])
+
+
+_KEPT = ("iteration", "env_steps", "elapsed_s", "bad_updates", "not_finite_steps")

@@ -1,0 +1,122 @@
+"""What a run's checkpoint holds, and how it becomes a training state again."""
+
+import dataclasses
+import importlib.metadata
+import platform
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+from omegaconf import OmegaConf
+
+from ksim.config import is_of_the_run
+from ksim.parallel.placement import copy_of, unwrap_keys, wrap_keys
+from ksim.run.checkpoint import Arrays, Checkpoint
+from ksim.types import ConfigError, LearnerState, TrainState
+
+if TYPE_CHECKING:
+    from ksim.task.rl import RLTask
+
+_PACKAGES = ("jax", "jaxlib", "mujoco", "mujoco-mjx", "equinox", "optax", "orbax-checkpoint", "numpy")
+_MAX_NAMED = 8
+
+
+def host_state(task: "RLTask[Any]", state: TrainState) -> TrainState:
+    """A placed state as host arrays of its own, without a device axis, all envs in global order.
+
+    To be called by all processes alike.
+    """
+    layout = task.layout
+    # Copied: the next step reuses the state's memory.
+    return copy_of(TrainState(learner=layout.first(state.learner), envs=layout.join_envs(state.envs)))
+
+
+def named_arrays(tree: PyTree) -> dict[str, np.ndarray]:
+    """The leaves of a tree on the host by their path; typed keys as their raw data."""
+    leaves = jax.tree_util.tree_leaves_with_path(unwrap_keys(tree))
+    return {_name(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def run_document(task: "RLTask[Any]", **parts: Any) -> dict[str, Any]:
+    """What is worth knowing of a run besides its arrays, and `parts`."""
+    return {
+        "task": task.task_name,
+        "config": plain_config(task.config),
+        "versions": versions(),
+        "num_devices": task.layout.num_devices,
+        **parts,
+    }
+
+
+def plain_config(config: Any) -> dict[str, Any]:
+    """A config as JSON can hold it."""
+    container = OmegaConf.create(dataclasses.asdict(config))  # type: ignore[call-overload]
+    return OmegaConf.to_container(container, enum_to_str=True)  # type: ignore[return-value]
+
+
+def versions() -> dict[str, str]:
+    """The versions of Python and of the packages that results depend on."""
+    from ksim import __version__  # noqa: PLC0415 - made after all layers
+
+    found = {"python": platform.python_version(), "ksim": __version__}
+    return found | {name: importlib.metadata.version(name) for name in _PACKAGES}
+
+
+def changed_options(config: Any, checkpoint: Checkpoint) -> dict[str, tuple[Any, Any]]:
+    """Options of the run that differ from those of a checkpoint: the value there and the value here."""
+    saved, here = checkpoint.document["config"], plain_config(config)
+    names = [field.name for field in dataclasses.fields(config) if is_of_the_run(field)]
+    return {name: (saved[name], here[name]) for name in names if name in saved and saved[name] != here[name]}
+
+
+def restored(checkpoint: Checkpoint, like: PyTree, prefix: str = "") -> PyTree:
+    """A tree of the structure of `like` with a checkpoint's arrays.
+
+    Args:
+        checkpoint: Where they are.
+        like: A tree with the shapes and types that are wanted.
+        prefix: What the names of its leaves begin with there.
+
+    Raises:
+        ConfigError: A leaf is missing, or of another shape or type.
+    """
+    wanted = {_name(path, prefix): x for path, x in jax.tree_util.tree_leaves_with_path(unwrap_keys(like))}
+    there = {name: x for name, x in checkpoint.arrays.items() if name.startswith(prefix)}
+    _check_fit(checkpoint, there, wanted)
+    leaves = [jnp.asarray(there[name]) for name in wanted]
+    return wrap_keys(jax.tree.unflatten(jax.tree.structure(unwrap_keys(like)), leaves), like)
+
+
+def restored_policy(checkpoint: Checkpoint, initial: LearnerState) -> LearnerState:
+    """An initial learner with a checkpoint's networks and observation statistics."""
+    return dataclasses.replace(
+        initial,
+        params=restored(checkpoint, initial.params, "learner.params"),
+        normalizer=restored(checkpoint, initial.normalizer, "learner.normalizer"),
+    )
+
+
+def _check_fit(checkpoint: Checkpoint, there: Arrays, wanted: Mapping[str, Any]) -> None:
+    problems = [
+        f"{name} is {_kind(there.get(name))} there and {_kind(wanted.get(name))} here"
+        for name in {**wanted, **there}
+        if _kind(there.get(name)) != _kind(wanted.get(name))
+    ]
+    if not problems:
+        return
+    more = f"; and {len(problems) - _MAX_NAMED} more" if len(problems) > _MAX_NAMED else ""
+    raise ConfigError(
+        f"Checkpoint {checkpoint.path} does not fit this task: {'; '.join(problems[:_MAX_NAMED])}{more}. "
+        "Use the options of its config.yaml and the code that it was written with."
+    )
+
+
+def _kind(x: Any) -> str:
+    return "missing" if x is None else f"{x.dtype}{list(np.shape(x))}"
+
+
+def _name(path: Any, prefix: str = "") -> str:
+    return f"{prefix}{jax.tree_util.keystr(path)}".lstrip(".")

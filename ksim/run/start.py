@@ -1,0 +1,203 @@
+"""Where a run starts: afresh, where another process left it, or with the policy of another run."""
+
+import dataclasses
+import json
+import logging
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ksim.parallel.multihost import gather_texts, is_main_process, num_processes, together
+from ksim.run.checkpoint import (
+    CHECKPOINTS,
+    Checkpoint,
+    DamagedError,
+    find_checkpoints,
+    list_checkpoints,
+    load_checkpoint,
+    read_checkpoint,
+    read_document,
+    remove_all_but,
+)
+from ksim.run.console import print_figures, print_warning
+from ksim.run.loggers import cut_lines
+from ksim.run.run_dir import check_run_dir, holds_run, newest_run_dir
+from ksim.run.snapshot import changed_options, restored, restored_policy, versions
+from ksim.types import ConfigError, TrainState
+
+if TYPE_CHECKING:
+    from ksim.task.rl import RLConfig, RLTask
+
+logger = logging.getLogger(__name__)
+
+AUTO = "auto"
+DAMAGED = "damaged"
+"""Where a run's directory keeps checkpoints that could not be read."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """Where a run starts.
+
+    Attributes:
+        run_dir: The directory of the run that goes on; None for a new one.
+        checkpoint: What it goes on from, or takes the policy of; None for a fresh start.
+        only_policy: Whether it is only the policy that is taken.
+    """
+
+    run_dir: Path | None = None
+    checkpoint: Checkpoint | None = None
+    only_policy: bool = False
+
+    @property
+    def resumed(self) -> Checkpoint | None:
+        """The checkpoint whose run goes on; None for a new run."""
+        return None if self.only_policy else self.checkpoint
+
+
+def find_start(config: "RLConfig", task_name: str) -> Start:
+    """Where the config says that a run starts. Process 0 looks, and the others read the same checkpoint.
+
+    Raises:
+        ConfigError: What it names is not there, is damaged, or cannot be gone on with.
+    """
+    start = Start()
+    with together():
+        if is_main_process():
+            start = _look(config, task_name)
+    if num_processes() == 1:
+        return start
+    path = None if start.checkpoint is None else str(start.checkpoint.path.absolute())
+    run_dir = None if start.run_dir is None else str(start.run_dir)
+    run_dir, path = json.loads(gather_texts(json.dumps([run_dir, path]))[0])
+    with together():
+        if not is_main_process():
+            checkpoint = None if path is None else _read_shared(Path(path))
+            start = Start(None if run_dir is None else Path(run_dir), checkpoint, config.load_weights is not None)
+    return start
+
+
+def saved_options(config: "RLConfig", task_name: str) -> dict[str, Any]:
+    """The options of the run that a config goes on with, evaluates or shows; none for a new run.
+
+    Raises:
+        ConfigError: There is no such run.
+    """
+    path = config.checkpoint if config.resume is None else _resumed_path(config, task_name)
+    if path is None:
+        return {}
+    *newer, oldest = find_checkpoints(path)
+    for candidate in newer:
+        try:
+            return dict(read_document(candidate)["config"])
+        except DamagedError:  # told of when its arrays are wanted
+            continue
+    return dict(read_document(oldest)["config"])
+
+
+def prepare_run_dir(run_dir: Path, start: Start) -> None:
+    """Makes a directory of a run that goes on what it was when its checkpoint was written.
+
+    Raises:
+        OSError: It cannot be changed.
+    """
+    if start.run_dir is None:
+        return
+    iteration = 0 if start.resumed is None else start.resumed.iteration
+    cut_lines(run_dir, iteration)
+    remove_all_but(run_dir / CHECKPOINTS, max_to_keep=2**31, also=None)
+    for path in list_checkpoints(run_dir / CHECKPOINTS):
+        if int(path.name) > iteration:
+            # It would be in the way of the one to come, and somebody may want to look at it.
+            kept = run_dir / DAMAGED / path.name
+            shutil.rmtree(kept, ignore_errors=True)
+            kept.parent.mkdir(exist_ok=True)
+            path.rename(kept)
+
+
+def started_state(task: "RLTask[Any]", start: Start, state: TrainState) -> TrainState:
+    """The state that a run starts from.
+
+    Args:
+        task: The task.
+        start: Where it starts.
+        state: A fresh one.
+
+    Raises:
+        ConfigError: The checkpoint does not fit the task, or an option has changed that cannot.
+    """
+    if start.checkpoint is None:
+        return state
+    if start.only_policy:
+        return dataclasses.replace(state, learner=restored_policy(start.checkpoint, state.learner))
+    changed = changed_options(task.config, start.checkpoint)
+    task.check_resumed(changed)
+    return task.adapt_resumed(restored(start.checkpoint, state), changed)
+
+
+def print_resumed(task: "RLTask[Any]", start: Start) -> None:
+    """Says what a run goes on from, and what is not as it was."""
+    checkpoint = start.checkpoint
+    if checkpoint is None:
+        return
+    figures = {"checkpoint": str(checkpoint.path), "iteration": str(checkpoint.iteration)}
+    if start.only_policy:
+        print_figures("Policy", figures)
+        return
+    for name, (there, here) in changed_options(task.config, checkpoint).items():
+        figures[f"changed: {name}"] = f"{there} there, {here} now"
+    installed = versions()
+    for name, version in checkpoint.document["versions"].items():
+        if installed.get(name) != version:
+            figures[f"version of {name}"] = f"{version} there, {installed.get(name)} now"
+    figures["devices"] = f"{checkpoint.document['num_devices']} there, {task.layout.num_devices} now"
+    print_figures("Resumed", figures)
+    logger.info("Resumed: %s", figures)
+
+
+def _look(config: "RLConfig", task_name: str) -> Start:
+    if config.load_weights is not None:
+        check_run_dir(config.run_dir)
+        return Start(checkpoint=load_checkpoint(config.load_weights, print_warning), only_policy=True)
+    if config.resume is None:
+        check_run_dir(config.run_dir)
+        return Start()
+    path = _resumed_path(config, task_name)
+    if path is None:
+        run_dir = _auto_run_dir(config, task_name)
+        # One that was stopped before its first checkpoint starts again, in the same place.
+        return Start(run_dir=run_dir if run_dir is not None and holds_run(run_dir) else None)
+    checkpoint = load_checkpoint(path, print_warning)
+    origin = checkpoint.path.absolute().parents[1]
+    is_elsewhere = config.run_dir is not None and Path(config.run_dir).absolute() != origin
+    if is_elsewhere or checkpoint.path.parent.name != CHECKPOINTS:  # or a copy, of no run
+        check_run_dir(config.run_dir)
+        return Start(checkpoint=checkpoint)
+    newer = [p for p in list_checkpoints(checkpoint.path.parent) if int(p.name) > checkpoint.iteration]
+    if newer and find_checkpoints(path)[0] == checkpoint.path:
+        raise ConfigError(
+            f"resume ({config.resume}) is not the newest checkpoint of its run, {newer[-1]} is, and going on there "
+            f"would undo what came after it. Add run_dir=<a new directory>, or resume the whole run: resume={origin}"
+        )
+    return Start(run_dir=origin if config.run_dir is None else Path(config.run_dir), checkpoint=checkpoint)
+
+
+def _resumed_path(config: "RLConfig", task_name: str) -> str | Path | None:
+    """What is resumed; None where `auto` finds nothing."""
+    if config.resume != AUTO:
+        return config.resume
+    run_dir = _auto_run_dir(config, task_name)
+    return run_dir if run_dir is not None and list_checkpoints(run_dir / CHECKPOINTS) else None
+
+
+def _auto_run_dir(config: "RLConfig", task_name: str) -> Path | None:
+    return newest_run_dir(task_name) if config.run_dir is None else Path(config.run_dir)
+
+
+def _read_shared(path: Path) -> Checkpoint:
+    if not path.is_dir():
+        raise ConfigError(
+            f"Checkpoint {path}, which process 0 reads, is not seen here. Put it on a file system that all machines "
+            "share."
+        )
+    return read_checkpoint(path)

@@ -1,0 +1,102 @@
+"""Ending a run that hangs, with evidence."""
+
+import contextlib
+import faulthandler
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TextIO
+
+from ksim.parallel.multihost import process_index
+
+logger = logging.getLogger(__name__)
+
+HANG_EXIT_CODE = 70
+"""Of a process that the watchdog ended: EX_SOFTWARE of sysexits.h."""
+_GRACE_S = 15.0
+
+
+class Watchdog:
+    """Ends the process when a watched block takes too long, after writing down where every thread is.
+
+    A thread of Python's says in which phase it was. Should some library hold the interpreter's lock, no thread of
+    Python's can run; a timer outside the interpreter then writes the stacks alone, a little later.
+    """
+
+    def __init__(self, limit_s: float | None, log_path: Path) -> None:
+        """Makes a watchdog that watches nothing yet.
+
+        Args:
+            limit_s: Seconds that a block may take; None for no limit.
+            log_path: The file that the stacks are appended to, besides being printed.
+        """
+        self._limit_s, self._log_path = limit_s, log_path
+        self._phase: str | None = None
+        self._deadline_s = 0.0
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="ksim watchdog", daemon=True)
+        self._log: TextIO | None = None
+
+    def __enter__(self) -> "Watchdog":
+        if self._limit_s is not None:
+            with contextlib.suppress(OSError):  # a full disk
+                self._log = self._log_path.open("a")
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._limit_s is None:
+            return
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        self._thread.join()
+        if self._log is not None:
+            self._log.close()
+
+    @contextlib.contextmanager
+    def watching(self, phase: str) -> Iterator[None]:
+        """Watches a block. What may compile for long is better left alone.
+
+        Args:
+            phase: What it does, for the message.
+        """
+        if self._limit_s is None:
+            yield
+            return
+        with self._changed:
+            self._phase, self._deadline_s = phase, time.monotonic() + self._limit_s
+            self._changed.notify()
+        faulthandler.dump_traceback_later(self._limit_s + _GRACE_S, exit=True, file=self._log or sys.stderr)
+        try:
+            yield
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+            with self._changed:
+                self._phase = None
+
+    def _run(self) -> None:
+        with self._changed:
+            while not self._is_closed:
+                left_s = None if self._phase is None else self._deadline_s - time.monotonic()
+                if left_s is not None and left_s <= 0:
+                    self._end(self._phase)
+                self._changed.wait(left_s)
+
+    def _end(self, phase: str | None) -> None:
+        message = (
+            f"Process {process_index()} hangs: {phase} has taken longer than hang_timeout_s ({self._limit_s:g}). "
+            "The stacks of all threads follow; the run ends here, and can be resumed from its last checkpoint."
+        )
+        for stream in (sys.stderr, self._log):
+            # Whatever becomes of the message, the process ends.
+            with contextlib.suppress(OSError, ValueError):
+                if stream is not None:
+                    print(f"Error: {message}", file=stream, flush=True)
+                    faulthandler.dump_traceback(stream, all_threads=True)
+        os._exit(HANG_EXIT_CODE)

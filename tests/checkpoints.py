@@ -1,0 +1,22 @@
+"""Checkpoints as tests write and read them."""
+
+from ksim.run.checkpoint import CHECKPOINTS, list_checkpoints, read_checkpoint, write_checkpoint
+from ksim.run.snapshot import named_arrays, plain_config, restored, versions
+
+
+def newest(run_dir):
+    """The path of the newest checkpoint of a run; None without one."""
+    found = list_checkpoints(run_dir / CHECKPOINTS)
+    return found[-1] if found else None
+
+
+def saved_learner(task, run_dir):
+    """The learner in the newest checkpoint of a run."""
+    return restored(read_checkpoint(newest(run_dir)), task.initial_learner()[0], "learner")
+
+
+def save_learner(task, run_dir, iteration, learner):
+    """Writes a checkpoint of a learner alone."""
+    arrays = {f"learner.{name}": x for name, x in named_arrays(learner).items()}
+    document = {"iteration": iteration, "config": plain_config(task.config), "versions": versions()}
+    write_checkpoint(run_dir / CHECKPOINTS / str(iteration), arrays, document)
