@@ -24,6 +24,7 @@ CHECKPOINTS = "checkpoints"
 BEST = "best"
 """What `checkpoints/best` stands for: the one that evaluations found best."""
 FORMAT = 1
+_DOCUMENT, _DOCUMENT_FILE = "document", "document.json"
 
 Arrays = Mapping[str, np.ndarray]
 """Host arrays by name; typed keys as their raw data."""
@@ -101,9 +102,8 @@ def read_document(path: Path) -> Mapping[str, Any]:
         ConfigError: It is of another version of ksim.
     """
     try:
-        with _checkpointer() as checkpointer:
-            items = checkpointer.restore(path.resolve(), args=ocp.args.Composite(document=ocp.args.JsonRestore()))
-        document = items.document
+        # Not by Orbax, which would start JAX's backend; a process may still have to join its job.
+        document = json.loads((path / _DOCUMENT / _DOCUMENT_FILE).read_bytes())
         is_sound = document["digest"] == _digest_of_document(document)
     except Exception as error:
         raise DamagedError(f"Checkpoint {path} is damaged: {_first_line(error)}") from error
@@ -211,7 +211,11 @@ def _checkpointer() -> ocp.Checkpointer:
     alone = ocp.options.MultiprocessingOptions(
         primary_host=process_index(), active_processes=own, barrier_sync_key_prefix="ksim" if own else None
     )
-    handler = ocp.CompositeCheckpointHandler(composite_options=ocp.CompositeOptions(multiprocessing_options=alone))
+    handler = ocp.CompositeCheckpointHandler(
+        composite_options=ocp.CompositeOptions(multiprocessing_options=alone),
+        state=ocp.PyTreeCheckpointHandler(multiprocessing_options=alone),
+        document=ocp.JsonCheckpointHandler(_DOCUMENT_FILE, multiprocessing_options=alone),
+    )
     return ocp.Checkpointer(handler, multiprocessing_options=alone)
 
 

@@ -1,0 +1,45 @@
+"""Trainings in processes of their own that are killed and resumed, and how their results are compared."""
+
+import json
+
+import pytest
+
+from tests.processes import finish, start, start_job
+
+TIMES = ("time/", "env_steps_per_s")
+
+
+def train(moment, *arguments, cwd, task="point_mass", num_devices=1, num_processes=1):
+    """Exit code and output of a training: of one process, or the first that failed of several."""
+    arguments = ("-m", "tests.faults.train", task, moment, *arguments)
+    cached = {"JAX_ENABLE_COMPILATION_CACHE": "true", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2"}
+    if num_processes == 1:
+        return finish(start(*arguments, cwd=cwd, num_devices=num_devices, **cached))
+    job = start_job(*arguments, num_processes=num_processes, cwd=cwd, num_devices=num_devices, **cached)
+    ends = [finish(process) for process in job]
+    return next((end for end in ends if end[0]), ends[0])
+
+
+def read_lines(path):
+    """The records of a file of JSON lines, every one of which must be whole."""
+    text = path.read_text() if path.exists() else ""
+    assert not text or text.endswith("\n")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def without_times(record):
+    """What of a line of metrics.jsonl does not depend on the clock."""
+    return {name: value for name, value in record.items() if not name.startswith(TIMES)}
+
+
+def assert_same_metrics(run_dir, reference_dir, tolerance):
+    """Every iteration is there once, with the metrics that it has in an uninterrupted run."""
+    lines, reference = read_lines(run_dir / "metrics.jsonl"), read_lines(reference_dir / "metrics.jsonl")
+    assert [line["iteration"] for line in lines] == [line["iteration"] for line in reference]
+    for line, expected in zip(map(without_times, lines), map(without_times, reference), strict=True):
+        assert line.keys() == expected.keys()
+        for name, value in line.items():
+            wanted = expected[name]
+            assert (value is None) == (wanted is None), (line["iteration"], name, value, wanted)
+            if value is not None:
+                assert value == pytest.approx(wanted, rel=tolerance, abs=tolerance), (line["iteration"], name)
