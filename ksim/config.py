@@ -7,7 +7,7 @@ import xax
 
 from ksim.types import ConfigError
 
-CHECKPOINT_MODES = ("eval", "view")
+CHECKPOINT_MODES = ("eval", "view", "export")
 """Values of `run_mode` that are about a checkpoint."""
 
 

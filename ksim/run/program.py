@@ -50,10 +50,34 @@ class DeterministicPolicy:
     obs: dict[str, jax.ShapeDtypeStruct]
     memory: dict[str, jax.ShapeDtypeStruct]
 
+    def input_names(self) -> tuple[dict[str, str], dict[str, str]]:
+        """What files call the inputs: observations by group, and parts of the memory by their names here."""
+        observations = {group: "obs" if group == "actor" else f"obs_{group}" for group in self.obs}
+        return observations, {name: f"memory_{i}" for i, name in enumerate(self.memory)}
+
+    def bound(self, arrays: Arrays) -> "DeterministicPolicy":
+        """The policy with its arrays in it, and its inputs named as in files."""
+        known = {name: jnp.asarray(arrays[name]) for name in self.arrays}
+        obs_names, memory_names = self.input_names()
+
+        def function(_: dict[str, Array], obs: Observation, memory: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
+            before = {key: memory[name] for key, name in memory_names.items()}
+            action, after = self.function(known, {key: obs[name] for key, name in obs_names.items()}, before)
+            return action, {name: after[key] for key, name in memory_names.items()}
+
+        obs = {name: self.obs[key] for key, name in obs_names.items()}
+        return DeterministicPolicy(function, {}, obs, {name: self.memory[key] for key, name in memory_names.items()})
+
     def batched(self, num_rows: Any) -> tuple[Callable[..., Any], tuple[dict[str, jax.ShapeDtypeStruct], ...]]:
-        """The function with a leading axis of so many rows of observations and memories, and its arguments' shapes."""
+        """The function with a leading axis of so many rows of observations and memories, and its arguments' shapes.
+
+        A function without arrays, as `bound` makes it, takes observations and memories alone.
+        """
         rows = lambda tree: {k: jax.ShapeDtypeStruct((num_rows, *x.shape), x.dtype) for k, x in tree.items()}
-        return jax.vmap(self.function, in_axes=(None, 0, 0)), (self.arrays, rows(self.obs), rows(self.memory))
+        mapped, shapes = jax.vmap(self.function, in_axes=(None, 0, 0)), (rows(self.obs), rows(self.memory))
+        return (
+            (mapped, (self.arrays, *shapes)) if self.arrays else (lambda obs, memory: mapped({}, obs, memory), shapes)
+        )
 
 
 def deterministic_policy(model: AbstractActorCritic, obs_sizes: Mapping[str, int]) -> DeterministicPolicy:
@@ -122,7 +146,7 @@ def policy_program(model: NormalizedActorCritic, obs_sizes: Mapping[str, int]) -
 
 
 def export_policy(policy: DeterministicPolicy) -> bytes:
-    """`policy_program` for a policy that was taken out of its model already.
+    """A policy serialized by `jax.export`, for all platforms and any number of rows, or one where it must be.
 
     Raises:
         ConfigError: It cannot be exported.

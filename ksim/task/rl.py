@@ -55,15 +55,18 @@ class RLConfig(BaseConfig):
     engine: str = field("auto", help="physics of the training: auto, mjx (pure JAX) or mujoco (native, on CPU threads)")
     dt: float = field(0.004, help="seconds per physics step")
     ctrl_dt: float = field(0.02, help="seconds per control step")
-    run_mode: str = field("train", help="train, or with the policy of a checkpoint in native MuJoCo: eval or view")
+    run_mode: str = field(
+        "train", help="train, or with the policy of a checkpoint: eval or view in native MuJoCo, or export"
+    )
     run_dir: str | None = field(None, help="where the run is written; default a new one, runs/<task>/run_<number>")
-    checkpoint: str | None = field(None, help="for run_mode=eval and view: a run directory, or one of its checkpoints")
+    checkpoint: str | None = field(None, help="for the other run_modes: a run directory, or one of its checkpoints")
     eval_num_envs: int = field(64, help="environments of an evaluation, each for one whole episode")
     eval_seed: int = field(0, help="seeds the episodes of evaluations, the same every time")
     eval_every_n_seconds: float | None = field(300.0, help="evaluate while training, this long after the last; or null")
     eval_every_n_iterations: int | None = field(None, help="evaluate while training after every so many iterations")
     eval_at_end: bool = field(True, help="evaluate when training is done")
     eval_output: str | None = field(None, help="for run_mode=eval: where results go; default the checkpoint's run")
+    export_dir: str | None = field(None, help="for run_mode=export: where files go; default export/ in the run")
     video: bool = field(True, help="film an episode of the last evaluation, as mp4 and GIF")
     video_every_n_evaluations: int | None = field(None, help="film one of every so many evaluations before as well")
     plots: bool = field(True, help="draw learning curves and an evaluated episode at the end")
@@ -96,9 +99,12 @@ class RLConfig(BaseConfig):
         if self.run_mode in CHECKPOINT_MODES and self.checkpoint is None:
             raise ConfigError(f"run_mode={self.run_mode} needs a policy. Add checkpoint=<run directory>.")
         if self.run_mode not in CHECKPOINT_MODES and self.checkpoint is not None:
-            raise ConfigError(f"checkpoint ({self.checkpoint}) is read by run_mode=eval and run_mode=view. Add either.")
-        if self.run_mode != "eval" and self.eval_output is not None:
-            raise ConfigError(f"eval_output ({self.eval_output}) is written by run_mode=eval. Add it, or remove this.")
+            raise ConfigError(f"checkpoint ({self.checkpoint}) is read by run_mode=eval, view and export. Add one.")
+        for name, mode in (("eval_output", "eval"), ("export_dir", "export")):
+            if self.run_mode != mode and getattr(self, name) is not None:
+                raise ConfigError(
+                    f"{name} ({getattr(self, name)}) is written by run_mode={mode}. Add it, or remove this."
+                )
 
 
 ConfigT = TypeVar("ConfigT", bound=RLConfig)
@@ -330,16 +336,17 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
         return compile_model(spec, dt=config.dt, ctrl_dt=config.ctrl_dt, edits=edits, terrain=self.get_terrain())
 
     def run(self) -> int:
-        """Does what `run_mode` says: trains, or evaluates or shows a checkpoint.
+        """Does what `run_mode` says: trains, or evaluates, shows or exports a checkpoint.
 
         Returns:
             The exit code of the process: 0, or 128 + the number of the signal that stopped it.
         """
         from ksim.run.evaluation import evaluate_checkpoint  # noqa: PLC0415 - run is on top of task
+        from ksim.run.export.exporter import export_checkpoint  # noqa: PLC0415
         from ksim.run.loop import train  # noqa: PLC0415
         from ksim.run.viewer.view import view_checkpoint  # noqa: PLC0415
 
-        modes = {"train": train, "eval": evaluate_checkpoint, "view": view_checkpoint}
+        modes = {"train": train, "eval": evaluate_checkpoint, "view": view_checkpoint, "export": export_checkpoint}
         return modes[self.config.run_mode](self)
 
     @classmethod

@@ -114,6 +114,7 @@ class Graph:
     def _batch(self) -> str:
         if self._num_rows is None:
             self._num_rows = self.op("Shape", next(iter(self.inputs)), start=0, end=1)
+        assert self._num_rows is not None
         return self._num_rows
 
     def model(self, name: str, metadata: dict[str, str]) -> onnx.ModelProto:

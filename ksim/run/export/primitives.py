@@ -23,6 +23,14 @@ _SAME = {  # one node of ONNX, the same inputs
     "min": "Min", "mul": "Mul", "neg": "Neg", "pow": "Pow", "sign": "Sign", "sin": "Sin", "sinh": "Sinh",
     "sqrt": "Sqrt", "stop_gradient": "Identity", "sub": "Sub", "tan": "Tan", "tanh": "Tanh",
 }  # fmt: skip
+_COMPOSED: dict[str, Callable[..., Value]] = {
+    "clamp": lambda graph, low, x, high: graph.op("Min", graph.op("Max", x, low), high),
+    "is_finite": lambda graph, x: graph.op("Not", graph.op("Or", graph.op("IsNaN", x), graph.op("IsInf", x))),
+    "ne": lambda graph, x, y: graph.op("Not", graph.op("Equal", x, y)),
+    "rem": lambda graph, x, y: graph.op("Mod", x, y, fmod=1),
+    "rsqrt": lambda graph, x: graph.op("Reciprocal", graph.op("Sqrt", x)),
+    "square": lambda graph, x: graph.op("Mul", x, x),
+}
 _LOGICAL = {"and": "And", "or": "Or", "xor": "Xor", "not": "Not"}
 _REDUCTIONS = {
     "reduce_sum": "ReduceSum", "reduce_max": "ReduceMax", "reduce_min": "ReduceMin", "reduce_prod": "ReduceProd",
@@ -50,26 +58,16 @@ def _same(graph: Graph, eqn: Any, *values: Value) -> Value:
     return graph.op(_SAME[eqn.primitive.name], *values)
 
 
+@rule(*_COMPOSED)
+def _composed(graph: Graph, eqn: Any, *values: Value) -> Value:
+    return _COMPOSED[eqn.primitive.name](graph, *values)
+
+
 @rule(*_LOGICAL)
 def _logical(graph: Graph, eqn: Any, *values: Value) -> Value:
     if eqn.invars[0].aval.dtype != np.bool_:
         raise NotCovered("on whole numbers")
     return graph.op(_LOGICAL[eqn.primitive.name], *values)
-
-
-@rule("ne")
-def _ne(graph: Graph, eqn: Any, x: Value, y: Value) -> Value:
-    return graph.op("Not", graph.op("Equal", x, y))
-
-
-@rule("square")
-def _square(graph: Graph, eqn: Any, x: Value) -> Value:
-    return graph.op("Mul", x, x)
-
-
-@rule("rsqrt")
-def _rsqrt(graph: Graph, eqn: Any, x: Value) -> Value:
-    return graph.op("Reciprocal", graph.op("Sqrt", x))
 
 
 @rule("exp2")
@@ -116,21 +114,6 @@ def _round(graph: Graph, eqn: Any, x: Value) -> Value:
     if eqn.params["rounding_method"] != jax.lax.RoundingMethod.TO_NEAREST_EVEN:
         raise NotCovered("away from zero")
     return graph.op("Round", x)
-
-
-@rule("rem")
-def _rem(graph: Graph, eqn: Any, x: Value, y: Value) -> Value:
-    return graph.op("Mod", x, y, fmod=1)
-
-
-@rule("is_finite")
-def _is_finite(graph: Graph, eqn: Any, x: Value) -> Value:
-    return graph.op("Not", graph.op("Or", graph.op("IsNaN", x), graph.op("IsInf", x)))
-
-
-@rule("clamp")
-def _clamp(graph: Graph, eqn: Any, low: Value, x: Value, high: Value) -> Value:
-    return graph.op("Min", graph.op("Max", x, low), high)
 
 
 @rule("select_n")

@@ -31,36 +31,23 @@ def onnx_policy(policy: DeterministicPolicy, arrays: Mapping[str, Any], metadata
     Raises:
         ConfigError: The policy uses an operation that is not covered.
     """
-    known = {name: np.asarray(arrays[name]) for name in policy.arrays}
+    bound = policy.bound(arrays)
     try:
-        return _converted(policy, known, metadata, jax.export.symbolic_shape("b")[0])
+        return _converted(bound, metadata, jax.export.symbolic_shape("b")[0])
     except ConfigError:
         raise
     except Exception:  # noqa: BLE001 - whatever a model raises that cannot be traced for any number of rows
-        return _converted(policy, known, metadata, 1)
+        return _converted(bound, metadata, 1)
 
 
-def onnx_inputs(policy: DeterministicPolicy) -> tuple[dict[str, str], dict[str, str]]:
-    """The names of the model's inputs: of observations by group, and of memories by their names in the policy."""
-    observations = {group: "obs" if group == "actor" else f"obs_{group}" for group in policy.obs}
-    return observations, {name: f"memory_{i}" for i, name in enumerate(policy.memory)}
-
-
-def _converted(
-    policy: DeterministicPolicy, known: Mapping[str, np.ndarray], metadata: Mapping[str, str], num_rows: Any
-) -> onnx.ModelProto:
-    function, (_, obs, memory) = policy.batched(num_rows)
-    jaxpr = jax.make_jaxpr(function)(dict(known), obs, memory)
-    obs_names, memory_names = onnx_inputs(policy)
+def _converted(policy: DeterministicPolicy, metadata: Mapping[str, str], num_rows: Any) -> onnx.ModelProto:
+    function, inputs = policy.batched(num_rows)
+    jaxpr, (_, after) = jax.make_jaxpr(function, return_shape=True)(*inputs)
     graph = Graph()
-    values: list[Value] = [known[name] for name in sorted(known)]
-    for names, part in ((obs_names, obs), (memory_names, memory)):
-        values += [graph.add_input(names[key], part[key].shape, part[key].dtype) for key in sorted(part)]
-    action, *after = convert(graph, jaxpr, values)
-    (action_aval, *_) = jaxpr.out_avals
-    graph.add_output("action", action, action_aval.shape, action_aval.dtype)
-    for key, value in zip(sorted(memory), after, strict=True):
-        graph.add_output(f"next_{memory_names[key]}", value, memory[key].shape, memory[key].dtype)
+    values = [graph.add_input(name, part[name].shape, part[name].dtype) for part in inputs for name in sorted(part)]
+    names = ["action", *(f"next_{name}" for name in sorted(after))]
+    for name, value, aval in zip(names, convert(graph, jaxpr, values), jaxpr.out_avals, strict=True):
+        graph.add_output(name, value, aval.shape, aval.dtype)
     return graph.model("policy", dict(metadata))
 
 
