@@ -39,19 +39,10 @@ def export_checkpoint(task: "RLTask[Any]") -> int:
         RunError: What was written computes something else than the policy.
     """
     check_packages()
-    from ksim.run.export.to_onnx import onnx_policy  # noqa: PLC0415 - onnx is an extra
-
     checkpoint, _, model = load_policy(task)
     # <run>/checkpoints/<number>
     out_dir = output_dir("export_dir", task.config.export_dir, checkpoint.parents[1] / "export")
-    policy, arrays = deterministic_policy(model, task.obs_sizes), policy_arrays(model)
-    metadata = policy_metadata(task, policy, model, checkpoint, out_dir.resolve())
-    texts = {name: json.dumps(value) for name, value in metadata.items()}
-    contents = {
-        "policy.onnx": onnx_policy(policy, arrays, texts).SerializeToString(),
-        "policy.jaxexport": export_policy(policy.bound(arrays)),
-        "policy.json": (json.dumps(metadata, indent=2) + "\n").encode(),
-    }
+    contents = exported_files(task, model, checkpoint, out_dir)
     difference = largest_difference(contents["policy.onnx"], model, task.obs_sizes)
     for name, content in contents.items():
         with whole_file(out_dir / name) as temporary:
@@ -64,6 +55,32 @@ def export_checkpoint(task: "RLTask[Any]") -> int:
     }
     print_figures(f"Export of {checkpoint}", figures)
     return 0
+
+
+def exported_files(
+    task: "RLTask[Any]", model: NormalizedActorCritic, checkpoint: Path, out_dir: Path
+) -> dict[str, bytes]:
+    """The files of an export by name: the policy as ONNX and as a program of JAX, and what both say of themselves.
+
+    Args:
+        task: The task, in whose environment the policy acts.
+        model: The policy.
+        checkpoint: Where it is from.
+        out_dir: Where the files go.
+
+    Raises:
+        ConfigError: The policy cannot be exported.
+    """
+    from ksim.run.export.to_onnx import onnx_policy  # noqa: PLC0415 - onnx is an extra
+
+    policy, arrays = deterministic_policy(model, task.obs_sizes), policy_arrays(model)
+    metadata = policy_metadata(task, policy, model, checkpoint.resolve(), out_dir.resolve())
+    texts = {name: json.dumps(value) for name, value in metadata.items()}
+    return {
+        "policy.onnx": onnx_policy(policy, arrays, texts).SerializeToString(),
+        "policy.jaxexport": export_policy(policy.bound(arrays)),
+        "policy.json": (json.dumps(metadata, indent=2) + "\n").encode(),
+    }
 
 
 def check_packages() -> None:
