@@ -1,6 +1,8 @@
 """examples/deploy.py drives a robot as ksim does, without it."""
 
 import dataclasses
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +22,10 @@ from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
 from ksim.run.export.exporter import exported_files
 
 SCRIPT = Path(deploy.__file__)
+PAGE = (SCRIPT.parents[1] / "docs/deploying.md").read_text()
 NUM_STEPS = 50
+PLURAL = ("observations", "commands")
+"""Entries of the metadata that have names given by the task."""
 
 
 class QuietWalking(HumanoidWalkingTask):
@@ -166,3 +171,37 @@ def test_an_observation_that_it_does_not_know_is_named_with_what_to_write(export
     term |= {"class": "FootForce", "args": {"sensors": ["left"]}}
     with pytest.raises(SystemExit, match=r"'gyro' is a FootForce.*'sensors': \['left'\].*its 3 numbers.*OBSERVATIONS"):
         deploy.observe(robot, policy.metadata)
+
+
+def test_python_of_the_page_runs_in_the_directory_of_an_export(exported, monkeypatch):
+    monkeypatch.chdir(exported[0])
+    names = {}
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    actions = []
+    for block in blocks:
+        exec(block, names)
+        actions.append(np.asarray(names["action"]))
+    assert len(actions) == 2
+    np.testing.assert_allclose(*actions, atol=1e-5)
+    assert set(names["memory"]) == {"memory_0"}
+
+
+def test_table_of_the_page_has_all_entries_of_the_metadata(exported):
+    metadata = json.loads((exported[0] / "policy.json").read_text())
+    table = PAGE.split("## Metadata")[1].split("\n\n")[1]
+    rows = [row.split("|")[1:3] for row in table.splitlines()[2:]]
+    assert {name for entry, _ in rows for name in re.findall(r"`(\w+)`", entry)} == set(metadata)
+    texts = {name: text for entry, text in rows for name in re.findall(r"`(\w+)`", entry)}
+    for name, entry in metadata.items():
+        parts = entry[0] if name == "memory" else next(iter(entry.values())) if name in PLURAL else entry
+        for part in parts if isinstance(parts, dict) else ():
+            assert f"`{part}`" in texts[name], f"{name}: {part}"
+
+
+def test_commands_of_the_page_and_the_readme_have_options_that_exist(exported, capsys):
+    readme = (SCRIPT.parents[1] / "README.md").read_text()
+    commands = re.findall(r"^python examples/deploy\.py \S+ (.*)$", PAGE + readme, flags=re.MULTILINE)
+    assert len(commands) == 2
+    for options in commands:
+        deploy.main([str(exported[0] / "policy.onnx"), *options.split()])
+        assert "Stood for" in capsys.readouterr().out
