@@ -30,6 +30,7 @@ from ksim.physics import (
     TorqueActuators as TorqueActuators,
 )
 from ksim.rollout import Environment as Environment, unroll as unroll
+from ksim.run.policy import Policy as Policy, load_policy as load_policy
 from ksim.task import (
     DistributedPPOConfig as DistributedPPOConfig,
     DistributedPPOTask as DistributedPPOTask,

@@ -8,7 +8,7 @@ import xax
 
 from ksim.types import ConfigError
 
-CHECKPOINT_MODES = ("eval", "view", "replay")
+CHECKPOINT_MODES = ("eval", "view", "export", "replay")
 """Values of `run_mode` that are about a checkpoint."""
 
 

@@ -31,8 +31,9 @@ def evaluate_checkpoint(task: "RLTask[Any]") -> int:
     Raises:
         ConfigError: There is no checkpoint, it does not fit the task, or there is nowhere to write.
     """
-    path, _, model = load_policy(task)
-    out_dir = _output_dir(task.config.eval_output, path)
+    path, _, model = load_task_policy(task)
+    # <run>/checkpoints/<number>
+    out_dir = output_dir("eval_output", task.config.eval_output, path.parents[1])
     with log_to_file(out_dir), stop_on_signal() as stop:
         evaluation = Evaluator(task)(model, lambda: stop.signal is not None)
         if evaluation is None:
@@ -62,7 +63,7 @@ def evaluation_figures(evaluation: Evaluation) -> dict[str, str]:
     }
 
 
-def load_policy(task: "RLTask[Any]") -> tuple[Path, Environment, NormalizedActorCritic]:
+def load_task_policy(task: "RLTask[Any]") -> tuple[Path, Environment, NormalizedActorCritic]:
     """The path of the checkpoint that the config names, the environment to run it in, and its policy.
 
     Raises:
@@ -81,12 +82,16 @@ def load_policy(task: "RLTask[Any]") -> tuple[Path, Environment, NormalizedActor
     )
 
 
-def _output_dir(wanted: str | None, checkpoint: Path) -> Path:
-    # <run>/checkpoints/<number>
-    path = checkpoint.parents[1] if wanted is None else Path(wanted)
+def output_dir(option: str, wanted: str | None, default: Path) -> Path:
+    """The directory that an option names, or a default; made where there is none.
+
+    Raises:
+        ConfigError: It cannot be written to.
+    """
+    path = default if wanted is None else Path(wanted)
     try:
         path.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=path).close()
     except OSError as error:
-        raise ConfigError(f"Results cannot be written to {path} ({error.strerror}). Set eval_output.") from error
+        raise ConfigError(f"Results cannot be written to {path} ({error.strerror}). Set {option}.") from error
     return path

@@ -156,7 +156,7 @@ class Reports:
         with self.failures.absorbed("evaluation"):
             evaluator = self._evaluator or Evaluator(self._task)
             self._evaluator = evaluator
-            evaluation = evaluator(self._model(learner), self._should_stop)
+            evaluation = evaluator(self.model(learner), self._should_stop)
             if evaluation is None:
                 return
             self._last_iteration = progress.iteration
@@ -177,7 +177,7 @@ class Reports:
         if not self._should_stop():
             name = f"iteration_{progress.iteration}"
             with_video = self._task.config.video
-            self._episode_report(self._model(learner), name, with_video=with_video, with_plots=with_plots)
+            self._episode_report(self.model(learner), name, with_video=with_video, with_plots=with_plots)
 
     def _plot_learning(self) -> None:
         with self.failures.absorbed("plotting"):
@@ -187,6 +187,7 @@ class Reports:
             plot_learning([read_curves(self._run_dir)], path)
             self.paths["learning curves"] = path
 
-    def _model(self, learner: LearnerState) -> NormalizedActorCritic:
+    def model(self, learner: LearnerState) -> NormalizedActorCritic:
+        """The policy and value function of a learner, on raw observations."""
         static = static_leaves(self._task.initial_learner()[1])
         return NormalizedActorCritic(eqx.combine(learner.params, static), learner.normalizer)

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ksim.run.checkpoint import CHECKPOINTS, find_best, remove_all_but, write_checkpoint
+from ksim.run.checkpoint import CHECKPOINTS, Arrays, find_best, remove_all_but, write_checkpoint
 from ksim.run.failures import Failures
 from ksim.run.run_dir import make_again
 from ksim.run.snapshot import named_arrays
@@ -29,7 +29,16 @@ class Saver:
         newest: The iteration and the path of the last one that was written.
     """
 
-    def __init__(self, run_dir: Path, config: "RLConfig", failures: Failures) -> None:
+    def __init__(self, run_dir: Path, config: "RLConfig", failures: Failures, constants: Arrays) -> None:
+        """Makes a saver.
+
+        Args:
+            run_dir: The run's directory.
+            config: How often to save, and what to keep.
+            failures: Told of what cannot be written.
+            constants: Arrays that every checkpoint holds besides the state.
+        """
+        self._constants = constants
         self._directory, self._config, self._failures = run_dir / CHECKPOINTS, config, failures
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ksim saver")
         self._running: Future[None] | None = None
@@ -95,7 +104,7 @@ class Saver:
         path = self._directory / str(iteration)
         try:
             make_again(self._config, self._directory.parent)
-            write_checkpoint(path, named_arrays(state), document)
+            write_checkpoint(path, {**named_arrays(state), **self._constants}, document)
             self.newest = (iteration, path)
             logger.info("Saved %s.", path)
         except Exception as error:  # noqa: BLE001 - of the file system, in whatever form Orbax passes it on

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ksim.task.rl import RLTask
 
 _PACKAGES = ("jax", "jaxlib", "mujoco", "mujoco-mjx", "equinox", "optax", "orbax-checkpoint", "numpy")
+_STATE = ("learner.", "envs.")
+"""What the names of a training state's arrays begin with; a checkpoint may hold others."""
 _MAX_NAMED = 8
 
 
@@ -84,7 +86,7 @@ def restored(checkpoint: Checkpoint, like: PyTree, prefix: str = "") -> PyTree:
         ConfigError: A leaf is missing, or of another shape or type.
     """
     wanted = {_name(path, prefix): x for path, x in jax.tree_util.tree_leaves_with_path(unwrap_keys(like))}
-    there = {name: x for name, x in checkpoint.arrays.items() if name.startswith(prefix)}
+    there = {name: x for name, x in checkpoint.arrays.items() if name.startswith(prefix or _STATE)}
     _check_fit(checkpoint, there, wanted)
     leaves = [jnp.asarray(there[name]) for name in wanted]
     return wrap_keys(jax.tree.unflatten(jax.tree.structure(unwrap_keys(like)), leaves), like)

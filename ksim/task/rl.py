@@ -57,13 +57,17 @@ class RLConfig(BaseConfig):
     dt: float = field(0.004, help="seconds per physics step")
     ctrl_dt: float = field(0.02, help="seconds per control step")
     run_mode: str = field(
-        "train", help="train, or with the policy of a checkpoint in native MuJoCo: eval or view", of_the_run=False
+        "train",
+        help="train; with the policy of a checkpoint: eval or view in native MuJoCo, or export; replay a dump",
+        of_the_run=False,
     )
     run_dir: str | None = field(
         None, help="where the run is written; default a new one, runs/<task>/run_<number>", of_the_run=False
     )
     checkpoint: str | None = field(
-        None, help="for run_mode=eval and view: a run directory, or one of its checkpoints", of_the_run=False
+        None,
+        help="for the other run_modes: a run directory, one of its checkpoints, or checkpoints/best",
+        of_the_run=False,
     )
     eval_num_envs: int = field(64, help="environments of an evaluation, each for one whole episode")
     eval_seed: int = field(0, help="seeds the episodes of evaluations, the same every time")
@@ -72,6 +76,9 @@ class RLConfig(BaseConfig):
     eval_at_end: bool = field(True, help="evaluate when training is done")
     eval_output: str | None = field(
         None, help="for run_mode=eval: where results go; default the checkpoint's run", of_the_run=False
+    )
+    export_dir: str | None = field(
+        None, help="for run_mode=export: where files go; default export/ in the run", of_the_run=False
     )
     video: bool = field(True, help="film an episode of the last evaluation, as mp4 and GIF")
     video_every_n_evaluations: int | None = field(None, help="film one of every so many evaluations before as well")
@@ -137,7 +144,10 @@ class RLConfig(BaseConfig):
         if self.run_mode in CHECKPOINT_MODES and self.checkpoint is None:
             raise ConfigError(f"run_mode={self.run_mode} needs a policy. Add checkpoint=<run directory>.")
         if self.run_mode not in CHECKPOINT_MODES and self.checkpoint is not None:
-            raise ConfigError(f"checkpoint ({self.checkpoint}) is read by run_mode=eval and run_mode=view. Add either.")
+            raise ConfigError(
+                f"checkpoint ({self.checkpoint}) is read by run_mode=eval, view, export and replay. Add one, or go on "
+                "with the run: resume instead of checkpoint."
+            )
         for name in ("resume", "load_weights"):
             if self.run_mode != "train" and getattr(self, name) is not None:
                 raise ConfigError(f"{name} ({getattr(self, name)}) is of run_mode=train. Give checkpoint instead.")
@@ -146,8 +156,11 @@ class RLConfig(BaseConfig):
                 f"resume ({self.resume}) goes on with a run, load_weights ({self.load_weights}) starts a new one with "
                 "the policy of another. Give one of them."
             )
-        if self.run_mode != "eval" and self.eval_output is not None:
-            raise ConfigError(f"eval_output ({self.eval_output}) is written by run_mode=eval. Add it, or remove this.")
+        for name, mode in (("eval_output", "eval"), ("export_dir", "export")):
+            if self.run_mode != mode and getattr(self, name) is not None:
+                raise ConfigError(
+                    f"{name} ({getattr(self, name)}) is written by run_mode={mode}. Add it, or remove this."
+                )
 
 
 ConfigT = TypeVar("ConfigT", bound=RLConfig)
@@ -401,17 +414,24 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
         return compile_model(spec, dt=config.dt, ctrl_dt=config.ctrl_dt, edits=edits, terrain=self.get_terrain())
 
     def run(self) -> int:
-        """Does what `run_mode` says: trains, or evaluates or shows a checkpoint.
+        """Does what `run_mode` says: trains, or evaluates, shows or exports a checkpoint.
 
         Returns:
             The exit code of the process: 0, or 128 + the number of the signal that stopped it.
         """
         from ksim.run.evaluation import evaluate_checkpoint  # noqa: PLC0415 - run is on top of task
+        from ksim.run.export.exporter import export_checkpoint  # noqa: PLC0415
         from ksim.run.loop import train  # noqa: PLC0415
         from ksim.run.replay import replay_dump  # noqa: PLC0415
         from ksim.run.viewer.view import view_checkpoint  # noqa: PLC0415
 
-        modes = {"train": train, "eval": evaluate_checkpoint, "view": view_checkpoint, "replay": replay_dump}
+        modes = {
+            "train": train,
+            "eval": evaluate_checkpoint,
+            "view": view_checkpoint,
+            "export": export_checkpoint,
+            "replay": replay_dump,
+        }
         # Chosen and not left to the backend: on some GPUs its own choice drops to 10 bits of mantissa.
         with jax.default_matmul_precision(self.config.matmul_precision):
             return modes[self.config.run_mode](self)

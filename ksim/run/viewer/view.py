@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.run.console import print_line
-from ksim.run.evaluation import load_policy
+from ksim.run.evaluation import load_task_policy
 from ksim.run.signals import stop_on_signal
 from ksim.run.viewer.frontend import AbstractFrontend, run_session
 from ksim.run.viewer.session import ViewSession
@@ -32,7 +32,7 @@ def view_checkpoint(task: "RLTask[Any]") -> int:
     viewer = pick_viewer(config.viewer)
     if viewer == "browser" and importlib.util.find_spec("viser") is None:
         raise ConfigError("The viewer in the browser needs viser. Install it: pip install 'ksim[viewer]'.")
-    path, env, model = load_policy(task)
+    path, env, model = load_task_policy(task)
     if not isinstance(env, MdpEnvironment):
         raise ConfigError(
             f"run_mode=view shows robots of ksim's own environment; {type(env).__name__} has no MuJoCo model to show."

@@ -1,0 +1,272 @@
+"""Runs an exported policy in plain MuJoCo: numpy and ONNX Runtime, without JAX and without ksim.
+
+python examples/deploy.py runs/humanoid_walking_task/run_000/export/policy.onnx --command 0.8 0 0 --seconds 10
+
+All that it takes is in the file's metadata. To run a policy on a robot, copy this file and put your robot's sensors and
+motors in the place of `Robot`.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import mujoco.viewer
+import numpy as np
+import onnxruntime
+
+ROBOTS = Path(__file__).parent / "robots"
+FALLEN_TILT = -0.5
+"""Vertical part of the direction of gravity in the base's frame, from which on it has fallen: a tilt of 60 degrees."""
+
+
+class Policy:
+    """An exported policy, with its memory if it has one.
+
+    Attributes:
+        metadata: What the file says of itself.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        properties = self._session.get_modelmeta().custom_metadata_map
+        self.metadata = {name: json.loads(text) for name, text in properties.items()}
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets everything, for the start of an episode."""
+        self._memory = {part["input"]: np.array([part["start"]], np.float32) for part in self.metadata["memory"]}
+
+    def __call__(self, obs: dict[str, np.ndarray]) -> np.ndarray:
+        """The action for an observation, raw vectors by the names of the file's inputs."""
+        rows = {name: np.asarray(x, np.float32)[None] for name, x in obs.items()}
+        action, *after = map(np.asarray, self._session.run(None, rows | self._memory))
+        self._memory = {part["input"]: x for part, x in zip(self.metadata["memory"], after, strict=True)}
+        return action[0]
+
+
+class Robot:
+    """A simulated robot, driven as in the training.
+
+    Attributes:
+        model: MuJoCo's model, with the actuators that the policy was trained on.
+        data: Its state.
+        command: What the robot is asked to do, a vector by the name of each command.
+        last_action: The action taken last; zeros at first.
+        time_s: Seconds since the reset.
+    """
+
+    def __init__(self, mjcf: str | Path, metadata: dict[str, Any]) -> None:
+        self._metadata = metadata
+        self.model = model = mujoco.MjModel.from_xml_path(str(mjcf))
+        is_joint = np.isin(model.jnt_type, (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE))
+        self._joints = np.flatnonzero(is_joint)
+        names = [model.joint(i).name for i in self._joints]
+        if names != metadata["joints"]["names"] or model.nu != len(metadata["actuators"]["names"]):
+            raise SystemExit(
+                f"The joints and actuators of {mjcf} must be those of the policy, in the same order: "
+                f"{', '.join(metadata['joints']['names'])}. Give the MJCF file of its training with --robot."
+            )
+        for field, values in metadata["actuators"]["model_fields"].items():
+            getattr(model, field)[:] = values
+        model.opt.timestep = metadata["physics_dt_s"]
+        # A simulation that blows up is to be seen, and not to start anew by itself.
+        model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
+        if metadata["action_to_ctrl"] is None:
+            raise SystemExit(f"Actuators {metadata['actuators']['class']} are not linear: write them into Robot.step.")
+        limit = lambda values, default: np.array([default if x is None else x for x in values])
+        to_ctrl = metadata["action_to_ctrl"]
+        self._offset, self._scale = np.array(to_ctrl["offset"]), np.array(to_ctrl["scale"])
+        self._lower, self._upper = limit(to_ctrl["lower"], -np.inf), limit(to_ctrl["upper"], np.inf)
+        self.default_qpos = np.array(metadata["robot"]["default_qpos"])
+        self.command = {name: default_command(command) for name, command in metadata["commands"].items()}
+        self.data = mujoco.MjData(model)
+        self.reset()
+
+    def reset(self, qpos: np.ndarray | None = None, qvel: np.ndarray | None = None) -> None:
+        """Puts the robot into a state, by default at rest in its default pose."""
+        mujoco.mj_resetData(self.model, self.data)
+        self.data.qpos[:] = self.default_qpos if qpos is None else qpos
+        self.data.qvel[:] = 0 if qvel is None else qvel
+        self.last_action = np.zeros(self._metadata["action_size"])
+        self.data.ctrl[:] = self.controls(self.last_action)
+        mujoco.mj_forward(self.model, self.data)  # the sensors' readings at the start
+
+    def controls(self, action: np.ndarray) -> np.ndarray:
+        """What the actuators are given for an action: targets of joints, in rad, for servos."""
+        moved = self._scale * action if self._scale.ndim == 1 else self._scale @ action
+        return np.clip(self._offset + moved, self._lower, self._upper)
+
+    def step(self, action: np.ndarray) -> None:
+        """One control step.
+
+        Afterwards sensors read what they did before the last physics step, as in the training; positions and
+        velocities are those of now.
+        """
+        self.data.ctrl[:] = self.controls(action)
+        for _ in range(round(self._metadata["control_dt_s"] / self._metadata["physics_dt_s"])):
+            mujoco.mj_step(self.model, self.data)
+        self.last_action = action
+
+    @property
+    def time_s(self) -> float:
+        return float(self.data.time)
+
+    def joints(self, names: Sequence[str] | None) -> tuple[np.ndarray, np.ndarray]:
+        """Places of joints in qpos and in qvel, by default of all hinges and slides."""
+        picked = self._joints if names is None else [self.model.joint(name).id for name in names]
+        return self.model.jnt_qposadr[picked], self.model.jnt_dofadr[picked]
+
+    @property
+    def has_base(self) -> bool:
+        """Whether the robot moves through the world."""
+        return bool((self.model.jnt_type == mujoco.mjtJoint.mjJNT_FREE).any())
+
+    def base(self) -> tuple[int, int]:
+        """Where the free joint starts in qpos and in qvel."""
+        free = int(np.flatnonzero(self.model.jnt_type == mujoco.mjtJoint.mjJNT_FREE)[0])
+        return int(self.model.jnt_qposadr[free]), int(self.model.jnt_dofadr[free])
+
+    @property
+    def has_fallen(self) -> bool:
+        """Whether the simulation blew up, or the base is tilted by more than 60 degrees."""
+        is_tilted = self.has_base and projected_gravity(self)[2] > FALLEN_TILT
+        return is_tilted or not np.isfinite(self.data.qpos).all()
+
+
+def projected_gravity(robot: Robot) -> np.ndarray:
+    """The direction of gravity in the base's frame."""
+    start, _ = robot.base()
+    up, gravity = np.zeros(4), np.zeros(3)
+    mujoco.mju_negQuat(up, robot.data.qpos[start + 3 : start + 7])
+    mujoco.mju_rotVecQuat(gravity, np.array([0.0, 0.0, -1.0]), up)
+    return gravity
+
+
+def base_angular_velocity(robot: Robot) -> np.ndarray:
+    """The base's angular velocity in its own frame, in rad/s."""
+    _, start = robot.base()
+    return robot.data.qvel[start + 3 : start + 6]
+
+
+def joint_position(robot: Robot, joints: Sequence[str] | None) -> np.ndarray:
+    """Positions of joints relative to the default pose, in rad."""
+    places, _ = robot.joints(joints)
+    return robot.data.qpos[places] - robot.default_qpos[places]
+
+
+def joint_velocity(robot: Robot, joints: Sequence[str] | None) -> np.ndarray:
+    """Velocities of joints, in rad/s."""
+    return robot.data.qvel[robot.joints(joints)[1]]
+
+
+def phase_clock(robot: Robot, period_s: float) -> np.ndarray:
+    """Sine and cosine of a clock that turns once per period."""
+    angle = 2 * np.pi * robot.time_s / period_s
+    return np.array([np.sin(angle), np.cos(angle)])
+
+
+OBSERVATIONS: dict[str, Callable[..., np.ndarray]] = {
+    "ProjectedGravity": projected_gravity,
+    "BaseAngularVelocity": base_angular_velocity,
+    "SensorReading": lambda robot, sensor: robot.data.sensor(sensor).data,
+    "JointPosition": joint_position,
+    "JointVelocity": joint_velocity,
+    "PhaseClock": phase_clock,
+    "CommandValue": lambda robot, command: robot.command[command],
+    "LastAction": lambda robot: robot.last_action,
+}
+"""How each class of observation is computed: `(robot, **arguments) -> array`."""
+
+
+def observe(robot: Robot, metadata: dict[str, Any]) -> dict[str, np.ndarray]:
+    """The observation as the policy was shown it in training, by the names of the file's inputs."""
+    obs = {}
+    for group in metadata["observations"].values():
+        obs[group["input"]] = vector = np.full(group["size"], np.nan)
+        for term in group["terms"]:
+            if term["class"] not in OBSERVATIONS:
+                raise SystemExit(
+                    f"Observation {term['name']!r} is a {term['class']}, which examples/deploy.py does not know. Write "
+                    f"a function of the robot and of {term['args']} that returns its {term['size']} numbers, and enter "
+                    f"it in OBSERVATIONS as {term['class']!r}. Known: {', '.join(OBSERVATIONS)}."
+                )
+            value = OBSERVATIONS[term["class"]](robot, **term["args"])
+            vector[term["start"] : term["start"] + term["size"]] = np.ravel(value)
+    return obs
+
+
+def default_command(command: dict[str, Any]) -> np.ndarray:
+    """The middle of the ranges that a command was drawn from; zeros where they are not told."""
+    middles = [(low + high) / 2 for low, high in command["ranges"].values()]
+    return np.array(middles if len(middles) == command["size"] else [0.0] * command["size"])
+
+
+def run(policy: Policy, robot: Robot, *, seconds: float, viewer: Any = None) -> float:
+    """Drives a robot by a policy until time is up, it has fallen or the viewer is closed.
+
+    Returns:
+        For how many seconds it stood.
+    """
+    policy.reset()
+    robot.reset()
+    num_steps = round(seconds / policy.metadata["control_dt_s"])
+    for _ in range(num_steps):
+        start_s = time.perf_counter()
+        robot.step(policy(observe(robot, policy.metadata)))
+        if robot.has_fallen:
+            break
+        if viewer is not None:
+            if not viewer.is_running():
+                break
+            viewer.sync()
+            time.sleep(max(0.0, policy.metadata["control_dt_s"] - (time.perf_counter() - start_s)))
+    return robot.time_s
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the program."""
+    parser = argparse.ArgumentParser(description="Runs an exported policy in plain MuJoCo.")
+    parser.add_argument("policy", type=Path, help="policy.onnx, as run_mode=export writes it")
+    parser.add_argument("--robot", type=Path, help="its MJCF file; default the one of that name in examples/robots")
+    parser.add_argument(
+        "--command", type=float, nargs="+", help="what to do, as forward, leftward and turning velocity"
+    )
+    parser.add_argument("--seconds", type=float, default=10.0, help="for how long")
+    parser.add_argument("--viewer", action="store_true", help="show it in MuJoCo's window, in real time")
+    options = parser.parse_args(arguments)
+    if not options.policy.is_file():
+        parser.error(f"there is no file {options.policy}; write it with run_mode=export checkpoint=<run directory>")
+    policy = Policy(options.policy)
+    metadata = policy.metadata
+    if "robot" not in metadata:
+        parser.error(f"{options.policy} is of an environment that is not of ksim's terms; there is no robot in it")
+    mjcf = options.robot or ROBOTS / (metadata["robot"]["file"] or "")
+    if not mjcf.is_file():
+        parser.error(f"there is no robot file {mjcf}; give the MJCF file of the training with --robot")
+    robot = Robot(mjcf, metadata)
+    for name, value in list(robot.command.items())[:1]:
+        if options.command is not None and len(options.command) != len(value):
+            parser.error(f"command {name!r} has {len(value)} numbers, but --command has {len(options.command)}")
+        robot.command[name] = value if options.command is None else np.array(options.command)
+    if metadata["action_filters"]:
+        print(f"Not simulated here: the training's {', '.join(metadata['action_filters'])}.", file=sys.stderr)
+    viewer = mujoco.viewer.launch_passive(robot.model, robot.data) if options.viewer else None
+    stood_s = run(policy, robot, seconds=options.seconds, viewer=viewer)
+    if viewer is not None:
+        viewer.close()
+    asked = "; ".join(f"{name} {np.round(value, 3).tolist()}" for name, value in robot.command.items())
+    print(f"Asked for: {asked or 'nothing'}")
+    print(f"Stood for {stood_s:.2f} s{', then fell' if robot.has_fallen else ''}.")
+    if robot.has_base:
+        start, _ = robot.base()
+        forward, sideways = (robot.data.qpos - robot.default_qpos)[start : start + 2]
+        print(f"Went {forward:+.2f} m forward and {sideways:+.2f} m to the left.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""run_mode=export: a policy in files that run without ksim."""

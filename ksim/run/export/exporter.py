@@ -1,0 +1,159 @@
+"""run_mode=export: writing the policy of a checkpoint for other programs."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ksim.nn.normalizer import NormalizedActorCritic
+from ksim.run.console import print_figures
+from ksim.run.evaluation import load_task_policy, output_dir
+from ksim.run.export.metadata import policy_metadata
+from ksim.run.files import whole_file
+from ksim.run.program import deterministic_policy, export_policy, policy_arrays
+from ksim.types import ConfigError, Observation, RunError
+
+if TYPE_CHECKING:
+    from ksim.task.rl import RLTask
+
+TOLERANCE = 1e-4
+"""By how much, relative to 1 + |action|, ONNX Runtime may differ from JAX: far above what rounding does."""
+
+_CHECKED_STEPS = 8
+_CHECKED_ROWS = 16
+
+Step = Callable[[Mapping[str, Any], Any], tuple[Any, Any]]
+"""`(observations, memory) -> (action, memory)`, one row per robot."""
+
+
+def export_checkpoint(task: "RLTask[Any]") -> int:
+    """Writes the policy of a checkpoint as policy.onnx, policy.jaxexport and policy.json; see `RLTask.run`.
+
+    Raises:
+        ConfigError: There is no checkpoint, it does not fit the task, the policy cannot be exported, a package is
+            missing, or there is nowhere to write.
+        RunError: What was written computes something else than the policy.
+    """
+    check_packages()
+    checkpoint, _, model = load_task_policy(task)
+    # <run>/checkpoints/<number>
+    out_dir = output_dir("export_dir", task.config.export_dir, checkpoint.parents[1] / "export")
+    contents = exported_files(task, model, checkpoint, out_dir)
+    difference = largest_difference(contents["policy.onnx"], model, task.obs_sizes)
+    for name, content in contents.items():
+        with whole_file(out_dir / name) as temporary:
+            temporary.write_bytes(content)
+    figures = {
+        "ONNX": f"{out_dir / 'policy.onnx'} (metadata inside)",
+        "jax.export": str(out_dir / "policy.jaxexport"),
+        "metadata": str(out_dir / "policy.json"),
+        "ONNX Runtime against JAX": f"{difference:.1e}, the largest difference of an action",
+    }
+    print_figures(f"Export of {checkpoint}", figures)
+    return 0
+
+
+def exported_files(
+    task: "RLTask[Any]", model: NormalizedActorCritic, checkpoint: Path, out_dir: Path
+) -> dict[str, bytes]:
+    """The files of an export by name: the policy as ONNX and as a program of JAX, and what both say of themselves.
+
+    Args:
+        task: The task, in whose environment the policy acts.
+        model: The policy.
+        checkpoint: Where it is from.
+        out_dir: Where the files go.
+
+    Raises:
+        ConfigError: The policy cannot be exported.
+    """
+    from ksim.run.export.to_onnx import onnx_policy  # noqa: PLC0415 - onnx is an extra
+
+    policy, arrays = deterministic_policy(model, task.obs_sizes), policy_arrays(model)
+    metadata = policy_metadata(task, policy, model, checkpoint.resolve(), out_dir.resolve())
+    texts = {name: json.dumps(value) for name, value in metadata.items()}
+    return {
+        "policy.onnx": onnx_policy(policy, arrays, texts).SerializeToString(),
+        "policy.jaxexport": export_policy(policy.bound(arrays)),
+        "policy.json": (json.dumps(metadata, indent=2) + "\n").encode(),
+    }
+
+
+def check_packages() -> None:
+    """Raises ConfigError unless what writes ONNX and what runs it are installed."""
+    try:
+        import onnx  # noqa: F401, PLC0415
+        import onnxruntime  # noqa: F401, PLC0415
+    except ImportError as error:
+        raise ConfigError(
+            f"run_mode=export needs {error.name}, which is not installed. Run pip install 'ksim[export]'."
+        ) from error
+
+
+def largest_difference(onnx_model: bytes, model: NormalizedActorCritic, obs_sizes: Mapping[str, int]) -> float:
+    """How far actions of ONNX Runtime are from the model's, over a few steps of observations like those it has seen.
+
+    Raises:
+        RunError: Further than rounding explains.
+    """
+    step, memory = onnx_step(onnx_model), None
+    forward = jax.jit(jax.vmap(lambda obs, carry: _act(model, obs, carry)))
+    carry = jax.tree.map(lambda x: jnp.broadcast_to(x, (_CHECKED_ROWS, *x.shape)), model.initial_carry())
+    rng, largest = np.random.default_rng(0), 0.0
+    for _ in range(_CHECKED_STEPS):
+        obs = {
+            group: np.asarray(
+                model.normalizer.mean[group]
+                + np.sqrt(model.normalizer.variance[group]) * rng.normal(size=(_CHECKED_ROWS, size)),
+                np.float32,
+            )
+            for group, size in obs_sizes.items()
+        }
+        expected, carry = forward(obs, carry)
+        action, memory = step(obs, memory)
+        difference = np.abs(action - np.asarray(expected))
+        if not (difference <= TOLERANCE * (1 + np.abs(expected))).all():
+            raise RunError(
+                f"Nothing was written: ONNX Runtime's actions differ from the policy's by {difference.max():.1e}, more "
+                "than rounding explains. Look for an operation of the network that amplifies it, or is not finite."
+            )
+        largest = max(largest, float(difference.max()))
+    return largest
+
+
+def onnx_step(onnx_model: bytes | Path) -> Step:
+    """An exported policy in ONNX Runtime; a memory of None is that of an episode's start."""
+    import onnxruntime  # noqa: PLC0415 - an extra
+
+    source = onnx_model if isinstance(onnx_model, bytes) else str(onnx_model)
+    session = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"])
+    metadata = session.get_modelmeta().custom_metadata_map
+    parts = json.loads(metadata["memory"])
+    groups = {group: layout["input"] for group, layout in json.loads(metadata["observations"]).items()}
+    takes_one_row = session.get_inputs()[0].shape[0] == 1
+
+    def run(obs: Mapping[str, Any], memory: Any) -> tuple[Any, Any]:
+        given = {name: np.asarray(obs[group]) for group, name in groups.items()}
+        action, *after = session.run(None, given | memory)
+        return action, {part["input"]: x for part, x in zip(parts, after, strict=True)}
+
+    def step(obs: Mapping[str, Any], memory: Any) -> tuple[Any, Any]:
+        num_rows = len(next(iter(obs.values())))
+        if memory is None:
+            start = {part["input"]: np.asarray(part["start"], np.float32) for part in parts}
+            memory = {name: np.broadcast_to(x, (num_rows, *x.shape)) for name, x in start.items()}
+        if not takes_one_row:
+            return run(obs, memory)
+        rows = [jax.tree.map(lambda x, i=i: x[i : i + 1], (obs, memory)) for i in range(num_rows)]
+        return jax.tree.map(lambda *x: np.concatenate(x), *(run(*row) for row in rows))
+
+    return step
+
+
+def _act(model: NormalizedActorCritic, obs: Observation, carry: Any) -> tuple[Any, Any]:
+    output, carry = model(obs, carry)
+    return output.distribution.mode(), carry

@@ -1,0 +1,143 @@
+"""The policy of a checkpoint, for whoever has nothing but the checkpoint."""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+from jaxtyping import Float
+
+from ksim.nn.normalizer import NormalizedActorCritic
+from ksim.run.program import load_program, policy_arrays, policy_program
+from ksim.types import ConfigError
+
+logger = logging.getLogger(__name__)
+
+PROGRAM = "policy.program"
+"""The name of the array of a checkpoint that is the serialized program of its policy."""
+_OWN = "policy.arrays."
+# What the arrays of a policy are called there, and where a checkpoint has them.
+_SHARED = {"network.": "learner.params.", "normalizer.": "learner.normalizer."}
+
+
+class Policy:
+    """A trained policy, observation statistics included: the most likely action for raw observations.
+
+    Called, it keeps the memory of a recurrent policy from call to call; `reset` starts an episode. `step` is the same
+    without a state of its own.
+
+    Attributes:
+        obs_sizes: The length of each group of observations that it reads: `actor`, as a rule.
+        action_size: Length of the action.
+        iteration: Iterations after which the checkpoint was saved.
+        document: What else the checkpoint says of its run, such as its `config`.
+    """
+
+    def __init__(self, arrays: Mapping[str, np.ndarray], document: Mapping[str, Any]) -> None:
+        self._program = load_program(arrays[PROGRAM].tobytes())
+        self._arrays = {name: arrays[_place(name, arrays)] for name in _names(self._program)}
+        self.obs_sizes, self.action_size = dict(self._program.obs_sizes), self._program.action_size
+        self.iteration, self.document = int(document["iteration"]), document
+        self._memory: Any = None
+
+    def reset(self) -> None:
+        """Starts an episode: forgets what was observed."""
+        self._memory = None
+
+    def __call__(self, obs: Any) -> Float[np.ndarray, "*b a"]:
+        """The action for what is observed now; see `step`."""
+        action, self._memory = self.step(obs, self._memory)
+        return action
+
+    def step(self, obs: Any, memory: Any = None) -> tuple[Float[np.ndarray, "*b a"], Any]:
+        """The action for what is observed, and the memory after it.
+
+        Args:
+            obs: Raw observations of the group `actor`, of shape (n,) or (b, n) for several robots; or a mapping of
+                groups to such arrays.
+            memory: What an earlier call has returned; None at the start of an episode.
+
+        Returns:
+            The action, of shape (a,) or (b, a), in the units of the task's actuators; and the memory, None for a
+            feed-forward policy.
+
+        Raises:
+            ConfigError: A group is missing, or of another length.
+        """
+        groups = obs if isinstance(obs, Mapping) else {"actor": obs}
+        rows = {name: self._rows(name, groups) for name in self.obs_sizes}
+        action, memory = self._program(self._arrays, rows, memory)
+        is_single = np.ndim(groups[next(iter(self.obs_sizes))]) == 1
+        return np.asarray(action)[0] if is_single else np.asarray(action), memory or None
+
+    def _rows(self, group: str, groups: Mapping[str, Any]) -> np.ndarray:
+        size = self.obs_sizes[group]
+        found = f"shape {np.shape(groups[group])}" if group in groups else "not been given"
+        if group not in groups or np.ndim(groups[group]) not in (1, 2) or np.shape(groups[group])[-1] != size:
+            raise ConfigError(
+                f"Observation group {group!r} must have shape ({size},) or (robots, {size}), but has {found}."
+            )
+        return np.atleast_2d(np.asarray(groups[group], np.float32))
+
+
+def load_policy(path: str | Path) -> Policy:
+    """The policy of a checkpoint. Needs none of the code that trained it, and runs none that the checkpoint names.
+
+    Args:
+        path: A run's directory, for its newest checkpoint; `<run>/checkpoints/best`; or one of its checkpoints.
+
+    Raises:
+        ConfigError: There is no checkpoint, it is damaged, or its policy could not be exported when it was saved.
+    """
+    from ksim.run.checkpoint import load_checkpoint  # noqa: PLC0415 - Orbax takes a second to import
+    from ksim.run.console import print_warning  # noqa: PLC0415
+
+    checkpoint = load_checkpoint(path, print_warning)
+    if PROGRAM not in checkpoint.arrays:
+        raise ConfigError(
+            f"Checkpoint {checkpoint.path} holds no program of its policy, which could not be exported (the log of its "
+            "run says why). Evaluate it by its task: run_mode=eval."
+        )
+    return Policy(checkpoint.arrays, checkpoint.document)
+
+
+class PolicyExport:
+    """What a run's checkpoints hold for `load_policy`, besides the learner."""
+
+    def __init__(self, model: NormalizedActorCritic, obs_sizes: Mapping[str, int]) -> None:
+        """Exports the policy of a model once, for all arrays that it may come to have.
+
+        Args:
+            model: The policy on raw observations.
+            obs_sizes: The length of each observation group.
+        """
+        self._arrays: dict[str, np.ndarray] = {}
+        try:
+            program = policy_program(model, obs_sizes)
+        except ConfigError as error:
+            logger.warning("Checkpoints will hold no program of the policy, for ksim.load_policy: %s", error)
+            return
+        # Learned arrays are in the checkpoint already; the rest never changes.
+        learned = eqx.filter(model, eqx.is_inexact_array)
+        known = policy_arrays(learned)
+        rest = {name: x for name, x in policy_arrays(model).items() if name not in known or name.startswith("carry")}
+        self._arrays = {f"{_OWN}{name}": np.array(x) for name, x in rest.items()}
+        self._arrays[PROGRAM] = np.frombuffer(program, np.uint8)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What to save with the arrays of the learner; nothing where the policy could not be exported."""
+        return self._arrays
+
+
+def _names(program: Any) -> tuple[str, ...]:
+    return (*program.array_names, *program.memory_names)
+
+
+def _place(name: str, arrays: Mapping[str, np.ndarray]) -> str:
+    """Where a checkpoint has an array of the policy."""
+    for start, there in _SHARED.items():
+        if name.startswith(start) and there + name.removeprefix(start) in arrays:
+            return there + name.removeprefix(start)
+    return f"{_OWN}{name}"

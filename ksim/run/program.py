@@ -1,0 +1,276 @@
+"""A policy as a program that runs without the code of the task: the most likely action, serialized by `jax.export`.
+
+The program holds no weights: it is made once per run, about 10 kB, and runs with the arrays of any of its checkpoints.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.export
+import jax.extend.core
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ksim.nn.actor_critic import AbstractActorCritic
+from ksim.nn.normalizer import NormalizedActorCritic
+from ksim.types import ConfigError, Observation
+
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+"""What a program is lowered for."""
+
+Arrays = Mapping[str, Any]
+"""Arrays by name: weights and the normalizer, the memory at the start of an episode."""
+
+PolicyFunction = Callable[[dict[str, Array], Observation, dict[str, Array]], tuple[Array, dict[str, Array]]]
+"""`(arrays, obs, memory) -> (action, memory)` for one env."""
+
+# Primitives that do what the one jaxpr in their parameters does.
+_CALLS = {"jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "checkpoint", "remat2"}
+
+
+@dataclasses.dataclass(frozen=True)
+class DeterministicPolicy:
+    """The part of an actor-critic that the most likely action depends on.
+
+    What it does not depend on is left out: the critic, its observations, and its memory.
+
+    Attributes:
+        function: `(arrays, obs, memory) -> (action, memory)` for one env; takes exactly what is named below.
+        arrays: Shapes and types of the model's arrays, by name.
+        obs: Shapes and types of the observations, by group.
+        memory: Shapes and types of the memory, by name; empty for a feed-forward policy.
+    """
+
+    function: PolicyFunction
+    arrays: dict[str, jax.ShapeDtypeStruct]
+    obs: dict[str, jax.ShapeDtypeStruct]
+    memory: dict[str, jax.ShapeDtypeStruct]
+
+    def input_names(self) -> tuple[dict[str, str], dict[str, str]]:
+        """What files call the inputs: observations by group, and parts of the memory by their names here."""
+        observations = {group: "obs" if group == "actor" else f"obs_{group}" for group in self.obs}
+        return observations, {name: f"memory_{i}" for i, name in enumerate(self.memory)}
+
+    def bound(self, arrays: Arrays) -> "DeterministicPolicy":
+        """The policy with its arrays in it, and its inputs named as in files."""
+        known = {name: jnp.asarray(arrays[name]) for name in self.arrays}
+        obs_names, memory_names = self.input_names()
+
+        def function(_: dict[str, Array], obs: Observation, memory: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
+            before = {key: memory[name] for key, name in memory_names.items()}
+            action, after = self.function(known, {key: obs[name] for key, name in obs_names.items()}, before)
+            return action, {name: after[key] for key, name in memory_names.items()}
+
+        obs = {name: self.obs[key] for key, name in obs_names.items()}
+        return DeterministicPolicy(function, {}, obs, {name: self.memory[key] for key, name in memory_names.items()})
+
+    def batched(self, num_rows: Any) -> tuple[Callable[..., Any], tuple[dict[str, jax.ShapeDtypeStruct], ...]]:
+        """The function with a leading axis of so many rows of observations and memories, and its arguments' shapes.
+
+        A function without arrays, as `bound` makes it, takes observations and memories alone.
+        """
+        rows = lambda tree: {k: jax.ShapeDtypeStruct((num_rows, *x.shape), x.dtype) for k, x in tree.items()}
+        mapped, shapes = jax.vmap(self.function, in_axes=(None, 0, 0)), (rows(self.obs), rows(self.memory))
+        return (
+            (mapped, (self.arrays, *shapes)) if self.arrays else (lambda obs, memory: mapped({}, obs, memory), shapes)
+        )
+
+
+def deterministic_policy(model: AbstractActorCritic, obs_sizes: Mapping[str, int]) -> DeterministicPolicy:
+    """The deterministic policy of a model.
+
+    Args:
+        model: A policy on raw observations.
+        obs_sizes: The length of each observation group.
+    """
+    arrays, static = _split(model)
+    names = list(_named(arrays))
+    carry = model.initial_carry()
+    carry_names = list(_named(carry, "carry"))
+
+    def whole(
+        arrays: dict[str, Array], obs: Observation, memory: dict[str, Array]
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Like the policy's function, for all arrays, observations and memories of the model."""
+        like = jax.tree.structure(_split(model)[0])
+        bound = eqx.combine(jax.tree.unflatten(like, [arrays[name] for name in names]), static)
+        before = jax.tree.unflatten(jax.tree.structure(carry), [memory[name] for name in carry_names])
+        output, after = bound(obs, before)
+        return {"action": output.distribution.mode()}, _named(after, "carry")
+
+    shape = lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x))
+    inputs = (
+        {name: shape(x) for name, x in _named(arrays).items()},
+        {group: jax.ShapeDtypeStruct((size,), jnp.float32) for group, size in obs_sizes.items()},
+        {name: shape(x) for name, x in _named(carry, "carry").items()},
+    )
+    read = _places_read(whole, inputs)
+    kept = tuple({name: x for name, x in part.items() if (i, name) in read} for i, part in enumerate(inputs))
+
+    def function(
+        arrays: dict[str, Array], obs: Observation, memory: dict[str, Array]
+    ) -> tuple[Array, dict[str, Array]]:
+        zeros = [{name: jnp.zeros(x.shape, x.dtype) for name, x in part.items()} for part in inputs]
+        action, after = whole(*({**zero, **given} for zero, given in zip(zeros, (arrays, obs, memory), strict=True)))
+        return action["action"], {name: after[name] for name in kept[2]}
+
+    return DeterministicPolicy(function, *kept)
+
+
+def policy_arrays(model: AbstractActorCritic) -> dict[str, Array]:
+    """All arrays of a model by the names that its program knows, and its memory at the start of an episode.
+
+    A program reads those that the policy depends on; `PolicyProgram.array_names` lists them.
+    """
+    return _named(_split(model)[0]) | _named(model.initial_carry(), "carry")
+
+
+def policy_program(model: NormalizedActorCritic, obs_sizes: Mapping[str, int]) -> bytes:
+    """The program of a model's deterministic policy, for all platforms and any number of rows.
+
+    Where the model cannot be traced with an unknown number of rows, the program takes one at a time; `load_program`
+    gives both the same face.
+
+    Args:
+        model: A policy on raw observations; its arrays may be shapes (`jax.ShapeDtypeStruct`) no less than numbers.
+        obs_sizes: The length of each observation group.
+
+    Raises:
+        ConfigError: The model cannot be exported, for example because it calls back into Python.
+    """
+    return export_policy(deterministic_policy(model, obs_sizes))
+
+
+def export_policy(policy: DeterministicPolicy) -> bytes:
+    """A policy serialized by `jax.export`, for all platforms and any number of rows, or one where it must be.
+
+    Raises:
+        ConfigError: It cannot be exported.
+    """
+    (any_number,) = jax.export.symbolic_shape("b")
+    failures = []
+    for num_rows in (any_number, 1):
+        function, shapes = policy.batched(num_rows)
+        try:
+            return bytes(jax.export.export(jax.jit(function), platforms=PLATFORMS)(*shapes).serialize())
+        except Exception as error:  # noqa: BLE001 - whatever a user's model raises while it is traced and lowered
+            failures.append(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
+    raise ConfigError(
+        f"The policy cannot be exported by jax.export ({failures[-1]}). Write it in JAX alone: without callbacks, and "
+        "with operations that exist on every platform."
+    )
+
+
+class PolicyProgram:
+    """A program of `policy_program`, loaded.
+
+    Attributes:
+        array_names: The arrays that it reads.
+        obs_sizes: The length of each observation group that it reads.
+        memory_names: The parts of its memory; none for a feed-forward policy.
+        action_size: Length of the action.
+        takes_one_row: Whether the program itself takes rows one at a time.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        exported = jax.export.deserialize(bytearray(data))
+        (arrays, obs, memory), _ = jax.tree.unflatten(exported.in_tree, exported.in_avals)
+        self.array_names = tuple(arrays)
+        self.obs_sizes = {group: x.shape[1] for group, x in obs.items()}
+        self.memory_names = tuple(memory)
+        self.action_size = exported.out_avals[0].shape[1]
+        self._call = jax.jit(exported.call)
+        self.takes_one_row = exported.out_avals[0].shape[0] == 1
+
+    def initial_memory(self, arrays: Arrays, num_rows: int) -> dict[str, Array]:
+        """The memory at the start of an episode, one row per robot."""
+        return {n: jnp.broadcast_to(jnp.asarray(arrays[n]), (num_rows, *arrays[n].shape)) for n in self.memory_names}
+
+    def __call__(
+        self, arrays: Arrays, obs: Mapping[str, Any], memory: Arrays | None = None
+    ) -> tuple[Float[Array, "b a"], dict[str, Array]]:
+        """The most likely actions, and the memory after them.
+
+        Args:
+            arrays: Those of `policy_arrays`; what the program does not read may be missing.
+            obs: Raw observations by group, one row per robot; other groups than those it reads may be there.
+            memory: The memory before the step, one row per robot; None for that of an episode's start.
+        """
+        obs = {group: obs[group] for group in self.obs_sizes}
+        num_rows = len(next(iter(obs.values())))
+        memory = self.initial_memory(arrays, num_rows) if memory is None else memory
+        rows = obs, {name: memory[name] for name in self.memory_names}
+        arrays = {name: arrays[name] for name in self.array_names}
+        if not self.takes_one_row:
+            return self._call(arrays, *rows)
+        each = [self._call(arrays, *jax.tree.map(lambda x, i=i: x[i : i + 1], rows)) for i in range(num_rows)]
+        return jax.tree.map(lambda *x: np.concatenate(x), *each)
+
+
+def load_program(data: bytes) -> PolicyProgram:
+    """The inverse of `policy_program`; needs no code of the task."""
+    return PolicyProgram(data)
+
+
+def inner_jaxpr(eqn: Any) -> Any:
+    """The jaxpr that an equation calls with its own arguments, and consts for it; None where it is no call."""
+    if eqn.primitive.name not in _CALLS:
+        return None
+    for value in eqn.params.values():
+        if isinstance(value, jax.extend.core.ClosedJaxpr):
+            return value
+        if isinstance(value, jax.extend.core.Jaxpr):
+            return jax.extend.core.ClosedJaxpr(value, ())
+    return None
+
+
+def reads(jaxpr: Any, wanted: list[bool]) -> list[bool]:
+    """Which inputs of a jaxpr its wanted outputs depend on.
+
+    Calls are looked into. Loops and branches are taken to depend on all that they are given.
+    """
+    live = {v for v, want in zip(jaxpr.outvars, wanted, strict=True) if want and _is_variable(v)}
+    for eqn in reversed(jaxpr.eqns):
+        outs = [v in live for v in eqn.outvars]
+        if not any(outs):
+            continue
+        called = inner_jaxpr(eqn)
+        used = [True] * len(eqn.invars) if called is None else reads(called.jaxpr, outs)
+        live |= {v for v, is_used in zip(eqn.invars, used, strict=True) if is_used and _is_variable(v)}
+    return [v in live for v in jaxpr.invars]
+
+
+def _is_variable(atom: Any) -> bool:
+    return not isinstance(atom, jax.extend.core.Literal)
+
+
+def _places_read(whole: Callable[..., Any], inputs: tuple[dict[str, Any], ...]) -> set[tuple[int, str]]:
+    """What actions depend on, now or through the memory: the number of the argument and the name in it."""
+    jaxpr, (_, after) = jax.make_jaxpr(whole, return_shape=True)(*inputs)
+    ins = [(i, name) for i, part in enumerate(inputs) for name in sorted(part)]
+    outs = [None, *((2, name) for name in sorted(after))]
+    needed: set[Any] = {None}
+    while True:
+        used = reads(jaxpr.jaxpr, [place in needed for place in outs])
+        found = needed | {place for place, is_used in zip(ins, used, strict=True) if is_used}
+        if found == needed:
+            return needed - {None}
+        needed = found
+
+
+def _split(model: AbstractActorCritic) -> tuple[Any, Any]:
+    """The arrays of a model, and the rest of it."""
+    is_array = lambda x: (
+        isinstance(x, jax.ShapeDtypeStruct) or (eqx.is_array(x) and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key))
+    )
+    return eqx.partition(model, is_array)
+
+
+def _named(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """The leaves of a tree by their paths."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {f"{prefix}{jax.tree_util.keystr(path)}".lstrip("."): leaf for path, leaf in leaves}

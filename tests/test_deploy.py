@@ -1,0 +1,207 @@
+"""examples/deploy.py drives a robot as ksim does, without it."""
+
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import mujoco
+import numpy as np
+import pytest
+
+pytest.importorskip("onnxruntime")
+
+from examples import deploy
+from examples.robots import HUMANOID
+from examples.walking import HumanoidWalkingConfig, HumanoidWalkingTask
+from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
+from ksim.run.export.exporter import exported_files
+
+SCRIPT = Path(deploy.__file__)
+PAGE = (SCRIPT.parents[1] / "docs/deploying.md").read_text()
+NUM_STEPS = 50
+PLURAL = ("observations", "commands")
+"""Entries of the metadata that have names given by the task."""
+
+
+class QuietWalking(HumanoidWalkingTask):
+    """The walking example without noise, pushes and other friction, which no robot shares with another."""
+
+    def get_observations(self, physics_model):
+        groups = super().get_observations(physics_model)
+        quiet = lambda term: dataclasses.replace(term, noise=None)
+        return {group: {name: quiet(term) for name, term in terms.items()} for group, terms in groups.items()}
+
+    def get_events(self, physics_model):
+        return []
+
+    def get_randomizers(self, physics_model):
+        return []
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """The directory of an exported policy that sways the robot a little, and what ksim's environment makes of it."""
+    task = QuietWalking(HumanoidWalkingConfig(model="gru", memory_size=16, actor_sizes=[16], critic_sizes=[16]))
+    task.environment = env = task.eval_environment
+    network = task.initial_learner()[1]
+    # From random numbers, or all actions would be near 0.
+    keys = iter(jax.random.split(jax.random.key(3), 100))
+    network = jax.tree.map(
+        lambda x: x + 0.1 * jax.random.normal(next(keys), x.shape) if eqx.is_array(x) else x, network
+    )
+    model = NormalizedActorCritic(network, ObservationNormalizer.init(task.obs_sizes))
+    out_dir = tmp_path_factory.mktemp("export")
+    for name, content in exported_files(task, model, out_dir / "checkpoints/7", out_dir).items():
+        (out_dir / name).write_bytes(content)
+
+    def act(state, carry):
+        output, carry = model(state.obs, carry)
+        action = output.distribution.mode()
+        return env.step(state, action), carry, action
+
+    act = jax.jit(act)
+    state, carry = jax.jit(env.reset)(jax.random.key(5)), model.initial_carry()
+    states, actions = [state], []
+    for _ in range(NUM_STEPS):
+        state, carry, action = act(state, carry)
+        states.append(state)
+        actions.append(np.asarray(action))
+    assert 0.1 < np.std(actions) < 1
+    return out_dir, states, actions
+
+
+def start(out_dir, state):
+    policy = deploy.Policy(out_dir / "policy.onnx")
+    robot = deploy.Robot(HUMANOID, policy.metadata)
+    robot.command["velocity"] = np.asarray(state.inner.commands["velocity"])
+    robot.reset(np.asarray(state.inner.physics.qpos), np.asarray(state.inner.physics.qvel))
+    return policy, robot
+
+
+def differences(out_dir, states, actions, *, read_sensors_anew=False):
+    """How far each action is from that of ksim's environment."""
+    policy, robot = start(out_dir, states[0])
+    found = []
+    for expected in actions:
+        action = policy(deploy.observe(robot, policy.metadata))
+        found.append(np.abs(action - expected).max())
+        robot.step(action)
+        if read_sensors_anew:
+            mujoco.mj_forward(robot.model, robot.data)
+    return np.array(found), robot.data.qpos
+
+
+def test_its_actions_are_those_of_ksims_own_environment_from_the_same_state(exported):
+    # Between control steps ksim keeps the state in float32, which rounds a velocity of 10 rad/s by 5e-7 rad/s; with
+    # every step the two simulations part a little more.
+    found, qpos = differences(*exported)
+    assert (found[:5] < 5e-6).all()
+    assert (found < 1e-4).all()
+    np.testing.assert_allclose(qpos, exported[1][-1].inner.physics.qpos, atol=1e-4)
+
+
+def test_sensors_read_what_they_did_before_the_last_physics_step_as_in_training(exported):
+    # Otherwise the test above would not notice; the gyro's reading is 5 ms older than the rest.
+    found, _ = differences(*exported, read_sensors_anew=True)
+    assert found[0] < 5e-6
+    assert found[1:].max() > 1e-3
+
+
+def test_every_observation_of_the_walking_example_is_computed_as_ksim_does(exported):
+    out_dir, states, actions = exported
+    policy, robot = start(out_dir, states[0])
+    for state, action in zip(states[:10], actions[:10], strict=True):
+        obs = deploy.observe(robot, policy.metadata)["obs"]
+        for term in policy.metadata["observations"]["actor"]["terms"]:
+            place = slice(term["start"], term["start"] + term["size"])
+            np.testing.assert_allclose(obs[place], state.obs["actor"][place], atol=1e-4, err_msg=term["name"])
+        robot.step(action)
+
+
+def test_it_runs_without_jax_and_without_ksim(exported, tmp_path):
+    code = """
+import runpy, sys
+sys.argv.pop(0)
+try:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+finally:
+    print("loaded:", {name.split(".")[0] for name in sys.modules} & {"jax", "jaxlib", "ksim", "equinox"})
+"""
+    command = [sys.executable, "-c", code, str(SCRIPT), str(exported[0] / "policy.onnx")]
+    options = ["--command", "0.5", "0", "0.1", "--seconds", "0.4"]
+    done = subprocess.run([*command, *options], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "loaded: set()" in done.stdout
+    assert "Asked for: velocity [0.5, 0.0, 0.1]\nStood for 0.40 s.\nWent " in done.stdout
+    assert " m forward and " in done.stdout
+
+
+def test_it_asks_for_the_middle_of_the_commands_ranges_if_not_told(exported, capsys):
+    deploy.main([str(exported[0] / "policy.onnx"), "--seconds", "0.04"])
+    assert "velocity [0.5, 0.0, 0.0]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--command", "1"], "command 'velocity' has 3 numbers, but --command has 1"),
+        (["--robot", "nowhere.xml"], "no robot file nowhere.xml; give the MJCF file of the training with --robot"),
+        (["--robot", str(HUMANOID.with_name("quadruped.xml"))], "must be those of the policy, in the same order"),
+    ],
+)
+def test_what_cannot_work_is_said(exported, arguments, message, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        deploy.main([str(exported[0] / "policy.onnx"), *arguments])
+    assert message in f"{stopped.value} {capsys.readouterr().err}"
+
+
+def test_a_missing_file_is_said(capsys):
+    with pytest.raises(SystemExit):
+        deploy.main(["nowhere.onnx"])
+    assert "there is no file nowhere.onnx; write it with run_mode=export" in capsys.readouterr().err
+
+
+def test_an_observation_that_it_does_not_know_is_named_with_what_to_write(exported):
+    policy, robot = start(exported[0], exported[1][0])
+    term = policy.metadata["observations"]["actor"]["terms"][1]
+    term |= {"class": "FootForce", "args": {"sensors": ["left"]}}
+    with pytest.raises(SystemExit, match=r"'gyro' is a FootForce.*'sensors': \['left'\].*its 3 numbers.*OBSERVATIONS"):
+        deploy.observe(robot, policy.metadata)
+
+
+def test_python_of_the_page_runs_in_the_directory_of_an_export(exported, monkeypatch):
+    monkeypatch.chdir(exported[0])
+    names = {}
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    actions = []
+    for block in blocks:
+        exec(block, names)
+        actions.append(np.asarray(names["action"]))
+    assert len(actions) == 2
+    np.testing.assert_allclose(*actions, atol=1e-5)
+    assert set(names["memory"]) == {"memory_0"}
+
+
+def test_table_of_the_page_has_all_entries_of_the_metadata(exported):
+    metadata = json.loads((exported[0] / "policy.json").read_text())
+    table = PAGE.split("## Metadata")[1].split("\n\n")[1]
+    rows = [row.split("|")[1:3] for row in table.splitlines()[2:]]
+    assert {name for entry, _ in rows for name in re.findall(r"`(\w+)`", entry)} == set(metadata)
+    texts = {name: text for entry, text in rows for name in re.findall(r"`(\w+)`", entry)}
+    for name, entry in metadata.items():
+        parts = entry[0] if name == "memory" else next(iter(entry.values())) if name in PLURAL else entry
+        for part in parts if isinstance(parts, dict) else ():
+            assert f"`{part}`" in texts[name], f"{name}: {part}"
+
+
+def test_commands_of_the_page_and_the_readme_have_options_that_exist(exported, capsys):
+    readme = (SCRIPT.parents[1] / "README.md").read_text()
+    commands = re.findall(r"^python examples/deploy\.py \S+ (.*)$", PAGE + readme, flags=re.MULTILINE)
+    assert len(commands) == 2
+    for options in commands:
+        deploy.main([str(exported[0] / "policy.onnx"), *options.split()])
+        assert "Stood for" in capsys.readouterr().out
