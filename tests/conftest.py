@@ -29,6 +29,27 @@ def programs_of_a_module():
     free_programs()
 
 
+@pytest.fixture(scope="module")
+def cached_programs(tmp_path_factory):
+    """For modules that train the same tiny task again and again: its programs are compiled once."""
+    import jax
+    from jax.experimental.compilation_cache import compilation_cache
+
+    options = {
+        "jax_enable_compilation_cache": True,
+        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("programs")),
+        "jax_persistent_cache_min_compile_time_secs": 0.1,
+    }
+    before = {name: getattr(jax.config, name) for name in options}
+    compilation_cache.reset_cache()
+    for name, value in options.items():
+        jax.config.update(name, value)
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
 @pytest.fixture(autouse=True)
 def in_empty_directory(tmp_path, monkeypatch):
     """Runs write under the working directory unless told otherwise."""

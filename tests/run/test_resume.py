@@ -1,0 +1,242 @@
+import json
+import os
+import signal
+
+import jax
+import numpy as np
+import pytest
+
+import ksim
+from examples.point_mass import PointMassConfig, PointMassTask
+from ksim import ConfigError, cli
+from ksim.run import loop
+from ksim.run.checkpoint import find_best, list_checkpoints, read_checkpoint, write_checkpoint
+from ksim.run.run_dir import locked
+from ksim.run.signals import OUT_OF_TIME_EXIT_CODE
+from tests.checkpoints import newest, saved_learner
+from tests.faults.runs import read_lines, without_times
+from tests.tasks import assert_same_parameters, point_mass_task
+
+pytestmark = [pytest.mark.filterwarnings("ignore:Only 1 device detected"), pytest.mark.usefixtures("cached_programs")]
+
+
+def metrics(run_dir):
+    return [without_times(line) for line in read_lines(run_dir / "metrics.jsonl")]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run of three iterations, every one of which was saved."""
+    run_dir = tmp_path_factory.mktemp("runs") / "run"
+    point_mass_task(num_devices=1, max_iterations=3, save_every_n_iterations=1, run_dir=str(run_dir)).run()
+    return run_dir
+
+
+def copy_of(run_dir, tmp_path):
+    import shutil
+
+    return shutil.copytree(run_dir, tmp_path / "run")
+
+
+def run_from_command_line(*argv):
+    with pytest.raises(SystemExit) as stopped:
+        cli.launch(PointMassTask, PointMassConfig(), list(argv))
+    return stopped.value.code
+
+
+def test_resumed_run_is_the_one_that_was_never_stopped(tmp_path, capsys):
+    options = {"num_devices": 1, "save_every_n_iterations": 2}
+    point_mass_task(**options, max_iterations=5, run_dir=str(tmp_path / "whole")).run()
+    point_mass_task(**options, max_iterations=3, run_dir=str(tmp_path / "run")).run()
+    assert point_mass_task(**options, max_iterations=5, run_dir=str(tmp_path / "run"), resume="auto").run() == 0
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+    learners = [saved_learner(point_mass_task(num_devices=1), tmp_path / name) for name in ("run", "whole")]
+    assert_same_parameters(*learners, rtol=0, atol=0)
+    out = capsys.readouterr().out
+    assert "changed: max_iterations" in out
+    assert "3 there, 5 now" in out
+
+
+def test_state_between_iterations_is_all_there_is_to_a_run(finished):
+    checkpoint = read_checkpoint(newest(finished))
+    task = point_mass_task(num_devices=1)
+    leaves = jax.tree_util.tree_leaves_with_path(task.initial_state())
+    assert {jax.tree_util.keystr(path).lstrip(".") for path, _ in leaves} <= checkpoint.arrays.keys()
+    assert checkpoint.document["progress"]["env_steps"] == 3 * 16 * 8
+    assert checkpoint.document["config"]["num_envs"] == 16
+    assert {"jax", "mujoco", "ksim", "python"} <= checkpoint.document["versions"].keys()
+
+
+def test_options_of_the_run_are_kept_and_those_of_the_machine_are_not(finished, tmp_path, capsys):
+    run_dir = copy_of(finished, tmp_path)
+    # The run was made with other sizes than the defaults, of which nothing is said here.
+    assert run_from_command_line(f"resume={run_dir}", "max_iterations=4", "num_devices=2") == 0
+    assert "1 there, 2 now" in capsys.readouterr().out
+    assert [line["iteration"] for line in metrics(run_dir)] == [1, 2, 3, 4]
+
+
+def test_auto_starts_where_there_is_nothing_and_goes_on_with_the_newest_run(tmp_path):
+    for until in (1, 2):
+        assert point_mass_task(num_devices=1, max_iterations=until, resume="auto").run() == 0
+    (only,) = (tmp_path / "runs" / "point_mass_task").iterdir()
+    assert [line["iteration"] for line in metrics(only)] == [1, 2]
+
+
+def test_run_that_was_stopped_before_its_first_checkpoint_starts_again(tmp_path):
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    (run_dir / "config.yaml").touch()
+    (run_dir / "metrics.jsonl").write_text('{"iteration": 1}\n{"iterat')
+    point_mass_task(num_devices=1, max_iterations=2, run_dir=str(run_dir), resume="auto").run()
+    assert [line["iteration"] for line in metrics(run_dir)] == [1, 2]
+
+
+def test_finished_run_has_nothing_left_to_do(finished, tmp_path, monkeypatch):
+    run_dir = copy_of(finished, tmp_path)
+    monkeypatch.setattr(loop._Loop, "_iterate", lambda _: pytest.fail("it was done"))
+    assert point_mass_task(num_devices=1, max_iterations=3, run_dir=str(run_dir), resume="auto").run() == 0
+
+
+def test_older_checkpoint_goes_on_in_a_directory_of_its_own_only(finished, tmp_path):
+    older = finished / "checkpoints" / "2"
+    with pytest.raises(ConfigError, match=r"not the newest checkpoint of its run.*Add run_dir"):
+        point_mass_task(num_devices=1, resume=str(older)).run()
+    point_mass_task(num_devices=1, max_iterations=4, resume=str(older), run_dir=str(tmp_path / "branch")).run()
+    assert [line["iteration"] for line in metrics(tmp_path / "branch")] == [3, 4]
+    assert metrics(tmp_path / "branch")[0] == metrics(finished)[2]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"actor_sizes": [9]}, r"learner\.params\.actor.*is float32\[8, 2\] there and float32\[9, 2\] here"),
+        ({"num_envs": 32}, r"num_envs \(32\) cannot change when a run is resumed.*made with 16"),
+        ({"seed": 1}, r"seed \(1\) cannot change"),
+        ({"resume": "nowhere"}, "There is no checkpoint in nowhere"),
+        ({"load_weights": "there"}, "Give one of them"),
+        ({"run_mode": "eval", "checkpoint": "x"}, "is of run_mode=train"),
+    ],
+)
+def test_what_cannot_be_resumed_is_refused_before_anything_is_written(options, words, finished, tmp_path):
+    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
+    with pytest.raises(ConfigError, match=words):
+        point_mass_task(**{"num_devices": 1, "resume": str(finished), **options}).run()
+    assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
+    assert not (tmp_path / "runs").exists()
+
+
+def test_changed_learning_rate_is_the_one_that_is_used(finished, tmp_path):
+    run_dir = copy_of(finished, tmp_path)
+    point_mass_task(num_devices=1, max_iterations=4, resume=str(run_dir), learning_rate=0.05).run()
+    rates = [line["policy/learning_rate"] for line in metrics(run_dir)]
+    assert rates == pytest.approx([3e-3, 3e-3, 3e-3, 0.05])
+
+
+def test_load_weights_takes_the_policy_and_starts_anew(finished, tmp_path):
+    task = point_mass_task(num_devices=1, max_iterations=1, seed=1, num_envs=8, load_weights=str(finished))
+    policy = saved_learner(task, finished).params
+    starts = []
+    make = loop.started_state
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "started_state", lambda *args: starts.append(make(*args)) or starts[-1])
+        task.run()
+    (state,) = starts
+    jax.tree.map(np.testing.assert_array_equal, state.learner.params, policy)
+    assert state.learner.iteration == 0
+    (run_dir,) = (tmp_path / "runs" / "point_mass_task").iterdir()
+    assert [line["iteration"] for line in metrics(run_dir)] == [1]
+
+
+def test_damaged_newest_checkpoint_is_said_and_the_one_before_is_used(finished, tmp_path, capsys):
+    run_dir = copy_of(finished, tmp_path)
+    (run_dir / "checkpoints" / "3" / "state" / "manifest.ocdbt").write_bytes(b"")
+    point_mass_task(num_devices=1, max_iterations=4, save_every_n_iterations=1, resume=str(run_dir)).run()
+    out = capsys.readouterr().out
+    assert "checkpoints/3 is damaged" in out
+    assert "checkpoints/2) is used" in out
+    assert [line["iteration"] for line in metrics(run_dir)] == [1, 2, 3, 4]
+    assert metrics(run_dir)[:3] == metrics(finished)
+    assert (run_dir / "damaged" / "3").is_dir()
+    assert read_checkpoint(run_dir / "checkpoints" / "3").iteration == 3
+
+
+def test_damaged_checkpoint_that_was_asked_for_is_an_error(finished, tmp_path):
+    path = copy_of(finished, tmp_path) / "checkpoints" / "3"
+    document = path / "document" / "document.json"
+    document.write_text(document.read_text().replace('"env_steps": 384', '"env_steps": 385'))
+    with pytest.raises(ConfigError, match="checkpoints/3 is damaged: its document is not what was saved"):
+        point_mass_task(num_devices=1, resume=str(path), run_dir=str(tmp_path / "new")).run()
+
+
+def test_newest_ones_and_the_best_are_kept(tmp_path, monkeypatch):
+    returns = iter([1.0, 5.0, 2.0, 3.0, 4.0, 0.0])
+
+    def evaluated(self, progress, learner):
+        record = {"iteration": progress.iteration, "env_steps": 0, "return_gap": None}
+        mean = next(returns)
+        self._writer.write_evaluation({**record, "figures": {"return": {"mean": mean}}})
+        if mean > self._best_return:
+            self._best_return = mean
+            self._saver.found_best(progress.iteration)
+
+    monkeypatch.setattr("ksim.run.reports.Reports._evaluate", evaluated)
+    options = {"save_every_n_iterations": 1, "max_to_keep": 2, "eval_every_n_iterations": 1}
+    point_mass_task(num_devices=1, max_iterations=6, run_dir=str(tmp_path / "run"), **options).run()
+    assert [path.name for path in list_checkpoints(tmp_path / "run" / "checkpoints")] == ["2", "5", "6"]
+    assert find_best(tmp_path / "run").name == "2"
+    assert ksim.load_policy(tmp_path / "run" / "checkpoints" / "best").iteration == 2
+
+
+def test_checkpoints_come_after_so_many_seconds(tmp_path, monkeypatch):
+    point_mass_task(
+        num_devices=1, max_iterations=3, save_every_n_seconds=1e-6, run_dir=str(tmp_path / "run"), max_to_keep=9
+    ).run()
+    # One that is still being written puts the next one off; the last is always there.
+    assert list_checkpoints(tmp_path / "run" / "checkpoints")[-1].name == "3"
+    assert len(list_checkpoints(tmp_path / "run" / "checkpoints")) >= 2
+
+
+def test_max_runtime_saves_and_exits_with_a_code_of_its_own_after_one_iteration_at_least(tmp_path, capsys):
+    options = {"num_devices": 2, "run_dir": str(tmp_path / "run"), "max_runtime": "0:00:01"}
+    for done in (1, 2):
+        code = point_mass_task(**options, max_iterations=9, resume="auto").run()
+        assert code == OUT_OF_TIME_EXIT_CODE == 75
+        assert newest(tmp_path / "run").name == str(done)
+    assert "max_runtime" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("value", ["soon", "1:2:3:4", "-5", "0", "nan"])
+def test_max_runtime_that_is_no_time_is_refused(value):
+    with pytest.raises(ConfigError, match="max_runtime"):
+        point_mass_task(max_runtime=value)
+
+
+def test_warning_of_slurm_stops_saves_and_says_its_number(tmp_path, monkeypatch):
+    iterate = loop._Loop._iterate
+    monkeypatch.setattr(loop._Loop, "_iterate", lambda self: (iterate(self), os.kill(os.getpid(), signal.SIGUSR1)))
+    task = point_mass_task(num_devices=1, max_iterations=None, run_dir=str(tmp_path / "run"))
+    assert task.run() == 128 + signal.SIGUSR1
+    assert newest(tmp_path / "run").name == "1"
+
+
+def test_two_processes_cannot_go_on_with_one_run(finished, tmp_path):
+    run_dir = copy_of(finished, tmp_path)
+    with locked(run_dir), pytest.raises(ConfigError, match="another process is training there"):
+        point_mass_task(num_devices=1, resume=str(run_dir), max_iterations=4).run()
+    assert [line["iteration"] for line in metrics(run_dir)] == [1, 2, 3]
+
+
+def test_options_in_a_checkpoint_are_data(finished, tmp_path, monkeypatch):
+    monkeypatch.setenv("SECRET", "told")
+    checkpoint = read_checkpoint(newest(finished))
+    document = json.loads(json.dumps(checkpoint.document))
+    document["config"] |= {"engine": "${oc.env:SECRET}", "run_dir": "/elsewhere"}
+    write_checkpoint(tmp_path / "run" / "checkpoints" / "3", checkpoint.arrays, document)
+    with pytest.raises(ConfigError, match="is an interpolation, which is not read"):
+        cli.make_config(PointMassConfig(), [f"resume={tmp_path / 'run'}"], "point_mass_task")
+
+
+def test_where_a_run_writes_does_not_come_from_its_checkpoint(finished):
+    config = cli.make_config(PointMassConfig(), [f"resume={finished}"], "point_mass_task")
+    assert config.num_envs == 16
+    assert config.run_dir is None
