@@ -195,6 +195,7 @@ def log_to_file(run_dir: Path) -> Iterator[Path]:
         yield path
     finally:
         logger.removeHandler(handler)
-        handler.close()
+        with contextlib.suppress(OSError):  # the last lines do not fit on a full disk
+            handler.close()
         logger.setLevel(before[0])
         logger.propagate = before[1]
