@@ -119,6 +119,29 @@ def test_a_policy_that_calls_python_is_an_error():
         policy_program(normalized(CallsPython(jnp.array([3, 0]))), SIZES)
 
 
+class CriticCallsPython(AbstractActorCritic):
+    """A policy beside a critic that leaves JAX."""
+
+    def initial_carry(self):
+        return jnp.zeros(2), jnp.zeros(())
+
+    def __call__(self, obs, carry):
+        value = jax.pure_callback(np.asarray, carry[1], carry[1], vmap_method="expand_dims")
+        remembered = carry[0] + obs["actor"][:2]
+        return ActorCriticOutput(Gaussian(remembered, jnp.ones(2)), value), (remembered, value + 1)
+
+
+def test_what_the_critic_alone_needs_is_no_part_of_the_program():
+    model = normalized(CriticCallsPython())
+    program = load_program(policy_program(model, SIZES))
+    assert program.memory_names == ("carry[0]",)
+    steps = [observations(key=i) for i in range(2)]
+    memory = None
+    for obs, expected in zip(steps, modes(model, steps), strict=True):
+        action, memory = program(policy_arrays(model), {"actor": obs["actor"]}, memory)
+        np.testing.assert_allclose(action, expected, atol=1e-6)
+
+
 def test_a_program_runs_where_there_is_no_code_of_the_model(tmp_path):
     model = normalized(GruActorCritic(SIZES, 2, key=jax.random.key(0)))
     (tmp_path / "program").write_bytes(policy_program(model, SIZES))
