@@ -40,12 +40,14 @@ class DeterministicPolicy:
         arrays: Shapes and types of the model's arrays, by name.
         obs: Shapes and types of the observations, by group.
         memory: Shapes and types of the memory, by name; empty for a feed-forward policy.
+        is_bound: Whether the arrays are in the function; see `bound`.
     """
 
     function: PolicyFunction
     arrays: dict[str, jax.ShapeDtypeStruct]
     obs: dict[str, jax.ShapeDtypeStruct]
     memory: dict[str, jax.ShapeDtypeStruct]
+    is_bound: bool = False
 
     def input_names(self) -> tuple[dict[str, str], dict[str, str]]:
         """What files call the inputs: observations by group, and parts of the memory by their names here."""
@@ -63,18 +65,19 @@ class DeterministicPolicy:
             return action, {name: after[key] for key, name in memory_names.items()}
 
         obs = {name: self.obs[key] for key, name in obs_names.items()}
-        return DeterministicPolicy(function, {}, obs, {name: self.memory[key] for key, name in memory_names.items()})
+        memory = {name: self.memory[key] for key, name in memory_names.items()}
+        return DeterministicPolicy(function, {}, obs, memory, is_bound=True)
 
     def batched(self, num_rows: Any) -> tuple[Callable[..., Any], tuple[dict[str, jax.ShapeDtypeStruct], ...]]:
         """The function with a leading axis of so many rows of observations and memories, and its arguments' shapes.
 
-        A function without arrays, as `bound` makes it, takes observations and memories alone.
+        That of a bound policy takes observations and memories alone.
         """
         rows = lambda tree: {k: jax.ShapeDtypeStruct((num_rows, *x.shape), x.dtype) for k, x in tree.items()}
         mapped, shapes = jax.vmap(self.function, in_axes=(None, 0, 0)), (rows(self.obs), rows(self.memory))
-        return (
-            (mapped, (self.arrays, *shapes)) if self.arrays else (lambda obs, memory: mapped({}, obs, memory), shapes)
-        )
+        if self.is_bound:
+            return lambda obs, memory: mapped({}, obs, memory), shapes
+        return mapped, (self.arrays, *shapes)
 
 
 def deterministic_policy(model: AbstractActorCritic, obs_sizes: Mapping[str, int]) -> DeterministicPolicy:
@@ -85,7 +88,7 @@ def deterministic_policy(model: AbstractActorCritic, obs_sizes: Mapping[str, int
         obs_sizes: The length of each observation group.
     """
     arrays, static = _split(model)
-    carry = model.initial_carry()
+    carry = eqx.filter_eval_shape(lambda m: m.initial_carry(), model)
     names, carry_names = list(_named(arrays)), list(_named(carry, "carry"))
 
     def whole(arrays: dict[str, Array], obs: Observation, memory: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
@@ -105,8 +108,9 @@ def deterministic_policy(model: AbstractActorCritic, obs_sizes: Mapping[str, int
     # As JAX flattens them: dicts by their sorted keys.
     places = [(i, name) for i, part in enumerate(inputs) for name in sorted(part)]
     outs = [None, *((2, name) for name in sorted(inputs[2]))]
-    read = _places_read(jaxpr.jaxpr, places, outs)
-    kept = tuple({name: x for name, x in part.items() if (i, name) in read} for i, part in enumerate(inputs))
+    # The actor's observations in any case: they tell the number of rows.
+    read = _places_read(jaxpr.jaxpr, places, outs) | {(1, "actor")}
+    keep = lambda i: {name: x for name, x in inputs[i].items() if (i, name) in read}
 
     def function(
         arrays: dict[str, Array], obs: Observation, memory: dict[str, Array]
@@ -117,7 +121,7 @@ def deterministic_policy(model: AbstractActorCritic, obs_sizes: Mapping[str, int
         rows = zip(sorted(inputs[2]), after, strict=True)
         return action, {name: value for name, value in rows if value is not None}
 
-    return DeterministicPolicy(function, *kept)
+    return DeterministicPolicy(function, arrays=keep(0), obs=keep(1), memory=keep(2))
 
 
 def _places_read(jaxpr: Any, places: Sequence[Any], outs: Sequence[Any]) -> set[Any]:

@@ -114,6 +114,25 @@ def test_a_policy_of_the_users_own_runs_on_all_that_it_reads(network):
     assert program.takes_one_row == (network is KnowsNoBatch)
 
 
+class Blind(ReadsCritic):
+    """A policy that looks at nothing, and remembers how often it was asked."""
+
+    def initial_carry(self):
+        return jnp.zeros(2)
+
+    def __call__(self, obs, carry):
+        return ActorCriticOutput(Gaussian(carry, jnp.ones(2)), jnp.sum(obs["actor"])), carry + 1
+
+
+def test_a_policy_that_looks_at_nothing_acts_for_as_many_robots_as_it_is_shown():
+    model = normalized(Blind(jnp.array([3, 0])))
+    program, obs = load_program(policy_program(model, SIZES)), observations()
+    action, memory = program(policy_arrays(model), obs)
+    np.testing.assert_array_equal(action, np.zeros((NUM_ROWS, 2)))
+    action, _ = program(policy_arrays(model), obs, memory)
+    np.testing.assert_array_equal(action, np.ones((NUM_ROWS, 2)))
+
+
 def test_a_policy_that_calls_python_is_an_error():
     with pytest.raises(ConfigError, match=r"cannot be exported by jax.export .*Write it in JAX alone"):
         policy_program(normalized(CallsPython(jnp.array([3, 0]))), SIZES)

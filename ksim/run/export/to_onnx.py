@@ -103,7 +103,7 @@ def _rule(name: str) -> Callable[..., Any]:
 def _unrolled(graph: Graph, eqn: Any, arguments: list[Value]) -> list[Any]:
     """The turns of a scan, one after the other."""
     params, body = eqn.params, eqn.params["jaxpr"].jaxpr
-    # What is scanned over and what is stacked has an axis more than in the body. (Versions of JAX count it differently.)
+    # What is scanned over or stacked has an axis more than in the body. (Versions of JAX say otherwise what is which.)
     is_row = lambda inner, outer: inner.aval.ndim < outer.aval.ndim
     num_carry = sum(not is_row(*both) for both in zip(body.outvars, eqn.outvars, strict=True))
     num_consts = len(arguments) - num_carry - sum(is_row(*both) for both in zip(body.invars, eqn.invars, strict=True))
