@@ -1,22 +1,22 @@
 """A policy as a program that runs without the code of the task: the most likely action, serialized by `jax.export`.
 
-The program holds no weights: it is made once per run, about 10 kB, and runs with the arrays of any of its checkpoints.
+The program holds no weights: it is made once per run, under 10 kB, and runs with the arrays of any of its checkpoints.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.export
-import jax.extend.core
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.nn.normalizer import NormalizedActorCritic
+from ksim.run.jaxprs import evaluate, live_equations
 from ksim.types import ConfigError, Observation
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
@@ -27,9 +27,6 @@ Arrays = Mapping[str, Any]
 
 PolicyFunction = Callable[[dict[str, Array], Observation, dict[str, Array]], tuple[Array, dict[str, Array]]]
 """`(arrays, obs, memory) -> (action, memory)` for one env."""
-
-# Primitives that do what the one jaxpr in their parameters does.
-_CALLS = {"jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "checkpoint", "remat2"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,12 +40,14 @@ class DeterministicPolicy:
         arrays: Shapes and types of the model's arrays, by name.
         obs: Shapes and types of the observations, by group.
         memory: Shapes and types of the memory, by name; empty for a feed-forward policy.
+        is_bound: Whether the arrays are in the function; see `bound`.
     """
 
     function: PolicyFunction
     arrays: dict[str, jax.ShapeDtypeStruct]
     obs: dict[str, jax.ShapeDtypeStruct]
     memory: dict[str, jax.ShapeDtypeStruct]
+    is_bound: bool = False
 
     def input_names(self) -> tuple[dict[str, str], dict[str, str]]:
         """What files call the inputs: observations by group, and parts of the memory by their names here."""
@@ -66,18 +65,19 @@ class DeterministicPolicy:
             return action, {name: after[key] for key, name in memory_names.items()}
 
         obs = {name: self.obs[key] for key, name in obs_names.items()}
-        return DeterministicPolicy(function, {}, obs, {name: self.memory[key] for key, name in memory_names.items()})
+        memory = {name: self.memory[key] for key, name in memory_names.items()}
+        return DeterministicPolicy(function, {}, obs, memory, is_bound=True)
 
     def batched(self, num_rows: Any) -> tuple[Callable[..., Any], tuple[dict[str, jax.ShapeDtypeStruct], ...]]:
         """The function with a leading axis of so many rows of observations and memories, and its arguments' shapes.
 
-        A function without arrays, as `bound` makes it, takes observations and memories alone.
+        That of a bound policy takes observations and memories alone.
         """
         rows = lambda tree: {k: jax.ShapeDtypeStruct((num_rows, *x.shape), x.dtype) for k, x in tree.items()}
         mapped, shapes = jax.vmap(self.function, in_axes=(None, 0, 0)), (rows(self.obs), rows(self.memory))
-        return (
-            (mapped, (self.arrays, *shapes)) if self.arrays else (lambda obs, memory: mapped({}, obs, memory), shapes)
-        )
+        if self.is_bound:
+            return lambda obs, memory: mapped({}, obs, memory), shapes
+        return mapped, (self.arrays, *shapes)
 
 
 def deterministic_policy(model: AbstractActorCritic, obs_sizes: Mapping[str, int]) -> DeterministicPolicy:
@@ -88,19 +88,15 @@ def deterministic_policy(model: AbstractActorCritic, obs_sizes: Mapping[str, int
         obs_sizes: The length of each observation group.
     """
     arrays, static = _split(model)
-    names = list(_named(arrays))
-    carry = model.initial_carry()
-    carry_names = list(_named(carry, "carry"))
+    carry = eqx.filter_eval_shape(lambda m: m.initial_carry(), model)
+    names, carry_names = list(_named(arrays)), list(_named(carry, "carry"))
 
-    def whole(
-        arrays: dict[str, Array], obs: Observation, memory: dict[str, Array]
-    ) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Like the policy's function, for all arrays, observations and memories of the model."""
+    def whole(arrays: dict[str, Array], obs: Observation, memory: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
         like = jax.tree.structure(_split(model)[0])
         bound = eqx.combine(jax.tree.unflatten(like, [arrays[name] for name in names]), static)
         before = jax.tree.unflatten(jax.tree.structure(carry), [memory[name] for name in carry_names])
         output, after = bound(obs, before)
-        return {"action": output.distribution.mode()}, _named(after, "carry")
+        return output.distribution.mode(), _named(after, "carry")
 
     shape = lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x))
     inputs = (
@@ -108,17 +104,35 @@ def deterministic_policy(model: AbstractActorCritic, obs_sizes: Mapping[str, int
         {group: jax.ShapeDtypeStruct((size,), jnp.float32) for group, size in obs_sizes.items()},
         {name: shape(x) for name, x in _named(carry, "carry").items()},
     )
-    read = _places_read(whole, inputs)
-    kept = tuple({name: x for name, x in part.items() if (i, name) in read} for i, part in enumerate(inputs))
+    jaxpr = jax.make_jaxpr(whole)(*inputs)
+    # As JAX flattens them: dicts by their sorted keys.
+    places = [(i, name) for i, part in enumerate(inputs) for name in sorted(part)]
+    outs = [None, *((2, name) for name in sorted(inputs[2]))]
+    # The actor's observations in any case: they tell the number of rows.
+    read = _places_read(jaxpr.jaxpr, places, outs) | {(1, "actor")}
+    keep = lambda i: {name: x for name, x in inputs[i].items() if (i, name) in read}
 
     def function(
         arrays: dict[str, Array], obs: Observation, memory: dict[str, Array]
     ) -> tuple[Array, dict[str, Array]]:
-        zeros = [{name: jnp.zeros(x.shape, x.dtype) for name, x in part.items()} for part in inputs]
-        action, after = whole(*({**zero, **given} for zero, given in zip(zeros, (arrays, obs, memory), strict=True)))
-        return action["action"], {name: after[name] for name in kept[2]}
+        given = (arrays, obs, memory)
+        wanted = [place is None or place in read for place in outs]
+        action, *after = evaluate(jaxpr, wanted, [given[i].get(name) for i, name in places])
+        rows = zip(sorted(inputs[2]), after, strict=True)
+        return action, {name: value for name, value in rows if value is not None}
 
-    return DeterministicPolicy(function, *kept)
+    return DeterministicPolicy(function, arrays=keep(0), obs=keep(1), memory=keep(2))
+
+
+def _places_read(jaxpr: Any, places: Sequence[Any], outs: Sequence[Any]) -> set[Any]:
+    """Which inputs the action depends on, now or through the memory, whose outputs are named as its inputs."""
+    needed: set[Any] = {None}
+    while True:
+        used = live_equations(jaxpr, [place in needed for place in outs])[1]
+        found = needed | {place for place, is_used in zip(places, used, strict=True) if is_used}
+        if found == needed:
+            return needed - {None}
+        needed = found
 
 
 def policy_arrays(model: AbstractActorCritic) -> dict[str, Array]:
@@ -214,52 +228,6 @@ class PolicyProgram:
 def load_program(data: bytes) -> PolicyProgram:
     """The inverse of `policy_program`; needs no code of the task."""
     return PolicyProgram(data)
-
-
-def inner_jaxpr(eqn: Any) -> Any:
-    """The jaxpr that an equation calls with its own arguments, and consts for it; None where it is no call."""
-    if eqn.primitive.name not in _CALLS:
-        return None
-    for value in eqn.params.values():
-        if isinstance(value, jax.extend.core.ClosedJaxpr):
-            return value
-        if isinstance(value, jax.extend.core.Jaxpr):
-            return jax.extend.core.ClosedJaxpr(value, ())
-    return None
-
-
-def reads(jaxpr: Any, wanted: list[bool]) -> list[bool]:
-    """Which inputs of a jaxpr its wanted outputs depend on.
-
-    Calls are looked into. Loops and branches are taken to depend on all that they are given.
-    """
-    live = {v for v, want in zip(jaxpr.outvars, wanted, strict=True) if want and _is_variable(v)}
-    for eqn in reversed(jaxpr.eqns):
-        outs = [v in live for v in eqn.outvars]
-        if not any(outs):
-            continue
-        called = inner_jaxpr(eqn)
-        used = [True] * len(eqn.invars) if called is None else reads(called.jaxpr, outs)
-        live |= {v for v, is_used in zip(eqn.invars, used, strict=True) if is_used and _is_variable(v)}
-    return [v in live for v in jaxpr.invars]
-
-
-def _is_variable(atom: Any) -> bool:
-    return not isinstance(atom, jax.extend.core.Literal)
-
-
-def _places_read(whole: Callable[..., Any], inputs: tuple[dict[str, Any], ...]) -> set[tuple[int, str]]:
-    """What actions depend on, now or through the memory: the number of the argument and the name in it."""
-    jaxpr, (_, after) = jax.make_jaxpr(whole, return_shape=True)(*inputs)
-    ins = [(i, name) for i, part in enumerate(inputs) for name in sorted(part)]
-    outs = [None, *((2, name) for name in sorted(after))]
-    needed: set[Any] = {None}
-    while True:
-        used = reads(jaxpr.jaxpr, [place in needed for place in outs])
-        found = needed | {place for place, is_used in zip(ins, used, strict=True) if is_used}
-        if found == needed:
-            return needed - {None}
-        needed = found
 
 
 def _split(model: AbstractActorCritic) -> tuple[Any, Any]:

@@ -114,9 +114,51 @@ def test_a_policy_of_the_users_own_runs_on_all_that_it_reads(network):
     assert program.takes_one_row == (network is KnowsNoBatch)
 
 
+class Blind(ReadsCritic):
+    """A policy that looks at nothing, and remembers how often it was asked."""
+
+    def initial_carry(self):
+        return jnp.zeros(2)
+
+    def __call__(self, obs, carry):
+        return ActorCriticOutput(Gaussian(carry, jnp.ones(2)), jnp.sum(obs["actor"])), carry + 1
+
+
+def test_a_policy_that_looks_at_nothing_acts_for_as_many_robots_as_it_is_shown():
+    model = normalized(Blind(jnp.array([3, 0])))
+    program, obs = load_program(policy_program(model, SIZES)), observations()
+    action, memory = program(policy_arrays(model), obs)
+    np.testing.assert_array_equal(action, np.zeros((NUM_ROWS, 2)))
+    action, _ = program(policy_arrays(model), obs, memory)
+    np.testing.assert_array_equal(action, np.ones((NUM_ROWS, 2)))
+
+
 def test_a_policy_that_calls_python_is_an_error():
     with pytest.raises(ConfigError, match=r"cannot be exported by jax.export .*Write it in JAX alone"):
         policy_program(normalized(CallsPython(jnp.array([3, 0]))), SIZES)
+
+
+class CriticCallsPython(AbstractActorCritic):
+    """A policy beside a critic that leaves JAX."""
+
+    def initial_carry(self):
+        return jnp.zeros(2), jnp.zeros(())
+
+    def __call__(self, obs, carry):
+        value = jax.pure_callback(np.asarray, carry[1], carry[1], vmap_method="expand_dims")
+        remembered = carry[0] + obs["actor"][:2]
+        return ActorCriticOutput(Gaussian(remembered, jnp.ones(2)), value), (remembered, value + 1)
+
+
+def test_what_the_critic_alone_needs_is_no_part_of_the_program():
+    model = normalized(CriticCallsPython())
+    program = load_program(policy_program(model, SIZES))
+    assert program.memory_names == ("carry[0]",)
+    steps = [observations(key=i) for i in range(2)]
+    memory = None
+    for obs, expected in zip(steps, modes(model, steps), strict=True):
+        action, memory = program(policy_arrays(model), {"actor": obs["actor"]}, memory)
+        np.testing.assert_allclose(action, expected, atol=1e-6)
 
 
 def test_a_program_runs_where_there_is_no_code_of_the_model(tmp_path):

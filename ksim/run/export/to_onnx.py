@@ -4,13 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.extend.core
+import jax.export
 import numpy as np
 import onnx
 
 from ksim.run.export.graph import Graph, Value
 from ksim.run.export.primitives import RULES, NotCovered
-from ksim.run.program import DeterministicPolicy, inner_jaxpr, reads
+from ksim.run.jaxprs import inner_jaxpr, is_literal, live_equations
+from ksim.run.program import DeterministicPolicy
 from ksim.types import ConfigError
 
 MAX_UNROLLED = 64
@@ -66,20 +67,9 @@ def convert(graph: Graph, jaxpr: Any, inputs: Sequence[Value], wanted: Sequence[
     wanted = [True] * len(jaxpr.jaxpr.outvars) if wanted is None else wanted
     values: dict[Any, Any] = dict(zip(jaxpr.jaxpr.constvars, map(np.asarray, jaxpr.consts), strict=True))
     values |= dict(zip(jaxpr.jaxpr.invars, inputs, strict=True))
-    is_literal = lambda atom: isinstance(atom, jax.extend.core.Literal)
-    read = lambda atom: np.asarray(atom.val, atom.aval.dtype) if is_literal(atom) else values[atom]
-    live = {v for v, want in zip(jaxpr.jaxpr.outvars, wanted, strict=True) if want and not is_literal(v)}
-    needed = []
-    for eqn in reversed(jaxpr.jaxpr.eqns):
-        outs = [v in live for v in eqn.outvars]
-        if any(outs):
-            needed.append((eqn, outs))
-            called = inner_jaxpr(eqn)
-            used = [True] * len(eqn.invars) if called is None else reads(called.jaxpr, outs)
-            live |= {v for v, is_used in zip(eqn.invars, used, strict=True) if is_used and not is_literal(v)}
-    for eqn, outs in reversed(needed):
-        arguments = [read(v) if is_literal(v) or v in values else None for v in eqn.invars]
-        values.update(zip(eqn.outvars, _apply(graph, eqn, arguments, outs), strict=True))
+    read = lambda atom: np.asarray(atom.val, atom.aval.dtype) if is_literal(atom) else values.get(atom)
+    for eqn, outs in live_equations(jaxpr.jaxpr, wanted)[0]:
+        values.update(zip(eqn.outvars, _apply(graph, eqn, [read(v) for v in eqn.invars], outs), strict=True))
     return [read(v) if want else None for v, want in zip(jaxpr.jaxpr.outvars, wanted, strict=True)]
 
 
@@ -112,8 +102,11 @@ def _rule(name: str) -> Callable[..., Any]:
 
 def _unrolled(graph: Graph, eqn: Any, arguments: list[Value]) -> list[Any]:
     """The turns of a scan, one after the other."""
-    params = eqn.params
-    num_consts, num_carry = params["num_consts"], params["num_carry"]
+    params, body = eqn.params, eqn.params["jaxpr"].jaxpr
+    # What is scanned over or stacked has an axis more than in the body. (Versions of JAX say otherwise what is which.)
+    is_row = lambda inner, outer: inner.aval.ndim < outer.aval.ndim
+    num_carry = sum(not is_row(*both) for both in zip(body.outvars, eqn.outvars, strict=True))
+    num_consts = len(arguments) - num_carry - sum(is_row(*both) for both in zip(body.invars, eqn.invars, strict=True))
     consts, carry = arguments[:num_consts], arguments[num_consts : num_consts + num_carry]
     sequences = arguments[num_consts + num_carry :]
     turns = range(params["length"])

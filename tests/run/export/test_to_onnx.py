@@ -126,6 +126,7 @@ FUNCTIONS = {
     "tensors": lambda x: jnp.tensordot(jnp.outer(x, x), 0.01 * jnp.arange(50.0).reshape(NUM_IN, NUM_IN, 2), 2),
     "attention": lambda x: jax.nn.softmax(jnp.outer(x, x), axis=0) @ x,
     "loops": lambda x: jax.lax.scan(lambda c, y: (0.5 * c + y, c * y), x[0], x, reverse=True)[1],
+    "loops with constants": lambda x: jax.lax.scan(lambda c, _: (c + x * x[0], None), x, None, length=3)[0],
     "one value for all": lambda x: jnp.concatenate([x, jnp.array([7.0])]),
     "conversions": lambda x: x.astype(jnp.int32) // 2 + (x > 0).astype(jnp.float32) + jnp.isfinite(x),
     "a frozen part": lambda x: jax.lax.stop_gradient(x) + jax.jit(lambda y: jax.checkpoint(jnp.tanh)(y))(x),
