@@ -99,7 +99,7 @@ def _replace_address(job: Job, address: str) -> Job:
 
 def _check_address(name: str, address: str) -> None:
     host, colon, port = address.rpartition(":")
-    if not (host and colon and port.isdigit() and 0 < int(port) < 2**16):
+    if not (host and colon and port.isdecimal() and port.isascii() and len(port) <= 5 and 0 < int(port) < 2**16):
         raise ConfigError(f"{name} ({address!r}) must be of the form HOST:PORT, as in node0:12345.")
 
 

@@ -8,9 +8,13 @@ import numpy as np
 
 from ksim.physics.names import ModelNames
 from ksim.physics.terrain import Ground, Terrain
-from ksim.types import ConfigError
+from ksim.types import ConfigError, shown
 
 SpecEdit = Callable[[mujoco.MjSpec], None]
+MIN_DT, MAX_DT = 1e-6, 1.0
+"""Bounds of the physics step, in s: below, the 32 bits of a simulation's time soon stand still."""
+MAX_DECIMATION = 10_000
+"""The most physics steps in a control step."""
 
 
 class PhysicsModel:
@@ -42,17 +46,39 @@ def load_spec(robot: str | Path | mujoco.MjSpec) -> mujoco.MjSpec:
     """A model to edit, from an MJCF file or from a spec, which is copied.
 
     Raises:
-        ConfigError: There is no such file, or MuJoCo cannot read it.
+        ConfigError: There is no such file, MuJoCo cannot read it, or the robot is something else.
     """
-    if not isinstance(robot, str | Path):
+    if isinstance(robot, mujoco.MjSpec):
         return robot.copy()
+    if not isinstance(robot, str | Path):
+        raise ConfigError(f"get_robot must return the path of an MJCF file, or an MjSpec, not {shown(robot)}.")
     path = Path(robot)
+    if path.is_dir():
+        raise ConfigError(f"Robot file {path} is a directory. Give get_robot the path of an MJCF file in it.")
     if not path.is_file():
         raise ConfigError(f"Robot file {path} does not exist. Give get_robot the path of an MJCF file.")
     try:
         return mujoco.MjSpec.from_file(str(path))
-    except ValueError as error:
-        raise ConfigError(f"MuJoCo cannot read the robot file {path}: {error}") from error
+    except (ValueError, mujoco.FatalError) as error:
+        raise ConfigError(f"MuJoCo cannot read the robot file {path}: {_on_one_line(error)}") from error
+
+
+def check_rates(dt: float, ctrl_dt: float) -> None:
+    """Raises ConfigError unless the control step is a whole number of physics steps, both in seconds."""
+    if not MIN_DT <= dt <= MAX_DT:
+        raise ConfigError(f"Physics step (dt={dt} s) must be positive, at least {MIN_DT:g} and at most {MAX_DT:g} s.")
+    if not ctrl_dt <= MAX_DECIMATION * dt:
+        raise ConfigError(
+            f"Control step (ctrl_dt={ctrl_dt} s) must be at most {MAX_DECIMATION} physics steps (dt={dt} s). "
+            f"Set ctrl_dt to at most {MAX_DECIMATION * dt:g}."
+        )
+    decimation = round(ctrl_dt / dt)
+    if decimation < 1 or abs(decimation * dt - ctrl_dt) > 1e-6 * ctrl_dt:
+        nearest = max(decimation, 1) * dt
+        raise ConfigError(
+            f"Control step (ctrl_dt={ctrl_dt} s) must be a multiple of the physics step (dt={dt} s). "
+            f"Nearest valid value: {nearest:g}."
+        )
 
 
 def compile_model(
@@ -62,6 +88,7 @@ def compile_model(
     ctrl_dt: float,
     edits: Iterable[SpecEdit] = (),
     terrain: Terrain | None = None,
+    source: str | Path | None = None,
 ) -> PhysicsModel:
     """Compiles a spec with the given rates and edits (actuators, sensors that terms need).
 
@@ -71,19 +98,12 @@ def compile_model(
         ctrl_dt: Seconds per control step, a multiple of `dt`.
         edits: Functions that change the spec before it is compiled.
         terrain: What takes the place of the floor; None leaves it.
+        source: The file that the spec is from, for messages.
 
     Raises:
         ConfigError: The rates do not fit, the model has no floor for the terrain, or MuJoCo cannot compile the model.
     """
-    if dt <= 0:
-        raise ConfigError(f"Physics step (dt={dt} s) must be positive.")
-    decimation = round(ctrl_dt / dt)
-    if decimation < 1 or abs(decimation * dt - ctrl_dt) > 1e-6 * ctrl_dt:
-        nearest = max(decimation, 1) * dt
-        raise ConfigError(
-            f"Control step (ctrl_dt={ctrl_dt} s) must be a multiple of the physics step (dt={dt} s). "
-            f"Nearest valid value: {nearest:g}."
-        )
+    check_rates(dt, ctrl_dt)
     spec = spec.copy()
     for edit in (*([terrain.edit_spec] if terrain else []), *edits):
         edit(spec)
@@ -92,10 +112,18 @@ def compile_model(
     spec.option.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET
     try:
         mj_model = spec.compile()
-    except ValueError as error:
-        raise ConfigError(f"MuJoCo cannot compile the model: {error}") from error
+    except (ValueError, mujoco.FatalError) as error:
+        raise ConfigError(f"MuJoCo cannot compile the model{_of(source)}: {_on_one_line(error)}") from error
     # Where a body's frame is that of its inertia, or of a site, MuJoCo skips the offset between them, also once it is
     # randomized.
     mj_model.body_sameframe[:] = 0
     mj_model.site_sameframe[:] = 0
     return PhysicsModel(mj_model, ctrl_dt, terrain)
+
+
+def _of(source: str | Path | None) -> str:
+    return "" if source is None else f" of the robot file {source}"
+
+
+def _on_one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

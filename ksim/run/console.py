@@ -16,7 +16,7 @@ from ksim.rollout.environment import Environment
 from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.run.signals import StopRequest
 from ksim.run.timing import peak_memory_bytes
-from ksim.task.distributed_setup import format_bytes
+from ksim.task.memory import format_bytes
 
 if TYPE_CHECKING:
     from ksim.run.evaluator import Evaluation

@@ -11,7 +11,15 @@ import mujoco
 from jaxtyping import Array, Key, PRNGKeyArray, PyTree
 from xax.task.base import BaseConfig, BaseTask
 
-from ksim.config import CHECKPOINT_MODES, check_choice, check_positive, field
+from ksim.config import (
+    CHECKPOINT_MODES,
+    check_choice,
+    check_count,
+    check_positive,
+    check_seed,
+    check_types,
+    field,
+)
 from ksim.mdp import observations as observation_terms, resets as reset_terms, terminations as termination_terms
 from ksim.mdp.actions import AbstractActionFilter
 from ksim.mdp.commands import AbstractCommand
@@ -26,12 +34,20 @@ from ksim.mdp.terminations import AbstractTermination
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.parallel.job import find_job
 from ksim.parallel.layout import AbstractLayout, SingleDevice
-from ksim.physics import AbstractActuators, ModelActuators, PhysicsModel, Terrain, compile_model, load_spec
+from ksim.physics import (
+    AbstractActuators,
+    ModelActuators,
+    PhysicsModel,
+    Terrain,
+    check_rates,
+    compile_model,
+    load_spec,
+)
 from ksim.physics.select import ENGINES, pick_engine
 from ksim.rollout.environment import Environment, check_environment
 from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
 from ksim.rollout.unroll import initial_env_states, unroll
-from ksim.types import ConfigError, EnvState, LearnerState, TrainState, Trajectory
+from ksim.types import ConfigError, EnvState, LearnerState, TrainState, Trajectory, shown
 
 if TYPE_CHECKING:
     from ksim.ppo.train_step import TrainStep
@@ -81,12 +97,18 @@ class RLConfig(BaseConfig):
 
     def validate(self) -> None:
         """Raises ConfigError for a value that cannot work, whatever the task."""
-        check_positive("Number of environments", self.num_envs)
-        for name in ("rollout_length", "dt", "ctrl_dt", "eval_num_envs", "max_bad_updates"):
-            check_positive(name, getattr(self, name))
+        check_types(self)
+        check_count("Number of environments", self.num_envs)
+        for name in ("rollout_length", "eval_num_envs", "max_bad_updates"):
+            check_count(name, getattr(self, name))
         for name in ("max_iterations", "max_env_steps", "eval_every_n_seconds", "eval_every_n_iterations"):
             check_positive(name, getattr(self, name))
         check_positive("video_every_n_evaluations", self.video_every_n_evaluations)
+        check_seed("seed", self.seed)
+        check_seed("eval_seed", self.eval_seed)
+        check_positive("dt", self.dt)
+        check_positive("ctrl_dt", self.ctrl_dt)
+        check_rates(self.dt, self.ctrl_dt)
         check_choice("engine", self.engine, ("auto", *ENGINES))
         check_choice("run_mode", self.run_mode, RUN_MODES)
         check_choice("viewer", self.viewer, VIEWERS)
@@ -114,6 +136,9 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
 
     def __init__(self, config: ConfigT) -> None:
         super().__init__(config)
+        wanted = self.get_config_class()
+        if not isinstance(config, wanted):
+            raise ConfigError(f"config ({shown(config)}) must be a {wanted.__name__}, of which {type(self).__name__} is.")
         config.validate()
 
     # What the robot is, and what it is asked.
@@ -325,9 +350,15 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
         )
 
     def _compile(self, edits: Sequence[Any] = ()) -> PhysicsModel:
-        spec = load_spec(self.get_robot())
-        config = self.config
-        return compile_model(spec, dt=config.dt, ctrl_dt=config.ctrl_dt, edits=edits, terrain=self.get_terrain())
+        robot, config = self.get_robot(), self.config
+        return compile_model(
+            load_spec(robot),
+            dt=config.dt,
+            ctrl_dt=config.ctrl_dt,
+            edits=edits,
+            terrain=self.get_terrain(),
+            source=None if isinstance(robot, mujoco.MjSpec) else robot,
+        )
 
     def run(self) -> int:
         """Does what `run_mode` says: trains, or evaluates or shows a checkpoint.
