@@ -102,9 +102,12 @@ def check_positive(name: str, value: float | None, *, allow_zero: bool = False, 
     if value is None or (allow_zero and value == 0) or _SMALLEST <= value <= most:
         return
     if value <= 0 or not math.isfinite(value):
-        raise ConfigError(f"{name} ({value}) must be {'zero or more' if allow_zero else 'positive'}.")
-    bound = f"at least {_SMALLEST:.2g}" if value < _SMALLEST else f"at most {most:.2g}" if isinstance(most, float) else ""
-    raise ConfigError(f"{name} ({value}) must be {bound or f'at most {most}'}.")
+        rule = "zero or more" if allow_zero else "positive"
+    elif value < _SMALLEST:
+        rule = f"at least {_SMALLEST:.2g}, the least that 32 bits can tell from zero"
+    else:
+        rule = f"at most {most:.2g}" if isinstance(most, float) else f"at most {most}"
+    raise ConfigError(f"{name} ({value}) must be {rule}.")
 
 
 def check_count(name: str, value: int | None) -> None:

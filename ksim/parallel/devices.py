@@ -119,7 +119,8 @@ def check_devices(devices: Any) -> None:
 
 
 def _indices(devices: Any) -> list[int]:
-    parts = devices.split(",") if isinstance(devices, str) else devices if isinstance(devices, list | tuple) else [devices]
+    parts = devices.split(",") if isinstance(devices, str) else devices
+    parts = parts if isinstance(parts, list | tuple) else [parts]
     # Not those of other types, which Python would make whole numbers as well.
     try:
         indices = [int(part) for part in parts if type(part) in (int, str)]

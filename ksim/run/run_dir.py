@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from ksim.parallel.multihost import gather_texts, is_main_process, num_processes, process_index, together
 from ksim.run.checkpoint import find_checkpoint
-from ksim.types import ConfigError
+from ksim.types import ConfigError, shown
 
 LOG_DIR = "KSIM_LOG_DIR"
 """The environment variable that says where processes log to, if not to the run's directory."""
@@ -36,9 +36,20 @@ def make_run_dir(run_dir: str | None, task_name: str) -> Path:
 
 
 def check_run_dir(run_dir: str | None) -> None:
-    """Raises ConfigError if the directory that was asked for holds a run already."""
-    if run_dir is not None and (Path(run_dir) / "config.yaml").exists():
-        raise ConfigError(f"run_dir ({run_dir}) already holds a run. Choose another, or remove it.")
+    """Raises ConfigError if the directory that was asked for holds a run already, or cannot be made."""
+    if run_dir is None:
+        return
+    path = Path(run_dir)
+    try:
+        if (path / "config.yaml").exists():
+            raise ConfigError(f"run_dir ({run_dir}) already holds a run. Choose another, or remove it.")
+        there = next(place for place in (path, *path.absolute().parents) if place.exists())
+    except OSError as error:
+        raise ConfigError(f"run_dir ({shown(run_dir)}) cannot be made: {error.strerror}.") from error
+    if not there.is_dir():
+        raise ConfigError(f"run_dir ({run_dir}) cannot be made: {there} is no directory.")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(f"run_dir ({run_dir}) cannot be made: {there} must be writable.")
 
 
 def _next_numbered(task_name: str) -> Path:

@@ -53,12 +53,16 @@ def check_memory(task: "PPOTask[Any]") -> None:
                 f"Choose at most {max(left // (4 * share), 1)}."
             )
         if share * env_bytes > left:
-            steps = (left // share - state_bytes) // step_bytes
-            shorter = f", or rollout_length to at most {steps}" if steps > 0 else ""
+            granule = layout.num_devices * task.batch_figures()[1]
+            fitting = {
+                "num_envs": left // env_bytes * layout.num_devices // granule * granule,
+                "rollout_length": (left // share - state_bytes) // step_bytes,
+            }
+            fixes = [f"{name} to at most {most}" for name, most in fitting.items() if most > 0]
             raise ConfigError(
-                f"num_envs ({config.num_envs}) times rollout_length ({config.rollout_length}) need at least "
-                f"{format_bytes(share * env_bytes)} on each device, {has}. Set num_envs to at most "
-                f"{max(left // env_bytes * layout.num_devices, 1)}{shorter}, or use more devices."
+                f"num_envs ({config.num_envs}) of rollout_length ({config.rollout_length}) need at least "
+                f"{format_bytes(share * env_bytes)} on each device, {has}. "
+                + (f"Set {' or '.join(fixes)}, or use more devices." if fixes else "Make both smaller.")
             )
     on_host = _meminfo("MemTotal", "SwapTotal")
     if on_host is not None and config.eval_num_envs * state_bytes > on_host:

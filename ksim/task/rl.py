@@ -115,6 +115,9 @@ class RLConfig(BaseConfig):
         check_choice("device_timers", self.device_timers, DEVICE_TIMERS)
         if not 1 <= self.viewer_port < 2**16:
             raise ConfigError(f"viewer_port ({self.viewer_port}) must be from 1 to 65535.")
+        for name in ("run_dir", "checkpoint", "eval_output", "viewer_host"):
+            if getattr(self, name) == "":
+                raise ConfigError(f"{name} ('') must not be empty. Leave it out for the default.")
         if self.run_mode in CHECKPOINT_MODES and self.checkpoint is None:
             raise ConfigError(f"run_mode={self.run_mode} needs a policy. Add checkpoint=<run directory>.")
         if self.run_mode not in CHECKPOINT_MODES and self.checkpoint is not None:
@@ -138,7 +141,9 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
         super().__init__(config)
         wanted = self.get_config_class()
         if not isinstance(config, wanted):
-            raise ConfigError(f"config ({shown(config)}) must be a {wanted.__name__}, of which {type(self).__name__} is.")
+            raise ConfigError(
+                f"config ({shown(config)}) must be a {wanted.__name__}, which has the options of {type(self).__name__}."
+            )
         config.validate()
 
     # What the robot is, and what it is asked.
