@@ -1,14 +1,16 @@
 """The robot and its world as MuJoCo compiles them."""
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import mujoco
 import numpy as np
 
+from ksim.physics.mjcf import check_mjcf, find_not_finite
 from ksim.physics.names import ModelNames
 from ksim.physics.terrain import Ground, Terrain
-from ksim.types import ConfigError, shown
+from ksim.types import ConfigError
 
 SpecEdit = Callable[[mujoco.MjSpec], None]
 MIN_DT, MAX_DT = 1e-6, 1.0
@@ -46,21 +48,18 @@ def load_spec(robot: str | Path | mujoco.MjSpec) -> mujoco.MjSpec:
     """A model to edit, from an MJCF file or from a spec, which is copied.
 
     Raises:
-        ConfigError: There is no such file, MuJoCo cannot read it, or the robot is something else.
+        ConfigError: There is no such file, or MuJoCo cannot read it.
     """
-    if isinstance(robot, mujoco.MjSpec):
-        return robot.copy()
     if not isinstance(robot, str | Path):
-        raise ConfigError(f"get_robot must return the path of an MJCF file, or an MjSpec, not {shown(robot)}.")
+        return robot.copy()
     path = Path(robot)
     if path.is_dir():
         raise ConfigError(f"Robot file {path} is a directory. Give get_robot the path of an MJCF file in it.")
     if not path.is_file():
         raise ConfigError(f"Robot file {path} does not exist. Give get_robot the path of an MJCF file.")
-    try:
+    with _reported(f"MuJoCo cannot read the robot file {path}"):
+        check_mjcf(path)
         return mujoco.MjSpec.from_file(str(path))
-    except (ValueError, mujoco.FatalError) as error:
-        raise ConfigError(f"MuJoCo cannot read the robot file {path}: {_on_one_line(error)}") from error
 
 
 def check_rates(dt: float, ctrl_dt: float) -> None:
@@ -110,10 +109,12 @@ def compile_model(
     spec.option.timestep = dt
     # MuJoCo would silently reset a simulation that blew up; ksim finds it, counts it and resets it.
     spec.option.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET
-    try:
+    of_file = "" if source is None else f" of the robot file {source}"
+    with _reported(f"MuJoCo cannot compile the model{of_file}"):
         mj_model = spec.compile()
-    except (ValueError, mujoco.FatalError) as error:
-        raise ConfigError(f"MuJoCo cannot compile the model{_of(source)}: {_on_one_line(error)}") from error
+    not_finite = find_not_finite(mj_model)
+    if not_finite is not None:
+        raise ConfigError(f"The model{of_file} has a number that is not finite: {not_finite}. Give it another.")
     # Where a body's frame is that of its inertia, or of a site, MuJoCo skips the offset between them, also once it is
     # randomized.
     mj_model.body_sameframe[:] = 0
@@ -121,9 +122,12 @@ def compile_model(
     return PhysicsModel(mj_model, ctrl_dt, terrain)
 
 
-def _of(source: str | Path | None) -> str:
-    return "" if source is None else f" of the robot file {source}"
-
-
-def _on_one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+@contextlib.contextmanager
+def _reported(what: str) -> Iterator[None]:
+    """Whatever MuJoCo raises, as an error with its words on one line."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except (OSError, ValueError, RuntimeError, MemoryError, mujoco.FatalError) as error:
+        raise ConfigError(f"{what}: {' '.join(str(error).split())}") from error

@@ -108,7 +108,7 @@ class RLConfig(BaseConfig):
         check_seed("eval_seed", self.eval_seed)
         check_positive("dt", self.dt)
         check_positive("ctrl_dt", self.ctrl_dt)
-        check_rates(self.dt, self.ctrl_dt)
+        check_rates(float(self.dt), float(self.ctrl_dt))
         check_choice("engine", self.engine, ("auto", *ENGINES))
         check_choice("run_mode", self.run_mode, RUN_MODES)
         check_choice("viewer", self.viewer, VIEWERS)
@@ -211,6 +211,11 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
         mdp = self.get_mdp(base_model)
         edits = [mdp.actuators.edit_spec, *(term.edit_spec for term in mdp.terms().values())]
         model = self._compile(edits)
+        if mdp.actuators.action_size(model) < 1:
+            raise ConfigError(
+                f"The robot of {type(self).__name__} has no actuators, so that there is nothing to learn. Add some to "
+                "its MJCF file."
+            )
         return MdpEnvironment(mdp, mdp.make_engine(engine, model, num_devices=num_devices))
 
     def get_eval_environment(self, engine: str) -> Environment:
@@ -355,11 +360,16 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
         )
 
     def _compile(self, edits: Sequence[Any] = ()) -> PhysicsModel:
+        from ksim.physics.mujoco import silence_warnings  # noqa: PLC0415 - an engine, needed only for a robot
+
+        silence_warnings()  # also while it reads a file
         robot, config = self.get_robot(), self.config
+        if not isinstance(robot, str | Path | mujoco.MjSpec):
+            raise ConfigError(f"get_robot must return the path of an MJCF file, or an MjSpec, not {shown(robot)}.")
         return compile_model(
             load_spec(robot),
-            dt=config.dt,
-            ctrl_dt=config.ctrl_dt,
+            dt=float(config.dt),
+            ctrl_dt=float(config.ctrl_dt),
             edits=edits,
             terrain=self.get_terrain(),
             source=None if isinstance(robot, mujoco.MjSpec) else robot,
