@@ -1,0 +1,10 @@
+"""How many cases the tests of faults try: a sample in CI, all of them in `make faults`."""
+
+import os
+
+IS_FULL = os.environ.get("KSIM_FAULTS") == "full"
+
+
+def scale(short: int, full: int) -> int:
+    """The number of cases: `full` where the environment says KSIM_FAULTS=full, else `short`."""
+    return full if IS_FULL else short
