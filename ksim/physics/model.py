@@ -51,7 +51,7 @@ def load_spec(robot: str | Path | mujoco.MjSpec) -> mujoco.MjSpec:
         ConfigError: There is no such file, or MuJoCo cannot read it.
     """
     if not isinstance(robot, str | Path):
-        return robot.copy()
+        return _copy(robot)
     path = Path(robot)
     if path.is_dir():
         raise ConfigError(f"Robot file {path} is a directory. Give get_robot the path of an MJCF file in it.")
@@ -103,13 +103,13 @@ def compile_model(
         ConfigError: The rates do not fit, the model has no floor for the terrain, or MuJoCo cannot compile the model.
     """
     check_rates(dt, ctrl_dt)
-    spec = spec.copy()
+    of_file = "" if source is None else f" of the robot file {source}"
+    spec = _copy(spec, of_file)
     for edit in (*([terrain.edit_spec] if terrain else []), *edits):
         edit(spec)
     spec.option.timestep = dt
     # MuJoCo would silently reset a simulation that blew up; ksim finds it, counts it and resets it.
     spec.option.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET
-    of_file = "" if source is None else f" of the robot file {source}"
     with _reported(f"MuJoCo cannot compile the model{of_file}"):
         mj_model = spec.compile()
     not_finite = find_not_finite(mj_model)
@@ -120,6 +120,20 @@ def compile_model(
     mj_model.body_sameframe[:] = 0
     mj_model.site_sameframe[:] = 0
     return PhysicsModel(mj_model, ctrl_dt, terrain)
+
+
+def _copy(spec: mujoco.MjSpec, of_file: str = "") -> mujoco.MjSpec:
+    """A copy of a spec, whole: MuJoCo silently leaves out what refers to a name that is not there.
+
+    Raises:
+        ConfigError: It did.
+    """
+    copy = spec.copy()
+    kinds = ("actuators", "sensors", "equalities", "tendons", "pairs", "excludes", "skins", "flexes")
+    if any(len(getattr(copy, kind)) < len(getattr(spec, kind)) for kind in kinds):
+        with _reported(f"MuJoCo cannot compile the model{of_file}"):
+            spec.compile()  # which says what it is
+    return copy
 
 
 @contextlib.contextmanager

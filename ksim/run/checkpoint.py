@@ -10,7 +10,7 @@ from jaxtyping import PyTree
 
 from ksim.parallel.multihost import num_processes, process_index
 from ksim.parallel.placement import unwrap_keys, wrap_keys
-from ksim.types import ConfigError
+from ksim.types import ConfigError, shown
 
 
 def save_checkpoint(run_dir: Path, iteration: int, tree: PyTree) -> Path:
@@ -40,6 +40,10 @@ def find_checkpoint(path: str | Path) -> Path:
         ConfigError: There is none.
     """
     path = Path(path)
+    try:
+        path.exists()
+    except OSError as error:
+        raise ConfigError(f"checkpoint ({shown(str(path))}) cannot be read: {error.strerror}.") from error
     if (path / "_CHECKPOINT_METADATA").exists():
         return path.resolve()
     parent = path if path.name == "checkpoints" else path / "checkpoints"
