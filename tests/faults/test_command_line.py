@@ -11,7 +11,6 @@ CASES = [
     (["run_dir=!!python/object/apply:os.system [touch here]"], "Option run_dir ("),
     (["run_mode=view", "checkpoint=nowhere"], "There is no checkpoint in nowhere."),
     (["run_mode=eval", "checkpoint=" + "x" * 5000], "checkpoint ('xxx"),
-    (["run_dir=/proc/runs"], "run_dir"),
     (["run_dir=/dev/null/runs"], "run_dir (/dev/null/runs) cannot be made: /dev/null is no directory"),
 ]
 

@@ -279,3 +279,53 @@ def test_options_that_pass_the_checks_train(names, data):
         task.verify_distributed_setup()
         state, history = train_iterations(task, 1)
         assert int(task.layout.first(state.learner.iteration)) == len(history) == 1
+
+
+LARGE = [
+    ("num_envs=1000000000000", r"Number of environments \(1000000000000\) must be at most 2147483647"),
+    (
+        "num_envs=2147483640",
+        r"num_envs \(2147483640\) of rollout_length \(4\) need at least .* Set num_envs to at most \d+",
+    ),
+    ("rollout_length=2147483647", r"rollout_length \(2147483647\) need .* rollout_length to at most \d+"),
+    ("actor_sizes=[1000000000]", r"networks of actor_sizes \(\[1000000000\]\), .* Choose smaller ones"),
+    ("critic_sizes=[4000000000]", r"critic_sizes \(\[4000000000\]\) must be positive widths"),
+    ("num_passes=2147483647 num_envs=4096", r"num_passes \(2147483647\) over 4096 environments .* Choose at most \d+"),
+    ("eval_num_envs=2147483647", r"eval_num_envs \(2147483647\) need at least .* Set it to at most \d+"),
+    ("num_devices=1000000", r"num_devices \(1000000\) must be at most 1024"),
+    ("num_envs=2147483647 batch_size=7", r"Batch size \(7\) .* Nearest valid batch sizes: 1, 2147483647"),
+    ("seed=4294967296", r"seed \(4294967296\) must be from 0 to 4294967295"),
+    ("seed=-1", r"seed \(-1\) must be from 0"),
+    (
+        "max_iterations=99999999999999999999",
+        r"max_iterations \(99999999999999999999\) must be a number of at most 64 bits",
+    ),
+    ("dt=1e-7 ctrl_dt=1e-5", r"dt=1e-07 s\) must be positive, at least 1e-06"),
+    ("dt=1e-6 ctrl_dt=1", r"ctrl_dt=1.0 s\) must be at most 10000 physics steps .* Set ctrl_dt to at most 0.01"),
+    (
+        "ctrl_dt=0.025",
+        r"ctrl_dt=0.025 s\) must be a multiple of the physics step \(dt=0.01 s\). Nearest valid value: 0.0",
+    ),
+    ("learning_rate=1e-300", r"learning_rate \(1e-300\) must be at least 1.2e-38, the least that 32 bits"),
+    ("viewer_port=65536", r"viewer_port \(65536\) must be from 1 to 65535"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), LARGE)
+def test_what_is_too_large_or_too_small_is_refused_with_what_would_do(arguments, words):
+    with pytest.raises(ConfigError, match=words):
+        CartPoleTask(make_config(BASE, arguments.split())).check()
+
+
+def test_values_mean_what_they_say():
+    argv = ["run_dir=2024_11", "coordinator_address=1e3", "seed=${num_envs}", "checkpoint=null", "viewer_host=a #b"]
+    config = make_config(BASE, argv)
+    assert (config.run_dir, config.coordinator_address, config.seed) == ("2024_11", "1e3", BASE.num_envs)
+    assert (config.checkpoint, config.viewer_host) == (None, "a")
+    with pytest.raises(ConfigError, match=r"Option run_dir \('\?\?\?'\) must be a text or null"):
+        make_config(BASE, ["run_dir=???"])
+
+
+def test_config_of_another_task_is_refused():
+    with pytest.raises(ConfigError, match=r"config \(None\) must be a CartPoleConfig"):
+        CartPoleTask(None)
