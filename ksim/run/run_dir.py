@@ -42,14 +42,14 @@ def check_run_dir(run_dir: str | None) -> None:
     path = Path(run_dir)
     try:
         if (path / "config.yaml").exists():
-            raise ConfigError(f"run_dir ({run_dir}) already holds a run. Choose another, or remove it.")
+            raise ConfigError(f"run_dir ({run_dir:.200}) already holds a run. Choose another, or remove it.")
         there = next(place for place in (path, *path.absolute().parents) if place.exists())
     except OSError as error:
         raise ConfigError(f"run_dir ({shown(run_dir)}) cannot be made: {error.strerror}.") from error
     if not there.is_dir():
-        raise ConfigError(f"run_dir ({run_dir}) cannot be made: {there} is no directory.")
+        raise ConfigError(f"run_dir ({run_dir:.200}) cannot be made: {there} is no directory.")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise ConfigError(f"run_dir ({run_dir}) cannot be made: {there} must be writable.")
+        raise ConfigError(f"run_dir ({run_dir:.200}) cannot be made: {there} must be writable.")
 
 
 def _next_numbered(task_name: str) -> Path:

@@ -121,9 +121,13 @@ class RLConfig(BaseConfig):
         if self.run_mode in CHECKPOINT_MODES and self.checkpoint is None:
             raise ConfigError(f"run_mode={self.run_mode} needs a policy. Add checkpoint=<run directory>.")
         if self.run_mode not in CHECKPOINT_MODES and self.checkpoint is not None:
-            raise ConfigError(f"checkpoint ({self.checkpoint}) is read by run_mode=eval and run_mode=view. Add either.")
+            raise ConfigError(
+                f"checkpoint ({self.checkpoint:.200}) is read by run_mode=eval and run_mode=view. Add either."
+            )
         if self.run_mode != "eval" and self.eval_output is not None:
-            raise ConfigError(f"eval_output ({self.eval_output}) is written by run_mode=eval. Add it, or remove this.")
+            raise ConfigError(
+                f"eval_output ({self.eval_output:.200}) is written by run_mode=eval. Add it, or remove this."
+            )
 
 
 ConfigT = TypeVar("ConfigT", bound=RLConfig)
