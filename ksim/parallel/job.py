@@ -70,8 +70,8 @@ def find_job(
             return _replace_address(found, coordinator_address)
         if coordinator_address is not None:
             raise ConfigError(
-                f"coordinator_address ({coordinator_address:.200}) needs num_processes and process_id, unless Slurm, Open "
-                "MPI or Kubernetes tells them."
+                f"coordinator_address ({coordinator_address:.200}) needs num_processes and process_id, unless Slurm, "
+                "Open MPI or Kubernetes tells them."
             )
         return found
     given = {"coordinator_address": coordinator_address, "num_processes": num_processes, "process_id": process_id}
