@@ -79,12 +79,17 @@ _KINDS = {"body": "body", "jnt": "joint", "dof": "joint", "geom": "geom", "site"
 
 
 def find_not_finite(model: mujoco.MjModel) -> str | None:
-    """Where a compiled model has a number that is not finite, in words; None where all are. Ranges may be infinite."""
+    """Where a compiled model has a number that is not finite in 32 bits, in words; None where there is none.
+
+    Ranges may be infinite.
+    """
     for name in dir(model):
         value = getattr(model, name) if not name.startswith("_") else None
         if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
             continue
-        bad = np.isnan(value) if name.endswith("range") else ~np.isfinite(value)
+        bad = ~(np.abs(value) <= np.finfo(np.float32).max)
+        if name.endswith("range"):
+            bad &= ~np.isinf(value)
         if bad.any():
             row = int(np.argwhere(bad)[0][0])
             return f"{name} of {_owner(model, name, row)} ({value[bad][0]})"

@@ -114,7 +114,9 @@ def compile_model(
         mj_model = spec.compile()
     not_finite = find_not_finite(mj_model)
     if not_finite is not None:
-        raise ConfigError(f"The model{of_file} has a number that is not finite: {not_finite}. Give it another.")
+        raise ConfigError(
+            f"The model{of_file} has a number that is not finite in 32 bits: {not_finite}. Give it another."
+        )
     # Where a body's frame is that of its inertia, or of a site, MuJoCo skips the offset between them, also once it is
     # randomized.
     mj_model.body_sameframe[:] = 0

@@ -170,9 +170,9 @@ def test_robot_that_is_neither_file_nor_spec_is_refused(robot):
         ('<option gravity="nan 0 0"/>', "option gravity"),
         (
             '<worldbody><body name="b" pos="inf 0 0"><geom size=".1"/></body></worldbody>',
-            "not finite: body_pos of body 'b'",
+            "not finite in 32 bits: body_pos of body 'b'",
         ),
-        ('<equality><connect body1="trunk" anchor="nan 0 0"/></equality>', "not finite: eq_data"),
+        ('<equality><connect body1="trunk" anchor="nan 0 0"/></equality>', "not finite in 32 bits: eq_data"),
         ('<option><flag sleep="enable"/></option>', "Native MuJoCo cannot simulate the model: sleep"),
         ('<size memory="900T"/>', "Could not allocate memory"),
         ('<plugin plugin="none.none"/>', "robot.xml"),
@@ -258,6 +258,6 @@ def test_command_line_refuses_a_damaged_robot_with_one_line_and_leaves_nothing(t
     errors = [line for line in done.stderr.splitlines() if not line.startswith("Warning: Only 1 device")]
     assert len(errors) == 1
     assert errors[0].startswith(
-        "Error: The model of the robot file robot.xml has a number that is not finite: jnt_range of joint"
+        "Error: The model of the robot file robot.xml has a number that is not finite in 32 bits: jnt_range of joint"
     )
     assert {path.name for path in tmp_path.iterdir()} - {".cache", "__pycache__"} == {"robot.xml", "task.py"}
