@@ -1,5 +1,6 @@
 """The command line: `key=value` overrides of a task's config."""
 
+import contextlib
 import dataclasses
 import logging
 import os
@@ -7,21 +8,19 @@ import signal
 import sys
 import time
 import traceback
-import typing
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import yaml
 from omegaconf import OmegaConf
 from omegaconf.base import SCMode
-from omegaconf.errors import OmegaConfBaseException, ValidationError
 from rich.table import Table
 from xax.utils.text import camelcase_to_snakecase
 
-from ksim.config import CHECKPOINT_MODES, is_of_the_run
+from ksim.config import CHECKPOINT_MODES, check_types, describe_type, is_of_the_run, is_text
 from ksim.parallel.multihost import is_main_process, num_processes
-from ksim.types import ConfigError, RunError, near_misses
+from ksim.types import ConfigError, RunError, near_misses, shown
 
 if TYPE_CHECKING:
     from ksim.task.rl import RLConfig, RLTask
@@ -113,38 +112,55 @@ def parse_overrides(base: "RLConfig", argv: Sequence[str]) -> Any:
         ConfigError: An argument is no `key=value`, its key is not known, or its value is not of the option's type.
     """
     known = {f.name: f for f in dataclasses.fields(base)}
+    check_types(base)
     config = OmegaConf.structured(base)
+    given: dict[str, str] = {}
     for argument in argv:
         key, equals, value = argument.partition("=")
         if key.lstrip("-") in known and key not in known:
-            raise ConfigError(f"Option {argument!r} must be written {key.lstrip('-')}=VALUE, without dashes.")
+            raise ConfigError(f"Option {shown(argument)} must be written {key.lstrip('-')}=VALUE, without dashes.")
         if not equals:
-            raise ConfigError(f"Argument {argument!r} must be of the form key=value. {near_misses(key, known)}")
+            raise ConfigError(f"Argument {shown(argument)} must be of the form key=value. {near_misses(key, known)}")
         if key not in known:
-            raise ConfigError(f"There is no option {key!r}. {near_misses(key, known)} --help lists all.")
-        try:
-            if not value:
-                raise ValidationError("An empty value would be taken for null.")
-            config = OmegaConf.merge(config, OmegaConf.from_dotlist([argument]))
+            raise ConfigError(f"There is no option {shown(key)}. {near_misses(key, known)} --help lists all.")
+        given[key] = value
+        with _naming(base, key, value):
+            parsed = _parse_value(value, is_text=is_text(type(base), key))
+            config = OmegaConf.merge(config, OmegaConf.create({key: parsed}))
+    # Only now: one may refer to another that was given after it, as in num_envs=${batch_size}.
+    for key, value in given.items():
+        with _naming(base, key, value):
             OmegaConf.select(config, key, throw_on_missing=True)
-        except (OmegaConfBaseException, yaml.YAMLError):
-            kind = describe_type(base, key)
-            raise ConfigError(f"Option {key} ({value!r}) must be {kind}.") from None
-    return OmegaConf.to_container(config, resolve=True, structured_config_mode=SCMode.INSTANTIATE)
+    config = OmegaConf.to_container(config, resolve=True, structured_config_mode=SCMode.INSTANTIATE)
+    check_types(config)
+    return config
 
 
-def describe_type(base: "RLConfig", key: str) -> str:
-    """The type of an option in words."""
-    kind = next(f for f in dataclasses.fields(base) if f.name == key).metadata.get("kind")
-    if kind is not None:
-        return kind
-    hint = typing.get_type_hints(type(base))[key]
-    words = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
-    options = typing.get_args(hint) if typing.get_origin(hint) is not list and typing.get_args(hint) else (hint,)
-    return " or ".join(
-        "a list, as in [256,128]" if typing.get_origin(option) is list else words.get(option, str(option))
-        for option in options
-    )
+def _parse_value(text: str, *, is_text: bool) -> Any:
+    """The value that a text stands for in YAML; a number or a date is left as the text it is where one is wanted.
+
+    Raises:
+        ValueError: It has tags or anchors, or is empty, which would be taken for null.
+        Exception: It is no YAML; the parser raises errors of many kinds.
+    """
+    refused = yaml.TagToken, yaml.AnchorToken, yaml.AliasToken, yaml.DocumentStartToken
+    if any(isinstance(token, refused) for token in yaml.scan(text)):
+        raise ValueError("Tags and anchors are not for the command line.")
+    value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]), resolve=False)["value"]  # type: ignore[index,call-overload]
+    is_null = text.strip().lower() in ("null", "~")
+    if value == "???" or (value is None and not is_null):
+        raise ValueError("It would be taken for a value that is missing, or null.")
+    return text if is_text and not is_null and not isinstance(value, str | list | dict) else value
+
+
+@contextlib.contextmanager
+def _naming(base: "RLConfig", key: str, value: str) -> Iterator[None]:
+    """Whatever the parsers raise, turned into what the option must be."""
+    try:
+        yield
+    except Exception:  # noqa: BLE001 - YAML and OmegaConf let through what Python's conversions raise
+        kind = describe_type(type(base), key)
+        raise ConfigError(f"Option {key} ({shown(value)}) must be {kind}.") from None
 
 
 def describe_program(task_class: "type[RLTask[Any]]") -> str:
@@ -170,6 +186,6 @@ def print_help(task_class: "type[RLTask[Any]]", base: "RLConfig") -> None:
     for option in dataclasses.fields(base):
         value = getattr(base, option.name)
         default = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-        kind = describe_type(base, option.name)
+        kind = describe_type(type(base), option.name)
         table.add_row(option.name, kind, default.replace("[", r"\["), option.metadata.get("help", ""))
     console.print(table)

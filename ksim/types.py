@@ -146,6 +146,15 @@ class RunError(RuntimeError):
     """A run that cannot go on: the message says why. The command line exits with 1."""
 
 
+def shown(value: Any, most: int = 80) -> str:
+    """A value as messages show it: its repr on one line, cut where it is long."""
+    try:
+        text = " ".join(repr(value).split())
+    except ValueError:  # Python does not print whole numbers of thousands of digits
+        return f"a {type(value).__name__} of very many digits"
+    return text if len(text) <= most else f"{text[: most - 4]} ..."
+
+
 def near_misses(name: str, known: Any) -> str:
     """A sentence that lists the known names closest to `name`, or all of them where none is close."""
     import difflib  # noqa: PLC0415 - only on the way to an error

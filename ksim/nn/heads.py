@@ -70,7 +70,7 @@ class GaussianHead(eqx.Module):
         if std not in ("state_independent", "learned"):
             raise ConfigError(f"Kind of standard deviation ({std!r}) must be 'state_independent' or 'learned'.")
         if not min_std <= init_std <= max_std:
-            raise ConfigError(f"Initial standard deviation ({init_std}) must lie in [{min_std}, {max_std}].")
+            raise ConfigError(f"Initial standard deviation (init_std={init_std}) must lie in [{min_std}, {max_std}].")
         num_outputs = action_size * (2 if std == "learned" else 1)
         # A small gain starts all actions near zero, whatever the observation.
         self.linear = orthogonal_linear(in_size, num_outputs, 0.01, key=key)

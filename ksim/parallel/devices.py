@@ -9,10 +9,12 @@ from typing import Any
 import jax
 
 from ksim.machine import num_cores
-from ksim.types import ConfigError, Device
+from ksim.types import ConfigError, Device, shown
 
 CORES = "cores"
 """The value of `num_devices` that asks for one host device per core."""
+MAX_DEVICES = 1024
+"""Of one process. JAX makes host devices in a time that grows with the square of their number."""
 _COUNT_FLAG = "xla_force_host_platform_device_count"
 
 
@@ -87,6 +89,8 @@ def make_host_devices(num_devices: int | str | None) -> int | None:
         return None
     if not isinstance(count, int) or count < 1:
         raise ConfigError(f"num_devices ({num_devices}) must be a positive whole number, or {CORES}.")
+    if count > MAX_DEVICES:
+        raise ConfigError(f"num_devices ({num_devices}) must be at most {MAX_DEVICES}.")
     if _COUNT_FLAG not in os.environ.get("XLA_FLAGS", "") and jax.config.values["jax_num_cpu_devices"] <= 0:
         with contextlib.suppress(RuntimeError):  # started: what there is, is counted later
             jax.config.update("jax_num_cpu_devices", count)
@@ -97,18 +101,33 @@ def _places(devices: Any, num_local: int) -> list[int]:
     """Indices into the local devices."""
     if devices in ("all", "cpu"):
         return list(range(num_local))
-    try:
-        parts = devices.split(",") if isinstance(devices, str) else [devices] if isinstance(devices, int) else devices
-        indices = [int(str(part)) for part in parts]
-    except (TypeError, ValueError):
-        indices = []
-    if not indices:
-        raise ConfigError(f"devices ({devices!r}) must be all, cpu or a list of indices, as in [0,1].")
+    indices = _indices(devices)
     for index in indices:
         if not 0 <= index < num_local:
-            raise ConfigError(f"Device {index} does not exist. Local devices: 0 to {num_local - 1}.")
+            raise ConfigError(
+                f"Device {index} does not exist. Local devices: 0 to {num_local - 1}. Choose of these by devices=[...]."
+            )
     if len(set(indices)) != len(indices):
-        raise ConfigError(f"devices ({devices!r}) must name each device once.")
+        raise ConfigError(f"devices ({shown(devices)}) must name each device once.")
+    return indices
+
+
+def check_devices(devices: Any) -> None:
+    """Raises ConfigError unless the value is `all`, `cpu` or indices, of devices that may not exist."""
+    if not isinstance(devices, str) or devices not in ("all", "cpu"):
+        _indices(devices)
+
+
+def _indices(devices: Any) -> list[int]:
+    parts = devices.split(",") if isinstance(devices, str) else devices
+    parts = parts if isinstance(parts, list | tuple) else [parts]
+    # Not those of other types, which Python would make whole numbers as well.
+    try:
+        indices = [int(part) for part in parts if type(part) in (int, str)]
+    except ValueError:
+        indices = []
+    if not indices or len(indices) != len(parts) or max(map(abs, indices)) >= 2**31:
+        raise ConfigError(f"devices ({shown(devices)}) must be all, cpu or a list of indices, as in [0,1].")
     return indices
 
 

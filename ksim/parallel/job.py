@@ -70,8 +70,8 @@ def find_job(
             return _replace_address(found, coordinator_address)
         if coordinator_address is not None:
             raise ConfigError(
-                f"coordinator_address ({coordinator_address}) needs num_processes and process_id, unless Slurm, Open "
-                "MPI or Kubernetes tells them."
+                f"coordinator_address ({coordinator_address:.200}) needs num_processes and process_id, unless Slurm, "
+                "Open MPI or Kubernetes tells them."
             )
         return found
     given = {"coordinator_address": coordinator_address, "num_processes": num_processes, "process_id": process_id}
@@ -99,8 +99,8 @@ def _replace_address(job: Job, address: str) -> Job:
 
 def _check_address(name: str, address: str) -> None:
     host, colon, port = address.rpartition(":")
-    if not (host and colon and port.isdigit() and 0 < int(port) < 2**16):
-        raise ConfigError(f"{name} ({address!r}) must be of the form HOST:PORT, as in node0:12345.")
+    if not (host and colon and port.isdecimal() and port.isascii() and len(port) <= 5 and 0 < int(port) < 2**16):
+        raise ConfigError(f"{name} ({address!r:.200}) must be of the form HOST:PORT, as in node0:12345.")
 
 
 def _from_environment(environ: Mapping[str, str]) -> Job | None:

@@ -9,7 +9,12 @@ from ksim.physics.actuators import (
     TorqueActuators as TorqueActuators,
 )
 from ksim.physics.engine import AbstractEngine as AbstractEngine, control_step as control_step
-from ksim.physics.model import PhysicsModel as PhysicsModel, compile_model as compile_model, load_spec as load_spec
+from ksim.physics.model import (
+    PhysicsModel as PhysicsModel,
+    check_rates as check_rates,
+    compile_model as compile_model,
+    load_spec as load_spec,
+)
 from ksim.physics.terrain import (
     AbstractTile as AbstractTile,
     FlatTile as FlatTile,

@@ -12,7 +12,7 @@ from mujoco import mjx
 
 from ksim.physics.engine import DERIVED_FIELDS, AbstractEngine, MotorCurve, applied_fields, derived_fields
 from ksim.physics.model import PhysicsModel
-from ksim.types import Overrides, PhysicsState
+from ksim.types import ConfigError, Overrides, PhysicsState
 
 
 class MjxEngine(AbstractEngine):
@@ -42,8 +42,12 @@ class MjxEngine(AbstractEngine):
         self.applied = applied_fields(applies)
         self._motor_curve = motor_curve
         self.derived = derived_fields(needs, DERIVED_FIELDS)
-        self._model = mjx.put_model(model.mj_model)
-        self._data = mjx.make_data(model.mj_model)
+        try:
+            self._model = mjx.put_model(model.mj_model)
+            self._data = mjx.make_data(model.mj_model)
+        except (NotImplementedError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise ConfigError(f"MJX cannot simulate the model: {reason}. Change it, or try engine=mujoco.") from error
         reference = mujoco.MjData(model.mj_model)
         self._shapes = {name: np.shape(getattr(reference, name)) for name in self.derived}
 

@@ -1,16 +1,22 @@
 """The robot and its world as MuJoCo compiles them."""
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import mujoco
 import numpy as np
 
+from ksim.physics.mjcf import check_mjcf, find_not_finite
 from ksim.physics.names import ModelNames
 from ksim.physics.terrain import Ground, Terrain
 from ksim.types import ConfigError
 
 SpecEdit = Callable[[mujoco.MjSpec], None]
+MIN_DT, MAX_DT = 1e-6, 1.0
+"""Bounds of the physics step, in s: below, the 32 bits of a simulation's time soon stand still."""
+MAX_DECIMATION = 10_000
+"""The most physics steps in a control step."""
 
 
 class PhysicsModel:
@@ -45,14 +51,33 @@ def load_spec(robot: str | Path | mujoco.MjSpec) -> mujoco.MjSpec:
         ConfigError: There is no such file, or MuJoCo cannot read it.
     """
     if not isinstance(robot, str | Path):
-        return robot.copy()
+        return _copy(robot)
     path = Path(robot)
+    if path.is_dir():
+        raise ConfigError(f"Robot file {path} is a directory. Give get_robot the path of an MJCF file in it.")
     if not path.is_file():
         raise ConfigError(f"Robot file {path} does not exist. Give get_robot the path of an MJCF file.")
-    try:
+    with _reported(f"MuJoCo cannot read the robot file {path}"):
+        check_mjcf(path)
         return mujoco.MjSpec.from_file(str(path))
-    except ValueError as error:
-        raise ConfigError(f"MuJoCo cannot read the robot file {path}: {error}") from error
+
+
+def check_rates(dt: float, ctrl_dt: float) -> None:
+    """Raises ConfigError unless the control step is a whole number of physics steps, both in seconds."""
+    if not MIN_DT <= dt <= MAX_DT:
+        raise ConfigError(f"Physics step (dt={dt} s) must be positive, at least {MIN_DT:g} and at most {MAX_DT:g} s.")
+    if not ctrl_dt <= MAX_DECIMATION * dt:
+        raise ConfigError(
+            f"Control step (ctrl_dt={ctrl_dt} s) must be at most {MAX_DECIMATION} physics steps (dt={dt} s). "
+            f"Set ctrl_dt to at most {MAX_DECIMATION * dt:g}."
+        )
+    decimation = round(ctrl_dt / dt)
+    if decimation < 1 or abs(decimation * dt - ctrl_dt) > 1e-6 * ctrl_dt:
+        nearest = max(decimation, 1) * dt
+        raise ConfigError(
+            f"Control step (ctrl_dt={ctrl_dt} s) must be a multiple of the physics step (dt={dt} s). "
+            f"Nearest valid value: {nearest:g}."
+        )
 
 
 def compile_model(
@@ -62,6 +87,7 @@ def compile_model(
     ctrl_dt: float,
     edits: Iterable[SpecEdit] = (),
     terrain: Terrain | None = None,
+    source: str | Path | None = None,
 ) -> PhysicsModel:
     """Compiles a spec with the given rates and edits (actuators, sensors that terms need).
 
@@ -71,31 +97,53 @@ def compile_model(
         ctrl_dt: Seconds per control step, a multiple of `dt`.
         edits: Functions that change the spec before it is compiled.
         terrain: What takes the place of the floor; None leaves it.
+        source: The file that the spec is from, for messages.
 
     Raises:
         ConfigError: The rates do not fit, the model has no floor for the terrain, or MuJoCo cannot compile the model.
     """
-    if dt <= 0:
-        raise ConfigError(f"Physics step (dt={dt} s) must be positive.")
-    decimation = round(ctrl_dt / dt)
-    if decimation < 1 or abs(decimation * dt - ctrl_dt) > 1e-6 * ctrl_dt:
-        nearest = max(decimation, 1) * dt
-        raise ConfigError(
-            f"Control step (ctrl_dt={ctrl_dt} s) must be a multiple of the physics step (dt={dt} s). "
-            f"Nearest valid value: {nearest:g}."
-        )
-    spec = spec.copy()
+    check_rates(dt, ctrl_dt)
+    of_file = "" if source is None else f" of the robot file {source}"
+    spec = _copy(spec, of_file)
     for edit in (*([terrain.edit_spec] if terrain else []), *edits):
         edit(spec)
     spec.option.timestep = dt
     # MuJoCo would silently reset a simulation that blew up; ksim finds it, counts it and resets it.
     spec.option.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET
-    try:
+    with _reported(f"MuJoCo cannot compile the model{of_file}"):
         mj_model = spec.compile()
-    except ValueError as error:
-        raise ConfigError(f"MuJoCo cannot compile the model: {error}") from error
+    not_finite = find_not_finite(mj_model)
+    if not_finite is not None:
+        raise ConfigError(
+            f"The model{of_file} has a number that is not finite in 32 bits: {not_finite}. Give it another."
+        )
     # Where a body's frame is that of its inertia, or of a site, MuJoCo skips the offset between them, also once it is
     # randomized.
     mj_model.body_sameframe[:] = 0
     mj_model.site_sameframe[:] = 0
     return PhysicsModel(mj_model, ctrl_dt, terrain)
+
+
+def _copy(spec: mujoco.MjSpec, of_file: str = "") -> mujoco.MjSpec:
+    """A copy of a spec, whole: MuJoCo silently leaves out what refers to a name that is not there.
+
+    Raises:
+        ConfigError: It did.
+    """
+    copy = spec.copy()
+    kinds = ("actuators", "sensors", "equalities", "tendons", "pairs", "excludes", "skins", "flexes")
+    if any(len(getattr(copy, kind)) < len(getattr(spec, kind)) for kind in kinds):
+        with _reported(f"MuJoCo cannot compile the model{of_file}"):
+            spec.compile()  # which says what it is
+    return copy
+
+
+@contextlib.contextmanager
+def _reported(what: str) -> Iterator[None]:
+    """Whatever MuJoCo raises, as an error with its words on one line."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except (OSError, ValueError, RuntimeError, MemoryError, mujoco.FatalError) as error:
+        raise ConfigError(f"{what}: {' '.join(str(error).split())}") from error

@@ -1,6 +1,7 @@
 """Native MuJoCo: many simulations on C threads, called from inside the traced step."""
 
 import contextlib
+import functools
 import logging
 import math
 import queue
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 from jaxtyping import Array, Float
-from mujoco.batch import MODEL_FIELDS, Batch
+from mujoco.batch import MODEL_FIELDS, Batch, SimulationError
 
 from ksim.machine import num_cores
 from ksim.physics.engine import DERIVED_FIELDS, AbstractEngine, MotorCurve, applied_fields, derived_fields
@@ -24,6 +25,11 @@ logger = logging.getLogger(__name__)
 
 _STATE_FIELDS = ("qpos", "qvel", "act", "qacc_warmstart", "time")
 _FORCE_RANGE = "actuator_forcerange"
+
+
+def silence_warnings() -> None:
+    """Sends MuJoCo's own warnings, as of a simulation that blows up, to the log and not to a file where ksim runs."""
+    mujoco.set_mju_user_warning(lambda text: logger.debug("MuJoCo: %s", text))
 
 
 class MujocoEngine(AbstractEngine):
@@ -55,12 +61,18 @@ class MujocoEngine(AbstractEngine):
         self.applied = applied_fields(applies)
         self._motor_curve = motor_curve
         self.derived = derived_fields(needs, DERIVED_FIELDS)
+        silence_warnings()
+        try:
+            Batch(model.mj_model, 1, 1).step()
+        except (ValueError, RuntimeError) as error:
+            reason = " ".join(str(error).split())
+            raise ConfigError(
+                f"Native MuJoCo cannot simulate the model: {reason}. Change it, or try engine=mjx."
+            ) from error
         self._pool = _BatchPool(model.mj_model, max(1, num_cores() // num_devices))
         data = mujoco.MjData(model.mj_model)
         self._state_shapes = {name: np.shape(getattr(data, name)) for name in _STATE_FIELDS}
         self._derived_shapes = {name: np.shape(getattr(data, name)) for name in self.derived}
-        # Warnings of MuJoCo (a simulation that blows up) would go to a file in the working directory.
-        mujoco.set_mju_user_warning(lambda text: logger.debug("MuJoCo: %s", text))
 
     def forward(
         self, qpos: Float[Array, " q"], qvel: Float[Array, " v"], ctrl: Float[Array, " u"], overrides: Overrides
@@ -104,10 +116,11 @@ class MujocoEngine(AbstractEngine):
                 outputs = [batch.data_field(name) for name in out_shapes]  # a batch keeps only what is bound
                 batch.load(flat, (*_STATE_FIELDS, *applied), tuple(overrides))
                 ctrl_esu = flat[:, flat.shape[1] - ctrl.size :].reshape(len(flat), *ctrl_shape)
-                batch.step(ctrl_esu, num_substeps, self._motors(batch, overrides))
+                failed = batch.step(ctrl_esu, num_substeps, self._motors(batch, overrides))
                 # A simulation that blows up leaves float32's range; what is left of it is found and reset.
                 with np.errstate(over="ignore", invalid="ignore"):
                     out = np.concatenate(outputs, axis=1, dtype=np.float32, casting="same_kind")
+                out[failed] = np.nan
             return out.reshape(*rows.shape[:-1], out_size)
 
         result = jax.ShapeDtypeStruct((out_size,), jnp.float32)
@@ -152,6 +165,7 @@ class _PooledBatch:
         self._batch = Batch(model, num_sims, num_threads)
         self._data_fields: dict[str, np.ndarray] = {}
         self._ctrl = self.data_field("ctrl")
+        self._has_failed = False
 
     def data_field(self, name: str) -> np.ndarray:
         """A view of a field of MjData, one row per simulation."""
@@ -172,20 +186,36 @@ class _PooledBatch:
             view[...] = rows[:, start:stop]
             start = stop
 
-    def step(self, ctrl_esu: np.ndarray, num_substeps: int, before_substep: Callable[[], None] | None) -> None:
-        """Steps under controls, constant or one row per substep; with no substeps, computes the derived fields."""
+    def step(self, ctrl_esu: np.ndarray, num_substeps: int, before_substep: Callable[[], None] | None) -> list[int]:
+        """Steps under controls, constant or one row per substep; with no substeps, computes the derived fields.
+
+        Returns:
+            The simulations that MuJoCo gave up, as where the model's memory does not do for its contacts.
+        """
         if ctrl_esu.shape[1] == 1 and (before_substep is None or not num_substeps):
             self._ctrl[...] = ctrl_esu[:, 0]
-            if num_substeps:
-                self._batch.step(nstep=num_substeps)
-            else:
-                self._batch.forward()
-            return
+            run = functools.partial(self._batch.step, nstep=num_substeps) if num_substeps else self._batch.forward
+            return self._given_up(run)
+        failed: list[int] = []
         for number in range(num_substeps):
             self._ctrl[...] = ctrl_esu[:, min(number, ctrl_esu.shape[1] - 1)]
             if before_substep is not None:
                 before_substep()
-            self._batch.step(nstep=1)
+            failed += self._given_up(functools.partial(self._batch.step, nstep=1))
+        return failed
+
+    def _given_up(self, run: Callable[[], object]) -> list[int]:
+        """Runs the batch; returns the simulations in which MuJoCo raised an error, the first of which goes to the log.
+
+        Their state would be that of before; as not finite, they are found, counted and reset.
+        """
+        try:
+            run()
+        except SimulationError as error:
+            logger.log(logging.DEBUG if self._has_failed else logging.WARNING, "%s", error)
+            self._has_failed = True
+            return error.ids.tolist()
+        return []
 
 
 class _BatchPool:

@@ -17,7 +17,7 @@ import orbax.checkpoint as ocp
 
 from ksim.parallel.multihost import num_processes, process_index
 from ksim.run.curves import read_evaluations
-from ksim.types import ConfigError
+from ksim.types import ConfigError, shown
 
 CHECKPOINTS = "checkpoints"
 """Where a run's directory holds them, each under the number of iterations done."""
@@ -134,6 +134,10 @@ def find_checkpoints(path: str | Path) -> list[Path]:
         ConfigError: There is none.
     """
     path = Path(path)
+    try:
+        path.exists()
+    except OSError as error:
+        raise ConfigError(f"checkpoint ({shown(str(path))}) cannot be read: {error.strerror}.") from error
     if path.name == BEST and path.parent.name == CHECKPOINTS:
         best = find_best(path.parent.parent)
         if best is None:

@@ -18,7 +18,7 @@ from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.run.checkpoint import find_best
 from ksim.run.signals import StopRequest
 from ksim.run.timing import peak_memory_bytes
-from ksim.task.distributed_setup import format_bytes
+from ksim.task.memory import format_bytes
 
 if TYPE_CHECKING:
     from ksim.run.evaluator import Evaluation

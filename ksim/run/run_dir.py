@@ -16,7 +16,7 @@ from ksim.parallel.multihost import gather_texts, is_main_process, num_processes
 from ksim.run.console import print_warning
 from ksim.run.files import whole_file
 from ksim.run.snapshot import plain_config
-from ksim.types import ConfigError
+from ksim.types import ConfigError, shown
 
 LOG_DIR = "KSIM_LOG_DIR"
 """The environment variable that says where processes log to, if not to the run's directory."""
@@ -39,11 +39,27 @@ def make_run_dir(run_dir: str | None, task_name: str) -> Path:
 
 
 def check_run_dir(run_dir: str | None) -> None:
-    """Raises ConfigError if the directory that was asked for holds a run already."""
+    """Raises ConfigError if the directory that was asked for holds a run already, or cannot be made."""
+    check_can_be_made(run_dir)
     if run_dir is not None and holds_run(Path(run_dir)):
         raise ConfigError(
-            f"run_dir ({run_dir}) already holds a run. Choose another, go on with it by resume=auto, or remove it."
+            f"run_dir ({run_dir:.200}) already holds a run. Choose another, go on with it by resume=auto, or remove it."
         )
+
+
+def check_can_be_made(run_dir: str | None) -> None:
+    """Raises ConfigError if the directory that was asked for is not there and cannot be made, or not be written."""
+    if run_dir is None:
+        return
+    path = Path(run_dir)
+    try:
+        there = next(place for place in (path, *path.absolute().parents) if place.exists())
+    except OSError as error:
+        raise ConfigError(f"run_dir ({shown(run_dir)}) cannot be made: {error.strerror}.") from error
+    if not there.is_dir():
+        raise ConfigError(f"run_dir ({run_dir:.200}) cannot be made: {there} is no directory.")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(f"run_dir ({run_dir:.200}) cannot be made: {there} must be writable.")
 
 
 def holds_run(run_dir: Path) -> bool:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
 
 import jax
 
-from ksim.config import CHECKPOINT_MODES, check_choice, check_positive, field
-from ksim.parallel.devices import CORES, make_host_devices, select_devices
+from ksim.config import CHECKPOINT_MODES, check_choice, check_count, check_positive, field
+from ksim.parallel.devices import CORES, check_devices, make_host_devices, select_devices
 from ksim.parallel.job import find_job, join_job
 from ksim.parallel.layout import AbstractLayout, PmapDevices, SingleDevice
 from ksim.parallel.multihost import gather_texts, is_main_process
@@ -24,12 +24,14 @@ from ksim.parallel.placement import (
 from ksim.ppo.hyperparameters import GradSyncMode
 from ksim.task.distributed_setup import DistributedSetup, inspect_setup
 from ksim.task.rl import RLConfig, RLTask
-from ksim.types import ConfigError, TrainState
+from ksim.types import ConfigError, TrainState, shown
 
 if TYPE_CHECKING:
     from ksim.run.replica_guard import ReplicaGuard
 
 ON_DIVERGENCE = ("stop", "rebroadcast")
+MAX_TIMEOUT_S = 10**6
+"""More than a week; the timers of the operating system do not count much further."""
 OF_ONE_PROCESS = ("process_id",)
 """Options that may differ from process to process."""
 
@@ -76,14 +78,16 @@ class DistributedRLConfig(RLConfig):
         super().validate()
         if self.num_devices != CORES:
             if isinstance(self.num_devices, str):
-                raise ConfigError(f"num_devices ({self.num_devices!r}) must be a whole number, or {CORES}.")
-            check_positive("num_devices", self.num_devices)
-        check_positive("grad_sync_period", self.grad_sync_period)
+                raise ConfigError(f"num_devices ({shown(self.num_devices)}) must be a whole number, or {CORES}.")
+            check_count("num_devices", self.num_devices)
+        check_devices(self.devices)
         check_choice("grad_sync_mode", self.grad_sync_mode, get_args(GradSyncMode))
         if not self.pmap_axis_name:
             raise ConfigError("pmap_axis_name ('') must not be empty.")
-        for name in ("replica_check_interval", "num_processes", "connect_timeout_s", "heartbeat_timeout_s"):
-            check_positive(name, getattr(self, name))
+        for name in ("grad_sync_period", "replica_check_interval", "num_processes"):
+            check_count(name, getattr(self, name))
+        for name in ("connect_timeout_s", "heartbeat_timeout_s"):
+            check_positive(name, getattr(self, name), most=MAX_TIMEOUT_S)
         check_choice("on_divergence", self.on_divergence, ON_DIVERGENCE)
 
 
@@ -157,7 +161,7 @@ class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
         from ksim.run.console import print_distributed_setup  # noqa: PLC0415 - run is on top of task
 
         check_same_options(self.config)
-        check_divisible(self.config.num_envs, self.layout.num_devices)
+        self.check()
         setup = inspect_setup(self)
         if is_main_process():
             print_distributed_setup(setup)

@@ -1,13 +1,10 @@
 """What a distributed task will run on, how its batch is divided, and what that takes."""
 
 import dataclasses
-import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
@@ -16,7 +13,8 @@ from ksim.parallel.collectives import device_index, sum_across_devices
 from ksim.parallel.multihost import meet_peers, num_processes, process_index
 from ksim.parallel.replicas import Divergence, find_divergence, gather_checksums, leaf_names
 from ksim.rollout.mdp_environment import MdpEnvironment
-from ksim.types import ConfigError, Device
+from ksim.task.memory import format_bytes, memory_per_device, num_bytes
+from ksim.types import ConfigError
 
 if TYPE_CHECKING:
     from ksim.task.distributed_rl import DistributedRLTask
@@ -215,46 +213,3 @@ def check_probe(total: int, divergence: Divergence | None, num_devices: int) -> 
         )
     if divergence is not None:
         raise ConfigError(f"Copies of the learner differ right after they were made. It is {divergence}.")
-
-
-def num_bytes(tree: PyTree) -> int:
-    """Bytes of all arrays, or shapes of arrays, of a tree."""
-    size = lambda x: math.prod(x.shape) * (8 if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x.dtype.itemsize)
-    return sum(size(x) for x in jax.tree.leaves(tree))
-
-
-def memory_per_device(devices: list[Device], num_processes_here: int) -> dict[int, int]:
-    """Memory of local devices by their id; devices of a CPU share what the machine has free.
-
-    Args:
-        devices: This process's devices.
-        num_processes_here: Processes of the job on this machine, each with as many.
-    """
-    memory = {}
-    for device in devices:
-        stats = device.memory_stats()
-        if stats is not None and "bytes_limit" in stats:
-            memory[device.id] = int(stats["bytes_limit"])
-        elif device.platform == "cpu" and (free := free_host_memory()) is not None:
-            memory[device.id] = free // (len(devices) * num_processes_here)
-    return memory
-
-
-def free_host_memory() -> int | None:
-    """Bytes that the machine has free; None where it does not say."""
-    path = Path("/proc/meminfo")
-    if not path.exists():
-        return None
-    for line in path.read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return None
-
-
-def format_bytes(count: float) -> str:
-    """Bytes in the largest unit of which there is at least one."""
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GiB"

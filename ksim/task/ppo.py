@@ -13,17 +13,20 @@ import numpy as np
 import optax
 from jaxtyping import PRNGKeyArray, PyTree
 
-from ksim.config import check_batch, check_choice, check_fraction, check_positive, field
+from ksim.config import MAX_COUNT, check_batch, check_choice, check_count, check_fraction, check_positive, field
 from ksim.nn import AbstractActorCritic, GruActorCritic, MlpActorCritic
 from ksim.nn.heads import StdKind
 from ksim.parallel.collectives import mean_across_devices
 from ksim.parallel.placement import local_rows
 from ksim.ppo.hyperparameters import PPOHyperparameters
 from ksim.ppo.train_step import TrainStep, initial_learner_state, initial_memories, static_leaves
+from ksim.task.memory import check_memory
 from ksim.task.rl import RLConfig, RLTask
-from ksim.types import ConfigError, EnvBatch, EnvState, LearnerState, TrainState
+from ksim.types import ConfigError, EnvBatch, EnvState, LearnerState, TrainState, shown
 
 MODELS = ("mlp", "gru")
+MAX_LAYERS = 100
+"""Each is traced by itself."""
 
 
 @jax.tree_util.register_dataclass
@@ -53,7 +56,9 @@ class PPOConfig(RLConfig):
 
     def validate(self) -> None:
         super().validate()
-        for name in ("num_passes", "learning_rate", "desired_kl", "max_grad_norm", "clip_param", "value_clip"):
+        for name in ("num_passes", "memory_size", "batch_size", "num_batches"):
+            check_count(name, getattr(self, name))
+        for name in ("learning_rate", "desired_kl", "max_grad_norm", "clip_param", "value_clip", "init_std"):
             check_positive(name, getattr(self, name))
         for name in ("value_loss_coef", "entropy_coef"):
             check_positive(name, getattr(self, name), allow_zero=True)
@@ -62,10 +67,9 @@ class PPOConfig(RLConfig):
         check_choice("model", self.model, MODELS)
         check_choice("std", self.std, get_args(StdKind))
         for name in ("actor_sizes", "critic_sizes"):
-            if any(size < 1 for size in getattr(self, name)):
-                raise ConfigError(f"{name} ({getattr(self, name)}) must be positive widths of hidden layers.")
-        check_positive("memory_size", self.memory_size)
-        check_positive("init_std", self.init_std)
+            sizes = getattr(self, name)
+            if len(sizes) > MAX_LAYERS or not all(1 <= size <= MAX_COUNT for size in sizes):
+                raise ConfigError(f"{name} ({shown(sizes)}) must be positive widths of at most {MAX_LAYERS} layers.")
 
 
 ConfigT = TypeVar("ConfigT", bound=PPOConfig)
@@ -77,6 +81,7 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
     def check(self) -> None:
         self.batch_figures()
         super().check()
+        check_memory(self)
 
     def batch_figures(self) -> tuple[int, int]:
         """The global batch size and number of minibatches per pass, checked.
@@ -139,15 +144,22 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
     @functools.cached_property
     def _initial_learner(self) -> tuple[LearnerState, AbstractActorCritic]:
         model_key, _, learner_key = self._keys()
-        obs_sizes = self.obs_sizes  # here and not while tracing: it makes the environment, with its arrays
-
-        def init(model_key: PRNGKeyArray, learner_key: PRNGKeyArray) -> tuple[LearnerState, AbstractActorCritic]:
-            model = self._get_initial_model(model_key)
-            levels = self.environment.initial_levels()
-            return initial_learner_state(model, obs_sizes, self.get_optimizer(), learner_key, levels), model
-
+        _ = self.obs_sizes  # here and not while tracing: it makes the environment, with its arrays
         # One program: initialised array by array, every shape would be compiled by itself.
-        return eqx.filter_jit(init)(model_key, learner_key)
+        return eqx.filter_jit(self._init_learner)(model_key, learner_key)
+
+    def learner_shapes(self) -> tuple[LearnerState, AbstractActorCritic]:
+        """What `initial_learner` returns, with shapes in place of arrays."""
+        _ = self.obs_sizes
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        return eqx.filter_eval_shape(self._init_learner, key, key)
+
+    def _init_learner(
+        self, model_key: PRNGKeyArray, learner_key: PRNGKeyArray
+    ) -> tuple[LearnerState, AbstractActorCritic]:
+        model = self._get_initial_model(model_key)
+        levels = self.environment.initial_levels()
+        return initial_learner_state(model, self.obs_sizes, self.get_optimizer(), learner_key, levels), model
 
     def initial_state(self) -> TrainState:
         learner, model = self.initial_learner()

@@ -2,16 +2,14 @@
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import jax
 import mujoco
 from jaxtyping import Array, Key, PRNGKeyArray, PyTree
-from xax.task.base import BaseConfig, BaseTask
+from xax.task.base import BaseTask
 
-from ksim.config import CHECKPOINT_MODES, check_choice, check_positive, field, seconds_of
 from ksim.mdp import observations as observation_terms, resets as reset_terms, terminations as termination_terms
 from ksim.mdp.actions import AbstractActionFilter
 from ksim.mdp.commands import AbstractCommand
@@ -26,142 +24,24 @@ from ksim.mdp.terminations import AbstractTermination
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.parallel.job import find_job
 from ksim.parallel.layout import AbstractLayout, SingleDevice
-from ksim.physics import AbstractActuators, ModelActuators, PhysicsModel, Terrain, compile_model, load_spec
-from ksim.physics.select import ENGINES, pick_engine
+from ksim.physics import (
+    AbstractActuators,
+    ModelActuators,
+    PhysicsModel,
+    Terrain,
+    compile_model,
+    load_spec,
+)
+from ksim.physics.select import pick_engine
 from ksim.rollout.environment import Environment, check_environment
 from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
 from ksim.rollout.unroll import initial_env_states, unroll
-from ksim.types import ConfigError, EnvState, LearnerState, TrainState, Trajectory
+from ksim.task.rl_config import RLConfig as RLConfig
+from ksim.types import ConfigError, EnvState, LearnerState, TrainState, Trajectory, shown
 
 if TYPE_CHECKING:
     from ksim.ppo.train_step import TrainStep
     from ksim.run.replica_guard import ReplicaGuard
-
-RUN_MODES = ("train", *CHECKPOINT_MODES)
-DEVICE_TIMERS = ("auto", "on", "off")
-MATMUL_PRECISIONS = ("highest", "high", "default")
-VIEWERS = ("auto", "native", "browser")
-
-
-@jax.tree_util.register_dataclass
-@dataclass(kw_only=True)
-class RLConfig(BaseConfig):
-    """Options of every task."""
-
-    num_envs: int = field(1024, help="environments, over all devices")
-    rollout_length: int = field(24, help="control steps per environment and iteration")
-    max_iterations: int | None = field(1000, help="stop after so many iterations; null for no limit")
-    max_env_steps: int | None = field(None, help="stop after so many control steps over all environments")
-    seed: int = field(0, help="seeds everything random")
-    engine: str = field("auto", help="physics of the training: auto, mjx (pure JAX) or mujoco (native, on CPU threads)")
-    dt: float = field(0.004, help="seconds per physics step")
-    ctrl_dt: float = field(0.02, help="seconds per control step")
-    run_mode: str = field(
-        "train",
-        help="train; with the policy of a checkpoint: eval or view in native MuJoCo, or export; replay a dump",
-        of_the_run=False,
-    )
-    run_dir: str | None = field(
-        None, help="where the run is written; default a new one, runs/<task>/run_<number>", of_the_run=False
-    )
-    checkpoint: str | None = field(
-        None,
-        help="for the other run_modes: a run directory, one of its checkpoints, or checkpoints/best",
-        of_the_run=False,
-    )
-    eval_num_envs: int = field(64, help="environments of an evaluation, each for one whole episode")
-    eval_seed: int = field(0, help="seeds the episodes of evaluations, the same every time")
-    eval_every_n_seconds: float | None = field(300.0, help="evaluate while training, this long after the last; or null")
-    eval_every_n_iterations: int | None = field(None, help="evaluate while training after every so many iterations")
-    eval_at_end: bool = field(True, help="evaluate when training is done")
-    eval_output: str | None = field(
-        None, help="for run_mode=eval: where results go; default the checkpoint's run", of_the_run=False
-    )
-    export_dir: str | None = field(
-        None, help="for run_mode=export: where files go; default export/ in the run", of_the_run=False
-    )
-    video: bool = field(True, help="film an episode of the last evaluation, as mp4 and GIF")
-    video_every_n_evaluations: int | None = field(None, help="film one of every so many evaluations before as well")
-    plots: bool = field(True, help="draw learning curves and an evaluated episode at the end")
-    viewer: str = field(
-        "auto",
-        help="for run_mode=view: auto, native (a window) or browser (where there is no display)",
-        of_the_run=False,
-    )
-    viewer_host: str = field(
-        "127.0.0.1", help="address that serves the browser's page; 0.0.0.0 for other machines", of_the_run=False
-    )
-    viewer_port: int = field(8080, help="port of the browser's page, or the next one that is free", of_the_run=False)
-    resume: str | None = field(
-        None,
-        help="go on with a run: its directory, one of its checkpoints, or auto (what run_dir holds, else the newest)",
-        of_the_run=False,
-    )
-    load_weights: str | None = field(
-        None, help="start with the policy of a checkpoint, and nothing else of it", of_the_run=False
-    )
-    save_every_n_iterations: int | None = field(None, help="save a checkpoint after every so many iterations")
-    save_every_n_seconds: float | None = field(60.0, help="save a checkpoint, this long after the last; or null")
-    max_to_keep: int = field(3, help="keep so many of the newest checkpoints, and the best")
-    max_runtime: Any = field(
-        None,
-        help="stop with exit code 75 once this process has run for so long, saved and ready to be resumed",
-        kind="seconds, a time as in 11:55:00, or null",
-        of_the_run=False,
-    )
-    hang_timeout_s: float | None = field(
-        1800.0, help="end with all stacks when an iteration or an evaluation takes longer; null: never"
-    )
-    matmul_precision: str = field(
-        "highest", help="of matrix products in 32 bits: highest, high (TF32 on NVIDIA, three passes on TPU) or default"
-    )
-    dump_on_nan: bool = field(True, help="keep the state before the first update or step that is not finite")
-    max_bad_updates: int = field(32, help="stop after so many updates in a row were skipped as not finite")
-    device_timers: str = field(
-        "auto",
-        help="time rollout and update on each device: on, off, or auto (where it costs nothing, with native MuJoCo)",
-    )
-    tensorboard: bool = field(True, help="write TensorBoard events beside metrics.jsonl")
-
-    def validate(self) -> None:
-        """Raises ConfigError for a value that cannot work, whatever the task."""
-        check_positive("Number of environments", self.num_envs)
-        for name in ("rollout_length", "dt", "ctrl_dt", "eval_num_envs", "max_bad_updates"):
-            check_positive(name, getattr(self, name))
-        for name in ("max_iterations", "max_env_steps", "eval_every_n_seconds", "eval_every_n_iterations"):
-            check_positive(name, getattr(self, name))
-        for name in ("save_every_n_iterations", "save_every_n_seconds", "max_to_keep", "hang_timeout_s"):
-            check_positive(name, getattr(self, name))
-        check_positive("video_every_n_evaluations", self.video_every_n_evaluations)
-        seconds_of("max_runtime", self.max_runtime)
-        check_choice("matmul_precision", self.matmul_precision, MATMUL_PRECISIONS)
-        check_choice("engine", self.engine, ("auto", *ENGINES))
-        check_choice("run_mode", self.run_mode, RUN_MODES)
-        check_choice("viewer", self.viewer, VIEWERS)
-        check_choice("device_timers", self.device_timers, DEVICE_TIMERS)
-        if not 1 <= self.viewer_port < 2**16:
-            raise ConfigError(f"viewer_port ({self.viewer_port}) must be from 1 to 65535.")
-        if self.run_mode in CHECKPOINT_MODES and self.checkpoint is None:
-            raise ConfigError(f"run_mode={self.run_mode} needs a policy. Add checkpoint=<run directory>.")
-        if self.run_mode not in CHECKPOINT_MODES and self.checkpoint is not None:
-            raise ConfigError(
-                f"checkpoint ({self.checkpoint}) is read by run_mode=eval, view, export and replay. Add one, or go on "
-                "with the run: resume instead of checkpoint."
-            )
-        for name in ("resume", "load_weights"):
-            if self.run_mode != "train" and getattr(self, name) is not None:
-                raise ConfigError(f"{name} ({getattr(self, name)}) is of run_mode=train. Give checkpoint instead.")
-        if self.resume is not None and self.load_weights is not None:
-            raise ConfigError(
-                f"resume ({self.resume}) goes on with a run, load_weights ({self.load_weights}) starts a new one with "
-                "the policy of another. Give one of them."
-            )
-        for name, mode in (("eval_output", "eval"), ("export_dir", "export")):
-            if self.run_mode != mode and getattr(self, name) is not None:
-                raise ConfigError(
-                    f"{name} ({getattr(self, name)}) is written by run_mode={mode}. Add it, or remove this."
-                )
-
 
 ConfigT = TypeVar("ConfigT", bound=RLConfig)
 Observations = Terms[AbstractObservation] | Mapping[str, Terms[AbstractObservation]]
@@ -176,6 +56,11 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
 
     def __init__(self, config: ConfigT) -> None:
         super().__init__(config)
+        wanted = self.get_config_class()
+        if not isinstance(config, wanted):
+            raise ConfigError(
+                f"config ({shown(config)}) must be a {wanted.__name__}, which has the options of {type(self).__name__}."
+            )
         config.validate()
 
     # What the robot is, and what it is asked.
@@ -243,6 +128,11 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
         mdp = self.get_mdp(base_model)
         edits = [mdp.actuators.edit_spec, *(term.edit_spec for term in mdp.terms().values())]
         model = self._compile(edits)
+        if mdp.actuators.action_size(model) < 1:
+            raise ConfigError(
+                f"The robot of {type(self).__name__} has no actuators, so that there is nothing to learn. Add some to "
+                "its MJCF file."
+            )
         return MdpEnvironment(mdp, mdp.make_engine(engine, model, num_devices=num_devices))
 
     def get_eval_environment(self, engine: str) -> Environment:
@@ -409,9 +299,20 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
         )
 
     def _compile(self, edits: Sequence[Any] = ()) -> PhysicsModel:
-        spec = load_spec(self.get_robot())
-        config = self.config
-        return compile_model(spec, dt=config.dt, ctrl_dt=config.ctrl_dt, edits=edits, terrain=self.get_terrain())
+        from ksim.physics.mujoco import silence_warnings  # noqa: PLC0415 - an engine, needed only for a robot
+
+        silence_warnings()  # also while it reads a file
+        robot, config = self.get_robot(), self.config
+        if not isinstance(robot, str | Path | mujoco.MjSpec):
+            raise ConfigError(f"get_robot must return the path of an MJCF file, or an MjSpec, not {shown(robot)}.")
+        return compile_model(
+            load_spec(robot),
+            dt=float(config.dt),
+            ctrl_dt=float(config.ctrl_dt),
+            edits=edits,
+            terrain=self.get_terrain(),
+            source=None if isinstance(robot, mujoco.MjSpec) else robot,
+        )
 
     def run(self) -> int:
         """Does what `run_mode` says: trains, or evaluates, shows or exports a checkpoint.

@@ -26,7 +26,8 @@ import yaml
 
 import ksim
 from examples.walking_distributed import HumanoidWalkingDistributedConfig
-from ksim.cli import describe_type, parse_overrides
+from ksim.cli import parse_overrides
+from ksim.config import describe_type
 from ksim.launch.options import _OPTIONS as LAUNCHER_OPTIONS, parse_options
 from ksim.parallel.job import find_job
 from ksim.task.distributed_setup import DistributedSetup
@@ -243,7 +244,7 @@ def test_tables_of_options_have_every_option_with_its_type_and_default():
     for option in dataclasses.fields(config):
         value = getattr(config, option.name)
         default = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-        expected[f"`{option.name}`"] = [describe_type(config, option.name), default]
+        expected[f"`{option.name}`"] = [describe_type(type(config), option.name), default]
     assert {row[0]: row[1:3] for row in OPTIONS} == expected
     assert len(OPTIONS) == len(expected)
     assert {row[3] for row in OPTIONS} <= {"global", "per process", "per device", "per environment", "process 0", "-"}

@@ -7,7 +7,8 @@ import pytest
 
 from ksim import ConfigError
 from ksim.task import distributed_setup
-from ksim.task.distributed_setup import find_problems, format_bytes, memory_per_device, num_bytes
+from ksim.task.distributed_setup import find_problems
+from ksim.task.memory import format_bytes, memory_per_device, num_bytes
 from tests.tasks import BipedConfig, BipedTask, point_mass_task
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")

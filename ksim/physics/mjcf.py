@@ -1,0 +1,109 @@
+"""What MuJoCo does not survive in a robot's file, looked for before it reads the file; and what it lets through."""
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import mujoco
+import numpy as np
+
+from ksim.types import ConfigError
+
+MAX_COPIES = 10_000
+"""Copies that replicate may make: MuJoCo takes seconds for so many, in a time that grows with their square."""
+_USER_DATA = [f"nuser_{kind}" for kind in ("body", "jnt", "geom", "site", "cam", "tendon", "actuator", "sensor")]
+_LIMITS = {
+    "hfield": [(("nrow", "ncol"), 2**27)],
+    "texture": [(("width", "height"), 2**27)],
+    "flexcomp": [(("count",), 10**6)],
+    "size": [((name,), 10**6) for name in ("nkey", "nuserdata")] + [((name,), 10**4) for name in _USER_DATA],
+}
+"""By element: attributes whose product says how much it makes, and the most that it may make."""
+
+_TAG = re.compile(r"<!--.*?-->|<(/?)(\w+)([^<>]*)>", re.DOTALL)
+_ATTRIBUTE = re.compile(r"(\w+)\s*=\s*(?:\"([^\"]*)\"|'([^']*)')")
+
+
+def check_mjcf(path: Path) -> None:
+    """Looks through an MJCF file and those that it names for what would crash or hang the process.
+
+    Raises:
+        ConfigError: A file attaches itself, or an element makes more than can be held.
+    """
+    _check_file(path.absolute(), (), set())
+
+
+def _check_file(path: Path, chain: tuple[Path, ...], seen: set[Path]) -> None:
+    if path in chain:
+        raise ConfigError(f"Robot file {path} is part of itself, by {' and '.join(p.name for p in chain)}.")
+    if path in seen or not path.is_file():
+        return
+    seen.add(path)
+    copies = [1.0]
+    text = path.read_text(errors="replace")
+    for tag in _TAG.finditer(text):
+        is_end, element, rest = tag.groups()
+        attributes = {name: double or single for name, double, single in _ATTRIBUTE.findall(rest or "")}
+        too_much = [limit for limit in _LIMITS.get(element, []) if _product(attributes, limit[0]) > limit[1]]
+        if element == "replicate" and is_end:
+            copies = copies[:-1] or [1.0]
+        elif element == "replicate":
+            made = copies[-1] * max(_product(attributes, ("count",)), 1.0)
+            too_much = [(("count",), MAX_COPIES)] if made > MAX_COPIES else []
+            copies = copies if rest.endswith("/") else [*copies, made]
+        for factors, most in too_much:
+            line = text.count("\n", 0, tag.start()) + 1
+            given = " ".join(f'{factor}="{attributes[factor]}"' for factor in factors if factor in attributes)
+            raise ConfigError(
+                f"Robot file {path}, line {line}: {element} {given} makes more than {most}. Make it less."
+            )
+        file = attributes.get("file")
+        # MuJoCo finds a file that includes itself, but not one that attaches itself.
+        if file and element in ("include", "model"):
+            target = (path.parent / file).resolve()
+            if element == "model" or target not in chain:
+                _check_file(target, (*chain, path) if element == "model" else chain, seen)
+
+
+def _product(attributes: Mapping[str, str], names: tuple[str, ...]) -> float:
+    """The product of all numbers in these attributes; 0 where one is no number."""
+    try:
+        return math.prod(abs(float(number)) for name in names for number in attributes.get(name, "1").split())
+    except ValueError:
+        return 0.0
+
+
+_KINDS = {"body": "body", "jnt": "joint", "dof": "joint", "geom": "geom", "site": "site", "actuator": "actuator"}
+"""Prefixes of MjModel's fields, and what they are of."""
+
+
+def find_not_finite(model: mujoco.MjModel) -> str | None:
+    """Where a compiled model has a number that is not finite in 32 bits, in words; None where there is none.
+
+    Ranges may be infinite.
+    """
+    for name in dir(model):
+        value = getattr(model, name) if not name.startswith("_") else None
+        if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
+            continue
+        bad = ~(np.abs(value) <= np.finfo(np.float32).max)
+        if name.endswith("range"):
+            bad &= ~np.isinf(value)
+        if bad.any():
+            row = int(np.argwhere(bad)[0][0])
+            return f"{name} of {_owner(model, name, row)} ({value[bad][0]})"
+    option = model.opt
+    for name in ("gravity", "wind", "magnetic", "density", "viscosity", "impratio", "tolerance"):
+        if not np.isfinite(getattr(option, name)).all():
+            return f"option {name} ({getattr(option, name)})"
+    return None
+
+
+def _owner(model: mujoco.MjModel, field: str, row: int) -> str:
+    kind = _KINDS.get(field.partition("_")[0])
+    if kind is None:
+        return f"element {row}"
+    index = int(model.dof_jntid[row]) if field.startswith("dof") else row
+    name = getattr(model, kind)(index).name
+    return f"{kind} {name!r}" if name else f"{kind} {index}"

@@ -1,0 +1,161 @@
+"""Options of every task."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from xax.task.base import BaseConfig
+
+from ksim.config import (
+    CHECKPOINT_MODES,
+    check_choice,
+    check_count,
+    check_positive,
+    check_seed,
+    check_types,
+    field,
+    seconds_of,
+)
+from ksim.physics import check_rates
+from ksim.physics.select import ENGINES
+from ksim.types import ConfigError
+
+RUN_MODES = ("train", *CHECKPOINT_MODES)
+DEVICE_TIMERS = ("auto", "on", "off")
+MATMUL_PRECISIONS = ("highest", "high", "default")
+VIEWERS = ("auto", "native", "browser")
+
+
+@jax.tree_util.register_dataclass
+@dataclass(kw_only=True)
+class RLConfig(BaseConfig):
+    """Options of every task."""
+
+    num_envs: int = field(1024, help="environments, over all devices")
+    rollout_length: int = field(24, help="control steps per environment and iteration")
+    max_iterations: int | None = field(1000, help="stop after so many iterations; null for no limit")
+    max_env_steps: int | None = field(None, help="stop after so many control steps over all environments")
+    seed: int = field(0, help="seeds everything random")
+    engine: str = field("auto", help="physics of the training: auto, mjx (pure JAX) or mujoco (native, on CPU threads)")
+    dt: float = field(0.004, help="seconds per physics step")
+    ctrl_dt: float = field(0.02, help="seconds per control step")
+    run_mode: str = field(
+        "train",
+        help="train; with the policy of a checkpoint: eval or view in native MuJoCo, or export; replay a dump",
+        of_the_run=False,
+    )
+    run_dir: str | None = field(
+        None, help="where the run is written; default a new one, runs/<task>/run_<number>", of_the_run=False
+    )
+    checkpoint: str | None = field(
+        None,
+        help="for the other run_modes: a run directory, one of its checkpoints, or checkpoints/best",
+        of_the_run=False,
+    )
+    eval_num_envs: int = field(64, help="environments of an evaluation, each for one whole episode")
+    eval_seed: int = field(0, help="seeds the episodes of evaluations, the same every time")
+    eval_every_n_seconds: float | None = field(300.0, help="evaluate while training, this long after the last; or null")
+    eval_every_n_iterations: int | None = field(None, help="evaluate while training after every so many iterations")
+    eval_at_end: bool = field(True, help="evaluate when training is done")
+    eval_output: str | None = field(
+        None, help="for run_mode=eval: where results go; default the checkpoint's run", of_the_run=False
+    )
+    export_dir: str | None = field(
+        None, help="for run_mode=export: where files go; default export/ in the run", of_the_run=False
+    )
+    video: bool = field(True, help="film an episode of the last evaluation, as mp4 and GIF")
+    video_every_n_evaluations: int | None = field(None, help="film one of every so many evaluations before as well")
+    plots: bool = field(True, help="draw learning curves and an evaluated episode at the end")
+    viewer: str = field(
+        "auto",
+        help="for run_mode=view: auto, native (a window) or browser (where there is no display)",
+        of_the_run=False,
+    )
+    viewer_host: str = field(
+        "127.0.0.1", help="address that serves the browser's page; 0.0.0.0 for other machines", of_the_run=False
+    )
+    viewer_port: int = field(8080, help="port of the browser's page, or the next one that is free", of_the_run=False)
+    resume: str | None = field(
+        None,
+        help="go on with a run: its directory, one of its checkpoints, or auto (what run_dir holds, else the newest)",
+        of_the_run=False,
+    )
+    load_weights: str | None = field(
+        None, help="start with the policy of a checkpoint, and nothing else of it", of_the_run=False
+    )
+    save_every_n_iterations: int | None = field(None, help="save a checkpoint after every so many iterations")
+    save_every_n_seconds: float | None = field(60.0, help="save a checkpoint, this long after the last; or null")
+    max_to_keep: int = field(3, help="keep so many of the newest checkpoints, and the best")
+    max_runtime: Any = field(
+        None,
+        help="stop with exit code 75 once this process has run for so long, saved and ready to be resumed",
+        kind="seconds, a time as in 11:55:00, or null",
+        of_the_run=False,
+    )
+    hang_timeout_s: float | None = field(
+        1800.0, help="end with all stacks when an iteration or an evaluation takes longer; null: never"
+    )
+    matmul_precision: str = field(
+        "highest", help="of matrix products in 32 bits: highest, high (TF32 on NVIDIA, three passes on TPU) or default"
+    )
+    dump_on_nan: bool = field(True, help="keep the state before the first update or step that is not finite")
+    max_bad_updates: int = field(32, help="stop after so many updates in a row were skipped as not finite")
+    device_timers: str = field(
+        "auto",
+        help="time rollout and update on each device: on, off, or auto (where it costs nothing, with native MuJoCo)",
+    )
+    tensorboard: bool = field(True, help="write TensorBoard events beside metrics.jsonl")
+
+    def validate(self) -> None:
+        """Raises ConfigError for a value that cannot work, whatever the task."""
+        check_types(self)
+        check_count("Number of environments", self.num_envs)
+        for name in ("rollout_length", "eval_num_envs", "max_bad_updates"):
+            check_count(name, getattr(self, name))
+        for name in ("max_iterations", "max_env_steps", "eval_every_n_seconds", "eval_every_n_iterations"):
+            check_positive(name, getattr(self, name))
+        for name in ("save_every_n_iterations", "save_every_n_seconds"):
+            check_positive(name, getattr(self, name))
+        check_count("max_to_keep", self.max_to_keep)
+        check_positive("hang_timeout_s", self.hang_timeout_s, most=1e6)
+        check_positive("video_every_n_evaluations", self.video_every_n_evaluations)
+        check_seed("seed", self.seed)
+        check_seed("eval_seed", self.eval_seed)
+        check_positive("dt", self.dt)
+        check_positive("ctrl_dt", self.ctrl_dt)
+        check_rates(float(self.dt), float(self.ctrl_dt))
+        seconds_of("max_runtime", self.max_runtime)
+        check_choice("matmul_precision", self.matmul_precision, MATMUL_PRECISIONS)
+        check_choice("engine", self.engine, ("auto", *ENGINES))
+        check_choice("run_mode", self.run_mode, RUN_MODES)
+        check_choice("viewer", self.viewer, VIEWERS)
+        check_choice("device_timers", self.device_timers, DEVICE_TIMERS)
+        if not 1 <= self.viewer_port < 2**16:
+            raise ConfigError(f"viewer_port ({self.viewer_port}) must be from 1 to 65535.")
+        for name in ("run_dir", "checkpoint", "resume", "load_weights", "eval_output", "export_dir", "viewer_host"):
+            if getattr(self, name) == "":
+                raise ConfigError(f"{name} ('') must not be empty. Leave it out for the default.")
+        self._check_sources()
+
+    def _check_sources(self) -> None:
+        """Raises ConfigError where what is read or written does not go with what is to be done."""
+        if self.run_mode in CHECKPOINT_MODES and self.checkpoint is None:
+            raise ConfigError(f"run_mode={self.run_mode} needs a policy. Add checkpoint=<run directory>.")
+        if self.run_mode not in CHECKPOINT_MODES and self.checkpoint is not None:
+            raise ConfigError(
+                f"checkpoint ({self.checkpoint:.200}) is read by run_mode=eval, view, export and replay. Add one, or "
+                "go on with the run: resume instead of checkpoint."
+            )
+        for name in ("resume", "load_weights"):
+            if self.run_mode != "train" and getattr(self, name) is not None:
+                raise ConfigError(f"{name} ({getattr(self, name):.200}) is of run_mode=train. Give checkpoint instead.")
+        if self.resume is not None and self.load_weights is not None:
+            raise ConfigError(
+                f"resume ({self.resume:.200}) goes on with a run, load_weights ({self.load_weights:.200}) starts a new "
+                "one with the policy of another. Give one of them."
+            )
+        for name, mode in (("eval_output", "eval"), ("export_dir", "export")):
+            if self.run_mode != mode and getattr(self, name) is not None:
+                raise ConfigError(
+                    f"{name} ({getattr(self, name):.200}) is written by run_mode={mode}. Add it, or remove this."
+                )
