@@ -1,6 +1,7 @@
 # On a machine with only Python (3.11 or newer) and make:
 #   make walk   sets up and trains the walking humanoid
 #   make test   sets up and runs the tests
+#   make faults sets up and injects faults at length: kills, damage, full disks, NaN, wrong input (half an hour)
 #   make docs   sets up and writes docs/terms.md anew, after a term has changed
 # PYTHON picks the interpreter, ARGS adds options: make walk ARGS="num_envs=256 max_iterations=50"
 
@@ -9,7 +10,7 @@ VENV ?= .venv
 ARGS ?=
 BIN := $(VENV)/bin
 
-.PHONY: walk test docs lint format bench help clean
+.PHONY: walk test faults docs lint format bench help clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile
@@ -26,6 +27,9 @@ walk: $(VENV)/.installed
 
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
+
+faults: $(VENV)/.installed
+	KSIM_FAULTS=full $(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/faults $(ARGS)
 
 docs: $(VENV)/.installed
 	$(BIN)/python -m ksim.tools.terms > docs/terms.md

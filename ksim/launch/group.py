@@ -16,6 +16,8 @@ from ksim.launch.options import LaunchOptions
 from ksim.launch.output import AbstractOutput, FileOutput, PrefixedOutput, Pump, say
 from ksim.launch.report import describe_end, describe_failure, exit_code, signal_name
 
+OUT_OF_TIME_EXIT_CODE = 75
+"""Of processes that `max_runtime` has stopped; see `ksim.run.signals`, which the launcher does not import."""
 _HERE = Path(__file__).parent
 _DRAIN_S = 1.0
 
@@ -38,6 +40,8 @@ class Group:
         self._first_failure: Member | None = None
         self._ended: list[Member] = []
         self._stop_signal: int | None = None
+        # How a process ends that stops by itself when its time is up, or when it was asked to.
+        self._planned_codes = {OUT_OF_TIME_EXIT_CODE}
         self._kill_at: float | None = None
 
     def run(self) -> int:
@@ -59,7 +63,7 @@ class Group:
             return exit_code(self._first_failure.return_code)
         if self._stop_signal is not None and any(member.return_code for member in self._members):
             return 128 + self._stop_signal
-        return 0
+        return max(exit_code(member.return_code) for member in self._members)
 
     def _process_ids(self) -> range:
         first = self._options.first_process_id
@@ -109,13 +113,9 @@ class Group:
         code = member.popen.wait()
         self._tell_guard(f"-{member.popen.pid}")
         self._ended.append(member)
-        if self._first_failure is None and not member.was_killed and code != 0 and not self._has_obeyed(code):
+        if self._first_failure is None and not member.was_killed and exit_code(code) not in {0, *self._planned_codes}:
             self._first_failure = member
             self._end_group()
-
-    def _has_obeyed(self, code: int) -> bool:
-        """Whether this is how a process ends that was asked to stop."""
-        return self._stop_signal is not None and exit_code(code) == 128 + PASSED_ON[signal.Signals(self._stop_signal)]
 
     def _end_group(self) -> None:
         """Asks the others to end, and sees to it that they will."""
@@ -134,10 +134,12 @@ class Group:
     def _on_signal(self, number: int) -> None:
         running = [member for member in self._members if member.running]
         if number == signal.SIGUSR1:
+            self._planned_codes.add(128 + number)
             for member in running:
                 member.popen.send_signal(number)
         elif self._stop_signal is None and self._first_failure is None:
             self._stop_signal = number
+            self._planned_codes.add(128 + PASSED_ON[signal.Signals(number)])
             say(f"{signal_name(number)} is passed on to {len(running)} of the processes; a second one kills them.")
             for member in running:
                 member.popen.send_signal(PASSED_ON[signal.Signals(number)])

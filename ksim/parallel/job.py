@@ -197,6 +197,8 @@ def join_job(job: Job, *, connect_timeout_s: int, heartbeat_timeout_s: int) -> N
             # Else a cluster around a job of its own would give every process one GPU.
             cluster_detection_method=None if None in (address, job.num_processes, job.process_id) else "deactivate",
             initialization_timeout=connect_timeout_s + 60,  # the watch is to be first
+            # JAX would listen on all interfaces, also where no other machine has any business with the job.
+            coordinator_bind_address=address if address is not None and _is_loopback(address) else None,
             heartbeat_timeout_seconds=heartbeat_timeout_s,
             shutdown_timeout_seconds=heartbeat_timeout_s,
         )
@@ -287,3 +289,9 @@ def local_gpu_ids(job: Job, environ: Mapping[str, str]) -> list[int] | None:
         )
     share = num_gpus // num_local
     return list(range(job.local_process_id * share, (job.local_process_id + 1) * share))
+
+
+def _is_loopback(address: str) -> bool:
+    """Whether an address, as in 127.0.0.1:8476, can be reached from this machine alone."""
+    host = address.rpartition(":")[0].strip("[]")
+    return host in ("localhost", "::1") or host.startswith("127.")

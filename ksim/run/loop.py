@@ -189,7 +189,8 @@ class _Loop:
         if self.saver is None or self.saver.last_iteration != self.progress.iteration:
             self._save()
         if self.progress.iteration:
-            self.reports.at_end(self.progress, self._learner)
+            with self._watching_reports():
+                self.reports.at_end(self.progress, self._learner)
         if self.saver is not None:
             with self._watchdog.watching("writing the last checkpoint"):
                 self.saver.close(self.progress.iteration)
@@ -199,11 +200,14 @@ class _Loop:
         is_due = self.saver is not None and self.saver.is_due(self.progress.iteration)
         own = np.asarray([self._stop.signal or 0, self._is_out_of_time(), is_due], np.int32)
         signal, is_out_of_time, is_due = gather_rows(own).max(axis=0)
-        self._stop.signal = int(signal) or None
-        self._stop.is_out_of_time = bool(is_out_of_time)
+        # Only ever set: a signal may have come since this process was asked.
+        if signal:
+            self._stop.signal = int(signal)
+        if is_out_of_time:
+            self._stop.is_out_of_time = True
         if is_due:
             self._save()
-        return self._stop.is_made
+        return bool(signal or is_out_of_time)
 
     def _is_out_of_time(self) -> bool:
         # At least one iteration, or a job that is queued again and again would never get on.
@@ -260,10 +264,12 @@ class _Loop:
     def _report(self) -> None:
         if not self.reports.is_due(self.progress.iteration):
             return
-        # The first one compiles.
-        watching = self._watchdog.watching("an evaluation") if self.reports.is_warm else contextlib.nullcontext()
-        with self._timers.timed("evaluation"), watching:
+        with self._timers.timed("evaluation"), self._watching_reports():
             self.reports.after_iteration(self.progress, self._learner)
+
+    def _watching_reports(self) -> contextlib.AbstractContextManager[None]:
+        # The first one compiles.
+        return self._watchdog.watching("an evaluation") if self.reports.is_warm else contextlib.nullcontext()
 
     @property
     def _learner(self) -> LearnerState:

@@ -46,11 +46,11 @@ class NanDump:
         new = [name for name in KINDS if metrics.get(name) and name not in self._seen]
         self._seen.update(new)
         path = self._run_dir / DUMPS / str(progress.iteration)
-        if not new or path.exists():
+        if not new:
             return
         state = host_state(self._task, before)
         what = " and ".join(KINDS[name] for name in new)
-        if is_main_process():
+        if is_main_process() and not path.exists():
             figures = {name: x if math.isfinite(x) else None for name, x in metrics.items()}
             document = run_document(
                 self._task, iteration=progress.iteration - 1, progress=progress.record(), metrics=figures

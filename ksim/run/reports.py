@@ -128,7 +128,8 @@ class Reports:
 
     def at_end(self, progress: "Progress", learner: LearnerState) -> None:
         """Evaluates what was learned, unless the run was asked to stop, and draws how it was learned."""
-        if not is_main_process():
+        was_done_before = not progress.num_done_here and self._last_iteration == progress.iteration
+        if not is_main_process() or was_done_before:
             return
         config = self._task.config
         if config.eval_at_end and not self._should_stop():

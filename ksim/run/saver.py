@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ksim.run.checkpoint import CHECKPOINTS, Arrays, find_best, remove_all_but, write_checkpoint
+from ksim.run.console import print_warning
 from ksim.run.failures import Failures
 from ksim.run.run_dir import make_again
 from ksim.run.snapshot import named_arrays
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from ksim.task.rl import RLConfig
 
 logger = logging.getLogger(__name__)
+
+_SLOW_S = 300.0
 
 
 class Saver:
@@ -44,6 +47,7 @@ class Saver:
         self._running: Future[None] | None = None
         self._last_s = time.monotonic()
         self._best: int | None = None
+        self._said_slow: int | None = None
         self._last_error: Exception | None = None
         self.last_iteration: int | None = None
         self.newest: tuple[int, Path] | None = None
@@ -58,8 +62,11 @@ class Saver:
         if by_iterations is not None and iteration % by_iterations == 0:
             return True
         # Where writing takes longer than the interval, training does not wait for it.
-        is_busy = self._running is not None and not self._running.done()
-        return by_seconds is not None and not is_busy and time.monotonic() - self._last_s >= by_seconds
+        since_s = time.monotonic() - self._last_s
+        if self._running is not None and not self._running.done():
+            self._warn_if_slow(since_s)
+            return False
+        return by_seconds is not None and since_s >= by_seconds
 
     def found_best(self, iteration: int) -> None:
         """Takes note that evaluations have found the policy after an iteration the best so far."""
@@ -99,6 +106,14 @@ class Saver:
             raise RunError(
                 f"The last checkpoint, of iteration {iteration}, could not be saved: {self._last_error}. {left}."
             ) from self._last_error
+
+    def _warn_if_slow(self, since_s: float) -> None:
+        if since_s >= _SLOW_S and self._said_slow != self.last_iteration:
+            self._said_slow = self.last_iteration
+            print_warning(
+                f"The checkpoint of iteration {self.last_iteration} has been in the making for {since_s:.0f} s. No "
+                "other is begun meanwhile; look at the file system."
+            )
 
     def _write(self, iteration: int, state: TrainState, document: Mapping[str, Any]) -> None:
         path = self._directory / str(iteration)

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 from omegaconf import OmegaConf
@@ -75,7 +74,7 @@ def changed_options(config: Any, checkpoint: Checkpoint) -> dict[str, tuple[Any,
 
 
 def restored(checkpoint: Checkpoint, like: PyTree, prefix: str = "") -> PyTree:
-    """A tree of the structure of `like` with a checkpoint's arrays.
+    """A tree of the structure of `like` with a checkpoint's arrays, on the host; typed keys are typed.
 
     Args:
         checkpoint: Where they are.
@@ -88,7 +87,7 @@ def restored(checkpoint: Checkpoint, like: PyTree, prefix: str = "") -> PyTree:
     wanted = {_name(path, prefix): x for path, x in jax.tree_util.tree_leaves_with_path(unwrap_keys(like))}
     there = {name: x for name, x in checkpoint.arrays.items() if name.startswith(prefix or _STATE)}
     _check_fit(checkpoint, there, wanted)
-    leaves = [jnp.asarray(there[name]) for name in wanted]
+    leaves = [there[name] for name in wanted]
     return wrap_keys(jax.tree.unflatten(jax.tree.structure(unwrap_keys(like)), leaves), like)
 
 

@@ -94,6 +94,18 @@ def test_warning_is_passed_on_and_ends_nothing():
     assert code == 0
 
 
+@pytest.mark.parametrize("ends", [(75, 75), (138, 138), (0, 75)])
+def test_stop_that_was_planned_is_no_failure(ends):
+    program = write_program(f"tell(f'pid{{me}}', os.getpid()); wait_for('end'); sys.exit({ends}[me])")
+    with Launcher("--nproc-per-node", 2, program) as launcher:
+        wait_for_pids()
+        launcher.send(signal.SIGUSR1)
+        Path("end").touch()
+        code, _, err = launcher.finish()
+    assert code == max(ends)
+    assert "failed" not in err
+
+
 def test_warning_does_not_end_a_process_that_has_no_handler_for_it():
     program = write_program("tell('pid', os.getpid()); wait_for('end')")
     with Launcher(program) as launcher:

@@ -1,0 +1,195 @@
+"""Numbers that are not finite: contained, counted, and kept as evidence."""
+
+import dataclasses
+import os
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from examples.point_mass import PointMass, PointMassConfig, PointMassTask
+from ksim import Environment
+from ksim.parallel.collectives import device_index
+from ksim.ppo.train_step import DEVICE_TIMES
+from ksim.run.loop import TrainingDivergedError
+from ksim.run.replay import load_dump, replay
+from tests.faults.runs import read_lines
+from tests.tasks import MESSAGE, CartPoleConfig, CartPoleTask, train_iterations
+
+pytestmark = pytest.mark.filterwarnings(MESSAGE)
+NAN = float("nan")
+QUIET = {"eval_at_end": False, "plots": False, "tensorboard": False}
+
+
+class Marked(eqx.Module):
+    """A state with a mark that outlives episodes: whether this env is poisoned."""
+
+    inner: eqx.Module
+    is_poisoned: jax.Array
+
+
+class Poisoned(Environment):
+    """The point mass, of which a marked env is not finite in one way or another."""
+
+    kind: str = "reward"
+    env: PointMass = PointMass()
+
+    @property
+    def action_size(self):
+        return 1
+
+    def _marked(self, state, is_poisoned):
+        spoil = lambda x: jnp.where(is_poisoned, NAN, x)
+        if self.kind == "reward":
+            state = dataclasses.replace(state, reward=spoil(state.reward))
+        if self.kind == "physics":
+            state = jax.tree.map(lambda x: spoil(x) if jnp.issubdtype(x.dtype, jnp.floating) else x, state)
+        return dataclasses.replace(state, inner=Marked(state.inner, is_poisoned))
+
+    def reset(self, key):
+        return self._marked(self.env.reset(key), jnp.bool_(False))
+
+    def next_episode(self, state, key):
+        # Of the physics not even a reset is finite.
+        return self._marked(self.env.reset(key), state.inner.is_poisoned)
+
+    def step(self, state, action):
+        inner = dataclasses.replace(state, inner=state.inner.inner)
+        return self._marked(self.env.step(inner, action), state.inner.is_poisoned)
+
+
+class PoisonedTask(PointMassTask):
+    kind = "reward"
+
+    def get_environment(self, engine, num_devices):
+        return Poisoned(self.kind)
+
+    def _get_initial_env_state(self, rng):
+        state = super()._get_initial_env_state(rng)
+        is_poisoned = jnp.arange(self.config.num_envs) == 3
+        return dataclasses.replace(state, inner=dataclasses.replace(state.inner, is_poisoned=is_poisoned))
+
+
+class FaultyDeviceTask(PointMassTask):
+    """On its second device a gradient is now and then not finite."""
+
+    def _rollout(self, model, env_state, model_carry, rng):
+        trajectory, *rest = super()._rollout(model, env_state, model_carry, rng)
+        is_faulty = (device_index(self.layout.axis_name) == 1) & (jax.random.uniform(rng[0]) < 0.1)
+        log_prob = trajectory.log_prob.at[0, 0].set(jnp.where(is_faulty, NAN, trajectory.log_prob[0, 0]))
+        return dataclasses.replace(trajectory, log_prob=log_prob), *rest
+
+
+def returns(history):
+    return np.mean([m["episode/return"] for m in history[-5:]])
+
+
+@pytest.mark.parametrize("kind", ["reward", "physics"])
+def test_run_with_a_poisoned_env_reaches_the_return_of_a_clean_one(kind):
+    class Task(PoisonedTask):
+        pass
+
+    Task.kind = kind
+    _, history = train_iterations(Task(PointMassConfig(num_devices=2)), 60)
+    # As in the clean run: see tests/end_to_end/test_learning.py.
+    assert returns(history) > 4
+    # One of 64 envs, in every step.
+    assert all(m["rollout/not_finite"] == pytest.approx(1 / 64) for m in history[1:])
+    assert all(m["policy/bad_updates"] == 0 for m in history)
+
+
+def test_gradient_that_is_not_finite_on_one_device_is_skipped_on_all_and_counted():
+    task = FaultyDeviceTask(PointMassConfig(num_devices=2))
+    state, history = train_iterations(task, 60)
+    skipped = [m["policy/bad_updates"] for m in history]
+    # The faulty minibatch of each of four passes.
+    assert set(skipped) == {0, 4}
+    assert returns(history) > 4
+    assert all(m["rollout/not_finite"] == 0 for m in history)
+    for leaf in jax.tree.leaves(state.learner.params):
+        first, second = (np.asarray(shard.data) for shard in leaf.addressable_shards)
+        np.testing.assert_array_equal(first, second)
+
+
+def test_envs_beside_one_that_blew_up_live_as_if_nothing_had_happened():
+    states, figures = [], []
+    for qpos in (None, np.nan):
+        task = CartPoleTask(CartPoleConfig(num_devices=2, device_timers="off"))
+        task.check()
+        state = task.initial_state()
+        if qpos is not None:
+            poisoned = state.envs.env_state.inner.physics.qpos.at[3].set(qpos)
+            state = eqx.tree_at(lambda s: s.envs.env_state.inner.physics.qpos, state, poisoned)
+        placed = task.layout.place(state)
+        step = task.layout.compile(task.make_train_step(task.layout.axis_name), placed)
+        for _ in range(2):
+            placed, metrics = step(placed)
+            figures.append(task.layout.first(metrics))
+            if len(figures) % 2:
+                states.append(task.layout.join_envs(placed.envs))
+    others = np.arange(task.config.num_envs) != 3
+    np.testing.assert_array_equal(states[0].episode_return[others], states[1].episode_return[others])
+    not_finite = [m["rollout/not_finite"] for m in figures]
+    # Reset, it is an env like any other.
+    assert (np.asarray(not_finite) > 0).tolist() == [False, False, True, False]
+    assert all(np.isfinite(m["loss/total"]) and m["policy/bad_updates"] == 0 for m in figures if DEVICE_TIMES not in m)
+
+
+def test_dump_shows_the_step_that_was_not_finite_again(tmp_path, capsys):
+    config = PointMassConfig(num_envs=16, num_devices=2, rollout_length=8, max_iterations=3, run_dir="run", **QUIET)
+    assert PoisonedTask(config).run() == 0
+    out = capsys.readouterr().out
+    assert out.count("had steps of environments as not finite") == 1
+    assert "steps left out" in out
+    lines = read_lines(tmp_path / "run" / "metrics.jsonl")
+    assert [line["rollout/not_finite"] for line in lines] == [1 / 16] * 3
+    assert [path.name for path in (tmp_path / "run" / "dumps").iterdir()] == ["1"]
+
+    # On one device as well as on two.
+    task = PoisonedTask(dataclasses.replace(config, num_devices=1))
+    found = replay(task, load_dump(task, "run/dumps/1"))
+    assert [tuple(place) for place in found.bad_steps()] == [(3, step) for step in range(8)]
+    assert found.metrics["rollout/reward"] == pytest.approx(lines[0]["rollout/reward"], rel=1e-5)
+
+    assert PoisonedTask(dataclasses.replace(config, run_mode="replay", checkpoint="run/dumps/1")).run() == 0
+    assert "env 3, step 0" in capsys.readouterr().out
+
+
+def test_run_of_nothing_but_nan_stops_with_the_name_of_the_reward_and_a_dump(tmp_path):
+    class Everywhere(PoisonedTask):
+        def _get_initial_env_state(self, rng):
+            state = super()._get_initial_env_state(rng)
+            inner = dataclasses.replace(state.inner, is_poisoned=jnp.ones_like(state.inner.is_poisoned))
+            return dataclasses.replace(state, inner=inner)
+
+    config = PointMassConfig(num_envs=16, num_devices=2, max_iterations=50, run_dir="run", **QUIET)
+    with pytest.raises(TrainingDivergedError, match=r"32 updates in a row.*can be replayed: run/dumps/1"):
+        Everywhere(config).run()
+    assert os.listdir("run/dumps") == ["1"]
+
+
+def test_dump_on_nan_can_be_left_out(tmp_path):
+    config = PointMassConfig(
+        num_envs=16, num_devices=1, rollout_length=4, max_iterations=1, run_dir="run", dump_on_nan=False, **QUIET
+    )
+    assert PoisonedTask(config).run() == 0
+    assert not (tmp_path / "run" / "dumps").exists()
+
+
+@pytest.mark.parametrize("precision", ["highest", "default"])
+def test_precision_of_matrix_products_is_the_one_that_was_chosen(precision, monkeypatch):
+    config = PointMassConfig(num_envs=8, num_devices=1, rollout_length=2, matmul_precision=precision, **QUIET)
+    task, programs = PointMassTask(config), []
+
+    def compile_and_look(step, state, *, donate):
+        programs.append(task.layout.map(step).lower(state).as_text())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(task.layout, "compile", compile_and_look)
+    with pytest.raises(KeyboardInterrupt):
+        task.run()
+    dots = [line for line in programs[0].splitlines() if "dot_general" in line]
+    assert dots
+    assert all(f"precision = [{precision.upper()}, {precision.upper()}]" in line for line in dots)

@@ -1,0 +1,114 @@
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ksim
+from examples.point_mass import PointMassConfig, PointMassTask
+from ksim import ConfigError
+from ksim.nn import AbstractActorCritic
+from ksim.nn.normalizer import NormalizedActorCritic
+from ksim.run.checkpoint import read_checkpoint
+from ksim.run.policy import PROGRAM
+from tests.checkpoints import newest, save_learner, saved_learner
+from tests.processes import environment
+from tests.tasks import MESSAGE, point_mass_task
+
+pytestmark = pytest.mark.filterwarnings(MESSAGE)
+
+
+@pytest.fixture(scope="module", params=["mlp", "gru"])
+def trained(request, tmp_path_factory):
+    """A task and the directory of its run."""
+    run_dir = tmp_path_factory.mktemp(request.param) / "run"
+    task = point_mass_task(num_devices=2, max_iterations=2, model=request.param, memory_size=4, run_dir=str(run_dir))
+    task.run()
+    return task, run_dir
+
+
+def task_model(task, run_dir):
+    learner = saved_learner(task, run_dir)
+    is_array = lambda x: isinstance(x, jax.Array)
+    leaves = iter(jax.tree.leaves(learner.params))
+    network = jax.tree.map(lambda x: jnp.asarray(next(leaves)) if is_array(x) else x, task.initial_learner()[1])
+    return NormalizedActorCritic(network, jax.tree.map(jnp.asarray, learner.normalizer))
+
+
+def test_policy_acts_as_the_task_would_have_it_act(trained):
+    policy, model = ksim.load_policy(trained[1]), task_model(*trained)
+    assert (policy.obs_sizes, policy.action_size, policy.iteration) == ({"actor": 2}, 1, 2)
+    obs_tn = np.random.default_rng(0).normal(size=(4, 2)).astype(np.float32)
+    for _ in range(2):
+        policy.reset()
+        carry = model.initial_carry()
+        for obs_n in obs_tn:
+            output, carry = model({"actor": jnp.asarray(obs_n)}, carry)
+            np.testing.assert_allclose(policy(obs_n), output.distribution.mode(), rtol=1e-5, atol=1e-6)
+
+
+def test_several_robots_are_rows(trained):
+    policy = ksim.load_policy(trained[1] / "checkpoints" / "2")
+    obs_bn = np.random.default_rng(1).normal(size=(3, 2)).astype(np.float32)
+    action_ba, memory = policy.step({"actor": obs_bn})
+    again_ba, _ = policy.step(obs_bn, memory)
+    for i, obs_n in enumerate(obs_bn):
+        action_a, own = policy.step(obs_n)
+        np.testing.assert_allclose(action_ba[i], action_a, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(again_ba[i], policy.step(obs_n, own)[0], rtol=1e-5, atol=1e-6)
+
+
+def test_policy_needs_nothing_of_the_code_that_trained_it(trained, tmp_path):
+    program = (
+        "import sys, numpy as np, ksim\n"
+        f"action = ksim.load_policy({str(trained[1])!r})(np.zeros(2))\n"
+        "assert action.shape == (1,)\n"
+        "assert not {name.split('.')[0] for name in sys.modules} & {'examples', 'tests', 'viser', 'onnx'}\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("obs", [np.zeros(3), np.zeros((1, 1, 2)), {"critic": np.zeros(2)}, 1.0])
+def test_observation_of_another_shape_is_refused(trained, obs):
+    with pytest.raises(ConfigError, match=r"'actor' must have shape \(2,\) or \(robots, 2\)"):
+        ksim.load_policy(trained[1])(obs)
+
+
+class Asking(AbstractActorCritic):
+    """A policy that asks Python on its way."""
+
+    inner: AbstractActorCritic
+
+    def initial_carry(self):
+        return self.inner.initial_carry()
+
+    def __call__(self, obs, carry):
+        shape = jax.ShapeDtypeStruct((2,), jnp.float32)
+        told = jax.pure_callback(lambda x: x, shape, jax.lax.stop_gradient(obs["actor"]), vmap_method="expand_dims")
+        return self.inner({"actor": told}, carry)
+
+
+def test_policy_that_cannot_be_exported_is_said_when_it_is_wanted(tmp_path):
+    class Task(PointMassTask):
+        def _get_initial_model(self, rng):
+            return Asking(super()._get_initial_model(rng))
+
+    options = {"eval_at_end": False, "plots": False, "tensorboard": False}
+    config = PointMassConfig(num_envs=8, num_devices=1, rollout_length=2, max_iterations=1, run_dir="run", **options)
+    assert Task(config).run() == 0
+    assert PROGRAM not in read_checkpoint(newest(tmp_path / "run")).arrays
+    assert "no program of the policy" in (tmp_path / "run" / "process_0.log").read_text()
+    with pytest.raises(ConfigError, match="holds no program of its policy"):
+        ksim.load_policy("run")
+
+
+def test_checkpoint_of_a_learner_alone_has_no_program(tmp_path):
+    task = point_mass_task(num_devices=1)
+    save_learner(task, tmp_path / "run", 1, task.initial_learner()[0])
+    with pytest.raises(ConfigError, match="holds no program of its policy"):
+        ksim.load_policy(tmp_path / "run")
