@@ -1,12 +1,17 @@
 """Fake devices and shape checks, for every test. Both must be in place before JAX starts and ksim is imported."""
 
 import os
+import tempfile
 
 # Tests use two of them unless they compare numbers of devices.
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
-os.environ.setdefault("JAX_ENABLE_COMPILATION_CACHE", "false")
+# Many tests train the same tiny tasks: their programs are compiled once, also for the processes that tests start. Not
+# across runs of the tests, nor in the user's cache.
+os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="ksim-tests-")
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 
 import importlib
+import shutil
 
 import pytest
 from jaxtyping import install_import_hook
@@ -29,25 +34,8 @@ def programs_of_a_module():
     free_programs()
 
 
-@pytest.fixture(scope="module")
-def cached_programs(tmp_path_factory):
-    """For modules that train the same tiny task again and again: its programs are compiled once."""
-    import jax
-    from jax.experimental.compilation_cache import compilation_cache
-
-    options = {
-        "jax_enable_compilation_cache": True,
-        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("programs")),
-        "jax_persistent_cache_min_compile_time_secs": 0.1,
-    }
-    before = {name: getattr(jax.config, name) for name in options}
-    compilation_cache.reset_cache()
-    for name, value in options.items():
-        jax.config.update(name, value)
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
+def pytest_unconfigure():
+    shutil.rmtree(os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

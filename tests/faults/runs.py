@@ -12,10 +12,9 @@ TIMES = ("time/", "env_steps_per_s")
 def train(moment, *arguments, cwd, task="point_mass", num_devices=1, num_processes=1):
     """Exit code and output of a training: of one process, or the first that failed of several."""
     arguments = ("-m", "tests.faults.train", task, moment, *arguments)
-    cached = {"JAX_ENABLE_COMPILATION_CACHE": "true", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2"}
     if num_processes == 1:
-        return finish(start(*arguments, cwd=cwd, num_devices=num_devices, **cached))
-    job = start_job(*arguments, num_processes=num_processes, cwd=cwd, num_devices=num_devices, **cached)
+        return finish(start(*arguments, cwd=cwd, num_devices=num_devices))
+    job = start_job(*arguments, num_processes=num_processes, cwd=cwd, num_devices=num_devices)
     ends = [finish(process) for process in job]
     return next((end for end in ends if end[0]), ends[0])
 

@@ -13,7 +13,7 @@ from ksim.types import ConfigError, RunError
 from tests.faults.runs import read_lines
 from tests.tasks import MESSAGE, point_mass_task
 
-pytestmark = [pytest.mark.filterwarnings(MESSAGE), pytest.mark.usefixtures("cached_programs")]
+pytestmark = pytest.mark.filterwarnings(MESSAGE)
 OPTIONS = {"num_devices": 1, "save_every_n_iterations": 1, "max_to_keep": 2, "max_iterations": 9}
 
 

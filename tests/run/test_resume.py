@@ -17,7 +17,7 @@ from tests.checkpoints import newest, saved_learner
 from tests.faults.runs import read_lines, without_times
 from tests.tasks import assert_same_parameters, point_mass_task
 
-pytestmark = [pytest.mark.filterwarnings("ignore:Only 1 device detected"), pytest.mark.usefixtures("cached_programs")]
+pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 
 
 def metrics(run_dir):
