@@ -170,10 +170,11 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
         return TrainState(learner, EnvBatch(env_state, *self.layout.make_envs(make_memories, env_key, num_envs)))
 
     def fixed_options(self) -> tuple[str, ...]:
-        return (*super().fixed_options(), "init_std")
+        return (*super().fixed_options(), "init_std", "normalize_observations")
 
     def adapt_resumed(self, state: TrainState, changed: Mapping[str, tuple[Any, Any]]) -> TrainState:
-        if "learning_rate" not in changed:
+        is_constant_again = "desired_kl" in changed and self.config.desired_kl is None
+        if "learning_rate" not in changed and not is_constant_again:
             return state
         opt_state = optax.tree.set(state.learner.opt_state, learning_rate=jnp.float32(self.config.learning_rate))
         return dataclasses.replace(state, learner=dataclasses.replace(state.learner, opt_state=opt_state))

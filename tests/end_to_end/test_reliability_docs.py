@@ -1,0 +1,55 @@
+"""What docs/reliability.md says: its options and exit codes are those of the code, and its programs run."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import jax.numpy as jnp
+import pytest
+
+import ksim
+from examples.point_mass import PointMass
+from ksim.run.signals import OUT_OF_TIME_EXIT_CODE, STOPPING
+from ksim.run.watchdog import HANG_EXIT_CODE
+from tests.tasks import MESSAGE, point_mass_task
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+
+pytestmark = pytest.mark.filterwarnings(MESSAGE)
+
+
+def test_options_have_the_defaults_that_the_page_gives():
+    config = ksim.DistributedPPOConfig()
+    rows = re.findall(r"^\| `(\w+)` \| ([\w.]+) \|", PAGE, flags=re.MULTILINE)
+    assert len(rows) == 6
+    for name, default in rows:
+        value = getattr(config, name)
+        assert default == ("null" if value is None else f"{value:g}")
+    for name in set(re.findall(r"`(\w+_\w+)=", PAGE)):
+        assert name in {field.name for field in dataclasses.fields(config)}
+
+
+def test_exit_codes_are_those_of_the_page():
+    for number in STOPPING:
+        assert number.name in PAGE
+        assert str(128 + number) in PAGE
+    codes = re.findall(r"\| (\d+) \|$", PAGE, flags=re.MULTILINE)
+    assert {str(HANG_EXIT_CODE), str(OUT_OF_TIME_EXIT_CODE), "0", "1", "2"} == set(codes)
+
+
+def test_programs_of_the_page_run(tmp_path, monkeypatch, capsys):
+    step = PointMass.step
+
+    def sometimes_nan(self, state, action):
+        stepped = step(self, state, action)
+        reward = jnp.where(stepped.inner.position > 0.9, jnp.nan, stepped.reward)
+        return dataclasses.replace(stepped, reward=reward)
+
+    monkeypatch.setattr(PointMass, "step", sometimes_nan)
+    point_mass_task(num_devices=2, max_iterations=2, run_dir="runs/mine", actor_sizes=[32], critic_sizes=[32]).run()
+    assert len(BLOCKS) == 2
+    for block in BLOCKS:
+        exec(compile(block, "docs/reliability.md", "exec"), {})
+    (line,) = capsys.readouterr().out.splitlines()[-1:]
+    assert line.startswith("['rollout/not_finite'") or line.startswith("[] ")
