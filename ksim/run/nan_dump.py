@@ -13,7 +13,6 @@ from ksim.run.snapshot import host_state, named_arrays, run_document
 from ksim.types import TrainState
 
 if TYPE_CHECKING:
-    from ksim.run.progress import Progress
     from ksim.task.rl import RLTask
 
 logger = logging.getLogger(__name__)
@@ -35,33 +34,34 @@ class NanDump:
         self._seen: set[str] = set()
         self._last: Path | None = None
 
-    def after_iteration(self, progress: "Progress", before: TrainState, metrics: dict[str, float]) -> None:
+    def after_iteration(
+        self, iteration: int, before: TrainState, record_before: dict[str, Any], metrics: dict[str, float]
+    ) -> None:
         """Looks at the metrics of an iteration; to be called by all processes alike.
 
         Args:
-            progress: Where the run stands after the iteration.
+            iteration: Its number, from 1.
             before: The placed state before it.
+            record_before: What `Progress.record` said before it, so that a run can go on from the dump.
             metrics: What it reported, the same in all processes.
         """
         new = [name for name in KINDS if metrics.get(name) and name not in self._seen]
         self._seen.update(new)
-        path = self._run_dir / DUMPS / str(progress.iteration)
+        path = self._run_dir / DUMPS / str(iteration)
         if not new:
             return
         state = host_state(self._task, before)
         what = " and ".join(KINDS[name] for name in new)
         if is_main_process() and not path.exists():
             figures = {name: x if math.isfinite(x) else None for name, x in metrics.items()}
-            document = run_document(
-                self._task, iteration=progress.iteration - 1, progress=progress.record(), metrics=figures
-            )
+            document = run_document(self._task, iteration=iteration - 1, progress=record_before, metrics=figures)
             try:
                 write_checkpoint(path, named_arrays(state), document)
             except Exception as error:
-                logger.warning("The state before iteration %d cannot be dumped.", progress.iteration, exc_info=error)
+                logger.warning("The state before iteration %d cannot be dumped.", iteration, exc_info=error)
                 return
             warning = (
-                f"Iteration {progress.iteration} had {what} as not finite. The state before it is kept; see which: "
+                f"Iteration {iteration} had {what} as not finite. The state before it is kept; see which: "
                 f"run_mode=replay checkpoint={path}"
             )
             print_warning(warning)

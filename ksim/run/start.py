@@ -54,6 +54,12 @@ class Start:
         """The checkpoint whose run goes on; None for a new run."""
         return None if self.only_policy else self.checkpoint
 
+    def without_arrays(self) -> "Start":
+        """The same without the checkpoint's arrays, which would take memory throughout the run."""
+        if self.checkpoint is None:
+            return self
+        return dataclasses.replace(self, checkpoint=dataclasses.replace(self.checkpoint, arrays={}))
+
 
 def find_start(config: "RLConfig", task_name: str) -> Start:
     """Where the config says that a run starts. Process 0 looks, and the others read the same checkpoint.
@@ -99,11 +105,25 @@ def prepare_run_dir(run_dir: Path, start: Start) -> None:
     """Makes a directory of a run that goes on what it was when its checkpoint was written.
 
     Raises:
-        OSError: It cannot be changed.
+        ConfigError: It cannot be changed.
     """
     if start.run_dir is None:
         return
-    iteration = 0 if start.resumed is None else start.resumed.iteration
+    try:
+        _undo_after(run_dir, 0 if start.resumed is None else start.resumed.iteration)
+    except OSError as error:
+        raise ConfigError(
+            f"run_dir ({run_dir}) cannot be written: {error.strerror}. Make room or set its permissions, or go on "
+            "elsewhere: resume=<this directory> run_dir=<a new one>."
+        ) from error
+
+
+def _undo_after(run_dir: Path, iteration: int) -> None:
+    """Removes what a run left of later iterations, but for checkpoints, which are kept elsewhere.
+
+    Raises:
+        OSError: The directory cannot be changed.
+    """
     cut_lines(run_dir, iteration)
     remove_all_but(run_dir / CHECKPOINTS, max_to_keep=2**31, also=None)
     for path in list_checkpoints(run_dir / CHECKPOINTS):

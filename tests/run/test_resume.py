@@ -97,6 +97,14 @@ def test_finished_run_has_nothing_left_to_do(finished, tmp_path, monkeypatch):
     assert point_mass_task(num_devices=1, max_iterations=3, run_dir=str(run_dir), resume="auto").run() == 0
 
 
+def test_process_that_writes_nothing_gathers_no_state_that_process_0_does_not_gather(finished, tmp_path, monkeypatch):
+    run_dir = copy_of(finished, tmp_path)
+    monkeypatch.setattr(loop._Loop, "open_files", lambda *_: None)
+    monkeypatch.setattr(loop, "host_state", lambda *_: pytest.fail("process 0 has it saved, and does not take part"))
+    options = {"max_iterations": 3, "eval_at_end": False, "run_dir": str(run_dir), "resume": "auto"}
+    assert point_mass_task(num_devices=1, **options).run() == 0
+
+
 def test_older_checkpoint_goes_on_in_a_directory_of_its_own_only(finished, tmp_path):
     older = finished / "checkpoints" / "2"
     with pytest.raises(ConfigError, match=r"not the newest checkpoint of its run.*Add run_dir"):
