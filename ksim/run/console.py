@@ -30,8 +30,23 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+
+class _Output(Console):
+    """Standard output that may go away: its disk may be full, or who reads it have ended. What is lost is logged."""
+
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        try:
+            super().print(*args, **kwargs)
+        except OSError as error:
+            logger.warning("Standard output cannot be written: %s", error)
+
+    def on_broken_pipe(self) -> None:
+        """Goes on in silence, where rich would end the process."""
+        self.quiet = True
+
+
 # Into a file or a pipe, lines are as long as they are; rich would wrap them at 80 columns.
-console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 120)
+console = _Output(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 120)
 
 
 def print_line(text: str) -> None:

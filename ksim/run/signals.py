@@ -1,7 +1,8 @@
 """Stopping a run before it is done."""
 
+import contextlib
+import os
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -51,9 +52,12 @@ def stop_on_signal() -> Iterator[StopRequest]:
 
     def handle(number: int, _: FrameType | None) -> None:
         request.signal = number
-        print("Stopping as soon as what is running is done; once more to stop at once.", file=sys.stderr, flush=True)
         for caught in previous:
             signal.signal(caught, signal.SIG_DFL)
+        # Not by sys.stderr: the signal may have come while that was being written to, and whatever fails here would be
+        # raised wherever the run happens to be.
+        with contextlib.suppress(OSError):
+            os.write(2, b"Stopping as soon as what is running is done; once more to stop at once.\n")
 
     try:
         for number in STOPPING:

@@ -173,7 +173,9 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
         return (*super().fixed_options(), "init_std")
 
     def adapt_resumed(self, state: TrainState, changed: Mapping[str, tuple[Any, Any]]) -> TrainState:
-        if "learning_rate" not in changed:
+        # One that was adaptive and is to be constant would stay wherever it has come to.
+        is_constant_now = "desired_kl" in changed and self.config.desired_kl is None
+        if "learning_rate" not in changed and not is_constant_now:
             return state
         opt_state = optax.tree.set(state.learner.opt_state, learning_rate=jnp.float32(self.config.learning_rate))
         return dataclasses.replace(state, learner=dataclasses.replace(state.learner, opt_state=opt_state))
