@@ -32,13 +32,17 @@ logger = logging.getLogger(__name__)
 
 
 class _Output(Console):
-    """Standard output that may go away: its disk may be full, or who reads it have ended. What is lost is logged."""
+    """Standard output that may go away: its disk may be full, or who reads it have ended. That ends no run."""
+
+    _is_told = False
 
     def print(self, *args: Any, **kwargs: Any) -> None:
         try:
             super().print(*args, **kwargs)
         except OSError as error:
-            logger.warning("Standard output cannot be written: %s", error)
+            if not self._is_told:
+                self._is_told = True
+                logger.warning("Standard output cannot be written: %s", error)
 
     def on_broken_pipe(self) -> None:
         """Goes on in silence, where rich would end the process."""

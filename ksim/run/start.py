@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from ksim.parallel.multihost import gather_texts, is_main_process, num_processes, together
 from ksim.run.checkpoint import (
     CHECKPOINTS,
@@ -185,8 +187,11 @@ def _look(config: "RLConfig", task_name: str) -> Start:
     path = _resumed_path(config, task_name)
     if path is None:
         run_dir = _auto_run_dir(config, task_name)
+        if run_dir is None or not holds_run(run_dir):
+            return Start()
         # One that was stopped before its first checkpoint starts again, in the same place.
-        return Start(run_dir=run_dir if run_dir is not None and holds_run(run_dir) else None)
+        _check_began_afresh(run_dir)
+        return Start(run_dir=run_dir)
     checkpoint = load_checkpoint(path, print_warning)
     origin = checkpoint.path.absolute().parents[1]
     is_elsewhere = config.run_dir is not None and Path(config.run_dir).absolute() != origin
@@ -212,6 +217,21 @@ def _resumed_path(config: "RLConfig", task_name: str) -> str | Path | None:
 
 def _auto_run_dir(config: "RLConfig", task_name: str) -> Path | None:
     return newest_run_dir(task_name) if config.run_dir is None else Path(config.run_dir)
+
+
+def _check_began_afresh(run_dir: Path) -> None:
+    """Raises ConfigError for a run without checkpoints that had begun with those of another."""
+    try:
+        options = yaml.safe_load((run_dir / "config.yaml").read_bytes())
+    except (OSError, yaml.YAMLError):
+        return
+    for name in ("resume", "load_weights"):
+        source = options.get(name) if isinstance(options, dict) else None
+        if source not in (None, AUTO):
+            raise ConfigError(
+                f"run_dir ({run_dir}) had begun with {name}={source} and was stopped before its first checkpoint, so "
+                f"that resume=auto would begin with nothing. Remove it, and start again with {name}={source}."
+            )
 
 
 def _read_shared(path: Path) -> Checkpoint:

@@ -2,8 +2,11 @@ import json
 import os
 import signal
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import ksim
@@ -11,7 +14,7 @@ from examples.point_mass import PointMassConfig, PointMassTask
 from ksim import ConfigError, cli
 from ksim.run import loop
 from ksim.run.checkpoint import find_best, list_checkpoints, read_checkpoint, write_checkpoint
-from ksim.run.run_dir import locked
+from ksim.run.run_dir import locked, newest_run_dir
 from ksim.run.signals import OUT_OF_TIME_EXIT_CODE
 from tests.checkpoints import newest, saved_learner
 from tests.faults.runs import read_lines, without_times
@@ -91,6 +94,21 @@ def test_run_that_was_stopped_before_its_first_checkpoint_starts_again(tmp_path)
     assert [line["iteration"] for line in metrics(run_dir)] == [1, 2]
 
 
+@pytest.mark.parametrize("option", ["resume", "load_weights"])
+def test_run_that_began_with_another_and_has_no_checkpoint_does_not_begin_with_nothing(option, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text(f"{option}: runs/other\n")
+    with pytest.raises(ConfigError, match=rf"had begun with {option}=runs/other .*start again with {option}"):
+        point_mass_task(num_devices=1, run_dir=str(tmp_path / "run"), resume="auto").run()
+
+
+def test_auto_passes_over_a_directory_in_which_no_run_began(tmp_path):
+    for name in ("run_000", "run_001"):
+        (tmp_path / "runs" / "point_mass_task" / name).mkdir(parents=True)
+    (tmp_path / "runs" / "point_mass_task" / "run_000" / "config.yaml").touch()
+    assert newest_run_dir("point_mass_task").name == "run_000"
+
+
 def test_finished_run_has_nothing_left_to_do(finished, tmp_path, monkeypatch):
     run_dir = copy_of(finished, tmp_path)
     monkeypatch.setattr(loop._Loop, "_iterate", lambda _: pytest.fail("it was done"))
@@ -138,6 +156,16 @@ def test_changed_learning_rate_is_the_one_that_is_used(finished, tmp_path):
     point_mass_task(num_devices=1, max_iterations=4, resume=str(run_dir), learning_rate=0.05).run()
     rates = [line["policy/learning_rate"] for line in metrics(run_dir)]
     assert rates == pytest.approx([3e-3, 3e-3, 3e-3, 0.05])
+
+
+def test_rate_that_was_adaptive_and_is_constant_now_is_the_one_that_is_given():
+    task = point_mass_task(num_devices=1, learning_rate=2e-3)
+    state = task.initial_state()
+    came_to = optax.tree.set(state.learner.opt_state, learning_rate=jnp.float32(1e-5))
+    state = eqx.tree_at(lambda s: s.learner.opt_state, state, came_to)
+    rate_after = lambda changed: optax.tree.get(task.adapt_resumed(state, changed).learner.opt_state, "learning_rate")
+    assert rate_after({"desired_kl": (0.01, None)}) == pytest.approx(2e-3)
+    assert rate_after({"gamma": (0.9, 0.99)}) == pytest.approx(1e-5)
 
 
 def test_load_weights_takes_the_policy_and_starts_anew(finished, tmp_path):
