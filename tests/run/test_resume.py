@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ from ksim.run import loop
 from ksim.run.checkpoint import find_best, list_checkpoints, read_checkpoint, write_checkpoint
 from ksim.run.run_dir import locked, newest_run_dir
 from ksim.run.signals import OUT_OF_TIME_EXIT_CODE
+from ksim.run.start import Start, prepare_run_dir
 from tests.checkpoints import newest, saved_learner
 from tests.faults.runs import read_lines, without_times
 from tests.tasks import assert_same_parameters, point_mass_task
@@ -100,6 +102,15 @@ def test_run_that_began_with_another_and_has_no_checkpoint_does_not_begin_with_n
     (tmp_path / "run" / "config.yaml").write_text(f"{option}: runs/other\n")
     with pytest.raises(ConfigError, match=rf"had begun with {option}=runs/other .*start again with {option}"):
         point_mass_task(num_devices=1, run_dir=str(tmp_path / "run"), resume="auto").run()
+
+
+def test_directory_that_cannot_be_cut_back_is_bad_input_that_says_what_to_do(tmp_path, monkeypatch):
+    def cut_lines(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("ksim.run.start.cut_lines", cut_lines)
+    with pytest.raises(ConfigError, match=r"run_dir .* cannot be written: No space left on device\. Make room"):
+        prepare_run_dir(tmp_path, Start(run_dir=tmp_path))
 
 
 def test_auto_passes_over_a_directory_in_which_no_run_began(tmp_path):
