@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Int, Key, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 
 from ksim.nn.actor_critic import AbstractActorCritic, initial_carries
 from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
@@ -116,6 +116,7 @@ class TrainStep:
         hyper, axis_name = self.hyper, self.axis_name
         rollout, value_target_et = self._prepare(learner.normalizer, carry_e, trajectory)
         rollout_figures = rollout_metrics(trajectory, value_target_et, axis_name)
+        is_usable = jnp.asarray(rollout_figures.get(NOT_FINITE, 0.0)) <= MAX_NOT_FINITE
         env_index_mb = stratified_minibatches(
             key,
             trajectory.reward.shape[0],
@@ -134,15 +135,17 @@ class TrainStep:
             sync_gradients=self.sync_gradients,
             hyper=hyper,
             axis_name=axis_name,
-            is_usable=jnp.asarray(rollout_figures.get(NOT_FINITE, 0.0)) <= MAX_NOT_FINITE,
+            is_usable=is_usable,
         )
         metrics = mean_across_devices(metrics, axis_name) | rollout_figures
         learning_rate = optax.tree.get(opt_state, "learning_rate")
         metrics["policy/learning_rate"] = learning_rate
-        adapted = adapt_learning_rate(learning_rate, metrics["policy/kl_last_pass"], hyper)
+        # A policy that did not move has a KL divergence of 0, by which the rate would rise just when updates fail.
+        kl = jnp.where(metrics["policy/bad_updates"] > 0, jnp.nan, metrics["policy/kl_last_pass"])
+        adapted = adapt_learning_rate(learning_rate, kl, hyper)
         learner = LearnerState(
             params=params,
-            normalizer=self._updated_normalizer(learner.normalizer, trajectory),
+            normalizer=self._updated_normalizer(learner.normalizer, trajectory, is_usable),
             opt_state=optax.tree.set(opt_state, learning_rate=adapted),
             key=learner.key,
             iteration=learner.iteration + 1,
@@ -176,13 +179,15 @@ class TrainStep:
         )
         return rollout, value_target_et
 
-    def _updated_normalizer(self, normalizer: ObservationNormalizer, trajectory: Trajectory) -> ObservationNormalizer:
-        """Statistics with the rollout merged in, unless it holds a value that is not finite."""
+    def _updated_normalizer(
+        self, normalizer: ObservationNormalizer, trajectory: Trajectory, is_usable: Bool[Array, ""]
+    ) -> ObservationNormalizer:
+        """Statistics with the rollout merged in, unless it is not usable or holds a value that is not finite."""
         if not self.hyper.normalize_observations:
             return normalizer
         updated = normalizer.update(trajectory.obs, self.axis_name)
         is_finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(updated)]))
-        is_finite = all_across_devices(is_finite, self.axis_name)
+        is_finite = all_across_devices(is_finite & is_usable, self.axis_name)
         return jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), updated, normalizer)
 
 

@@ -45,9 +45,9 @@ def unroll(
     inside the scan would put a second forward pass of the physics into every step.) Should it end again within the
     same rollout, it starts from that state again.
 
-    A step whose reward or observation is not finite never was, as far as learning is concerned: the env's episode is
-    cut at the state before it, the env goes on from its reset state, and the metric `rollout/not_finite` is 1 for that
-    step. So an env that blew up has no part in what the others learn.
+    A step whose reward or observation is not finite counts as one in which the env stood still, earned nothing and was
+    cut: it bootstraps with the value of the state before it. The env goes on from its reset state, and the metric
+    `rollout/not_finite` is 1 for that step. So an env that blew up teaches the others next to nothing.
 
     Args:
         env: The environment.

@@ -30,8 +30,27 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+
+class _Output(Console):
+    """Standard output that may go away: its disk may be full, or who reads it have ended. That ends no run."""
+
+    _is_told = False
+
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        try:
+            super().print(*args, **kwargs)
+        except OSError as error:
+            if not self._is_told:
+                self._is_told = True
+                logger.warning("Standard output cannot be written: %s", error)
+
+    def on_broken_pipe(self) -> None:
+        """Goes on in silence, where rich would end the process."""
+        self.quiet = True
+
+
 # Into a file or a pipe, lines are as long as they are; rich would wrap them at 80 columns.
-console = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 120)
+console = _Output(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 120)
 
 
 def print_line(text: str) -> None:
@@ -186,9 +205,11 @@ def print_summary(
         "peak memory": f"{peak_memory_bytes() / 2**20:,.0f} MiB",
         "metrics": str(run_dir / "metrics.jsonl"),
     }
+    best = None
     if saver is not None and saver.newest is not None:
         figures["checkpoint"] = str(saver.newest[1])
-        best = find_best(run_dir)
+        with contextlib.suppress(OSError):
+            best = find_best(run_dir)
         if best is not None and best != saver.newest[1]:
             figures["best by evaluation"] = str(best)
         figures["evaluate it"] = f"run_mode=eval checkpoint={run_dir}"

@@ -121,6 +121,8 @@ class TensorBoard:
         if self._first_step:
             session = SessionLog(status=SessionLog.START)
             writer.write_event(Event(wall_time=time.time(), step=self._first_step, session_log=session))
+            # Once: a file that is opened after a failure goes on with this run's own events.
+            self._first_step = 0
         return writer
 
 

@@ -23,7 +23,7 @@ from ksim.parallel.multihost import (
     wait_for_all,
 )
 from ksim.parallel.placement import copy_of
-from ksim.ppo.train_step import DEVICE_TIMES
+from ksim.ppo.train_step import DEVICE_TIMES, MAX_NOT_FINITE
 from ksim.rollout.unroll import NOT_FINITE
 from ksim.run.console import console, iteration_line, print_line, print_start, print_summary
 from ksim.run.failures import Failures
@@ -80,6 +80,7 @@ def _prepare_and_train(task: "RLTask[Any]", peers: Peers) -> int:
         task.check_curricula(state)
         # In place of the first one, which would take as much memory throughout the run.
         state = task.layout.place(state)
+    start = start.without_arrays()
     run_dir = shared_run_dir(start.run_dir, task.config.run_dir, task.task_name)
     with contextlib.ExitStack() as stack:
         with together():
@@ -142,9 +143,13 @@ class _Loop:
         config = task.config
         self.progress = Progress(config.num_envs * config.rollout_length, config.max_iterations, config.max_env_steps)
         self._last_episodes: dict[str, float] = {}
+        # Known to all processes, which save together or not at all.
+        self._saved_iteration: int | None = None
         if start.resumed is not None:
             self.progress.resume(start.resumed.document["progress"])
-            self._last_episodes = dict(start.resumed.document["last_episodes"])
+            self._last_episodes = dict(start.resumed.document.get("last_episodes", {}))  # a dump has none
+            if start.run_dir is not None:
+                self._saved_iteration = start.resumed.iteration
         self.failures = Failures()
         self.reports = Reports(task, run_dir, failures=self.failures, stop=stop)
         self.saver: Saver | None = None
@@ -157,7 +162,8 @@ class _Loop:
     def open_files(self, stack: contextlib.ExitStack) -> None:
         """Opens what process 0 writes until the stack is closed."""
         config, resumed = self._task.config, self._start.resumed
-        first_step = 0 if resumed is None else self.progress.env_steps + 1
+        # Of a run in the same place that was stopped before its first checkpoint, all events are void.
+        first_step = 0 if self._start.run_dir is None else self.progress.env_steps + 1
         self._writer = MetricsWriter(
             self._run_dir, self.failures, tensorboard=config.tensorboard, first_step=first_step
         )
@@ -186,8 +192,7 @@ class _Loop:
             self._save_after(error)
             raise
         assert self._state is not None
-        if self.saver is None or self.saver.last_iteration != self.progress.iteration:
-            self._save()
+        self._save()
         if self.progress.iteration:
             with self._watching_reports():
                 self.reports.at_end(self.progress, self._learner)
@@ -219,10 +224,12 @@ class _Loop:
         start_s = time.perf_counter()
         task, layout, progress, before = self._task, self._task.layout, self.progress, self._state
         assert before is not None
+        record_before = progress.record()
         if not task.config.dump_on_nan:
             # The step takes its memory; if it fails half-way there is nothing to save.
             self._state = None
-        with self._watchdog.watching(f"the training step of iteration {progress.iteration + 1}"):
+        number = progress.iteration + 1
+        with self._watchdog.watching(f"the training step of iteration {number}"):
             state, device_metrics = self._step(before)
             values = layout.first(device_metrics)
         self._state = state
@@ -245,21 +252,27 @@ class _Loop:
         if self._sync_s is not None:
             metrics["time/sync_s"] = self._sync_s
         metrics |= self._timers.take()
+        with self._watchdog.watching(f"what follows the training step of iteration {number}"):
+            self._tell(metrics)
+            if task.config.dump_on_nan:
+                self._dump.after_iteration(number, before, record_before, metrics)
+            del before
+            self._check_finite(metrics)
+            self._check_replicas()
+        if progress.num_done_here == 1 and progress.iterations_left != 0:
+            self._sync_s = time_synchronisation(task, state)
+            if device_times_us is None:
+                self._learning_s = time_learning(task, state)
+
+    def _tell(self, metrics: dict[str, float]) -> None:
+        """Writes and prints the metrics of an iteration."""
+        progress = self.progress
         with self._timers.timed("logging"):
             if self._writer is not None:
                 self._writer.write(metrics, env_steps=progress.env_steps)
             # In many iterations no episode ends, and the line goes on showing the last that did.
             self._last_episodes |= {k: v for k, v in metrics.items() if k.startswith("episode/") and not np.isnan(v)}
             print_line(iteration_line(metrics | self._last_episodes, progress.max_iterations, progress.eta_s))
-        if task.config.dump_on_nan:
-            self._dump.after_iteration(progress, before, metrics)
-        del before
-        self._check_finite(metrics)
-        self._check_replicas()
-        if progress.num_done_here == 1 and progress.iterations_left != 0:
-            self._sync_s = time_synchronisation(task, state)
-            if device_times_us is None:
-                self._learning_s = time_learning(task, state)
 
     def _report(self) -> None:
         if not self.reports.is_due(self.progress.iteration):
@@ -297,6 +310,9 @@ class _Loop:
             return
         suspects = [name for name, value in metrics.items() if name.startswith("reward/") and not np.isfinite(value)]
         cause = f" Not finite: {', '.join(suspects)}." if suspects else ""
+        share = metrics.get(NOT_FINITE, 0.0)
+        if share > MAX_NOT_FINITE:
+            cause += f" {share:.0%} of the environments' steps were not, so that there was nothing to learn from."
         raise TrainingDivergedError(
             f"{num_bad_updates} updates in a row were skipped because a loss or gradient was not finite "
             f"(max_bad_updates={limit}).{cause} Look for a division by zero in a reward or observation, "
@@ -304,11 +320,15 @@ class _Loop:
         )
 
     def _save(self) -> None:
-        """Starts to save the state after the last iteration; to be called by all processes alike."""
+        """Starts to save the state after the last iteration, if that was not done; to be called by all processes alike.
+
+        What decides is the same in all of them: gathering the state is collective.
+        """
         assert self._state is not None
         progress = self.progress
-        if progress.iteration == 0:
+        if progress.iteration in (0, self._saved_iteration):
             return
+        self._saved_iteration = progress.iteration
         with self._timers.timed("saving"), self._watchdog.watching("saving"):
             state = host_state(self._task, self._state)
             if self.saver is not None:

@@ -7,19 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 from ksim.parallel.multihost import is_main_process
 from ksim.rollout.unroll import NOT_FINITE
-from ksim.run.checkpoint import write_checkpoint
+from ksim.run.checkpoint import list_checkpoints, write_checkpoint
 from ksim.run.console import print_warning
 from ksim.run.snapshot import host_state, named_arrays, run_document
 from ksim.types import TrainState
 
 if TYPE_CHECKING:
-    from ksim.run.progress import Progress
     from ksim.task.rl import RLTask
 
 logger = logging.getLogger(__name__)
 
 DUMPS = "dumps"
 """Where a run's directory holds them, each under the number of the iteration that it leads to."""
+MAX_DUMPS = 8
+"""So many at most in a run's directory, however often the run is resumed."""
 KINDS = {"policy/bad_updates": "updates that were skipped", NOT_FINITE: "steps of environments"}
 """Metrics that say that something was not finite, and what."""
 
@@ -35,33 +36,34 @@ class NanDump:
         self._seen: set[str] = set()
         self._last: Path | None = None
 
-    def after_iteration(self, progress: "Progress", before: TrainState, metrics: dict[str, float]) -> None:
+    def after_iteration(
+        self, iteration: int, before: TrainState, record_before: dict[str, Any], metrics: dict[str, float]
+    ) -> None:
         """Looks at the metrics of an iteration; to be called by all processes alike.
 
         Args:
-            progress: Where the run stands after the iteration.
+            iteration: Its number, from 1.
             before: The placed state before it.
+            record_before: What `Progress.record` said before it, so that a run can go on from the dump.
             metrics: What it reported, the same in all processes.
         """
         new = [name for name in KINDS if metrics.get(name) and name not in self._seen]
         self._seen.update(new)
-        path = self._run_dir / DUMPS / str(progress.iteration)
+        path = self._run_dir / DUMPS / str(iteration)
         if not new:
             return
         state = host_state(self._task, before)
         what = " and ".join(KINDS[name] for name in new)
-        if is_main_process() and not path.exists():
+        if is_main_process() and not path.exists() and len(list_checkpoints(path.parent)) < MAX_DUMPS:
             figures = {name: x if math.isfinite(x) else None for name, x in metrics.items()}
-            document = run_document(
-                self._task, iteration=progress.iteration - 1, progress=progress.record(), metrics=figures
-            )
+            document = run_document(self._task, iteration=iteration - 1, progress=record_before, metrics=figures)
             try:
                 write_checkpoint(path, named_arrays(state), document)
             except Exception as error:
-                logger.warning("The state before iteration %d cannot be dumped.", progress.iteration, exc_info=error)
+                logger.warning("The state before iteration %d cannot be dumped.", iteration, exc_info=error)
                 return
             warning = (
-                f"Iteration {progress.iteration} had {what} as not finite. The state before it is kept; see which: "
+                f"Iteration {iteration} had {what} as not finite. The state before it is kept; see which: "
                 f"run_mode=replay checkpoint={path}"
             )
             print_warning(warning)

@@ -110,7 +110,8 @@ class Reports:
         for record in read_evaluations(self._run_dir):  # of a run that goes on
             self._last_iteration = record["iteration"]
             self._num_evaluations += 1
-            self._best_return = max(self._best_return, record["figures"]["return"]["mean"] or -math.inf)
+            mean_return = record["figures"]["return"]["mean"]
+            self._best_return = max(self._best_return, -math.inf if mean_return is None else mean_return)
 
     @property
     def is_warm(self) -> bool:

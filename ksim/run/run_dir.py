@@ -68,8 +68,8 @@ def holds_run(run_dir: Path) -> bool:
 
 
 def newest_run_dir(task_name: str) -> Path | None:
-    """The directory under `runs/<task>/` with the highest number; None where there is none."""
-    numbered = _numbered(task_name)
+    """The directory under `runs/<task>/` with the highest number of those that hold a run; None where there is none."""
+    numbered = {number: path for number, path in _numbered(task_name).items() if holds_run(path)}
     return numbered[max(numbered)] if numbered else None
 
 

@@ -1,7 +1,8 @@
 """Stopping a run before it is done."""
 
+import contextlib
+import os
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -45,15 +46,19 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signal() -> Iterator[StopRequest]:
-    """Turns the first of the signals into a request to stop after the iteration; a second one stops at once."""
+    """Turns the first signal into a request to stop after the iteration; SIGINT or SIGTERM then stop at once."""
     request = StopRequest()
     previous: dict[int, object] = {}
 
     def handle(number: int, _: FrameType | None) -> None:
         request.signal = number
-        print("Stopping as soon as what is running is done; once more to stop at once.", file=sys.stderr, flush=True)
         for caught in previous:
-            signal.signal(caught, signal.SIG_DFL)
+            # A warning that comes twice, from a queue and a launcher, is no more than a warning.
+            signal.signal(caught, signal.SIG_DFL if caught in (signal.SIGINT, signal.SIGTERM) else signal.SIG_IGN)
+        # Not by sys.stderr: the signal may have come while that was being written to, and whatever fails here would be
+        # raised wherever the run happens to be.
+        with contextlib.suppress(OSError):
+            os.write(2, b"Stopping as soon as what is running is done; once more to stop at once.\n")
 
     try:
         for number in STOPPING:

@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
+
 from ksim.parallel.multihost import gather_texts, is_main_process, num_processes, together
 from ksim.run.checkpoint import (
     CHECKPOINTS,
@@ -21,7 +23,7 @@ from ksim.run.checkpoint import (
 )
 from ksim.run.console import print_figures, print_warning
 from ksim.run.loggers import cut_lines
-from ksim.run.run_dir import check_run_dir, holds_run, newest_run_dir
+from ksim.run.run_dir import check_can_be_made, check_run_dir, holds_run, newest_run_dir
 from ksim.run.snapshot import changed_options, restored, restored_policy, versions
 from ksim.types import ConfigError, TrainState
 
@@ -43,16 +45,24 @@ class Start:
         run_dir: The directory of the run that goes on; None for a new one.
         checkpoint: What it goes on from, or takes the policy of; None for a fresh start.
         only_policy: Whether it is only the policy that is taken.
+        damaged: Names of newer checkpoints of that run, which could not be read.
     """
 
     run_dir: Path | None = None
     checkpoint: Checkpoint | None = None
     only_policy: bool = False
+    damaged: tuple[str, ...] = ()
 
     @property
     def resumed(self) -> Checkpoint | None:
         """The checkpoint whose run goes on; None for a new run."""
         return None if self.only_policy else self.checkpoint
+
+    def without_arrays(self) -> "Start":
+        """The same without the checkpoint's arrays, which would take memory throughout the run."""
+        if self.checkpoint is None:
+            return self
+        return dataclasses.replace(self, checkpoint=dataclasses.replace(self.checkpoint, arrays={}))
 
 
 def find_start(config: "RLConfig", task_name: str) -> Start:
@@ -69,11 +79,11 @@ def find_start(config: "RLConfig", task_name: str) -> Start:
         return start
     path = None if start.checkpoint is None else str(start.checkpoint.path.absolute())
     run_dir = None if start.run_dir is None else str(start.run_dir)
-    run_dir, path = json.loads(gather_texts(json.dumps([run_dir, path]))[0])
+    run_dir, path, only_policy = json.loads(gather_texts(json.dumps([run_dir, path, start.only_policy]))[0])
     with together():
         if not is_main_process():
             checkpoint = None if path is None else _read_shared(Path(path))
-            start = Start(None if run_dir is None else Path(run_dir), checkpoint, config.load_weights is not None)
+            start = Start(None if run_dir is None else Path(run_dir), checkpoint, only_policy)
     return start
 
 
@@ -99,20 +109,41 @@ def prepare_run_dir(run_dir: Path, start: Start) -> None:
     """Makes a directory of a run that goes on what it was when its checkpoint was written.
 
     Raises:
-        OSError: It cannot be changed.
+        ConfigError: It cannot be changed.
     """
     if start.run_dir is None:
         return
-    iteration = 0 if start.resumed is None else start.resumed.iteration
+    try:
+        _undo_after(run_dir, 0 if start.resumed is None else start.resumed.iteration, start.damaged)
+    except OSError as error:
+        raise ConfigError(
+            f"run_dir ({run_dir}) cannot be written: {error.strerror}. Make room or set its permissions, or go on "
+            "elsewhere: resume=<this directory> run_dir=<a new one>."
+        ) from error
+
+
+def _undo_after(run_dir: Path, iteration: int, damaged: tuple[str, ...]) -> None:
+    """Removes what a run left of later iterations, but for damaged checkpoints, which are kept elsewhere.
+
+    Raises:
+        ConfigError: There is a later checkpoint that was not there before.
+        OSError: The directory cannot be changed.
+    """
+    later = [path for path in list_checkpoints(run_dir / CHECKPOINTS) if int(path.name) > iteration]
+    for path in later:
+        if path.name not in damaged:
+            raise ConfigError(
+                f"run_dir ({run_dir}) has a newer checkpoint, {path.name}, than the one that was read, {iteration}: "
+                "another process has gone on with the run meanwhile. Start again."
+            )
     cut_lines(run_dir, iteration)
     remove_all_but(run_dir / CHECKPOINTS, max_to_keep=2**31, also=None)
-    for path in list_checkpoints(run_dir / CHECKPOINTS):
-        if int(path.name) > iteration:
-            # It would be in the way of the one to come, and somebody may want to look at it.
-            kept = run_dir / DAMAGED / path.name
-            shutil.rmtree(kept, ignore_errors=True)
-            kept.parent.mkdir(exist_ok=True)
-            path.rename(kept)
+    for path in later:
+        # It would be in the way of the one to come, and somebody may want to look at it.
+        kept = run_dir / DAMAGED / path.name
+        shutil.rmtree(kept, ignore_errors=True)
+        kept.parent.mkdir(exist_ok=True)
+        path.rename(kept)
 
 
 def started_state(task: "RLTask[Any]", start: Start, state: TrainState) -> TrainState:
@@ -156,17 +187,9 @@ def print_resumed(task: "RLTask[Any]", start: Start) -> None:
 
 
 def _look(config: "RLConfig", task_name: str) -> Start:
-    if config.load_weights is not None:
-        check_run_dir(config.run_dir)
-        return Start(checkpoint=load_checkpoint(config.load_weights, print_warning), only_policy=True)
-    if config.resume is None:
-        check_run_dir(config.run_dir)
-        return Start()
-    path = _resumed_path(config, task_name)
+    path = None if config.resume is None else _resumed_path(config, task_name)
     if path is None:
-        run_dir = _auto_run_dir(config, task_name)
-        # One that was stopped before its first checkpoint starts again, in the same place.
-        return Start(run_dir=run_dir if run_dir is not None and holds_run(run_dir) else None)
+        return _look_for_beginning(config, task_name)
     checkpoint = load_checkpoint(path, print_warning)
     origin = checkpoint.path.absolute().parents[1]
     is_elsewhere = config.run_dir is not None and Path(config.run_dir).absolute() != origin
@@ -179,7 +202,26 @@ def _look(config: "RLConfig", task_name: str) -> Start:
             f"resume ({config.resume}) is not the newest checkpoint of its run, {newer[-1]} is, and going on there "
             f"would undo what came after it. Add run_dir=<a new directory>, or resume the whole run: resume={origin}"
         )
-    return Start(run_dir=origin if config.run_dir is None else Path(config.run_dir), checkpoint=checkpoint)
+    run_dir = origin if config.run_dir is None else Path(config.run_dir)
+    return Start(run_dir=run_dir, checkpoint=checkpoint, damaged=tuple(path.name for path in newer))
+
+
+def _look_for_beginning(config: "RLConfig", task_name: str) -> Start:
+    """Where a run starts that has no checkpoint yet."""
+    run_dir = None
+    if config.resume is None:
+        check_run_dir(config.run_dir)
+    else:
+        found = _auto_run_dir(config, task_name)
+        # One that was stopped before its first checkpoint starts again, in the same place.
+        run_dir = found if found is not None and holds_run(found) else None
+        if run_dir is None:
+            check_can_be_made(config.run_dir)
+    if config.load_weights is not None:
+        return Start(run_dir, load_checkpoint(config.load_weights, print_warning), only_policy=True)
+    if run_dir is not None:
+        _check_began_afresh(run_dir)
+    return Start(run_dir)
 
 
 def _resumed_path(config: "RLConfig", task_name: str) -> str | Path | None:
@@ -192,6 +234,21 @@ def _resumed_path(config: "RLConfig", task_name: str) -> str | Path | None:
 
 def _auto_run_dir(config: "RLConfig", task_name: str) -> Path | None:
     return newest_run_dir(task_name) if config.run_dir is None else Path(config.run_dir)
+
+
+def _check_began_afresh(run_dir: Path) -> None:
+    """Raises ConfigError for a run without checkpoints that had begun with those of another."""
+    try:
+        options = yaml.safe_load((run_dir / "config.yaml").read_bytes())
+    except (OSError, yaml.YAMLError):
+        return
+    for name in ("resume", "load_weights"):
+        source = options.get(name) if isinstance(options, dict) else None
+        if source not in (None, AUTO):
+            raise ConfigError(
+                f"run_dir ({run_dir}) had begun with {name}={source} and was stopped before its first checkpoint, so "
+                f"that resume=auto would begin with nothing. Remove it, and start again with {name}={source}."
+            )
 
 
 def _read_shared(path: Path) -> Checkpoint:

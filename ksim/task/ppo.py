@@ -1,6 +1,5 @@
 """Learning a task by proximal policy optimization on one device."""
 
-import dataclasses
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -173,11 +172,12 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
         return (*super().fixed_options(), "init_std", "normalize_observations")
 
     def adapt_resumed(self, state: TrainState, changed: Mapping[str, tuple[Any, Any]]) -> TrainState:
-        is_constant_again = "desired_kl" in changed and self.config.desired_kl is None
-        if "learning_rate" not in changed and not is_constant_again:
+        # One that was adaptive and is to be constant would stay wherever it has come to.
+        is_constant_now = "desired_kl" in changed and self.config.desired_kl is None
+        if "learning_rate" not in changed and not is_constant_now:
             return state
         opt_state = optax.tree.set(state.learner.opt_state, learning_rate=jnp.float32(self.config.learning_rate))
-        return dataclasses.replace(state, learner=dataclasses.replace(state.learner, opt_state=opt_state))
+        return eqx.tree_at(lambda state: state.learner.opt_state, state, opt_state)
 
     def _keys(self) -> tuple[PRNGKeyArray, PRNGKeyArray, PRNGKeyArray]:
         model_key, env_key, learner_key = jax.random.split(jax.random.key(self.config.seed), 3)

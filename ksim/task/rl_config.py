@@ -149,10 +149,10 @@ class RLConfig(BaseConfig):
         for name in ("resume", "load_weights"):
             if self.run_mode != "train" and getattr(self, name) is not None:
                 raise ConfigError(f"{name} ({getattr(self, name):.200}) is of run_mode=train. Give checkpoint instead.")
-        if self.resume is not None and self.load_weights is not None:
+        if self.resume not in (None, "auto") and self.load_weights is not None:
             raise ConfigError(
                 f"resume ({self.resume:.200}) goes on with a run, load_weights ({self.load_weights:.200}) starts a new "
-                "one with the policy of another. Give one of them."
+                "one with the policy of another. Give one of them, or resume=auto, which starts where there is none."
             )
         for name, mode in (("eval_output", "eval"), ("export_dir", "export")):
             if self.run_mode != mode and getattr(self, name) is not None:

@@ -220,7 +220,7 @@ def is_small(config):
 @given(overrides(), st.integers(0, 19))
 def test_option_of_any_value_is_refused_by_its_name_or_works(argv, lot):
     names = [argument.partition("=")[0] for argument in argv]
-    task = checked_task(lambda: make_config(BASE, argv), names)
+    task = checked_task(lambda: make_config(BASE, argv, "fuzzed_task"), names)
     if task is not None and lot == 0 and is_small(task.config):
         trace_step(task)
 
@@ -229,7 +229,7 @@ def test_option_of_any_value_is_refused_by_its_name_or_works(argv, lot):
 @given(misspelt())
 def test_unknown_option_is_refused_by_its_name(argument):
     with pytest.raises(ConfigError) as refused:
-        make_config(BASE, [argument])
+        make_config(BASE, [argument], "fuzzed_task")
     wrong = argument.partition("=")[0]
     message = str(refused.value)
     # Where there is no equals sign it is the whole argument that is shown; and dashes are what is wrong with a flag.
@@ -315,16 +315,16 @@ LARGE = [
 @pytest.mark.parametrize(("arguments", "words"), LARGE)
 def test_what_is_too_large_or_too_small_is_refused_with_what_would_do(arguments, words):
     with pytest.raises(ConfigError, match=words):
-        CartPoleTask(make_config(BASE, arguments.split())).check()
+        CartPoleTask(make_config(BASE, arguments.split(), "fuzzed_task")).check()
 
 
 def test_values_mean_what_they_say():
     argv = ["run_dir=2024_11", "coordinator_address=1e3", "seed=${num_envs}", "checkpoint=null", "viewer_host=a #b"]
-    config = make_config(BASE, argv)
+    config = make_config(BASE, argv, "fuzzed_task")
     assert (config.run_dir, config.coordinator_address, config.seed) == ("2024_11", "1e3", BASE.num_envs)
     assert (config.checkpoint, config.viewer_host) == (None, "a")
     with pytest.raises(ConfigError, match=r"Option run_dir \('\?\?\?'\) must be a text or null"):
-        make_config(BASE, ["run_dir=???"])
+        make_config(BASE, ["run_dir=???"], "fuzzed_task")
 
 
 def test_config_of_another_task_is_refused():

@@ -72,6 +72,15 @@ class PoisonedTask(PointMassTask):
         return dataclasses.replace(state, inner=dataclasses.replace(state.inner, is_poisoned=is_poisoned))
 
 
+class Everywhere(PoisonedTask):
+    """Every env is poisoned."""
+
+    def _get_initial_env_state(self, rng):
+        state = super()._get_initial_env_state(rng)
+        inner = dataclasses.replace(state.inner, is_poisoned=jnp.ones_like(state.inner.is_poisoned))
+        return dataclasses.replace(state, inner=inner)
+
+
 class FaultyDeviceTask(PointMassTask):
     """On its second device a gradient is now and then not finite."""
 
@@ -156,14 +165,21 @@ def test_dump_shows_the_step_that_was_not_finite_again(tmp_path, capsys):
     assert PoisonedTask(dataclasses.replace(config, run_mode="replay", checkpoint="run/dumps/1")).run() == 0
     assert "env 3, step 0" in capsys.readouterr().out
 
+    # A run goes on from it, too.
+    assert PoisonedTask(dataclasses.replace(config, resume="run/dumps/1", run_dir="again")).run() == 0
+    again = read_lines(tmp_path / "again" / "metrics.jsonl")
+    assert [line["iteration"] for line in again] == [1, 2, 3]
+    assert again[-1]["env_steps"] == lines[-1]["env_steps"]
+
+
+def test_rollout_with_nothing_to_learn_from_changes_neither_the_rate_nor_the_statistics():
+    task = Everywhere(PointMassConfig(num_envs=16, num_devices=1, rollout_length=4, desired_kl=0.01))
+    state, history = train_iterations(task, 2)
+    assert history[0]["policy/learning_rate"] == history[1]["policy/learning_rate"]
+    assert state.learner.normalizer.count == 0
+
 
 def test_run_of_nothing_but_nan_stops_with_the_name_of_the_reward_and_a_dump(tmp_path):
-    class Everywhere(PoisonedTask):
-        def _get_initial_env_state(self, rng):
-            state = super()._get_initial_env_state(rng)
-            inner = dataclasses.replace(state.inner, is_poisoned=jnp.ones_like(state.inner.is_poisoned))
-            return dataclasses.replace(state, inner=inner)
-
     config = PointMassConfig(num_envs=16, num_devices=2, max_iterations=50, run_dir="run", **QUIET)
     with pytest.raises(TrainingDivergedError, match=r"32 updates in a row.*can be replayed: run/dumps/1"):
         Everywhere(config).run()

@@ -1,10 +1,12 @@
+import os
+
 import numpy as np
 import pytest
 
 from ksim.mdp import actions, curriculum, observations, rewards
 from ksim.mdp.noise import UniformNoise
 from ksim.physics.terrain import FlatTile, RoughTile, Terrain
-from ksim.run.console import iteration_line, print_terms
+from ksim.run.console import console, iteration_line, print_line, print_terms
 from tests.tasks import BipedConfig, BipedTask, point_mass_task
 
 
@@ -24,6 +26,21 @@ class Task(BipedTask):
 
     def get_terrain(self):
         return Terrain(tiles=(FlatTile(), RoughTile()))
+
+
+def test_output_that_cannot_be_written_raises_nothing(monkeypatch):
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(console, "_file", full)
+        print_line("lost")
+        # Else its end would be tried again when the file is closed.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as closed:
+        monkeypatch.setattr(console, "_file", closed)
+        monkeypatch.setattr(console, "quiet", False)
+        print_line("lost")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), closed.fileno())
 
 
 @pytest.mark.filterwarnings("ignore:Only 1 device detected")

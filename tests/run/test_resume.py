@@ -1,9 +1,13 @@
+import errno
 import json
 import os
 import signal
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import ksim
@@ -11,8 +15,9 @@ from examples.point_mass import PointMassConfig, PointMassTask
 from ksim import ConfigError, cli
 from ksim.run import loop
 from ksim.run.checkpoint import find_best, list_checkpoints, read_checkpoint, write_checkpoint
-from ksim.run.run_dir import locked
+from ksim.run.run_dir import locked, newest_run_dir
 from ksim.run.signals import OUT_OF_TIME_EXIT_CODE
+from ksim.run.start import Start, prepare_run_dir
 from tests.checkpoints import newest, saved_learner
 from tests.faults.runs import read_lines, without_times
 from tests.tasks import assert_same_parameters, point_mass_task
@@ -91,10 +96,42 @@ def test_run_that_was_stopped_before_its_first_checkpoint_starts_again(tmp_path)
     assert [line["iteration"] for line in metrics(run_dir)] == [1, 2]
 
 
+@pytest.mark.parametrize("option", ["resume", "load_weights"])
+def test_run_that_began_with_another_and_has_no_checkpoint_does_not_begin_with_nothing(option, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text(f"{option}: runs/other\n")
+    with pytest.raises(ConfigError, match=rf"had begun with {option}=runs/other .*start again with {option}"):
+        point_mass_task(num_devices=1, run_dir=str(tmp_path / "run"), resume="auto").run()
+
+
+def test_directory_that_cannot_be_cut_back_is_bad_input_that_says_what_to_do(tmp_path, monkeypatch):
+    def cut_lines(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("ksim.run.start.cut_lines", cut_lines)
+    with pytest.raises(ConfigError, match=r"run_dir .* cannot be written: No space left on device\. Make room"):
+        prepare_run_dir(tmp_path, Start(run_dir=tmp_path))
+
+
+def test_auto_passes_over_a_directory_in_which_no_run_began(tmp_path):
+    for name in ("run_000", "run_001"):
+        (tmp_path / "runs" / "point_mass_task" / name).mkdir(parents=True)
+    (tmp_path / "runs" / "point_mass_task" / "run_000" / "config.yaml").touch()
+    assert newest_run_dir("point_mass_task").name == "run_000"
+
+
 def test_finished_run_has_nothing_left_to_do(finished, tmp_path, monkeypatch):
     run_dir = copy_of(finished, tmp_path)
     monkeypatch.setattr(loop._Loop, "_iterate", lambda _: pytest.fail("it was done"))
     assert point_mass_task(num_devices=1, max_iterations=3, run_dir=str(run_dir), resume="auto").run() == 0
+
+
+def test_process_that_writes_nothing_gathers_no_state_that_process_0_does_not_gather(finished, tmp_path, monkeypatch):
+    run_dir = copy_of(finished, tmp_path)
+    monkeypatch.setattr(loop._Loop, "open_files", lambda *_: None)
+    monkeypatch.setattr(loop, "host_state", lambda *_: pytest.fail("process 0 has it saved, and does not take part"))
+    options = {"max_iterations": 3, "eval_at_end": False, "run_dir": str(run_dir), "resume": "auto"}
+    assert point_mass_task(num_devices=1, **options).run() == 0
 
 
 def test_older_checkpoint_goes_on_in_a_directory_of_its_own_only(finished, tmp_path):
@@ -132,6 +169,16 @@ def test_changed_learning_rate_is_the_one_that_is_used(finished, tmp_path):
     assert rates == pytest.approx([3e-3, 3e-3, 3e-3, 0.05])
 
 
+def test_rate_that_was_adaptive_and_is_constant_now_is_the_one_that_is_given():
+    task = point_mass_task(num_devices=1, learning_rate=2e-3)
+    state = task.initial_state()
+    came_to = optax.tree.set(state.learner.opt_state, learning_rate=jnp.float32(1e-5))
+    state = eqx.tree_at(lambda s: s.learner.opt_state, state, came_to)
+    rate_after = lambda changed: optax.tree.get(task.adapt_resumed(state, changed).learner.opt_state, "learning_rate")
+    assert rate_after({"desired_kl": (0.01, None)}) == pytest.approx(2e-3)
+    assert rate_after({"gamma": (0.9, 0.99)}) == pytest.approx(1e-5)
+
+
 def test_load_weights_takes_the_policy_and_starts_anew(finished, tmp_path):
     task = point_mass_task(num_devices=1, max_iterations=1, seed=1, num_envs=8, load_weights=str(finished))
     policy = saved_learner(task, finished).params
@@ -145,6 +192,29 @@ def test_load_weights_takes_the_policy_and_starts_anew(finished, tmp_path):
     assert state.learner.iteration == 0
     (run_dir,) = (tmp_path / "runs" / "point_mass_task").iterdir()
     assert [line["iteration"] for line in metrics(run_dir)] == [1]
+
+
+def test_queue_can_start_with_weights_and_go_on_by_the_same_command(finished, tmp_path):
+    options = {"num_devices": 1, "run_dir": str(tmp_path / "new"), "load_weights": str(finished), "resume": "auto"}
+    for until in (1, 2):
+        assert point_mass_task(**options, max_iterations=until).run() == 0
+    assert [line["iteration"] for line in metrics(tmp_path / "new")] == [1, 2]
+    assert point_mass_task(**options, max_iterations=2).run() == 0
+
+
+def test_run_that_another_process_has_gone_on_with_meanwhile_is_left_alone(finished, tmp_path, monkeypatch):
+    run_dir = copy_of(finished, tmp_path)
+    look = loop.find_start
+
+    def look_and_be_overtaken(*args):
+        start = look(*args)
+        run_dir.joinpath("checkpoints", "3").rename(run_dir / "checkpoints" / "4")
+        return start
+
+    monkeypatch.setattr(loop, "find_start", look_and_be_overtaken)
+    with pytest.raises(ConfigError, match="has a newer checkpoint, 4, than the one that was read, 3"):
+        point_mass_task(num_devices=1, resume=str(run_dir), max_iterations=5).run()
+    assert [path.name for path in list_checkpoints(run_dir / "checkpoints")] == ["1", "2", "4"]
 
 
 def test_damaged_newest_checkpoint_is_said_and_the_one_before_is_used(finished, tmp_path, capsys):

@@ -25,7 +25,7 @@ def test_other_processes_take_the_directory_that_process_0_made_and_make_none(as
     made = tmp_path / "made"
     made.mkdir()
     as_second_process(made)
-    assert shared_run_dir(None, "task") == made
+    assert shared_run_dir(None, None, "task") == made
     assert list(tmp_path.iterdir()) == [made]
     with log_to_file(made) as path:
         assert path == made / "process_1.log"
@@ -36,9 +36,9 @@ def test_directory_that_a_process_does_not_see_is_an_error_unless_it_can_log_els
 ):
     as_second_process(tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match=r"made by process 0, is not seen on .*KSIM_LOG_DIR"):
-        shared_run_dir(None, "task")
+        shared_run_dir(None, None, "task")
     monkeypatch.setenv("KSIM_LOG_DIR", str(tmp_path / "logs"))
-    with log_to_file(shared_run_dir(None, "task")) as path:
+    with log_to_file(shared_run_dir(None, None, "task")) as path:
         assert path == tmp_path / "logs" / "process_1.log"
     assert not (tmp_path / "elsewhere").exists()
 
