@@ -1,5 +1,6 @@
 """What a run prints: tables at the start, a line per iteration, a summary at the end."""
 
+import contextlib
 import logging
 import math
 import sys
