@@ -7,6 +7,7 @@ its own, so that damage is found whatever file of the directory it hit.
 import dataclasses
 import hashlib
 import json
+import math
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -65,9 +66,7 @@ def write_checkpoint(path: Path, arrays: Arrays, document: Mapping[str, Any]) ->
     leaves = {name: _described(x) for name, x in arrays.items()}
     content = json.loads(json.dumps({**document, "format": FORMAT, "leaves": leaves}))  # as it will be read
     content["digest"] = _digest_of_document(content)
-    # Orbax writes no arrays of size zero; their descriptions say all there is to know.
-    state = ocp.args.PyTreeSave({name: x for name, x in arrays.items() if x.size})
-    items = ocp.args.Composite(state=state, document=ocp.args.JsonSave(content))
+    items = ocp.args.Composite(state=ocp.args.PyTreeSave(_packed(arrays)), document=ocp.args.JsonSave(content))
     with _checkpointer() as checkpointer:
         checkpointer.save(path.resolve(), args=items)
 
@@ -81,17 +80,15 @@ def read_checkpoint(path: Path) -> Checkpoint:
     document = read_document(path)
     try:
         with _checkpointer() as checkpointer:
-            state = checkpointer.restore(path.resolve(), args=ocp.args.Composite(state=ocp.args.PyTreeRestore())).state
-        arrays = {name: np.asarray(x) for name, x in state.items()}
+            packed = checkpointer.restore(path.resolve(), args=ocp.args.Composite(state=ocp.args.PyTreeRestore())).state
+        arrays = _unpacked(packed, document["leaves"])
     # Whatever a reader of damaged files may run into.
     except Exception as error:
         raise DamagedError(f"Checkpoint {path} is damaged: {_first_line(error)}") from error
     for name, described in document["leaves"].items():
-        if 0 in described["shape"]:
-            arrays[name] = np.zeros(described["shape"], described["dtype"])
-        if name not in arrays or _described(arrays[name]) != described:
+        if _described(arrays[name]) != described:
             raise DamagedError(f"Checkpoint {path} is damaged: {name} is not what was saved.")
-    return Checkpoint(path, {name: arrays[name] for name in document["leaves"]}, document)
+    return Checkpoint(path, arrays, document)
 
 
 def read_document(path: Path) -> Mapping[str, Any]:
@@ -221,6 +218,27 @@ def _checkpointer() -> ocp.Checkpointer:
         document=ocp.JsonCheckpointHandler(_DOCUMENT_FILE, multiprocessing_options=alone),
     )
     return ocp.Checkpointer(handler, multiprocessing_options=alone)
+
+
+def _packed(arrays: Arrays) -> dict[str, np.ndarray]:
+    """All arrays of a type as one, by the type's name, in their order.
+
+    Orbax takes time, and TensorStore keeps a little memory for ever, for every array that is written.
+    """
+    dtypes = dict.fromkeys(str(x.dtype) for x in arrays.values() if x.size)
+    return {t: np.concatenate([x.ravel() for x in arrays.values() if str(x.dtype) == t]) for t in dtypes}
+
+
+def _unpacked(packed: Arrays, leaves: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The inverse of `_packed`, for arrays as `_described` tells them."""
+    taken = dict.fromkeys((leaf["dtype"] for leaf in leaves.values()), 0)
+    arrays = {}
+    for name, leaf in leaves.items():
+        dtype, size = leaf["dtype"], math.prod(leaf["shape"])
+        flat = np.asarray(packed[dtype])[taken[dtype] :][:size] if size else np.zeros(0, dtype)
+        taken[dtype] += size
+        arrays[name] = flat.reshape(leaf["shape"]).copy()
+    return arrays
 
 
 def _described(x: np.ndarray) -> dict[str, Any]:
