@@ -21,15 +21,16 @@ HISTORY = ("metrics.jsonl", "evaluations.jsonl", "process_0.log", "events.out")
 def size_of(run_dir: Path) -> tuple[int, int]:
     """Bytes of the run's directory: its history, and all else."""
     history = rest = 0
-    for path in run_dir.rglob("*"):
-        try:
-            size = path.stat().st_size if path.is_file() else 0
-        except FileNotFoundError:  # an old checkpoint that was just removed
-            continue
-        if path.name.startswith(HISTORY):
-            history += size
-        else:
-            rest += size
+    for directory, _, names in os.walk(run_dir):  # which passes over what is removed meanwhile
+        for name in names:
+            try:
+                size = os.stat(os.path.join(directory, name)).st_size
+            except FileNotFoundError:  # of an old checkpoint
+                continue
+            if name.startswith(HISTORY):
+                history += size
+            else:
+                rest += size
     return history, rest
 
 
