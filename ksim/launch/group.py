@@ -15,9 +15,8 @@ from ksim.launch.member import Member
 from ksim.launch.options import LaunchOptions
 from ksim.launch.output import AbstractOutput, FileOutput, PrefixedOutput, Pump, say
 from ksim.launch.report import describe_end, describe_failure, exit_code, signal_name
+from ksim.run.signals import OUT_OF_TIME_EXIT_CODE
 
-OUT_OF_TIME_EXIT_CODE = 75
-"""Of processes that `max_runtime` has stopped; see `ksim.run.signals`, which the launcher does not import."""
 _HERE = Path(__file__).parent
 _DRAIN_S = 1.0
 

@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +150,7 @@ def find_checkpoints(path: str | Path) -> list[Path]:
     return found[::-1]
 
 
-def load_checkpoint(path: str | Path, warn: Any) -> Checkpoint:
+def load_checkpoint(path: str | Path, warn: Callable[[str], None]) -> Checkpoint:
     """Reads the checkpoint that a path stands for; where the newest of a run is damaged, the one before.
 
     Args:

@@ -89,20 +89,20 @@ def deterministic_policy(model: AbstractActorCritic, obs_sizes: Mapping[str, int
     """
     arrays, static = _split(model)
     carry = eqx.filter_eval_shape(lambda m: m.initial_carry(), model)
-    names, carry_names = list(_named(arrays)), list(_named(carry, "carry"))
+    names, carry_names = list(named_leaves(arrays)), list(named_leaves(carry, "carry"))
 
     def whole(arrays: dict[str, Array], obs: Observation, memory: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
         like = jax.tree.structure(_split(model)[0])
         bound = eqx.combine(jax.tree.unflatten(like, [arrays[name] for name in names]), static)
         before = jax.tree.unflatten(jax.tree.structure(carry), [memory[name] for name in carry_names])
         output, after = bound(obs, before)
-        return output.distribution.mode(), _named(after, "carry")
+        return output.distribution.mode(), named_leaves(after, "carry")
 
     shape = lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x))
     inputs = (
-        {name: shape(x) for name, x in _named(arrays).items()},
+        {name: shape(x) for name, x in named_leaves(arrays).items()},
         {group: jax.ShapeDtypeStruct((size,), jnp.float32) for group, size in obs_sizes.items()},
-        {name: shape(x) for name, x in _named(carry, "carry").items()},
+        {name: shape(x) for name, x in named_leaves(carry, "carry").items()},
     )
     jaxpr = jax.make_jaxpr(whole)(*inputs)
     # As JAX flattens them: dicts by their sorted keys.
@@ -140,7 +140,7 @@ def policy_arrays(model: AbstractActorCritic) -> dict[str, Array]:
 
     A program reads those that the policy depends on; `PolicyProgram.array_names` lists them.
     """
-    return _named(_split(model)[0]) | _named(model.initial_carry(), "carry")
+    return named_leaves(_split(model)[0]) | named_leaves(model.initial_carry(), "carry")
 
 
 def policy_program(model: NormalizedActorCritic, obs_sizes: Mapping[str, int]) -> bytes:
@@ -238,7 +238,7 @@ def _split(model: AbstractActorCritic) -> tuple[Any, Any]:
     return eqx.partition(model, is_array)
 
 
-def _named(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """The leaves of a tree by their paths."""
+def named_leaves(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """The leaves of a tree by their paths, as in `actor.layers[0].weight`."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {f"{prefix}{jax.tree_util.keystr(path)}".lstrip("."): leaf for path, leaf in leaves}

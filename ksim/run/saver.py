@@ -28,7 +28,6 @@ class Saver:
     One that cannot be written ends nothing but is said, counted, and tried again when the next is due.
 
     Attributes:
-        last_iteration: The iteration of the last one that was begun.
         newest: The iteration and the path of the last one that was written.
     """
 
@@ -47,15 +46,13 @@ class Saver:
         self._running: Future[None] | None = None
         self._last_s = time.monotonic()
         self._best: int | None = None
+        self._begun: int | None = None
         self._said_slow: int | None = None
         self._last_error: Exception | None = None
-        self.last_iteration: int | None = None
         self.newest: tuple[int, Path] | None = None
 
     def is_due(self, iteration: int) -> bool:
         """Whether this iteration is to be saved, by their number, by the clock, or as the best so far."""
-        if iteration in (self.last_iteration, 0):
-            return False
         if self._best == iteration:
             return True
         by_iterations, by_seconds = self._config.save_every_n_iterations, self._config.save_every_n_seconds
@@ -74,7 +71,7 @@ class Saver:
 
     def resume(self, iteration: int, path: Path) -> None:
         """Goes on from a checkpoint of this run."""
-        self.last_iteration, self.newest = iteration, (iteration, path)
+        self.newest = (iteration, path)
 
     def save(self, iteration: int, state: TrainState, document: Mapping[str, Any]) -> None:
         """Starts to write a checkpoint; waits until the one before is written.
@@ -85,7 +82,7 @@ class Saver:
             document: What else there is to know.
         """
         self.wait()
-        self.last_iteration, self._last_s = iteration, time.monotonic()
+        self._begun, self._last_s = iteration, time.monotonic()
         self._running = self._thread.submit(self._write, iteration, state, document)
 
     def wait(self) -> None:
@@ -108,10 +105,10 @@ class Saver:
             ) from self._last_error
 
     def _warn_if_slow(self, since_s: float) -> None:
-        if since_s >= _SLOW_S and self._said_slow != self.last_iteration:
-            self._said_slow = self.last_iteration
+        if since_s >= _SLOW_S and self._said_slow != self._begun:
+            self._said_slow = self._begun
             print_warning(
-                f"The checkpoint of iteration {self.last_iteration} has been in the making for {since_s:.0f} s. No "
+                f"The checkpoint of iteration {self._begun} has been in the making for {since_s:.0f} s. No "
                 "other is begun meanwhile; look at the file system."
             )
 

@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from ksim.config import is_of_the_run
 from ksim.parallel.placement import copy_of, unwrap_keys, wrap_keys
 from ksim.run.checkpoint import Arrays, Checkpoint
+from ksim.run.program import named_leaves
 from ksim.types import ConfigError, LearnerState, TrainState
 
 if TYPE_CHECKING:
@@ -37,8 +38,7 @@ def host_state(task: "RLTask[Any]", state: TrainState) -> TrainState:
 
 def named_arrays(tree: PyTree) -> dict[str, np.ndarray]:
     """The leaves of a tree on the host by their path; typed keys as their raw data."""
-    leaves = jax.tree_util.tree_leaves_with_path(unwrap_keys(tree))
-    return {_name(path): np.asarray(leaf) for path, leaf in leaves}
+    return {name: np.asarray(leaf) for name, leaf in named_leaves(unwrap_keys(tree)).items()}
 
 
 def run_document(task: "RLTask[Any]", **parts: Any) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def restored(checkpoint: Checkpoint, like: PyTree, prefix: str = "") -> PyTree:
     Raises:
         ConfigError: A leaf is missing, or of another shape or type.
     """
-    wanted = {_name(path, prefix): x for path, x in jax.tree_util.tree_leaves_with_path(unwrap_keys(like))}
+    wanted = named_leaves(unwrap_keys(like), prefix)
     there = {name: x for name, x in checkpoint.arrays.items() if name.startswith(prefix or _STATE)}
     _check_fit(checkpoint, there, wanted)
     leaves = [there[name] for name in wanted]
@@ -117,7 +117,3 @@ def _check_fit(checkpoint: Checkpoint, there: Arrays, wanted: Mapping[str, Any])
 
 def _kind(x: Any) -> str:
     return "missing" if x is None else f"{x.dtype}{list(np.shape(x))}"
-
-
-def _name(path: Any, prefix: str = "") -> str:
-    return f"{prefix}{jax.tree_util.keystr(path)}".lstrip(".")

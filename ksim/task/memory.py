@@ -87,9 +87,9 @@ def memory_per_device(devices: list[Device], num_processes_here: int) -> dict[in
     """
     memory = {}
     for device in devices:
-        stats = device.memory_stats()
-        if stats is not None and "bytes_limit" in stats:
-            memory[device.id] = int(stats["bytes_limit"])
+        own = _own_memory(device)
+        if own is not None:
+            memory[device.id] = own
         elif device.platform == "cpu" and (free := free_host_memory()) is not None:
             memory[device.id] = free // (len(devices) * num_processes_here)
     return memory
@@ -100,11 +100,17 @@ def most_memory(device: Device, num_local: int) -> int | None:
 
     None where that is not known.
     """
-    stats = device.memory_stats()
-    if stats is not None and "bytes_limit" in stats:
-        return int(stats["bytes_limit"])
+    own = _own_memory(device)
+    if own is not None:
+        return own
     on_host = _meminfo("MemTotal", "SwapTotal") if device.platform == "cpu" else None
     return None if on_host is None else on_host // num_local
+
+
+def _own_memory(device: Device) -> int | None:
+    """The memory of an accelerator that tells it; None for a device of a CPU."""
+    stats = device.memory_stats()
+    return int(stats["bytes_limit"]) if stats is not None and "bytes_limit" in stats else None
 
 
 def free_host_memory() -> int | None:

@@ -24,14 +24,7 @@ from ksim.mdp.terminations import AbstractTermination
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.parallel.job import find_job
 from ksim.parallel.layout import AbstractLayout, SingleDevice
-from ksim.physics import (
-    AbstractActuators,
-    ModelActuators,
-    PhysicsModel,
-    Terrain,
-    compile_model,
-    load_spec,
-)
+from ksim.physics import AbstractActuators, ModelActuators, PhysicsModel, Terrain, compile_model, load_spec
 from ksim.physics.select import pick_engine
 from ksim.rollout.environment import Environment, check_environment
 from ksim.rollout.mdp_environment import Mdp, MdpEnvironment

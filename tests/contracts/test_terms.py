@@ -18,12 +18,12 @@ import pytest
 import ksim.mdp
 from ksim.mdp import actions, commands, events, observations, randomizers, resets, rewards, terminations
 from ksim.mdp.curriculum import LinearCurriculum
-from ksim.mdp.noise import DriftingBias
 from ksim.mdp.term import Context, Term, snake_case
 from ksim.physics import FlatTile, Terrain, compile_model
 from ksim.physics.select import ENGINES
 from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
 from ksim.types import PhysicsState
+from tests.contracts.arguments import ARGUMENTS
 from tests.programs import free_programs
 from tests.robots import ACTUATORS, biped_spec
 
@@ -37,105 +37,6 @@ KINDS = {
     "randomizer": randomizers,
     "action_filter": actions,
 }
-
-TOUCH, FEET, LEGS = ("left_touch", "right_touch"), ("left_foot", "right_foot"), ("left_leg", "right_leg")
-BIAS = DriftingBias(std_per_root_s=0.1, initial_std=0.1)
-ARGUMENTS: dict[type[Term], dict[str, Any]] = {
-    commands.CartesianCommand: {
-        "x": (-0.1, 0.1),
-        "y": (0.1, 0.2),
-        "z": (-0.5, -0.4),
-        "site": "left_foot",
-        "resample_s": (0.03, 0.05),
-    },
-    commands.GaitCommand: {"resample_s": (0.03, 0.05)},
-    commands.HeadingCommand: {"resample_s": (0.03, 0.05)},
-    commands.HeightCommand: {"height": (0.4, 0.5), "resample_s": (0.03, 0.05)},
-    events.MassDrop: {"body": "trunk", "mass": (0.5, 1.0), "after_s": (0.03, 0.05)},
-    events.PushForce: {"body": "trunk", "interval_s": (0.03, 0.05), "duration_s": 0.02},
-    commands.JointPoseCommand: {"resample_s": (0.03, 0.05)},
-    commands.RollPitchCommand: {"resample_s": (0.03, 0.05)},
-    commands.ScaledByLevel: {"command": commands.HeightCommand(height=(0.4, 0.5)), "level": "hardness"},
-    commands.VelocityCommand: {"resample_s": (0.03, 0.05), "heading_fraction": 0.5, "max_lin_acceleration": 2.0},
-    events.PushVelocity: {"interval_s": (0.03, 0.05)},
-    observations.ActionHistory: {"steps": 2},
-    observations.BodyAngularVelocity: {"bodies": LEGS},
-    observations.BodyAngularVelocityWorld: {"bodies": LEGS},
-    observations.BodyLinearVelocity: {"bodies": LEGS},
-    observations.BodyLinearVelocityWorld: {"bodies": LEGS},
-    observations.BodyOrientation: {"bodies": LEGS},
-    observations.BodyOrientationInBase: {"bodies": LEGS},
-    observations.BodyPosition: {"bodies": LEGS},
-    observations.BodyPositionWorld: {"bodies": LEGS},
-    observations.CommandValue: {"command": "velocity"},
-    observations.Delayed: {"observation": observations.JointPosition(noise=BIAS)},
-    observations.FootAirTime: {"sensors": TOUCH},
-    observations.FootContact: {"sensors": TOUCH},
-    observations.FootForce: {"sensors": TOUCH},
-    observations.GaitClock: {"command": "velocity"},
-    observations.HeadingError: {"command": "velocity"},
-    observations.History: {"observation": observations.JointVelocity(), "steps": 2},
-    observations.ImuAccelerometer: {"site": "imu"},
-    observations.ImuGyro: {"site": "left_foot"},
-    observations.Lagged: {"observation": observations.FootAirTime(sensors=TOUCH)},
-    observations.Misaligned: {"observation": observations.ProjectedGravity(noise=BIAS), "max_angle": 0.1},
-    observations.SensorReading: {"sensor": "gyro"},
-    observations.SiteAngularVelocity: {"sites": FEET},
-    observations.SiteAngularVelocityWorld: {"sites": FEET},
-    observations.SiteLinearVelocity: {"sites": FEET},
-    observations.SiteLinearVelocityWorld: {"sites": FEET},
-    observations.SiteOrientation: {"sites": FEET},
-    observations.SitePosition: {"sites": FEET},
-    observations.SitePositionWorld: {"sites": FEET},
-    randomizers.RandomBodyMass: {"body": "trunk"},
-    randomizers.RandomCenterOfMass: {"body": "trunk"},
-    randomizers.RandomImuAlignment: {"site": "imu"},
-    randomizers.RandomInertia: {"body": "trunk"},
-    randomizers.RandomMassFactor: {"bodies": ("trunk", "left_leg")},
-    resets.ToKeyframe: {"keyframes": ("home", "crouched")},
-    resets.ToPose: {"pose": {"left_hip": 0.1}},
-    rewards.AirTimeVariance: {"sensors": TOUCH, "command": "velocity"},
-    rewards.BaseHeightError: {"target": 0.4},
-    rewards.Clipped: {"reward": rewards.ActionAcceleration(), "low": 0.0, "high": 0.5},
-    rewards.Custom: {"function": lambda context: context.derived("xpos")[1, 2], "needs": ("xpos",)},
-    rewards.FeetAirTime: {"sensors": TOUCH, "command": "velocity"},
-    rewards.FeetDistance: {"sites": FEET, "distance": (0.3, 0.4)},
-    rewards.FeetFlat: {"sites": FEET, "sensors": TOUCH},
-    rewards.FeetPhase: {"sensors": TOUCH, "command": "velocity"},
-    rewards.FeetPhaseForce: {"sensors": TOUCH, "command": "velocity"},
-    rewards.FeetPhaseVelocity: {"sites": FEET, "command": "velocity"},
-    rewards.FeetSlip: {"sensors": TOUCH, "sites": FEET},
-    rewards.FootApexHeight: {"sensors": TOUCH, "sites": FEET, "command": "velocity"},
-    rewards.FootClearance: {"sites": FEET},
-    rewards.FootSwingHeight: {"sites": FEET, "command": "velocity"},
-    rewards.ImpactForce: {"sensors": TOUCH, "threshold": 20.0},
-    rewards.JointVelocityLimits: {"max_vel": 1.0},
-    rewards.ScaledByLevel: {"reward": rewards.ActionAcceleration(), "level": "hardness"},
-    rewards.SingleSupport: {"sensors": TOUCH, "command": "velocity"},
-    rewards.SwingPose: {"legs": (("left_hip",), ("right_hip",)), "bend": (0.3,), "command": "velocity"},
-    rewards.StandStill: {"command": "velocity"},
-    rewards.Stumble: {"geoms": FEET},
-    rewards.Symmetry: {"pairs": (("left_hip", "right_hip"),), "command": "velocity", "period_s": 0.08},
-    rewards.TrackGait: {"sensors": TOUCH, "command": "velocity"},
-    rewards.TrackHeading: {"command": "velocity"},
-    rewards.TrackHeight: {"command": "velocity"},
-    # One joint for each of the command's three components.
-    rewards.TrackJointPose: {"command": "velocity", "joints": ("left_hip", "right_hip", "left_hip")},
-    rewards.TrackLinearVelocity: {"command": "velocity"},
-    rewards.TrackPosition: {"command": "velocity", "site": "left_foot"},
-    rewards.TrackRollPitch: {"command": "velocity"},
-    rewards.TrackYawRate: {"command": "velocity"},
-    rewards.UndesiredContact: {"bodies": ("left_leg",), "geoms": ("right_foot",)},
-    terminations.BaseTooHigh: {"height": 2.0},
-    terminations.BaseTooLow: {"height": 0.2},
-    terminations.BodyContact: {"bodies": ("left_leg",), "threshold": 1000.0},
-    terminations.Custom: {"function": lambda context: context.physics.qpos[2] > 2.0, "truncates": True},
-    terminations.JointTooFast: {"max_vel": 100.0},
-    terminations.SensorAbove: {"sensor": "left_touch"},
-    terminations.TimeLimit: {"seconds": 0.04},
-    terminations.TooFar: {"distance": 5.0},
-}
-"""Constructor arguments of terms that need some, or that would do nothing within a few steps without."""
 
 NUM_ENVS, NUM_STEPS = 3, 3
 KEYS = jax.random.split(jax.random.key(0), NUM_ENVS)
