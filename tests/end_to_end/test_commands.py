@@ -11,7 +11,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(*arguments, num_devices=1, cwd, check=True, **environment):
-    env = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "PJRT_NPROC")}
+    """A cache of its own for an environment that names where caches are."""
+    own = {"XLA_FLAGS", "PJRT_NPROC"} | ({"JAX_COMPILATION_CACHE_DIR"} if "XDG_CACHE_HOME" in environment else set())
+    env = {k: v for k, v in os.environ.items() if k not in own}
     env |= {"XLA_FLAGS": f"--xla_force_host_platform_device_count={num_devices}", "PYTHONPATH": str(ROOT)} | environment
     done = subprocess.run(
         [sys.executable, *arguments], env=env, cwd=cwd, capture_output=True, text=True, timeout=500, check=False

@@ -1,3 +1,4 @@
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +8,7 @@ import ksim
 from ksim import ConfigError
 from ksim.mdp import observations, rewards, terminations
 from ksim.mdp.term import Context
+from ksim.rollout.unroll import NOT_FINITE
 from tests.tasks import BipedConfig, BipedTask
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
@@ -107,13 +109,14 @@ def test_env_whose_state_is_not_finite_is_reset_and_counted_and_disturbs_no_othe
     task = task_with()
     healthy, sick = (task.initial_state() for _ in range(2))
     where = lambda s: s.envs.env_state.inner.physics.qpos
-    import equinox as eqx
-
     sick = eqx.tree_at(where, sick, where(sick).at[3, 2].set(jnp.nan))
     step = jax.jit(task.make_train_step(None).collect)
     (calm, _, _), (blown, envs, _) = (step(s, jax.random.key(0)) for s in (healthy, sick))
-    assert blown.terminated[3, 0]
-    assert blown.metrics["termination/not_finite"].sum() == 1
+    # Cut, and not the robot's fault: its value goes on.
+    assert blown.done[3, 0]
+    assert not blown.terminated[3, 0]
+    for name in ("termination/not_finite", NOT_FINITE):
+        assert blown.metrics[name].sum() == blown.metrics[name][3, 0] == 1
     others = np.arange(8) != 3
     np.testing.assert_array_equal(np.asarray(calm.reward)[others], np.asarray(blown.reward)[others])
     for leaf in jax.tree.leaves((blown.reward, blown.obs["actor"][:, 1:], envs.env_state.obs)):
