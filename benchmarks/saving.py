@@ -26,7 +26,7 @@ from ksim.run.saver import Saver
 def spread(values: list[float], scale: float, unit: str) -> str:
     """The median with the lowest and the highest."""
     low, middle, high = min(values), statistics.median(values), max(values)
-    return f"{middle * scale:.1f} {unit} ({low * scale:.1f}-{high * scale:.1f})"
+    return f"{middle * scale:.3g}{unit} ({low * scale:.3g}-{high * scale:.3g})"
 
 
 def main() -> None:
@@ -73,7 +73,7 @@ def main() -> None:
     print(f"{num_params:,} parameters, {args.num_envs} environments, {len(blocked_s)} checkpoints")
     print("| training waits | until written | size | iteration beside it over one without |\n|---|---|---|---|")
     print(
-        f"| {spread(blocked_s, 1e3, 'ms')} | {spread(written_s[2:], 1.0, 's')} | {size / 2**20:.1f} MiB "
+        f"| {spread(blocked_s, 1e3, ' ms')} | {spread(written_s[2:], 1.0, ' s')} | {size / 2**20:.1f} MiB "
         f"| {spread(ratios, 1.0, '')} |"
     )
 
