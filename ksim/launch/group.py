@@ -39,8 +39,8 @@ class Group:
         self._first_failure: Member | None = None
         self._ended: list[Member] = []
         self._stop_signal: int | None = None
-        # How a process ends that stops by itself when its time is up, or when it was asked to.
-        self._planned_codes = {OUT_OF_TIME_EXIT_CODE}
+        # How a process ends when its time is up, when a queue warned it or one of another node, or when asked to stop.
+        self._planned_codes = {OUT_OF_TIME_EXIT_CODE, 128 + signal.SIGUSR1}
         self._kill_at: float | None = None
 
     def run(self) -> int:
@@ -133,7 +133,6 @@ class Group:
     def _on_signal(self, number: int) -> None:
         running = [member for member in self._members if member.running]
         if number == signal.SIGUSR1:
-            self._planned_codes.add(128 + number)
             for member in running:
                 member.popen.send_signal(number)
         elif self._stop_signal is None and self._first_failure is None:

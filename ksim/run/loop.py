@@ -151,7 +151,7 @@ class _Loop:
             if start.run_dir is not None:
                 self._saved_iteration = start.resumed.iteration
         self.failures = Failures()
-        self.reports = Reports(task, run_dir, failures=self.failures, stop=stop)
+        self.reports = Reports(task, run_dir, failures=self.failures, should_stop=self._should_stop)
         self.saver: Saver | None = None
         self._writer: MetricsWriter | None = None
         self._max_runtime_s = seconds_of("max_runtime", config.max_runtime)
@@ -203,7 +203,8 @@ class _Loop:
     def _must_stop(self) -> bool:
         """Whether any process was asked to stop: all stop after the same iteration. Saves where that is due."""
         is_due = self.saver is not None and self.saver.is_due(self.progress.iteration)
-        own = np.asarray([self._stop.signal or 0, self._is_out_of_time(), is_due], np.int32)
+        self._should_stop()
+        own = np.asarray([self._stop.signal or 0, self._stop.is_out_of_time, is_due], np.int32)
         signal, is_out_of_time, is_due = gather_rows(own).max(axis=0)
         # Only ever set: a signal may have come since this process was asked.
         if signal:
@@ -213,6 +214,11 @@ class _Loop:
         if is_due:
             self._save()
         return bool(signal or is_out_of_time)
+
+    def _should_stop(self) -> bool:
+        """Whether this process knows of a reason to stop; cuts evaluations short, too."""
+        self._stop.is_out_of_time |= self._is_out_of_time()
+        return self._stop.is_made
 
     def _is_out_of_time(self) -> bool:
         # At least one iteration, or a job that is queued again and again would never get on.

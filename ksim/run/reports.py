@@ -19,7 +19,6 @@ from ksim.run.failures import Failures
 from ksim.run.loggers import MetricsWriter
 from ksim.run.recording import Recorder, Recording
 from ksim.run.saver import Saver
-from ksim.run.signals import StopRequest
 from ksim.run.video import NO_GL, film, find_gl
 from ksim.types import LearnerState
 
@@ -91,8 +90,8 @@ class Reports:
         paths: What was written, by what it is.
     """
 
-    def __init__(self, task: "RLTask[Any]", run_dir: Path, *, failures: Failures, stop: StopRequest) -> None:
-        self._task, self._run_dir, self._stop = task, run_dir, stop
+    def __init__(self, task: "RLTask[Any]", run_dir: Path, *, failures: Failures, should_stop: ShouldStop) -> None:
+        self._task, self._run_dir, self._should_stop = task, run_dir, should_stop
         self._writer: MetricsWriter | None = None
         self._saver: Saver | None = None
         self._evaluator: Evaluator | None = None
@@ -101,7 +100,7 @@ class Reports:
         self._num_evaluations = 0
         self._best_return = -math.inf
         self.failures = failures
-        self._episode_report = EpisodeReport(task, run_dir, self.failures, self._should_stop)
+        self._episode_report = EpisodeReport(task, run_dir, failures, should_stop)
         self.paths = self._episode_report.paths
 
     def open(self, writer: MetricsWriter, saver: Saver) -> None:
@@ -149,9 +148,6 @@ class Reports:
         return (by_iterations is not None and iteration % by_iterations == 0) or (
             by_seconds is not None and time.monotonic() - self._last_s >= by_seconds
         )
-
-    def _should_stop(self) -> bool:
-        return self._stop.is_made
 
     def _evaluate(self, progress: "Progress", learner: LearnerState) -> None:
         self._num_evaluations += 1

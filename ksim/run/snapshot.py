@@ -68,9 +68,23 @@ def versions() -> dict[str, str]:
 
 def changed_options(config: Any, checkpoint: Checkpoint) -> dict[str, tuple[Any, Any]]:
     """Options of the run that differ from those of a checkpoint: the value there and the value here."""
-    saved, here = checkpoint.document["config"], plain_config(config)
+    return _differences(checkpoint, plain_config(config), config)
+
+
+def kept_options(config: Any, checkpoint: Checkpoint) -> dict[str, tuple[Any, Any]]:
+    """Options of the run that are as in a checkpoint and not the defaults: the value there and the default.
+
+    A default that was edited since is among them, and would else be overruled without a word.
+    """
+    changed = changed_options(config, checkpoint)
+    differ = _differences(checkpoint, plain_config(type(config)()), config)
+    return {name: values for name, values in differ.items() if name not in changed}
+
+
+def _differences(checkpoint: Checkpoint, values: Mapping[str, Any], config: Any) -> dict[str, tuple[Any, Any]]:
+    saved = checkpoint.document["config"]
     names = [field.name for field in dataclasses.fields(config) if is_of_the_run(field)]
-    return {name: (saved[name], here[name]) for name in names if name in saved and saved[name] != here[name]}
+    return {name: (saved[name], values[name]) for name in names if name in saved and saved[name] != values[name]}
 
 
 def restored(checkpoint: Checkpoint, like: PyTree, prefix: str = "") -> PyTree:

@@ -24,7 +24,7 @@ from ksim.run.checkpoint import (
 from ksim.run.console import print_figures, print_warning
 from ksim.run.loggers import cut_lines
 from ksim.run.run_dir import check_can_be_made, check_run_dir, holds_run, newest_run_dir
-from ksim.run.snapshot import changed_options, restored, restored_policy, versions
+from ksim.run.snapshot import changed_options, kept_options, restored, restored_policy, versions
 from ksim.types import ConfigError, TrainState
 
 if TYPE_CHECKING:
@@ -177,6 +177,8 @@ def print_resumed(task: "RLTask[Any]", start: Start) -> None:
         return
     for name, (there, here) in changed_options(task.config, checkpoint).items():
         figures[f"changed: {name}"] = f"{there} there, {here} now"
+    for name, (there, default) in kept_options(task.config, checkpoint).items():
+        figures[f"kept: {name}"] = f"{there} there, {default} by default"
     installed = versions()
     for name, version in checkpoint.document["versions"].items():
         if installed.get(name) != version:

@@ -59,6 +59,7 @@ def test_resumed_run_is_the_one_that_was_never_stopped(tmp_path, capsys):
     assert_same_parameters(*learners, rtol=0, atol=0)
     out = capsys.readouterr().out
     assert "changed: max_iterations" in out
+    assert "kept: num_envs" in out
     assert "3 there, 5 now" in out
 
 
@@ -275,6 +276,15 @@ def test_max_runtime_saves_and_exits_with_a_code_of_its_own_after_one_iteration_
         assert code == OUT_OF_TIME_EXIT_CODE == 75
         assert newest(tmp_path / "run").name == str(done)
     assert "max_runtime" in capsys.readouterr().out
+
+
+def test_evaluation_that_max_runtime_leaves_no_time_for_is_made_up_for(tmp_path):
+    options = {"num_devices": 1, "run_dir": str(tmp_path / "run"), "max_runtime": "0:00:01", "eval_at_end": True}
+    evaluations = tmp_path / "run" / "evaluations.jsonl"
+    assert point_mass_task(**options, max_iterations=1, resume="auto").run() == OUT_OF_TIME_EXIT_CODE
+    assert not evaluations.exists()
+    assert point_mass_task(**options, max_iterations=1, resume="auto").run() == 0
+    assert [json.loads(line)["iteration"] for line in evaluations.read_text().splitlines()] == [1]
 
 
 @pytest.mark.parametrize("value", ["soon", "1:2:3:4", "-5", "0", "nan"])
