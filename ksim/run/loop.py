@@ -171,7 +171,7 @@ class _Loop:
         policy = PolicyExport(self.reports.model(self._task.initial_learner()[0]), self._task.obs_sizes)
         self.saver = Saver(self._run_dir, config, self.failures, policy.arrays())
         if self._start.run_dir is not None and resumed is not None:
-            self.saver.resume(resumed.iteration, resumed.path)
+            self.saver.resume(resumed.iteration, resumed.path.absolute())
         self.reports.open(self._writer, self.saver)
 
     def run(self, state: TrainState, step: Callable[..., Any], watchdog: Watchdog) -> None:

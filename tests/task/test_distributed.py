@@ -5,16 +5,15 @@ import pytest
 from examples.point_mass import PointMassConfig, PointMassTask
 from ksim import ConfigError
 from ksim.parallel.layout import PmapDevices, SingleDevice
-from tests.tasks import BipedConfig, BipedTask, assert_same_parameters, point_mass_task, train_iterations
+from tests.tasks import assert_same_parameters, point_mass_task, train_iterations
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 
 
-@pytest.mark.parametrize("model", ["mlp", "gru"])
-@pytest.mark.parametrize("num_devices", [2, 4])
-def test_same_seed_gives_the_same_losses_and_parameters_on_any_number_of_devices(num_devices, model):
-    options = {"model": model, "desired_kl": 0.01, "num_envs": 32, "rollout_length": 12}
-    one, many = (point_mass_task(num_devices=n, **options) for n in (1, num_devices))
+# Of the terms and physics of ksim, with more of everything, test_invariance.py tells.
+def test_same_seed_gives_the_same_losses_and_parameters_in_an_environment_of_the_users_own():
+    options = {"desired_kl": 0.01, "num_envs": 32, "rollout_length": 12}
+    one, many = (point_mass_task(num_devices=n, **options) for n in (1, 4))
     one_state, one_history = train_iterations(one, 5)
     many_state, many_history = train_iterations(many, 5)
     for metrics_one, metrics_many in zip(one_history, many_history, strict=True):
@@ -22,14 +21,6 @@ def test_same_seed_gives_the_same_losses_and_parameters_on_any_number_of_devices
             np.testing.assert_allclose(metrics_many[name], metrics_one[name], rtol=1e-5, atol=1e-6, err_msg=name)
     first = one.layout.first(one_state.learner), many.layout.first(many_state.learner)
     assert_same_parameters(*first, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("engine", ["mujoco"])
-def test_same_seed_gives_the_same_rewards_on_two_devices_under_physics(engine):
-    histories = [train_iterations(BipedTask(BipedConfig(engine=engine, num_devices=n)), 2)[1] for n in (1, 2)]
-    rewards = [{k: v for k, v in h[0].items() if k.startswith(("reward/", "rollout/reward"))} for h in histories]
-    for name, value in rewards[0].items():
-        np.testing.assert_allclose(rewards[1][name], value, rtol=1e-4, atol=1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize("mode", ["accumulate", "local"])
