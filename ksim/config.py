@@ -149,7 +149,7 @@ def seconds_of(name: str, value: Any) -> float | None:
         parts = []
     seconds = sum(part * 60**i for i, part in enumerate(reversed(parts)))
     if not 1 <= len(parts) <= 3 or isinstance(value, bool) or not (math.isfinite(seconds) and min(parts) >= 0):
-        raise ConfigError(f"{name} ({value!r}) must be seconds, or hours, minutes and seconds as in 11:55:00.")
+        raise ConfigError(f"{name} ({shown(value)}) must be seconds, or hours, minutes and seconds as in 11:55:00.")
     check_positive(name, seconds)
     return seconds
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from ksim.physics.engine import AbstractEngine, MotorCurve
 from ksim.physics.model import PhysicsModel
-from ksim.types import ConfigError
+from ksim.types import ConfigError, shown
 
 ENGINES = ("mjx", "mujoco")
 
@@ -18,7 +18,7 @@ def pick_engine(engine: str, platform: str) -> tuple[str, str]:
     if engine in ENGINES:
         return engine, "as asked"
     if engine != "auto":
-        raise ConfigError(f"engine ({engine!r}) must be one of auto, {', '.join(ENGINES)}.")
+        raise ConfigError(f"engine ({shown(engine)}) must be one of auto, {', '.join(ENGINES)}.")
     if platform == "cpu":
         return "mujoco", "auto: native MuJoCo is several times faster than MJX on a CPU"
     return "mjx", f"auto: MJX runs on the {platform.upper()}"

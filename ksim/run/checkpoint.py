@@ -120,12 +120,13 @@ def list_checkpoints(directory: Path) -> list[Path]:
     return sorted(numbered, key=lambda path: int(path.name))
 
 
-def find_checkpoints(path: str | Path) -> list[Path]:
+def find_checkpoints(path: str | Path, name: str) -> list[Path]:
     """The checkpoints that a path stands for, in the order in which they are to be tried.
 
     Args:
         path: A checkpoint, `<run>/checkpoints/best`, or a run's directory or its `checkpoints`: then the newest comes
             first.
+        name: What messages call the path, as in `resume`.
 
     Raises:
         ConfigError: There is none.
@@ -134,33 +135,34 @@ def find_checkpoints(path: str | Path) -> list[Path]:
     try:
         path.exists()
     except OSError as error:
-        raise ConfigError(f"checkpoint ({shown(str(path))}) cannot be read: {error.strerror}.") from error
+        raise ConfigError(f"{name} ({shown(str(path))}) cannot be read: {error.strerror}.") from error
     if path.name == BEST and path.parent.name == CHECKPOINTS:
         best = find_best(path.parent.parent)
         if best is None:
-            raise ConfigError(f"There is no evaluated checkpoint in {path.parent}. Give the run's directory.")
+            raise ConfigError(f"{name} ({path}) is none yet: there was no evaluation. Give the run's directory.")
         return [best]
     if _is_complete(path):
         return [path]
     found = list_checkpoints(path if path.name == CHECKPOINTS else path / CHECKPOINTS)
     if not found:
         raise ConfigError(
-            f"There is no checkpoint in {path}. Give a run directory, or one of its checkpoints/<number>."
+            f"{name} ({shown(str(path))}) must be a run's directory with checkpoints, or one of checkpoints/<number>."
         )
     return found[::-1]
 
 
-def load_checkpoint(path: str | Path, warn: Callable[[str], None]) -> Checkpoint:
+def load_checkpoint(path: str | Path, name: str, warn: Callable[[str], None]) -> Checkpoint:
     """Reads the checkpoint that a path stands for; where the newest of a run is damaged, the one before.
 
     Args:
         path: As of `find_checkpoints`.
+        name: As of `find_checkpoints`.
         warn: Told of each one that is damaged.
 
     Raises:
         ConfigError: There is none, or none that is not damaged.
     """
-    candidates = find_checkpoints(path)
+    candidates = find_checkpoints(path, name)
     for candidate, before in zip(candidates, [*candidates[1:], None], strict=True):
         try:
             return read_checkpoint(candidate)

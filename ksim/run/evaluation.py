@@ -69,7 +69,7 @@ def load_task_policy(task: "RLTask[Any]") -> tuple[Path, Environment, Normalized
     Raises:
         ConfigError: There is no checkpoint, or it does not fit the task.
     """
-    checkpoint = load_checkpoint(task.config.checkpoint, print_warning)
+    checkpoint = load_checkpoint(task.config.checkpoint, "checkpoint", print_warning)
     # Native MuJoCo on one device, whatever trained the policy: a check from one simulator to the other.
     task.layout = SingleDevice()
     task.environment = env = task.eval_environment

@@ -94,7 +94,7 @@ def load_policy(path: str | Path) -> Policy:
     from ksim.run.checkpoint import load_checkpoint  # noqa: PLC0415 - Orbax takes a second to import
     from ksim.run.console import print_warning  # noqa: PLC0415
 
-    checkpoint = load_checkpoint(path, print_warning)
+    checkpoint = load_checkpoint(path, "path", print_warning)
     if PROGRAM not in checkpoint.arrays:
         raise ConfigError(
             f"Checkpoint {checkpoint.path} holds no program of its policy, which could not be exported (the log of its "

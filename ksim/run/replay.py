@@ -51,7 +51,7 @@ def load_dump(task: "RLTask[Any]", path: str) -> TrainState:
         ConfigError: There is none, it is damaged, or it does not fit the task.
     """
     task.check()
-    return task.layout.place(restored(load_checkpoint(path, print_warning), task.initial_state()))
+    return task.layout.place(restored(load_checkpoint(path, "checkpoint", print_warning), task.initial_state()))
 
 
 def replay(task: "RLTask[Any]", state: TrainState) -> Replay:

@@ -93,10 +93,13 @@ def saved_options(config: "RLConfig", task_name: str) -> dict[str, Any]:
     Raises:
         ConfigError: There is no such run.
     """
-    path = config.checkpoint if config.resume is None else _resumed_path(config, task_name)
+    if config.resume is None:
+        name, path = "checkpoint", config.checkpoint
+    else:
+        name, path = "resume", _resumed_path(config, task_name)
     if path is None:
         return {}
-    *newer, oldest = find_checkpoints(path)
+    *newer, oldest = find_checkpoints(path, name)
     for candidate in newer:
         try:
             return dict(read_document(candidate)["config"])
@@ -192,14 +195,14 @@ def _look(config: "RLConfig", task_name: str) -> Start:
     path = None if config.resume is None else _resumed_path(config, task_name)
     if path is None:
         return _look_for_beginning(config, task_name)
-    checkpoint = load_checkpoint(path, print_warning)
+    checkpoint = load_checkpoint(path, "resume", print_warning)
     origin = checkpoint.path.absolute().parents[1]
     is_elsewhere = config.run_dir is not None and Path(config.run_dir).absolute() != origin
     if is_elsewhere or checkpoint.path.parent.name != CHECKPOINTS:  # or a copy, of no run
         check_run_dir(config.run_dir)
         return Start(checkpoint=checkpoint)
     newer = [p for p in list_checkpoints(checkpoint.path.parent) if int(p.name) > checkpoint.iteration]
-    if newer and find_checkpoints(path)[0] == checkpoint.path:
+    if newer and find_checkpoints(path, "resume")[0] == checkpoint.path:
         raise ConfigError(
             f"resume ({config.resume}) is not the newest checkpoint of its run, {newer[-1]} is, and going on there "
             f"would undo what came after it. Add run_dir=<a new directory>, or resume the whole run: resume={origin}"
@@ -220,7 +223,7 @@ def _look_for_beginning(config: "RLConfig", task_name: str) -> Start:
         if run_dir is None:
             check_can_be_made(config.run_dir)
     if config.load_weights is not None:
-        return Start(run_dir, load_checkpoint(config.load_weights, print_warning), only_policy=True)
+        return Start(run_dir, load_checkpoint(config.load_weights, "load_weights", print_warning), only_policy=True)
     if run_dir is not None:
         _check_began_afresh(run_dir)
     return Start(run_dir)

@@ -9,7 +9,7 @@ CASES = [
     (["num_envs=1000000000000"], "Number of environments (1000000000000) must be at most"),
     (["actor_sizes=[1000000000]"], "actor_sizes ([1000000000])"),
     (["run_dir=!!python/object/apply:os.system [touch here]"], "Option run_dir ("),
-    (["run_mode=view", "checkpoint=nowhere"], "There is no checkpoint in nowhere."),
+    (["run_mode=view", "checkpoint=nowhere"], "checkpoint ('nowhere') must be a run's directory with checkpoints"),
     (["run_mode=eval", "checkpoint=" + "x" * 5000], "checkpoint ('xxx"),
     (["run_dir=/dev/null/runs"], "run_dir (/dev/null/runs) cannot be made: /dev/null is no directory"),
 ]

@@ -93,8 +93,8 @@ def test_unfinished_checkpoint_is_none(checkpoint, tmp_path):
     shutil.copytree(checkpoint, tmp_path / "checkpoints" / "7.orbax-checkpoint-tmp")
     (tmp_path / "checkpoints" / "8").mkdir()
     assert list_checkpoints(tmp_path / "checkpoints") == []
-    with pytest.raises(ConfigError, match="There is no checkpoint"):
-        load_checkpoint(tmp_path, print)
+    with pytest.raises(ConfigError, match=r"^resume \(.*\) must be a run's directory"):
+        load_checkpoint(tmp_path, "resume", print)
 
 
 def test_reading_runs_nothing_that_a_checkpoint_holds(checkpoint, monkeypatch):

@@ -104,7 +104,7 @@ def test_native_without_a_display_is_refused(monkeypatch):
     ("arguments", "words"),
     [
         (["run_mode=view"], "run_mode=view needs a policy. Add checkpoint=<run directory>."),
-        (["run_mode=view", "checkpoint=nowhere"], "There is no checkpoint in nowhere."),
+        (["run_mode=view", "checkpoint=nowhere"], "checkpoint ('nowhere') must be a run's directory with checkpoints"),
         (["viewer=window"], "viewer ('window') must be one of auto, native, browser."),
         (["viewer_port=0"], "viewer_port (0) must be from 1 to 65535."),
     ],
