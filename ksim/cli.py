@@ -101,9 +101,7 @@ def make_config(base: "RLConfig", argv: Sequence[str], task_name: str) -> Any:
     for name, value in saved.items():
         # Data, that no resolver of OmegaConf's is to act on.
         if "${" in str(value):
-            raise ConfigError(
-                f"Option {name} ({shown(value)}) of the checkpoint must be no interpolation."
-            )
+            raise ConfigError(f"Option {name} ({shown(value)}) of the checkpoint must be no interpolation.")
     return parse_overrides(dataclasses.replace(base, **saved), argv)
 
 

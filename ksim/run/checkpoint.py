@@ -1,7 +1,7 @@
 """Checkpoints on disk: arrays by name and a document beside them, written by Orbax, and never trusted when read.
 
-A checkpoint is data: reading it runs no code that it holds. Every array has a digest in the document, which has one of
-its own, so that damage is found whatever file of the directory it hit.
+A checkpoint is data: reading it runs no code that it holds. Every file has a digest in the document, which has one of
+its own, so that damage is found before a library reads what it hit.
 """
 
 import dataclasses
@@ -9,7 +9,8 @@ import hashlib
 import json
 import math
 import shutil
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ CHECKPOINTS = "checkpoints"
 BEST = "best"
 """What `checkpoints/best` stands for: the one that evaluations found best."""
 FORMAT = 1
-_DOCUMENT, _DOCUMENT_FILE = "document", "document.json"
+_DOCUMENT, _STATE = "document.json", "state"
 
 Arrays = Mapping[str, np.ndarray]
 """Host arrays by name; typed keys as their raw data."""
@@ -63,12 +64,16 @@ def write_checkpoint(path: Path, arrays: Arrays, document: Mapping[str, Any]) ->
     Raises:
         OSError: It cannot be written (or another error of the file system, as Orbax reports it).
     """
-    leaves = {name: _described(x) for name, x in arrays.items()}
-    content = json.loads(json.dumps({**document, "format": FORMAT, "leaves": leaves}))  # as it will be read
-    content["digest"] = _digest_of_document(content)
-    items = ocp.args.Composite(state=ocp.args.PyTreeSave(_packed(arrays)), document=ocp.args.JsonSave(content))
+    leaves = {name: {"shape": list(x.shape), "dtype": str(x.dtype)} for name, x in arrays.items()}
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
     with _checkpointer() as checkpointer:
-        checkpointer.save(path.resolve(), args=items)
+        checkpointer.save((unfinished / _STATE).resolve(), args=ocp.args.PyTreeSave(_packed(arrays)))
+    content = {**document, "format": FORMAT, "leaves": leaves, "files": _digests(unfinished)}
+    content = json.loads(json.dumps(content))  # as it will be read
+    content["digest"] = _digest_of_document(content)
+    (unfinished / _DOCUMENT).write_text(json.dumps(content))
+    unfinished.rename(path)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -78,16 +83,19 @@ def read_checkpoint(path: Path) -> Checkpoint:
         DamagedError: It is not.
     """
     document = read_document(path)
+    arrays: dict[str, np.ndarray] = {}
     try:
-        with _checkpointer() as checkpointer:
-            packed = checkpointer.restore(path.resolve(), args=ocp.args.Composite(state=ocp.args.PyTreeRestore())).state
-        arrays = _unpacked(packed, document["leaves"])
-    # Whatever a reader of damaged files may run into.
+        found = _digests(path)
+        changed = [name for name, digest in document["files"].items() if found.get(name) != digest]
+        if not changed:
+            with _checkpointer() as checkpointer:
+                packed = checkpointer.restore((path / _STATE).resolve(), args=ocp.args.PyTreeRestore())
+            arrays = _unpacked(packed, document["leaves"])
+    # Whatever a reader of files that somebody else may have written runs into.
     except Exception as error:
-        raise DamagedError(f"Checkpoint {path} is damaged: {_first_line(error)}") from error
-    for name, described in document["leaves"].items():
-        if _described(arrays[name]) != described:
-            raise DamagedError(f"Checkpoint {path} is damaged: {name} is not what was saved.")
+        raise DamagedError(f"Checkpoint {path} is damaged: {_first_line(error)}.") from error
+    if changed:
+        raise DamagedError(f"Checkpoint {path} is damaged: {changed[0]} is not what was written.")
     return Checkpoint(path, arrays, document)
 
 
@@ -100,12 +108,12 @@ def read_document(path: Path) -> Mapping[str, Any]:
     """
     try:
         # Not by Orbax, which would start JAX's backend; a process may still have to join its job.
-        document = json.loads((path / _DOCUMENT / _DOCUMENT_FILE).read_bytes())
+        document = json.loads((path / _DOCUMENT).read_bytes())
         is_sound = document["digest"] == _digest_of_document(document)
     except Exception as error:
-        raise DamagedError(f"Checkpoint {path} is damaged: {_first_line(error)}") from error
+        raise DamagedError(f"Checkpoint {path} is damaged: {_first_line(error)}.") from error
     if not is_sound:
-        raise DamagedError(f"Checkpoint {path} is damaged: its document is not what was saved.")
+        raise DamagedError(f"Checkpoint {path} is damaged: {_DOCUMENT} is not what was written.")
     if document["format"] != FORMAT:
         raise ConfigError(
             f"Checkpoint {path} is of format {document['format']}, and this ksim reads format {FORMAT}. Use the "
@@ -151,13 +159,15 @@ def find_checkpoints(path: str | Path, name: str) -> list[Path]:
     return found[::-1]
 
 
-def load_checkpoint(path: str | Path, name: str, warn: Callable[[str], None]) -> Checkpoint:
+def load_checkpoint(path: str | Path, name: str) -> Checkpoint:
     """Reads the checkpoint that a path stands for; where the newest of a run is damaged, the one before.
 
     Args:
         path: As of `find_checkpoints`.
         name: As of `find_checkpoints`.
-        warn: Told of each one that is damaged.
+
+    Warns:
+        UserWarning: One is damaged, and the one before it is used.
 
     Raises:
         ConfigError: There is none, or none that is not damaged.
@@ -169,7 +179,7 @@ def load_checkpoint(path: str | Path, name: str, warn: Callable[[str], None]) ->
         except DamagedError as error:
             if before is None:
                 raise
-            warn(f"{error} The one before it ({before}) is used.")
+            warnings.warn(f"{error} The one before it ({before}) is used.", stacklevel=2)
     raise AssertionError("find_checkpoints gives at least one")
 
 
@@ -205,7 +215,7 @@ def find_best(run_dir: Path) -> Path | None:
 
 def _is_complete(path: Path) -> bool:
     # Last to be written, under a name that only a complete one gets.
-    return path.is_dir() and path.name.isdigit() and (path / "_CHECKPOINT_METADATA").exists()
+    return path.is_dir() and path.name.isdigit() and (path / _DOCUMENT).exists()
 
 
 def _checkpointer() -> ocp.Checkpointer:
@@ -214,11 +224,7 @@ def _checkpointer() -> ocp.Checkpointer:
     alone = ocp.options.MultiprocessingOptions(
         primary_host=process_index(), active_processes=own, barrier_sync_key_prefix="ksim" if own else None
     )
-    handler = ocp.CompositeCheckpointHandler(
-        composite_options=ocp.CompositeOptions(multiprocessing_options=alone),
-        state=ocp.PyTreeCheckpointHandler(multiprocessing_options=alone),
-        document=ocp.JsonCheckpointHandler(_DOCUMENT_FILE, multiprocessing_options=alone),
-    )
+    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
     return ocp.Checkpointer(handler, multiprocessing_options=alone)
 
 
@@ -232,7 +238,7 @@ def _packed(arrays: Arrays) -> dict[str, np.ndarray]:
 
 
 def _unpacked(packed: Arrays, leaves: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The inverse of `_packed`, for arrays as `_described` tells them."""
+    """The inverse of `_packed`, for arrays as the document tells them."""
     taken = dict.fromkeys((leaf["dtype"] for leaf in leaves.values()), 0)
     arrays = {}
     for name, leaf in leaves.items():
@@ -243,16 +249,20 @@ def _unpacked(packed: Arrays, leaves: Mapping[str, Any]) -> dict[str, np.ndarray
     return arrays
 
 
-def _described(x: np.ndarray) -> dict[str, Any]:
-    digest = hashlib.blake2b(x.tobytes(), digest_size=16).hexdigest()
-    return {"shape": list(x.shape), "dtype": str(x.dtype), "digest": digest}
+def _digests(directory: Path) -> dict[str, str]:
+    """Of the files of a checkpoint, by their paths in it."""
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    return {path.relative_to(directory).as_posix(): _digest(path.read_bytes()) for path in files}
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def _digest_of_document(document: Mapping[str, Any]) -> str:
-    text = json.dumps({k: v for k, v in document.items() if k != "digest"}, sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return _digest(json.dumps({k: v for k, v in document.items() if k != "digest"}, sort_keys=True).encode())
 
 
 def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
-    return lines[0][:300] if lines else type(error).__name__
+    return lines[0][:300].rstrip(" .;") if lines else type(error).__name__

@@ -12,7 +12,7 @@ from ksim.parallel.layout import SingleDevice
 from ksim.ppo.train_step import static_leaves
 from ksim.rollout.environment import Environment
 from ksim.run.checkpoint import load_checkpoint
-from ksim.run.console import print_figures, print_warning
+from ksim.run.console import print_figures
 from ksim.run.evaluator import Evaluation, Evaluator
 from ksim.run.files import whole_file
 from ksim.run.reports import EpisodeReport, Failures
@@ -69,7 +69,7 @@ def load_task_policy(task: "RLTask[Any]") -> tuple[Path, Environment, Normalized
     Raises:
         ConfigError: There is no checkpoint, or it does not fit the task.
     """
-    checkpoint = load_checkpoint(task.config.checkpoint, "checkpoint", print_warning)
+    checkpoint = load_checkpoint(task.config.checkpoint, "checkpoint")
     # Native MuJoCo on one device, whatever trained the policy: a check from one simulator to the other.
     task.layout = SingleDevice()
     task.environment = env = task.eval_environment

@@ -37,7 +37,7 @@ from ksim.run.run_dir import locked, log_path, log_to_file, save_config, shared_
 from ksim.run.saver import Saver
 from ksim.run.signals import StopRequest, stop_on_signal
 from ksim.run.snapshot import host_state, run_document
-from ksim.run.start import Start, find_start, prepare_run_dir, print_resumed, started_state
+from ksim.run.start import Start, find_start, log_resumed, prepare_run_dir, print_resumed, started_state
 from ksim.run.timing import HostTimers, device_times, time_learning, time_synchronisation
 from ksim.run.watchdog import Watchdog
 from ksim.types import LearnerState, RunError, TrainState
@@ -87,6 +87,7 @@ def _prepare_and_train(task: "RLTask[Any]", peers: Peers) -> int:
             if is_main_process():
                 stack.enter_context(locked(run_dir))
             stack.enter_context(log_to_file(run_dir))
+        log_resumed(task, start)
         try:
             return _train_in(task, state, start, run_dir, prepare_s=prepare_s, peers=peers)
         except BaseException:

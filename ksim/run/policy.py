@@ -92,9 +92,8 @@ def load_policy(path: str | Path) -> Policy:
         ConfigError: There is no checkpoint, it is damaged, or its policy could not be exported when it was saved.
     """
     from ksim.run.checkpoint import load_checkpoint  # noqa: PLC0415 - Orbax takes a second to import
-    from ksim.run.console import print_warning  # noqa: PLC0415
 
-    checkpoint = load_checkpoint(path, "path", print_warning)
+    checkpoint = load_checkpoint(path, "path")
     if PROGRAM not in checkpoint.arrays:
         raise ConfigError(
             f"Checkpoint {checkpoint.path} holds no program of its policy, which could not be exported (the log of its "

@@ -9,7 +9,7 @@ import numpy as np
 
 from ksim.rollout.unroll import NOT_FINITE
 from ksim.run.checkpoint import load_checkpoint
-from ksim.run.console import print_figures, print_warning
+from ksim.run.console import print_figures
 from ksim.run.snapshot import restored
 from ksim.types import TrainState, Trajectory
 
@@ -51,7 +51,7 @@ def load_dump(task: "RLTask[Any]", path: str) -> TrainState:
         ConfigError: There is none, it is damaged, or it does not fit the task.
     """
     task.check()
-    return task.layout.place(restored(load_checkpoint(path, "checkpoint", print_warning), task.initial_state()))
+    return task.layout.place(restored(load_checkpoint(path, "checkpoint"), task.initial_state()))
 
 
 def replay(task: "RLTask[Any]", state: TrainState) -> Replay:

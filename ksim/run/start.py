@@ -21,7 +21,7 @@ from ksim.run.checkpoint import (
     read_document,
     remove_all_but,
 )
-from ksim.run.console import print_figures, print_warning
+from ksim.run.console import print_figures
 from ksim.run.loggers import cut_lines
 from ksim.run.run_dir import check_can_be_made, check_run_dir, holds_run, newest_run_dir
 from ksim.run.snapshot import changed_options, kept_options, restored, restored_policy, versions
@@ -171,13 +171,22 @@ def started_state(task: "RLTask[Any]", start: Start, state: TrainState) -> Train
 
 def print_resumed(task: "RLTask[Any]", start: Start) -> None:
     """Says what a run goes on from, and what is not as it was."""
-    checkpoint = start.checkpoint
-    if checkpoint is None:
-        return
+    if start.checkpoint is not None:
+        print_figures("Policy" if start.only_policy else "Resumed", _describe_resumed(task, start.checkpoint, start))
+
+
+def log_resumed(task: "RLTask[Any]", start: Start) -> None:
+    """Logs the same, once there is a log."""
+    if start.checkpoint is not None:
+        logger.info("Started from a checkpoint: %s", _describe_resumed(task, start.checkpoint, start))
+    for name in start.damaged:
+        logger.warning("Checkpoint %s is damaged, and now in %s.", name, DAMAGED)
+
+
+def _describe_resumed(task: "RLTask[Any]", checkpoint: Checkpoint, start: Start) -> dict[str, str]:
     figures = {"checkpoint": str(checkpoint.path), "iteration": str(checkpoint.iteration)}
     if start.only_policy:
-        print_figures("Policy", figures)
-        return
+        return figures
     for name, (there, here) in changed_options(task.config, checkpoint).items():
         figures[f"changed: {name}"] = f"{there} there, {here} now"
     for name, (there, default) in kept_options(task.config, checkpoint).items():
@@ -187,15 +196,14 @@ def print_resumed(task: "RLTask[Any]", start: Start) -> None:
         if installed.get(name) != version:
             figures[f"version of {name}"] = f"{version} there, {installed.get(name)} now"
     figures["devices"] = f"{checkpoint.document['num_devices']} there, {task.layout.num_devices} now"
-    print_figures("Resumed", figures)
-    logger.info("Resumed: %s", figures)
+    return figures
 
 
 def _look(config: "RLConfig", task_name: str) -> Start:
     path = None if config.resume is None else _resumed_path(config, task_name)
     if path is None:
         return _look_for_beginning(config, task_name)
-    checkpoint = load_checkpoint(path, "resume", print_warning)
+    checkpoint = load_checkpoint(path, "resume")
     origin = checkpoint.path.absolute().parents[1]
     is_elsewhere = config.run_dir is not None and Path(config.run_dir).absolute() != origin
     if is_elsewhere or checkpoint.path.parent.name != CHECKPOINTS:  # or a copy, of no run
@@ -223,7 +231,7 @@ def _look_for_beginning(config: "RLConfig", task_name: str) -> Start:
         if run_dir is None:
             check_can_be_made(config.run_dir)
     if config.load_weights is not None:
-        return Start(run_dir, load_checkpoint(config.load_weights, "load_weights", print_warning), only_policy=True)
+        return Start(run_dir, load_checkpoint(config.load_weights, "load_weights"), only_policy=True)
     if run_dir is not None:
         _check_began_afresh(run_dir)
     return Start(run_dir)

@@ -53,8 +53,6 @@ def damage(path, kind, rng):
 
 
 @pytest.mark.parametrize("kind", DAMAGES)
-# TensorStore reports the failures of reads that nobody waits for any more.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_damage_is_found_or_has_no_effect(kind, checkpoint, tmp_path):
     original = read_checkpoint(checkpoint)
     files = sorted(path.relative_to(checkpoint) for path in checkpoint.rglob("*") if path.is_file())
@@ -79,22 +77,21 @@ def test_damage_is_found_or_has_no_effect(kind, checkpoint, tmp_path):
     assert found or kind == "append"
 
 
-def test_array_of_another_checkpoint_in_its_place_is_found(checkpoint, tmp_path):
+def test_arrays_of_another_checkpoint_in_their_place_are_found(checkpoint, tmp_path):
     other = read_checkpoint(checkpoint)
     arrays = {name: x + 1 if name == "incompressible" else x for name, x in other.arrays.items()}
     write_checkpoint(tmp_path / "8", arrays, other.document)
-    shutil.rmtree(tmp_path / "8" / "document")
-    shutil.copytree(checkpoint / "document", tmp_path / "8" / "document")
-    with pytest.raises(DamagedError, match="incompressible is not what was saved"):
+    shutil.copy(checkpoint / "document.json", tmp_path / "8" / "document.json")
+    with pytest.raises(DamagedError, match=r"state/.* is not what was written"):
         read_checkpoint(tmp_path / "8")
 
 
 def test_unfinished_checkpoint_is_none(checkpoint, tmp_path):
-    shutil.copytree(checkpoint, tmp_path / "checkpoints" / "7.orbax-checkpoint-tmp")
+    shutil.copytree(checkpoint, tmp_path / "checkpoints" / "7.unfinished")
     (tmp_path / "checkpoints" / "8").mkdir()
     assert list_checkpoints(tmp_path / "checkpoints") == []
     with pytest.raises(ConfigError, match=r"^resume \(.*\) must be a run's directory"):
-        load_checkpoint(tmp_path, "resume", print)
+        load_checkpoint(tmp_path, "resume")
 
 
 def test_reading_runs_nothing_that_a_checkpoint_holds(checkpoint, monkeypatch):
