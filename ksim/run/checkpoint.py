@@ -111,7 +111,7 @@ def read_document(path: Path) -> Mapping[str, Any]:
         document = json.loads((path / _DOCUMENT).read_bytes())
         is_sound = document["digest"] == _digest_of_document(document)
     except Exception as error:
-        raise DamagedError(f"Checkpoint {path} is damaged: {_first_line(error)}.") from error
+        raise DamagedError(f"Checkpoint {path} is damaged: {_DOCUMENT}: {_first_line(error)}.") from error
     if not is_sound:
         raise DamagedError(f"Checkpoint {path} is damaged: {_DOCUMENT} is not what was written.")
     if document["format"] != FORMAT:
