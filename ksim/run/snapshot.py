@@ -77,7 +77,9 @@ def kept_options(config: Any, checkpoint: Checkpoint) -> dict[str, tuple[Any, An
     A default that was edited since is among them, and would else be overruled without a word.
     """
     changed = changed_options(config, checkpoint)
-    differ = _differences(checkpoint, plain_config(type(config)()), config)
+    given = [f.name for f in dataclasses.fields(config) if f.default is f.default_factory is dataclasses.MISSING]
+    defaults = type(config)(**{name: getattr(config, name) for name in given})
+    differ = _differences(checkpoint, plain_config(defaults), config)
     return {name: values for name, values in differ.items() if name not in changed}
 
 

@@ -1,3 +1,4 @@
+import dataclasses
 import errno
 import json
 import os
@@ -17,6 +18,7 @@ from ksim.run import loop
 from ksim.run.checkpoint import find_best, list_checkpoints, read_checkpoint, write_checkpoint
 from ksim.run.run_dir import locked, newest_run_dir
 from ksim.run.signals import OUT_OF_TIME_EXIT_CODE
+from ksim.run.snapshot import kept_options
 from ksim.run.start import Start, prepare_run_dir
 from tests.checkpoints import newest, saved_learner
 from tests.faults.runs import read_lines, without_times
@@ -314,6 +316,20 @@ def test_options_in_a_checkpoint_are_data(finished, tmp_path, monkeypatch):
     write_checkpoint(tmp_path / "run" / "checkpoints" / "3", checkpoint.arrays, document)
     with pytest.raises(ConfigError, match="must be no interpolation"):
         cli.make_config(PointMassConfig(), [f"resume={tmp_path / 'run'}"], "point_mass_task")
+
+
+def test_options_that_are_kept_are_told_with_the_default_if_there_is_one(finished):
+    @dataclasses.dataclass(kw_only=True)
+    class EditedConfig(PointMassConfig):
+        name: str
+        rollout_length: int = 4
+
+    checkpoint = read_checkpoint(newest(finished))
+    checkpoint.document["config"]["name"] = "there"
+    kept = kept_options(EditedConfig(name="here", rollout_length=8, gamma=0.5), checkpoint)
+    assert kept["rollout_length"] == (8, 4)
+    assert "gamma" not in kept
+    assert "name" not in kept
 
 
 def test_where_a_run_writes_does_not_come_from_its_checkpoint(finished):
