@@ -6,6 +6,7 @@ Nothing here is traced. What gathers or waits must be called by all processes al
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ksim.machine import process_state
 from ksim.types import ConfigError, Device, RunError
+
+_ENDING_S = 2.0
+"""How long a process whose connection broke may take to end."""
 
 
 class PeerFailedError(RunError):
@@ -87,15 +91,21 @@ class Peers:
 
     def describe_lost(self) -> str:
         """Which of the others on this machine have ended or stand still; where none has, the other machines."""
-        own = self.hosts[process_index()]
-        found = []
+        # A killed process's connections close a moment before it counts as ended.
+        deadline_s = time.monotonic() + _ENDING_S
+        while not (found := self._find_lost()) and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        if found:
+            return "; ".join(found)
+        elsewhere = sorted({host for host in self.hosts if host != self.hosts[process_index()]})
+        return f"one on {' or '.join(elsewhere)}" if elsewhere else "none on this machine has ended"
+
+    def _find_lost(self) -> list[str]:
+        own, found = self.hosts[process_index()], []
         for process, (host, pid) in enumerate(zip(self.hosts, self.pids, strict=True)):
             if host == own and process != process_index() and (condition := _condition(pid)) is not None:
                 found.append(f"process {process} (pid {pid} on {host}) {condition}")
-        if found:
-            return "; ".join(found)
-        elsewhere = sorted({host for host in self.hosts if host != own})
-        return f"one on {' or '.join(elsewhere)}" if elsewhere else "none on this machine has ended"
+        return found
 
 
 def meet_peers() -> Peers:

@@ -155,6 +155,13 @@ def test_lost_process_is_named_by_what_became_of_it():
     assert "has ended" in peers.describe_lost()
 
 
+def test_lost_process_that_is_about_to_end_is_waited_for():
+    host = socket.gethostname()
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.3)"]) as child:
+        lost = Peers((host, host), (os.getpid(), child.pid)).describe_lost()
+    assert lost == f"process 1 (pid {child.pid} on {host}) has ended"
+
+
 def test_stopped_process_is_named():
     host = socket.gethostname()
     child = subprocess.Popen([sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"])
