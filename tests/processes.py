@@ -16,10 +16,11 @@ def free_port():
 
 
 def environment(num_devices=1, **changes):
-    """The environment of a process with so many host devices, as if no test had touched it."""
+    """The environment of a process with so many host devices, as if no test had touched it; None removes a variable."""
     env = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "PJRT_NPROC")}
     flags = f"--xla_force_host_platform_device_count={num_devices}"
-    return env | {"XLA_FLAGS": flags, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"} | changes
+    env |= {"XLA_FLAGS": flags, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"} | changes
+    return {name: value for name, value in env.items() if value is not None}
 
 
 def start(*arguments, cwd, num_devices=1, **changes):

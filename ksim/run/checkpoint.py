@@ -83,20 +83,17 @@ def read_checkpoint(path: Path) -> Checkpoint:
         DamagedError: It is not.
     """
     document = read_document(path)
-    arrays: dict[str, np.ndarray] = {}
     try:
         found = _digests(path)
-        changed = [name for name, digest in document["files"].items() if found.get(name) != digest]
-        if not changed:
-            with _checkpointer() as checkpointer:
-                packed = checkpointer.restore((path / _STATE).resolve(), args=ocp.args.PyTreeRestore())
-            arrays = _unpacked(packed, document["leaves"])
+        for name, digest in document["files"].items():
+            if found.get(name) != digest:
+                raise ValueError(f"{name} is not what was written")
+        with _checkpointer() as checkpointer:
+            packed = checkpointer.restore((path / _STATE).resolve(), args=ocp.args.PyTreeRestore())
+        return Checkpoint(path, _unpacked(packed, document["leaves"]), document)
     # Whatever a reader of files that somebody else may have written runs into.
     except Exception as error:
         raise DamagedError(f"Checkpoint {path} is damaged: {_first_line(error)}.") from error
-    if changed:
-        raise DamagedError(f"Checkpoint {path} is damaged: {changed[0]} is not what was written.")
-    return Checkpoint(path, arrays, document)
 
 
 def read_document(path: Path) -> Mapping[str, Any]:

@@ -171,19 +171,24 @@ def started_state(task: "RLTask[Any]", start: Start, state: TrainState) -> Train
 
 def print_resumed(task: "RLTask[Any]", start: Start) -> None:
     """Says what a run goes on from, and what is not as it was."""
-    if start.checkpoint is not None:
-        print_figures("Policy" if start.only_policy else "Resumed", _describe_resumed(task, start.checkpoint, start))
+    figures = _describe_start(task, start)
+    if figures:
+        print_figures("Policy" if start.only_policy else "Resumed", figures)
 
 
 def log_resumed(task: "RLTask[Any]", start: Start) -> None:
     """Logs the same, once there is a log."""
-    if start.checkpoint is not None:
-        logger.info("Started from a checkpoint: %s", _describe_resumed(task, start.checkpoint, start))
+    figures = _describe_start(task, start)
+    if figures:
+        logger.info("Started from a checkpoint: %s", figures)
     for name in start.damaged:
         logger.warning("Checkpoint %s is damaged, and now in %s.", name, DAMAGED)
 
 
-def _describe_resumed(task: "RLTask[Any]", checkpoint: Checkpoint, start: Start) -> dict[str, str]:
+def _describe_start(task: "RLTask[Any]", start: Start) -> dict[str, str]:
+    checkpoint = start.checkpoint
+    if checkpoint is None:
+        return {}
     figures = {"checkpoint": str(checkpoint.path), "iteration": str(checkpoint.iteration)}
     if start.only_policy:
         return figures

@@ -1,18 +1,13 @@
 """The command line as a user runs it, each in a process of its own."""
 
-import os
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.processes import environment
 
 
-def run(*arguments, num_devices=1, cwd, check=True, **environment):
-    """A cache of its own for an environment that names where caches are."""
-    own = {"XLA_FLAGS", "PJRT_NPROC"} | ({"JAX_COMPILATION_CACHE_DIR"} if "XDG_CACHE_HOME" in environment else set())
-    env = {k: v for k, v in os.environ.items() if k not in own}
-    env |= {"XLA_FLAGS": f"--xla_force_host_platform_device_count={num_devices}", "PYTHONPATH": str(ROOT)} | environment
+def run(*arguments, num_devices=1, cwd, check=True, **changes):
+    env = environment(num_devices, **changes)
     done = subprocess.run(
         [sys.executable, *arguments], env=env, cwd=cwd, capture_output=True, text=True, timeout=500, check=False
     )
@@ -46,7 +41,8 @@ def test_import_prepares_the_process_quietly_and_leaves_the_users_settings_alone
         "import os, ksim, jax; print(os.environ['PJRT_NPROC'], os.environ['XLA_FLAGS'],"
         " jax.config.values['jax_compilation_cache_dir'])"
     )
-    done = run("-c", code, cwd=tmp_path, XLA_FLAGS="", XDG_CACHE_HOME="/somewhere")
+    own = {"XDG_CACHE_HOME": "/somewhere", "JAX_COMPILATION_CACHE_DIR": None}
+    done = run("-c", code, cwd=tmp_path, XLA_FLAGS="", **own)
     threads, *flags, cache = done.stdout.split()
     assert int(threads) >= 32
     assert "--xla_cpu_collective_call_terminate_timeout_seconds=1200" in flags
