@@ -19,7 +19,6 @@ import re
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
@@ -31,9 +30,9 @@ from ksim.config import describe_type
 from ksim.launch.options import _OPTIONS as LAUNCHER_OPTIONS, parse_options
 from ksim.parallel.job import find_job
 from ksim.task.distributed_setup import DistributedSetup
+from tests.processes import ROOT
 from tests.tasks import point_mass_task
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "DISTRIBUTED_TRAINING.md").read_text()
 BLOCK = re.compile(r"<!-- (file|runs|not run here)(?:: ([^>]*))? -->\n```(\w+)\n(.*?)```", re.DOTALL)
 FILES = {name: text for kind, name, _, text in BLOCK.findall(PAGE) if kind == "file"}

@@ -5,14 +5,12 @@ import re
 import runpy
 import sys
 import warnings
-from pathlib import Path
 
 import pytest
 
 from examples.walking import HumanoidWalkingConfig
+from tests.processes import ROOT
 from tests.tasks import WITHOUT_REPORTS
-
-ROOT = Path(__file__).parents[2]
 
 
 def python_blocks(page):

@@ -4,7 +4,8 @@ import json
 import shutil
 from pathlib import Path
 
-from tests.end_to_end.test_commands import ROOT, run
+from tests.end_to_end.test_commands import run
+from tests.processes import ROOT
 
 EXAMPLE = ROOT / "examples" / "minimal.py"
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-from pathlib import Path
 
 import jax.numpy as jnp
 import pytest
@@ -11,9 +10,10 @@ import ksim
 from examples.point_mass import PointMass
 from ksim.run.signals import OUT_OF_TIME_EXIT_CODE, STOPPING
 from ksim.run.watchdog import HANG_EXIT_CODE
+from tests.processes import ROOT
 from tests.tasks import MESSAGE, point_mass_task
 
-PAGE = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text()
+PAGE = (ROOT / "docs" / "reliability.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
 
 pytestmark = pytest.mark.filterwarnings(MESSAGE)

@@ -17,12 +17,12 @@ from ksim.physics.mjcf import MAX_COPIES
 from ksim.physics.names import is_physical
 from tests.faults.damages import damage
 from tests.faults.scale import scale
+from tests.processes import ROOT
 from tests.robots import BIPED
 from tests.tasks import MESSAGE, BipedConfig, BipedTask
 
 pytestmark = [pytest.mark.filterwarnings(MESSAGE), pytest.mark.filterwarnings("ignore:(Inertia matrix|Nan, Inf)")]
 
-ROOT = Path(__file__).parents[2]
 ROBOT = BIPED.replace(
     "</mujoco>", '<keyframe><key name="home" qpos="0 0 .5 1 0 0 0 0 0" ctrl="0 0"/></keyframe>\n</mujoco>'
 )

@@ -8,7 +8,8 @@ import threading
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.processes import ROOT
+
 DEADLINE_S = 60
 
 # Every program begins like this: its global id, and a way to tell the test of it.

@@ -1,3 +1,4 @@
+import io
 import os
 from collections import deque
 
@@ -55,6 +56,7 @@ def test_file_is_gone_on_with_and_its_last_lines_are_of_this_process_alone(tmp_p
     path.write_text("earlier\n")
     output = FileOutput(path)
     file, _ = output.targets()
+    assert isinstance(file, io.IOBase)
     os.write(file.fileno(), b"now\n")
     assert path.read_text() == "earlier\nnow\n"
     assert output.last_lines() == ["now"]

@@ -69,7 +69,7 @@ def test_curriculum_that_cannot_work_is_an_error(make, message):
 
 def test_progress_is_read_only():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        progress().iteration = 3
+        progress().iteration = jnp.array(3)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @pytest.mark.parametrize(("level", "expected"), [(0.0, 0.5), (0.5, 1.25), (1.0, 2.0)])

@@ -3,7 +3,6 @@ import os
 import subprocess
 import sys
 import warnings
-from pathlib import Path
 
 import jax
 import pytest
@@ -11,8 +10,8 @@ import pytest
 from ksim import ConfigError
 from ksim.machine import num_cores
 from ksim.parallel.devices import check_same_kind, select_devices
+from tests.processes import ROOT
 
-ROOT = Path(__file__).parents[2]
 LOCAL = jax.local_devices()
 
 

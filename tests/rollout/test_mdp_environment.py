@@ -8,6 +8,7 @@ import ksim
 from ksim import ConfigError
 from ksim.mdp import observations, rewards, terminations
 from ksim.mdp.term import Context
+from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.rollout.unroll import NOT_FINITE
 from tests.tasks import BipedConfig, BipedTask
 
@@ -126,5 +127,6 @@ def test_env_whose_state_is_not_finite_is_reset_and_counted_and_disturbs_no_othe
 def test_shapes_name_every_observation_and_command():
     terms = {"past": observations.History(observation=observations.JointVelocity(), steps=4)}
     task = task_with(get_observations=terms)
+    assert isinstance(task.environment, MdpEnvironment)
     # Two joints, four steps of them; a velocity command has three components.
     assert task.environment.shapes() == {"command/velocity": (3,), "observation/actor/past": (4, 2)}

@@ -1,6 +1,6 @@
 import importlib
 import pkgutil
-from pathlib import Path
+from operator import attrgetter
 
 import pytest
 
@@ -10,8 +10,9 @@ from ksim.mdp.rewards import FeetSlip, MechanicalPower
 from ksim.mdp.term import Term
 from ksim.tools import terms
 from ksim.tools.terms import KINDS, Kind, arguments, concrete_classes, meaning, page
+from tests.processes import ROOT
 
-PAGE = Path(__file__).parents[2] / "docs" / "terms.md"
+PAGE = ROOT / "docs" / "terms.md"
 LISTED = {cls for kind in KINDS for cls in concrete_classes(kind)}
 
 
@@ -27,7 +28,9 @@ def test_every_kind_of_term_is_on_the_page():
     assert defined <= LISTED, "Add the kind to KINDS in ksim/tools/terms.py."
 
 
-@pytest.mark.parametrize("cls", sorted(LISTED, key=lambda cls: cls.__name__), ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize(
+    "cls", [pytest.param(cls, id=cls.__name__) for cls in sorted(LISTED, key=attrgetter("__name__"))]
+)
 def test_first_line_of_a_docstring_is_complete(cls):
     assert cls.__dict__.get("__doc__"), f"{cls.__name__} needs a docstring of its own."
     assert meaning(cls).endswith("."), f"The first line of {cls.__name__}'s docstring must be a whole sentence."

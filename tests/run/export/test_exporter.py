@@ -29,6 +29,7 @@ from ksim.physics import (  # noqa: E402
     compile_model,
 )
 from ksim.rollout.episodes import advance_episodes, start_episodes  # noqa: E402
+from ksim.rollout.mdp_environment import MdpEnvironment  # noqa: E402
 from ksim.run.export import exporter  # noqa: E402
 from ksim.run.export.exporter import exported_files, onnx_step  # noqa: E402
 from ksim.run.export.metadata import action_map, git_revision  # noqa: E402
@@ -245,6 +246,7 @@ class AtLimit(BipedTask):
 
 def test_actions_of_joints_that_start_at_a_limit_have_their_scale():
     env = AtLimit(BipedConfig(num_devices=1)).eval_environment
+    assert isinstance(env, MdpEnvironment)
     found = action_map(env.mdp.actuators, env.engine.model)
     assert (found["scale"], found["lower"]) == ([0.5, 0.5], [0, 0])
 
