@@ -1,5 +1,6 @@
 """From the policy's action to the controls of the model's actuators."""
 
+import dataclasses
 import fnmatch
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -144,6 +145,25 @@ class PositionVelocityActuators(AbstractActuators):
         return position_u + per_joint(self.kd, joints, "kd") / per_joint(self.kp, joints, "kp") * velocity_u
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class SpeedTorqueLine:
+    """The limits of a DC motor's torque at its velocity: a `MotorCurve`.
+
+    no_load_speed: per actuator, in rad/s, where no torque is left. stall_ratio: the torque at rest over the limit.
+    """
+
+    no_load_speed: np.ndarray
+    stall_ratio: float
+
+    def __call__(self, velocity_u: Any, force_range_u2: Any) -> Any:
+        xp = jnp if isinstance(velocity_u, Array) else np
+        low_u, high_u = force_range_u2[..., 0], force_range_u2[..., 1]
+        speed_u = velocity_u / self.no_load_speed
+        high_u = xp.minimum(high_u, xp.maximum(self.stall_ratio * high_u * (1 - speed_u), 0.0))
+        low_u = xp.maximum(low_u, xp.minimum(self.stall_ratio * low_u * (1 + speed_u), 0.0))
+        return xp.stack([low_u, high_u], axis=-1)
+
+
 class DcMotorActuators(AbstractActuators):
     """PD servos driven by DC motors, whose torque falls with speed: the faster they turn, the less they can push.
 
@@ -179,16 +199,7 @@ class DcMotorActuators(AbstractActuators):
 
     def motor_curve(self, model: PhysicsModel) -> MotorCurve:
         no_load_speed_u = per_joint(self.no_load_speed, model.names.actuator_joints(), "no_load_speed")
-
-        def curve(velocity_u: Any, force_range_u2: Any) -> Any:
-            xp = jnp if isinstance(velocity_u, Array) else np
-            low_u, high_u = force_range_u2[..., 0], force_range_u2[..., 1]
-            speed_u = velocity_u / no_load_speed_u
-            high_u = xp.minimum(high_u, xp.maximum(self.stall_ratio * high_u * (1 - speed_u), 0.0))
-            low_u = xp.maximum(low_u, xp.minimum(self.stall_ratio * low_u * (1 + speed_u), 0.0))
-            return xp.stack([low_u, high_u], axis=-1)
-
-        return curve
+        return SpeedTorqueLine(no_load_speed_u, self.stall_ratio)
 
 
 class TorqueActuators(AbstractActuators):

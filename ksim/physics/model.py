@@ -117,11 +117,27 @@ def compile_model(
         raise ConfigError(
             f"The model{of_file} has a number that is not finite in 32 bits: {not_finite}. Give it another."
         )
+    if mj_model.nhistory:
+        raise ConfigError(
+            f"The model{of_file} has delays of its own, at {' and '.join(_delayed(mj_model))}, which simulations of a "
+            "batch would share. Take delay, interval and nsample out of the MJCF file, and have the task delay: "
+            "observations by Delayed, actions by ActionLatency."
+        )
     # Where a body's frame is that of its inertia, or of a site, MuJoCo skips the offset between them, also once it is
     # randomized.
     mj_model.body_sameframe[:] = 0
     mj_model.site_sameframe[:] = 0
     return PhysicsModel(mj_model, ctrl_dt, terrain)
+
+
+def _delayed(mj_model: mujoco.MjModel) -> list[str]:
+    """What keeps samples of its past, such as `sensor 'gyro'`."""
+    kinds = {"sensor": mj_model.sensor_history, "actuator": mj_model.actuator_history}
+    return [
+        f"{kind} {getattr(mj_model, kind)(int(place)).name!r}"
+        for kind, history in kinds.items()
+        for place in np.flatnonzero(history[:, 0])
+    ]
 
 
 def _copy(spec: mujoco.MjSpec, of_file: str = "") -> mujoco.MjSpec:
