@@ -10,13 +10,13 @@ import numpy as np
 from jaxtyping import Float
 
 from ksim.nn.normalizer import NormalizedActorCritic
-from ksim.run.program import load_program, policy_arrays, policy_program
+from ksim.run.program import load_program, named_leaves, policy_arrays, policy_programs
 from ksim.types import ConfigError
 
 logger = logging.getLogger(__name__)
 
-PROGRAM = "policy.program"
-"""The name of the array of a checkpoint that is the serialized program of its policy."""
+PROGRAM, START = "policy.program", "policy.start"
+"""Names of the arrays of a checkpoint that are the serialized programs of its policy; see `ksim.run.program`."""
 _OWN = "policy.arrays."
 # What the arrays of a policy are called there, and where a checkpoint has them.
 _SHARED = {"network.": "learner.params.", "normalizer.": "learner.normalizer."}
@@ -36,8 +36,8 @@ class Policy:
     """
 
     def __init__(self, arrays: Mapping[str, np.ndarray], document: Mapping[str, Any]) -> None:
-        self._program = load_program(arrays[PROGRAM].tobytes())
-        self._arrays = {name: arrays[_place(name, arrays)] for name in _names(self._program)}
+        self._program = load_program(arrays[PROGRAM].tobytes(), arrays[START].tobytes())
+        self._arrays = {name: arrays[_place(name, arrays)] for name in self._program.array_names}
         self.obs_sizes, self.action_size = dict(self._program.obs_sizes), self._program.action_size
         self.iteration, self.document = int(document["iteration"]), document
         self._memory: Any = None
@@ -114,24 +114,18 @@ class PolicyExport:
         """
         self._arrays: dict[str, np.ndarray] = {}
         try:
-            program = policy_program(model, obs_sizes)
-        except ConfigError as error:
+            step, start = policy_programs(model, obs_sizes)
+        except Exception as error:  # noqa: BLE001 - whatever a user's model raises; its training goes on
             logger.warning("Checkpoints will hold no program of the policy, for ksim.load_policy: %s", error)
             return
         # Learned arrays are in the checkpoint already; the rest never changes.
-        learned = eqx.filter(model, eqx.is_inexact_array)
-        known = policy_arrays(learned)
-        rest = {name: x for name, x in policy_arrays(model).items() if name not in known or name.startswith("carry")}
-        self._arrays = {f"{_OWN}{name}": np.array(x) for name, x in rest.items()}
-        self._arrays[PROGRAM] = np.frombuffer(program, np.uint8)
+        learned = named_leaves(eqx.filter(model, eqx.is_inexact_array))
+        self._arrays = {f"{_OWN}{name}": np.array(x) for name, x in policy_arrays(model).items() if name not in learned}
+        self._arrays |= {PROGRAM: np.frombuffer(step, np.uint8), START: np.frombuffer(start, np.uint8)}
 
     def arrays(self) -> dict[str, np.ndarray]:
         """What to save with the arrays of the learner; nothing where the policy could not be exported."""
         return self._arrays
-
-
-def _names(program: Any) -> tuple[str, ...]:
-    return (*program.array_names, *program.memory_names)
 
 
 def _place(name: str, arrays: Mapping[str, np.ndarray]) -> str:

@@ -1,9 +1,10 @@
-"""A policy as a program that runs without the code of the task: the most likely action, serialized by `jax.export`.
+"""A policy as programs that run without the code of the task: the most likely action, serialized by `jax.export`.
 
-The program holds no weights: it is made once per run, under 10 kB, and runs with the arrays of any of its checkpoints.
+They hold no weights: they are made once per run, under 10 kB, and run with the arrays of any of its checkpoints.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,10 +24,13 @@ PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
 """What a program is lowered for."""
 
 Arrays = Mapping[str, Any]
-"""Arrays by name: weights and the normalizer, the memory at the start of an episode."""
+"""Arrays by name: weights and the normalizer, or a memory."""
 
 PolicyFunction = Callable[[dict[str, Array], Observation, dict[str, Array]], tuple[Array, dict[str, Array]]]
 """`(arrays, obs, memory) -> (action, memory)` for one env."""
+
+StartFunction = Callable[[dict[str, Array]], dict[str, Array]]
+"""`arrays -> memory` at the start of an episode; a policy may learn it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +41,7 @@ class DeterministicPolicy:
 
     Attributes:
         function: `(arrays, obs, memory) -> (action, memory)` for one env; takes exactly what is named below.
+        start: `arrays -> memory` at the start of an episode.
         arrays: Shapes and types of the model's arrays, by name.
         obs: Shapes and types of the observations, by group.
         memory: Shapes and types of the memory, by name; empty for a feed-forward policy.
@@ -44,6 +49,7 @@ class DeterministicPolicy:
     """
 
     function: PolicyFunction
+    start: StartFunction
     arrays: dict[str, jax.ShapeDtypeStruct]
     obs: dict[str, jax.ShapeDtypeStruct]
     memory: dict[str, jax.ShapeDtypeStruct]
@@ -64,9 +70,13 @@ class DeterministicPolicy:
             action, after = self.function(known, {key: obs[name] for key, name in obs_names.items()}, before)
             return action, {name: after[key] for key, name in memory_names.items()}
 
+        def start(_: dict[str, Array]) -> dict[str, Array]:
+            memory = self.start(known)
+            return {name: memory[key] for key, name in memory_names.items()}
+
         obs = {name: self.obs[key] for key, name in obs_names.items()}
         memory = {name: self.memory[key] for key, name in memory_names.items()}
-        return DeterministicPolicy(function, {}, obs, memory, is_bound=True)
+        return DeterministicPolicy(function, start, {}, obs, memory, is_bound=True)
 
     def batched(self, num_rows: Any) -> tuple[Callable[..., Any], tuple[dict[str, jax.ShapeDtypeStruct], ...]]:
         """The function with a leading axis of so many rows of observations and memories, and its arguments' shapes.
@@ -91,12 +101,16 @@ def deterministic_policy(model: AbstractActorCritic, obs_sizes: Mapping[str, int
     carry = eqx.filter_eval_shape(lambda m: m.initial_carry(), model)
     names, carry_names = list(named_leaves(arrays)), list(named_leaves(carry, "carry"))
 
-    def whole(arrays: dict[str, Array], obs: Observation, memory: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
-        like = jax.tree.structure(_split(model)[0])
-        bound = eqx.combine(jax.tree.unflatten(like, [arrays[name] for name in names]), static)
+    def bound(given: dict[str, Array]) -> AbstractActorCritic:
+        return eqx.combine(jax.tree.unflatten(jax.tree.structure(arrays), [given[name] for name in names]), static)
+
+    def whole(given: dict[str, Array], obs: Observation, memory: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
         before = jax.tree.unflatten(jax.tree.structure(carry), [memory[name] for name in carry_names])
-        output, after = bound(obs, before)
+        output, after = bound(given)(obs, before)
         return output.distribution.mode(), named_leaves(after, "carry")
+
+    def whole_start(given: dict[str, Array]) -> dict[str, Array]:
+        return named_leaves(bound(given).initial_carry(), "carry")
 
     shape = lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x))
     inputs = (
@@ -104,12 +118,16 @@ def deterministic_policy(model: AbstractActorCritic, obs_sizes: Mapping[str, int
         {group: jax.ShapeDtypeStruct((size,), jnp.float32) for group, size in obs_sizes.items()},
         {name: shape(x) for name, x in named_leaves(carry, "carry").items()},
     )
-    jaxpr = jax.make_jaxpr(whole)(*inputs)
+    jaxpr, start_jaxpr = jax.make_jaxpr(whole)(*inputs), jax.make_jaxpr(whole_start)(inputs[0])
     # As JAX flattens them: dicts by their sorted keys.
     places = [(i, name) for i, part in enumerate(inputs) for name in sorted(part)]
-    outs = [None, *((2, name) for name in sorted(inputs[2]))]
+    array_names, memory_names = sorted(inputs[0]), sorted(inputs[2])
+    outs = [None, *((2, name) for name in memory_names)]
     # The actor's observations in any case: they tell the number of rows.
     read = _places_read(jaxpr.jaxpr, places, outs) | {(1, "actor")}
+    is_kept = [(2, name) in read for name in memory_names]
+    used = live_equations(start_jaxpr.jaxpr, is_kept)[1]
+    read |= {(0, name) for name, is_used in zip(array_names, used, strict=True) if is_used}
     keep = lambda i: {name: x for name, x in inputs[i].items() if (i, name) in read}
 
     def function(
@@ -118,10 +136,13 @@ def deterministic_policy(model: AbstractActorCritic, obs_sizes: Mapping[str, int
         given = (arrays, obs, memory)
         wanted = [place is None or place in read for place in outs]
         action, *after = evaluate(jaxpr, wanted, [given[i].get(name) for i, name in places])
-        rows = zip(sorted(inputs[2]), after, strict=True)
-        return action, {name: value for name, value in rows if value is not None}
+        return action, dict(itertools.compress(zip(memory_names, after, strict=True), is_kept))
 
-    return DeterministicPolicy(function, arrays=keep(0), obs=keep(1), memory=keep(2))
+    def start(arrays: dict[str, Array]) -> dict[str, Array]:
+        memory = evaluate(start_jaxpr, is_kept, [arrays.get(name) for name in array_names])
+        return dict(itertools.compress(zip(memory_names, memory, strict=True), is_kept))
+
+    return DeterministicPolicy(function, start, arrays=keep(0), obs=keep(1), memory=keep(2))
 
 
 def _places_read(jaxpr: Any, places: Sequence[Any], outs: Sequence[Any]) -> set[Any]:
@@ -136,18 +157,18 @@ def _places_read(jaxpr: Any, places: Sequence[Any], outs: Sequence[Any]) -> set[
 
 
 def policy_arrays(model: AbstractActorCritic) -> dict[str, Array]:
-    """All arrays of a model by the names that its program knows, and its memory at the start of an episode.
+    """All arrays of a model by the names that its programs know.
 
-    A program reads those that the policy depends on; `PolicyProgram.array_names` lists them.
+    They read those that the policy depends on; `PolicyProgram.array_names` lists them.
     """
-    return named_leaves(_split(model)[0]) | named_leaves(model.initial_carry(), "carry")
+    return named_leaves(_split(model)[0])
 
 
-def policy_program(model: NormalizedActorCritic, obs_sizes: Mapping[str, int]) -> bytes:
-    """The program of a model's deterministic policy, for all platforms and any number of rows.
+def policy_programs(model: NormalizedActorCritic, obs_sizes: Mapping[str, int]) -> tuple[bytes, bytes]:
+    """The programs of a model's deterministic policy, for all platforms: a step, and the memory at an episode's start.
 
-    Where the model cannot be traced with an unknown number of rows, the program takes one at a time; `load_program`
-    gives both the same face.
+    The step is for any number of rows. Where the model cannot be traced with an unknown number of them, it takes one
+    at a time; `load_program` gives both the same face.
 
     Args:
         model: A policy on raw observations; its arrays may be shapes (`jax.ShapeDtypeStruct`) no less than numbers.
@@ -156,7 +177,8 @@ def policy_program(model: NormalizedActorCritic, obs_sizes: Mapping[str, int]) -
     Raises:
         ConfigError: The model cannot be exported, for example because it calls back into Python.
     """
-    return export_policy(deterministic_policy(model, obs_sizes))
+    policy = deterministic_policy(model, obs_sizes)
+    return export_policy(policy), _exported(policy.start, policy.arrays)
 
 
 def export_policy(policy: DeterministicPolicy) -> bytes:
@@ -170,7 +192,7 @@ def export_policy(policy: DeterministicPolicy) -> bytes:
     for num_rows in (any_number, 1):
         function, shapes = policy.batched(num_rows)
         try:
-            return bytes(jax.export.export(jax.jit(function), platforms=PLATFORMS)(*shapes).serialize())
+            return _exported(function, *shapes)
         except Exception as error:  # noqa: BLE001 - whatever a user's model raises while it is traced and lowered
             failures.append(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
     raise ConfigError(
@@ -179,30 +201,36 @@ def export_policy(policy: DeterministicPolicy) -> bytes:
     )
 
 
+def _exported(function: Callable[..., Any], *shapes: Any) -> bytes:
+    return bytes(jax.export.export(jax.jit(function), platforms=PLATFORMS)(*shapes).serialize())
+
+
 class PolicyProgram:
-    """A program of `policy_program`, loaded.
+    """The programs of `policy_programs`, loaded.
 
     Attributes:
-        array_names: The arrays that it reads.
+        array_names: The arrays that they read.
         obs_sizes: The length of each observation group that it reads.
         memory_names: The parts of its memory; none for a feed-forward policy.
         action_size: Length of the action.
         takes_one_row: Whether the program itself takes rows one at a time.
     """
 
-    def __init__(self, data: bytes) -> None:
-        exported = jax.export.deserialize(bytearray(data))
+    def __init__(self, step: bytes, start: bytes) -> None:
+        exported = jax.export.deserialize(bytearray(step))
         (arrays, obs, memory), _ = jax.tree.unflatten(exported.in_tree, exported.in_avals)
         self.array_names = tuple(arrays)
         self.obs_sizes = {group: x.shape[1] for group, x in obs.items()}
         self.memory_names = tuple(memory)
         self.action_size = exported.out_avals[0].shape[1]
         self._call = jax.jit(exported.call)
+        self._start = jax.jit(jax.export.deserialize(bytearray(start)).call)
         self.takes_one_row = exported.out_avals[0].shape[0] == 1
 
     def initial_memory(self, arrays: Arrays, num_rows: int) -> dict[str, Array]:
         """The memory at the start of an episode, one row per robot."""
-        return {n: jnp.broadcast_to(jnp.asarray(arrays[n]), (num_rows, *arrays[n].shape)) for n in self.memory_names}
+        start = self._start({name: arrays[name] for name in self.array_names})
+        return {name: jnp.broadcast_to(x, (num_rows, *x.shape)) for name, x in start.items()}
 
     def __call__(
         self, arrays: Arrays, obs: Mapping[str, Any], memory: Arrays | None = None
@@ -210,7 +238,7 @@ class PolicyProgram:
         """The most likely actions, and the memory after them.
 
         Args:
-            arrays: Those of `policy_arrays`; what the program does not read may be missing.
+            arrays: Those of `policy_arrays`; what the programs do not read may be missing.
             obs: Raw observations by group, one row per robot; other groups than those it reads may be there.
             memory: The memory before the step, one row per robot; None for that of an episode's start.
         """
@@ -225,9 +253,9 @@ class PolicyProgram:
         return jax.tree.map(lambda *x: np.concatenate(x), *each)
 
 
-def load_program(data: bytes) -> PolicyProgram:
-    """The inverse of `policy_program`; needs no code of the task."""
-    return PolicyProgram(data)
+def load_program(step: bytes, start: bytes) -> PolicyProgram:
+    """The inverse of `policy_programs`; needs no code of the task."""
+    return PolicyProgram(step, start)
 
 
 def _split(model: AbstractActorCritic) -> tuple[Any, Any]:

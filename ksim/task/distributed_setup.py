@@ -4,6 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import PyTree
@@ -119,7 +120,7 @@ def inspect_setup(task: "DistributedRLTask[Any]") -> DistributedSetup:
     share = config.num_envs // layout.num_devices
     key = jax.eval_shape(lambda: jax.random.key(0))
     env_state = jax.eval_shape(task.environment.first_episode, key)
-    carry = jax.eval_shape(lambda: initial_carries(model, 1))
+    carry = eqx.filter_eval_shape(initial_carries, model, 1)
     state_bytes = share * (num_bytes(env_state) + num_bytes(carry))
     # Of a step: observations, raw and normalised, metrics, the action, and ten numbers such as values and advantages.
     step_bytes = 2 * num_bytes(env_state.obs) + num_bytes(env_state.metrics) + 4 * task.environment.action_size + 40

@@ -4,6 +4,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
@@ -27,7 +28,7 @@ def check_memory(task: "PPOTask[Any]") -> None:
     learner, model = task.learner_shapes()
     key = jax.eval_shape(lambda: jax.random.key(0))
     env_state = jax.eval_shape(task.environment.first_episode, key)
-    state_bytes = num_bytes(env_state) + num_bytes(jax.eval_shape(lambda: initial_carries(model, 1)))
+    state_bytes = num_bytes(env_state) + num_bytes(eqx.filter_eval_shape(initial_carries, model, 1))
     # Of a step: the observations, metrics, the action, five numbers and two flags.
     step_bytes = num_bytes((env_state.obs, env_state.metrics)) + 4 * task.environment.action_size + 22
     env_bytes = state_bytes + config.rollout_length * step_bytes

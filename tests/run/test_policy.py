@@ -9,7 +9,7 @@ import pytest
 import ksim
 from examples.point_mass import PointMassConfig, PointMassTask
 from ksim import ConfigError
-from ksim.nn import AbstractActorCritic
+from ksim.nn import AbstractActorCritic, ActorCriticOutput, Gaussian
 from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.run.checkpoint import read_checkpoint
 from ksim.run.policy import PROGRAM
@@ -18,6 +18,8 @@ from tests.processes import environment
 from tests.tasks import MESSAGE, point_mass_task
 
 pytestmark = pytest.mark.filterwarnings(MESSAGE)
+
+QUIET = {"eval_at_end": False, "plots": False, "tensorboard": False}
 
 
 @pytest.fixture(scope="module", params=["mlp", "gru"])
@@ -79,6 +81,42 @@ def test_observation_of_another_shape_is_refused(trained, obs):
         ksim.load_policy(trained[1])(obs)
 
 
+class Remembers(AbstractActorCritic):
+    """A policy that learns the memory it starts with, of a size that is a plain field."""
+
+    start: jax.Array
+    size: int
+
+    def initial_carry(self):
+        return self.start, jnp.ones(self.size)
+
+    def __call__(self, obs, carry):
+        start, ones = carry
+        # Of itself too: no episode of the test ends, through whose start there would be a gradient.
+        mean = jnp.sum(start + self.start) + ones + jnp.sum(obs["actor"])
+        return ActorCriticOutput(Gaussian(mean, jnp.ones(self.size)), jnp.sum(start)), carry
+
+
+class RemembersTask(PointMassTask):
+    def _get_initial_model(self, rng):
+        return Remembers(jnp.zeros(3), 1)
+
+
+def test_episode_starts_with_the_memory_that_was_learned(tmp_path):
+    run_dir = tmp_path / "run"
+    config = PointMassConfig(
+        num_envs=8, num_devices=1, rollout_length=4, max_iterations=2, run_dir=str(run_dir), **QUIET
+    )
+    task = RemembersTask(config)
+    assert task.run() == 0
+    model = task_model(task, run_dir)
+    assert isinstance(model.network, Remembers)
+    assert np.abs(model.network.start).min() > 0
+    obs_n = np.array([0.3, -0.2], np.float32)
+    expected, _ = model({"actor": jnp.array(obs_n)}, model.initial_carry())
+    np.testing.assert_allclose(ksim.load_policy(run_dir)(obs_n), expected.distribution.mode(), rtol=1e-5)
+
+
 class Asking(AbstractActorCritic):
     """A policy that asks Python on its way."""
 
@@ -98,8 +136,7 @@ def test_policy_that_cannot_be_exported_is_said_when_it_is_wanted(tmp_path):
         def _get_initial_model(self, rng):
             return Asking(super()._get_initial_model(rng))
 
-    options = {"eval_at_end": False, "plots": False, "tensorboard": False}
-    config = PointMassConfig(num_envs=8, num_devices=1, rollout_length=2, max_iterations=1, run_dir="run", **options)
+    config = PointMassConfig(num_envs=8, num_devices=1, rollout_length=2, max_iterations=1, run_dir="run", **QUIET)
     assert Task(config).run() == 0
     assert PROGRAM not in read_checkpoint(newest(tmp_path / "run")).arrays
     assert "no program of the policy" in (tmp_path / "run" / "process_0.log").read_text()

@@ -10,7 +10,7 @@ import pytest
 from ksim.nn import AbstractActorCritic, ActorCriticOutput, Gaussian, GruActorCritic, MlpActorCritic
 from ksim.nn.actor_critic import initial_carries
 from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
-from ksim.run.program import load_program, policy_arrays, policy_program
+from ksim.run.program import load_program, policy_arrays, policy_programs
 from ksim.types import ConfigError
 
 SIZES = {"actor": 5, "critic": 7}
@@ -79,7 +79,7 @@ class CallsPython(ReadsCritic):
 @pytest.mark.parametrize("network", [MlpActorCritic, GruActorCritic])
 def test_a_program_acts_as_its_model_and_reads_the_actors_part_alone(network, std):
     model = normalized(network(SIZES, 3, std=std, key=jax.random.key(0)))
-    program = load_program(policy_program(model, SIZES))
+    program = load_program(*policy_programs(model, SIZES))
     steps = [observations(key=i) for i in range(3)]
     memory = None
     for obs, expected in zip(steps, modes(model, steps), strict=True):
@@ -94,9 +94,9 @@ def test_a_program_acts_as_its_model_and_reads_the_actors_part_alone(network, st
 def test_one_program_serves_all_weights_and_any_number_of_rows():
     models = [normalized(MlpActorCritic(SIZES, 2, key=jax.random.key(i))) for i in range(2)]
     shapes = eqx.filter_eval_shape(lambda: models[0])
-    data = policy_program(shapes, SIZES)
-    assert len(data) < 30_000
-    program, obs = load_program(data), observations()
+    data = policy_programs(shapes, SIZES)
+    assert sum(map(len, data)) < 30_000
+    program, obs = load_program(*data), observations()
     for model in models:
         (expected,) = modes(model, [obs])
         for rows in (1, 3):
@@ -107,7 +107,7 @@ def test_one_program_serves_all_weights_and_any_number_of_rows():
 @pytest.mark.parametrize("network", [ReadsCritic, KnowsNoBatch])
 def test_a_policy_of_the_users_own_runs_on_all_that_it_reads(network):
     model = normalized(network(jnp.array([3, 0])))
-    program, obs = load_program(policy_program(model, SIZES)), observations()
+    program, obs = load_program(*policy_programs(model, SIZES)), observations()
     action, _ = program(policy_arrays(model), obs)
     np.testing.assert_allclose(action, modes(model, [obs])[0], rtol=1e-6)
     assert program.obs_sizes == SIZES
@@ -126,16 +126,42 @@ class Blind(ReadsCritic):
 
 def test_a_policy_that_looks_at_nothing_acts_for_as_many_robots_as_it_is_shown():
     model = normalized(Blind(jnp.array([3, 0])))
-    program, obs = load_program(policy_program(model, SIZES)), observations()
+    program, obs = load_program(*policy_programs(model, SIZES)), observations()
     action, memory = program(policy_arrays(model), obs)
     np.testing.assert_array_equal(action, np.zeros((NUM_ROWS, 2)))
     action, _ = program(policy_arrays(model), obs, memory)
     np.testing.assert_array_equal(action, np.ones((NUM_ROWS, 2)))
 
 
+class Remembers(AbstractActorCritic):
+    """A policy that learns the memory it starts with, of a size that is a plain field."""
+
+    start: jax.Array
+    size: int
+
+    def initial_carry(self):
+        return self.start, jnp.ones(self.size), jnp.zeros((), jnp.int32)
+
+    def __call__(self, obs, carry):
+        start, ones, count = carry
+        mean = start + ones * count + obs["actor"][: self.size]
+        return ActorCriticOutput(Gaussian(mean, jnp.ones(self.size)), jnp.zeros(())), (start, ones, count + 1)
+
+
+def test_an_episode_starts_with_the_memory_that_the_arrays_say():
+    shapes = eqx.filter_eval_shape(lambda: normalized(Remembers(jnp.zeros(2), 2)))
+    program = load_program(*policy_programs(shapes, SIZES))
+    for start in (jnp.array([1.0, 2.0]), jnp.array([-3.0, 0.5])):
+        model, memory = normalized(Remembers(start, 2)), None
+        steps = [observations(key=i) for i in range(3)]
+        for obs, expected in zip(steps, modes(model, steps), strict=True):
+            action, memory = program(policy_arrays(model), obs, memory)
+            np.testing.assert_allclose(action, expected, atol=1e-6)
+
+
 def test_a_policy_that_calls_python_is_an_error():
     with pytest.raises(ConfigError, match=r"cannot be exported by jax.export .*Write it in JAX alone"):
-        policy_program(normalized(CallsPython(jnp.array([3, 0]))), SIZES)
+        policy_programs(normalized(CallsPython(jnp.array([3, 0]))), SIZES)
 
 
 class CriticCallsPython(AbstractActorCritic):
@@ -152,7 +178,7 @@ class CriticCallsPython(AbstractActorCritic):
 
 def test_what_the_critic_alone_needs_is_no_part_of_the_program():
     model = normalized(CriticCallsPython())
-    program = load_program(policy_program(model, SIZES))
+    program = load_program(*policy_programs(model, SIZES))
     assert program.memory_names == ("carry[0]",)
     steps = [observations(key=i) for i in range(2)]
     memory = None
@@ -163,15 +189,17 @@ def test_what_the_critic_alone_needs_is_no_part_of_the_program():
 
 def test_a_program_runs_where_there_is_no_code_of_the_model(tmp_path):
     model = normalized(GruActorCritic(SIZES, 2, key=jax.random.key(0)))
-    (tmp_path / "program").write_bytes(policy_program(model, SIZES))
+    for name, data in zip(("step", "start"), policy_programs(model, SIZES), strict=True):
+        (tmp_path / name).write_bytes(data)
     np.savez(tmp_path / "arrays.npz", **policy_arrays(model))
     code = """
 import sys, jax, jax.export, numpy as np
-exported = jax.export.deserialize(bytearray(open("program", "rb").read()))
-(arrays, obs, memory), _ = jax.tree.unflatten(exported.in_tree, exported.in_avals)
+step, start = (jax.export.deserialize(bytearray(open(name, "rb").read())) for name in ("step", "start"))
+(arrays, obs, memory), _ = jax.tree.unflatten(step.in_tree, step.in_avals)
 given = np.load("arrays.npz")
-action, memory = exported.call({k: given[k] for k in arrays}, {"actor": np.ones((2, 5), np.float32)},
-                               {k: np.tile(given[k], (2, 1)) for k in memory})
+given = {k: given[k] for k in arrays}
+memory = {k: np.tile(x, (2, 1)) for k, x in start.call(given).items()}
+action, memory = step.call(given, {"actor": np.ones((2, 5), np.float32)}, memory)
 assert not {"ksim", "equinox"} & set(sys.modules)
 np.save("action.npy", action)
 """
