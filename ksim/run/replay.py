@@ -50,8 +50,9 @@ def load_dump(task: "RLTask[Any]", path: str) -> TrainState:
     Raises:
         ConfigError: There is none, it is damaged, or it does not fit the task.
     """
-    task.check()
-    return task.layout.place(restored(load_checkpoint(path, "checkpoint"), task.initial_state()))
+    with jax.default_matmul_precision(task.config.matmul_precision):
+        task.check()
+        return task.layout.place(restored(load_checkpoint(path, "checkpoint"), task.initial_state()))
 
 
 def replay(task: "RLTask[Any]", state: TrainState) -> Replay:
@@ -64,8 +65,10 @@ def replay(task: "RLTask[Any]", state: TrainState) -> Replay:
         key = jax.random.split(jax.random.fold_in(state.learner.key, state.learner.iteration))[0]
         return step.collect(state, key)[0]
 
-    trajectory = layout.join_envs(layout.map(rollout)(state))
-    _, metrics = layout.map(step)(state)
+    # As in the run, whoever calls this.
+    with jax.default_matmul_precision(task.config.matmul_precision):
+        trajectory = layout.join_envs(layout.map(rollout)(state))
+        _, metrics = layout.map(step)(state)
     return Replay(state, trajectory, layout.first(metrics))
 
 

@@ -209,3 +209,21 @@ def test_precision_of_matrix_products_is_the_one_that_was_chosen(precision, monk
     dots = [line for line in programs[0].splitlines() if "dot_general" in line]
     assert dots
     assert all(f"precision = [{precision.upper()}, {precision.upper()}]" in line for line in dots)
+
+
+@pytest.mark.parametrize("precision", ["highest", "default"])
+def test_replay_computes_with_the_precision_of_the_run_whoever_calls_it(precision, monkeypatch):
+    config = PointMassConfig(num_envs=8, num_devices=1, rollout_length=2, matmul_precision=precision, **QUIET)
+    task, programs = PointMassTask(config), []
+    mapped = task.layout.map
+
+    def look(function):
+        return lambda state: programs.append(mapped(function).lower(state).as_text()) or mapped(function)(state)
+
+    monkeypatch.setattr(task.layout, "map", look)
+    replay(task, task.layout.place(task.initial_state()))
+    for program in programs:
+        dots = [line for line in program.splitlines() if "dot_general" in line]
+        assert dots
+        assert all(f"precision = [{precision.upper()}, {precision.upper()}]" in line for line in dots)
+    assert len(programs) == 2
