@@ -20,6 +20,8 @@ import numpy as np
 import onnxruntime
 
 ROBOTS = Path(__file__).parent / "robots"
+SMOOTHING = "ActionSmoothing"
+"""The filter of actions that belongs to the controller, and not to what a robot does to them by itself."""
 FALLEN_TILT = -0.5
 """Vertical part of the direction of gravity in the base's frame, from which on it has fallen: a tilt of 60 degrees."""
 
@@ -39,7 +41,7 @@ class Policy:
 
     def reset(self) -> None:
         """Forgets everything, for the start of an episode."""
-        self._memory = {part["input"]: np.array([part["start"]], np.float32) for part in self.metadata["memory"]}
+        self._memory = {part["input"]: np.array([part["start"]], part["dtype"]) for part in self.metadata["memory"]}
 
     def __call__(self, obs: dict[str, np.ndarray]) -> np.ndarray:
         """The action for an observation, raw vectors by the names of the file's inputs."""
@@ -62,22 +64,32 @@ class Robot:
 
     def __init__(self, mjcf: str | Path, metadata: dict[str, Any]) -> None:
         self._metadata = metadata
-        self.model = model = mujoco.MjModel.from_xml_path(str(mjcf))
+        actuators, spec = metadata["actuators"], mujoco.MjSpec.from_file(str(mjcf))
+        # What decides whether an actuator has a state is to be known before the model is compiled.
+        for actuator, dyntype in zip(spec.actuators, actuators["model_fields"]["actuator_dyntype"], strict=False):
+            actuator.dyntype = mujoco.mjtDyn(dyntype)
+        self.model = model = spec.compile()
         is_joint = np.isin(model.jnt_type, (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE))
         self._joints = np.flatnonzero(is_joint)
         names = [model.joint(i).name for i in self._joints]
-        if names != metadata["joints"]["names"] or model.nu != len(metadata["actuators"]["names"]):
+        if names != metadata["joints"]["names"] or model.nu != len(actuators["names"]):
             raise SystemExit(
                 f"The joints and actuators of {mjcf} must be those of the policy, in the same order: "
                 f"{', '.join(metadata['joints']['names'])}. Give the MJCF file of its training with --robot."
             )
-        for field, values in metadata["actuators"]["model_fields"].items():
+        for field, values in actuators["model_fields"].items():
             getattr(model, field)[:] = values
         model.opt.timestep = metadata["physics_dt_s"]
         # A simulation that blows up is to be seen, and not to start anew by itself.
         model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
-        if metadata["action_to_ctrl"] is None:
-            raise SystemExit(f"Actuators {metadata['actuators']['class']} are not linear: write them into Robot.step.")
+        self._motor_curve, self._force_range = actuators["motor_curve"], model.actuator_forcerange.copy()
+        if metadata["action_to_ctrl"] is None or "class" in (self._motor_curve or {}):
+            raise SystemExit(f"Actuators {actuators['class']} do something of their own: write it into Robot.step.")
+        self._smoothings = [
+            1 - np.exp(-metadata["control_dt_s"] / term["args"]["time_constant_s"])
+            for term in metadata["action_filters"].values()
+            if term["class"] == SMOOTHING
+        ]
         limit = lambda values, default: np.array([default if x is None else x for x in values])
         to_ctrl = metadata["action_to_ctrl"]
         self._offset, self._scale = np.array(to_ctrl["offset"]), np.array(to_ctrl["scale"])
@@ -93,6 +105,7 @@ class Robot:
         self.data.qpos[:] = self.default_qpos if qpos is None else qpos
         self.data.qvel[:] = 0 if qvel is None else qvel
         self.last_action = np.zeros(self._metadata["action_size"])
+        self._smoothed = np.zeros((len(self._smoothings), len(self.last_action)))
         self.data.ctrl[:] = self.controls(self.last_action)
         mujoco.mj_forward(self.model, self.data)  # the sensors' readings at the start
 
@@ -107,10 +120,28 @@ class Robot:
         Afterwards sensors read what they did before the last physics step, as in the training; positions and
         velocities are those of now.
         """
-        self.data.ctrl[:] = self.controls(action)
+        acting = action
+        for i, share in enumerate(self._smoothings):
+            self._smoothed[i] += share * (acting - self._smoothed[i])
+            acting = self._smoothed[i]
+        self.data.ctrl[:] = self.controls(acting)
         for _ in range(round(self._metadata["control_dt_s"] / self._metadata["physics_dt_s"])):
+            self._limit_forces()
             mujoco.mj_step(self.model, self.data)
         self.last_action = action
+
+    def _limit_forces(self) -> None:
+        """Lowers the limits of DC motors' torques to those at their velocities."""
+        if self._motor_curve is None:
+            return
+        stall_ratio, (low, high) = self._motor_curve["stall_ratio"], self._force_range.T
+        speed = self._motor_velocity() / np.array(self._motor_curve["no_load_speed"])
+        self.model.actuator_forcerange[:, 0] = np.maximum(low, np.minimum(stall_ratio * low * (1 + speed), 0))
+        self.model.actuator_forcerange[:, 1] = np.minimum(high, np.maximum(stall_ratio * high * (1 - speed), 0))
+
+    def _motor_velocity(self) -> np.ndarray:
+        joints = self.model.actuator_trnid[:, 0]
+        return self.model.actuator_gear[:, 0] * self.data.qvel[self.model.jnt_dofadr[joints]]
 
     @property
     def time_s(self) -> float:
@@ -249,12 +280,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not mjcf.is_file():
         parser.error(f"there is no robot file {mjcf}; give the MJCF file of the training with --robot")
     robot = Robot(mjcf, metadata)
+    if options.command is not None and not robot.command:
+        parser.error("the policy takes no command; leave --command out")
     for name, value in list(robot.command.items())[:1]:
         if options.command is not None and len(options.command) != len(value):
             parser.error(f"command {name!r} has {len(value)} numbers, but --command has {len(options.command)}")
         robot.command[name] = value if options.command is None else np.array(options.command)
-    if metadata["action_filters"]:
-        print(f"Not simulated here: the training's {', '.join(metadata['action_filters'])}.", file=sys.stderr)
+    left_out = [name for name, term in metadata["action_filters"].items() if term["class"] != SMOOTHING]
+    if left_out:
+        print(f"Not simulated here: the training's {', '.join(left_out)}.", file=sys.stderr)
     viewer = mujoco.viewer.launch_passive(robot.model, robot.data) if options.viewer else None
     stood_s = run(policy, robot, seconds=options.seconds, viewer=viewer)
     if viewer is not None:

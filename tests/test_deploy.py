@@ -5,7 +5,9 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import equinox as eqx
 import jax
@@ -18,8 +20,16 @@ pytest.importorskip("onnxruntime")
 from examples import deploy
 from examples.robots import HUMANOID
 from examples.walking import HumanoidWalkingConfig, HumanoidWalkingTask
+from ksim.mdp import terminations
+from ksim.mdp.actions import AbstractActionFilter, ActionSmoothing
 from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
-from ksim.run.export.exporter import exported_files
+from ksim.physics import AbstractActuators, DcMotorActuators
+from ksim.run.export.exporter import described_policy
+from tests.exports import exported_files
+from tests.robots import ACTUATORS, BIPED
+from tests.tasks import MESSAGE, BipedConfig, BipedTask
+
+pytestmark = pytest.mark.filterwarnings(MESSAGE)
 
 SCRIPT = Path(deploy.__file__)
 PAGE = (SCRIPT.parents[1] / "docs/deploying.md").read_text()
@@ -105,6 +115,120 @@ def test_its_actions_are_those_of_ksims_own_environment_from_the_same_state(expo
     np.testing.assert_allclose(qpos, exported[1][-1].inner.physics.qpos, atol=1e-4)
 
 
+class Driven(BipedTask):
+    """A biped in which nothing is left to chance but the state it starts from."""
+
+    xml: str = BIPED
+    actuators: AbstractActuators = ACTUATORS
+    filters: Mapping[str, AbstractActionFilter] = MappingProxyType({})
+
+    def get_robot(self):
+        return mujoco.MjSpec.from_string(self.xml)
+
+    def get_actuators(self):
+        return self.actuators
+
+    def get_action_filters(self, physics_model):
+        return self.filters
+
+    def get_terminations(self, physics_model):
+        return [terminations.TimeLimit(seconds=10.0)]
+
+    def get_events(self, physics_model):
+        return []
+
+    def get_randomizers(self, physics_model):
+        return []
+
+
+class DcMotors(Driven):
+    """Motors that have no torque left at 3 rad/s."""
+
+    actuators = DcMotorActuators(kp=40.0, kd=0.1, no_load_speed=3.0, action_scale=0.5)
+
+
+class Filtered(Driven):
+    """Actuators whose MJCF has a filter, which the training's servos have not."""
+
+    xml = BIPED.replace("<motor", '<general dyntype="filter" dynprm=".1" forcerange="-20 20"')
+
+
+class Smoothed(Driven):
+    """Two filters, one after the other."""
+
+    filters = MappingProxyType({"first": ActionSmoothing(time_constant_s=0.1), "then": ActionSmoothing()})
+
+
+class TwiceTheCurve(DcMotorActuators):
+    """Motors whose curve is the user's own."""
+
+    def motor_curve(self, model):
+        curve = super().motor_curve(model)
+        return lambda velocity, force_range: curve(2 * velocity, force_range)
+
+
+class OwnCurve(Driven):
+    """A biped with such motors."""
+
+    actuators = TwiceTheCurve()
+
+
+def described(task):
+    """What files say of a task's policy."""
+    model = NormalizedActorCritic(task.initial_learner()[1], ObservationNormalizer.init(task.obs_sizes))
+    _, metadata = described_policy(task, model, Path("checkpoints/7"), Path())
+    return json.loads(json.dumps(metadata))
+
+
+@pytest.fixture(scope="module", params=[DcMotors, Filtered, Smoothed], ids=lambda cls: cls.__name__)
+def driven(request, tmp_path_factory):
+    """A robot file, the metadata, and positions of ksim's environment under large actions, by time."""
+    task = request.param(BipedConfig(num_devices=1))
+    task.environment = env = task.eval_environment
+    path = tmp_path_factory.mktemp("robot") / "robot.xml"
+    path.write_text(task.xml)
+    action_ta = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
+    state, step = jax.jit(env.reset)(jax.random.key(0)), jax.jit(env.step)
+    states = [state]
+    for action in action_ta:
+        states.append(step(states[-1], action))
+    return path, described(task), action_ta, [state.inner.physics for state in states]
+
+
+def farthest(path, metadata, action_ta, physics_t):
+    """How far a robot gets from ksim's under the same actions."""
+    robot = deploy.Robot(path, metadata)
+    robot.reset(np.asarray(physics_t[0].qpos), np.asarray(physics_t[0].qvel))
+    found = []
+    for action, physics in zip(action_ta, physics_t[1:], strict=True):
+        robot.step(action)
+        found.append(np.abs(robot.data.qpos - physics.qpos).max())
+    return max(found)
+
+
+def test_a_robot_is_driven_as_in_the_training(driven):
+    assert farthest(*driven) < 1e-4
+
+
+def test_a_robot_is_driven_otherwise_without_what_the_metadata_say_of_it(driven):
+    path, metadata, *recorded = driven
+    actuators = metadata["actuators"]
+    fields = actuators["model_fields"] | {"actuator_dyntype": [int(mujoco.mjtDyn.mjDYN_FILTER)] * 2}
+    if "general" not in path.read_text():
+        fields = actuators["model_fields"]
+    without = {"actuators": actuators | {"motor_curve": None, "model_fields": fields}, "action_filters": {}}
+    assert farthest(path, metadata | without, *recorded) > 1e-2
+
+
+def test_actuators_with_a_curve_of_their_own_are_refused(driven):
+    task = OwnCurve(BipedConfig(num_devices=1))
+    task.environment = task.eval_environment
+    metadata = described(task)
+    assert "TwiceTheCurve.motor_curve" in metadata["actuators"]["motor_curve"]["class"]
+    with pytest.raises(SystemExit, match=r"test_deploy\.TwiceTheCurve do something of their own: write it into Robot"):
+        deploy.Robot(driven[0], metadata)
+
+
 def test_sensors_read_what_they_did_before_the_last_physics_step_as_in_training(exported):
     # Otherwise the test above would not notice; the gyro's reading is 5 ms older than the rest.
     found, _ = differences(*exported, read_sensors_anew=True)
@@ -157,6 +281,15 @@ def test_what_cannot_work_is_said(exported, arguments, message, capsys):
     with pytest.raises(SystemExit) as stopped:
         deploy.main([str(exported[0] / "policy.onnx"), *arguments])
     assert message in f"{stopped.value} {capsys.readouterr().err}"
+
+
+def test_a_command_is_refused_by_a_policy_that_takes_none(exported, monkeypatch, capsys):
+    policy = deploy.Policy(exported[0] / "policy.onnx")
+    policy.metadata["commands"] = {}
+    monkeypatch.setattr(deploy, "Policy", lambda path: policy)
+    with pytest.raises(SystemExit):
+        deploy.main([str(exported[0] / "policy.onnx"), "--command", "1"])
+    assert "the policy takes no command" in capsys.readouterr().err
 
 
 def test_a_missing_file_is_said(capsys):

@@ -81,7 +81,9 @@ class RLConfig(BaseConfig):
         of_the_run=False,
     )
     load_weights: str | None = field(
-        None, help="start with the policy of a checkpoint, and nothing else of it", of_the_run=False
+        None,
+        help="start with the networks and observation statistics of a checkpoint, and nothing else of it",
+        of_the_run=False,
     )
     save_every_n_iterations: int | None = field(None, help="save a checkpoint after every so many iterations")
     save_every_n_seconds: float | None = field(60.0, help="save a checkpoint, this long after the last; or null")

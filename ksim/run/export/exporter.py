@@ -14,12 +14,13 @@ from ksim.run.console import print_figures
 from ksim.run.evaluation import load_task_policy, output_dir
 from ksim.run.export.metadata import policy_metadata
 from ksim.run.files import whole_file
-from ksim.run.program import deterministic_policy, export_policy, policy_arrays
+from ksim.run.program import DeterministicPolicy, deterministic_policy, export_policy, policy_arrays
 from ksim.types import ConfigError, Observation, RunError
 
 if TYPE_CHECKING:
     from ksim.task.rl import RLTask
 
+_ONNX, _PROGRAM, _METADATA = "policy.onnx", "policy.jaxexport", "policy.json"
 TOLERANCE = 1e-4
 """By how much, relative to 1 + |action|, ONNX Runtime may differ from JAX: far above what rounding does."""
 
@@ -35,52 +36,78 @@ def export_checkpoint(task: "RLTask[Any]") -> int:
 
     Raises:
         ConfigError: There is no checkpoint, it does not fit the task, the policy cannot be exported, a package is
-            missing, or there is nowhere to write.
-        RunError: What was written computes something else than the policy.
+            missing, or there is nowhere to write. Where it is ONNX alone that does not know the policy's operations,
+            the other files are written.
+        RunError: In ONNX it computes something else than the policy; likewise.
     """
     check_packages()
     checkpoint, _, model = load_task_policy(task)
     # <run>/checkpoints/<number>
     out_dir = output_dir("export_dir", task.config.export_dir, checkpoint.parents[1] / "export")
-    contents = exported_files(task, model, checkpoint, out_dir)
-    difference = largest_difference(contents["policy.onnx"], model, task.obs_sizes)
-    for name, content in contents.items():
-        with whole_file(out_dir / name) as temporary:
-            temporary.write_bytes(content)
+    # Whatever the run's precision was: ONNX Runtime has float32 alone.
+    with jax.default_matmul_precision("highest"):
+        policy, metadata = described_policy(task, model, checkpoint, out_dir)
+        _write(out_dir, program_files(policy, metadata))
+        try:
+            onnx_file = onnx_model(policy, metadata)
+            difference = largest_difference(onnx_file, model, task.obs_sizes)
+        except (ConfigError, RunError) as error:
+            (out_dir / _ONNX).unlink(missing_ok=True)  # of an earlier export
+            raise type(error)(f"{error} {_PROGRAM} and {_METADATA} are in {out_dir}, {_ONNX} is not.") from error
+    _write(out_dir, {_ONNX: onnx_file})
     figures = {
-        "ONNX": f"{out_dir / 'policy.onnx'} (metadata inside)",
-        "jax.export": str(out_dir / "policy.jaxexport"),
-        "metadata": str(out_dir / "policy.json"),
+        "ONNX": f"{out_dir / _ONNX} (metadata inside)",
+        "jax.export": str(out_dir / _PROGRAM),
+        "metadata": str(out_dir / _METADATA),
         "ONNX Runtime against JAX": f"{difference:.1e}, the largest difference of an action",
     }
     print_figures(f"Export of {checkpoint}", figures)
     return 0
 
 
-def exported_files(
+def described_policy(
     task: "RLTask[Any]", model: NormalizedActorCritic, checkpoint: Path, out_dir: Path
-) -> dict[str, bytes]:
-    """The files of an export by name: the policy as ONNX and as a program of JAX, and what both say of themselves.
+) -> tuple[DeterministicPolicy, dict[str, Any]]:
+    """The policy with its arrays in it, and what files say of it.
 
     Args:
         task: The task, in whose environment the policy acts.
         model: The policy.
         checkpoint: Where it is from.
         out_dir: Where the files go.
+    """
+    policy, arrays = deterministic_policy(model, task.obs_sizes), policy_arrays(model)
+    return policy.bound(arrays), policy_metadata(task, policy, model, checkpoint.resolve(), out_dir.resolve())
+
+
+def program_files(policy: DeterministicPolicy, metadata: Mapping[str, Any]) -> dict[str, bytes]:
+    """The policy as a program of JAX, and the metadata: contents of files by name.
+
+    Args:
+        policy: The policy, with its arrays in it.
+        metadata: What there is to say of it.
 
     Raises:
         ConfigError: The policy cannot be exported.
     """
+    return {_PROGRAM: export_policy(policy), _METADATA: (json.dumps(metadata, indent=2) + "\n").encode()}
+
+
+def onnx_model(policy: DeterministicPolicy, metadata: Mapping[str, Any]) -> bytes:
+    """The policy as an ONNX model with the metadata in it, otherwise as `program_files`.
+
+    Raises:
+        ConfigError: It uses an operation that is not covered.
+    """
     from ksim.run.export.to_onnx import onnx_policy  # noqa: PLC0415 - onnx is an extra
 
-    policy, arrays = deterministic_policy(model, task.obs_sizes), policy_arrays(model)
-    metadata = policy_metadata(task, policy, model, checkpoint.resolve(), out_dir.resolve())
-    texts = {name: json.dumps(value) for name, value in metadata.items()}
-    return {
-        "policy.onnx": onnx_policy(policy, arrays, texts).SerializeToString(),
-        "policy.jaxexport": export_policy(policy.bound(arrays)),
-        "policy.json": (json.dumps(metadata, indent=2) + "\n").encode(),
-    }
+    return onnx_policy(policy, {name: json.dumps(value) for name, value in metadata.items()}).SerializeToString()
+
+
+def _write(directory: Path, contents: Mapping[str, bytes]) -> None:
+    for name, content in contents.items():
+        with whole_file(directory / name) as temporary:
+            temporary.write_bytes(content)
 
 
 def check_packages() -> None:
@@ -118,8 +145,8 @@ def largest_difference(onnx_model: bytes, model: NormalizedActorCritic, obs_size
         difference = np.abs(action - np.asarray(expected))
         if not (difference <= TOLERANCE * (1 + np.abs(expected))).all():
             raise RunError(
-                f"Nothing was written: ONNX Runtime's actions differ from the policy's by {difference.max():.1e}, more "
-                "than rounding explains. Look for an operation of the network that amplifies it, or is not finite."
+                f"ONNX Runtime's actions differ from the policy's by {difference.max():.1e}, more than rounding "
+                "explains. Look for an operation of the network that amplifies it, or is not finite."
             )
         largest = max(largest, float(difference.max()))
     return largest
@@ -144,7 +171,7 @@ def onnx_step(onnx_model: bytes | Path) -> Step:
     def step(obs: Mapping[str, Any], memory: Any) -> tuple[Any, Any]:
         num_rows = len(next(iter(obs.values())))
         if memory is None:
-            start = {part["input"]: np.asarray(part["start"], np.float32) for part in parts}
+            start = {part["input"]: np.asarray(part["start"], part["dtype"]) for part in parts}
             memory = {name: np.broadcast_to(x, (num_rows, *x.shape)) for name, x in start.items()}
         if not takes_one_row:
             return run(obs, memory)

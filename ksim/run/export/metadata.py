@@ -17,6 +17,7 @@ from ksim._version import __version__
 from ksim.mdp.term import Term
 from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.physics import AbstractActuators, PhysicsModel
+from ksim.physics.actuators import SpeedTorqueLine
 from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.run.program import DeterministicPolicy, policy_arrays
 
@@ -27,6 +28,7 @@ FORMAT = 1
 """Raised when what is there changes its meaning."""
 
 ACTUATOR_FIELDS = (
+    "actuator_dyntype",
     "actuator_gaintype",
     "actuator_gainprm",
     "actuator_biastype",
@@ -99,9 +101,16 @@ def policy_metadata(
 
 def _memory(policy: DeterministicPolicy, model: NormalizedActorCritic) -> list[dict[str, Any]]:
     """The policy's memory: how its parts are named, and their values at the start of an episode."""
-    start, (_, names) = policy_arrays(model), policy.input_names()
+    arrays, (_, names) = policy_arrays(model), policy.input_names()
+    start = policy.start({name: arrays[name] for name in policy.arrays})
     return [
-        {"input": names[key], "output": f"next_{names[key]}", "shape": list(x.shape), "start": numbers(start[key])}
+        {
+            "input": names[key],
+            "output": f"next_{names[key]}",
+            "shape": list(x.shape),
+            "dtype": str(x.dtype),
+            "start": numbers(start[key]),
+        }
         for key, x in policy.memory.items()
     ]
 
@@ -134,7 +143,12 @@ def _layout(
 def describe(term: Term) -> dict[str, Any]:
     """A term's class and its arguments; noise, which a robot has of its own, left out."""
     fields = [field.name for field in dataclasses.fields(term) if field.name != "noise"]
-    return {"class": type(term).__name__, "args": {name: _plain(getattr(term, name)) for name in fields}}
+    return {"class": class_name(type(term)), "args": {name: _plain(getattr(term, name)) for name in fields}}
+
+
+def class_name(cls: Any) -> str:
+    """The name of a class of ksim's; that of another with its module, as it may be the same."""
+    return cls.__qualname__ if cls.__module__.startswith("ksim.") else f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _plain(value: Any) -> Any:
@@ -171,14 +185,25 @@ def _actuators(actuators: AbstractActuators, model: PhysicsModel) -> dict[str, A
     mj_model = model.mj_model
     limits = np.where(mj_model.actuator_forcelimited.astype(bool)[:, None], mj_model.actuator_forcerange, np.inf)
     return {
-        "class": type(actuators).__name__,
+        "class": class_name(type(actuators)),
         "names": model.names.actuators,
         "joints": _driven_joints(model),
         "stiffness": numbers(-mj_model.actuator_biasprm[:, 1]),
         "damping": numbers(-mj_model.actuator_biasprm[:, 2]),
         "force_limit": numbers(np.abs(limits).max(axis=1)),
+        "motor_curve": _motor_curve(actuators, model),
         "model_fields": {name: numbers(getattr(mj_model, name)) for name in ACTUATOR_FIELDS},
     }
+
+
+def _motor_curve(actuators: AbstractActuators, model: PhysicsModel) -> dict[str, Any] | None:
+    """How velocity limits the actuators' forces: of a speed-torque line its numbers, of another curve its class."""
+    curve = actuators.motor_curve(model)
+    if curve is None:
+        return None
+    if type(curve) is not SpeedTorqueLine:
+        return {"class": class_name(curve if inspect.isfunction(curve) else type(curve))}
+    return {name: numbers(getattr(curve, name)) for name in ("no_load_speed", "stall_ratio")}
 
 
 def _driven_joints(model: PhysicsModel) -> list[str | None]:

@@ -18,27 +18,25 @@ MAX_UNROLLED = 64
 """A loop of at most so many turns is written out; ONNX's own loops are slow and not supported everywhere."""
 
 
-def onnx_policy(policy: DeterministicPolicy, arrays: Mapping[str, Any], metadata: Mapping[str, str]) -> onnx.ModelProto:
+def onnx_policy(policy: DeterministicPolicy, metadata: Mapping[str, str]) -> onnx.ModelProto:
     """A policy as an ONNX model, its arrays and the normalizer inside.
 
     Inputs are `obs` (`obs_<group>` for another group than the actor's) and, of a policy with memory, `memory_0` and
-    so on; outputs are `action` and `next_memory_0` and so on. The first axis of each is the batch.
+    so on; outputs are `action`, and `next_memory_0` and so on, in this order. The first axis of each is the batch.
 
     Args:
-        policy: The policy.
-        arrays: The model's arrays, by name.
+        policy: The policy, with its arrays in it.
         metadata: What the file is to say of itself, by name.
 
     Raises:
         ConfigError: The policy uses an operation that is not covered.
     """
-    bound = policy.bound(arrays)
     try:
-        return _converted(bound, metadata, jax.export.symbolic_shape("b")[0])
+        return _converted(policy, metadata, jax.export.symbolic_shape("b")[0])
     except ConfigError:
         raise
     except Exception:  # noqa: BLE001 - whatever a model raises that cannot be traced for any number of rows
-        return _converted(bound, metadata, 1)
+        return _converted(policy, metadata, 1)
 
 
 def _converted(policy: DeterministicPolicy, metadata: Mapping[str, str], num_rows: Any) -> onnx.ModelProto:
@@ -46,9 +44,12 @@ def _converted(policy: DeterministicPolicy, metadata: Mapping[str, str], num_row
     jaxpr, (_, after) = jax.make_jaxpr(function, return_shape=True)(*inputs)
     graph = Graph()
     values = [graph.add_input(name, part[name].shape, part[name].dtype) for part in inputs for name in sorted(part)]
-    names = ["action", *(f"next_{name}" for name in sorted(after))]
-    for name, value, aval in zip(names, convert(graph, jaxpr, values), jaxpr.out_avals, strict=True):
-        graph.add_output(name, value, aval.shape, aval.dtype)
+    # As JAX flattens them: by their sorted names, memory_10 before memory_2.
+    outs = zip([None, *sorted(after)], zip(convert(graph, jaxpr, values), jaxpr.out_avals, strict=True), strict=True)
+    found = dict(outs)
+    for name in (None, *policy.memory):
+        value, aval = found[name]
+        graph.add_output("action" if name is None else f"next_{name}", value, aval.shape, aval.dtype)
     return graph.model("policy", dict(metadata))
 
 

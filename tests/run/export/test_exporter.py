@@ -17,7 +17,13 @@ pytest.importorskip("onnxruntime")
 from examples.walking import HumanoidWalkingConfig, HumanoidWalkingTask  # noqa: E402
 from ksim import ConfigError  # noqa: E402
 from ksim.cli import make_config  # noqa: E402
-from ksim.nn import GruActorCritic, MlpActorCritic  # noqa: E402
+from ksim.nn import (  # noqa: E402
+    AbstractActorCritic,
+    ActorCriticOutput,
+    Gaussian,
+    GruActorCritic,
+    MlpActorCritic,
+)
 from ksim.nn.actor_critic import initial_carries  # noqa: E402
 from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer  # noqa: E402
 from ksim.physics import (  # noqa: E402
@@ -30,10 +36,12 @@ from ksim.physics import (  # noqa: E402
 )
 from ksim.rollout.episodes import advance_episodes, start_episodes  # noqa: E402
 from ksim.rollout.mdp_environment import MdpEnvironment  # noqa: E402
+from ksim.run.evaluation import load_task_policy  # noqa: E402
 from ksim.run.export import exporter  # noqa: E402
-from ksim.run.export.exporter import exported_files, onnx_step  # noqa: E402
+from ksim.run.export.exporter import onnx_step  # noqa: E402
 from ksim.run.export.metadata import action_map, git_revision  # noqa: E402
 from ksim.types import RunError  # noqa: E402
+from tests.exports import exported_files  # noqa: E402
 from tests.robots import biped_spec  # noqa: E402
 from tests.tasks import BipedConfig, BipedTask, CartPoleConfig, CartPoleTask, point_mass_task  # noqa: E402
 
@@ -96,6 +104,33 @@ def test_exported_policies_act_as_jax_on_recorded_observations(recorded, network
     assert min(sizes) > 0.05  # there was something to compare
 
 
+class Counts(AbstractActorCritic):
+    """A policy with a memory of twelve parts, one of them a whole number."""
+
+    weights: list[jax.Array]
+
+    def initial_carry(self):
+        return [jnp.full(i + 1, 0.1 * i) for i in range(11)] + [jnp.zeros((), jnp.int32)]
+
+    def __call__(self, obs, carry):
+        *parts, count = carry
+        parts = [jnp.tanh(x + i * jnp.sum(obs["actor"])) for i, x in enumerate(parts)]
+        mean = sum(w * jnp.sum(x) for w, x in zip(self.weights, parts, strict=True)) + 0.1 * count
+        return ActorCriticOutput(Gaussian(mean, jnp.ones_like(mean)), jnp.zeros(())), [*parts, count + 1]
+
+
+def test_parts_of_a_memory_keep_their_order_and_their_type(recorded, tmp_path):
+    task, obs_te = recorded
+    size = task.environment.action_size
+    weights = list(jax.random.normal(jax.random.key(0), (11, size)))
+    model = NormalizedActorCritic(Counts(weights), ObservationNormalizer.init(task.obs_sizes).update(obs_te, None))
+    files = exported_files(task, model, tmp_path / "run/checkpoints/5", tmp_path / "run/export")
+    outputs = [o.name for o in onnx.load_from_string(files["policy.onnx"]).graph.output]
+    assert outputs == ["action", *(f"next_memory_{i}" for i in range(12))]
+    assert [part["dtype"] for part in json.loads(files["policy.json"])["memory"]] == ["float32"] * 11 + ["int32"]
+    assert exporter.largest_difference(files["policy.onnx"], model, task.obs_sizes) < 1e-4
+
+
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory):
     """A run of the cart-pole with a memory, of one iteration."""
@@ -156,22 +191,55 @@ def test_metadata_say_all_that_it_takes_to_run_the_policy(run_dir, tmp_path):
     assert metadata["commands"]["place"]["args"]["command"]["class"] == "JointPoseCommand"
     assert metadata["commands"]["place"]["size"] == 1
     assert metadata["memory"] == [
-        {"input": "memory_0", "output": "next_memory_0", "shape": [8], "start": [0.0] * 8},
+        {"input": "memory_0", "output": "next_memory_0", "shape": [8], "dtype": "float32", "start": [0.0] * 8},
     ]
     assert len(metadata["git"]["revision"]) == 40
 
 
-def test_a_wrong_translation_writes_nothing(run_dir, tmp_path, monkeypatch):
+def test_a_wrong_translation_is_not_written(run_dir, tmp_path, monkeypatch):
     step = exporter.onnx_step
 
     def off(data):
         right = step(data)
         return lambda obs, memory: jax.tree.map(lambda x: x + 1e-2, right(obs, memory))
 
+    out_dir = tmp_path / "out"
+    export(run_dir, f"export_dir={out_dir}")
     monkeypatch.setattr(exporter, "onnx_step", off)
-    with pytest.raises(RunError, match=r"Nothing was written: ONNX Runtime's actions differ .* by 1\.\de-02"):
-        export(run_dir, f"export_dir={tmp_path / 'out'}")
-    assert not list((tmp_path / "out").iterdir())
+    with pytest.raises(RunError, match=r"ONNX Runtime's actions differ .* by 1\.\de-02.* policy\.onnx is not\."):
+        export(run_dir, f"export_dir={out_dir}")
+    assert {path.name for path in out_dir.iterdir()} == {"policy.jaxexport", "policy.json"}
+
+
+class Sorts(AbstractActorCritic):
+    """A policy with an operation that ONNX's part of ksim does not know."""
+
+    def initial_carry(self):
+        return None
+
+    def __call__(self, obs, carry):
+        mean = jnp.sort(obs["actor"])[:2]
+        return ActorCriticOutput(Gaussian(mean, jnp.ones(2)), jnp.zeros(())), carry
+
+
+def test_what_onnx_does_not_know_is_written_as_a_program_of_jax(run_dir, tmp_path, monkeypatch):
+    sorts = lambda task: (*load_task_policy(task)[:2], NormalizedActorCritic(Sorts(), normalizer(task)))
+    normalizer = lambda task: ObservationNormalizer.init(task.obs_sizes)
+    monkeypatch.setattr(exporter, "load_task_policy", sorts)
+    with pytest.raises(ConfigError, match=r"'sort'.*not covered.* policy\.jaxexport and policy\.json are in "):
+        export(run_dir, f"export_dir={tmp_path}")
+    program = jax.export.deserialize(bytearray((tmp_path / "policy.jaxexport").read_bytes()))
+    action, _ = program.call({"obs": jnp.arange(7.0)[None, ::-1]}, {})
+    np.testing.assert_allclose(action, [[0, 1]], atol=1e-6)
+    assert not (tmp_path / "policy.onnx").exists()
+
+
+def test_the_precision_of_what_is_exported_is_float32s_whatever_the_runs_was(run_dir, tmp_path):
+    export(run_dir, f"export_dir={tmp_path}", "matmul_precision=default")
+    program = jax.export.deserialize(bytearray((tmp_path / "policy.jaxexport").read_bytes()))
+    products = [line for line in program.mlir_module().splitlines() if "stablehlo.dot_general" in line]
+    assert products
+    assert all("precision = [HIGHEST, HIGHEST]" in line for line in products), products
 
 
 def test_a_missing_package_is_an_error_that_says_what_to_install(run_dir, monkeypatch):

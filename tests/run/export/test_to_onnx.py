@@ -33,8 +33,8 @@ class Computes(AbstractActorCritic):
 
 
 def session_of(model, sizes=SIZES, metadata=None):
-    policy = deterministic_policy(model, sizes)
-    data = onnx_policy(policy, policy_arrays(model), metadata or {}).SerializeToString()
+    policy = deterministic_policy(model, sizes).bound(policy_arrays(model))
+    data = onnx_policy(policy, metadata or {}).SerializeToString()
     return onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
 
 
@@ -142,7 +142,7 @@ def test_functions_of_jax(name):
 def test_policies_of_ksim_are_few_nodes_with_each_weight_once(network):
     model = normalized(network(SIZES, 3, key=KEY))
     policy = deterministic_policy(model, SIZES)
-    written = onnx_policy(policy, policy_arrays(model), {"a": "b"})
+    written = onnx_policy(policy.bound(policy_arrays(model)), {"a": "b"})
     assert len(written.graph.node) < 60
     weights = sum(x.size for name, x in policy_arrays(model).items() if name in policy.arrays)
     numbers = sum(np.prod(x.dims, dtype=int) for x in written.graph.initializer)
