@@ -27,6 +27,7 @@ BEST = "best"
 """What `checkpoints/best` stands for: the one that evaluations found best."""
 FORMAT = 1
 _DOCUMENT, _STATE = "document.json", "state"
+_UNFINISHED, _REMOVED = ".unfinished", ".removed"
 
 Arrays = Mapping[str, np.ndarray]
 """Host arrays by name; typed keys as their raw data."""
@@ -65,7 +66,7 @@ def write_checkpoint(path: Path, arrays: Arrays, document: Mapping[str, Any]) ->
         OSError: It cannot be written (or another error of the file system, as Orbax reports it).
     """
     leaves = {name: {"shape": list(x.shape), "dtype": str(x.dtype)} for name, x in arrays.items()}
-    unfinished = path.with_name(f"{path.name}.unfinished")
+    unfinished = path.with_name(path.name + _UNFINISHED)
     shutil.rmtree(unfinished, ignore_errors=True)
     with _checkpointer() as checkpointer:
         checkpointer.save((unfinished / _STATE).resolve(), args=ocp.args.PyTreeSave(_packed(arrays)))
@@ -120,9 +121,8 @@ def read_document(path: Path) -> Mapping[str, Any]:
 
 
 def list_checkpoints(directory: Path) -> list[Path]:
-    """The complete checkpoints of a directory, oldest first."""
-    numbered = [path for path in directory.glob("*") if path.name.isdigit() and _is_complete(path)]
-    return sorted(numbered, key=lambda path: int(path.name))
+    """The checkpoints of a directory, oldest first; those that have lost files are among them."""
+    return sorted(filter(_is_checkpoint, directory.glob("*")), key=lambda path: int(path.name))
 
 
 def find_checkpoints(path: str | Path, name: str) -> list[Path]:
@@ -146,7 +146,8 @@ def find_checkpoints(path: str | Path, name: str) -> list[Path]:
         if best is None:
             raise ConfigError(f"{name} ({path}) is none yet: there was no evaluation. Give the run's directory.")
         return [best]
-    if _is_complete(path):
+    # A run's directory may have a number for its name as well.
+    if _is_checkpoint(path) and any((path / name).exists() for name in (_DOCUMENT, _STATE)):
         return [path]
     found = list_checkpoints(path if path.name == CHECKPOINTS else path / CHECKPOINTS)
     if not found:
@@ -192,13 +193,13 @@ def remove_all_but(directory: Path, max_to_keep: int, also: Path | None) -> None
         if path != also:
             remove_checkpoint(path)
     for path in directory.glob("*"):
-        if not _is_complete(path) and path.name.partition(".")[0].isdigit():
+        if path.stem.isdigit() and path.suffix in (_UNFINISHED, _REMOVED):
             shutil.rmtree(path, ignore_errors=True)
 
 
 def remove_checkpoint(path: Path) -> None:
     """Removes a checkpoint; one that is removed in part counts as unfinished."""
-    trash = path.with_name(f"{path.name}.removed")
+    trash = path.with_name(path.name + _REMOVED)
     path.rename(trash)
     shutil.rmtree(trash, ignore_errors=True)
 
@@ -210,9 +211,9 @@ def find_best(run_dir: Path) -> Path | None:
     return max(rated, key=lambda path: returns[int(path.name)], default=None)
 
 
-def _is_complete(path: Path) -> bool:
-    # Last to be written, under a name that only a complete one gets.
-    return path.is_dir() and path.name.isdigit() and (path / _DOCUMENT).exists()
+def _is_checkpoint(path: Path) -> bool:
+    # Only a complete one gets this name; whatever it has lost since is damage.
+    return path.name.isdecimal() and path.is_dir() and any(path.iterdir())
 
 
 def _checkpointer() -> ocp.Checkpointer:

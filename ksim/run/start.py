@@ -21,8 +21,8 @@ from ksim.run.checkpoint import (
     read_document,
     remove_all_but,
 )
-from ksim.run.console import print_figures
-from ksim.run.loggers import cut_lines
+from ksim.run.console import print_figures, print_warning
+from ksim.run.loggers import METRICS, cut_lines, set_lines_aside
 from ksim.run.run_dir import check_can_be_made, check_run_dir, holds_run, newest_run_dir
 from ksim.run.snapshot import changed_options, kept_options, restored, restored_policy, versions
 from ksim.types import ConfigError, TrainState
@@ -139,6 +139,11 @@ def _undo_after(run_dir: Path, iteration: int, damaged: tuple[str, ...]) -> None
                 f"run_dir ({run_dir}) has a newer checkpoint, {path.name}, than the one that was read, {iteration}: "
                 "another process has gone on with the run meanwhile. Start again."
             )
+    if iteration == 0 and (num_lines := set_lines_aside(run_dir)):
+        print_warning(
+            f"run_dir ({run_dir}) holds no checkpoint to go on from, and training starts anew. Its metrics, of "
+            f"{num_lines} iterations, are in {METRICS}.before, unless longer ones were there."
+        )
     cut_lines(run_dir, iteration)
     remove_all_but(run_dir / CHECKPOINTS, max_to_keep=2**31, also=None)
     for path in later:

@@ -11,7 +11,14 @@ import jax
 import numpy as np
 import pytest
 
-from ksim.run.checkpoint import DamagedError, list_checkpoints, load_checkpoint, read_checkpoint, write_checkpoint
+from ksim.run.checkpoint import (
+    DamagedError,
+    list_checkpoints,
+    load_checkpoint,
+    read_checkpoint,
+    remove_all_but,
+    write_checkpoint,
+)
 from ksim.run.snapshot import named_arrays
 from ksim.types import ConfigError
 from tests.faults.scale import scale
@@ -84,6 +91,14 @@ def test_arrays_of_another_checkpoint_in_their_place_are_found(checkpoint, tmp_p
     shutil.copy(checkpoint / "document.json", tmp_path / "8" / "document.json")
     with pytest.raises(DamagedError, match=r"state/.* is not what was written"):
         read_checkpoint(tmp_path / "8")
+
+
+def test_only_what_was_never_finished_is_removed_with_old_checkpoints(checkpoint, tmp_path):
+    for name in ("6", "7", "8.unfinished", "5.removed", "8.copy"):
+        shutil.copytree(checkpoint, tmp_path / name)
+    (tmp_path / "6" / "document.json").unlink()
+    remove_all_but(tmp_path, max_to_keep=2, also=None)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["6", "7", "8.copy"]
 
 
 def test_unfinished_checkpoint_is_none(checkpoint, tmp_path):
