@@ -19,6 +19,7 @@ import orbax.checkpoint as ocp
 
 from ksim.parallel.multihost import num_processes, process_index
 from ksim.run.curves import read_evaluations
+from ksim.run.files import write_through
 from ksim.types import ConfigError, shown
 
 CHECKPOINTS = "checkpoints"
@@ -58,7 +59,7 @@ class Checkpoint:
 
 
 def write_checkpoint(path: Path, arrays: Arrays, document: Mapping[str, Any]) -> None:
-    """Writes a checkpoint; it appears under its path only once it is complete.
+    """Writes a checkpoint; it appears under its path only once it is complete and on the disk.
 
     Of several processes the one that calls this writes alone.
 
@@ -74,7 +75,10 @@ def write_checkpoint(path: Path, arrays: Arrays, document: Mapping[str, Any]) ->
     content = json.loads(json.dumps(content))  # as it will be read
     content["digest"] = _digest_of_document(content)
     (unfinished / _DOCUMENT).write_text(json.dumps(content))
+    for written in (*unfinished.rglob("*"), unfinished):
+        write_through(written)
     unfinished.rename(path)
+    write_through(path.parent)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

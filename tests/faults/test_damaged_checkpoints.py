@@ -1,6 +1,7 @@
 """Damage to a checkpoint's files, one at a time: found, or without effect; never a silent wrong load."""
 
 import builtins
+import os
 import pickle
 import random
 import shutil
@@ -82,6 +83,22 @@ def test_damage_is_found_or_has_no_effect(kind, checkpoint, tmp_path):
     # Every refusal names the checkpoint; added bytes alone may be without effect.
     assert found == refused
     assert found or kind == "append"
+
+
+def test_checkpoint_has_its_name_once_all_of_it_is_on_the_disk_and_then_its_name_is(tmp_path, monkeypatch):
+    synced, fsync = [], os.fsync
+
+    def note_and_sync(file):
+        fsync(file)
+        synced.append((os.fstat(file).st_ino, path.exists()))
+
+    path = tmp_path / "checkpoints" / "1"
+    monkeypatch.setattr(os, "fsync", note_and_sync)
+    write_checkpoint(path, {"x": np.ones(3, np.float32)}, {"iteration": 1})
+    assert synced[-1] == (path.parent.stat().st_ino, True)
+    before = {number for number, was_there in synced[:-1] if not was_there}
+    assert {file.stat().st_ino for file in (path, *path.rglob("*"))} <= before
+    assert len(before) >= 5
 
 
 def test_arrays_of_another_checkpoint_in_their_place_are_found(checkpoint, tmp_path):
