@@ -4,13 +4,14 @@ A checkpoint is data: reading it runs no code that it holds. Every file has a di
 its own, so that damage is found before a library reads what it hit.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import math
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -125,8 +126,12 @@ def read_document(path: Path) -> Mapping[str, Any]:
 
 
 def list_checkpoints(directory: Path) -> list[Path]:
-    """The checkpoints of a directory, oldest first; those that have lost files are among them."""
-    return sorted(filter(_is_checkpoint, directory.glob("*")), key=lambda path: int(path.name))
+    """The checkpoints of a directory, oldest first; those that have lost files are among them.
+
+    Raises:
+        OSError: It cannot be read. One that is not there has none.
+    """
+    return sorted(filter(_is_checkpoint, _entries(directory)), key=lambda path: int(path.name))
 
 
 def find_checkpoints(path: str | Path, name: str) -> list[Path]:
@@ -138,13 +143,34 @@ def find_checkpoints(path: str | Path, name: str) -> list[Path]:
         name: What messages call the path, as in `resume`.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: There is none, or its directory cannot be read.
     """
     path = Path(path)
+    with readable(path, name):
+        return _find_checkpoints(path, name)
+
+
+@contextlib.contextmanager
+def readable(path: str | Path, name: str) -> Iterator[None]:
+    """Looks for what a path stands for.
+
+    Args:
+        path: As it was given.
+        name: As of `find_checkpoints`.
+
+    Raises:
+        ConfigError: A directory on the way cannot be read, as that of somebody else.
+    """
     try:
-        path.exists()
+        yield
     except OSError as error:
-        raise ConfigError(f"{name} ({shown(str(path))}) cannot be read: {error.strerror}.") from error
+        raise ConfigError(
+            f"{name} ({shown(str(path))}) cannot be read: {error.strerror}: {shown(str(error.filename))}. Set its "
+            "permissions, or give another."
+        ) from error
+
+
+def _find_checkpoints(path: Path, name: str) -> list[Path]:
     if path.name == BEST and path.parent.name == CHECKPOINTS:
         best = find_best(path.parent.parent)
         if best is None:
@@ -217,7 +243,15 @@ def find_best(run_dir: Path) -> Path | None:
 
 def _is_checkpoint(path: Path) -> bool:
     # Only a complete one gets this name; whatever it has lost since is damage.
-    return path.name.isdecimal() and path.is_dir() and any(path.iterdir())
+    return path.name.isdecimal() and bool(_entries(path))
+
+
+def _entries(directory: Path) -> list[Path]:
+    """What a directory holds; nothing where it is none. Unlike `glob` it tells of one that cannot be read."""
+    try:
+        return list(directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def _checkpointer() -> ocp.Checkpointer:

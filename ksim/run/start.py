@@ -19,6 +19,7 @@ from ksim.run.checkpoint import (
     load_checkpoint,
     read_checkpoint,
     read_document,
+    readable,
     remove_all_but,
 )
 from ksim.run.console import print_figures, print_warning
@@ -219,7 +220,8 @@ def _look(config: "RLConfig", task_name: str) -> Start:
     if is_elsewhere or checkpoint.path.parent.name != CHECKPOINTS:  # or a copy, of no run
         check_run_dir(config.run_dir)
         return Start(checkpoint=checkpoint)
-    newer = [p for p in list_checkpoints(checkpoint.path.parent) if int(p.name) > checkpoint.iteration]
+    with readable(path, "resume"):
+        newer = [p for p in list_checkpoints(checkpoint.path.parent) if int(p.name) > checkpoint.iteration]
     if newer and find_checkpoints(path, "resume")[0] == checkpoint.path:
         raise ConfigError(
             f"resume ({config.resume}) is not the newest checkpoint of its run, {newer[-1]} is, and going on there "
@@ -235,9 +237,10 @@ def _look_for_beginning(config: "RLConfig", task_name: str) -> Start:
     if config.resume is None:
         check_run_dir(config.run_dir)
     else:
-        found = _auto_run_dir(config, task_name)
-        # One that was stopped before its first checkpoint starts again, in the same place.
-        run_dir = found if found is not None and holds_run(found) else None
+        with readable(AUTO, "resume"):
+            found = _auto_run_dir(config, task_name)
+            # One that was stopped before its first checkpoint starts again, in the same place.
+            run_dir = found if found is not None and holds_run(found) else None
         if run_dir is None:
             check_can_be_made(config.run_dir)
     if config.load_weights is not None:
@@ -251,8 +254,9 @@ def _resumed_path(config: "RLConfig", task_name: str) -> str | Path | None:
     """What is resumed; None where `auto` finds nothing."""
     if config.resume != AUTO:
         return config.resume
-    run_dir = _auto_run_dir(config, task_name)
-    return run_dir if run_dir is not None and list_checkpoints(run_dir / CHECKPOINTS) else None
+    with readable(AUTO, "resume"):
+        run_dir = _auto_run_dir(config, task_name)
+        return run_dir if run_dir is not None and list_checkpoints(run_dir / CHECKPOINTS) else None
 
 
 def _auto_run_dir(config: "RLConfig", task_name: str) -> Path | None:

@@ -21,7 +21,7 @@ from ksim.run.loggers import set_lines_aside
 from ksim.run.run_dir import locked, newest_run_dir
 from ksim.run.signals import OUT_OF_TIME_EXIT_CODE
 from ksim.run.snapshot import kept_options
-from ksim.run.start import Start, prepare_run_dir
+from ksim.run.start import Start, find_start, prepare_run_dir
 from tests.checkpoints import newest, saved_learner
 from tests.faults.runs import read_lines, without_times
 from tests.tasks import assert_same_parameters, point_mass_task
@@ -186,6 +186,49 @@ def test_what_cannot_be_resumed_is_refused_before_anything_is_written(options, w
         point_mass_task(**{"num_devices": 1, "resume": str(finished), **options}).run()
     assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.fixture
+def without_permission():
+    """Takes from this process what root may read in spite of permissions."""
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(65534)
+    yield
+    if is_root:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def closed(finished, tmp_path):
+    """Copies of a run that nobody may read: one by its path, one's checkpoints, and the newest of the task."""
+    tmp_path.chmod(0o755)
+    directories = [tmp_path / name for name in ("run", "open/checkpoints", "runs/point_mass_task/run_000")]
+    for path in ("run", "open", "runs/point_mass_task/run_000"):
+        shutil.copytree(finished, tmp_path / path)
+    for path in directories:
+        path.chmod(0)
+    yield
+    for path in directories:
+        path.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"resume": "run"}, r"resume \('run'\) cannot be read: Permission denied: 'run/.*Set its permissions"),
+        ({"resume": "run/checkpoints/3"}, r"resume \('run/checkpoints/3'\) cannot be read: Permission denied"),
+        ({"resume": "run/checkpoints/best"}, r"resume \('run/checkpoints/best'\) cannot be read: Permission denied"),
+        ({"resume": "open"}, r"resume \('open'\) cannot be read: Permission denied"),
+        ({"resume": "auto", "run_dir": "run"}, r"resume \('auto'\) cannot be read: Permission denied: 'run/"),
+        ({"resume": "auto"}, r"resume \('auto'\) cannot be read: Permission denied: 'runs/point_mass_task"),
+        ({"load_weights": "run"}, r"load_weights \('run'\) cannot be read: Permission denied"),
+    ],
+)
+def test_run_of_somebody_else_that_cannot_be_read_is_bad_input(options, words, closed, without_permission):
+    task = point_mass_task(num_devices=1, **options)
+    with pytest.raises(ConfigError, match=words):
+        find_start(task.config, task.task_name)
 
 
 def test_changed_learning_rate_is_the_one_that_is_used(finished, tmp_path):
