@@ -350,10 +350,16 @@ class _Loop:
         self._saved_iteration = progress.iteration
 
     def _save_after(self, error: Exception) -> None:
-        """Saves the last state where there is one, unless other processes would have to help and may not be there."""
+        """Saves the last state where there is one, unless other processes would have to help and may not be there.
+
+        Where it ends all of them, they wait for process 0 to write: a launcher gives it little time once one has ended.
+        """
         is_alike = num_processes() == 1 or isinstance(error, TrainingDivergedError | ReplicasDivergedError)
         with self.failures.absorbed("saving after the error"):
             if self._state is not None and is_alike:
                 self._save()
             if self.saver is not None:
-                self.saver.wait()
+                with self._watchdog.watching("writing the last checkpoint"):
+                    self.saver.wait()
+            if is_alike:
+                wait_for_all()

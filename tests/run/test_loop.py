@@ -194,6 +194,28 @@ def test_error_inside_the_step_leaves_the_learner_of_the_iteration_before(tmp_pa
     assert newest(tmp_path / "run").name == str(done)
 
 
+@pytest.mark.parametrize(("error", "waits"), [(TrainingDivergedError, True), (OSError, False)])
+def test_processes_that_all_stop_on_an_error_wait_until_process_0_has_written_and_one_that_fails_alone_does_not(
+    error, waits, tmp_path, monkeypatch
+):
+    write, done = loop.Saver._write, []
+
+    def write_and_note(self, *args):
+        write(self, *args)
+        done.append("written")
+
+    def fail(*_):
+        monkeypatch.setattr(loop, "num_processes", lambda: 2)
+        raise error
+
+    monkeypatch.setattr(loop.Saver, "_write", write_and_note)
+    monkeypatch.setattr(loop._Loop, "_check_finite", fail)
+    monkeypatch.setattr(loop, "wait_for_all", lambda: done.append("waited"))
+    with pytest.raises(error):
+        point_mass_task(num_devices=1, run_dir=str(tmp_path / "run")).run()
+    assert done == (["written", "waited"] if waits else [])
+
+
 def test_used_run_directory_is_refused_before_anything_compiles(tmp_path, monkeypatch):
     (tmp_path / "config.yaml").touch()
     task = point_mass_task(num_devices=1, run_dir=str(tmp_path))
