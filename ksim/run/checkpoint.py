@@ -4,13 +4,14 @@ A checkpoint is data: reading it runs no code that it holds. Every file has a di
 its own, so that damage is found before a library reads what it hit.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import math
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import orbax.checkpoint as ocp
 
 from ksim.parallel.multihost import num_processes, process_index
 from ksim.run.curves import read_evaluations
+from ksim.run.files import write_through
 from ksim.types import ConfigError, shown
 
 CHECKPOINTS = "checkpoints"
@@ -27,6 +29,7 @@ BEST = "best"
 """What `checkpoints/best` stands for: the one that evaluations found best."""
 FORMAT = 1
 _DOCUMENT, _STATE = "document.json", "state"
+_UNFINISHED, _REMOVED = ".unfinished", ".removed"
 
 Arrays = Mapping[str, np.ndarray]
 """Host arrays by name; typed keys as their raw data."""
@@ -57,7 +60,7 @@ class Checkpoint:
 
 
 def write_checkpoint(path: Path, arrays: Arrays, document: Mapping[str, Any]) -> None:
-    """Writes a checkpoint; it appears under its path only once it is complete.
+    """Writes a checkpoint; it appears under its path only once it is complete and on the disk.
 
     Of several processes the one that calls this writes alone.
 
@@ -65,7 +68,7 @@ def write_checkpoint(path: Path, arrays: Arrays, document: Mapping[str, Any]) ->
         OSError: It cannot be written (or another error of the file system, as Orbax reports it).
     """
     leaves = {name: {"shape": list(x.shape), "dtype": str(x.dtype)} for name, x in arrays.items()}
-    unfinished = path.with_name(f"{path.name}.unfinished")
+    unfinished = path.with_name(path.name + _UNFINISHED)
     shutil.rmtree(unfinished, ignore_errors=True)
     with _checkpointer() as checkpointer:
         checkpointer.save((unfinished / _STATE).resolve(), args=ocp.args.PyTreeSave(_packed(arrays)))
@@ -73,7 +76,10 @@ def write_checkpoint(path: Path, arrays: Arrays, document: Mapping[str, Any]) ->
     content = json.loads(json.dumps(content))  # as it will be read
     content["digest"] = _digest_of_document(content)
     (unfinished / _DOCUMENT).write_text(json.dumps(content))
+    for written in (*unfinished.rglob("*"), unfinished):
+        write_through(written)
     unfinished.rename(path)
+    write_through(path.parent)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -120,9 +126,12 @@ def read_document(path: Path) -> Mapping[str, Any]:
 
 
 def list_checkpoints(directory: Path) -> list[Path]:
-    """The complete checkpoints of a directory, oldest first."""
-    numbered = [path for path in directory.glob("*") if path.name.isdigit() and _is_complete(path)]
-    return sorted(numbered, key=lambda path: int(path.name))
+    """The checkpoints of a directory, oldest first; those that have lost files are among them.
+
+    Raises:
+        OSError: It cannot be read. One that is not there has none.
+    """
+    return sorted(filter(_is_checkpoint, _entries(directory)), key=lambda path: int(path.name))
 
 
 def find_checkpoints(path: str | Path, name: str) -> list[Path]:
@@ -134,19 +143,41 @@ def find_checkpoints(path: str | Path, name: str) -> list[Path]:
         name: What messages call the path, as in `resume`.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: There is none, or its directory cannot be read.
     """
     path = Path(path)
+    with readable(path, name):
+        return _find_checkpoints(path, name)
+
+
+@contextlib.contextmanager
+def readable(path: str | Path, name: str) -> Iterator[None]:
+    """Looks for what a path stands for.
+
+    Args:
+        path: As it was given.
+        name: As of `find_checkpoints`.
+
+    Raises:
+        ConfigError: A directory on the way cannot be read, as that of somebody else.
+    """
     try:
-        path.exists()
+        yield
     except OSError as error:
-        raise ConfigError(f"{name} ({shown(str(path))}) cannot be read: {error.strerror}.") from error
+        raise ConfigError(
+            f"{name} ({shown(str(path))}) cannot be read: {error.strerror}: {shown(str(error.filename))}. Set its "
+            "permissions, or give another."
+        ) from error
+
+
+def _find_checkpoints(path: Path, name: str) -> list[Path]:
     if path.name == BEST and path.parent.name == CHECKPOINTS:
         best = find_best(path.parent.parent)
         if best is None:
             raise ConfigError(f"{name} ({path}) is none yet: there was no evaluation. Give the run's directory.")
         return [best]
-    if _is_complete(path):
+    # A run's directory may have a number for its name as well.
+    if _is_checkpoint(path) and any((path / name).exists() for name in (_DOCUMENT, _STATE)):
         return [path]
     found = list_checkpoints(path if path.name == CHECKPOINTS else path / CHECKPOINTS)
     if not found:
@@ -192,13 +223,13 @@ def remove_all_but(directory: Path, max_to_keep: int, also: Path | None) -> None
         if path != also:
             remove_checkpoint(path)
     for path in directory.glob("*"):
-        if not _is_complete(path) and path.name.partition(".")[0].isdigit():
+        if path.stem.isdigit() and path.suffix in (_UNFINISHED, _REMOVED):
             shutil.rmtree(path, ignore_errors=True)
 
 
 def remove_checkpoint(path: Path) -> None:
     """Removes a checkpoint; one that is removed in part counts as unfinished."""
-    trash = path.with_name(f"{path.name}.removed")
+    trash = path.with_name(path.name + _REMOVED)
     path.rename(trash)
     shutil.rmtree(trash, ignore_errors=True)
 
@@ -210,9 +241,17 @@ def find_best(run_dir: Path) -> Path | None:
     return max(rated, key=lambda path: returns[int(path.name)], default=None)
 
 
-def _is_complete(path: Path) -> bool:
-    # Last to be written, under a name that only a complete one gets.
-    return path.is_dir() and path.name.isdigit() and (path / _DOCUMENT).exists()
+def _is_checkpoint(path: Path) -> bool:
+    # Only a complete one gets this name; whatever it has lost since is damage.
+    return path.name.isdecimal() and bool(_entries(path))
+
+
+def _entries(directory: Path) -> list[Path]:
+    """What a directory holds; nothing where it is none. Unlike `glob` it tells of one that cannot be read."""
+    try:
+        return list(directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def _checkpointer() -> ocp.Checkpointer:

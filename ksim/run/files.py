@@ -1,5 +1,6 @@
 """Writing files so that one that is there is whole."""
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,12 +12,30 @@ def whole_file(path: Path) -> Iterator[Path]:
     """A temporary path beside `path` and with its suffix, to write to; renamed to it at the end, removed on an error.
 
     Raises:
-        OSError: The directory cannot be made, or the file cannot be renamed.
+        OSError: The directory cannot be made, or the file cannot be written to the disk or renamed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem}.tmp{path.suffix}")
     try:
         yield temporary
+        write_through(temporary)
         os.replace(temporary, path)
+        write_through(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_through(path: Path) -> None:
+    """Returns once a file, or which files a directory holds, is on the disk and outlives a loss of power.
+
+    Raises:
+        OSError: It cannot be written there. Not for directories on a file system that does not do so for these.
+    """
+    file = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    except OSError as error:
+        if not (error.errno in (errno.EINVAL, errno.ENOTSUP) and path.is_dir()):
+            raise
+    finally:
+        os.close(file)

@@ -179,6 +179,25 @@ class MetricsWriter:
                 self._tensorboard.close()
 
 
+def set_lines_aside(run_dir: Path) -> int:
+    """Renames the files of lines to `<name>.before`, unless what an earlier call has kept there is longer.
+
+    Returns:
+        Lines of metrics that there were.
+
+    Raises:
+        OSError: A file cannot be read or renamed.
+    """
+    paths = run_dir / METRICS, run_dir / f"{METRICS}.before"
+    num_lines, num_kept = (path.read_bytes().count(b"\n") if path.is_file() else 0 for path in paths)
+    if num_lines > num_kept:
+        # Metrics last: until they are there, the next attempt does the same.
+        for name in (EVALUATIONS, METRICS):
+            if (run_dir / name).is_file():
+                (run_dir / name).replace(run_dir / f"{name}.before")
+    return num_lines
+
+
 def cut_lines(run_dir: Path, iteration: int) -> None:
     """Removes the lines of iterations that a run which goes on after `iteration` will do again.
 

@@ -36,7 +36,7 @@ from ksim.run.reports import Reports
 from ksim.run.run_dir import locked, log_path, log_to_file, save_config, shared_run_dir
 from ksim.run.saver import Saver
 from ksim.run.signals import StopRequest, stop_on_signal
-from ksim.run.snapshot import host_state, run_document
+from ksim.run.snapshot import host_state, run_document, versions
 from ksim.run.start import Start, find_start, log_resumed, prepare_run_dir, print_resumed, started_state
 from ksim.run.timing import HostTimers, device_times, time_learning, time_synchronisation
 from ksim.run.watchdog import Watchdog
@@ -163,6 +163,7 @@ class _Loop:
     def open_files(self, stack: contextlib.ExitStack) -> None:
         """Opens what process 0 writes until the stack is closed."""
         config, resumed = self._task.config, self._start.resumed
+        versions()  # before anybody installs others
         # Of a run in the same place that was stopped before its first checkpoint, all events are void.
         first_step = 0 if self._start.run_dir is None else self.progress.env_steps + 1
         self._writer = MetricsWriter(
@@ -335,7 +336,6 @@ class _Loop:
         progress = self.progress
         if progress.iteration in (0, self._saved_iteration):
             return
-        self._saved_iteration = progress.iteration
         with self._timers.timed("saving"), self._watchdog.watching("saving"):
             state = host_state(self._task, self._state)
             if self.saver is not None:
@@ -346,12 +346,20 @@ class _Loop:
                     last_episodes=self._last_episodes,
                 )
                 self.saver.save(progress.iteration, state, document)
+        # Not before: where an error ended it half-way, the state is still to be saved.
+        self._saved_iteration = progress.iteration
 
     def _save_after(self, error: Exception) -> None:
-        """Saves the last state where there is one, unless other processes would have to help and may not be there."""
+        """Saves the last state where there is one, unless other processes would have to help and may not be there.
+
+        Where it ends all of them, they wait for process 0 to write: a launcher gives it little time once one has ended.
+        """
         is_alike = num_processes() == 1 or isinstance(error, TrainingDivergedError | ReplicasDivergedError)
         with self.failures.absorbed("saving after the error"):
             if self._state is not None and is_alike:
                 self._save()
             if self.saver is not None:
-                self.saver.wait()
+                with self._watchdog.watching("writing the last checkpoint"):
+                    self.saver.wait()
+            if is_alike:
+                wait_for_all()

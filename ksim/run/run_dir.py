@@ -5,6 +5,7 @@ import logging
 import logging.handlers
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,8 @@ from ksim.types import ConfigError, shown
 
 LOG_DIR = "KSIM_LOG_DIR"
 """The environment variable that says where processes log to, if not to the run's directory."""
+_APPEARING_S = 5.0
+"""How long a directory that another machine has made may take to be seen."""
 
 
 def make_run_dir(run_dir: str | None, task_name: str) -> Path:
@@ -136,12 +139,26 @@ def shared_run_dir(made_by_main: Path | None, run_dir: str | None, task_name: st
         return made
     shared = Path(gather_texts(str(made.absolute()))[0])
     with together():
-        if not shared.is_dir() and LOG_DIR not in os.environ:
+        if LOG_DIR not in os.environ and not _appears(shared):
             raise ConfigError(
                 f"run_dir ({shared}), made by process 0, is not seen on {socket.gethostname()}. Put it on a file "
                 f"system that all machines share, or set {LOG_DIR} to a directory for the logs."
             )
     return shared
+
+
+def _appears(directory: Path) -> bool:
+    """Whether a directory is there, at the latest after some seconds: NFS remembers for a while what was not."""
+    deadline_s = time.monotonic() + _APPEARING_S
+    while not directory.is_dir():
+        if time.monotonic() >= deadline_s:
+            return False
+        time.sleep(0.1)
+        for parent in reversed(directory.parents):
+            # To list it, NFS asks anew what is in it.
+            with contextlib.suppress(OSError):
+                os.listdir(parent)
+    return True
 
 
 @contextmanager

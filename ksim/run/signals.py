@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -11,6 +12,8 @@ OUT_OF_TIME_EXIT_CODE = 75
 """Of a run that `max_runtime` has stopped: EX_TEMPFAIL of sysexits.h, by which a script knows to queue it again."""
 STOPPING = [signal.SIGINT, signal.SIGTERM, *([signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else [])]
 """What asks a run to stop; the last is what Slurm can be told to send some time before the end of a job."""
+_REPEAT_S = 1.0
+"""For so long another SIGTERM is the first one again, by another way: a process manager's, and a launcher's."""
 
 
 class StopRequest:
@@ -46,7 +49,10 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signal() -> Iterator[StopRequest]:
-    """Turns the first signal into a request to stop after the iteration; SIGINT or SIGTERM then stop at once."""
+    """Turns the first signal into a request to stop after the iteration; SIGINT or SIGTERM then stop at once.
+
+    But for a SIGTERM within a second of the first one, which is the same request.
+    """
     request = StopRequest()
     previous: dict[int, object] = {}
 
@@ -54,11 +60,16 @@ def stop_on_signal() -> Iterator[StopRequest]:
         request.signal = number
         for caught in previous:
             # A warning that comes twice, from a queue and a launcher, is no more than a warning.
-            signal.signal(caught, signal.SIG_DFL if caught in (signal.SIGINT, signal.SIGTERM) else signal.SIG_IGN)
+            ends_at_once = caught == signal.SIGINT or (caught == signal.SIGTERM and number != signal.SIGTERM)
+            signal.signal(caught, signal.SIG_DFL if ends_at_once else signal.SIG_IGN)
         # Not by sys.stderr: the signal may have come while that was being written to, and whatever fails here would be
         # raised wherever the run happens to be.
         with contextlib.suppress(OSError):
             os.write(2, b"Stopping as soon as what is running is done; once more to stop at once.\n")
+        if number == signal.SIGTERM:
+            # By waiting: later only the default action can end the process while it is in a library's code.
+            time.sleep(_REPEAT_S)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     try:
         for number in STOPPING:

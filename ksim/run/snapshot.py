@@ -1,6 +1,7 @@
 """What a run's checkpoint holds, and how it becomes a training state again."""
 
 import dataclasses
+import functools
 import importlib.metadata
 import platform
 from collections.abc import Mapping
@@ -58,8 +59,12 @@ def plain_config(config: Any) -> dict[str, Any]:
     return OmegaConf.to_container(container, enum_to_str=True)  # type: ignore[return-value]
 
 
-def versions() -> dict[str, str]:
-    """The versions of Python and of the packages that results depend on."""
+@functools.cache
+def versions() -> Mapping[str, str]:
+    """The versions of Python and of the packages that results depend on, as they were when first asked for.
+
+    Packages that are replaced on the disk while a run goes on are not those that it has imported.
+    """
     from ksim import __version__  # noqa: PLC0415 - made after all layers
 
     found = {"python": platform.python_version(), "ksim": __version__}

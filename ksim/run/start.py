@@ -19,10 +19,11 @@ from ksim.run.checkpoint import (
     load_checkpoint,
     read_checkpoint,
     read_document,
+    readable,
     remove_all_but,
 )
-from ksim.run.console import print_figures
-from ksim.run.loggers import cut_lines
+from ksim.run.console import print_figures, print_warning
+from ksim.run.loggers import METRICS, cut_lines, set_lines_aside
 from ksim.run.run_dir import check_can_be_made, check_run_dir, holds_run, newest_run_dir
 from ksim.run.snapshot import changed_options, kept_options, restored, restored_policy, versions
 from ksim.types import ConfigError, TrainState
@@ -139,6 +140,11 @@ def _undo_after(run_dir: Path, iteration: int, damaged: tuple[str, ...]) -> None
                 f"run_dir ({run_dir}) has a newer checkpoint, {path.name}, than the one that was read, {iteration}: "
                 "another process has gone on with the run meanwhile. Start again."
             )
+    if iteration == 0 and (num_lines := set_lines_aside(run_dir)):
+        print_warning(
+            f"run_dir ({run_dir}) holds no checkpoint to go on from, and training starts anew. Its metrics, of "
+            f"{num_lines} iterations, are in {METRICS}.before, unless longer ones were there."
+        )
     cut_lines(run_dir, iteration)
     remove_all_but(run_dir / CHECKPOINTS, max_to_keep=2**31, also=None)
     for path in later:
@@ -214,7 +220,8 @@ def _look(config: "RLConfig", task_name: str) -> Start:
     if is_elsewhere or checkpoint.path.parent.name != CHECKPOINTS:  # or a copy, of no run
         check_run_dir(config.run_dir)
         return Start(checkpoint=checkpoint)
-    newer = [p for p in list_checkpoints(checkpoint.path.parent) if int(p.name) > checkpoint.iteration]
+    with readable(path, "resume"):
+        newer = [p for p in list_checkpoints(checkpoint.path.parent) if int(p.name) > checkpoint.iteration]
     if newer and find_checkpoints(path, "resume")[0] == checkpoint.path:
         raise ConfigError(
             f"resume ({config.resume}) is not the newest checkpoint of its run, {newer[-1]} is, and going on there "
@@ -230,9 +237,10 @@ def _look_for_beginning(config: "RLConfig", task_name: str) -> Start:
     if config.resume is None:
         check_run_dir(config.run_dir)
     else:
-        found = _auto_run_dir(config, task_name)
-        # One that was stopped before its first checkpoint starts again, in the same place.
-        run_dir = found if found is not None and holds_run(found) else None
+        with readable(AUTO, "resume"):
+            found = _auto_run_dir(config, task_name)
+            # One that was stopped before its first checkpoint starts again, in the same place.
+            run_dir = found if found is not None and holds_run(found) else None
         if run_dir is None:
             check_can_be_made(config.run_dir)
     if config.load_weights is not None:
@@ -246,8 +254,9 @@ def _resumed_path(config: "RLConfig", task_name: str) -> str | Path | None:
     """What is resumed; None where `auto` finds nothing."""
     if config.resume != AUTO:
         return config.resume
-    run_dir = _auto_run_dir(config, task_name)
-    return run_dir if run_dir is not None and list_checkpoints(run_dir / CHECKPOINTS) else None
+    with readable(AUTO, "resume"):
+        run_dir = _auto_run_dir(config, task_name)
+        return run_dir if run_dir is not None and list_checkpoints(run_dir / CHECKPOINTS) else None
 
 
 def _auto_run_dir(config: "RLConfig", task_name: str) -> Path | None:

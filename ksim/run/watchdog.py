@@ -11,13 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from ksim.parallel.multihost import process_index
+from ksim.parallel.multihost import is_main_process, num_processes, process_index
 
 logger = logging.getLogger(__name__)
 
 HANG_EXIT_CODE = 70
 """Of a process that the watchdog ended: EX_SOFTWARE of sysexits.h."""
 _GRACE_S = 15.0
+_LAST_S = 4.0
+"""How much later process 0 of several ends: its coordinator goes with it, which aborts the others in mid-sentence. Less
+than `ksim.launch` gives it once one of the others has ended."""
 
 
 class Watchdog:
@@ -41,6 +44,7 @@ class Watchdog:
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="ksim watchdog", daemon=True)
         self._log: TextIO | None = None
+        self._linger_s = _LAST_S if num_processes() > 1 and is_main_process() else 0.0
 
     def __enter__(self) -> "Watchdog":
         if self._limit_s is not None:
@@ -72,7 +76,9 @@ class Watchdog:
         with self._changed:
             self._phase, self._deadline_s = phase, time.monotonic() + self._limit_s
             self._changed.notify()
-        faulthandler.dump_traceback_later(self._limit_s + _GRACE_S, exit=True, file=self._log or sys.stderr)
+        faulthandler.dump_traceback_later(
+            self._limit_s + _GRACE_S + self._linger_s, exit=True, file=self._log or sys.stderr
+        )
         try:
             yield
         finally:
@@ -99,4 +105,5 @@ class Watchdog:
                 if stream is not None:
                     print(f"Error: {message}", file=stream, flush=True)
                     faulthandler.dump_traceback(stream, all_threads=True)
+        time.sleep(self._linger_s)
         os._exit(HANG_EXIT_CODE)

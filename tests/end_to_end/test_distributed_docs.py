@@ -68,11 +68,12 @@ def sbatch(arguments):
     sys.exit(start(variables, ["bash", arguments[-1]]).wait())
 
 def srun(arguments):
-    assert arguments[:2] == ["--kill-on-bad-exit", "0"]
+    # Slurm declares its argument as optional, and takes one after the equals sign alone.
+    assert arguments[0] == "--kill-on-bad-exit=0"
     step = {{"SLURM_STEP_NODELIST": "127.0.0.1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1"}}
     step["SLURM_STEP_TASKS_PER_NODE"] = "2"
     place = lambda i: {{"SLURM_PROCID": str(i), "SLURM_LOCALID": str(i)}}
-    sys.exit(max(p.wait() for p in [start(step | place(i), arguments[2:]) for i in range(2)]))
+    sys.exit(max(p.wait() for p in [start(step | place(i), arguments[1:]) for i in range(2)]))
 
 def mpirun(arguments):
     count = int(arguments[arguments.index("-np") + 1])

@@ -39,6 +39,11 @@ def test_exit_codes_are_those_of_the_page():
     assert {str(HANG_EXIT_CODE), str(OUT_OF_TIME_EXIT_CODE), "0", "1", "2"} == set(codes)
 
 
+def test_srun_is_given_its_option_in_the_one_form_that_slurm_takes():
+    # Its argument is optional to Slurm, which reads one after the equals sign alone.
+    assert re.findall(r"^srun (\S+)", PAGE, flags=re.MULTILINE) == ["--kill-on-bad-exit=0"]
+
+
 def test_programs_of_the_page_run(tmp_path, monkeypatch, capsys):
     step = PointMass.step
 

@@ -1,6 +1,7 @@
 """Damage to a checkpoint's files, one at a time: found, or without effect; never a silent wrong load."""
 
 import builtins
+import os
 import pickle
 import random
 import shutil
@@ -11,7 +12,14 @@ import jax
 import numpy as np
 import pytest
 
-from ksim.run.checkpoint import DamagedError, list_checkpoints, load_checkpoint, read_checkpoint, write_checkpoint
+from ksim.run.checkpoint import (
+    DamagedError,
+    list_checkpoints,
+    load_checkpoint,
+    read_checkpoint,
+    remove_all_but,
+    write_checkpoint,
+)
 from ksim.run.snapshot import named_arrays
 from ksim.types import ConfigError
 from tests.faults.scale import scale
@@ -77,6 +85,22 @@ def test_damage_is_found_or_has_no_effect(kind, checkpoint, tmp_path):
     assert found or kind == "append"
 
 
+def test_checkpoint_has_its_name_once_all_of_it_is_on_the_disk_and_then_its_name_is(tmp_path, monkeypatch):
+    synced, fsync = [], os.fsync
+
+    def note_and_sync(file):
+        fsync(file)
+        synced.append((os.fstat(file).st_ino, path.exists()))
+
+    path = tmp_path / "checkpoints" / "1"
+    monkeypatch.setattr(os, "fsync", note_and_sync)
+    write_checkpoint(path, {"x": np.ones(3, np.float32)}, {"iteration": 1})
+    assert synced[-1] == (path.parent.stat().st_ino, True)
+    before = {number for number, was_there in synced[:-1] if not was_there}
+    assert {file.stat().st_ino for file in (path, *path.rglob("*"))} <= before
+    assert len(before) >= 5
+
+
 def test_arrays_of_another_checkpoint_in_their_place_are_found(checkpoint, tmp_path):
     other = read_checkpoint(checkpoint)
     arrays = {name: x + 1 if name == "incompressible" else x for name, x in other.arrays.items()}
@@ -84,6 +108,14 @@ def test_arrays_of_another_checkpoint_in_their_place_are_found(checkpoint, tmp_p
     shutil.copy(checkpoint / "document.json", tmp_path / "8" / "document.json")
     with pytest.raises(DamagedError, match=r"state/.* is not what was written"):
         read_checkpoint(tmp_path / "8")
+
+
+def test_only_what_was_never_finished_is_removed_with_old_checkpoints(checkpoint, tmp_path):
+    for name in ("6", "7", "8.unfinished", "5.removed", "8.copy"):
+        shutil.copytree(checkpoint, tmp_path / name)
+    (tmp_path / "6" / "document.json").unlink()
+    remove_all_but(tmp_path, max_to_keep=2, also=None)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["6", "7", "8.copy"]
 
 
 def test_unfinished_checkpoint_is_none(checkpoint, tmp_path):

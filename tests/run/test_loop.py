@@ -11,9 +11,11 @@ import pytest
 from examples.point_mass import PointMass, PointMassConfig, PointMassTask
 from ksim import ConfigError, cli
 from ksim.run import loop
+from ksim.run.checkpoint import read_checkpoint
 from ksim.run.loop import TrainingDivergedError
 from ksim.run.progress import Progress
 from ksim.run.run_dir import make_run_dir
+from ksim.run.snapshot import versions
 from tests.checkpoints import newest, saved_learner
 from tests.tasks import point_mass_task
 
@@ -100,6 +102,34 @@ def test_error_in_the_loop_is_raised_after_what_was_learned_is_saved(tmp_path, m
     assert "disk full" in (tmp_path / "run" / "process_0.log").read_text()
 
 
+def test_packages_that_are_replaced_while_a_run_goes_on_do_not_end_it(tmp_path, monkeypatch):
+    iterate = loop._Loop._iterate
+
+    def uninstall_and_iterate(self):
+        monkeypatch.setattr("importlib.metadata.version", lambda name: pytest.fail(f"{name} is being replaced"))
+        iterate(self)
+
+    versions.cache_clear()
+    monkeypatch.setattr(loop._Loop, "_iterate", uninstall_and_iterate)
+    task = point_mass_task(num_devices=1, max_iterations=2, save_every_n_iterations=1, run_dir=str(tmp_path / "run"))
+    assert task.run() == 0
+    assert read_checkpoint(newest(tmp_path / "run")).document["versions"].keys() >= {"jax", "mujoco"}
+
+
+def test_save_that_an_error_ended_is_made_up_for_before_the_run_ends(tmp_path, monkeypatch):
+    save, errors = loop.Saver.save, [OSError("once")]
+
+    def fail_once(self, *args):
+        if errors:
+            raise errors.pop()
+        save(self, *args)
+
+    monkeypatch.setattr(loop.Saver, "save", fail_once)
+    with pytest.raises(OSError, match="once"):
+        point_mass_task(num_devices=1, save_every_n_iterations=1, run_dir=str(tmp_path / "run")).run()
+    assert newest(tmp_path / "run").name == "1"
+
+
 class SometimesNaN(PointMass):
     """Its reward is no number once the mass has moved, so a reset does not show it."""
 
@@ -162,6 +192,28 @@ def test_error_inside_the_step_leaves_the_learner_of_the_iteration_before(tmp_pa
         Task(config).run()
     done = len(read_metrics(tmp_path / "run"))
     assert newest(tmp_path / "run").name == str(done)
+
+
+@pytest.mark.parametrize(("error", "waits"), [(TrainingDivergedError, True), (OSError, False)])
+def test_processes_that_all_stop_on_an_error_wait_until_process_0_has_written_and_one_that_fails_alone_does_not(
+    error, waits, tmp_path, monkeypatch
+):
+    write, done = loop.Saver._write, []
+
+    def write_and_note(self, *args):
+        write(self, *args)
+        done.append("written")
+
+    def fail(*_):
+        monkeypatch.setattr(loop, "num_processes", lambda: 2)
+        raise error
+
+    monkeypatch.setattr(loop.Saver, "_write", write_and_note)
+    monkeypatch.setattr(loop._Loop, "_check_finite", fail)
+    monkeypatch.setattr(loop, "wait_for_all", lambda: done.append("waited"))
+    with pytest.raises(error):
+        point_mass_task(num_devices=1, run_dir=str(tmp_path / "run")).run()
+    assert done == (["written", "waited"] if waits else [])
 
 
 def test_used_run_directory_is_refused_before_anything_compiles(tmp_path, monkeypatch):

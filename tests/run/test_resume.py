@@ -2,6 +2,7 @@ import dataclasses
 import errno
 import json
 import os
+import shutil
 import signal
 
 import equinox as eqx
@@ -16,10 +17,11 @@ from examples.point_mass import PointMassConfig, PointMassTask
 from ksim import ConfigError, cli
 from ksim.run import loop
 from ksim.run.checkpoint import find_best, list_checkpoints, read_checkpoint, write_checkpoint
+from ksim.run.loggers import set_lines_aside
 from ksim.run.run_dir import locked, newest_run_dir
 from ksim.run.signals import OUT_OF_TIME_EXIT_CODE
 from ksim.run.snapshot import kept_options
-from ksim.run.start import Start, prepare_run_dir
+from ksim.run.start import Start, find_start, prepare_run_dir
 from tests.checkpoints import newest, saved_learner
 from tests.faults.runs import read_lines, without_times
 from tests.tasks import assert_same_parameters, point_mass_task
@@ -40,8 +42,6 @@ def finished(tmp_path_factory):
 
 
 def copy_of(run_dir, tmp_path):
-    import shutil
-
     return shutil.copytree(run_dir, tmp_path / "run")
 
 
@@ -97,6 +97,29 @@ def test_run_that_was_stopped_before_its_first_checkpoint_starts_again(tmp_path)
     (run_dir / "metrics.jsonl").write_text('{"iteration": 1}\n{"iterat')
     point_mass_task(num_devices=1, max_iterations=2, run_dir=str(run_dir), resume="auto").run()
     assert [line["iteration"] for line in metrics(run_dir)] == [1, 2]
+
+
+def test_run_whose_checkpoints_are_gone_says_so_and_keeps_its_metrics(finished, tmp_path, capsys):
+    run_dir = copy_of(finished, tmp_path)
+    shutil.rmtree(run_dir / "checkpoints")
+    (run_dir / "evaluations.jsonl").write_text('{"iteration": 3}\n')
+    kept = {name: (run_dir / name).read_text() for name in ("metrics.jsonl", "evaluations.jsonl")}
+    for until in (1, 2):  # the second is of a run that was killed before its first checkpoint
+        point_mass_task(num_devices=1, max_iterations=until, run_dir=str(run_dir), resume="auto").run()
+        shutil.rmtree(run_dir / "checkpoints")
+    words = f"run_dir ({run_dir}) holds no checkpoint to go on from, and training starts anew. Its metrics, of "
+    for said in (capsys.readouterr().out, (run_dir / "process_0.log").read_text()):
+        assert f"{words}3 iterations, are in metrics.jsonl.before" in said
+        assert f"{words}1 iterations" in said
+    assert {name: (run_dir / f"{name}.before").read_text() for name in kept} == kept
+    assert [line["iteration"] for line in metrics(run_dir)] == [1, 2]
+
+
+def test_longer_metrics_take_the_place_of_shorter_ones_that_were_set_aside(tmp_path):
+    for num_lines, num_kept in ((1, 1), (3, 3), (2, 3), (0, 3)):
+        (tmp_path / "metrics.jsonl").write_text("{}\n" * num_lines)
+        assert set_lines_aside(tmp_path) == num_lines
+        assert (tmp_path / "metrics.jsonl.before").read_text() == "{}\n" * num_kept
 
 
 @pytest.mark.parametrize("option", ["resume", "load_weights"])
@@ -165,6 +188,49 @@ def test_what_cannot_be_resumed_is_refused_before_anything_is_written(options, w
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.fixture
+def without_permission():
+    """Takes from this process what root may read in spite of permissions."""
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(65534)
+    yield
+    if is_root:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def closed(finished, tmp_path):
+    """Copies of a run that nobody may read: one by its path, one's checkpoints, and the newest of the task."""
+    tmp_path.chmod(0o755)
+    directories = [tmp_path / name for name in ("run", "open/checkpoints", "runs/point_mass_task/run_000")]
+    for path in ("run", "open", "runs/point_mass_task/run_000"):
+        shutil.copytree(finished, tmp_path / path)
+    for path in directories:
+        path.chmod(0)
+    yield
+    for path in directories:
+        path.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"resume": "run"}, r"resume \('run'\) cannot be read: Permission denied: 'run/.*Set its permissions"),
+        ({"resume": "run/checkpoints/3"}, r"resume \('run/checkpoints/3'\) cannot be read: Permission denied"),
+        ({"resume": "run/checkpoints/best"}, r"resume \('run/checkpoints/best'\) cannot be read: Permission denied"),
+        ({"resume": "open"}, r"resume \('open'\) cannot be read: Permission denied"),
+        ({"resume": "auto", "run_dir": "run"}, r"resume \('auto'\) cannot be read: Permission denied: 'run/"),
+        ({"resume": "auto"}, r"resume \('auto'\) cannot be read: Permission denied: 'runs/point_mass_task"),
+        ({"load_weights": "run"}, r"load_weights \('run'\) cannot be read: Permission denied"),
+    ],
+)
+def test_run_of_somebody_else_that_cannot_be_read_is_bad_input(options, words, closed, without_permission):
+    task = point_mass_task(num_devices=1, **options)
+    with pytest.raises(ConfigError, match=words):
+        find_start(task.config, task.task_name)
+
+
 def test_changed_learning_rate_is_the_one_that_is_used(finished, tmp_path):
     run_dir = copy_of(finished, tmp_path)
     point_mass_task(num_devices=1, max_iterations=4, resume=str(run_dir), learning_rate=0.05).run()
@@ -230,6 +296,19 @@ def test_damaged_newest_checkpoint_is_said_and_the_one_before_is_used(finished, 
     assert [line["iteration"] for line in metrics(run_dir)] == [1, 2, 3, 4]
     assert metrics(run_dir)[:3] == metrics(finished)
     assert (run_dir / "damaged" / "3").is_dir()
+    assert read_checkpoint(run_dir / "checkpoints" / "3").iteration == 3
+
+
+def test_checkpoint_that_has_lost_its_document_is_damaged_like_any_other(finished, tmp_path):
+    run_dir = copy_of(finished, tmp_path)
+    (run_dir / "checkpoints" / "3" / "document.json").unlink()
+    with pytest.raises(ConfigError, match=r"checkpoints/3 is damaged: document\.json"):
+        point_mass_task(num_devices=1, resume=str(run_dir / "checkpoints" / "3"), run_dir=str(tmp_path / "new")).run()
+    task = point_mass_task(num_devices=1, max_iterations=4, save_every_n_iterations=1, resume=str(run_dir))
+    with pytest.warns(UserWarning, match=r"checkpoints/3 is damaged: document\.json.*checkpoints/2\) is used"):
+        task.run()
+    assert (run_dir / "damaged" / "3" / "state").is_dir()
+    assert metrics(run_dir)[:3] == metrics(finished)
     assert read_checkpoint(run_dir / "checkpoints" / "3").iteration == 3
 
 

@@ -1,4 +1,6 @@
 import contextlib
+import os
+from pathlib import Path
 
 import pytest
 
@@ -31,10 +33,29 @@ def test_other_processes_take_the_directory_that_process_0_made_and_make_none(as
         assert path == made / "process_1.log"
 
 
+def test_directory_that_is_seen_late_as_by_nfs_is_looked_for_again_after_its_parents_were_listed(
+    as_second_process, tmp_path, monkeypatch
+):
+    made = tmp_path / "runs" / "made"
+    made.mkdir(parents=True)
+    as_second_process(made)
+    hidden, is_dir, listdir = {tmp_path / "runs", made}, Path.is_dir, os.listdir
+    monkeypatch.setattr(Path, "is_dir", lambda path: path not in hidden and is_dir(path))
+
+    def list_and_show(path):
+        hidden.difference_update(listed := [path / name for name in listdir(path) if path not in hidden])
+        return listed
+
+    monkeypatch.setattr(run_dir, "_APPEARING_S", 60.0)
+    monkeypatch.setattr(os, "listdir", list_and_show)
+    assert shared_run_dir(None, None, "task") == made
+
+
 def test_directory_that_a_process_does_not_see_is_an_error_unless_it_can_log_elsewhere(
     as_second_process, tmp_path, monkeypatch
 ):
     as_second_process(tmp_path / "elsewhere")
+    monkeypatch.setattr(run_dir, "_APPEARING_S", 0.0)
     with pytest.raises(ConfigError, match=r"made by process 0, is not seen on .*KSIM_LOG_DIR"):
         shared_run_dir(None, None, "task")
     monkeypatch.setenv("KSIM_LOG_DIR", str(tmp_path / "logs"))

@@ -1,7 +1,12 @@
+import os
 import subprocess
 import sys
 import time
 
+import pytest
+
+from ksim.launch.options import parse_options
+from ksim.run import watchdog
 from ksim.run.watchdog import HANG_EXIT_CODE, Watchdog
 from tests.faults.runs import read_lines
 from tests.processes import environment, finish, start
@@ -61,6 +66,21 @@ with watchdog.Watchdog(0.3, Path("process_0.log")) as dog, dog.watching("the tra
     )
     assert done.returncode == 1
     assert "program.py" in (tmp_path / "process_0.log").read_text()
+
+
+@pytest.mark.parametrize(("is_main", "linger_s"), [(True, watchdog._LAST_S), (False, 0.0)])
+def test_process_0_of_several_ends_a_little_after_the_others_have_written_their_stacks(
+    is_main, linger_s, tmp_path, monkeypatch
+):
+    done, log = [], tmp_path / "log"
+    monkeypatch.setattr(watchdog, "num_processes", lambda: 2)
+    monkeypatch.setattr(watchdog, "is_main_process", lambda: is_main)
+    with Watchdog(60.0, log) as dog, monkeypatch.context() as patch:
+        patch.setattr(time, "sleep", lambda s: done.append((s, "test_watchdog.py" in log.read_text())))
+        patch.setattr(os, "_exit", done.append)
+        dog._end("the training step")
+    assert done == [(linger_s, True), HANG_EXIT_CODE]
+    assert parse_options(["-m", "module"]).grace_s / 2 > watchdog._LAST_S
 
 
 def test_blocks_in_time_and_what_is_not_watched_go_on(tmp_path):
