@@ -54,20 +54,22 @@ class NanDump:
             return
         state = host_state(self._task, before)
         what = " and ".join(KINDS[name] for name in new)
-        if is_main_process() and not path.exists() and len(list_checkpoints(path.parent)) < MAX_DUMPS:
-            figures = {name: x if math.isfinite(x) else None for name, x in metrics.items()}
-            document = run_document(self._task, iteration=iteration - 1, progress=record_before, metrics=figures)
-            try:
+        if not is_main_process():
+            return
+        figures = {name: x if math.isfinite(x) else None for name, x in metrics.items()}
+        document = run_document(self._task, iteration=iteration - 1, progress=record_before, metrics=figures)
+        try:
+            if not path.exists():
+                if len(list_checkpoints(path.parent)) >= MAX_DUMPS:
+                    return
                 write_checkpoint(path, named_arrays(state), document)
-            except Exception as error:
-                logger.warning("The state before iteration %d cannot be dumped.", iteration, exc_info=error)
-                return
-            warning = (
-                f"Iteration {iteration} had {what} as not finite. The state before it is kept; see which: "
-                f"run_mode=replay checkpoint={path}"
-            )
-            print_warning(warning)
-        self._last = path
+                print_warning(
+                    f"Iteration {iteration} had {what} as not finite. The state before it is kept; see which: "
+                    f"run_mode=replay checkpoint={path}"
+                )
+            self._last = path
+        except Exception as error:
+            logger.warning("The state before iteration %d cannot be dumped.", iteration, exc_info=error)
 
     def hint(self) -> str:
         """Where to look, for the message of a run that ends."""
