@@ -65,9 +65,11 @@ class Robot:
     def __init__(self, mjcf: str | Path, metadata: dict[str, Any]) -> None:
         self._metadata = metadata
         actuators, spec = metadata["actuators"], mujoco.MjSpec.from_file(str(mjcf))
-        # What decides whether an actuator has a state is to be known before the model is compiled.
-        for actuator, dyntype in zip(spec.actuators, actuators["model_fields"]["actuator_dyntype"], strict=False):
-            actuator.dyntype = mujoco.mjtDyn(dyntype)
+        # Their kinds decide how many states and inputs the model is compiled with.
+        kinds = {"dyntype": mujoco.mjtDyn, "gaintype": mujoco.mjtGain, "biastype": mujoco.mjtBias}
+        for name, kind in kinds.items():
+            for actuator, number in zip(spec.actuators, actuators["model_fields"][f"actuator_{name}"], strict=False):
+                setattr(actuator, name, kind(number))
         self.model = model = spec.compile()
         is_joint = np.isin(model.jnt_type, (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE))
         self._joints = np.flatnonzero(is_joint)
@@ -107,6 +109,7 @@ class Robot:
         self.last_action = np.zeros(self._metadata["action_size"])
         self._smoothed = np.zeros((len(self._smoothings), len(self.last_action)))
         self.data.ctrl[:] = self.controls(self.last_action)
+        self.model.actuator_forcerange[:] = self._force_range
         mujoco.mj_forward(self.model, self.data)  # the sensors' readings at the start
 
     def controls(self, action: np.ndarray) -> np.ndarray:

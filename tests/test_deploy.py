@@ -198,7 +198,11 @@ def driven(request, tmp_path_factory):
 def farthest(path, metadata, action_ta, physics_t):
     """How far a robot gets from ksim's under the same actions."""
     robot = deploy.Robot(path, metadata)
+    force_range = robot.model.actuator_forcerange.copy()
+    for _ in range(3):
+        robot.step(np.ones(2))
     robot.reset(np.asarray(physics_t[0].qpos), np.asarray(physics_t[0].qvel))
+    np.testing.assert_array_equal(robot.model.actuator_forcerange, force_range)  # of motors at rest
     found = []
     for action, physics in zip(action_ta, physics_t[1:], strict=True):
         robot.step(action)

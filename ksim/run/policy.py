@@ -94,10 +94,10 @@ def load_policy(path: str | Path) -> Policy:
     from ksim.run.checkpoint import load_checkpoint  # noqa: PLC0415 - Orbax takes a second to import
 
     checkpoint = load_checkpoint(path, "path")
-    if PROGRAM not in checkpoint.arrays:
+    if not {PROGRAM, START} <= checkpoint.arrays.keys():
         raise ConfigError(
             f"Checkpoint {checkpoint.path} holds no program of its policy, which could not be exported (the log of its "
-            "run says why). Evaluate it by its task: run_mode=eval."
+            "run says why) or was by an earlier ksim. Evaluate it by its task: run_mode=eval."
         )
     return Policy(checkpoint.arrays, checkpoint.document)
 

@@ -51,9 +51,11 @@ def export_checkpoint(task: "RLTask[Any]") -> int:
         try:
             onnx_file = onnx_model(policy, metadata)
             difference = largest_difference(onnx_file, model, task.obs_sizes)
-        except (ConfigError, RunError) as error:
+        except Exception as error:  # also what the packages raise, of a type that they do not know
             (out_dir / _ONNX).unlink(missing_ok=True)  # of an earlier export
-            raise type(error)(f"{error} {_PROGRAM} and {_METADATA} are in {out_dir}, {_ONNX} is not.") from error
+            kind = RunError if isinstance(error, RunError) else ConfigError
+            cause = str(error) if isinstance(error, ConfigError | RunError) else f"ONNX cannot run the policy: {error}."
+            raise kind(f"{cause} {_PROGRAM} and {_METADATA} are in {out_dir}, {_ONNX} is not.") from error
     _write(out_dir, {_ONNX: onnx_file})
     figures = {
         "ONNX": f"{out_dir / _ONNX} (metadata inside)",

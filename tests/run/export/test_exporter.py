@@ -234,6 +234,22 @@ def test_what_onnx_does_not_know_is_written_as_a_program_of_jax(run_dir, tmp_pat
     assert not (tmp_path / "policy.onnx").exists()
 
 
+def test_what_a_package_of_onnx_refuses_is_an_error_and_nothing_of_an_earlier_export_is_left(
+    run_dir, tmp_path, monkeypatch
+):
+    export(run_dir, f"export_dir={tmp_path}")
+
+    def refuse(data):
+        raise Exception("no kernel for this type")
+
+    monkeypatch.setattr(exporter, "onnx_step", refuse)
+    with pytest.raises(
+        ConfigError, match=r"ONNX cannot run the policy: no kernel for this type\. policy\.jaxexport and"
+    ):
+        export(run_dir, f"export_dir={tmp_path}")
+    assert not (tmp_path / "policy.onnx").exists()
+
+
 def test_the_precision_of_what_is_exported_is_float32s_whatever_the_runs_was(run_dir, tmp_path):
     export(run_dir, f"export_dir={tmp_path}", "matmul_precision=default")
     program = jax.export.deserialize(bytearray((tmp_path / "policy.jaxexport").read_bytes()))
