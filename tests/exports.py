@@ -1,9 +1,9 @@
 """Exported policies, for tests."""
 
-from ksim.run.export.exporter import described_policy, onnx_model, program_files
+from ksim.run.export.exporter import described_policy, onnx_file, program_files
 
 
 def exported_files(task, model, checkpoint, out_dir):
     """What run_mode=export writes, by name."""
     policy, metadata = described_policy(task, model, checkpoint, out_dir)
-    return {**program_files(policy, metadata), "policy.onnx": onnx_model(policy, metadata)}
+    return {**program_files(policy, metadata), "policy.onnx": onnx_file(policy, metadata)}

@@ -63,6 +63,16 @@ class BipedTask(ksim.DistributedPPOTask[BipedConfig]):
         return [randomizers.RandomFriction(), randomizers.RandomBodyMass(body="trunk")]
 
 
+class Undisturbed:
+    """For a task that shares its robot and its world with another simulation: no events, nothing randomized."""
+
+    def get_events(self, physics_model):
+        return []
+
+    def get_randomizers(self, physics_model):
+        return []
+
+
 def train_iterations(task: Any, num_iterations: int) -> tuple[Any, list[dict[str, float]]]:
     """The state after so many iterations, on the task's devices, and the metrics of each."""
     task.check()

@@ -27,7 +27,7 @@ from ksim.physics import AbstractActuators, DcMotorActuators
 from ksim.run.export.exporter import described_policy
 from tests.exports import exported_files
 from tests.robots import ACTUATORS, BIPED
-from tests.tasks import MESSAGE, BipedConfig, BipedTask
+from tests.tasks import MESSAGE, BipedConfig, BipedTask, Undisturbed
 
 pytestmark = pytest.mark.filterwarnings(MESSAGE)
 
@@ -38,19 +38,13 @@ PLURAL = ("observations", "commands")
 """Entries of the metadata that have names given by the task."""
 
 
-class QuietWalking(HumanoidWalkingTask):
+class QuietWalking(Undisturbed, HumanoidWalkingTask):
     """The walking example without noise, pushes and other friction, which no robot shares with another."""
 
     def get_observations(self, physics_model):
         groups = super().get_observations(physics_model)
         quiet = lambda term: dataclasses.replace(term, noise=None)
         return {group: {name: quiet(term) for name, term in terms.items()} for group, terms in groups.items()}
-
-    def get_events(self, physics_model):
-        return []
-
-    def get_randomizers(self, physics_model):
-        return []
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +109,7 @@ def test_its_actions_are_those_of_ksims_own_environment_from_the_same_state(expo
     np.testing.assert_allclose(qpos, exported[1][-1].inner.physics.qpos, atol=1e-4)
 
 
-class Driven(BipedTask):
+class Driven(Undisturbed, BipedTask):
     """A biped in which nothing is left to chance but the state it starts from."""
 
     xml: str = BIPED
@@ -133,12 +127,6 @@ class Driven(BipedTask):
 
     def get_terminations(self, physics_model):
         return [terminations.TimeLimit(seconds=10.0)]
-
-    def get_events(self, physics_model):
-        return []
-
-    def get_randomizers(self, physics_model):
-        return []
 
 
 class DcMotors(Driven):

@@ -41,7 +41,7 @@ class DeterministicPolicy:
 
     Attributes:
         function: `(arrays, obs, memory) -> (action, memory)` for one env; takes exactly what is named below.
-        start: `arrays -> memory` at the start of an episode.
+        start: `arrays -> memory` at the start of an episode, by the same names.
         arrays: Shapes and types of the model's arrays, by name.
         obs: Shapes and types of the observations, by group.
         memory: Shapes and types of the memory, by name; empty for a feed-forward policy.

@@ -4,17 +4,15 @@ import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from ksim.nn.actor_critic import initial_carries
 from ksim.parallel.collectives import device_index, sum_across_devices
 from ksim.parallel.multihost import meet_peers, num_processes, process_index
 from ksim.parallel.replicas import Divergence, find_divergence, gather_checksums, leaf_names
 from ksim.rollout.mdp_environment import MdpEnvironment
-from ksim.task.memory import format_bytes, memory_per_device, num_bytes
+from ksim.task.memory import env_shapes, format_bytes, memory_per_device, num_bytes
 from ksim.types import ConfigError
 
 if TYPE_CHECKING:
@@ -118,10 +116,8 @@ def inspect_setup(task: "DistributedRLTask[Any]") -> DistributedSetup:
     learner, model = task.initial_learner()
     check_devices_work_together(task, learner)
     share = config.num_envs // layout.num_devices
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    env_state = jax.eval_shape(task.environment.first_episode, key)
-    carry = eqx.filter_eval_shape(initial_carries, model, 1)
-    state_bytes = share * (num_bytes(env_state) + num_bytes(carry))
+    env_state, env_bytes = env_shapes(task, model)
+    state_bytes = share * env_bytes
     # Of a step: observations, raw and normalised, metrics, the action, and ten numbers such as values and advantages.
     step_bytes = 2 * num_bytes(env_state.obs) + num_bytes(env_state.metrics) + 4 * task.environment.action_size + 40
     peers = meet_peers()

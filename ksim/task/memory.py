@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from ksim.nn.actor_critic import initial_carries
-from ksim.types import ConfigError, Device, shown
+from ksim.nn.actor_critic import AbstractActorCritic, initial_carries
+from ksim.types import ConfigError, Device, EnvState, shown
 
 if TYPE_CHECKING:
     from ksim.task.ppo import PPOTask
+    from ksim.task.rl import RLTask
 
 
 def check_memory(task: "PPOTask[Any]") -> None:
@@ -26,9 +27,7 @@ def check_memory(task: "PPOTask[Any]") -> None:
     """
     config, layout = task.config, task.layout
     learner, model = task.learner_shapes()
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    env_state = jax.eval_shape(task.environment.first_episode, key)
-    state_bytes = num_bytes(env_state) + num_bytes(eqx.filter_eval_shape(initial_carries, model, 1))
+    env_state, state_bytes = env_shapes(task, model)
     # Of a step: the observations, metrics, the action, five numbers and two flags.
     step_bytes = num_bytes((env_state.obs, env_state.metrics)) + 4 * task.environment.action_size + 22
     env_bytes = state_bytes + config.rollout_length * step_bytes
@@ -71,6 +70,17 @@ def check_memory(task: "PPOTask[Any]") -> None:
             f"eval_num_envs ({config.eval_num_envs}) need at least {format_bytes(config.eval_num_envs * state_bytes)}, "
             f"but this machine has {format_bytes(on_host)}. Set it to at most {on_host // state_bytes}."
         )
+
+
+def env_shapes(task: "RLTask[Any]", model: AbstractActorCritic) -> tuple[EnvState, int]:
+    """The shapes of an environment's state, and the bytes that it takes with the policy's memory.
+
+    Args:
+        task: The task.
+        model: The actor-critic; its arrays may be shapes.
+    """
+    state = jax.eval_shape(task.environment.first_episode, jax.eval_shape(lambda: jax.random.key(0)))
+    return state, num_bytes(state) + num_bytes(eqx.filter_eval_shape(initial_carries, model, 1))
 
 
 def num_bytes(tree: PyTree) -> int:

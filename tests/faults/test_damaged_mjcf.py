@@ -19,7 +19,7 @@ from tests.faults.damages import damage
 from tests.faults.scale import scale
 from tests.processes import ROOT
 from tests.robots import BIPED
-from tests.tasks import MESSAGE, BipedConfig, BipedTask
+from tests.tasks import MESSAGE, BipedConfig, BipedTask, Undisturbed
 
 pytestmark = [pytest.mark.filterwarnings(MESSAGE), pytest.mark.filterwarnings("ignore:(Inertia matrix|Nan, Inf)")]
 
@@ -28,7 +28,7 @@ ROBOT = BIPED.replace(
 )
 
 
-class DamagedTask(BipedTask):
+class DamagedTask(Undisturbed, BipedTask):
     """Few terms, so that most of the time goes into what is damaged."""
 
     robot: object = "robot.xml"
@@ -47,12 +47,6 @@ class DamagedTask(BipedTask):
 
     def get_terminations(self, physics_model):
         return [terminations.TimeLimit(seconds=0.2)]
-
-    def get_events(self, physics_model):
-        return []
-
-    def get_randomizers(self, physics_model):
-        return []
 
 
 def task_of(robot):

@@ -49,14 +49,14 @@ def export_checkpoint(task: "RLTask[Any]") -> int:
         policy, metadata = described_policy(task, model, checkpoint, out_dir)
         _write(out_dir, program_files(policy, metadata))
         try:
-            onnx_file = onnx_model(policy, metadata)
-            difference = largest_difference(onnx_file, model, task.obs_sizes)
+            onnx_content = onnx_file(policy, metadata)
+            difference = largest_difference(onnx_content, model, task.obs_sizes)
         except Exception as error:  # also what the packages raise, of a type that they do not know
             (out_dir / _ONNX).unlink(missing_ok=True)  # of an earlier export
             kind = RunError if isinstance(error, RunError) else ConfigError
             cause = str(error) if isinstance(error, ConfigError | RunError) else f"ONNX cannot run the policy: {error}."
             raise kind(f"{cause} {_PROGRAM} and {_METADATA} are in {out_dir}, {_ONNX} is not.") from error
-    _write(out_dir, {_ONNX: onnx_file})
+    _write(out_dir, {_ONNX: onnx_content})
     figures = {
         "ONNX": f"{out_dir / _ONNX} (metadata inside)",
         "jax.export": str(out_dir / _PROGRAM),
@@ -95,7 +95,7 @@ def program_files(policy: DeterministicPolicy, metadata: Mapping[str, Any]) -> d
     return {_PROGRAM: export_policy(policy), _METADATA: (json.dumps(metadata, indent=2) + "\n").encode()}
 
 
-def onnx_model(policy: DeterministicPolicy, metadata: Mapping[str, Any]) -> bytes:
+def onnx_file(policy: DeterministicPolicy, metadata: Mapping[str, Any]) -> bytes:
     """The policy as an ONNX model with the metadata in it, otherwise as `program_files`.
 
     Raises:

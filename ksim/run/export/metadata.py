@@ -68,7 +68,7 @@ def policy_metadata(
             "iteration": int(checkpoint.name) if checkpoint.name.isdigit() else None,
         },
         "action_size": env.action_size,
-        "memory": _memory(policy, model),
+        "memory": _memory(policy.bound(policy_arrays(model))),
         "control_rate_hz": 1 / task.config.ctrl_dt,
         "control_dt_s": task.config.ctrl_dt,
     }
@@ -99,19 +99,18 @@ def policy_metadata(
     }
 
 
-def _memory(policy: DeterministicPolicy, model: NormalizedActorCritic) -> list[dict[str, Any]]:
+def _memory(bound: DeterministicPolicy) -> list[dict[str, Any]]:
     """The policy's memory: how its parts are named, and their values at the start of an episode."""
-    arrays, (_, names) = policy_arrays(model), policy.input_names()
-    start = policy.start({name: arrays[name] for name in policy.arrays})
+    start = bound.start({})
     return [
         {
-            "input": names[key],
-            "output": f"next_{names[key]}",
+            "input": name,
+            "output": f"next_{name}",
             "shape": list(x.shape),
             "dtype": str(x.dtype),
-            "start": numbers(start[key]),
+            "start": numbers(start[name]),
         }
-        for key, x in policy.memory.items()
+        for name, x in bound.memory.items()
     ]
 
 

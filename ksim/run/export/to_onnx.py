@@ -44,12 +44,12 @@ def _converted(policy: DeterministicPolicy, metadata: Mapping[str, str], num_row
     jaxpr, (_, after) = jax.make_jaxpr(function, return_shape=True)(*inputs)
     graph = Graph()
     values = [graph.add_input(name, part[name].shape, part[name].dtype) for part in inputs for name in sorted(part)]
-    # As JAX flattens them: by their sorted names, memory_10 before memory_2.
-    outs = zip([None, *sorted(after)], zip(convert(graph, jaxpr, values), jaxpr.out_avals, strict=True), strict=True)
-    found = dict(outs)
-    for name in (None, *policy.memory):
+    # JAX has them by their sorted names, memory_10 before memory_2.
+    names = ["action", *(f"next_{name}" for name in sorted(after))]
+    found = dict(zip(names, zip(convert(graph, jaxpr, values), jaxpr.out_avals, strict=True), strict=True))
+    for name in ["action", *(f"next_{name}" for name in policy.memory)]:
         value, aval = found[name]
-        graph.add_output("action" if name is None else f"next_{name}", value, aval.shape, aval.dtype)
+        graph.add_output(name, value, aval.shape, aval.dtype)
     return graph.model("policy", dict(metadata))
 
 
