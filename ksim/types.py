@@ -36,6 +36,8 @@ class PhysicsState(eqx.Module):
         derived: Quantities computed from the state (`sensordata`, `xpos`, ...), by their name in MjData. As after
             MuJoCo's `mj_step`, they describe the state before the last substep.
         applied: Forces from outside during the next control step (`xfrc_applied`, ...), by their name in MjData.
+        extra: What only some models have, by its name in MjData: the poses of mocap bodies (`mocap_pos` in m,
+            `mocap_quat`), and the state of springs that yield (`plastic`) and of plugins (`plugin_state`).
     """
 
     qpos: Float[Array, "*e q"]
@@ -45,6 +47,7 @@ class PhysicsState(eqx.Module):
     time: Float[Array, "*e"]
     derived: dict[str, Array]
     applied: dict[str, Array] = eqx.field(default_factory=dict)
+    extra: dict[str, Array] = eqx.field(default_factory=dict)
 
 
 class EnvState(eqx.Module):

@@ -1,4 +1,4 @@
-"""Starts of episodes: changes to the default pose at rest, applied in order."""
+"""Starts of episodes: changes to the first keyframe, or to the reference pose at rest, applied in order."""
 
 import dataclasses
 import math
@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ksim.mdp.term import Context, Term, check_range
 from ksim.physics.names import add_to_base_velocity, place_base, tilt_base
@@ -16,7 +15,7 @@ from ksim.types import ConfigError, PhysicsState
 
 
 class AbstractReset(Term):
-    """A change to the positions and velocities that an episode starts from."""
+    """A change to the state that an episode starts from."""
 
     @abstractmethod
     def __call__(self, context: Context) -> PhysicsState:
@@ -74,7 +73,11 @@ class RandomBasePosition(AbstractReset):
 
 
 class ToKeyframe(AbstractReset):
-    """Starts from a keyframe of the model, by name, or from one of several, each as likely."""
+    """Starts from a keyframe of the model, by name, or from one of several, each as likely.
+
+    Positions, velocities, activations and the poses of mocap bodies are those of the keyframe; its time and controls
+    do not count, as an episode starts at time 0 and its actions set the controls.
+    """
 
     keyframes: tuple[str, ...]
 
@@ -83,12 +86,12 @@ class ToKeyframe(AbstractReset):
             raise ConfigError("ToKeyframe names no keyframe. Name at least one.")
 
     def __call__(self, context: Context) -> PhysicsState:
-        mj_model = context.model.mj_model
-        indices = np.array([context.model.names.index("key", name) for name in self.keyframes])
-        pick = jax.random.randint(context.key, (), 0, len(indices))
-        qpos_kq = jnp.asarray(mj_model.key_qpos[indices], jnp.float32)
-        qvel_kv = jnp.asarray(mj_model.key_qvel[indices], jnp.float32)
-        return dataclasses.replace(context.physics, qpos=qpos_kq[pick], qvel=qvel_kv[pick])
+        starts = [context.model.start(name) for name in self.keyframes]
+        pick = jax.random.randint(context.key, (), 0, len(starts))
+        start = jax.tree.map(lambda *x: jnp.stack(x)[pick], *starts)
+        return dataclasses.replace(
+            context.physics, qpos=start.qpos, qvel=start.qvel, act=start.act, extra=start.extra
+        )
 
 
 class ToPose(AbstractReset):

@@ -36,10 +36,14 @@ class AbstractEngine(ABC):
     applied: tuple[str, ...]
 
     @abstractmethod
-    def forward(
-        self, qpos: Float[Array, " q"], qvel: Float[Array, " v"], ctrl: Float[Array, " u"], overrides: Overrides
-    ) -> PhysicsState:
-        """The state at time 0 with these positions and velocities, its derived fields those of this very state."""
+    def forward(self, state: PhysicsState, ctrl: Float[Array, " u"], overrides: Overrides) -> PhysicsState:
+        """The state with no force from outside, and its derived fields those of this very state.
+
+        Args:
+            state: As `PhysicsModel.start` returns it, or a change of that; derived fields are not read.
+            ctrl: The actuators' controls.
+            overrides: Model fields that differ in this simulation.
+        """
 
     @abstractmethod
     def substeps(

@@ -14,6 +14,8 @@ from ksim.physics.engine import DERIVED_FIELDS, AbstractEngine, MotorCurve, appl
 from ksim.physics.model import PhysicsModel
 from ksim.types import ConfigError, Overrides, PhysicsState
 
+_DATA_FIELDS = frozenset(field.name for field in dataclasses.fields(mjx.Data))
+
 
 class MjxEngine(AbstractEngine):
     """Substeps by `mjx.step`.
@@ -48,15 +50,18 @@ class MjxEngine(AbstractEngine):
         except (NotImplementedError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise ConfigError(f"MJX cannot simulate the model: {reason}. Change it, or try engine=mujoco.") from error
+        unknown = sorted(set(model.extra_state) - _DATA_FIELDS)
+        if unknown:
+            raise ConfigError(
+                f"MJX cannot simulate the model: it does not know the state {', '.join(unknown)}, which springs that "
+                "yield have. Take springyield out of the MJCF file, or try engine=mujoco."
+            )
         reference = mujoco.MjData(model.mj_model)
         self._shapes = {name: np.shape(getattr(reference, name)) for name in self.derived}
 
-    def forward(
-        self, qpos: Float[Array, " q"], qvel: Float[Array, " v"], ctrl: Float[Array, " u"], overrides: Overrides
-    ) -> PhysicsState:
-        data = self._data.replace(qpos=qpos, qvel=qvel, ctrl=ctrl)
-        data = mjx.forward(self._model.tree_replace(overrides), data)
-        return self.without_applied_forces(self._state(data, {}))
+    def forward(self, state: PhysicsState, ctrl: Float[Array, " u"], overrides: Overrides) -> PhysicsState:
+        state = self.without_applied_forces(state)
+        return self._state(mjx.forward(self._model.tree_replace(overrides), self._load(state, ctrl)), state)
 
     def substeps(
         self, state: PhysicsState, ctrl: Float[Array, " u"] | Float[Array, "s u"], overrides: Overrides
@@ -64,16 +69,8 @@ class MjxEngine(AbstractEngine):
         model = self._model.tree_replace(overrides)
 
         def substep(state: PhysicsState, ctrl: Float[Array, " u"]) -> tuple[PhysicsState, None]:
-            data = self._data.replace(
-                qpos=state.qpos,
-                qvel=state.qvel,
-                act=state.act,
-                qacc_warmstart=state.qacc_warmstart,
-                time=state.time,
-                ctrl=ctrl,
-                **state.applied,
-            )
-            return self._state(mjx.step(self._at_velocity(model, state), data), state.applied), None
+            data = mjx.step(self._at_velocity(model, state), self._load(state, ctrl))
+            return self._state(data, state), None
 
         ctrl_su = jnp.broadcast_to(ctrl, (self.model.decimation, ctrl.shape[-1]))
         # Nested scans are the small form: unrolled, the program would be several times larger.
@@ -87,7 +84,20 @@ class MjxEngine(AbstractEngine):
         force_range = self._motor_curve(gear * state.qvel[places], model.actuator_forcerange)
         return model.replace(actuator_forcerange=force_range)
 
-    def _state(self, data: mjx.Data, applied: dict[str, Array]) -> PhysicsState:
+    def _load(self, state: PhysicsState, ctrl: Float[Array, " u"]) -> mjx.Data:
+        return self._data.replace(
+            qpos=state.qpos,
+            qvel=state.qvel,
+            act=state.act,
+            qacc_warmstart=state.qacc_warmstart,
+            time=state.time,
+            ctrl=ctrl,
+            **state.applied,
+            **state.extra,
+        )
+
+    def _state(self, data: mjx.Data, before: PhysicsState) -> PhysicsState:
+        """The state in `data`, with the forces from outside of the one `before`."""
         return PhysicsState(
             qpos=data.qpos,
             qvel=data.qvel,
@@ -95,10 +105,11 @@ class MjxEngine(AbstractEngine):
             qacc_warmstart=data.qacc_warmstart,
             time=data.time,
             derived={name: self._derived(data, name) for name in self.derived},
-            applied=applied,
+            applied=before.applied,
+            extra={name: getattr(data, name) for name in before.extra},
         )
 
     def _derived(self, data: mjx.Data, name: str) -> Array:
         # Fields that not all of MJX's implementations have live in `_impl`; matrices have MuJoCo's flat shape.
-        holder = data if name in {field.name for field in dataclasses.fields(data)} else data._impl
+        holder = data if name in _DATA_FIELDS else data._impl
         return jnp.reshape(getattr(holder, name), self._shapes[name])

@@ -4,19 +4,27 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+import jax.numpy as jnp
 import mujoco
 import numpy as np
 
 from ksim.physics.mjcf import check_mjcf, find_not_finite
 from ksim.physics.names import ModelNames
 from ksim.physics.terrain import Ground, Terrain
-from ksim.types import ConfigError
+from ksim.types import ConfigError, PhysicsState
 
 SpecEdit = Callable[[mujoco.MjSpec], None]
 MIN_DT, MAX_DT = 1e-6, 1.0
 """Bounds of the physics step, in s: below, the 32 bits of a simulation's time soon stand still."""
 MAX_DECIMATION = 10_000
 """The most physics steps in a control step."""
+_EXTRA_STATE = {
+    "mocap_pos": "nmocap",
+    "mocap_quat": "nmocap",
+    "plastic": "nplastic",
+    "plugin_state": "npluginstate",
+}
+"""Fields of MjData that only some models have in their state, and which size of the model tells."""
 
 
 class PhysicsModel:
@@ -25,10 +33,11 @@ class PhysicsModel:
     Attributes:
         mj_model: The compiled model.
         names: Its names.
+        extra_state: What its states have in `PhysicsState.extra`.
         dt: Seconds per physics substep.
         ctrl_dt: Seconds per control step.
         decimation: Substeps per control step.
-        default_qpos: Where episodes start: the first keyframe, or the model's reference pose where it has none.
+        default_qpos: Positions in the first keyframe, or in the model's reference pose where it has none.
         ground: The height of the ground anywhere.
         terrain: The tiles that the ground is made of; None for the model's own floor.
     """
@@ -36,12 +45,40 @@ class PhysicsModel:
     def __init__(self, mj_model: mujoco.MjModel, ctrl_dt: float, terrain: Terrain | None = None) -> None:
         self.mj_model = mj_model
         self.names = ModelNames(mj_model)
+        self.extra_state = tuple(name for name, size in _EXTRA_STATE.items() if getattr(mj_model, size))
         self.ground = Ground(mj_model)
         self.terrain = terrain
         self.dt = float(mj_model.opt.timestep)
         self.ctrl_dt = ctrl_dt
         self.decimation = round(ctrl_dt / self.dt)
         self.default_qpos = np.array(mj_model.key_qpos[0] if mj_model.nkey else mj_model.qpos0)
+
+    def start(self, keyframe: str | None = None) -> PhysicsState:
+        """The state of a keyframe at time 0, without derived fields.
+
+        The keyframe's time and controls are left out: an episode's time starts at 0, and its actions set the controls.
+
+        Args:
+            keyframe: Its name. By default the first one, or the model's reference pose at rest where it has none.
+
+        Raises:
+            ConfigError: The model has no such keyframe.
+        """
+        data = mujoco.MjData(self.mj_model)
+        if keyframe is not None:
+            mujoco.mj_resetDataKeyframe(self.mj_model, data, self.names.index("key", keyframe))
+        elif self.mj_model.nkey:
+            mujoco.mj_resetDataKeyframe(self.mj_model, data, 0)
+        field = lambda name: jnp.asarray(getattr(data, name), jnp.float32)
+        return PhysicsState(
+            qpos=field("qpos"),
+            qvel=field("qvel"),
+            act=field("act"),
+            qacc_warmstart=jnp.zeros(self.mj_model.nv),
+            time=jnp.zeros(()),
+            derived={},
+            extra={name: field(name) for name in self.extra_state},
+        )
 
 
 def load_spec(robot: str | Path | mujoco.MjSpec) -> mujoco.MjSpec:

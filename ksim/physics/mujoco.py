@@ -71,26 +71,20 @@ class MujocoEngine(AbstractEngine):
             ) from error
         self._pool = _BatchPool(model.mj_model, max(1, num_cores() // num_devices))
         data = mujoco.MjData(model.mj_model)
-        self._state_shapes = {name: np.shape(getattr(data, name)) for name in _STATE_FIELDS}
+        self._state_shapes = {name: np.shape(getattr(data, name)) for name in (*_STATE_FIELDS, *model.extra_state)}
         self._derived_shapes = {name: np.shape(getattr(data, name)) for name in self.derived}
 
-    def forward(
-        self, qpos: Float[Array, " q"], qvel: Float[Array, " v"], ctrl: Float[Array, " u"], overrides: Overrides
-    ) -> PhysicsState:
-        zeros = {name: jnp.zeros(shape) for name, shape in self._state_shapes.items()}
-        applied = {name: jnp.zeros(shape) for name, shape in self.applied_shapes().items()}
-        return self._call(zeros | {"qpos": qpos, "qvel": qvel}, applied, ctrl, overrides, num_substeps=0)
+    def forward(self, state: PhysicsState, ctrl: Float[Array, " u"], overrides: Overrides) -> PhysicsState:
+        return self._call(self.without_applied_forces(state), ctrl, overrides, num_substeps=0)
 
     def substeps(
         self, state: PhysicsState, ctrl: Float[Array, " u"] | Float[Array, "s u"], overrides: Overrides
     ) -> PhysicsState:
-        fields = {name: getattr(state, name) for name in _STATE_FIELDS}
-        return self._call(fields, state.applied, ctrl, overrides, num_substeps=self.model.decimation)
+        return self._call(state, ctrl, overrides, num_substeps=self.model.decimation)
 
     def _call(
         self,
-        fields: dict[str, Array],
-        applied: dict[str, Array],
+        state: PhysicsState,
         ctrl: Float[Array, " u"] | Float[Array, "s u"],
         overrides: Overrides,
         *,
@@ -99,12 +93,11 @@ class MujocoEngine(AbstractEngine):
         for name in overrides:
             if name not in MODEL_FIELDS:
                 raise ConfigError(f"The model has no field {name!r} to override. {near_misses(name, MODEL_FIELDS)}")
-        inputs = jnp.concatenate(
-            [jnp.ravel(x) for x in (*fields.values(), *applied.values(), *overrides.values(), ctrl)]
-        )
-        overridden = tuple(overrides) if self._motor_curve is None else (*overrides, _FORCE_RANGE)
         # In one order, whoever made the mapping: a batch is kept for each.
         overrides = dict(sorted(overrides.items()))
+        fields = _state_fields(state) | state.applied
+        inputs = jnp.concatenate([jnp.ravel(x) for x in (*fields.values(), *overrides.values(), ctrl)])
+        overridden = tuple(overrides) if self._motor_curve is None else (*overrides, _FORCE_RANGE)
         ctrl_shape = ctrl.shape if ctrl.ndim == 2 else (1, *ctrl.shape)
         out_shapes = self._state_shapes | self._derived_shapes
         out_size = sum(math.prod(shape) for shape in out_shapes.values())
@@ -114,7 +107,7 @@ class MujocoEngine(AbstractEngine):
             flat = rows.reshape(-1, rows.shape[-1])
             with self._pool.batch(len(flat), tuple(dict.fromkeys(overridden))) as batch:
                 outputs = [batch.data_field(name) for name in out_shapes]  # a batch keeps only what is bound
-                batch.load(flat, (*_STATE_FIELDS, *applied), tuple(overrides))
+                batch.load(flat, tuple(fields), tuple(overrides))
                 ctrl_esu = flat[:, flat.shape[1] - ctrl.size :].reshape(len(flat), *ctrl_shape)
                 failed = batch.step(ctrl_esu, num_substeps, self._motors(batch, overrides))
                 # A simulation that blows up leaves float32's range; what is left of it is found and reset.
@@ -126,8 +119,12 @@ class MujocoEngine(AbstractEngine):
         result = jax.ShapeDtypeStruct((out_size,), jnp.float32)
         row = jax.pure_callback(run, result, inputs.astype(jnp.float32), vmap_method="broadcast_all")
         out = _unpack(row, out_shapes)
-        state = {name: out[name] for name in _STATE_FIELDS}
-        return PhysicsState(**state, derived={name: out[name] for name in self.derived}, applied=applied)
+        return PhysicsState(
+            **{name: out[name] for name in _STATE_FIELDS},
+            derived={name: out[name] for name in self.derived},
+            applied=state.applied,
+            extra={name: out[name] for name in state.extra},
+        )
 
     def _motors(self, batch: "_PooledBatch", overrides: Overrides) -> Callable[[], None] | None:
         """Sets the force ranges of a batch's actuators to those at rest; what sets them to those at their velocities.
@@ -147,6 +144,11 @@ class MujocoEngine(AbstractEngine):
             force_range[...] = curve(gear * qvel[:, places], at_rest)
 
         return update
+
+
+def _state_fields(state: PhysicsState) -> dict[str, Array]:
+    """All that a simulation goes on from, by its name in MjData."""
+    return {name: getattr(state, name) for name in _STATE_FIELDS} | state.extra
 
 
 def _unpack(row: Array, shapes: dict[str, tuple[int, ...]]) -> dict[str, Array]:

@@ -143,17 +143,9 @@ class MdpEnvironment(Environment):
         """The start of an episode, and its observations one by one, by group and name."""
         model, mdp = self.engine.model, self.mdp
         action = jnp.zeros(self.action_size)
-        at_rest = PhysicsState(
-            qpos=jnp.asarray(model.default_qpos, jnp.float32),
-            qvel=jnp.zeros(model.mj_model.nv),
-            act=jnp.zeros(model.mj_model.na),
-            qacc_warmstart=jnp.zeros(model.mj_model.nv),
-            time=jnp.zeros(()),
-            derived={},
-        )
         context = Context(
             model=model,
-            physics=at_rest,
+            physics=model.start(),
             action=action,
             previous_action=action,
             control=mdp.actuators(action, model),
@@ -166,7 +158,8 @@ class MdpEnvironment(Environment):
         )
         calls = _Calls(mdp, jax.random.fold_in(key, 0), memories=None)
         for name in mdp.resets:
-            context = dataclasses.replace(context, physics=calls(f"reset/{name}", context))
+            physics = _checked_physics("Reset", name, calls(f"reset/{name}", context), context.physics)
+            context = dataclasses.replace(context, physics=physics)
         for name in mdp.randomizers:
             drawn = _checked_overrides(name, calls(f"randomizer/{name}", context), model.mj_model)
             context = dataclasses.replace(context, overrides=context.overrides | drawn)
@@ -174,7 +167,7 @@ class MdpEnvironment(Environment):
             changed = event.overrides(calls.start(f"event/{name}", context))
             changed = _checked_overrides(name, changed, model.mj_model)
             context = dataclasses.replace(context, overrides=context.overrides | changed)
-        physics = self.engine.forward(context.physics.qpos, context.physics.qvel, context.control, context.overrides)
+        physics = self.engine.forward(context.physics, context.control, context.overrides)
         context = dataclasses.replace(context, physics=physics)
         for name in mdp.action_filters:
             calls.start(f"action_filter/{name}", context)
@@ -277,7 +270,8 @@ class _Calls:
         context = self.start(f"event/{name}", dataclasses.replace(context, physics=physics, overrides=overrides))
         event = self._terms[f"event/{name}"]
         assert isinstance(event, AbstractEvent)
-        return event(context), overrides | _checked_overrides(name, event.overrides(context), context.model.mj_model)
+        physics = _checked_physics("Event", name, event(context), physics)
+        return physics, overrides | _checked_overrides(name, event.overrides(context), context.model.mj_model)
 
     def noisy(self, name: str, noise: AbstractNoise, value: Array, own: Context) -> Array:
         """The value of the term `name` with its noise, whose memory is kept beside the term's."""
@@ -367,6 +361,17 @@ def _checked_scalar(kind: str, name: str, value: Any, dtype: Any) -> Array:
     if dtype == jnp.bool_ and value.dtype != jnp.bool_:
         raise ConfigError(f"{kind} {name!r} must return a boolean, but returned {value.dtype}.")
     return value.astype(dtype)
+
+
+def _checked_physics(kind: str, name: str, after: Any, before: PhysicsState) -> PhysicsState:
+    shapes = lambda state: {jax.tree_util.keystr(at): jnp.shape(x) for at, x in jax.tree.leaves_with_path(state)}
+    if not isinstance(after, PhysicsState) or shapes(after) != shapes(before):
+        found = shapes(after) if isinstance(after, PhysicsState) else type(after).__name__
+        raise ConfigError(
+            f"{kind} {name!r} must return the physics state with fields of the same shapes, {shapes(before)}, "
+            f"but returned {found}. Change context.physics with dataclasses.replace."
+        )
+    return after
 
 
 def _checked_overrides(name: str, drawn: Overrides, mj_model: Any) -> Overrides:

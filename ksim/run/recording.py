@@ -32,6 +32,7 @@ class Recording:
         metrics: The environment's metrics; rewards by name are per second.
         model: The robot's model; None, and all below is empty, for an environment that is not of ksim's terms.
         qpos: Generalized positions, in m and rad.
+        extra: What only some models have in their state, as in `PhysicsState`.
         base_position: In the world, in m; empty without a free joint, as are the two below.
         heading: Of the base in the world, in rad.
         velocity: Of the base, forward and leftward, in m/s, and its yaw rate, in rad/s, in its level heading frame.
@@ -43,6 +44,7 @@ class Recording:
     metrics: Mapping[str, np.ndarray]
     model: PhysicsModel | None = None
     qpos: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 0)))
+    extra: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
     base_position: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 3)))
     heading: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0))
     velocity: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 3)))
@@ -86,7 +88,7 @@ class Recorder:
         if not isinstance(self._env, MdpEnvironment):
             return recorded
         model, physics_e = self._env.engine.model, after_e.inner.physics
-        recorded["qpos"] = physics_e.qpos
+        recorded |= {"qpos": physics_e.qpos, "extra": physics_e.extra}
         recorded["touch"] = {
             name: physics_e.derived["sensordata"][:, model.names.sensor(name)][:, 0]
             for name in foot_sensors(self._env.mdp, model)

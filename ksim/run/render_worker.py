@@ -7,6 +7,7 @@ It knows nothing of JAX and of the rest of ksim.
 
 import io
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import mujoco
@@ -34,15 +35,16 @@ def film(model_path: str, scene_path: str, mp4_path: str, gif_path: str) -> None
 
     Args:
         model_path: The compiled model.
-        scene_path: `fps`, `qpos` (frame, q), `body` that the camera follows (0: none), `arrows` (frame, arrow, two
-            ends, 3) in the world, in m, and their `colors` (arrow, rgba).
+        scene_path: `fps`, `state.qpos` (frame, q) and other fields of MjData that a pose consists of, likewise,
+            `body` that the camera follows (0: none), `arrows` (frame, arrow, two ends, 3) in the world, in m, and their
+            `colors` (arrow, rgba).
         mp4_path: Where the video goes.
         gif_path: Where a smaller one goes, of at most `MAX_GIF_BYTES` where any of `GIF_STEPS` comes to so little.
     """
     import imageio_ffmpeg  # noqa: PLC0415 - not for the probe
     from PIL import Image  # noqa: PLC0415
 
-    model, scene = mujoco.MjModel.from_binary_path(model_path), np.load(scene_path)
+    model, scene = mujoco.MjModel.from_binary_path(model_path), dict(np.load(scene_path))
     data, fps = mujoco.MjData(model), float(scene["fps"])
     # Without a graphics card these are most of the time, and hardly seen at this size.
     model.vis.quality.offsamples = min(4, model.vis.quality.offsamples)
@@ -55,12 +57,10 @@ def film(model_path: str, scene_path: str, mp4_path: str, gif_path: str) -> None
     small = []
     with mujoco.Renderer(model, height, width) as renderer:
         renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
-        data.qpos[:] = scene["qpos"][0]
-        mujoco.mj_forward(model, data)
+        set_pose(model, data, scene, 0)
         camera = make_camera(model, data, int(scene["body"]))
-        for i, qpos in enumerate(scene["qpos"]):
-            data.qpos[:] = qpos
-            mujoco.mj_forward(model, data)
+        for i in range(len(scene["state.qpos"])):
+            set_pose(model, data, scene, i)
             renderer.update_scene(data, camera)
             for (start, end), color in zip(scene["arrows"][i], scene["colors"], strict=True):
                 add_arrow(renderer.scene, start, end, color)
@@ -70,6 +70,14 @@ def film(model_path: str, scene_path: str, mp4_path: str, gif_path: str) -> None
             small.append(Image.fromarray(frame).resize((image_width, image_width * height // width)))
     writer.close()
     Path(gif_path).write_bytes(encode_gif(small, fps))
+
+
+def set_pose(model: mujoco.MjModel, data: mujoco.MjData, scene: Mapping[str, np.ndarray], frame: int) -> None:
+    """Puts the simulation into the pose of a frame."""
+    for name in scene:
+        if name.startswith("state."):
+            getattr(data, name.removeprefix("state."))[:] = scene[name][frame]
+    mujoco.mj_forward(model, data)
 
 
 def make_camera(model: mujoco.MjModel, data: mujoco.MjData, body: int) -> mujoco.MjvCamera:

@@ -114,7 +114,7 @@ def make_scene(recording: Recording) -> dict[str, np.ndarray]:
         arrows[:, i, 1, 1] += sin_f * forward_f + cos_f * leftward_f
     return {
         "fps": np.array(fps),
-        "qpos": recording.qpos[steps],
+        **{f"state.{name}": x[steps] for name, x in (("qpos", recording.qpos), *recording.extra.items())},
         "body": np.array(names.base_body() if len(recording.base_position) else 0),
         "arrows": arrows,
         "colors": np.array([color for _, color in velocities]).reshape(-1, 4),

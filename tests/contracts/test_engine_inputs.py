@@ -80,8 +80,7 @@ def trajectory(name, with_motors, constant_ctrl=False, limit_factor=None):
         return state, state.qpos
 
     def run(inputs):
-        qpos = jnp.asarray(model.default_qpos, jnp.float32)
-        start = engine.forward(qpos, jnp.zeros(model.mj_model.nv), jnp.zeros(2), overrides)
+        start = engine.forward(model.start(), jnp.zeros(2), overrides)
         return jax.lax.scan(step, start, inputs)[1]
 
     return np.asarray(jax.jit(run)(jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), script())))
@@ -125,8 +124,8 @@ def test_forward_after_a_push_and_a_fast_motor_is_as_before(name):
     engine = make_engine(
         name, model, ("actuator_force",), applies=("xfrc_applied",), motor_curve=MOTORS.motor_curve(model)
     )
-    qpos, nv = jnp.asarray(model.default_qpos, jnp.float32), model.mj_model.nv
-    forward = jax.jit(lambda qvel: engine.forward(qpos, qvel, jnp.full(2, 0.2), {}))
+    nv, start = model.mj_model.nv, model.start()
+    forward = jax.jit(lambda qvel: engine.forward(dataclasses.replace(start, qvel=qvel), jnp.full(2, 0.2), {}))
 
     def pushed(state):
         push = lambda state, overrides: (

@@ -1,5 +1,6 @@
 """Every engine runs the same script and is compared with plain MuJoCo."""
 
+import dataclasses
 import functools
 
 import jax
@@ -71,7 +72,8 @@ def run_script(engine):
     qpos, qvel, ctrl, overrides = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), script())
 
     def one_env(qpos, qvel, ctrl_t, overrides):
-        start = engine.forward(qpos, qvel, jnp.zeros(ctrl_t.shape[1]), overrides)
+        start = dataclasses.replace(engine.model.start(), qpos=qpos, qvel=qvel)
+        start = engine.forward(start, jnp.zeros(ctrl_t.shape[1]), overrides)
 
         def step(state, ctrl):
             state, _ = control_step(engine, state, ctrl, overrides)
@@ -141,7 +143,8 @@ def test_engine_under_pmap_equals_that_under_jit(name):
     qpos = jnp.tile(jnp.asarray(model.qpos0, jnp.float32), (4, 1)).at[:, 2].add(0.01 * jnp.arange(4))
 
     def one_env(qpos):
-        state = engine.forward(qpos, jnp.zeros(model.nv), jnp.zeros(model.nu), {})
+        start = dataclasses.replace(engine.model.start(), qpos=qpos)
+        state = engine.forward(start, jnp.zeros(model.nu), {})
         step = lambda state, _: (control_step(engine, state, jnp.zeros(model.nu), {})[0], None)
         return jax.lax.scan(step, state, None, length=5)[0]
 
@@ -156,7 +159,8 @@ def test_state_that_is_not_finite_stays_so_and_harms_no_other(name):
     qpos = jnp.tile(jnp.asarray(model.qpos0, jnp.float32), (2, 1))
 
     def one_env(qpos):
-        state = engine.forward(qpos, jnp.zeros(model.nv), jnp.zeros(model.nu), {})
+        start = dataclasses.replace(engine.model.start(), qpos=qpos)
+        state = engine.forward(start, jnp.zeros(model.nu), {})
         return control_step(engine, state, jnp.zeros(model.nu), {})[0]
 
     step = jax.jit(jax.vmap(one_env))
@@ -173,8 +177,7 @@ def test_state_that_is_not_finite_stays_so_and_harms_no_other(name):
 def test_every_derived_field_has_mujocos_shape(name, field):
     model = biped_model()
     engine = make_engine(name, model, (field,), num_devices=1)
-    zeros = jnp.zeros(model.mj_model.nv), jnp.zeros(model.mj_model.nu)
-    state = jax.eval_shape(lambda q: engine.forward(q, *zeros, {}), jnp.asarray(model.default_qpos, jnp.float32))
+    state = jax.eval_shape(lambda ctrl: engine.forward(model.start(), ctrl, {}), jnp.zeros(model.mj_model.nu))
     assert state.derived[field].shape == np.shape(getattr(mujoco.MjData(model.mj_model), field))
 
 

@@ -130,7 +130,7 @@ def forces_in_the_yard(engine):
             context = dataclasses.replace(make_context(), model=model, physics=state)
             return contact_forces(context, BODIES, GEOMS), hardest_contacts(context, GEOMS)
 
-        start = stepper.forward(qpos, qvel, jnp.zeros(0), {})
+        start = stepper.forward(dataclasses.replace(model.start(), qpos=qpos, qvel=qvel), jnp.zeros(0), {})
         step = lambda state, _: ((state := stepper.substeps(state, jnp.zeros(0), {})), forces(state))
         return forces(start), jax.lax.scan(step, start, None, length=3)[1]
 

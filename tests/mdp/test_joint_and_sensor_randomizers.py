@@ -1,6 +1,7 @@
 """Randomizers of masses, joints and sensors, by hand and in the motion of both engines."""
 
 import copy
+import dataclasses
 import functools
 
 import jax
@@ -168,8 +169,8 @@ def runner(engine_name):
     engine = make_engine(engine_name, springy_biped(), ("xpos",), num_devices=1)
 
     def run(overrides):
-        qpos, qvel = (jnp.asarray(START[name], jnp.float32) for name in ("qpos", "qvel"))
-        start = engine.forward(qpos, qvel, jnp.zeros(2), overrides)
+        moved = {name: jnp.asarray(START[name], jnp.float32) for name in ("qpos", "qvel")}
+        start = engine.forward(dataclasses.replace(springy_biped().start(), **moved), jnp.zeros(2), overrides)
         return start, engine.substeps(start, jnp.zeros(2), overrides)
 
     return jax.jit(run)

@@ -143,6 +143,8 @@ class ViewSession:
         physics = self._state.inner.physics
         self.data.qpos[:] = np.asarray(physics.qpos)
         self.data.qvel[:] = np.asarray(physics.qvel)
+        for name, value in physics.extra.items():
+            getattr(self.data, name)[:] = np.asarray(value)
         self.data.time = self.episode_step * self.ctrl_dt
         mujoco.mj_forward(self.mj_model, self.data)
 
