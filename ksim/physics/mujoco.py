@@ -108,6 +108,7 @@ class MujocoEngine(AbstractEngine):
             with self._pool.batch(len(flat), tuple(dict.fromkeys(overridden))) as batch:
                 outputs = [batch.data_field(name) for name in out_shapes]  # a batch keeps only what is bound
                 batch.load(flat, tuple(fields), tuple(overrides))
+                self._update_simple_inertia(batch, overrides)
                 ctrl_esu = flat[:, flat.shape[1] - ctrl.size :].reshape(len(flat), *ctrl_shape)
                 failed = batch.step(ctrl_esu, num_substeps, self._motors(batch, overrides))
                 # A simulation that blows up leaves float32's range; what is left of it is found and reset.
@@ -125,6 +126,17 @@ class MujocoEngine(AbstractEngine):
             applied=state.applied,
             extra={name: out[name] for name in state.extra},
         )
+
+    def _update_simple_inertia(self, batch: "_PooledBatch", overrides: Overrides) -> None:
+        """Adds overridden armatures to `dof_M0`, from which MuJoCo takes the inertia of joints of simple bodies.
+
+        Such a body moves nothing else, and its inertia is the same in every pose; MuJoCo computes it, with the armature,
+        when it compiles a model.
+        """
+        mj_model = self.model.mj_model
+        if "dof_armature" in overrides and "dof_M0" not in overrides and mj_model.dof_simplenum.any():
+            added = batch.model_field("dof_armature") - mj_model.dof_armature
+            batch.model_field("dof_M0")[...] = mj_model.dof_M0 + added
 
     def _motors(self, batch: "_PooledBatch", overrides: Overrides) -> Callable[[], None] | None:
         """Sets the force ranges of a batch's actuators to those at rest; what sets them to those at their velocities.

@@ -364,13 +364,20 @@ def _checked_scalar(kind: str, name: str, value: Any, dtype: Any) -> Array:
 
 
 def _checked_physics(kind: str, name: str, after: Any, before: PhysicsState) -> PhysicsState:
-    shapes = lambda state: {jax.tree_util.keystr(at): jnp.shape(x) for at, x in jax.tree.leaves_with_path(state)}
-    if not isinstance(after, PhysicsState) or shapes(after) != shapes(before):
-        found = shapes(after) if isinstance(after, PhysicsState) else type(after).__name__
-        raise ConfigError(
-            f"{kind} {name!r} must return the physics state with fields of the same shapes, {shapes(before)}, "
-            f"but returned {found}. Change context.physics with dataclasses.replace."
-        )
+    must = f"{kind} {name!r} must return the physics state, as dataclasses.replace(context.physics, ...) does"
+    if not isinstance(after, PhysicsState):
+        raise ConfigError(f"{must}, but returned {type(after).__name__}.")
+    # Native MuJoCo takes a state's numbers by their places in one row.
+    expected, found = (
+        {jax.tree_util.keystr(path): jnp.shape(x) for path, x in jax.tree.leaves_with_path(state)}
+        for state in (before, after)
+    )
+    for field in expected | found:
+        if expected.get(field) != found.get(field):
+            raise ConfigError(
+                f"{must}, with fields of the same shapes: physics{field} must have shape {expected.get(field)}, "
+                f"but has {found.get(field)}."
+            )
     return after
 
 
