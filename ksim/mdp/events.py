@@ -2,17 +2,19 @@
 
 import dataclasses
 from abc import abstractmethod
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from ksim.mdp.randomizers.body import with_added_mass
 from ksim.mdp.term import Context, Term, check_range
 from ksim.physics.names import add_to_base_velocity
 from ksim.types import ConfigError, Overrides, PhysicsState
+
+Timer = tuple[Float[Array, ""], Bool[Array, ""]]
+"""Seconds until an event strikes, and whether it strikes in this step."""
 
 
 class AbstractEvent(Term):
@@ -39,20 +41,12 @@ class AbstractTimedEvent(AbstractEvent):
     def __check_init__(self) -> None:
         check_range(self, "interval_s", above=0.0)
 
-    def init(self, context: Context) -> tuple[Array, Array]:
-        return self._draw_interval(context.key), jnp.bool_(False)
+    def init(self, context: Context) -> Timer:
+        return _start_timer(context.key, self.interval_s)
 
-    def update(self, context: Context) -> tuple[Array, Array]:
-        seconds_left, _ = context.memory
-        # Within half a step, or rounding would put a whole number of steps one off.
-        is_due = seconds_left < 1.5 * context.dt
+    def update(self, context: Context) -> Timer:
         interval_key, _ = jax.random.split(context.key)
-        seconds_left = jnp.where(is_due, self._draw_interval(interval_key), seconds_left - context.dt)
-        return seconds_left, is_due
-
-    def _draw_interval(self, key: PRNGKeyArray) -> Array:
-        low, high = self.interval_s
-        return jax.random.uniform(key, minval=low, maxval=high)
+        return _advance_timer(context.memory, interval_key, self.interval_s, context.dt)
 
 
 class PushVelocity(AbstractTimedEvent):
@@ -95,14 +89,14 @@ class PushForce(AbstractEvent):
                 f"({self.interval_s[0]})."
             )
 
-    def init(self, context: Context) -> tuple[Any, Array, Array]:
-        return self._timer.init(context), jnp.zeros(3), jnp.zeros(())
+    def init(self, context: Context) -> tuple[Timer, Array, Array]:
+        return _start_timer(context.key, self.interval_s), jnp.zeros(3), jnp.zeros(())
 
-    def update(self, context: Context) -> tuple[Any, Array, Array]:
+    def update(self, context: Context) -> tuple[Timer, Array, Array]:
         timer, force_3, seconds_left = context.memory
-        timer = self._timer.update(dataclasses.replace(context, memory=timer))
+        interval_key, push_key = jax.random.split(context.key)
+        timer = _advance_timer(timer, interval_key, self.interval_s, context.dt)
         _, is_due = timer
-        _, push_key = jax.random.split(context.key)
         seconds_left = jnp.where(is_due, self.duration_s, seconds_left - context.dt)
         return timer, jnp.where(is_due, _horizontal(push_key, self.force), force_3), seconds_left
 
@@ -115,10 +109,6 @@ class PushForce(AbstractEvent):
         applied = context.physics.applied
         xfrc_b6 = applied["xfrc_applied"].at[index, :3].add(is_pushed * force_3)
         return dataclasses.replace(context.physics, applied=applied | {"xfrc_applied": xfrc_b6})
-
-    @property
-    def _timer(self) -> PushVelocity:
-        return PushVelocity(interval_s=self.interval_s)
 
 
 class MassDrop(AbstractEvent):
@@ -154,6 +144,20 @@ class MassDrop(AbstractEvent):
 
     def __call__(self, context: Context) -> PhysicsState:
         return context.physics
+
+
+def _start_timer(key: PRNGKeyArray, interval_s: tuple[float, float]) -> Timer:
+    """A timer with a time drawn from a range, in s."""
+    return jax.random.uniform(key, minval=interval_s[0], maxval=interval_s[1]), jnp.bool_(False)
+
+
+def _advance_timer(timer: Timer, key: PRNGKeyArray, interval_s: tuple[float, float], dt: float) -> Timer:
+    """The timer one control step of `dt` seconds later; drawn anew where it is due."""
+    seconds_left, _ = timer
+    # Within half a step, or rounding would put a whole number of steps one off.
+    is_due = seconds_left < 1.5 * dt
+    drawn, _ = _start_timer(key, interval_s)
+    return jnp.where(is_due, drawn, seconds_left - dt), is_due
 
 
 def _horizontal(key: PRNGKeyArray, magnitude: tuple[float, float]) -> Float[Array, "3"]:

@@ -89,9 +89,7 @@ class ToKeyframe(AbstractReset):
         starts = [context.model.start(name) for name in self.keyframes]
         pick = jax.random.randint(context.key, (), 0, len(starts))
         start = jax.tree.map(lambda *x: jnp.stack(x)[pick], *starts)
-        return dataclasses.replace(
-            context.physics, qpos=start.qpos, qvel=start.qvel, act=start.act, extra=start.extra
-        )
+        return dataclasses.replace(context.physics, qpos=start.qpos, qvel=start.qvel, act=start.act, extra=start.extra)
 
 
 class ToPose(AbstractReset):

@@ -130,8 +130,8 @@ class MujocoEngine(AbstractEngine):
     def _update_simple_inertia(self, batch: "_PooledBatch", overrides: Overrides) -> None:
         """Adds overridden armatures to `dof_M0`, from which MuJoCo takes the inertia of joints of simple bodies.
 
-        Such a body moves nothing else, and its inertia is the same in every pose; MuJoCo computes it, with the armature,
-        when it compiles a model.
+        Such a body moves nothing else, and its inertia is the same in every pose: MuJoCo computes it once, with the
+        armature, when it compiles a model.
         """
         mj_model = self.model.mj_model
         if "dof_armature" in overrides and "dof_M0" not in overrides and mj_model.dof_simplenum.any():

@@ -3,12 +3,13 @@
 import dataclasses
 from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
 import mujoco
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from ksim.physics.rotations import heading_frame, multiply_quaternions, rotate
+from ksim.physics.rotations import heading_frame, multiply_quaternions, rotate, rotate_inverse
 from ksim.types import ConfigError, PhysicsState, near_misses
 
 _FREE = int(mujoco.mjtJoint.mjJNT_FREE)
@@ -62,6 +63,11 @@ class ModelNames:
         start = int(self._model.sensor_adr[index])
         return slice(start, start + int(self._model.sensor_dim[index]))
 
+    @property
+    def has_base(self) -> bool:
+        """Whether the robot moves through the world: whether the model has a free joint."""
+        return bool((self._model.jnt_type == _FREE).any())
+
     def free_joint(self) -> tuple[int, int]:
         """Where the first free joint starts in qpos and in qvel.
 
@@ -80,10 +86,9 @@ class ModelNames:
         return int(self._model.jnt_bodyid[self._first_free_joint()])
 
     def _first_free_joint(self) -> int:
-        free = np.flatnonzero(self._model.jnt_type == _FREE)
-        if not free.size:
+        if not self.has_base:
             raise ConfigError("The model has no free joint, but a term asks for the pose or velocity of its base.")
-        return int(free[0])
+        return int(np.flatnonzero(self._model.jnt_type == _FREE)[0])
 
     def actuator_joints(self) -> list[str]:
         """The joint that each actuator drives.
@@ -137,6 +142,13 @@ def base_ang_vel_world(physics: PhysicsState, names: ModelNames) -> Float[Array,
 def base_heading_velocity(physics: PhysicsState, names: ModelNames) -> Float[Array, "3"]:
     """The base's linear velocity, in m/s, in the level frame that shares its heading: forward, leftward, upward."""
     return heading_frame(base_orientation(physics, names), base_lin_vel_world(physics, names))
+
+
+def in_base_frame(
+    physics: PhysicsState, names: ModelNames, vector_world_n3: Float[Array, "n 3"]
+) -> Float[Array, "n 3"]:
+    """Vectors of the world frame in the base's own."""
+    return jax.vmap(rotate_inverse, in_axes=(0, None))(vector_world_n3, base_orientation(physics, names))
 
 
 def add_to_base_velocity(

@@ -93,7 +93,7 @@ class Recorder:
             name: physics_e.derived["sensordata"][:, model.names.sensor(name)][:, 0]
             for name in foot_sensors(self._env.mdp, model)
         }
-        if has_free_base(model):
+        if model.names.has_base:
             recorded |= jax.vmap(lambda physics: _base_motion(physics, model))(physics_e)
         for name, command in self._env.mdp.commands.items():
             if isinstance(_unscaled(command), VelocityCommand):
@@ -115,11 +115,6 @@ def _unscaled(command: AbstractCommand) -> AbstractCommand:
     while isinstance(command, ScaledByLevel):
         command = command.command
     return command
-
-
-def has_free_base(model: PhysicsModel) -> bool:
-    """Whether the robot moves through the world."""
-    return bool((model.mj_model.jnt_type == int(mujoco.mjtJoint.mjJNT_FREE)).any())
 
 
 def foot_sensors(mdp: Mdp, model: PhysicsModel) -> list[str]:

@@ -341,7 +341,7 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
 def default_observations(model: PhysicsModel, commands: Sequence[str]) -> dict[str, AbstractObservation]:
     """What a task observes that does not say: proprioception, the last action and its commands."""
     terms: dict[str, AbstractObservation] = {}
-    if (model.mj_model.jnt_type == int(mujoco.mjtJoint.mjJNT_FREE)).any():
+    if model.names.has_base:
         terms["projected_gravity"] = observation_terms.ProjectedGravity()
         terms["base_angular_velocity"] = observation_terms.BaseAngularVelocity()
     terms["joint_position"] = observation_terms.JointPosition()

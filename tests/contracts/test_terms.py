@@ -257,7 +257,7 @@ def test_memory_keeps_its_structure_from_init_to_update(cls):
 
 
 def episode_under(engine, terms):
-    """Observations and metrics of a few steps."""
+    """Observations and metrics of a reset and of a few steps."""
     env = make_environment(engine, terms)
 
     def episode(key, actions_t2):
@@ -265,7 +265,8 @@ def episode_under(engine, terms):
             state = env.step(state, action_2)
             return state, (state.obs, state.metrics)
 
-        return jax.lax.scan(step, env.reset(key), actions_t2)[1]
+        start = env.reset(key)
+        return (start.obs, start.metrics), jax.lax.scan(step, start, actions_t2)[1]
 
     return quick_jit(episode)(KEYS[0], ACTIONS_TE2[:, 0])
 

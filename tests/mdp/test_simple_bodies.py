@@ -1,6 +1,5 @@
 """Randomizers of a body that moves by itself, whose inertia native MuJoCo takes from the compiled model."""
 
-import dataclasses
 import functools
 
 import jax
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 
 from ksim.mdp import randomizers
+from ksim.mdp.randomizers.base import current_field
 from ksim.physics import compile_model
 from ksim.physics.select import ENGINES, make_engine
 from ksim.types import ConfigError
@@ -76,8 +76,7 @@ def cart():
 
 
 def context():
-    physics = dataclasses.replace(make_context().physics, qpos=cart().start().qpos)
-    return dataclasses.replace(make_context(key=jax.random.key(1)), model=cart(), physics=physics)
+    return make_context(model=cart(), key=jax.random.key(1))
 
 
 @functools.cache
@@ -85,12 +84,8 @@ def whole_overrides():
     """For each case all fields that any case changes, so that one program serves all."""
     drawn = {case: term(context()) if term else {} for case, term in CASES.items()}
     fields = sorted({name for overrides in drawn.values() for name in overrides})
-    compiled = {name: term_field(name) for name in fields}
+    compiled = {name: current_field(context(), name) for name in fields}
     return jax.tree.map(lambda *x: jnp.stack(x), *[compiled | overrides for overrides in drawn.values()])
-
-
-def term_field(name):
-    return randomizers.RandomGravity().current(context(), name)
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Where episodes start: all of a keyframe's state, and what a reset makes of it, on every engine and in plain MuJoCo."""
+"""Where episodes start: a keyframe's whole state, and what resets make of it, compared with plain MuJoCo."""
 
 import dataclasses
 import functools

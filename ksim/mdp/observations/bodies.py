@@ -10,8 +10,8 @@ from jaxtyping import Array, Float
 from ksim.mdp.noise import AbstractNoise
 from ksim.mdp.observations.base import AbstractObservation
 from ksim.mdp.term import Context, check_range
-from ksim.physics.names import base_orientation, base_position
-from ksim.physics.rotations import multiply_quaternions, rotate_inverse, yaw_of
+from ksim.physics.names import base_orientation, base_position, in_base_frame
+from ksim.physics.rotations import multiply_quaternions, yaw_of
 from ksim.types import ConfigError
 
 
@@ -24,7 +24,7 @@ class BodyPosition(AbstractObservation):
 
     def __call__(self, context: Context) -> Float[Array, "b 3"]:
         position_b3 = context.derived("xpos")[_indices(context, "body", self.bodies)]
-        return _in_base_frame(context, position_b3)
+        return _relative_to_base(context, position_b3)
 
 
 class HeightScan(AbstractObservation):
@@ -66,7 +66,7 @@ class SitePosition(AbstractObservation):
 
     def __call__(self, context: Context) -> Float[Array, "s 3"]:
         position_s3 = context.derived("site_xpos")[_indices(context, "site", self.sites)]
-        return _in_base_frame(context, position_s3)
+        return _relative_to_base(context, position_s3)
 
 
 class BodyPositionWorld(AbstractObservation):
@@ -142,7 +142,7 @@ class CenterOfMassPosition(AbstractObservation):
 
     def __call__(self, context: Context) -> Float[Array, "3"]:
         base = context.model.names.base_body()
-        return _in_base_frame(context, context.derived("subtree_com")[base][None])[0]
+        return _relative_to_base(context, context.derived("subtree_com")[base][None])[0]
 
 
 class CenterOfMassInertia(AbstractObservation):
@@ -174,8 +174,6 @@ def _one_sign(quaternion_n4: Float[Array, "n 4"]) -> Float[Array, "n 4"]:
     return jnp.where(quaternion_n4[:, :1] < 0, -quaternion_n4, quaternion_n4)
 
 
-def _in_base_frame(context: Context, position_n3: Float[Array, "n 3"]) -> Float[Array, "n 3"]:
-    names = context.model.names
-    orientation = base_orientation(context.physics, names)
-    offset_n3 = position_n3 - base_position(context.physics, names)
-    return jnp.stack([rotate_inverse(offset_3, orientation) for offset_3 in offset_n3])
+def _relative_to_base(context: Context, position_n3: Float[Array, "n 3"]) -> Float[Array, "n 3"]:
+    physics, names = context.physics, context.model.names
+    return in_base_frame(physics, names, position_n3 - base_position(physics, names))

@@ -3,7 +3,6 @@
 Derived fields, and with them these observations, describe the state before the last physics substep.
 """
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -11,8 +10,7 @@ from jaxtyping import Array, Float
 from ksim.mdp.noise import AbstractNoise
 from ksim.mdp.observations.base import AbstractObservation
 from ksim.mdp.term import Context
-from ksim.physics.names import base_orientation
-from ksim.physics.rotations import rotate_inverse
+from ksim.physics.names import in_base_frame
 
 
 class BodyLinearVelocity(AbstractObservation):
@@ -23,7 +21,7 @@ class BodyLinearVelocity(AbstractObservation):
     noise: AbstractNoise | None = None
 
     def __call__(self, context: Context) -> Float[Array, "b 3"]:
-        return _in_base_frame(context, _body_velocity(context, self.bodies))
+        return in_base_frame(context.physics, context.model.names, _body_velocity(context, self.bodies))
 
 
 class BodyLinearVelocityWorld(AbstractObservation):
@@ -45,7 +43,7 @@ class BodyAngularVelocity(AbstractObservation):
     noise: AbstractNoise | None = None
 
     def __call__(self, context: Context) -> Float[Array, "b 3"]:
-        return _in_base_frame(context, _body_ang_vel(context, self.bodies))
+        return in_base_frame(context.physics, context.model.names, _body_ang_vel(context, self.bodies))
 
 
 class BodyAngularVelocityWorld(AbstractObservation):
@@ -67,7 +65,7 @@ class SiteLinearVelocity(AbstractObservation):
     noise: AbstractNoise | None = None
 
     def __call__(self, context: Context) -> Float[Array, "s 3"]:
-        return _in_base_frame(context, _site_velocity(context, self.sites))
+        return in_base_frame(context.physics, context.model.names, _site_velocity(context, self.sites))
 
 
 class SiteLinearVelocityWorld(AbstractObservation):
@@ -90,7 +88,7 @@ class SiteAngularVelocity(AbstractObservation):
 
     def __call__(self, context: Context) -> Float[Array, "s 3"]:
         _, body_s = _sites(context, self.sites)
-        return _in_base_frame(context, context.derived("cvel")[body_s, :3])
+        return in_base_frame(context.physics, context.model.names, context.derived("cvel")[body_s, :3])
 
 
 class SiteAngularVelocityWorld(AbstractObservation):
@@ -132,8 +130,3 @@ def _velocity_at(context: Context, position_n3: Float[Array, "n 3"], body_n: np.
     # MuJoCo's `cvel` is that of a point at the centre of mass of the body's whole tree.
     center_n3 = context.derived("subtree_com")[context.model.mj_model.body_rootid[body_n]]
     return lin_vel_n3 + jnp.cross(ang_vel_n3, position_n3 - center_n3)
-
-
-def _in_base_frame(context: Context, vector_n3: Float[Array, "n 3"]) -> Float[Array, "n 3"]:
-    orientation = base_orientation(context.physics, context.model.names)
-    return jax.vmap(rotate_inverse, in_axes=(0, None))(vector_n3, orientation)

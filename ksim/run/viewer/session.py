@@ -47,8 +47,8 @@ class ViewSession:
         self.mj_model = physics_model.mj_model
         self.ctrl_dt = physics_model.ctrl_dt
         self.data = mujoco.MjData(self.mj_model)
-        has_base = (self.mj_model.jnt_type == int(mujoco.mjtJoint.mjJNT_FREE)).any()
-        self.base_body = physics_model.names.base_body() if has_base else None
+        names = physics_model.names
+        self.base_body = names.base_body() if names.has_base else None
         self.paused = False
         self.num_falls = 0
         self.episode_step = 0
