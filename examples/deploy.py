@@ -102,10 +102,14 @@ class Robot:
         self.reset()
 
     def reset(self, qpos: np.ndarray | None = None, qvel: np.ndarray | None = None) -> None:
-        """Puts the robot into a state, by default at rest in its default pose."""
+        """Puts the robot into its first keyframe, or there into other positions and velocities."""
         mujoco.mj_resetData(self.model, self.data)
+        if self.model.nkey:
+            mujoco.mj_resetDataKeyframe(self.model, self.data, 0)
+        self.data.time = 0
         self.data.qpos[:] = self.default_qpos if qpos is None else qpos
-        self.data.qvel[:] = 0 if qvel is None else qvel
+        if qvel is not None:
+            self.data.qvel[:] = qvel
         self.last_action = np.zeros(self._metadata["action_size"])
         self._smoothed = np.zeros((len(self._smoothings), len(self.last_action)))
         self.data.ctrl[:] = self.controls(self.last_action)

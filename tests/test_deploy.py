@@ -23,7 +23,7 @@ from examples.walking import HumanoidWalkingConfig, HumanoidWalkingTask
 from ksim.mdp import terminations
 from ksim.mdp.actions import AbstractActionFilter, ActionSmoothing
 from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
-from ksim.physics import AbstractActuators, DcMotorActuators
+from ksim.physics import AbstractActuators, DcMotorActuators, ModelActuators
 from ksim.run.export.exporter import described_policy
 from tests.exports import exported_files
 from tests.robots import ACTUATORS, BIPED
@@ -147,6 +147,14 @@ class Smoothed(Driven):
     filters = MappingProxyType({"first": ActionSmoothing(time_constant_s=0.1), "then": ActionSmoothing()})
 
 
+class SlowServos(Driven):
+    """Servos that follow their targets with a delay, and a keyframe in which they have arrived."""
+
+    key = '<keyframe><key time="2" qpos="0 0 .5 1 0 0 0 .3 -.3" act=".3 -.3"/></keyframe></mujoco>'
+    xml = re.sub("<motor(.*)ctrlrange=.*/>", r'<position\1kp="40" timeconst=".1"/>', BIPED).replace("</mujoco>", key)
+    actuators = ModelActuators()
+
+
 class TwiceTheCurve(DcMotorActuators):
     """Motors whose curve is the user's own."""
 
@@ -210,6 +218,19 @@ def test_a_robot_is_driven_otherwise_without_what_the_metadata_say_of_it(driven)
         fields = actuators["model_fields"]
     without = {"actuators": actuators | {"motor_curve": None, "model_fields": fields}, "action_filters": {}}
     assert farthest(path, metadata | without, *recorded) > 1e-2
+
+
+def test_a_robot_starts_with_the_activations_of_its_keyframe(tmp_path):
+    task = SlowServos(BipedConfig(num_devices=1))
+    task.environment = task.eval_environment
+    path = tmp_path / "robot.xml"
+    path.write_text(task.xml)
+    robot = deploy.Robot(path, described(task))
+    for _ in range(2):
+        np.testing.assert_array_equal(robot.data.act, [0.3, -0.3])
+        assert robot.time_s == 0
+        robot.step(np.ones(2))
+        robot.reset()
 
 
 def test_actuators_with_a_curve_of_their_own_are_refused(driven):

@@ -1,5 +1,6 @@
 """Randomizers of a body that moves by itself, whose inertia native MuJoCo takes from the compiled model."""
 
+import dataclasses
 import functools
 
 import jax
@@ -76,7 +77,7 @@ def cart():
 
 
 def context():
-    return make_context(model=cart(), key=jax.random.key(1))
+    return dataclasses.replace(make_context(key=jax.random.key(1)), model=cart(), physics=cart().start())
 
 
 @functools.cache
