@@ -118,8 +118,9 @@ def test_model_actuators_drive_motors_within_their_range_and_servos_around_the_d
 def test_model_actuators_without_a_control_range_are_an_error():
     spec = biped_spec()
     spec.actuators[1].ctrllimited = False
+    model = compile_model(spec, dt=0.004, ctrl_dt=0.02, edits=[ModelActuators().edit_spec])
     with pytest.raises(ConfigError, match=r"'right_hip' must be a position servo or have a control range"):
-        compile_model(spec, dt=0.004, ctrl_dt=0.02, edits=[ModelActuators().edit_spec])
+        ModelActuators()(jnp.zeros(2), model)
 
 
 def test_torque_actuators_without_a_control_range_are_an_error():
