@@ -61,11 +61,9 @@ def kind_of(gaintype: int, biastype: int, dyntype: int, gainprm: np.ndarray, bia
 
 def actuator_kinds(model: mujoco.MjModel) -> list[ActuatorKind]:
     """The kind of each actuator of a compiled model."""
-    fields = (model.actuator_gaintype, model.actuator_biastype, model.actuator_dyntype)
-    return [
-        kind_of(*(int(field[i]) for field in fields), model.actuator_gainprm[i], model.actuator_biasprm[i])
-        for i in range(model.nactuator)
-    ]
+    types = zip(model.actuator_gaintype, model.actuator_biastype, model.actuator_dyntype, strict=True)
+    parameters = zip(model.actuator_gainprm, model.actuator_biasprm, strict=True)
+    return [kind_of(int(g), int(b), int(d), *prm) for (g, b, d), prm in zip(types, parameters, strict=True)]
 
 
 def position_inputs(model: mujoco.MjModel) -> dict[int, int]:

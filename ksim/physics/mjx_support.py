@@ -8,6 +8,7 @@ import numpy as np
 from mujoco import mjx
 
 from ksim.physics.labels import label
+from ksim.types import ConfigError
 
 _OPTIONS = {
     "integrator": (mjx.IntegratorType, mujoco.mjtIntegrator, "mjINT_", "implicitfast, Euler or RK4"),
@@ -16,7 +17,7 @@ _OPTIONS = {
     "jacobian": (mjx.JacobianType, mujoco.mjtJacobian, "mjJAC_", "auto"),
 }
 """By attribute of `<option>`: the values that MJX has, all there are, their prefix, and what to write instead."""
-_ACTUATORS = {
+_FORCES = {
     "dyntype": (mjx.DynType, mujoco.mjtDyn, "mjDYN_"),
     "gaintype": (mjx.GainType, mujoco.mjtGain, "mjGAIN_"),
     "biastype": (mjx.BiasType, mujoco.mjtBias, "mjBIAS_"),
@@ -35,21 +36,49 @@ _SENSORS = {
 }
 """Elements of sensors whose name is not that of their type."""
 _IGNORED = {
-    "actuator_damping": ("actuator", "damping"),
-    "actuator_dampingpoly": ("actuator", "damping"),
-    "actuator_armature": ("actuator", "armature"),
-    "actuator_actearly": ("actuator", "actearly"),
+    "damping": (("actuator_damping", "actuator_dampingpoly"), "take it out and give it to the joint"),
+    "armature": (("actuator_armature",), "take it out and give it to the joint"),
+    "actearly": (("actuator_actearly",), "take it out"),
 }
-"""Fields that MJX leaves out without a word: what they are of, and their attribute."""
+"""Attributes of actuators that MJX leaves out without a word: their fields, and what to do instead."""
+_MOST = 8
+"""Of what is not supported, so much is listed."""
 _MATCHED_BY = {"SITE": "site", "BODY": "body1 or body2", "XBODY": "subtree1 or subtree2"}
 
 
-def unsupported(model: mujoco.MjModel) -> list[str]:
-    """What of a model MJX cannot simulate, each as a sentence that names the element and the attribute to edit.
+def check_supported(model: mujoco.MjModel) -> None:
+    """Checks a model for what MJX does not know, or would silently ignore.
 
-    MJX itself may refuse more, as pairs of shapes that it cannot collide: see `explained`.
+    MJX itself may refuse more, such as pairs of shapes that it cannot collide: see `explained`.
+
+    Raises:
+        ConfigError: It has some; the message names each element and attribute to edit.
     """
-    return [*_in_options(model), *_in_actuators(model), *_elsewhere(model)]
+    found = [*_in_options(model), *_in_actuators(model), *_elsewhere(model)]
+    if found:
+        more = [f"{len(found) - _MOST} more like these"] if len(found) > _MOST else []
+        raise ConfigError(
+            f"MJX cannot simulate the model. In the MJCF file: {'. '.join(found[:_MOST] + more)}. Or set engine=mujoco."
+        )
+
+
+def check_touch(model: mujoco.MjModel, num_contacts: int) -> None:
+    """Checks that touch sensors have something to feel: without any, MJX fails while it is traced.
+
+    Args:
+        model: The model.
+        num_contacts: How many contacts MJX has room for.
+
+    Raises:
+        ConfigError: There is a touch sensor, and no contact.
+    """
+    touch = np.flatnonzero(model.sensor_type == int(mujoco.mjtSensor.mjSENS_TOUCH))
+    if touch.size and not num_contacts:
+        what = label(model, "sensor", int(touch[0]))
+        raise ConfigError(
+            f"MJX cannot simulate the model. In the MJCF file: {what} is a <touch>, but no two geoms can collide; take "
+            "it out, or let geoms collide by contype and conaffinity. Or set engine=mujoco."
+        )
 
 
 def _in_options(model: mujoco.MjModel) -> Iterator[str]:
@@ -58,6 +87,7 @@ def _in_options(model: mujoco.MjModel) -> Iterator[str]:
         value = getattr(option, attribute)
         if value not in set(known):
             word = every(value).name.removeprefix(prefix)
+            word = word if attribute == "solver" else word.lower()
             yield f'<option {attribute}="{word}"> is not known to it; write {instead}'
     for bit in (1 << i for i in range(int(mujoco.mjtEnableBit.mjNENABLE))):
         if option.enableflags & bit and bit not in {int(flag) for flag in mjx.EnableBit}:
@@ -78,7 +108,7 @@ def _in_actuators(model: mujoco.MjModel) -> Iterator[str]:
         what = label(model, "actuator", i)
         unknown = [
             f'{attribute}="{every(value).name.removeprefix(prefix).lower()}"'
-            for attribute, (known, every, prefix) in _ACTUATORS.items()
+            for attribute, (known, every, prefix) in _FORCES.items()
             if (value := int(getattr(model, f"actuator_{attribute}")[i])) not in set(known)
         ]
         if unknown:
@@ -86,10 +116,9 @@ def _in_actuators(model: mujoco.MjModel) -> Iterator[str]:
         if (transmission := int(model.actuator_trntype[i])) not in set(mjx.TrnType):
             drives = _TRANSMISSIONS.get(mujoco.mjtTrn(transmission), "something")
             yield f"{what} drives {drives}; only joints, tendons and sites can be driven, so take it out"
-    for field, (kind, attribute) in _IGNORED.items():
-        for i in np.unique(np.nonzero(getattr(model, field))[0]):
-            instead = " and give it to the joint" if attribute != "actearly" else ""
-            yield f'{attribute}="..." of {label(model, kind, int(i))} would be ignored; take it out{instead}'
+        for attribute, (fields, instead) in _IGNORED.items():
+            if any(np.any(getattr(model, field)[i]) for field in fields):
+                yield f'{what} has {attribute}="...", which would be ignored; {instead}'
 
 
 def _elsewhere(model: mujoco.MjModel) -> Iterator[str]:
@@ -126,5 +155,8 @@ def explained(reason: str, model: mujoco.MjModel) -> str:
         found = np.flatnonzero(collide & (model.geom_type == int(getattr(mujoco.mjtGeom, name))))
         geoms = [label(model, "geom", int(i)) for i in found[:3]] + ["..."] * (len(found) > 3)
         named.append(f'type="{name[7:].lower()}": {", ".join(geoms)}')
-    remedy = "margin and gap of such geoms must be 0" if "margin" in reason else "such geoms cannot collide with each other"
-    return f"{remedy} ({'; '.join(named)}). Give them another type, or take them apart by contype, conaffinity or <exclude>"
+    rule = "must have margin and gap 0" if "margin" in reason else "cannot collide with each other"
+    return (
+        f"geoms of these types {rule} ({'; '.join(named)}). Give them another type, or keep them apart by contype, "
+        "conaffinity or <exclude>"
+    )

@@ -10,7 +10,6 @@ from ksim.physics.actuator_kinds import ActuatorKind, actuator_kinds
 from ksim.physics.labels import label
 from ksim.types import ConfigError, Overrides
 
-
 _HAS_KP = (ActuatorKind.POSITION, ActuatorKind.INTEGRATED_VELOCITY, ActuatorKind.PID)
 """Position servos: their bias holds -kp and -kd, and but for a PID their gain is kp."""
 _STRENGTH = {
