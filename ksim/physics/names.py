@@ -41,7 +41,7 @@ class ModelNames:
         if found < 0:
             count = {"joint": "njnt", "key": "nkey", "actuator": "nactuator"}.get(kind, f"n{kind}")
             every = [mujoco.mj_id2name(self._model, object_type, i) for i in range(getattr(self._model, count))]
-            raise ConfigError(f"The model has no {kind} {name!r}. {near_misses(name, filter(None, every))}")
+            raise ConfigError(f"The model has no {kind} {name!r}. {near_misses(name, every)}")
         return found
 
     def joint_qpos(self, joints: Sequence[str] | None = None) -> np.ndarray:

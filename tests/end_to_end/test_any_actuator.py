@@ -10,7 +10,7 @@ import ksim
 from ksim.mdp import rewards
 from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.types import ConfigError
-from tests.tasks import WITHOUT_REPORTS
+from tests.tasks import WITHOUT_REPORTS, train_iterations
 
 ROBOT = """
 <mujoco>
@@ -54,7 +54,8 @@ def task(engine, more="", terms=()):
         def get_resets(self, physics_model):
             return []
 
-    return Task(ksim.PPOConfig(num_envs=4, engine=engine, dt=0.005, ctrl_dt=0.01, tensorboard=False, **WITHOUT_REPORTS))
+    small = {"num_envs": 4, "rollout_length": 4, "actor_sizes": [8], "critic_sizes": [8], "tensorboard": False}
+    return Task(ksim.PPOConfig(engine=engine, dt=0.005, ctrl_dt=0.01, **small, **WITHOUT_REPORTS))
 
 
 @pytest.mark.parametrize(("engine", "more"), [("mujoco", ""), ("mujoco", ADHESION), ("mjx", "")])
@@ -75,6 +76,11 @@ def test_robot_with_actuators_on_tendons_and_sites_moves_as_in_plain_mujoco(engi
     data.ctrl = low + (action + 1) / 2 * (high - low)
     mujoco.mj_step(model, data, 10)
     np.testing.assert_allclose(state.inner.physics.qpos, data.qpos, atol=1e-4)
+
+
+def test_robot_with_actuators_of_every_transmission_trains():
+    learner = train_iterations(task("mujoco", ADHESION), 1)[0].learner
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(learner.params))
 
 
 def test_robot_that_sticks_is_refused_by_mjx_with_the_actuators_name():

@@ -25,6 +25,12 @@ def test_unknown_name_is_an_error_that_lists_the_near_misses(kind):
         biped_model().names.index(kind, near + "x")
 
 
+def test_names_that_are_listed_are_none_of_those_that_are_empty():
+    with pytest.raises(ConfigError, match=r"no geom 'zzz'\. Known names: floor, left_foot, right_foot, trunk"):
+        biped_model().names.index("geom", "zzz")
+    assert near_misses("hip", ["", "torso"]) == "Known names: torso."
+
+
 def test_free_joint_as_a_hinge_is_an_error():
     with pytest.raises(ConfigError, match=r"'root' must be a hinge or slide"):
         biped_model().names.joint_qpos(["root"])
