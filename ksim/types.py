@@ -162,7 +162,7 @@ def near_misses(name: str, known: Any) -> str:
     """A sentence that lists the known names closest to `name`, or all of them where none is close."""
     import difflib  # noqa: PLC0415 - only on the way to an error
 
-    known = [str(item) for item in known]
+    known = [str(item) for item in known if item]  # an element of a model may have an empty name
     close = difflib.get_close_matches(name, known, n=4, cutoff=0.5)
     if close:
         return f"Did you mean {' or '.join(repr(item) for item in close)}?"

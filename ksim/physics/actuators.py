@@ -12,8 +12,11 @@ import mujoco
 import numpy as np
 from jaxtyping import Array, Float
 
+from ksim.physics.actuator_kinds import position_inputs
 from ksim.physics.engine import MotorCurve
+from ksim.physics.labels import label
 from ksim.physics.model import PhysicsModel
+from ksim.physics.torques import joints_to_drive, needed_torque_range, torque_range
 from ksim.types import ConfigError, near_misses
 
 PerJoint = float | Mapping[str, float]
@@ -41,10 +44,11 @@ class AbstractActuators(eqx.Module):
 
 
 class ModelActuators(AbstractActuators):
-    """The model's actuators as they are.
+    """The model's actuators as they are, whatever they drive: joints, tendons, sites or bodies.
 
-    An action moves the target of a position servo away from the default pose, and sets any other actuator's control
-    between the middle (0) and the ends (-1 and 1) of its range.
+    An action moves the target of a position servo on a hinge or slide joint away from the default pose, and sets any
+    other control between the middle (0) and the ends (-1 and 1) of its range: a motor's force, a muscle's excitation,
+    a velocity servo's target, the target of a servo that drives a tendon.
 
     action_scale: of a servo, rad of target per unit of action.
     """
@@ -52,24 +56,25 @@ class ModelActuators(AbstractActuators):
     action_scale: PerJoint = 0.25
 
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
-        for actuator in spec.actuators:
-            if not _is_servo(actuator) and not _is_limited(actuator, "ctrl"):
-                raise ConfigError(
-                    f"Actuator {actuator.name!r} must be a position servo or have a control range. "
-                    "Give it a ctrlrange in the MJCF file, or override get_actuators."
-                )
+        """Leaves the model as it is."""
 
     def __call__(self, action: Float[Array, " a"], model: PhysicsModel) -> Float[Array, " u"]:
         mj_model = model.mj_model
-        joints = model.names.actuator_joints()
-        is_servo = mj_model.actuator_biasprm[:, 1] != 0
         limited = mj_model.actuator_ctrllimited.astype(bool)
         low, high = mj_model.actuator_ctrlrange.T
-        # A servo's control is a target for gear * position.
-        gear = mj_model.actuator_gear[:, 0]
-        default = model.default_qpos[model.names.joint_qpos(joints)]
-        rest = np.where(is_servo, gear * default, (low + high) / 2)
-        per_unit = np.where(is_servo, gear * per_joint(self.action_scale, joints, "action_scale"), (high - low) / 2)
+        rest, per_unit = (low + high) / 2, (high - low) / 2
+        servos = {
+            u: (int(mj_model.actuator_outadr[i]), joint)
+            for u, i in position_inputs(mj_model).items()
+            if (joint := model.names.actuator_joint(i)) is not None
+        }
+        _check_ranges(mj_model, limited | np.isin(np.arange(mj_model.nu), list(servos)))
+        if servos:
+            places, joints = list(servos), [joint for _, joint in servos.values()]
+            # A servo's control is a target for gear * position.
+            gear = mj_model.actuator_gear[[out for out, _ in servos.values()], 0]
+            rest[places] = gear * model.default_qpos[model.names.joint_qpos(joints)]
+            per_unit[places] = gear * per_joint(self.action_scale, joints, "action_scale")
         ctrl = jnp.asarray(rest + per_unit * action, jnp.float32)
         return jnp.clip(ctrl, np.where(limited, low, -np.inf), np.where(limited, high, np.inf))
 
@@ -91,17 +96,15 @@ class PositionActuators(AbstractActuators):
         check_numbers(self, least=("kd",), above=("kp", "action_scale"))
 
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
-        joints = [actuator.target for actuator in spec.actuators]
+        joints = joints_to_drive(spec, self)
         kps, kds = per_joint(self.kp, joints, "kp"), per_joint(self.kd, joints, "kd")
         for actuator, kp, kd in zip(spec.actuators, kps.tolist(), kds.tolist(), strict=True):
-            torque_range = _torque_range(actuator)
-            actuator.forcelimited = torque_range is not None
-            if torque_range is not None:
-                actuator.forcerange = torque_range
-            actuator.ctrllimited = False
-            actuator.biastype = mujoco.mjtBias.mjBIAS_AFFINE
-            actuator.biasprm[0:3] = [0.0, -kp, -kd]
-            _drive_directly(actuator, gain=kp)
+            limits = torque_range(spec, actuator)
+            _drive_directly(actuator)
+            actuator.set_to_position(kp=kp, kv=kd)
+            actuator.forcelimited = limits is not None
+            if limits is not None:
+                actuator.forcerange = limits
 
     def __call__(self, action: Float[Array, " a"], model: PhysicsModel) -> Float[Array, " u"]:
         joints = model.names.actuator_joints()
@@ -186,12 +189,9 @@ class DcMotorActuators(AbstractActuators):
         check_numbers(self, least=("kd",), above=("kp", "no_load_speed", "stall_ratio", "action_scale"))
 
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
+        joints_to_drive(spec, self)
         for actuator in spec.actuators:
-            if _torque_range(actuator) is None:
-                raise ConfigError(
-                    f"Actuator {actuator.name!r} must have a torque limit to be driven by DcMotorActuators. "
-                    "Give it a forcerange in the MJCF file."
-                )
+            needed_torque_range(spec, actuator, self)
         PositionActuators(self.kp, self.kd).edit_spec(spec)
 
     def __call__(self, action: Float[Array, " a"], model: PhysicsModel) -> Float[Array, " u"]:
@@ -205,24 +205,19 @@ class DcMotorActuators(AbstractActuators):
 class TorqueActuators(AbstractActuators):
     """Motors, in place of whatever drives the joints in the model: torques in proportion to the action.
 
-    An actuator's torque limit is its force range, or a motor's control range. `action_scale`: the fraction of that
-    limit that an action of 1 spends.
+    An actuator's torque limit is the tightest of its force range, a motor's control range and the joint's
+    actuatorfrcrange. `action_scale`: the fraction of that limit that an action of 1 spends.
     """
 
     action_scale: PerJoint = 1.0
 
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
+        joints_to_drive(spec, self)
         for actuator in spec.actuators:
-            torque_range = _torque_range(actuator)
-            if torque_range is None:
-                raise ConfigError(
-                    f"Actuator {actuator.name!r} must have a torque limit to be driven by TorqueActuators. "
-                    "Give it a forcerange in the MJCF file."
-                )
-            actuator.biastype = mujoco.mjtBias.mjBIAS_NONE
-            actuator.biasprm[0:3] = 0.0
-            actuator.ctrllimited, actuator.ctrlrange, actuator.forcelimited = True, torque_range, False
-            _drive_directly(actuator, gain=1.0)
+            limits = needed_torque_range(spec, actuator, self)
+            _drive_directly(actuator)
+            actuator.set_to_motor()
+            actuator.ctrllimited, actuator.ctrlrange = True, limits
 
     def __call__(self, action: Float[Array, " a"], model: PhysicsModel) -> Float[Array, " u"]:
         low, high = np.asarray(model.mj_model.actuator_ctrlrange, np.float32).T
@@ -231,35 +226,26 @@ class TorqueActuators(AbstractActuators):
         return jnp.clip(middle + scale * half * action, low, high)
 
 
-def _is_limited(actuator: Any, what: str) -> bool:
-    """Whether an actuator's `ctrl` or `force` is limited; by default it is where a range is given."""
-    flag = int(getattr(actuator, f"{what}limited"))
-    low, high = getattr(actuator, f"{what}range")
-    return bool(low < high) if flag == int(mujoco.mjtLimited.mjLIMITED_AUTO) else bool(flag)
+def _drive_directly(actuator: mujoco.MjsActuator) -> None:
+    """Puts an actuator to its joint without a gear in between, and takes its limits away."""
+    gear = actuator.gear[0]
+    # MuJoCo reflects an actuator's own inertia and damping to its joint by the square of the gear.
+    actuator.armature, actuator.damping = actuator.armature * gear**2, np.array(actuator.damping) * gear**2
+    actuator.gear[0] = 1.0
+    actuator.ctrllimited = actuator.forcelimited = actuator.actlimited = mujoco.mjtLimited.mjLIMITED_FALSE
+    actuator.actrange, actuator.inheritrange = [0.0, 0.0], 0.0
 
 
-def _is_servo(actuator: Any) -> bool:
-    """Whether an actuator's force depends on its position, so that its control is a target."""
-    return bool(actuator.biasprm[1] != 0)
-
-
-def _torque_range(actuator: Any) -> np.ndarray | None:
-    """The limits of the torque that reaches the joint, in N m; None without any.
-
-    A motor's limit on its control is a limit on its torque; a servo's control is a position.
-    """
-    gear = abs(actuator.gear[0])
-    if _is_limited(actuator, "force"):
-        return np.array(actuator.forcerange) * gear
-    if _is_limited(actuator, "ctrl") and not _is_servo(actuator):
-        return np.array(actuator.ctrlrange) * actuator.gainprm[0] * gear
-    return None
-
-
-def _drive_directly(actuator: Any, *, gain: float) -> None:
-    """Lets the control act on the joint by a constant gain, with neither gear nor dynamics in between."""
-    actuator.gaintype, actuator.gainprm[0], actuator.gear[0] = mujoco.mjtGain.mjGAIN_FIXED, gain, 1.0
-    actuator.dyntype = mujoco.mjtDyn.mjDYN_NONE
+def _check_ranges(model: mujoco.MjModel, has_meaning: np.ndarray) -> None:
+    """Raises ConfigError unless there is a way from actions to every control, told by one flag per control."""
+    for i, start in enumerate(model.actuator_ctrladr):
+        if not has_meaning[start : start + model.actuator_ctrlnum[i]].all():
+            what = label(model, "actuator", i)
+            raise ConfigError(
+                f"{what[0].upper()}{what[1:]} must be a position servo or have a control range, for ModelActuators to "
+                "know how far an action moves it. A servo that drives no hinge or slide joint needs one as well. Give "
+                "it a ctrlrange in the MJCF file (a pid also velrange and ffrange), or override get_actuators."
+            )
 
 
 def check_numbers(actuators: AbstractActuators, *, least: Sequence[str] = (), above: Sequence[str] = ()) -> None:

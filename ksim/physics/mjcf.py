@@ -8,6 +8,7 @@ from pathlib import Path
 import mujoco
 import numpy as np
 
+from ksim.physics.labels import label
 from ksim.types import ConfigError
 
 MAX_COPIES = 10_000
@@ -76,6 +77,10 @@ def _product(attributes: Mapping[str, str], names: tuple[str, ...]) -> float:
 
 _KINDS = {"body": "body", "jnt": "joint", "dof": "joint", "geom": "geom", "site": "site", "actuator": "actuator"}
 """Prefixes of MjModel's fields, and what they are of."""
+_ACTUATOR_ROWS = {"actuator_ctrlrange": "actuator_ctrladr"} | dict.fromkeys(
+    ("actuator_gear", "actuator_acc0", "actuator_length0", "actuator_lengthrange"), "actuator_outadr"
+)
+"""Fields with a row per control or per force, of which an actuator may have several, and where an actuator's start."""
 
 
 def find_not_finite(model: mujoco.MjModel) -> str | None:
@@ -104,6 +109,8 @@ def _owner(model: mujoco.MjModel, field: str, row: int) -> str:
     kind = _KINDS.get(field.partition("_")[0])
     if kind is None:
         return f"element {row}"
-    index = int(model.dof_jntid[row]) if field.startswith("dof") else row
-    name = getattr(model, kind)(index).name
-    return f"{kind} {name!r}" if name else f"{kind} {index}"
+    if field.startswith("dof"):
+        row = int(model.dof_jntid[row])
+    elif field in _ACTUATOR_ROWS:
+        row = int(np.searchsorted(getattr(model, _ACTUATOR_ROWS[field]), row, side="right")) - 1
+    return label(model, kind, row)

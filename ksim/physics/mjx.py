@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from mujoco import mjx
 
 from ksim.physics.engine import DERIVED_FIELDS, AbstractEngine, MotorCurve, applied_fields, derived_fields
+from ksim.physics.mjx_support import check_supported, check_touch, explained
 from ksim.physics.model import PhysicsModel
 from ksim.types import ConfigError, Overrides, PhysicsState
 
@@ -44,18 +45,20 @@ class MjxEngine(AbstractEngine):
         self.applied = applied_fields(applies)
         self._motor_curve = motor_curve
         self.derived = derived_fields(needs, DERIVED_FIELDS)
+        check_supported(model.mj_model)
         try:
             self._model = mjx.put_model(model.mj_model)
             self._data = mjx.make_data(model.mj_model)
         except (NotImplementedError, ValueError) as error:
-            reason = " ".join(str(error).split())
-            raise ConfigError(f"MJX cannot simulate the model: {reason}. Change it, or try engine=mujoco.") from error
+            reason = explained(" ".join(str(error).split()), model.mj_model)
+            raise ConfigError(f"MJX cannot simulate the model: {reason}. Or set engine=mujoco.") from error
         unknown = sorted(set(model.extra_state) - _DATA_FIELDS)
         if unknown:
             raise ConfigError(
                 f"MJX cannot simulate the model: it does not know the state {', '.join(unknown)}, which springs that "
                 "yield have. Take springyield out of the MJCF file, or try engine=mujoco."
             )
+        check_touch(model.mj_model, self._data._impl.contact.dist.shape[0])
         reference = mujoco.MjData(model.mj_model)
         self._shapes = {name: np.shape(getattr(reference, name)) for name in self.derived}
 

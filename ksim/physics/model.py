@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 
+from ksim.physics.labels import label
 from ksim.physics.mjcf import check_mjcf, find_not_finite
 from ksim.physics.names import ModelNames
 from ksim.physics.terrain import Ground, Terrain
@@ -171,9 +172,7 @@ def _delayed(mj_model: mujoco.MjModel) -> list[str]:
     """What keeps samples of its past, such as `sensor 'gyro'`."""
     kinds = {"sensor": mj_model.sensor_history, "actuator": mj_model.actuator_history}
     return [
-        f"{kind} {getattr(mj_model, kind)(int(place)).name!r}"
-        for kind, history in kinds.items()
-        for place in np.flatnonzero(history[:, 0])
+        label(mj_model, kind, int(place)) for kind, history in kinds.items() for place in np.flatnonzero(history[:, 0])
     ]
 
 

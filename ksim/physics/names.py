@@ -9,10 +9,12 @@ import mujoco
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from ksim.physics.labels import driven, label
 from ksim.physics.rotations import heading_frame, multiply_quaternions, rotate, rotate_inverse
 from ksim.types import ConfigError, PhysicsState, near_misses
 
 _FREE = int(mujoco.mjtJoint.mjJNT_FREE)
+_ON_JOINTS = (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT))
 _ONE_DOF = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
 
 
@@ -27,7 +29,7 @@ class ModelNames:
     def __init__(self, model: mujoco.MjModel) -> None:
         self._model = model
         self.joints = [model.joint(i).name for i in range(model.njnt) if model.jnt_type[i] in _ONE_DOF]
-        self.actuators = [model.actuator(i).name for i in range(model.nu)]
+        self.actuators = [model.actuator(i).name for i in range(model.nactuator)]
 
     def index(self, kind: str, name: str) -> int:
         """The index of a `joint`, `body`, `site`, `geom`, `sensor`, `actuator` or `key`.
@@ -38,9 +40,9 @@ class ModelNames:
         object_type = getattr(mujoco.mjtObj, f"mjOBJ_{kind.upper()}")
         found = mujoco.mj_name2id(self._model, object_type, name)
         if found < 0:
-            count = {"joint": "njnt", "key": "nkey", "actuator": "nu"}.get(kind, f"n{kind}")
+            count = {"joint": "njnt", "key": "nkey", "actuator": "nactuator"}.get(kind, f"n{kind}")
             every = [mujoco.mj_id2name(self._model, object_type, i) for i in range(getattr(self._model, count))]
-            raise ConfigError(f"The model has no {kind} {name!r}. {near_misses(name, filter(None, every))}")
+            raise ConfigError(f"The model has no {kind} {name!r}. {near_misses(name, every)}")
         return found
 
     def joint_qpos(self, joints: Sequence[str] | None = None) -> np.ndarray:
@@ -87,18 +89,35 @@ class ModelNames:
 
     def _first_free_joint(self) -> int:
         if not self.has_base:
-            raise ConfigError("The model has no free joint, but a term asks for the pose or velocity of its base.")
+            raise ConfigError(
+                "The model has no free joint, and so no base whose pose or velocity can be asked for. Add <freejoint/> "
+                "to the body that is the robot's base in the MJCF file, or leave out what asks for it."
+            )
         return int(np.flatnonzero(self._model.jnt_type == _FREE)[0])
 
+    def actuator_joint(self, actuator: int) -> str | None:
+        """The hinge or slide joint that an actuator drives; None where it drives something else."""
+        joint = int(self._model.actuator_trnid[actuator, 0])
+        is_on_joint = self._model.actuator_trntype[actuator] in _ON_JOINTS and self._model.jnt_type[joint] in _ONE_DOF
+        return self._model.joint(joint).name if is_on_joint else None
+
     def actuator_joints(self) -> list[str]:
-        """The joint that each actuator drives.
+        """The hinge or slide joint that each actuator drives.
 
         Raises:
-            ConfigError: An actuator drives something else than a joint.
+            ConfigError: An actuator drives something else than a hinge or slide joint.
         """
-        for i in np.flatnonzero(self._model.actuator_trntype != int(mujoco.mjtTrn.mjTRN_JOINT)):
-            raise ConfigError(f"Actuator {self.actuators[i]!r} must drive a joint; it drives something else.")
-        return [self._model.joint(i).name for i in self._model.actuator_trnid[:, 0]]
+        joints = []
+        for actuator in range(self._model.nactuator):
+            joint = self.actuator_joint(actuator)
+            if joint is None:
+                raise ConfigError(
+                    f"Every actuator must drive a hinge or slide joint, but {label(self._model, 'actuator', actuator)} "
+                    f"acts on {driven(self._model, actuator)}. Leave out what asks for the joint of each actuator, or "
+                    "take this actuator out of the MJCF file."
+                )
+            joints.append(joint)
+        return joints
 
     def _joint_indices(self, joints: Sequence[str] | None) -> np.ndarray:
         if joints is None:  # also those without a name

@@ -59,7 +59,7 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
     # What the robot is, and what it is asked.
 
     def get_robot(self) -> str | Path | mujoco.MjSpec:
-        """The robot and its world: the path of an MJCF file, or a spec. Actuators drive joints."""
+        """The robot and its world: the path of an MJCF file, or a spec."""
         raise ConfigError(f"{type(self).__name__} must define get_robot (an MJCF file) or get_environment.")
 
     def get_actuators(self) -> AbstractActuators:

@@ -25,6 +25,12 @@ def test_unknown_name_is_an_error_that_lists_the_near_misses(kind):
         biped_model().names.index(kind, near + "x")
 
 
+def test_names_that_are_listed_are_none_of_those_that_are_empty():
+    with pytest.raises(ConfigError, match=r"no geom 'zzz'\. Known names: floor, left_foot, right_foot, trunk"):
+        biped_model().names.index("geom", "zzz")
+    assert near_misses("hip", ["", "torso"]) == "Known names: torso."
+
+
 def test_free_joint_as_a_hinge_is_an_error():
     with pytest.raises(ConfigError, match=r"'root' must be a hinge or slide"):
         biped_model().names.joint_qpos(["root"])
@@ -34,7 +40,7 @@ def test_base_of_a_model_without_one_is_an_error():
     spec = mujoco.MjSpec.from_string(
         "<mujoco><worldbody><body><joint name='j'/><geom size='1'/></body></worldbody></mujoco>"
     )
-    with pytest.raises(ConfigError, match="no free joint"):
+    with pytest.raises(ConfigError, match=r"no free joint.* Add <freejoint/>"):
         compile_model(spec, dt=0.01, ctrl_dt=0.01).names.free_joint()
 
 
@@ -118,8 +124,9 @@ def test_model_actuators_drive_motors_within_their_range_and_servos_around_the_d
 def test_model_actuators_without_a_control_range_are_an_error():
     spec = biped_spec()
     spec.actuators[1].ctrllimited = False
+    model = compile_model(spec, dt=0.004, ctrl_dt=0.02, edits=[ModelActuators().edit_spec])
     with pytest.raises(ConfigError, match=r"'right_hip' must be a position servo or have a control range"):
-        compile_model(spec, dt=0.004, ctrl_dt=0.02, edits=[ModelActuators().edit_spec])
+        ModelActuators()(jnp.zeros(2), model)
 
 
 def test_torque_actuators_without_a_control_range_are_an_error():

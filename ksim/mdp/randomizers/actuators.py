@@ -6,11 +6,25 @@ import numpy as np
 
 from ksim.mdp.randomizers.base import AbstractRandomizer
 from ksim.mdp.term import Context, check_range
+from ksim.physics.actuator_kinds import ActuatorKind, actuator_kinds
+from ksim.physics.labels import label
 from ksim.types import ConfigError, Overrides
+
+_HAS_KP = (ActuatorKind.POSITION, ActuatorKind.INTEGRATED_VELOCITY, ActuatorKind.PID)
+"""Position servos: their bias holds -kp and -kd, and but for a PID their gain is kp."""
+_STRENGTH = {
+    ActuatorKind.FORCE: slice(0, 1),
+    ActuatorKind.VARIABLE_GAIN: slice(0, 3),
+    ActuatorKind.MUSCLE: slice(2, 4),  # the peak force, or the scale that it is computed from
+}
+"""By kind: the parameters of the gain that the force grows with. Those of a servo move its target as well."""
 
 
 class RandomActuatorGains(AbstractRandomizer):
-    """Multiplies kp and kd of each position servo by its own uniform numbers from `kp_factor` and `kd_factor`."""
+    """Multiplies kp and kd of each position servo by its own uniform numbers from `kp_factor` and `kd_factor`.
+
+    `position`, `intvelocity` and `pid` are position servos; other actuators keep their gains.
+    """
 
     kp_factor: tuple[float, float] = (0.9, 1.1)
     kd_factor: tuple[float, float] = (0.9, 1.1)
@@ -21,21 +35,23 @@ class RandomActuatorGains(AbstractRandomizer):
 
     def __call__(self, context: Context) -> Overrides:
         kp_key, kd_key = jax.random.split(context.key)
-        num_actuators = context.model.mj_model.nu
-        kp_u = jax.random.uniform(kp_key, (num_actuators,), minval=self.kp_factor[0], maxval=self.kp_factor[1])
-        kd_u = jax.random.uniform(kd_key, (num_actuators,), minval=self.kd_factor[0], maxval=self.kd_factor[1])
+        kinds = actuator_kinds(context.model.mj_model)
+        kp_u = jax.random.uniform(kp_key, (len(kinds),), minval=self.kp_factor[0], maxval=self.kp_factor[1])
+        kd_u = jax.random.uniform(kd_key, (len(kinds),), minval=self.kd_factor[0], maxval=self.kd_factor[1])
         # A servo's force is gain[0] * target + bias[1] * position + bias[2] * velocity.
-        is_servo = context.model.mj_model.actuator_biasprm[:, 1] != 0
+        is_servo = np.array([kind in _HAS_KP for kind in kinds])
+        gain_is_kp = is_servo & np.array([kind is not ActuatorKind.PID for kind in kinds])
         kp_u, kd_u = jnp.where(is_servo, kp_u, 1.0), jnp.where(is_servo, kd_u, 1.0)
         bias = self.current(context, "actuator_biasprm").at[:, 1].multiply(kp_u).at[:, 2].multiply(kd_u)
-        gain = self.current(context, "actuator_gainprm").at[:, 0].multiply(kp_u)
+        gain = self.current(context, "actuator_gainprm").at[:, 0].multiply(jnp.where(gain_is_kp, kp_u, 1.0))
         return {"actuator_gainprm": gain, "actuator_biasprm": bias}
 
 
 class RandomMotorStrength(AbstractRandomizer):
     """Weak and strong motors: multiplies what each actuator can give by its own uniform number from `factor`.
 
-    That is the force range where there is one, and the gain of a motor. A servo must have a force range.
+    That is the force range where there is one, and the gain of a motor or the peak force of a muscle. A servo must
+    have a force range.
     """
 
     factor: tuple[float, float] = (0.9, 1.1)
@@ -46,13 +62,17 @@ class RandomMotorStrength(AbstractRandomizer):
     def __call__(self, context: Context) -> Overrides:
         low, high = self.factor
         mj_model = context.model.mj_model
-        is_servo = mj_model.actuator_biasprm[:, 1] != 0
-        for index in np.flatnonzero(is_servo & (mj_model.actuator_forcelimited == 0)):
-            name = context.model.names.actuators[index]
-            raise ConfigError(
-                f"RandomMotorStrength needs a force range of servo {name!r}. Give it one in the MJCF file."
-            )
-        factor_u = jax.random.uniform(context.key, (mj_model.nu,), minval=low, maxval=high)
-        gain = self.current(context, "actuator_gainprm").at[:, 0].multiply(jnp.where(is_servo, 1.0, factor_u))
+        kinds = actuator_kinds(mj_model)
+        scaled = np.zeros(mj_model.actuator_gainprm.shape, bool)
+        for i, kind in enumerate(kinds):
+            if kind in _STRENGTH:
+                scaled[i, _STRENGTH[kind]] = True
+            elif not mj_model.actuator_forcelimited[i]:
+                servo = label(mj_model, "actuator", i).removeprefix("actuator ")
+                raise ConfigError(
+                    f"RandomMotorStrength needs a force range of servo {servo}. Give it a forcerange in the MJCF file."
+                )
+        factor_u = jax.random.uniform(context.key, (len(kinds),), minval=low, maxval=high)
+        gain = self.current(context, "actuator_gainprm") * jnp.where(scaled, factor_u[:, None], 1.0)
         forcerange = self.current(context, "actuator_forcerange") * factor_u[:, None]
         return {"actuator_gainprm": gain, "actuator_forcerange": forcerange}

@@ -34,6 +34,9 @@ ACTUATOR_FIELDS = (
     "actuator_biastype",
     "actuator_biasprm",
     "actuator_gear",
+    "actuator_armature",
+    "actuator_damping",
+    "actuator_dampingpoly",
     "actuator_ctrllimited",
     "actuator_ctrlrange",
     "actuator_forcelimited",
@@ -182,13 +185,14 @@ def _joints(model: PhysicsModel) -> dict[str, Any]:
 
 def _actuators(actuators: AbstractActuators, model: PhysicsModel) -> dict[str, Any]:
     mj_model = model.mj_model
+    has_feedback = mj_model.actuator_biastype == int(mujoco.mjtBias.mjBIAS_AFFINE)
     limits = np.where(mj_model.actuator_forcelimited.astype(bool)[:, None], mj_model.actuator_forcerange, np.inf)
     return {
         "class": class_name(type(actuators)),
         "names": model.names.actuators,
-        "joints": _driven_joints(model),
-        "stiffness": numbers(-mj_model.actuator_biasprm[:, 1]),
-        "damping": numbers(-mj_model.actuator_biasprm[:, 2]),
+        "joints": [model.names.actuator_joint(i) for i in range(mj_model.nactuator)],
+        "stiffness": numbers(np.where(has_feedback, -mj_model.actuator_biasprm[:, 1], 0.0)),
+        "damping": numbers(np.where(has_feedback, -mj_model.actuator_biasprm[:, 2], 0.0)),
         "force_limit": numbers(np.abs(limits).max(axis=1)),
         "motor_curve": _motor_curve(actuators, model),
         "model_fields": {name: numbers(getattr(mj_model, name)) for name in ACTUATOR_FIELDS},
@@ -203,13 +207,6 @@ def _motor_curve(actuators: AbstractActuators, model: PhysicsModel) -> dict[str,
     if type(curve) is not SpeedTorqueLine:
         return {"class": class_name(curve if inspect.isfunction(curve) else type(curve))}
     return {name: numbers(getattr(curve, name)) for name in ("no_load_speed", "stall_ratio")}
-
-
-def _driven_joints(model: PhysicsModel) -> list[str | None]:
-    mj_model = model.mj_model
-    is_joint = mj_model.actuator_trntype == int(mujoco.mjtTrn.mjTRN_JOINT)
-    driven = zip(is_joint, mj_model.actuator_trnid[:, 0], strict=True)
-    return [mj_model.joint(joint).name if drives else None for drives, joint in driven]
 
 
 def action_map(actuators: AbstractActuators, model: PhysicsModel) -> dict[str, Any] | None:

@@ -1,0 +1,162 @@
+"""What MJX cannot simulate, in the words of the MJCF file: which element to edit, and how."""
+
+import re
+from collections.abc import Iterator
+
+import mujoco
+import numpy as np
+from mujoco import mjx
+
+from ksim.physics.labels import label
+from ksim.types import ConfigError
+
+_OPTIONS = {
+    "integrator": (mjx.IntegratorType, mujoco.mjtIntegrator, "mjINT_", "implicitfast, Euler or RK4"),
+    "solver": (mjx.SolverType, mujoco.mjtSolver, "mjSOL_", "Newton or CG"),
+    "cone": (mjx.ConeType, mujoco.mjtCone, "mjCONE_", "pyramidal or elliptic"),
+    "jacobian": (mjx.JacobianType, mujoco.mjtJacobian, "mjJAC_", "auto"),
+}
+"""By attribute of `<option>`: the values that MJX has, all there are, their prefix, and what to write instead."""
+_FORCES = {
+    "dyntype": (mjx.DynType, mujoco.mjtDyn, "mjDYN_"),
+    "gaintype": (mjx.GainType, mujoco.mjtGain, "mjGAIN_"),
+    "biastype": (mjx.BiasType, mujoco.mjtBias, "mjBIAS_"),
+}
+_TRANSMISSIONS = {
+    mujoco.mjtTrn.mjTRN_SLIDERCRANK: 'a slider-crank (cranksite="...")',
+    mujoco.mjtTrn.mjTRN_BODY: 'a body (<adhesion>, or body="...")',
+    mujoco.mjtTrn.mjTRN_SO3: "an orientation (<orientation>)",
+}
+_SENSORS = {
+    "geomdist": "distance",
+    "geomnormal": "normal",
+    "geomfromto": "fromto",
+    "jointactfrc": "jointactuatorfrc",
+    "tendonactfrc": "tendonactuatorfrc",
+}
+"""Elements of sensors whose name is not that of their type."""
+_IGNORED = {
+    "damping": (("actuator_damping", "actuator_dampingpoly"), "take it out and give it to the joint"),
+    "armature": (("actuator_armature",), "take it out and give it to the joint"),
+    "actearly": (("actuator_actearly",), "take it out"),
+}
+"""Attributes of actuators that MJX leaves out without a word: their fields, and what to do instead."""
+_MOST = 8
+"""Of what is not supported, so much is listed."""
+_MATCHED_BY = {"SITE": "site", "BODY": "body1 or body2", "XBODY": "subtree1 or subtree2"}
+
+
+def check_supported(model: mujoco.MjModel) -> None:
+    """Checks a model for what MJX does not know, or would silently ignore.
+
+    MJX itself may refuse more, such as pairs of shapes that it cannot collide: see `explained`.
+
+    Raises:
+        ConfigError: It has some; the message names each element and attribute to edit.
+    """
+    found = [*_in_options(model), *_in_actuators(model), *_elsewhere(model)]
+    if found:
+        more = [f"{len(found) - _MOST} more like these"] if len(found) > _MOST else []
+        raise ConfigError(
+            f"MJX cannot simulate the model. In the MJCF file: {'. '.join(found[:_MOST] + more)}. Or set engine=mujoco."
+        )
+
+
+def check_touch(model: mujoco.MjModel, num_contacts: int) -> None:
+    """Checks that touch sensors have something to feel: without any, MJX fails while it is traced.
+
+    Args:
+        model: The model.
+        num_contacts: How many contacts MJX has room for.
+
+    Raises:
+        ConfigError: There is a touch sensor, and no contact.
+    """
+    touch = np.flatnonzero(model.sensor_type == int(mujoco.mjtSensor.mjSENS_TOUCH))
+    if touch.size and not num_contacts:
+        what = label(model, "sensor", int(touch[0]))
+        raise ConfigError(
+            f"MJX cannot simulate the model. In the MJCF file: {what} is a <touch>, but no two geoms can collide; take "
+            "it out, or let geoms collide by contype and conaffinity. Or set engine=mujoco."
+        )
+
+
+def _in_options(model: mujoco.MjModel) -> Iterator[str]:
+    option = model.opt
+    for attribute, (known, every, prefix, instead) in _OPTIONS.items():
+        value = getattr(option, attribute)
+        if value not in set(known):
+            word = every(value).name.removeprefix(prefix)
+            word = word if attribute == "solver" else word.lower()
+            yield f'<option {attribute}="{word}"> is not known to it; write {instead}'
+    for bit in (1 << i for i in range(int(mujoco.mjtEnableBit.mjNENABLE))):
+        if option.enableflags & bit and bit not in {int(flag) for flag in mjx.EnableBit}:
+            flag = mujoco.mjtEnableBit(bit).name.removeprefix("mjENBL_").lower()
+            yield f'<flag {flag}="enable"/> in <option> is not known to it; take it out'
+    has_fluid = option.density > 0 or option.viscosity > 0 or np.any(option.wind)
+    if option.integrator == mujoco.mjtIntegrator.mjINT_IMPLICITFAST and has_fluid:
+        yield (
+            '<option integrator="implicitfast"> does not go with density, viscosity or wind; write Euler, or take them '
+            "out"
+        )
+    if option.disableactuator:
+        yield '<option actuatorgroupdisable="..."> would be ignored; take it out, and the actuators of those groups'
+
+
+def _in_actuators(model: mujoco.MjModel) -> Iterator[str]:
+    for i in range(model.nactuator):
+        what = label(model, "actuator", i)
+        unknown = [
+            f'{attribute}="{every(value).name.removeprefix(prefix).lower()}"'
+            for attribute, (known, every, prefix) in _FORCES.items()
+            if (value := int(getattr(model, f"actuator_{attribute}")[i])) not in set(known)
+        ]
+        if unknown:
+            yield f"{what} has {' '.join(unknown)}; write a <motor>, <position> or another that has none of these"
+        if (transmission := int(model.actuator_trntype[i])) not in set(mjx.TrnType):
+            drives = _TRANSMISSIONS.get(mujoco.mjtTrn(transmission), "something")
+            yield f"{what} drives {drives}; only joints, tendons and sites can be driven, so take it out"
+        for attribute, (fields, instead) in _IGNORED.items():
+            if any(np.any(getattr(model, field)[i]) for field in fields):
+                yield f'{what} has {attribute}="...", which would be ignored; {instead}'
+
+
+def _elsewhere(model: mujoco.MjModel) -> Iterator[str]:
+    if model.nflex:
+        yield "<flex> and <flexcomp> are not known to it; take them out"
+    for i in range(model.nsensor):
+        kind, what = int(model.sensor_type[i]), label(model, "sensor", i)
+        if kind not in set(mjx.SensorType):
+            name = mujoco.mjtSensor(kind).name.removeprefix("mjSENS_").lower()
+            yield f"{what} is a <{_SENSORS.get(name, name)}>, which is not known to it; take it out"
+        if kind == mujoco.mjtSensor.mjSENS_CONTACT:
+            yield from (f"{what} is a <contact> {problem}" for problem in _of_contact_sensor(model, i))
+    for i in np.flatnonzero(~np.isin(model.eq_type, [int(x) for x in mjx.EqType])):
+        element = mujoco.mjtEq(int(model.eq_type[i])).name.removeprefix("mjEQ_").lower()
+        yield f"{label(model, 'equality', int(i))} is a <{element}>, which is not known to it; take it out"
+
+
+def _of_contact_sensor(model: mujoco.MjModel, sensor: int) -> Iterator[str]:
+    types = {mujoco.mjtObj(int(x[sensor])).name[6:] for x in (model.sensor_objtype, model.sensor_reftype)}
+    for kind in types & set(_MATCHED_BY):
+        yield f"that matches by {_MATCHED_BY[kind]}; match by geom1 and geom2"
+    if model.sensor_intprm[sensor, 1] == 3:
+        yield 'with reduce="netforce"; write mindist or maxforce'
+
+
+def explained(reason: str, model: mujoco.MjModel) -> str:
+    """A refusal of MJX with the geoms that it is about: it names types of geoms only."""
+    types = list(dict.fromkeys(re.findall(r"mjGEOM_[A-Z]+", reason)))
+    if not types:
+        return reason
+    collide = (model.geom_contype != 0) | (model.geom_conaffinity != 0)
+    named = []
+    for name in types:
+        found = np.flatnonzero(collide & (model.geom_type == int(getattr(mujoco.mjtGeom, name))))
+        geoms = [label(model, "geom", int(i)) for i in found[:3]] + ["..."] * (len(found) > 3)
+        named.append(f'type="{name[7:].lower()}": {", ".join(geoms)}')
+    rule = "must have margin and gap 0" if "margin" in reason else "cannot collide with each other"
+    return (
+        f"geoms of these types {rule} ({'; '.join(named)}). Give them another type, or keep them apart by contype, "
+        "conaffinity or <exclude>"
+    )

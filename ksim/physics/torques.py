@@ -1,0 +1,85 @@
+"""The torques that a robot's own actuators can give at its joints, for actuators put in their place."""
+
+import mujoco
+import numpy as np
+
+from ksim.physics.actuator_kinds import ActuatorKind, kind_of
+from ksim.physics.labels import spec_driven, spec_label
+from ksim.types import ConfigError
+
+_ONE_DOF = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
+_ON_JOINTS = (mujoco.mjtTrn.mjTRN_JOINT, mujoco.mjtTrn.mjTRN_JOINTINPARENT)
+
+
+def joints_to_drive(spec: mujoco.MjSpec, drive: object) -> list[str]:
+    """The hinge or slide joint of each actuator.
+
+    Args:
+        spec: The model.
+        drive: What is to drive the joints, for the message.
+
+    Raises:
+        ConfigError: An actuator drives something else.
+    """
+    for actuator in spec.actuators:
+        joint = spec.joint(actuator.target) if actuator.trntype in _ON_JOINTS else None
+        if joint is None or joint.type not in _ONE_DOF:
+            instead = spec_driven(actuator) if joint is None else f"{joint.type.name[6:].lower()} joint {joint.name!r}"
+            raise ConfigError(
+                f"{type(drive).__name__} needs every actuator to drive a hinge or slide joint, but "
+                f"{spec_label(actuator)} acts on {instead}. Take the actuator out of the MJCF file, or have "
+                "get_actuators return ModelActuators(), which takes the model's actuators as they are."
+            )
+    return [actuator.target for actuator in spec.actuators]
+
+
+def torque_range(spec: mujoco.MjSpec, actuator: mujoco.MjsActuator) -> np.ndarray | None:
+    """The lowest and the highest torque, in N m (N on a slide), that an actuator can give its joint; None without any.
+
+    The tightest of these holds: the force range times gear, the control range times gain and gear where the control is
+    a force, and the joint's actuatorfrcrange. The last is left out where it holds for the sum of the actuators and of
+    a compensation of gravity, which MuJoCo goes on to limit by itself.
+    """
+    gear = actuator.gear[0]
+    limits = np.array([-np.inf, np.inf])
+    # What the gain multiplies: an integrator's activation, which its control does not bound.
+    signal = "act" if actuator.dyntype == mujoco.mjtDyn.mjDYN_INTEGRATOR else "ctrl"
+    if _kind(actuator) is ActuatorKind.FORCE and _is_limited(actuator, signal):
+        bias = actuator.biasprm[0] if actuator.biastype == mujoco.mjtBias.mjBIAS_AFFINE else 0.0
+        limits = np.sort(np.array(getattr(actuator, f"{signal}range")) * actuator.gainprm[0]) + bias
+    if _is_limited(actuator, "force"):
+        limits = np.clip(limits, *actuator.forcerange)
+    # A negative gear swaps the ends.
+    limits = np.sort(limits * gear) if gear else np.zeros(2)
+    joint = spec.joint(actuator.target)
+    if _is_limited(joint, "actfrc") and not joint.actgravcomp:
+        limits = np.clip(limits, *joint.actfrcrange)
+    return limits if np.isfinite(limits).all() else None
+
+
+def needed_torque_range(spec: mujoco.MjSpec, actuator: mujoco.MjsActuator, drive: object) -> np.ndarray:
+    """The same, for a `drive` that cannot do without.
+
+    Raises:
+        ConfigError: Nothing limits the torque.
+    """
+    limits = torque_range(spec, actuator)
+    if limits is None:
+        what = spec_label(actuator)
+        raise ConfigError(
+            f"{what[0].upper()}{what[1:]} must have a torque limit to be driven by {type(drive).__name__}. Give it a "
+            "forcerange, or its joint an actuatorfrcrange, in the MJCF file."
+        )
+    return limits
+
+
+def _kind(actuator: mujoco.MjsActuator) -> ActuatorKind:
+    types = (int(actuator.gaintype), int(actuator.biastype), int(actuator.dyntype))
+    return kind_of(*types, np.asarray(actuator.gainprm), np.asarray(actuator.biasprm))
+
+
+def _is_limited(element: mujoco.MjsActuator | mujoco.MjsJoint, what: str) -> bool:
+    """Whether an element's `ctrl`, `force`, ... is limited; by default it is where a range is given."""
+    flag = int(getattr(element, f"{what}limited"))
+    low, high = getattr(element, f"{what}range")
+    return bool(low < high) if flag == int(mujoco.mjtLimited.mjLIMITED_AUTO) else bool(flag)

@@ -1,0 +1,94 @@
+"""What MJX refuses, in the words of the MJCF file."""
+
+import mujoco
+import pytest
+
+from ksim.physics import compile_model
+from ksim.physics.select import make_engine
+from ksim.types import ConfigError
+
+MODEL = """
+<mujoco>
+  {option}
+  <worldbody>
+    <geom name="floor" type="plane" size="1 1 1"/>
+    <body name="cart">
+      <freejoint/>
+      <geom size=".1"/>
+      <site name="tip"/>
+      <site name="rail"/>
+      <body name="arm"><joint name="hinge" range="-1 1"/><geom {geom} size=".1 .1 .1"/></body>
+      <body name="ball"><joint name="ball" type="ball"/><geom size=".1"/></body>
+    </body>
+    <body name="roller"><freejoint/><geom name="roll" type="cylinder" size=".1 .1"/></body>
+  </worldbody>
+  <actuator>{actuator}</actuator>
+  <sensor>{sensor}</sensor>
+</mujoco>
+"""
+HINGE = r"actuator 0 \(unnamed, drives joint 'hinge'\)"
+
+
+def refusal(**parts):
+    texts = {"option": "", "geom": "", "actuator": "", "sensor": ""} | parts
+    model = compile_model(mujoco.MjSpec.from_string(MODEL.format(**texts)), dt=0.01, ctrl_dt=0.01)
+    with pytest.raises(ConfigError) as error:
+        make_engine("mjx", model)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("part", "text", "message"),
+    [
+        ("option", '<option><flag energy="enable"/></option>', '<flag energy="enable"/> in <option> .* take it out'),
+        ("option", '<option><flag fwdinv="enable"/></option>', '<flag fwdinv="enable"/>'),
+        ("option", '<option><flag override="enable"/></option>', '<flag override="enable"/>'),
+        ("option", '<option integrator="implicit"/>', '<option integrator="implicit"> .* write implicitfast'),
+        ("option", '<option solver="PGS"/>', '<option solver="PGS"> .* write Newton'),
+        ("option", '<option integrator="implicitfast" density="1"/>', 'integrator="implicitfast".*density'),
+        ("option", '<option actuatorgroupdisable="1"/>', 'actuatorgroupdisable="..."> would be ignored'),
+        (
+            "actuator",
+            '<adhesion body="arm" ctrlrange="0 1"/>',
+            r"actuator 0 \(unnamed, drives body 'arm'\).*<adhesion>",
+        ),
+        (
+            "actuator",
+            '<motor name="crank" cranksite="tip" slidersite="rail" cranklength="1"/>',
+            "actuator 'crank' drives a slider-crank .cranksite=\"...\"",
+        ),
+        ("actuator", '<orientation joint="ball" kp="1"/>', "drives joint 'ball'.*biastype=\"so3\".*<orientation>"),
+        ("actuator", '<pid joint="hinge" kp="1"/>', f'{HINGE} has gaintype="pid"; write a <motor>'),
+        ("actuator", '<dcmotor joint="hinge" resistance="1" motorconst="1"/>', f'{HINGE} has dyntype="dcmotor"'),
+        ("actuator", '<motor joint="hinge" armature=".1"/>', f'{HINGE} has armature="...", .*give it to the joint'),
+        ("actuator", '<motor joint="hinge" damping="0 1"/>', f'{HINGE} has damping="..."'),
+        ("actuator", '<general joint="hinge" dyntype="filter" actearly="true"/>', f'{HINGE} has actearly="..."'),
+        ("sensor", '<jointlimitpos joint="hinge"/>', r"sensor 0 \(unnamed\) is a <jointlimitpos>.*take it out"),
+        ("sensor", '<distance name="gap" geom1="floor" body2="arm"/>', "sensor 'gap' is a <distance>"),
+        ("sensor", '<contact geom1="floor" reduce="netforce"/>', '<contact> with reduce="netforce"; write'),
+        ("sensor", '<contact body1="arm"/>', "<contact> that matches by body1"),
+        ("sensor", '<contact subtree1="arm"/>', "<contact> that matches by .*subtree1"),
+        ("geom", 'type="box"', r"geom 'roll'; type=\"box\": geom 2 \(unnamed, of body 'arm'\)\).*contype"),
+    ],
+)
+def test_refusal_of_mjx_names_what_to_edit(part, text, message):
+    error = refusal(**{part: text})
+    error.match(message)
+    error.match("engine=mujoco")
+    assert "mjt" not in str(error.value)
+
+
+def test_refusal_of_mjx_lists_all_at_once():
+    error = refusal(
+        option='<option solver="PGS"><flag energy="enable"/></option>', actuator='<pid joint="hinge" kp="1"/>' * 9
+    )
+    error.match(r'(?s)solver="PGS".*energy="enable".*actuator 5 .*3 more')
+
+
+def test_touch_sensor_of_what_cannot_touch_is_an_error_that_names_it():
+    text = MODEL.format(option="", geom="", actuator="", sensor='<touch name="sole" site="tip"/>')
+    spec = mujoco.MjSpec.from_string(text)
+    for geom in spec.geoms:
+        geom.contype = geom.conaffinity = 0
+    with pytest.raises(ConfigError, match=r"sensor 'sole' is a <touch>, but no two geoms can collide"):
+        make_engine("mjx", compile_model(spec, dt=0.01, ctrl_dt=0.01))
