@@ -7,6 +7,7 @@ from typing import Literal
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ksim.nn.distributions import Gaussian
@@ -25,7 +26,9 @@ def check_init_std(init_std: float, min_std: float = MIN_STD, max_std: float = M
         raise ConfigError(f"Initial standard deviation (init_std={init_std}) must lie in [{min_std}, {max_std}].")
 
 
-def bounded_std(log_std: Float[Array, " a"], min_std: float = MIN_STD, max_std: float = MAX_STD) -> Float[Array, " a"]:
+def bounded_std(
+    log_std: Float[Array | np.ndarray, " a"], min_std: float = MIN_STD, max_std: float = MAX_STD
+) -> Float[Array, " a"]:
     """The standard deviation of its logarithm, kept within bounds."""
     bounded = jnp.clip(log_std, math.log(min_std), math.log(max_std))
     # Straight through: with the gradient of a clip, a parameter beyond a bound would stay there for ever.

@@ -48,10 +48,11 @@ _STAMP_MASK = 2**31 - 1
 def _stamp_us(computed: Array) -> Int[Array, ""]:
     """The time, in microseconds, at which a device has computed an array."""
 
-    def now(_: Array) -> np.ndarray:
-        return np.asarray(time.perf_counter_ns() // 1000 & _STAMP_MASK, np.int32)
+    def now(x: Array) -> np.ndarray:
+        return np.full(np.shape(x), time.perf_counter_ns() // 1000 & _STAMP_MASK, np.int32)
 
-    return jax.pure_callback(now, jax.ShapeDtypeStruct((), jnp.int32), jnp.ravel(computed)[0])
+    first, stamp = jnp.ravel(computed)[0], jax.ShapeDtypeStruct((), jnp.int32)
+    return jax.pure_callback(now, stamp, first, vmap_method="broadcast_all")
 
 
 @dataclasses.dataclass(frozen=True)

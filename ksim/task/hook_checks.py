@@ -199,8 +199,8 @@ def checked_optimizer(task: "PPOTask[Any]", params: PyTree) -> optax.GradientTra
     if optax.tree.get(state, "learning_rate") is None:
         raise ConfigError(
             f"{hook} must return an optimizer with an injected learning_rate, which ksim logs and adapts, but its "
-            "state has none. Wrap what makes it: optax.inject_hyperparams(make)(learning_rate=self.config.learning_rate). "
-            f"See {HOOKS}."
+            "state has none. Wrap what makes it, as in optax.inject_hyperparams(optax.adam)(learning_rate="
+            f"self.config.learning_rate). See {HOOKS}."
         )
     updates, after = eqx.filter_eval_shape(optimizer.update, params, state, params)
     problem = tree_differences(params, updates, "updates") or tree_differences(state, after, "state")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import equinox as eqx
 import jax
 import mujoco
-from jaxtyping import Array, Key, PRNGKeyArray, PyTree
+from jaxtyping import Array, Int, Key, PRNGKeyArray, PyTree
 from xax.task.base import BaseTask
 
 from ksim.mdp import resets as reset_terms, terminations as termination_terms
@@ -24,7 +24,7 @@ from ksim.mdp.rewards import AbstractReward
 from ksim.mdp.term import Terms, named_terms
 from ksim.mdp.terminations import AbstractTermination
 from ksim.nn.actor_critic import AbstractActorCritic
-from ksim.parallel.collectives import DEVICE_AXIS, bind_axis, global_env_index
+from ksim.parallel.collectives import DEVICE_AXIS, bind_axis, device_index, global_env_index
 from ksim.parallel.job import find_job
 from ksim.parallel.layout import AbstractLayout, SingleDevice
 from ksim.physics import AbstractActuators, ModelActuators, PhysicsModel, Terrain, compile_model, load_spec
@@ -184,7 +184,7 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
         """One key per env of this device, which depends on the env's place in the global batch and on nothing else.
 
         What is random about an env, drawn from its key, is the same on any number of devices. For what shall differ
-        from device to device instead, fold `jax.lax.axis_index(self.device_axis)` into `rng`.
+        from device to device instead, fold `device_index()` into `rng`.
 
         Args:
             rng: One key, the same on every device.
@@ -195,6 +195,10 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
         """
         check_one_key(self, rng)
         return env_keys(rng, global_env_index(num_local_envs, self.layout.axis_name))
+
+    def device_index(self) -> Int[Array, ""]:
+        """This device's place among all, in what is mapped over them; 0 on a single one, where it costs nothing."""
+        return device_index(self.layout.axis_name)
 
     def initial_learner(self) -> tuple[LearnerState, AbstractActorCritic]:
         """The learner before the first iteration, and the actor-critic whose arrays it holds."""
