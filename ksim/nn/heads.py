@@ -15,7 +15,6 @@ from ksim.types import ConfigError
 
 StdKind = Literal["state_independent", "learned"]
 
-
 MIN_STD, MAX_STD = 0.02, 5.0
 """Between which a policy's standard deviation is kept."""
 

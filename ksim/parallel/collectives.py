@@ -3,6 +3,7 @@
 `bind_axis` is what gives code of a user's the axis where there is but one device.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +28,7 @@ def bind_axis(function: Callable[..., Any], axis_name: str, size: int = 1) -> Ca
         size: Its length. More than 1 is for a look at shapes.
     """
 
+    @functools.wraps(function, updated=())
     def bound(*args: Any) -> PyTree:
         out = jax.vmap(lambda: function(*args), in_axes=(), axis_name=axis_name, axis_size=size)()
         return jax.tree.map(lambda x: jax.lax.index_in_dim(x, 0, keepdims=False), out)

@@ -203,6 +203,7 @@ def test_adapted_network_has_a_learned_std_that_starts_from_the_option():
 
 def test_network_of_all_groups_that_returns_a_distribution_keeps_its_std():
     model = task_of("_get_initial_model", lambda self, rng: OfGroups(rng)).initial_learner()[1]
+    assert isinstance(model, AdaptedActorCritic)
     assert model.described() == "OfGroups, adapted: all groups of the observation to (distribution, value)"
     np.testing.assert_allclose(model({"actor": jnp.ones(2)}, None)[0].distribution.std, [0.3], rtol=1e-6)
 
