@@ -15,7 +15,7 @@ ALLOWED = {
     "mdp": {"types", "physics"},
     "parallel": {"types", "machine"},
     "nn": {"types", "parallel"},
-    "rollout": {"types", "physics", "mdp", "nn"},
+    "rollout": {"types", "physics", "mdp", "nn", "parallel"},
     "ppo": {"types", "nn", "parallel", "rollout"},
     "config": {"types"},
 }

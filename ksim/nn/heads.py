@@ -7,12 +7,31 @@ from typing import Literal
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ksim.nn.distributions import Gaussian
 from ksim.types import ConfigError
 
 StdKind = Literal["state_independent", "learned"]
+
+MIN_STD, MAX_STD = 0.02, 5.0
+"""Between which a policy's standard deviation is kept."""
+
+
+def check_init_std(init_std: float, min_std: float = MIN_STD, max_std: float = MAX_STD) -> None:
+    """Raises ConfigError unless a standard deviation to start from is within its bounds."""
+    if not min_std <= init_std <= max_std:
+        raise ConfigError(f"Initial standard deviation (init_std={init_std}) must lie in [{min_std}, {max_std}].")
+
+
+def bounded_std(
+    log_std: Float[Array | np.ndarray, " a"], min_std: float = MIN_STD, max_std: float = MAX_STD
+) -> Float[Array, " a"]:
+    """The standard deviation of its logarithm, kept within bounds."""
+    bounded = jnp.clip(log_std, math.log(min_std), math.log(max_std))
+    # Straight through: with the gradient of a clip, a parameter beyond a bound would stay there for ever.
+    return jnp.exp(log_std + jax.lax.stop_gradient(bounded - log_std))
 
 
 def orthogonal_linear(in_size: int, out_size: int, gain: float, *, key: PRNGKeyArray) -> eqx.nn.Linear:
@@ -63,14 +82,13 @@ class GaussianHead(eqx.Module):
         *,
         std: str = "state_independent",
         init_std: float = 1.0,
-        min_std: float = 0.02,
-        max_std: float = 5.0,
+        min_std: float = MIN_STD,
+        max_std: float = MAX_STD,
         key: PRNGKeyArray,
     ) -> None:
         if std not in ("state_independent", "learned"):
             raise ConfigError(f"Kind of standard deviation ({std!r}) must be 'state_independent' or 'learned'.")
-        if not min_std <= init_std <= max_std:
-            raise ConfigError(f"Initial standard deviation (init_std={init_std}) must lie in [{min_std}, {max_std}].")
+        check_init_std(init_std, min_std, max_std)
         num_outputs = action_size * (2 if std == "learned" else 1)
         # A small gain starts all actions near zero, whatever the observation.
         self.linear = orthogonal_linear(in_size, num_outputs, 0.01, key=key)
@@ -83,7 +101,5 @@ class GaussianHead(eqx.Module):
         if self.kind == "learned":
             mean, offset = jnp.split(out, 2)
             log_std = self.log_std + offset
-        bounded = jnp.clip(log_std, math.log(self.min_std), math.log(self.max_std))
-        # Straight through: with the gradient of a clip, a parameter beyond a bound would stay there for ever.
-        std = jnp.exp(log_std + jax.lax.stop_gradient(bounded - log_std))
+        std = bounded_std(log_std, self.min_std, self.max_std)
         return Gaussian(mean=mean, std=jnp.broadcast_to(std, mean.shape))

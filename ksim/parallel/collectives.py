@@ -1,11 +1,39 @@
-"""Reductions over devices, inside the mapped step. Each is the identity where `axis_name` is None."""
+"""Reductions over devices, inside the mapped step. Each is the identity where `axis_name` is None.
 
+`bind_axis` is what gives code of a user's the axis where there is but one device.
+"""
+
+import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
+
+DEVICE_AXIS = "device"
+"""The name of the axis of devices, unless a task names it otherwise."""
+
+
+def bind_axis(function: Callable[..., Any], axis_name: str, size: int = 1) -> Callable[..., Any]:
+    """A function in which collectives over `axis_name` work, as on so many devices that all hold the same.
+
+    Nothing is mapped, so that the program of a function without collectives is the same as unbound, and that of a mean
+    over one device is the identity. What depends on `jax.lax.axis_index` has an axis of length 1 more inside.
+
+    Args:
+        function: A function of anything; it returns arrays.
+        axis_name: The name of the axis.
+        size: Its length. More than 1 is for a look at shapes.
+    """
+
+    @functools.wraps(function, updated=())
+    def bound(*args: Any) -> PyTree:
+        out = jax.vmap(lambda: function(*args), in_axes=(), axis_name=axis_name, axis_size=size)()
+        return jax.tree.map(lambda x: jax.lax.index_in_dim(x, 0, keepdims=False), out)
+
+    return bound
 
 
 def mean_across_devices(tree: PyTree, axis_name: str | None) -> PyTree:

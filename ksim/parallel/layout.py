@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int, Key, PyTree
 
-from ksim.parallel.collectives import global_env_index
+from ksim.parallel.collectives import DEVICE_AXIS, bind_axis, global_env_index
 from ksim.parallel.placement import (
     gather_environments,
     join_shares,
@@ -32,7 +32,8 @@ class AbstractLayout(ABC):
 
     Attributes:
         devices: The devices in use, of all processes, in the order of the mapped axis.
-        axis_name: The name of the mapped axis; None where nothing is mapped.
+        axis_name: The axis over which ksim's own collectives reduce; None on a single device, where they are the
+            identity. The axis that a user's code names is bound in any case.
     """
 
     devices: list[Device]
@@ -87,9 +88,11 @@ class AbstractLayout(ABC):
 class SingleDevice(AbstractLayout):
     """The step jitted on one device."""
 
-    def __init__(self, device: Device | None = None) -> None:
+    def __init__(self, device: Device | None = None, axis_name: str = DEVICE_AXIS) -> None:
+        """Makes the layout. `axis_name` is what collectives of a user's code call the axis."""
         self.devices = [device or jax.local_devices()[0]]
         self.axis_name = None
+        self._bound_axis = axis_name
 
     def replicate(self, tree: PyTree) -> PyTree:
         # Copied: the step donates its argument, and a caller may still hold these arrays.
@@ -100,10 +103,10 @@ class SingleDevice(AbstractLayout):
 
     def make_envs(self, make: MakeEnvs, key: Key[Array, ""], num_envs: int) -> PyTree:
         with jax.default_device(self.devices[0]):
-            return jax.jit(lambda key: make(key, global_env_index(num_envs, None)))(key)
+            return self.map(lambda key: make(key, global_env_index(num_envs, None)))(key)
 
     def map(self, function: Callable[..., Any], *, donate: bool = False) -> Any:
-        return jax.jit(function, donate_argnums=0 if donate else ())
+        return jax.jit(bind_axis(function, self._bound_axis), donate_argnums=0 if donate else ())
 
     def first(self, tree: PyTree) -> PyTree:
         return wrap_keys(jax.tree.map(np.asarray, unwrap_keys(tree)), tree)

@@ -16,7 +16,6 @@ from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
 from ksim.parallel.collectives import (
     all_across_devices,
     gather_across_devices,
-    global_env_index,
     mean_across_devices,
 )
 from ksim.ppo.advantages import generalized_advantages, normalize_advantages
@@ -30,10 +29,13 @@ from ksim.rollout.unroll import NOT_FINITE
 from ksim.types import EnvBatch, EnvState, LearnerState, Levels, Metrics, TrainState, Trajectory
 
 Rollout = Callable[
-    [AbstractActorCritic, EnvState, PyTree, Key[Array, " e"]],
+    [AbstractActorCritic, EnvState, PyTree, Key[Array, ""]],
     tuple[Trajectory, EnvState, PyTree],
 ]
-"""`(model, env_state, model_carry, rng) -> (trajectory, env_state, model_carry)` for one device's envs."""
+"""`(model, env_state, model_carry, rng) -> (trajectory, env_state, model_carry)` for one device's envs.
+
+`rng` is one key, the same on every device.
+"""
 
 
 DEVICE_TIMES = "time/devices_us"
@@ -46,10 +48,11 @@ _STAMP_MASK = 2**31 - 1
 def _stamp_us(computed: Array) -> Int[Array, ""]:
     """The time, in microseconds, at which a device has computed an array."""
 
-    def now(_: Array) -> np.ndarray:
-        return np.asarray(time.perf_counter_ns() // 1000 & _STAMP_MASK, np.int32)
+    def now(x: Array) -> np.ndarray:
+        return np.full(np.shape(x), time.perf_counter_ns() // 1000 & _STAMP_MASK, np.int32)
 
-    return jax.pure_callback(now, jax.ShapeDtypeStruct((), jnp.int32), jnp.ravel(computed)[0])
+    first, stamp = jnp.ravel(computed)[0], jax.ShapeDtypeStruct((), jnp.int32)
+    return jax.pure_callback(now, stamp, first, vmap_method="broadcast_all")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,10 +102,8 @@ class TrainStep:
         """A rollout of this device's envs, and the figures of the episodes that finished in it."""
         learner, envs = state.learner, state.envs
         model = NormalizedActorCritic(eqx.combine(learner.params, self.static), learner.normalizer)
-        index_e = global_env_index(envs.episode_length.shape[0], self.axis_name)
-        key_e = jax.vmap(lambda i: jax.random.fold_in(key, i))(index_e)
         env_state = jax.vmap(self.env.at_levels, in_axes=(0, None))(envs.env_state, learner.levels)
-        trajectory, env_state, model_carry = self.rollout(model, env_state, envs.model_carry, key_e)
+        trajectory, env_state, model_carry = self.rollout(model, env_state, envs.model_carry, key)
         (return_et, length_et), (return_e, length_e) = finished_episodes(
             trajectory.reward, trajectory.done, envs.episode_return, envs.episode_length
         )

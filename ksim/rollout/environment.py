@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
+from ksim.parallel.collectives import DEVICE_AXIS, bind_axis
 from ksim.types import ConfigError, EnvState, Levels, Metrics
 
 
@@ -50,8 +51,12 @@ class Environment(eqx.Module):
         """One control step. An episode that ends here says so; it is ksim that resets it."""
 
 
-def check_environment(env: Environment) -> dict[str, int]:
+def check_environment(env: Environment, axis_name: str = DEVICE_AXIS) -> dict[str, int]:
     """Traces a reset and a step, without running or compiling them, and checks what they return.
+
+    Args:
+        env: The environment.
+        axis_name: What it calls the axis of devices.
 
     Returns:
         The length of each observation group.
@@ -61,7 +66,7 @@ def check_environment(env: Environment) -> dict[str, int]:
             step returns another structure, shape or dtype than a reset.
     """
     key = jax.eval_shape(lambda: jax.random.key(0))
-    state = jax.eval_shape(env.reset, key)
+    state = jax.eval_shape(bind_axis(env.reset, axis_name), key)
     if not isinstance(state, EnvState):
         raise ConfigError(f"{type(env).__name__}.reset must return an EnvState, not {type(state).__name__}.")
     if "actor" not in state.obs:
@@ -81,7 +86,7 @@ def check_environment(env: Environment) -> dict[str, int]:
                 f"{value.dtype}{list(value.shape)}."
             )
     action = jax.ShapeDtypeStruct((env.action_size,), jnp.float32)
-    _check_same(state, jax.eval_shape(env.step, state, action), type(env).__name__)
+    _check_same(state, jax.eval_shape(bind_axis(env.step, axis_name), state, action), type(env).__name__)
     return {group: x.shape[0] for group, x in state.obs.items()}
 
 

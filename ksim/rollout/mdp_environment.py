@@ -23,6 +23,7 @@ from ksim.mdp.resets import AbstractReset
 from ksim.mdp.rewards import AbstractReward
 from ksim.mdp.term import Context, Term
 from ksim.mdp.terminations import AbstractTermination
+from ksim.parallel.collectives import DEVICE_AXIS, bind_axis
 from ksim.physics.actuators import AbstractActuators
 from ksim.physics.engine import AbstractEngine, control_step
 from ksim.physics.model import PhysicsModel
@@ -127,10 +128,14 @@ class MdpEnvironment(Environment):
     def next_episode(self, state: EnvState, key: PRNGKeyArray) -> EnvState:
         return self._reset(key, state.inner.levels)[0]
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of commands and observations by `kind/name`, from a trace of a reset."""
+    def shapes(self, axis_name: str = DEVICE_AXIS) -> dict[str, tuple[int, ...]]:
+        """Shapes of commands and observations by `kind/name`, from a trace of a reset.
+
+        Args:
+            axis_name: What terms call the axis of devices.
+        """
         key = jax.eval_shape(lambda: jax.random.key(0))
-        state, values = jax.eval_shape(self._reset, key, self._full_task())
+        state, values = jax.eval_shape(bind_axis(self._reset, axis_name), key, self._full_task())
         named = {f"command/{name}": x.shape for name, x in state.inner.commands.items()}
         for group, terms in values.items():
             named |= {f"observation/{group}/{name}": x.shape for name, x in terms.items()}

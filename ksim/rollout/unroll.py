@@ -25,8 +25,12 @@ def initial_env_states(
         index_e: The envs' places in the global batch.
         full_task: Whether the curricula stand at their ends, as for an evaluation, and not at their starts.
     """
-    key_e = jax.vmap(lambda i: jax.random.fold_in(key, i))(index_e)
-    return jax.vmap(env.reset if full_task else env.first_episode)(key_e)
+    return jax.vmap(env.reset if full_task else env.first_episode)(env_keys(key, index_e))
+
+
+def env_keys(key: PRNGKeyArray, index_e: Int[Array, " e"]) -> Key[Array, " e"]:
+    """A key for each env, from its place in the global batch: the same on any number of devices."""
+    return jax.vmap(lambda i: jax.random.fold_in(key, i))(index_e)
 
 
 def unroll(

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from ksim.mdp.observations import AbstractObservation
 from ksim.mdp.rewards import AbstractReward
+from ksim.nn.adapted import AdaptedActorCritic
 from ksim.rollout.environment import Environment
 from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.run.checkpoint import find_best
@@ -128,16 +129,19 @@ def print_start(task: "RLTask[Any]") -> None:
     }
     figures |= {f"observation {group}": f"{size} numbers" for group, size in task.obs_sizes.items()}
     figures["action"] = f"{task.environment.action_size} numbers"
+    model = task.initial_learner()[1]
+    if isinstance(model, AdaptedActorCritic):
+        figures["network"] = model.described()
     print_figures("Run", figures)
-    print_terms(task.environment)
+    print_terms(task.environment, task.device_axis)
 
 
-def print_terms(env: Environment) -> None:
+def print_terms(env: Environment, axis_name: str) -> None:
     """Prints a table of the MDP's terms, where ksim knows them."""
     if not isinstance(env, MdpEnvironment):
         return
     table = Table("kind", "term", "class", "shape", "scale", title="Terms of the MDP", title_justify="left")
-    shapes = env.shapes()
+    shapes = env.shapes(axis_name)
     for full_name, term in env.mdp.terms().items():
         kind, _, name = full_name.rpartition("/")
         scale = f"{term.scale:g}" if isinstance(term, AbstractReward) else ""

@@ -71,7 +71,7 @@ def load_task_policy(task: "RLTask[Any]") -> tuple[Path, Environment, Normalized
     """
     checkpoint = load_checkpoint(task.config.checkpoint, "checkpoint")
     # Native MuJoCo on one device, whatever trained the policy: a check from one simulator to the other.
-    task.layout = SingleDevice()
+    task.layout = SingleDevice(axis_name=task.device_axis)
     task.environment = env = task.eval_environment
     initial, model = task.initial_learner()
     learner = restored_policy(checkpoint, initial)

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from ksim.nn.actor_critic import AbstractActorCritic
+from ksim.parallel.collectives import bind_axis
 from ksim.rollout.environment import Environment
 from ksim.rollout.episodes import advance_episodes, start_episodes
 from ksim.rollout.mdp_environment import MdpEnvironment
@@ -105,11 +106,13 @@ class Evaluation:
 class EpisodeRunner:
     """Runs whole episodes in one environment; compiled at the first call, for all parameters of a policy."""
 
-    def __init__(self, env: Environment, *, num_envs: int, seed: int, device: Device) -> None:
+    def __init__(self, env: Environment, *, num_envs: int, seed: int, device: Device, axis_name: str) -> None:
         self._seed, self._device = seed, device
+        start = lambda model, key: start_episodes(env, model, key, num_envs)
+        advance = lambda model, at: advance_episodes(env, model, at, CHUNK_STEPS)[0]
         # The policy is an argument: nothing is compiled again as it learns.
-        self._start = eqx.filter_jit(lambda model, key: start_episodes(env, model, key, num_envs))
-        self._advance = eqx.filter_jit(lambda model, at: advance_episodes(env, model, at, CHUNK_STEPS)[0])
+        self._start = eqx.filter_jit(bind_axis(start, axis_name))
+        self._advance = eqx.filter_jit(bind_axis(advance, axis_name))
 
     def __call__(self, model: AbstractActorCritic, should_stop: ShouldStop) -> EpisodeResults | None:
         """The results, or None when it was to stop before the last episode was over."""
@@ -142,7 +145,9 @@ class Evaluator:
 
     def __init__(self, task: "RLTask[Any]") -> None:
         env, config = task.eval_environment, task.config
-        runner = functools.partial(EpisodeRunner, num_envs=config.eval_num_envs, seed=config.eval_seed)
+        runner = functools.partial(
+            EpisodeRunner, num_envs=config.eval_num_envs, seed=config.eval_seed, axis_name=task.device_axis
+        )
         self._seed = config.eval_seed
         self._runner = runner(env, device=evaluation_device(task))
         self._training_runner: EpisodeRunner | None = None

@@ -13,6 +13,7 @@ from jaxtyping import Array
 from ksim.mdp.commands import AbstractCommand, ScaledByLevel, VelocityCommand
 from ksim.mdp.term import Term
 from ksim.nn.actor_critic import AbstractActorCritic
+from ksim.parallel.collectives import DEVICE_AXIS, bind_axis
 from ksim.physics import PhysicsModel
 from ksim.physics.names import base_ang_vel_world, base_heading_velocity, base_orientation, base_position
 from ksim.physics.rotations import yaw_of
@@ -60,10 +61,12 @@ class Recording:
 class Recorder:
     """Records the first episode of an evaluation; that of its first env, run once more by itself."""
 
-    def __init__(self, env: Environment, *, seed: int, device: Device) -> None:
+    def __init__(self, env: Environment, *, seed: int, device: Device, axis_name: str = DEVICE_AXIS) -> None:
         self._env, self._seed, self._device = env, seed, device
-        self._start = eqx.filter_jit(lambda model, key: start_episodes(env, model, key, 1))
-        self._advance = eqx.filter_jit(lambda model, at: advance_episodes(env, model, at, CHUNK_STEPS, self._record))
+        start = lambda model, key: start_episodes(env, model, key, 1)
+        advance = lambda model, at: advance_episodes(env, model, at, CHUNK_STEPS, self._record)
+        self._start = eqx.filter_jit(bind_axis(start, axis_name))
+        self._advance = eqx.filter_jit(bind_axis(advance, axis_name))
 
     def __call__(self, model: AbstractActorCritic, should_stop: ShouldStop) -> Recording | None:
         """The episode under a policy, or None when it was to stop before the end."""

@@ -35,7 +35,10 @@ class Replay:
 
     def bad_steps(self) -> np.ndarray:
         """The places (env, step) of steps that are not finite, shape (n, 2), in order of time."""
-        bad_et = np.asarray(self.trajectory.metrics[NOT_FINITE]) > 0
+        metrics = self.trajectory.metrics
+        if NOT_FINITE not in metrics:  # of a rollout of the task's own
+            return np.zeros((0, 2), int)
+        bad_et = np.asarray(metrics[NOT_FINITE]) > 0
         place = np.argwhere(bad_et.T)
         return place[:, ::-1]
 

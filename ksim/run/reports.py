@@ -49,7 +49,10 @@ class EpisodeReport:
         with self._failures.absorbed("recording"):
             env = self._task.eval_environment
             recorder = self._recorder or Recorder(
-                env, seed=self._task.config.eval_seed, device=evaluation_device(self._task)
+                env,
+                seed=self._task.config.eval_seed,
+                device=evaluation_device(self._task),
+                axis_name=self._task.device_axis,
             )
             self._recorder = recorder
             recording = recorder(model, self._should_stop)

@@ -122,6 +122,10 @@ class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
         join_job(job, connect_timeout_s=config.connect_timeout_s, heartbeat_timeout_s=config.heartbeat_timeout_s)
         # Options are compared later: process 0 makes copies of a task by itself, as for get_eval_environment.
 
+    @property
+    def device_axis(self) -> str:
+        return self.config.pmap_axis_name
+
     @functools.cached_property
     def layout(self) -> AbstractLayout:
         devices = select_devices(self.config.devices, self.config.num_devices)
@@ -129,8 +133,8 @@ class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
             warnings.warn(
                 "Only 1 device detected. Distributed training will fall back to single-device mode.", stacklevel=2
             )
-            return SingleDevice(devices[0])
-        return PmapDevices(devices, self.config.pmap_axis_name)
+            return SingleDevice(devices[0], self.device_axis)
+        return PmapDevices(devices, self.device_axis)
 
     def check(self) -> None:
         check_divisible(self.config.num_envs, self.layout.num_devices)

@@ -10,24 +10,29 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from ksim.nn.actor_critic import AbstractActorCritic, initial_carries
-from ksim.types import ConfigError, Device, EnvState, shown
+from ksim.parallel.collectives import bind_axis
+from ksim.types import ConfigError, Device, EnvState, LearnerState, shown
 
 if TYPE_CHECKING:
     from ksim.task.ppo import PPOTask
     from ksim.task.rl import RLTask
 
 
-def check_memory(task: "PPOTask[Any]") -> None:
+def check_memory(task: "PPOTask[Any]", learner: LearnerState, env_state: EnvState, state_bytes: int) -> None:
     """Refuses what cannot be held in memory, by the least that it takes and the most that there is.
 
     So what is let through may still not fit: `find_problems` warns of that, by what is likely.
+
+    Args:
+        task: The task.
+        learner: Its learner in shapes.
+        env_state: The state of one env, likewise; as `env_shapes` has it, and the bytes.
+        state_bytes: What that takes.
 
     Raises:
         ConfigError: The networks, the batch or the evaluation cannot be held.
     """
     config, layout = task.config, task.layout
-    learner, model = task.learner_shapes()
-    env_state, state_bytes = env_shapes(task, model)
     # Of a step: the observations, metrics, the action, five numbers and two flags.
     step_bytes = num_bytes((env_state.obs, env_state.metrics)) + 4 * task.environment.action_size + 22
     env_bytes = state_bytes + config.rollout_length * step_bytes
@@ -79,7 +84,9 @@ def env_shapes(task: "RLTask[Any]", model: AbstractActorCritic) -> tuple[EnvStat
         task: The task.
         model: The actor-critic; its arrays may be shapes.
     """
-    state = jax.eval_shape(task.environment.first_episode, jax.eval_shape(lambda: jax.random.key(0)))
+    state = jax.eval_shape(
+        bind_axis(task.environment.first_episode, task.device_axis), jax.eval_shape(lambda: jax.random.key(0))
+    )
     return state, num_bytes(state) + num_bytes(eqx.filter_eval_shape(initial_carries, model, 1))
 
 

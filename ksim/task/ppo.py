@@ -8,7 +8,6 @@ from typing import Any, Generic, TypeVar, get_args
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jaxtyping import PRNGKeyArray, PyTree
 
@@ -16,12 +15,12 @@ from ksim.config import MAX_COUNT, check_batch, check_choice, check_count, check
 from ksim.nn import AbstractActorCritic, GruActorCritic, MlpActorCritic
 from ksim.nn.heads import StdKind
 from ksim.parallel.collectives import mean_across_devices
-from ksim.parallel.placement import local_rows
 from ksim.ppo.hyperparameters import PPOHyperparameters
-from ksim.ppo.train_step import TrainStep, initial_learner_state, initial_memories, static_leaves
-from ksim.task.memory import check_memory
+from ksim.ppo.train_step import TrainStep, initial_learner_state, initial_memories, static_leaves, trainable_leaves
+from ksim.task.hook_checks import check_env_state, check_hooks, checked_optimizer, initial_model
+from ksim.task.memory import check_memory, env_shapes
 from ksim.task.rl import RLConfig, RLTask
-from ksim.types import ConfigError, EnvBatch, EnvState, LearnerState, TrainState, shown
+from ksim.types import ConfigError, EnvBatch, LearnerState, TrainState, shown
 
 MODELS = ("mlp", "gru")
 MAX_LAYERS = 100
@@ -80,7 +79,10 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
     def check(self) -> None:
         self.batch_figures()
         super().check()
-        check_memory(self)
+        learner, model = self.learner_shapes()
+        env_state, env_bytes = env_shapes(self, model)
+        check_memory(self, learner, env_state, env_bytes)
+        check_hooks(self, learner, model, env_state)
 
     def batch_figures(self) -> tuple[int, int]:
         """The global batch size and number of minibatches per pass, checked.
@@ -119,7 +121,10 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
         return optax.inject_hyperparams(make)(learning_rate=self.config.learning_rate)
 
     def sync_gradients(self, grads: PyTree) -> PyTree:
-        """Averages gradients over devices, inside the mapped step. Override it to synchronise in another way."""
+        """Averages gradients over devices, inside the step. Override it to synchronise in another way.
+
+        Called on a single device as well, where a mean over `device_axis` changes nothing.
+        """
         return mean_across_devices(grads, self.layout.axis_name)
 
     def _get_initial_model(self, rng: PRNGKeyArray) -> AbstractActorCritic:
@@ -156,15 +161,16 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
     def _init_learner(
         self, model_key: PRNGKeyArray, learner_key: PRNGKeyArray
     ) -> tuple[LearnerState, AbstractActorCritic]:
-        model = self._get_initial_model(model_key)
+        model = initial_model(self, model_key)
+        optimizer = checked_optimizer(self, trainable_leaves(model))
         levels = self.environment.initial_levels()
-        return initial_learner_state(model, self.obs_sizes, self.get_optimizer(), learner_key, levels), model
+        return initial_learner_state(model, self.obs_sizes, optimizer, learner_key, levels), model
 
     def initial_state(self) -> TrainState:
         learner, model = self.initial_learner()
         env_key, num_envs = self._keys()[1], self.config.num_envs
         env_state = self._get_initial_env_state(env_key)
-        check_env_state(env_state, num_envs)
+        check_env_state(self, env_state)
         make_memories = lambda _, index_e: initial_memories(model, len(index_e))
         return TrainState(learner, EnvBatch(env_state, *self.layout.make_envs(make_memories, env_key, num_envs)))
 
@@ -186,42 +192,13 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
     def make_train_step(self, axis_name: str | None) -> TrainStep:
         optimizer = self.get_optimizer()
         static = static_leaves(self.initial_learner()[1])
-        # With one device there is nothing to synchronise, and no axis for an override to name.
-        sync_gradients = self.sync_gradients if axis_name is not None else lambda grads: grads
         return TrainStep(
             env=self.environment,
             rollout=self._rollout,
             static=static,
             optimizer=optimizer,
-            sync_gradients=sync_gradients,
+            sync_gradients=self.sync_gradients,
             hyper=self.hyperparameters(),
             axis_name=axis_name,
             times_devices=self.times_devices,
         )
-
-
-def check_env_state(env_state: EnvState, num_envs: int) -> None:
-    """Checks the first states of the global batch.
-
-    Raises:
-        ConfigError: A leaf has another number of rows than `num_envs`, or an observation, or a metric such as a
-            reward term, is not finite.
-    """
-    for path, leaf in jax.tree_util.tree_leaves_with_path(env_state):
-        if leaf.ndim == 0 or leaf.shape[0] != num_envs:
-            raise ConfigError(
-                f"_get_initial_env_state must return the global batch, {num_envs} rows in every leaf, but leaf "
-                f"{jax.tree_util.keystr(path)} has shape {leaf.shape}."
-            )
-    named = {f"Observation group {group!r}": x for group, x in env_state.obs.items()}
-    named |= {f"Term {name!r}": x for name, x in env_state.metrics.items()}
-    for name, value in named.items():
-        rows_e = local_rows(value)
-        is_bad_e = ~np.isfinite(rows_e).reshape(len(rows_e), -1).all(axis=1)
-        if is_bad_e.any():
-            example = rows_e[is_bad_e][0].ravel()
-            example = example[~np.isfinite(example)][0]
-            raise ConfigError(
-                f"{name} is not finite ({example}) right after the reset, in {is_bad_e.sum()} of {len(rows_e)} "
-                "environments. Look for a division by zero, or a root or logarithm of a negative number."
-            )

@@ -5,30 +5,34 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import equinox as eqx
 import jax
 import mujoco
-from jaxtyping import Array, Key, PRNGKeyArray, PyTree
+from jaxtyping import Array, Int, Key, PRNGKeyArray, PyTree
 from xax.task.base import BaseTask
 
-from ksim.mdp import observations as observation_terms, resets as reset_terms, terminations as termination_terms
+from ksim.mdp import resets as reset_terms, terminations as termination_terms
 from ksim.mdp.actions import AbstractActionFilter
 from ksim.mdp.commands import AbstractCommand
 from ksim.mdp.curriculum import AbstractCurriculum
 from ksim.mdp.events import AbstractEvent
 from ksim.mdp.observations import AbstractObservation
+from ksim.mdp.observations.default import default_observations
 from ksim.mdp.randomizers import AbstractRandomizer
 from ksim.mdp.resets import AbstractReset
 from ksim.mdp.rewards import AbstractReward
 from ksim.mdp.term import Terms, named_terms
 from ksim.mdp.terminations import AbstractTermination
 from ksim.nn.actor_critic import AbstractActorCritic
+from ksim.parallel.collectives import DEVICE_AXIS, bind_axis, device_index, global_env_index
 from ksim.parallel.job import find_job
 from ksim.parallel.layout import AbstractLayout, SingleDevice
 from ksim.physics import AbstractActuators, ModelActuators, PhysicsModel, Terrain, compile_model, load_spec
 from ksim.physics.select import pick_engine
 from ksim.rollout.environment import Environment, check_environment
 from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
-from ksim.rollout.unroll import initial_env_states, unroll
+from ksim.rollout.unroll import env_keys, initial_env_states, unroll
+from ksim.task.hook_checks import check_eval_environment, check_one_key
 from ksim.task.rl_config import RLConfig as RLConfig
 from ksim.types import ConfigError, EnvState, LearnerState, TrainState, Trajectory, shown
 
@@ -142,8 +146,11 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
 
     # How it learns: overridable parts of the algorithm.
 
-    def _get_initial_model(self, rng: PRNGKeyArray) -> AbstractActorCritic:
-        """The actor-critic before the first iteration. Traced, with `rng` the only input that varies."""
+    def _get_initial_model(self, rng: PRNGKeyArray) -> AbstractActorCritic | eqx.Module:
+        """The actor-critic before the first iteration. Traced, with `rng` the only input that varies.
+
+        An Equinox module without memory that returns `(mean of the action, value)` for an observation is adapted.
+        """
         raise ConfigError(f"{type(self).__name__} must define _get_initial_model; PPOTask has one.")
 
     def _get_initial_env_state(self, rng: PRNGKeyArray) -> EnvState:
@@ -157,7 +164,7 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
         return self.layout.make_envs(make, rng, self.config.num_envs)
 
     def _rollout(
-        self, model: AbstractActorCritic, env_state: EnvState, model_carry: PyTree, rng: Key[Array, " e"]
+        self, model: AbstractActorCritic, env_state: EnvState, model_carry: PyTree, rng: PRNGKeyArray
     ) -> tuple[Trajectory, EnvState, PyTree]:
         """Collects experience. Traced per device: it sees only that device's envs.
 
@@ -165,12 +172,33 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
             model: The policy and value function, on raw observations.
             env_state: States to go on from, one row per env of this device.
             model_carry: The model's memory, one row per env.
-            rng: One key per env, drawn from the env's place in the global batch.
+            rng: One key, the same on every device. `env_keys` makes one per env of it.
 
         Returns:
             The trajectory with leading axes (env, time), and the states and memories after it.
         """
-        return unroll(self.environment, model, env_state, model_carry, rng, num_steps=self.config.rollout_length)
+        key_e = self.env_keys(rng, env_state.reward.shape[0])
+        return unroll(self.environment, model, env_state, model_carry, key_e, num_steps=self.config.rollout_length)
+
+    def env_keys(self, rng: PRNGKeyArray, num_local_envs: int) -> Key[Array, " e"]:
+        """One key per env of this device, which depends on the env's place in the global batch and on nothing else.
+
+        What is random about an env, drawn from its key, is the same on any number of devices. For what shall differ
+        from device to device instead, fold `device_index()` into `rng`.
+
+        Args:
+            rng: One key, the same on every device.
+            num_local_envs: Envs of this device.
+
+        Raises:
+            ConfigError: `rng` is not one key.
+        """
+        check_one_key(self, rng)
+        return env_keys(rng, global_env_index(num_local_envs, self.layout.axis_name))
+
+    def device_index(self) -> Int[Array, ""]:
+        """This device's place among all, in what is mapped over them; 0 on a single one, where it costs nothing."""
+        return device_index(self.layout.axis_name)
 
     def initial_learner(self) -> tuple[LearnerState, AbstractActorCritic]:
         """The learner before the first iteration, and the actor-critic whose arrays it holds."""
@@ -186,6 +214,11 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
 
     # What follows from the above.
 
+    @property
+    def device_axis(self) -> str:
+        """The name of the axis of devices, for collectives in hooks and terms; bound on a single device as well."""
+        return DEVICE_AXIS
+
     @functools.cached_property
     def layout(self) -> AbstractLayout:
         """Where the training step runs."""
@@ -195,7 +228,7 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
                 f"{type(self).__name__} runs in one process on one device, but {job.source} has started several. "
                 "Derive it from DistributedPPOTask, or start one process."
             )
-        return SingleDevice()
+        return SingleDevice(axis_name=self.device_axis)
 
     @functools.cached_property
     def engine_choice(self) -> tuple[str, str]:
@@ -226,18 +259,12 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
     @functools.cached_property
     def obs_sizes(self) -> dict[str, int]:
         """The length of each observation group, from a trace of the environment that also checks it."""
-        return check_environment(self.environment)
+        return check_environment(self.environment, self.device_axis)
 
     def check(self) -> None:
         """Raises ConfigError for whatever can be known to be wrong before anything compiles."""
-        if type(self).get_eval_environment is not RLTask.get_eval_environment:
-            eval_sizes = check_environment(self.eval_environment)
-            if eval_sizes != self.obs_sizes:
-                raise ConfigError(
-                    f"{type(self).__name__}.get_eval_environment must show what training shows, observations of sizes "
-                    f"{self.obs_sizes}, but shows {eval_sizes}."
-                )
         _ = self.obs_sizes
+        check_eval_environment(self)
 
     def make_replica_guard(self, state: TrainState) -> "ReplicaGuard | None":
         """What compares the devices' copies of the learner during a run; None where there is one device."""
@@ -268,7 +295,7 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
     def check_curricula(self, state: TrainState) -> None:
         """Raises ConfigError for a curriculum that goes by a metric which does not exist, from a trace of the step."""
         if state.learner.levels:
-            jax.eval_shape(self.make_train_step(None), state)
+            jax.eval_shape(bind_axis(self.make_train_step(None), self.device_axis, self.layout.num_devices), state)
 
     def get_mdp(self, physics_model: PhysicsModel) -> Mdp:
         """All terms of the task, named and checked."""
@@ -336,15 +363,3 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
         from ksim.cli import launch  # noqa: PLC0415
 
         launch(cls, config, argv)
-
-
-def default_observations(model: PhysicsModel, commands: Sequence[str]) -> dict[str, AbstractObservation]:
-    """What a task observes that does not say: proprioception, the last action and its commands."""
-    terms: dict[str, AbstractObservation] = {}
-    if model.names.has_base:
-        terms["projected_gravity"] = observation_terms.ProjectedGravity()
-        terms["base_angular_velocity"] = observation_terms.BaseAngularVelocity()
-    terms["joint_position"] = observation_terms.JointPosition()
-    terms["joint_velocity"] = observation_terms.JointVelocity()
-    terms["last_action"] = observation_terms.LastAction()
-    return terms | {name: observation_terms.CommandValue(command=name) for name in commands}

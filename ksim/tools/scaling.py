@@ -68,7 +68,10 @@ class _Subject:
             self._runs["alone"] = self._compile(layout.place(start), None)
 
     def _compile(self, state: Any, axis_name: str | None) -> Callable[[], None]:
-        step = self.task.layout.compile(self.task.make_train_step(axis_name), state)
+        train_step = self.task.make_train_step(axis_name)
+        if axis_name is None and self.task.layout.num_devices > 1:
+            train_step = dataclasses.replace(train_step, sync_gradients=lambda grads: grads)
+        step = self.task.layout.compile(train_step, state)
         held = [state]
 
         def run() -> None:

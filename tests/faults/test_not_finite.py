@@ -86,7 +86,7 @@ class FaultyDeviceTask(PointMassTask):
 
     def _rollout(self, model, env_state, model_carry, rng):
         trajectory, *rest = super()._rollout(model, env_state, model_carry, rng)
-        is_faulty = (device_index(self.layout.axis_name) == 1) & (jax.random.uniform(rng[0]) < 0.1)
+        is_faulty = (device_index(self.layout.axis_name) == 1) & (jax.random.uniform(rng) < 0.1)
         log_prob = trajectory.log_prob.at[0, 0].set(jnp.where(is_faulty, NAN, trajectory.log_prob[0, 0]))
         return dataclasses.replace(trajectory, log_prob=log_prob), *rest
 

@@ -80,7 +80,7 @@ def policy_metadata(
     if not isinstance(env, MdpEnvironment):  # one of the task's own, which knows no joints and no terms
         return metadata | {"observations": sizes}
     physics_model, mdp = env.engine.model, env.mdp
-    shapes = env.shapes()
+    shapes = env.shapes(task.device_axis)
     layouts = {group: {**size, "terms": _layout(env, shapes, group, model)} for group, size in sizes.items()}
     return metadata | {
         "observations": layouts,

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from ksim.nn.actor_critic import AbstractActorCritic
+from ksim.parallel.collectives import DEVICE_AXIS, bind_axis
 from ksim.physics.names import add_to_base_velocity
 from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.run.viewer.manual import CommandNumber, command_numbers, with_manual_commands
@@ -37,8 +38,16 @@ class ViewSession:
         episode_step: Control steps of this episode.
     """
 
-    def __init__(self, env: MdpEnvironment, model: AbstractActorCritic, *, seed: int) -> None:
+    def __init__(
+        self, env: MdpEnvironment, model: AbstractActorCritic, *, seed: int, axis_name: str = DEVICE_AXIS
+    ) -> None:
         """Compiles the reset and the step, and starts an episode.
+
+        Args:
+            env: The environment.
+            model: The policy, on raw observations.
+            seed: Seeds the episodes and the pushes.
+            axis_name: What terms call the axis of devices.
 
         Raises:
             ConfigError: A command's ranges do not fit it.
@@ -57,8 +66,9 @@ class ViewSession:
         self._lock = threading.Lock()
         self._reset_asked = self._push_asked = False
         self._rng = np.random.default_rng(seed)
-        self._reset, self._step = _compiled(env, model, can_push=self.base_body is not None)
-        drawn = jax.jit(lambda key: env.reset(key).inner.commands)(self._key)
+        reset, step = _functions(env, model, can_push=self.base_body is not None)
+        self._reset, self._step = jax.jit(bind_axis(reset, axis_name)), jax.jit(bind_axis(step, axis_name))
+        drawn = jax.jit(bind_axis(lambda key: env.reset(key).inner.commands, axis_name))(self._key)
         self.numbers, self._start = command_numbers(env.mdp.commands, jax.tree.map(np.asarray, drawn))
         self._commands = dict(self._start)
         self._state: EnvState
@@ -149,15 +159,13 @@ class ViewSession:
         mujoco.mj_forward(self.mj_model, self.data)
 
 
-def _compiled(env: MdpEnvironment, model: AbstractActorCritic, *, can_push: bool) -> tuple[Any, Any]:
+def _functions(env: MdpEnvironment, model: AbstractActorCritic, *, can_push: bool) -> tuple[Any, Any]:
     """`reset(key, commands) -> (state, carry)` and `step(state, carry, commands, push_3) -> (state, carry)`."""
     names = env.engine.model.names
 
-    @jax.jit
     def reset(key: PRNGKeyArray, commands: dict[str, Array]) -> tuple[EnvState, PyTree]:
         return with_manual_commands(env, commands).reset(key), model.initial_carry()
 
-    @jax.jit
     def step(
         state: EnvState, carry: PyTree, commands: dict[str, Array], push_3: Float[Array, "3"]
     ) -> tuple[EnvState, PyTree]:

@@ -38,7 +38,7 @@ def view_checkpoint(task: "RLTask[Any]") -> int:
             f"run_mode=view shows robots of ksim's own environment; {type(env).__name__} has no MuJoCo model to show."
         )
     print_line(f"Preparing {path} ...")
-    session = ViewSession(env, model, seed=config.seed)
+    session = ViewSession(env, model, seed=config.seed, axis_name=task.device_axis)
     with stop_on_signal() as request, closing(open_frontend(viewer, session, config)) as frontend:
         run_session(session, frontend, request)
     return request.exit_code
