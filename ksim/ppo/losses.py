@@ -68,7 +68,7 @@ def ppo_loss(
     network: AbstractActorCritic, batch: Minibatch, hyper: PPOHyperparameters
 ) -> tuple[Float[Array, ""], Metrics]:
     """The loss of a minibatch, and the figures that make it up."""
-    output = evaluate_sequences(network, batch.obs, batch.carry, batch.done)
+    output = evaluate_sequences(network, batch.obs, batch.carry, batch.done, remat=hyper.remat)
     log_ratio = output.distribution.log_prob(batch.action) - batch.log_prob
     policy = clipped_policy_loss(log_ratio, batch.advantage, hyper.clip_param)
     value = value_loss(output.value, batch.value, batch.value_target, hyper.value_clip)

@@ -132,14 +132,12 @@ def adapt_learning_rate(learning_rate: Array, kl: Array, hyper: PPOHyperparamete
 
     Divided by 1.5 where the KL is above twice the desired one, multiplied where it is below half of it, as in
     Schulman et al. 2017 (arXiv:1707.06347), section 4, with a gentler factor. A KL that is not finite changes nothing.
-    The rate stays between `min_learning_rate` and `max_learning_rate`, or what it started from where that is outside.
+    The rate stays between `min_learning_rate` and `max_learning_rate`.
     """
     if hyper.desired_kl is None:
         return learning_rate
     factor = jnp.where(kl > 2 * hyper.desired_kl, 1 / 1.5, jnp.where(kl < hyper.desired_kl / 2, 1.5, 1.0))
-    lowest = min(hyper.min_learning_rate, hyper.learning_rate)
-    highest = max(hyper.max_learning_rate, hyper.learning_rate)
-    return jnp.clip(learning_rate * factor, lowest, highest)
+    return jnp.clip(learning_rate * factor, hyper.min_learning_rate, hyper.max_learning_rate)
 
 
 def _scan_periods(
