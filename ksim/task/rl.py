@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import jax
 import mujoco
 from jaxtyping import Array, Key, PRNGKeyArray, PyTree
-from xax.task.base import BaseTask
 
 from ksim.mdp import observations as observation_terms, resets as reset_terms, terminations as termination_terms
 from ksim.mdp.actions import AbstractActionFilter
@@ -29,6 +28,8 @@ from ksim.physics.select import pick_engine
 from ksim.rollout.environment import Environment, check_environment
 from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
 from ksim.rollout.unroll import initial_env_states, unroll
+from ksim.task.callbacks import CallbackTask
+from ksim.task.hook_names import check_hook_names
 from ksim.task.rl_config import RLConfig as RLConfig
 from ksim.types import ConfigError, EnvState, LearnerState, TrainState, Trajectory, shown
 
@@ -40,7 +41,7 @@ ConfigT = TypeVar("ConfigT", bound=RLConfig)
 Observations = Terms[AbstractObservation] | Mapping[str, Terms[AbstractObservation]]
 
 
-class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
+class RLTask(CallbackTask[ConfigT], Generic[ConfigT]):
     """What is particular to a robot. Subclass it, or rather `PPOTask`, and override the hooks.
 
     A task either describes a robot and the terms of its MDP, or gives a whole environment of its own
@@ -230,6 +231,7 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
 
     def check(self) -> None:
         """Raises ConfigError for whatever can be known to be wrong before anything compiles."""
+        check_hook_names(self)
         if type(self).get_eval_environment is not RLTask.get_eval_environment:
             eval_sizes = check_environment(self.eval_environment)
             if eval_sizes != self.obs_sizes:

@@ -45,7 +45,9 @@ def loss_gradient(model, num_envs, num_steps, *, remat):
     def loss(params):
         network = eqx.combine(params, static)
         output_et = evaluate_sequences(network, obs_et, initial_carries(network, num_envs), done_et, remat=remat)
-        return jnp.mean(output_et.value**2) + jnp.mean(output_et.distribution.log_prob(jnp.zeros((num_envs, num_steps, 2))))
+        return jnp.mean(output_et.value**2) + jnp.mean(
+            output_et.distribution.log_prob(jnp.zeros((num_envs, num_steps, 2)))
+        )
 
     return jax.jit(jax.grad(loss)).lower(params).compile(), params
 
