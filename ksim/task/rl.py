@@ -56,6 +56,8 @@ class RLTask(CallbackTask[ConfigT], Generic[ConfigT]):
                 f"config ({shown(config)}) must be a {wanted.__name__}, which has the options of {type(self).__name__}."
             )
         config.validate()
+        self.program_config: RLConfig = config
+        """The program's own options: `config` before the command line and a checkpoint changed it."""
 
     # What the robot is, and what it is asked.
 

@@ -30,6 +30,14 @@ def test_setup_has_global_and_per_device_figures(capsys):
         assert words in out
 
 
+def test_setup_is_printed_once_by_a_program_that_verifies_it_and_runs(capsys):
+    task = point_mass_task(num_devices=2, max_iterations=1)
+    setup = task.verify_distributed_setup()
+    assert task.run() == 0
+    assert task.verify_distributed_setup() is setup
+    assert capsys.readouterr().out.count("Distributed setup") == 1
+
+
 def test_bytes_are_those_of_the_state_that_training_holds():
     task = BipedTask(BipedConfig(num_devices=2, num_envs=16, model="gru"))
     setup, state = task.verify_distributed_setup(), task.initial_state()
