@@ -79,7 +79,7 @@ def changed_options(config: Any, checkpoint: Checkpoint) -> dict[str, tuple[Any,
 
 
 def kept_options(config: Any, program_config: Any, checkpoint: Checkpoint) -> dict[str, tuple[Any, Any]]:
-    """Options of the run that are as in a checkpoint and not as the program has them: the value there and the program's.
+    """Options of the run that are as in a checkpoint and not as the program has them: both values.
 
     One that was edited in the program since is among them, and would else be overruled without a word.
     """

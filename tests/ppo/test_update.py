@@ -1,5 +1,6 @@
 import dataclasses
 
+import chex
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -97,7 +98,8 @@ def assert_replicas_equal(tree):
 
 
 def assert_close(a, b, **kwargs):
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x[0], y[0], **kwargs), a, b)
+    first = lambda tree: jax.tree.map(lambda x: x[0], tree)
+    chex.assert_trees_all_close(first(a), first(b), **kwargs)
 
 
 @pytest.mark.parametrize("num_devices", [2, 4])
@@ -209,7 +211,7 @@ def test_update_when_one_device_has_a_bad_gradient_is_skipped_and_counted_on_all
     rollout = dataclasses.replace(rollout, advantage=rollout.advantage.at[0, 0].set(jnp.nan))
     _, params, _, metrics = run_update(2, rollout, grad_sync_period=period, grad_sync_mode=mode)
     assert_replicas_equal(params)
-    assert all(np.isfinite(x).all() for x in jax.tree.leaves(params))
+    chex.assert_tree_all_finite(params)
     # Env 0 is in one of two minibatches of each of two passes.
     np.testing.assert_array_equal(metrics["policy/bad_updates"], [2, 2])
 

@@ -5,10 +5,10 @@ import os
 import shlex
 import shutil
 
+import chex
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 import pytest
 
@@ -260,7 +260,7 @@ def test_load_weights_takes_the_policy_and_starts_anew(finished, tmp_path):
         patch.setattr(loop, "started_state", lambda *args: starts.append(make(*args)) or starts[-1])
         task.run()
     (state,) = starts
-    jax.tree.map(np.testing.assert_array_equal, state.learner.params, policy)
+    chex.assert_trees_all_equal(state.learner.params, policy)
     assert state.learner.iteration == 0
     (run_dir,) = (tmp_path / "runs" / "point_mass_task").iterdir()
     assert [line["iteration"] for line in metrics(run_dir)] == [1]
