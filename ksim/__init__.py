@@ -45,6 +45,7 @@ from ksim.task import (
     shard_environments as shard_environments,
     unreplicate_state as unreplicate_state,
 )
+from ksim.task.callbacks import TrainingStatus as TrainingStatus
 from ksim.types import (
     ConfigError as ConfigError,
     EnvState as EnvState,

@@ -49,7 +49,9 @@ def launch(
         print_help(task_class, base)
         sys.exit(0)
     try:
-        code = task_class(make_config(base, argv, camelcase_to_snakecase(task_class.__name__))).run()
+        task = task_class(make_config(base, argv, camelcase_to_snakecase(task_class.__name__)))
+        task.program_config = base
+        code = task.run()
     except ConfigError as error:
         print(f"Error: {error}", file=sys.stderr)
         leave(2)

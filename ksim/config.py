@@ -1,7 +1,9 @@
 """Checks that configs share, and how a field's help text is declared."""
 
 import dataclasses
+import json
 import math
+import shlex
 import types
 import typing
 import unicodedata
@@ -55,6 +57,12 @@ def describe_type(config_class: type, name: str) -> str:
 def is_text(config_class: type, name: str) -> bool:
     """Whether an option is a text, or null."""
     return set(_alternatives(typing.get_type_hints(config_class)[name])) <= {str, type(None)}
+
+
+def as_argument(name: str, value: Any) -> str:
+    """An option as the command line takes it, quoted for a shell: `desired_kl=null`, `'actor_sizes=[64,64]'`."""
+    text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+    return shlex.quote(f"{name}={text}")
 
 
 def check_types(config: Any) -> None:

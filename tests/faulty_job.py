@@ -24,6 +24,11 @@ class Task(PointMassTask):
             return dataclasses.replace(state, metrics={"distance": jnp.full(self.config.num_envs, jnp.nan)})
         return state
 
+    def on_step_end(self, state):
+        assert process_index() == 0
+        if FAULT == "callback" and state.iteration == 3:
+            raise ZeroDivisionError("a fault of a hook")
+
 
 iterate = loop._Loop._iterate
 

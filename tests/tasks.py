@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 import mujoco
-import numpy as np
 
 import ksim
 from examples.point_mass import PointMassConfig, PointMassTask
@@ -88,9 +88,7 @@ def train_iterations(task: Any, num_iterations: int) -> tuple[Any, list[dict[str
 def assert_same_parameters(first: Any, second: Any, **tolerance: float) -> None:
     """Compares the parameters and the normalizers of two learners on the host."""
     pick = lambda learner: (learner.params, learner.normalizer)
-    jax.tree.map(
-        lambda x, y: np.testing.assert_allclose(np.asarray(x), np.asarray(y), **tolerance), pick(first), pick(second)
-    )
+    chex.assert_trees_all_close(pick(first), pick(second), **tolerance)
 
 
 CART_POLE = """

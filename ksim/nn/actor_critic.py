@@ -53,20 +53,26 @@ def reset_carry(model: AbstractActorCritic, done_e: Bool[Array, " e"], carry_e: 
 
 
 def evaluate_sequences(
-    model: AbstractActorCritic, obs_et: Observation, carry_e: PyTree, done_et: Bool[Array, "e t"]
+    model: AbstractActorCritic,
+    obs_et: Observation,
+    carry_e: PyTree,
+    done_et: Bool[Array, "e t"],
+    *,
+    remat: bool = False,
 ) -> ActorCriticOutput:
     """The model's outputs along recorded sequences, its memory restarted after each end of an episode.
 
-    A model without memory sees all envs and times as one batch; one with memory is scanned over time.
+    A model without memory sees all envs and times as one batch; one with memory, or with `remat`, is scanned over time.
 
     Args:
         model: The model.
         obs_et: Observations, every leaf (env, time, features).
         carry_e: Memory at the start of the sequences.
         done_et: The episode ended or was cut with this step.
+        remat: Whether a gradient computes the activations of each step again instead of keeping those of all steps.
     """
     num_envs, num_steps = done_et.shape
-    if not jax.tree.leaves(carry_e):
+    if not jax.tree.leaves(carry_e) and not remat:
         flat = jax.tree.map(lambda x: x.reshape(num_envs * num_steps, *x.shape[2:]), obs_et)
         output, _ = jax.vmap(lambda obs: model(obs, carry_e))(flat)
         return jax.tree.map(lambda x: x.reshape(num_envs, num_steps, *x.shape[1:]), output)
@@ -76,6 +82,9 @@ def evaluate_sequences(
         output, carry_e = jax.vmap(model)(obs_e, carry_e)
         return reset_carry(model, done_e, carry_e), output
 
+    if remat:
+        # A scan keeps XLA from merging the two computations, as `prevent_cse` would.
+        step = jax.checkpoint(step, prevent_cse=False)
     time_major = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), (obs_et, done_et))
     _, output_te = jax.lax.scan(step, carry_e, time_major)
     return jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), output_te)

@@ -1,5 +1,6 @@
 """Advantages of a rollout."""
 
+import chex
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -30,6 +31,9 @@ def generalized_advantages(
         gamma: Discount per step.
         gae_lambda: Decay of the sum of temporal-difference errors.
     """
+    chex.assert_rank(reward_et, 2)
+    chex.assert_equal_shape([reward_et, value_et, next_value_et, terminated_et, done_et])
+    chex.assert_type([terminated_et, done_et], bool)
     bootstrap_et = jnp.where(terminated_et, 0.0, next_value_et)
     delta_et = reward_et + gamma * bootstrap_et - value_et
     decay_et = jnp.where(done_et, 0.0, gamma * gae_lambda)
@@ -49,5 +53,6 @@ def normalize_advantages(advantage_et: Float[Array, "e t"], axis_name: str | Non
 
     Normalised per device instead, the averaged gradient would depend on the number of devices.
     """
+    chex.assert_rank(advantage_et, 2)
     mean, variance = moments_across_devices(advantage_et, axis_name)
     return (advantage_et - mean) * jax.lax.rsqrt(variance + 1e-8)

@@ -27,6 +27,7 @@ class PPOHyperparameters:
         normalize_observations: Whether the running statistics of observations are learned and applied.
         grad_sync_period: Minibatches per synchronisation of the gradients.
         grad_sync_mode: What a device does in between: `accumulate` gradients, or take `local` optimizer steps.
+        remat: Whether gradients compute activations again, step by step, to save memory.
     """
 
     gamma: float = 0.99
@@ -44,6 +45,7 @@ class PPOHyperparameters:
     normalize_observations: bool = True
     grad_sync_period: int = 1
     grad_sync_mode: GradSyncMode = "accumulate"
+    remat: bool = False
 
     @property
     def syncs_per_iteration(self) -> int:

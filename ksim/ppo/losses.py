@@ -1,5 +1,6 @@
 """The losses of a minibatch."""
 
+import chex
 import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
@@ -37,6 +38,7 @@ def clipped_policy_loss(
     log_ratio: Float[Array, "*batch"], advantage: Float[Array, "*batch"], clip: float
 ) -> Float[Array, ""]:
     """The clipped surrogate objective as a loss, Schulman et al. 2017 (arXiv:1707.06347), eq. 7."""
+    chex.assert_equal_shape([log_ratio, advantage])
     ratio = jnp.exp(log_ratio)
     clipped = jnp.clip(ratio, 1 - clip, 1 + clip)
     return -jnp.mean(jnp.minimum(ratio * advantage, clipped * advantage))
@@ -52,6 +54,7 @@ def value_loss(
 
     Clipping keeps the value within `clip` of what it was at the rollout, as in Schulman et al.'s implementation.
     """
+    chex.assert_equal_shape([value, old_value, target])
     error = jnp.square(value - target)
     if clip is not None:
         clipped = old_value + jnp.clip(value - old_value, -clip, clip)
@@ -68,7 +71,10 @@ def ppo_loss(
     network: AbstractActorCritic, batch: Minibatch, hyper: PPOHyperparameters
 ) -> tuple[Float[Array, ""], Metrics]:
     """The loss of a minibatch, and the figures that make it up."""
-    output = evaluate_sequences(network, batch.obs, batch.carry, batch.done)
+    chex.assert_rank(batch.done, 2)
+    chex.assert_tree_shape_prefix((batch.obs, batch.action), batch.done.shape)
+    chex.assert_equal_shape([batch.done, batch.log_prob, batch.value, batch.advantage, batch.value_target])
+    output = evaluate_sequences(network, batch.obs, batch.carry, batch.done, remat=hyper.remat)
     log_ratio = output.distribution.log_prob(batch.action) - batch.log_prob
     policy = clipped_policy_loss(log_ratio, batch.advantage, hyper.clip_param)
     value = value_loss(output.value, batch.value, batch.value_target, hyper.value_clip)

@@ -1,5 +1,6 @@
 """Which envs make up a minibatch: stratified, so that it does not depend on the number of devices."""
 
+import chex
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PRNGKeyArray
@@ -27,6 +28,7 @@ def stratified_minibatches(
     Returns:
         Indices into the local envs, one row per minibatch, in the order of updates.
     """
+    chex.assert_is_divisible(num_local_envs, num_batches)
     num_strata = num_local_envs // num_batches
     first_stratum = device_index(axis_name) * num_strata
 

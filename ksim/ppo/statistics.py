@@ -1,5 +1,6 @@
 """Figures of a rollout, over all envs of all devices."""
 
+import chex
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -32,6 +33,9 @@ def finished_episodes(
     Returns:
         Return and length up to and including each step, and those of the episode running after the rollout.
     """
+    chex.assert_rank(reward_et, 2)
+    chex.assert_equal_shape([reward_et, done_et])
+    chex.assert_shape([return_e, length_e], reward_et.shape[:1])
 
     def step(running: tuple[Array, Array], inputs: tuple[Array, Array]) -> tuple[tuple[Array, Array], tuple]:
         reward_e, done_e = inputs
@@ -49,6 +53,8 @@ def episode_metrics(
 
     One that was cut because a step was not finite has not finished.
     """
+    chex.assert_rank(return_et, 2)
+    chex.assert_equal_shape([return_et, length_et, trajectory.done, trajectory.terminated])
     is_good_et = trajectory.metrics[NOT_FINITE] == 0 if NOT_FINITE in trajectory.metrics else True
     done_et = trajectory.done & is_good_et
     sums = sum_across_devices(
@@ -79,6 +85,8 @@ def episode_metrics(
 
 def rollout_metrics(trajectory: Trajectory, value_target_et: Float[Array, "e t"], axis_name: str | None) -> Metrics:
     """Means over the rollout of the rewards and of the environment's own metrics, and the critic's fit."""
+    chex.assert_rank(value_target_et, 2)
+    chex.assert_equal_shape([value_target_et, trajectory.value, trajectory.reward])
     _, target_variance = moments_across_devices(value_target_et, axis_name)
     _, residual_variance = moments_across_devices(value_target_et - trajectory.value, axis_name)
     local = {"rollout/reward": jnp.mean(trajectory.reward), "rollout/value": jnp.mean(trajectory.value)}

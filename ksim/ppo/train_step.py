@@ -4,6 +4,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 
+import chex
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -115,6 +116,9 @@ class TrainStep:
     ) -> tuple[LearnerState, Metrics]:
         """All passes over a rollout, then the statistics that the next one will use."""
         hyper, axis_name = self.hyper, self.axis_name
+        chex.assert_rank(trajectory.reward, 2)
+        chex.assert_tree_shape_prefix(trajectory, trajectory.reward.shape)
+        chex.assert_tree_shape_prefix(carry_e, trajectory.reward.shape[:1])
         rollout, value_target_et = self._prepare(learner.normalizer, carry_e, trajectory)
         rollout_figures = rollout_metrics(trajectory, value_target_et, axis_name)
         is_usable = jnp.asarray(rollout_figures.get(NOT_FINITE, 0.0)) <= MAX_NOT_FINITE

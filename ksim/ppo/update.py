@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import chex
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -74,6 +75,10 @@ def update(
         Parameters, optimizer state, steps skipped in a row (by the device with most of them), and this device's metrics
         averaged over minibatches. `policy/bad_updates` counts the minibatches with which any device skipped a step.
     """
+    chex.assert_rank(env_index_mb, 2)
+    chex.assert_type(env_index_mb, int)
+    # A leaf with fewer envs would be read at its last one: XLA clamps indices.
+    chex.assert_equal_shape_prefix(jax.tree.leaves(rollout), 1)
     is_local = hyper.grad_sync_mode == "local"
 
     def gradients(params: PyTree, env_index_b: Array) -> tuple[PyTree, Metrics]:
@@ -132,14 +137,13 @@ def adapt_learning_rate(learning_rate: Array, kl: Array, hyper: PPOHyperparamete
 
     Divided by 1.5 where the KL is above twice the desired one, multiplied where it is below half of it, as in
     Schulman et al. 2017 (arXiv:1707.06347), section 4, with a gentler factor. A KL that is not finite changes nothing.
-    The rate stays between `min_learning_rate` and `max_learning_rate`, or what it started from where that is outside.
+    The rate stays between `min_learning_rate` and `max_learning_rate`.
     """
+    chex.assert_rank([learning_rate, kl], 0)
     if hyper.desired_kl is None:
         return learning_rate
     factor = jnp.where(kl > 2 * hyper.desired_kl, 1 / 1.5, jnp.where(kl < hyper.desired_kl / 2, 1.5, 1.0))
-    lowest = min(hyper.min_learning_rate, hyper.learning_rate)
-    highest = max(hyper.max_learning_rate, hyper.learning_rate)
-    return jnp.clip(learning_rate * factor, lowest, highest)
+    return jnp.clip(learning_rate * factor, hyper.min_learning_rate, hyper.max_learning_rate)
 
 
 def _scan_periods(

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 
+import chex
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -105,4 +106,7 @@ def _check_same(before: PyTree, after: PyTree, name: str) -> None:
 
 def select_envs(done_e: Array, if_done: PyTree, otherwise: PyTree) -> PyTree:
     """Row by row one of two batches of the same structure: the first where done."""
+    chex.assert_rank(done_e, 1)
+    chex.assert_tree_shape_prefix(otherwise, done_e.shape)
+    chex.assert_trees_all_equal_shapes(if_done, otherwise)
     return jax.tree.map(lambda x, y: jnp.where(done_e.reshape(-1, *(1,) * (x.ndim - 1)), x, y), if_done, otherwise)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import chex
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -71,6 +72,8 @@ def advance_episodes(
     Returns:
         The episodes after these steps, and what was recorded, with a leading axis of time.
     """
+    chex.assert_rank(episodes.is_running, 1)
+    chex.assert_tree_shape_prefix(episodes, episodes.is_running.shape)
 
     def act(obs: PyTree, carry: PyTree) -> tuple[Array, PyTree]:
         output, carry = model(obs, carry)

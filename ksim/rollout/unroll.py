@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
@@ -25,6 +26,7 @@ def initial_env_states(
         index_e: The envs' places in the global batch.
         full_task: Whether the curricula stand at their ends, as for an evaluation, and not at their starts.
     """
+    chex.assert_rank(index_e, 1)
     return jax.vmap(env.reset if full_task else env.first_episode)(env_keys(key, index_e))
 
 
@@ -65,6 +67,8 @@ def unroll(
     Returns:
         The trajectory with leading axes (env, time), and the states and memories after it.
     """
+    chex.assert_rank(key_e, 1)
+    chex.assert_tree_shape_prefix((env_state_e, carry_e), key_e.shape)
     fresh_key_e = jax.vmap(lambda key: jax.random.fold_in(key, num_steps))(key_e)
     fresh_e = jax.vmap(env.next_episode)(env_state_e, fresh_key_e)
 

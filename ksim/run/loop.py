@@ -25,6 +25,7 @@ from ksim.parallel.multihost import (
 from ksim.parallel.placement import copy_of
 from ksim.ppo.train_step import DEVICE_TIMES, MAX_NOT_FINITE
 from ksim.rollout.unroll import NOT_FINITE
+from ksim.run.callbacks import CallbackError, Callbacks, added_handlers
 from ksim.run.console import console, iteration_line, print_line, print_start, print_summary
 from ksim.run.failures import Failures
 from ksim.run.loggers import MetricsWriter
@@ -87,6 +88,8 @@ def _prepare_and_train(task: "RLTask[Any]", peers: Peers) -> int:
             if is_main_process():
                 stack.enter_context(locked(run_dir))
             stack.enter_context(log_to_file(run_dir))
+            if is_main_process():
+                stack.enter_context(added_handlers(task))
         log_resumed(task, start)
         try:
             return _train_in(task, state, start, run_dir, prepare_s=prepare_s, peers=peers)
@@ -99,14 +102,15 @@ def _train_in(
     task: "RLTask[Any]", state: TrainState, start: Start, run_dir: Path, *, prepare_s: float, peers: Peers
 ) -> int:
     with stop_on_signal() as stop, contextlib.ExitStack() as stack:
-        loop = _Loop(task, start, run_dir, stop)
+        loop = _Loop(task, start, run_dir, state, stop)
         with together():
             if is_main_process():
                 prepare_run_dir(run_dir, start)
                 save_config(task.config, run_dir)
                 loop.open_files(stack)
-            watchdog = stack.enter_context(Watchdog(task.config.hang_timeout_s, log_path(run_dir)))
-        print_line(f"Run directory: {run_dir}")
+            stack.enter_context(loop.watchdog)
+            print_line(f"Run directory: {run_dir}")
+            stack.enter_context(loop.callbacks)
         print_line(f"First states: {prepare_s:.1f} s. Compiling the training step ...")
         step = task.make_train_step(task.layout.axis_name)
         # The state before a step that is not finite is what is dumped, and so outlives the step.
@@ -114,9 +118,9 @@ def _train_in(
         print_line(f"Compiled in {compile_s:.1f} s.")
         logger.info("First states in %.1f s, training step compiled in %.1f s.", prepare_s, compile_s)
         with naming_lost(peers, lambda: f"in iteration {loop.progress.iteration + 1}"):
-            loop.run(state, compiled, watchdog)
+            loop.run(compiled)
             # Those that have nothing to evaluate wait here: a process that ends without the others fails them.
-            wait_for_all()
+            loop.callbacks.raise_together()
     print_summary(
         loop.progress, run_dir, compile_s=prepare_s + compile_s, stop=stop, saver=loop.saver, reports=loop.reports
     )
@@ -137,10 +141,13 @@ class _Loop:
         failures: What failed without ending the run.
         reports: Evaluations, films and plots.
         saver: What writes checkpoints; of process 0 alone.
+        callbacks: What calls the task's hooks.
+        watchdog: What ends the process when an iteration hangs.
     """
 
-    def __init__(self, task: "RLTask[Any]", start: Start, run_dir: Path, stop: StopRequest) -> None:
+    def __init__(self, task: "RLTask[Any]", start: Start, run_dir: Path, state: TrainState, stop: StopRequest) -> None:
         self._task, self._start, self._run_dir, self._stop = task, start, run_dir, stop
+        self._state: TrainState | None = state
         config = task.config
         self.progress = Progress(config.num_envs * config.rollout_length, config.max_iterations, config.max_env_steps)
         self._last_episodes: dict[str, float] = {}
@@ -156,7 +163,12 @@ class _Loop:
         self.saver: Saver | None = None
         self._writer: MetricsWriter | None = None
         self._max_runtime_s = seconds_of("max_runtime", config.max_runtime)
+        self.watchdog = Watchdog(config.hang_timeout_s, log_path(run_dir))
         self._timers = HostTimers()
+        read_model = lambda: self.reports.model(self._learner)
+        self.callbacks = Callbacks(
+            task, run_dir, self.progress, self._timers, watchdog=self.watchdog, stop=stop, read_model=read_model
+        )
         self._learning_s: float | None = None
         self._sync_s: float | None = None
 
@@ -175,21 +187,22 @@ class _Loop:
         if self._start.run_dir is not None and resumed is not None:
             self.saver.resume(resumed.iteration, resumed.path.absolute())
         self.reports.open(self._writer, self.saver)
+        self.callbacks.open(self.saver)
 
-    def run(self, state: TrainState, step: Callable[..., Any], watchdog: Watchdog) -> None:
+    def run(self, step: Callable[..., Any]) -> None:
         """Iterates to a limit or a request to stop, then saves and reports.
 
         Where an error ends the run, the state after the last iteration is saved if there still is one.
         """
-        self._step, self._watchdog = step, watchdog
-        self._guard = self._task.make_replica_guard(state)
+        assert self._state is not None
+        self._step = step
+        self._guard = self._task.make_replica_guard(self._state)
         self._dump = NanDump(self._task, self._run_dir)
-        self._state: TrainState | None = state
-        del state
         try:
             while self.progress.iterations_left != 0 and not self._must_stop():
                 self._iterate()
                 self._report()
+            self.callbacks.raise_together()
         except Exception as error:
             self._save_after(error)
             raise
@@ -199,15 +212,21 @@ class _Loop:
             with self._watching_reports():
                 self.reports.at_end(self.progress, self._learner)
         if self.saver is not None:
-            with self._watchdog.watching("writing the last checkpoint"):
+            with self.watchdog.watching("writing the last checkpoint"):
                 self.saver.close(self.progress.iteration)
+        self.callbacks.after_save()
+        self.callbacks.training_end()
 
     def _must_stop(self) -> bool:
         """Whether any process was asked to stop: all stop after the same iteration. Saves where that is due."""
+        self.callbacks.after_save()
+        has_failed = self.callbacks.failure is not None
         is_due = self.saver is not None and self.saver.is_due(self.progress.iteration)
         self._should_stop()
-        own = np.asarray([self._stop.signal or 0, self._stop.is_out_of_time, is_due], np.int32)
-        signal, is_out_of_time, is_due = gather_rows(own).max(axis=0)
+        own = np.asarray([self._stop.signal or 0, self._stop.is_out_of_time, is_due, has_failed], np.int32)
+        signal, is_out_of_time, is_due, has_failed = gather_rows(own).max(axis=0)
+        if has_failed:
+            self.callbacks.raise_together()
         # Only ever set: a signal may have come since this process was asked.
         if signal:
             self._stop.signal = int(signal)
@@ -220,7 +239,7 @@ class _Loop:
     def _should_stop(self) -> bool:
         """Whether this process knows of a reason to stop; cuts evaluations short, too."""
         self._stop.is_out_of_time |= self._is_out_of_time()
-        return self._stop.is_made
+        return self._stop.is_made or self.callbacks.failure is not None
 
     def _is_out_of_time(self) -> bool:
         # At least one iteration, or a job that is queued again and again would never get on.
@@ -229,6 +248,7 @@ class _Loop:
         return time.monotonic() - STARTED_S + self.progress.pace_s >= self._max_runtime_s
 
     def _iterate(self) -> None:
+        self.callbacks.step_start()
         start_s = time.perf_counter()
         task, layout, progress, before = self._task, self._task.layout, self.progress, self._state
         assert before is not None
@@ -237,7 +257,7 @@ class _Loop:
             # The step takes its memory; if it fails half-way there is nothing to save.
             self._state = None
         number = progress.iteration + 1
-        with self._watchdog.watching(f"the training step of iteration {number}"):
+        with self.watchdog.watching(f"the training step of iteration {number}"):
             state, device_metrics = self._step(before)
             values = layout.first(device_metrics)
         self._state = state
@@ -260,13 +280,14 @@ class _Loop:
         if self._sync_s is not None:
             metrics["time/sync_s"] = self._sync_s
         metrics |= self._timers.take()
-        with self._watchdog.watching(f"what follows the training step of iteration {number}"):
+        with self.watchdog.watching(f"what follows the training step of iteration {number}"):
             self._tell(metrics)
             if task.config.dump_on_nan:
                 self._dump.after_iteration(number, before, record_before, metrics)
             del before
             self._check_finite(metrics)
             self._check_replicas()
+        self.callbacks.step_end(metrics)
         if progress.num_done_here == 1 and progress.iterations_left != 0:
             self._sync_s = time_synchronisation(task, state)
             if device_times_us is None:
@@ -290,11 +311,12 @@ class _Loop:
 
     def _watching_reports(self) -> contextlib.AbstractContextManager[None]:
         # The first one compiles.
-        return self._watchdog.watching("an evaluation") if self.reports.is_warm else contextlib.nullcontext()
+        return self.watchdog.watching("an evaluation") if self.reports.is_warm else contextlib.nullcontext()
 
     @property
     def _learner(self) -> LearnerState:
-        assert self._state is not None
+        if self._state is None:
+            raise RunError("The training step that failed has taken the learner's memory; dump_on_nan=true keeps it.")
         return copy_of(self._task.layout.first(self._state.learner))
 
     def _check_replicas(self) -> None:
@@ -336,7 +358,8 @@ class _Loop:
         progress = self.progress
         if progress.iteration in (0, self._saved_iteration):
             return
-        with self._timers.timed("saving"), self._watchdog.watching("saving"):
+        self.callbacks.before_save()
+        with self._timers.timed("saving"), self.watchdog.watching("saving"):
             state = host_state(self._task, self._state)
             if self.saver is not None:
                 document = run_document(
@@ -354,12 +377,15 @@ class _Loop:
 
         Where it ends all of them, they wait for process 0 to write: a launcher gives it little time once one has ended.
         """
-        is_alike = num_processes() == 1 or isinstance(error, TrainingDivergedError | ReplicasDivergedError)
+        of_all = TrainingDivergedError, ReplicasDivergedError, CallbackError
+        is_alike = num_processes() == 1 or isinstance(error, of_all)
         with self.failures.absorbed("saving after the error"):
             if self._state is not None and is_alike:
                 self._save()
             if self.saver is not None:
-                with self._watchdog.watching("writing the last checkpoint"):
+                with self.watchdog.watching("writing the last checkpoint"):
                     self.saver.wait()
+                self.callbacks.after_save()
+            self.callbacks.training_end(error)
             if is_alike:
                 wait_for_all()

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import importlib.metadata
+import json
 import platform
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -56,7 +57,8 @@ def run_document(task: "RLTask[Any]", **parts: Any) -> dict[str, Any]:
 def plain_config(config: Any) -> dict[str, Any]:
     """A config as JSON can hold it."""
     container = OmegaConf.create(dataclasses.asdict(config))  # type: ignore[call-overload]
-    return OmegaConf.to_container(container, enum_to_str=True)  # type: ignore[return-value]
+    # A tuple becomes the list that a checkpoint gives back, or the two would seem to differ.
+    return json.loads(json.dumps(OmegaConf.to_container(container, enum_to_str=True)))
 
 
 @functools.cache
@@ -76,15 +78,13 @@ def changed_options(config: Any, checkpoint: Checkpoint) -> dict[str, tuple[Any,
     return _differences(checkpoint, plain_config(config), config)
 
 
-def kept_options(config: Any, checkpoint: Checkpoint) -> dict[str, tuple[Any, Any]]:
-    """Options of the run that are as in a checkpoint and not the defaults: the value there and the default.
+def kept_options(config: Any, program_config: Any, checkpoint: Checkpoint) -> dict[str, tuple[Any, Any]]:
+    """Options of the run that are as in a checkpoint and not as the program has them: both values.
 
-    A default that was edited since is among them, and would else be overruled without a word.
+    One that was edited in the program since is among them, and would else be overruled without a word.
     """
     changed = changed_options(config, checkpoint)
-    given = [f.name for f in dataclasses.fields(config) if f.default is f.default_factory is dataclasses.MISSING]
-    defaults = type(config)(**{name: getattr(config, name) for name in given})
-    differ = _differences(checkpoint, plain_config(defaults), config)
+    differ = _differences(checkpoint, plain_config(program_config), config)
     return {name: values for name, values in differ.items() if name not in changed}
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from ksim.config import as_argument
 from ksim.parallel.multihost import gather_texts, is_main_process, num_processes, together
 from ksim.run.checkpoint import (
     CHECKPOINTS,
@@ -200,8 +201,10 @@ def _describe_start(task: "RLTask[Any]", start: Start) -> dict[str, str]:
         return figures
     for name, (there, here) in changed_options(task.config, checkpoint).items():
         figures[f"changed: {name}"] = f"{there} there, {here} now"
-    for name, (there, default) in kept_options(task.config, checkpoint).items():
-        figures[f"kept: {name}"] = f"{there} there, {default} by default"
+    for name, (there, own) in kept_options(task.config, task.program_config, checkpoint).items():
+        is_fixed = name in task.fixed_options()
+        fix = "cannot change when a run is resumed" if is_fixed else f"take it over by {as_argument(name, own)}"
+        figures[f"kept: {name}"] = f"{there} there, {own} in this program; {fix}"
     installed = versions()
     for name, version in checkpoint.document["versions"].items():
         if installed.get(name) != version:

@@ -91,11 +91,11 @@ class HostTimers:
     """Seconds that the host spent on what is not the training step, since they were last taken."""
 
     def __init__(self) -> None:
-        self._seconds = {"evaluation": 0.0, "logging": 0.0, "saving": 0.0}
+        self._seconds = {"evaluation": 0.0, "logging": 0.0, "saving": 0.0, "callbacks": 0.0}
 
     @contextlib.contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Adds what the block takes to a timer: `evaluation`, `logging` or `saving`."""
+        """Adds what the block takes to a timer: `evaluation`, `logging`, `saving` or `callbacks`."""
         start_s = time.perf_counter()
         try:
             yield

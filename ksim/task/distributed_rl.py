@@ -108,6 +108,7 @@ class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
             ConfigError: An option cannot work, or the job's processes cannot be connected.
         """
         super().__init__(config)
+        self._setup: DistributedSetup | None = None
         by_hand = (config.coordinator_address, config.num_processes, config.process_id)
         if config.run_mode in CHECKPOINT_MODES:
             # The other two options may be those of the run that the checkpoint is from.
@@ -156,7 +157,8 @@ class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
     def verify_distributed_setup(self) -> DistributedSetup:
         """Checks the setup of the devices, by running on them; prints what was found and returns it.
 
-        Warns where the memory of a device will hardly do.
+        Warns where the memory of a device will hardly do. All this is done once for a task: a later call, such as that
+        of `run`, returns what was found.
 
         Raises:
             ConfigError: The batch does not fit the devices, they do not work together, or the options of the job's
@@ -164,14 +166,16 @@ class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
         """
         from ksim.run.console import print_distributed_setup  # noqa: PLC0415 - run is on top of task
 
+        if self._setup is not None:
+            return self._setup
         check_same_options(self.config)
         self.check()
-        setup = inspect_setup(self)
+        self._setup = inspect_setup(self)
         if is_main_process():
-            print_distributed_setup(setup)
-        for problem in setup.problems:
+            print_distributed_setup(self._setup)
+        for problem in self._setup.problems:
             warnings.warn(problem, stacklevel=2)
-        return setup
+        return self._setup
 
     def run_distributed_training(self) -> int:
         """An alias of `run`, which picks one or several devices by itself."""

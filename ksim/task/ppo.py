@@ -37,6 +37,8 @@ class PPOConfig(RLConfig):
     num_passes: int = field(4, help="passes over each rollout")
     learning_rate: float = field(3e-4, help="step size of Adam, or what an adaptive one starts from")
     desired_kl: float | None = field(None, help="KL divergence that an adaptive learning rate aims at; null: constant")
+    min_learning_rate: float = field(1e-5, help="lower bound of an adaptive learning rate")
+    max_learning_rate: float = field(3e-3, help="upper bound of an adaptive learning rate")
     max_grad_norm: float = field(1.0, help="gradients are scaled down to this norm")
     gamma: float = field(0.99, help="discount per control step")
     gae_lambda: float = field(0.95, help="decay of generalized advantage estimation")
@@ -51,6 +53,9 @@ class PPOConfig(RLConfig):
     memory_size: int = field(128, help="width of the memory with model=gru")
     std: str = field("state_independent", help="policy's standard deviation: state_independent, or learned per state")
     init_std: float = field(1.0, help="policy's standard deviation to start from")
+    remat: bool = field(
+        False, help="save memory: gradients compute the networks' activations again, step by step (jax.checkpoint)"
+    )
 
     def validate(self) -> None:
         super().validate()
@@ -58,6 +63,7 @@ class PPOConfig(RLConfig):
             check_count(name, getattr(self, name))
         for name in ("learning_rate", "desired_kl", "max_grad_norm", "clip_param", "value_clip", "init_std"):
             check_positive(name, getattr(self, name))
+        self._check_learning_rate_bounds()
         for name in ("value_loss_coef", "entropy_coef"):
             check_positive(name, getattr(self, name), allow_zero=True)
         check_fraction("gamma", self.gamma)
@@ -68,6 +74,19 @@ class PPOConfig(RLConfig):
             sizes = getattr(self, name)
             if len(sizes) > MAX_LAYERS or not all(1 <= size <= MAX_COUNT for size in sizes):
                 raise ConfigError(f"{name} ({shown(sizes)}) must be positive widths of at most {MAX_LAYERS} layers.")
+
+    def _check_learning_rate_bounds(self) -> None:
+        lowest, highest, rate = self.min_learning_rate, self.max_learning_rate, self.learning_rate
+        check_positive("min_learning_rate", lowest)
+        check_positive("max_learning_rate", highest)
+        if lowest > highest:
+            raise ConfigError(f"min_learning_rate ({lowest}) must be at most max_learning_rate ({highest}).")
+        if self.desired_kl is not None and not lowest <= rate <= highest:
+            bound = "min_learning_rate" if rate < lowest else "max_learning_rate"
+            raise ConfigError(
+                f"learning_rate ({rate}) is adaptive (desired_kl={self.desired_kl}) and must be from min_learning_rate "
+                f"({lowest}) to max_learning_rate ({highest}). Change it, or set {bound}={rate}."
+            )
 
 
 ConfigT = TypeVar("ConfigT", bound=PPOConfig)
@@ -107,7 +126,10 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
             num_passes=config.num_passes,
             learning_rate=config.learning_rate,
             desired_kl=config.desired_kl,
+            min_learning_rate=config.min_learning_rate,
+            max_learning_rate=config.max_learning_rate,
             normalize_observations=config.normalize_observations,
+            remat=config.remat,
         )
 
     def get_optimizer(self) -> optax.GradientTransformation:

@@ -9,7 +9,6 @@ import equinox as eqx
 import jax
 import mujoco
 from jaxtyping import Array, Int, Key, PRNGKeyArray, PyTree
-from xax.task.base import BaseTask
 
 from ksim.mdp import resets as reset_terms, terminations as termination_terms
 from ksim.mdp.actions import AbstractActionFilter
@@ -32,7 +31,9 @@ from ksim.physics.select import pick_engine
 from ksim.rollout.environment import Environment, check_environment
 from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
 from ksim.rollout.unroll import env_keys, initial_env_states, unroll
+from ksim.task.callbacks import CallbackTask
 from ksim.task.hook_checks import check_eval_environment, check_one_key
+from ksim.task.hook_names import check_hook_names
 from ksim.task.rl_config import RLConfig as RLConfig
 from ksim.types import ConfigError, EnvState, LearnerState, TrainState, Trajectory, shown
 
@@ -44,7 +45,7 @@ ConfigT = TypeVar("ConfigT", bound=RLConfig)
 Observations = Terms[AbstractObservation] | Mapping[str, Terms[AbstractObservation]]
 
 
-class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
+class RLTask(CallbackTask[ConfigT], Generic[ConfigT]):
     """What is particular to a robot. Subclass it, or rather `PPOTask`, and override the hooks.
 
     A task either describes a robot and the terms of its MDP, or gives a whole environment of its own
@@ -59,6 +60,8 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
                 f"config ({shown(config)}) must be a {wanted.__name__}, which has the options of {type(self).__name__}."
             )
         config.validate()
+        self.program_config: RLConfig = config
+        """The program's own options: `config` before the command line and a checkpoint changed it."""
 
     # What the robot is, and what it is asked.
 
@@ -263,6 +266,7 @@ class RLTask(BaseTask[ConfigT], Generic[ConfigT]):
 
     def check(self) -> None:
         """Raises ConfigError for whatever can be known to be wrong before anything compiles."""
+        check_hook_names(self)
         _ = self.obs_sizes
         check_eval_environment(self)
 

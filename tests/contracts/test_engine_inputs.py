@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+import chex
 import jax
 import jax.numpy as jnp
 import mujoco
@@ -136,5 +137,5 @@ def test_forward_after_a_push_and_a_fast_motor_is_as_before(name):
 
     before = forward(jnp.zeros(nv))
     jax.jit(pushed)(forward(jnp.full(nv, 5.0)))
-    jax.tree.map(np.testing.assert_array_equal, forward(jnp.zeros(nv)), before)
+    chex.assert_trees_all_equal(forward(jnp.zeros(nv)), before)
     assert np.abs(before.derived["actuator_force"]).min() > 1.0

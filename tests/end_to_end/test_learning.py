@@ -1,6 +1,6 @@
 """PPO from end to end: it solves a small environment, and the robots' results do not depend on the devices."""
 
-import jax
+import chex
 import numpy as np
 import pytest
 
@@ -51,4 +51,4 @@ def test_robot_sees_the_same_under_both_engines(make_task, make_config, options)
         states.append(task.initial_state().envs.env_state)
     for group, first in states[0].obs.items():
         np.testing.assert_allclose(states[1].obs[group], first, rtol=2e-3, atol=2e-3, err_msg=group)
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-3, atol=2e-3), *(s.metrics for s in states))
+    chex.assert_trees_all_close(*(s.metrics for s in states), rtol=2e-3, atol=2e-3)

@@ -162,6 +162,11 @@ def test_survivor_without_a_launcher_ends_by_itself_and_says_which_process_is_go
         ("bad_state", 2, ("Error: Process 1: Term 'distance' is not finite", "Term 'distance' is not finite")),
         ("leave", 1, ("Process 0 of 2 lost the others before the first iteration: process 1 (pid", "")),
         ("raise", 1, ("Process 0 of 2 lost the others in iteration 4", "ZeroDivisionError: a fault of process 1")),
+        (
+            "callback",
+            1,
+            ("Error: Task.on_step_end failed at iteration 3: ZeroDiv", "Error: Process 0: Task.on_step_end"),
+        ),
         ("corrupt", 1, ("learner differ after iteration 4: replica 1 in .params", "replica 1 is")),
     ],
 )
@@ -178,6 +183,8 @@ def test_fault_of_one_process_ends_all_with_its_name(fault, code, messages, tmp_
         assert not (tmp_path / "run").exists()
     else:
         assert_nothing_half_written(tmp_path / "run")
+    if fault == "callback":
+        assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["3"]
 
 
 def test_main_process_can_make_a_copy_of_the_task_by_itself(tmp_path, compiled_before):

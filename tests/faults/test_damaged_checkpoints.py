@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 
-import jax
+import chex
 import numpy as np
 import pytest
 
@@ -149,4 +149,4 @@ def test_paths_in_a_checkpoint_lead_nowhere(checkpoint, tmp_path):
     outside = {path for path in tmp_path.rglob("*") if "run/checkpoints/1" not in str(path)}
     assert {path.name for path in outside} == {"run", "checkpoints"}
     read = read_checkpoint(tmp_path / "run" / "checkpoints" / "1")
-    jax.tree.map(np.testing.assert_array_equal, dict(read.arrays), arrays)
+    chex.assert_trees_all_equal(dict(read.arrays), arrays)

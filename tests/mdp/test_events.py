@@ -1,5 +1,6 @@
 import dataclasses
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,7 +45,7 @@ def test_push_when_the_interval_is_a_range_happens_at_times_within_it():
 def test_push_when_not_due_leaves_the_state_as_it_was():
     context = make_context(lin_vel_world=(1, 2, 3), ang_vel_body=(4, 5, 6), joint_vel=(7, 8), memory=NOT_DUE)
     physics = PushVelocity()(context)
-    jax.tree.map(np.testing.assert_array_equal, physics, context.physics)
+    chex.assert_trees_all_equal(physics, context.physics)
 
 
 def pushes(term):
@@ -114,6 +115,6 @@ def test_mass_drop_starts_with_its_load_and_loses_it_once():
         overrides = overrides | term.overrides(context)
         mass_t.append(overrides["body_mass"][1])
         total_t.append(overrides["body_subtreemass"][0])
-        jax.tree.map(np.testing.assert_array_equal, term(context), context.physics)
+        chex.assert_trees_all_equal(term(context), context.physics)
     np.testing.assert_allclose(mass_t, [7, 7, 7, 5, 5, 5], rtol=1e-6)
     np.testing.assert_allclose(total_t, [9.4, 9.4, 9.4, 7.4, 7.4, 7.4], rtol=1e-6)

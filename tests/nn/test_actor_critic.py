@@ -1,3 +1,4 @@
+import chex
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -6,7 +7,7 @@ import pytest
 
 from ksim import ConfigError
 from ksim.nn import Gaussian, GruActorCritic, MlpActorCritic, NormalizedActorCritic, ObservationNormalizer
-from ksim.nn.actor_critic import evaluate_sequences, reset_carry
+from ksim.nn.actor_critic import evaluate_sequences, initial_carries, reset_carry
 
 SIZES = {"actor": 4, "critic": 6}
 E, T = 3, 5
@@ -33,6 +34,30 @@ def test_outputs_along_a_sequence_equal_those_of_acting_step_by_step(kind, std):
         np.testing.assert_allclose(output_et.value[:, t], output_e.value, rtol=1e-5, atol=1e-6)
         np.testing.assert_allclose(output_et.distribution.mean[:, t], output_e.distribution.mean, atol=1e-6)
         np.testing.assert_allclose(output_et.distribution.std[:, t], output_e.distribution.std, rtol=1e-5)
+
+
+def loss_gradient(model, num_envs, num_steps, *, remat):
+    """The gradient of some loss along sequences, compiled, and its arguments."""
+    params, static = eqx.partition(model, eqx.is_inexact_array)
+    obs_et = {g: jax.random.normal(jax.random.key(n), (num_envs, num_steps, n)) for g, n in SIZES.items()}
+    done_et = jax.random.bernoulli(jax.random.key(9), 0.2, (num_envs, num_steps))
+
+    def loss(params):
+        network = eqx.combine(params, static)
+        output_et = evaluate_sequences(network, obs_et, initial_carries(network, num_envs), done_et, remat=remat)
+        return jnp.mean(output_et.value**2) + jnp.mean(
+            output_et.distribution.log_prob(jnp.zeros((num_envs, num_steps, 2)))
+        )
+
+    return jax.jit(jax.grad(loss)).lower(params).compile(), params
+
+
+@pytest.mark.parametrize("kind", ["mlp", "gru"])
+def test_remat_gives_the_same_gradient_for_less_memory(kind):
+    (plain, params), (again, _) = (loss_gradient(make_model(kind), 32, 40, remat=remat) for remat in (False, True))
+    chex.assert_trees_all_close(plain(params), again(params), rtol=1e-4, atol=1e-6)
+    temporary = [program.memory_analysis().temp_size_in_bytes for program in (plain, again)]
+    assert temporary[1] < temporary[0] / 3
 
 
 @pytest.mark.parametrize("kind", ["mlp", "gru"])
@@ -95,7 +120,7 @@ def test_normalizer_over_devices_equals_that_over_the_whole_batch():
     start = ObservationNormalizer.init({"actor": 4})
     whole = start.update({"actor": data}, None)
     split = jax.vmap(lambda x: start.update({"actor": x}, "device"), axis_name="device")(data.reshape(2, 2, T, 4))
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y[0], rtol=1e-5, atol=1e-6), whole, split)
+    chex.assert_trees_all_close(whole, jax.tree.map(lambda x: x[0], split), rtol=1e-5, atol=1e-6)
 
 
 def test_normalized_actor_critic_shows_the_network_normalised_observations():

@@ -1,3 +1,4 @@
+import chex
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -148,7 +149,7 @@ def test_layout_gives_back_what_was_placed(layout):
     state = make_state(num_envs=4)
     placed = layout.place(state)
     back = TrainState(layout.first(placed.learner), layout.join_envs(placed.envs))
-    jax.tree.map(np.testing.assert_array_equal, unwrap_keys(back), unwrap_keys(state))
+    chex.assert_trees_all_equal(unwrap_keys(back), unwrap_keys(state))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=["single", "pmap"])

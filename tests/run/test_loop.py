@@ -3,6 +3,7 @@ import json
 import os
 import signal
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -47,7 +48,7 @@ def test_checkpoint_holds_the_final_learner_without_a_device_axis(num_devices, t
     like, _ = task.initial_learner()
     learner = saved_learner(task, tmp_path / "run")
     assert learner.iteration == 2
-    jax.tree.map(lambda x, y: np.testing.assert_array_equal(np.shape(x), np.shape(y)), learner, like)
+    chex.assert_trees_all_equal_shapes(learner, like)
     pairs = zip(jax.tree.leaves(learner.params), jax.tree.leaves(like.params), strict=True)
     assert any((np.asarray(x) != np.asarray(y)).any() for x, y in pairs)
 
@@ -167,7 +168,7 @@ def test_reward_that_turns_nan_skips_the_updates_counts_them_and_stops_with_its_
         Task(config).run()
     assert [m["policy/bad_updates"] for m in read_metrics(tmp_path / "run")] == [16, 16]
     learner = saved_learner(Task(config), tmp_path / "run")
-    assert all(np.isfinite(x).all() for x in jax.tree.leaves(learner.params))
+    chex.assert_tree_all_finite(learner.params)
 
 
 def test_error_inside_the_step_leaves_the_learner_of_the_iteration_before(tmp_path):

@@ -2,17 +2,19 @@ import dataclasses
 import errno
 import json
 import os
+import shlex
 import shutil
 
+import chex
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 import pytest
 
 from examples.point_mass import PointMassConfig, PointMassTask
 from ksim import ConfigError, cli
+from ksim.config import as_argument
 from ksim.run import loop
 from ksim.run.checkpoint import list_checkpoints, read_checkpoint, write_checkpoint
 from ksim.run.loggers import set_lines_aside
@@ -42,9 +44,13 @@ def copy_of(run_dir, tmp_path):
     return shutil.copytree(run_dir, tmp_path / "run")
 
 
-def run_from_command_line(*argv):
+def small_config(**options):
+    return dataclasses.replace(point_mass_task(num_devices=1).config, **options)
+
+
+def run_from_command_line(*argv, config=None):
     with pytest.raises(SystemExit) as stopped:
-        cli.launch(PointMassTask, PointMassConfig(), list(argv))
+        cli.launch(PointMassTask, config or PointMassConfig(), list(argv))
     return stopped.value.code
 
 
@@ -58,7 +64,7 @@ def test_resumed_run_is_the_one_that_was_never_stopped(tmp_path, capsys):
     assert_same_parameters(*learners, rtol=0, atol=0)
     out = capsys.readouterr().out
     assert "changed: max_iterations" in out
-    assert "kept: num_envs" in out
+    assert "kept: " not in out  # a config from Python is taken as it is
     assert "3 there, 5 now" in out
 
 
@@ -254,7 +260,7 @@ def test_load_weights_takes_the_policy_and_starts_anew(finished, tmp_path):
         patch.setattr(loop, "started_state", lambda *args: starts.append(make(*args)) or starts[-1])
         task.run()
     (state,) = starts
-    jax.tree.map(np.testing.assert_array_equal, state.learner.params, policy)
+    chex.assert_trees_all_equal(state.learner.params, policy)
     assert state.learner.iteration == 0
     (run_dir,) = (tmp_path / "runs" / "point_mass_task").iterdir()
     assert [line["iteration"] for line in metrics(run_dir)] == [1]
@@ -334,18 +340,39 @@ def test_options_in_a_checkpoint_are_data(finished, tmp_path, monkeypatch):
         cli.make_config(PointMassConfig(), [f"resume={tmp_path / 'run'}"], "point_mass_task")
 
 
-def test_options_that_are_kept_are_told_with_the_default_if_there_is_one(finished):
-    @dataclasses.dataclass(kw_only=True)
-    class EditedConfig(PointMassConfig):
-        name: str
-        rollout_length: int = 4
-
+def test_options_that_are_kept_are_those_in_which_the_program_differs_and_nothing_else_was_asked_for(finished):
     checkpoint = read_checkpoint(newest(finished))
-    checkpoint.document["config"]["name"] = "there"
-    kept = kept_options(EditedConfig(name="here", rollout_length=8, gamma=0.5), checkpoint)
+    in_program = small_config(rollout_length=4, gamma=0.5, actor_sizes=(8,))
+    kept = kept_options(small_config(gamma=0.5, max_iterations=3), in_program, checkpoint)
     assert kept["rollout_length"] == (8, 4)
-    assert "gamma" not in kept
-    assert "name" not in kept
+    assert kept["max_iterations"] == (3, in_program.max_iterations)
+    assert not {"gamma", "actor_sizes", "tensorboard"} & kept.keys()
+
+
+def test_options_edited_in_the_program_since_are_listed_with_how_to_take_them_over(finished, tmp_path, capsys):
+    run_dir = copy_of(finished, tmp_path)
+    edited = small_config(learning_rate=1e-4, desired_kl=0.01, num_envs=32, actor_sizes=[8])
+    assert run_from_command_line(f"resume={run_dir}", "max_iterations=4", config=edited) == 0
+    log = (run_dir / "process_0.log").read_text()
+    assert "'kept: learning_rate': '0.003 there, 0.0001 in this program; take it over by learning_rate=0.0001'" in log
+    assert "'kept: desired_kl': 'None there, 0.01 in this program; take it over by desired_kl=0.01'" in log
+    assert "'kept: num_envs': '16 there, 32 in this program; cannot change when a run is resumed'" in log
+    assert "kept: actor_sizes" not in log
+    out = capsys.readouterr().out
+    assert "kept: learning_rate" in out
+    # As it says; what was given is not listed as kept.
+    assert run_from_command_line(f"resume={run_dir}", "max_iterations=5", "learning_rate=0.0001", config=edited) == 0
+    out = capsys.readouterr().out
+    assert "changed: learning_rate" in out
+    assert "kept: learning_rate" not in out
+    assert [line["policy/learning_rate"] for line in metrics(run_dir)[3:]] == pytest.approx([0.003, 0.0001])
+
+
+def test_option_as_an_argument_is_read_as_it_was():
+    options = {"desired_kl": None, "actor_sizes": [64, 32], "video": False, "learning_rate": 1e-5, "engine": "mjx"}
+    arguments = [shlex.split(as_argument(name, value))[0] for name, value in options.items()]
+    config = cli.parse_overrides(PointMassConfig(desired_kl=0.01), arguments)
+    assert {name: getattr(config, name) for name in options} == options
 
 
 def test_where_a_run_writes_does_not_come_from_its_checkpoint(finished):

@@ -31,6 +31,14 @@ def test_setup_has_global_and_per_device_figures(capsys):
         assert words in out
 
 
+def test_setup_is_printed_once_by_a_program_that_verifies_it_and_runs(capsys):
+    task = point_mass_task(num_devices=2, max_iterations=1)
+    setup = task.verify_distributed_setup()
+    assert task.run() == 0
+    assert task.verify_distributed_setup() is setup
+    assert capsys.readouterr().out.count("Distributed setup") == 1
+
+
 def test_bytes_are_those_of_the_state_that_training_holds():
     task = BipedTask(BipedConfig(num_devices=2, num_envs=16, model="gru"))
     setup, state = task.verify_distributed_setup(), task.initial_state()
@@ -118,6 +126,19 @@ def test_bytes_in_words_and_of_keys():
         ({"connect_timeout_s": -1}, r"connect_timeout_s \(-1\) must be positive"),
         ({"num_processes": 0}, r"num_processes \(0\) must be positive"),
         ({"num_processes": 2}, "coordinator_address and process_id must be set as well"),
+        ({"min_learning_rate": 0.0}, r"min_learning_rate \(0.0\) must be positive"),
+        (
+            {"min_learning_rate": 1e-2},
+            r"min_learning_rate \(0.01\) must be at most max_learning_rate \(0.003\)",
+        ),
+        (
+            {"learning_rate": 0.01, "desired_kl": 0.01},
+            r"learning_rate \(0.01\) is adaptive .* to max_learning_rate \(0.003\).* or set max_learning_rate=0.01",
+        ),
+        (
+            {"learning_rate": 1e-6, "desired_kl": 0.01},
+            r"learning_rate \(1e-06\) .* from min_learning_rate \(1e-05\) .* or set min_learning_rate=1e-06",
+        ),
         ({"pmap_axis_name": ""}, r"pmap_axis_name \(''\) must not be empty"),
     ],
 )
