@@ -196,7 +196,6 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
             sync_gradients=sync_gradients,
             hyper=self.hyperparameters(),
             axis_name=axis_name,
-            times_devices=self.times_devices,
         )
 
 
