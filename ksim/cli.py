@@ -9,7 +9,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import yaml
@@ -19,6 +19,7 @@ from rich.table import Table
 from xax.utils.text import camelcase_to_snakecase
 
 from ksim.config import CHECKPOINT_MODES, check_types, describe_type, is_of_the_run, is_text
+from ksim.parallel.hints import hint
 from ksim.parallel.multihost import is_main_process, num_processes
 from ksim.types import ConfigError, RunError, near_misses, shown
 
@@ -41,10 +42,7 @@ def launch(
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     base = config if config is not None else task_class.get_config_class()()
-    # Libraries say at length what a user of ksim cannot act on.
-    logging.getLogger("absl").setLevel(logging.ERROR)
-    # A warning is for the user: the message, without the source line it came from.
-    warnings.showwarning = lambda message, *_, **__: print(f"Warning: {message}", file=sys.stderr)
+    _quieten()
     if "--help" in argv or "-h" in argv:
         print_help(task_class, base)
         sys.exit(0)
@@ -67,6 +65,15 @@ def launch(
         traceback.print_exc()
         leave(1)
     sys.exit(code)
+
+
+def _quieten() -> None:
+    """Leaves out what a user cannot act on, unless the program has its own way with records or warnings."""
+    if not logging.getLogger().hasHandlers():
+        logging.getLogger("absl").setLevel(logging.ERROR)  # libraries say at length what they are about
+    if warnings.showwarning.__module__ == warnings.formatwarning.__module__ == "warnings":
+        # The message, without the source line that led to it.
+        warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"
 
 
 def leave(code: int) -> NoReturn:
@@ -122,9 +129,9 @@ def parse_overrides(base: "RLConfig", argv: Sequence[str]) -> Any:
         if key.lstrip("-") in known and key not in known:
             raise ConfigError(f"Option {shown(argument)} must be written {key.lstrip('-')}=VALUE, without dashes.")
         if not equals:
-            raise ConfigError(f"Argument {shown(argument)} must be of the form key=value. {near_misses(key, known)}")
+            raise ConfigError(f"Argument {shown(argument)} must be of the form key=value. {_meant(key, known)}")
         if key not in known:
-            raise ConfigError(f"There is no option {shown(key)}. {near_misses(key, known)} --help lists all.")
+            raise ConfigError(f"There is no option {shown(key)}. {_meant(key, known)} --help lists all.")
         given[key] = value
         with _naming(base, key, value):
             parsed = _parse_value(value, is_text=is_text(type(base), key))
@@ -136,6 +143,11 @@ def parse_overrides(base: "RLConfig", argv: Sequence[str]) -> Any:
     config = OmegaConf.to_container(config, resolve=True, structured_config_mode=SCMode.INSTANTIATE)
     check_types(config)
     return config
+
+
+def _meant(key: str, known: Mapping[str, Any]) -> str:
+    """What an option that there is not may stand for."""
+    return hint(key) or near_misses(key, known)
 
 
 def _parse_value(text: str, *, is_text: bool) -> Any:

@@ -11,7 +11,7 @@ Observation = dict[str, Array]
 """Named groups of one env's observation, each a vector: `actor`, and `critic` where the critic sees more."""
 
 Metrics = dict[str, Array]
-"""Scalars by name, the same on every device."""
+"""Scalars by name, or arrays of one figure per device (`.../device`); the same on every device."""
 
 Overrides = dict[str, Array]
 """Per-env values of model fields (`geom_friction`, `body_mass`, ...), by the field's name in MjModel."""

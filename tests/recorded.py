@@ -17,7 +17,7 @@ from ksim.parallel.collectives import global_env_index
 from ksim.parallel.multihost import is_main_process, wait_for_all
 from ksim.parallel.placement import unwrap_keys
 from ksim.ppo.minibatches import stratified_minibatches
-from ksim.ppo.train_step import DEVICE_TIMES
+from ksim.run.timing import scalars
 from tests.tasks import BipedConfig, BipedTask, CartPoleConfig, CartPoleTask
 
 NUM_ITERATIONS = 20
@@ -56,7 +56,7 @@ def run(task, start, step, num_iterations=NUM_ITERATIONS):
     history = []
     for _ in range(num_iterations):
         state, metrics = step(state)
-        history.append({name: float(x) for name, x in task.layout.first(metrics).items() if name != DEVICE_TIMES})
+        history.append(scalars(task.layout.first(metrics)))
     layout, num_envs, hyper = task.layout, task.config.num_envs, task.hyperparameters()
 
     def minibatches(state):

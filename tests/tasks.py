@@ -12,7 +12,7 @@ import ksim
 from examples.point_mass import PointMassConfig, PointMassTask
 from ksim.config import field
 from ksim.mdp import commands, curriculum, events, noise, observations, randomizers, rewards, terminations
-from ksim.ppo.train_step import DEVICE_TIMES
+from ksim.run.timing import scalars
 from tests.robots import ACTUATORS, biped_spec
 
 MESSAGE = "ignore:Only 1 device detected"
@@ -81,7 +81,7 @@ def train_iterations(task: Any, num_iterations: int) -> tuple[Any, list[dict[str
     history = []
     for _ in range(num_iterations):
         state, metrics = step(state)
-        history.append({name: float(x) for name, x in task.layout.first(metrics).items() if name != DEVICE_TIMES})
+        history.append(scalars(task.layout.first(metrics)))
     return state, history
 
 

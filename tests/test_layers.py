@@ -11,9 +11,10 @@ ROOT = Path(__file__).parents[1] / "ksim"
 ALLOWED = {
     "types": set(),
     "machine": set(),
+    "notices": set(),
     "physics": {"types", "machine"},
     "mdp": {"types", "physics"},
-    "parallel": {"types", "machine"},
+    "parallel": {"types", "machine", "notices"},
     "nn": {"types", "parallel"},
     "rollout": {"types", "physics", "mdp", "nn", "parallel"},
     "ppo": {"types", "nn", "parallel", "rollout"},

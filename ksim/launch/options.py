@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from ksim.parallel.hints import hint
 from ksim.types import ConfigError, near_misses
 
 _USAGE = "python -m ksim.launch [OPTIONS] (-m MODULE | FILE) [ARGUMENT ...]"
@@ -123,9 +124,9 @@ def _split(argv: list[str]) -> tuple[list[str], list[str]]:
     while i < len(argv) and argv[i] != "-m" and argv[i].startswith("-"):
         name, equals, _ = argv[i].partition("=")
         if name not in _OPTIONS and name not in helps:
+            meant = hint(name, to_launcher=True) or near_misses(name, _OPTIONS)
             raise ConfigError(
-                f"The launcher has no option {name!r}. {near_misses(name, _OPTIONS)} "
-                "The program's own arguments follow its name."
+                f"The launcher has no option {name!r}. {meant} The program's own arguments follow its name."
             )
         i += 1 if equals or name in helps else 2
     return argv[:i], argv[i:]

@@ -2,13 +2,13 @@
 
 import contextlib
 import os
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 
 from ksim.machine import num_cores
+from ksim.notices import warn_user
 from ksim.types import ConfigError, Device, shown
 
 CORES = "cores"
@@ -66,10 +66,9 @@ def check_same_kind(devices: Sequence[Device]) -> None:
         )
     kinds = sorted({device.device_kind for device in devices})
     if len(kinds) > 1:
-        warnings.warn(
+        warn_user(
             f"Devices are of several kinds: {', '.join(kinds)}. Each has as many environments, so that the slowest "
-            "sets the pace; choose those of one kind by devices=[...].",
-            stacklevel=2,
+            "sets the pace; choose those of one kind by devices=[...]."
         )
 
 

@@ -1,168 +1,20 @@
-"""The job of several processes that this one belongs to: finding it, and joining it.
+"""Joining the job of several processes that this one belongs to; `jax.distributed` does the work."""
 
-`jax.distributed` does the work.
-"""
-
-import dataclasses
-import importlib.util
 import os
-import re
 import socket
 import sys
 import threading
 import time
-import warnings
-import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import jax
 
 from ksim.machine import visible_gpus
+from ksim.notices import warn_user
+from ksim.parallel.environment import Job as Job, find_job as find_job
 from ksim.types import ConfigError
 
 _REMIND_AFTER_S = 10.0
-
-
-@dataclass(frozen=True)
-class Job:
-    """This process's place in a job of several.
-
-    Attributes:
-        source: Who started the job: `ksim.launch`, `options`, `Slurm`, `Open MPI`, `Kubernetes` or `TPU pod`.
-        coordinator_address: `host:port` of process 0; None where JAX finds it.
-        num_processes: Processes of the job; None where JAX finds it.
-        process_id: This one's number; None where JAX finds it.
-        local_process_id: Its number on its machine; None where that is not known.
-        num_local_processes: Processes on its machine; None where that is not known.
-    """
-
-    source: str
-    coordinator_address: str | None = None
-    num_processes: int | None = None
-    process_id: int | None = None
-    local_process_id: int | None = None
-    num_local_processes: int | None = None
-
-
-def find_job(
-    coordinator_address: str | None = None,
-    num_processes: int | None = None,
-    process_id: int | None = None,
-    environ: Mapping[str, str] = os.environ,
-) -> Job | None:
-    """The job that this process belongs to, by its options or its environment; None where it is on its own.
-
-    Args:
-        coordinator_address: Option of that name; it also helps where a cluster does not say it.
-        num_processes: Option of that name; 1 says that there is no job, whatever the environment.
-        process_id: Option of that name.
-        environ: Environment variables.
-
-    Raises:
-        ConfigError: The options do not fit each other.
-    """
-    if num_processes == 1:
-        return None
-    found = _from_environment(environ)
-    if num_processes is None and process_id is None:
-        if found is not None and coordinator_address is not None:
-            return _replace_address(found, coordinator_address)
-        if coordinator_address is not None:
-            raise ConfigError(
-                f"coordinator_address ({coordinator_address:.200}) needs num_processes and process_id, unless Slurm, "
-                "Open MPI or Kubernetes tells them."
-            )
-        return found
-    given = {"coordinator_address": coordinator_address, "num_processes": num_processes, "process_id": process_id}
-    missing = [name for name, value in given.items() if value is None]
-    if missing:
-        raise ConfigError(
-            f"Of coordinator_address, num_processes and process_id, {' and '.join(missing)} must be set as well."
-        )
-    assert coordinator_address is not None
-    assert num_processes is not None
-    assert process_id is not None
-    _check_address("coordinator_address", coordinator_address)
-    if not 0 <= process_id < num_processes:
-        raise ConfigError(f"process_id ({process_id}) must be from 0 to num_processes - 1 ({num_processes - 1}).")
-    local = (None, None)
-    if found is not None and found.source != "ksim.launch":  # which has divided the GPUs
-        local = found.local_process_id, found.num_local_processes
-    return Job("options", coordinator_address, num_processes, process_id, *local)
-
-
-def _replace_address(job: Job, address: str) -> Job:
-    _check_address("coordinator_address", address)
-    return dataclasses.replace(job, coordinator_address=address)
-
-
-def _check_address(name: str, address: str) -> None:
-    host, colon, port = address.rpartition(":")
-    if not (host and colon and port.isdecimal() and port.isascii() and len(port) <= 5 and 0 < int(port) < 2**16):
-        raise ConfigError(f"{name} ({address!r:.200}) must be of the form HOST:PORT, as in node0:12345.")
-
-
-def _from_environment(environ: Mapping[str, str]) -> Job | None:
-    number = lambda name: int(environ[name]) if environ.get(name, "").isdigit() else None
-    if "KSIM_COORDINATOR_ADDRESS" in environ:
-        job = Job(
-            "ksim.launch",
-            environ["KSIM_COORDINATOR_ADDRESS"],
-            number("KSIM_NUM_PROCESSES"),
-            number("KSIM_PROCESS_ID"),
-            number("KSIM_LOCAL_PROCESS_ID"),
-            number("KSIM_NUM_LOCAL_PROCESSES"),
-        )
-        return job if job.num_processes != 1 else None
-    # Before Slurm, on whose nodes mpirun starts its own helpers by srun: processes inherit what that sets.
-    if (number("OMPI_COMM_WORLD_SIZE") or 1) > 1:
-        return Job(
-            "Open MPI",
-            _open_mpi_address(environ),
-            num_processes=number("OMPI_COMM_WORLD_SIZE"),
-            process_id=number("OMPI_COMM_WORLD_RANK"),
-            local_process_id=number("OMPI_COMM_WORLD_LOCAL_RANK"),
-            num_local_processes=number("OMPI_COMM_WORLD_LOCAL_SIZE"),
-        )
-    # Set by srun for the tasks of a step; a batch script sees those of the job, and is one process.
-    if (number("SLURM_STEP_NUM_TASKS") or 1) > 1:
-        return Job(
-            "Slurm",
-            num_processes=number("SLURM_STEP_NUM_TASKS"),
-            process_id=number("SLURM_PROCID"),
-            local_process_id=number("SLURM_LOCALID"),
-            num_local_processes=_first_number(environ.get("SLURM_STEP_TASKS_PER_NODE", "")),
-        )
-    if "KUBERNETES_SERVICE_HOST" in environ and "JOB_COMPLETION_INDEX" in environ:
-        if importlib.util.find_spec("kubernetes") is not None:
-            return Job("Kubernetes", process_id=number("JOB_COMPLETION_INDEX"))
-        warnings.warn(
-            "This is a pod of an indexed Kubernetes job, but without the package that would find the others it runs "
-            "alone. To join them: pip install 'jax[k8s]', or give coordinator_address, num_processes and process_id. "
-            "If it is to run alone: num_processes=1.",
-            stacklevel=2,
-        )
-    if "," in environ.get("TPU_WORKER_HOSTNAMES", ""):
-        return Job("TPU pod")
-    return None
-
-
-def _open_mpi_address(environ: Mapping[str, str]) -> str | None:
-    """Where process 0 listens, if Open MPI does not tell JAX: version 5 does not, which matters on one machine only."""
-    if "OMPI_MCA_orte_hnp_uri" in environ or environ["OMPI_COMM_WORLD_SIZE"] != environ.get(
-        "OMPI_COMM_WORLD_LOCAL_SIZE"
-    ):
-        return None
-    # The same number for all processes of a job, and hardly for another job.
-    number = zlib.crc32(environ.get("PMIX_NAMESPACE", "").encode()) % 2**12
-    return f"127.0.0.1:{2**16 - 2**12 + number}"
-
-
-def _first_number(text: str) -> int | None:
-    """Of Slurm's "2", "2(x3)" or "2,1" the first number, which is right wherever tasks are spread evenly."""
-    found = re.match(r"\d+", text)
-    return int(found[0]) if found else None
 
 
 def join_job(job: Job, *, connect_timeout_s: int, heartbeat_timeout_s: int) -> None:
@@ -275,12 +127,14 @@ def local_gpu_ids(job: Job, environ: Mapping[str, str]) -> list[int] | None:
     Raises:
         ConfigError: They cannot be divided evenly among the machine's processes.
     """
-    if job.source in ("Kubernetes", "TPU pod"):
+    if job.source in ("Kubernetes", "TPU pod") or environ.get("JAX_LOCAL_DEVICE_IDS"):
         return None
-    num_gpus, num_local = len(visible_gpus(environ, warnings.warn)), job.num_local_processes or 1
+    place, num_gpus = job.local_process_id, len(visible_gpus(environ, warn_user))
+    # Of how many is not known where a script has set LOCAL_RANK alone, which by custom is the number of a GPU.
+    num_local = num_gpus if job.num_local_processes is None and place is not None else job.num_local_processes or 1
     # Whoever divided them has done so through CUDA_VISIBLE_DEVICES.
     is_divided = job.source == "ksim.launch" or "SLURM_GPUS_PER_TASK" in environ or num_gpus < num_local
-    if job.local_process_id is None or is_divided:
+    if place is None or is_divided or place >= num_local:
         return list(range(num_gpus))
     if num_gpus % num_local:
         raise ConfigError(
@@ -288,7 +142,7 @@ def local_gpu_ids(job: Job, environ: Mapping[str, str]) -> list[int] | None:
             "divided by CUDA_VISIBLE_DEVICES. Start one process per GPU, or one per machine."
         )
     share = num_gpus // num_local
-    return list(range(job.local_process_id * share, (job.local_process_id + 1) * share))
+    return list(range(place * share, (place + 1) * share))
 
 
 def _is_loopback(address: str) -> bool:

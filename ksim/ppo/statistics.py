@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from ksim.parallel.collectives import (
+    gather_across_devices,
     max_across_devices,
     mean_across_devices,
     min_across_devices,
@@ -55,8 +56,7 @@ def episode_metrics(
     """
     chex.assert_rank(return_et, 2)
     chex.assert_equal_shape([return_et, length_et, trajectory.done, trajectory.terminated])
-    is_good_et = trajectory.metrics[NOT_FINITE] == 0 if NOT_FINITE in trajectory.metrics else True
-    done_et = trajectory.done & is_good_et
+    done_et = _finished(trajectory)
     sums = sum_across_devices(
         {
             "count": jnp.sum(done_et),
@@ -93,3 +93,23 @@ def rollout_metrics(trajectory: Trajectory, value_target_et: Float[Array, "e t"]
     local |= {name: jnp.mean(x) for name, x in trajectory.metrics.items()}
     explained = 1 - residual_variance / (target_variance + 1e-8)
     return mean_across_devices(local, axis_name) | {"rollout/explained_variance": explained}
+
+
+def device_metrics(trajectory: Trajectory, axis_name: str | None) -> Metrics:
+    """Figures of each device, in the order of the mapped axis: arrays of shape (devices,).
+
+    `episode/count/device` are the episodes that finished there, `rollout/steps/device` the control steps taken, and
+    `rollout/not_finite/device`, where the rollout tells it, the share of them that was left out as not finite.
+    """
+    own = {"episode/count": jnp.sum(_finished(trajectory)), "rollout/steps": jnp.float32(trajectory.reward.size)}
+    if NOT_FINITE in trajectory.metrics:
+        own[NOT_FINITE] = jnp.mean(trajectory.metrics[NOT_FINITE])
+    rows = gather_across_devices(jnp.stack([x.astype(jnp.float32) for x in own.values()]), axis_name)
+    return {f"{name}/device": rows[:, i] for i, name in enumerate(own)}
+
+
+def _finished(trajectory: Trajectory) -> Bool[Array, "e t"]:
+    """Where an episode finished: one that was cut because a step was not finite has not."""
+    if NOT_FINITE not in trajectory.metrics:
+        return trajectory.done
+    return trajectory.done & (trajectory.metrics[NOT_FINITE] == 0)

@@ -1,14 +1,12 @@
 """One training step, written once: what a layout jits on one device, and maps over several."""
 
 import dataclasses
-import time
 from collections.abc import Callable
 
 import chex
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 
@@ -16,14 +14,13 @@ from ksim.nn.actor_critic import AbstractActorCritic, initial_carries
 from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
 from ksim.parallel.collectives import (
     all_across_devices,
-    gather_across_devices,
     mean_across_devices,
 )
 from ksim.ppo.advantages import generalized_advantages, normalize_advantages
 from ksim.ppo.hyperparameters import PPOHyperparameters
 from ksim.ppo.losses import Minibatch
 from ksim.ppo.minibatches import stratified_minibatches
-from ksim.ppo.statistics import episode_metrics, finished_episodes, rollout_metrics
+from ksim.ppo.statistics import device_metrics, episode_metrics, finished_episodes, rollout_metrics
 from ksim.ppo.update import SyncGradients, adapt_learning_rate, update
 from ksim.rollout.environment import Environment
 from ksim.rollout.unroll import NOT_FINITE
@@ -39,26 +36,32 @@ Rollout = Callable[
 """
 
 
-DEVICE_TIMES = "time/devices_us"
-"""The metric that is no scalar: microseconds of rollout and update, one row per device."""
 MAX_NOT_FINITE = 0.5
 """Where a larger share of the steps is not finite, there is nothing to learn from a rollout."""
-_STAMP_MASK = 2**31 - 1
 
 
-def _stamp_us(computed: Array) -> Int[Array, ""]:
-    """The time, in microseconds, at which a device has computed an array."""
+class Collected(eqx.Module):
+    """What the first half of a training step hands to the second: one device's rollout.
 
-    def now(x: Array) -> np.ndarray:
-        return np.full(np.shape(x), time.perf_counter_ns() // 1000 & _STAMP_MASK, np.int32)
+    Attributes:
+        trajectory: The rollout.
+        model_carry: The model's memory before it, one row per env.
+        episode_return: Undiscounted return of the running episode up to and including each step.
+        episode_length: Its length in steps, likewise.
+    """
 
-    first, stamp = jnp.ravel(computed)[0], jax.ShapeDtypeStruct((), jnp.int32)
-    return jax.pure_callback(now, stamp, first, vmap_method="broadcast_all")
+    trajectory: Trajectory
+    model_carry: PyTree
+    episode_return: Float[Array, "*e_t"]
+    episode_length: Int[Array, "*e_t"]
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainStep:
     """The training step of a task: `step(state) -> (state, metrics)`, pure and free of devices.
+
+    It has two halves, `roll_out` and `improve`, which a run compiles as two programs to time them on every device.
+    The first holds no collective of ksim's, so that no device waits for another in it.
 
     Attributes:
         env: The environment, whose curricula the step moves.
@@ -68,7 +71,6 @@ class TrainStep:
         sync_gradients: Averages gradients over devices.
         hyper: Numbers of the algorithm.
         axis_name: The mapped axis of devices; None on a single one.
-        times_devices: Whether `DEVICE_TIMES` is among the metrics, at the cost of three callbacks.
     """
 
     env: Environment
@@ -78,29 +80,37 @@ class TrainStep:
     sync_gradients: SyncGradients
     hyper: PPOHyperparameters
     axis_name: str | None
-    times_devices: bool = False
 
     def __call__(self, state: TrainState) -> tuple[TrainState, Metrics]:
         """Collects a rollout and learns from it."""
-        stamps = [_stamp_us(state.envs.episode_length)] if self.times_devices else []
-        rollout_key, update_key = jax.random.split(jax.random.fold_in(state.learner.key, state.learner.iteration))
-        trajectory, envs, metrics = self.collect(state, rollout_key)
-        stamps += [_stamp_us(trajectory.reward)] if self.times_devices else []
-        learner, learning_metrics = self.learn(state.learner, state.envs.model_carry, trajectory, update_key)
-        metrics |= learning_metrics
-        levels = self.env.next_levels(learner.levels, metrics, learner.iteration)
-        # A curriculum that goes by a metric which is not finite stays where it is.
-        levels = {name: jnp.where(jnp.isfinite(x), x, learner.levels[name]) for name, x in levels.items()}
-        metrics |= {f"curriculum/{name}": level for name, level in state.learner.levels.items()}
-        if stamps:
-            stamps.append(_stamp_us(jax.tree.leaves(learner.params)[0]))
-            # Stamps wrap around after 35 minutes.
-            durations_us = jnp.diff(jnp.stack(stamps)) & _STAMP_MASK
-            metrics[DEVICE_TIMES] = gather_across_devices(durations_us, self.axis_name)
-        return TrainState(learner=dataclasses.replace(learner, levels=levels), envs=envs), metrics
+        envs, collected = self.roll_out(state.envs, state.learner)
+        learner, metrics = self.improve(state.learner, collected)
+        return TrainState(learner=learner, envs=envs), metrics
 
-    def collect(self, state: TrainState, key: PRNGKeyArray) -> tuple[Trajectory, EnvBatch, Metrics]:
-        """A rollout of this device's envs, and the figures of the episodes that finished in it."""
+    def roll_out(self, envs: EnvBatch, learner: LearnerState) -> tuple[EnvBatch, Collected]:
+        """The first half: steps the envs under the policy."""
+        rollout_key, _ = _step_keys(learner)
+        trajectory, envs_after, (return_et, length_et) = self.collect(TrainState(learner, envs), rollout_key)
+        return envs_after, Collected(trajectory, envs.model_carry, return_et, length_et)
+
+    def improve(self, learner: LearnerState, collected: Collected) -> tuple[LearnerState, Metrics]:
+        """The second half: learns from what was collected, and moves the curricula."""
+        _, update_key = _step_keys(learner)
+        trajectory, episodes = collected.trajectory, (collected.episode_return, collected.episode_length)
+        metrics = episode_metrics(*episodes, trajectory, self.axis_name)
+        improved, learning_metrics = self.learn(learner, collected.model_carry, trajectory, update_key)
+        metrics |= learning_metrics
+        levels = self.env.next_levels(improved.levels, metrics, improved.iteration)
+        # A curriculum that goes by a metric which is not finite stays where it is.
+        levels = {name: jnp.where(jnp.isfinite(x), x, improved.levels[name]) for name, x in levels.items()}
+        metrics |= {f"curriculum/{name}": level for name, level in learner.levels.items()}
+        metrics |= device_metrics(trajectory, self.axis_name)
+        return dataclasses.replace(improved, levels=levels), metrics
+
+    def collect(
+        self, state: TrainState, key: PRNGKeyArray
+    ) -> tuple[Trajectory, EnvBatch, tuple[Float[Array, "e t"], Int[Array, "e t"]]]:
+        """A rollout of this device's envs, and the running episode's return and length at every step."""
         learner, envs = state.learner, state.envs
         model = NormalizedActorCritic(eqx.combine(learner.params, self.static), learner.normalizer)
         env_state = jax.vmap(self.env.at_levels, in_axes=(0, None))(envs.env_state, learner.levels)
@@ -108,8 +118,7 @@ class TrainStep:
         (return_et, length_et), (return_e, length_e) = finished_episodes(
             trajectory.reward, trajectory.done, envs.episode_return, envs.episode_length
         )
-        metrics = episode_metrics(return_et, length_et, trajectory, self.axis_name)
-        return trajectory, EnvBatch(env_state, model_carry, return_e, length_e), metrics
+        return trajectory, EnvBatch(env_state, model_carry, return_e, length_e), (return_et, length_et)
 
     def learn(
         self, learner: LearnerState, carry_e: PyTree, trajectory: Trajectory, key: PRNGKeyArray
@@ -194,6 +203,11 @@ class TrainStep:
         is_finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(updated)]))
         is_finite = all_across_devices(is_finite & is_usable, self.axis_name)
         return jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), updated, normalizer)
+
+
+def _step_keys(learner: LearnerState) -> Key[Array, " 2"]:
+    """The keys of this iteration's rollout and update."""
+    return jax.random.split(jax.random.fold_in(learner.key, learner.iteration))
 
 
 def trainable_leaves(model: AbstractActorCritic) -> PyTree:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.parallel.multihost import gather_texts, is_main_process
 from ksim.run.console import print_line
+from ksim.run.log import log_path
 from ksim.run.progress import Progress
-from ksim.run.run_dir import log_path
 from ksim.run.saver import Saver
 from ksim.run.signals import StopRequest
 from ksim.run.timing import HostTimers

@@ -10,7 +10,6 @@ import hashlib
 import json
 import math
 import shutil
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 import orbax.checkpoint as ocp
 
+from ksim.notices import warn_user
 from ksim.parallel.multihost import num_processes, process_index
 from ksim.run.curves import read_evaluations
 from ksim.run.files import write_through
@@ -207,7 +207,7 @@ def load_checkpoint(path: str | Path, name: str) -> Checkpoint:
         except DamagedError as error:
             if before is None:
                 raise
-            warnings.warn(f"{error} The one before it ({before}) is used.", stacklevel=2)
+            warn_user(f"{error} The one before it ({before}) is used.")
     raise AssertionError("find_checkpoints gives at least one")
 
 

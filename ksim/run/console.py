@@ -165,10 +165,9 @@ def iteration_line(metrics: dict[str, float], max_iterations: int | None, eta_s:
     if eta_s is not None:
         parts.append(f"ETA {format_seconds(eta_s)}")
     parts.append(f"{metrics['time/env_steps_per_s']:,.0f} env steps/s")
-    if "time/update_s" in metrics:
-        rollout_s, update_s = metrics["time/rollout_s"], metrics["time/update_s"]
-        update_share = update_s / (rollout_s + update_s)
-        parts.append(f"rollout {1 - update_share:.0%} update {update_share:.0%}")
+    rollout_s, update_s = metrics["time/rollout_s"], metrics["time/update_s"]
+    update_share = update_s / (rollout_s + update_s)
+    parts.append(f"rollout {1 - update_share:.0%} update {update_share:.0%}")
     parts.append(f"return {_number(metrics['episode/return'])}")
     parts.append(f"length {_number(metrics['episode/length'])}")
     parts.append(f"reward/step {_number(metrics['rollout/reward'], 4)}")

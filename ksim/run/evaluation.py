@@ -15,8 +15,8 @@ from ksim.run.checkpoint import load_checkpoint
 from ksim.run.console import print_figures
 from ksim.run.evaluator import Evaluation, Evaluator
 from ksim.run.files import whole_file
+from ksim.run.log import run_log
 from ksim.run.reports import EpisodeReport, Failures
-from ksim.run.run_dir import log_to_file
 from ksim.run.signals import stop_on_signal
 from ksim.run.snapshot import restored_policy
 from ksim.types import ConfigError
@@ -34,7 +34,8 @@ def evaluate_checkpoint(task: "RLTask[Any]") -> int:
     path, _, model = load_task_policy(task)
     # <run>/checkpoints/<number>
     out_dir = output_dir("eval_output", task.config.eval_output, path.parents[1])
-    with log_to_file(out_dir), stop_on_signal() as stop:
+    with run_log(task.config.log_level) as log, stop_on_signal() as stop:
+        log.open(out_dir)
         evaluation = Evaluator(task)(model, lambda: stop.signal is not None)
         if evaluation is None:
             return stop.exit_code

@@ -23,23 +23,25 @@ from ksim.parallel.multihost import (
     wait_for_all,
 )
 from ksim.parallel.placement import copy_of
-from ksim.ppo.train_step import DEVICE_TIMES, MAX_NOT_FINITE
+from ksim.ppo.train_step import MAX_NOT_FINITE
 from ksim.rollout.unroll import NOT_FINITE
 from ksim.run.callbacks import CallbackError, Callbacks, added_handlers
 from ksim.run.console import console, iteration_line, print_line, print_start, print_summary
+from ksim.run.diagnosis import log_setup
 from ksim.run.failures import Failures
+from ksim.run.log import RunLog, log_path, run_log
 from ksim.run.loggers import MetricsWriter
 from ksim.run.nan_dump import NanDump
 from ksim.run.policy import PolicyExport
 from ksim.run.progress import Progress
 from ksim.run.replica_guard import ReplicasDivergedError
 from ksim.run.reports import Reports
-from ksim.run.run_dir import locked, log_path, log_to_file, save_config, shared_run_dir
+from ksim.run.run_dir import locked, save_config, shared_run_dir
 from ksim.run.saver import Saver
 from ksim.run.signals import StopRequest, stop_on_signal
 from ksim.run.snapshot import host_state, run_document, versions
 from ksim.run.start import Start, find_start, log_resumed, prepare_run_dir, print_resumed, started_state
-from ksim.run.timing import HostTimers, device_times, time_learning, time_synchronisation
+from ksim.run.timing import HostTimers, TimedStep, device_times, scalars, time_synchronisation
 from ksim.run.watchdog import Watchdog
 from ksim.types import LearnerState, RunError, TrainState
 
@@ -65,11 +67,11 @@ def train(task: "RLTask[Any]") -> int:
     """
     console.quiet = not is_main_process()
     peers = meet_peers()
-    with naming_lost(peers, lambda: "before the first iteration"):
-        return _prepare_and_train(task, peers)
+    with run_log(task.config.log_level) as log, naming_lost(peers, lambda: "before the first iteration"):
+        return _prepare_and_train(task, peers, log)
 
 
-def _prepare_and_train(task: "RLTask[Any]", peers: Peers) -> int:
+def _prepare_and_train(task: "RLTask[Any]", peers: Peers, log: RunLog) -> int:
     start = find_start(task.config, task.task_name)
     with together():
         task.check()
@@ -87,7 +89,7 @@ def _prepare_and_train(task: "RLTask[Any]", peers: Peers) -> int:
         with together():
             if is_main_process():
                 stack.enter_context(locked(run_dir))
-            stack.enter_context(log_to_file(run_dir))
+            log.open(run_dir)
             if is_main_process():
                 stack.enter_context(added_handlers(task))
         log_resumed(task, start)
@@ -113,12 +115,13 @@ def _train_in(
             stack.enter_context(loop.callbacks)
         print_line(f"First states: {prepare_s:.1f} s. Compiling the training step ...")
         step = task.make_train_step(task.layout.axis_name)
+        log_setup(task, step, state, peers)
         # The state before a step that is not finite is what is dumped, and so outlives the step.
-        compile_s, compiled = _timed(lambda: task.layout.compile(step, state, donate=not task.config.dump_on_nan))
+        compile_s, timed_step = _timed(lambda: TimedStep(task.layout, step, state, donate=not task.config.dump_on_nan))
         print_line(f"Compiled in {compile_s:.1f} s.")
         logger.info("First states in %.1f s, training step compiled in %.1f s.", prepare_s, compile_s)
         with naming_lost(peers, lambda: f"in iteration {loop.progress.iteration + 1}"):
-            loop.run(compiled)
+            loop.run(timed_step)
             # Those that have nothing to evaluate wait here: a process that ends without the others fails them.
             loop.callbacks.raise_together()
     print_summary(
@@ -169,7 +172,6 @@ class _Loop:
         self.callbacks = Callbacks(
             task, run_dir, self.progress, self._timers, watchdog=self.watchdog, stop=stop, read_model=read_model
         )
-        self._learning_s: float | None = None
         self._sync_s: float | None = None
 
     def open_files(self, stack: contextlib.ExitStack) -> None:
@@ -189,7 +191,7 @@ class _Loop:
         self.reports.open(self._writer, self.saver)
         self.callbacks.open(self.saver)
 
-    def run(self, step: Callable[..., Any]) -> None:
+    def run(self, step: TimedStep) -> None:
         """Iterates to a limit or a request to stop, then saves and reports.
 
         Where an error ends the run, the state after the last iteration is saved if there still is one.
@@ -258,11 +260,10 @@ class _Loop:
             self._state = None
         number = progress.iteration + 1
         with self.watchdog.watching(f"the training step of iteration {number}"):
-            state, device_metrics = self._step(before)
-            values = layout.first(device_metrics)
+            state, device_metrics, times_s = self._step(before)
+            metrics = scalars(layout.first(device_metrics))
+            metrics |= device_times(gather_rows(times_s.astype(np.float32)).reshape(-1, 2))
         self._state = state
-        device_times_us = values.pop(DEVICE_TIMES, None)
-        metrics = {name: float(x) for name, x in values.items()}
         iteration_s = time.perf_counter() - start_s
         progress.advance(iteration_s)
         progress.bad_updates += round(metrics["policy/bad_updates"])
@@ -273,10 +274,6 @@ class _Loop:
             "time/iteration_s": iteration_s,
             "time/env_steps_per_s": progress.steps_per_iteration / iteration_s,
         }
-        if device_times_us is not None:
-            metrics |= device_times(np.asarray(device_times_us))
-        elif self._learning_s is not None and self._learning_s < iteration_s:
-            metrics |= {"time/rollout_s": iteration_s - self._learning_s, "time/update_s": self._learning_s}
         if self._sync_s is not None:
             metrics["time/sync_s"] = self._sync_s
         metrics |= self._timers.take()
@@ -290,8 +287,6 @@ class _Loop:
         self.callbacks.step_end(metrics)
         if progress.num_done_here == 1 and progress.iterations_left != 0:
             self._sync_s = time_synchronisation(task, state)
-            if device_times_us is None:
-                self._learning_s = time_learning(task, state)
 
     def _tell(self, metrics: dict[str, float]) -> None:
         """Writes and prints the metrics of an iteration."""

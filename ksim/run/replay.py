@@ -62,17 +62,11 @@ def replay(task: "RLTask[Any]", state: TrainState) -> Replay:
     """Does the iteration that follows a state once more."""
     layout = task.layout
     step = task.make_train_step(layout.axis_name)
-
-    def rollout(state: TrainState) -> Trajectory:
-        # As in TrainStep.__call__.
-        key = jax.random.split(jax.random.fold_in(state.learner.key, state.learner.iteration))[0]
-        return step.collect(state, key)[0]
-
     # As in the run, whoever calls this.
     with jax.default_matmul_precision(task.config.matmul_precision):
-        trajectory = layout.join_envs(layout.map(rollout)(state))
-        _, metrics = layout.map(step)(state)
-    return Replay(state, trajectory, layout.first(metrics))
+        _, collected = layout.map(lambda envs, learner: step.roll_out(envs, learner))(state.envs, state.learner)
+        _, metrics = layout.map(lambda learner, collected: step.improve(learner, collected))(state.learner, collected)
+    return Replay(state, layout.join_envs(collected.trajectory), layout.first(metrics))
 
 
 def replay_dump(task: "RLTask[Any]") -> int:

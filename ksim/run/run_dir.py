@@ -1,8 +1,6 @@
 """The directory that a run writes."""
 
 import contextlib
-import logging
-import logging.handlers
 import os
 import socket
 import time
@@ -13,14 +11,13 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from ksim.parallel.multihost import gather_texts, is_main_process, num_processes, process_index, together
+from ksim.parallel.multihost import gather_texts, is_main_process, num_processes, together
 from ksim.run.console import print_warning
 from ksim.run.files import whole_file
+from ksim.run.log import LOG_DIR
 from ksim.run.snapshot import plain_config
 from ksim.types import ConfigError, shown
 
-LOG_DIR = "KSIM_LOG_DIR"
-"""The environment variable that says where processes log to, if not to the run's directory."""
 _APPEARING_S = 5.0
 """How long a directory that another machine has made may take to be seen."""
 
@@ -185,50 +182,3 @@ def locked(run_dir: Path) -> Iterator[None]:
         except OSError:  # a file system without locks
             pass
         yield
-
-
-class _LogHandler(logging.handlers.WatchedFileHandler):
-    """A log file, made anew where it was removed; one that cannot be written is left out."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            super().emit(record)
-        except OSError:
-            self.handleError(record)
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        """Says nothing: what is logged is printed as well, and a full disk is told by what else fails."""
-
-
-def log_path(run_dir: Path) -> Path:
-    """Where this process logs to: the run's directory, or that which KSIM_LOG_DIR names."""
-    return Path(os.environ.get(LOG_DIR) or run_dir) / f"process_{process_index()}.log"
-
-
-@contextmanager
-def log_to_file(run_dir: Path) -> Iterator[Path]:
-    """Sends ksim's log records, and them alone, to process_<i>.log while the run lasts.
-
-    Raises:
-        ConfigError: It cannot be written.
-    """
-    path = log_path(run_dir)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handler = _LogHandler(path)
-    except OSError as error:
-        raise ConfigError(f"The log ({path}) cannot be written: {error.strerror}. Set {LOG_DIR}.") from error
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logger = logging.getLogger("ksim")
-    before = logger.level, logger.propagate
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-    logger.addHandler(handler)
-    try:
-        yield path
-    finally:
-        logger.removeHandler(handler)
-        with contextlib.suppress(OSError):  # the last lines do not fit on a full disk
-            handler.close()
-        logger.setLevel(before[0])
-        logger.propagate = before[1]

@@ -3,13 +3,13 @@
 import dataclasses
 import functools
 import json
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
 
 import jax
 
 from ksim.config import CHECKPOINT_MODES, check_choice, check_count, check_positive, field
+from ksim.notices import warn_user
 from ksim.parallel.devices import CORES, check_devices, make_host_devices, select_devices
 from ksim.parallel.job import find_job, join_job
 from ksim.parallel.layout import AbstractLayout, PmapDevices, SingleDevice
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 ON_DIVERGENCE = ("stop", "rebroadcast")
 MAX_TIMEOUT_S = 10**6
 """More than a week; the timers of the operating system do not count much further."""
-OF_ONE_PROCESS = ("process_id",)
+OF_ONE_PROCESS = ("process_id", "log_level")
 """Options that may differ from process to process."""
 
 
@@ -97,8 +97,9 @@ ConfigT = TypeVar("ConfigT", bound=DistributedRLConfig)
 class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
     """A task whose step is mapped over devices; on a single device it runs there, on the same code.
 
-    Started by Slurm, Open MPI, Kubernetes, `ksim.launch` or with `coordinator_address`, `num_processes` and
-    `process_id`, making the task connects this process to the others of the job. Devices are then those of all.
+    Started by Slurm, Open MPI, torchrun, Kubernetes, `ksim.launch`, with JAX's variables, or with
+    `coordinator_address`, `num_processes` and `process_id`, making the task connects this process to the others of the
+    job. Devices are then those of all.
     """
 
     def __init__(self, config: ConfigT) -> None:
@@ -131,9 +132,7 @@ class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
     def layout(self) -> AbstractLayout:
         devices = select_devices(self.config.devices, self.config.num_devices)
         if len(devices) == 1:
-            warnings.warn(
-                "Only 1 device detected. Distributed training will fall back to single-device mode.", stacklevel=2
-            )
+            warn_user("Only 1 device detected. Distributed training will fall back to single-device mode.")
             return SingleDevice(devices[0], self.device_axis)
         return PmapDevices(devices, self.device_axis)
 
@@ -174,7 +173,7 @@ class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
         if is_main_process():
             print_distributed_setup(self._setup)
         for problem in self._setup.problems:
-            warnings.warn(problem, stacklevel=2)
+            warn_user(problem)
         return self._setup
 
     def run_distributed_training(self) -> int:

@@ -222,5 +222,4 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
             sync_gradients=self.sync_gradients,
             hyper=self.hyperparameters(),
             axis_name=axis_name,
-            times_devices=self.times_devices,
         )

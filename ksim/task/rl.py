@@ -238,17 +238,6 @@ class RLTask(CallbackTask[ConfigT], Generic[ConfigT]):
         """The engine's name, and why it was picked."""
         return pick_engine(self.config.engine, self.layout.devices[0].platform)
 
-    @property
-    def times_devices(self) -> bool:
-        """Whether the training step stamps the time on each device.
-
-        A stamp is a callback, and a program with one is compiled anew in every process. Native MuJoCo's programs are,
-        in any case.
-        """
-        if self.config.device_timers != "auto":
-            return self.config.device_timers == "on"
-        return isinstance(self.environment, MdpEnvironment) and self.engine_choice[0] == "mujoco"
-
     @functools.cached_property
     def environment(self) -> Environment:
         """The environment that training steps."""

@@ -21,8 +21,8 @@ from ksim.physics.select import ENGINES
 from ksim.types import ConfigError
 
 RUN_MODES = ("train", *CHECKPOINT_MODES)
-DEVICE_TIMERS = ("auto", "on", "off")
 MATMUL_PRECISIONS = ("highest", "high", "default")
+LOG_LEVELS = ("debug", "info", "warning")
 VIEWERS = ("auto", "native", "browser")
 
 
@@ -102,9 +102,8 @@ class RLConfig(BaseConfig):
     )
     dump_on_nan: bool = field(True, help="keep the state before the first update or step that is not finite")
     max_bad_updates: int = field(32, help="stop after so many updates in a row were skipped as not finite")
-    device_timers: str = field(
-        "auto",
-        help="time rollout and update on each device: on, off, or auto (where it costs nothing, with native MuJoCo)",
+    log_level: str = field(
+        "info", help="least level that process_<i>.log holds: debug, info or warning", of_the_run=False
     )
     tensorboard: bool = field(True, help="write TensorBoard events beside metrics.jsonl")
 
@@ -131,7 +130,7 @@ class RLConfig(BaseConfig):
         check_choice("engine", self.engine, ("auto", *ENGINES))
         check_choice("run_mode", self.run_mode, RUN_MODES)
         check_choice("viewer", self.viewer, VIEWERS)
-        check_choice("device_timers", self.device_timers, DEVICE_TIMERS)
+        check_choice("log_level", self.log_level, LOG_LEVELS)
         if not 1 <= self.viewer_port < 2**16:
             raise ConfigError(f"viewer_port ({self.viewer_port}) must be from 1 to 65535.")
         for name in ("run_dir", "checkpoint", "resume", "load_weights", "eval_output", "export_dir", "viewer_host"):

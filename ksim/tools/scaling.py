@@ -148,7 +148,7 @@ def measure(
 
 
 def _resized(config: DistributedRLConfig, num_devices: int, num_envs: int) -> Any:
-    changes: dict[str, Any] = {"num_devices": num_devices, "num_envs": num_envs, "device_timers": "off"}
+    changes: dict[str, Any] = {"num_devices": num_devices, "num_envs": num_envs}
     batch_size = getattr(config, "batch_size", None)
     if batch_size is not None:
         changes["batch_size"] = batch_size * num_envs // config.num_envs
@@ -249,9 +249,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             )
         if find_job() is not None:
             raise ConfigError("ksim.tools.scaling runs in one process. Start it by itself, not by a launcher.")
-        for name in ("num_devices", "device_timers"):
-            if any(x.startswith(f"{name}=") for x in options.overrides):
-                raise ConfigError(f"{name} is set by the measurement. Leave it out; --devices says the numbers.")
+        if any(x.startswith("num_devices=") for x in options.overrides):
+            raise ConfigError("num_devices is set by the measurement. Leave it out; --devices says the numbers.")
         task_class = find_task(options.module, options.task)
         config = parse_overrides(task_class.get_config_class()(), options.overrides)
         config.validate()

@@ -176,7 +176,7 @@ def test_what_commands_leave_behind_is_what_the_page_says(directory, outputs):
     lines = (directory / "runs/first/metrics.jsonl").read_text().splitlines()
     metrics = json.loads(lines[-1])
     profiling = PAGE.split("## Profiling")[1].split("## Exit codes")[0]
-    for name in re.findall(r"`(time/[\w/<>]+)`", profiling):
+    for name in re.findall(r"`((?:time|episode|rollout)/[\w/<>]+)`", profiling):
         assert name.replace("<i>", "1") in metrics, name
     assert (directory / "logs/process_1.log").is_file()
     assert (directory / "output/process_1.out").is_file()
@@ -202,7 +202,7 @@ def test_setup_table_of_the_quick_start_is_what_the_second_command_prints(output
 def test_every_block_of_the_page_is_a_file_or_run_or_says_why_not():
     assert len(re.findall(r"^```\w", PAGE, flags=re.MULTILINE)) == len(BLOCK.findall(PAGE)) > 20
     skipped = [text for kind, _, _, text in BLOCK.findall(PAGE) if kind == "not run here"]
-    assert all(text.startswith("kubectl") for text in skipped)
+    assert all(text.startswith(("kubectl", "torchrun")) for text in skipped)
 
 
 def test_kubernetes_files_start_processes_of_a_job_with_options_that_exist():
@@ -330,7 +330,10 @@ SPEAKING = [
     *(ROOT / "ksim/parallel").glob("*.py"),
     *(ROOT / "ksim/launch").glob("*.py"),
     *(ROOT / "ksim/task").glob("distributed*.py"),
-    *(ROOT / "ksim" / name for name in ("config.py", "run/replica_guard.py", "run/run_dir.py", "run/loop.py")),
+    *(
+        ROOT / "ksim" / name
+        for name in ("config.py", "run/replica_guard.py", "run/run_dir.py", "run/log.py", "run/loop.py")
+    ),
     ROOT / "ksim/tools/scaling.py",
     ROOT / "ksim/machine.py",
 ]
@@ -356,7 +359,7 @@ def strings_of(path, *, raised):
     else:
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
         name = lambda call: getattr(call.func, "id", getattr(call.func, "attr", ""))
-        nodes = [c.args[0] for c in calls if name(c).endswith("Error") or name(c) in ("warn", "say")]
+        nodes = [c.args[0] for c in calls if name(c).endswith("Error") or name(c) in ("warn_user", "say")]
     return [parts for parts in map(parts_of, nodes) if parts is not None]
 
 

@@ -61,7 +61,7 @@ def run_script(command, monkeypatch):
 def test_steps_of_the_extending_page_run_one_after_the_other_in_an_empty_directory(tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "dog", raising=False)
-    monkeypatch.setattr("warnings.showwarning", warnings.showwarning)
+    monkeypatch.setattr("warnings.formatwarning", warnings.formatwarning)
     outputs = {}
     for file, text in STEPS:
         if file:

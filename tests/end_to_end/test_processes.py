@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import time
 from pathlib import Path
 
@@ -41,6 +42,35 @@ def launch(tmp_path, compiled_before):
         if launcher.poll() is None:
             launcher.kill()
             launcher.wait()
+
+
+def torchrun(place, port):
+    """What torchrun tells a process; its own store listens at MASTER_PORT."""
+    local = {"LOCAL_RANK": str(place), "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    return {"RANK": str(place), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **local}
+
+
+def by_jax_variables(place, port):
+    address = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port + 1}"}
+    return {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": str(place), **address}
+
+
+@pytest.mark.parametrize("variables", [torchrun, by_jax_variables])
+def test_processes_that_another_launcher_started_train_as_one(variables, tmp_path, compiled_before):
+    store = socket.create_server(("127.0.0.1", 0))
+    port = store.getsockname()[1]
+    with store:
+        job = [
+            start(*POINT_MASS, "max_iterations=1", cwd=tmp_path, **(compiled_before | variables(place, port)))
+            for place in range(2)
+        ]
+        for place, process in enumerate(job):
+            code, output = finish(process)
+            assert code == 0, output
+            if place == 0:
+                assert re.search(r"processes\s+│\s+2", output), output
+    assert len(read_metrics(tmp_path / "run")) == 1
+    assert {path.name for path in (tmp_path / "run").glob("*.log")} == {"process_0.log", "process_1.log"}
 
 
 def read_metrics(run_dir):

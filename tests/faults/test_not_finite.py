@@ -12,7 +12,7 @@ import pytest
 from examples.point_mass import PointMass, PointMassConfig, PointMassTask
 from ksim import Environment
 from ksim.parallel.collectives import device_index
-from ksim.ppo.train_step import DEVICE_TIMES
+from ksim.run import timing
 from ksim.run.loop import TrainingDivergedError
 from ksim.run.replay import load_dump, replay
 from tests.faults.runs import read_lines
@@ -125,7 +125,7 @@ def test_gradient_that_is_not_finite_on_one_device_is_skipped_on_all_and_counted
 def test_envs_beside_one_that_blew_up_live_as_if_nothing_had_happened():
     states, figures = [], []
     for qpos in (None, np.nan):
-        task = CartPoleTask(CartPoleConfig(num_devices=2, device_timers="off"))
+        task = CartPoleTask(CartPoleConfig(num_devices=2))
         task.check()
         state = task.initial_state()
         if qpos is not None:
@@ -143,7 +143,7 @@ def test_envs_beside_one_that_blew_up_live_as_if_nothing_had_happened():
     not_finite = [m["rollout/not_finite"] for m in figures]
     # Reset, it is an env like any other.
     assert (np.asarray(not_finite) > 0).tolist() == [False, False, True, False]
-    assert all(np.isfinite(m["loss/total"]) and m["policy/bad_updates"] == 0 for m in figures if DEVICE_TIMES not in m)
+    assert all(np.isfinite(m["loss/total"]) and m["policy/bad_updates"] == 0 for m in figures)
 
 
 def test_dump_shows_the_step_that_was_not_finite_again(tmp_path, capsys):
@@ -199,16 +199,18 @@ def test_precision_of_matrix_products_is_the_one_that_was_chosen(precision, monk
     config = PointMassConfig(num_envs=8, num_devices=1, rollout_length=2, matmul_precision=precision, **QUIET)
     task, programs = PointMassTask(config), []
 
-    def compile_and_look(step, state, *, donate):
-        programs.append(task.layout.map(step).lower(state).as_text())
-        raise KeyboardInterrupt
+    def look(name, mapped, *arguments):
+        programs.append(mapped.lower(*arguments).as_text())
+        if len(programs) == 2:
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(task.layout, "compile", compile_and_look)
+    monkeypatch.setattr(timing, "compiled", look)
     with pytest.raises(KeyboardInterrupt):
         task.run()
-    dots = [line for line in programs[0].splitlines() if "dot_general" in line]
-    assert dots
-    assert all(f"precision = [{precision.upper()}, {precision.upper()}]" in line for line in dots)
+    for program in programs:
+        dots = [line for line in program.splitlines() if "dot_general" in line]
+        assert dots
+        assert all(f"precision = [{precision.upper()}, {precision.upper()}]" in line for line in dots)
 
 
 @pytest.mark.parametrize("precision", ["highest", "default"])
@@ -218,7 +220,7 @@ def test_replay_computes_with_the_precision_of_the_run_whoever_calls_it(precisio
     mapped = task.layout.map
 
     def look(function):
-        return lambda state: programs.append(mapped(function).lower(state).as_text()) or mapped(function)(state)
+        return lambda *args: programs.append(mapped(function).lower(*args).as_text()) or mapped(function)(*args)
 
     monkeypatch.setattr(task.layout, "map", look)
     replay(task, task.layout.place(task.initial_state()))

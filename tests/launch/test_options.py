@@ -29,6 +29,12 @@ NODES = ["--nnodes", "2", "--node-rank", "1", "--coordinator-address", "h:1"]
         (["--log-dir", "program.py"], ["--log-dir (program.py)", "no directory", "Choose another"]),
         (["--log-dir", "program.py/logs"], ["--log-dir (program.py/logs)", "no directory"]),
         (["--nproc", "2"], ["no option '--nproc'", "'--nproc-per-node'"]),
+        (["--nproc_per_node=2"], ["no option '--nproc_per_node'", "Here it is --nproc-per-node N."]),
+        (["--master_addr", "node0"], ["no option '--master_addr'", "Here it is --coordinator-address HOST:PORT"]),
+        (["--master_port=1"], ["Here it is --coordinator-address HOST:PORT"]),
+        (["--node_rank=1"], ["Here it is --node-rank N."]),
+        (["--gpu-ids", "0,1"], ["no option '--gpu-ids'", "CUDA_VISIBLE_DEVICES=0,1"]),
+        (["--distributed"], ["no option '--distributed'", "it needs none"]),
     ],
 )
 def test_bad_option_exits_with_2_and_says_what_is_wrong_and_starts_nothing(arguments, words, capsys, tmp_path):

@@ -40,12 +40,42 @@ LAUNCHED = {
     "KSIM_LOCAL_PROCESS_ID": "1",
     "KSIM_NUM_LOCAL_PROCESSES": "2",
 }
+TORCHRUN = {
+    "WORLD_SIZE": "4",
+    "RANK": "3",
+    "LOCAL_WORLD_SIZE": "2",
+    "LOCAL_RANK": "1",
+    "MASTER_ADDR": "node0",
+    "MASTER_PORT": "29400",
+    "TORCHELASTIC_USE_AGENT_STORE": "True",
+}
+BY_PYTORCH = {k: v for k, v in TORCHRUN.items() if k in ("WORLD_SIZE", "RANK", "MASTER_ADDR")}
+OF_JAX = {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1", "JAX_COORDINATOR_ADDRESS": "node0:4000"}
+JAX_LAUNCHER = "a launcher (JAX_NUM_PROCESSES)"
 
 
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
         ({}, None),
+        # At MASTER_PORT torchrun's own store listens.
+        (TORCHRUN, Job("torchrun", "node0:29401", 4, 3, 1, 2)),
+        (TORCHRUN | {"MASTER_PORT": "65535"}, Job("torchrun", "node0:65534", 4, 3, 1, 2)),
+        (TORCHRUN | {"MASTER_ADDR": "fe80::1"}, Job("torchrun", "[fe80::1]:29401", 4, 3, 1, 2)),
+        (BY_PYTORCH, Job("torchrun", "node0:29500", 4, 3)),
+        (BY_PYTORCH | {"LOCAL_RANK": "1", "MASTER_PORT": "1"}, Job("torchrun", "node0:1", 4, 3, 1)),
+        # Torchrun on each of two nodes, started there by srun.
+        (SLURM | {"SLURM_STEP_NUM_TASKS": "2"} | TORCHRUN, Job("torchrun", "node0:29401", 4, 3, 1, 2)),
+        (TORCHRUN | {"WORLD_SIZE": "1", "RANK": "0"}, None),
+        (SLURM | {"WORLD_SIZE": "1", "RANK": "0", "MASTER_ADDR": "a"}, Job("Slurm", None, 4, 3, 1, 2)),
+        (SLURM | {"WORLD_SIZE": "4", "MASTER_ADDR": "node0"}, Job("Slurm", None, 4, 3, 1, 2)),
+        (OF_JAX, Job(JAX_LAUNCHER, "node0:4000", 2, 1)),
+        (SLURM | OF_JAX, Job(JAX_LAUNCHER, "node0:4000", 2, 1, 1, 2)),
+        (SLURM | {"JAX_COORDINATOR_ADDRESS": "node0:4000"}, Job("Slurm", "node0:4000", 4, 3, 1, 2)),
+        (SLURM | {"JAX_NUM_PROCESSES": "1"}, None),
+        (SLURM | {"PMI_SIZE": "4", "PMI_RANK": "3"}, Job("Slurm", None, 4, 3, 1, 2)),
+        ({"PMI_SIZE": "1", "PMI_RANK": "0"}, None),
+        ({"MASTER_ADDR": "node0", "MASTER_PORT": "1"}, None),
         (SLURM, Job("Slurm", None, 4, 3, 1, 2)),
         (OPEN_MPI, Job("Open MPI", None, 4, 2, 0, 2)),
         # Version 5 on one machine, which does not say where the first process listens.
@@ -62,8 +92,57 @@ LAUNCHED = {
         (LAUNCHED | {"KSIM_NUM_PROCESSES": "1"}, None),
     ],
 )
-def test_job_is_found_in_the_environment(environ, expected):
+def test_job_is_found_in_the_environment(environ, expected, recwarn):
     assert find_job(environ=environ) == expected
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE=2 speak of a job of several processes, but RANK and MASTER_ADDR must be set"),
+        ({"WORLD_SIZE": "2", "RANK": "0"}, "WORLD_SIZE=2 and RANK=0 .* but MASTER_ADDR must be set as well to join it"),
+        ({"JAX_NUM_PROCESSES": "2"}, "JAX_NUM_PROCESSES=2 .* but JAX_PROCESS_ID and JAX_COORDINATOR_ADDRESS must be"),
+        ({"JAX_COORDINATOR_ADDRESS": "a:1"}, "but JAX_NUM_PROCESSES and JAX_PROCESS_ID must be set as well"),
+        (
+            {"PMI_SIZE": "4", "PMI_RANK": "3"},
+            r"MPICH or Intel MPI has started 4 processes \(PMI_SIZE\).*"
+            r"coordinator_address=HOST:PORT num_processes=4 process_id=N, which is PMI_RANK \(3\) here",
+        ),
+        ({"MV2_COMM_WORLD_SIZE": "2"}, r"MVAPICH has started 2 processes .* MV2_COMM_WORLD_RANK \(unset\)"),
+    ],
+)
+def test_signs_of_a_job_that_cannot_be_joined_are_a_warning_unless_it_is_said_by_hand(environ, message, recwarn):
+    with pytest.warns(UserWarning, match=message) as given:
+        assert find_job(environ=environ) is None
+    assert str(given[0].message).endswith("this process runs alone; if that is right, say so: num_processes=1.")
+    assert given[0].filename == __file__
+    assert find_job(num_processes=1, environ=environ) is None
+    assert find_job("node:1", 2, 0, environ) == Job("options", "node:1", 2, 0)
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        (TORCHRUN | {"RANK": "three"}, r"RANK \('three'\) must be a whole number\."),
+        (TORCHRUN | {"RANK": "-1"}, r"RANK \('-1'\) must be a whole number\."),
+        (TORCHRUN | {"RANK": "4"}, r"RANK \(4\) must be from 0 to WORLD_SIZE - 1 \(3\)\."),
+        (TORCHRUN | {"WORLD_SIZE": "1e3"}, r"WORLD_SIZE \('1e3'\) must be a whole number\."),
+        (TORCHRUN | {"LOCAL_RANK": "2"}, r"LOCAL_RANK \(2\) must be from 0 to LOCAL_WORLD_SIZE - 1 \(1\)\."),
+        (
+            TORCHRUN | {"MASTER_PORT": "http"},
+            r"MASTER_ADDR and MASTER_PORT \('node0:http'\) must be of the form HOST:PORT",
+        ),
+        (OF_JAX | {"JAX_PROCESS_ID": "2"}, r"JAX_PROCESS_ID \(2\) must be from 0 to JAX_NUM_PROCESSES - 1 \(1\)\."),
+        (OF_JAX | {"JAX_COORDINATOR_ADDRESS": "node0"}, r"JAX_COORDINATOR_ADDRESS \('node0'\) must be of the form"),
+    ],
+)
+def test_malformed_variables_of_a_job_are_an_error_unless_it_is_said_by_hand(environ, message):
+    with pytest.raises(ConfigError, match=message):
+        find_job(environ=environ)
+    assert find_job(num_processes=1, environ=environ) is None
+    assert find_job("node:1", 2, 0, environ) == Job("options", "node:1", 2, 0)
 
 
 def test_pod_of_an_indexed_job_finds_the_others_where_it_can_and_warns_where_not(monkeypatch):
@@ -118,6 +197,13 @@ def test_options_that_do_not_make_a_job_are_an_error(options, message):
         (Job("TPU pod"), {}, None),
         (Job("Kubernetes", process_id=1), {"CUDA_VISIBLE_DEVICES": "0,1"}, None),
         (Job("Slurm", None, 4, 3, 1, 2), {"CUDA_VISIBLE_DEVICES": "4,5", "SLURM_GPUS_PER_TASK": "2"}, [0, 1]),
+        (Job("torchrun", "a:1", 8, 5, 1, 4), {"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}, [2, 3]),
+        # A script that has set LOCAL_RANK alone, and one that has shown each process its GPU.
+        (Job("torchrun", "a:1", 8, 5, 3), {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, [3]),
+        (Job("torchrun", "a:1", 8, 5, 3), {"CUDA_VISIBLE_DEVICES": "3"}, [0]),
+        (Job("torchrun", "a:1", 8, 5, 3), {"CUDA_VISIBLE_DEVICES": ""}, []),
+        # What JAX itself is told of.
+        (Job("Slurm", None, 4, 3, 1, 2), {"CUDA_VISIBLE_DEVICES": "0,1,2,3", "JAX_LOCAL_DEVICE_IDS": "1"}, None),
         # A wrapper has bound each to one GPU, which it sees as its first.
         (Job("Open MPI", None, 4, 3, 3, 4), {"CUDA_VISIBLE_DEVICES": "3"}, [0]),
     ],

@@ -9,6 +9,13 @@ from ksim.cli import launch, parse_overrides
     ("argument", "words"),
     [
         ("num_env=64", ["no option 'num_env'", "'num_envs'"]),
+        ("--nproc_per_node", ["'--nproc_per_node' must be of the form", "ksim.launch --nproc-per-node N"]),
+        ("--master_addr=node0", ["no option '--master_addr'", "Here it is coordinator_address=HOST:PORT"]),
+        ("--master_port=1", ["Here it is coordinator_address=HOST:PORT"]),
+        ("--gpu-ids=0,1", ["Here it is devices=[0,1]"]),
+        ("num_gpus=2", ["no option 'num_gpus'", "Here it is num_devices=N"]),
+        ("--distributed", ["A DistributedPPOTask needs none", "python -m ksim.launch"]),
+        ("--node_rank=1", ["ksim.launch --node-rank N"]),
         ("num_envs=many", ["num_envs ('many')", "a whole number"]),
         ("learning_rate=fast", ["learning_rate ('fast')", "a number"]),
         ("tensorboard=perhaps", ["tensorboard ('perhaps')", "true or false"]),

@@ -59,6 +59,7 @@ def test_table_of_terms_shows_shapes_and_scales(capsys):
 
 def test_iteration_line_shows_a_dash_where_no_episode_has_ended():
     metrics = {"iteration": 1, "time/env_steps_per_s": 1.0, "rollout/reward": 0.5, "policy/bad_updates": 0}
+    metrics |= {"time/rollout_s": 3.0, "time/update_s": 1.0}
     line = iteration_line(metrics | {"episode/return": np.nan, "episode/length": np.nan}, None, None)
     assert "return - · length -" in line
 

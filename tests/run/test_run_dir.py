@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from ksim import ConfigError
-from ksim.run import run_dir
-from ksim.run.run_dir import log_to_file, shared_run_dir
+from ksim.run import log, run_dir
+from ksim.run.log import run_log
+from ksim.run.run_dir import shared_run_dir
 
 
 @pytest.fixture
@@ -15,7 +16,7 @@ def as_second_process(monkeypatch):
 
     def told(path):
         monkeypatch.setattr(run_dir, "num_processes", lambda: 2)
-        monkeypatch.setattr(run_dir, "process_index", lambda: 1)
+        monkeypatch.setattr(log, "process_index", lambda: 1)
         monkeypatch.setattr(run_dir, "is_main_process", lambda: False)
         monkeypatch.setattr(run_dir, "together", contextlib.nullcontext)
         monkeypatch.setattr(run_dir, "gather_texts", lambda _: [str(path), "."])
@@ -29,8 +30,8 @@ def test_other_processes_take_the_directory_that_process_0_made_and_make_none(as
     as_second_process(made)
     assert shared_run_dir(None, None, "task") == made
     assert list(tmp_path.iterdir()) == [made]
-    with log_to_file(made) as path:
-        assert path == made / "process_1.log"
+    with run_log("info") as opened:
+        assert opened.open(made) == made / "process_1.log"
 
 
 def test_directory_that_is_seen_late_as_by_nfs_is_looked_for_again_after_its_parents_were_listed(
@@ -59,16 +60,13 @@ def test_directory_that_a_process_does_not_see_is_an_error_unless_it_can_log_els
     with pytest.raises(ConfigError, match=r"made by process 0, is not seen on .*KSIM_LOG_DIR"):
         shared_run_dir(None, None, "task")
     monkeypatch.setenv("KSIM_LOG_DIR", str(tmp_path / "logs"))
-    with log_to_file(shared_run_dir(None, None, "task")) as path:
-        assert path == tmp_path / "logs" / "process_1.log"
+    with run_log("info") as opened:
+        assert opened.open(shared_run_dir(None, None, "task")) == tmp_path / "logs" / "process_1.log"
     assert not (tmp_path / "elsewhere").exists()
 
 
 def test_log_that_cannot_be_written_is_an_error_that_names_the_variable(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("KSIM_LOG_DIR", str(tmp_path / "file"))
-    with (
-        pytest.raises(ConfigError, match=r"process_0\.log\) cannot be written: .*Set KSIM"),
-        log_to_file(tmp_path),
-    ):
-        pass
+    with run_log("info") as opened, pytest.raises(ConfigError, match=r"process_0\.log\) cannot be written: .*Set KSIM"):
+        opened.open(tmp_path)

@@ -121,7 +121,7 @@ def test_bytes_in_words_and_of_keys():
         ({"num_devices": 0}, r"num_devices \(0\) must be positive"),
         ({"on_divergence": "ignore"}, r"on_divergence \('ignore'\) must be one of stop, rebroadcast"),
         ({"replica_check_interval": 0}, r"replica_check_interval \(0\) must be positive"),
-        ({"device_timers": "sometimes"}, r"device_timers \('sometimes'\) must be one of auto, on, off"),
+        ({"log_level": "loud"}, r"log_level \('loud'\) must be one of debug, info, warning"),
         ({"heartbeat_timeout_s": 0}, r"heartbeat_timeout_s \(0\) must be positive"),
         ({"connect_timeout_s": -1}, r"connect_timeout_s \(-1\) must be positive"),
         ({"num_processes": 0}, r"num_processes \(0\) must be positive"),

@@ -83,7 +83,7 @@ def test_minibatches_are_exactly_the_same_envs(runs, num_devices):
 @pytest.mark.parametrize("num_devices", OTHERS)
 def test_metrics_of_every_iteration_are_the_same(runs, num_devices):
     for iteration, (metrics, expected) in enumerate(zip(runs[num_devices].history, runs[1].history, strict=True)):
-        assert metrics.keys() == expected.keys()
+        assert {name for name in metrics if "/device_" not in name} == expected.keys()
         for name, value in expected.items():
             np.testing.assert_allclose(metrics[name], value, rtol=1e-5, atol=2e-6, err_msg=f"{name} of {iteration}")
 

@@ -1,0 +1,265 @@
+"""The job of several processes that this one belongs to, found in its options and environment variables."""
+
+import contextlib
+import dataclasses
+import importlib.util
+import os
+import re
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ksim.notices import warn_user
+from ksim.types import ConfigError, shown
+
+_JAX_VARIABLES = ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_COORDINATOR_ADDRESS")
+_JAX_LAUNCHER = "a launcher (JAX_NUM_PROCESSES)"
+_TORCHRUN_VARIABLES = ("WORLD_SIZE", "RANK", "MASTER_ADDR")
+_TORCHRUN_PORT = "29500"
+_OTHER_LAUNCHERS = {
+    "PMI_SIZE": ("PMI_RANK", "MPICH or Intel MPI"),
+    "MV2_COMM_WORLD_SIZE": ("MV2_COMM_WORLD_RANK", "MVAPICH"),
+}
+"""Variables with the number of processes: the one with this one's place, and who sets them."""
+_RUNS_ALONE = "As it is, this process runs alone; if that is right, say so: num_processes=1."
+
+
+@dataclass(frozen=True)
+class Job:
+    """This process's place in a job of several.
+
+    Attributes:
+        source: Who started the job: `ksim.launch`, `options`, `torchrun`, `Slurm`, `Open MPI`, `Kubernetes`,
+            `TPU pod`, or a launcher that is known by JAX's variables alone.
+        coordinator_address: `host:port` of process 0; None where JAX finds it.
+        num_processes: Processes of the job; None where JAX finds it.
+        process_id: This one's number; None where JAX finds it.
+        local_process_id: Its number on its machine; None where that is not known.
+        num_local_processes: Processes on its machine; None where that is not known.
+    """
+
+    source: str
+    coordinator_address: str | None = None
+    num_processes: int | None = None
+    process_id: int | None = None
+    local_process_id: int | None = None
+    num_local_processes: int | None = None
+
+
+def find_job(
+    coordinator_address: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Job | None:
+    """The job that this process belongs to, by its options or its environment; None where it is on its own.
+
+    Args:
+        coordinator_address: Option of that name; it also helps where a cluster does not say it.
+        num_processes: Option of that name; 1 says that there is no job, whatever the environment.
+        process_id: Option of that name.
+        environ: Environment variables.
+
+    Warns:
+        UserWarning: The environment speaks of several processes, but does not say enough to join them.
+
+    Raises:
+        ConfigError: The options do not fit each other, or a variable of the environment is malformed.
+    """
+    if num_processes == 1:
+        return None
+    if num_processes is None and process_id is None:
+        found = _from_environment(environ)
+        if found is not None and coordinator_address is not None:
+            return _replace_address(found, coordinator_address)
+        if coordinator_address is not None:
+            raise ConfigError(
+                f"coordinator_address ({coordinator_address:.200}) needs num_processes and process_id, unless Slurm, "
+                "Open MPI, torchrun or Kubernetes tells them."
+            )
+        return found
+    given = {"coordinator_address": coordinator_address, "num_processes": num_processes, "process_id": process_id}
+    missing = [name for name, value in given.items() if value is None]
+    if missing:
+        raise ConfigError(
+            f"Of coordinator_address, num_processes and process_id, {' and '.join(missing)} must be set as well."
+        )
+    assert coordinator_address is not None
+    assert num_processes is not None
+    assert process_id is not None
+    _check_address("coordinator_address", coordinator_address)
+    if not 0 <= process_id < num_processes:
+        raise ConfigError(f"process_id ({process_id}) must be from 0 to num_processes - 1 ({num_processes - 1}).")
+    with contextlib.suppress(ConfigError):  # of variables that do not matter
+        found = _from_environment(environ, quiet=True)
+        if found is not None and found.source != "ksim.launch":  # which has divided the GPUs
+            local = found.local_process_id, found.num_local_processes
+            return Job("options", coordinator_address, num_processes, process_id, *local)
+    return Job("options", coordinator_address, num_processes, process_id)
+
+
+def _replace_address(job: Job, address: str, name: str = "coordinator_address") -> Job:
+    _check_address(name, address)
+    return dataclasses.replace(job, coordinator_address=address)
+
+
+def _check_address(name: str, address: str) -> None:
+    host, colon, port = address.rpartition(":")
+    if not (host and colon and port.isdecimal() and port.isascii() and len(port) <= 5 and 0 < int(port) < 2**16):
+        raise ConfigError(f"{name} ({address!r:.200}) must be of the form HOST:PORT, as in node0:12345.")
+
+
+def _from_environment(environ: Mapping[str, str], *, quiet: bool = False) -> Job | None:
+    number = lambda name: int(environ[name]) if environ.get(name, "").isdigit() else None
+    if "KSIM_COORDINATOR_ADDRESS" in environ:
+        job = Job(
+            "ksim.launch",
+            environ["KSIM_COORDINATOR_ADDRESS"],
+            number("KSIM_NUM_PROCESSES"),
+            number("KSIM_PROCESS_ID"),
+            number("KSIM_LOCAL_PROCESS_ID"),
+            number("KSIM_NUM_LOCAL_PROCESSES"),
+        )
+        return job if job.num_processes != 1 else None
+    if environ.get("JAX_NUM_PROCESSES") == "1":
+        return None
+    own = _from_jax_variables(environ)
+    started = _from_torchrun(environ) or _from_cluster(environ, number, quiet=quiet)
+    if own is not None:
+        local = (None, None) if started is None else (started.local_process_id, started.num_local_processes)
+        return dataclasses.replace(own, local_process_id=local[0], num_local_processes=local[1])
+    address = environ.get("JAX_COORDINATOR_ADDRESS")
+    if started is not None and address:
+        return _replace_address(started, address, "JAX_COORDINATOR_ADDRESS")  # as JAX itself would
+    if started is None and not quiet:
+        _warn_of_signs(environ)
+    return started
+
+
+def _from_jax_variables(environ: Mapping[str, str]) -> Job | None:
+    """The job of three variables, of which JAX itself reads the address; launchers and scripts set all."""
+    if not all(environ.get(name) for name in _JAX_VARIABLES):
+        return None
+    address = environ["JAX_COORDINATOR_ADDRESS"]
+    _check_address("JAX_COORDINATOR_ADDRESS", address)
+    count, place = _place(environ, "JAX_NUM_PROCESSES", "JAX_PROCESS_ID")
+    return Job(_JAX_LAUNCHER, address, count, place)
+
+
+def _from_torchrun(environ: Mapping[str, str]) -> Job | None:
+    """The job of torchrun's variables, which other launchers of PyTorch's kind set as well."""
+    if not all(environ.get(name) for name in _TORCHRUN_VARIABLES):
+        return None
+    count, place = _place(environ, "WORLD_SIZE", "RANK")
+    if count == 1:
+        return None
+    host, port = environ["MASTER_ADDR"], environ.get("MASTER_PORT") or _TORCHRUN_PORT
+    address = f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+    _check_address("MASTER_ADDR and MASTER_PORT", address)
+    # At that port torchrun's own store listens; who sets the variables by hand has left it free.
+    if environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        head, _, port = address.rpartition(":")
+        address = f"{head}:{int(port) + 1 if int(port) < 2**16 - 1 else int(port) - 1}"
+    local_count = local_place = None
+    if environ.get("LOCAL_RANK"):
+        local_place = _whole_number(environ, "LOCAL_RANK")
+        if environ.get("LOCAL_WORLD_SIZE"):
+            local_count, local_place = _place(environ, "LOCAL_WORLD_SIZE", "LOCAL_RANK")
+    return Job("torchrun", address, count, place, local_place, local_count)
+
+
+def _place(environ: Mapping[str, str], count_name: str, place_name: str) -> tuple[int, int]:
+    """A number of processes and the place among them, checked."""
+    count, place = _whole_number(environ, count_name), _whole_number(environ, place_name)
+    if not place < count:
+        raise ConfigError(
+            f"{place_name} ({place}) must be from 0 to {count_name} - 1 ({count - 1}). "
+            "If this run is by itself, unset it or add num_processes=1."
+        )
+    return count, place
+
+
+def _whole_number(environ: Mapping[str, str], name: str) -> int:
+    value = environ[name].strip()
+    if not (value.isascii() and value.isdecimal() and len(value) < 10):
+        raise ConfigError(
+            f"{name} ({shown(environ[name])}) must be a whole number. "
+            "If this run is by itself, unset it or add num_processes=1."
+        )
+    return int(value)
+
+
+def _warn_of_signs(environ: Mapping[str, str]) -> None:
+    """Warns where variables speak of several processes that this one cannot join."""
+    for names in (_JAX_VARIABLES, _TORCHRUN_VARIABLES):
+        given = [name for name in names if environ.get(name)]
+        missing = [name for name in names if name not in given]
+        size = environ.get(names[0], "")
+        # Every process of a job is told its place; a machine may say who is master, or that it is one of one, for good.
+        is_sign = size not in ("", "1") if names is _TORCHRUN_VARIABLES else bool(given)
+        if missing and is_sign:
+            warn_user(
+                f"{' and '.join(f'{name}={environ[name]}' for name in given)} speak of a job of several processes, but "
+                f"{' and '.join(missing)} must be set as well to join it. {_RUNS_ALONE}"
+            )
+            return
+    for count, (place, launcher) in _OTHER_LAUNCHERS.items():
+        if environ.get(count, "").isdigit() and int(environ[count]) > 1:
+            warn_user(
+                f"{launcher} has started {environ[count]} processes ({count}), but does not say where the first one "
+                f"listens. To join them: coordinator_address=HOST:PORT num_processes={environ[count]} process_id=N, "
+                f"which is {place} ({environ.get(place, 'unset')}) here. {_RUNS_ALONE}"
+            )
+            return
+
+
+def _from_cluster(environ: Mapping[str, str], number: Callable[[str], int | None], *, quiet: bool) -> Job | None:
+    """The job of a cluster that JAX knows."""
+    # Before Slurm, on whose nodes mpirun starts its own helpers by srun: processes inherit what that sets.
+    if (number("OMPI_COMM_WORLD_SIZE") or 1) > 1:
+        return Job(
+            "Open MPI",
+            _open_mpi_address(environ),
+            num_processes=number("OMPI_COMM_WORLD_SIZE"),
+            process_id=number("OMPI_COMM_WORLD_RANK"),
+            local_process_id=number("OMPI_COMM_WORLD_LOCAL_RANK"),
+            num_local_processes=number("OMPI_COMM_WORLD_LOCAL_SIZE"),
+        )
+    # Set by srun for the tasks of a step; a batch script sees those of the job, and is one process.
+    if (number("SLURM_STEP_NUM_TASKS") or 1) > 1:
+        return Job(
+            "Slurm",
+            num_processes=number("SLURM_STEP_NUM_TASKS"),
+            process_id=number("SLURM_PROCID"),
+            local_process_id=number("SLURM_LOCALID"),
+            num_local_processes=_first_number(environ.get("SLURM_STEP_TASKS_PER_NODE", "")),
+        )
+    if "KUBERNETES_SERVICE_HOST" in environ and "JOB_COMPLETION_INDEX" in environ:
+        if importlib.util.find_spec("kubernetes") is not None:
+            return Job("Kubernetes", process_id=number("JOB_COMPLETION_INDEX"))
+        if not quiet:
+            warn_user(
+                "This is a pod of an indexed Kubernetes job, but without the package that would find the others it "
+                "runs alone. To join them: pip install 'jax[k8s]', or give coordinator_address, num_processes and "
+                "process_id. If it is to run alone: num_processes=1."
+            )
+    if "," in environ.get("TPU_WORKER_HOSTNAMES", ""):
+        return Job("TPU pod")
+    return None
+
+
+def _open_mpi_address(environ: Mapping[str, str]) -> str | None:
+    """Where process 0 listens, if Open MPI does not tell JAX: version 5 does not, which matters on one machine only."""
+    if "OMPI_MCA_orte_hnp_uri" in environ or environ["OMPI_COMM_WORLD_SIZE"] != environ.get(
+        "OMPI_COMM_WORLD_LOCAL_SIZE"
+    ):
+        return None
+    # The same number for all processes of a job, and hardly for another job.
+    number = zlib.crc32(environ.get("PMIX_NAMESPACE", "").encode()) % 2**12
+    return f"127.0.0.1:{2**16 - 2**12 + number}"
+
+
+def _first_number(text: str) -> int | None:
+    """Of Slurm's "2", "2(x3)" or "2,1" the first number, which is right wherever tasks are spread evenly."""
+    found = re.match(r"\d+", text)
+    return int(found[0]) if found else None
