@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import jax
 
 from ksim.machine import visible_gpus
-from ksim.types import ConfigError
+from ksim.types import ConfigError, as_number
 
 _REMIND_AFTER_S = 10.0
 
@@ -104,7 +104,7 @@ def _check_address(name: str, address: str) -> None:
 
 
 def _from_environment(environ: Mapping[str, str]) -> Job | None:
-    number = lambda name: int(environ[name]) if environ.get(name, "").isdigit() else None
+    number = lambda name: as_number(environ.get(name, ""))
     if "KSIM_COORDINATOR_ADDRESS" in environ:
         job = Job(
             "ksim.launch",

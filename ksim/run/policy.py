@@ -97,7 +97,7 @@ class Policy:
 
 
 def load_policy(path: str | Path, task: "type[RLTask[Any]] | None" = None) -> Policy:
-    """The policy of a checkpoint. Runs no code that the checkpoint names; its programs only where all they do is compute.
+    """The policy of a checkpoint. Runs no code that the checkpoint names, and only programs that compute.
 
     Args:
         path: A run's directory, for its newest checkpoint; `<run>/checkpoints/best`; or one of its checkpoints.

@@ -182,8 +182,8 @@ def policy_programs(model: NormalizedActorCritic, obs_sizes: Mapping[str, int]) 
         read_programs(*programs)
     except RefusedError as error:
         raise ConfigError(
-            f"The program of the policy would not be loaded: {error}. Write the policy without it (linear algebra, such "
-            "as jnp.linalg and approx_max_k, calls libraries), or load it by its task: ksim.load_policy(path, task=...)."
+            f"The program of the policy would not be loaded: {error}. Write the policy without it (jnp.linalg and "
+            "approx_max_k call libraries), or load it by its task: ksim.load_policy(path, task=...)."
         ) from error
     return programs
 

@@ -18,6 +18,7 @@ from ksim.run.policy import PROGRAM, START
 from ksim.run.program import policy_programs
 from ksim.run.program_check import PLATFORMS, RefusedError, check_apart, read_programs
 from ksim.types import ConfigError
+from tests.checkpoints import DOCUMENT
 from tests.run.test_program import SIZES, normalized
 
 (ROWS,) = jax.export.symbolic_shape("b")
@@ -114,7 +115,7 @@ def test_crash_of_the_process_that_tries_a_program_is_an_error_here(tmp_path, mo
 def crafted_checkpoint(path, step):
     """A checkpoint whose program is another, with digests that are right."""
     arrays = {PROGRAM: np.frombuffer(step, np.uint8), START: np.frombuffer(START_PROGRAM, np.uint8)}
-    write_checkpoint(path / "checkpoints" / "1", arrays, {"iteration": 1, "versions": {"jax": "0.4.1"}})
+    write_checkpoint(path / "checkpoints" / "1", arrays, {**DOCUMENT, "versions": {"jax": "0.4.1"}})
     return path
 
 
@@ -170,5 +171,5 @@ def test_program_of_ksims_own_network_is_compiled_apart(std):
 
 def test_policy_that_needs_a_library_is_refused_when_it_is_exported():
     solve = lambda x: jnp.linalg.solve(jnp.eye(5) + jnp.outer(x, x), x)
-    with pytest.raises(ConfigError, match=r"would not be loaded: it holds the custom call .* ksim.load_policy\(path, ta"):
+    with pytest.raises(ConfigError, match=r"would not be loaded: it holds the custom call .*load_policy\(path, ta"):
         policy_programs(normalized(Applies(solve)), SIZES)
