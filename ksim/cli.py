@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 import traceback
+import typing
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -18,9 +19,10 @@ from omegaconf.base import SCMode
 from rich.table import Table
 from xax.utils.text import camelcase_to_snakecase
 
-from ksim.config import CHECKPOINT_MODES, check_types, describe_type, is_of_the_run, is_text
+from ksim.config import CHECKPOINT_MODES, check_types, describe_type, is_of_the_run, is_of_type, is_text
 from ksim.parallel.hints import hint
 from ksim.parallel.multihost import is_main_process, num_processes
+from ksim.plain_yaml import read_yaml
 from ksim.types import ConfigError, RunError, near_misses, shown
 
 if TYPE_CHECKING:
@@ -134,7 +136,7 @@ def parse_overrides(base: "RLConfig", argv: Sequence[str]) -> Any:
             raise ConfigError(f"There is no option {shown(key)}. {_meant(key, known)} --help lists all.")
         given[key] = value
         with _naming(base, key, value):
-            parsed = _parse_value(value, is_text=is_text(type(base), key))
+            parsed = _parse_value(value, type(base), key)
             config = OmegaConf.merge(config, OmegaConf.create({key: parsed}))
     # Only now: one may refer to another that was given after it, as in num_envs=${batch_size}.
     for key, value in given.items():
@@ -150,21 +152,28 @@ def _meant(key: str, known: Mapping[str, Any]) -> str:
     return hint(key) or near_misses(key, known)
 
 
-def _parse_value(text: str, *, is_text: bool) -> Any:
+def _parse_value(text: str, config_class: type, key: str) -> Any:
     """The value that a text stands for in YAML; a number or a date is left as the text it is where one is wanted.
 
     Raises:
-        ValueError: It has tags or anchors, or is empty, which would be taken for null.
+        ValueError: It has tags or anchors, is empty, which would be taken for null, or is not of the option's type.
         Exception: It is no YAML; the parser raises errors of many kinds.
     """
     refused = yaml.TagToken, yaml.AnchorToken, yaml.AliasToken, yaml.DocumentStartToken
     if any(isinstance(token, refused) for token in yaml.scan(text)):
         raise ValueError("Tags and anchors are not for the command line.")
-    value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]), resolve=False)["value"]  # type: ignore[index,call-overload]
+    value = read_yaml(text)
     is_null = text.strip().lower() in ("null", "~")
     if value == "???" or (value is None and not is_null):
         raise ValueError("It would be taken for a value that is missing, or null.")
-    return text if is_text and not is_null and not isinstance(value, str | list | dict) else value
+    if is_text(config_class, key) and not is_null and not isinstance(value, str | list | dict):
+        return text
+    # Before OmegaConf, which takes the text 0100 for a number.
+    is_open = lambda x: isinstance(x, str) and "${" in x
+    known = [x for x in value if not is_open(x)] if isinstance(value, list) else value
+    if not is_open(value) and not is_of_type(known, typing.get_type_hints(config_class)[key]):
+        raise ValueError("It is of another type.")
+    return value
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 import shlex
 import types
 import typing
@@ -19,6 +20,11 @@ CHECKPOINT_MODES = ("eval", "view", "export", "replay")
 
 MAX_COUNT = 2**31 - 1
 """The most that the 32 bits of an index on a device can count."""
+WHOLE = r"[-+]?(?:0|[1-9][0-9]*)"
+"""A whole number as text: decimal, and without zeros in front, which some would read as octal."""
+FRACTION = rf"(?:{WHOLE}(?:\.[0-9]*)?|[-+]?\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+"""A number as text, with or without fraction and exponent."""
+_TIME = r"[0-9]+(?::[0-9]{1,2}){1,2}(?:\.[0-9]*)?"
 _SMALLEST, _LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
 
@@ -74,7 +80,7 @@ def check_types(config: Any) -> None:
     hints = typing.get_type_hints(type(config))
     for option in dataclasses.fields(config):
         name, value = option.name, getattr(config, option.name)
-        if not _is_of_type(value, hints[name]):
+        if not is_of_type(value, hints[name]):
             fix = " Convert it by its tolist()." if isinstance(value, np.generic | np.ndarray) else ""
             raise ConfigError(f"{name} ({shown(value)}) must be {describe_type(type(config), name)}.{fix}")
         for item in value if isinstance(value, list | tuple) else (value,):
@@ -92,14 +98,16 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
     return typing.get_args(hint) if is_union else (hint,)
 
 
-def _is_of_type(value: Any, hint: Any) -> bool:
+def is_of_type(value: Any, hint: Any) -> bool:
     """Whether a value is of a type of which options are; of a type that ksim does not know, all are."""
     options = _alternatives(hint)
     if len(options) > 1:
-        return any(_is_of_type(value, option) for option in options)
-    if typing.get_origin(hint) is list:
-        (item_hint,) = typing.get_args(hint)
-        return type(value) in (list, tuple) and all(_is_of_type(item, item_hint) for item in value)
+        return any(is_of_type(value, option) for option in options)
+    origin, items = typing.get_origin(hint), [item for item in typing.get_args(hint) if item is not ...]
+    if origin in (list, tuple):
+        return type(value) in (list, tuple) and all(any(is_of_type(x, item) for item in items) for x in value)
+    if origin is dict:
+        return type(value) is dict and all(is_of_type(x, items[1]) for x in value.values())
     # By `type` and not isinstance: true is no whole number, and a NumPy scalar cannot be written to config.yaml.
     exactly = {int: (int,), float: (int, float), bool: (bool,), str: (str,), type(None): (type(None),)}
     return type(value) in exactly[hint] if hint in exactly else True
@@ -151,12 +159,11 @@ def seconds_of(name: str, value: Any) -> float | None:
     """
     if value is None:
         return None
-    try:
-        parts = [float(part) for part in str(value).split(":")]
-    except ValueError:
-        parts = []
+    is_number = type(value) in (int, float) or (isinstance(value, str) and re.fullmatch(FRACTION, value) is not None)
+    is_time = isinstance(value, str) and re.fullmatch(_TIME, value) is not None
+    parts = [float(part) for part in str(value).split(":")] if is_number or is_time else [math.nan]
     seconds = sum(part * 60**i for i, part in enumerate(reversed(parts)))
-    if not 1 <= len(parts) <= 3 or isinstance(value, bool) or not (math.isfinite(seconds) and min(parts) >= 0):
+    if not math.isfinite(seconds):
         raise ConfigError(f"{name} ({shown(value)}) must be seconds, or hours, minutes and seconds as in 11:55:00.")
     check_positive(name, seconds)
     return seconds

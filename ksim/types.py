@@ -158,6 +158,11 @@ def shown(value: Any, most: int = 80) -> str:
     return text if len(text) <= most else f"{text[: most - 4]} ..."
 
 
+def as_number(text: str) -> int | None:
+    """The whole number that a text writes in ASCII digits alone, as in the name of a directory; None for another."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
+
+
 def near_misses(name: str, known: Any) -> str:
     """A sentence that lists the known names closest to `name`, or all of them where none is close."""
     import difflib  # noqa: PLC0415 - only on the way to an error

@@ -1,7 +1,11 @@
 """Checkpoints as tests write and read them."""
 
 from ksim.run.checkpoint import CHECKPOINTS, list_checkpoints, read_checkpoint, write_checkpoint
+from ksim.run.progress import KEPT
 from ksim.run.snapshot import named_arrays, plain_config, restored, versions
+
+DOCUMENT = {"iteration": 1, "num_devices": 1, "progress": dict.fromkeys(KEPT, 1), "config": {}, "versions": {}}
+"""The least that the document of a checkpoint says."""
 
 
 def newest(run_dir):
@@ -18,5 +22,5 @@ def saved_learner(task, run_dir):
 def save_learner(task, run_dir, iteration, learner):
     """Writes a checkpoint of a learner alone."""
     arrays = {f"learner.{name}": x for name, x in named_arrays(learner).items()}
-    document = {"iteration": iteration, "config": plain_config(task.config), "versions": versions()}
+    document = {**DOCUMENT, "iteration": iteration, "config": plain_config(task.config), "versions": versions()}
     write_checkpoint(run_dir / CHECKPOINTS / str(iteration), arrays, document)

@@ -9,7 +9,7 @@ import jax
 
 from ksim.machine import num_cores
 from ksim.notices import warn_user
-from ksim.types import ConfigError, Device, shown
+from ksim.types import ConfigError, Device, as_number, shown
 
 CORES = "cores"
 """The value of `num_devices` that asks for one host device per core."""
@@ -121,11 +121,9 @@ def _indices(devices: Any) -> list[int]:
     parts = devices.split(",") if isinstance(devices, str) else devices
     parts = parts if isinstance(parts, list | tuple) else [parts]
     # Not those of other types, which Python would make whole numbers as well.
-    try:
-        indices = [int(part) for part in parts if type(part) in (int, str)]
-    except ValueError:
-        indices = []
-    if not indices or len(indices) != len(parts) or max(map(abs, indices)) >= 2**31:
+    read = [part if type(part) is int else as_number(part.strip()) if isinstance(part, str) else None for part in parts]
+    indices = [index for index in read if index is not None and abs(index) < 2**31]
+    if not indices or len(indices) != len(parts):
         raise ConfigError(f"devices ({shown(devices)}) must be all, cpu or a list of indices, as in [0,1].")
     return indices
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from ksim.notices import warn_user
-from ksim.types import ConfigError, shown
+from ksim.types import ConfigError, as_number, shown
 
 _JAX_VARIABLES = ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_COORDINATOR_ADDRESS")
 _JAX_LAUNCHER = "a launcher (JAX_NUM_PROCESSES)"
@@ -110,7 +110,7 @@ def _check_address(name: str, address: str) -> None:
 
 
 def _from_environment(environ: Mapping[str, str], *, quiet: bool = False) -> Job | None:
-    number = lambda name: int(environ[name]) if environ.get(name, "").isdigit() else None
+    number = lambda name: as_number(environ.get(name, ""))
     if "KSIM_COORDINATOR_ADDRESS" in environ:
         job = Job(
             "ksim.launch",
@@ -204,7 +204,7 @@ def _warn_of_signs(environ: Mapping[str, str]) -> None:
             )
             return
     for count, (place, launcher) in _OTHER_LAUNCHERS.items():
-        if environ.get(count, "").isdigit() and int(environ[count]) > 1:
+        if (as_number(environ.get(count, "")) or 1) > 1:
             warn_user(
                 f"{launcher} has started {environ[count]} processes ({count}), but does not say where the first one "
                 f"listens. To join them: coordinator_address=HOST:PORT num_processes={environ[count]} process_id=N, "

@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 import orbax.checkpoint as ocp
 
+from ksim.config import is_of_type
 from ksim.notices import warn_user
 from ksim.parallel.multihost import num_processes, process_index
 from ksim.run.curves import read_evaluations
 from ksim.run.files import write_through
-from ksim.types import ConfigError, shown
+from ksim.run.progress import KEPT
+from ksim.types import ConfigError, as_number, shown
 
 CHECKPOINTS = "checkpoints"
 """Where a run's directory holds them, each under the number of iterations done."""
@@ -29,6 +31,18 @@ BEST = "best"
 """What `checkpoints/best` stands for: the one that evaluations found best."""
 FORMAT = 1
 _DOCUMENT, _STATE = "document.json", "state"
+_KINDS: Mapping[str, Any] = {
+    "iteration": int,
+    "num_devices": int,
+    "progress": dict[str, int | float],
+    "last_episodes": dict[str, float],
+    "config": dict[str, Any],
+    "versions": dict[str, str],
+    "leaves": dict[str, dict[str, Any]],
+    "files": dict[str, str],
+}
+"""What a document holds, and of which types."""
+_MAX_DEPTH = 12
 _UNFINISHED, _REMOVED = ".unfinished", ".removed"
 
 Arrays = Mapping[str, np.ndarray]
@@ -112,17 +126,39 @@ def read_document(path: Path) -> Mapping[str, Any]:
     try:
         # Not by Orbax, which would start JAX's backend; a process may still have to join its job.
         document = json.loads((path / _DOCUMENT).read_bytes())
-        is_sound = document["digest"] == _digest_of_document(document)
+        is_sound = dict(document)["digest"] == _digest_of_document(document)
     except Exception as error:
         raise DamagedError(f"Checkpoint {path} is damaged: {_DOCUMENT}: {_first_line(error)}.") from error
     if not is_sound:
         raise DamagedError(f"Checkpoint {path} is damaged: {_DOCUMENT} is not what was written.")
-    if document["format"] != FORMAT:
+    if document.get("format") != FORMAT:
         raise ConfigError(
-            f"Checkpoint {path} is of format {document['format']}, and this ksim reads format {FORMAT}. Use the "
-            f"version that wrote it ({document.get('versions', {}).get('ksim', 'unknown')})."
+            f"Checkpoint {path} is of format {shown(document.get('format'))}, and this ksim reads format {FORMAT}. Use "
+            f"the version that wrote it ({shown(document.get('versions'))})."
         )
+    problem = _problem_of_document(document)
+    if problem is not None:
+        raise DamagedError(f"Checkpoint {path} is damaged: {_DOCUMENT}: {problem}.")
     return document
+
+
+def _problem_of_document(document: Mapping[str, Any]) -> str | None:
+    """What of a document is not as `write_checkpoint` and its callers have it, whoever wrote it; None where it is."""
+    content = {"last_episodes": {}, **document}  # a dump has none
+    for name, kind in _KINDS.items():
+        if not is_of_type(content.get(name), kind):
+            return f"{name} ({shown(content.get(name))}) is not what a run saves"
+    progress = document["progress"]
+    if any(not is_of_type(progress.get(name), kind) or not 0 <= progress[name] < 2**63 for name, kind in KEPT.items()):
+        return f"progress ({shown(progress)}) is not what a run saves"
+    if not (0 <= document["iteration"] < 2**31 and document["num_devices"] >= 1):
+        return f"iteration ({shown(document['iteration'])}) or num_devices is out of range"
+    return None if _is_shallow(document, _MAX_DEPTH) else "it is nested too deeply"
+
+
+def _is_shallow(value: Any, most: int) -> bool:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return most > 0 and all(_is_shallow(part, most - 1) for part in parts)
 
 
 def list_checkpoints(directory: Path) -> list[Path]:
@@ -223,7 +259,7 @@ def remove_all_but(directory: Path, max_to_keep: int, also: Path | None) -> None
         if path != also:
             remove_checkpoint(path)
     for path in directory.glob("*"):
-        if path.stem.isdigit() and path.suffix in (_UNFINISHED, _REMOVED):
+        if as_number(path.stem) is not None and path.suffix in (_UNFINISHED, _REMOVED):
             shutil.rmtree(path, ignore_errors=True)
 
 
@@ -243,7 +279,7 @@ def find_best(run_dir: Path) -> Path | None:
 
 def _is_checkpoint(path: Path) -> bool:
     # Only a complete one gets this name; whatever it has lost since is damage.
-    return path.name.isdecimal() and bool(_entries(path))
+    return as_number(path.name) is not None and bool(_entries(path))
 
 
 def _entries(directory: Path) -> list[Path]:

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,8 @@ import numpy as np
 
 from ksim.run.estimates import Estimate
 from ksim.types import ConfigError
+
+_LARGEST = 1e300
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +57,7 @@ def read_curves(run_dir: Path, name: str | None = None) -> Curves:
         ConfigError: It holds no metrics.
     """
     path = run_dir / "metrics.jsonl"
-    rows = _read_lines(path) if path.is_file() else []
+    rows = _read_lines(path, _is_metrics)
     if not rows:
         raise ConfigError(f"There are no metrics in {path}. Give the directory of a run.")
     names = dict.fromkeys(name for row in rows for name in row)
@@ -63,8 +67,7 @@ def read_curves(run_dir: Path, name: str | None = None) -> Curves:
 
 def read_evaluations(run_dir: Path) -> list[dict[str, Any]]:
     """What the evaluations of a run found, in their order."""
-    path = run_dir / "evaluations.jsonl"
-    return _read_lines(path) if path.is_file() else []
+    return _read_lines(run_dir / "evaluations.jsonl", _is_evaluation)
 
 
 def thinned(values: np.ndarray, max_points: int) -> np.ndarray:
@@ -75,11 +78,50 @@ def thinned(values: np.ndarray, max_points: int) -> np.ndarray:
     return np.array([x[np.isfinite(x)].mean() if np.isfinite(x).any() else np.nan for x in stretches])
 
 
-def _read_lines(path: Path) -> list[dict[str, Any]]:
+def _read_lines(path: Path, fits: Callable[[Any], bool]) -> list[dict[str, Any]]:
+    """The records of a file of JSON lines; none where there is no file.
+
+    Warns:
+        UserWarning: A line is no such record, and left out.
+
+    Raises:
+        ConfigError: The file cannot be read.
+    """
+    try:
+        lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}. Set its permissions.") from error
     rows = []
-    for line in path.read_bytes().splitlines():
+    for number, line in enumerate(lines, 1):
         try:
-            rows.append(json.loads(line))
-        except ValueError:  # the last line of a run that was killed while it wrote
-            continue
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            row = None
+        if fits(row):
+            rows.append(row)
+        elif line.endswith(b"\n"):  # not the last of a run that was killed while it wrote
+            warnings.warn(f"{path}: line {number} is not what a run writes, and is left out.", stacklevel=2)
     return rows
+
+
+def _is_metrics(row: Any) -> bool:
+    """Whether a line of metrics.jsonl is what a run writes."""
+    return isinstance(row, dict) and _is_place(row) and all(map(_is_figure, row.values()))
+
+
+def _is_evaluation(row: Any) -> bool:
+    """Whether a line of evaluations.jsonl is what a run writes."""
+    if not (isinstance(row, dict) and _is_place(row) and isinstance(row.get("figures"), dict)):
+        return False
+    names = {field.name for field in dataclasses.fields(Estimate)}
+    is_estimate = lambda x: isinstance(x, dict) and x.keys() == names and all(map(_is_figure, x.values()))
+    return "return" in row["figures"] and all(map(is_estimate, row["figures"].values()))
+
+
+def _is_place(row: dict[str, Any]) -> bool:
+    iteration, env_steps = row.get("iteration"), row.get("env_steps")
+    return type(iteration) is int and 0 <= iteration < 2**63 and _is_figure(env_steps) and env_steps is not None
+
+
+def _is_figure(x: Any) -> bool:
+    return x is None or (type(x) in (int, float) and abs(x) < _LARGEST)

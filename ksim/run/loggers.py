@@ -217,5 +217,5 @@ def cut_lines(run_dir: Path, iteration: int) -> None:
 def _is_up_to(line: bytes, iteration: int) -> bool:
     try:
         return line.endswith(b"\n") and json.loads(line)["iteration"] <= iteration
-    except (ValueError, KeyError, TypeError):  # half a line of a process that was killed, or damage
+    except (ValueError, KeyError, TypeError, RecursionError):  # half a line of a process that was killed, or damage
         return False

@@ -1,22 +1,37 @@
 """The policy of a checkpoint, for whoever has nothing but the checkpoint."""
 
+import dataclasses
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
+import jax
 import numpy as np
 from jaxtyping import Float
 
 from ksim.nn.normalizer import NormalizedActorCritic
-from ksim.run.program import load_program, named_leaves, policy_arrays, policy_programs
+from ksim.run.program import (
+    PolicyProgram,
+    compiled_program,
+    deterministic_policy,
+    load_program,
+    named_leaves,
+    policy_arrays,
+    policy_programs,
+)
+from ksim.run.program_check import RefusedError, check_apart
 from ksim.types import ConfigError
+
+if TYPE_CHECKING:
+    from ksim.task.rl import RLTask
 
 logger = logging.getLogger(__name__)
 
 PROGRAM, START = "policy.program", "policy.start"
 """Names of the arrays of a checkpoint that are the serialized programs of its policy; see `ksim.run.program`."""
+_BY_TASK = "Load it by the class of its task, ksim.load_policy(path, task=...), or evaluate it there: run_mode=eval."
 _OWN = "policy.arrays."
 # What the arrays of a policy are called there, and where a checkpoint has them.
 _SHARED = {"network.": "learner.params.", "normalizer.": "learner.normalizer."}
@@ -35,10 +50,9 @@ class Policy:
         document: What else the checkpoint says of its run, such as its `config`.
     """
 
-    def __init__(self, arrays: Mapping[str, np.ndarray], document: Mapping[str, Any]) -> None:
-        self._program = load_program(arrays[PROGRAM].tobytes(), arrays[START].tobytes())
-        self._arrays = {name: arrays[_place(name, arrays)] for name in self._program.array_names}
-        self.obs_sizes, self.action_size = dict(self._program.obs_sizes), self._program.action_size
+    def __init__(self, program: PolicyProgram, arrays: Mapping[str, Any], document: Mapping[str, Any]) -> None:
+        self._program, self._arrays = program, arrays
+        self.obs_sizes, self.action_size = dict(program.obs_sizes), program.action_size
         self.iteration, self.document = int(document["iteration"]), document
         self._memory: Any = None
 
@@ -82,24 +96,61 @@ class Policy:
         return np.atleast_2d(np.asarray(groups[group], np.float32))
 
 
-def load_policy(path: str | Path) -> Policy:
-    """The policy of a checkpoint. Needs none of the code that trained it, and runs none that the checkpoint names.
+def load_policy(path: str | Path, task: "type[RLTask[Any]] | None" = None) -> Policy:
+    """The policy of a checkpoint. Runs no code that the checkpoint names, and only programs that compute.
 
     Args:
         path: A run's directory, for its newest checkpoint; `<run>/checkpoints/best`; or one of its checkpoints.
+        task: The class of the task that trained it. Its code makes the policy then, and the program in the checkpoint
+            is not read: for one that was exported by a JAX too old or too new for this one, or could not be exported.
 
     Raises:
-        ConfigError: There is no checkpoint, it is damaged, or its policy could not be exported when it was saved.
+        ConfigError: There is no checkpoint, it is damaged, does not fit the task, or without one has no program of its
+            policy that this JAX runs.
     """
     from ksim.run.checkpoint import load_checkpoint  # noqa: PLC0415 - Orbax takes a second to import
 
+    if task is not None:
+        return _policy_of_task(path, task)
     checkpoint = load_checkpoint(path, "path")
     if not {PROGRAM, START} <= checkpoint.arrays.keys():
         raise ConfigError(
             f"Checkpoint {checkpoint.path} holds no program of its policy, which could not be exported (the log of its "
-            "run says why) or was by an earlier ksim. Evaluate it by its task: run_mode=eval."
+            f"run says why) or was by an earlier ksim. {_BY_TASK}"
         )
-    return Policy(checkpoint.arrays, checkpoint.document)
+    programs = (checkpoint.arrays[PROGRAM].tobytes(), checkpoint.arrays[START].tobytes())
+    try:
+        check_apart(*programs)
+        program = load_program(*programs)
+    except RefusedError as error:
+        raise ConfigError(
+            f"The program of the policy in checkpoint {checkpoint.path} is not run: {error}. It was exported by JAX "
+            f"{checkpoint.document['versions'].get('jax', 'of an unknown version')}, and this is {jax.__version__}. "
+            f"{_BY_TASK}"
+        ) from error
+    arrays = {name: checkpoint.arrays.get(_place(name, checkpoint.arrays)) for name in program.arrays}
+    for name, wanted in program.arrays.items():
+        found = arrays[name]
+        if found is None or (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
+            raise ConfigError(
+                f"The program of the policy in checkpoint {checkpoint.path} reads {name!r:.80} as "
+                f"{wanted.dtype}{list(wanted.shape)}, which the checkpoint does not hold. {_BY_TASK}"
+            )
+    return Policy(program, arrays, checkpoint.document)
+
+
+def _policy_of_task(path: str | Path, task_class: "type[RLTask[Any]]") -> Policy:
+    """The policy of a checkpoint, made by the code of its task."""
+    from ksim.cli import make_config  # noqa: PLC0415 - on top of this
+    from ksim.run.checkpoint import read_document  # noqa: PLC0415 - as in load_policy
+    from ksim.run.evaluation import load_task_policy  # noqa: PLC0415 - likewise
+
+    base = dataclasses.replace(task_class.get_config_class()(), run_mode="eval", checkpoint=str(path))
+    task = task_class(make_config(base, [], task_class.__name__))
+    with jax.default_matmul_precision(task.config.matmul_precision):
+        checkpoint, _, model = load_task_policy(task)
+        program = compiled_program(deterministic_policy(model, task.obs_sizes))
+    return Policy(program, policy_arrays(model), read_document(checkpoint))
 
 
 class PolicyExport:

@@ -18,10 +18,8 @@ from jaxtyping import Array, Float
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.run.jaxprs import evaluate, live_equations
+from ksim.run.program_check import PLATFORMS, RefusedError, read_programs
 from ksim.types import ConfigError, Observation
-
-PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
-"""What a program is lowered for."""
 
 Arrays = Mapping[str, Any]
 """Arrays by name: weights and the normalizer, or a memory."""
@@ -175,10 +173,19 @@ def policy_programs(model: NormalizedActorCritic, obs_sizes: Mapping[str, int]) 
         obs_sizes: The length of each observation group.
 
     Raises:
-        ConfigError: The model cannot be exported, for example because it calls back into Python.
+        ConfigError: The model cannot be exported, for example because it calls back into Python, or `load_program`
+            would refuse its programs.
     """
     policy = deterministic_policy(model, obs_sizes)
-    return export_policy(policy), _exported(policy.start, policy.arrays)
+    programs = export_policy(policy), _exported(policy.start, policy.arrays)
+    try:
+        read_programs(*programs)
+    except RefusedError as error:
+        raise ConfigError(
+            f"The program of the policy would not be loaded: {error}. Write the policy without it (jnp.linalg and "
+            "approx_max_k call libraries), or load it by its task: ksim.load_policy(path, task=...)."
+        ) from error
+    return programs
 
 
 def export_policy(policy: DeterministicPolicy) -> bytes:
@@ -205,31 +212,31 @@ def _exported(function: Callable[..., Any], *shapes: Any) -> bytes:
     return bytes(jax.export.export(jax.jit(function), platforms=PLATFORMS)(*shapes).serialize())
 
 
+@dataclasses.dataclass(frozen=True)
 class PolicyProgram:
-    """The programs of `policy_programs`, loaded.
+    """A deterministic policy for any number of rows, ready to be called: from its programs, or from its model.
 
     Attributes:
-        array_names: The arrays that they read.
+        arrays: Shapes and types of the arrays that it reads, by name.
         obs_sizes: The length of each observation group that it reads.
         memory_names: The parts of its memory; none for a feed-forward policy.
         action_size: Length of the action.
         takes_one_row: Whether the program itself takes rows one at a time.
+        step: `(arrays, obs, memory) -> (action, memory)` over rows.
+        start: `arrays -> memory` at the start of an episode, for one row.
     """
 
-    def __init__(self, step: bytes, start: bytes) -> None:
-        exported = jax.export.deserialize(bytearray(step))
-        (arrays, obs, memory), _ = jax.tree.unflatten(exported.in_tree, exported.in_avals)
-        self.array_names = tuple(arrays)
-        self.obs_sizes = {group: x.shape[1] for group, x in obs.items()}
-        self.memory_names = tuple(memory)
-        self.action_size = exported.out_avals[0].shape[1]
-        self._call = jax.jit(exported.call)
-        self._start = jax.jit(jax.export.deserialize(bytearray(start)).call)
-        self.takes_one_row = exported.out_avals[0].shape[0] == 1
+    arrays: dict[str, jax.ShapeDtypeStruct]
+    obs_sizes: dict[str, int]
+    memory_names: tuple[str, ...]
+    action_size: int
+    takes_one_row: bool
+    step: Callable[..., Any]
+    start: Callable[..., Any]
 
     def initial_memory(self, arrays: Arrays, num_rows: int) -> dict[str, Array]:
         """The memory at the start of an episode, one row per robot."""
-        start = self._start({name: arrays[name] for name in self.array_names})
+        start = self.start({name: arrays[name] for name in self.arrays})
         return {name: jnp.broadcast_to(x, (num_rows, *x.shape)) for name, x in start.items()}
 
     def __call__(
@@ -246,16 +253,45 @@ class PolicyProgram:
         num_rows = len(next(iter(obs.values())))
         memory = self.initial_memory(arrays, num_rows) if memory is None else memory
         rows = obs, {name: memory[name] for name in self.memory_names}
-        arrays = {name: arrays[name] for name in self.array_names}
+        arrays = {name: arrays[name] for name in self.arrays}
         if not self.takes_one_row:
-            return self._call(arrays, *rows)
-        each = [self._call(arrays, *jax.tree.map(lambda x, i=i: x[i : i + 1], rows)) for i in range(num_rows)]
+            return self.step(arrays, *rows)
+        each = [self.step(arrays, *jax.tree.map(lambda x, i=i: x[i : i + 1], rows)) for i in range(num_rows)]
         return jax.tree.map(lambda *x: np.concatenate(x), *each)
 
 
 def load_program(step: bytes, start: bytes) -> PolicyProgram:
-    """The inverse of `policy_programs`; needs no code of the task."""
-    return PolicyProgram(step, start)
+    """The inverse of `policy_programs`; needs no code of the task.
+
+    Raises:
+        RefusedError: The programs are damaged, of another JAX, or may do more than compute.
+    """
+    step_program, start_program = read_programs(step, start)
+    (arrays, obs, memory), _ = jax.tree.unflatten(step_program.in_tree, step_program.in_avals)
+    action = step_program.out_avals[0]
+    return PolicyProgram(
+        arrays={name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in arrays.items()},
+        obs_sizes={group: x.shape[1] for group, x in obs.items()},
+        memory_names=tuple(memory),
+        action_size=action.shape[1],
+        takes_one_row=action.shape[0] == 1,
+        step=jax.jit(step_program.call),
+        start=jax.jit(start_program.call),
+    )
+
+
+def compiled_program(policy: DeterministicPolicy) -> PolicyProgram:
+    """A policy without the way through programs: by the code of its model."""
+    step, shapes = policy.batched(1)
+    return PolicyProgram(
+        arrays=policy.arrays,
+        obs_sizes={group: x.shape[0] for group, x in policy.obs.items()},
+        memory_names=tuple(policy.memory),
+        action_size=jax.eval_shape(step, *shapes)[0].shape[1],
+        takes_one_row=False,
+        step=jax.jit(step),
+        start=jax.jit(policy.start),
+    )
 
 
 def _split(model: AbstractActorCritic) -> tuple[Any, Any]:

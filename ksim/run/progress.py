@@ -58,12 +58,13 @@ class Progress:
 
     def record(self) -> dict[str, Any]:
         """What a resumed run goes on from, for JSON."""
-        return {name: getattr(self, name) for name in _KEPT}
+        return {name: getattr(self, name) for name in KEPT}
 
     def resume(self, record: dict[str, Any]) -> None:
         """Goes on from what `record` said."""
-        for name in _KEPT:
+        for name in KEPT:
             setattr(self, name, record[name])
 
 
-_KEPT = ("iteration", "env_steps", "elapsed_s", "bad_updates", "not_finite_steps")
+KEPT = {"iteration": int, "env_steps": int, "elapsed_s": float, "bad_updates": int, "not_finite_steps": int}
+"""What `Progress.record` holds, and of which types."""

@@ -16,7 +16,7 @@ from ksim.run.console import print_warning
 from ksim.run.files import whole_file
 from ksim.run.log import LOG_DIR
 from ksim.run.snapshot import plain_config
-from ksim.types import ConfigError, shown
+from ksim.types import ConfigError, as_number, shown
 
 _APPEARING_S = 5.0
 """How long a directory that another machine has made may take to be seen."""
@@ -74,8 +74,8 @@ def newest_run_dir(task_name: str) -> Path | None:
 
 
 def _numbered(task_name: str) -> dict[int, Path]:
-    found = {path.name.removeprefix("run_"): path for path in (Path("runs") / task_name).glob("run_*")}
-    return {int(number): path for number, path in found.items() if number.isdigit()}
+    found = {as_number(path.name.removeprefix("run_")): path for path in (Path("runs") / task_name).glob("run_*")}
+    return {number: path for number, path in found.items() if number is not None}
 
 
 def _next_numbered(task_name: str) -> Path:

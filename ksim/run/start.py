@@ -7,10 +7,9 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
-from ksim.config import as_argument
+from ksim.config import as_argument, check_types, is_of_the_run
 from ksim.parallel.multihost import gather_texts, is_main_process, num_processes, together
+from ksim.plain_yaml import read_yaml
 from ksim.run.checkpoint import (
     CHECKPOINTS,
     Checkpoint,
@@ -104,10 +103,21 @@ def saved_options(config: "RLConfig", task_name: str) -> dict[str, Any]:
     *newer, oldest = find_checkpoints(path, name)
     for candidate in newer:
         try:
-            return dict(read_document(candidate)["config"])
+            return _options_of(candidate, config)
         except DamagedError:  # told of when its arrays are wanted
             continue
-    return dict(read_document(oldest)["config"])
+    return _options_of(oldest, config)
+
+
+def _options_of(path: Path, config: "RLConfig") -> dict[str, Any]:
+    """The options that a checkpoint was saved with; those that `config` would take from it are of the right types."""
+    options = dict(read_document(path)["config"])
+    taken = {f.name: options[f.name] for f in dataclasses.fields(config) if is_of_the_run(f) and f.name in options}
+    try:
+        check_types(dataclasses.replace(config, **taken))
+    except ConfigError as error:
+        raise ConfigError(f"Checkpoint {path} was saved with an option that cannot be: {error}") from error
+    return options
 
 
 def prepare_run_dir(run_dir: Path, start: Start) -> None:
@@ -269,8 +279,8 @@ def _auto_run_dir(config: "RLConfig", task_name: str) -> Path | None:
 def _check_began_afresh(run_dir: Path) -> None:
     """Raises ConfigError for a run without checkpoints that had begun with those of another."""
     try:
-        options = yaml.safe_load((run_dir / "config.yaml").read_bytes())
-    except (OSError, yaml.YAMLError):
+        options = read_yaml((run_dir / "config.yaml").read_bytes())
+    except (OSError, ValueError):
         return
     for name in ("resume", "load_weights"):
         source = options.get(name) if isinstance(options, dict) else None

@@ -22,6 +22,7 @@ from ksim.run.checkpoint import (
 )
 from ksim.run.snapshot import named_arrays
 from ksim.types import ConfigError
+from tests.checkpoints import DOCUMENT
 from tests.faults.scale import scale
 from tests.tasks import MESSAGE, point_mass_task
 
@@ -33,7 +34,7 @@ DAMAGES = ["truncate", "flip a bit", "empty", "remove", "zeros", "swap halves", 
 def checkpoint(tmp_path_factory):
     arrays = named_arrays(point_mass_task(num_devices=1).initial_state())
     arrays["incompressible"] = np.random.default_rng(0).normal(size=(64, 64)).astype(np.float32)
-    document = {"iteration": 7, "progress": {"env_steps": 2**40}, "config": {"seed": 0}, "versions": {}}
+    document = {**DOCUMENT, "iteration": 7, "progress": {**DOCUMENT["progress"], "env_steps": 2**40}}
     path = tmp_path_factory.mktemp("run") / "checkpoints" / "7"
     write_checkpoint(path, arrays, document)
     return path
@@ -94,7 +95,7 @@ def test_checkpoint_has_its_name_once_all_of_it_is_on_the_disk_and_then_its_name
 
     path = tmp_path / "checkpoints" / "1"
     monkeypatch.setattr(os, "fsync", note_and_sync)
-    write_checkpoint(path, {"x": np.ones(3, np.float32)}, {"iteration": 1})
+    write_checkpoint(path, {"x": np.ones(3, np.float32)}, DOCUMENT)
     assert synced[-1] == (path.parent.stat().st_ino, True)
     before = {number for number, was_there in synced[:-1] if not was_there}
     assert {file.stat().st_ino for file in (path, *path.rglob("*"))} <= before
@@ -145,7 +146,7 @@ def test_reading_runs_nothing_that_a_checkpoint_holds(checkpoint, monkeypatch):
 def test_paths_in_a_checkpoint_lead_nowhere(checkpoint, tmp_path):
     # A name is a name, whatever it looks like.
     arrays = {"../../outside": np.ones(3, np.float32), "/etc/absolute": np.ones(2, np.float32)}
-    write_checkpoint(tmp_path / "run" / "checkpoints" / "1", arrays, {"iteration": 1})
+    write_checkpoint(tmp_path / "run" / "checkpoints" / "1", arrays, DOCUMENT)
     outside = {path for path in tmp_path.rglob("*") if "run/checkpoints/1" not in str(path)}
     assert {path.name for path in outside} == {"run", "checkpoints"}
     read = read_checkpoint(tmp_path / "run" / "checkpoints" / "1")

@@ -1,8 +1,12 @@
+import re
+
 import pytest
 
 import ksim
 from examples.point_mass import PointMass, PointMassConfig, PointMassTask
+from ksim import ConfigError
 from ksim.cli import launch, parse_overrides
+from ksim.config import seconds_of
 
 
 @pytest.mark.parametrize(
@@ -23,7 +27,7 @@ from ksim.cli import launch, parse_overrides
         ("max_iterations=", ["max_iterations ('')", "a whole number or null"]),
         ("actor_sizes=[1,", ["actor_sizes ('[1,')", "a list, as in [256,128]."]),
         ("run_dir=${foo}", ["run_dir ('${foo}')", "a text or null"]),
-        ("learning_rate=inf", ["learning_rate (inf)"]),
+        ("learning_rate=inf", ["learning_rate ('inf')", "a number"]),
         ("--num_envs=4", ["num_envs=VALUE", "without dashes"]),
         ("num_envs=0", ["Number of environments (0)"]),
         ("num_devices=3", ["must be divisible by number of devices (3)"]),
@@ -45,6 +49,73 @@ def test_overrides_are_converted_to_the_options_types():
     )
     assert (config.num_envs, config.learning_rate, config.actor_sizes) == (8, 1.0, [4, 2])
     assert config.max_iterations is None
+
+
+DECIMAL = [
+    ("num_envs=0100", None),
+    ("num_envs=1:4", None),
+    ("num_envs=0x10", None),
+    ("num_envs=0b11", None),
+    ("num_envs=1_000", None),
+    ("num_envs=٣", None),
+    ("num_envs='64'", None),
+    ("num_envs=1e3", None),
+    ("num_envs=64.0", None),
+    ("num_envs=true", None),
+    ("num_envs=+64", 64),
+    ("max_iterations=0100", None),
+    ("max_iterations=~", None),
+    ("learning_rate=1:30", None),
+    ("learning_rate=01.5", None),
+    ("learning_rate=1_0.5", None),
+    ("learning_rate=.inf", None),
+    ("learning_rate=nan", None),
+    ("learning_rate=2001-01-01", None),
+    ("learning_rate=1e-3", 1e-3),
+    ("learning_rate=1E3", 1000.0),
+    ("learning_rate=.5", 0.5),
+    ("learning_rate=5.", 5.0),
+    ("learning_rate=5", 5.0),
+    ("tensorboard=on", None),
+    ("tensorboard=yes", None),
+    ("tensorboard=1", None),
+    ("tensorboard=false", False),
+    ("tensorboard=True", True),
+    ("actor_sizes=[0100,2]", None),
+    ("actor_sizes=[1:4]", None),
+    ("actor_sizes=['8']", None),
+    ("actor_sizes=[100,2]", [100, 2]),
+    ("max_runtime=1:2:3:4", None),
+    ("max_runtime=0100", None),
+    ("max_runtime=1_0:00", None),
+    ("max_runtime=1:222", None),
+    ("max_runtime=11:55:00", "11:55:00"),
+    ("max_runtime=1:30", "1:30"),
+    ("max_runtime=90", 90),
+    ("devices=[0x1]", None),
+    ("devices=²", None),
+    ("devices=0,1", "0,1"),
+    ("run_dir=0100", "0100"),
+    ("run_dir=1:30", "1:30"),
+    ("run_dir=on", "on"),
+]
+
+
+@pytest.mark.parametrize(("argument", "value"), DECIMAL)
+def test_numbers_are_decimal_and_anything_else_is_an_error_that_shows_it(argument, value):
+    name, _, text = argument.partition("=")
+    if value is None and text != "~":
+        shown = re.escape(text.strip("[]'"))
+        with pytest.raises(ConfigError, match=rf"^(Option )?{name} \(.*{shown}.*\) must be"):
+            PointMassTask(parse_overrides(PointMassConfig(), [argument]))
+        return
+    found = getattr(PointMassTask(parse_overrides(PointMassConfig(), [argument])).config, name)
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_time_is_hours_minutes_and_seconds():
+    times = {"11:55:00": 42_900.0, "1:30": 90.0, "90": 90.0, "1:00:00.5": 3600.5, 1e3: 1000.0}
+    assert {text: seconds_of("max_runtime", text) for text in times} == times
 
 
 def test_help_lists_every_option_with_its_type_default_and_meaning(capsys):

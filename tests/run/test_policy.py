@@ -75,6 +75,14 @@ def test_policy_needs_nothing_of_the_code_that_trained_it(trained, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+def test_policy_by_the_code_of_its_task_acts_as_its_program(trained):
+    policy, by_code = ksim.load_policy(trained[1]), ksim.load_policy(trained[1], task=PointMassTask)
+    assert (by_code.obs_sizes, by_code.action_size, by_code.iteration) == ({"actor": 2}, 1, 2)
+    assert by_code.document == policy.document
+    for obs_n in np.random.default_rng(2).normal(size=(2, 2)).astype(np.float32):
+        np.testing.assert_allclose(by_code(obs_n), policy(obs_n), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("obs", [np.zeros(3), np.zeros((1, 1, 2)), {"critic": np.zeros(2)}, 1.0])
 def test_observation_of_another_shape_is_refused(trained, obs):
     with pytest.raises(ConfigError, match=r"'actor' must have shape \(2,\) or \(robots, 2\)"):
@@ -140,8 +148,9 @@ def test_policy_that_cannot_be_exported_is_said_when_it_is_wanted(tmp_path):
     assert Task(config).run() == 0
     assert PROGRAM not in read_checkpoint(newest(tmp_path / "run")).arrays
     assert "no program of the policy" in (tmp_path / "run" / "process_0.log").read_text()
-    with pytest.raises(ConfigError, match="holds no program of its policy"):
+    with pytest.raises(ConfigError, match=r"holds no program of its policy.*load_policy\(path, task="):
         ksim.load_policy("run")
+    assert ksim.load_policy("run", task=Task)(np.zeros(2)).shape == (1,)
 
 
 def test_checkpoint_of_a_learner_alone_has_no_program(tmp_path):

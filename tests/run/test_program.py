@@ -87,7 +87,7 @@ def test_a_program_acts_as_its_model_and_reads_the_actors_part_alone(network, st
         np.testing.assert_allclose(action, expected, atol=1e-6)
     assert program.obs_sizes == {"actor": 5}
     assert program.action_size == 3
-    assert not any("critic" in name for name in program.array_names)
+    assert not any("critic" in name for name in program.arrays)
     assert program.memory_names == (("carry[0]",) if network is GruActorCritic else ())
 
 

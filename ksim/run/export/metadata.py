@@ -20,6 +20,7 @@ from ksim.physics import AbstractActuators, PhysicsModel
 from ksim.physics.actuators import SpeedTorqueLine
 from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.run.program import DeterministicPolicy, policy_arrays
+from ksim.types import as_number
 
 if TYPE_CHECKING:
     from ksim.task.rl import RLTask
@@ -68,7 +69,7 @@ def policy_metadata(
         "task": f"{type(task).__module__}.{type(task).__qualname__}",
         "checkpoint": {
             "path": os.path.relpath(checkpoint, out_dir),
-            "iteration": int(checkpoint.name) if checkpoint.name.isdigit() else None,
+            "iteration": as_number(checkpoint.name),
         },
         "action_size": env.action_size,
         "memory": _memory(policy.bound(policy_arrays(model))),

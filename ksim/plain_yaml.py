@@ -1,0 +1,37 @@
+"""YAML whose numbers are decimal.
+
+YAML 1.1 takes 0100 for 64, 1:30 for 90, 1_000 for 1000 and on for true. Here such words are texts, which an option that
+is a number refuses.
+"""
+
+import re
+from typing import Any
+
+import yaml
+
+from ksim.config import FRACTION, WHOLE
+
+
+class _Loader(yaml.SafeLoader):
+    """Null, true, false, decimal numbers, and texts."""
+
+    yaml_implicit_resolvers = {}  # noqa: RUF012 - of the class, as PyYAML has it
+
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"(~|null|Null|NULL|)\Z"), ["~", "n", "N", ""])
+_Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"(true|True|TRUE|false|False|FALSE)\Z"), "tTfF")
+_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(rf"({WHOLE})\Z"), "-+0123456789")
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(rf"({FRACTION})\Z"), "-+.0123456789")
+
+
+def read_yaml(text: str | bytes) -> Any:
+    """What a text of YAML stands for.
+
+    Raises:
+        ValueError: It is no YAML, has tags that are none of plain values, or is nested too deeply.
+    """
+    try:
+        return yaml.load(text, _Loader)
+    # PyYAML lets through what Python's conversions raise.
+    except Exception as error:
+        raise ValueError(f"It is no YAML: {type(error).__name__}.") from error

@@ -1,0 +1,229 @@
+"""Which programs of a policy `ksim.load_policy` runs: those that compute, and do nothing else.
+
+A checkpoint may come from anybody, and its programs become machine code. So they may hold operations of a list alone,
+and nothing is compiled before all of them were looked at. MLIR's reader and XLA are written in C++ and can crash on
+what was made to crash them: `check_apart` has a process of its own try both first. There this file runs by its path,
+and imports JAX alone.
+"""
+
+import functools
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.mlir import ir
+from jax.extend.mlir.dialects import stablehlo
+
+PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
+"""What a program is lowered for."""
+
+_STABLEHLO = """
+abs add and atan2 bitcast_convert broadcast_in_dim case cbrt ceil cholesky clamp compare complex concatenate constant
+convert convolution cosine count_leading_zeros divide dot_general dynamic_broadcast_in_dim dynamic_conv dynamic_gather
+dynamic_iota dynamic_pad dynamic_reshape dynamic_slice dynamic_update_slice exponential exponential_minus_one fft floor
+gather get_dimension_size if imag iota is_finite log log_plus_one logistic maximum minimum multiply negate not
+optimization_barrier or pad popcnt power real real_dynamic_slice reduce reduce_precision reduce_window remainder reshape
+return reverse rng_bit_generator round_nearest_afz round_nearest_even rsqrt scatter select select_and_scatter shift_left
+shift_right_arithmetic shift_right_logical sign sine slice sort sqrt subtract tan tanh transpose triangular_solve while
+xor
+"""
+OPERATIONS = {"builtin.module", "func.func", "func.call", "func.return"} | {
+    f"stablehlo.{name}" for name in _STABLEHLO.split()
+}
+"""Operations that compute: none that calls code of the machine, talks to a device or a process, or has an effect."""
+# Of custom calls this one, which is gone before anything is compiled: JAX's checks of an unknown number of rows.
+_ASSERTION = {"call_target_name", "api_version", "error_message", "has_side_effect"}
+# Functions that JAX's lowering names and spells out, as in "chlo.erfc".
+_COMPOSITE = "chlo."
+# What JAX notes on modules and functions; elsewhere a dialect's attributes could tell the compiler anything.
+_NOTES = {
+    "jax.uses_shape_polymorphism",
+    "mhlo.num_partitions",
+    "mhlo.num_replicas",
+    "jax.global_constant",
+    "jax.result_info",
+}
+_TIMEOUT_S = 120.0
+_MAX_MEMORY = 16 << 30
+_REFUSED = 3
+
+
+class RefusedError(ValueError):
+    """A program is none that is run; the message says why, as the end of a sentence."""
+
+
+def read_programs(step: bytes, start: bytes) -> tuple[jax.export.Exported, jax.export.Exported]:
+    """The programs of a policy, once they have passed all checks; nothing was compiled.
+
+    Raises:
+        RefusedError: They have not.
+    """
+    try:
+        programs = jax.export.deserialize(bytearray(step)), jax.export.deserialize(bytearray(start))
+        for program in programs:
+            _check_header(program)
+            _check_operations(program)
+        _check_signatures(*programs)
+    except RefusedError:
+        raise
+    # Whatever the readers of files that somebody else may have written run into.
+    except Exception as error:
+        raise RefusedError(f"it cannot be read ({_first_line(error)})") from error
+    return programs
+
+
+@functools.lru_cache(maxsize=16)
+def check_apart(step: bytes, start: bytes) -> None:
+    """Reads, checks and compiles programs in a process of its own, which may crash.
+
+    Raises:
+        RefusedError: They do not pass, or the process ended or hung over them.
+    """
+    # For CPUs, which are there in any case: an accelerator may have no room for a second process.
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-P", str(Path(__file__).absolute())]
+    stdin = io.BytesIO()
+    np.savez(stdin, step=np.frombuffer(step, np.uint8), start=np.frombuffer(start, np.uint8))
+    try:
+        done = subprocess.run(
+            command, input=stdin.getvalue(), capture_output=True, timeout=_TIMEOUT_S, env=environment, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise RefusedError(f"it could not be compiled within {_TIMEOUT_S:.0f} s") from None
+    except OSError as error:
+        raise RefusedError(f"the process that checks it cannot be started ({error})") from error
+    if done.returncode == _REFUSED:
+        raise RefusedError(done.stdout.decode(errors="replace"))
+    if done.returncode:
+        raise RefusedError(f"the process that checked it has crashed over it (exit code {done.returncode})")
+
+
+def _check_header(program: jax.export.Exported) -> None:
+    """Checks what a program says of itself."""
+    version = program.calling_convention_version
+    oldest = jax.export.minimum_supported_calling_convention_version
+    newest = jax.export.maximum_supported_calling_convention_version
+    if not oldest <= version <= newest:
+        age = "older" if version < oldest else "newer"
+        raise RefusedError(
+            f"it was exported by {'an' if version < oldest else 'a'} {age} JAX (calling convention {version}; this "
+            f"one, {jax.__version__}, runs {oldest} to {newest})"
+        )
+    if "cpu" not in program.platforms or not set(program.platforms) <= set(PLATFORMS):
+        raise RefusedError(f"it is for the platforms {program.platforms!r:.80}, not {PLATFORMS}")
+    unwanted = {
+        "more than one device": program.nr_devices != 1,
+        "effects": bool(program.ordered_effects or program.unordered_effects),
+        "safety checks switched off": bool(program.disabled_safety_checks),
+        "a gradient": program.has_vjp(),
+    }
+    for what, is_there in unwanted.items():
+        if is_there:
+            raise RefusedError(f"it has {what}, which no policy's program has")
+
+
+def _check_operations(program: jax.export.Exported) -> None:
+    """Checks every operation of a program, and what is noted on them."""
+    problems: list[str] = []
+
+    def look(operation: Any) -> ir.WalkResult:
+        problem = _problem(operation)
+        if problem is not None:
+            problems.append(problem)
+        return ir.WalkResult.INTERRUPT if problem else ir.WalkResult.ADVANCE
+
+    with ir.Context() as context, ir.Location.unknown():
+        stablehlo.register_dialect(context)
+        module = stablehlo.deserialize_portable_artifact(context, program.mlir_module_serialized)
+        module.operation.walk(look)
+    if problems:
+        raise RefusedError(f"it holds {problems[0]}, which is none of the operations that a policy may be made of")
+
+
+def _problem(operation: Any) -> str | None:
+    """What is wrong with an operation."""
+    name, attributes = operation.name, {named: operation.attributes[named] for named in operation.attributes}
+    text = lambda attribute: ir.StringAttr(attributes[attribute]).value
+    if name == "stablehlo.custom_call":
+        target = text("call_target_name")
+        if target != "shape_assertion" or not attributes.keys() <= _ASSERTION:
+            return f"the custom call {target!r:.80}"
+    elif name == "stablehlo.composite":
+        if not text("name").startswith(_COMPOSITE):
+            return f"the composite {text('name')!r:.80}"
+    elif name not in OPERATIONS:
+        return f"{name!r:.80}"
+    parts = [x for key in ("arg_attrs", "res_attrs") if key in attributes for x in ir.ArrayAttr(attributes[key])]
+    notes = [named for part in parts for named in (x.name for x in ir.DictAttr(part))]
+    unknown = {named for named in (*attributes, *notes) if "." in named} - _NOTES
+    return f"{name!r} with {min(unknown)!r:.80}" if unknown else None
+
+
+def _check_signatures(step: jax.export.Exported, start: jax.export.Exported) -> None:
+    """Checks that two programs are `(arrays, obs, memory) -> (action, memory)` and `(arrays) -> memory`."""
+    (arrays, obs, memory), keywords = jax.tree.unflatten(step.in_tree, step.in_avals)
+    action, after = jax.tree.unflatten(step.out_tree, step.out_avals)
+    (start_arrays,), start_keywords = jax.tree.unflatten(start.in_tree, start.in_avals)
+    first = jax.tree.unflatten(start.out_tree, start.out_avals)
+    shapes = lambda part: {name: (x.shape, x.dtype) for name, x in part.items()}
+    rows = next(iter(obs.values())).shape[0]
+    fits = (
+        not (keywords or start_keywords)
+        and all(isinstance(name, str) for part in (arrays, obs, memory) for name in part)
+        and (rows == 1 or str(rows) == "b")
+        and action.ndim == 2
+        and jnp.issubdtype(action.dtype, jnp.floating)
+        and all(x.ndim == 2 and x.dtype == np.float32 for x in obs.values())
+        and all(x.shape[0] == rows for x in (action, *obs.values(), *memory.values()))
+        and shapes(memory) == shapes(after) == {name: ((rows, *s), t) for name, (s, t) in shapes(first).items()}
+        and shapes(arrays) == shapes(start_arrays)
+        and all(type(n) is int for x in (*arrays.values(), *first.values()) for n in x.shape)
+        and all(type(n) is int for x in (action, *obs.values()) for n in x.shape[1:])
+    )
+    if not fits:
+        raise RefusedError("its inputs and outputs are not those of a policy's program")
+
+
+def _compile(program: jax.export.Exported) -> None:
+    one = lambda x: jax.ShapeDtypeStruct([n if isinstance(n, int) else 1 for n in x.shape], x.dtype)
+    arguments, _ = jax.tree.unflatten(program.in_tree, [one(x) for x in program.in_avals])
+    jax.jit(program.call).lower(*arguments).compile()
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[0].split())[:200].rstrip(" .;") if lines else type(error).__name__
+
+
+def _main() -> int:
+    """Checks and compiles the programs on standard input, prints why it refuses them."""
+    try:
+        import resource  # noqa: PLC0415 - not on Windows
+
+        resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY, _MAX_MEMORY))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    except (ImportError, ValueError, OSError):  # or the limit is lower already
+        pass
+    with np.load(io.BytesIO(sys.stdin.buffer.read()), allow_pickle=False) as given:
+        step, start = given["step"].tobytes(), given["start"].tobytes()
+    try:
+        for program in read_programs(step, start):
+            try:
+                _compile(program)
+            except Exception as error:  # whatever the compiler says of it
+                raise RefusedError(f"it cannot be compiled ({_first_line(error)})") from error
+    except RefusedError as error:
+        sys.stdout.write(str(error))
+        return _REFUSED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_main())
