@@ -1,6 +1,6 @@
 """The job of several processes that this one belongs to: finding it, and joining it.
 
-`jax.distributed` does the work.
+`jax.distributed` does the work. Untried are Kubernetes, TPU pods, GPUs and several machines.
 """
 
 import dataclasses

@@ -97,8 +97,8 @@ ConfigT = TypeVar("ConfigT", bound=DistributedRLConfig)
 class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
     """A task whose step is mapped over devices; on a single device it runs there, on the same code.
 
-    Started by Slurm, Open MPI, Kubernetes, `ksim.launch` or with `coordinator_address`, `num_processes` and
-    `process_id`, making the task connects this process to the others of the job. Devices are then those of all.
+    Started by Slurm, Open MPI, Kubernetes (untried), `ksim.launch` or with `coordinator_address`, `num_processes`
+    and `process_id`, making the task connects this process to the others of the job. Devices are then those of all.
     """
 
     def __init__(self, config: ConfigT) -> None:

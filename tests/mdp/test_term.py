@@ -114,7 +114,10 @@ def test_named_terms_when_given_a_class_is_an_error_that_says_to_make_an_instanc
             lambda: noise.UniformNoise(magnitud=0.1),
             "UniformNoise has no argument 'magnitud'. Did you mean 'magn",
         ),
-        (lambda: curriculum.LinearCurriculum(end_iter=3), "LinearCurriculum has no argument 'end_iter'. Did you mean 'end_it"),
+        (
+            lambda: curriculum.LinearCurriculum(end_iter=3),
+            "LinearCurriculum has no argument 'end_iter'. Did you mean 'end_it",
+        ),
         (lambda: ksim.PositionActuators(kpp=1.0), "PositionActuators has no argument 'kpp'. Did you mean 'kp'"),
     ],
 )

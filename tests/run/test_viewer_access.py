@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-pytest.importorskip("viser", reason="needs viser: pip install -e '.[viewer]' in the clone")
+pytest.importorskip("viser", reason="needs viser: pip install -e '.[viewer]'")
 
 import msgspec.msgpack
 import viser
