@@ -116,7 +116,7 @@ def test_named_terms_when_given_a_class_is_an_error_that_says_to_make_an_instanc
         ),
         (
             lambda: curriculum.LinearCurriculum(end_iter=3),
-            "LinearCurriculum has no argument 'end_iter'. Did you mean 'end_it",
+            "LinearCurriculum has no argument 'end_iter'. Did you mean",
         ),
         (lambda: ksim.PositionActuators(kpp=1.0), "PositionActuators has no argument 'kpp'. Did you mean 'kp'"),
     ],
