@@ -1,6 +1,7 @@
 """Errors in the code of terms, with the term's name and the line that its author wrote."""
 
 import contextlib
+import os
 import sys
 import sysconfig
 import traceback
@@ -15,24 +16,27 @@ from ksim.mdp.term import Context
 from ksim.physics.engine import DERIVED_FIELDS
 from ksim.types import ConfigError, PhysicsState, near_misses
 
-_KSIM = str(Path(__file__).parents[1])
+_KSIM = f"{Path(__file__).parents[1]}{os.sep}"
 _NO_AUTHOR = "site-packages", "dist-packages", sysconfig.get_path("stdlib"), "<"
 
-_UNKNOWN = "a value of the simulation is not known yet when the term is traced"
 _TRACING = {
     jax.errors.TracerBoolConversionError: (
-        f"{_UNKNOWN}, so that Python's if, while, and, or, not, min and max cannot go by it. Use "
-        "jnp.where(condition, a, b), jnp.logical_and and its like, jnp.minimum, jnp.maximum, or jax.lax.cond."
+        "Python's if, while, and, or, not, min and max cannot depend on a value of the simulation, which is traced. "
+        "Use jnp.where(condition, a, b), jnp.logical_and, jnp.logical_or, jnp.minimum, jnp.maximum or jax.lax.cond."
     ),
-    jax.errors.TracerArrayConversionError: f"{_UNKNOWN}, so that NumPy cannot compute with it. Use jnp in place of np.",
+    jax.errors.TracerArrayConversionError: (
+        "NumPy cannot compute with a value of the simulation, which is traced. Use jnp in place of np."
+    ),
     jax.errors.TracerIntegerConversionError: (
-        f"{_UNKNOWN}, so that it can be no index of a list, no shape and no range. Use jnp.asarray(values)[index]."
+        "a value of the simulation, which is traced, cannot index a list, nor be a shape or a range. Use "
+        "jnp.asarray(values)[index]."
     ),
     jax.errors.NonConcreteBooleanIndexError: (
-        f"{_UNKNOWN}, and so is how many numbers a mask leaves. Use jnp.where(mask, values, 0.0)."
+        "a mask of traced values leaves an unknown number of elements. Use jnp.where(mask, values, 0.0)."
     ),
     jax.errors.ConcretizationTypeError: (
-        f"{_UNKNOWN}, so that float, int, bool, .item() and shapes cannot use it. Keep it an array of jnp."
+        "float, int, bool, .item() and shapes cannot take a value of the simulation, which is traced. Keep it an array "
+        "of jnp."
     ),
 }
 """What to do instead, by JAX's error; a subclass comes before its base."""

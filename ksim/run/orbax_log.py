@@ -1,4 +1,4 @@
-"""What Orbax and TensorStore print by themselves, sent to the log."""
+"""What threads of Orbax and TensorStore print of an error, sent to the log."""
 
 import functools
 import logging
@@ -11,16 +11,16 @@ logger = logging.getLogger(__name__)
 
 @functools.cache
 def log_orbax() -> None:
-    """Logs from now on what their threads print, as on a full disk, beside the error that they raise.
+    """From now on, logs what they would print, as on a full disk, beside the error that Orbax raises.
 
-    For good: such a thread may print after the error was raised and has ended the run.
+    It stays so: a thread may print after the error was raised and has ended the run.
     """
     unraisable_hook = sys.unraisablehook
 
     def is_for_others(record: logging.LogRecord) -> bool:
-        if f"{os.sep}orbax{os.sep}" not in record.pathname:
+        if not record.exc_info or f"{os.sep}orbax{os.sep}" not in record.pathname:
             return True
-        # Not to the root logger's, which print; once the run's log is closed, to none.
+        # Not to handlers of the root logger, which print. Once the run's log is closed there is none.
         for handler in logging.getLogger("ksim").handlers:
             handler.handle(record)
         return False

@@ -112,7 +112,7 @@ def test_other_hosts_are_refused_where_only_this_machine_is_served(local, host):
 
 @pytest.mark.parametrize("host", ["localhost:9000", "192.168.1.5:8080", "[fe80::1]:8080", NAME, f"{NAME}.local:8080"])
 def test_addresses_and_own_names_are_answered_where_every_network_is_served(public, host):
-    # No name resolves to an address in Host, so that no page of another site can stand behind it.
+    # A page that rebinds a name has that name in Host, never an address.
     assert get(public[1], host)[0] == 200
     connect_to(public[1], host=host, origin=f"http://{host}").close()
     with pytest.raises(InvalidStatus, match="403"):

@@ -23,8 +23,8 @@ class AccessRule:
     names the page's site), or under a name of its own that it lets resolve to this machine (DNS rebinding: `Host` then
     is that name). So `Host` must be a loopback name or `viewer_host`, at any port, since a forwarded port may have
     another number; and `Origin`, which programs other than browsers leave out, must be the same site as `Host`. Where
-    `viewer_host` means every network (0.0.0.0 or ::), `Host` may be any IP address, which no name resolves to, or this
-    machine's name.
+    `viewer_host` means every network (0.0.0.0 or ::), `Host` may be this machine's name or any IP address: a page that
+    rebinds a name has that name there.
     """
 
     def __init__(self, viewer_host: str) -> None:
