@@ -1,4 +1,4 @@
-"""What the machine has for this process, asked without JAX, whose backend that would start."""
+"""What the machine has for this process, asked without JAX, whose backend that would start. GPUs are untried."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""How a node's accelerators or cores are divided among its processes."""
+"""How a node's GPUs (untried) or cores are divided among its processes."""
 
 import itertools
 import os

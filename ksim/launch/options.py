@@ -16,7 +16,7 @@ _USAGE = "python -m ksim.launch [OPTIONS] (-m MODULE | FILE) [ARGUMENT ...]"
 
 # What stands for the value, the default, and the meaning.
 _OPTIONS = {
-    "--nnodes": ("N", "1", "number of machines (default 1)"),
+    "--nnodes": ("N", "1", "number of machines (default 1; several are untried)"),
     "--nproc-per-node": ("N", "1", "number of processes on each machine (default 1)"),
     "--node-rank": ("I", None, "which of the machines this is, from 0 (default 0; needed if --nnodes > 1)"),
     "--coordinator-address": (

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ksim.types import ConfigError, Metrics, near_misses
+from ksim.types import CheckedModule, ConfigError, Metrics, near_misses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Progress:
         return self.metrics[name]
 
 
-class AbstractCurriculum(eqx.Module):
+class AbstractCurriculum(CheckedModule):
     """A level from 0, the easiest, to 1, the full task: one number for all environments, moved after each iteration.
 
     Terms read it as `context.level(name)`. Evaluations are of the full task.

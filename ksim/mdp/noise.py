@@ -4,18 +4,17 @@ import math
 from abc import abstractmethod
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from ksim.types import ConfigError
+from ksim.types import CheckedModule, ConfigError
 
 _INIT = 2**31 - 1
 """Folded into a noise's key for `init`; a chain folds in the numbers of its noises."""
 
 
-class AbstractNoise(eqx.Module):
+class AbstractNoise(CheckedModule):
     """A change to a measured quantity, drawn anew at every step.
 
     Noise that remembers is an `AbstractMemoryNoise`.

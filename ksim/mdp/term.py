@@ -12,7 +12,15 @@ import mujoco
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from ksim.physics.model import PhysicsModel
-from ksim.types import ConfigError, Levels, Overrides, PhysicsState, check_range as check_range, near_misses
+from ksim.types import (
+    CheckedModule,
+    ConfigError,
+    Levels,
+    Overrides,
+    PhysicsState,
+    check_range as check_range,
+    near_misses,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +106,7 @@ class Context:
         return jnp.concatenate([self.sensor(name) for name in names])
 
 
-class Term(eqx.Module):
+class Term(CheckedModule):
     """A term: configuration in its fields, pure functions of a `Context`.
 
     A term without memory implements `__call__` alone. One with memory also implements `init` and `update`; at each

@@ -6,7 +6,6 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import equinox as eqx
 import jax.numpy as jnp
 import mujoco
 import numpy as np
@@ -17,13 +16,13 @@ from ksim.physics.engine import MotorCurve
 from ksim.physics.labels import label
 from ksim.physics.model import PhysicsModel
 from ksim.physics.torques import joints_to_drive, needed_torque_range, torque_range
-from ksim.types import ConfigError, near_misses
+from ksim.types import CheckedModule, ConfigError, near_misses
 
 PerJoint = float | Mapping[str, float]
 """One number for all joints, or numbers by pattern (`"*_knee"`) of the joint's name, the first that matches."""
 
 
-class AbstractActuators(eqx.Module):
+class AbstractActuators(CheckedModule):
     """How actions act: what the model's actuators are, and the controls they are given."""
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""MuJoCo MJX: physics in pure JAX, on any accelerator."""
+"""MuJoCo MJX: physics in pure JAX, on CPUs and (untried) on GPUs and TPUs."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -10,7 +10,7 @@ ENGINES = ("mjx", "mujoco")
 
 
 def pick_engine(engine: str, platform: str) -> tuple[str, str]:
-    """The engine to use on a platform (`cpu`, `gpu`, `tpu`), and the reason in a few words.
+    """The engine to use on a platform (`cpu`; untried: `gpu`, `tpu`), and the reason in a few words.
 
     Raises:
         ConfigError: The engine is not known.

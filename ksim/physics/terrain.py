@@ -4,19 +4,18 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 
-import equinox as eqx
 import jax.numpy as jnp
 import mujoco
 import numpy as np
 from jaxtyping import Array, Float
 
-from ksim.types import ConfigError, check_range
+from ksim.types import CheckedModule, ConfigError, check_range
 
 HFIELD_NAME = "ksim_terrain"
 _BASE_THICKNESS_M = 0.5
 
 
-class AbstractTile(eqx.Module):
+class AbstractTile(CheckedModule):
     """A kind of ground, shaped on a square tile. Every tile ends at height 0, so that tiles join."""
 
     @abstractmethod
@@ -109,7 +108,7 @@ class SlopeTile(AbstractTile):
         return (-1 if self.down else 1) * _between(self.slope, difficulty) * run
 
 
-class Terrain(eqx.Module):
+class Terrain(CheckedModule):
     """A heightfield of square tiles that takes the place of the model's floor (its plane).
 
     Along x the difficulty rises from 0 to 1 in `num_levels` rows, along y the kinds of tiles follow each other. The

@@ -22,6 +22,7 @@ from ksim.mdp.randomizers import AbstractRandomizer
 from ksim.mdp.resets import AbstractReset
 from ksim.mdp.rewards import AbstractReward
 from ksim.mdp.term import Context, Term
+from ksim.mdp.term_errors import naming
 from ksim.mdp.terminations import AbstractTermination
 from ksim.parallel.collectives import DEVICE_AXIS, bind_axis
 from ksim.physics.actuators import AbstractActuators
@@ -56,6 +57,11 @@ class Mdp:
         for kind in ("reward", "command", "termination", "reset", "event", "randomizer", "action_filter"):
             named |= {f"{kind}/{name}": term for name, term in getattr(self, f"{kind}s").items()}
         return named
+
+    def control(self, action: Float[Array, " a"], model: PhysicsModel) -> Float[Array, " u"]:
+        """The actuators' controls for an action."""
+        with naming("actuators", self.actuators):
+            return self.actuators(action, model)
 
     def make_engine(self, engine: str, model: PhysicsModel, *, num_devices: int = 1) -> AbstractEngine:
         """The engine with what the terms and the actuators ask of it."""
@@ -114,7 +120,11 @@ class MdpEnvironment(Environment):
     def next_levels(self, levels: Levels, metrics: Metrics, iteration: Int[Array, ""]) -> Levels:
         progress = Progress(iteration, metrics, self.engine.model.ctrl_dt)
         curricula = self.mdp.curricula
-        return {name: jnp.clip(curricula[name](level, progress), 0.0, 1.0) for name, level in levels.items()}
+        moved = {}
+        for name, level in levels.items():
+            with naming(f"curriculum/{name}", curricula[name]):
+                moved[name] = jnp.clip(curricula[name](level, progress), 0.0, 1.0)
+        return moved
 
     def at_levels(self, state: EnvState, levels: Levels) -> EnvState:
         return dataclasses.replace(state, inner=dataclasses.replace(state.inner, levels=levels))
@@ -153,7 +163,7 @@ class MdpEnvironment(Environment):
             physics=model.start(),
             action=action,
             previous_action=action,
-            control=mdp.actuators(action, model),
+            control=mdp.control(action, model),
             commands={},
             episode_step=jnp.int32(0),
             terminated=jnp.bool_(False),
@@ -169,7 +179,9 @@ class MdpEnvironment(Environment):
             drawn = _checked_overrides(name, calls(f"randomizer/{name}", context), model.mj_model)
             context = dataclasses.replace(context, overrides=context.overrides | drawn)
         for name, event in mdp.events.items():
-            changed = event.overrides(calls.start(f"event/{name}", context))
+            event_context = calls.start(f"event/{name}", context)
+            with naming(f"event/{name}", event):
+                changed = event.overrides(event_context)
             changed = _checked_overrides(name, changed, model.mj_model)
             context = dataclasses.replace(context, overrides=context.overrides | changed)
         physics = self.engine.forward(context.physics, context.control, context.overrides)
@@ -209,7 +221,7 @@ class MdpEnvironment(Environment):
             physics=inner.physics,
             action=action,
             previous_action=inner.action,
-            control=mdp.actuators(action, model),
+            control=mdp.control(action, model),
             commands=inner.commands,
             episode_step=episode_step,
             terminated=jnp.bool_(False),
@@ -256,17 +268,20 @@ class _Calls:
         """The term's own context: its key, and its memory of this step."""
         term = self._terms[name]
         context = dataclasses.replace(context, key=self._keys[name])
-        if self._memories is None:
-            memory = term.init(context)
-        else:
-            memory = term.update(dataclasses.replace(context, memory=self._memories.get(name)))
+        with naming(name, term):
+            if self._memories is None:
+                memory = term.init(context)
+            else:
+                memory = term.update(dataclasses.replace(context, memory=self._memories.get(name)))
         if memory is not None:
             self.new_memories[name] = memory
         return dataclasses.replace(context, memory=memory)
 
     def __call__(self, name: str, context: Context) -> Any:
         """The term's value, with its memory brought up to date first."""
-        return self._terms[name](self.start(name, context))
+        context = self.start(name, context)
+        with naming(name, self._terms[name]):
+            return self._terms[name](context)
 
     def strike(
         self, name: str, context: Context, physics: PhysicsState, overrides: Overrides
@@ -275,16 +290,19 @@ class _Calls:
         context = self.start(f"event/{name}", dataclasses.replace(context, physics=physics, overrides=overrides))
         event = self._terms[f"event/{name}"]
         assert isinstance(event, AbstractEvent)
-        physics = _checked_physics("Event", name, event(context), physics)
-        return physics, overrides | _checked_overrides(name, event.overrides(context), context.model.mj_model)
+        with naming(f"event/{name}", event):
+            physics, changed = event(context), event.overrides(context)
+        physics = _checked_physics("Event", name, physics, context.physics)
+        return physics, overrides | _checked_overrides(name, changed, context.model.mj_model)
 
     def noisy(self, name: str, noise: AbstractNoise, value: Array, own: Context) -> Array:
         """The value of the term `name` with its noise, whose memory is kept beside the term's."""
         place, key = f"{name}/noise", noise_key(own.key)
-        if self._memories is None:
-            value, memory = noise.start(value, key)
-        else:
-            value, memory = noise.step(value, self._memories.get(place), key, own.dt)
+        with naming(name, noise):
+            if self._memories is None:
+                value, memory = noise.start(value, key)
+            else:
+                value, memory = noise.step(value, self._memories.get(place), key, own.dt)
         if memory is not None:
             self.new_memories[place] = memory
         return value
@@ -297,7 +315,7 @@ def _controls(mdp: Mdp, calls: _Calls, context: Context) -> Float[Array, " u"] |
         if action.ndim != 1:
             raise ConfigError(f"Action filter {name!r} comes after one that acts per substep. Put that one last.")
         action = calls(f"action_filter/{name}", dataclasses.replace(context, action=action))
-    to_ctrl = lambda action: mdp.actuators(action, context.model)
+    to_ctrl = lambda action: mdp.control(action, context.model)
     return to_ctrl(action) if action.ndim == 1 else jax.vmap(to_ctrl)(action)
 
 
@@ -328,7 +346,9 @@ def _judge(
         metrics[f"reward/{name}"] = per_second
         total += per_second * context.dt
     for name, term in mdp.commands.items():
-        for error, value in term.errors(context, context.commands[name]).items():
+        with naming(f"command/{name}", term):
+            errors = term.errors(context, context.commands[name])
+        for error, value in errors.items():
             metrics[f"error/{name}/{error}"] = jnp.where(physical, value, 0.0)
     return total, (terminated, truncated & ~terminated), metrics
 
@@ -341,12 +361,14 @@ def _observe(mdp: Mdp, calls: _Calls, context: Context) -> dict[str, dict[str, A
             raise ConfigError(f"Observation group {group!r} has no terms. Give it some, or leave it out.")
         groups[group] = values = {}
         for name, term in terms.items():
-            own = calls.start(f"observation/{group}/{name}", context)
-            value = jnp.asarray(term(own))
+            full_name = f"observation/{group}/{name}"
+            own = calls.start(full_name, context)
+            with naming(full_name, term):
+                value = jnp.asarray(term(own))
             if not jnp.issubdtype(value.dtype, jnp.floating):
                 raise ConfigError(f"Observation {name!r} must return floats, but returned {value.dtype}.")
             if term.noise is not None:
-                value = calls.noisy(f"observation/{group}/{name}", term.noise, value, own)
+                value = calls.noisy(full_name, term.noise, value, own)
             values[name] = value
     return groups
 
@@ -357,6 +379,8 @@ def _flattened(values: dict[str, dict[str, Array]]) -> Observation:
 
 
 def _checked_scalar(kind: str, name: str, value: Any, dtype: Any) -> Array:
+    if value is None:
+        raise ConfigError(f"{kind} {name!r} must return a scalar for one env, but returned None. Return its value.")
     value = jnp.asarray(value)
     if value.shape != ():
         raise ConfigError(

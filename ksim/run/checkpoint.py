@@ -9,6 +9,8 @@ import dataclasses
 import hashlib
 import json
 import math
+import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -84,7 +86,7 @@ def write_checkpoint(path: Path, arrays: Arrays, document: Mapping[str, Any]) ->
     leaves = {name: {"shape": list(x.shape), "dtype": str(x.dtype)} for name, x in arrays.items()}
     unfinished = path.with_name(path.name + _UNFINISHED)
     shutil.rmtree(unfinished, ignore_errors=True)
-    with _checkpointer() as checkpointer:
+    with _checkpointer() as checkpointer, _system_errors(path):
         checkpointer.save((unfinished / _STATE).resolve(), args=ocp.args.PyTreeSave(_packed(arrays)))
     content = {**document, "format": FORMAT, "leaves": leaves, "files": _digests(unfinished)}
     content = json.loads(json.dumps(content))  # as it will be read
@@ -298,6 +300,18 @@ def _checkpointer() -> ocp.Checkpointer:
     )
     handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
     return ocp.Checkpointer(handler, multiprocessing_options=alone)
+
+
+@contextlib.contextmanager
+def _system_errors(path: Path) -> Iterator[None]:
+    """Raises as OSError what TensorStore tells at length of an error of the system."""
+    try:
+        yield
+    except ValueError as error:
+        code = re.search(r"os_error_code='(\d+)'", str(error))
+        if code is None:
+            raise
+        raise OSError(int(code[1]), os.strerror(int(code[1])), str(path)) from error
 
 
 def _packed(arrays: Arrays) -> dict[str, np.ndarray]:

@@ -3,7 +3,9 @@
 import contextlib
 import logging
 import math
+import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -200,17 +202,16 @@ def print_summary(
     saver: "Saver | None",
     reports: "Reports",
 ) -> None:
-    """Prints what was done and where it is."""
+    """Prints what was done, and where it is; no file that was not written, or is gone."""
     figures = {
         "iterations": str(progress.iteration),
         "environment steps": f"{progress.env_steps:,}",
         "training time": format_seconds(progress.elapsed_s),
         "before the first iteration": f"{compile_s:.1f} s, most of it compiling",
         "peak memory": f"{peak_memory_bytes() / 2**20:,.0f} MiB",
-        "metrics": str(run_dir / "metrics.jsonl"),
-    }
+    } | _existing({"metrics": run_dir / "metrics.jsonl"})
     best = None
-    if saver is not None and saver.newest is not None:
+    if saver is not None and saver.newest is not None and os.path.exists(saver.newest[1]):
         figures["checkpoint"] = str(saver.newest[1])
         with contextlib.suppress(OSError):
             best = find_best(run_dir)
@@ -222,11 +223,16 @@ def print_summary(
         figures["updates skipped"] = f"{progress.bad_updates:,}, as not finite"
     if progress.not_finite_steps:
         figures["steps left out"] = f"{progress.not_finite_steps:,} of single environments, as not finite"
-    figures |= {name: str(path) for name, path in reports.paths.items()}
+    figures |= _existing(reports.paths)
     figures |= {f"failed: {kind}": f"{count} times" for kind, count in reports.failures.counts.items()}
     if stop.reason is not None:
         figures["stopped by"] = stop.reason
     print_figures("Done" if stop.reason is None else "Stopped", figures)
+
+
+def _existing(paths: Mapping[str, Path]) -> dict[str, str]:
+    # Path.exists raises where a directory on the way may not be searched.
+    return {name: str(path) for name, path in paths.items() if os.path.exists(path)}
 
 
 def format_seconds(seconds: float) -> str:

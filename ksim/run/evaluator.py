@@ -197,7 +197,7 @@ def episode_key(seed: int) -> PRNGKeyArray:
 
 
 def evaluation_device(task: "RLTask[Any]") -> Device:
-    """The device for what is around native MuJoCo: a CPU, or every step would cross to the accelerator and back."""
+    """The device for what is around native MuJoCo: a CPU, or every step would cross to the GPU (untried) and back."""
     if isinstance(task.eval_environment, MdpEnvironment):
         try:
             return jax.local_devices(backend="cpu")[0]

@@ -32,6 +32,7 @@ from ksim.run.failures import Failures
 from ksim.run.log import RunLog, log_path, run_log
 from ksim.run.loggers import MetricsWriter
 from ksim.run.nan_dump import NanDump
+from ksim.run.orbax_log import log_orbax
 from ksim.run.policy import PolicyExport
 from ksim.run.progress import Progress
 from ksim.run.replica_guard import ReplicasDivergedError
@@ -184,6 +185,7 @@ class _Loop:
             self._run_dir, self.failures, tensorboard=config.tensorboard, first_step=first_step
         )
         stack.enter_context(self._writer)
+        log_orbax()
         policy = PolicyExport(self.reports.model(self._task.initial_learner()[0]), self._task.obs_sizes)
         self.saver = Saver(self._run_dir, config, self.failures, policy.arrays())
         if self._start.run_dir is not None and resumed is not None:

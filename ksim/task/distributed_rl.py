@@ -97,7 +97,7 @@ ConfigT = TypeVar("ConfigT", bound=DistributedRLConfig)
 class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
     """A task whose step is mapped over devices; on a single device it runs there, on the same code.
 
-    Started by Slurm, Open MPI, torchrun, Kubernetes, `ksim.launch`, with JAX's variables, or with
+    Started by Slurm, Open MPI, torchrun, Kubernetes (untried), `ksim.launch`, with JAX's variables, or with
     `coordinator_address`, `num_processes` and `process_id`, making the task connects this process to the others of the
     job. Devices are then those of all.
     """

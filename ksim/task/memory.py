@@ -126,7 +126,7 @@ def most_memory(device: Device, num_local: int) -> int | None:
 
 
 def _own_memory(device: Device) -> int | None:
-    """The memory of an accelerator that tells it; None for a device of a CPU."""
+    """The memory of an accelerator (untried) that tells it; None for a device of a CPU."""
     stats = device.memory_stats()
     return int(stats["bytes_limit"]) if stats is not None and "bytes_limit" in stats else None
 

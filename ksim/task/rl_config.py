@@ -98,7 +98,8 @@ class RLConfig(BaseConfig):
         1800.0, help="end with all stacks when an iteration or an evaluation takes longer; null: never"
     )
     matmul_precision: str = field(
-        "highest", help="of matrix products in 32 bits: highest, high (TF32 on NVIDIA, three passes on TPU) or default"
+        "highest",
+        help="of matrix products in 32 bits: highest, high (TF32 on NVIDIA, three passes on TPU; untried) or default",
     )
     dump_on_nan: bool = field(True, help="keep the state before the first update or step that is not finite")
     max_bad_updates: int = field(32, help="stop after so many updates in a row were skipped as not finite")

@@ -1,5 +1,7 @@
 """The code in the docs does what the docs say."""
 
+import ast
+import dataclasses
 import json
 import re
 import runpy
@@ -123,3 +125,46 @@ def test_settings_that_the_pages_name_are_options():
         # Not those of other programs, as srun's --kill-on-bad-exit=0.
         for name in re.findall(r"(?<![\w-])([a-z_]+)=(?:\d+|eval|local|accumulate)\b", text):
             assert name in options | {"scale", "max_tilt", "seconds"}, name
+
+
+PAGES = (ROOT / "README.md", ROOT / "DISTRIBUTED_TRAINING.md", *sorted((ROOT / "docs").glob("*.md")))
+NEVER_TRIED = re.compile(r"\b(GPUs?|TPUs?|NVIDIA|CUDA|ROCm|NCCL|Kubernetes|accelerators?)\b")
+MARK = re.compile(r"untried|no GPU|without a GPU|without GPUs", re.IGNORECASE)
+
+
+def named_without_mark(texts):
+    """The beginnings of those texts that name what was never tried and do not say so."""
+    return [text.strip()[:80] for text in texts if NEVER_TRIED.search(text) and not MARK.search(text)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_what_was_never_tried_is_marked_wherever_a_page_names_it(page):
+    # By section on the page that is all about it, elsewhere by paragraph.
+    without_code = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    pattern = r"^(?=##+ )" if page.name == "DISTRIBUTED_TRAINING.md" else r"\n\n"
+    assert not named_without_mark(re.split(pattern, without_code, flags=re.MULTILINE))
+
+
+def test_what_was_never_tried_is_marked_wherever_a_docstring_or_help_names_it():
+    from ksim.launch.options import _OPTIONS
+    from ksim.task import DistributedPPOConfig
+
+    texts = [option.metadata["help"] for option in dataclasses.fields(DistributedPPOConfig)]
+    texts += [meaning for _, _, meaning in _OPTIONS.values()]
+    texts += re.findall(r'^description = "(.*)"', (ROOT / "pyproject.toml").read_text(), flags=re.MULTILINE)
+    for path in (ROOT / "ksim").rglob("*.py"):
+        documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+        nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, documented)]
+        # A module's own docstring speaks for all in it.
+        texts.append("\n".join(filter(None, map(ast.get_docstring, nodes))))
+    assert not named_without_mark(texts)
+
+
+def test_extras_are_installed_from_the_clone():
+    # On the package index that name is another project's.
+    suffixes = {".py", ".md", ".toml", ".txt", ""}
+    files = [ROOT / name for name in ("README.md", "DISTRIBUTED_TRAINING.md", "Makefile")]
+    for folder in ("ksim", "docs", "examples", "benchmarks", "tests"):
+        files += [path for path in (ROOT / folder).rglob("*") if path.is_file() and path.suffix in suffixes]
+    for path in files:
+        assert not re.findall(r"pip install (?:-\S+ )*['\"]?ksim\b.*", path.read_text()), path

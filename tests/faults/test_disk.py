@@ -1,6 +1,7 @@
 """What a run does when its disk is full, its directory goes away, or it may not write there any more."""
 
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -11,6 +12,7 @@ from ksim.run import loop
 from ksim.run.checkpoint import list_checkpoints, read_checkpoint
 from ksim.types import ConfigError, RunError
 from tests.faults.runs import read_lines
+from tests.processes import finish, start
 from tests.tasks import MESSAGE, point_mass_task
 
 pytestmark = pytest.mark.filterwarnings(MESSAGE)
@@ -49,8 +51,12 @@ def after_iteration(monkeypatch):
     return happens
 
 
-def fill(disk):
+def fill(disk, *, but=0):
+    """Leaves so many bytes free."""
     with (disk / "filler").open("wb", buffering=0) as file:
+        if but:
+            file.write(bytes(shutil.disk_usage(disk).free - but))
+            return
         for size in (4096, 1):
             while True:
                 try:
@@ -90,6 +96,43 @@ def test_disk_that_stays_full_ends_the_run_with_an_error_that_names_the_newest_c
     (small_disk / "filler").unlink()
     assert point_mass_task(**OPTIONS, run_dir=str(small_disk / "run"), resume="auto").run() == 0
     assert assert_sound(small_disk / "run", 8, 9) == list(range(1, 10))
+
+
+FILLING = """
+import sys
+from pathlib import Path
+from ksim.run import saver
+from tests.faults import test_disk, train
+
+write = saver.Saver._write
+
+def fill_and_write(self, iteration, *state):
+    if iteration == 3:
+        test_disk.fill(Path(sys.argv[1]), but=2 * 4096)
+    write(self, iteration, *state)
+
+saver.Saver._write = fill_and_write
+task, config = train.TASKS["point_mass"]
+train.launch(task, config(), [*train.SMALL, *train.QUIET, "eval_at_end=false", *sys.argv[2:]])
+"""
+"""A training on whose disk there is room for two checkpoints and a few files of the third."""
+
+
+def test_disk_that_is_full_in_the_middle_of_a_checkpoint_prints_one_error_and_logs_the_rest(small_disk, tmp_path):
+    options = [f"{name}={value}" for name, value in (OPTIONS | {"max_iterations": 3}).items()]
+    run_dir = small_disk / "run"
+    process = start(
+        "-c", FILLING, str(small_disk), *options, f"run_dir={run_dir}", cwd=tmp_path, KSIM_LOG_DIR=str(tmp_path)
+    )
+    code, output = finish(process)
+    assert code == 1
+    assert "Traceback" not in output
+    assert "TensorStore" not in output
+    (error,) = re.findall(r"^Error: .*", output, re.MULTILINE)
+    assert re.search(r"of iteration 3, could not be saved: \[Errno 28\] No space left on device: '\S+/3'\. ", error)
+    log = (tmp_path / "process_0.log").read_text()
+    assert "raised an exception: RESOURCE_EXHAUSTED" in log  # by Orbax's own threads
+    assert "Traceback" in log
 
 
 def test_removed_directory_is_made_again_and_only_what_was_in_it_is_lost(tmp_path, after_iteration, capsys):

@@ -1,10 +1,15 @@
+import copy
+import dataclasses
 import inspect
+import pickle
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ksim.mdp import rewards, terminations
+import ksim
+from ksim.mdp import curriculum, noise, rewards, terminations
 from ksim.mdp.rewards import AbstractReward
 from ksim.mdp.term import named_terms, snake_case
 from ksim.types import ConfigError
@@ -95,3 +100,51 @@ def test_named_terms_when_given_a_class_is_an_error_that_says_to_make_an_instanc
     unchecked = inspect.unwrap(named_terms)
     with pytest.raises(ConfigError, match=r"Alive must be an instance: write Alive\(\)\."):
         unchecked(terms, AbstractReward)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: rewards.Alive(sclae=2.0), "Alive has no argument 'sclae'. Did you mean 'scale'?"),
+        (lambda: rewards.TrackYawRate(comand="v"), "TrackYawRate has no argument 'comand'. Did you mean 'command'?"),
+        (lambda: rewards.TrackYawRate(), "TrackYawRate(command, std, scale): missing"),
+        (lambda: rewards.Alive(1.0, 2.0), "Alive(scale): too many positional arguments"),
+        (lambda: rewards.Alive(1.0, scale=2.0), "Alive(scale): multiple values"),
+        (
+            lambda: noise.UniformNoise(magnitud=0.1),
+            "UniformNoise has no argument 'magnitud'. Did you mean 'magn",
+        ),
+        (
+            lambda: curriculum.LinearCurriculum(end_iter=3),
+            "LinearCurriculum has no argument 'end_iter'. Did you mean",
+        ),
+        (lambda: ksim.PositionActuators(kpp=1.0), "PositionActuators has no argument 'kpp'. Did you mean 'kp'"),
+    ],
+)
+def test_wrong_argument_of_a_term_is_an_error_with_the_near_misses(make, message):
+    with pytest.raises(ConfigError) as raised:
+        make()
+    assert str(raised.value).startswith(message)
+
+
+def test_term_with_an_init_of_its_own_takes_its_arguments():
+    class Mine(rewards.AbstractReward):
+        scale: float
+
+        def __init__(self, weight, *others, **options):
+            self.scale = weight + len(others) + len(options)
+
+        def __call__(self, context):
+            return jnp.zeros(())
+
+    assert Mine(1.0, 0, 0, anything=0).scale == 4.0
+    with pytest.raises(ConfigError, match="missing a required argument: 'weight'"):
+        Mine()
+
+
+def test_term_survives_copies_and_jax():
+    term = rewards.TrackYawRate(command="velocity", std=0.5)
+    assert copy.deepcopy(copy.copy(term)) == term
+    assert pickle.loads(pickle.dumps(term)) == term
+    assert jax.tree.map(lambda x: x, term) == term
+    assert dataclasses.replace(term, std=0.1).std == 0.1

@@ -1,6 +1,8 @@
+import contextlib
 import dataclasses
 import json
 import os
+import re
 import signal
 
 import chex
@@ -16,6 +18,7 @@ from ksim.run.checkpoint import read_checkpoint
 from ksim.run.loop import TrainingDivergedError
 from ksim.run.progress import Progress
 from ksim.run.run_dir import make_run_dir
+from ksim.run.signals import StopRequest
 from ksim.run.snapshot import versions
 from tests.checkpoints import newest, saved_learner
 from tests.tasks import point_mass_task
@@ -86,6 +89,21 @@ def test_stop_signal_finishes_the_iteration_saves_and_exits_with_128_plus_its_nu
     assert len(read_metrics(tmp_path / "run")) == 2
     assert newest(tmp_path / "run").name == "2"
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_stop_before_the_first_iteration_lists_no_file_that_is_not_there(tmp_path, monkeypatch, capsys):
+    @contextlib.contextmanager
+    def stopped_already():
+        request = StopRequest()
+        request.signal = 2
+        yield request
+
+    monkeypatch.setattr(loop, "stop_on_signal", stopped_already)
+    assert point_mass_task(num_devices=2, run_dir=str(tmp_path / "run"), max_iterations=9).run() == 130
+    summary = capsys.readouterr().out.split("Stopped\n")[1]
+    assert "signal 2" in summary
+    assert "metrics.jsonl" not in summary
+    assert all(os.path.exists(path) for path in re.findall(rf"{tmp_path}[\w/.]+", summary))
 
 
 def test_error_in_the_loop_is_raised_after_what_was_learned_is_saved(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-pytest.importorskip("viser", reason="needs viser: pip install 'ksim[viewer]'")
+pytest.importorskip("viser", reason="needs viser: pip install -e '.[viewer]'")
 
 from ksim.parallel.layout import SingleDevice
 from ksim.run.signals import StopRequest
@@ -62,7 +62,7 @@ def page(frontend, tmp_path):
     """The page, with the addresses that it has asked for in `page.asked`."""
     if CHROMIUM is None:
         pytest.skip("There is no Chromium on this machine: apt-get install chromium")
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install 'ksim[dev]'")
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install -e '.[dev]'")
     with playwright.sync_playwright() as driver:
         context = driver.chromium.launch_persistent_context(
             tmp_path / "profile", executable_path=CHROMIUM, args=ARGUMENTS, viewport={"width": 800, "height": 400}

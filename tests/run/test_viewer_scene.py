@@ -2,7 +2,7 @@ import mujoco
 import numpy as np
 import pytest
 
-pytest.importorskip("viser", reason="needs viser: pip install 'ksim[viewer]'")
+pytest.importorskip("viser", reason="needs viser: pip install -e '.[viewer]'")
 
 from ksim.run.viewer.scene import BrowserScene, capsule, geom_rgba, height_field, mesh
 

@@ -119,7 +119,8 @@ def check_packages() -> None:
         import onnxruntime  # noqa: F401, PLC0415
     except ImportError as error:
         raise ConfigError(
-            f"run_mode=export needs {error.name}, which is not installed. Run pip install 'ksim[export]'."
+            f"run_mode=export needs {error.name}, which is not installed. In the folder of ksim's clone, run "
+            "pip install -e '.[export]'."
         ) from error
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import viser
 
+from ksim.run.viewer.access import start_server
 from ksim.run.viewer.frontend import AbstractFrontend
 from ksim.run.viewer.manual import CommandNumber
 from ksim.run.viewer.scene import BrowserScene
@@ -34,8 +34,9 @@ class BrowserFrontend(AbstractFrontend):
         self._session = session
         port = free_port(host, port)
         with _silence():
-            self._server = viser.ViserServer(host=host, port=port, label="ksim", verbose=False)
-        shown_host = "127.0.0.1" if host == "0.0.0.0" else f"[{host}]" if ":" in host else host
+            self._server = start_server(host, port)
+        shown_host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+        shown_host = f"[{shown_host}]" if ":" in shown_host else shown_host
         self.url = f"http://{shown_host}:{self._server.get_port()}"
         # Without the button by which the page would be published through a stranger's server.
         self._server.gui.configure_theme(show_share_button=False, show_logo=False, control_width="medium")

@@ -31,7 +31,9 @@ def view_checkpoint(task: "RLTask[Any]") -> int:
     config = task.config
     viewer = pick_viewer(config.viewer)
     if viewer == "browser" and importlib.util.find_spec("viser") is None:
-        raise ConfigError("The viewer in the browser needs viser. Install it: pip install 'ksim[viewer]'.")
+        raise ConfigError(
+            "The viewer in the browser needs viser. In the folder of ksim's clone, run pip install -e '.[viewer]'."
+        )
     path, env, model = load_task_policy(task)
     if not isinstance(env, MdpEnvironment):
         raise ConfigError(
