@@ -62,6 +62,7 @@ def test_arrows_point_where_the_base_is_told_to_go_and_goes(recording):
         metrics={},
         model=recording.model,
         qpos=np.zeros((5, 9)),
+        extra={"mocap_pos": np.arange(5.0).reshape(5, 1, 1) * np.ones(3)},
         base_position=np.tile([1.0, 2.0, 0.5], (5, 1)),
         heading=np.full(5, np.pi / 2),
         velocity=np.tile([0.0, 0.5, 9.0], (5, 1)),
@@ -70,6 +71,7 @@ def test_arrows_point_where_the_base_is_told_to_go_and_goes(recording):
     scene = video.make_scene(turned)
     # 5 steps of 0.02 s are 0.1 s: 2 frames at 25 a second.
     assert scene["arrows"].shape == (2, 2, 2, 3)
+    np.testing.assert_array_equal(scene["state.mocap_pos"], [np.full((1, 3), 0.0), np.full((1, 3), 2.0)])
     start, end = scene["arrows"][0].transpose(1, 0, 2)
     # Forward is along y, leftward along -x.
     np.testing.assert_allclose(end - start, [[0, 1, 0], [-0.5, 0, 0]], atol=1e-12)
