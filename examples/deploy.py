@@ -70,6 +70,9 @@ class Robot:
         for name, kind in kinds.items():
             for actuator, number in zip(spec.actuators, actuators["model_fields"][f"actuator_{name}"], strict=False):
                 setattr(actuator, name, kind(number))
+        for actuator in spec.actuators:
+            if actuator.dyntype == mujoco.mjtDyn.mjDYN_NONE:  # has no state whose range the file could give
+                actuator.actrange = [0, 0]
         self.model = model = spec.compile()
         is_joint = np.isin(model.jnt_type, (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE))
         self._joints = np.flatnonzero(is_joint)

@@ -136,9 +136,10 @@ class DcMotors(Driven):
 
 
 class Filtered(Driven):
-    """Actuators whose MJCF has a filter, which the training's servos have not."""
+    """Actuators whose MJCF has a filter and a gear, which the training's servos have not, and an inertia."""
 
-    xml = BIPED.replace("<motor", '<general dyntype="filter" dynprm=".1" forcerange="-20 20"')
+    filtered = '<general dyntype="filter" dynprm=".1" actrange="-9 9" forcerange="-20 20"'
+    xml = BIPED.replace("<motor", f'{filtered} gear="2" armature=".05"')
 
 
 class Smoothed(Driven):
