@@ -14,10 +14,22 @@ from examples.point_mass import PointMassConfig, PointMassTask
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.run.callbacks import CallbackError
 from ksim.run.saver import Saver
+from ksim.types import RunError
 from tests.checkpoints import newest
 from tests.tasks import MESSAGE, WITHOUT_REPORTS
 
 pytestmark = pytest.mark.filterwarnings(MESSAGE)
+
+
+class Records(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self):
+        super().__init__()
+        self.kept = []
+
+    def emit(self, record):
+        self.kept.append(record.getMessage())
 
 
 class Watched(PointMassTask):
@@ -51,9 +63,7 @@ class Watched(PointMassTask):
         self.note("on_training_end", state)
 
     def add_logger_handlers(self, logger):
-        self.records = []
-        self.handler = logging.Handler()
-        self.handler.emit = self.records.append
+        self.handler = Records()
         logger.addHandler(self.handler)
 
 
@@ -96,7 +106,7 @@ def test_hooks_are_called_in_the_order_of_their_names_with_where_training_stands
     with pytest.raises(TypeError):
         at_end.metrics["loss/total"] = 0.0
     # Handlers had the records of the run, and are gone after it.
-    assert any("compiled" in record.getMessage() for record in task.records)
+    assert any("compiled" in message for message in task.handler.kept)
     assert task.handler not in logging.getLogger("ksim").handlers
 
 
@@ -141,7 +151,7 @@ def test_hook_that_fails_ends_the_run_with_its_name_and_line_and_the_state_saved
     message = rf"Watched\.{hook} failed at iteration \d: ZeroDivisionError: mine \(.*test_callbacks\.py, line \d+\)"
     with pytest.raises(CallbackError, match=message) as raised:
         task.run()
-    assert isinstance(raised.value, ksim.types.RunError)
+    assert isinstance(raised.value, RunError)
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
     # The iteration that had begun was finished.
     done = len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
