@@ -133,10 +133,14 @@ def read_document(path: Path) -> Mapping[str, Any]:
         raise DamagedError(f"Checkpoint {path} is damaged: {_DOCUMENT}: {_first_line(error)}.") from error
     if not is_sound:
         raise DamagedError(f"Checkpoint {path} is damaged: {_DOCUMENT} is not what was written.")
+    if not _is_shallow(document, _MAX_DEPTH):
+        raise DamagedError(f"Checkpoint {path} is damaged: {_DOCUMENT} is nested too deeply.")
     if document.get("format") != FORMAT:
+        versions = document.get("versions")
+        written_by = versions.get("ksim", "unknown") if isinstance(versions, dict) else "unknown"
         raise ConfigError(
             f"Checkpoint {path} is of format {shown(document.get('format'))}, and this ksim reads format {FORMAT}. Use "
-            f"the version that wrote it ({shown(document.get('versions'))})."
+            f"the version that wrote it ({written_by!s:.80})."
         )
     problem = _problem_of_document(document)
     if problem is not None:
@@ -155,7 +159,7 @@ def _problem_of_document(document: Mapping[str, Any]) -> str | None:
         return f"progress ({shown(progress)}) is not what a run saves"
     if not (0 <= document["iteration"] < 2**31 and document["num_devices"] >= 1):
         return f"iteration ({shown(document['iteration'])}) or num_devices is out of range"
-    return None if _is_shallow(document, _MAX_DEPTH) else "it is nested too deeply"
+    return None
 
 
 def _is_shallow(value: Any, most: int) -> bool:

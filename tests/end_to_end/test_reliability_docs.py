@@ -54,7 +54,7 @@ def test_programs_of_the_page_run(tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(PointMass, "step", sometimes_nan)
     point_mass_task(num_devices=2, max_iterations=2, run_dir="runs/mine", actor_sizes=[32], critic_sizes=[32]).run()
-    assert len(BLOCKS) == 2
+    assert len(BLOCKS) == 3
     for block in BLOCKS:
         exec(compile(block, "docs/reliability.md", "exec"), {})
     (line,) = capsys.readouterr().out.splitlines()[-1:]
