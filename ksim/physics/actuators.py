@@ -104,6 +104,7 @@ class PositionActuators(AbstractActuators):
             actuator.forcelimited = limits is not None
             if limits is not None:
                 actuator.forcerange = limits
+        _forget_old_actuators(spec)
 
     def __call__(self, action: Float[Array, " a"], model: PhysicsModel) -> Float[Array, " u"]:
         joints = model.names.actuator_joints()
@@ -217,6 +218,7 @@ class TorqueActuators(AbstractActuators):
             _drive_directly(actuator)
             actuator.set_to_motor()
             actuator.ctrllimited, actuator.ctrlrange = True, limits
+        _forget_old_actuators(spec)
 
     def __call__(self, action: Float[Array, " a"], model: PhysicsModel) -> Float[Array, " u"]:
         low, high = np.asarray(model.mj_model.actuator_ctrlrange, np.float32).T
@@ -233,6 +235,12 @@ def _drive_directly(actuator: mujoco.MjsActuator) -> None:
     actuator.gear[0] = 1.0
     actuator.ctrllimited = actuator.forcelimited = actuator.actlimited = mujoco.mjtLimited.mjLIMITED_FALSE
     actuator.actrange, actuator.inheritrange = [0.0, 0.0], 0.0
+
+
+def _forget_old_actuators(spec: mujoco.MjSpec) -> None:
+    """Takes the activations and controls of the actuators that were replaced out of the keyframes."""
+    for key in spec.keys:
+        key.act, key.ctrl = [], []
 
 
 def _check_ranges(model: mujoco.MjModel, has_meaning: np.ndarray) -> None:

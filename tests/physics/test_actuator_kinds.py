@@ -185,6 +185,17 @@ def test_actuator_of_any_kind_can_be_replaced(actuators):
         np.testing.assert_allclose(data.qfrc_actuator[0], 3.0, err_msg=actuator)
 
 
+@pytest.mark.parametrize("actuators", [PositionActuators(), TorqueActuators(), DcMotorActuators()])
+def test_keyframe_with_the_activation_of_an_actuator_that_is_replaced_keeps_its_pose(actuators):
+    def add_keyframe(spec):
+        spec.add_key(name="raised", qpos=[1.5, 1, 0, 0, 0], act=[1.5], ctrl=[1.5])
+
+    servo = '<position joint="hinge" kp="20" timeconst="1" forcerange="-1 1"/>'
+    model = arm(servo, add_keyframe, actuators.edit_spec).mj_model
+    assert model.key("raised").qpos[0] == 1.5
+    assert (model.na, model.key("raised").ctrl) == (0, 0.0)
+
+
 def test_inertia_and_damping_of_a_geared_actuator_stay_at_its_joint():
     geared = '<motor joint="hinge" gear="3" armature=".1" damping="2 .1 .01" ctrlrange="-1 1"/>'
     accelerations = []
