@@ -2,21 +2,17 @@
 
 import dataclasses
 import functools
-import operator
 from collections.abc import Mapping
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 
 from ksim.mdp.actions import AbstractActionFilter
 from ksim.mdp.commands import AbstractCommand
 from ksim.mdp.curriculum import AbstractCurriculum, Progress
 from ksim.mdp.events import AbstractEvent
-from ksim.mdp.noise import AbstractNoise, noise_key
 from ksim.mdp.observations import AbstractObservation
 from ksim.mdp.randomizers import AbstractRandomizer
 from ksim.mdp.resets import AbstractReset
@@ -31,6 +27,7 @@ from ksim.physics.model import PhysicsModel
 from ksim.physics.names import is_physical
 from ksim.physics.select import make_engine
 from ksim.rollout.environment import Environment
+from ksim.rollout.term_calls import TermCalls, checked_overrides, checked_physics, checked_scalar
 from ksim.types import ConfigError, EnvState, Levels, Metrics, Observation, Overrides, PhysicsState
 
 
@@ -171,18 +168,18 @@ class MdpEnvironment(Environment):
             key=key,
             levels=levels,
         )
-        calls = _Calls(mdp, jax.random.fold_in(key, 0), memories=None)
+        calls = TermCalls(mdp.terms(), jax.random.fold_in(key, 0), memories=None)
         for name in mdp.resets:
-            physics = _checked_physics("Reset", name, calls(f"reset/{name}", context), context.physics)
+            physics = checked_physics("Reset", name, calls(f"reset/{name}", context), context.physics)
             context = dataclasses.replace(context, physics=physics)
         for name in mdp.randomizers:
-            drawn = _checked_overrides(name, calls(f"randomizer/{name}", context), model.mj_model)
+            drawn = checked_overrides(name, calls(f"randomizer/{name}", context), model.mj_model)
             context = dataclasses.replace(context, overrides=context.overrides | drawn)
         for name, event in mdp.events.items():
             event_context = calls.start(f"event/{name}", context)
             with naming(f"event/{name}", event):
                 changed = event.overrides(event_context)
-            changed = _checked_overrides(name, changed, model.mj_model)
+            changed = checked_overrides(name, changed, model.mj_model)
             context = dataclasses.replace(context, overrides=context.overrides | changed)
         physics = self.engine.forward(context.physics, context.control, context.overrides)
         context = dataclasses.replace(context, physics=physics)
@@ -215,7 +212,7 @@ class MdpEnvironment(Environment):
     def step(self, state: EnvState, action: Float[Array, " a"]) -> EnvState:
         model, mdp, inner = self.engine.model, self.mdp, state.inner
         episode_step = inner.episode_step + 1
-        calls = _Calls(mdp, jax.random.fold_in(inner.key, episode_step), inner.memories)
+        calls = TermCalls(mdp.terms(), jax.random.fold_in(inner.key, episode_step), inner.memories)
         context = Context(
             model=model,
             physics=inner.physics,
@@ -255,60 +252,7 @@ class MdpEnvironment(Environment):
         )
 
 
-class _Calls:
-    """The one way in which terms are called, within one trace of a reset (no memories yet) or of a step."""
-
-    def __init__(self, mdp: Mdp, key: PRNGKeyArray, memories: dict[str, PyTree] | None) -> None:
-        self._terms = mdp.terms()
-        self._keys = {name: jax.random.fold_in(key, i) for i, name in enumerate(self._terms)}
-        self._memories = memories
-        self.new_memories: dict[str, PyTree] = {} if memories is None else dict(memories)
-
-    def start(self, name: str, context: Context) -> Context:
-        """The term's own context: its key, and its memory of this step."""
-        term = self._terms[name]
-        context = dataclasses.replace(context, key=self._keys[name])
-        with naming(name, term):
-            if self._memories is None:
-                memory = term.init(context)
-            else:
-                memory = term.update(dataclasses.replace(context, memory=self._memories.get(name)))
-        if memory is not None:
-            self.new_memories[name] = memory
-        return dataclasses.replace(context, memory=memory)
-
-    def __call__(self, name: str, context: Context) -> Any:
-        """The term's value, with its memory brought up to date first."""
-        context = self.start(name, context)
-        with naming(name, self._terms[name]):
-            return self._terms[name](context)
-
-    def strike(
-        self, name: str, context: Context, physics: PhysicsState, overrides: Overrides
-    ) -> tuple[PhysicsState, Overrides]:
-        """An event strikes: the physics state and the overrides after it."""
-        context = self.start(f"event/{name}", dataclasses.replace(context, physics=physics, overrides=overrides))
-        event = self._terms[f"event/{name}"]
-        assert isinstance(event, AbstractEvent)
-        with naming(f"event/{name}", event):
-            physics, changed = event(context), event.overrides(context)
-        physics = _checked_physics("Event", name, physics, context.physics)
-        return physics, overrides | _checked_overrides(name, changed, context.model.mj_model)
-
-    def noisy(self, name: str, noise: AbstractNoise, value: Array, own: Context) -> Array:
-        """The value of the term `name` with its noise, whose memory is kept beside the term's."""
-        place, key = f"{name}/noise", noise_key(own.key)
-        with naming(name, noise):
-            if self._memories is None:
-                value, memory = noise.start(value, key)
-            else:
-                value, memory = noise.step(value, self._memories.get(place), key, own.dt)
-        if memory is not None:
-            self.new_memories[place] = memory
-        return value
-
-
-def _controls(mdp: Mdp, calls: _Calls, context: Context) -> Float[Array, " u"] | Float[Array, "s u"]:
+def _controls(mdp: Mdp, calls: TermCalls, context: Context) -> Float[Array, " u"] | Float[Array, "s u"]:
     """The actuators' controls for the action as the filters let it through, constant or one row per substep."""
     action = context.action
     for name in mdp.action_filters:
@@ -319,18 +263,18 @@ def _controls(mdp: Mdp, calls: _Calls, context: Context) -> Float[Array, " u"] |
     return to_ctrl(action) if action.ndim == 1 else jax.vmap(to_ctrl)(action)
 
 
-def _commands(mdp: Mdp, calls: _Calls, context: Context) -> dict[str, Array]:
+def _commands(mdp: Mdp, calls: TermCalls, context: Context) -> dict[str, Array]:
     return {name: calls(f"command/{name}", context) for name in mdp.commands}
 
 
 def _judge(
-    mdp: Mdp, calls: _Calls, context: Context, physical: Bool[Array, ""]
+    mdp: Mdp, calls: TermCalls, context: Context, physical: Bool[Array, ""]
 ) -> tuple[Float[Array, ""], tuple[Bool[Array, ""], Bool[Array, ""]], Metrics]:
     """Reward, (terminated, truncated) and metrics of the step that led to `context`."""
     metrics: Metrics = {}
     terminated, truncated = ~physical, jnp.bool_(False)
     for name, term in mdp.terminations.items():
-        ends = _checked_scalar("Termination", name, calls(f"termination/{name}", context), jnp.bool_)
+        ends = checked_scalar("Termination", name, calls(f"termination/{name}", context), jnp.bool_)
         metrics[f"termination/{name}"] = ends.astype(jnp.float32)
         if term.truncates:
             truncated |= ends
@@ -340,7 +284,7 @@ def _judge(
     context = dataclasses.replace(context, terminated=terminated)
     total = jnp.zeros(())
     for name, term in mdp.rewards.items():
-        value = _checked_scalar("Reward", name, calls(f"reward/{name}", context), jnp.float32)
+        value = checked_scalar("Reward", name, calls(f"reward/{name}", context), jnp.float32)
         # A state that is not finite has no reward; its env is reset, and counted in termination/not_finite.
         per_second = jnp.where(physical, term.scale * value, 0.0)
         metrics[f"reward/{name}"] = per_second
@@ -353,7 +297,7 @@ def _judge(
     return total, (terminated, truncated & ~terminated), metrics
 
 
-def _observe(mdp: Mdp, calls: _Calls, context: Context) -> dict[str, dict[str, Array]]:
+def _observe(mdp: Mdp, calls: TermCalls, context: Context) -> dict[str, dict[str, Array]]:
     """The observations with their noise, by group and name."""
     groups = {}
     for group, terms in mdp.observations.items():
@@ -376,49 +320,3 @@ def _observe(mdp: Mdp, calls: _Calls, context: Context) -> dict[str, dict[str, A
 def _flattened(values: dict[str, dict[str, Array]]) -> Observation:
     """One vector per group."""
     return {group: jnp.concatenate([jnp.ravel(x) for x in terms.values()]) for group, terms in values.items()}
-
-
-def _checked_scalar(kind: str, name: str, value: Any, dtype: Any) -> Array:
-    if value is None:
-        raise ConfigError(f"{kind} {name!r} must return a scalar for one env, but returned None. Return its value.")
-    value = jnp.asarray(value)
-    if value.shape != ():
-        raise ConfigError(
-            f"{kind} {name!r} must return a scalar for one env, but returned shape {value.shape}. "
-            "Reduce it, for example with jnp.sum or jnp.mean."
-        )
-    if dtype == jnp.bool_ and value.dtype != jnp.bool_:
-        raise ConfigError(f"{kind} {name!r} must return a boolean, but returned {value.dtype}.")
-    return value.astype(dtype)
-
-
-def _checked_physics(kind: str, name: str, after: Any, before: PhysicsState) -> PhysicsState:
-    must = f"{kind} {name!r} must return the physics state, as dataclasses.replace(context.physics, ...) does"
-    if not isinstance(after, PhysicsState):
-        raise ConfigError(f"{must}, but returned {type(after).__name__}.")
-    # Native MuJoCo takes a state's numbers by their places in one row.
-    expected, found = (
-        {jax.tree_util.keystr(path): jnp.shape(x) for path, x in jax.tree.leaves_with_path(state)}
-        for state in (before, after)
-    )
-    for field in expected | found:
-        if expected.get(field) != found.get(field):
-            raise ConfigError(
-                f"{must}, with fields of the same shapes: physics{field} must have shape {expected.get(field)}, "
-                f"but has {found.get(field)}."
-            )
-    return after
-
-
-def _checked_overrides(name: str, drawn: Overrides, mj_model: Any) -> Overrides:
-    for field, value in drawn.items():
-        try:
-            expected = np.shape(operator.attrgetter(field)(mj_model))
-        except AttributeError:
-            raise ConfigError(f"Term {name!r} returned {field!r}, which is no field of the model.") from None
-        if jnp.shape(value) != expected:
-            raise ConfigError(
-                f"Term {name!r} must return the whole field {field} of the model, of shape {expected}, "
-                f"but returned shape {jnp.shape(value)}."
-            )
-    return drawn
