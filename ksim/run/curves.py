@@ -54,19 +54,26 @@ def read_curves(run_dir: Path, name: str | None = None) -> Curves:
     """The curves of a run's directory.
 
     Raises:
-        ConfigError: It holds no metrics.
+        ConfigError: It holds no metrics, or cannot be read.
     """
     path = run_dir / "metrics.jsonl"
-    rows = _read_lines(path, _is_metrics)
+    try:
+        rows, evaluations = _read_lines(path, _is_metrics), read_evaluations(run_dir)
+    except OSError as error:
+        raise ConfigError(f"{error.filename} cannot be read: {error.strerror}. Set its permissions.") from error
     if not rows:
         raise ConfigError(f"There are no metrics in {path}. Give the directory of a run.")
     names = dict.fromkeys(name for row in rows for name in row)
     metrics = {name: np.array([np.nan if row.get(name) is None else row[name] for row in rows]) for name in names}
-    return Curves(name or run_dir.name, metrics, read_evaluations(run_dir))
+    return Curves(name or run_dir.name, metrics, evaluations)
 
 
 def read_evaluations(run_dir: Path) -> list[dict[str, Any]]:
-    """What the evaluations of a run found, in their order."""
+    """What the evaluations of a run found, in their order; lines that are none are left out, with a warning.
+
+    Raises:
+        OSError: Their file cannot be read.
+    """
     return _read_lines(run_dir / "evaluations.jsonl", _is_evaluation)
 
 
@@ -85,12 +92,9 @@ def _read_lines(path: Path, fits: Callable[[Any], bool]) -> list[dict[str, Any]]
         UserWarning: A line is no such record, and left out.
 
     Raises:
-        ConfigError: The file cannot be read.
+        OSError: The file cannot be read.
     """
-    try:
-        lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}. Set its permissions.") from error
+    lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
     rows = []
     for number, line in enumerate(lines, 1):
         try:
