@@ -3,7 +3,8 @@
 python -m benchmarks.remat --num-envs 1024 --repeats 7
 
 The learning half of the walking humanoid's training step on one device, with a feed-forward and a recurrent network,
-with and without `remat`: both compiled first, then timed in turn on the same random rollout.
+with and without `remat`: both compiled first, then run in turn on the same random rollout. Times are of the processor,
+over all threads, which other programs on the machine change less than those of the clock.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from ksim.types import TrainState
 
 
 def learning(task: Any, state: TrainState) -> tuple[Any, Callable[[], float]]:
-    """A task's learning half, compiled, and its seconds as a function to call again and again."""
+    """A task's learning half, compiled, and its processor seconds as a function to call again and again."""
     step = task.make_train_step(None)
     shapes, _, _ = jax.eval_shape(step.collect, state, state.learner.key)
     keys = jax.random.split(state.learner.key, len(jax.tree.leaves(shapes)))
@@ -31,9 +32,9 @@ def learning(task: Any, state: TrainState) -> tuple[Any, Callable[[], float]]:
     compiled = jax.jit(step.learn).lower(*arguments).compile()
 
     def timed() -> float:
-        start_s = time.perf_counter()
+        start_s = time.process_time()
         jax.block_until_ready(compiled(*arguments))
-        return time.perf_counter() - start_s
+        return time.process_time() - start_s
 
     return compiled, timed
 
@@ -44,7 +45,7 @@ def main() -> None:
     parser.add_argument("--num-envs", type=int, default=1024)
     parser.add_argument("--repeats", type=int, default=7)
     args = parser.parse_args()
-    print("| model | minibatches | memory without, MiB | with remat, MiB | time with over without |")
+    print("| model | minibatches | memory without, MiB | with remat, MiB | processor time with over without |")
     print("|---|---|---|---|---|", flush=True)
     for model, num_batches in (("mlp", 4), ("mlp", 1), ("gru", 4), ("gru", 1)):
         options = {"num_envs": args.num_envs, "num_batches": num_batches, "model": model, "engine": "mujoco"}
