@@ -157,6 +157,7 @@ COMPUTE = {
     "random numbers": lambda x: x + jax.random.normal(jax.random.key(0), (5,)),
     "attention": lambda x: jax.nn.dot_product_attention(*[jnp.outer(x, x)[None, :, None]] * 3)[0, 0, 0],
     "convolution": lambda x: jnp.convolve(x, x, mode="same"),
+    "complex numbers": lambda x: jnp.abs(x + 1j * x),
     "small floats": lambda x: x.astype(jnp.bfloat16).astype(jnp.float32),
 }
 
