@@ -102,7 +102,10 @@ def check_apart(step: bytes, start: bytes) -> None:
     if done.returncode == _REFUSED:
         raise RefusedError(done.stdout.decode(errors="replace"))
     if done.returncode:
-        raise RefusedError(f"the process that checked it has crashed over it (exit code {done.returncode})")
+        last_line = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise RefusedError(
+            f"the process that checked it has crashed over it (exit code {done.returncode}, {last_line!r:.200})"
+        )
 
 
 def _check_header(program: jax.export.Exported) -> None:
