@@ -149,7 +149,13 @@ def parse_overrides(base: "RLConfig", argv: Sequence[str]) -> Any:
 
 def _meant(key: str, known: Mapping[str, Any]) -> str:
     """What an option that there is not may stand for."""
-    return hint(key) or near_misses(key, known)
+    from ksim.task.distributed_rl import DistributedRLConfig  # noqa: PLC0415 - on top of this
+
+    elsewhere = {f.name for f in dataclasses.fields(DistributedRLConfig)} - known.keys()
+    hinted = hint(key)
+    if elsewhere and (hinted or key in elsewhere):
+        return f"{hinted} It needs a task that derives from ksim.DistributedPPOTask.".lstrip()
+    return hinted or near_misses(key, known)
 
 
 def _parse_value(text: str, config_class: type, key: str) -> Any:

@@ -102,7 +102,10 @@ def check_apart(step: bytes, start: bytes) -> None:
     if done.returncode == _REFUSED:
         raise RefusedError(done.stdout.decode(errors="replace"))
     if done.returncode:
-        raise RefusedError(f"the process that checked it has crashed over it (exit code {done.returncode})")
+        last_line = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise RefusedError(
+            f"the process that checked it has crashed over it (exit code {done.returncode}, {last_line!r:.200})"
+        )
 
 
 def _check_header(program: jax.export.Exported) -> None:
@@ -149,18 +152,20 @@ def _check_operations(program: jax.export.Exported) -> None:
 
 def _problem(operation: Any) -> str | None:
     """What is wrong with an operation."""
-    name, attributes = operation.name, {named: operation.attributes[named] for named in operation.attributes}
-    text = lambda attribute: ir.StringAttr(attributes[attribute]).value
+    # Looked up by name alone: MLIR's bindings cannot read all attributes, such as complex constants.
+    name, attributes = operation.name, set(operation.attributes)
+    text = lambda attribute: ir.StringAttr(operation.attributes[attribute]).value
     if name == "stablehlo.custom_call":
         target = text("call_target_name")
-        if target != "shape_assertion" or not attributes.keys() <= _ASSERTION:
+        if target != "shape_assertion" or not attributes <= _ASSERTION:
             return f"the custom call {target!r:.80}"
     elif name == "stablehlo.composite":
         if not text("name").startswith(_COMPOSITE):
             return f"the composite {text('name')!r:.80}"
     elif name not in OPERATIONS:
         return f"{name!r:.80}"
-    parts = [x for key in ("arg_attrs", "res_attrs") if key in attributes for x in ir.ArrayAttr(attributes[key])]
+    with_notes = {"arg_attrs", "res_attrs"} & attributes
+    parts = [x for key in with_notes for x in ir.ArrayAttr(operation.attributes[key])]
     notes = [named for part in parts for named in (x.name for x in ir.DictAttr(part))]
     unknown = {named for named in (*attributes, *notes) if "." in named} - _NOTES
     return f"{name!r} with {min(unknown)!r:.80}" if unknown else None

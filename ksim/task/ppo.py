@@ -11,7 +11,16 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import PRNGKeyArray, PyTree
 
-from ksim.config import MAX_COUNT, check_batch, check_choice, check_count, check_fraction, check_positive, field
+from ksim.config import (
+    CHECKPOINT_MODES,
+    MAX_COUNT,
+    check_batch,
+    check_choice,
+    check_count,
+    check_fraction,
+    check_positive,
+    field,
+)
 from ksim.nn import AbstractActorCritic, GruActorCritic, MlpActorCritic
 from ksim.nn.heads import StdKind
 from ksim.parallel.collectives import mean_across_devices
@@ -81,7 +90,9 @@ class PPOConfig(RLConfig):
         check_positive("max_learning_rate", highest)
         if lowest > highest:
             raise ConfigError(f"min_learning_rate ({lowest}) must be at most max_learning_rate ({highest}).")
-        if self.desired_kl is not None and not lowest <= rate <= highest:
+        # Other modes do not learn, and show runs that were saved before there were these options.
+        is_used = self.desired_kl is not None and self.run_mode not in CHECKPOINT_MODES
+        if is_used and not lowest <= rate <= highest:
             bound = "min_learning_rate" if rate < lowest else "max_learning_rate"
             raise ConfigError(
                 f"learning_rate ({rate}) is adaptive (desired_kl={self.desired_kl}) and must be from min_learning_rate "

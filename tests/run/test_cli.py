@@ -43,6 +43,18 @@ def test_bad_argument_exits_with_2_and_says_what_is_wrong_before_anything_is_wri
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("devices=[0,1]", r"no option 'devices'\. It needs a task that derives from ksim\.DistributedPPOTask\."),
+        ("--gpu-ids=0", r"devices=\[0,1\], by index\. It needs a task that derives from ksim\.DistributedPPOTask\."),
+    ],
+)
+def test_option_of_distributed_tasks_given_to_another_is_told_to_be_one(argument, words):
+    with pytest.raises(ConfigError, match=words):
+        parse_overrides(ksim.PPOConfig(), [argument])
+
+
 def test_overrides_are_converted_to_the_options_types():
     config = parse_overrides(
         PointMassConfig(), ["num_envs=8", "learning_rate=1", "actor_sizes=[4,2]", "max_iterations=null"]

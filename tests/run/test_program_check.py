@@ -108,9 +108,9 @@ def test_program_of_another_function_is_refused():
 
 
 def test_crash_of_the_process_that_tries_a_program_is_an_error_here(tmp_path, monkeypatch):
-    (tmp_path / "dies.py").write_text("import os; os.abort()")
+    (tmp_path / "dies.py").write_text("import os, sys; print('what it was', file=sys.stderr, flush=True); os.abort()")
     monkeypatch.setattr(program_check, "__file__", str(tmp_path / "dies.py"))
-    with pytest.raises(RefusedError, match=r"has crashed over it \(exit code -6\)"):
+    with pytest.raises(RefusedError, match=r"has crashed over it \(exit code -6, 'what it was'\)"):
         check_apart(b"no", b"program")
 
 
@@ -157,6 +157,7 @@ COMPUTE = {
     "random numbers": lambda x: x + jax.random.normal(jax.random.key(0), (5,)),
     "attention": lambda x: jax.nn.dot_product_attention(*[jnp.outer(x, x)[None, :, None]] * 3)[0, 0, 0],
     "convolution": lambda x: jnp.convolve(x, x, mode="same"),
+    "complex numbers": lambda x: jnp.abs(x + 1j * x),
     "small floats": lambda x: x.astype(jnp.bfloat16).astype(jnp.float32),
 }
 

@@ -145,3 +145,7 @@ def test_bytes_in_words_and_of_keys():
 def test_option_that_cannot_work_is_an_error_when_the_task_is_made(options, message):
     with pytest.raises(ConfigError, match=message):
         point_mass_task(**options)
+
+
+def test_run_whose_rate_began_outside_the_default_bounds_can_be_evaluated():
+    point_mass_task(learning_rate=0.01, desired_kl=0.01, run_mode="eval", checkpoint="runs/before")
