@@ -65,23 +65,29 @@ class Robot:
     def __init__(self, mjcf: str | Path, metadata: dict[str, Any]) -> None:
         self._metadata = metadata
         actuators, spec = metadata["actuators"], mujoco.MjSpec.from_file(str(mjcf))
+        if len(spec.actuators) != len(actuators["names"]):
+            raise SystemExit(_of_another_robot(mjcf, metadata))
         # Their kinds decide how many states and inputs the model is compiled with.
         kinds = {"dyntype": mujoco.mjtDyn, "gaintype": mujoco.mjtGain, "biastype": mujoco.mjtBias}
+        before = [actuator.dyntype for actuator in spec.actuators]
         for name, kind in kinds.items():
-            for actuator, number in zip(spec.actuators, actuators["model_fields"][f"actuator_{name}"], strict=False):
+            for actuator, number in zip(spec.actuators, actuators["model_fields"][f"actuator_{name}"], strict=True):
                 setattr(actuator, name, kind(number))
         for actuator in spec.actuators:
+            actuator.inheritrange = 0  # the metadata has the control range
             if actuator.dyntype == mujoco.mjtDyn.mjDYN_NONE:  # has no state whose range the file could give
-                actuator.actrange = [0, 0]
+                actuator.actlimited, actuator.actrange = mujoco.mjtLimited.mjLIMITED_FALSE, [0, 0]
+        are_replaced = [actuator.dyntype for actuator in spec.actuators] != before
+        for key in spec.keys:
+            key.ctrl = []  # actions set the controls
+            if are_replaced:
+                key.act = []
         self.model = model = spec.compile()
         is_joint = np.isin(model.jnt_type, (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE))
         self._joints = np.flatnonzero(is_joint)
         names = [model.joint(i).name for i in self._joints]
-        if names != metadata["joints"]["names"] or model.nu != len(actuators["names"]):
-            raise SystemExit(
-                f"The joints and actuators of {mjcf} must be those of the policy, in the same order: "
-                f"{', '.join(metadata['joints']['names'])}. Give the MJCF file of its training with --robot."
-            )
+        if names != metadata["joints"]["names"]:
+            raise SystemExit(_of_another_robot(mjcf, metadata))
         for field, values in actuators["model_fields"].items():
             getattr(model, field)[:] = values
         model.opt.timestep = metadata["physics_dt_s"]
@@ -177,6 +183,13 @@ class Robot:
         """Whether the simulation blew up, or the base is tilted by more than 60 degrees."""
         is_tilted = self.has_base and projected_gravity(self)[2] > FALLEN_TILT
         return is_tilted or not np.isfinite(self.data.qpos).all()
+
+
+def _of_another_robot(mjcf: str | Path, metadata: dict[str, Any]) -> str:
+    return (
+        f"The joints and actuators of {mjcf} must be those of the policy, in the same order: "
+        f"{', '.join(metadata['joints']['names'])}. Give the MJCF file of its training with --robot."
+    )
 
 
 def projected_gravity(robot: Robot) -> np.ndarray:

@@ -156,6 +156,22 @@ class SlowServos(Driven):
     actuators = ModelActuators()
 
 
+class ReplacedServos(SlowServos):
+    """The same, with the training's servos in their place, which have no activations."""
+
+    xml = SlowServos.xml.replace("timeconst=", 'inheritrange="1" forcerange="-20 20" timeconst=').replace(
+        ' act="', ' ctrl=".3 -.3" act="'
+    )
+    actuators = ACTUATORS
+
+
+class Controllers(Driven):
+    """Actuators that take two controls each: a position and a velocity."""
+
+    xml = re.sub("<motor(.*)ctrlrange=.*/>", r'<pid\1kp="40" kv="1" velrange="-2 2"/>', BIPED)
+    actuators = ModelActuators()
+
+
 class TwiceTheCurve(DcMotorActuators):
     """Motors whose curve is the user's own."""
 
@@ -179,12 +195,16 @@ def described(task):
 
 @pytest.fixture(scope="module", params=[DcMotors, Filtered, Smoothed], ids=lambda cls: cls.__name__)
 def driven(request, tmp_path_factory):
+    return recorded(request.param, tmp_path_factory.mktemp("robot"))
+
+
+def recorded(task_class, directory):
     """A robot file, the metadata, and positions of ksim's environment under large actions, by time."""
-    task = request.param(BipedConfig(num_devices=1))
+    task = task_class(BipedConfig(num_devices=1))
     task.environment = env = task.eval_environment
-    path = tmp_path_factory.mktemp("robot") / "robot.xml"
+    path = directory / "robot.xml"
     path.write_text(task.xml)
-    action_ta = np.random.default_rng(0).normal(size=(20, 2)).astype(np.float32)
+    action_ta = np.random.default_rng(0).normal(size=(20, env.action_size)).astype(np.float32)
     state, step = jax.jit(env.reset)(jax.random.key(0)), jax.jit(env.step)
     states = [state]
     for action in action_ta:
@@ -197,7 +217,7 @@ def farthest(path, metadata, action_ta, physics_t):
     robot = deploy.Robot(path, metadata)
     force_range = robot.model.actuator_forcerange.copy()
     for _ in range(3):
-        robot.step(np.ones(2))
+        robot.step(np.ones(len(action_ta[0])))
     robot.reset(np.asarray(physics_t[0].qpos), np.asarray(physics_t[0].qvel))
     np.testing.assert_array_equal(robot.model.actuator_forcerange, force_range)  # of motors at rest
     found = []
@@ -209,6 +229,11 @@ def farthest(path, metadata, action_ta, physics_t):
 
 def test_a_robot_is_driven_as_in_the_training(driven):
     assert farthest(*driven) < 1e-4
+
+
+@pytest.mark.parametrize("task_class", [ReplacedServos, Controllers])
+def test_a_robot_whose_file_has_activations_or_several_controls_is_driven_as_in_the_training(task_class, tmp_path):
+    assert farthest(*recorded(task_class, tmp_path)) < 1e-4
 
 
 def test_a_robot_is_driven_otherwise_without_what_the_metadata_say_of_it(driven):

@@ -17,7 +17,9 @@ from ksim.physics.engine import DERIVED_FIELDS
 from ksim.types import ConfigError, PhysicsState, near_misses
 
 _KSIM = f"{Path(__file__).parents[1]}{os.sep}"
-_NO_AUTHOR = "site-packages", "dist-packages", sysconfig.get_path("stdlib"), "<"
+_NO_AUTHOR = "site-packages", "dist-packages", sysconfig.get_path("stdlib")
+_INTERACTIVE = "<stdin>", "<ipython-input", "<python-input"
+"""What Python calls code that was typed; other names in angle brackets are those of code that it made itself."""
 
 _TRACING = {
     jax.errors.TracerBoolConversionError: (
@@ -67,12 +69,19 @@ def _place(trace: TracebackType | None, term: object) -> str:
     """The last line on the way to an error that the term's author wrote: of no library, nor of ksim if it can be."""
     file_of_term = getattr(sys.modules.get(type(term).__module__), "__file__", None)
     lines = [
-        line
-        for line in traceback.extract_tb(trace)
-        if line.filename == file_of_term or not any(part in line.filename for part in _NO_AUTHOR)
+        line for line in traceback.extract_tb(trace) if line.filename == file_of_term or _has_author(line.filename)
     ]
     lines = [line for line in lines if not line.filename.startswith(_KSIM)] or lines
-    return f" at {lines[-1].filename}:{lines[-1].lineno}, `{lines[-1].line}`" if lines else ""
+    if not lines:
+        return ""
+    source = f", `{lines[-1].line}`" if lines[-1].line else ""
+    return f" at {lines[-1].filename}:{lines[-1].lineno}{source}"
+
+
+def _has_author(filename: str) -> bool:
+    if filename.startswith("<"):
+        return filename.startswith(_INTERACTIVE)
+    return not any(part in filename for part in _NO_AUTHOR)
 
 
 def _explained(error: Exception) -> str:

@@ -52,12 +52,6 @@ class MjxEngine(AbstractEngine):
         except (NotImplementedError, ValueError) as error:
             reason = explained(" ".join(str(error).split()), model.mj_model)
             raise ConfigError(f"MJX cannot simulate the model: {reason}. Or set engine=mujoco.") from error
-        unknown = sorted(set(model.extra_state) - _DATA_FIELDS)
-        if unknown:
-            raise ConfigError(
-                f"MJX cannot simulate the model: it does not know the state {', '.join(unknown)}, which springs that "
-                "yield have. Take springyield out of the MJCF file, or try engine=mujoco."
-            )
         check_touch(model.mj_model, self._data._impl.contact.dist.shape[0])
         reference = mujoco.MjData(model.mj_model)
         self._shapes = {name: np.shape(getattr(reference, name)) for name in self.derived}

@@ -124,6 +124,12 @@ def _in_actuators(model: mujoco.MjModel) -> Iterator[str]:
 def _elsewhere(model: mujoco.MjModel) -> Iterator[str]:
     if model.nflex:
         yield "<flex> and <flexcomp> are not known to it; take them out"
+    for kind, strengths in (("joint", model.jnt_springyield), ("tendon", model.tendon_springyield)):
+        for i in np.flatnonzero(strengths):
+            yield f'{label(model, kind, int(i))} has springyield="...", which would be ignored; take it out'
+    for kind in ("body", "geom", "actuator", "sensor"):
+        for i in np.flatnonzero(getattr(model, f"{kind}_plugin") >= 0):
+            yield f"{label(model, kind, int(i))} has a <plugin>, which would be ignored; take it out"
     for i in range(model.nsensor):
         kind, what = int(model.sensor_type[i]), label(model, "sensor", i)
         if kind not in set(mjx.SensorType):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import mujoco
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 
 from ksim.mdp.actions import AbstractActionFilter
@@ -54,6 +55,14 @@ class Mdp:
         for kind in ("reward", "command", "termination", "reset", "event", "randomizer", "action_filter"):
             named |= {f"{kind}/{name}": term for name, term in getattr(self, f"{kind}s").items()}
         return named
+
+    def edit_spec(self, spec: mujoco.MjSpec) -> None:
+        """Adds to the model what the actuators and the terms need, before it is compiled."""
+        with naming("actuators", self.actuators):
+            self.actuators.edit_spec(spec)
+        for name, term in self.terms().items():
+            with naming(name, term):
+                term.edit_spec(spec)
 
     def control(self, action: Float[Array, " a"], model: PhysicsModel) -> Float[Array, " u"]:
         """The actuators' controls for an action."""

@@ -126,8 +126,7 @@ class RLTask(CallbackTask[ConfigT], Generic[ConfigT]):
         """
         base_model = self._compile()
         mdp = self.get_mdp(base_model)
-        edits = [mdp.actuators.edit_spec, *(term.edit_spec for term in mdp.terms().values())]
-        model = self._compile(edits)
+        model = self._compile([mdp.edit_spec])
         if mdp.actuators.action_size(model) < 1:
             raise ConfigError(
                 f"The robot of {type(self).__name__} has no actuators, so that there is nothing to learn. Add some to "

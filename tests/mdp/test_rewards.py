@@ -337,6 +337,19 @@ def test_torque_limits_when_forces_leave_the_inner_range_sum_the_fractions(force
     np.testing.assert_allclose(paid, expected, atol=1e-6)
 
 
+def test_torque_limits_when_an_actuator_has_several_forces_take_their_norm():
+    head = '<body><joint name="ball" type="ball"/><geom size=".1"/></body><body name="left_leg"'
+    turner = '<orientation joint="ball" kp="1" forcerange="0 10"/></actuator>'
+    mjcf = BIPED.replace('<body name="left_leg"', head).replace("</actuator>", turner)
+    model = compile_model(mujoco.MjSpec.from_string(mjcf), dt=0.004, ctrl_dt=DT)
+    assert list(model.mj_model.actuator_outnum) == [1, 1, 3]
+    paid = rewards.TorqueLimits(soft_fraction=0.8)(
+        make_context(model=model, joint_pos=[0] * 6, joint_vel=[0] * 5, derived={"actuator_force": [99, 99, 0, 6, 8]})
+    )
+    # The norm is 10, which is 2 beyond 8; half of the range is 5.
+    np.testing.assert_allclose(paid, 0.4, atol=1e-6)
+
+
 def test_torque_limits_when_no_actuator_has_a_force_range_are_an_error():
     model = compile_model(biped_spec(), dt=0.004, ctrl_dt=DT)
     with pytest.raises(ConfigError, match=r"needs an actuator with a force range"):

@@ -85,6 +85,12 @@ def test_refusal_of_mjx_lists_all_at_once():
     error.match(r'(?s)solver="PGS".*energy="enable".*actuator 5 .*3 more')
 
 
+def test_plugin_is_refused_as_mjx_would_leave_it_out():
+    extension = '<extension><plugin plugin="mujoco.pid"/></extension>'
+    servo = '<plugin plugin="mujoco.pid" joint="hinge"><config key="kp" value="4"/></plugin>'
+    refusal(option=extension, actuator=servo).match(f"{HINGE} has a <plugin>, which would be ignored; take it out")
+
+
 def test_touch_sensor_of_what_cannot_touch_is_an_error_that_names_it():
     text = MODEL.format(option="", geom="", actuator="", sensor='<touch name="sole" site="tip"/>')
     spec = mujoco.MjSpec.from_string(text)

@@ -181,7 +181,7 @@ def test_spring_that_yields_goes_on_from_where_it_was():
 
 
 def test_spring_that_yields_is_refused_by_mjx_with_what_to_do():
-    with pytest.raises(ConfigError, match=r"the state plastic.*Take springyield out.*engine=mujoco"):
+    with pytest.raises(ConfigError, match=r"joint 'hinge' has springyield.*take it out.*engine=mujoco"):
         make_engine("mjx", model_of(YIELDING))
 
 

@@ -112,6 +112,7 @@ def failing(base, method="__call__", **attributes):
         ("get_observations", {"seen": failing(ksim.AbstractObservation, "update", noise=None)}, "Observation 'seen'"),
         ("get_observations", {"seen": observations.JointPosition(noise=failing(AbstractNoise))}, "'seen' (Mine)"),
         ("get_rewards", {"paid": failing(ksim.AbstractReward, scale=1.0)}, "Reward 'paid' (Mine)"),
+        ("get_rewards", {"paid": failing(ksim.AbstractReward, "edit_spec", scale=1.0)}, "Reward 'paid' (Mine)"),
         ("get_commands", {"velocity": failing(ksim.AbstractCommand)}, "Command 'velocity' (Mine)"),
         ("get_terminations", {"ends": failing(ksim.AbstractTermination)}, "Termination 'ends' (Mine)"),
         ("get_resets", {"begins": failing(ksim.AbstractReset)}, "Reset 'begins' (Mine)"),
@@ -152,6 +153,15 @@ def test_error_in_a_wrapped_term_is_at_its_authors_line():
     wrapped = observations.Delayed(failing(ksim.AbstractObservation, noise=None))
     message = str(error_of(task_with(get_observations={"late": wrapped})))
     assert message.startswith("Observation 'late' (Delayed) failed at " + line_of('ZeroDivisionError("as I wish")'))
+
+
+@pytest.mark.parametrize("file", ["<ipython-input-3-0123456789ab>", "<stdin>"])
+def test_error_in_a_term_that_was_typed_is_at_its_line(file):
+    source = "def code(context):\n    return {}['nowhere']\n"
+    names = {}
+    exec(compile(source, file, "exec"), names)
+    message = str(error_of(task_with(get_rewards={"mine": Custom(code=names["code"])})))
+    assert message == f"Reward 'mine' (Custom) failed at {file}:2: KeyError: 'nowhere'."
 
 
 def test_error_in_a_term_of_ksims_own_is_at_its_line():

@@ -133,7 +133,7 @@ class TorqueLimits(AbstractReward):
         limited = np.flatnonzero(mj_model.actuator_forcelimited)
         if not limited.size:
             raise ConfigError("TorqueLimits needs an actuator with a force range. Give one in the MJCF file.")
-        force_u = context.derived("actuator_force")[limited]
+        force_u = _magnitudes(context)[limited]
         low_u, high_u = mj_model.actuator_forcerange[limited].T
         over_u = jnp.maximum(force_u - self.soft_fraction * high_u, 0.0)
         over_u += jnp.maximum(self.soft_fraction * low_u - force_u, 0.0)
@@ -189,6 +189,15 @@ class JointLimits(AbstractReward):
         position_j = context.physics.qpos[names.joint_qpos(self.joints)]
         over_j = jnp.maximum(position_j - (high - margin), 0.0) + jnp.maximum((low + margin) - position_j, 0.0)
         return jnp.sum(jnp.where(is_limited_j, over_j, 0.0))
+
+
+def _magnitudes(context: Context) -> Float[Array, " u"]:
+    """The force of each actuator; the norm of those of one that has several, which its force range bounds."""
+    force_o, mj_model = context.derived("actuator_force"), context.model.mj_model
+    outputs = [
+        slice(start, start + n) for start, n in zip(mj_model.actuator_outadr, mj_model.actuator_outnum, strict=True)
+    ]
+    return jnp.stack([force_o[o][0] if o.stop - o.start == 1 else jnp.linalg.norm(force_o[o]) for o in outputs])
 
 
 def _power(context: Context) -> Float[Array, ""]:

@@ -213,7 +213,7 @@ def _motor_curve(actuators: AbstractActuators, model: PhysicsModel) -> dict[str,
 def action_map(actuators: AbstractActuators, model: PhysicsModel) -> dict[str, Any] | None:
     """Actuators as numbers: ctrl = clip(offset + scale * action, lower, upper), found by asking them.
 
-    `scale` has one number per actuator, or one row per actuator where components of the action are mixed.
+    `scale` has one number per control, or one row per control where components of the action are mixed.
 
     Returns:
         None where the actuators do something else.
