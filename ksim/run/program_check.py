@@ -212,7 +212,7 @@ def _main() -> int:
     try:
         import resource  # noqa: PLC0415 - not on Windows
 
-        resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY, _MAX_MEMORY))
+        resource.setrlimit(resource.RLIMIT_DATA, (_MAX_MEMORY, _MAX_MEMORY))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     except (ImportError, ValueError, OSError):  # or the limit is lower already
         pass

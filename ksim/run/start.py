@@ -212,8 +212,10 @@ def _describe_start(task: "RLTask[Any]", start: Start) -> dict[str, str]:
     for name, (there, here) in changed_options(task.config, checkpoint).items():
         figures[f"changed: {name}"] = f"{there} there, {here} now"
     for name, (there, own) in kept_options(task.config, task.program_config, checkpoint).items():
-        is_fixed = name in task.fixed_options()
-        fix = "cannot change when a run is resumed" if is_fixed else f"take it over by {as_argument(name, own)}"
+        if name in (*task.fixed_options(), *task.network_options()):
+            fix = "cannot change when a run is resumed: start a new one for it"
+        else:
+            fix = f"take it over by {as_argument(name, own)}"
         figures[f"kept: {name}"] = f"{there} there, {own} in this program; {fix}"
     installed = versions()
     for name, version in checkpoint.document["versions"].items():

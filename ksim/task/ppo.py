@@ -12,7 +12,6 @@ import optax
 from jaxtyping import PRNGKeyArray, PyTree
 
 from ksim.config import (
-    CHECKPOINT_MODES,
     MAX_COUNT,
     check_batch,
     check_choice,
@@ -32,6 +31,8 @@ from ksim.task.rl import RLConfig, RLTask
 from ksim.types import ConfigError, EnvBatch, LearnerState, TrainState, shown
 
 MODELS = ("mlp", "gru")
+MIN_LEARNING_RATE, MAX_LEARNING_RATE = 1e-5, 3e-3
+"""Default bounds of an adaptive learning rate."""
 MAX_LAYERS = 100
 """Each is traced by itself."""
 
@@ -46,8 +47,12 @@ class PPOConfig(RLConfig):
     num_passes: int = field(4, help="passes over each rollout")
     learning_rate: float = field(3e-4, help="step size of Adam, or what an adaptive one starts from")
     desired_kl: float | None = field(None, help="KL divergence that an adaptive learning rate aims at; null: constant")
-    min_learning_rate: float = field(1e-5, help="lower bound of an adaptive learning rate")
-    max_learning_rate: float = field(3e-3, help="upper bound of an adaptive learning rate")
+    min_learning_rate: float | None = field(
+        None, help="lower bound of an adaptive learning rate; null: 1e-5, or learning_rate if that is lower"
+    )
+    max_learning_rate: float | None = field(
+        None, help="upper bound of an adaptive learning rate; null: 3e-3, or learning_rate if that is higher"
+    )
     max_grad_norm: float = field(1.0, help="gradients are scaled down to this norm")
     gamma: float = field(0.99, help="discount per control step")
     gae_lambda: float = field(0.95, help="decay of generalized advantage estimation")
@@ -84,15 +89,21 @@ class PPOConfig(RLConfig):
             if len(sizes) > MAX_LAYERS or not all(1 <= size <= MAX_COUNT for size in sizes):
                 raise ConfigError(f"{name} ({shown(sizes)}) must be positive widths of at most {MAX_LAYERS} layers.")
 
+    def learning_rate_bounds(self) -> tuple[float, float]:
+        """Between which an adaptive learning rate stays."""
+        lowest, highest = self.min_learning_rate, self.max_learning_rate
+        return (
+            min(MIN_LEARNING_RATE, self.learning_rate) if lowest is None else lowest,
+            max(MAX_LEARNING_RATE, self.learning_rate) if highest is None else highest,
+        )
+
     def _check_learning_rate_bounds(self) -> None:
-        lowest, highest, rate = self.min_learning_rate, self.max_learning_rate, self.learning_rate
-        check_positive("min_learning_rate", lowest)
-        check_positive("max_learning_rate", highest)
+        for name in ("min_learning_rate", "max_learning_rate"):
+            check_positive(name, getattr(self, name))
+        rate, (lowest, highest) = self.learning_rate, self.learning_rate_bounds()
         if lowest > highest:
             raise ConfigError(f"min_learning_rate ({lowest}) must be at most max_learning_rate ({highest}).")
-        # Other modes do not learn, and show runs that were saved before there were these options.
-        is_used = self.desired_kl is not None and self.run_mode not in CHECKPOINT_MODES
-        if is_used and not lowest <= rate <= highest:
+        if self.desired_kl is not None and not lowest <= rate <= highest:
             bound = "min_learning_rate" if rate < lowest else "max_learning_rate"
             raise ConfigError(
                 f"learning_rate ({rate}) is adaptive (desired_kl={self.desired_kl}) and must be from min_learning_rate "
@@ -126,6 +137,7 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
     def hyperparameters(self) -> PPOHyperparameters:
         """The algorithm's numbers, from the config."""
         config = self.config
+        lowest_rate, highest_rate = config.learning_rate_bounds()
         return PPOHyperparameters(
             gamma=config.gamma,
             gae_lambda=config.gae_lambda,
@@ -137,8 +149,8 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
             num_passes=config.num_passes,
             learning_rate=config.learning_rate,
             desired_kl=config.desired_kl,
-            min_learning_rate=config.min_learning_rate,
-            max_learning_rate=config.max_learning_rate,
+            min_learning_rate=lowest_rate,
+            max_learning_rate=highest_rate,
             normalize_observations=config.normalize_observations,
             remat=config.remat,
         )
@@ -209,6 +221,9 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
 
     def fixed_options(self) -> tuple[str, ...]:
         return (*super().fixed_options(), "init_std", "normalize_observations")
+
+    def network_options(self) -> tuple[str, ...]:
+        return ("model", "actor_sizes", "critic_sizes", "memory_size", "std")
 
     def adapt_resumed(self, state: TrainState, changed: Mapping[str, tuple[Any, Any]]) -> TrainState:
         # One that was adaptive and is to be constant would stay wherever it has come to.

@@ -280,6 +280,10 @@ class RLTask(CallbackTask[ConfigT], Generic[ConfigT]):
         """Options that are part of what a checkpoint holds."""
         return ("num_envs", "seed")
 
+    def network_options(self) -> tuple[str, ...]:
+        """Options that shape the default network, which another shape's checkpoint does not fit."""
+        return ()
+
     def adapt_resumed(self, state: TrainState, changed: Mapping[str, tuple[Any, Any]]) -> TrainState:
         """A state from a checkpoint, with those changed options in it that a state holds."""
         return state

@@ -351,12 +351,14 @@ def test_options_that_are_kept_are_those_in_which_the_program_differs_and_nothin
 
 def test_options_edited_in_the_program_since_are_listed_with_how_to_take_them_over(finished, tmp_path, capsys):
     run_dir = copy_of(finished, tmp_path)
-    edited = small_config(learning_rate=1e-4, desired_kl=0.01, num_envs=32, actor_sizes=[8])
+    edited = small_config(learning_rate=1e-4, desired_kl=0.01, num_envs=32, critic_sizes=[9])
     assert run_from_command_line(f"resume={run_dir}", "max_iterations=4", config=edited) == 0
     log = (run_dir / "process_0.log").read_text()
     assert "'kept: learning_rate': '0.003 there, 0.0001 in this program; take it over by learning_rate=0.0001'" in log
     assert "'kept: desired_kl': 'None there, 0.01 in this program; take it over by desired_kl=0.01'" in log
-    assert "'kept: num_envs': '16 there, 32 in this program; cannot change when a run is resumed'" in log
+    for name, there, own in (("num_envs", 16, 32), ("critic_sizes", [8], [9])):
+        fix = "cannot change when a run is resumed: start a new one for it"
+        assert f"'kept: {name}': '{there} there, {own} in this program; {fix}'" in log
     assert "kept: actor_sizes" not in log
     out = capsys.readouterr().out
     assert "kept: learning_rate" in out

@@ -132,11 +132,11 @@ def test_bytes_in_words_and_of_keys():
             r"min_learning_rate \(0.01\) must be at most max_learning_rate \(0.003\)",
         ),
         (
-            {"learning_rate": 0.01, "desired_kl": 0.01},
+            {"learning_rate": 0.01, "desired_kl": 0.01, "max_learning_rate": 0.003},
             r"learning_rate \(0.01\) is adaptive .* to max_learning_rate \(0.003\).* or set max_learning_rate=0.01",
         ),
         (
-            {"learning_rate": 1e-6, "desired_kl": 0.01},
+            {"learning_rate": 1e-6, "desired_kl": 0.01, "min_learning_rate": 1e-5},
             r"learning_rate \(1e-06\) .* from min_learning_rate \(1e-05\) .* or set min_learning_rate=1e-06",
         ),
         ({"pmap_axis_name": ""}, r"pmap_axis_name \(''\) must not be empty"),
@@ -147,5 +147,7 @@ def test_option_that_cannot_work_is_an_error_when_the_task_is_made(options, mess
         point_mass_task(**options)
 
 
-def test_run_whose_rate_began_outside_the_default_bounds_can_be_evaluated():
-    point_mass_task(learning_rate=0.01, desired_kl=0.01, run_mode="eval", checkpoint="runs/before")
+@pytest.mark.parametrize(("rate", "bounds"), [(3e-4, (1e-5, 3e-3)), (0.01, (1e-5, 0.01)), (1e-6, (1e-6, 3e-3))])
+def test_default_bounds_of_an_adaptive_rate_hold_the_rate_it_starts_from(rate, bounds):
+    # As in runs that were saved before there were options for them.
+    assert point_mass_task(learning_rate=rate, desired_kl=0.01).config.learning_rate_bounds() == bounds
