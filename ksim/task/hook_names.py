@@ -3,11 +3,11 @@
 import difflib
 import inspect
 import types
-import warnings
 from typing import Any
 
 from xax.task.base import BaseTask
 
+from ksim.notices import warn_user
 from ksim.task.callbacks import CallbackTask
 from ksim.types import ConfigError
 
@@ -45,10 +45,9 @@ def check_hook_names(task: BaseTask[Any]) -> None:
     for name in theirs.keys() - ours.keys():
         for hook in difflib.get_close_matches(name, hooks, n=1, cutoff=_CLOSE):
             if _takes_arguments_of(theirs[name], ours[hook]):
-                warnings.warn(
+                warn_user(
                     f"ksim never calls {type(task).__name__}.{name}. Did you mean {hook}? If not, another name avoids "
-                    "this warning.",
-                    stacklevel=2,
+                    "this warning."
                 )
 
 
