@@ -28,6 +28,8 @@ from ksim.types import ConfigError, RunError, near_misses, shown
 if TYPE_CHECKING:
     from ksim.task.rl import RLConfig, RLTask
 
+_REMOVED = {"device_timers": "Every device is timed now, under every engine: leave it out."}
+
 
 def launch(
     task_class: "type[RLTask[Any]]", config: "RLConfig | None" = None, argv: Sequence[str] | None = None
@@ -148,8 +150,8 @@ def parse_overrides(base: "RLConfig", argv: Sequence[str]) -> Any:
 
 
 def _meant(key: str, known: Mapping[str, Any]) -> str:
-    """What an option that there is not may stand for."""
-    return hint(key) or near_misses(key, known)
+    """What an option that there is not may stand for, or why it is gone."""
+    return _REMOVED.get(key.lstrip("-")) or hint(key) or near_misses(key, known)
 
 
 def _parse_value(text: str, config_class: type, key: str) -> Any:
