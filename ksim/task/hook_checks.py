@@ -185,7 +185,7 @@ def checked_optimizer(task: "PPOTask[Any]", params: PyTree) -> optax.GradientTra
     """What `get_optimizer` returns.
 
     Raises:
-        ConfigError: It is no gradient transformation of optax, or has no `learning_rate`, or does not keep the shapes
+        ConfigError: It is no gradient transformation of optax, or has not one `learning_rate`, or does not keep the shapes
             of parameters and state.
     """
     optimizer, hook = task.get_optimizer(), _name(task, "get_optimizer")
@@ -196,10 +196,12 @@ def checked_optimizer(task: "PPOTask[Any]", params: PyTree) -> optax.GradientTra
     if not _overrides(task, "get_optimizer"):
         return optimizer
     state = eqx.filter_eval_shape(optimizer.init, params)
-    if optax.tree.get(state, "learning_rate") is None:
+    rates = optax.tree.get_all_with_path(state, "learning_rate")
+    if len(rates) != 1:
+        found = "none" if not rates else f"{len(rates)} (of a schedule there are two)"
         raise ConfigError(
             f"{hook} must return an optimizer with an injected learning_rate, which ksim logs and adapts, but its "
-            "state has none. Wrap what makes it, as in optax.inject_hyperparams(optax.adam)(learning_rate="
+            f"state has {found}. Wrap what makes it, as in optax.inject_hyperparams(optax.adam)(learning_rate="
             f"self.config.learning_rate). See {HOOKS}."
         )
     updates, after = _shapes(task, optimizer.update, params, state, params)

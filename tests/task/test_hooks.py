@@ -296,6 +296,10 @@ def test_first_states_may_be_of_64_bits_on_the_host():
 BAD_OPTIMIZERS = {
     "nothing": (lambda self: None, "must return an optax.GradientTransformation, but returned None"),
     "no rate": (lambda self: optax.adam(1e-3), r"injected learning_rate.*optax\.inject_hyperparams\(optax\.adam\)"),
+    "a schedule": (
+        lambda self: optax.inject_hyperparams(optax.adam)(learning_rate=optax.linear_schedule(1e-3, 0.0, 10)),
+        r"must return .* but its state has 2 \(of a schedule there are two\)",
+    ),
 }
 
 
