@@ -185,8 +185,8 @@ def checked_optimizer(task: "PPOTask[Any]", params: PyTree) -> optax.GradientTra
     """What `get_optimizer` returns.
 
     Raises:
-        ConfigError: It is no gradient transformation of optax, or has not one `learning_rate`, or does not keep the shapes
-            of parameters and state.
+        ConfigError: It is no gradient transformation of optax, or has not one `learning_rate`, or does not keep the
+            shapes of parameters and state.
     """
     optimizer, hook = task.get_optimizer(), _name(task, "get_optimizer")
     if not isinstance(optimizer, optax.GradientTransformation):
