@@ -28,6 +28,8 @@ from ksim.types import ConfigError, RunError, near_misses, shown
 if TYPE_CHECKING:
     from ksim.task.rl import RLConfig, RLTask
 
+_REMOVED = {"device_timers": "Every device is timed now, under every engine: leave it out."}
+
 
 def launch(
     task_class: "type[RLTask[Any]]", config: "RLConfig | None" = None, argv: Sequence[str] | None = None
@@ -148,14 +150,14 @@ def parse_overrides(base: "RLConfig", argv: Sequence[str]) -> Any:
 
 
 def _meant(key: str, known: Mapping[str, Any]) -> str:
-    """What an option that there is not may stand for."""
+    """What an option that there is not may stand for, or why it is gone."""
     from ksim.task.distributed_rl import DistributedRLConfig  # noqa: PLC0415 - on top of this
 
     elsewhere = {f.name for f in dataclasses.fields(DistributedRLConfig)} - known.keys()
     hinted = hint(key)
     if elsewhere and (hinted or key in elsewhere):
         return f"{hinted} It needs a task that derives from ksim.DistributedPPOTask.".lstrip()
-    return hinted or near_misses(key, known)
+    return _REMOVED.get(key.lstrip("-")) or hinted or near_misses(key, known)
 
 
 def _parse_value(text: str, config_class: type, key: str) -> Any:

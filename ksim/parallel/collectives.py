@@ -16,8 +16,8 @@ DEVICE_AXIS = "device"
 """The name of the axis of devices, unless a task names it otherwise."""
 
 
-def bind_axis(function: Callable[..., Any], axis_name: str, size: int = 1) -> Callable[..., Any]:
-    """A function in which collectives over `axis_name` work, as on so many devices that all hold the same.
+def bind_axis(function: Callable[..., Any], axis_name: str) -> Callable[..., Any]:
+    """A function in which collectives over `axis_name` work, as on a single device.
 
     Nothing is mapped, so that the program of a function without collectives is the same as unbound, and that of a mean
     over one device is the identity. What depends on `jax.lax.axis_index` has an axis of length 1 more inside.
@@ -25,15 +25,28 @@ def bind_axis(function: Callable[..., Any], axis_name: str, size: int = 1) -> Ca
     Args:
         function: A function of anything; it returns arrays.
         axis_name: The name of the axis.
-        size: Its length. More than 1 is for a look at shapes.
     """
 
     @functools.wraps(function, updated=())
     def bound(*args: Any) -> PyTree:
-        out = jax.vmap(lambda: function(*args), in_axes=(), axis_name=axis_name, axis_size=size)()
+        out = jax.vmap(lambda: function(*args), in_axes=(), axis_name=axis_name, axis_size=1)()
         return jax.tree.map(lambda x: jax.lax.index_in_dim(x, 0, keepdims=False), out)
 
     return bound
+
+
+def shapes_on_devices(function: Callable[..., Any], axis_name: str, num_devices: int, *args: Any) -> Any:
+    """What a function returns on each of so many devices, with shapes in place of arrays; nothing is run.
+
+    Unlike in `bind_axis`, collectives may be over groups of the devices (`axis_index_groups`), as where it is mapped.
+
+    Args:
+        function: A function of arrays; it returns arrays.
+        axis_name: The name of the axis of devices.
+        num_devices: Its length.
+        args: Trees of arrays or of shapes.
+    """
+    return jax.make_jaxpr(function, axis_env=[(axis_name, num_devices)], return_shape=True)(*args)[1]
 
 
 def mean_across_devices(tree: PyTree, axis_name: str | None) -> PyTree:

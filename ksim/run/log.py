@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ksim.notices import take_given
+from ksim.notices import given_to
 from ksim.parallel.multihost import process_index
 from ksim.types import ConfigError
 
@@ -134,21 +134,28 @@ def run_log(level: str) -> Iterator[RunLog]:
 @contextmanager
 def _warnings_to(log: RunLog) -> Iterator[None]:
     """Sends warnings to a log as well, those of ksim's since the last run included; shown as they were before."""
-    for text, filename, line in take_given():
-        log.add_warning(UserWarning.__name__, text, filename, line)
+    told: set[tuple[str, str, int]] = set()
     show_before = warnings.showwarning
 
+    def tell(text: str, filename: str, line: int, category: type[Warning] = UserWarning) -> None:
+        if (text, filename, line) not in told:
+            log.add_warning(category.__name__, text, filename, line)
+
+    def tell_once(*given: Any) -> None:
+        tell(*given)
+        told.add(given)
+
     def show(message: Any, category: type[Warning], filename: str, lineno: int, *args: Any, **kwargs: Any) -> None:
-        log.add_warning(category.__name__, str(message), filename, lineno)
+        tell(str(message), filename, lineno, category)
         show_before(message, category, filename, lineno, *args, **kwargs)
 
     warnings.showwarning = show
     try:
-        yield
+        with given_to(tell_once):
+            yield
     finally:
         if warnings.showwarning is show:
             warnings.showwarning = show_before
-        take_given()
 
 
 def log_path(run_dir: Path) -> Path:

@@ -14,7 +14,7 @@ from jaxtyping import PRNGKeyArray, PyTree
 from ksim.nn.actor_critic import AbstractActorCritic, ActorCriticOutput, initial_carries
 from ksim.nn.adapted import AdaptedActorCritic
 from ksim.nn.normalizer import NormalizedActorCritic
-from ksim.parallel.collectives import bind_axis
+from ksim.parallel.collectives import bind_axis, shapes_on_devices
 from ksim.parallel.placement import local_rows
 from ksim.rollout.environment import check_environment
 from ksim.types import ConfigError, EnvState, LearnerState, Trajectory, shown
@@ -185,8 +185,8 @@ def checked_optimizer(task: "PPOTask[Any]", params: PyTree) -> optax.GradientTra
     """What `get_optimizer` returns.
 
     Raises:
-        ConfigError: It is no gradient transformation of optax, or has no `learning_rate`, or does not keep the shapes
-            of parameters and state.
+        ConfigError: It is no gradient transformation of optax, or has not one `learning_rate`, or does not keep the
+            shapes of parameters and state.
     """
     optimizer, hook = task.get_optimizer(), _name(task, "get_optimizer")
     if not isinstance(optimizer, optax.GradientTransformation):
@@ -196,13 +196,15 @@ def checked_optimizer(task: "PPOTask[Any]", params: PyTree) -> optax.GradientTra
     if not _overrides(task, "get_optimizer"):
         return optimizer
     state = eqx.filter_eval_shape(optimizer.init, params)
-    if optax.tree.get(state, "learning_rate") is None:
+    rates = optax.tree.get_all_with_path(state, "learning_rate")
+    if len(rates) != 1:
+        found = "none" if not rates else f"{len(rates)} (of a schedule there are two)"
         raise ConfigError(
             f"{hook} must return an optimizer with an injected learning_rate, which ksim logs and adapts, but its "
-            "state has none. Wrap what makes it, as in optax.inject_hyperparams(optax.adam)(learning_rate="
+            f"state has {found}. Wrap what makes it, as in optax.inject_hyperparams(optax.adam)(learning_rate="
             f"self.config.learning_rate). See {HOOKS}."
         )
-    updates, after = eqx.filter_eval_shape(optimizer.update, params, state, params)
+    updates, after = _shapes(task, optimizer.update, params, state, params)
     problem = tree_differences(params, updates, "updates") or tree_differences(state, after, "state")
     if problem:
         raise ConfigError(
@@ -356,15 +358,16 @@ def _is_float(x: Any) -> bool:
 
 def _shapes(task: "RLTask[Any]", function: Any, *inputs: Any) -> Any:
     """What a function returns, with shapes in place of arrays; collectives over the axis of devices work in it."""
+    arrays, static = eqx.partition(inputs, lambda x: isinstance(x, jax.ShapeDtypeStruct) or eqx.is_array(x))
     rest: list[Any] = []
 
-    def arrays_of(*inputs: Any) -> PyTree:
-        arrays, other = eqx.partition(function(*inputs), eqx.is_array)
+    def arrays_of(arrays: PyTree) -> PyTree:
+        found, other = eqx.partition(function(*eqx.combine(arrays, static)), eqx.is_array)
         rest.append(other)
-        return arrays
+        return found
 
-    bound = bind_axis(arrays_of, task.device_axis, task.layout.num_devices)
-    return eqx.combine(eqx.filter_eval_shape(bound, *inputs), rest[-1])
+    found = shapes_on_devices(arrays_of, task.device_axis, task.layout.num_devices, arrays)
+    return eqx.combine(found, rest[-1])
 
 
 def _overrides(task: "RLTask[Any]", name: str) -> bool:

@@ -23,7 +23,7 @@ from ksim.mdp.rewards import AbstractReward
 from ksim.mdp.term import Terms, named_terms
 from ksim.mdp.terminations import AbstractTermination
 from ksim.nn.actor_critic import AbstractActorCritic
-from ksim.parallel.collectives import DEVICE_AXIS, bind_axis, device_index, global_env_index
+from ksim.parallel.collectives import DEVICE_AXIS, device_index, global_env_index, shapes_on_devices
 from ksim.parallel.job import find_job
 from ksim.parallel.layout import AbstractLayout, SingleDevice
 from ksim.physics import AbstractActuators, ModelActuators, PhysicsModel, Terrain, compile_model, load_spec
@@ -291,7 +291,7 @@ class RLTask(CallbackTask[ConfigT], Generic[ConfigT]):
     def check_curricula(self, state: TrainState) -> None:
         """Raises ConfigError for a curriculum that goes by a metric which does not exist, from a trace of the step."""
         if state.learner.levels:
-            jax.eval_shape(bind_axis(self.make_train_step(None), self.device_axis, self.layout.num_devices), state)
+            shapes_on_devices(self.make_train_step(None), self.device_axis, self.layout.num_devices, state)
 
     def get_mdp(self, physics_model: PhysicsModel) -> Mdp:
         """All terms of the task, named and checked."""

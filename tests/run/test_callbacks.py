@@ -139,7 +139,7 @@ def test_end_is_called_after_an_error_of_the_loop(tmp_path, monkeypatch):
 
 def test_end_is_called_where_the_step_does_not_compile(tmp_path, monkeypatch):
     task = watched(tmp_path)
-    monkeypatch.setattr(task.layout, "compile", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("ksim.run.loop.TimedStep", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         task.run()
     assert hooks_of(task) == ["training_start", "training_end"]
@@ -165,7 +165,7 @@ def test_hook_that_fails_ends_the_run_with_its_name_and_line_and_the_state_saved
 
 def test_hook_that_fails_at_the_start_ends_the_run_before_anything_compiles(tmp_path, monkeypatch):
     task = watched(tmp_path, failing="on_training_start")
-    monkeypatch.setattr(task.layout, "compile", lambda *_: pytest.fail("too late"))
+    monkeypatch.setattr("ksim.run.loop.TimedStep", lambda *_, **__: pytest.fail("too late"))
     with pytest.raises(CallbackError, match="on_training_start failed at iteration 0"):
         task.run()
     assert hooks_of(task) == ["training_start"]
@@ -276,3 +276,16 @@ def test_callback_of_other_arguments_is_an_error_before_anything_compiles(tmp_pa
         ksim.ConfigError, match=r"on_after_checkpoint_save\(self, state\) must take .*\(self, ckpt_path: "
     ):
         Wrong(watched(tmp_path).config).check()
+
+
+@pytest.mark.filterwarnings("error")
+def test_constructor_and_methods_of_other_arguments_that_are_no_callbacks_are_the_tasks_own(tmp_path):
+    class Longer(PointMassTask):
+        def __init__(self, config, length):
+            super().__init__(config)
+            self.length = length
+
+        def debug(self, what):
+            """xax has one without arguments."""
+
+    Longer(watched(tmp_path, num_devices=2).config, 2.0).check()

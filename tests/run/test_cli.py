@@ -17,6 +17,7 @@ from ksim.config import seconds_of
         ("--master_addr=node0", ["no option '--master_addr'", "Here it is coordinator_address=HOST:PORT"]),
         ("--master_port=1", ["Here it is coordinator_address=HOST:PORT"]),
         ("--gpu-ids=0,1", ["Here it is devices=[0,1]"]),
+        ("device_timers=off", ["Every device is timed now", "leave it out"]),
         ("num_gpus=2", ["no option 'num_gpus'", "Here it is num_devices=N"]),
         ("--distributed", ["A DistributedPPOTask needs none", "python -m ksim.launch"]),
         ("--node_rank=1", ["ksim.launch --node-rank N"]),

@@ -121,6 +121,20 @@ def test_warnings_go_to_the_log_and_where_the_program_wants_them(tmp_path, monke
         assert log.open(tmp_path / "next").read_text() == ""  # it is of the run before
 
 
+def test_log_of_a_second_run_has_the_warnings_that_python_shows_only_once(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(warnings, "showwarning", lambda message, *_: seen.append(str(message)))
+    monkeypatch.setattr(warnings, "filters", [("default", None, Warning, None, 0)])
+    take_given()
+    for name in ("first", "second"):
+        with run_log("info") as log:
+            path = log.open(tmp_path / name)
+            for _ in range(2):
+                warn_user("at the same line")
+        assert words_of(path) == ["at the same line"]
+    assert seen == ["at the same line"]
+
+
 def test_command_line_shortens_warnings_unless_the_program_shows_them_itself(monkeypatch):
     def give_help():
         with pytest.raises(SystemExit):

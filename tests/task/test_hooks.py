@@ -296,6 +296,10 @@ def test_first_states_may_be_of_64_bits_on_the_host():
 BAD_OPTIMIZERS = {
     "nothing": (lambda self: None, "must return an optax.GradientTransformation, but returned None"),
     "no rate": (lambda self: optax.adam(1e-3), r"injected learning_rate.*optax\.inject_hyperparams\(optax\.adam\)"),
+    "a schedule": (
+        lambda self: optax.inject_hyperparams(optax.adam)(learning_rate=optax.linear_schedule(1e-3, 0.0, 10)),
+        r"must return .* but its state has 2 \(of a schedule there are two\)",
+    ),
 }
 
 
@@ -347,3 +351,26 @@ def test_several_keys_in_place_of_one_are_an_error(keys, found):
 
     with pytest.raises(ConfigError, match=rf"rng of Mine._rollout must be one key.* is {found}\. .*rng, sub ="):
         task_of("_rollout", rollout).check()
+
+
+class InGroups(PointMassTask):
+    """Gradients are averaged within pairs of devices, then over all; the optimizer looks at all devices as well."""
+
+    def sync_gradients(self, grads):
+        pairs = jax.lax.pmean(grads, self.device_axis, axis_index_groups=[[0, 1], [2, 3]])
+        return jax.lax.pmean(pairs, self.device_axis)
+
+    def get_optimizer(self):
+        optimizer = super().get_optimizer()
+
+        def update(updates, state, params=None, **more):
+            return optimizer.update(jax.lax.pmean(updates, self.device_axis), state, params, **more)
+
+        return optax.GradientTransformationExtraArgs(optimizer.init, update)
+
+
+def test_hooks_with_collectives_within_groups_of_devices_train_as_with_those_over_all():
+    tasks = [make(cls, num_devices=4, num_envs=16) for cls in (InGroups, PointMassTask)]
+    (mine, _), (plain, _) = (train_iterations(task, 1) for task in tasks)
+    first = tasks[0].layout.first
+    assert_same_parameters(first(mine.learner), first(plain.learner), rtol=1e-5, atol=1e-6)
