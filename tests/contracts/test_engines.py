@@ -151,7 +151,7 @@ def test_engine_under_pmap_equals_that_under_jit(name):
 
     whole = jax.jit(jax.vmap(one_env))(qpos)
     split = jax.pmap(jax.vmap(one_env), devices=devices)(qpos.reshape(2, 2, -1))
-    joined = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), split)
+    joined = jax.tree.map(lambda x: x.reshape(4, *x.shape[2:]), split)
     chex.assert_trees_all_close(whole, joined, rtol=1e-4, atol=1e-4)
 
 
