@@ -1,4 +1,7 @@
-"""The job of several processes that this one belongs to, found in its options and environment variables."""
+"""The job of several processes that this one belongs to, found in its options and environment variables.
+
+Untried are Kubernetes, TPU pods, GPUs and several machines.
+"""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,7 @@
-"""Joining the job of several processes that this one belongs to; `jax.distributed` does the work."""
+"""Joining the job of several processes that this one belongs to; `jax.distributed` does the work.
+
+Untried are Kubernetes, TPU pods, GPUs and several machines.
+"""
 
 import os
 import socket

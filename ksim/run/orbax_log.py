@@ -6,6 +6,8 @@ import os
 import sys
 from typing import Any
 
+from ksim.run.log import RunLog
+
 logger = logging.getLogger(__name__)
 
 
@@ -20,9 +22,10 @@ def log_orbax() -> None:
     def is_for_others(record: logging.LogRecord) -> bool:
         if not record.exc_info or f"{os.sep}orbax{os.sep}" not in record.pathname:
             return True
-        # Not to handlers of the root logger, which print. Once the run's log is closed there is none.
+        # Not to the program's handlers, which print. Once the run's log is closed there is none.
         for handler in logging.getLogger("ksim").handlers:
-            handler.handle(record)
+            if isinstance(handler, RunLog):
+                handler.handle(record)
         return False
 
     def log_unraisable(unraisable: Any) -> None:

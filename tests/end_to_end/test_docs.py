@@ -71,7 +71,7 @@ def test_steps_of_the_extending_page_run_one_after_the_other_in_an_empty_directo
         else:
             run_script(text, monkeypatch)
             outputs[text.strip()] = capsys.readouterr().out
-    assert len(outputs) == 8
+    assert len(outputs) == 9
     assert "survived" in outputs["python dog.py run_mode=eval checkpoint=runs/first"]
     assert "250.0 ± 0.0 control steps" in outputs["python dog_evaluated.py run_mode=eval checkpoint=runs/first"]
     for file, row in {

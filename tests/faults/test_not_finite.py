@@ -217,13 +217,13 @@ def test_precision_of_matrix_products_is_the_one_that_was_chosen(precision, monk
 def test_replay_computes_with_the_precision_of_the_run_whoever_calls_it(precision, monkeypatch):
     config = PointMassConfig(num_envs=8, num_devices=1, rollout_length=2, matmul_precision=precision, **QUIET)
     task, programs = PointMassTask(config), []
-    mapped = task.layout.map
+    mapped, state = task.layout.map, task.layout.place(task.initial_state())
 
     def look(function):
         return lambda *args: programs.append(mapped(function).lower(*args).as_text()) or mapped(function)(*args)
 
     monkeypatch.setattr(task.layout, "map", look)
-    replay(task, task.layout.place(task.initial_state()))
+    replay(task, state)
     for program in programs:
         dots = [line for line in program.splitlines() if "dot_general" in line]
         assert dots

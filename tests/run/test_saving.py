@@ -10,6 +10,7 @@ import ksim
 from ksim import ConfigError
 from ksim.run import loop
 from ksim.run.checkpoint import find_best, list_checkpoints
+from ksim.run.estimates import Estimate
 from ksim.run.signals import OUT_OF_TIME_EXIT_CODE
 from tests.checkpoints import newest
 from tests.tasks import point_mass_task
@@ -23,7 +24,7 @@ def test_newest_ones_and_the_best_are_kept(tmp_path, monkeypatch):
     def evaluated(self, progress, learner):
         record = {"iteration": progress.iteration, "env_steps": 0, "return_gap": None}
         mean = next(returns)
-        self._writer.write_evaluation({**record, "figures": {"return": {"mean": mean}}})
+        self._writer.write_evaluation({**record, "figures": {"return": Estimate(mean, mean, mean).record()}})
         if mean > self._best_return:
             self._best_return = mean
             self._saver.found_best(progress.iteration)
