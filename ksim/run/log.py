@@ -93,10 +93,12 @@ class _Program(logging.Handler):
         return record.levelno >= (self._own_level or logging.getLogger().level)
 
     def emit(self, record: logging.LogRecord) -> None:
-        root = logging.getLogger()
-        # Without handlers, Python prints warnings to standard error, where ksim has printed them.
-        if self._propagate and root.hasHandlers() and self.wants(record):
-            root.callHandlers(record)
+        if not (self._propagate and self.wants(record)):
+            return
+        for handler in logging.getLogger().handlers:
+            # absl adds one by itself, which prints to standard error what ksim has printed.
+            if type(handler).__module__ != "absl.logging" and record.levelno >= handler.level:
+                handler.handle(record)
 
 
 @contextmanager

@@ -96,7 +96,7 @@ def test_failing_evaluation_is_said_once_counted_and_ends_nothing(tmp_path, monk
     assert out.count("no simulator today") == 1
     assert "failed: evaluation" in out
     log = (tmp_path / "run" / "process_0.log").read_text()
-    assert log.count("WARNING") == 1
+    assert log.count("WARNING ksim.run.failures") == 1
 
 
 class Evaluated(BipedTask):

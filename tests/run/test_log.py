@@ -30,6 +30,7 @@ class Kept(logging.Handler):
 @pytest.fixture
 def program():
     """A program that has set up logging: a handler at the root, warnings and worse."""
+    take_given()  # by tests before
     root, handler = logging.getLogger(), Kept()
     before = root.level
     root.setLevel(logging.WARNING)

@@ -43,7 +43,7 @@ def test_without_gl_there_is_one_warning_and_no_film(tmp_path, capsys, monkeypat
     assert BipedTask(config).run() == 0
     assert capsys.readouterr().out.count("no video") == 1
     assert not (tmp_path / "run" / "videos").exists()
-    assert (tmp_path / "run" / "process_0.log").read_text().count("WARNING") == 1
+    assert (tmp_path / "run" / "process_0.log").read_text().count("WARNING ksim.") == 1
 
 
 def test_environment_of_another_kind_has_plots_and_says_in_the_log_why_no_film(tmp_path, capsys):
