@@ -17,15 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orbax.checkpoint as ocp
 
 from ksim.config import is_of_type
 from ksim.notices import warn_user
 from ksim.parallel.multihost import num_processes, process_index
 from ksim.run.curves import read_evaluations
 from ksim.run.files import write_through
+from ksim.run.orbax_log import without_handlers
 from ksim.run.progress import KEPT
 from ksim.types import ConfigError, as_number, shown
+
+with without_handlers():
+    import orbax.checkpoint as ocp
 
 CHECKPOINTS = "checkpoints"
 """Where a run's directory holds them, each under the number of iterations done."""

@@ -82,6 +82,7 @@ class _Program(logging.Handler):
     def __init__(self, logger: logging.Logger) -> None:
         super().__init__()
         self._logger, self._own_level, self._propagate = logger, logger.level, logger.propagate
+        self._handlers_before = list(logging.getLogger().handlers)
 
     def wants(self, record: logging.LogRecord) -> bool:
         """Whether a record would have been made without the run's log."""
@@ -96,9 +97,12 @@ class _Program(logging.Handler):
         if not (self._propagate and self.wants(record)):
             return
         for handler in logging.getLogger().handlers:
-            # absl adds one by itself, which prints to standard error what ksim has printed.
-            if type(handler).__module__ != "absl.logging" and record.levelno >= handler.level:
+            if self._is_of_the_program(handler) and record.levelno >= handler.level:
                 handler.handle(record)
+
+    def _is_of_the_program(self, handler: logging.Handler) -> bool:
+        # Where the root logger has no handler, absl calls logging.basicConfig with the first record of its own.
+        return handler in self._handlers_before or type(handler) is not logging.StreamHandler
 
 
 @contextmanager

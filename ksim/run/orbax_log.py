@@ -1,14 +1,25 @@
 """What threads of Orbax and TensorStore print of an error, sent to the log."""
 
+import contextlib
 import functools
 import logging
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from ksim.run.log import RunLog
 
 logger = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def without_handlers() -> Iterator[None]:
+    """Takes away the handlers that an import gives the root logger, so that a program's own set-up comes first."""
+    root = logging.getLogger()
+    before = list(root.handlers)
+    yield
+    root.handlers[:] = before
 
 
 @functools.cache

@@ -11,6 +11,7 @@ from examples.point_mass import PointMassConfig, PointMassTask
 from ksim.cli import launch
 from ksim.notices import take_given, warn_user
 from ksim.run.log import run_log
+from tests.processes import finish, start
 from tests.tasks import point_mass_task
 
 logger = logging.getLogger("ksim.run.example")
@@ -65,6 +66,11 @@ def test_log_holds_what_log_level_says_and_the_program_gets_what_it_had_asked_fo
     log_all()
     assert words_of(path) == 2 * written
     assert program.messages == 3 * ["to warning"]
+
+
+def test_import_leaves_the_root_logger_to_the_program(tmp_path):
+    shown = "import logging, ksim.run.loop; print(logging.getLogger().handlers)"
+    assert finish(start("-c", shown, cwd=tmp_path)) == (0, "[]\n")
 
 
 @pytest.mark.parametrize("name", ["", "ksim", "ksim.run", "ksim.run.example"])
