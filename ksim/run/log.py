@@ -6,7 +6,6 @@ import logging.handlers
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +104,7 @@ class _Program(logging.Handler):
         return handler in self._handlers_before or type(handler) is not logging.StreamHandler
 
 
-@contextmanager
+@contextlib.contextmanager
 def run_log(level: str) -> Iterator[RunLog]:
     """Keeps ksim's records and all warnings for the log of a run, whatever levels the program has set.
 
@@ -137,7 +136,7 @@ def run_log(level: str) -> Iterator[RunLog]:
             handler.removeFilter(program.wants)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _warnings_to(log: RunLog) -> Iterator[None]:
     """Sends warnings to a log as well, those of ksim's since the last run included; shown as they were before."""
     told: set[tuple[str, str, int]] = set()
