@@ -50,11 +50,15 @@ def launch(
     if "--help" in argv or "-h" in argv:
         print_help(task_class, base)
         sys.exit(0)
+    config = base
     try:
-        task = task_class(make_config(base, argv, camelcase_to_snakecase(task_class.__name__)))
+        config = make_config(base, argv, camelcase_to_snakecase(task_class.__name__))
+        task = task_class(config)
         task.program_config = base
         code = task.run()
     except ConfigError as error:
+        if config.log_level == "debug":
+            traceback.print_exc()
         print(f"Error: {error}", file=sys.stderr)
         leave(2)
     except RunError as error:

@@ -44,24 +44,24 @@ def launch(tmp_path, compiled_before):
             launcher.wait()
 
 
-def torchrun(place, port):
+def torchrun(place, port, _):
     """What torchrun tells a process; its own store listens at MASTER_PORT."""
     local = {"LOCAL_RANK": str(place), "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_USE_AGENT_STORE": "True"}
     return {"RANK": str(place), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **local}
 
 
-def by_jax_variables(place, port):
-    address = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port + 1}"}
+def by_jax_variables(place, _, coordinator_port):
+    address = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{coordinator_port}"}
     return {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": str(place), **address}
 
 
 @pytest.mark.parametrize("variables", [torchrun, by_jax_variables])
 def test_processes_that_another_launcher_started_train_as_one(variables, tmp_path, compiled_before):
     store = socket.create_server(("127.0.0.1", 0))
-    port = store.getsockname()[1]
+    ports = store.getsockname()[1], free_port()
     with store:
         job = [
-            start(*POINT_MASS, "max_iterations=1", cwd=tmp_path, **(compiled_before | variables(place, port)))
+            start(*POINT_MASS, "max_iterations=1", cwd=tmp_path, **(compiled_before | variables(place, *ports)))
             for place in range(2)
         ]
         for place, process in enumerate(job):

@@ -262,5 +262,5 @@ def test_random_strength_changes_what_each_kind_can_give_and_no_servos_target():
 @pytest.mark.parametrize("servo", ['<velocity joint="hinge"/>', '<intvelocity joint="hinge"/>'])
 def test_random_strength_of_a_servo_without_a_force_range_is_an_error_that_names_it(servo):
     context = dataclasses.replace(make_context(), model=arm(servo))
-    with pytest.raises(ConfigError, match=r"force range of servo 0 \(unnamed, drives joint 'hinge'\)"):
+    with pytest.raises(ConfigError, match=r"force range of actuator 0 \(unnamed, drives joint 'hinge'\)"):
         randomizers.RandomMotorStrength()(context)

@@ -7,6 +7,7 @@ from examples.point_mass import PointMass, PointMassConfig, PointMassTask
 from ksim import ConfigError
 from ksim.cli import launch, parse_overrides
 from ksim.config import seconds_of
+from tests.tasks import BipedConfig, BipedTask
 
 
 @pytest.mark.parametrize(
@@ -150,6 +151,26 @@ def test_error_of_the_tasks_own_code_is_not_swallowed():
 
     with pytest.raises(ZeroDivisionError, match="mine"):
         launch(Broken, PointMassConfig(num_devices=2), [])
+
+
+@pytest.mark.parametrize(("level", "has_traceback"), [("info", False), ("debug", True)])
+def test_traceback_of_a_bug_in_a_term_is_printed_at_debug(level, has_traceback, capsys, tmp_path):
+    class Mine(ksim.AbstractReward):
+        scale: float = 1.0
+
+        def __call__(self, context):
+            return {}["nowhere"]
+
+    class Broken(BipedTask):
+        def get_rewards(self, physics_model):
+            return [Mine()]
+
+    with pytest.raises(SystemExit) as stopped:
+        launch(Broken, BipedConfig(num_devices=2, run_dir=str(tmp_path / "run")), [f"log_level={level}"])
+    printed = capsys.readouterr().err
+    assert stopped.value.code == 2
+    assert "(Mine) failed at" in printed
+    assert ("Traceback (most recent call last)" in printed) == has_traceback
 
 
 def test_public_names_are_there():

@@ -68,9 +68,9 @@ class RandomMotorStrength(AbstractRandomizer):
             if kind in _STRENGTH:
                 scaled[i, _STRENGTH[kind]] = True
             elif not mj_model.actuator_forcelimited[i]:
-                servo = label(mj_model, "actuator", i).removeprefix("actuator ")
+                actuator = label(mj_model, "actuator", i)
                 raise ConfigError(
-                    f"RandomMotorStrength needs a force range of servo {servo}. Give it a forcerange in the MJCF file."
+                    f"RandomMotorStrength needs a force range of {actuator}. Give it a forcerange in the MJCF file."
                 )
         factor_u = jax.random.uniform(context.key, (len(kinds),), minval=low, maxval=high)
         gain = self.current(context, "actuator_gainprm") * jnp.where(scaled, factor_u[:, None], 1.0)
