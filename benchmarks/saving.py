@@ -19,8 +19,8 @@ from examples.walking_distributed import HumanoidWalkingDistributedConfig, Human
 
 import jax
 import numpy as np
-from ksim.run.checkpoint import list_checkpoints
-from ksim.run.saver import Saver
+from ksim.checkpoint.format import list_checkpoints
+from ksim.checkpoint.saver import Saver
 
 
 def spread(values: list[float], scale: float, unit: str) -> str:

@@ -120,7 +120,7 @@ def peak_memory_per_env(engine: str, num_envs: tuple[int, int] = (64, 1024)) -> 
     peaks = []
     for n in num_envs:
         code = (
-            "import ksim\nfrom ksim.run.timing import peak_memory_bytes\n"
+            "import ksim\nfrom ksim.train.timing import peak_memory_bytes\n"
             "from examples.walking_distributed import *\n"
             f"c = HumanoidWalkingDistributedConfig(engine={engine!r}, num_envs={n}, num_devices=1)\n"
             "t = HumanoidWalkingDistributedTask(c); t.check(); s = t.layout.place(t.initial_state())\n"

@@ -30,7 +30,7 @@ from ksim.physics import (
     TorqueActuators as TorqueActuators,
 )
 from ksim.rollout import Environment as Environment, unroll as unroll
-from ksim.run.policy import Policy as Policy, load_policy as load_policy
+from ksim.policy.load import Policy as Policy, load_policy as load_policy
 from ksim.task import (
     DistributedPPOConfig as DistributedPPOConfig,
     DistributedPPOTask as DistributedPPOTask,
@@ -46,11 +46,7 @@ from ksim.task import (
     unreplicate_state as unreplicate_state,
 )
 from ksim.task.callbacks import TrainingStatus as TrainingStatus
-from ksim.types import (
-    ConfigError as ConfigError,
-    EnvState as EnvState,
-    PhysicsState as PhysicsState,
-    Trajectory as Trajectory,
-)
+from ksim.errors import ConfigError as ConfigError
+from ksim.types import EnvState as EnvState, PhysicsState as PhysicsState, Trajectory as Trajectory
 
 from ksim._version import __version__ as __version__

@@ -20,10 +20,10 @@ from rich.table import Table
 from xax.utils.text import camelcase_to_snakecase
 
 from ksim.config import CHECKPOINT_MODES, check_types, describe_type, is_of_the_run, is_of_type, is_text
+from ksim.errors import ConfigError, RunError, near_misses, shown
+from ksim.host.plain_yaml import read_yaml
 from ksim.parallel.hints import hint
 from ksim.parallel.multihost import is_main_process, num_processes
-from ksim.plain_yaml import read_yaml
-from ksim.types import ConfigError, RunError, near_misses, shown
 
 if TYPE_CHECKING:
     from ksim.task.rl import RLConfig, RLTask
@@ -111,7 +111,7 @@ def make_config(base: "RLConfig", argv: Sequence[str], task_name: str) -> Any:
     config = parse_overrides(base, argv)
     if config.resume is None and (config.run_mode not in CHECKPOINT_MODES or config.checkpoint is None):
         return config
-    from ksim.run.start import saved_options  # noqa: PLC0415
+    from ksim.train.start import saved_options  # noqa: PLC0415
 
     of_the_run = {f.name for f in dataclasses.fields(base) if is_of_the_run(f)}
     saved = {name: value for name, value in saved_options(config, task_name).items() if name in of_the_run}
@@ -209,7 +209,7 @@ def describe_program(task_class: "type[RLTask[Any]]") -> str:
 
 def print_help(task_class: "type[RLTask[Any]]", base: "RLConfig") -> None:
     """Prints every option with its type, default and help text."""
-    from ksim.run.console import console  # noqa: PLC0415
+    from ksim.host.terminal import console  # noqa: PLC0415
 
     summary = (task_class.__doc__ or "").strip().splitlines()
     usage = f"Usage: {describe_program(task_class)} [KEY=VALUE ...]"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import xax
 
-from ksim.types import ConfigError, shown
+from ksim.errors import ConfigError, shown
 
 CHECKPOINT_MODES = ("eval", "view", "export", "replay")
 """Values of `run_mode` that are about a checkpoint."""

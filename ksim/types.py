@@ -1,9 +1,6 @@
 """The pytrees that cross the seams between layers."""
 
-import inspect
-import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import equinox as eqx
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
@@ -140,94 +137,3 @@ class TrainState(eqx.Module):
 
     learner: LearnerState
     envs: EnvBatch
-
-
-class ConfigError(ValueError):
-    """Input that cannot work: the message names the value, the rule and the fix. The command line exits with 2."""
-
-
-class RunError(RuntimeError):
-    """A run that cannot go on: the message says why. The command line exits with 1."""
-
-
-def shown(value: Any, most: int = 80) -> str:
-    """A value as messages show it: its repr on one line, cut where it is long."""
-    try:
-        text = " ".join(repr(value).split())
-    except ValueError:  # Python does not print whole numbers of thousands of digits
-        return f"a {type(value).__name__} of very many digits"
-    return text if len(text) <= most else f"{text[: most - 4]} ..."
-
-
-def as_number(text: str) -> int | None:
-    """The whole number that a text writes in ASCII digits alone, as in the name of a directory; None for another."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
-
-
-def near_misses(name: str, known: Any) -> str:
-    """A sentence that lists the known names closest to `name`, or all of them where none is close."""
-    import difflib  # noqa: PLC0415 - only on the way to an error
-
-    known = [str(item) for item in known if item]  # an element of a model may have an empty name
-    close = difflib.get_close_matches(name, known, n=4, cutoff=0.5)
-    if close:
-        return f"Did you mean {' or '.join(repr(item) for item in close)}?"
-    return f"Known names: {', '.join(sorted(known)) or 'none'}."
-
-
-def check_range(
-    module: eqx.Module, field: str, *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
-) -> None:
-    """Checks a field of a module, such as a term: a number, or a range as two numbers, the smaller first.
-
-    Args:
-        module: The module, whose class the message names.
-        field: The field's name.
-        least: No number may be below it.
-        above: Every number must be above it.
-        most: No number may be above it.
-
-    Raises:
-        ConfigError: It is not so.
-    """
-    value = getattr(module, field)
-    bounds = tuple(value) if isinstance(value, Sequence) else (value, value)
-    if len(bounds) == 2 and bounds[0] <= bounds[1] and least <= bounds[0] and above < bounds[0] and bounds[1] <= most:
-        return
-    rule = "two numbers, the smaller first" if isinstance(value, Sequence) else "a number"
-    rule += f", at least {least:g}" if least > -math.inf else ""
-    rule += f", above {above:g}" if above > -math.inf else ""
-    rule += f", at most {most:g}" if most < math.inf else ""
-    raise ConfigError(f"{type(module).__name__} has {field}={value}, which must be {rule}.")
-
-
-def check_arguments(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Checks what a class is called with.
-
-    Raises:
-        ConfigError: It has no argument of a name, which the message lists the near misses of; too many are given, one
-            twice, or one is missing.
-    """
-    signature = inspect.signature(cls.__init__)
-    try:
-        signature.bind(None, *args, **kwargs)
-    except TypeError as error:
-        _, *known = signature.parameters
-        takes_any = any(x.kind is x.VAR_KEYWORD for x in signature.parameters.values())
-        for name in () if takes_any else kwargs:
-            if name not in known:
-                raise ConfigError(f"{cls.__name__} has no argument {name!r}. {near_misses(name, known)}") from error
-        raise ConfigError(f"{cls.__name__}({', '.join(known)}): {error}.") from error
-
-
-if TYPE_CHECKING:
-    CheckedModule = eqx.Module
-else:
-
-    class _CheckedMeta(type(eqx.Module)):
-        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-            check_arguments(cls, args, kwargs)
-            return super().__call__(*args, **kwargs)
-
-    class CheckedModule(eqx.Module, metaclass=_CheckedMeta):
-        """A module whose misspelt arguments are an error of ksim's; for type checkers a plain one."""

@@ -1,6 +1,6 @@
 """Exported policies, for tests."""
 
-from ksim.run.export.exporter import described_policy, onnx_file, program_files
+from ksim.policy.export.exporter import described_policy, onnx_file, program_files
 
 
 def exported_files(task, model, checkpoint, out_dir):

@@ -10,7 +10,7 @@ import numpy as np
 
 from examples.point_mass import PointMassConfig, PointMassTask
 from ksim.parallel.multihost import process_index
-from ksim.run import loop
+from ksim.train import loop
 
 FAULT = sys.argv.pop(1)
 

@@ -17,7 +17,7 @@ from ksim.parallel.collectives import global_env_index
 from ksim.parallel.multihost import is_main_process, wait_for_all
 from ksim.parallel.placement import unwrap_keys
 from ksim.ppo.minibatches import stratified_minibatches
-from ksim.run.timing import scalars
+from ksim.train.timing import scalars
 from tests.tasks import BipedConfig, BipedTask, CartPoleConfig, CartPoleTask
 
 NUM_ITERATIONS = 20

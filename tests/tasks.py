@@ -12,7 +12,7 @@ import ksim
 from examples.point_mass import PointMassConfig, PointMassTask
 from ksim.config import field
 from ksim.mdp import commands, curriculum, events, noise, observations, randomizers, rewards, terminations
-from ksim.run.timing import scalars
+from ksim.train.timing import scalars
 from tests.robots import ACTUATORS, biped_spec
 
 MESSAGE = "ignore:Only 1 device detected"

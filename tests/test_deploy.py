@@ -24,7 +24,7 @@ from ksim.mdp import terminations
 from ksim.mdp.actions import AbstractActionFilter, ActionSmoothing
 from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
 from ksim.physics import AbstractActuators, DcMotorActuators, ModelActuators
-from ksim.run.export.exporter import described_policy
+from ksim.policy.export.exporter import described_policy
 from tests.exports import exported_files
 from tests.robots import ACTUATORS, BIPED
 from tests.tasks import MESSAGE, BipedConfig, BipedTask, Undisturbed

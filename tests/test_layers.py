@@ -69,4 +69,4 @@ def test_only_plots_import_matplotlib_and_nobody_imports_them_at_the_start():
     assert users == {"plots.py"}
     for path in ROOT.rglob("*.py"):
         at_top = ast.Module([n for n in ast.parse(path.read_text()).body if isinstance(n, ast.ImportFrom)], [])
-        assert "ksim.run.plots" not in {n.module for n in at_top.body if isinstance(n, ast.ImportFrom)}, path
+        assert "ksim.evaluate.plots" not in {n.module for n in at_top.body if isinstance(n, ast.ImportFrom)}, path

@@ -4,11 +4,11 @@ import os
 import sys
 from collections.abc import Sequence
 
+from ksim.errors import ConfigError
 from ksim.launch.devices import divide_devices
 from ksim.launch.group import Group
 from ksim.launch.options import LaunchOptions, parse_options
 from ksim.launch.output import say
-from ksim.types import ConfigError
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from ksim.errors import ConfigError
+from ksim.host.machine import visible_gpus
 from ksim.launch.output import say
-from ksim.machine import visible_gpus
-from ksim.types import ConfigError
 
 _T = TypeVar("_T")
 

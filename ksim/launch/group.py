@@ -15,7 +15,7 @@ from ksim.launch.member import Member
 from ksim.launch.options import LaunchOptions
 from ksim.launch.output import AbstractOutput, FileOutput, PrefixedOutput, Pump, say
 from ksim.launch.report import describe_end, describe_failure, exit_code, signal_name
-from ksim.run.signals import OUT_OF_TIME_EXIT_CODE
+from ksim.train.signals import OUT_OF_TIME_EXIT_CODE
 
 _HERE = Path(__file__).parent
 _DRAIN_S = 1.0

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ksim.host.machine import process_state
 from ksim.launch.output import AbstractOutput
-from ksim.machine import process_state
 
 _CHILD = Path(__file__).parent / "child.py"
 

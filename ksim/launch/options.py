@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from ksim.errors import ConfigError, near_misses
 from ksim.parallel.hints import hint
-from ksim.types import ConfigError, near_misses
 
 _USAGE = "python -m ksim.launch [OPTIONS] (-m MODULE | FILE) [ARGUMENT ...]"
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
-from ksim.types import ConfigError
+from ksim.errors import ConfigError
 
 NUM_LAST_LINES = 20
 # Bytes of a line that are held back for its end, and of a file that are searched for its last lines.

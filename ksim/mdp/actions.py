@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ksim.errors import ConfigError
 from ksim.mdp.term import Context, Term
-from ksim.types import ConfigError
 
 
 class AbstractActionFilter(Term):

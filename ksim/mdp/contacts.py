@@ -4,8 +4,8 @@ import jax.numpy as jnp
 import mujoco
 from jaxtyping import Array, Float
 
+from ksim.errors import ConfigError, near_misses
 from ksim.mdp.term import Context, Term
-from ksim.types import ConfigError, near_misses
 
 # Of the contact that presses hardest: its force in its own frame, its normal and its first tangent.
 _FORCE, _NORMAL, _TANGENT = 1 << 1, 1 << 5, 1 << 6

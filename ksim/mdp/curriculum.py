@@ -7,7 +7,9 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ksim.types import CheckedModule, ConfigError, Metrics, near_misses
+from ksim.checks import CheckedModule
+from ksim.errors import ConfigError, near_misses
+from ksim.types import Metrics
 
 
 @dataclasses.dataclass(frozen=True)

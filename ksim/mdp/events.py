@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from ksim.errors import ConfigError
 from ksim.mdp.randomizers.body import with_added_mass
 from ksim.mdp.term import Context, Term, check_range
 from ksim.physics.names import add_to_base_velocity
-from ksim.types import ConfigError, Overrides, PhysicsState
+from ksim.types import Overrides, PhysicsState
 
 Timer = tuple[Float[Array, ""], Bool[Array, ""]]
 """Seconds until an event strikes, and whether it strikes in this step."""

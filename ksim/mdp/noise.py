@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from ksim.types import CheckedModule, ConfigError
+from ksim.checks import CheckedModule
+from ksim.errors import ConfigError
 
 _INIT = 2**31 - 1
 """Folded into a noise's key for `init`; a chain folds in the numbers of its noises."""

@@ -8,10 +8,11 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
+from ksim.errors import ConfigError
 from ksim.mdp.term import Context, Term, check_range
 from ksim.physics.names import add_to_base_velocity, place_base, tilt_base
 from ksim.physics.terrain import footprint
-from ksim.types import ConfigError, PhysicsState
+from ksim.types import PhysicsState
 
 
 class AbstractReset(Term):

@@ -11,16 +11,10 @@ import jax.numpy as jnp
 import mujoco
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
+from ksim.checks import CheckedModule, check_range as check_range
+from ksim.errors import ConfigError, near_misses
 from ksim.physics.model import PhysicsModel
-from ksim.types import (
-    CheckedModule,
-    ConfigError,
-    Levels,
-    Overrides,
-    PhysicsState,
-    check_range as check_range,
-    near_misses,
-)
+from ksim.types import Levels, Overrides, PhysicsState
 
 
 @dataclasses.dataclass(frozen=True)

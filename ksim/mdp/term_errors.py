@@ -12,9 +12,10 @@ from types import TracebackType
 import equinox as eqx
 import jax
 
+from ksim.errors import ConfigError, near_misses
 from ksim.mdp.term import Context
 from ksim.physics.engine import DERIVED_FIELDS
-from ksim.types import ConfigError, PhysicsState, near_misses
+from ksim.types import PhysicsState
 
 _KSIM = f"{Path(__file__).parents[1]}{os.sep}"
 _NO_AUTHOR = "site-packages", "dist-packages", sysconfig.get_path("stdlib")

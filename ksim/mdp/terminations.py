@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import mujoco
 from jaxtyping import Array, Bool
 
+from ksim.errors import ConfigError
 from ksim.mdp.contacts import add_contact_sensors, check_parts, contact_forces
 from ksim.mdp.term import Context, Term, check_range
 from ksim.physics.names import base_ang_vel_body, base_lin_vel_world, base_orientation, base_position
 from ksim.physics.rotations import rotate_inverse
-from ksim.types import ConfigError
 
 
 class AbstractTermination(Term):

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from ksim.errors import ConfigError
 from ksim.nn.distributions import Gaussian
-from ksim.types import ConfigError
 
 StdKind = Literal["state_independent", "learned"]
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import jax
 
-from ksim.machine import num_cores
-from ksim.notices import warn_user
-from ksim.types import ConfigError, Device, as_number, shown
+from ksim.errors import ConfigError, as_number, shown
+from ksim.host.machine import num_cores
+from ksim.host.notices import warn_user
+from ksim.types import Device
 
 CORES = "cores"
 """The value of `num_devices` that asks for one host device per core."""

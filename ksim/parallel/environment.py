@@ -12,8 +12,8 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ksim.notices import warn_user
-from ksim.types import ConfigError, as_number, shown
+from ksim.errors import ConfigError, as_number, shown
+from ksim.host.notices import warn_user
 
 _JAX_VARIABLES = ("JAX_NUM_PROCESSES", "JAX_PROCESS_ID", "JAX_COORDINATOR_ADDRESS")
 _JAX_LAUNCHER = "a launcher (JAX_NUM_PROCESSES)"

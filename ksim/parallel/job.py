@@ -12,10 +12,10 @@ from collections.abc import Mapping
 
 import jax
 
-from ksim.machine import visible_gpus
-from ksim.notices import warn_user
+from ksim.errors import ConfigError
+from ksim.host.machine import visible_gpus
+from ksim.host.notices import warn_user
 from ksim.parallel.environment import Job as Job, find_job as find_job
-from ksim.types import ConfigError
 
 _REMIND_AFTER_S = 10.0
 

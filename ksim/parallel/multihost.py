@@ -15,8 +15,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ksim.machine import process_state
-from ksim.types import ConfigError, Device, RunError
+from ksim.errors import ConfigError, RunError
+from ksim.host.machine import process_state
+from ksim.types import Device
 
 _ENDING_S = 2.0
 """How long a process whose connection broke may take to end."""

@@ -17,8 +17,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
+from ksim.errors import ConfigError
 from ksim.parallel.multihost import gather_rows
-from ksim.types import ConfigError, Device
+from ksim.types import Device
 
 
 def is_key(x: object) -> bool:

@@ -11,12 +11,13 @@ import mujoco
 import numpy as np
 from jaxtyping import Array, Float
 
+from ksim.checks import CheckedModule
+from ksim.errors import ConfigError, near_misses
 from ksim.physics.actuator_kinds import position_inputs
 from ksim.physics.engine import MotorCurve
 from ksim.physics.labels import label
 from ksim.physics.model import PhysicsModel
 from ksim.physics.torques import joints_to_drive, needed_torque_range, torque_range
-from ksim.types import CheckedModule, ConfigError, near_misses
 
 PerJoint = float | Mapping[str, float]
 """One number for all joints, or numbers by pattern (`"*_knee"`) of the joint's name, the first that matches."""

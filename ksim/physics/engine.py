@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ksim.errors import ConfigError
 from ksim.physics.model import PhysicsModel
-from ksim.types import ConfigError, Overrides, PhysicsState
+from ksim.types import Overrides, PhysicsState
 
 MotorCurve = Callable[[Any, Any], Any]
 """(velocity (..., u) in rad/s, force range (..., u, 2)) -> the range at that velocity; for numpy and JAX arrays."""

@@ -8,8 +8,8 @@ from pathlib import Path
 import mujoco
 import numpy as np
 
+from ksim.errors import ConfigError
 from ksim.physics.labels import label
-from ksim.types import ConfigError
 
 MAX_COPIES = 10_000
 """Copies that replicate may make: MuJoCo takes seconds for so many, in a time that grows with their square."""

@@ -7,8 +7,8 @@ import mujoco
 import numpy as np
 from mujoco import mjx
 
+from ksim.errors import ConfigError
 from ksim.physics.labels import label
-from ksim.types import ConfigError
 
 _OPTIONS = {
     "integrator": (mjx.IntegratorType, mujoco.mjtIntegrator, "mjINT_", "implicitfast, Euler or RK4"),

@@ -8,11 +8,12 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 
+from ksim.errors import ConfigError
 from ksim.physics.labels import label
 from ksim.physics.mjcf import check_mjcf, find_not_finite
 from ksim.physics.names import ModelNames
 from ksim.physics.terrain import Ground, Terrain
-from ksim.types import ConfigError, PhysicsState
+from ksim.types import PhysicsState
 
 SpecEdit = Callable[[mujoco.MjSpec], None]
 MIN_DT, MAX_DT = 1e-6, 1.0

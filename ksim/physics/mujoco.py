@@ -16,10 +16,11 @@ import numpy as np
 from jaxtyping import Array, Float
 from mujoco.batch import MODEL_FIELDS, Batch, SimulationError
 
-from ksim.machine import num_cores
+from ksim.errors import ConfigError, near_misses
+from ksim.host.machine import num_cores
 from ksim.physics.engine import DERIVED_FIELDS, AbstractEngine, MotorCurve, applied_fields, derived_fields
 from ksim.physics.model import PhysicsModel
-from ksim.types import ConfigError, Overrides, PhysicsState, near_misses
+from ksim.types import Overrides, PhysicsState
 
 logger = logging.getLogger(__name__)
 

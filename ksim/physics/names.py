@@ -9,9 +9,10 @@ import mujoco
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from ksim.errors import ConfigError, near_misses
 from ksim.physics.labels import driven, label
 from ksim.physics.rotations import heading_frame, multiply_quaternions, rotate, rotate_inverse
-from ksim.types import ConfigError, PhysicsState, near_misses
+from ksim.types import PhysicsState
 
 _FREE = int(mujoco.mjtJoint.mjJNT_FREE)
 _ON_JOINTS = (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT))

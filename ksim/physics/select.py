@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from ksim.errors import ConfigError, shown
 from ksim.physics.engine import AbstractEngine, MotorCurve
 from ksim.physics.model import PhysicsModel
-from ksim.types import ConfigError, shown
 
 ENGINES = ("mjx", "mujoco")
 

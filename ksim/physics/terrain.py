@@ -9,7 +9,8 @@ import mujoco
 import numpy as np
 from jaxtyping import Array, Float
 
-from ksim.types import CheckedModule, ConfigError, check_range
+from ksim.checks import CheckedModule, check_range
+from ksim.errors import ConfigError
 
 HFIELD_NAME = "ksim_terrain"
 _BASE_THICKNESS_M = 0.5

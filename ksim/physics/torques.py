@@ -3,9 +3,9 @@
 import mujoco
 import numpy as np
 
+from ksim.errors import ConfigError
 from ksim.physics.actuator_kinds import ActuatorKind, kind_of
 from ksim.physics.labels import spec_driven, spec_label
-from ksim.types import ConfigError
 
 _ONE_DOF = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
 _ON_JOINTS = (mujoco.mjtTrn.mjTRN_JOINT, mujoco.mjtTrn.mjTRN_JOINTINPARENT)

@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
+from ksim.errors import ConfigError
 from ksim.parallel.collectives import DEVICE_AXIS, bind_axis
-from ksim.types import ConfigError, EnvState, Levels, Metrics
+from ksim.types import EnvState, Levels, Metrics
 
 
 class Environment(eqx.Module):

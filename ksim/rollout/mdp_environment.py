@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import mujoco
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 
+from ksim.errors import ConfigError
 from ksim.mdp.actions import AbstractActionFilter
 from ksim.mdp.commands import AbstractCommand
 from ksim.mdp.curriculum import AbstractCurriculum, Progress
@@ -29,7 +30,7 @@ from ksim.physics.names import is_physical
 from ksim.physics.select import make_engine
 from ksim.rollout.environment import Environment
 from ksim.rollout.term_calls import TermCalls, checked_overrides, checked_physics, checked_scalar
-from ksim.types import ConfigError, EnvState, Levels, Metrics, Observation, Overrides, PhysicsState
+from ksim.types import EnvState, Levels, Metrics, Observation, Overrides, PhysicsState
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

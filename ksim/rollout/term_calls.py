@@ -10,11 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
+from ksim.errors import ConfigError
 from ksim.mdp.events import AbstractEvent
 from ksim.mdp.noise import AbstractNoise, noise_key
 from ksim.mdp.term import Context, Term
 from ksim.mdp.term_errors import naming
-from ksim.types import ConfigError, Overrides, PhysicsState
+from ksim.types import Overrides, PhysicsState
 
 
 class TermCalls:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
 import jax
 
 from ksim.config import CHECKPOINT_MODES, check_choice, check_count, check_positive, field
-from ksim.notices import warn_user
+from ksim.errors import ConfigError, shown
+from ksim.host.notices import warn_user
 from ksim.parallel.devices import CORES, check_devices, make_host_devices, select_devices
 from ksim.parallel.job import find_job, join_job
 from ksim.parallel.layout import AbstractLayout, PmapDevices, SingleDevice
@@ -22,12 +23,12 @@ from ksim.parallel.placement import (
     unreplicate_state as unreplicate_state,
 )
 from ksim.ppo.hyperparameters import GradSyncMode
-from ksim.task.distributed_setup import DistributedSetup, inspect_setup
+from ksim.preflight.devices import DistributedSetup, inspect_setup
 from ksim.task.rl import RLConfig, RLTask
-from ksim.types import ConfigError, TrainState, shown
+from ksim.types import TrainState
 
 if TYPE_CHECKING:
-    from ksim.run.replica_guard import ReplicaGuard
+    from ksim.train.replica_guard import ReplicaGuard
 
 ON_DIVERGENCE = ("stop", "rebroadcast")
 MAX_TIMEOUT_S = 10**6
@@ -141,7 +142,7 @@ class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
         super().check()
 
     def make_replica_guard(self, state: TrainState) -> "ReplicaGuard | None":
-        from ksim.run.replica_guard import ReplicaGuard  # noqa: PLC0415 - run is on top of task
+        from ksim.train.replica_guard import ReplicaGuard  # noqa: PLC0415 - run is on top of task
 
         return ReplicaGuard(self.layout, self.config, state.learner) if self.layout.num_devices > 1 else None
 
@@ -163,7 +164,7 @@ class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
             ConfigError: The batch does not fit the devices, they do not work together, or the options of the job's
                 processes differ.
         """
-        from ksim.run.console import print_distributed_setup  # noqa: PLC0415 - run is on top of task
+        from ksim.log.console import print_distributed_setup  # noqa: PLC0415 - run is on top of task
 
         if self._setup is not None:
             return self._setup

@@ -20,15 +20,16 @@ from ksim.config import (
     check_positive,
     field,
 )
+from ksim.errors import ConfigError, shown
 from ksim.nn import AbstractActorCritic, GruActorCritic, MlpActorCritic
 from ksim.nn.heads import StdKind
 from ksim.parallel.collectives import mean_across_devices
 from ksim.ppo.hyperparameters import PPOHyperparameters
 from ksim.ppo.train_step import TrainStep, initial_learner_state, initial_memories, static_leaves, trainable_leaves
-from ksim.task.hook_checks import check_env_state, check_hooks, checked_optimizer, initial_model
-from ksim.task.memory import check_memory, env_shapes
+from ksim.preflight.hooks import check_env_state, check_hooks, checked_optimizer, initial_model
+from ksim.preflight.memory import check_memory, env_shapes
 from ksim.task.rl import RLConfig, RLTask
-from ksim.types import ConfigError, EnvBatch, LearnerState, TrainState, shown
+from ksim.types import EnvBatch, LearnerState, TrainState
 
 MODELS = ("mlp", "gru")
 MIN_LEARNING_RATE, MAX_LEARNING_RATE = 1e-5, 3e-3

@@ -10,6 +10,7 @@ import jax
 import mujoco
 from jaxtyping import Array, Int, Key, PRNGKeyArray, PyTree
 
+from ksim.errors import ConfigError, shown
 from ksim.mdp import resets as reset_terms, terminations as termination_terms
 from ksim.mdp.actions import AbstractActionFilter
 from ksim.mdp.commands import AbstractCommand
@@ -28,18 +29,18 @@ from ksim.parallel.job import find_job
 from ksim.parallel.layout import AbstractLayout, SingleDevice
 from ksim.physics import AbstractActuators, ModelActuators, PhysicsModel, Terrain, compile_model, load_spec
 from ksim.physics.select import pick_engine
+from ksim.preflight.hook_names import check_hook_names
+from ksim.preflight.hooks import check_eval_environment, check_one_key
 from ksim.rollout.environment import Environment, check_environment
 from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
 from ksim.rollout.unroll import env_keys, initial_env_states, unroll
 from ksim.task.callbacks import CallbackTask
-from ksim.task.hook_checks import check_eval_environment, check_one_key
-from ksim.task.hook_names import check_hook_names
 from ksim.task.rl_config import RLConfig as RLConfig
-from ksim.types import ConfigError, EnvState, LearnerState, TrainState, Trajectory, shown
+from ksim.types import EnvState, LearnerState, TrainState, Trajectory
 
 if TYPE_CHECKING:
     from ksim.ppo.train_step import TrainStep
-    from ksim.run.replica_guard import ReplicaGuard
+    from ksim.train.replica_guard import ReplicaGuard
 
 ConfigT = TypeVar("ConfigT", bound=RLConfig)
 Observations = Terms[AbstractObservation] | Mapping[str, Terms[AbstractObservation]]
@@ -336,11 +337,11 @@ class RLTask(CallbackTask[ConfigT], Generic[ConfigT]):
         Returns:
             The exit code of the process: 0, or 128 + the number of the signal that stopped it.
         """
-        from ksim.run.evaluation import evaluate_checkpoint  # noqa: PLC0415 - run is on top of task
-        from ksim.run.export.exporter import export_checkpoint  # noqa: PLC0415
-        from ksim.run.loop import train  # noqa: PLC0415
-        from ksim.run.replay import replay_dump  # noqa: PLC0415
-        from ksim.run.viewer.view import view_checkpoint  # noqa: PLC0415
+        from ksim.checkpoint.replay import replay_dump  # noqa: PLC0415
+        from ksim.evaluate.command import evaluate_checkpoint  # noqa: PLC0415 - run is on top of task
+        from ksim.policy.export.exporter import export_checkpoint  # noqa: PLC0415
+        from ksim.train.loop import train  # noqa: PLC0415
+        from ksim.viewer.view import view_checkpoint  # noqa: PLC0415
 
         modes = {
             "train": train,

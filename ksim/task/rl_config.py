@@ -16,9 +16,9 @@ from ksim.config import (
     field,
     seconds_of,
 )
+from ksim.errors import ConfigError
 from ksim.physics import check_rates
 from ksim.physics.select import ENGINES
-from ksim.types import ConfigError
 
 RUN_MODES = ("train", *CHECKPOINT_MODES)
 MATMUL_PRECISIONS = ("highest", "high", "default")

@@ -11,10 +11,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ksim.run.console import print_line
-from ksim.run.curves import read_curves
-from ksim.run.files import whole_file
-from ksim.types import ConfigError
+from ksim.errors import ConfigError
+from ksim.evaluate.curves import read_curves
+from ksim.host.files import whole_file
+from ksim.host.terminal import print_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print_line(f"Error: {error}")
         return 2
-    from ksim.run.plots import plot_learning  # noqa: PLC0415 - matplotlib is slow to import
+    from ksim.evaluate.plots import plot_learning  # noqa: PLC0415 - matplotlib is slow to import
 
     plot_learning(runs, options.out)
     json_path = options.out.with_suffix(".json")

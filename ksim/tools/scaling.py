@@ -25,13 +25,13 @@ from typing import Any
 import jax
 
 from ksim.cli import parse_overrides
-from ksim.machine import num_cores
+from ksim.errors import ConfigError, near_misses
+from ksim.host.files import whole_file
+from ksim.host.machine import num_cores
+from ksim.host.terminal import print_line
 from ksim.parallel.devices import make_host_devices, select_devices
 from ksim.parallel.job import find_job
-from ksim.run.console import print_line
-from ksim.run.files import whole_file
 from ksim.task.distributed_rl import DistributedRLConfig, DistributedRLTask
-from ksim.types import ConfigError, near_misses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -267,7 +267,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with whole_file(options.out.with_suffix(".json")) as temporary:
         record = {"devices": described, "measurements": [dataclasses.asdict(m) for m in measurements]}
         temporary.write_text(json.dumps(record, indent=1) + "\n")
-    from ksim.run.plots import plot_scaling  # noqa: PLC0415 - matplotlib is slow to import
+    from ksim.evaluate.plots import plot_scaling  # noqa: PLC0415 - matplotlib is slow to import
 
     curves = {
         kind: [

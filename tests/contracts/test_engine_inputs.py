@@ -10,10 +10,10 @@ import mujoco
 import numpy as np
 import pytest
 
+from ksim.errors import ConfigError
 from ksim.physics import DcMotorActuators, compile_model
 from ksim.physics.engine import control_step
 from ksim.physics.select import ENGINES, make_engine
-from ksim.types import ConfigError
 from tests.robots import biped_spec
 
 NUM_STEPS = 6

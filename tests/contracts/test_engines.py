@@ -10,9 +10,9 @@ import mujoco
 import numpy as np
 import pytest
 
+from ksim.errors import ConfigError
 from ksim.physics.engine import DERIVED_FIELDS, control_step
 from ksim.physics.select import ENGINES, make_engine, pick_engine
-from ksim.types import ConfigError
 from tests.robots import biped_model
 
 NUM_ENVS, NUM_STEPS = 3, 20

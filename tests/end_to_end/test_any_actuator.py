@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import ksim
+from ksim.errors import ConfigError
 from ksim.mdp import rewards
 from ksim.rollout.mdp_environment import MdpEnvironment
-from ksim.types import ConfigError
 from tests.tasks import WITHOUT_REPORTS, train_iterations
 
 ROBOT = """

@@ -29,7 +29,7 @@ from ksim.cli import parse_overrides
 from ksim.config import describe_type
 from ksim.launch.options import _OPTIONS as LAUNCHER_OPTIONS, parse_options
 from ksim.parallel.job import find_job
-from ksim.task.distributed_setup import DistributedSetup
+from ksim.preflight.devices import DistributedSetup
 from tests.processes import ROOT
 from tests.tasks import point_mass_task
 
@@ -335,7 +335,7 @@ SPEAKING = [
         for name in ("config.py", "run/replica_guard.py", "run/run_dir.py", "run/log.py", "run/loop.py")
     ),
     ROOT / "ksim/tools/scaling.py",
-    ROOT / "ksim/machine.py",
+    ROOT / "ksim/host/machine.py",
 ]
 MESSAGES = [
     (heading, message.removesuffix("..."))

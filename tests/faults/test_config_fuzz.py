@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from ksim import ConfigError
 from ksim.cli import make_config
+from ksim.errors import shown
 from ksim.ppo.train_step import initial_memories
-from ksim.types import EnvBatch, TrainState, shown
+from ksim.types import EnvBatch, TrainState
 from tests.faults.scale import IS_FULL, scale
 from tests.tasks import MESSAGE, CartPoleConfig, CartPoleTask, train_iterations
 

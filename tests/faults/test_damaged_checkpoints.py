@@ -12,7 +12,7 @@ import chex
 import numpy as np
 import pytest
 
-from ksim.run.checkpoint import (
+from ksim.checkpoint.format import (
     DamagedError,
     list_checkpoints,
     load_checkpoint,
@@ -20,8 +20,8 @@ from ksim.run.checkpoint import (
     remove_all_but,
     write_checkpoint,
 )
-from ksim.run.snapshot import named_arrays
-from ksim.types import ConfigError
+from ksim.checkpoint.snapshot import named_arrays
+from ksim.errors import ConfigError
 from tests.checkpoints import DOCUMENT
 from tests.faults.scale import scale
 from tests.tasks import MESSAGE, point_mass_task

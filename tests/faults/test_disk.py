@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from ksim.run import loop
-from ksim.run.checkpoint import list_checkpoints, read_checkpoint
-from ksim.types import ConfigError, RunError
+from ksim.checkpoint.format import list_checkpoints, read_checkpoint
+from ksim.errors import ConfigError, RunError
+from ksim.train import loop
 from tests.faults.runs import read_lines
 from tests.processes import finish, start
 from tests.tasks import MESSAGE, point_mass_task
@@ -101,7 +101,7 @@ def test_disk_that_stays_full_ends_the_run_with_an_error_that_names_the_newest_c
 FILLING = """
 import sys
 from pathlib import Path
-from ksim.run import saver
+from ksim.checkpoint import saver
 from tests.faults import test_disk, train
 
 write = saver.Saver._write

@@ -3,7 +3,7 @@
 import random
 import signal
 
-from ksim.run.checkpoint import list_checkpoints, read_checkpoint
+from ksim.checkpoint.format import list_checkpoints, read_checkpoint
 from tests.faults.runs import assert_same_metrics, read_lines, train
 from tests.faults.scale import scale
 

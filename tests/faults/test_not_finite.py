@@ -11,10 +11,10 @@ import pytest
 
 from examples.point_mass import PointMass, PointMassConfig, PointMassTask
 from ksim import Environment
+from ksim.checkpoint.replay import load_dump, replay
 from ksim.parallel.collectives import device_index
-from ksim.run import timing
-from ksim.run.loop import TrainingDivergedError
-from ksim.run.replay import load_dump, replay
+from ksim.train import timing
+from ksim.train.loop import TrainingDivergedError
 from tests.faults.runs import read_lines
 from tests.tasks import MESSAGE, CartPoleConfig, CartPoleTask, train_iterations
 

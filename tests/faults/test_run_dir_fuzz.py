@@ -15,18 +15,18 @@ import pytest
 
 import ksim
 from examples.point_mass import PointMassConfig, PointMassTask
+from ksim.checkpoint.format import _digest_of_document, _digests, load_checkpoint, read_checkpoint, write_checkpoint
+from ksim.checkpoint.snapshot import named_arrays, restored, restored_policy, run_document
 from ksim.cli import make_config
+from ksim.errors import ConfigError
+from ksim.evaluate.curves import read_curves
+from ksim.log.loggers import cut_lines
 from ksim.nn.normalizer import NormalizedActorCritic
-from ksim.run.checkpoint import _digest_of_document, _digests, load_checkpoint, read_checkpoint, write_checkpoint
-from ksim.run.curves import read_curves
-from ksim.run.loggers import cut_lines
-from ksim.run.policy import PROGRAM, START, PolicyExport
-from ksim.run.progress import Progress
-from ksim.run.run_dir import newest_run_dir, save_config
-from ksim.run.snapshot import named_arrays, restored, restored_policy, run_document
-from ksim.run.start import find_start, prepare_run_dir, print_resumed, started_state
+from ksim.policy.load import PROGRAM, START, PolicyExport
 from ksim.tools import plot
-from ksim.types import ConfigError
+from ksim.train.progress import Progress
+from ksim.train.run_dir import newest_run_dir, save_config
+from ksim.train.start import find_start, prepare_run_dir, print_resumed, started_state
 from tests.checkpoints import DOCUMENT
 from tests.faults.json_damages import DEEP, garbled, misshapen
 from tests.faults.scale import scale

@@ -12,9 +12,10 @@ import time
 from typing import Any
 
 from examples.point_mass import PointMassConfig, PointMassTask
+from ksim.checkpoint import saver
 from ksim.cli import launch
-from ksim.run import loop, saver
-from ksim.run.evaluator import EpisodeRunner
+from ksim.evaluate.evaluator import EpisodeRunner
+from ksim.train import loop
 from tests.tasks import CartPoleConfig, CartPoleTask
 
 TASKS: dict[str, Any] = {

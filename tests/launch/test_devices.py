@@ -2,12 +2,12 @@ import os
 
 import pytest
 
-from ksim import machine
+from ksim.errors import ConfigError
+from ksim.host import machine
+from ksim.host.machine import parse_gpu_list, visible_gpus
 from ksim.launch import devices
 from ksim.launch.devices import divide_devices
 from ksim.launch.output import say
-from ksim.machine import parse_gpu_list, visible_gpus
-from ksim.types import ConfigError
 
 LISTING = """\
 GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-aaaa-0)

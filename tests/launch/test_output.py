@@ -4,8 +4,8 @@ from collections import deque
 
 import pytest
 
+from ksim.errors import ConfigError
 from ksim.launch.output import NUM_LAST_LINES, FileOutput, _Lines, printable
-from ksim.types import ConfigError
 
 
 @pytest.fixture

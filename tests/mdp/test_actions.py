@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ksim.errors import ConfigError
 from ksim.mdp.actions import ActionLatency, ActionSmoothing, DroppedActions
-from ksim.types import ConfigError
 from tests.mdp.contexts import make_context
 
 

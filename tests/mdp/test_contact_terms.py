@@ -9,11 +9,11 @@ import mujoco
 import numpy as np
 import pytest
 
+from ksim.errors import ConfigError
 from ksim.mdp import rewards, terminations
 from ksim.mdp.contacts import add_contact_sensors, contact_forces, hardest_contacts
 from ksim.physics import compile_model
 from ksim.physics.select import ENGINES, make_engine
-from ksim.types import ConfigError
 from tests.mdp.contexts import DT, make_context
 from tests.robots import ACTUATORS, biped_spec
 

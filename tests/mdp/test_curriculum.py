@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ksim.errors import ConfigError
 from ksim.mdp import commands, rewards
 from ksim.mdp.curriculum import (
     EpisodeLengthCurriculum,
@@ -12,7 +13,6 @@ from ksim.mdp.curriculum import (
     Progress,
     ScoreCurriculum,
 )
-from ksim.types import ConfigError
 from tests.mdp.contexts import make_context
 
 

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ksim.errors import ConfigError
 from ksim.mdp.events import MassDrop, PushForce, PushVelocity
-from ksim.types import ConfigError
 from tests.mdp.contexts import draws, make_context
 
 DUE, NOT_DUE = (jnp.float32(1.0), jnp.bool_(True)), (jnp.float32(1.0), jnp.bool_(False))

@@ -6,9 +6,9 @@ import mujoco
 import numpy as np
 import pytest
 
+from ksim.errors import ConfigError
 from ksim.mdp import rewards
 from ksim.physics import compile_model
-from ksim.types import ConfigError
 from tests.mdp.contexts import DT, TOUCH, asking, biped, feet, make_context, turned
 from tests.robots import biped_spec
 

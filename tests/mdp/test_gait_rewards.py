@@ -2,9 +2,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ksim.errors import ConfigError
 from ksim.mdp import rewards
 from ksim.physics import compile_model
-from ksim.types import ConfigError
 from tests.mdp.contexts import DT, TOUCH, asking, feet, make_context, turned, values_over
 from tests.robots import biped_spec
 

@@ -10,6 +10,7 @@ import mujoco
 import numpy as np
 import pytest
 
+from ksim.errors import ConfigError
 from ksim.mdp.randomizers import (
     RandomBodyMass,
     RandomImuAlignment,
@@ -20,7 +21,6 @@ from ksim.mdp.randomizers import (
 )
 from ksim.physics import compile_model
 from ksim.physics.select import ENGINES, make_engine
-from ksim.types import ConfigError
 from tests.mdp.contexts import DT, biped, draws, make_context
 from tests.robots import ACTUATORS, biped_spec
 

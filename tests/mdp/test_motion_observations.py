@@ -7,9 +7,9 @@ import mujoco
 import numpy as np
 import pytest
 
+from ksim.errors import ConfigError
 from ksim.mdp import observations
 from ksim.physics import compile_model
-from ksim.types import ConfigError
 from tests.mdp.contexts import make_context, turned, values_over
 from tests.robots import ACTUATORS, biped_spec
 

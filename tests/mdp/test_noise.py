@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ksim.errors import ConfigError
 from ksim.mdp.noise import (
     Chain,
     Clipped,
@@ -21,7 +22,6 @@ from ksim.mdp.noise import (
 from ksim.mdp.observations import BaseHeight, Delayed
 from ksim.rollout.environment import check_environment
 from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
-from ksim.types import ConfigError
 from tests.mdp.contexts import biped, draws
 from tests.robots import ACTUATORS
 

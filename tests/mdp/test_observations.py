@@ -3,8 +3,8 @@ import mujoco
 import numpy as np
 import pytest
 
+from ksim.errors import ConfigError
 from ksim.mdp import observations
-from ksim.types import ConfigError
 from tests.mdp.contexts import TOUCH, asking, biped, make_context, turned, values_over
 
 

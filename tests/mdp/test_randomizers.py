@@ -2,6 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ksim.errors import ConfigError
 from ksim.mdp.randomizers import (
     RandomActuatorGains,
     RandomArmature,
@@ -14,7 +15,6 @@ from ksim.mdp.randomizers import (
     RandomMotorStrength,
 )
 from ksim.physics import compile_model
-from ksim.types import ConfigError
 from tests.mdp.contexts import DT, biped, draws, make_context
 from tests.robots import biped_spec
 

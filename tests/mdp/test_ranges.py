@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from ksim.errors import ConfigError
 from ksim.mdp import events, randomizers, resets, rewards, terminations
-from ksim.types import ConfigError
 
 TOUCH, FEET = ("left_touch", "right_touch"), ("left_foot", "right_foot")
 CLOCK = {"sensors": TOUCH, "command": "velocity"}

@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ksim.errors import ConfigError
 from ksim.mdp import resets
 from ksim.physics import compile_model
 from ksim.physics.rotations import roll_pitch_of, rotate_inverse, yaw_of
-from ksim.types import ConfigError
 from tests.mdp.contexts import DT, biped, draws, make_context, turned
 from tests.robots import biped_spec
 

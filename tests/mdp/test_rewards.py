@@ -3,10 +3,10 @@ import mujoco
 import numpy as np
 import pytest
 
+from ksim.errors import ConfigError
 from ksim.mdp import rewards
 from ksim.physics import compile_model
 from ksim.physics.rotations import multiply_quaternions
-from ksim.types import ConfigError
 from tests.mdp.contexts import DT, asking, biped, make_context, turned, values_over
 from tests.robots import BIPED, biped_spec
 

@@ -9,11 +9,11 @@ import mujoco
 import numpy as np
 import pytest
 
+from ksim.errors import ConfigError
 from ksim.mdp import randomizers
 from ksim.mdp.randomizers.base import current_field
 from ksim.physics import compile_model
 from ksim.physics.select import ENGINES, make_engine
-from ksim.types import ConfigError
 from tests.mdp.contexts import make_context
 from tests.robots import ACTUATORS
 

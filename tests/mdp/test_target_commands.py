@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ksim.errors import ConfigError
 from ksim.mdp.commands import CartesianCommand, GaitCommand, JointPoseCommand, RollPitchCommand, VelocityCommand
-from ksim.types import ConfigError
 from tests.mdp.contexts import biped, draws, make_context, turned, values_over
 
 UNIT = (0.0, 1.0)

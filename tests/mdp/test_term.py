@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import ksim
+from ksim.errors import ConfigError
 from ksim.mdp import curriculum, noise, rewards, terminations
 from ksim.mdp.rewards import AbstractReward
 from ksim.mdp.term import named_terms, snake_case
-from ksim.types import ConfigError
 from tests.mdp.contexts import asking, make_context
 
 

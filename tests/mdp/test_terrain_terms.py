@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ksim.errors import ConfigError
 from ksim.mdp import observations, resets, rewards, terminations
 from ksim.physics import FlatTile, PhysicsModel, StairsTile, Terrain, compile_model
-from ksim.types import ConfigError
 from tests.mdp.contexts import draws, make_context, turned
 from tests.robots import ACTUATORS, biped_spec
 

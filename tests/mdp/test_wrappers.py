@@ -5,10 +5,10 @@ import mujoco
 import numpy as np
 import pytest
 
+from ksim.errors import ConfigError
 from ksim.mdp import observations
 from ksim.mdp.noise import AbstractNoise, UniformBias, UniformNoise, noise_key
 from ksim.mdp.term import Context
-from ksim.types import ConfigError
 from tests.mdp.contexts import TOUCH, draws, make_context, turned, values_over
 from tests.robots import biped_spec
 

@@ -8,7 +8,7 @@ import jax
 import pytest
 
 from ksim import ConfigError
-from ksim.machine import num_cores
+from ksim.host.machine import num_cores
 from ksim.parallel.devices import check_same_kind, select_devices
 from tests.processes import ROOT
 

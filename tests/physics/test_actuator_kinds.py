@@ -7,10 +7,10 @@ import mujoco
 import numpy as np
 import pytest
 
+from ksim.errors import ConfigError
 from ksim.mdp import randomizers
 from ksim.physics import DcMotorActuators, ModelActuators, PositionActuators, TorqueActuators, compile_model
 from ksim.physics.actuator_kinds import ActuatorKind, actuator_kinds
-from ksim.types import ConfigError
 from tests.mdp.contexts import make_context
 
 ARM = """

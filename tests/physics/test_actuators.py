@@ -2,8 +2,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ksim.errors import ConfigError
 from ksim.physics import DcMotorActuators, PositionActuators, PositionVelocityActuators, compile_model
-from ksim.types import ConfigError
 from tests.robots import biped_spec
 
 

@@ -3,9 +3,9 @@
 import mujoco
 import pytest
 
+from ksim.errors import ConfigError
 from ksim.physics import compile_model
 from ksim.physics.select import make_engine
-from ksim.types import ConfigError
 
 MODEL = """
 <mujoco>

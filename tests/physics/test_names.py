@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from ksim import ConfigError
+from ksim.errors import near_misses
 from ksim.physics import ModelActuators, PositionActuators, TorqueActuators, compile_model, load_spec
 from ksim.physics.actuators import per_joint
 from ksim.physics.rotations import heading_frame, multiply_quaternions, rotate, rotate_inverse, yaw_of
-from ksim.types import near_misses
 from tests.robots import ACTUATORS, biped_model, biped_spec
 
 

@@ -3,8 +3,8 @@ import mujoco
 import numpy as np
 import pytest
 
+from ksim.errors import ConfigError
 from ksim.physics import FlatTile, Ground, RoughTile, SlopeTile, StairsTile, Terrain, compile_model
-from ksim.types import ConfigError
 from tests.robots import biped_spec
 
 RNG = np.random.default_rng(0)

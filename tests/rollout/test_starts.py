@@ -9,11 +9,11 @@ import mujoco
 import numpy as np
 import pytest
 
+from ksim.errors import ConfigError
 from ksim.mdp import observations, resets
 from ksim.physics import ModelActuators, compile_model
 from ksim.physics.select import ENGINES, make_engine
 from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
-from ksim.types import ConfigError
 
 SERVO = """
 <mujoco>

@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from ksim.errors import ConfigError
 from ksim.mdp.commands.base import AbstractDrawnCommand, Range
 from ksim.mdp.term import Context, check_range
-from ksim.types import ConfigError
 
 
 class GaitCommand(AbstractDrawnCommand):

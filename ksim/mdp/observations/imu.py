@@ -7,10 +7,10 @@ import mujoco
 import numpy as np
 from jaxtyping import Array, Float
 
+from ksim.errors import ConfigError, near_misses
 from ksim.mdp.noise import AbstractNoise
 from ksim.mdp.observations.base import AbstractObservation
 from ksim.mdp.term import Context
-from ksim.types import ConfigError, near_misses
 
 _GYRO, _ACCELEROMETER = mujoco.mjtSensor.mjSENS_GYRO, mujoco.mjtSensor.mjSENS_ACCELEROMETER
 

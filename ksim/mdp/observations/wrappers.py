@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import mujoco
 from jaxtyping import Array, Float, PyTree
 
+from ksim.errors import ConfigError
 from ksim.mdp.noise import AbstractNoise, noise_key
 from ksim.mdp.observations.base import AbstractObservation
 from ksim.mdp.term import Context, check_range
 from ksim.physics.rotations import rotate
-from ksim.types import ConfigError
 
 
 class _Wrapper(AbstractObservation):

@@ -4,11 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ksim.errors import ConfigError
 from ksim.mdp.randomizers.base import AbstractRandomizer
 from ksim.mdp.term import Context, check_range
 from ksim.physics.actuator_kinds import ActuatorKind, actuator_kinds
 from ksim.physics.labels import label
-from ksim.types import ConfigError, Overrides
+from ksim.types import Overrides
 
 _HAS_KP = (ActuatorKind.POSITION, ActuatorKind.INTEGRATED_VELOCITY, ActuatorKind.PID)
 """Position servos: their bias holds -kp and -kd, and but for a PID their gain is kp."""

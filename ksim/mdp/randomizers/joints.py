@@ -4,9 +4,10 @@ import jax
 import jax.numpy as jnp
 import mujoco
 
+from ksim.errors import ConfigError
 from ksim.mdp.randomizers.base import AbstractRandomizer
 from ksim.mdp.term import Context, check_range
-from ksim.types import ConfigError, Overrides
+from ksim.types import Overrides
 
 MIN_FRICTION = 1e-6
 """Dry friction, in N m, that stands for none: MJX locks a joint whose friction is overridden by exactly 0."""

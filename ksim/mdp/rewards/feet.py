@@ -4,9 +4,9 @@ import jax.numpy as jnp
 import mujoco
 from jaxtyping import Array, Bool, Float
 
+from ksim.errors import ConfigError, near_misses
 from ksim.mdp.rewards.base import AbstractReward, asks_to_move
 from ksim.mdp.term import Context, check_range
-from ksim.types import ConfigError, near_misses
 
 
 class FeetAirTime(AbstractReward):

@@ -11,11 +11,11 @@ import numpy as np
 from jax.scipy.stats import norm
 from jaxtyping import Array, Float
 
+from ksim.errors import ConfigError
 from ksim.mdp.rewards.base import AbstractReward, asks_to_move
 from ksim.mdp.rewards.feet import add_velocity_sensors, feet_in_contact, horizontal_velocity
 from ksim.mdp.rewards.swing import foot_heights
 from ksim.mdp.term import Context, check_range
-from ksim.types import ConfigError
 
 Offsets = tuple[float, ...] | None
 

@@ -3,11 +3,11 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ksim.errors import ConfigError
 from ksim.mdp.rewards.base import AbstractReward, asks_to_move
 from ksim.mdp.term import Context, check_range
 from ksim.physics.names import base_ang_vel_world, base_heading_velocity, base_orientation, base_position
 from ksim.physics.rotations import roll_pitch_of, rotate_inverse, wrap_angle, yaw_of
-from ksim.types import ConfigError
 
 
 class TrackLinearVelocity(AbstractReward):

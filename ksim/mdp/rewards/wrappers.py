@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import mujoco
 from jaxtyping import Array, Float, PyTree
 
+from ksim.errors import ConfigError
 from ksim.mdp.rewards.base import AbstractReward
 from ksim.mdp.term import Context, check_range
-from ksim.types import ConfigError
 
 
 class _Wrapper(AbstractReward):

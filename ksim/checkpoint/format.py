@@ -1,0 +1,361 @@
+"""Checkpoints on disk: arrays by name and a document beside them, written by Orbax, and never trusted when read.
+
+A checkpoint is data: reading it runs no code that it holds. Every file has a digest in the document, which has one of
+its own, so that damage is found before a library reads what it hit.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ksim.checkpoint.orbax_log import without_handlers
+from ksim.config import is_of_type
+from ksim.errors import ConfigError, as_number, shown
+from ksim.evaluate.curves import read_evaluations
+from ksim.host.files import write_through
+from ksim.host.notices import warn_user
+from ksim.parallel.multihost import num_processes, process_index
+from ksim.train.progress import KEPT
+
+with without_handlers():
+    import orbax.checkpoint as ocp
+
+CHECKPOINTS = "checkpoints"
+"""Where a run's directory holds them, each under the number of iterations done."""
+BEST = "best"
+"""What `checkpoints/best` stands for: the one that evaluations found best."""
+FORMAT = 1
+_DOCUMENT, _STATE = "document.json", "state"
+_KINDS: Mapping[str, Any] = {
+    "iteration": int,
+    "num_devices": int,
+    "progress": dict[str, int | float],
+    "last_episodes": dict[str, float],
+    "config": dict[str, Any],
+    "versions": dict[str, str],
+    "leaves": dict[str, dict[str, Any]],
+    "files": dict[str, str],
+}
+"""What a document holds, and of which types."""
+_MAX_DEPTH = 12
+_UNFINISHED, _REMOVED = ".unfinished", ".removed"
+
+Arrays = Mapping[str, np.ndarray]
+"""Host arrays by name; typed keys as their raw data."""
+
+
+class DamagedError(ConfigError):
+    """A checkpoint is not what was written."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint holds.
+
+    Attributes:
+        path: Where it is.
+        arrays: Its arrays.
+        document: What else there is to know, as JSON can hold it.
+    """
+
+    path: Path
+    arrays: Arrays
+    document: Mapping[str, Any]
+
+    @property
+    def iteration(self) -> int:
+        """Iterations done."""
+        return int(self.document["iteration"])
+
+
+def write_checkpoint(path: Path, arrays: Arrays, document: Mapping[str, Any]) -> None:
+    """Writes a checkpoint; it appears under its path only once it is complete and on the disk.
+
+    Of several processes the one that calls this writes alone.
+
+    Raises:
+        OSError: It cannot be written (or another error of the file system, as Orbax reports it).
+    """
+    leaves = {name: {"shape": list(x.shape), "dtype": str(x.dtype)} for name, x in arrays.items()}
+    unfinished = path.with_name(path.name + _UNFINISHED)
+    shutil.rmtree(unfinished, ignore_errors=True)
+    with _checkpointer() as checkpointer, _system_errors(path):
+        checkpointer.save((unfinished / _STATE).resolve(), args=ocp.args.PyTreeSave(_packed(arrays)))
+    content = {**document, "format": FORMAT, "leaves": leaves, "files": _digests(unfinished)}
+    content = json.loads(json.dumps(content))  # as it will be read
+    content["digest"] = _digest_of_document(content)
+    (unfinished / _DOCUMENT).write_text(json.dumps(content))
+    for written in (*unfinished.rglob("*"), unfinished):
+        write_through(written)
+    unfinished.rename(path)
+    write_through(path.parent)
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Reads a checkpoint and checks that it is what was written.
+
+    Raises:
+        DamagedError: It is not.
+    """
+    document = read_document(path)
+    try:
+        found = _digests(path)
+        for name, digest in document["files"].items():
+            if found.get(name) != digest:
+                raise ValueError(f"{name} is not what was written")
+        with _checkpointer() as checkpointer:
+            packed = checkpointer.restore((path / _STATE).resolve(), args=ocp.args.PyTreeRestore())
+        return Checkpoint(path, _unpacked(packed, document["leaves"]), document)
+    # Whatever a reader of files that somebody else may have written runs into.
+    except Exception as error:
+        raise DamagedError(f"Checkpoint {path} is damaged: {_first_line(error)}.") from error
+
+
+def read_document(path: Path) -> Mapping[str, Any]:
+    """Reads what a checkpoint holds besides arrays, and checks that it is what was written.
+
+    Raises:
+        DamagedError: It is not.
+        ConfigError: It is of another version of ksim.
+    """
+    try:
+        # Not by Orbax, which would start JAX's backend; a process may still have to join its job.
+        document = json.loads((path / _DOCUMENT).read_bytes())
+        is_sound = dict(document)["digest"] == _digest_of_document(document)
+    except Exception as error:
+        raise DamagedError(f"Checkpoint {path} is damaged: {_DOCUMENT}: {_first_line(error)}.") from error
+    if not is_sound:
+        raise DamagedError(f"Checkpoint {path} is damaged: {_DOCUMENT} is not what was written.")
+    if not _is_shallow(document, _MAX_DEPTH):
+        raise DamagedError(f"Checkpoint {path} is damaged: {_DOCUMENT} is nested too deeply.")
+    if document.get("format") != FORMAT:
+        versions = document.get("versions")
+        written_by = versions.get("ksim", "unknown") if isinstance(versions, dict) else "unknown"
+        raise ConfigError(
+            f"Checkpoint {path} is of format {shown(document.get('format'))}, and this ksim reads format {FORMAT}. Use "
+            f"the version that wrote it ({written_by!s:.80})."
+        )
+    problem = _problem_of_document(document)
+    if problem is not None:
+        raise DamagedError(f"Checkpoint {path} is damaged: {_DOCUMENT}: {problem}.")
+    return document
+
+
+def _problem_of_document(document: Mapping[str, Any]) -> str | None:
+    """What of a document is not as `write_checkpoint` and its callers have it, whoever wrote it; None where it is."""
+    content = {"last_episodes": {}, **document}  # a dump has none
+    for name, kind in _KINDS.items():
+        if not is_of_type(content.get(name), kind):
+            return f"{name} ({shown(content.get(name))}) is not what a run saves"
+    progress = document["progress"]
+    if any(not is_of_type(progress.get(name), kind) or not 0 <= progress[name] < 2**63 for name, kind in KEPT.items()):
+        return f"progress ({shown(progress)}) is not what a run saves"
+    if not (0 <= document["iteration"] < 2**31 and document["num_devices"] >= 1):
+        return f"iteration ({shown(document['iteration'])}) or num_devices is out of range"
+    return None
+
+
+def _is_shallow(value: Any, most: int) -> bool:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return most > 0 and all(_is_shallow(part, most - 1) for part in parts)
+
+
+def list_checkpoints(directory: Path) -> list[Path]:
+    """The checkpoints of a directory, oldest first; those that have lost files are among them.
+
+    Raises:
+        OSError: It cannot be read. One that is not there has none.
+    """
+    return sorted(filter(_is_checkpoint, _entries(directory)), key=lambda path: int(path.name))
+
+
+def find_checkpoints(path: str | Path, name: str) -> list[Path]:
+    """The checkpoints that a path stands for, in the order in which they are to be tried.
+
+    Args:
+        path: A checkpoint, `<run>/checkpoints/best`, or a run's directory or its `checkpoints`: then the newest comes
+            first.
+        name: What messages call the path, as in `resume`.
+
+    Raises:
+        ConfigError: There is none, or its directory cannot be read.
+    """
+    path = Path(path)
+    with readable(path, name):
+        return _find_checkpoints(path, name)
+
+
+@contextlib.contextmanager
+def readable(path: str | Path, name: str) -> Iterator[None]:
+    """Looks for what a path stands for.
+
+    Args:
+        path: As it was given.
+        name: As of `find_checkpoints`.
+
+    Raises:
+        ConfigError: A directory on the way cannot be read, as that of somebody else.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(
+            f"{name} ({shown(str(path))}) cannot be read: {error.strerror}: {shown(str(error.filename))}. Set its "
+            "permissions, or give another."
+        ) from error
+
+
+def _find_checkpoints(path: Path, name: str) -> list[Path]:
+    if path.name == BEST and path.parent.name == CHECKPOINTS:
+        best = find_best(path.parent.parent)
+        if best is None:
+            raise ConfigError(f"{name} ({path}) is none yet: there was no evaluation. Give the run's directory.")
+        return [best]
+    # A run's directory may have a number for its name as well.
+    if _is_checkpoint(path) and any((path / name).exists() for name in (_DOCUMENT, _STATE)):
+        return [path]
+    found = list_checkpoints(path if path.name == CHECKPOINTS else path / CHECKPOINTS)
+    if not found:
+        raise ConfigError(
+            f"{name} ({shown(str(path))}) must be a run's directory with checkpoints, or one of checkpoints/<number>."
+        )
+    return found[::-1]
+
+
+def load_checkpoint(path: str | Path, name: str) -> Checkpoint:
+    """Reads the checkpoint that a path stands for; where the newest of a run is damaged, the one before.
+
+    Args:
+        path: As of `find_checkpoints`.
+        name: As of `find_checkpoints`.
+
+    Warns:
+        UserWarning: One is damaged, and the one before it is used.
+
+    Raises:
+        ConfigError: There is none, or none that is not damaged.
+    """
+    candidates = find_checkpoints(path, name)
+    for candidate, before in zip(candidates, [*candidates[1:], None], strict=True):
+        try:
+            return read_checkpoint(candidate)
+        except DamagedError as error:
+            if before is None:
+                raise
+            warn_user(f"{error} The one before it ({before}) is used.")
+    raise AssertionError("find_checkpoints gives at least one")
+
+
+def remove_all_but(directory: Path, max_to_keep: int, also: Path | None) -> None:
+    """Removes old checkpoints, and what killed processes left of unfinished ones.
+
+    Args:
+        directory: Where they are.
+        max_to_keep: So many of the newest stay.
+        also: One that stays besides.
+    """
+    for path in list_checkpoints(directory)[:-max_to_keep]:
+        if path != also:
+            remove_checkpoint(path)
+    for path in directory.glob("*"):
+        if as_number(path.stem) is not None and path.suffix in (_UNFINISHED, _REMOVED):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def remove_checkpoint(path: Path) -> None:
+    """Removes a checkpoint; one that is removed in part counts as unfinished."""
+    trash = path.with_name(path.name + _REMOVED)
+    path.rename(trash)
+    shutil.rmtree(trash, ignore_errors=True)
+
+
+def find_best(run_dir: Path) -> Path | None:
+    """The checkpoint of the highest return that an evaluation found, of those that are there; None without one."""
+    returns = {record["iteration"]: record["figures"]["return"]["mean"] for record in read_evaluations(run_dir)}
+    rated = [path for path in list_checkpoints(run_dir / CHECKPOINTS) if returns.get(int(path.name)) is not None]
+    return max(rated, key=lambda path: returns[int(path.name)], default=None)
+
+
+def _is_checkpoint(path: Path) -> bool:
+    # Only a complete one gets this name; whatever it has lost since is damage.
+    return as_number(path.name) is not None and bool(_entries(path))
+
+
+def _entries(directory: Path) -> list[Path]:
+    """What a directory holds; nothing where it is none. Unlike `glob` it tells of one that cannot be read."""
+    try:
+        return list(directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _checkpointer() -> ocp.Checkpointer:
+    # Of several processes only the one that calls this takes part; Orbax would wait for the others.
+    own = {process_index()} if num_processes() > 1 else None
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=process_index(), active_processes=own, barrier_sync_key_prefix="ksim" if own else None
+    )
+    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
+    return ocp.Checkpointer(handler, multiprocessing_options=alone)
+
+
+@contextlib.contextmanager
+def _system_errors(path: Path) -> Iterator[None]:
+    """Raises as OSError what TensorStore tells at length of an error of the system."""
+    try:
+        yield
+    except ValueError as error:
+        code = re.search(r"os_error_code='(\d+)'", str(error))
+        if code is None:
+            raise
+        raise OSError(int(code[1]), os.strerror(int(code[1])), str(path)) from error
+
+
+def _packed(arrays: Arrays) -> dict[str, np.ndarray]:
+    """All arrays of a type as one, by the type's name, in their order.
+
+    Orbax takes time, and TensorStore keeps a little memory for ever, for every array that is written.
+    """
+    dtypes = dict.fromkeys(str(x.dtype) for x in arrays.values() if x.size)
+    return {t: np.concatenate([x.ravel() for x in arrays.values() if str(x.dtype) == t]) for t in dtypes}
+
+
+def _unpacked(packed: Arrays, leaves: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The inverse of `_packed`, for arrays as the document tells them."""
+    taken = dict.fromkeys((leaf["dtype"] for leaf in leaves.values()), 0)
+    arrays = {}
+    for name, leaf in leaves.items():
+        dtype, size = leaf["dtype"], math.prod(leaf["shape"])
+        flat = np.asarray(packed[dtype])[taken[dtype] :][:size] if size else np.zeros(0, dtype)
+        taken[dtype] += size
+        arrays[name] = flat.reshape(leaf["shape"]).copy()
+    return arrays
+
+
+def _digests(directory: Path) -> dict[str, str]:
+    """Of the files of a checkpoint, by their paths in it."""
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    return {path.relative_to(directory).as_posix(): _digest(path.read_bytes()) for path in files}
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _digest_of_document(document: Mapping[str, Any]) -> str:
+    return _digest(json.dumps({k: v for k, v in document.items() if k != "digest"}, sort_keys=True).encode())
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:300].rstrip(" .;") if lines else type(error).__name__

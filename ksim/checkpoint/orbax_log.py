@@ -1,0 +1,50 @@
+"""What threads of Orbax and TensorStore print of an error, sent to the log."""
+
+import contextlib
+import functools
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from ksim.log.run_log import RunLog
+
+logger = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def without_handlers() -> Iterator[None]:
+    """Takes away the handlers that an import gives the root logger, so that a program's own set-up comes first."""
+    root = logging.getLogger()
+    before = list(root.handlers)
+    yield
+    root.handlers[:] = before
+
+
+@functools.cache
+def log_orbax() -> None:
+    """From now on, logs what they would print, as on a full disk, beside the error that Orbax raises.
+
+    It stays so: a thread may print after the error was raised and has ended the run.
+    """
+    unraisable_hook = sys.unraisablehook
+
+    def is_for_others(record: logging.LogRecord) -> bool:
+        if not record.exc_info or f"{os.sep}orbax{os.sep}" not in record.pathname:
+            return True
+        # Not to the program's handlers, which print. Once the run's log is closed there is none.
+        for handler in logging.getLogger("ksim").handlers:
+            if isinstance(handler, RunLog):
+                handler.handle(record)
+        return False
+
+    def log_unraisable(unraisable: Any) -> None:
+        # Orbax closes its event loop when one array cannot be written; the next one's failure then finds it closed.
+        if isinstance(unraisable.exc_value, RuntimeError) and str(unraisable.exc_value) == "Event loop is closed":
+            logger.info("TensorStore found Orbax's event loop closed.")
+        else:
+            unraisable_hook(unraisable)
+
+    logging.getLogger("absl").addFilter(is_for_others)
+    sys.unraisablehook = log_unraisable

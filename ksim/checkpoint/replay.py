@@ -1,0 +1,95 @@
+"""run_mode=replay: the iteration that a dump was kept of, once more, with a look at what is not finite in it."""
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ksim.checkpoint.format import load_checkpoint
+from ksim.checkpoint.snapshot import restored
+from ksim.host.terminal import print_figures
+from ksim.rollout.unroll import NOT_FINITE
+from ksim.types import TrainState, Trajectory
+
+if TYPE_CHECKING:
+    from ksim.task.rl import RLTask
+
+_MAX_LISTED = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Replay:
+    """What an iteration did.
+
+    Attributes:
+        state: The state before it, on the task's devices.
+        trajectory: Its rollout, on the host; leading axes env, time.
+        metrics: What it reported.
+    """
+
+    state: TrainState
+    trajectory: Trajectory
+    metrics: dict[str, Any]
+
+    def bad_steps(self) -> np.ndarray:
+        """The places (env, step) of steps that are not finite, shape (n, 2), in order of time."""
+        metrics = self.trajectory.metrics
+        if NOT_FINITE not in metrics:  # of a rollout of the task's own
+            return np.zeros((0, 2), int)
+        bad_et = np.asarray(metrics[NOT_FINITE]) > 0
+        place = np.argwhere(bad_et.T)
+        return place[:, ::-1]
+
+    def bad_metrics(self, env: int, step: int) -> list[str]:
+        """Names of the metrics, such as rewards, that are not finite in a step of an env."""
+        return [name for name, x_et in self.trajectory.metrics.items() if not np.isfinite(x_et[env, step])]
+
+
+def load_dump(task: "RLTask[Any]", path: str) -> TrainState:
+    """The state that a dump or a checkpoint holds, on the task's devices: what `task.make_train_step` steps.
+
+    Raises:
+        ConfigError: There is none, it is damaged, or it does not fit the task.
+    """
+    with jax.default_matmul_precision(task.config.matmul_precision):
+        task.check()
+        return task.layout.place(restored(load_checkpoint(path, "checkpoint"), task.initial_state()))
+
+
+def replay(task: "RLTask[Any]", state: TrainState) -> Replay:
+    """Does the iteration that follows a state once more."""
+    layout = task.layout
+    step = task.make_train_step(layout.axis_name)
+    # As in the run, whoever calls this.
+    with jax.default_matmul_precision(task.config.matmul_precision):
+        _, collected = layout.map(lambda envs, learner: step.roll_out(envs, learner))(state.envs, state.learner)
+        _, metrics = layout.map(lambda learner, collected: step.improve(learner, collected))(state.learner, collected)
+    return Replay(state, layout.join_envs(collected.trajectory), layout.first(metrics))
+
+
+def replay_dump(task: "RLTask[Any]") -> int:
+    """Replays the dump that the config names and prints what is not finite; see `RLTask.run`.
+
+    Raises:
+        ConfigError: There is no such dump, it is damaged, or it does not fit the task.
+    """
+    path = task.config.checkpoint
+    assert path is not None  # the config was checked
+    found = replay(task, load_dump(task, path))
+    places = found.bad_steps()
+    figures = {
+        "steps not finite": f"{len(places)} of {found.trajectory.reward.size}",
+        "updates skipped": f"{float(found.metrics['policy/bad_updates']):.0f}",
+    }
+    for env, step in places[:_MAX_LISTED]:
+        names = ", ".join(found.bad_metrics(env, step)) or "no metric; an observation or the whole reward"
+        figures[f"env {env}, step {step}"] = names
+    names = [name for name, x in found.metrics.items() if not np.isfinite(np.asarray(x)).all()]
+    figures["metrics not finite"] = ", ".join(names) or "none"
+    leaves = jax.tree_util.tree_leaves_with_path(task.layout.first(found.state.learner.params))
+    bad = [jax.tree_util.keystr(leaf_path) for leaf_path, x in leaves if not bool(jnp.isfinite(x).all())]
+    figures["parameters not finite"] = ", ".join(bad) or "none"
+    print_figures(f"Replay of {path}", figures)
+    return 0

@@ -1,0 +1,127 @@
+"""Saving a run's checkpoints beside its training."""
+
+import logging
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ksim.checkpoint.format import CHECKPOINTS, Arrays, find_best, remove_all_but, write_checkpoint
+from ksim.checkpoint.snapshot import named_arrays
+from ksim.errors import RunError
+from ksim.host.failures import Failures
+from ksim.host.terminal import print_warning
+from ksim.train.run_dir import make_again
+from ksim.types import TrainState
+
+if TYPE_CHECKING:
+    from ksim.task.rl import RLConfig
+
+logger = logging.getLogger(__name__)
+
+_SLOW_S = 300.0
+
+
+class Saver:
+    """Writes checkpoints in a thread of its own, one at a time. Only process 0 has one.
+
+    One that cannot be written ends nothing but is said, counted, and tried again when the next is due.
+
+    Attributes:
+        newest: The iteration and the path of the last one that was written.
+    """
+
+    def __init__(self, run_dir: Path, config: "RLConfig", failures: Failures, constants: Arrays) -> None:
+        """Makes a saver.
+
+        Args:
+            run_dir: The run's directory.
+            config: How often to save, and what to keep.
+            failures: Told of what cannot be written.
+            constants: Arrays that every checkpoint holds besides the state.
+        """
+        self._constants = constants
+        self._directory, self._config, self._failures = run_dir / CHECKPOINTS, config, failures
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ksim saver")
+        self._running: Future[None] | None = None
+        self._last_s = time.monotonic()
+        self._best: int | None = None
+        self._begun: int | None = None
+        self._said_slow: int | None = None
+        self._last_error: Exception | None = None
+        self.newest: tuple[int, Path] | None = None
+
+    def is_due(self, iteration: int) -> bool:
+        """Whether this iteration is to be saved, by their number, by the clock, or as the best so far."""
+        if self._best == iteration:
+            return True
+        by_iterations, by_seconds = self._config.save_every_n_iterations, self._config.save_every_n_seconds
+        if by_iterations is not None and iteration % by_iterations == 0:
+            return True
+        # Where writing takes longer than the interval, training does not wait for it.
+        since_s = time.monotonic() - self._last_s
+        if self._running is not None and not self._running.done():
+            self._warn_if_slow(since_s)
+            return False
+        return by_seconds is not None and since_s >= by_seconds
+
+    def found_best(self, iteration: int) -> None:
+        """Takes note that evaluations have found the policy after an iteration the best so far."""
+        self._best = iteration
+
+    def resume(self, iteration: int, path: Path) -> None:
+        """Goes on from a checkpoint of this run."""
+        self.newest = (iteration, path)
+
+    def save(self, iteration: int, state: TrainState, document: Mapping[str, Any]) -> None:
+        """Starts to write a checkpoint; waits until the one before is written.
+
+        Args:
+            iteration: Iterations done.
+            state: Host arrays that nobody else will change.
+            document: What else there is to know.
+        """
+        self.wait()
+        self._begun, self._last_s = iteration, time.monotonic()
+        self._running = self._thread.submit(self._write, iteration, state, document)
+
+    def wait(self) -> None:
+        """Returns once nothing is being written."""
+        if self._running is not None:
+            self._running.result()
+
+    def close(self, iteration: int) -> None:
+        """Waits for the last checkpoint.
+
+        Raises:
+            RunError: It could not be written.
+        """
+        self.wait()
+        self._thread.shutdown()
+        if iteration and (self.newest is None or self.newest[0] != iteration):
+            left = "None was written before" if self.newest is None else f"The newest one is {self.newest[1]}"
+            raise RunError(
+                f"The last checkpoint, of iteration {iteration}, could not be saved: {self._last_error}. {left}."
+            ) from self._last_error
+
+    def _warn_if_slow(self, since_s: float) -> None:
+        if since_s >= _SLOW_S and self._said_slow != self._begun:
+            self._said_slow = self._begun
+            print_warning(
+                f"The checkpoint of iteration {self._begun} has been in the making for {since_s:.0f} s. No "
+                "other is begun meanwhile; look at the file system."
+            )
+
+    def _write(self, iteration: int, state: TrainState, document: Mapping[str, Any]) -> None:
+        path = self._directory / str(iteration)
+        try:
+            make_again(self._config, self._directory.parent)
+            write_checkpoint(path, {**named_arrays(state), **self._constants}, document)
+            self.newest = (iteration, path)
+            logger.info("Saved %s.", path)
+        except Exception as error:  # noqa: BLE001 - of the file system, in whatever form Orbax passes it on
+            self._last_error = error
+            self._failures.add("checkpoint", error)
+        with self._failures.absorbed("removal of old checkpoints"):
+            remove_all_but(self._directory, self._config.max_to_keep, find_best(self._directory.parent))

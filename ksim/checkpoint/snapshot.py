@@ -1,0 +1,141 @@
+"""What a run's checkpoint holds, and how it becomes a training state again."""
+
+import dataclasses
+import functools
+import importlib.metadata
+import json
+import platform
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+from omegaconf import OmegaConf
+
+from ksim.checkpoint.format import Arrays, Checkpoint
+from ksim.config import is_of_the_run
+from ksim.errors import ConfigError
+from ksim.parallel.placement import copy_of, unwrap_keys, wrap_keys
+from ksim.policy.program import named_leaves
+from ksim.types import LearnerState, TrainState
+
+if TYPE_CHECKING:
+    from ksim.task.rl import RLTask
+
+_PACKAGES = ("jax", "jaxlib", "mujoco", "mujoco-mjx", "equinox", "optax", "orbax-checkpoint", "numpy")
+_STATE = ("learner.", "envs.")
+"""What the names of a training state's arrays begin with; a checkpoint may hold others."""
+_MAX_NAMED = 8
+
+
+def host_state(task: "RLTask[Any]", state: TrainState) -> TrainState:
+    """A placed state as host arrays of its own, without a device axis, all envs in global order.
+
+    To be called by all processes alike.
+    """
+    layout = task.layout
+    # Copied: the next step reuses the state's memory.
+    return copy_of(TrainState(learner=layout.first(state.learner), envs=layout.join_envs(state.envs)))
+
+
+def named_arrays(tree: PyTree) -> dict[str, np.ndarray]:
+    """The leaves of a tree on the host by their path; typed keys as their raw data."""
+    return {name: np.asarray(leaf) for name, leaf in named_leaves(unwrap_keys(tree)).items()}
+
+
+def run_document(task: "RLTask[Any]", **parts: Any) -> dict[str, Any]:
+    """What is worth knowing of a run besides its arrays, and `parts`."""
+    return {
+        "task": task.task_name,
+        "config": plain_config(task.config),
+        "versions": versions(),
+        "num_devices": task.layout.num_devices,
+        **parts,
+    }
+
+
+def plain_config(config: Any) -> dict[str, Any]:
+    """A config as JSON can hold it."""
+    container = OmegaConf.create(dataclasses.asdict(config))  # type: ignore[call-overload]
+    # A tuple becomes the list that a checkpoint gives back, or the two would seem to differ.
+    return json.loads(json.dumps(OmegaConf.to_container(container, enum_to_str=True)))
+
+
+@functools.cache
+def versions() -> Mapping[str, str]:
+    """The versions of Python and of the packages that results depend on, as they were when first asked for.
+
+    Packages that are replaced on the disk while a run goes on are not those that it has imported.
+    """
+    from ksim import __version__  # noqa: PLC0415 - made after all layers
+
+    found = {"python": platform.python_version(), "ksim": __version__}
+    return found | {name: importlib.metadata.version(name) for name in _PACKAGES}
+
+
+def changed_options(config: Any, checkpoint: Checkpoint) -> dict[str, tuple[Any, Any]]:
+    """Options of the run that differ from those of a checkpoint: the value there and the value here."""
+    return _differences(checkpoint, plain_config(config), config)
+
+
+def kept_options(config: Any, program_config: Any, checkpoint: Checkpoint) -> dict[str, tuple[Any, Any]]:
+    """Options of the run that are as in a checkpoint and not as the program has them: both values.
+
+    One that was edited in the program since is among them, and would else be overruled without a word.
+    """
+    changed = changed_options(config, checkpoint)
+    differ = _differences(checkpoint, plain_config(program_config), config)
+    return {name: values for name, values in differ.items() if name not in changed}
+
+
+def _differences(checkpoint: Checkpoint, values: Mapping[str, Any], config: Any) -> dict[str, tuple[Any, Any]]:
+    saved = checkpoint.document["config"]
+    names = [field.name for field in dataclasses.fields(config) if is_of_the_run(field)]
+    return {name: (saved[name], values[name]) for name in names if name in saved and saved[name] != values[name]}
+
+
+def restored(checkpoint: Checkpoint, like: PyTree, prefix: str = "") -> PyTree:
+    """A tree of the structure of `like` with a checkpoint's arrays, on the host; typed keys are typed.
+
+    Args:
+        checkpoint: Where they are.
+        like: A tree with the shapes and types that are wanted.
+        prefix: What the names of its leaves begin with there.
+
+    Raises:
+        ConfigError: A leaf is missing, or of another shape or type.
+    """
+    wanted = named_leaves(unwrap_keys(like), prefix)
+    there = {name: x for name, x in checkpoint.arrays.items() if name.startswith(prefix or _STATE)}
+    _check_fit(checkpoint, there, wanted)
+    leaves = [there[name] for name in wanted]
+    return wrap_keys(jax.tree.unflatten(jax.tree.structure(unwrap_keys(like)), leaves), like)
+
+
+def restored_policy(checkpoint: Checkpoint, initial: LearnerState) -> LearnerState:
+    """An initial learner with a checkpoint's networks and observation statistics."""
+    return dataclasses.replace(
+        initial,
+        params=restored(checkpoint, initial.params, "learner.params"),
+        normalizer=restored(checkpoint, initial.normalizer, "learner.normalizer"),
+    )
+
+
+def _check_fit(checkpoint: Checkpoint, there: Arrays, wanted: Mapping[str, Any]) -> None:
+    problems = [
+        f"{name} is {_kind(there.get(name))} there and {_kind(wanted.get(name))} here"
+        for name in {**wanted, **there}
+        if _kind(there.get(name)) != _kind(wanted.get(name))
+    ]
+    if not problems:
+        return
+    more = f"; and {len(problems) - _MAX_NAMED} more" if len(problems) > _MAX_NAMED else ""
+    raise ConfigError(
+        f"Checkpoint {checkpoint.path} does not fit this task: {'; '.join(problems[:_MAX_NAMED])}{more}. "
+        "Use the options of its config.yaml and the code that it was written with."
+    )
+
+
+def _kind(x: Any) -> str:
+    return "missing" if x is None else f"{x.dtype}{list(np.shape(x))}"

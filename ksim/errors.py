@@ -1,0 +1,36 @@
+"""The two errors of ksim, and words that its messages are made of."""
+
+from typing import Any
+
+
+class ConfigError(ValueError):
+    """Input that cannot work: the message names the value, the rule and the fix. The command line exits with 2."""
+
+
+class RunError(RuntimeError):
+    """A run that cannot go on: the message says why. The command line exits with 1."""
+
+
+def shown(value: Any, most: int = 80) -> str:
+    """A value as messages show it: its repr on one line, cut where it is long."""
+    try:
+        text = " ".join(repr(value).split())
+    except ValueError:  # Python does not print whole numbers of thousands of digits
+        return f"a {type(value).__name__} of very many digits"
+    return text if len(text) <= most else f"{text[: most - 4]} ..."
+
+
+def as_number(text: str) -> int | None:
+    """The whole number that a text writes in ASCII digits alone, as in the name of a directory; None for another."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
+
+
+def near_misses(name: str, known: Any) -> str:
+    """A sentence that lists the known names closest to `name`, or all of them where none is close."""
+    import difflib  # noqa: PLC0415 - only on the way to an error
+
+    known = [str(item) for item in known if item]  # an element of a model may have an empty name
+    close = difflib.get_close_matches(name, known, n=4, cutoff=0.5)
+    if close:
+        return f"Did you mean {' or '.join(repr(item) for item in close)}?"
+    return f"Known names: {', '.join(sorted(known)) or 'none'}."

@@ -1,0 +1,1 @@
+"""Whole episodes of a policy: figures, recordings, videos, plots; and learning curves."""

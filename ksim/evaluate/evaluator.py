@@ -1,0 +1,212 @@
+"""What evaluates a policy: whole episodes in native MuJoCo, and in the engine of the training where it is another."""
+
+import dataclasses
+import functools
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import PRNGKeyArray
+
+from ksim.evaluate.estimates import Estimate, estimate_fraction, estimate_mean
+from ksim.nn.actor_critic import AbstractActorCritic
+from ksim.parallel.collectives import bind_axis
+from ksim.rollout.environment import Environment
+from ksim.rollout.episodes import advance_episodes, start_episodes
+from ksim.rollout.mdp_environment import MdpEnvironment
+from ksim.types import Device
+
+if TYPE_CHECKING:
+    from ksim.task.rl import RLTask
+
+logger = logging.getLogger(__name__)
+
+MAX_EPISODE_STEPS = 20_000
+"""Where an evaluation gives up on an episode that neither ends nor is cut."""
+CHUNK_STEPS = 50
+"""Control steps per compiled call; in between, ends of episodes and requests to stop are looked at."""
+
+ShouldStop = Callable[[], bool]
+
+
+@dataclasses.dataclass(frozen=True)
+class EpisodeResults:
+    """How each episode went; rows are envs.
+
+    Attributes:
+        total_reward: Undiscounted returns.
+        length: Control steps.
+        fell: It ended by termination.
+        errors: Metrics named `error/...`, averaged over the episode.
+        num_unfinished: Episodes given up after `MAX_EPISODE_STEPS`.
+        seconds: How long it took, without compiling only if it was compiled before.
+    """
+
+    total_reward: np.ndarray
+    length: np.ndarray
+    fell: np.ndarray
+    errors: Mapping[str, np.ndarray]
+    num_unfinished: int
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """What an evaluation found.
+
+    Attributes:
+        engine: Where the episodes ran.
+        training_engine: The training's engine.
+        num_episodes: Episodes, one per env.
+        num_unfinished: Those that were given up.
+        seed: Seeds the episodes.
+        figures: `return`, `length` (control steps), `survival` (fraction that did not fall) and `error/...`.
+        gap: Return here less return in the training's engine, over pairs of episodes that start alike; None where
+            the engines are the same.
+        seconds: How long it took.
+    """
+
+    engine: str
+    training_engine: str
+    num_episodes: int
+    num_unfinished: int
+    seed: int
+    figures: Mapping[str, Estimate]
+    gap: Estimate | None
+    seconds: float
+
+    def record(self) -> dict[str, Any]:
+        """Everything, for JSON."""
+        return {
+            "engine": self.engine,
+            "training_engine": self.training_engine,
+            "num_episodes": self.num_episodes,
+            "num_unfinished": self.num_unfinished,
+            "seed": self.seed,
+            "figures": {name: estimate.record() for name, estimate in self.figures.items()},
+            "return_gap": None if self.gap is None else self.gap.record(),
+            "seconds": self.seconds,
+        }
+
+    def gap_words(self) -> str:
+        """The gap to the training's engine, also in per cent of the return there."""
+        if self.gap is None:
+            hint = "; engine=mjx compares the two" if self.engine == "mujoco" else ""
+            return f"none to report, {self.training_engine} is the engine of this configuration as well{hint}"
+        training_return = self.figures["return"].mean - self.gap.mean
+        # Rounded first, and no minus before a zero.
+        percent = f" ({round(100 * self.gap.mean / abs(training_return), 1) + 0.0:.1f} %)" if training_return else ""
+        return f"{self.gap.words()}{percent} in {self.engine} against {self.training_engine}"
+
+
+class EpisodeRunner:
+    """Runs whole episodes in one environment; compiled at the first call, for all parameters of a policy."""
+
+    def __init__(self, env: Environment, *, num_envs: int, seed: int, device: Device, axis_name: str) -> None:
+        self._seed, self._device = seed, device
+        start = lambda model, key: start_episodes(env, model, key, num_envs)
+        advance = lambda model, at: advance_episodes(env, model, at, CHUNK_STEPS)[0]
+        # The policy is an argument: nothing is compiled again as it learns.
+        self._start = eqx.filter_jit(bind_axis(start, axis_name))
+        self._advance = eqx.filter_jit(bind_axis(advance, axis_name))
+
+    def __call__(self, model: AbstractActorCritic, should_stop: ShouldStop) -> EpisodeResults | None:
+        """The results, or None when it was to stop before the last episode was over."""
+        start_s = time.perf_counter()
+        with jax.default_device(self._device):
+            model = on_device(model, self._device)
+            episodes = self._start(model, episode_key(self._seed))
+            for _ in range(MAX_EPISODE_STEPS // CHUNK_STEPS):
+                episodes = self._advance(model, episodes)
+                if not np.asarray(episodes.is_running).any():
+                    break
+                if should_stop():
+                    return None
+        length = np.asarray(episodes.length)
+        num_unfinished = int(np.asarray(episodes.is_running).sum())
+        if num_unfinished:
+            logger.warning("%d episodes went on for more than %d steps.", num_unfinished, MAX_EPISODE_STEPS)
+        return EpisodeResults(
+            total_reward=np.asarray(episodes.total_reward),
+            length=length,
+            fell=np.asarray(episodes.fell),
+            errors={name: np.asarray(total) / length for name, total in episodes.error_sums.items()},
+            num_unfinished=num_unfinished,
+            seconds=time.perf_counter() - start_s,
+        )
+
+
+class Evaluator:
+    """Evaluates policies of a task, always on the same episodes, without any effect on its training."""
+
+    def __init__(self, task: "RLTask[Any]") -> None:
+        env, config = task.eval_environment, task.config
+        runner = functools.partial(
+            EpisodeRunner, num_envs=config.eval_num_envs, seed=config.eval_seed, axis_name=task.device_axis
+        )
+        self._seed = config.eval_seed
+        self._runner = runner(env, device=evaluation_device(task))
+        self._training_runner: EpisodeRunner | None = None
+        if not isinstance(env, MdpEnvironment):  # one of the task's own, which knows no engines
+            self._engine = self._training_engine = type(env).__name__
+            return
+        self._engine, self._training_engine = "mujoco", task.engine_choice[0]
+        if self._training_engine != self._engine:
+            training_env = task.get_eval_environment(self._training_engine)
+            self._training_runner = runner(training_env, device=task.layout.local_devices[0])
+
+    def __call__(self, model: AbstractActorCritic, should_stop: ShouldStop = lambda: False) -> Evaluation | None:
+        """An evaluation of a policy, or None when it was to stop before it was done."""
+        results, gap = self._runner(model, should_stop), None
+        if results is None:
+            return None
+        seconds = results.seconds
+        if self._training_runner is not None:
+            others = self._training_runner(model, should_stop)
+            if others is None:
+                return None
+            gap = estimate_mean(results.total_reward - others.total_reward)
+            seconds += others.seconds
+        return Evaluation(
+            engine=self._engine,
+            training_engine=self._training_engine,
+            num_episodes=len(results.length),
+            num_unfinished=results.num_unfinished,
+            seed=self._seed,
+            figures={
+                "return": estimate_mean(results.total_reward),
+                "length": estimate_mean(results.length),
+                "survival": estimate_fraction(~results.fell),
+                **{name: estimate_mean(error) for name, error in results.errors.items()},
+            },
+            gap=gap,
+            seconds=seconds,
+        )
+
+
+def episode_key(seed: int) -> PRNGKeyArray:
+    """The key of all episodes of an evaluation; another than any of a training with the same seed.
+
+    A key's n-th split is what folding in n gives, so the number must be one that no split reaches.
+    """
+    return jax.random.fold_in(jax.random.key(seed), 2**31 - 1)
+
+
+def evaluation_device(task: "RLTask[Any]") -> Device:
+    """The device for what is around native MuJoCo: a CPU, or every step would cross to the GPU (untried) and back."""
+    if isinstance(task.eval_environment, MdpEnvironment):
+        try:
+            return jax.local_devices(backend="cpu")[0]
+        except RuntimeError:  # JAX was told to leave CPUs alone
+            pass
+    return task.layout.local_devices[0]
+
+
+def on_device(model: AbstractActorCritic, device: Device) -> AbstractActorCritic:
+    """A model with its arrays on a device."""
+    is_array = lambda x: isinstance(x, np.ndarray | np.generic | jax.Array)
+    return jax.tree.map(lambda x: jax.device_put(x, device) if is_array(x) else x, model)

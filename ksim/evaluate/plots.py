@@ -1,0 +1,192 @@
+"""Plots of a run and of one evaluated episode, as PNG files."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from ksim.evaluate.curves import Curves, thinned
+from ksim.evaluate.recording import Recording
+from ksim.host.files import whole_file
+
+DPI = 110
+CONTACT_N = 1.0
+"""Force above which a foot counts as in contact, in N: that of ksim's terms of the gait."""
+MAX_POINTS = 500
+
+Drawing = Callable[[Recording, Path], bool]
+ScalingPoint = tuple[int, tuple[Sequence[float], Sequence[float], Sequence[float]]]
+"""A number of devices, with repeated measurements of speed, efficiency and the share of time in collectives."""
+
+
+def plot_learning(runs: Sequence[Curves], path: Path) -> None:
+    """Return, length, errors, learning and throughput over environment steps, of one run or several over each other.
+
+    Where a run was evaluated, what was found stands over its curve with 95 % confidence intervals.
+    """
+    errors = sorted({name for run in runs for name in run.metrics if name.startswith("error/")})
+    panels = [
+        ("return of training episodes", "episode/return", "return"),
+        ("length of episodes, control steps", "episode/length", "length"),
+        *((name.removeprefix("error/"), name, name) for name in errors),
+        ("KL divergence of an update", "policy/kl", None),
+        ("learning rate", "policy/learning_rate", None),
+        ("environment steps per second", "time/env_steps_per_s", None),
+    ]
+    figure, all_axes = _figure(len(panels), columns=3)
+    for axes, (title, metric, evaluated) in zip(all_axes, panels, strict=True):
+        axes.set_title(title, fontsize=9)
+        axes.set_xlabel("environment steps", fontsize=8)
+        for i, run in enumerate(runs):
+            _plot_curve(axes, run, metric, evaluated, color=f"C{i % 10}")
+    if len(runs) > 1:
+        all_axes[0].legend(fontsize=7)
+    _save(figure, path)
+
+
+def _plot_curve(axes: Axes, run: Curves, metric: str, evaluated: str | None, color: str) -> None:
+    if metric in run.metrics:
+        steps, values = thinned(run.env_steps, MAX_POINTS), thinned(run.metrics[metric], MAX_POINTS)
+        axes.plot(steps, values, color=color, linewidth=1, label=run.name)
+    if evaluated is None:
+        return
+    steps, estimates = run.evaluated(evaluated)
+    if estimates:
+        mean = np.array([x.mean for x in estimates])
+        bounds = np.nan_to_num(np.abs([[x.mean - x.low, x.high - x.mean] for x in estimates])).T
+        axes.errorbar(steps, mean, bounds, fmt="o", color=color, markersize=4, capsize=2, markeredgecolor="black")
+
+
+def plot_velocity(recording: Recording, path: Path) -> bool:
+    """The base's commanded and measured velocity over one episode; False where nothing commands one."""
+    if not len(recording.commanded_velocity) or not len(recording.velocity):
+        return False
+    time = _times(recording)
+    figure, all_axes = _figure(3, columns=1)
+    names = ("forward, m/s", "leftward, m/s", "yaw rate, rad/s")
+    for i, (axes, name) in enumerate(zip(all_axes, names, strict=True)):
+        axes.plot(time, recording.velocity[:, i], linewidth=0.8, label="measured")
+        axes.plot(time, recording.commanded_velocity[:, i], linewidth=1.5, label="commanded")
+        axes.set_ylabel(name)
+    all_axes[0].legend(fontsize=8, loc="upper right")
+    all_axes[-1].set_xlabel("s")
+    _save(figure, path)
+    return True
+
+
+def plot_gait(recording: Recording, path: Path) -> bool:
+    """When each foot is down, and how long it was in the air before; False for feet without touch sensors."""
+    if not recording.touch or recording.dt is None:
+        return False
+    figure, (contact_axes, air_axes) = _figure(2, columns=1)
+    for i, (name, force) in enumerate(recording.touch.items()):
+        is_down = force > CONTACT_N
+        bars = [(start * recording.dt, (stop - start) * recording.dt) for start, stop in stretches(is_down)]
+        contact_axes.broken_barh(bars, (i - 0.4, 0.8), facecolors=f"C{i}")
+        # A flight that the end of the episode, or its start, cuts short has no length.
+        flights = [(a, b) for a, b in stretches(~is_down) if a > 0 and b < len(is_down)]
+        landing_s = [stop * recording.dt for _, stop in flights]
+        air_axes.plot(landing_s, [(b - a) * recording.dt for a, b in flights], "o-", markersize=3, label=name)
+    contact_axes.set_yticks(range(len(recording.touch)), list(recording.touch), fontsize=8)
+    contact_axes.set_title("in contact", fontsize=9)
+    air_axes.set_title("time in the air before each landing, s", fontsize=9)
+    air_axes.legend(fontsize=8, loc="upper right")
+    end_s = len(recording.reward) * recording.dt
+    for axes in (contact_axes, air_axes):
+        axes.set_xlim(0, end_s)
+    air_axes.set_xlabel("s")
+    _save(figure, path)
+    return True
+
+
+def plot_rewards(recording: Recording, path: Path) -> bool:
+    """What each reward gives over one episode, per second; the whole reward where the terms are not known."""
+    time = _times(recording)
+    terms = {n.removeprefix("reward/"): x for n, x in recording.metrics.items() if n.startswith("reward/")}
+    figure, (axes,) = _figure(1, columns=1)
+    if recording.dt is not None:
+        axes.plot(time, recording.reward / recording.dt, color="black", linewidth=1.2, label="all")
+        axes.set_ylabel("reward per second")
+    else:
+        axes.plot(time, recording.reward, color="black", linewidth=1.2, label="reward per step")
+    # The largest first, as they matter; a penalty at the very end would hide all others.
+    for i, name in enumerate(sorted(terms, key=lambda n: -np.abs(terms[n][:-1]).sum())):
+        axes.plot(time, terms[name], linewidth=0.8, color=f"C{i % 10}", linestyle=("-", "--")[i // 10 % 2], label=name)
+    inner = np.concatenate([x[:-1] for x in terms.values()] or [recording.reward])
+    if terms and inner.size and np.isfinite(inner).all():
+        total = recording.reward[:-1] / (recording.dt or 1.0)
+        low, high = min(inner.min(), total.min()), max(inner.max(), total.max())
+        axes.set_ylim(low - 0.05 * (high - low) - 1e-3, high + 0.05 * (high - low) + 1e-3)
+    axes.set_xlabel("s" if recording.dt is not None else "control step")
+    axes.legend(fontsize=7, ncols=2, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    _save(figure, path)
+    return True
+
+
+EPISODE_PLOTS: dict[str, Drawing] = {"velocity": plot_velocity, "gait": plot_gait, "rewards": plot_rewards}
+
+
+def plot_episode(recording: Recording, directory: Path) -> list[Path]:
+    """Draws all plots of an episode that there is something to draw of, and returns their paths."""
+    paths = {name: directory / f"{name}.png" for name in EPISODE_PLOTS}
+    return [path for name, path in paths.items() if EPISODE_PLOTS[name](recording, path)]
+
+
+def plot_scaling(curves: Mapping[str, Sequence[ScalingPoint]], title: str, path: Path) -> None:
+    """Speed, efficiency and time in collectives over the number of devices, as median, lowest and highest.
+
+    Args:
+        curves: Strong and weak scaling.
+        title: What it was measured on.
+        path: Where to write the image.
+    """
+    figure, all_axes = _figure(3, columns=3)
+    figure.suptitle(title, fontsize=8, wrap=True)
+    panels = ("environment steps per second", "speed per device over that of one", "share of time in collectives")
+    for panel, (axes, name) in enumerate(zip(all_axes, panels, strict=True)):
+        axes.set_title(name, fontsize=9)
+        axes.set_xlabel("devices", fontsize=8)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        for kind, points in curves.items():
+            counts = [count for count, _ in points]
+            median = np.array([np.median(figures[panel]) for _, figures in points])
+            low, high = (np.array([edge(figures[panel]) for _, figures in points]) for edge in (np.min, np.max))
+            axes.errorbar(counts, median, (median - low, high - median), fmt="o-", markersize=4, capsize=2, label=kind)
+        axes.set_ylim(bottom=0)
+    counts = np.array([count for count, _ in next(iter(curves.values()))])
+    one = np.median(next(iter(curves.values()))[0][1][0])
+    all_axes[0].plot(counts, counts * one, color="grey", linestyle=":", label="ideal")
+    all_axes[0].legend(fontsize=7)
+    _save(figure, path)
+
+
+def stretches(is_true: np.ndarray) -> list[tuple[int, int]]:
+    """First and past-the-last index of every run of true values."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], is_true, [False]]).astype(int)))
+    return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
+
+
+def _times(recording: Recording) -> np.ndarray:
+    return np.arange(1, len(recording.reward) + 1) * (recording.dt or 1.0)
+
+
+def _figure(num_panels: int, columns: int) -> tuple[Figure, list[Any]]:
+    rows = -(-num_panels // columns)
+    size = (4.0 * columns if columns > 1 else 9.0, 2.4 * rows if num_panels > 1 else 4.5)
+    # Objects and a canvas of its own: the user's matplotlib stays as it is, and no window opens.
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = [figure.add_subplot(rows, columns, i + 1) for i in range(num_panels)]
+    for each in axes:
+        each.grid(alpha=0.3)
+        each.tick_params(labelsize=8)
+    return figure, axes
+
+
+def _save(figure: Figure, path: Path) -> None:
+    with whole_file(path) as temporary:
+        figure.savefig(temporary, dpi=DPI)

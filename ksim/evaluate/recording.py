@@ -1,0 +1,150 @@
+"""One episode in full: what videos and plots of an evaluation are made of."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import mujoco
+import numpy as np
+from jaxtyping import Array
+
+from ksim.evaluate.evaluator import CHUNK_STEPS, MAX_EPISODE_STEPS, ShouldStop, episode_key, on_device
+from ksim.mdp.commands import AbstractCommand, ScaledByLevel, VelocityCommand
+from ksim.mdp.term import Term
+from ksim.nn.actor_critic import AbstractActorCritic
+from ksim.parallel.collectives import DEVICE_AXIS, bind_axis
+from ksim.physics import PhysicsModel
+from ksim.physics.names import base_ang_vel_world, base_heading_velocity, base_orientation, base_position
+from ksim.physics.rotations import yaw_of
+from ksim.rollout.environment import Environment
+from ksim.rollout.episodes import advance_episodes, start_episodes
+from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
+from ksim.types import Device, EnvState, PhysicsState
+
+
+@dataclasses.dataclass(frozen=True)
+class Recording:
+    """One episode, every array with one row per control step.
+
+    Attributes:
+        reward: Rewards of the steps.
+        metrics: The environment's metrics; rewards by name are per second.
+        model: The robot's model; None, and all below is empty, for an environment that is not of ksim's terms.
+        qpos: Generalized positions, in m and rad.
+        extra: What only some models have in their state, as in `PhysicsState`.
+        base_position: In the world, in m; empty without a free joint, as are the two below.
+        heading: Of the base in the world, in rad.
+        velocity: Of the base, forward and leftward, in m/s, and its yaw rate, in rad/s, in its level heading frame.
+        commanded_velocity: The same of the first velocity command that was in force; empty where there is none.
+        touch: Readings of the touch sensors of the feet, in N, by their names; see `foot_sensors`.
+    """
+
+    reward: np.ndarray
+    metrics: Mapping[str, np.ndarray]
+    model: PhysicsModel | None = None
+    qpos: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 0)))
+    extra: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    base_position: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 3)))
+    heading: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0))
+    velocity: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 3)))
+    commanded_velocity: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 3)))
+    touch: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+
+    @property
+    def dt(self) -> float | None:
+        """Seconds per control step, where they are known."""
+        return None if self.model is None else self.model.ctrl_dt
+
+
+class Recorder:
+    """Records the first episode of an evaluation; that of its first env, run once more by itself."""
+
+    def __init__(self, env: Environment, *, seed: int, device: Device, axis_name: str = DEVICE_AXIS) -> None:
+        self._env, self._seed, self._device = env, seed, device
+        start = lambda model, key: start_episodes(env, model, key, 1)
+        advance = lambda model, at: advance_episodes(env, model, at, CHUNK_STEPS, self._record)
+        self._start = eqx.filter_jit(bind_axis(start, axis_name))
+        self._advance = eqx.filter_jit(bind_axis(advance, axis_name))
+
+    def __call__(self, model: AbstractActorCritic, should_stop: ShouldStop) -> Recording | None:
+        """The episode under a policy, or None when it was to stop before the end."""
+        chunks = []
+        with jax.default_device(self._device):
+            model = on_device(model, self._device)
+            episodes = self._start(model, episode_key(self._seed))
+            for _ in range(MAX_EPISODE_STEPS // CHUNK_STEPS):
+                episodes, recorded_te = self._advance(model, episodes)
+                chunks.append(jax.tree.map(lambda x: np.asarray(x)[:, 0], recorded_te))
+                if not np.asarray(episodes.is_running).any():
+                    break
+                if should_stop():
+                    return None
+        length = int(np.asarray(episodes.length)[0])
+        fields = jax.tree.map(lambda *xs: np.concatenate(xs)[:length], *chunks)
+        physics_model = self._env.engine.model if isinstance(self._env, MdpEnvironment) else None
+        return Recording(model=physics_model, **fields)
+
+    def _record(self, before_e: EnvState, after_e: EnvState) -> dict[str, Any]:
+        recorded: dict[str, Any] = {"reward": after_e.reward, "metrics": after_e.metrics}
+        if not isinstance(self._env, MdpEnvironment):
+            return recorded
+        model, physics_e = self._env.engine.model, after_e.inner.physics
+        recorded |= {"qpos": physics_e.qpos, "extra": physics_e.extra}
+        recorded["touch"] = {
+            name: physics_e.derived["sensordata"][:, model.names.sensor(name)][:, 0]
+            for name in foot_sensors(self._env.mdp, model)
+        }
+        if model.names.has_base:
+            recorded |= jax.vmap(lambda physics: _base_motion(physics, model))(physics_e)
+        for name, command in self._env.mdp.commands.items():
+            if isinstance(_unscaled(command), VelocityCommand):
+                recorded.setdefault("commanded_velocity", before_e.inner.commands[name])
+        return recorded
+
+
+def _base_motion(physics: PhysicsState, model: PhysicsModel) -> dict[str, Array]:
+    names = model.names
+    yaw_rate = base_ang_vel_world(physics, names)[2]
+    return {
+        "base_position": base_position(physics, names),
+        "heading": yaw_of(base_orientation(physics, names)),
+        "velocity": base_heading_velocity(physics, names).at[2].set(yaw_rate),
+    }
+
+
+def _unscaled(command: AbstractCommand) -> AbstractCommand:
+    while isinstance(command, ScaledByLevel):
+        command = command.command
+    return command
+
+
+def foot_sensors(mdp: Mdp, model: PhysicsModel) -> list[str]:
+    """Names of the feet's touch sensors: those of the first reward, else observation, that names touch sensors.
+
+    Where none does, all touch sensors that the robot came with.
+    """
+    touch = touch_sensors(model)
+    observations = [term for group in mdp.observations.values() for term in group.values()]
+    for term in (*mdp.rewards.values(), *observations):
+        for part in _with_wrapped(term):
+            sensors = getattr(part, "sensors", None) or ()
+            if sensors and set(sensors) <= set(touch):
+                return list(sensors)
+    return [name for name in touch if not name.startswith("ksim_")]
+
+
+def _with_wrapped(term: Term) -> Iterator[Term]:
+    yield term
+    for field in dataclasses.fields(term):
+        inner = getattr(term, field.name)
+        if isinstance(inner, Term):
+            yield from _with_wrapped(inner)
+
+
+def touch_sensors(model: PhysicsModel) -> list[str]:
+    """Names of the model's touch sensors that have one."""
+    kinds = model.mj_model.sensor_type
+    names = [model.mj_model.sensor(i).name for i in np.flatnonzero(kinds == int(mujoco.mjtSensor.mjSENS_TOUCH))]
+    return [name for name in names if name]

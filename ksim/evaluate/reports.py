@@ -1,0 +1,195 @@
+"""What a run tells of its policy on the side: evaluations, films, plots. None of it changes or ends the training."""
+
+import logging
+import math
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import equinox as eqx
+
+from ksim.checkpoint.saver import Saver
+from ksim.evaluate.curves import read_curves, read_evaluations
+from ksim.evaluate.evaluator import Evaluator, ShouldStop, evaluation_device
+from ksim.evaluate.recording import Recorder, Recording
+from ksim.evaluate.video import NO_GL, film, find_gl
+from ksim.host.failures import Failures
+from ksim.host.terminal import print_line
+from ksim.log.console import evaluation_line
+from ksim.log.loggers import MetricsWriter
+from ksim.nn.actor_critic import AbstractActorCritic
+from ksim.nn.normalizer import NormalizedActorCritic
+from ksim.parallel.multihost import is_main_process
+from ksim.ppo.train_step import static_leaves
+from ksim.types import LearnerState
+
+if TYPE_CHECKING:
+    from ksim.task.rl import RLTask
+    from ksim.train.progress import Progress
+
+logger = logging.getLogger(__name__)
+
+
+class EpisodeReport:
+    """Films and plots of one evaluated episode.
+
+    Attributes:
+        paths: What was last written, by what it is.
+    """
+
+    def __init__(self, task: "RLTask[Any]", out_dir: Path, failures: Failures, should_stop: ShouldStop) -> None:
+        self._task, self._out_dir, self._failures, self._should_stop = task, out_dir, failures, should_stop
+        self._recorder: Recorder | None = None
+        self._can_render = True
+        self.paths: dict[str, Path] = {}
+
+    def __call__(self, model: AbstractActorCritic, name: str, *, with_video: bool, with_plots: bool) -> None:
+        """Runs the episode once more, films it to `videos/<name>` and draws it in `plots`."""
+        if not (with_video or with_plots):
+            return
+        with self._failures.absorbed("recording"):
+            env = self._task.eval_environment
+            recorder = self._recorder or Recorder(
+                env,
+                seed=self._task.config.eval_seed,
+                device=evaluation_device(self._task),
+                axis_name=self._task.device_axis,
+            )
+            self._recorder = recorder
+            recording = recorder(model, self._should_stop)
+            if recording is None:
+                return
+            if with_plots:
+                self._plot(recording)
+            if with_video:
+                self._film(recording, name)
+
+    def _plot(self, recording: Recording) -> None:
+        with self._failures.absorbed("plotting"):
+            from ksim.evaluate.plots import plot_episode  # noqa: PLC0415 - matplotlib is slow to import
+
+            paths = plot_episode(recording, self._out_dir / "plots")
+            self.paths |= {f"plot of the {path.stem}": path for path in paths}
+
+    def _film(self, recording: Recording, name: str) -> None:
+        if recording.model is None:
+            logger.info("No video: the environment is not of ksim's terms, and has no model to render.")
+            return
+        if find_gl() is None:
+            if self._can_render:  # said once
+                self._can_render = False
+                logger.warning(NO_GL)
+                print_line(f"Warning: no video. {NO_GL}")
+            return
+        with self._failures.absorbed("video"):
+            paths = film(recording, self._out_dir / "videos" / name, self._should_stop)
+            self.paths |= {f"video, {path.suffix[1:]}": path for path in paths}
+
+
+class Reports:
+    """Evaluates, films and plots while a run trains, and when it has trained. Only process 0 does.
+
+    Attributes:
+        failures: Those of the run.
+        paths: What was written, by what it is.
+    """
+
+    def __init__(self, task: "RLTask[Any]", run_dir: Path, *, failures: Failures, should_stop: ShouldStop) -> None:
+        self._task, self._run_dir, self._should_stop = task, run_dir, should_stop
+        self._writer: MetricsWriter | None = None
+        self._saver: Saver | None = None
+        self._evaluator: Evaluator | None = None
+        self._last_s = time.monotonic()
+        self._last_iteration = 0
+        self._num_evaluations = 0
+        self._best_return = -math.inf
+        self.failures = failures
+        self._episode_report = EpisodeReport(task, run_dir, failures, should_stop)
+        self.paths = self._episode_report.paths
+
+    def open(self, writer: MetricsWriter, saver: Saver) -> None:
+        """Says where figures go, and what keeps the best policy."""
+        self._writer, self._saver = writer, saver
+        for record in read_evaluations(self._run_dir):  # of a run that goes on
+            self._last_iteration = record["iteration"]
+            self._num_evaluations += 1
+            mean_return = record["figures"]["return"]["mean"]
+            self._best_return = max(self._best_return, -math.inf if mean_return is None else mean_return)
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether there was an evaluation, so that the next one compiles nothing."""
+        return self._evaluator is not None
+
+    def after_iteration(self, progress: "Progress", learner: LearnerState) -> None:
+        """Evaluates, and films if it is time to."""
+        self._evaluate(progress, learner)
+        every = self._task.config.video_every_n_evaluations
+        if every is not None and self._num_evaluations % every == 0 and progress.iterations_left != 0:
+            self._report_episode(progress, learner, with_plots=False)
+        # From the end of one to the start of the next, or slow ones would follow one upon another.
+        self._last_s = time.monotonic()
+
+    def at_end(self, progress: "Progress", learner: LearnerState) -> None:
+        """Evaluates what was learned, unless the run was asked to stop, and draws how it was learned."""
+        was_done_before = not progress.num_done_here and self._last_iteration == progress.iteration
+        if not is_main_process() or was_done_before:
+            return
+        config = self._task.config
+        if config.eval_at_end and not self._should_stop():
+            if self._last_iteration != progress.iteration:
+                self._evaluate(progress, learner)
+            self._report_episode(progress, learner, with_plots=config.plots)
+        if config.plots:
+            self._plot_learning()
+
+    def is_due(self, iteration: int) -> bool:
+        """Whether it is time to evaluate."""
+        if not is_main_process() or self._should_stop():
+            return False
+        config = self._task.config
+        by_iterations, by_seconds = config.eval_every_n_iterations, config.eval_every_n_seconds
+        return (by_iterations is not None and iteration % by_iterations == 0) or (
+            by_seconds is not None and time.monotonic() - self._last_s >= by_seconds
+        )
+
+    def _evaluate(self, progress: "Progress", learner: LearnerState) -> None:
+        self._num_evaluations += 1
+        with self.failures.absorbed("evaluation"):
+            evaluator = self._evaluator or Evaluator(self._task)
+            self._evaluator = evaluator
+            evaluation = evaluator(self.model(learner), self._should_stop)
+            if evaluation is None:
+                return
+            self._last_iteration = progress.iteration
+            record = {"iteration": progress.iteration, "env_steps": progress.env_steps, **evaluation.record()}
+            assert self._writer is not None  # only the main process evaluates
+            self._writer.write_evaluation(record)
+            mean_return = evaluation.figures["return"].mean
+            if mean_return > self._best_return:
+                self._best_return = mean_return
+                if self._saver is not None:
+                    self._saver.found_best(progress.iteration)
+            self.paths["evaluations"] = self._run_dir / "evaluations.jsonl"
+            line = evaluation_line(progress.iteration, evaluation)
+            print_line(line)
+            logger.info(line)
+
+    def _report_episode(self, progress: "Progress", learner: LearnerState, *, with_plots: bool) -> None:
+        if not self._should_stop():
+            name = f"iteration_{progress.iteration}"
+            with_video = self._task.config.video
+            self._episode_report(self.model(learner), name, with_video=with_video, with_plots=with_plots)
+
+    def _plot_learning(self) -> None:
+        with self.failures.absorbed("plotting"):
+            from ksim.evaluate.plots import plot_learning  # noqa: PLC0415 - matplotlib is slow to import
+
+            path = self._run_dir / "plots" / "learning.png"
+            plot_learning([read_curves(self._run_dir)], path)
+            self.paths["learning curves"] = path
+
+    def model(self, learner: LearnerState) -> NormalizedActorCritic:
+        """The policy and value function of a learner, on raw observations."""
+        static = static_leaves(self._task.initial_learner()[1])
+        return NormalizedActorCritic(eqx.combine(learner.params, static), learner.normalizer)

@@ -1,0 +1,61 @@
+"""Lines, warnings and tables on standard output."""
+
+import logging
+import sys
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+logger = logging.getLogger(__name__)
+
+
+class _Output(Console):
+    """Standard output that may go away: its disk may be full, or who reads it have ended. That ends no run."""
+
+    _is_told = False
+
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        try:
+            super().print(*args, **kwargs)
+        except OSError as error:
+            if not self._is_told:
+                self._is_told = True
+                logger.warning("Standard output cannot be written: %s", error)
+
+    def on_broken_pipe(self) -> None:
+        """Goes on in silence, where rich would end the process."""
+        self.quiet = True
+
+
+# Into a file or a pipe, lines are as long as they are; rich would wrap them at 80 columns.
+console = _Output(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 120)
+
+
+def print_line(text: str) -> None:
+    """Prints a line as it is, without reading brackets in it as markup."""
+    console.print(text, markup=False)
+
+
+def print_warning(text: str) -> None:
+    """Prints a warning, and logs it."""
+    logger.warning(text)
+    print_line(f"Warning: {text}")
+
+
+def print_figures(title: str, figures: dict[str, str]) -> None:
+    """Prints names and values as a table of two columns."""
+    table = Table(title=escape(title), title_justify="left", show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in figures.items():
+        table.add_row(name, escape(value))
+    console.print(table)
+
+
+def format_seconds(seconds: float) -> str:
+    """Seconds as h:mm:ss or m:ss."""
+    minutes, s = divmod(round(seconds), 60)
+    hours, m = divmod(minutes, 60)
+    return f"{hours}:{m:02d}:{s:02d}" if hours else f"{m}:{s:02d}"

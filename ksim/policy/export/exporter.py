@@ -1,0 +1,190 @@
+"""run_mode=export: writing the policy of a checkpoint for other programs."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ksim.errors import ConfigError, RunError
+from ksim.evaluate.command import load_task_policy, output_dir
+from ksim.host.files import whole_file
+from ksim.host.terminal import print_figures
+from ksim.nn.normalizer import NormalizedActorCritic
+from ksim.policy.export.metadata import policy_metadata
+from ksim.policy.program import DeterministicPolicy, deterministic_policy, export_policy, policy_arrays
+from ksim.types import Observation
+
+if TYPE_CHECKING:
+    from ksim.task.rl import RLTask
+
+_ONNX, _PROGRAM, _METADATA = "policy.onnx", "policy.jaxexport", "policy.json"
+TOLERANCE = 1e-4
+"""By how much, relative to 1 + |action|, ONNX Runtime may differ from JAX: far above what rounding does."""
+
+_CHECKED_STEPS = 8
+_CHECKED_ROWS = 16
+
+Step = Callable[[Mapping[str, Any], Any], tuple[Any, Any]]
+"""`(observations, memory) -> (action, memory)`, one row per robot."""
+
+
+def export_checkpoint(task: "RLTask[Any]") -> int:
+    """Writes the policy of a checkpoint as policy.onnx, policy.jaxexport and policy.json; see `RLTask.run`.
+
+    Raises:
+        ConfigError: There is no checkpoint, it does not fit the task, the policy cannot be exported, a package is
+            missing, or there is nowhere to write. Where it is ONNX alone that does not know the policy's operations,
+            the other files are written.
+        RunError: In ONNX it computes something else than the policy; likewise.
+    """
+    check_packages()
+    checkpoint, _, model = load_task_policy(task)
+    # <run>/checkpoints/<number>
+    out_dir = output_dir("export_dir", task.config.export_dir, checkpoint.parents[1] / "export")
+    # Whatever the run's precision was: ONNX Runtime has float32 alone.
+    with jax.default_matmul_precision("highest"):
+        policy, metadata = described_policy(task, model, checkpoint, out_dir)
+        _write(out_dir, program_files(policy, metadata))
+        try:
+            onnx_content = onnx_file(policy, metadata)
+            difference = largest_difference(onnx_content, model, task.obs_sizes)
+        except Exception as error:  # also what the packages raise, of a type that they do not know
+            (out_dir / _ONNX).unlink(missing_ok=True)  # of an earlier export
+            kind = RunError if isinstance(error, RunError) else ConfigError
+            cause = str(error) if isinstance(error, ConfigError | RunError) else f"ONNX cannot run the policy: {error}."
+            raise kind(f"{cause} {_PROGRAM} and {_METADATA} are in {out_dir}, {_ONNX} is not.") from error
+    _write(out_dir, {_ONNX: onnx_content})
+    figures = {
+        "ONNX": f"{out_dir / _ONNX} (metadata inside)",
+        "jax.export": str(out_dir / _PROGRAM),
+        "metadata": str(out_dir / _METADATA),
+        "ONNX Runtime against JAX": f"{difference:.1e}, the largest difference of an action",
+    }
+    print_figures(f"Export of {checkpoint}", figures)
+    return 0
+
+
+def described_policy(
+    task: "RLTask[Any]", model: NormalizedActorCritic, checkpoint: Path, out_dir: Path
+) -> tuple[DeterministicPolicy, dict[str, Any]]:
+    """The policy with its arrays in it, and what files say of it.
+
+    Args:
+        task: The task, in whose environment the policy acts.
+        model: The policy.
+        checkpoint: Where it is from.
+        out_dir: Where the files go.
+    """
+    policy, arrays = deterministic_policy(model, task.obs_sizes), policy_arrays(model)
+    return policy.bound(arrays), policy_metadata(task, policy, model, checkpoint.resolve(), out_dir.resolve())
+
+
+def program_files(policy: DeterministicPolicy, metadata: Mapping[str, Any]) -> dict[str, bytes]:
+    """The policy as a program of JAX, and the metadata: contents of files by name.
+
+    Args:
+        policy: The policy, with its arrays in it.
+        metadata: What there is to say of it.
+
+    Raises:
+        ConfigError: The policy cannot be exported.
+    """
+    return {_PROGRAM: export_policy(policy), _METADATA: (json.dumps(metadata, indent=2) + "\n").encode()}
+
+
+def onnx_file(policy: DeterministicPolicy, metadata: Mapping[str, Any]) -> bytes:
+    """The policy as an ONNX model with the metadata in it, otherwise as `program_files`.
+
+    Raises:
+        ConfigError: It uses an operation that is not covered.
+    """
+    from ksim.policy.export.to_onnx import onnx_policy  # noqa: PLC0415 - onnx is an extra
+
+    return onnx_policy(policy, {name: json.dumps(value) for name, value in metadata.items()}).SerializeToString()
+
+
+def _write(directory: Path, contents: Mapping[str, bytes]) -> None:
+    for name, content in contents.items():
+        with whole_file(directory / name) as temporary:
+            temporary.write_bytes(content)
+
+
+def check_packages() -> None:
+    """Raises ConfigError unless what writes ONNX and what runs it are installed."""
+    try:
+        import onnx  # noqa: F401, PLC0415
+        import onnxruntime  # noqa: F401, PLC0415
+    except ImportError as error:
+        raise ConfigError(
+            f"run_mode=export needs {error.name}, which is not installed. In the folder of ksim's clone, run "
+            "pip install -e '.[export]'."
+        ) from error
+
+
+def largest_difference(onnx_model: bytes, model: NormalizedActorCritic, obs_sizes: Mapping[str, int]) -> float:
+    """How far actions of ONNX Runtime are from the model's, over a few steps of observations like those it has seen.
+
+    Raises:
+        RunError: Further than rounding explains.
+    """
+    step, memory = onnx_step(onnx_model), None
+    forward = jax.jit(jax.vmap(lambda obs, carry: _act(model, obs, carry)))
+    carry = jax.tree.map(lambda x: jnp.broadcast_to(x, (_CHECKED_ROWS, *x.shape)), model.initial_carry())
+    rng, largest = np.random.default_rng(0), 0.0
+    for _ in range(_CHECKED_STEPS):
+        obs = {
+            group: np.asarray(
+                model.normalizer.mean[group]
+                + np.sqrt(model.normalizer.variance[group]) * rng.normal(size=(_CHECKED_ROWS, size)),
+                np.float32,
+            )
+            for group, size in obs_sizes.items()
+        }
+        expected, carry = forward(obs, carry)
+        action, memory = step(obs, memory)
+        difference = np.abs(action - np.asarray(expected))
+        if not (difference <= TOLERANCE * (1 + np.abs(expected))).all():
+            raise RunError(
+                f"ONNX Runtime's actions differ from the policy's by {difference.max():.1e}, more than rounding "
+                "explains. Look for an operation of the network that amplifies it, or is not finite."
+            )
+        largest = max(largest, float(difference.max()))
+    return largest
+
+
+def onnx_step(onnx_model: bytes | Path) -> Step:
+    """An exported policy in ONNX Runtime; a memory of None is that of an episode's start."""
+    import onnxruntime  # noqa: PLC0415 - an extra
+
+    source = onnx_model if isinstance(onnx_model, bytes) else str(onnx_model)
+    session = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"])
+    metadata = session.get_modelmeta().custom_metadata_map
+    parts = json.loads(metadata["memory"])
+    groups = {group: layout["input"] for group, layout in json.loads(metadata["observations"]).items()}
+    takes_one_row = session.get_inputs()[0].shape[0] == 1
+
+    def run(obs: Mapping[str, Any], memory: Any) -> tuple[Any, Any]:
+        given = {name: np.asarray(obs[group]) for group, name in groups.items()}
+        action, *after = session.run(None, given | memory)
+        return action, {part["input"]: x for part, x in zip(parts, after, strict=True)}
+
+    def step(obs: Mapping[str, Any], memory: Any) -> tuple[Any, Any]:
+        num_rows = len(next(iter(obs.values())))
+        if memory is None:
+            start = {part["input"]: np.asarray(part["start"], part["dtype"]) for part in parts}
+            memory = {name: np.broadcast_to(x, (num_rows, *x.shape)) for name, x in start.items()}
+        if not takes_one_row:
+            return run(obs, memory)
+        rows = [jax.tree.map(lambda x, i=i: x[i : i + 1], (obs, memory)) for i in range(num_rows)]
+        return jax.tree.map(lambda *x: np.concatenate(x), *(run(*row) for row in rows))
+
+    return step
+
+
+def _act(model: NormalizedActorCritic, obs: Observation, carry: Any) -> tuple[Any, Any]:
+    output, carry = model(obs, carry)
+    return output.distribution.mode(), carry

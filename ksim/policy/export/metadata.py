@@ -1,0 +1,272 @@
+"""What an exported policy says of itself: all that it takes to run it on a robot or in another simulator."""
+
+import dataclasses
+import inspect
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+
+from ksim._version import __version__
+from ksim.errors import as_number
+from ksim.mdp.term import Term
+from ksim.nn.normalizer import NormalizedActorCritic
+from ksim.physics import AbstractActuators, PhysicsModel
+from ksim.physics.actuators import SpeedTorqueLine
+from ksim.policy.program import DeterministicPolicy, policy_arrays
+from ksim.rollout.mdp_environment import MdpEnvironment
+
+if TYPE_CHECKING:
+    from ksim.task.rl import RLTask
+
+FORMAT = 1
+"""Raised when what is there changes its meaning."""
+
+ACTUATOR_FIELDS = (
+    "actuator_dyntype",
+    "actuator_gaintype",
+    "actuator_gainprm",
+    "actuator_biastype",
+    "actuator_biasprm",
+    "actuator_gear",
+    "actuator_armature",
+    "actuator_damping",
+    "actuator_dampingpoly",
+    "actuator_ctrllimited",
+    "actuator_ctrlrange",
+    "actuator_forcelimited",
+    "actuator_forcerange",
+)
+"""Fields of MjModel that make a robot's actuators those of the training."""
+
+_FAR = 1e6
+"""An action that reaches every limit there is."""
+
+
+def policy_metadata(
+    task: "RLTask[Any]", policy: DeterministicPolicy, model: NormalizedActorCritic, checkpoint: Path, out_dir: Path
+) -> dict[str, Any]:
+    """What there is to say, ready for JSON; the table in docs/deploying.md says what each entry is.
+
+    Args:
+        task: The task, with the environment that the policy was loaded for.
+        policy: Its policy.
+        model: The policy with its weights.
+        checkpoint: Where it was loaded from.
+        out_dir: Where the files go; the path of the checkpoint is told relative to it.
+    """
+    env = task.environment
+    metadata: dict[str, Any] = {
+        "format": FORMAT,
+        "ksim_version": __version__,
+        "git": git_revision(_directory_of(task)),
+        "task": f"{type(task).__module__}.{type(task).__qualname__}",
+        "checkpoint": {
+            "path": os.path.relpath(checkpoint, out_dir),
+            "iteration": as_number(checkpoint.name),
+        },
+        "action_size": env.action_size,
+        "memory": _memory(policy.bound(policy_arrays(model))),
+        "control_rate_hz": 1 / task.config.ctrl_dt,
+        "control_dt_s": task.config.ctrl_dt,
+    }
+    inputs, _ = policy.input_names()
+    sizes = {group: {"input": inputs[group], "size": x.shape[0]} for group, x in policy.obs.items()}
+    if not isinstance(env, MdpEnvironment):  # one of the task's own, which knows no joints and no terms
+        return metadata | {"observations": sizes}
+    physics_model, mdp = env.engine.model, env.mdp
+    shapes = env.shapes(task.device_axis)
+    layouts = {group: {**size, "terms": _layout(env, shapes, group, model)} for group, size in sizes.items()}
+    return metadata | {
+        "observations": layouts,
+        "physics_dt_s": physics_model.dt,
+        "engine": task.engine_choice[0],
+        "robot": _robot(task, physics_model),
+        "joints": _joints(physics_model),
+        "actuators": _actuators(mdp.actuators, physics_model),
+        "action_to_ctrl": action_map(mdp.actuators, physics_model),
+        "action_filters": {name: describe(term) for name, term in mdp.action_filters.items()},
+        "commands": {
+            name: {
+                **describe(term),
+                "size": int(np.prod(shapes[f"command/{name}"], dtype=int)),
+                "ranges": term.ranges(),
+            }
+            for name, term in mdp.commands.items()
+        },
+    }
+
+
+def _memory(bound: DeterministicPolicy) -> list[dict[str, Any]]:
+    """The policy's memory: how its parts are named, and their values at the start of an episode."""
+    start = bound.start({})
+    return [
+        {
+            "input": name,
+            "output": f"next_{name}",
+            "shape": list(x.shape),
+            "dtype": str(x.dtype),
+            "start": numbers(start[name]),
+        }
+        for name, x in bound.memory.items()
+    ]
+
+
+def _layout(
+    env: MdpEnvironment, shapes: Mapping[str, tuple[int, ...]], group: str, model: NormalizedActorCritic
+) -> list[dict[str, Any]]:
+    """The terms of a group, in the order in which they fill its vector."""
+    mean, variance = (np.asarray(x[group]) for x in (model.normalizer.mean, model.normalizer.variance))
+    terms, start = [], 0
+    for name, term in env.mdp.observations[group].items():
+        shape = shapes[f"observation/{group}/{name}"]
+        size = int(np.prod(shape, dtype=int))
+        place = slice(start, start + size)
+        terms.append(
+            {
+                "name": name,
+                **describe(term),
+                "start": start,
+                "size": size,
+                "shape": list(shape),
+                "mean": numbers(mean[place]),
+                "scale": numbers(np.sqrt(variance[place] + 1e-8)),
+            }
+        )
+        start += size
+    return terms
+
+
+def describe(term: Term) -> dict[str, Any]:
+    """A term's class and its arguments; noise, which a robot has of its own, left out."""
+    fields = [field.name for field in dataclasses.fields(term) if field.name != "noise"]
+    return {"class": class_name(type(term)), "args": {name: _plain(getattr(term, name)) for name in fields}}
+
+
+def class_name(cls: Any) -> str:
+    """The name of a class of ksim's; that of another with its module, as it may be the same."""
+    return cls.__qualname__ if cls.__module__.startswith("ksim.") else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON knows it; what it does not know, in words."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Term):
+        return describe(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        return numbers(value)
+    return str(value)
+
+
+def _robot(task: "RLTask[Any]", model: PhysicsModel) -> dict[str, Any]:
+    robot, names = task.get_robot(), model.mj_model.names
+    file = Path(robot).name if isinstance(robot, str | Path) else None
+    return {"model": names[: names.index(b"\0")].decode(), "file": file, "default_qpos": numbers(model.default_qpos)}
+
+
+def _joints(model: PhysicsModel) -> dict[str, Any]:
+    names = model.names
+    return {
+        "names": names.joints,
+        "default_position": numbers(model.default_qpos[names.joint_qpos()]),
+        "range": numbers(names.joint_range()),
+    }
+
+
+def _actuators(actuators: AbstractActuators, model: PhysicsModel) -> dict[str, Any]:
+    mj_model = model.mj_model
+    has_feedback = mj_model.actuator_biastype == int(mujoco.mjtBias.mjBIAS_AFFINE)
+    limits = np.where(mj_model.actuator_forcelimited.astype(bool)[:, None], mj_model.actuator_forcerange, np.inf)
+    return {
+        "class": class_name(type(actuators)),
+        "names": model.names.actuators,
+        "joints": [model.names.actuator_joint(i) for i in range(mj_model.nactuator)],
+        "stiffness": numbers(np.where(has_feedback, -mj_model.actuator_biasprm[:, 1], 0.0)),
+        "damping": numbers(np.where(has_feedback, -mj_model.actuator_biasprm[:, 2], 0.0)),
+        "force_limit": numbers(np.abs(limits).max(axis=1)),
+        "motor_curve": _motor_curve(actuators, model),
+        "model_fields": {name: numbers(getattr(mj_model, name)) for name in ACTUATOR_FIELDS},
+    }
+
+
+def _motor_curve(actuators: AbstractActuators, model: PhysicsModel) -> dict[str, Any] | None:
+    """How velocity limits the actuators' forces: of a speed-torque line its numbers, of another curve its class."""
+    curve = actuators.motor_curve(model)
+    if curve is None:
+        return None
+    if type(curve) is not SpeedTorqueLine:
+        return {"class": class_name(curve if inspect.isfunction(curve) else type(curve))}
+    return {name: numbers(getattr(curve, name)) for name in ("no_load_speed", "stall_ratio")}
+
+
+def action_map(actuators: AbstractActuators, model: PhysicsModel) -> dict[str, Any] | None:
+    """Actuators as numbers: ctrl = clip(offset + scale * action, lower, upper), found by asking them.
+
+    `scale` has one number per control, or one row per control where components of the action are mixed.
+
+    Returns:
+        None where the actuators do something else.
+    """
+    size = actuators.action_size(model)
+    control = jax.jit(jax.vmap(lambda action: jnp.asarray(actuators(action, model), jnp.float32)))
+    slopes = jax.jit(jax.vmap(jax.jacfwd(lambda action: jnp.asarray(actuators(action, model), jnp.float32))))
+    offset_u = np.asarray(control(jnp.zeros((1, size))))[0]
+    # To both sides: where the middle is at a limit, one of them has no slope.
+    up, down = (np.asarray(slopes(side * 1e-3 * jnp.eye(size))) for side in (1, -1))
+    up_ua, down_ua = (np.stack([slope[i, :, i] for i in range(size)], axis=1) for slope in (up, down))
+    scale_ua = np.where(np.abs(up_ua) >= np.abs(down_ua), up_ua, down_ua)
+    reach_u = _FAR * np.abs(scale_ua).sum(axis=1)
+    far_ua = _FAR * np.sign(scale_ua)
+    upper_u, lower_u = (np.diag(np.asarray(control(jnp.asarray(side * far_ua, jnp.float32)))) for side in (1, -1))
+    upper_u = np.where(upper_u < offset_u + 0.5 * reach_u, upper_u, np.inf)
+    lower_u = np.where(lower_u > offset_u - 0.5 * reach_u, lower_u, -np.inf)
+    actions = np.random.default_rng(0).normal(size=(64, size)) * np.logspace(-2, 2, 64)[:, None]
+    expected = np.clip(offset_u + actions @ scale_ua.T, lower_u, upper_u)
+    if not np.allclose(control(jnp.asarray(actions, jnp.float32)), expected, rtol=1e-4, atol=1e-4):
+        return None
+    is_plain = len(scale_ua) == size and not (scale_ua * (1 - np.eye(size))).any()
+    scale = np.diag(scale_ua) if is_plain else scale_ua
+    figures = {"offset": offset_u, "scale": scale, "lower": lower_u, "upper": upper_u}
+    return {name: numbers(x) for name, x in figures.items()}
+
+
+def numbers(array: Any) -> Any:
+    """An array as lists, with as many digits as its type has; None for what is not finite, which JSON has not."""
+    array = np.asarray(array)
+    if array.ndim:
+        return [numbers(x) for x in array]
+    if array.dtype.kind in "biu":
+        return int(array)
+    return float(str(array)) if np.isfinite(array) else None
+
+
+def git_revision(directory: Path) -> dict[str, Any] | None:
+    """The commit that a directory's repository is at, and whether files differ from it; None where there is none."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(directory), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+
+    try:
+        return {"revision": git("rev-parse", "HEAD"), "modified": bool(git("status", "--porcelain"))}
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _directory_of(task: "RLTask[Any]") -> Path:
+    """Where the task's code is, or the working directory where it is in no file."""
+    try:
+        return Path(inspect.getfile(type(task))).resolve().parent
+    except (OSError, TypeError):
+        return Path.cwd()

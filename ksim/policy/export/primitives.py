@@ -1,0 +1,312 @@
+"""How each primitive of JAX is written in ONNX."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from ksim.policy.export.graph import Graph, Value, tensor_type
+
+Rule = Callable[..., Any]
+"""`(graph, eqn, *values) -> value`, or a list of values for an equation with several outputs."""
+
+RULES: dict[str, Rule] = {}
+"""The primitives that are covered, by name."""
+
+_SAME = {  # one node of ONNX, the same inputs
+    "abs": "Abs", "acos": "Acos", "acosh": "Acosh", "add": "Add", "add_any": "Add", "asin": "Asin", "asinh": "Asinh",
+    "atan": "Atan", "atanh": "Atanh", "ceil": "Ceil", "copy": "Identity", "copy_p": "Identity", "cos": "Cos",
+    "cosh": "Cosh", "div": "Div", "eq": "Equal", "erf": "Erf", "exp": "Exp", "floor": "Floor", "ge": "GreaterOrEqual",
+    "gt": "Greater", "le": "LessOrEqual", "log": "Log", "logistic": "Sigmoid", "lt": "Less", "max": "Max",
+    "min": "Min", "mul": "Mul", "neg": "Neg", "pow": "Pow", "sign": "Sign", "sin": "Sin", "sinh": "Sinh",
+    "sqrt": "Sqrt", "stop_gradient": "Identity", "sub": "Sub", "tan": "Tan", "tanh": "Tanh",
+}  # fmt: skip
+_COMPOSED: dict[str, Callable[..., Value]] = {
+    "clamp": lambda graph, low, x, high: graph.op("Min", graph.op("Max", x, low), high),
+    "is_finite": lambda graph, x: graph.op("Not", graph.op("Or", graph.op("IsNaN", x), graph.op("IsInf", x))),
+    "ne": lambda graph, x, y: graph.op("Not", graph.op("Equal", x, y)),
+    "rem": lambda graph, x, y: graph.op("Mod", x, y, fmod=1),
+    "rsqrt": lambda graph, x: graph.op("Reciprocal", graph.op("Sqrt", x)),
+    "square": lambda graph, x: graph.op("Mul", x, x),
+}
+_LOGICAL = {"and": "And", "or": "Or", "xor": "Xor", "not": "Not"}
+_REDUCTIONS = {
+    "reduce_sum": "ReduceSum", "reduce_max": "ReduceMax", "reduce_min": "ReduceMin", "reduce_prod": "ReduceProd",
+}  # fmt: skip
+_MAX_POWER = 16
+"""Whole powers up to it are written as products, which are exact to rounding where ONNX's Pow need not be."""
+
+
+class NotCovered(Exception):  # noqa: N818 - a way out, made into an error where the primitive is known
+    """A primitive is used in a way that is not covered; the message says which."""
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Enters a function into `RULES`."""
+
+    def enter(function: Rule) -> Rule:
+        RULES.update(dict.fromkeys(names, function))
+        return function
+
+    return enter
+
+
+@rule(*_SAME)
+def _same(graph: Graph, eqn: Any, *values: Value) -> Value:
+    return graph.op(_SAME[eqn.primitive.name], *values)
+
+
+@rule(*_COMPOSED)
+def _composed(graph: Graph, eqn: Any, *values: Value) -> Value:
+    return _COMPOSED[eqn.primitive.name](graph, *values)
+
+
+@rule(*_LOGICAL)
+def _logical(graph: Graph, eqn: Any, *values: Value) -> Value:
+    if eqn.invars[0].aval.dtype != np.bool_:
+        raise NotCovered("on whole numbers")
+    return graph.op(_LOGICAL[eqn.primitive.name], *values)
+
+
+@rule("exp2")
+def _exp2(graph: Graph, eqn: Any, x: Value) -> Value:
+    return graph.op("Pow", _number(eqn, 2), x)
+
+
+@rule("expm1")
+def _expm1(graph: Graph, eqn: Any, x: Value) -> Value:
+    # tanh(x / 2) * (exp(x) + 1), which loses no digits near 0.
+    half = graph.op("Tanh", graph.op("Mul", x, _number(eqn, 0.5)))
+    return graph.op("Mul", half, graph.op("Add", graph.op("Exp", x), _number(eqn, 1)))
+
+
+@rule("log1p")
+def _log1p(graph: Graph, eqn: Any, x: Value) -> Value:
+    # 2 * atanh(x / (x + 2)) near 0, where 1 + x would lose digits.
+    one, two = _number(eqn, 1), _number(eqn, 2)
+    near = graph.op("Mul", two, graph.op("Atanh", graph.op("Div", x, graph.op("Add", x, two))))
+    is_near = graph.op("Less", graph.op("Abs", x), _number(eqn, 0.5))
+    return graph.op("Where", is_near, near, graph.op("Log", graph.op("Add", one, x)))
+
+
+@rule("erfc")
+def _erfc(graph: Graph, eqn: Any, x: Value) -> Value:
+    return graph.op("Sub", _number(eqn, 1), graph.op("Erf", x))
+
+
+@rule("integer_pow")
+def _integer_pow(graph: Graph, eqn: Any, x: Value) -> Value:
+    power = abs(eqn.params["y"])
+    if power == 0 or power > _MAX_POWER:
+        result = graph.op("Pow", x, _number(eqn, power))
+    else:
+        result = x
+        for bit in bin(power)[3:]:
+            result = graph.op("Mul", result, result)
+            result = graph.op("Mul", result, x) if bit == "1" else result
+    return graph.op("Reciprocal", result) if eqn.params["y"] < 0 else result
+
+
+@rule("round")
+def _round(graph: Graph, eqn: Any, x: Value) -> Value:
+    if eqn.params["rounding_method"] != jax.lax.RoundingMethod.TO_NEAREST_EVEN:
+        raise NotCovered("away from zero")
+    return graph.op("Round", x)
+
+
+@rule("select_n")
+def _select_n(graph: Graph, eqn: Any, which: Value, *cases: Value) -> Value:
+    if eqn.invars[0].aval.dtype != np.bool_ or len(cases) != 2:
+        raise NotCovered("by a whole number")
+    if_false, if_true = cases
+    if eqn.outvars[0].aval.dtype != np.bool_:
+        return graph.op("Where", which, if_true, if_false)
+    return graph.op("Or", graph.op("And", which, if_true), graph.op("And", graph.op("Not", which), if_false))
+
+
+@rule("convert_element_type")
+def _convert(graph: Graph, eqn: Any, x: Value) -> Value:
+    before, after = eqn.invars[0].aval.dtype, eqn.outvars[0].aval.dtype
+    return x if before == after else graph.op("Cast", x, to=tensor_type(after))
+
+
+@rule("broadcast_in_dim")
+def _broadcast_in_dim(graph: Graph, eqn: Any, x: Value, *_: Value) -> Value:
+    shape, kept = eqn.outvars[0].aval.shape, eqn.params["broadcast_dimensions"]
+    sizes = eqn.invars[0].aval.shape
+    spread = [1] * len(shape)
+    for axis, size in zip(kept, sizes, strict=True):
+        spread[axis] = size
+    x = x if tuple(spread) == tuple(sizes) else graph.reshape(x, spread)
+    return x if tuple(spread) == tuple(shape) else graph.expand(x, shape)
+
+
+@rule("reshape", "squeeze", "expand_dims")
+def _reshape(graph: Graph, eqn: Any, x: Value, *_: Value) -> Value:
+    if eqn.params.get("dimensions") is not None and eqn.primitive.name == "reshape":
+        raise NotCovered("with an order of dimensions")
+    return graph.reshape(x, eqn.outvars[0].aval.shape)
+
+
+@rule("transpose")
+def _transpose(graph: Graph, eqn: Any, x: Value) -> Value:
+    return graph.transpose(x, eqn.params["permutation"])
+
+
+@rule("concatenate")
+def _concatenate(graph: Graph, eqn: Any, *values: Value) -> Value:
+    return graph.op("Concat", *values, axis=int(eqn.params["dimension"]))
+
+
+@rule("stack")
+def _stack(graph: Graph, eqn: Any, *values: Value) -> Value:
+    axis = int(eqn.params["axis"])
+    return graph.op("Concat", *(graph.op("Unsqueeze", x, np.array([axis], np.int64)) for x in values), axis=axis)
+
+
+@rule("split")
+def _split(graph: Graph, eqn: Any, x: str) -> list[Value]:
+    sizes, axis = np.array(eqn.params["sizes"], np.int64), int(eqn.params["axis"])
+    if len(sizes) == 1:
+        return [x]
+    # Before the axes are turned, as what comes after a split often turns them back.
+    source, order = graph.untransposed(x, len(eqn.invars[0].aval.shape))
+    parts = graph.op("Split", source, sizes, num_outputs=len(sizes), axis=order[axis])
+    return [graph.transpose(part, order) for part in parts]
+
+
+@rule("slice")
+def _slice(graph: Graph, eqn: Any, x: Value) -> Value:
+    sizes = eqn.invars[0].aval.shape
+    starts, ends = eqn.params["start_indices"], eqn.params["limit_indices"]
+    steps = eqn.params["strides"] or [1] * len(sizes)
+    cut = [
+        axis
+        for axis, size in enumerate(sizes)
+        if not (isinstance(starts[axis], int) and starts[axis] == 0 and ends[axis] == size and steps[axis] == 1)
+    ]
+    if any(not isinstance(sizes[axis], int) for axis in cut):
+        raise NotCovered("along the batch")
+    pick = lambda numbers: np.array([numbers[axis] for axis in cut], np.int64)
+    return graph.op("Slice", x, pick(starts), pick(ends), np.array(cut, np.int64), pick(steps)) if cut else x
+
+
+@rule("rev")
+def _rev(graph: Graph, eqn: Any, x: Value) -> Value:
+    axes = np.array(eqn.params["dimensions"], np.int64)
+    last = np.full(len(axes), np.iinfo(np.int64).min)
+    return graph.op("Slice", x, np.full(len(axes), -1), last, axes, np.full(len(axes), -1))
+
+
+@rule("pad")
+def _pad(graph: Graph, eqn: Any, x: Value, value: Value) -> Value:
+    low, high, inner = zip(*eqn.params["padding_config"], strict=True)
+    if any(inner) or min(low + high) < 0:
+        raise NotCovered("between elements, or by a negative width")
+    return graph.op("Pad", x, np.array(low + high, np.int64), value)
+
+
+@rule(*_REDUCTIONS)
+def _reduce(graph: Graph, eqn: Any, x: Value) -> Value:
+    axes = np.array(eqn.params["axes"], np.int64)
+    return graph.op(_REDUCTIONS[eqn.primitive.name], x, axes, keepdims=0) if len(axes) else x
+
+
+@rule("reduce_and", "reduce_or")
+def _reduce_logical(graph: Graph, eqn: Any, x: Value) -> Value:
+    kind = "ReduceMin" if eqn.primitive.name == "reduce_and" else "ReduceMax"
+    numbers = graph.op("Cast", x, to=tensor_type(np.int32))
+    reduced = graph.op(kind, numbers, np.array(eqn.params["axes"], np.int64), keepdims=0)
+    return graph.op("Cast", reduced, to=tensor_type(np.bool_))
+
+
+@rule("argmax", "argmin")
+def _arg(graph: Graph, eqn: Any, x: Value) -> Value:
+    kind = "ArgMax" if eqn.primitive.name == "argmax" else "ArgMin"
+    (axis,) = eqn.params["axes"]
+    return graph.op("Cast", graph.op(kind, x, axis=int(axis), keepdims=0), to=tensor_type(eqn.outvars[0].aval.dtype))
+
+
+@rule("cumsum")
+def _cumsum(graph: Graph, eqn: Any, x: Value) -> Value:
+    return graph.op("CumSum", x, np.array(eqn.params["axis"], np.int64), reverse=int(eqn.params["reverse"]))
+
+
+@rule("gather")
+def _gather(graph: Graph, eqn: Any, x: Value, indices: Value) -> Value:
+    """Elements along one axis, as `x[..., [3, 0]]` and `jnp.take` ask for them."""
+    numbers, sizes = eqn.params["dimension_numbers"], eqn.invars[0].aval.shape
+    axes = [int(axis) for axis in numbers.start_index_map]
+    whole = all(eqn.params["slice_sizes"][axis] == size for axis, size in enumerate(sizes) if [axis] != axes)
+    taken = tuple(int(axis) for axis in numbers.collapsed_slice_dims)
+    if len(axes) != 1 or taken != tuple(axes) or not whole or numbers.operand_batching_dims:
+        raise NotCovered("other than elements along one axis")
+    if not isinstance(indices, np.ndarray):
+        raise NotCovered("by indices that are computed from the observation")
+    picked = indices[..., 0].astype(np.int64)
+    if ((picked < 0) | (picked >= sizes[axes[0]])).any():
+        raise NotCovered("by an index that is out of bounds")
+    result = graph.op("Gather", x, picked, axis=axes[0])
+    # ONNX puts the axes of the indices where the axis was; JAX puts the others at offset_dims.
+    rank = len(sizes) - 1 + picked.ndim
+    offsets = [int(axis) for axis in numbers.offset_dims]
+    others = [axis for axis in range(rank) if axis not in offsets]
+    kept = [axis for axis in range(rank) if not axes[0] <= axis < axes[0] + picked.ndim]
+    order = [0] * rank
+    for to, source in zip(offsets + others, kept + list(range(axes[0], axes[0] + picked.ndim)), strict=True):
+        order[to] = source
+    return graph.transpose(result, order)
+
+
+@rule("dot_general")
+def _dot_general(graph: Graph, eqn: Any, x: Value, y: Value) -> Value:
+    (x_summed, y_summed), (x_batch, y_batch) = eqn.params["dimension_numbers"]
+    x_sizes, y_sizes = (v.aval.shape for v in eqn.invars)
+    x_free = [axis for axis in range(len(x_sizes)) if axis not in (*x_summed, *x_batch)]
+    y_free = [axis for axis in range(len(y_sizes)) if axis not in (*y_summed, *y_batch)]
+    batch = [x_sizes[axis] for axis in x_batch]
+    x_rows, y_columns = [x_sizes[axis] for axis in x_free], [y_sizes[axis] for axis in y_free]
+    num_summed = math.prod(x_sizes[axis] for axis in x_summed)
+    is_matrix = len(x_free) == len(y_free) == len(x_summed) == 1
+    shape = [*batch, *x_rows, *y_columns]
+    if is_matrix and not batch and isinstance(x, np.ndarray):
+        # The rows of the batch first, as in y @ x.T; what follows turns it back, and the two turns cancel.
+        product = graph.op("MatMul", graph.transpose(y, [*y_free, *y_summed]), graph.transpose(x, [*x_summed, *x_free]))
+        return graph.transpose(product, [1, 0])
+    x = graph.transpose(x, [*x_batch, *x_free, *x_summed])
+    y = graph.transpose(y, [*y_batch, *y_summed, *y_free])
+    if not is_matrix:
+        x = graph.reshape(x, [*batch, math.prod(x_rows), num_summed])
+        y = graph.reshape(y, [*batch, num_summed, math.prod(y_columns)])
+    product = graph.op("MatMul", x, y)
+    return product if is_matrix else graph.reshape(product, shape)
+
+
+@rule("conv_general_dilated")
+def _conv(graph: Graph, eqn: Any, x: Value, kernel: Value) -> Value:
+    params, rank = eqn.params, len(eqn.invars[0].aval.shape)
+    in_order = tuple(range(rank))
+    if any(tuple(spec) != in_order for spec in params["dimension_numbers"]):
+        raise NotCovered("with channels elsewhere than first")
+    if set(params["lhs_dilation"]) != {1} or params["batch_group_count"] != 1:
+        raise NotCovered("transposed, or in groups of the batch")
+    low, high = zip(*params["padding"], strict=True)
+    return graph.op(
+        "Conv",
+        x,
+        kernel,
+        strides=_ints(params["window_strides"]),
+        dilations=_ints(params["rhs_dilation"]),
+        pads=_ints(low + high),
+        group=int(params["feature_group_count"]),
+    )
+
+
+def _ints(numbers: Sequence[Any]) -> list[int]:
+    return [int(number) for number in numbers]
+
+
+def _number(eqn: Any, value: float) -> np.ndarray:
+    return np.asarray(value, eqn.invars[0].aval.dtype)

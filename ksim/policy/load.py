@@ -1,0 +1,187 @@
+"""The policy of a checkpoint, for whoever has nothing but the checkpoint."""
+
+import dataclasses
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from ksim.errors import ConfigError
+from ksim.nn.normalizer import NormalizedActorCritic
+from ksim.policy.program import (
+    PolicyProgram,
+    compiled_program,
+    deterministic_policy,
+    load_program,
+    named_leaves,
+    policy_arrays,
+    policy_programs,
+)
+from ksim.policy.program_check import RefusedError, check_apart
+
+if TYPE_CHECKING:
+    from ksim.task.rl import RLTask
+
+logger = logging.getLogger(__name__)
+
+PROGRAM, START = "policy.program", "policy.start"
+"""Names of the arrays of a checkpoint that are the serialized programs of its policy; see `ksim.policy.program`."""
+_BY_TASK = "Load it by the class of its task, ksim.load_policy(path, task=...), or evaluate it there: run_mode=eval."
+_OWN = "policy.arrays."
+# What the arrays of a policy are called there, and where a checkpoint has them.
+_SHARED = {"network.": "learner.params.", "normalizer.": "learner.normalizer."}
+
+
+class Policy:
+    """A trained policy, observation statistics included: the most likely action for raw observations.
+
+    Called, it keeps the memory of a recurrent policy from call to call; `reset` starts an episode. `step` is the same
+    without a state of its own.
+
+    Attributes:
+        obs_sizes: The length of each group of observations that it reads: `actor`, as a rule.
+        action_size: Length of the action.
+        iteration: Iterations after which the checkpoint was saved.
+        document: What else the checkpoint says of its run, such as its `config`.
+    """
+
+    def __init__(self, program: PolicyProgram, arrays: Mapping[str, Any], document: Mapping[str, Any]) -> None:
+        self._program, self._arrays = program, arrays
+        self.obs_sizes, self.action_size = dict(program.obs_sizes), program.action_size
+        self.iteration, self.document = int(document["iteration"]), document
+        self._memory: Any = None
+
+    def reset(self) -> None:
+        """Starts an episode: forgets what was observed."""
+        self._memory = None
+
+    def __call__(self, obs: Any) -> Float[np.ndarray, "*b a"]:
+        """The action for what is observed now; see `step`."""
+        action, self._memory = self.step(obs, self._memory)
+        return action
+
+    def step(self, obs: Any, memory: Any = None) -> tuple[Float[np.ndarray, "*b a"], Any]:
+        """The action for what is observed, and the memory after it.
+
+        Args:
+            obs: Raw observations of the group `actor`, of shape (n,) or (b, n) for several robots; or a mapping of
+                groups to such arrays.
+            memory: What an earlier call has returned; None at the start of an episode.
+
+        Returns:
+            The action, of shape (a,) or (b, a), in the units of the task's actuators; and the memory, None for a
+            feed-forward policy.
+
+        Raises:
+            ConfigError: A group is missing, or of another length.
+        """
+        groups = obs if isinstance(obs, Mapping) else {"actor": obs}
+        rows = {name: self._rows(name, groups) for name in self.obs_sizes}
+        action, memory = self._program(self._arrays, rows, memory)
+        is_single = np.ndim(groups[next(iter(self.obs_sizes))]) == 1
+        return np.asarray(action)[0] if is_single else np.asarray(action), memory or None
+
+    def _rows(self, group: str, groups: Mapping[str, Any]) -> np.ndarray:
+        size = self.obs_sizes[group]
+        found = f"shape {np.shape(groups[group])}" if group in groups else "not been given"
+        if group not in groups or np.ndim(groups[group]) not in (1, 2) or np.shape(groups[group])[-1] != size:
+            raise ConfigError(
+                f"Observation group {group!r} must have shape ({size},) or (robots, {size}), but has {found}."
+            )
+        return np.atleast_2d(np.asarray(groups[group], np.float32))
+
+
+def load_policy(path: str | Path, task: "type[RLTask[Any]] | None" = None) -> Policy:
+    """The policy of a checkpoint. Runs no code that the checkpoint names, and only programs that compute.
+
+    Args:
+        path: A run's directory, for its newest checkpoint; `<run>/checkpoints/best`; or one of its checkpoints.
+        task: The class of the task that trained it. Its code makes the policy then, and the program in the checkpoint
+            is not read: for one that was exported by a JAX too old or too new for this one, or could not be exported.
+
+    Raises:
+        ConfigError: There is no checkpoint, it is damaged, does not fit the task, or without one has no program of its
+            policy that this JAX runs.
+    """
+    from ksim.checkpoint.format import load_checkpoint  # noqa: PLC0415 - Orbax takes a second to import
+
+    if task is not None:
+        return _policy_of_task(path, task)
+    checkpoint = load_checkpoint(path, "path")
+    if not {PROGRAM, START} <= checkpoint.arrays.keys():
+        raise ConfigError(
+            f"Checkpoint {checkpoint.path} holds no program of its policy, which could not be exported (the log of its "
+            f"run says why) or was by an earlier ksim. {_BY_TASK}"
+        )
+    programs = (checkpoint.arrays[PROGRAM].tobytes(), checkpoint.arrays[START].tobytes())
+    try:
+        check_apart(*programs)
+        program = load_program(*programs)
+    except RefusedError as error:
+        raise ConfigError(
+            f"The program of the policy in checkpoint {checkpoint.path} is not run: {error}. It was exported by JAX "
+            f"{checkpoint.document['versions'].get('jax', 'of an unknown version')}, and this is {jax.__version__}. "
+            f"{_BY_TASK}"
+        ) from error
+    arrays = {name: checkpoint.arrays.get(_place(name, checkpoint.arrays)) for name in program.arrays}
+    for name, wanted in program.arrays.items():
+        found = arrays[name]
+        if found is None or (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
+            raise ConfigError(
+                f"The program of the policy in checkpoint {checkpoint.path} reads {name!r:.80} as "
+                f"{wanted.dtype}{list(wanted.shape)}, which the checkpoint does not hold. {_BY_TASK}"
+            )
+    return Policy(program, arrays, checkpoint.document)
+
+
+def _policy_of_task(path: str | Path, task_class: "type[RLTask[Any]]") -> Policy:
+    """The policy of a checkpoint, made by the code of its task."""
+    from ksim.checkpoint.format import read_document  # noqa: PLC0415 - as in load_policy
+    from ksim.cli import make_config  # noqa: PLC0415 - on top of this
+    from ksim.evaluate.command import load_task_policy  # noqa: PLC0415 - likewise
+
+    base = dataclasses.replace(task_class.get_config_class()(), run_mode="eval", checkpoint=str(path))
+    task = task_class(make_config(base, [], task_class.__name__))
+    with jax.default_matmul_precision(task.config.matmul_precision):
+        checkpoint, _, model = load_task_policy(task)
+        program = compiled_program(deterministic_policy(model, task.obs_sizes))
+    return Policy(program, policy_arrays(model), read_document(checkpoint))
+
+
+class PolicyExport:
+    """What a run's checkpoints hold for `load_policy`, besides the learner."""
+
+    def __init__(self, model: NormalizedActorCritic, obs_sizes: Mapping[str, int]) -> None:
+        """Exports the policy of a model once, for all arrays that it may come to have.
+
+        Args:
+            model: The policy on raw observations.
+            obs_sizes: The length of each observation group.
+        """
+        self._arrays: dict[str, np.ndarray] = {}
+        try:
+            step, start = policy_programs(model, obs_sizes)
+        except Exception as error:  # noqa: BLE001 - whatever a user's model raises; its training goes on
+            logger.warning("Checkpoints will hold no program of the policy, for ksim.load_policy: %s", error)
+            return
+        # Learned arrays are in the checkpoint already; the rest never changes.
+        learned = named_leaves(eqx.filter(model, eqx.is_inexact_array))
+        self._arrays = {f"{_OWN}{name}": np.array(x) for name, x in policy_arrays(model).items() if name not in learned}
+        self._arrays |= {PROGRAM: np.frombuffer(step, np.uint8), START: np.frombuffer(start, np.uint8)}
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What to save with the arrays of the learner; nothing where the policy could not be exported."""
+        return self._arrays
+
+
+def _place(name: str, arrays: Mapping[str, np.ndarray]) -> str:
+    """Where a checkpoint has an array of the policy."""
+    for start, there in _SHARED.items():
+        if name.startswith(start) and there + name.removeprefix(start) in arrays:
+            return there + name.removeprefix(start)
+    return f"{_OWN}{name}"

@@ -1,0 +1,309 @@
+"""A policy as programs that run without the code of the task: the most likely action, serialized by `jax.export`.
+
+They hold no weights: they are made once per run, under 10 kB, and run with the arrays of any of its checkpoints.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ksim.errors import ConfigError
+from ksim.nn.actor_critic import AbstractActorCritic
+from ksim.nn.normalizer import NormalizedActorCritic
+from ksim.policy.jaxprs import evaluate, live_equations
+from ksim.policy.program_check import PLATFORMS, RefusedError, read_programs
+from ksim.types import Observation
+
+Arrays = Mapping[str, Any]
+"""Arrays by name: weights and the normalizer, or a memory."""
+
+PolicyFunction = Callable[[dict[str, Array], Observation, dict[str, Array]], tuple[Array, dict[str, Array]]]
+"""`(arrays, obs, memory) -> (action, memory)` for one env."""
+
+StartFunction = Callable[[dict[str, Array]], dict[str, Array]]
+"""`arrays -> memory` at the start of an episode; a policy may learn it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DeterministicPolicy:
+    """The part of an actor-critic that the most likely action depends on.
+
+    What it does not depend on is left out: the critic, its observations, and its memory.
+
+    Attributes:
+        function: `(arrays, obs, memory) -> (action, memory)` for one env; takes exactly what is named below.
+        start: `arrays -> memory` at the start of an episode, by the same names.
+        arrays: Shapes and types of the model's arrays, by name.
+        obs: Shapes and types of the observations, by group.
+        memory: Shapes and types of the memory, by name; empty for a feed-forward policy.
+        is_bound: Whether the arrays are in the function; see `bound`.
+    """
+
+    function: PolicyFunction
+    start: StartFunction
+    arrays: dict[str, jax.ShapeDtypeStruct]
+    obs: dict[str, jax.ShapeDtypeStruct]
+    memory: dict[str, jax.ShapeDtypeStruct]
+    is_bound: bool = False
+
+    def input_names(self) -> tuple[dict[str, str], dict[str, str]]:
+        """What files call the inputs: observations by group, and parts of the memory by their names here."""
+        observations = {group: "obs" if group == "actor" else f"obs_{group}" for group in self.obs}
+        return observations, {name: f"memory_{i}" for i, name in enumerate(self.memory)}
+
+    def bound(self, arrays: Arrays) -> "DeterministicPolicy":
+        """The policy with its arrays in it, and its inputs named as in files."""
+        known = {name: jnp.asarray(arrays[name]) for name in self.arrays}
+        obs_names, memory_names = self.input_names()
+
+        def function(_: dict[str, Array], obs: Observation, memory: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
+            before = {key: memory[name] for key, name in memory_names.items()}
+            action, after = self.function(known, {key: obs[name] for key, name in obs_names.items()}, before)
+            return action, {name: after[key] for key, name in memory_names.items()}
+
+        def start(_: dict[str, Array]) -> dict[str, Array]:
+            memory = self.start(known)
+            return {name: memory[key] for key, name in memory_names.items()}
+
+        obs = {name: self.obs[key] for key, name in obs_names.items()}
+        memory = {name: self.memory[key] for key, name in memory_names.items()}
+        return DeterministicPolicy(function, start, {}, obs, memory, is_bound=True)
+
+    def batched(self, num_rows: Any) -> tuple[Callable[..., Any], tuple[dict[str, jax.ShapeDtypeStruct], ...]]:
+        """The function with a leading axis of so many rows of observations and memories, and its arguments' shapes.
+
+        That of a bound policy takes observations and memories alone.
+        """
+        rows = lambda tree: {k: jax.ShapeDtypeStruct((num_rows, *x.shape), x.dtype) for k, x in tree.items()}
+        mapped, shapes = jax.vmap(self.function, in_axes=(None, 0, 0)), (rows(self.obs), rows(self.memory))
+        if self.is_bound:
+            return lambda obs, memory: mapped({}, obs, memory), shapes
+        return mapped, (self.arrays, *shapes)
+
+
+def deterministic_policy(model: AbstractActorCritic, obs_sizes: Mapping[str, int]) -> DeterministicPolicy:
+    """The deterministic policy of a model.
+
+    Args:
+        model: A policy on raw observations.
+        obs_sizes: The length of each observation group.
+    """
+    arrays, static = _split(model)
+    carry = eqx.filter_eval_shape(lambda m: m.initial_carry(), model)
+    names, carry_names = list(named_leaves(arrays)), list(named_leaves(carry, "carry"))
+
+    def bound(given: dict[str, Array]) -> AbstractActorCritic:
+        return eqx.combine(jax.tree.unflatten(jax.tree.structure(arrays), [given[name] for name in names]), static)
+
+    def whole(given: dict[str, Array], obs: Observation, memory: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
+        before = jax.tree.unflatten(jax.tree.structure(carry), [memory[name] for name in carry_names])
+        output, after = bound(given)(obs, before)
+        return output.distribution.mode(), named_leaves(after, "carry")
+
+    def whole_start(given: dict[str, Array]) -> dict[str, Array]:
+        return named_leaves(bound(given).initial_carry(), "carry")
+
+    shape = lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x))
+    inputs = (
+        {name: shape(x) for name, x in named_leaves(arrays).items()},
+        {group: jax.ShapeDtypeStruct((size,), jnp.float32) for group, size in obs_sizes.items()},
+        {name: shape(x) for name, x in named_leaves(carry, "carry").items()},
+    )
+    jaxpr, start_jaxpr = jax.make_jaxpr(whole)(*inputs), jax.make_jaxpr(whole_start)(inputs[0])
+    # As JAX flattens them: dicts by their sorted keys.
+    places = [(i, name) for i, part in enumerate(inputs) for name in sorted(part)]
+    array_names, memory_names = sorted(inputs[0]), sorted(inputs[2])
+    outs = [None, *((2, name) for name in memory_names)]
+    # The actor's observations in any case: they tell the number of rows.
+    read = _places_read(jaxpr.jaxpr, places, outs) | {(1, "actor")}
+    is_kept = [(2, name) in read for name in memory_names]
+    used = live_equations(start_jaxpr.jaxpr, is_kept)[1]
+    read |= {(0, name) for name, is_used in zip(array_names, used, strict=True) if is_used}
+    keep = lambda i: {name: x for name, x in inputs[i].items() if (i, name) in read}
+
+    def function(
+        arrays: dict[str, Array], obs: Observation, memory: dict[str, Array]
+    ) -> tuple[Array, dict[str, Array]]:
+        given = (arrays, obs, memory)
+        wanted = [place is None or place in read for place in outs]
+        action, *after = evaluate(jaxpr, wanted, [given[i].get(name) for i, name in places])
+        return action, dict(itertools.compress(zip(memory_names, after, strict=True), is_kept))
+
+    def start(arrays: dict[str, Array]) -> dict[str, Array]:
+        memory = evaluate(start_jaxpr, is_kept, [arrays.get(name) for name in array_names])
+        return dict(itertools.compress(zip(memory_names, memory, strict=True), is_kept))
+
+    return DeterministicPolicy(function, start, arrays=keep(0), obs=keep(1), memory=keep(2))
+
+
+def _places_read(jaxpr: Any, places: Sequence[Any], outs: Sequence[Any]) -> set[Any]:
+    """Which inputs the action depends on, now or through the memory, whose outputs are named as its inputs."""
+    needed: set[Any] = {None}
+    while True:
+        used = live_equations(jaxpr, [place in needed for place in outs])[1]
+        found = needed | {place for place, is_used in zip(places, used, strict=True) if is_used}
+        if found == needed:
+            return needed - {None}
+        needed = found
+
+
+def policy_arrays(model: AbstractActorCritic) -> dict[str, Array]:
+    """All arrays of a model by the names that its programs know.
+
+    They read those that the policy depends on; `PolicyProgram.array_names` lists them.
+    """
+    return named_leaves(_split(model)[0])
+
+
+def policy_programs(model: NormalizedActorCritic, obs_sizes: Mapping[str, int]) -> tuple[bytes, bytes]:
+    """The programs of a model's deterministic policy, for all platforms: a step, and the memory at an episode's start.
+
+    The step is for any number of rows. Where the model cannot be traced with an unknown number of them, it takes one
+    at a time; `load_program` gives both the same face.
+
+    Args:
+        model: A policy on raw observations; its arrays may be shapes (`jax.ShapeDtypeStruct`) no less than numbers.
+        obs_sizes: The length of each observation group.
+
+    Raises:
+        ConfigError: The model cannot be exported, for example because it calls back into Python, or `load_program`
+            would refuse its programs.
+    """
+    policy = deterministic_policy(model, obs_sizes)
+    programs = export_policy(policy), _exported(policy.start, policy.arrays)
+    try:
+        read_programs(*programs)
+    except RefusedError as error:
+        raise ConfigError(
+            f"The program of the policy would not be loaded: {error}. Write the policy without it (jnp.linalg and "
+            "approx_max_k call libraries), or load it by its task: ksim.load_policy(path, task=...)."
+        ) from error
+    return programs
+
+
+def export_policy(policy: DeterministicPolicy) -> bytes:
+    """A policy serialized by `jax.export`, for all platforms and any number of rows, or one where it must be.
+
+    Raises:
+        ConfigError: It cannot be exported.
+    """
+    (any_number,) = jax.export.symbolic_shape("b")
+    failures = []
+    for num_rows in (any_number, 1):
+        function, shapes = policy.batched(num_rows)
+        try:
+            return _exported(function, *shapes)
+        except Exception as error:  # noqa: BLE001 - whatever a user's model raises while it is traced and lowered
+            failures.append(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
+    raise ConfigError(
+        f"The policy cannot be exported by jax.export ({failures[-1]}). Write it in JAX alone: without callbacks, and "
+        "with operations that exist on every platform."
+    )
+
+
+def _exported(function: Callable[..., Any], *shapes: Any) -> bytes:
+    return bytes(jax.export.export(jax.jit(function), platforms=PLATFORMS)(*shapes).serialize())
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyProgram:
+    """A deterministic policy for any number of rows, ready to be called: from its programs, or from its model.
+
+    Attributes:
+        arrays: Shapes and types of the arrays that it reads, by name.
+        obs_sizes: The length of each observation group that it reads.
+        memory_names: The parts of its memory; none for a feed-forward policy.
+        action_size: Length of the action.
+        takes_one_row: Whether the program itself takes rows one at a time.
+        step: `(arrays, obs, memory) -> (action, memory)` over rows.
+        start: `arrays -> memory` at the start of an episode, for one row.
+    """
+
+    arrays: dict[str, jax.ShapeDtypeStruct]
+    obs_sizes: dict[str, int]
+    memory_names: tuple[str, ...]
+    action_size: int
+    takes_one_row: bool
+    step: Callable[..., Any]
+    start: Callable[..., Any]
+
+    def initial_memory(self, arrays: Arrays, num_rows: int) -> dict[str, Array]:
+        """The memory at the start of an episode, one row per robot."""
+        start = self.start({name: arrays[name] for name in self.arrays})
+        return {name: jnp.broadcast_to(x, (num_rows, *x.shape)) for name, x in start.items()}
+
+    def __call__(
+        self, arrays: Arrays, obs: Mapping[str, Any], memory: Arrays | None = None
+    ) -> tuple[Float[Array, "b a"], dict[str, Array]]:
+        """The most likely actions, and the memory after them.
+
+        Args:
+            arrays: Those of `policy_arrays`; what the programs do not read may be missing.
+            obs: Raw observations by group, one row per robot; other groups than those it reads may be there.
+            memory: The memory before the step, one row per robot; None for that of an episode's start.
+        """
+        obs = {group: obs[group] for group in self.obs_sizes}
+        num_rows = len(next(iter(obs.values())))
+        memory = self.initial_memory(arrays, num_rows) if memory is None else memory
+        rows = obs, {name: memory[name] for name in self.memory_names}
+        arrays = {name: arrays[name] for name in self.arrays}
+        if not self.takes_one_row:
+            return self.step(arrays, *rows)
+        each = [self.step(arrays, *jax.tree.map(lambda x, i=i: x[i : i + 1], rows)) for i in range(num_rows)]
+        return jax.tree.map(lambda *x: np.concatenate(x), *each)
+
+
+def load_program(step: bytes, start: bytes) -> PolicyProgram:
+    """The inverse of `policy_programs`; needs no code of the task.
+
+    Raises:
+        RefusedError: The programs are damaged, of another JAX, or may do more than compute.
+    """
+    step_program, start_program = read_programs(step, start)
+    (arrays, obs, memory), _ = jax.tree.unflatten(step_program.in_tree, step_program.in_avals)
+    action = step_program.out_avals[0]
+    return PolicyProgram(
+        arrays={name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in arrays.items()},
+        obs_sizes={group: x.shape[1] for group, x in obs.items()},
+        memory_names=tuple(memory),
+        action_size=action.shape[1],
+        takes_one_row=action.shape[0] == 1,
+        step=jax.jit(step_program.call),
+        start=jax.jit(start_program.call),
+    )
+
+
+def compiled_program(policy: DeterministicPolicy) -> PolicyProgram:
+    """A policy without the way through programs: by the code of its model."""
+    step, shapes = policy.batched(1)
+    return PolicyProgram(
+        arrays=policy.arrays,
+        obs_sizes={group: x.shape[0] for group, x in policy.obs.items()},
+        memory_names=tuple(policy.memory),
+        action_size=jax.eval_shape(step, *shapes)[0].shape[1],
+        takes_one_row=False,
+        step=jax.jit(step),
+        start=jax.jit(policy.start),
+    )
+
+
+def _split(model: AbstractActorCritic) -> tuple[Any, Any]:
+    """The arrays of a model, and the rest of it."""
+    is_array = lambda x: (
+        isinstance(x, jax.ShapeDtypeStruct) or (eqx.is_array(x) and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key))
+    )
+    return eqx.partition(model, is_array)
+
+
+def named_leaves(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """The leaves of a tree by their paths, as in `actor.layers[0].weight`."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {f"{prefix}{jax.tree_util.keystr(path)}".lstrip("."): leaf for path, leaf in leaves}

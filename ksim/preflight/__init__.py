@@ -1,0 +1,1 @@
+"""What is checked and measured before the first iteration: what hooks return, devices, memory."""

@@ -1,0 +1,212 @@
+"""What a distributed task will run on, how its batch is divided, and what that takes."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from ksim.errors import ConfigError
+from ksim.parallel.collectives import device_index, sum_across_devices
+from ksim.parallel.multihost import meet_peers, num_processes, process_index
+from ksim.parallel.replicas import Divergence, find_divergence, gather_checksums, leaf_names
+from ksim.preflight.memory import env_shapes, format_bytes, memory_per_device, num_bytes
+from ksim.rollout.mdp_environment import MdpEnvironment
+
+if TYPE_CHECKING:
+    from ksim.task.distributed_rl import DistributedRLTask
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """One device.
+
+    Attributes:
+        name: As JAX prints it.
+        platform: `cpu`, `gpu` or `tpu`.
+        kind: Its make.
+        process: The process that it belongs to.
+        memory_bytes: Its memory, or its share of what the machine has free; None where that is not known, as of
+            another process's device.
+    """
+
+    name: str
+    platform: str
+    kind: str
+    process: int
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True)
+class DistributedSetup:
+    """Global and per-device figures of a distributed run.
+
+    Attributes:
+        num_processes: Processes of the job.
+        devices: The devices in use, of all processes, in the order of the mapped axis.
+        engine: The physics engine; None for an environment that knows none.
+        num_envs: Environments over all devices.
+        batch_size: Environments per minibatch over all devices; None where the algorithm has no minibatches.
+        num_batches: Minibatches per pass; likewise.
+        rollout_length: Control steps per environment and iteration.
+        grad_sync_period: Minibatches per synchronisation of gradients.
+        grad_sync_mode: What happens in between.
+        param_bytes: The parameters, of which every device has a copy.
+        learner_bytes: The parameters with the optimizer's state and all else that every device has a copy of.
+        env_state_bytes_per_device: The states of one device's environments, with the model's memory.
+        rollout_bytes_per_device: Estimate of what one device holds of a rollout while it learns from it: the
+            trajectory, its normalised observations and advantages, and the states for resets. The engine's own
+            working memory is not in it.
+        problems: What will hardly work.
+    """
+
+    num_processes: int
+    devices: tuple[DeviceInfo, ...]
+    engine: str | None
+    num_envs: int
+    batch_size: int | None
+    num_batches: int | None
+    rollout_length: int
+    grad_sync_period: int
+    grad_sync_mode: str
+    param_bytes: int
+    learner_bytes: int
+    env_state_bytes_per_device: int
+    rollout_bytes_per_device: int
+    problems: tuple[str, ...] = ()
+
+    @property
+    def num_devices(self) -> int:
+        """Devices in use."""
+        return len(self.devices)
+
+    @property
+    def num_envs_per_device(self) -> int:
+        """Environments of one device."""
+        return self.num_envs // self.num_devices
+
+    @property
+    def batch_size_per_device(self) -> int | None:
+        """One device's environments per minibatch."""
+        return None if self.batch_size is None else self.batch_size // self.num_devices
+
+    @property
+    def effective_batch_size(self) -> int | None:
+        """Control steps that one optimizer step goes by.
+
+        With `grad_sync_mode=local` those of one device, whose steps are its own between synchronisations.
+        """
+        if self.batch_size is None or self.batch_size_per_device is None:
+            return None
+        if self.grad_sync_mode == "local" and self.grad_sync_period > 1:
+            return self.batch_size_per_device * self.rollout_length
+        return self.batch_size * self.grad_sync_period * self.rollout_length
+
+
+def inspect_setup(task: "DistributedRLTask[Any]") -> DistributedSetup:
+    """Figures of a task's setup, from shapes alone but for one small program that is run on the devices.
+
+    Raises:
+        ConfigError: The batch does not fit the devices, or they do not work together.
+    """
+    config, layout = task.config, task.layout
+    batch_size, num_batches = task.batch_figures()
+    learner, model = task.initial_learner()
+    check_devices_work_together(task, learner)
+    share = config.num_envs // layout.num_devices
+    env_state, env_bytes = env_shapes(task, model)
+    state_bytes = share * env_bytes
+    # Of a step: observations, raw and normalised, metrics, the action, and ten numbers such as values and advantages.
+    step_bytes = 2 * num_bytes(env_state.obs) + num_bytes(env_state.metrics) + 4 * task.environment.action_size + 40
+    peers = meet_peers()
+    num_here = peers.hosts.count(peers.hosts[process_index()])
+    memory = memory_per_device(layout.local_devices, num_here)
+    setup = DistributedSetup(
+        num_processes=num_processes(),
+        devices=tuple(
+            DeviceInfo(
+                name=str(device),
+                platform=device.platform,
+                kind=device.device_kind,
+                process=device.process_index,
+                memory_bytes=memory.get(device.id),
+            )
+            for device in layout.devices
+        ),
+        engine=task.engine_choice[0] if isinstance(task.environment, MdpEnvironment) else None,
+        num_envs=config.num_envs,
+        batch_size=batch_size,
+        num_batches=num_batches,
+        rollout_length=config.rollout_length,
+        grad_sync_period=config.grad_sync_period,
+        grad_sync_mode=config.grad_sync_mode,
+        param_bytes=num_bytes(learner.params),
+        learner_bytes=num_bytes(learner),
+        env_state_bytes_per_device=state_bytes,
+        rollout_bytes_per_device=share * config.rollout_length * step_bytes + state_bytes,
+    )
+    problems = find_problems(setup, task.updates_per_iteration())
+    return dataclasses.replace(setup, problems=tuple(problems))
+
+
+def find_problems(setup: DistributedSetup, updates_per_iteration: int | None) -> list[str]:
+    """What will hardly work, in sentences with the fix.
+
+    Args:
+        setup: The setup.
+        updates_per_iteration: Minibatches of an iteration over all passes; None for an algorithm without.
+    """
+    problems = []
+    # Gradients and the optimizer's updates are as large as the parameters.
+    fixed = setup.learner_bytes + 2 * setup.param_bytes
+    per_device = setup.env_state_bytes_per_device + setup.rollout_bytes_per_device
+    memory = {device.name: device.memory_bytes for device in setup.devices if device.memory_bytes is not None}
+    smallest = min(memory, key=lambda name: memory[name], default=None)
+    if smallest is not None and fixed + per_device > memory[smallest]:
+        fitting = max(0, memory[smallest] - fixed) * setup.num_envs_per_device // per_device
+        granule = setup.num_batches or 1
+        num_envs = fitting // granule * granule * setup.num_devices
+        problems.append(
+            f"Device {smallest} has {format_bytes(memory[smallest])}, but learner, environments and rollout need about "
+            f"{format_bytes(fixed + per_device)} on each, besides the engine's own: "
+            + (f"set num_envs to at most {num_envs}, or use more devices." if num_envs else "choose smaller networks.")
+        )
+    if updates_per_iteration is not None and setup.grad_sync_period > updates_per_iteration:
+        problems.append(
+            f"grad_sync_period ({setup.grad_sync_period}) is more than the minibatches of an iteration "
+            f"({updates_per_iteration}), after which gradients are synchronised in any case."
+        )
+    return problems
+
+
+def check_devices_work_together(task: "DistributedRLTask[Any]", learner: PyTree) -> None:
+    """Runs a collective and compares copies of the learner, on the devices that the task will use.
+
+    Raises:
+        ConfigError: They do not work together.
+    """
+    layout = task.layout
+    if layout.num_devices == 1:
+        return
+
+    def probe(learner: PyTree) -> tuple[jax.Array, jax.Array]:
+        place = sum_across_devices(1 + device_index(layout.axis_name), layout.axis_name)
+        return place, gather_checksums(learner, layout.axis_name)
+
+    total, checksums = layout.first(layout.map(probe)(layout.replicate(learner)))
+    divergence = find_divergence(np.asarray(checksums), leaf_names(learner))
+    check_probe(int(total), divergence, layout.num_devices)
+
+
+def check_probe(total: int, divergence: Divergence | None, num_devices: int) -> None:
+    """Raises ConfigError unless the devices' places add up and their copies of the learner are the same."""
+    expected = num_devices * (num_devices + 1) // 2
+    if total != expected:
+        raise ConfigError(
+            f"A sum over the {num_devices} devices gave {total} and not {expected}. Their connection does not work; "
+            "try fewer of them by devices=[...] to find which."
+        )
+    if divergence is not None:
+        raise ConfigError(f"Copies of the learner differ right after they were made. It is {divergence}.")

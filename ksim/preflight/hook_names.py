@@ -1,0 +1,70 @@
+"""Methods of a task that would silently never be called, or with other arguments than they take."""
+
+import difflib
+import inspect
+import types
+from typing import Any
+
+from xax.task.base import BaseTask
+
+from ksim.errors import ConfigError
+from ksim.host.notices import warn_user
+from ksim.task.callbacks import CallbackTask
+
+RENAMED = {
+    "custom_gradient_sync": "sync_gradients(grads), which is called inside the mapped step with this device's "
+    "gradients and returns what all devices apply (DISTRIBUTED_TRAINING.md, A synchronisation of your own)"
+}
+"""Names under which hooks are known elsewhere, and what ksim calls instead."""
+_HOOKS = ("get_", "_get_", "on_", "_rollout", "sync_gradients", "add_logger_handlers")
+"""What the names of hooks begin with."""
+_CLOSE = 0.85
+
+
+def check_hook_names(task: BaseTask[Any]) -> None:
+    """Looks at the methods of a task's class that are not ksim's.
+
+    Warns:
+        UserWarning: One takes the arguments of a hook that the class does not override, under nearly its name.
+
+    Raises:
+        ConfigError: One has a name by which another program calls a hook, or a callback takes other arguments.
+    """
+    theirs, ours = _methods(type(task))
+    for name in theirs.keys() & RENAMED.keys():
+        raise ConfigError(f"{type(task).__name__}.{name} is never called. Override {RENAMED[name]}.")
+    # Of xax's other methods, as `__init__` and `debug`, nobody but the task itself calls an override.
+    callbacks = {name for name, x in vars(CallbackTask).items() if isinstance(x, types.FunctionType)}
+    for name in theirs.keys() & callbacks:
+        if not _takes_arguments_of(theirs[name], ours[name]):
+            raise ConfigError(
+                f"{type(task).__name__}.{name}{inspect.signature(theirs[name])} must take the arguments "
+                f"{inspect.signature(ours[name])}."
+            )
+    hooks = [name for name in ours if name.startswith(_HOOKS) and name not in theirs]
+    for name in theirs.keys() - ours.keys():
+        for hook in difflib.get_close_matches(name, hooks, n=1, cutoff=_CLOSE):
+            if _takes_arguments_of(theirs[name], ours[hook]):
+                warn_user(
+                    f"ksim never calls {type(task).__name__}.{name}. Did you mean {hook}? If not, another name avoids "
+                    "this warning."
+                )
+
+
+def _methods(task_class: type) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The functions of a class and its bases by name: those of its authors, and those of ksim and xax."""
+    theirs: dict[str, Any] = {}
+    ours: dict[str, Any] = {}
+    for base in reversed(task_class.__mro__):
+        found = ours if base.__module__.partition(".")[0] in ("ksim", "xax") else theirs
+        found.update({name: x for name, x in vars(base).items() if isinstance(x, types.FunctionType)})
+    return theirs, ours
+
+
+def _takes_arguments_of(method: Any, hook: Any) -> bool:
+    """Whether a method can be called as a hook is, all its arguments by position."""
+    try:
+        inspect.signature(method).bind(*inspect.signature(hook).parameters)
+    except TypeError:
+        return False
+    return True

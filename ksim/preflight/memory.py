@@ -1,0 +1,156 @@
+"""What a task takes of memory, from shapes alone."""
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from ksim.errors import ConfigError, shown
+from ksim.nn.actor_critic import AbstractActorCritic, initial_carries
+from ksim.parallel.collectives import bind_axis
+from ksim.types import Device, EnvState, LearnerState
+
+if TYPE_CHECKING:
+    from ksim.task.ppo import PPOTask
+    from ksim.task.rl import RLTask
+
+
+def check_memory(task: "PPOTask[Any]", learner: LearnerState, env_state: EnvState, state_bytes: int) -> None:
+    """Refuses what cannot be held in memory, by the least that it takes and the most that there is.
+
+    So what is let through may still not fit: `find_problems` warns of that, by what is likely.
+
+    Args:
+        task: The task.
+        learner: Its learner in shapes.
+        env_state: The state of one env, likewise; as `env_shapes` has it, and the bytes.
+        state_bytes: What that takes.
+
+    Raises:
+        ConfigError: The networks, the batch or the evaluation cannot be held.
+    """
+    config, layout = task.config, task.layout
+    # Of a step: the observations, metrics, the action, five numbers and two flags.
+    step_bytes = num_bytes((env_state.obs, env_state.metrics)) + 4 * task.environment.action_size + 22
+    env_bytes = state_bytes + config.rollout_length * step_bytes
+    # The gradients are as large as the parameters.
+    learner_bytes = num_bytes(learner) + num_bytes(learner.params)
+    share = config.num_envs // layout.num_devices
+    device = layout.local_devices[0]
+    memory = most_memory(device, len(layout.local_devices))
+    if memory is not None:
+        has = f"but device {device} has {format_bytes(memory)}"
+        if learner_bytes > memory:
+            sizes = ["actor_sizes", "critic_sizes", *(["memory_size"] if config.model == "gru" else [])]
+            named = ", ".join(f"{name} ({shown(getattr(config, name))})" for name in sizes)
+            raise ConfigError(
+                f"The networks of {named} need at least {format_bytes(learner_bytes)} with their gradients and the "
+                f"optimizer's state, {has}. Choose smaller ones."
+            )
+        left = memory - learner_bytes
+        if share * config.num_passes * 4 > left:
+            raise ConfigError(
+                f"num_passes ({config.num_passes}) over {share} environments need at least "
+                f"{format_bytes(4 * share * config.num_passes)} for the order of the minibatches, {has}. "
+                f"Choose at most {max(left // (4 * share), 1)}."
+            )
+        if share * env_bytes > left:
+            granule = layout.num_devices * task.batch_figures()[1]
+            fitting = {
+                "num_envs": left // env_bytes * layout.num_devices // granule * granule,
+                "rollout_length": (left // share - state_bytes) // step_bytes,
+            }
+            fixes = [f"{name} to at most {most}" for name, most in fitting.items() if most > 0]
+            raise ConfigError(
+                f"num_envs ({config.num_envs}) of rollout_length ({config.rollout_length}) need at least "
+                f"{format_bytes(share * env_bytes)} on each device, {has}. "
+                + (f"Set {' or '.join(fixes)}, or use more devices." if fixes else "Make both smaller.")
+            )
+    on_host = _meminfo("MemTotal", "SwapTotal")
+    if on_host is not None and config.eval_num_envs * state_bytes > on_host:
+        raise ConfigError(
+            f"eval_num_envs ({config.eval_num_envs}) need at least {format_bytes(config.eval_num_envs * state_bytes)}, "
+            f"but this machine has {format_bytes(on_host)}. Set it to at most {on_host // state_bytes}."
+        )
+
+
+def env_shapes(task: "RLTask[Any]", model: AbstractActorCritic) -> tuple[EnvState, int]:
+    """The shapes of an environment's state, and the bytes that it takes with the policy's memory.
+
+    Args:
+        task: The task.
+        model: The actor-critic; its arrays may be shapes.
+    """
+    state = jax.eval_shape(
+        bind_axis(task.environment.first_episode, task.device_axis), jax.eval_shape(lambda: jax.random.key(0))
+    )
+    return state, num_bytes(state) + num_bytes(eqx.filter_eval_shape(initial_carries, model, 1))
+
+
+def num_bytes(tree: PyTree) -> int:
+    """Bytes of all arrays, or shapes of arrays, of a tree."""
+    size = lambda x: math.prod(x.shape) * (8 if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x.dtype.itemsize)
+    return sum(size(x) for x in jax.tree.leaves(tree))
+
+
+def memory_per_device(devices: list[Device], num_processes_here: int) -> dict[int, int]:
+    """Memory of local devices by their id; devices of a CPU share what the machine has free.
+
+    Args:
+        devices: This process's devices.
+        num_processes_here: Processes of the job on this machine, each with as many.
+    """
+    memory = {}
+    for device in devices:
+        own = _own_memory(device)
+        if own is not None:
+            memory[device.id] = own
+        elif device.platform == "cpu" and (free := free_host_memory()) is not None:
+            memory[device.id] = free // (len(devices) * num_processes_here)
+    return memory
+
+
+def most_memory(device: Device, num_local: int) -> int | None:
+    """The most that a device can hold: its memory, or for one of `num_local` of a CPU its share of the machine's.
+
+    None where that is not known.
+    """
+    own = _own_memory(device)
+    if own is not None:
+        return own
+    on_host = _meminfo("MemTotal", "SwapTotal") if device.platform == "cpu" else None
+    return None if on_host is None else on_host // num_local
+
+
+def _own_memory(device: Device) -> int | None:
+    """The memory of an accelerator (untried) that tells it; None for a device of a CPU."""
+    stats = device.memory_stats()
+    return int(stats["bytes_limit"]) if stats is not None and "bytes_limit" in stats else None
+
+
+def free_host_memory() -> int | None:
+    """Bytes that the machine has free; None where it does not say."""
+    return _meminfo("MemAvailable")
+
+
+def _meminfo(*names: str) -> int | None:
+    """The sum of lines of /proc/meminfo, in bytes; None where there is no such file, or none of the lines."""
+    path = Path("/proc/meminfo")
+    if not path.exists():
+        return None
+    lines = (line.split() for line in path.read_text().splitlines())
+    found = [int(line[1]) * 1024 for line in lines if line[0].removesuffix(":") in names]
+    return sum(found) if found else None
+
+
+def format_bytes(count: float) -> str:
+    """Bytes in the largest unit of which there is at least one."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"

@@ -1,0 +1,201 @@
+"""Calls the hooks of a task while it trains."""
+
+import contextlib
+import dataclasses
+import logging
+import traceback
+import types
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ksim.checkpoint.saver import Saver
+from ksim.errors import RunError, shown
+from ksim.host.terminal import print_line
+from ksim.log.run_log import log_path
+from ksim.nn.actor_critic import AbstractActorCritic
+from ksim.parallel.multihost import gather_texts, is_main_process
+from ksim.task.callbacks import TrainingStatus
+from ksim.train.progress import Progress
+from ksim.train.signals import StopRequest
+from ksim.train.timing import HostTimers
+from ksim.train.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from ksim.task.rl import RLTask
+
+logger = logging.getLogger(__name__)
+
+
+class CallbackError(RunError):
+    """A hook of the task failed."""
+
+
+@contextlib.contextmanager
+def added_handlers(task: "RLTask[Any]") -> Iterator[None]:
+    """Lets the task add handlers to ksim's logger, for as long as the block lasts.
+
+    Raises:
+        CallbackError: The hook failed.
+    """
+    ours = logging.getLogger("ksim")
+    before = list(ours.handlers)
+    try:
+        try:
+            task.add_logger_handlers(ours)
+        except Exception as error:
+            raise CallbackError(_describe(task, "add_logger_handlers", error)) from error
+        yield
+    finally:
+        for handler in [handler for handler in ours.handlers if handler not in before]:
+            ours.removeHandler(handler)
+            handler.close()
+
+
+class Callbacks:
+    """Calls a task's hooks, on process 0 alone, with a record of where training stands.
+
+    The error of one is kept until `raise_together`, since the other processes are in the middle of something; after it
+    only `on_training_end` is called. As a context: from the start of training to its end, whatever ends it.
+
+    Attributes:
+        failure: The error of the hook that failed.
+    """
+
+    def __init__(
+        self,
+        task: "RLTask[Any]",
+        run_dir: Path,
+        progress: Progress,
+        timers: HostTimers,
+        *,
+        watchdog: Watchdog,
+        stop: StopRequest,
+        read_model: Callable[[], AbstractActorCritic],
+    ) -> None:
+        """Makes what calls no hook yet.
+
+        Args:
+            task: Whose hooks.
+            run_dir: The run's directory.
+            progress: Where the run stands.
+            timers: Told what the hooks take.
+            watchdog: Watches them.
+            stop: Why the run ends before its limit.
+            read_model: Copies the policy and value function to the host.
+        """
+        self._task, self._run_dir, self._progress = task, run_dir, progress
+        self._timers, self._watchdog, self._stop, self._read_model = timers, watchdog, stop, read_model
+        self._saver: Saver | None = None
+        self._metrics: Mapping[str, float] = {}
+        self._saving: TrainingStatus | None = None
+        self._is_over = False
+        self.failure: CallbackError | None = None
+
+    def open(self, saver: Saver) -> None:
+        """Says what writes checkpoints."""
+        self._saver = saver
+
+    def __enter__(self) -> "Callbacks":
+        self._call("on_training_start", self._status())
+        if self.failure is not None:
+            raise self.failure
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self.training_end(error)
+
+    def step_start(self) -> None:
+        """Calls `on_step_start`."""
+        if self.failure is None:
+            self._call("on_step_start", self._status())
+
+    def step_end(self, metrics: Mapping[str, float]) -> None:
+        """Calls `on_step_end` with the metrics of the iteration."""
+        self._metrics = types.MappingProxyType(dict(metrics))
+        if self.failure is None:
+            self._call("on_step_end", self._status())
+
+    def before_save(self) -> None:
+        """Waits for the checkpoint before, which the next one may replace, and notes where training stands."""
+        if self._saver is not None:
+            with self._timers.timed("saving"), self._watchdog.watching("writing the checkpoint before"):
+                self._saver.wait()
+            self.after_save()
+            self._saving = self._status()
+
+    def after_save(self) -> None:
+        """Calls `on_after_checkpoint_save` if the checkpoint that was last begun has been written."""
+        newest, saving = None if self._saver is None else self._saver.newest, self._saving
+        if newest is None or saving is None or newest[0] != saving.iteration or self.failure is not None:
+            return
+        self._saving = None
+        self._call("on_after_checkpoint_save", newest[1], dataclasses.replace(saving, checkpoint=newest[1]))
+
+    def training_end(self, error: BaseException | None = None) -> None:
+        """Calls `on_training_end`, if it was not called yet.
+
+        Args:
+            error: What ends the run, and is worth more than an error of the hook, which then is but a warning.
+        """
+        if self._is_over:
+            return
+        self._is_over = True
+        ended_by = self._stop.reason if error is None else f"{type(error).__name__}: {error}"
+        failure, self.failure = self.failure, None
+        self._call("on_training_end", dataclasses.replace(self._status(), ended_by=ended_by))
+        if error is not None and self.failure is not None:
+            logger.warning("on_training_end failed.", exc_info=self.failure)
+            print_line(f"Warning: {self.failure}")
+        self.failure = failure or self.failure
+
+    def raise_together(self) -> None:
+        """Raises the error of a hook in all processes, which must all call this.
+
+        Raises:
+            CallbackError: A hook failed.
+        """
+        told = gather_texts("" if self.failure is None else str(self.failure))[0]
+        if told:
+            raise self.failure or CallbackError(f"Process 0: {told}")
+
+    def _status(self) -> TrainingStatus:
+        progress, newest = self._progress, None if self._saver is None else self._saver.newest
+        return TrainingStatus(
+            iteration=progress.iteration,
+            env_steps=progress.env_steps,
+            elapsed_s=progress.elapsed_s,
+            iterations_left=progress.iterations_left,
+            metrics=self._metrics,
+            run_dir=self._run_dir,
+            checkpoint=None if newest is None else newest[1],
+            ended_by=None,
+            read_model=self._read_model,
+        )
+
+    def _call(self, hook: str, *arguments: Any) -> None:
+        if not is_main_process():
+            return
+        name = f"{type(self._task).__name__}.{hook}"
+        with self._timers.timed("callbacks"), self._watchdog.watching(name):
+            try:
+                returned = getattr(self._task, hook)(*arguments)
+            except Exception as error:  # noqa: BLE001 - raised by `raise_together`
+                when = f" at iteration {self._progress.iteration}"
+                self.failure = CallbackError(
+                    f"{_describe(self._task, hook, error, when)} The traceback is in {log_path(self._run_dir)}."
+                )
+                self.failure.__cause__ = error
+                return
+        if returned is not None and returned is not arguments[-1]:
+            self.failure = CallbackError(
+                f"{name} returned {shown(returned)}. It must return nothing, or the record that it was given: hooks do "
+                "not change the training."
+            )
+
+
+def _describe(task: Any, hook: str, error: Exception, when: str = "") -> str:
+    """Which hook failed, how, and in which line of its own."""
+    frames = traceback.extract_tb(error.__traceback__)[1:2]
+    where = "".join(f" ({frame.filename}, line {frame.lineno})" for frame in frames)
+    return f"{type(task).__name__}.{hook} failed{when}: {type(error).__name__}: {error}{where}."

@@ -1,0 +1,184 @@
+"""The directory that a run writes."""
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from ksim.checkpoint.snapshot import plain_config
+from ksim.errors import ConfigError, as_number, shown
+from ksim.host.files import whole_file
+from ksim.host.terminal import print_warning
+from ksim.log.run_log import LOG_DIR
+from ksim.parallel.multihost import gather_texts, is_main_process, num_processes, together
+
+_APPEARING_S = 5.0
+"""How long a directory that another machine has made may take to be seen."""
+
+
+def make_run_dir(run_dir: str | None, task_name: str) -> Path:
+    """Makes a run's directory: the one that was asked for, or the next number under `runs/<task>/`.
+
+    Raises:
+        ConfigError: The directory that was asked for holds a run already, or cannot be made.
+    """
+    try:
+        if run_dir is None:
+            return _next_numbered(task_name)
+        check_run_dir(run_dir)
+        Path(run_dir).mkdir(parents=True, exist_ok=True)
+        return Path(run_dir)
+    except OSError as error:
+        raise ConfigError(f"run_dir ({error.filename}) cannot be made: {error.strerror}.") from error
+
+
+def check_run_dir(run_dir: str | None) -> None:
+    """Raises ConfigError if the directory that was asked for holds a run already, or cannot be made."""
+    check_can_be_made(run_dir)
+    if run_dir is not None and holds_run(Path(run_dir)):
+        raise ConfigError(
+            f"run_dir ({run_dir:.200}) already holds a run. Choose another, go on with it by resume=auto, or remove it."
+        )
+
+
+def check_can_be_made(run_dir: str | None) -> None:
+    """Raises ConfigError if the directory that was asked for is not there and cannot be made, or not be written."""
+    if run_dir is None:
+        return
+    path = Path(run_dir)
+    try:
+        there = next(place for place in (path, *path.absolute().parents) if place.exists())
+    except OSError as error:
+        raise ConfigError(f"run_dir ({shown(run_dir)}) cannot be made: {error.strerror}.") from error
+    if not there.is_dir():
+        raise ConfigError(f"run_dir ({run_dir:.200}) cannot be made: {there} is no directory.")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(f"run_dir ({run_dir:.200}) cannot be made: {there} must be writable.")
+
+
+def holds_run(run_dir: Path) -> bool:
+    """Whether a run was begun in a directory."""
+    return (run_dir / "config.yaml").exists()
+
+
+def newest_run_dir(task_name: str) -> Path | None:
+    """The directory under `runs/<task>/` with the highest number of those that hold a run; None where there is none."""
+    numbered = {number: path for number, path in _numbered(task_name).items() if holds_run(path)}
+    return numbered[max(numbered)] if numbered else None
+
+
+def _numbered(task_name: str) -> dict[int, Path]:
+    found = {as_number(path.name.removeprefix("run_")): path for path in (Path("runs") / task_name).glob("run_*")}
+    return {number: path for number, path in found.items() if number is not None}
+
+
+def _next_numbered(task_name: str) -> Path:
+    number = max(_numbered(task_name), default=-1) + 1
+    while True:
+        path = Path("runs") / task_name / f"run_{number:03d}"
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:  # another run was faster
+            number += 1
+        else:
+            return path
+
+
+def save_config(config: Any, run_dir: Path) -> None:
+    """Writes config.yaml.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    try:
+        with whole_file(run_dir / "config.yaml") as temporary:
+            OmegaConf.save(OmegaConf.create(plain_config(config)), temporary)
+    except OSError as error:
+        raise ConfigError(f"run_dir ({run_dir}) cannot be written: {error.strerror}. Choose another.") from error
+
+
+def make_again(config: Any, run_dir: Path) -> None:
+    """Makes a run's directory anew if somebody has removed it while the run goes on.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    if run_dir.is_dir() and holds_run(run_dir):
+        return
+    run_dir.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(ConfigError):  # whatever keeps it from being written, a checkpoint will say so, too
+        save_config(config, run_dir)
+    print_warning(f"The run's directory {run_dir} was removed. It is made anew; what was in it is lost.")
+
+
+def shared_run_dir(made_by_main: Path | None, run_dir: str | None, task_name: str) -> Path:
+    """The directory of the run, for all processes of the job.
+
+    Args:
+        made_by_main: The one that process 0 goes on in; None to make one, as `make_run_dir`.
+        run_dir: The one that was asked for.
+        task_name: The task's name, for a numbered one.
+
+    Raises:
+        ConfigError: It cannot be made, or this process does not see it and has nowhere to log to.
+    """
+    made = made_by_main or Path()
+    with together():
+        if is_main_process() and made_by_main is None:
+            made = make_run_dir(run_dir, task_name)
+    if num_processes() == 1:
+        return made
+    shared = Path(gather_texts(str(made.absolute()))[0])
+    with together():
+        if LOG_DIR not in os.environ and not _appears(shared):
+            raise ConfigError(
+                f"run_dir ({shared}), made by process 0, is not seen on {socket.gethostname()}. Put it on a file "
+                f"system that all machines share, or set {LOG_DIR} to a directory for the logs."
+            )
+    return shared
+
+
+def _appears(directory: Path) -> bool:
+    """Whether a directory is there, at the latest after some seconds: NFS remembers for a while what was not."""
+    deadline_s = time.monotonic() + _APPEARING_S
+    while not directory.is_dir():
+        if time.monotonic() >= deadline_s:
+            return False
+        time.sleep(0.1)
+        for parent in reversed(directory.parents):
+            # To list it, NFS asks anew what is in it.
+            with contextlib.suppress(OSError):
+                os.listdir(parent)
+    return True
+
+
+@contextmanager
+def locked(run_dir: Path) -> Iterator[None]:
+    """Keeps other processes from going on with the run while this one does, where the file system can.
+
+    Raises:
+        ConfigError: Another process is at it.
+    """
+    try:
+        import fcntl  # noqa: PLC0415 - not on Windows
+
+        file = (run_dir / ".lock").open("a")
+    except (ImportError, OSError):
+        yield
+        return
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"run_dir ({run_dir}) is in use: another process is training there. Stop it first, or choose another."
+            ) from None
+        except OSError:  # a file system without locks
+            pass
+        yield

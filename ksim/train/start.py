@@ -1,0 +1,303 @@
+"""Where a run starts: afresh, where another process left it, or with the policy of another run."""
+
+import dataclasses
+import json
+import logging
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ksim.checkpoint.format import (
+    CHECKPOINTS,
+    Checkpoint,
+    DamagedError,
+    find_checkpoints,
+    list_checkpoints,
+    load_checkpoint,
+    read_checkpoint,
+    read_document,
+    readable,
+    remove_all_but,
+)
+from ksim.checkpoint.snapshot import changed_options, kept_options, restored, restored_policy, versions
+from ksim.config import as_argument, check_types, is_of_the_run
+from ksim.errors import ConfigError
+from ksim.host.plain_yaml import read_yaml
+from ksim.host.terminal import print_figures, print_warning
+from ksim.log.loggers import METRICS, cut_lines, set_lines_aside
+from ksim.parallel.multihost import gather_texts, is_main_process, num_processes, together
+from ksim.train.run_dir import check_can_be_made, check_run_dir, holds_run, newest_run_dir
+from ksim.types import TrainState
+
+if TYPE_CHECKING:
+    from ksim.task.rl import RLConfig, RLTask
+
+logger = logging.getLogger(__name__)
+
+AUTO = "auto"
+DAMAGED = "damaged"
+"""Where a run's directory keeps checkpoints that could not be read."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """Where a run starts.
+
+    Attributes:
+        run_dir: The directory of the run that goes on; None for a new one.
+        checkpoint: What it goes on from, or takes the policy of; None for a fresh start.
+        only_policy: Whether it is only the policy that is taken.
+        damaged: Names of newer checkpoints of that run, which could not be read.
+    """
+
+    run_dir: Path | None = None
+    checkpoint: Checkpoint | None = None
+    only_policy: bool = False
+    damaged: tuple[str, ...] = ()
+
+    @property
+    def resumed(self) -> Checkpoint | None:
+        """The checkpoint whose run goes on; None for a new run."""
+        return None if self.only_policy else self.checkpoint
+
+    def without_arrays(self) -> "Start":
+        """The same without the checkpoint's arrays, which would take memory throughout the run."""
+        if self.checkpoint is None:
+            return self
+        return dataclasses.replace(self, checkpoint=dataclasses.replace(self.checkpoint, arrays={}))
+
+
+def find_start(config: "RLConfig", task_name: str) -> Start:
+    """Where the config says that a run starts. Process 0 looks, and the others read the same checkpoint.
+
+    Raises:
+        ConfigError: What it names is not there, is damaged, or cannot be gone on with.
+    """
+    start = Start()
+    with together():
+        if is_main_process():
+            start = _look(config, task_name)
+    if num_processes() == 1:
+        return start
+    path = None if start.checkpoint is None else str(start.checkpoint.path.absolute())
+    run_dir = None if start.run_dir is None else str(start.run_dir)
+    run_dir, path, only_policy = json.loads(gather_texts(json.dumps([run_dir, path, start.only_policy]))[0])
+    with together():
+        if not is_main_process():
+            checkpoint = None if path is None else _read_shared(Path(path))
+            start = Start(None if run_dir is None else Path(run_dir), checkpoint, only_policy)
+    return start
+
+
+def saved_options(config: "RLConfig", task_name: str) -> dict[str, Any]:
+    """The options of the run that a config goes on with, evaluates or shows; none for a new run.
+
+    Raises:
+        ConfigError: There is no such run.
+    """
+    if config.resume is None:
+        name, path = "checkpoint", config.checkpoint
+    else:
+        name, path = "resume", _resumed_path(config, task_name)
+    if path is None:
+        return {}
+    *newer, oldest = find_checkpoints(path, name)
+    for candidate in newer:
+        try:
+            return _options_of(candidate, config)
+        except DamagedError:  # told of when its arrays are wanted
+            continue
+    return _options_of(oldest, config)
+
+
+def _options_of(path: Path, config: "RLConfig") -> dict[str, Any]:
+    """The options that a checkpoint was saved with; those that `config` would take from it are of the right types."""
+    options = dict(read_document(path)["config"])
+    taken = {f.name: options[f.name] for f in dataclasses.fields(config) if is_of_the_run(f) and f.name in options}
+    try:
+        check_types(dataclasses.replace(config, **taken))
+    except ConfigError as error:
+        raise ConfigError(f"Checkpoint {path} was saved with an option that cannot be: {error}") from error
+    return options
+
+
+def prepare_run_dir(run_dir: Path, start: Start) -> None:
+    """Makes a directory of a run that goes on what it was when its checkpoint was written.
+
+    Raises:
+        ConfigError: It cannot be changed.
+    """
+    if start.run_dir is None:
+        return
+    try:
+        _undo_after(run_dir, 0 if start.resumed is None else start.resumed.iteration, start.damaged)
+    except OSError as error:
+        raise ConfigError(
+            f"run_dir ({run_dir}) cannot be written: {error.strerror}. Make room or set its permissions, or go on "
+            "elsewhere: resume=<this directory> run_dir=<a new one>."
+        ) from error
+
+
+def _undo_after(run_dir: Path, iteration: int, damaged: tuple[str, ...]) -> None:
+    """Removes what a run left of later iterations, but for damaged checkpoints, which are kept elsewhere.
+
+    Raises:
+        ConfigError: There is a later checkpoint that was not there before.
+        OSError: The directory cannot be changed.
+    """
+    later = [path for path in list_checkpoints(run_dir / CHECKPOINTS) if int(path.name) > iteration]
+    for path in later:
+        if path.name not in damaged:
+            raise ConfigError(
+                f"run_dir ({run_dir}) has a newer checkpoint, {path.name}, than the one that was read, {iteration}: "
+                "another process has gone on with the run meanwhile. Start again."
+            )
+    if iteration == 0 and (num_lines := set_lines_aside(run_dir)):
+        print_warning(
+            f"run_dir ({run_dir}) holds no checkpoint to go on from, and training starts anew. Its metrics, of "
+            f"{num_lines} iterations, are in {METRICS}.before, unless longer ones were there."
+        )
+    cut_lines(run_dir, iteration)
+    remove_all_but(run_dir / CHECKPOINTS, max_to_keep=2**31, also=None)
+    for path in later:
+        # It would be in the way of the one to come, and somebody may want to look at it.
+        kept = run_dir / DAMAGED / path.name
+        shutil.rmtree(kept, ignore_errors=True)
+        kept.parent.mkdir(exist_ok=True)
+        path.rename(kept)
+
+
+def started_state(task: "RLTask[Any]", start: Start, state: TrainState) -> TrainState:
+    """The state that a run starts from.
+
+    Args:
+        task: The task.
+        start: Where it starts.
+        state: A fresh one.
+
+    Raises:
+        ConfigError: The checkpoint does not fit the task, or an option has changed that cannot.
+    """
+    if start.checkpoint is None:
+        return state
+    if start.only_policy:
+        return dataclasses.replace(state, learner=restored_policy(start.checkpoint, state.learner))
+    changed = changed_options(task.config, start.checkpoint)
+    task.check_resumed(changed)
+    return task.adapt_resumed(restored(start.checkpoint, state), changed)
+
+
+def print_resumed(task: "RLTask[Any]", start: Start) -> None:
+    """Says what a run goes on from, and what is not as it was."""
+    figures = _describe_start(task, start)
+    if figures:
+        print_figures("Policy" if start.only_policy else "Resumed", figures)
+
+
+def log_resumed(task: "RLTask[Any]", start: Start) -> None:
+    """Logs the same, once there is a log."""
+    figures = _describe_start(task, start)
+    if figures:
+        logger.info("Started from a checkpoint: %s", figures)
+    for name in start.damaged:
+        logger.warning("Checkpoint %s is damaged, and now in %s.", name, DAMAGED)
+
+
+def _describe_start(task: "RLTask[Any]", start: Start) -> dict[str, str]:
+    checkpoint = start.checkpoint
+    if checkpoint is None:
+        return {}
+    figures = {"checkpoint": str(checkpoint.path), "iteration": str(checkpoint.iteration)}
+    if start.only_policy:
+        return figures
+    for name, (there, here) in changed_options(task.config, checkpoint).items():
+        figures[f"changed: {name}"] = f"{there} there, {here} now"
+    for name, (there, own) in kept_options(task.config, task.program_config, checkpoint).items():
+        if name in (*task.fixed_options(), *task.network_options()):
+            fix = "cannot change when a run is resumed: start a new one for it"
+        else:
+            fix = f"take it over by {as_argument(name, own)}"
+        figures[f"kept: {name}"] = f"{there} there, {own} in this program; {fix}"
+    installed = versions()
+    for name, version in checkpoint.document["versions"].items():
+        if installed.get(name) != version:
+            figures[f"version of {name}"] = f"{version} there, {installed.get(name)} now"
+    figures["devices"] = f"{checkpoint.document['num_devices']} there, {task.layout.num_devices} now"
+    return figures
+
+
+def _look(config: "RLConfig", task_name: str) -> Start:
+    path = None if config.resume is None else _resumed_path(config, task_name)
+    if path is None:
+        return _look_for_beginning(config, task_name)
+    checkpoint = load_checkpoint(path, "resume")
+    origin = checkpoint.path.absolute().parents[1]
+    is_elsewhere = config.run_dir is not None and Path(config.run_dir).absolute() != origin
+    if is_elsewhere or checkpoint.path.parent.name != CHECKPOINTS:  # or a copy, of no run
+        check_run_dir(config.run_dir)
+        return Start(checkpoint=checkpoint)
+    with readable(path, "resume"):
+        newer = [p for p in list_checkpoints(checkpoint.path.parent) if int(p.name) > checkpoint.iteration]
+    if newer and find_checkpoints(path, "resume")[0] == checkpoint.path:
+        raise ConfigError(
+            f"resume ({config.resume}) is not the newest checkpoint of its run, {newer[-1]} is, and going on there "
+            f"would undo what came after it. Add run_dir=<a new directory>, or resume the whole run: resume={origin}"
+        )
+    run_dir = origin if config.run_dir is None else Path(config.run_dir)
+    return Start(run_dir=run_dir, checkpoint=checkpoint, damaged=tuple(path.name for path in newer))
+
+
+def _look_for_beginning(config: "RLConfig", task_name: str) -> Start:
+    """Where a run starts that has no checkpoint yet."""
+    run_dir = None
+    if config.resume is None:
+        check_run_dir(config.run_dir)
+    else:
+        with readable(AUTO, "resume"):
+            found = _auto_run_dir(config, task_name)
+            # One that was stopped before its first checkpoint starts again, in the same place.
+            run_dir = found if found is not None and holds_run(found) else None
+        if run_dir is None:
+            check_can_be_made(config.run_dir)
+    if config.load_weights is not None:
+        return Start(run_dir, load_checkpoint(config.load_weights, "load_weights"), only_policy=True)
+    if run_dir is not None:
+        _check_began_afresh(run_dir)
+    return Start(run_dir)
+
+
+def _resumed_path(config: "RLConfig", task_name: str) -> str | Path | None:
+    """What is resumed; None where `auto` finds nothing."""
+    if config.resume != AUTO:
+        return config.resume
+    with readable(AUTO, "resume"):
+        run_dir = _auto_run_dir(config, task_name)
+        return run_dir if run_dir is not None and list_checkpoints(run_dir / CHECKPOINTS) else None
+
+
+def _auto_run_dir(config: "RLConfig", task_name: str) -> Path | None:
+    return newest_run_dir(task_name) if config.run_dir is None else Path(config.run_dir)
+
+
+def _check_began_afresh(run_dir: Path) -> None:
+    """Raises ConfigError for a run without checkpoints that had begun with those of another."""
+    try:
+        options = read_yaml((run_dir / "config.yaml").read_bytes())
+    except (OSError, ValueError):
+        return
+    for name in ("resume", "load_weights"):
+        source = options.get(name) if isinstance(options, dict) else None
+        if source not in (None, AUTO):
+            raise ConfigError(
+                f"run_dir ({run_dir}) had begun with {name}={source} and was stopped before its first checkpoint, so "
+                f"that resume=auto would begin with nothing. Remove it, and start again with {name}={source}."
+            )
+
+
+def _read_shared(path: Path) -> Checkpoint:
+    if not path.is_dir():
+        raise ConfigError(
+            f"Checkpoint {path}, which process 0 reads, is not seen here. Put it on a file system that all machines "
+            "share."
+        )
+    return read_checkpoint(path)

@@ -1,0 +1,107 @@
+"""Who may use the viewer's page: browsers that opened it themselves, and no page of another site."""
+
+import http
+import ipaddress
+import re
+import socket
+from typing import Any
+
+import viser
+import websockets.asyncio.server
+from websockets import Headers
+
+from ksim.errors import shown
+
+_AUTHORITY = re.compile(r"(\[[^\[\]]+\]|[^\s:/@\[\]]+)(?::(\d+))?")
+_LOOPBACK = "localhost"
+
+
+class AccessRule:
+    """Refuses requests that another web page has made the user's browser send.
+
+    Such a page may connect to the viewer under the viewer's address (cross-site WebSocket hijacking: `Origin` then
+    names the page's site), or under a name of its own that it lets resolve to this machine (DNS rebinding: `Host` then
+    is that name). So `Host` must be a loopback name or `viewer_host`, at any port, since a forwarded port may have
+    another number; and `Origin`, which programs other than browsers leave out, must be the same site as `Host`. Where
+    `viewer_host` means every network (0.0.0.0 or ::), `Host` may be this machine's name or any IP address: a page that
+    rebinds a name has that name there.
+    """
+
+    def __init__(self, viewer_host: str) -> None:
+        self._viewer_host = viewer_host
+        self._serves_every_network = _is(viewer_host, "is_unspecified")
+        self._names = {_LOOPBACK, _canonical(viewer_host)}
+        if self._serves_every_network:
+            machine = socket.gethostname().lower()
+            self._names |= {machine, f"{machine}.local", socket.getfqdn().lower()}
+
+    def refusal(self, headers: Headers) -> str | None:
+        """Why a request with these headers is refused; None for one that is answered."""
+        hosts, origins = headers.get_all("Host"), headers.get_all("Origin")
+        site = _site(hosts[0]) if len(hosts) == 1 else None
+        if site is None or not self._is_own(site[0]):
+            return (
+                f"Host ({shown(', '.join(hosts))}) must be localhost or viewer_host ({self._viewer_host}). Open the "
+                "address that ksim printed, or set viewer_host to the name by which you reach this machine.\n"
+            )
+        for origin in origins:
+            if _site(origin.partition("://")[2]) != site:
+                return f"Origin ({shown(origin)}) must be the viewer's own page: it takes no commands from others.\n"
+        return None
+
+    def _is_own(self, name: str) -> bool:
+        return name in self._names or (self._serves_every_network and _is(name, "version"))
+
+
+def _site(authority: str) -> tuple[str, str | None] | None:
+    """Name and port of `name[:port]`; None for anything else."""
+    match = _AUTHORITY.fullmatch(authority)
+    return None if match is None else (_canonical(match[1]), match[2])
+
+
+def _canonical(name: str) -> str:
+    """A host's name for comparisons; all names of the loopback interface are `localhost`."""
+    name = name.strip("[]").lower()
+    return _LOOPBACK if _is(name, "is_loopback") else name
+
+
+def _is(name: str, what: str) -> bool:
+    """Whether a name is an IP address with a property."""
+    try:
+        return bool(getattr(ipaddress.ip_address(name), what))
+    except ValueError:
+        return False
+
+
+def start_server(host: str, port: int) -> viser.ViserServer:
+    """Starts viser's server, which by itself answers everybody, under an `AccessRule`.
+
+    Raises:
+        RuntimeError: This version of viser starts its server in another way, so that the rule would not hold.
+    """
+    rule = AccessRule(host)
+    is_guarded = False
+    serve = websockets.asyncio.server.serve
+
+    def guarded_serve(*args: Any, process_request: Any, **options: Any) -> Any:
+        nonlocal is_guarded
+        is_guarded = True
+
+        def answer(connection: Any, request: Any) -> Any:
+            refusal = rule.refusal(request.headers)
+            if refusal is not None:
+                return connection.respond(http.HTTPStatus.FORBIDDEN, refusal)
+            return process_request(connection, request)
+
+        return serve(*args, process_request=answer, **options)
+
+    # Viser has no option for it. Its server's thread calls this before the constructor returns.
+    websockets.asyncio.server.serve = guarded_serve  # type: ignore[assignment,misc]
+    try:
+        server = viser.ViserServer(host=host, port=port, label="ksim", verbose=False)
+    finally:
+        websockets.asyncio.server.serve = serve  # type: ignore[misc]
+    if not is_guarded:
+        server.stop()
+        raise RuntimeError(f"viser {viser.__version__} does not let ksim refuse requests of other web pages.")
+    return server

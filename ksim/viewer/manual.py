@@ -1,0 +1,93 @@
+"""Commands that are set by hand instead of drawn."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+from jaxtyping import Array, Float
+
+from ksim.errors import ConfigError
+from ksim.mdp.commands import AbstractCommand
+from ksim.mdp.commands.base import Range
+from ksim.mdp.term import Context
+from ksim.rollout.mdp_environment import MdpEnvironment
+from ksim.types import Metrics
+
+
+class ManualCommand(AbstractCommand):
+    """A value in the place of a task's own command; made anew in every trace, with the value among its inputs."""
+
+    command: AbstractCommand
+    value: Float[Array, " n"]
+
+    def __call__(self, context: Context) -> Float[Array, " n"]:
+        return self.value
+
+    def errors(self, context: Context, command: Float[Array, " n"]) -> Metrics:
+        return self.command.errors(context, command)
+
+
+def with_manual_commands(env: MdpEnvironment, values: Mapping[str, Array]) -> MdpEnvironment:
+    """The environment with these commands in force, for use inside the trace that the values belong to."""
+    commands = {name: ManualCommand(command, values[name]) for name, command in env.mdp.commands.items()}
+    return dataclasses.replace(env, mdp=dataclasses.replace(env.mdp, commands=commands))
+
+
+@dataclasses.dataclass(frozen=True)
+class CommandNumber:
+    """One number of a command, as a person sets it.
+
+    Attributes:
+        command: The command's name in the task.
+        index: Its place in the command.
+        label: What it is, with its unit where the command tells.
+        range: The range that it is drawn from; None where the command does not tell.
+    """
+
+    command: str
+    index: int
+    label: str
+    range: Range | None
+
+    @property
+    def step(self) -> float:
+        """The change that a key makes: a tenth of the range, or 0.1."""
+        return (self.range[1] - self.range[0]) / 10 if self.range else 0.1
+
+    def clip(self, value: float) -> float:
+        """The nearest value in the range."""
+        return min(max(value, self.range[0]), self.range[1]) if self.range else value
+
+
+def command_numbers(
+    commands: Mapping[str, AbstractCommand], drawn: Mapping[str, np.ndarray]
+) -> tuple[list[CommandNumber], dict[str, np.ndarray]]:
+    """Every number of every command, in order, and the values to start from.
+
+    A number starts at 0, or at the end of its range next to it. A command that does not tell its ranges starts from
+    the value drawn for it, since its numbers may mean anything.
+
+    Args:
+        commands: The task's commands.
+        drawn: A value of each, drawn as in training.
+
+    Raises:
+        ConfigError: A command tells the ranges of more or fewer numbers than it has.
+    """
+    numbers: list[CommandNumber] = []
+    start: dict[str, np.ndarray] = {}
+    for name, command in commands.items():
+        value_n, ranges = np.array(drawn[name], np.float32).reshape(-1), command.ranges()
+        if ranges and len(ranges) != len(value_n):
+            raise ConfigError(
+                f"Command {name!r} must tell the range of each of its {len(value_n)} numbers, or of none; "
+                f"{type(command).__name__}.ranges tells {len(ranges)}."
+            )
+        if ranges:
+            own = [CommandNumber(name, i, label, ranges[label]) for i, label in enumerate(ranges)]
+            value_n = np.array([number.clip(0.0) for number in own], np.float32)
+        else:
+            own = [CommandNumber(name, i, str(i), None) for i in range(len(value_n))]
+        numbers += own
+        start[name] = value_n.reshape(np.shape(drawn[name]))
+    return numbers, start

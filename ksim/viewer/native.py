@@ -1,0 +1,115 @@
+"""MuJoCo's own viewer, in a window."""
+
+import sys
+import threading
+
+import glfw
+import mujoco
+import mujoco.viewer
+
+from ksim.errors import ConfigError
+from ksim.viewer.frontend import AbstractFrontend
+from ksim.viewer.manual import CommandNumber
+from ksim.viewer.session import ViewSession
+
+# Keys that do nothing in MuJoCo's viewer while the simulation is not its own; by pairs, each up and down.
+NUMBER_KEYS = ((glfw.KEY_UP, glfw.KEY_DOWN), (glfw.KEY_7, glfw.KEY_9), (glfw.KEY_LEFT, glfw.KEY_RIGHT))
+
+HELP = """\
+Keys: up and down, 7 and 9, left and right change the three numbers of the command that the window names \
+(of a velocity: forward, leftward, turning); 8 goes on to the next three, 6 sets all back. \
+Space pauses, backspace resets, enter pushes."""
+
+
+class Keyboard:
+    """What keys do to a session; called from the window's thread."""
+
+    def __init__(self, session: ViewSession) -> None:
+        self._session = session
+        self._first = 0
+
+    def __call__(self, key: int) -> None:
+        """Does what a key of GLFW means, if it means anything."""
+        session = self._session
+        for number, (up, down) in zip(self.numbers, NUMBER_KEYS, strict=False):
+            if key in (up, down):
+                session.nudge(number, 1 if key == up else -1)
+        if key == glfw.KEY_8:
+            following = self._first + len(NUMBER_KEYS)
+            self._first = following if following < len(session.numbers) else 0
+        elif key == glfw.KEY_6:
+            session.set_to_start()
+        elif key == glfw.KEY_SPACE:
+            session.paused = not session.paused
+        elif key == glfw.KEY_BACKSPACE:
+            session.ask_reset()
+        elif key == glfw.KEY_ENTER:
+            session.ask_push()
+
+    @property
+    def numbers(self) -> list[CommandNumber]:
+        """The numbers that the keys change now, at most three."""
+        return self._session.numbers[self._first : self._first + len(NUMBER_KEYS)]
+
+
+class NativeFrontend(AbstractFrontend):
+    """A window of MuJoCo's viewer, with the commands written into its corner."""
+
+    def __init__(self, session: ViewSession) -> None:
+        """Opens the window.
+
+        Raises:
+            ConfigError: There is no display that can be opened, or on macOS this is not mjpython.
+        """
+        # The viewer's own thread would die of it in silence, with this one waiting for it.
+        if sys.platform != "darwin" and not glfw.init():
+            raise ConfigError("The display cannot be opened for viewer=native. Choose viewer=browser.")
+        self._session = session
+        self._keyboard = Keyboard(session)
+        threads_before = set(threading.enumerate())
+        try:
+            self._viewer = mujoco.viewer.launch_passive(
+                session.mj_model,
+                session.data,
+                key_callback=self._keyboard,
+                show_left_ui=False,
+                show_right_ui=False,
+            )
+        except RuntimeError as error:
+            if sys.platform != "darwin":
+                raise
+            raise ConfigError(
+                "viewer=native needs mjpython on macOS. Run mjpython instead of python, or choose viewer=browser."
+            ) from error
+        self._threads = set(threading.enumerate()) - threads_before
+        if session.base_body is not None:
+            self._follow(session.base_body)
+
+    def _follow(self, body: int) -> None:
+        with self._viewer.lock():
+            self._viewer.cam.type = mujoco.mjtCamera.mjCAMERA_TRACKING
+            self._viewer.cam.trackbodyid = body
+            self._viewer.cam.distance = 3.0
+            self._viewer.cam.elevation = -15.0
+
+    @property
+    def is_open(self) -> bool:
+        return self._viewer.is_running()
+
+    def show(self, real_time_factor: float) -> None:
+        rows = [(f"{n.command}: {n.label}", f"{self._session.get(n):.2f}") for n in self._keyboard.numbers]
+        rows += [
+            ("time (s)", f"{self._session.data.time:.1f}" + (" paused" if self._session.paused else "")),
+            ("of real time", f"{real_time_factor:.2f}"),
+            ("falls", str(self._session.num_falls)),
+        ]
+        left, right = ("\n".join(column) for column in zip(*rows, strict=True))
+        if self.is_open:
+            self._viewer.set_texts((None, None, left, right))
+            self._viewer.sync()
+
+    def close(self) -> None:
+        self._viewer.close()
+        # A thread that still draws when the process ends and takes GLFW with it would crash.
+        for thread in self._threads:
+            thread.join(timeout=10)

@@ -1,0 +1,72 @@
+"""Watching the policy of a checkpoint; see `run_mode=view`."""
+
+import importlib.util
+import os
+import sys
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from ksim.errors import ConfigError
+from ksim.evaluate.command import load_task_policy
+from ksim.host.terminal import print_line
+from ksim.rollout.mdp_environment import MdpEnvironment
+from ksim.train.signals import stop_on_signal
+from ksim.viewer.frontend import AbstractFrontend, run_session
+from ksim.viewer.session import ViewSession
+
+if TYPE_CHECKING:
+    from ksim.task.rl import RLConfig, RLTask
+
+
+def view_checkpoint(task: "RLTask[Any]") -> int:
+    """Shows the policy of a checkpoint at work, in native MuJoCo and real time; see `RLTask.run`.
+
+    Returns:
+        0 once the window was closed, or 128 + the number of the signal that ended it.
+
+    Raises:
+        ConfigError: There is no checkpoint, it does not fit the task, the task's environment is not made of ksim's
+            terms, or the viewer that was asked for cannot be had here.
+    """
+    config = task.config
+    viewer = pick_viewer(config.viewer)
+    if viewer == "browser" and importlib.util.find_spec("viser") is None:
+        raise ConfigError(
+            "The viewer in the browser needs viser. In the folder of ksim's clone, run pip install -e '.[viewer]'."
+        )
+    path, env, model = load_task_policy(task)
+    if not isinstance(env, MdpEnvironment):
+        raise ConfigError(
+            f"run_mode=view shows robots of ksim's own environment; {type(env).__name__} has no MuJoCo model to show."
+        )
+    print_line(f"Preparing {path} ...")
+    session = ViewSession(env, model, seed=config.seed, axis_name=task.device_axis)
+    with stop_on_signal() as request, closing(open_frontend(viewer, session, config)) as frontend:
+        run_session(session, frontend, request)
+    return request.exit_code
+
+
+def pick_viewer(name: str) -> str:
+    """`native` or `browser`; `auto` is native where there is a display.
+
+    macOS is not asked: its window needs another interpreter, mjpython.
+    """
+    if name != "auto":
+        return name
+    has_display = sys.platform == "win32" or any(os.environ.get(x) for x in ("DISPLAY", "WAYLAND_DISPLAY"))
+    return "native" if has_display and sys.platform != "darwin" else "browser"
+
+
+def open_frontend(viewer: str, session: ViewSession, config: "RLConfig") -> AbstractFrontend:
+    """The native viewer or the one in the browser, opened; says where it is and how it ends."""
+    if viewer == "native":
+        from ksim.viewer.native import HELP, NativeFrontend  # noqa: PLC0415 - opens GLFW
+
+        frontend = NativeFrontend(session)
+        print_line(f"{HELP}\nClose the window to end.")
+        return frontend
+    from ksim.viewer.browser import BrowserFrontend  # noqa: PLC0415 - needs an extra
+
+    frontend = BrowserFrontend(session, host=config.viewer_host, port=config.viewer_port)
+    print_line(f"Open {frontend.url} in a browser. Ctrl-C ends.")
+    return frontend

@@ -1,0 +1,207 @@
+import dataclasses
+import json
+import os
+import signal
+
+import jax
+import numpy as np
+import pytest
+
+from ksim import ConfigError
+from ksim.evaluate import evaluator
+from ksim.mdp import commands, rewards, terminations
+from tests.checkpoints import newest, saved_learner
+from tests.tasks import BipedConfig, BipedTask, assert_same_parameters, point_mass_task
+
+pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
+
+
+def read_evaluations(run_dir):
+    return [json.loads(line) for line in (run_dir / "evaluations.jsonl").read_text().splitlines()]
+
+
+def test_evaluations_of_a_run_are_on_schedule_and_at_the_end(tmp_path, capsys):
+    options = {"num_devices": 2, "max_iterations": 5, "eval_every_n_iterations": 2, "eval_at_end": True}
+    point_mass_task(**options, eval_num_envs=4, run_dir=str(tmp_path / "run"), tensorboard=True).run()
+    evaluations = read_evaluations(tmp_path / "run")
+    assert [e["iteration"] for e in evaluations] == [2, 4, 5]
+    assert [e["num_episodes"] for e in evaluations] == [4, 4, 4]
+    # Its episodes last 50 steps unless they fall.
+    assert all(e["figures"]["length"]["mean"] <= 50 for e in evaluations)
+    assert set(evaluations[0]["figures"]["return"]) == {"mean", "low", "high"}
+    out = capsys.readouterr().out
+    assert "evaluation at 4 (4 episodes in PointMass)" in out
+    assert "evaluation at 5" in (tmp_path / "run" / "process_0.log").read_text()
+
+
+def test_evaluation_is_due_so_many_seconds_after_the_last(tmp_path, monkeypatch):
+    task = point_mass_task(num_devices=1, max_iterations=3, eval_every_n_seconds=1e-6, run_dir=str(tmp_path / "run"))
+    task.run()
+    assert [e["iteration"] for e in read_evaluations(tmp_path / "run")] == [1, 2, 3]
+
+
+def test_evaluation_changes_nothing_of_the_training(tmp_path):
+    learners = []
+    for name, every in (("with", 1), ("without", None)):
+        task = point_mass_task(
+            num_devices=1, max_iterations=3, eval_every_n_iterations=every, run_dir=str(tmp_path / name)
+        )
+        task.run()
+        learners.append(saved_learner(task, tmp_path / name))
+    assert_same_parameters(*learners, rtol=0, atol=0)
+
+
+def test_evaluation_is_compiled_once_for_all_policies(monkeypatch):
+    traces = []
+    advance = evaluator.advance_episodes
+    monkeypatch.setattr(evaluator, "advance_episodes", lambda *args: traces.append(1) or advance(*args))
+    task = point_mass_task(num_devices=1, eval_num_envs=2)
+    evaluate = evaluator.Evaluator(task)
+    static = task.initial_learner()[1]
+    returns = []
+    for scale in (1.0, 2.0):
+        model = jax.tree.map(lambda x, scale=scale: scale * x if isinstance(x, jax.Array) else x, static)
+        returns.append(evaluate(model).figures["return"].mean)
+    assert returns[0] != returns[1]
+    assert len(traces) == 1
+
+
+def test_stop_signal_during_an_evaluation_ends_it_and_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluator, "CHUNK_STEPS", 10)
+    run = evaluator.EpisodeRunner.__call__
+
+    def run_and_signal(self, model, should_stop):
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert run(self, model, should_stop) is None
+
+    monkeypatch.setattr(evaluator.EpisodeRunner, "__call__", run_and_signal)
+    task = point_mass_task(
+        num_devices=1, max_iterations=9, eval_every_n_iterations=2, eval_at_end=True, run_dir=str(tmp_path / "run")
+    )
+    assert task.run() == 128 + signal.SIGTERM
+    assert newest(tmp_path / "run").name == "2"
+    assert not (tmp_path / "run" / "evaluations.jsonl").exists()
+
+
+def test_failing_evaluation_is_said_once_counted_and_ends_nothing(tmp_path, monkeypatch, capsys):
+    def fail(*_):
+        raise OSError("no simulator today")
+
+    monkeypatch.setattr(evaluator.EpisodeRunner, "__call__", fail)
+    task = point_mass_task(
+        num_devices=1, max_iterations=4, eval_every_n_iterations=1, eval_at_end=True, run_dir=str(tmp_path / "run")
+    )
+    assert task.run() == 0
+    out = capsys.readouterr().out
+    assert out.count("no simulator today") == 1
+    assert "failed: evaluation" in out
+    log = (tmp_path / "run" / "process_0.log").read_text()
+    assert log.count("WARNING ksim.host.failures") == 1
+
+
+class Evaluated(BipedTask):
+    """Evaluated on shorter episodes than it is trained on."""
+
+    def get_eval_environment(self, engine):
+        return Shorter(self.config).get_environment(engine, num_devices=1)
+
+
+class Shorter(BipedTask):
+    def get_terminations(self, physics_model):
+        return [terminations.TimeLimit(seconds=0.06)]
+
+
+def test_robot_is_evaluated_in_native_mujoco_on_terms_of_its_own():
+    evaluation = evaluator.Evaluator(Evaluated(BipedConfig(num_devices=1)))(
+        Evaluated(BipedConfig(num_devices=1)).initial_learner()[1]
+    )
+    # 0.06 s are 3 control steps of 0.02 s.
+    assert (evaluation.figures["length"].mean, evaluation.figures["survival"].mean) == (3, 1)
+    assert evaluation.engine == evaluation.training_engine == "mujoco"
+    assert evaluation.gap is None
+    assert "none to report" in evaluation.gap_words()
+    errors = {name for name in evaluation.figures if name.startswith("error/")}
+    assert errors == {"error/velocity/lin_vel_m_s", "error/velocity/yaw_rate_rad_s"}
+    assert 0 < evaluation.figures["error/velocity/lin_vel_m_s"].mean < 3
+
+
+def test_environment_for_evaluation_must_show_what_training_shows():
+    class Other(BipedTask):
+        def get_eval_environment(self, engine):
+            return WithoutCommand(self.config).get_environment(engine, num_devices=1)
+
+    class WithoutCommand(BipedTask):
+        def get_commands(self, physics_model):
+            return {"velocity": commands.VelocityCommand(), "height": commands.HeightCommand(height=(0.4, 0.5))}
+
+    with pytest.raises(ConfigError, match="get_eval_environment must show what training shows"):
+        Other(BipedConfig(num_devices=1)).check()
+
+
+def test_gap_is_the_difference_of_return_over_episodes_that_start_alike():
+    class Task(BipedTask):
+        """As if in MJX each episode went on for a step more."""
+
+        def get_rewards(self, physics_model):
+            return [rewards.Alive(scale=10.0)]
+
+        def get_eval_environment(self, engine):
+            seconds = {"mujoco": 0.04, "mjx": 0.06}[engine]
+            return type("", (Task,), {"get_terminations": lambda *_: [terminations.TimeLimit(seconds=seconds)]})(
+                self.config
+            ).get_environment("mujoco", num_devices=1)
+
+    model = Task(BipedConfig(num_devices=1)).initial_learner()[1]
+    evaluation = evaluator.Evaluator(Task(BipedConfig(num_devices=1, engine="mjx")))(model)
+    assert (evaluation.engine, evaluation.training_engine) == ("mujoco", "mjx")
+    # 10 a second for 0.04 s, against 0.06 s.
+    assert evaluation.figures["return"].mean == pytest.approx(0.4)
+    assert evaluation.gap.record() == pytest.approx({"mean": -0.2, "low": -0.2, "high": -0.2})
+    # -0.2 of 0.6 are a third.
+    assert evaluation.gap_words() == "-0.20 ± 0.00 (-33.3 %) in mujoco against mjx"
+
+
+def test_run_mode_eval_writes_its_figures_beside_the_checkpoint_or_where_it_is_told(tmp_path, capsys):
+    run_dir = tmp_path / "run"
+    point_mass_task(num_devices=1, max_iterations=1, run_dir=str(run_dir)).run()
+    point_mass_task(run_mode="eval", checkpoint=str(run_dir), eval_num_envs=3).run()
+    record = json.loads((run_dir / "evaluation.json").read_text())
+    assert record["num_episodes"] == 3
+    assert record["return_gap"] is None
+    out = capsys.readouterr().out
+    for words in ("return", "survived", "none to report", "3, one per environment"):
+        assert words in out
+    point_mass_task(run_mode="eval", checkpoint=str(run_dir), eval_output=str(tmp_path / "there")).run()
+    assert (tmp_path / "there" / "evaluation.json").exists()
+
+
+def test_interrupted_run_mode_eval_leaves_the_figures_that_were_there(tmp_path, monkeypatch):
+    run_dir = tmp_path / "run"
+    point_mass_task(num_devices=1, max_iterations=1, run_dir=str(run_dir)).run()
+    monkeypatch.setattr(evaluator.Evaluator, "__call__", lambda *_: None)
+    before = {path.name for path in run_dir.iterdir()}
+    point_mass_task(run_mode="eval", checkpoint=str(run_dir)).run()
+    assert {path.name for path in run_dir.iterdir()} == before
+
+
+@pytest.mark.parametrize("options", [{}, {"run_mode": "view", "checkpoint": "run"}])
+def test_output_of_evaluations_is_refused_where_nothing_is_written_to_it(options):
+    with pytest.raises(ConfigError, match="is written by run_mode=eval"):
+        point_mass_task(eval_output="there", **options)
+
+
+def test_evaluation_does_not_depend_on_the_training_seed_but_on_its_own():
+    figures = []
+    for options in ({"seed": 0}, {"seed": 1}, {"seed": 1, "eval_seed": 1}):
+        task = point_mass_task(num_devices=1, eval_num_envs=2, **options)
+        model = point_mass_task(num_devices=1).initial_learner()[1]
+        figures.append(dataclasses.asdict(evaluator.Evaluator(task)(model))["figures"]["return"]["mean"])
+    assert figures[0] == figures[1]
+    assert figures[1] != figures[2]
+    assert np.isfinite(figures).all()
+
+
+def test_episodes_of_an_evaluation_are_none_of_a_training_with_the_same_seed():
+    raw = lambda key: np.asarray(jax.random.key_data(key)).tolist()
+    training = [raw(key) for key in jax.random.split(jax.random.key(0), 8)]
+    assert raw(evaluator.episode_key(0)) not in training

@@ -1,0 +1,59 @@
+import mujoco
+import pytest
+
+from ksim.evaluate.evaluator import evaluation_device
+from ksim.evaluate.recording import Recorder, foot_sensors
+from ksim.mdp import commands, curriculum, observations, rewards
+from tests.tasks import BipedConfig, BipedTask
+
+pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
+
+
+class Task(BipedTask):
+    """A biped with more touch sensors than feet, one of them without a name, under a command of a curriculum."""
+
+    def get_robot(self):
+        spec = super().get_robot()
+        site = spec.sensor("left_touch").objname
+        for names in ({"name": "knee_touch"}, {"name": "ksim_touch"}, {}):
+            spec.add_sensor(type=mujoco.mjtSensor.mjSENS_TOUCH, objtype=mujoco.mjtObj.mjOBJ_SITE, objname=site, **names)
+        return spec
+
+    def get_commands(self, physics_model):
+        velocity = commands.VelocityCommand(forward=(0.5, 1.0), standing_fraction=0.0)
+        return {"velocity": commands.ScaledByLevel(command=velocity, level="speed")}
+
+    def get_curricula(self, physics_model):
+        return {"speed": curriculum.LinearCurriculum(end_iteration=10)}
+
+
+def feet(task_type):
+    env = task_type(BipedConfig(num_devices=1)).environment
+    return foot_sensors(env.mdp, env.engine.model)
+
+
+def test_feet_are_those_of_the_first_term_that_names_touch_sensors():
+    class Wrapped(Task):
+        def get_rewards(self, physics_model):
+            contacts = rewards.FeetAirTime(sensors=("right_touch", "left_touch"), command="velocity")
+            return [rewards.Alive(), rewards.Clipped(reward=contacts, low=-1.0, high=1.0)]
+
+    class Observed(Task):
+        def get_observations(self, physics_model):
+            return [observations.FootContact(sensors=("left_touch",))]
+
+    assert feet(Wrapped) == ["right_touch", "left_touch"]
+    assert feet(Observed) == ["left_touch"]
+
+
+def test_feet_are_all_named_sensors_of_the_robot_where_no_term_names_any():
+    assert feet(Task) == ["left_touch", "right_touch", "knee_touch"]
+
+
+def test_command_that_a_curriculum_scales_and_named_sensors_are_recorded():
+    task = Task(BipedConfig(num_devices=1, eval_num_envs=1))
+    recorder = Recorder(task.eval_environment, seed=0, device=evaluation_device(task))
+    recording = recorder(task.initial_learner()[1], lambda: False)
+    assert recording.commanded_velocity.shape == recording.velocity.shape
+    assert (recording.commanded_velocity[:, 0] > 0).all()
+    assert sorted(recording.touch) == ["knee_touch", "left_touch", "right_touch"]

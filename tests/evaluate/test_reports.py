@@ -1,0 +1,84 @@
+"""Films and plots of a run, from end to end."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ksim.evaluate import reports, video
+from tests.tasks import BipedConfig, BipedTask, point_mass_task
+
+pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
+
+
+@pytest.mark.skipif(video.find_gl() is None, reason="no EGL or OSMesa")
+def test_run_of_a_robot_ends_with_an_evaluation_plots_and_a_film(capsys):
+    run_dir = Path("run")  # short enough for the summary not to fold it
+    config = BipedConfig(
+        num_devices=1, max_iterations=2, run_dir=str(run_dir), eval_at_end=True, video=True, plots=True
+    )
+    assert BipedTask(config).run() == 0
+    out = capsys.readouterr().out
+    for name in ("learning", "velocity", "gait", "rewards"):
+        assert (run_dir / "plots" / f"{name}.png").is_file()
+        assert f"plots/{name}.png" in out
+    for suffix in ("mp4", "gif"):
+        assert (run_dir / "videos" / f"iteration_2.{suffix}").is_file()
+        assert f"iteration_2.{suffix}" in out
+    assert "Warning" not in out
+    assert "failed" not in out
+
+
+def test_without_gl_there_is_one_warning_and_no_film(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(reports, "find_gl", lambda: None)
+    config = BipedConfig(
+        num_devices=1,
+        max_iterations=3,
+        run_dir=str(tmp_path / "run"),
+        eval_at_end=True,
+        video=True,
+        eval_every_n_iterations=1,
+        video_every_n_evaluations=1,
+    )
+    assert BipedTask(config).run() == 0
+    assert capsys.readouterr().out.count("no video") == 1
+    assert not (tmp_path / "run" / "videos").exists()
+    assert (tmp_path / "run" / "process_0.log").read_text().count("WARNING ksim.") == 1
+
+
+def test_environment_of_another_kind_has_plots_and_says_in_the_log_why_no_film(tmp_path, capsys):
+    run_dir = tmp_path / "run"
+    options = {"eval_at_end": True, "video": True, "plots": True, "eval_num_envs": 2}
+    point_mass_task(num_devices=1, max_iterations=1, run_dir=str(run_dir), **options).run()
+    assert (run_dir / "plots" / "rewards.png").is_file()
+    assert (run_dir / "plots" / "learning.png").is_file()
+    assert not (run_dir / "videos").exists()
+    assert "No video" in (run_dir / "process_0.log").read_text()
+    assert "Warning" not in capsys.readouterr().out
+
+
+def test_failing_plots_and_films_end_nothing(tmp_path, capsys, monkeypatch):
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(reports, "film", fail)
+    monkeypatch.setattr(reports, "find_gl", lambda: "egl")
+    monkeypatch.setattr("ksim.evaluate.plots.plot_episode", fail)
+    monkeypatch.setattr("ksim.evaluate.plots.plot_learning", fail)
+    options = {"eval_at_end": True, "video": True, "plots": True}
+    config = BipedConfig(num_devices=1, max_iterations=1, run_dir=str(tmp_path / "run"), **options)
+    assert BipedTask(config).run() == 0
+    out = capsys.readouterr().out
+    # One warning of each kind, however often it failed.
+    assert out.count("disk full") == 2
+    assert len((tmp_path / "run" / "evaluations.jsonl").read_text().splitlines()) == 1
+
+
+def test_run_mode_eval_of_a_robot_films_and_draws_beside_its_figures(tmp_path):
+    run_dir = tmp_path / "run"
+    BipedTask(BipedConfig(num_devices=1, max_iterations=1, run_dir=str(run_dir))).run()
+    config = BipedConfig(run_mode="eval", checkpoint=str(run_dir), plots=True, eval_output=str(tmp_path / "out"))
+    assert BipedTask(config).run() == 0
+    assert (tmp_path / "out" / "plots" / "gait.png").is_file()
+    figures = json.loads((tmp_path / "out" / "evaluation.json").read_text())["figures"]
+    assert {"return", "length", "survival", "error/velocity/lin_vel_m_s"} <= set(figures)

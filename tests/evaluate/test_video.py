@@ -1,0 +1,154 @@
+import importlib
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from ksim.evaluate import video
+from ksim.evaluate.evaluator import Evaluator, evaluation_device
+from ksim.evaluate.recording import Recorder
+from tests.tasks import BipedConfig, BipedTask, point_mass_task
+
+needs_gl = pytest.mark.skipif(video.find_gl() is None, reason="no EGL or OSMesa")
+pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
+
+
+@pytest.fixture(scope="module")
+def task():
+    return BipedTask(BipedConfig(num_devices=1, eval_num_envs=2))
+
+
+@pytest.fixture(scope="module")
+def recording(task):
+    recorder = Recorder(task.eval_environment, seed=task.config.eval_seed, device=evaluation_device(task))
+    return recorder(task.initial_learner()[1], lambda: False)
+
+
+def test_recording_is_the_episode_of_the_evaluations_first_env(task, recording):
+    evaluator = Evaluator(task)
+    results = evaluator._runner(task.initial_learner()[1], lambda: False)
+    assert len(recording.reward) == results.length[0]
+    np.testing.assert_allclose(recording.reward.sum(), results.total_reward[0], rtol=1e-5)
+    np.testing.assert_allclose(
+        recording.metrics["error/velocity/lin_vel_m_s"].mean(),
+        results.errors["error/velocity/lin_vel_m_s"][0],
+        rtol=1e-5,
+    )
+
+
+def test_recording_holds_what_was_commanded_and_measured(recording):
+    length = len(recording.reward)
+    assert recording.qpos.shape == (length, 9)
+    assert set(recording.touch) == {"left_touch", "right_touch"}
+    error = np.linalg.norm(recording.velocity[:, :2] - recording.commanded_velocity[:, :2], axis=1)
+    np.testing.assert_allclose(error, recording.metrics["error/velocity/lin_vel_m_s"], atol=1e-5)
+
+
+def test_recording_of_another_environment_has_rewards_alone():
+    task = point_mass_task(num_devices=1)
+    recorder = Recorder(task.eval_environment, seed=0, device=evaluation_device(task))
+    recording = recorder(task.initial_learner()[1], lambda: False)
+    assert recording.model is None
+    assert len(recording.reward) == 50
+    assert list(recording.metrics) == ["distance"]
+
+
+def test_arrows_point_where_the_base_is_told_to_go_and_goes(recording):
+    turned = recording.__class__(
+        reward=np.zeros(5),
+        metrics={},
+        model=recording.model,
+        qpos=np.zeros((5, 9)),
+        extra={"mocap_pos": np.arange(5.0).reshape(5, 1, 1) * np.ones(3)},
+        base_position=np.tile([1.0, 2.0, 0.5], (5, 1)),
+        heading=np.full(5, np.pi / 2),
+        velocity=np.tile([0.0, 0.5, 9.0], (5, 1)),
+        commanded_velocity=np.tile([1.0, 0.0, 9.0], (5, 1)),
+    )
+    scene = video.make_scene(turned)
+    # 5 steps of 0.02 s are 0.1 s: 2 frames at 25 a second.
+    assert scene["arrows"].shape == (2, 2, 2, 3)
+    np.testing.assert_array_equal(scene["state.mocap_pos"], [np.full((1, 3), 0.0), np.full((1, 3), 2.0)])
+    start, end = scene["arrows"][0].transpose(1, 0, 2)
+    # Forward is along y, leftward along -x.
+    np.testing.assert_allclose(end - start, [[0, 1, 0], [-0.5, 0, 0]], atol=1e-12)
+
+
+@needs_gl
+def test_film_of_an_episode_is_an_mp4_and_a_small_gif(recording, tmp_path):
+    mp4, gif = video.film(recording, tmp_path / "videos" / "film", lambda: False)
+    assert mp4.read_bytes()[4:8] == b"ftyp"
+    from PIL import Image
+
+    with Image.open(gif) as image:
+        assert image.format == "GIF"
+        assert np.asarray(image.convert("L")).std() > 5
+    assert gif.stat().st_size < 2_000_000
+
+
+@needs_gl
+def test_film_that_is_stopped_leaves_nothing(recording, tmp_path):
+    assert video.film(recording, tmp_path / "film", lambda: True) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_worker_is_out_of_reach_of_ctrl_c_and_killed_with_all_it_started_when_stopped(tmp_path, monkeypatch):
+    program, pids = tmp_path / "worker.py", tmp_path / "pids"
+    program.write_text(
+        "import os, subprocess, sys, time\n"
+        "child = subprocess.Popen(['sleep', '60'])\n"
+        "with open(sys.argv[1] + '.new', 'w') as file:\n"
+        "    file.write(f'{os.getsid(0)} {child.pid}')\n"
+        "os.rename(sys.argv[1] + '.new', sys.argv[1])\n"
+        "time.sleep(60)\n"
+    )
+    monkeypatch.setattr(video, "_WORKER", program)
+    assert not video._run_worker([str(pids)], "", pids.exists)
+    session, child = map(int, pids.read_text().split())
+    assert session != os.getsid(0)
+    deadline = time.monotonic() + 10
+    while is_running(child) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_running(child)
+
+
+def is_running(pid):
+    done = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return bool(done.stdout.strip()) and not done.stdout.startswith("Z")
+
+
+def test_gl_that_the_user_picked_is_the_only_one_tried(monkeypatch):
+    tried = []
+    monkeypatch.setenv("MUJOCO_GL", "osmesa")
+
+    def run(command, *, env, **_):
+        tried.append(env["MUJOCO_GL"])
+        return importlib.import_module("subprocess").CompletedProcess(command, 1)
+
+    monkeypatch.setattr(video.subprocess, "run", run)
+    assert video.find_gl.__wrapped__() is None
+    assert tried == ["osmesa"]
+
+
+def test_egl_is_tried_before_osmesa_where_the_user_picked_none(monkeypatch):
+    tried = []
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+
+    def run(command, *, env, **_):
+        tried.append(env.get("MUJOCO_GL"))
+        return importlib.import_module("subprocess").CompletedProcess(command, int(tried[-1] != "osmesa"))
+
+    monkeypatch.setattr(video.subprocess, "run", run)
+    assert video.find_gl.__wrapped__() == "osmesa"
+    assert tried == ["egl", "osmesa"]
+    assert "MUJOCO_GL" not in os.environ
+
+
+def test_without_gl_a_film_is_an_error_that_says_so(recording, tmp_path, monkeypatch):
+    monkeypatch.setattr(video, "find_gl", lambda: None)
+    with pytest.raises(video.RenderError, match="neither EGL nor OSMesa"):
+        video.film(recording, tmp_path / "film", lambda: False)

@@ -1,0 +1,350 @@
+"""run_mode=export, and the parity of what it writes with JAX on observations that were recorded."""
+
+import builtins
+import json
+import subprocess
+
+import equinox as eqx
+import jax
+import jax.export
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+from examples.walking import HumanoidWalkingConfig, HumanoidWalkingTask  # noqa: E402
+from ksim import ConfigError  # noqa: E402
+from ksim.cli import make_config  # noqa: E402
+from ksim.errors import RunError  # noqa: E402
+from ksim.evaluate.command import load_task_policy  # noqa: E402
+from ksim.nn import (  # noqa: E402
+    AbstractActorCritic,
+    ActorCriticOutput,
+    Gaussian,
+    GruActorCritic,
+    MlpActorCritic,
+)
+from ksim.nn.actor_critic import initial_carries  # noqa: E402
+from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer  # noqa: E402
+from ksim.physics import (  # noqa: E402
+    DcMotorActuators,
+    ModelActuators,
+    PositionActuators,
+    PositionVelocityActuators,
+    TorqueActuators,
+    compile_model,
+)
+from ksim.policy.export import exporter  # noqa: E402
+from ksim.policy.export.exporter import onnx_step  # noqa: E402
+from ksim.policy.export.metadata import action_map, git_revision  # noqa: E402
+from ksim.rollout.episodes import advance_episodes, start_episodes  # noqa: E402
+from ksim.rollout.mdp_environment import MdpEnvironment  # noqa: E402
+from tests.exports import exported_files  # noqa: E402
+from tests.robots import biped_spec  # noqa: E402
+from tests.tasks import BipedConfig, BipedTask, CartPoleConfig, CartPoleTask, point_mass_task  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
+
+NUM_STEPS = 12
+NUM_ENVS = 4
+TASKS = {
+    "cart-pole": lambda: CartPoleTask(CartPoleConfig(num_devices=1)),
+    "humanoid": lambda: HumanoidWalkingTask(HumanoidWalkingConfig()),
+}
+
+
+@pytest.fixture(scope="module", params=TASKS)
+def recorded(request):
+    """A task, and observations of a short rollout of it, (time, env, features)."""
+    task = TASKS[request.param]()
+    task.environment = env = task.eval_environment
+    model = NormalizedActorCritic(task.initial_learner()[1], ObservationNormalizer.init(task.obs_sizes))
+
+    @jax.jit
+    def record(key):
+        episodes = start_episodes(env, model, key, NUM_ENVS)
+        return advance_episodes(env, model, episodes, NUM_STEPS, lambda before, _: before.obs)[1]
+
+    return task, record(jax.random.key(0))
+
+
+def policy_of(task, obs_te, network, std):
+    """A policy with statistics of these observations and weights whose actions are not near 0."""
+    action_size = task.environment.action_size
+    net = network(task.obs_sizes, action_size, std=std, key=jax.random.key(1))
+    keys = iter(jax.random.split(jax.random.key(2), 100))
+    net = jax.tree.map(lambda x: x + 0.1 * jax.random.normal(next(keys), x.shape) if eqx.is_array(x) else x, net)
+    return NormalizedActorCritic(net, ObservationNormalizer.init(task.obs_sizes).update(obs_te, None))
+
+
+@pytest.mark.parametrize("std", ["state_independent", "learned"])
+@pytest.mark.parametrize("network", [MlpActorCritic, GruActorCritic])
+def test_exported_policies_act_as_jax_on_recorded_observations(recorded, network, std, tmp_path):
+    task, obs_te = recorded
+    model = policy_of(task, obs_te, network, std)
+    files = exported_files(task, model, tmp_path / "run/checkpoints/5", tmp_path / "run/export")
+    in_onnx = onnx_step(files["policy.onnx"])
+    in_jax = jax.jit(jax.export.deserialize(bytearray(files["policy.jaxexport"])).call)
+    forward = jax.jit(jax.vmap(model))
+    parts = json.loads(files["policy.json"])["memory"]
+    carry, memory = initial_carries(model, NUM_ENVS), None
+    in_jax_memory = {p["input"]: jnp.broadcast_to(jnp.array(p["start"]), (NUM_ENVS, *p["shape"])) for p in parts}
+    sizes = []
+    for t in range(NUM_STEPS):
+        obs = jax.tree.map(lambda x, t=t: x[t], obs_te)
+        output, carry = forward(obs, carry)
+        expected = output.distribution.mode()
+        action, memory = in_onnx(obs, memory)
+        np.testing.assert_allclose(action, expected, atol=1e-5, rtol=0)
+        action, in_jax_memory = in_jax({"obs": obs["actor"]}, in_jax_memory)
+        np.testing.assert_allclose(action, expected, atol=1e-5, rtol=0)
+        sizes.append(np.abs(expected).max())
+    assert min(sizes) > 0.05  # there was something to compare
+
+
+class Counts(AbstractActorCritic):
+    """A policy with a memory of twelve parts, one of them a whole number."""
+
+    weights: list[jax.Array]
+
+    def initial_carry(self):
+        return [jnp.full(i + 1, 0.1 * i) for i in range(11)] + [jnp.zeros((), jnp.int32)]
+
+    def __call__(self, obs, carry):
+        *parts, count = carry
+        # Of the mean: a sum of so many numbers would be no more exact than their order.
+        parts = [jnp.tanh(x + 0.1 * i * jnp.mean(obs["actor"])) for i, x in enumerate(parts)]
+        mean = sum(w * jnp.mean(x) for w, x in zip(self.weights, parts, strict=True)) + 0.1 * count
+        return ActorCriticOutput(Gaussian(mean, jnp.ones_like(mean)), jnp.zeros(())), [*parts, count + 1]
+
+
+def test_parts_of_a_memory_keep_their_order_and_their_type(recorded, tmp_path):
+    task, obs_te = recorded
+    size = task.environment.action_size
+    weights = list(jax.random.normal(jax.random.key(0), (11, size)))
+    model = NormalizedActorCritic(Counts(weights), ObservationNormalizer.init(task.obs_sizes).update(obs_te, None))
+    files = exported_files(task, model, tmp_path / "run/checkpoints/5", tmp_path / "run/export")
+    outputs = [o.name for o in onnx.load_from_string(files["policy.onnx"]).graph.output]
+    assert outputs == ["action", *(f"next_memory_{i}" for i in range(12))]
+    assert [part["dtype"] for part in json.loads(files["policy.json"])["memory"]] == ["float32"] * 11 + ["int32"]
+    assert exporter.largest_difference(files["policy.onnx"], model, task.obs_sizes) < 1e-5
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    """A run of the cart-pole with a memory, of one iteration."""
+    path = tmp_path_factory.mktemp("run") / "run"
+    options = {"num_envs": 4, "rollout_length": 4, "num_passes": 1, "max_iterations": 1, "model": "gru"}
+    CartPoleTask(CartPoleConfig(num_devices=1, run_dir=str(path), **options)).run()
+    return path
+
+
+def export(run_dir, *overrides):
+    argv = ["run_mode=export", f"checkpoint={run_dir}", *overrides]
+    return CartPoleTask(make_config(CartPoleConfig(), argv, "cart_pole_task")).run()
+
+
+def test_run_mode_export_writes_three_files_and_says_where(run_dir, capsys):
+    assert export(run_dir) == 0
+    out = capsys.readouterr().out
+    assert {path.name for path in (run_dir / "export").iterdir()} == {"policy.onnx", "policy.jaxexport", "policy.json"}
+    assert "policy.onnx (metadata inside)" in out
+    assert "the largest difference of an action" in out
+    metadata = json.loads((run_dir / "export/policy.json").read_text())
+    written = onnx.load(run_dir / "export/policy.onnx")
+    assert {p.key: json.loads(p.value) for p in written.metadata_props} == metadata
+    assert [i.name for i in written.graph.input] == ["obs", "memory_0"]
+    assert [o.name for o in written.graph.output] == ["action", "next_memory_0"]
+
+
+def test_metadata_say_all_that_it_takes_to_run_the_policy(run_dir, tmp_path):
+    export(run_dir, f"export_dir={tmp_path}")
+    metadata = json.loads((tmp_path / "policy.json").read_text())
+    assert metadata["task"] == "tests.tasks.CartPoleTask"
+    assert (tmp_path / metadata["checkpoint"]["path"]).resolve() == (run_dir / "checkpoints/1").resolve()
+    assert metadata["checkpoint"]["iteration"] == 1
+    assert metadata["control_rate_hz"] == pytest.approx(50)
+    assert (metadata["control_dt_s"], metadata["physics_dt_s"]) == (0.02, 0.01)
+    assert metadata["engine"] == "mujoco"
+    assert metadata["joints"]["names"] == ["rail", "pivot"]
+    assert metadata["joints"]["default_position"] == [0, 0]
+    assert metadata["actuators"]["names"] == metadata["actuators"]["joints"] == ["rail", "pivot"]
+    # From the middle of the motors' ranges to their ends.
+    assert metadata["action_to_ctrl"] == {
+        "offset": [0, 0],
+        "scale": [8.0, 0.2],
+        "lower": [-8.0, -0.2],
+        "upper": [8.0, 0.2],
+    }
+    (group,) = metadata["observations"].values()
+    assert (group["input"], group["size"]) == ("obs", 7)
+    places = [(term["name"], term["class"], term["start"], term["size"]) for term in group["terms"]]
+    assert places == [
+        ("position", "JointPosition", 0, 2),
+        ("velocity", "JointVelocity", 2, 2),
+        ("action", "LastAction", 4, 2),
+        ("place", "CommandValue", 6, 1),
+    ]
+    assert all("noise" not in term["args"] for term in group["terms"])
+    assert all(len(term["mean"]) == len(term["scale"]) == term["size"] for term in group["terms"])
+    assert metadata["commands"]["place"]["args"]["command"]["class"] == "JointPoseCommand"
+    assert metadata["commands"]["place"]["size"] == 1
+    assert metadata["memory"] == [
+        {"input": "memory_0", "output": "next_memory_0", "shape": [8], "dtype": "float32", "start": [0.0] * 8},
+    ]
+    assert len(metadata["git"]["revision"]) == 40
+
+
+def test_a_wrong_translation_is_not_written(run_dir, tmp_path, monkeypatch):
+    step = exporter.onnx_step
+
+    def off(data):
+        right = step(data)
+        return lambda obs, memory: jax.tree.map(lambda x: x + 1e-2, right(obs, memory))
+
+    out_dir = tmp_path / "out"
+    export(run_dir, f"export_dir={out_dir}")
+    monkeypatch.setattr(exporter, "onnx_step", off)
+    with pytest.raises(RunError, match=r"ONNX Runtime's actions differ .* by 1\.\de-02.* policy\.onnx is not\."):
+        export(run_dir, f"export_dir={out_dir}")
+    assert {path.name for path in out_dir.iterdir()} == {"policy.jaxexport", "policy.json"}
+
+
+class Sorts(AbstractActorCritic):
+    """A policy with an operation that ONNX's part of ksim does not know."""
+
+    def initial_carry(self):
+        return None
+
+    def __call__(self, obs, carry):
+        mean = jnp.sort(obs["actor"])[:2]
+        return ActorCriticOutput(Gaussian(mean, jnp.ones(2)), jnp.zeros(())), carry
+
+
+def test_what_onnx_does_not_know_is_written_as_a_program_of_jax(run_dir, tmp_path, monkeypatch):
+    sorts = lambda task: (*load_task_policy(task)[:2], NormalizedActorCritic(Sorts(), normalizer(task)))
+    normalizer = lambda task: ObservationNormalizer.init(task.obs_sizes)
+    monkeypatch.setattr(exporter, "load_task_policy", sorts)
+    with pytest.raises(ConfigError, match=r"'sort'.*not covered.* policy\.jaxexport and policy\.json are in "):
+        export(run_dir, f"export_dir={tmp_path}")
+    program = jax.export.deserialize(bytearray((tmp_path / "policy.jaxexport").read_bytes()))
+    action, _ = program.call({"obs": jnp.arange(7.0)[None, ::-1]}, {})
+    np.testing.assert_allclose(action, [[0, 1]], atol=1e-6)
+    assert not (tmp_path / "policy.onnx").exists()
+
+
+def test_what_a_package_of_onnx_refuses_is_an_error_and_nothing_of_an_earlier_export_is_left(
+    run_dir, tmp_path, monkeypatch
+):
+    export(run_dir, f"export_dir={tmp_path}")
+
+    def refuse(data):
+        raise Exception("no kernel for this type")
+
+    monkeypatch.setattr(exporter, "onnx_step", refuse)
+    with pytest.raises(
+        ConfigError, match=r"ONNX cannot run the policy: no kernel for this type\. policy\.jaxexport and"
+    ):
+        export(run_dir, f"export_dir={tmp_path}")
+    assert not (tmp_path / "policy.onnx").exists()
+
+
+def test_the_precision_of_what_is_exported_is_float32s_whatever_the_runs_was(run_dir, tmp_path):
+    export(run_dir, f"export_dir={tmp_path}", "matmul_precision=default")
+    program = jax.export.deserialize(bytearray((tmp_path / "policy.jaxexport").read_bytes()))
+    products = [line for line in program.mlir_module().splitlines() if "stablehlo.dot_general" in line]
+    assert products
+    assert all("precision = [HIGHEST, HIGHEST]" in line for line in products), products
+
+
+def test_a_missing_package_is_an_error_that_says_what_to_install(run_dir, monkeypatch):
+    real = builtins.__import__
+
+    def without_onnx(name, *args, **kwargs):
+        if name.startswith("onnx"):
+            raise ImportError(f"No module named {name}", name=name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without_onnx)
+    with pytest.raises(ConfigError, match=r"needs onnx, which is not installed\. .* run pip install -e '\.\[export\]'"):
+        export(run_dir)
+
+
+@pytest.mark.parametrize("options", [{}, {"run_mode": "view", "checkpoint": "run"}])
+def test_directory_of_exports_is_refused_where_nothing_is_exported(options):
+    with pytest.raises(ConfigError, match=r"export_dir .* is written by run_mode=export"):
+        point_mass_task(export_dir="there", **options)
+
+
+def test_a_directory_that_cannot_be_written_is_an_error(run_dir, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"cannot be written to .*Set export_dir"):
+        export(run_dir, f"export_dir={tmp_path / 'file'}")
+
+
+def test_an_environment_of_the_users_own_is_exported_without_a_robot(tmp_path):
+    options = {"num_devices": 1, "max_iterations": 1, "run_dir": str(tmp_path / "run")}
+    point_mass_task(**options).run()
+    point_mass_task(run_mode="export", checkpoint=str(tmp_path / "run")).run()
+    metadata = json.loads((tmp_path / "run/export/policy.json").read_text())
+    assert metadata["observations"]["actor"]["input"] == "obs"
+    assert "robot" not in metadata
+
+
+ACTUATORS = {
+    "position": PositionActuators(kp=40.0, kd=2.0, action_scale={"left*": 0.5, "*": 0.25}),
+    "dc motor": DcMotorActuators(kp=40.0, kd=2.0),
+    "torque": TorqueActuators(action_scale=0.5),
+    "model": ModelActuators(),
+}
+
+
+@pytest.mark.parametrize("name", ACTUATORS)
+def test_actions_become_controls_as_the_numbers_say(name):
+    actuators = ACTUATORS[name]
+    model = compile_model(biped_spec(), dt=0.004, ctrl_dt=0.02, edits=[actuators.edit_spec])
+    found = action_map(actuators, model)
+    for action in np.random.default_rng(0).uniform(-10, 10, (20, 2)).astype(np.float32):
+        expected = actuators(jnp.array(action), model)
+        ctrl = np.clip(np.array(found["offset"]) + np.array(found["scale"]) * action, found["lower"], found["upper"])
+        np.testing.assert_allclose(ctrl, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_actuators_whose_numbers_are_no_clipped_line_are_left_to_their_class():
+    # The position's target is clipped before the velocity's is added.
+    actuators = PositionVelocityActuators(kp=40.0, kd=2.0)
+    model = compile_model(biped_spec(), dt=0.004, ctrl_dt=0.02, edits=[actuators.edit_spec])
+    assert action_map(actuators, model) is None
+
+
+class AtLimit(BipedTask):
+    """A biped whose legs stand at the ends of their ranges."""
+
+    def get_robot(self):
+        spec = super().get_robot()
+        for joint in spec.joints[1:]:
+            joint.range = [0, 60]
+        return spec
+
+
+def test_actions_of_joints_that_start_at_a_limit_have_their_scale():
+    env = AtLimit(BipedConfig(num_devices=1)).eval_environment
+    assert isinstance(env, MdpEnvironment)
+    found = action_map(env.mdp.actuators, env.engine.model)
+    assert (found["scale"], found["lower"]) == ([0.5, 0.5], [0, 0])
+
+
+def test_git_revision_is_that_of_the_users_repository_and_says_whether_it_was_changed(tmp_path):
+    git = lambda *arguments: subprocess.run(["git", "-C", str(tmp_path), *arguments], check=True, capture_output=True)
+    assert git_revision(tmp_path) is None
+    git("init")
+    (tmp_path / "task.py").write_text("1")
+    git("add", "task.py")
+    git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "first")
+    assert git_revision(tmp_path)["modified"] is False
+    (tmp_path / "task.py").write_text("2")
+    revision = git_revision(tmp_path)
+    assert revision["modified"] is True
+    assert len(revision["revision"]) == 40

@@ -1,0 +1,95 @@
+import mujoco
+import numpy as np
+import pytest
+
+pytest.importorskip("viser", reason="needs viser: pip install -e '.[viewer]'")
+
+from ksim.viewer.scene import BrowserScene, capsule, geom_rgba, height_field, mesh
+
+WORLD = """
+<mujoco>
+  <asset>
+    <texture name="checker" type="2d" builtin="checker" rgb1="1 1 1" rgb2="0 0 0" width="64" height="64"/>
+    <material name="floor" texture="checker" rgba="1 .5 .5 1"/>
+    <material name="red" rgba="1 0 0 1"/>
+    <mesh name="pyramid" vertex="1 1 0  1 -1 0  -1 1 0  -1 -1 0  0 0 2"/>
+    <hfield name="ramp" nrow="2" ncol="3" size="3 1 0.5 .1" elevation="0 1 2 0 1 2"/>
+  </asset>
+  <worldbody>
+    <geom type="plane" size="0 0 1" material="floor"/>
+    <geom type="hfield" hfield="ramp"/>
+    <body pos="1 2 3">
+      <freejoint/>
+      <geom type="sphere" size=".1" material="red"/>
+      <geom type="box" size=".1 .2 .3" rgba="0 1 0 .5" material="red"/>
+      <geom type="capsule" size=".1 .2"/>
+      <geom type="cylinder" size=".1 .2"/>
+      <geom type="ellipsoid" size=".1 .2 .3"/>
+      <geom type="mesh" mesh="pyramid"/>
+      <geom type="sphere" size="1" group="3"/>
+    </body>
+  </worldbody>
+</mujoco>
+"""
+
+
+@pytest.fixture(scope="module")
+def mj_model():
+    return mujoco.MjModel.from_xml_string(WORLD)
+
+
+def test_every_shape_is_added_and_collision_groups_are_not(mj_model):
+    import viser
+
+    from ksim.viewer.browser import _silence
+
+    with _silence():
+        server = viser.ViserServer(host="127.0.0.1", port=18180, verbose=False)
+    try:
+        data = mujoco.MjData(mj_model)
+        mujoco.mj_forward(mj_model, data)
+        scene = BrowserScene(server, mj_model)
+        for geom in range(mj_model.ngeom):
+            body = mj_model.geom_bodyid[geom]
+            shown = server.scene.get_handle_by_name(f"/world/body_{body}/geom_{geom}") is not None
+            assert shown == (mj_model.geom_group[geom] < 3), geom
+        scene.update(data, np.array([1.0, 2.0, 0.0]))
+        np.testing.assert_allclose(server.scene.get_handle_by_name("/world/body_1").position, [1, 2, 3])
+        np.testing.assert_allclose(server.scene.get_handle_by_name("/world").position, [-1, -2, 0])
+    finally:
+        with _silence():
+            server.stop()
+
+
+def test_colour_is_the_geoms_own_else_its_materials_times_its_texture(mj_model):
+    np.testing.assert_allclose(geom_rgba(mj_model, 0), [0.5, 0.25, 0.25, 1], atol=0.01)  # half black, half white
+    np.testing.assert_allclose(geom_rgba(mj_model, 1), [0.5, 0.5, 0.5, 1])  # MuJoCo's default
+    np.testing.assert_allclose(geom_rgba(mj_model, 2), [1, 0, 0, 1])
+    np.testing.assert_allclose(geom_rgba(mj_model, 3), [0, 1, 0, 0.5])
+
+
+def test_capsule_is_a_cylinder_with_half_spheres_at_its_ends():
+    vertices, faces = capsule(0.1, 0.2)
+    np.testing.assert_allclose(vertices.max(axis=0), [0.1, 0.1, 0.3], atol=1e-6)
+    np.testing.assert_allclose(vertices.min(axis=0), [-0.1, -0.1, -0.3], atol=1e-6)
+    side = np.linalg.norm(vertices[np.abs(vertices[:, 2] - 0.2) < 1e-6][:, :2], axis=1)
+    assert len(side) > 8
+    np.testing.assert_allclose(side, 0.1, atol=1e-6)
+    assert faces.max() < len(vertices)
+
+
+def test_mesh_has_the_shape_of_its_asset(mj_model):
+    vertices, faces = mesh(mj_model, 0)
+    assert (len(vertices), len(faces)) == (5, 6)
+    np.testing.assert_allclose(sorted(np.ptp(vertices, axis=0)), [2, 2, 2], atol=1e-5)
+    assert faces.max() == 4
+
+
+def test_height_field_rises_along_x(mj_model):
+    vertices, faces = height_field(mj_model, 0)
+    # Two rows along y, three columns along x; elevations 0, 1, 2 fill the height of 0.5 m.
+    np.testing.assert_allclose(vertices[:3], [[-3, -1, 0], [0, -1, 0.25], [3, -1, 0.5]])
+    np.testing.assert_allclose(vertices[3:], [[-3, 1, 0], [0, 1, 0.25], [3, 1, 0.5]])
+    assert len(faces) == 4
+    first, second, third = vertices[faces].transpose(1, 0, 2)
+    assert (np.cross(second - first, third - first)[:, 2] > 0).all()
