@@ -50,14 +50,14 @@ def launch(
     if "--help" in argv or "-h" in argv:
         print_help(task_class, base)
         sys.exit(0)
-    config = base
+    options = base
     try:
-        config = make_config(base, argv, camelcase_to_snakecase(task_class.__name__))
-        task = task_class(config)
+        options = make_config(base, argv, camelcase_to_snakecase(task_class.__name__))
+        task = task_class(options)
         task.program_config = base
         code = task.run()
     except ConfigError as error:
-        if config.log_level == "debug":
+        if options.log_level == "debug":
             traceback.print_exc()
         print(f"Error: {error}", file=sys.stderr)
         leave(2)
