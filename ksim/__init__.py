@@ -31,6 +31,7 @@ from ksim.physics import (
 )
 from ksim.rollout import Environment as Environment, unroll as unroll
 from ksim.policy.load import Policy as Policy, load_policy as load_policy
+from ksim import commands as commands
 from ksim.task import (
     DistributedPPOConfig as DistributedPPOConfig,
     DistributedPPOTask as DistributedPPOTask,

@@ -14,16 +14,13 @@ import numpy as np
 import xax
 
 from ksim.errors import ConfigError, shown
+from ksim.host.plain_yaml import FRACTION
 
 CHECKPOINT_MODES = ("eval", "view", "export", "replay")
 """Values of `run_mode` that are about a checkpoint."""
 
 MAX_COUNT = 2**31 - 1
 """The most that the 32 bits of an index on a device can count."""
-WHOLE = r"[-+]?(?:0|[1-9][0-9]*)"
-"""A whole number as text: decimal, and without zeros in front, which some would read as octal."""
-FRACTION = rf"(?:{WHOLE}(?:\.[0-9]*)?|[-+]?\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
-"""A number as text, with or without fraction and exponent."""
 _TIME = r"[0-9]+(?::[0-9]{1,2}){1,2}(?:\.[0-9]*)?"
 _SMALLEST, _LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}

@@ -1,8 +1,8 @@
 """Checkpoints as tests write and read them."""
 
 from ksim.checkpoint.format import CHECKPOINTS, list_checkpoints, read_checkpoint, write_checkpoint
+from ksim.checkpoint.progress import KEPT
 from ksim.checkpoint.snapshot import named_arrays, plain_config, restored, versions
-from ksim.train.progress import KEPT
 
 DOCUMENT = {"iteration": 1, "num_devices": 1, "progress": dict.fromkeys(KEPT, 1), "config": {}, "versions": {}}
 """The least that the document of a checkpoint says."""

@@ -5,8 +5,9 @@ import pytest
 import ksim
 from examples.point_mass import PointMass, PointMassConfig, PointMassTask
 from ksim import ConfigError
-from ksim.cli import launch, parse_overrides
+from ksim.cli import launch
 from ksim.config import seconds_of
+from ksim.task.overrides import parse_overrides
 from tests.tasks import BipedConfig, BipedTask
 
 

@@ -3,17 +3,15 @@
 import logging
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ksim.checkpoint.format import list_checkpoints, write_checkpoint
 from ksim.checkpoint.snapshot import host_state, named_arrays, run_document
 from ksim.host.terminal import print_warning
 from ksim.parallel.multihost import is_main_process
 from ksim.rollout.unroll import NOT_FINITE
+from ksim.task.rl import RLTask
 from ksim.types import TrainState
-
-if TYPE_CHECKING:
-    from ksim.task.rl import RLTask
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +29,7 @@ class NanDump:
     A training step is a function of the state alone, so that a dump shows the same again: see `ksim.checkpoint.replay`.
     """
 
-    def __init__(self, task: "RLTask[Any]", run_dir: Path) -> None:
+    def __init__(self, task: RLTask[Any], run_dir: Path) -> None:
         self._task, self._run_dir = task, run_dir
         self._seen: set[str] = set()
         self._last: Path | None = None

@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 
 from ksim.checkpoint.orbax_log import without_handlers
+from ksim.checkpoint.progress import KEPT
 from ksim.config import is_of_type
 from ksim.errors import ConfigError, as_number, shown
-from ksim.evaluate.curves import read_evaluations
 from ksim.host.files import write_through
 from ksim.host.notices import warn_user
+from ksim.log.records import read_evaluations
 from ksim.parallel.multihost import num_processes, process_index
-from ksim.train.progress import KEPT
 
 with without_handlers():
     import orbax.checkpoint as ocp

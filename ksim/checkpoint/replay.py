@@ -1,7 +1,7 @@
 """run_mode=replay: the iteration that a dump was kept of, once more, with a look at what is not finite in it."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +11,8 @@ from ksim.checkpoint.format import load_checkpoint
 from ksim.checkpoint.snapshot import restored
 from ksim.host.terminal import print_figures
 from ksim.rollout.unroll import NOT_FINITE
+from ksim.task.rl import RLTask
 from ksim.types import TrainState, Trajectory
-
-if TYPE_CHECKING:
-    from ksim.task.rl import RLTask
 
 _MAX_LISTED = 5
 
@@ -47,7 +45,7 @@ class Replay:
         return [name for name, x_et in self.trajectory.metrics.items() if not np.isfinite(x_et[env, step])]
 
 
-def load_dump(task: "RLTask[Any]", path: str) -> TrainState:
+def load_dump(task: RLTask[Any], path: str) -> TrainState:
     """The state that a dump or a checkpoint holds, on the task's devices: what `task.make_train_step` steps.
 
     Raises:
@@ -58,7 +56,7 @@ def load_dump(task: "RLTask[Any]", path: str) -> TrainState:
         return task.layout.place(restored(load_checkpoint(path, "checkpoint"), task.initial_state()))
 
 
-def replay(task: "RLTask[Any]", state: TrainState) -> Replay:
+def replay(task: RLTask[Any], state: TrainState) -> Replay:
     """Does the iteration that follows a state once more."""
     layout = task.layout
     step = task.make_train_step(layout.axis_name)
@@ -69,7 +67,7 @@ def replay(task: "RLTask[Any]", state: TrainState) -> Replay:
     return Replay(state, layout.join_envs(collected.trajectory), layout.first(metrics))
 
 
-def replay_dump(task: "RLTask[Any]") -> int:
+def replay_dump(task: RLTask[Any]) -> int:
     """Replays the dump that the config names and prints what is not finite; see `RLTask.run`.
 
     Raises:

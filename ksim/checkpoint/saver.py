@@ -5,18 +5,16 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ksim.checkpoint.format import CHECKPOINTS, Arrays, find_best, remove_all_but, write_checkpoint
+from ksim.checkpoint.run_dir import make_again
 from ksim.checkpoint.snapshot import named_arrays
 from ksim.errors import RunError
 from ksim.host.failures import Failures
 from ksim.host.terminal import print_warning
-from ksim.train.run_dir import make_again
+from ksim.task.rl import RLConfig
 from ksim.types import TrainState
-
-if TYPE_CHECKING:
-    from ksim.task.rl import RLConfig
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +30,7 @@ class Saver:
         newest: The iteration and the path of the last one that was written.
     """
 
-    def __init__(self, run_dir: Path, config: "RLConfig", failures: Failures, constants: Arrays) -> None:
+    def __init__(self, run_dir: Path, config: RLConfig, failures: Failures, constants: Arrays) -> None:
         """Makes a saver.
 
         Args:

@@ -6,7 +6,7 @@ import importlib.metadata
 import json
 import platform
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,12 +16,9 @@ from omegaconf import OmegaConf
 from ksim.checkpoint.format import Arrays, Checkpoint
 from ksim.config import is_of_the_run
 from ksim.errors import ConfigError
-from ksim.parallel.placement import copy_of, unwrap_keys, wrap_keys
-from ksim.policy.program import named_leaves
+from ksim.parallel.placement import copy_of, named_leaves, unwrap_keys, wrap_keys
+from ksim.task.rl import RLTask
 from ksim.types import LearnerState, TrainState
-
-if TYPE_CHECKING:
-    from ksim.task.rl import RLTask
 
 _PACKAGES = ("jax", "jaxlib", "mujoco", "mujoco-mjx", "equinox", "optax", "orbax-checkpoint", "numpy")
 _STATE = ("learner.", "envs.")
@@ -29,7 +26,7 @@ _STATE = ("learner.", "envs.")
 _MAX_NAMED = 8
 
 
-def host_state(task: "RLTask[Any]", state: TrainState) -> TrainState:
+def host_state(task: RLTask[Any], state: TrainState) -> TrainState:
     """A placed state as host arrays of its own, without a device axis, all envs in global order.
 
     To be called by all processes alike.
@@ -44,7 +41,7 @@ def named_arrays(tree: PyTree) -> dict[str, np.ndarray]:
     return {name: np.asarray(leaf) for name, leaf in named_leaves(unwrap_keys(tree)).items()}
 
 
-def run_document(task: "RLTask[Any]", **parts: Any) -> dict[str, Any]:
+def run_document(task: RLTask[Any], **parts: Any) -> dict[str, Any]:
     """What is worth knowing of a run besides its arrays, and `parts`."""
     return {
         "task": task.task_name,

@@ -1,31 +1,19 @@
 """run_mode=eval: evaluating the policy of a checkpoint."""
 
 import json
-import tempfile
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import equinox as eqx
-
-from ksim.checkpoint.format import load_checkpoint
-from ksim.checkpoint.snapshot import restored_policy
-from ksim.errors import ConfigError
 from ksim.evaluate.evaluator import Evaluation, Evaluator
 from ksim.evaluate.reports import EpisodeReport, Failures
-from ksim.host.files import whole_file
+from ksim.host.files import output_dir, whole_file
+from ksim.host.signals import stop_on_signal
 from ksim.host.terminal import print_figures
 from ksim.log.run_log import run_log
-from ksim.nn.normalizer import NormalizedActorCritic
-from ksim.parallel.layout import SingleDevice
-from ksim.ppo.train_step import static_leaves
-from ksim.rollout.environment import Environment
-from ksim.train.signals import stop_on_signal
-
-if TYPE_CHECKING:
-    from ksim.task.rl import RLTask
+from ksim.policy.load import load_task_policy
+from ksim.task.rl import RLTask
 
 
-def evaluate_checkpoint(task: "RLTask[Any]") -> int:
+def evaluate_checkpoint(task: RLTask[Any]) -> int:
     """Loads a checkpoint, evaluates its policy and prints and writes the figures; see `RLTask.run`.
 
     Raises:
@@ -62,37 +50,3 @@ def evaluation_figures(evaluation: Evaluation) -> dict[str, str]:
         "gap of return": evaluation.gap_words(),
         **({"given up": f"{evaluation.num_unfinished} episodes"} if evaluation.num_unfinished else {}),
     }
-
-
-def load_task_policy(task: "RLTask[Any]") -> tuple[Path, Environment, NormalizedActorCritic]:
-    """The path of the checkpoint that the config names, the environment to run it in, and its policy.
-
-    Raises:
-        ConfigError: There is no checkpoint, or it does not fit the task.
-    """
-    checkpoint = load_checkpoint(task.config.checkpoint, "checkpoint")
-    # Native MuJoCo on one device, whatever trained the policy: a check from one simulator to the other.
-    task.layout = SingleDevice(axis_name=task.device_axis)
-    task.environment = env = task.eval_environment
-    initial, model = task.initial_learner()
-    learner = restored_policy(checkpoint, initial)
-    return (
-        checkpoint.path.absolute(),
-        env,
-        NormalizedActorCritic(eqx.combine(learner.params, static_leaves(model)), learner.normalizer),
-    )
-
-
-def output_dir(option: str, wanted: str | None, default: Path) -> Path:
-    """The directory that an option names, or a default; made where there is none.
-
-    Raises:
-        ConfigError: It cannot be written to.
-    """
-    path = default if wanted is None else Path(wanted)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=path).close()
-    except OSError as error:
-        raise ConfigError(f"Results cannot be written to {path} ({error.strerror}). Set {option}.") from error
-    return path

@@ -5,7 +5,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -18,10 +18,8 @@ from ksim.parallel.collectives import bind_axis
 from ksim.rollout.environment import Environment
 from ksim.rollout.episodes import advance_episodes, start_episodes
 from ksim.rollout.mdp_environment import MdpEnvironment
+from ksim.task.rl import RLTask
 from ksim.types import Device
-
-if TYPE_CHECKING:
-    from ksim.task.rl import RLTask
 
 logger = logging.getLogger(__name__)
 
@@ -103,6 +101,21 @@ class Evaluation:
         return f"{self.gap.words()}{percent} in {self.engine} against {self.training_engine}"
 
 
+def evaluation_line(iteration: int, evaluation: Evaluation) -> str:
+    """The line of one evaluation: return, length, survival, errors and the gap, with 95 % confidence."""
+    estimates = evaluation.figures
+    parts = [
+        f"evaluation at {iteration} ({evaluation.num_episodes} episodes in {evaluation.engine})",
+        f"return {estimates['return'].words()}",
+        f"length {estimates['length'].words(0)}",
+        f"survived {estimates['survival'].percent_words()}",
+        *(f"{name} {x.words()}" for name, x in estimates.items() if name.startswith("error/")),
+    ]
+    no_gap = f"no gap, trained in {evaluation.training_engine} as well"
+    parts.append(no_gap if evaluation.gap is None else f"gap {evaluation.gap_words()}")
+    return " · ".join(parts)
+
+
 class EpisodeRunner:
     """Runs whole episodes in one environment; compiled at the first call, for all parameters of a policy."""
 
@@ -143,7 +156,7 @@ class EpisodeRunner:
 class Evaluator:
     """Evaluates policies of a task, always on the same episodes, without any effect on its training."""
 
-    def __init__(self, task: "RLTask[Any]") -> None:
+    def __init__(self, task: RLTask[Any]) -> None:
         env, config = task.eval_environment, task.config
         runner = functools.partial(
             EpisodeRunner, num_envs=config.eval_num_envs, seed=config.eval_seed, axis_name=task.device_axis
@@ -196,7 +209,7 @@ def episode_key(seed: int) -> PRNGKeyArray:
     return jax.random.fold_in(jax.random.key(seed), 2**31 - 1)
 
 
-def evaluation_device(task: "RLTask[Any]") -> Device:
+def evaluation_device(task: RLTask[Any]) -> Device:
     """The device for what is around native MuJoCo: a CPU, or every step would cross to the GPU (untried) and back."""
     if isinstance(task.eval_environment, MdpEnvironment):
         try:

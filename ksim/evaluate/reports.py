@@ -4,28 +4,26 @@ import logging
 import math
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import equinox as eqx
 
+from ksim.checkpoint.progress import Progress
 from ksim.checkpoint.saver import Saver
-from ksim.evaluate.curves import read_curves, read_evaluations
-from ksim.evaluate.evaluator import Evaluator, ShouldStop, evaluation_device
+from ksim.evaluate.curves import read_curves
+from ksim.evaluate.evaluator import Evaluator, ShouldStop, evaluation_device, evaluation_line
 from ksim.evaluate.recording import Recorder, Recording
 from ksim.evaluate.video import NO_GL, film, find_gl
 from ksim.host.failures import Failures
 from ksim.host.terminal import print_line
-from ksim.log.console import evaluation_line
 from ksim.log.loggers import MetricsWriter
+from ksim.log.records import read_evaluations
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.parallel.multihost import is_main_process
 from ksim.ppo.train_step import static_leaves
+from ksim.task.rl import RLTask
 from ksim.types import LearnerState
-
-if TYPE_CHECKING:
-    from ksim.task.rl import RLTask
-    from ksim.train.progress import Progress
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +35,7 @@ class EpisodeReport:
         paths: What was last written, by what it is.
     """
 
-    def __init__(self, task: "RLTask[Any]", out_dir: Path, failures: Failures, should_stop: ShouldStop) -> None:
+    def __init__(self, task: RLTask[Any], out_dir: Path, failures: Failures, should_stop: ShouldStop) -> None:
         self._task, self._out_dir, self._failures, self._should_stop = task, out_dir, failures, should_stop
         self._recorder: Recorder | None = None
         self._can_render = True
@@ -94,7 +92,7 @@ class Reports:
         paths: What was written, by what it is.
     """
 
-    def __init__(self, task: "RLTask[Any]", run_dir: Path, *, failures: Failures, should_stop: ShouldStop) -> None:
+    def __init__(self, task: RLTask[Any], run_dir: Path, *, failures: Failures, should_stop: ShouldStop) -> None:
         self._task, self._run_dir, self._should_stop = task, run_dir, should_stop
         self._writer: MetricsWriter | None = None
         self._saver: Saver | None = None
@@ -121,7 +119,7 @@ class Reports:
         """Whether there was an evaluation, so that the next one compiles nothing."""
         return self._evaluator is not None
 
-    def after_iteration(self, progress: "Progress", learner: LearnerState) -> None:
+    def after_iteration(self, progress: Progress, learner: LearnerState) -> None:
         """Evaluates, and films if it is time to."""
         self._evaluate(progress, learner)
         every = self._task.config.video_every_n_evaluations
@@ -130,7 +128,7 @@ class Reports:
         # From the end of one to the start of the next, or slow ones would follow one upon another.
         self._last_s = time.monotonic()
 
-    def at_end(self, progress: "Progress", learner: LearnerState) -> None:
+    def at_end(self, progress: Progress, learner: LearnerState) -> None:
         """Evaluates what was learned, unless the run was asked to stop, and draws how it was learned."""
         was_done_before = not progress.num_done_here and self._last_iteration == progress.iteration
         if not is_main_process() or was_done_before:
@@ -153,7 +151,7 @@ class Reports:
             by_seconds is not None and time.monotonic() - self._last_s >= by_seconds
         )
 
-    def _evaluate(self, progress: "Progress", learner: LearnerState) -> None:
+    def _evaluate(self, progress: Progress, learner: LearnerState) -> None:
         self._num_evaluations += 1
         with self.failures.absorbed("evaluation"):
             evaluator = self._evaluator or Evaluator(self._task)
@@ -175,7 +173,7 @@ class Reports:
             print_line(line)
             logger.info(line)
 
-    def _report_episode(self, progress: "Progress", learner: LearnerState, *, with_plots: bool) -> None:
+    def _report_episode(self, progress: Progress, learner: LearnerState, *, with_plots: bool) -> None:
         if not self._should_stop():
             name = f"iteration_{progress.iteration}"
             with_video = self._task.config.video

@@ -2,9 +2,12 @@
 
 import errno
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from ksim.errors import ConfigError
 
 
 @contextmanager
@@ -39,3 +42,18 @@ def write_through(path: Path) -> None:
             raise
     finally:
         os.close(file)
+
+
+def output_dir(option: str, wanted: str | None, default: Path) -> Path:
+    """The directory that an option names, or a default; made where there is none.
+
+    Raises:
+        ConfigError: It cannot be written to.
+    """
+    path = default if wanted is None else Path(wanted)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path).close()
+    except OSError as error:
+        raise ConfigError(f"Results cannot be written to {path} ({error.strerror}). Set {option}.") from error
+    return path

@@ -18,7 +18,7 @@ import jaxtyping
 _BETWEEN = (equinox, jax, jaxtyping)
 """Packages that call ksim's functions for a user."""
 _INTERNAL = (
-    str(Path(__file__).parent) + os.sep,
+    str(Path(__file__).parents[1]) + os.sep,
     *(str(Path(inspect.getfile(package)).parent) + os.sep for package in _BETWEEN),
     *(inspect.getfile(module) for module in (contextlib, functools)),
     "<@beartype",  # what it generates

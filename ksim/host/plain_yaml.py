@@ -9,7 +9,10 @@ from typing import Any
 
 import yaml
 
-from ksim.config import FRACTION, WHOLE
+WHOLE = r"[-+]?(?:0|[1-9][0-9]*)"
+"""A whole number as text: decimal, and without zeros in front, which some would read as octal."""
+FRACTION = rf"(?:{WHOLE}(?:\.[0-9]*)?|[-+]?\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+"""A number as text, with or without fraction and exponent."""
 
 
 class _Loader(yaml.SafeLoader):

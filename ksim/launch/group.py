@@ -9,13 +9,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from ksim.host.signals import OUT_OF_TIME_EXIT_CODE
 from ksim.launch.devices import DeviceShares
 from ksim.launch.events import PASSED_ON, Ended, Events
 from ksim.launch.member import Member
 from ksim.launch.options import LaunchOptions
 from ksim.launch.output import AbstractOutput, FileOutput, PrefixedOutput, Pump, say
 from ksim.launch.report import describe_end, describe_failure, exit_code, signal_name
-from ksim.train.signals import OUT_OF_TIME_EXIT_CODE
 
 _HERE = Path(__file__).parent
 _DRAIN_S = 1.0

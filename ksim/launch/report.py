@@ -2,11 +2,9 @@
 
 import signal
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ksim.launch.member import Member
-    from ksim.launch.options import LaunchOptions
+from ksim.launch.member import Member
+from ksim.launch.options import LaunchOptions
 
 
 def signal_name(number: int) -> str:
@@ -31,7 +29,7 @@ def describe_end(return_code: int) -> str:
     return f"ended with exit code {return_code}"
 
 
-def describe_failure(first: "Member", ended: Sequence["Member"], options: "LaunchOptions") -> str:
+def describe_failure(first: Member, ended: Sequence[Member], options: LaunchOptions) -> str:
     """Which process failed first, how, and its last lines; then what became of the rest.
 
     Args:
@@ -61,7 +59,7 @@ def describe_failure(first: "Member", ended: Sequence["Member"], options: "Launc
     return "\n".join(lines)
 
 
-def _describe_rest(member: "Member", grace_s: float) -> str:
+def _describe_rest(member: Member, grace_s: float) -> str:
     if member.was_killed:
         return f"Process {member.process_id} had not ended {grace_s:g} s after SIGTERM, and was killed."
     if exit_code(member.return_code) == 128 + signal.SIGTERM:

@@ -41,6 +41,12 @@ def wrap_keys(tree: PyTree, like: PyTree) -> PyTree:
     )
 
 
+def named_leaves(tree: Any, prefix: str = "") -> dict[str, Any]:
+    """The leaves of a tree by their paths, as in `actor.layers[0].weight`."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {f"{prefix}{jax.tree_util.keystr(path)}".lstrip("."): leaf for path, leaf in leaves}
+
+
 def copy_of(tree: PyTree) -> PyTree:
     """Host arrays that share no memory with a device; typed keys stay typed."""
     return wrap_keys(jax.tree.map(lambda x: np.array(x, copy=True), unwrap_keys(tree)), tree)

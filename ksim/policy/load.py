@@ -4,28 +4,32 @@ import dataclasses
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Float
 
+from ksim.checkpoint.format import load_checkpoint, read_document
+from ksim.checkpoint.options import make_config
+from ksim.checkpoint.snapshot import restored_policy
 from ksim.errors import ConfigError
 from ksim.nn.normalizer import NormalizedActorCritic
+from ksim.parallel.layout import SingleDevice
+from ksim.parallel.placement import named_leaves
 from ksim.policy.program import (
     PolicyProgram,
     compiled_program,
     deterministic_policy,
     load_program,
-    named_leaves,
     policy_arrays,
     policy_programs,
 )
 from ksim.policy.program_check import RefusedError, check_apart
-
-if TYPE_CHECKING:
-    from ksim.task.rl import RLTask
+from ksim.ppo.train_step import static_leaves
+from ksim.rollout.environment import Environment
+from ksim.task.rl import RLTask
 
 logger = logging.getLogger(__name__)
 
@@ -96,7 +100,7 @@ class Policy:
         return np.atleast_2d(np.asarray(groups[group], np.float32))
 
 
-def load_policy(path: str | Path, task: "type[RLTask[Any]] | None" = None) -> Policy:
+def load_policy(path: str | Path, task: type[RLTask[Any]] | None = None) -> Policy:
     """The policy of a checkpoint. Runs no code that the checkpoint names, and only programs that compute.
 
     Args:
@@ -108,8 +112,6 @@ def load_policy(path: str | Path, task: "type[RLTask[Any]] | None" = None) -> Po
         ConfigError: There is no checkpoint, it is damaged, does not fit the task, or without one has no program of its
             policy that this JAX runs.
     """
-    from ksim.checkpoint.format import load_checkpoint  # noqa: PLC0415 - Orbax takes a second to import
-
     if task is not None:
         return _policy_of_task(path, task)
     checkpoint = load_checkpoint(path, "path")
@@ -139,18 +141,33 @@ def load_policy(path: str | Path, task: "type[RLTask[Any]] | None" = None) -> Po
     return Policy(program, arrays, checkpoint.document)
 
 
-def _policy_of_task(path: str | Path, task_class: "type[RLTask[Any]]") -> Policy:
+def _policy_of_task(path: str | Path, task_class: type[RLTask[Any]]) -> Policy:
     """The policy of a checkpoint, made by the code of its task."""
-    from ksim.checkpoint.format import read_document  # noqa: PLC0415 - as in load_policy
-    from ksim.cli import make_config  # noqa: PLC0415 - on top of this
-    from ksim.evaluate.command import load_task_policy  # noqa: PLC0415 - likewise
-
     base = dataclasses.replace(task_class.get_config_class()(), run_mode="eval", checkpoint=str(path))
     task = task_class(make_config(base, [], task_class.__name__))
     with jax.default_matmul_precision(task.config.matmul_precision):
         checkpoint, _, model = load_task_policy(task)
         program = compiled_program(deterministic_policy(model, task.obs_sizes))
     return Policy(program, policy_arrays(model), read_document(checkpoint))
+
+
+def load_task_policy(task: RLTask[Any]) -> tuple[Path, Environment, NormalizedActorCritic]:
+    """The path of the checkpoint that the config names, the environment to run it in, and its policy.
+
+    Raises:
+        ConfigError: There is no checkpoint, or it does not fit the task.
+    """
+    checkpoint = load_checkpoint(task.config.checkpoint, "checkpoint")
+    # Native MuJoCo on one device, whatever trained the policy: a check from one simulator to the other.
+    task.layout = SingleDevice(axis_name=task.device_axis)
+    task.environment = env = task.eval_environment
+    initial, model = task.initial_learner()
+    learner = restored_policy(checkpoint, initial)
+    return (
+        checkpoint.path.absolute(),
+        env,
+        NormalizedActorCritic(eqx.combine(learner.params, static_leaves(model)), learner.normalizer),
+    )
 
 
 class PolicyExport:

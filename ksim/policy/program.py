@@ -18,6 +18,7 @@ from jaxtyping import Array, Float
 from ksim.errors import ConfigError
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.nn.normalizer import NormalizedActorCritic
+from ksim.parallel.placement import named_leaves
 from ksim.policy.jaxprs import evaluate, live_equations
 from ksim.policy.program_check import PLATFORMS, RefusedError, read_programs
 from ksim.types import Observation
@@ -301,9 +302,3 @@ def _split(model: AbstractActorCritic) -> tuple[Any, Any]:
         isinstance(x, jax.ShapeDtypeStruct) or (eqx.is_array(x) and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key))
     )
     return eqx.partition(model, is_array)
-
-
-def named_leaves(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """The leaves of a tree by their paths, as in `actor.layers[0].weight`."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {f"{prefix}{jax.tree_util.keystr(path)}".lstrip("."): leaf for path, leaf in leaves}

@@ -1,8 +1,7 @@
 """What a distributed task will run on, how its batch is divided, and what that takes."""
 
 import dataclasses
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,98 +13,11 @@ from ksim.parallel.multihost import meet_peers, num_processes, process_index
 from ksim.parallel.replicas import Divergence, find_divergence, gather_checksums, leaf_names
 from ksim.preflight.memory import env_shapes, format_bytes, memory_per_device, num_bytes
 from ksim.rollout.mdp_environment import MdpEnvironment
-
-if TYPE_CHECKING:
-    from ksim.task.distributed_rl import DistributedRLTask
-
-
-@dataclass(frozen=True)
-class DeviceInfo:
-    """One device.
-
-    Attributes:
-        name: As JAX prints it.
-        platform: `cpu`, `gpu` or `tpu`.
-        kind: Its make.
-        process: The process that it belongs to.
-        memory_bytes: Its memory, or its share of what the machine has free; None where that is not known, as of
-            another process's device.
-    """
-
-    name: str
-    platform: str
-    kind: str
-    process: int
-    memory_bytes: int | None
+from ksim.task.distributed_rl import DistributedRLTask
+from ksim.task.distributed_setup import DeviceInfo, DistributedSetup
 
 
-@dataclass(frozen=True)
-class DistributedSetup:
-    """Global and per-device figures of a distributed run.
-
-    Attributes:
-        num_processes: Processes of the job.
-        devices: The devices in use, of all processes, in the order of the mapped axis.
-        engine: The physics engine; None for an environment that knows none.
-        num_envs: Environments over all devices.
-        batch_size: Environments per minibatch over all devices; None where the algorithm has no minibatches.
-        num_batches: Minibatches per pass; likewise.
-        rollout_length: Control steps per environment and iteration.
-        grad_sync_period: Minibatches per synchronisation of gradients.
-        grad_sync_mode: What happens in between.
-        param_bytes: The parameters, of which every device has a copy.
-        learner_bytes: The parameters with the optimizer's state and all else that every device has a copy of.
-        env_state_bytes_per_device: The states of one device's environments, with the model's memory.
-        rollout_bytes_per_device: Estimate of what one device holds of a rollout while it learns from it: the
-            trajectory, its normalised observations and advantages, and the states for resets. The engine's own
-            working memory is not in it.
-        problems: What will hardly work.
-    """
-
-    num_processes: int
-    devices: tuple[DeviceInfo, ...]
-    engine: str | None
-    num_envs: int
-    batch_size: int | None
-    num_batches: int | None
-    rollout_length: int
-    grad_sync_period: int
-    grad_sync_mode: str
-    param_bytes: int
-    learner_bytes: int
-    env_state_bytes_per_device: int
-    rollout_bytes_per_device: int
-    problems: tuple[str, ...] = ()
-
-    @property
-    def num_devices(self) -> int:
-        """Devices in use."""
-        return len(self.devices)
-
-    @property
-    def num_envs_per_device(self) -> int:
-        """Environments of one device."""
-        return self.num_envs // self.num_devices
-
-    @property
-    def batch_size_per_device(self) -> int | None:
-        """One device's environments per minibatch."""
-        return None if self.batch_size is None else self.batch_size // self.num_devices
-
-    @property
-    def effective_batch_size(self) -> int | None:
-        """Control steps that one optimizer step goes by.
-
-        With `grad_sync_mode=local` those of one device, whose steps are its own between synchronisations.
-        """
-        if self.batch_size is None or self.batch_size_per_device is None:
-            return None
-        if self.grad_sync_mode == "local" and self.grad_sync_period > 1:
-            return self.batch_size_per_device * self.rollout_length
-        return self.batch_size * self.grad_sync_period * self.rollout_length
-
-
-def inspect_setup(task: "DistributedRLTask[Any]") -> DistributedSetup:
+def inspect_setup(task: DistributedRLTask[Any]) -> DistributedSetup:
     """Figures of a task's setup, from shapes alone but for one small program that is run on the devices.
 
     Raises:
@@ -181,7 +93,7 @@ def find_problems(setup: DistributedSetup, updates_per_iteration: int | None) ->
     return problems
 
 
-def check_devices_work_together(task: "DistributedRLTask[Any]", learner: PyTree) -> None:
+def check_devices_work_together(task: DistributedRLTask[Any], learner: PyTree) -> None:
     """Runs a collective and compares copies of the learner, on the devices that the task will use.
 
     Raises:

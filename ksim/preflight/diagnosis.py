@@ -8,17 +8,15 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 
 from ksim.parallel.multihost import Peers, num_processes, process_index
 from ksim.ppo.train_step import TrainStep
 from ksim.preflight.memory import format_bytes
+from ksim.task.rl import RLTask
 from ksim.types import TrainState
-
-if TYPE_CHECKING:
-    from ksim.task.rl import RLTask
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +32,7 @@ _ARRAY = re.compile(r"([a-z]+)(\d*)\[([\d,]*)\]")
 _VARIABLES = ("CUDA_VISIBLE_DEVICES", "JAX_", "XLA_", "PJRT_", "KSIM_", "NCCL_")
 
 
-def log_setup(task: "RLTask[Any]", step: TrainStep, state: TrainState, peers: Peers) -> None:
+def log_setup(task: RLTask[Any], step: TrainStep, state: TrainState, peers: Peers) -> None:
     """Logs the processes, the devices, the batch and the placement of every leaf of the state.
 
     Args:

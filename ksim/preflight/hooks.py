@@ -1,221 +1,36 @@
-"""What a task's hooks return: checked by shapes, before the training step is compiled."""
+"""What the traced hooks of a task return: checked by shapes, before the training step is compiled."""
 
-import inspect
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
-import optax
-from jaxtyping import PRNGKeyArray, PyTree
+from jaxtyping import PyTree
 
-from ksim.errors import ConfigError, shown
-from ksim.nn.actor_critic import AbstractActorCritic, ActorCriticOutput, initial_carries
-from ksim.nn.adapted import AdaptedActorCritic
+from ksim.errors import ConfigError
+from ksim.nn.actor_critic import AbstractActorCritic, initial_carries
 from ksim.nn.normalizer import NormalizedActorCritic
-from ksim.parallel.collectives import bind_axis, shapes_on_devices
-from ksim.parallel.placement import local_rows
 from ksim.rollout.environment import check_environment
+from ksim.task.ppo import PPOTask
+from ksim.task.returned import HOOKS, described, hook_name, is_float, is_overridden, shapes_of, tree_differences
+from ksim.task.rl import RLTask
 from ksim.types import EnvState, LearnerState, Trajectory
 
-if TYPE_CHECKING:
-    from ksim.task.ppo import PPOTask
-    from ksim.task.rl import RLTask
 
-NETWORKS = "'A network of your own' in docs/extending.md"
-HOOKS = "'Hooks of the algorithm' in docs/extending.md"
-_MAX_LISTED = 4
-
-_WRAPPER = """\
-class MyActorCritic(ksim.AbstractActorCritic):
-    network: {name}
-    def initial_carry(self): return None
-    def __call__(self, obs, carry):
-        mean, value = self.network(obs["actor"])  # of shapes ({size},) and ()
-        return ksim.ActorCriticOutput(ksim.Gaussian(mean, 0.5 * jnp.ones({size})), value), None"""
-
-
-def described(value: Any) -> str:
-    """A value by its type, arrays with their shapes."""
-    if value is None:
-        return "None"
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
-        return f"{value.dtype}{list(value.shape)}"
-    if type(value) in (tuple, list):
-        return f"a {type(value).__name__} of {len(value)} ({', '.join(described(x) for x in value)})"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key!r}: {described(x)}" for key, x in value.items()) + "}"
-    name = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
-    return f"{name} {shown(value)}" if isinstance(value, str | int | float) else name
-
-
-def check_one_key(task: "RLTask[Any]", rng: Any) -> None:
-    """Raises ConfigError unless `rng` is one typed key."""
-    is_key = hasattr(rng, "dtype") and jnp.issubdtype(rng.dtype, jax.dtypes.prng_key)
-    if not is_key or rng.shape != ():
-        raise ConfigError(
-            f"rng of {type(task).__name__}._rollout must be one key of jax.random.key, but is {described(rng)}. Pass "
-            "one of them, as after rng, sub = jax.random.split(rng); env_keys makes one per environment of it. "
-            f"See {HOOKS}."
-        )
-
-
-def check_eval_environment(task: "RLTask[Any]") -> None:
+def check_eval_environment(task: RLTask[Any]) -> None:
     """Raises ConfigError where the environment of evaluations shows something else than that of the training."""
-    if not _overrides(task, "get_eval_environment"):
+    if not is_overridden(task, "get_eval_environment"):
         return
     sizes = check_environment(task.eval_environment, task.device_axis)
     if sizes != task.obs_sizes:
         raise ConfigError(
-            f"{_name(task, 'get_eval_environment')} must show what training shows, observations of sizes "
+            f"{hook_name(task, 'get_eval_environment')} must show what training shows, observations of sizes "
             f"{task.obs_sizes}, but shows {sizes}."
         )
 
 
-def initial_model(task: "PPOTask[Any]", rng: PRNGKeyArray) -> AbstractActorCritic:
-    """The actor-critic that `_get_initial_model` returns, adapted where it is a network without memory.
-
-    Raises:
-        ConfigError: It is neither.
-    """
-    model = task._get_initial_model(rng)
-    obs = {group: jax.ShapeDtypeStruct((size,), jnp.float32) for group, size in task.obs_sizes.items()}
-    if isinstance(model, AbstractActorCritic) or callable(getattr(model, "initial_carry", None)):
-        _check_actor_critic(task, model, obs)
-        return model
-    hook = _name(task, "_get_initial_model")
-    tried = []
-    if isinstance(model, eqx.Module) and callable(model):
-        for takes_groups in (False, True):
-            shown_obs: Any = obs if takes_groups else obs["actor"]
-            try:
-                output = _shapes(task, model, shown_obs)
-            except Exception as error:  # noqa: BLE001 - whatever a network raises that takes something else
-                tried.append(f"for {described(shown_obs)} it raised {_in_a_line(error)}")
-                continue
-            adapted = _adapted(task, model, output, takes_groups=takes_groups)
-            if adapted is not None:
-                return adapted
-            tried.append(f"for {described(shown_obs)} it gives {described(output)}")
-    found = f" ({'; '.join(tried)})" if tried else ""
-    size = task.environment.action_size
-    name = type(model).__name__ if isinstance(model, eqx.Module) else "MyNetwork"
-    raise ConfigError(
-        f"{hook} must return a ksim.AbstractActorCritic, or an Equinox module that maps the actor's observation to "
-        f"(mean of the action, value), of shapes ({size},) and (), but returned {described(model)}{found}. "
-        f"See {NETWORKS}. An actor-critic of a network:\n{_WRAPPER.format(name=name, size=size)}"
-    )
-
-
-def _adapted(
-    task: "PPOTask[Any]", network: eqx.Module, output: Any, *, takes_groups: bool
-) -> AdaptedActorCritic | None:
-    """The network as an actor-critic, by the shapes that it returns; None where they are something else."""
-    if not isinstance(output, tuple | list) or len(output) != 2:
-        return None
-    action, value = output
-    size, config = task.environment.action_size, task.config
-    if not (_is_float(value) and value.shape in ((), (1,))):
-        return None
-    if _distribution_problem(task, action, size) is None:
-        return AdaptedActorCritic(network, takes_groups=takes_groups, action_size=None, init_std=config.init_std)
-    if not (_is_float(action) and action.shape == (size,)):
-        return None
-    if config.std != "state_independent":
-        raise ConfigError(
-            f"std ({config.std!r}) must be 'state_independent' for a network that returns the mean of the action, as "
-            f"{type(network).__name__} does. For another let it return (distribution, value). See {NETWORKS}."
-        )
-    return AdaptedActorCritic(network, takes_groups=takes_groups, action_size=size, init_std=config.init_std)
-
-
-def _check_actor_critic(task: "PPOTask[Any]", model: Any, obs: dict[str, Any]) -> None:
-    hook, kind = _name(task, "_get_initial_model"), type(model).__name__
-    carry = _shapes(task, model.initial_carry)
-    where = f"The model of {hook}: {kind}"
-    if not all(hasattr(x, "dtype") for x in jax.tree.leaves(carry)):
-        raise ConfigError(
-            f"{where}.initial_carry must return a tree of arrays, or None for a model without memory, but returned "
-            f"{described(carry)}. See {NETWORKS}."
-        )
-    returned = _shapes(task, model, obs, carry)
-    rule = f"{where} must map (obs, carry) to (ksim.ActorCriticOutput, carry)"
-    if not isinstance(returned, tuple | list) or len(returned) != 2:
-        raise ConfigError(f"{rule}, but returned {described(returned)}. See {NETWORKS}.")
-    output, after = returned
-    if not (isinstance(output, ActorCriticOutput) or (hasattr(output, "distribution") and hasattr(output, "value"))):
-        raise ConfigError(f"{rule}, but returned {described(returned)}. See {NETWORKS}.")
-    size = task.environment.action_size
-    problem = _distribution_problem(task, output.distribution, size)
-    if problem is not None:
-        raise ConfigError(f"{where} must return a distribution over {size} numbers, but {problem}. See {NETWORKS}.")
-    if not _is_float(output.value) or output.value.shape != ():
-        raise ConfigError(
-            f"{where} must return the value as a scalar, float32[], but returned {described(output.value)}. Index or "
-            f"reshape it, as in value[0]. See {NETWORKS}."
-        )
-    differences = tree_differences(carry, after, "carry")
-    if differences:
-        raise ConfigError(
-            f"{where} must return a memory like that of initial_carry, but {differences}. See {NETWORKS}."
-        )
-
-
-def _distribution_problem(task: "PPOTask[Any]", distribution: Any, size: int) -> str | None:
-    """What is wrong with a distribution of shapes; None where nothing is."""
-    if not all(hasattr(distribution, name) for name in ("mode", "sample", "log_prob", "entropy", "std")):
-        return f"returned {described(distribution)}, which is no ksim.Gaussian"
-    key, action = jax.eval_shape(lambda: jax.random.key(0)), jax.ShapeDtypeStruct((size,), jnp.float32)
-    for name, inputs, shape in (
-        ("mode", (), (size,)),
-        ("sample", (key,), (size,)),
-        ("log_prob", (action,), ()),
-        ("entropy", (), ()),
-    ):
-        # Through a lambda: a bound method's own arrays would not count as inputs.
-        call = lambda distribution, *inputs, name=name: getattr(distribution, name)(*inputs)
-        result = _shapes(task, call, distribution, *inputs)
-        if not _is_float(result) or result.shape != shape:
-            return f"{name} of its {type(distribution).__name__} is {described(result)} instead of float32{list(shape)}"
-    return None
-
-
-def checked_optimizer(task: "PPOTask[Any]", params: PyTree) -> optax.GradientTransformation:
-    """What `get_optimizer` returns.
-
-    Raises:
-        ConfigError: It is no gradient transformation of optax, or has not one `learning_rate`, or does not keep the
-            shapes of parameters and state.
-    """
-    optimizer, hook = task.get_optimizer(), _name(task, "get_optimizer")
-    if not isinstance(optimizer, optax.GradientTransformation):
-        raise ConfigError(
-            f"{hook} must return an optax.GradientTransformation, but returned {described(optimizer)}. See {HOOKS}."
-        )
-    if not _overrides(task, "get_optimizer"):
-        return optimizer
-    state = eqx.filter_eval_shape(optimizer.init, params)
-    rates = optax.tree.get_all_with_path(state, "learning_rate")
-    if len(rates) != 1:
-        found = "none" if not rates else f"{len(rates)} (of a schedule there are two)"
-        raise ConfigError(
-            f"{hook} must return an optimizer with an injected learning_rate, which ksim logs and adapts, but its "
-            f"state has {found}. Wrap what makes it, as in optax.inject_hyperparams(optax.adam)(learning_rate="
-            f"self.config.learning_rate). See {HOOKS}."
-        )
-    updates, after = _shapes(task, optimizer.update, params, state, params)
-    problem = tree_differences(params, updates, "updates") or tree_differences(state, after, "state")
-    if problem:
-        raise ConfigError(
-            f"{hook} must return an optimizer whose updates are like the parameters and whose state keeps its shapes, "
-            f"but {problem}. See {HOOKS}."
-        )
-    return optimizer
-
-
-def check_hooks(task: "PPOTask[Any]", learner: LearnerState, model: AbstractActorCritic, env_state: EnvState) -> None:
+def check_hooks(task: PPOTask[Any], learner: LearnerState, model: AbstractActorCritic, env_state: EnvState) -> None:
     """Checks what the traced hooks that a task overrides return.
 
     Args:
@@ -227,29 +42,29 @@ def check_hooks(task: "PPOTask[Any]", learner: LearnerState, model: AbstractActo
     Raises:
         ConfigError: One returns something that cannot be trained with.
     """
-    if _overrides(task, "sync_gradients"):
+    if is_overridden(task, "sync_gradients"):
         _check_sync_gradients(task, learner.params)
-    if _overrides(task, "_rollout"):
+    if is_overridden(task, "_rollout"):
         share = task.config.num_envs // task.layout.num_devices
         env_state = jax.tree.map(lambda x: jax.ShapeDtypeStruct((share, *x.shape), x.dtype), env_state)
         _check_rollout(task, NormalizedActorCritic(model, learner.normalizer), env_state, share)
 
 
-def _check_sync_gradients(task: "PPOTask[Any]", params: PyTree) -> None:
-    synced = _shapes(task, task.sync_gradients, params)
+def _check_sync_gradients(task: PPOTask[Any], params: PyTree) -> None:
+    synced = shapes_of(task, task.sync_gradients, params)
     problem = tree_differences(params, synced, "grads")
     if problem:
         raise ConfigError(
-            f"{_name(task, 'sync_gradients')} must return gradients like those that it was given, in structure, shapes "
-            f"and types, but {problem}. See 'A synchronisation of your own' in DISTRIBUTED_TRAINING.md."
+            f"{hook_name(task, 'sync_gradients')} must return gradients like those that it was given, in structure, "
+            f"shapes and types, but {problem}. See 'A synchronisation of your own' in DISTRIBUTED_TRAINING.md."
         )
 
 
-def _check_rollout(task: "PPOTask[Any]", model: AbstractActorCritic, env_state: EnvState, num_envs: int) -> None:
-    hook, num_steps = _name(task, "_rollout"), task.config.rollout_length
+def _check_rollout(task: PPOTask[Any], model: AbstractActorCritic, env_state: EnvState, num_envs: int) -> None:
+    hook, num_steps = hook_name(task, "_rollout"), task.config.rollout_length
     carry = eqx.filter_eval_shape(initial_carries, model, num_envs)
     key = jax.eval_shape(lambda: jax.random.key(0))
-    returned = _shapes(task, task._rollout, model, env_state, carry, key)
+    returned = shapes_of(task, task._rollout, model, env_state, carry, key)
     rule = f"{hook} must return (trajectory, env_state, model_carry)"
     if not isinstance(returned, tuple | list) or len(returned) != 3:
         raise ConfigError(f"{rule}, but returned {described(returned)}. See {HOOKS}.")
@@ -274,7 +89,7 @@ def _trajectory_differences(trajectory: Trajectory, env_state: EnvState, size: i
     metrics = trajectory.metrics
     if not isinstance(metrics, Mapping):
         return f"trajectory.metrics is {described(metrics)} instead of a dict"
-    number = lambda x: jnp.zeros(leading, x.dtype if _is_float(x) else jnp.float32)
+    number = lambda x: jnp.zeros(leading, x.dtype if is_float(x) else jnp.float32)
     expected = lambda: Trajectory(
         obs={group: jnp.zeros((*leading, *x.shape[1:]), x.dtype) for group, x in env_state.obs.items()},
         action=jnp.zeros((*leading, size)),
@@ -284,102 +99,3 @@ def _trajectory_differences(trajectory: Trajectory, env_state: EnvState, size: i
         **{name: number(getattr(trajectory, name)) for name in ("log_prob", "value", "next_value", "reward")},
     )
     return tree_differences(jax.eval_shape(expected), trajectory, "trajectory")
-
-
-def check_env_state(task: "RLTask[Any]", env_state: Any) -> None:
-    """Checks the first states of the global batch.
-
-    They are checked when they are there: what makes them may be code of the host, which cannot be traced.
-
-    Raises:
-        ConfigError: They are not `num_envs` rows of what the environment's reset returns, or an observation, or a
-            metric such as a reward term, is not finite.
-    """
-    hook, num_envs = _name(task, "_get_initial_env_state"), task.config.num_envs
-    rule = f"{hook} must return the global batch, {num_envs} rows in every leaf of a ksim.EnvState,"
-    if not isinstance(env_state, EnvState):
-        raise ConfigError(f"{rule} but returned {described(env_state)}. See {HOOKS}.")
-    reset = bind_axis(task.environment.first_episode, task.device_axis)
-    row = jax.eval_shape(reset, jax.eval_shape(lambda: jax.random.key(0)))
-    expected = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_envs, *x.shape), x.dtype), row)
-    problem = tree_differences(expected, env_state, "env_state")
-    if problem:
-        raise ConfigError(f"{rule} but {problem}. ksim gives every device its share of the rows. See {HOOKS}.")
-    check_finite(env_state)
-
-
-def check_finite(env_state: EnvState) -> None:
-    """Raises ConfigError where an observation or a metric of the first states is not finite."""
-    named = {f"Observation group {group!r}": x for group, x in env_state.obs.items()}
-    named |= {f"Term {name!r}": x for name, x in env_state.metrics.items()}
-    for name, value in named.items():
-        rows_e = local_rows(value)
-        is_bad_e = ~np.isfinite(rows_e).reshape(len(rows_e), -1).all(axis=1)
-        if is_bad_e.any():
-            example = rows_e[is_bad_e][0].ravel()
-            example = example[~np.isfinite(example)][0]
-            raise ConfigError(
-                f"{name} is not finite ({example}) right after the reset, in {is_bad_e.sum()} of {len(rows_e)} "
-                "environments. Look for a division by zero, or a root or logarithm of a negative number."
-            )
-
-
-def tree_differences(expected: PyTree, found: PyTree, name: str) -> str:
-    """Where a tree differs from the one expected in structure, shapes or types, in words; empty where it does not."""
-    leaves = [
-        {f"{name}{jax.tree_util.keystr(path)}": x for path, x in jax.tree_util.tree_leaves_with_path(tree)}
-        for tree in (expected, found)
-    ]
-    wanted, there = leaves
-    texts = [
-        f"{path} is {described(there[path]) if path in there else 'missing'} instead of {described(x)}"
-        for path, x in wanted.items()
-        if path not in there or not _is_alike(x, there[path])
-    ]
-    texts += [f"{path} ({described(x)}) should not be there" for path, x in there.items() if path not in wanted]
-    more = f" and {len(texts) - _MAX_LISTED} more" if len(texts) > _MAX_LISTED else ""
-    if not texts and jax.tree.structure(expected) != jax.tree.structure(found):
-        return f"{name} is {described(found)} instead of {described(expected)}"
-    return ", ".join(texts[:_MAX_LISTED]) + more
-
-
-def _is_alike(expected: Any, found: Any) -> bool:
-    if not hasattr(found, "dtype") or not hasattr(found, "shape"):
-        return False
-    # As on a device: code of the host may hold 64 bits.
-    is_same_type = found.dtype == expected.dtype or (
-        isinstance(found, np.ndarray) and jax.dtypes.canonicalize_dtype(found.dtype) == expected.dtype
-    )
-    return found.shape == expected.shape and is_same_type
-
-
-def _is_float(x: Any) -> bool:
-    return hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)
-
-
-def _shapes(task: "RLTask[Any]", function: Any, *inputs: Any) -> Any:
-    """What a function returns, with shapes in place of arrays; collectives over the axis of devices work in it."""
-    arrays, static = eqx.partition(inputs, lambda x: isinstance(x, jax.ShapeDtypeStruct) or eqx.is_array(x))
-    rest: list[Any] = []
-
-    def arrays_of(arrays: PyTree) -> PyTree:
-        found, other = eqx.partition(function(*eqx.combine(arrays, static)), eqx.is_array)
-        rest.append(other)
-        return found
-
-    found = shapes_on_devices(arrays_of, task.device_axis, task.layout.num_devices, arrays)
-    return eqx.combine(found, rest[-1])
-
-
-def _overrides(task: "RLTask[Any]", name: str) -> bool:
-    """Whether a hook of a task is other than ksim's."""
-    return not inspect.unwrap(getattr(type(task), name)).__module__.startswith("ksim.task.") or name in vars(task)
-
-
-def _name(task: "RLTask[Any]", hook: str) -> str:
-    return f"{type(task).__name__}.{hook}"
-
-
-def _in_a_line(error: Exception) -> str:
-    first: Sequence[str] = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {shown(first[0], 120)}"

@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -12,14 +12,12 @@ from jaxtyping import PyTree
 from ksim.errors import ConfigError, shown
 from ksim.nn.actor_critic import AbstractActorCritic, initial_carries
 from ksim.parallel.collectives import bind_axis
+from ksim.task.ppo import PPOTask
+from ksim.task.rl import RLTask
 from ksim.types import Device, EnvState, LearnerState
 
-if TYPE_CHECKING:
-    from ksim.task.ppo import PPOTask
-    from ksim.task.rl import RLTask
 
-
-def check_memory(task: "PPOTask[Any]", learner: LearnerState, env_state: EnvState, state_bytes: int) -> None:
+def check_memory(task: PPOTask[Any], learner: LearnerState, env_state: EnvState, state_bytes: int) -> None:
     """Refuses what cannot be held in memory, by the least that it takes and the most that there is.
 
     So what is let through may still not fit: `find_problems` warns of that, by what is likely.
@@ -78,7 +76,7 @@ def check_memory(task: "PPOTask[Any]", learner: LearnerState, env_state: EnvStat
         )
 
 
-def env_shapes(task: "RLTask[Any]", model: AbstractActorCritic) -> tuple[EnvState, int]:
+def env_shapes(task: RLTask[Any], model: AbstractActorCritic) -> tuple[EnvState, int]:
     """The shapes of an environment's state, and the bytes that it takes with the policy's memory.
 
     Args:

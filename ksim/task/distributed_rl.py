@@ -1,10 +1,8 @@
 """A task on every device of the machine and every process of the job: the learner replicated, the envs sharded."""
 
-import dataclasses
 import functools
-import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
+from typing import Any, Generic, TypeVar, get_args
 
 import jax
 
@@ -14,27 +12,22 @@ from ksim.host.notices import warn_user
 from ksim.parallel.devices import CORES, check_devices, make_host_devices, select_devices
 from ksim.parallel.job import find_job, join_job
 from ksim.parallel.layout import AbstractLayout, PmapDevices, SingleDevice
-from ksim.parallel.multihost import gather_texts, is_main_process
 from ksim.parallel.placement import (
-    check_divisible,
     gather_environments as gather_environments,
     replicate_state as replicate_state,
     shard_environments as shard_environments,
     unreplicate_state as unreplicate_state,
 )
+from ksim.parallel.replica_guard import ReplicaGuard
 from ksim.ppo.hyperparameters import GradSyncMode
-from ksim.preflight.devices import DistributedSetup, inspect_setup
+from ksim.task.commands import command
+from ksim.task.distributed_setup import DistributedSetup
 from ksim.task.rl import RLConfig, RLTask
 from ksim.types import TrainState
-
-if TYPE_CHECKING:
-    from ksim.train.replica_guard import ReplicaGuard
 
 ON_DIVERGENCE = ("stop", "rebroadcast")
 MAX_TIMEOUT_S = 10**6
 """More than a week; the timers of the operating system do not count much further."""
-OF_ONE_PROCESS = ("process_id", "log_level")
-"""Options that may differ from process to process."""
 
 
 @jax.tree_util.register_dataclass
@@ -137,14 +130,11 @@ class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
             return SingleDevice(devices[0], self.device_axis)
         return PmapDevices(devices, self.device_axis)
 
-    def check(self) -> None:
-        check_divisible(self.config.num_envs, self.layout.num_devices)
-        super().check()
-
-    def make_replica_guard(self, state: TrainState) -> "ReplicaGuard | None":
-        from ksim.train.replica_guard import ReplicaGuard  # noqa: PLC0415 - run is on top of task
-
-        return ReplicaGuard(self.layout, self.config, state.learner) if self.layout.num_devices > 1 else None
+    def make_replica_guard(self, state: TrainState) -> ReplicaGuard | None:
+        if self.layout.num_devices == 1:
+            return None
+        interval, rebroadcasts = self.config.replica_check_interval, self.config.on_divergence == "rebroadcast"
+        return ReplicaGuard(self.layout, state.learner, interval=interval, rebroadcasts=rebroadcasts)
 
     def batch_figures(self) -> tuple[int | None, int | None]:
         """Global batch size and minibatches per pass, of an algorithm that has them."""
@@ -164,33 +154,11 @@ class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
             ConfigError: The batch does not fit the devices, they do not work together, or the options of the job's
                 processes differ.
         """
-        from ksim.log.console import print_distributed_setup  # noqa: PLC0415 - run is on top of task
-
-        if self._setup is not None:
-            return self._setup
-        check_same_options(self.config)
-        self.check()
-        self._setup = inspect_setup(self)
-        if is_main_process():
-            print_distributed_setup(self._setup)
-        for problem in self._setup.problems:
-            warn_user(problem)
+        if self._setup is None:
+            self._setup = command("verify_distributed_setup")(self)
+        assert self._setup is not None
         return self._setup
 
     def run_distributed_training(self) -> int:
         """An alias of `run`, which picks one or several devices by itself."""
         return self.run()
-
-
-def check_same_options(config: DistributedRLConfig) -> None:
-    """Raises ConfigError unless all processes have the same options."""
-    own = {name: value for name, value in dataclasses.asdict(config).items() if name not in OF_ONE_PROCESS}
-    first, *others = (json.loads(text) for text in gather_texts(json.dumps(own, default=str)))
-    for process, options in enumerate(others, start=1):
-        different = [name for name in first if options.get(name) != first[name]]
-        if different:
-            listed = ", ".join(f"{name} ({options.get(name)!r}, {first[name]!r})" for name in different)
-            raise ConfigError(
-                f"Every process must have the same options, but process {process} has others than process 0: {listed}. "
-                "Are these runs of their own that were started together? Add num_processes=1."
-            )

@@ -26,8 +26,7 @@ from ksim.nn.heads import StdKind
 from ksim.parallel.collectives import mean_across_devices
 from ksim.ppo.hyperparameters import PPOHyperparameters
 from ksim.ppo.train_step import TrainStep, initial_learner_state, initial_memories, static_leaves, trainable_leaves
-from ksim.preflight.hooks import check_env_state, check_hooks, checked_optimizer, initial_model
-from ksim.preflight.memory import check_memory, env_shapes
+from ksim.task.returned import check_env_state, checked_optimizer, initial_model
 from ksim.task.rl import RLConfig, RLTask
 from ksim.types import EnvBatch, LearnerState, TrainState
 
@@ -117,14 +116,6 @@ ConfigT = TypeVar("ConfigT", bound=PPOConfig)
 
 class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
     """A task learned by PPO on one device. See `RLTask` for the hooks that describe the robot."""
-
-    def check(self) -> None:
-        self.batch_figures()
-        super().check()
-        learner, model = self.learner_shapes()
-        env_state, env_bytes = env_shapes(self, model)
-        check_memory(self, learner, env_state, env_bytes)
-        check_hooks(self, learner, model, env_state)
 
     def batch_figures(self) -> tuple[int, int]:
         """The global batch size and number of minibatches per pass, checked.

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import equinox as eqx
 import jax
@@ -27,20 +27,18 @@ from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.parallel.collectives import DEVICE_AXIS, device_index, global_env_index, shapes_on_devices
 from ksim.parallel.job import find_job
 from ksim.parallel.layout import AbstractLayout, SingleDevice
+from ksim.parallel.replica_guard import ReplicaGuard
 from ksim.physics import AbstractActuators, ModelActuators, PhysicsModel, Terrain, compile_model, load_spec
 from ksim.physics.select import pick_engine
-from ksim.preflight.hook_names import check_hook_names
-from ksim.preflight.hooks import check_eval_environment, check_one_key
+from ksim.ppo.train_step import TrainStep
 from ksim.rollout.environment import Environment, check_environment
 from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
 from ksim.rollout.unroll import env_keys, initial_env_states, unroll
 from ksim.task.callbacks import CallbackTask
+from ksim.task.commands import command
+from ksim.task.returned import check_one_key
 from ksim.task.rl_config import RLConfig as RLConfig
 from ksim.types import EnvState, LearnerState, TrainState, Trajectory
-
-if TYPE_CHECKING:
-    from ksim.ppo.train_step import TrainStep
-    from ksim.train.replica_guard import ReplicaGuard
 
 ConfigT = TypeVar("ConfigT", bound=RLConfig)
 Observations = Terms[AbstractObservation] | Mapping[str, Terms[AbstractObservation]]
@@ -211,7 +209,7 @@ class RLTask(CallbackTask[ConfigT], Generic[ConfigT]):
         """The global state before the first iteration, not yet placed on devices."""
         raise ConfigError(f"{type(self).__name__} must derive from PPOTask, which knows how to learn.")
 
-    def make_train_step(self, axis_name: str | None) -> "TrainStep":
+    def make_train_step(self, axis_name: str | None) -> TrainStep:
         """The training step, for a single device (None) or mapped over an axis of devices."""
         raise ConfigError(f"{type(self).__name__} must derive from PPOTask, which knows how to learn.")
 
@@ -255,11 +253,9 @@ class RLTask(CallbackTask[ConfigT], Generic[ConfigT]):
 
     def check(self) -> None:
         """Raises ConfigError for whatever can be known to be wrong before anything compiles."""
-        check_hook_names(self)
-        _ = self.obs_sizes
-        check_eval_environment(self)
+        command("check")(self)
 
-    def make_replica_guard(self, state: TrainState) -> "ReplicaGuard | None":
+    def make_replica_guard(self, state: TrainState) -> ReplicaGuard | None:
         """What compares the devices' copies of the learner during a run; None where there is one device."""
         return None
 
@@ -337,26 +333,11 @@ class RLTask(CallbackTask[ConfigT], Generic[ConfigT]):
         Returns:
             The exit code of the process: 0, or 128 + the number of the signal that stopped it.
         """
-        from ksim.checkpoint.replay import replay_dump  # noqa: PLC0415
-        from ksim.evaluate.command import evaluate_checkpoint  # noqa: PLC0415 - run is on top of task
-        from ksim.policy.export.exporter import export_checkpoint  # noqa: PLC0415
-        from ksim.train.loop import train  # noqa: PLC0415
-        from ksim.viewer.view import view_checkpoint  # noqa: PLC0415
-
-        modes = {
-            "train": train,
-            "eval": evaluate_checkpoint,
-            "view": view_checkpoint,
-            "export": export_checkpoint,
-            "replay": replay_dump,
-        }
         # Chosen and not left to the backend: on some GPUs its own choice drops to 10 bits of mantissa.
         with jax.default_matmul_precision(self.config.matmul_precision):
-            return modes[self.config.run_mode](self)
+            return command(self.config.run_mode)(self)
 
     @classmethod
     def launch(cls, config: RLConfig | None = None, argv: Sequence[str] | None = None) -> None:
         """Runs the task from the command line, with `key=value` overrides of `config`; exits the process."""
-        from ksim.cli import launch  # noqa: PLC0415
-
-        launch(cls, config, argv)
+        command("launch")(cls, config, argv)

@@ -24,7 +24,6 @@ from typing import Any
 
 import jax
 
-from ksim.cli import parse_overrides
 from ksim.errors import ConfigError, near_misses
 from ksim.host.files import whole_file
 from ksim.host.machine import num_cores
@@ -32,6 +31,7 @@ from ksim.host.terminal import print_line
 from ksim.parallel.devices import make_host_devices, select_devices
 from ksim.parallel.job import find_job
 from ksim.task.distributed_rl import DistributedRLConfig, DistributedRLTask
+from ksim.task.overrides import parse_overrides
 
 
 @dataclasses.dataclass(frozen=True)

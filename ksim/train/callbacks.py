@@ -7,22 +7,20 @@ import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ksim.checkpoint.progress import Progress
 from ksim.checkpoint.saver import Saver
 from ksim.errors import RunError, shown
+from ksim.host.signals import StopRequest
 from ksim.host.terminal import print_line
 from ksim.log.run_log import log_path
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.parallel.multihost import gather_texts, is_main_process
 from ksim.task.callbacks import TrainingStatus
-from ksim.train.progress import Progress
-from ksim.train.signals import StopRequest
+from ksim.task.rl import RLTask
 from ksim.train.timing import HostTimers
 from ksim.train.watchdog import Watchdog
-
-if TYPE_CHECKING:
-    from ksim.task.rl import RLTask
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +30,7 @@ class CallbackError(RunError):
 
 
 @contextlib.contextmanager
-def added_handlers(task: "RLTask[Any]") -> Iterator[None]:
+def added_handlers(task: RLTask[Any]) -> Iterator[None]:
     """Lets the task add handlers to ksim's logger, for as long as the block lasts.
 
     Raises:
@@ -64,7 +62,7 @@ class Callbacks:
 
     def __init__(
         self,
-        task: "RLTask[Any]",
+        task: RLTask[Any],
         run_dir: Path,
         progress: Progress,
         timers: HostTimers,

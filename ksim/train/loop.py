@@ -6,21 +6,24 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ksim._process import STARTED_S
 from ksim.checkpoint.dump import NanDump
 from ksim.checkpoint.orbax_log import log_orbax
+from ksim.checkpoint.progress import Progress
+from ksim.checkpoint.run_dir import locked, save_config, shared_run_dir
 from ksim.checkpoint.saver import Saver
 from ksim.checkpoint.snapshot import host_state, run_document, versions
 from ksim.config import seconds_of
 from ksim.errors import RunError
 from ksim.evaluate.reports import Reports
 from ksim.host.failures import Failures
+from ksim.host.signals import StopRequest, stop_on_signal
 from ksim.host.terminal import console, print_line
-from ksim.log.console import iteration_line, print_start, print_summary
+from ksim.log.console import iteration_line
 from ksim.log.loggers import MetricsWriter
 from ksim.log.run_log import RunLog, log_path, run_log
 from ksim.parallel.multihost import (
@@ -34,22 +37,19 @@ from ksim.parallel.multihost import (
     wait_for_all,
 )
 from ksim.parallel.placement import copy_of
+from ksim.parallel.replica_guard import ReplicasDivergedError
 from ksim.policy.load import PolicyExport
 from ksim.ppo.train_step import MAX_NOT_FINITE
 from ksim.preflight.diagnosis import log_setup
+from ksim.preflight.tables import print_start
 from ksim.rollout.unroll import NOT_FINITE
+from ksim.task.rl import RLTask
 from ksim.train.callbacks import CallbackError, Callbacks, added_handlers
-from ksim.train.progress import Progress
-from ksim.train.replica_guard import ReplicasDivergedError
-from ksim.train.run_dir import locked, save_config, shared_run_dir
-from ksim.train.signals import StopRequest, stop_on_signal
 from ksim.train.start import Start, find_start, log_resumed, prepare_run_dir, print_resumed, started_state
+from ksim.train.summary import print_summary
 from ksim.train.timing import HostTimers, TimedStep, device_times, scalars, time_synchronisation
 from ksim.train.watchdog import Watchdog
 from ksim.types import LearnerState, TrainState
-
-if TYPE_CHECKING:
-    from ksim.task.rl import RLTask
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class TrainingDivergedError(RunError):
     """Too many updates in a row were not finite."""
 
 
-def train(task: "RLTask[Any]") -> int:
+def train(task: RLTask[Any]) -> int:
     """Trains a task until a limit or a signal; see `RLTask.run`.
 
     Raises:
@@ -74,7 +74,7 @@ def train(task: "RLTask[Any]") -> int:
         return _prepare_and_train(task, peers, log)
 
 
-def _prepare_and_train(task: "RLTask[Any]", peers: Peers, log: RunLog) -> int:
+def _prepare_and_train(task: RLTask[Any], peers: Peers, log: RunLog) -> int:
     start = find_start(task.config, task.task_name)
     with together():
         task.check()
@@ -104,7 +104,7 @@ def _prepare_and_train(task: "RLTask[Any]", peers: Peers, log: RunLog) -> int:
 
 
 def _train_in(
-    task: "RLTask[Any]", state: TrainState, start: Start, run_dir: Path, *, prepare_s: float, peers: Peers
+    task: RLTask[Any], state: TrainState, start: Start, run_dir: Path, *, prepare_s: float, peers: Peers
 ) -> int:
     with stop_on_signal() as stop, contextlib.ExitStack() as stack:
         loop = _Loop(task, start, run_dir, state, stop)
@@ -151,7 +151,7 @@ class _Loop:
         watchdog: What ends the process when an iteration hangs.
     """
 
-    def __init__(self, task: "RLTask[Any]", start: Start, run_dir: Path, state: TrainState, stop: StopRequest) -> None:
+    def __init__(self, task: RLTask[Any], start: Start, run_dir: Path, state: TrainState, stop: StopRequest) -> None:
         self._task, self._start, self._run_dir, self._stop = task, start, run_dir, stop
         self._state: TrainState | None = state
         config = task.config

@@ -5,36 +5,32 @@ import json
 import logging
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ksim.checkpoint.format import (
     CHECKPOINTS,
     Checkpoint,
-    DamagedError,
     find_checkpoints,
     list_checkpoints,
     load_checkpoint,
     read_checkpoint,
-    read_document,
     readable,
     remove_all_but,
 )
+from ksim.checkpoint.options import AUTO, auto_run_dir, resumed_path
+from ksim.checkpoint.run_dir import check_can_be_made, check_run_dir, holds_run
 from ksim.checkpoint.snapshot import changed_options, kept_options, restored, restored_policy, versions
-from ksim.config import as_argument, check_types, is_of_the_run
+from ksim.config import as_argument
 from ksim.errors import ConfigError
 from ksim.host.plain_yaml import read_yaml
 from ksim.host.terminal import print_figures, print_warning
 from ksim.log.loggers import METRICS, cut_lines, set_lines_aside
 from ksim.parallel.multihost import gather_texts, is_main_process, num_processes, together
-from ksim.train.run_dir import check_can_be_made, check_run_dir, holds_run, newest_run_dir
+from ksim.task.rl import RLConfig, RLTask
 from ksim.types import TrainState
-
-if TYPE_CHECKING:
-    from ksim.task.rl import RLConfig, RLTask
 
 logger = logging.getLogger(__name__)
 
-AUTO = "auto"
 DAMAGED = "damaged"
 """Where a run's directory keeps checkpoints that could not be read."""
 
@@ -67,7 +63,7 @@ class Start:
         return dataclasses.replace(self, checkpoint=dataclasses.replace(self.checkpoint, arrays={}))
 
 
-def find_start(config: "RLConfig", task_name: str) -> Start:
+def find_start(config: RLConfig, task_name: str) -> Start:
     """Where the config says that a run starts. Process 0 looks, and the others read the same checkpoint.
 
     Raises:
@@ -87,38 +83,6 @@ def find_start(config: "RLConfig", task_name: str) -> Start:
             checkpoint = None if path is None else _read_shared(Path(path))
             start = Start(None if run_dir is None else Path(run_dir), checkpoint, only_policy)
     return start
-
-
-def saved_options(config: "RLConfig", task_name: str) -> dict[str, Any]:
-    """The options of the run that a config goes on with, evaluates or shows; none for a new run.
-
-    Raises:
-        ConfigError: There is no such run.
-    """
-    if config.resume is None:
-        name, path = "checkpoint", config.checkpoint
-    else:
-        name, path = "resume", _resumed_path(config, task_name)
-    if path is None:
-        return {}
-    *newer, oldest = find_checkpoints(path, name)
-    for candidate in newer:
-        try:
-            return _options_of(candidate, config)
-        except DamagedError:  # told of when its arrays are wanted
-            continue
-    return _options_of(oldest, config)
-
-
-def _options_of(path: Path, config: "RLConfig") -> dict[str, Any]:
-    """The options that a checkpoint was saved with; those that `config` would take from it are of the right types."""
-    options = dict(read_document(path)["config"])
-    taken = {f.name: options[f.name] for f in dataclasses.fields(config) if is_of_the_run(f) and f.name in options}
-    try:
-        check_types(dataclasses.replace(config, **taken))
-    except ConfigError as error:
-        raise ConfigError(f"Checkpoint {path} was saved with an option that cannot be: {error}") from error
-    return options
 
 
 def prepare_run_dir(run_dir: Path, start: Start) -> None:
@@ -167,7 +131,7 @@ def _undo_after(run_dir: Path, iteration: int, damaged: tuple[str, ...]) -> None
         path.rename(kept)
 
 
-def started_state(task: "RLTask[Any]", start: Start, state: TrainState) -> TrainState:
+def started_state(task: RLTask[Any], start: Start, state: TrainState) -> TrainState:
     """The state that a run starts from.
 
     Args:
@@ -187,14 +151,14 @@ def started_state(task: "RLTask[Any]", start: Start, state: TrainState) -> Train
     return task.adapt_resumed(restored(start.checkpoint, state), changed)
 
 
-def print_resumed(task: "RLTask[Any]", start: Start) -> None:
+def print_resumed(task: RLTask[Any], start: Start) -> None:
     """Says what a run goes on from, and what is not as it was."""
     figures = _describe_start(task, start)
     if figures:
         print_figures("Policy" if start.only_policy else "Resumed", figures)
 
 
-def log_resumed(task: "RLTask[Any]", start: Start) -> None:
+def log_resumed(task: RLTask[Any], start: Start) -> None:
     """Logs the same, once there is a log."""
     figures = _describe_start(task, start)
     if figures:
@@ -203,7 +167,7 @@ def log_resumed(task: "RLTask[Any]", start: Start) -> None:
         logger.warning("Checkpoint %s is damaged, and now in %s.", name, DAMAGED)
 
 
-def _describe_start(task: "RLTask[Any]", start: Start) -> dict[str, str]:
+def _describe_start(task: RLTask[Any], start: Start) -> dict[str, str]:
     checkpoint = start.checkpoint
     if checkpoint is None:
         return {}
@@ -226,8 +190,8 @@ def _describe_start(task: "RLTask[Any]", start: Start) -> dict[str, str]:
     return figures
 
 
-def _look(config: "RLConfig", task_name: str) -> Start:
-    path = None if config.resume is None else _resumed_path(config, task_name)
+def _look(config: RLConfig, task_name: str) -> Start:
+    path = None if config.resume is None else resumed_path(config, task_name)
     if path is None:
         return _look_for_beginning(config, task_name)
     checkpoint = load_checkpoint(path, "resume")
@@ -247,14 +211,14 @@ def _look(config: "RLConfig", task_name: str) -> Start:
     return Start(run_dir=run_dir, checkpoint=checkpoint, damaged=tuple(path.name for path in newer))
 
 
-def _look_for_beginning(config: "RLConfig", task_name: str) -> Start:
+def _look_for_beginning(config: RLConfig, task_name: str) -> Start:
     """Where a run starts that has no checkpoint yet."""
     run_dir = None
     if config.resume is None:
         check_run_dir(config.run_dir)
     else:
         with readable(AUTO, "resume"):
-            found = _auto_run_dir(config, task_name)
+            found = auto_run_dir(config, task_name)
             # One that was stopped before its first checkpoint starts again, in the same place.
             run_dir = found if found is not None and holds_run(found) else None
         if run_dir is None:
@@ -264,19 +228,6 @@ def _look_for_beginning(config: "RLConfig", task_name: str) -> Start:
     if run_dir is not None:
         _check_began_afresh(run_dir)
     return Start(run_dir)
-
-
-def _resumed_path(config: "RLConfig", task_name: str) -> str | Path | None:
-    """What is resumed; None where `auto` finds nothing."""
-    if config.resume != AUTO:
-        return config.resume
-    with readable(AUTO, "resume"):
-        run_dir = _auto_run_dir(config, task_name)
-        return run_dir if run_dir is not None and list_checkpoints(run_dir / CHECKPOINTS) else None
-
-
-def _auto_run_dir(config: "RLConfig", task_name: str) -> Path | None:
-    return newest_run_dir(task_name) if config.run_dir is None else Path(config.run_dir)
 
 
 def _check_began_afresh(run_dir: Path) -> None:

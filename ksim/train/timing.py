@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,10 +18,8 @@ from jaxtyping import Array
 from ksim.parallel.layout import AbstractLayout
 from ksim.ppo.train_step import Collected, TrainStep
 from ksim.preflight.diagnosis import compiled
+from ksim.task.rl import RLTask
 from ksim.types import EnvBatch, LearnerState, Metrics, TrainState
-
-if TYPE_CHECKING:
-    from ksim.task.rl import RLTask
 
 
 class TimedStep:
@@ -105,7 +103,7 @@ class _Ends:
         return self._ends_s
 
 
-def time_synchronisation(task: "RLTask[Any]", state: TrainState) -> float | None:
+def time_synchronisation(task: RLTask[Any], state: TrainState) -> float | None:
     """Seconds of an iteration in which gradients are averaged over devices, without waiting for a slower one.
 
     The synchronisation is timed by itself, on arrays like the gradients. None on one device.

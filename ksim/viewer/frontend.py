@@ -4,8 +4,8 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+from ksim.host.signals import StopRequest
 from ksim.host.terminal import print_line
-from ksim.train.signals import StopRequest
 from ksim.viewer.session import ViewSession
 
 MAX_LAG_S = 0.1

@@ -4,21 +4,19 @@ import importlib.util
 import os
 import sys
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ksim.errors import ConfigError
-from ksim.evaluate.command import load_task_policy
+from ksim.host.signals import stop_on_signal
 from ksim.host.terminal import print_line
+from ksim.policy.load import load_task_policy
 from ksim.rollout.mdp_environment import MdpEnvironment
-from ksim.train.signals import stop_on_signal
+from ksim.task.rl import RLConfig, RLTask
 from ksim.viewer.frontend import AbstractFrontend, run_session
 from ksim.viewer.session import ViewSession
 
-if TYPE_CHECKING:
-    from ksim.task.rl import RLConfig, RLTask
 
-
-def view_checkpoint(task: "RLTask[Any]") -> int:
+def view_checkpoint(task: RLTask[Any]) -> int:
     """Shows the policy of a checkpoint at work, in native MuJoCo and real time; see `RLTask.run`.
 
     Returns:
@@ -57,7 +55,7 @@ def pick_viewer(name: str) -> str:
     return "native" if has_display and sys.platform != "darwin" else "browser"
 
 
-def open_frontend(viewer: str, session: ViewSession, config: "RLConfig") -> AbstractFrontend:
+def open_frontend(viewer: str, session: ViewSession, config: RLConfig) -> AbstractFrontend:
     """The native viewer or the one in the browser, opened; says where it is and how it ends."""
     if viewer == "native":
         from ksim.viewer.native import HELP, NativeFrontend  # noqa: PLC0415 - opens GLFW

@@ -10,8 +10,8 @@ import ksim
 from ksim import ConfigError
 from ksim.checkpoint.format import find_best, list_checkpoints
 from ksim.evaluate.estimates import Estimate
+from ksim.host.signals import OUT_OF_TIME_EXIT_CODE
 from ksim.train import loop
-from ksim.train.signals import OUT_OF_TIME_EXIT_CODE
 from tests.checkpoints import newest
 from tests.tasks import point_mass_task
 

@@ -25,11 +25,11 @@ import yaml
 
 import ksim
 from examples.walking_distributed import HumanoidWalkingDistributedConfig
-from ksim.cli import parse_overrides
 from ksim.config import describe_type
 from ksim.launch.options import _OPTIONS as LAUNCHER_OPTIONS, parse_options
 from ksim.parallel.job import find_job
 from ksim.preflight.devices import DistributedSetup
+from ksim.task.overrides import parse_overrides
 from tests.processes import ROOT
 from tests.tasks import point_mass_task
 

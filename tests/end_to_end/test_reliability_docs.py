@@ -8,7 +8,7 @@ import pytest
 
 import ksim
 from examples.point_mass import PointMass
-from ksim.train.signals import OUT_OF_TIME_EXIT_CODE, STOPPING
+from ksim.host.signals import OUT_OF_TIME_EXIT_CODE, STOPPING
 from ksim.train.watchdog import HANG_EXIT_CODE
 from tests.processes import ROOT
 from tests.tasks import MESSAGE, point_mass_task

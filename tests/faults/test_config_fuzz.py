@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from ksim import ConfigError
-from ksim.cli import make_config
+from ksim.checkpoint.options import make_config
 from ksim.errors import shown
 from ksim.ppo.train_step import initial_memories
 from ksim.types import EnvBatch, TrainState

@@ -16,16 +16,16 @@ import pytest
 import ksim
 from examples.point_mass import PointMassConfig, PointMassTask
 from ksim.checkpoint.format import _digest_of_document, _digests, load_checkpoint, read_checkpoint, write_checkpoint
+from ksim.checkpoint.options import make_config
+from ksim.checkpoint.progress import Progress
+from ksim.checkpoint.run_dir import newest_run_dir, save_config
 from ksim.checkpoint.snapshot import named_arrays, restored, restored_policy, run_document
-from ksim.cli import make_config
 from ksim.errors import ConfigError
 from ksim.evaluate.curves import read_curves
 from ksim.log.loggers import cut_lines
 from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.policy.load import PROGRAM, START, PolicyExport
 from ksim.tools import plot
-from ksim.train.progress import Progress
-from ksim.train.run_dir import newest_run_dir, save_config
 from ksim.train.start import find_start, prepare_run_dir, print_resumed, started_state
 from tests.checkpoints import DOCUMENT
 from tests.faults.json_damages import DEEP, garbled, misshapen

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from ksim.host.terminal import console, print_line
-from ksim.log.console import iteration_line, print_terms
+from ksim.log.console import iteration_line
 from ksim.mdp import actions, curriculum, observations, rewards
 from ksim.mdp.noise import UniformNoise
 from ksim.physics.terrain import FlatTile, RoughTile, Terrain
+from ksim.preflight.tables import print_terms
 from tests.tasks import BipedConfig, BipedTask, point_mass_task
 
 

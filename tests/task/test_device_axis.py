@@ -11,9 +11,9 @@ import pytest
 
 import ksim
 from examples.point_mass import PointMass, PointMassConfig, PointMassTask
-from ksim.log.console import print_terms
 from ksim.mdp import curriculum, rewards
 from ksim.parallel.collectives import bind_axis
+from ksim.preflight.tables import print_terms
 from tests.tasks import WITHOUT_REPORTS, BipedConfig, BipedTask, assert_same_parameters, train_iterations
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")

@@ -14,12 +14,12 @@ import pytest
 from examples.point_mass import PointMass, PointMassConfig, PointMassTask
 from ksim import ConfigError, cli
 from ksim.checkpoint.format import read_checkpoint
+from ksim.checkpoint.progress import Progress
+from ksim.checkpoint.run_dir import make_run_dir
 from ksim.checkpoint.snapshot import versions
+from ksim.host.signals import StopRequest
 from ksim.train import loop
 from ksim.train.loop import TrainingDivergedError
-from ksim.train.progress import Progress
-from ksim.train.run_dir import make_run_dir
-from ksim.train.signals import StopRequest
 from tests.checkpoints import newest, saved_learner
 from tests.tasks import point_mass_task
 

@@ -15,11 +15,13 @@ import pytest
 from examples.point_mass import PointMassConfig, PointMassTask
 from ksim import ConfigError, cli
 from ksim.checkpoint.format import list_checkpoints, read_checkpoint, write_checkpoint
+from ksim.checkpoint.options import make_config
+from ksim.checkpoint.run_dir import locked, newest_run_dir
 from ksim.checkpoint.snapshot import kept_options
 from ksim.config import as_argument
 from ksim.log.loggers import set_lines_aside
+from ksim.task.overrides import parse_overrides
 from ksim.train import loop
-from ksim.train.run_dir import locked, newest_run_dir
 from ksim.train.start import Start, find_start, prepare_run_dir
 from tests.checkpoints import newest, saved_learner
 from tests.faults.runs import read_lines, without_times
@@ -337,7 +339,7 @@ def test_options_in_a_checkpoint_are_data(finished, tmp_path, monkeypatch):
     document["config"] |= {"engine": "${oc.env:SECRET}", "run_dir": "/elsewhere"}
     write_checkpoint(tmp_path / "run" / "checkpoints" / "3", checkpoint.arrays, document)
     with pytest.raises(ConfigError, match=r"Checkpoint .*3 was saved with .* engine .* must be plain text"):
-        cli.make_config(PointMassConfig(), [f"resume={tmp_path / 'run'}"], "point_mass_task")
+        make_config(PointMassConfig(), [f"resume={tmp_path / 'run'}"], "point_mass_task")
 
 
 def test_options_that_are_kept_are_those_in_which_the_program_differs_and_nothing_else_was_asked_for(finished):
@@ -373,11 +375,11 @@ def test_options_edited_in_the_program_since_are_listed_with_how_to_take_them_ov
 def test_option_as_an_argument_is_read_as_it_was():
     options = {"desired_kl": None, "actor_sizes": [64, 32], "video": False, "learning_rate": 1e-5, "engine": "mjx"}
     arguments = [shlex.split(as_argument(name, value))[0] for name, value in options.items()]
-    config = cli.parse_overrides(PointMassConfig(desired_kl=0.01), arguments)
+    config = parse_overrides(PointMassConfig(desired_kl=0.01), arguments)
     assert {name: getattr(config, name) for name in options} == options
 
 
 def test_where_a_run_writes_does_not_come_from_its_checkpoint(finished):
-    config = cli.make_config(PointMassConfig(), [f"resume={finished}"], "point_mass_task")
+    config = make_config(PointMassConfig(), [f"resume={finished}"], "point_mass_task")
     assert config.num_envs == 16
     assert config.run_dir is None

@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("viser", reason="needs viser: pip install -e '.[viewer]'")
 
 from ksim.errors import ConfigError
+from ksim.host.signals import StopRequest
 from ksim.parallel.layout import SingleDevice
-from ksim.train.signals import StopRequest
 from ksim.viewer.browser import BrowserFrontend, free_port
 from ksim.viewer.frontend import run_session
 from ksim.viewer.session import ViewSession

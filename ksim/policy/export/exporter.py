@@ -3,23 +3,21 @@
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ksim.errors import ConfigError, RunError
-from ksim.evaluate.command import load_task_policy, output_dir
-from ksim.host.files import whole_file
+from ksim.host.files import output_dir, whole_file
 from ksim.host.terminal import print_figures
 from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.policy.export.metadata import policy_metadata
+from ksim.policy.load import load_task_policy
 from ksim.policy.program import DeterministicPolicy, deterministic_policy, export_policy, policy_arrays
+from ksim.task.rl import RLTask
 from ksim.types import Observation
-
-if TYPE_CHECKING:
-    from ksim.task.rl import RLTask
 
 _ONNX, _PROGRAM, _METADATA = "policy.onnx", "policy.jaxexport", "policy.json"
 TOLERANCE = 1e-4
@@ -32,7 +30,7 @@ Step = Callable[[Mapping[str, Any], Any], tuple[Any, Any]]
 """`(observations, memory) -> (action, memory)`, one row per robot."""
 
 
-def export_checkpoint(task: "RLTask[Any]") -> int:
+def export_checkpoint(task: RLTask[Any]) -> int:
     """Writes the policy of a checkpoint as policy.onnx, policy.jaxexport and policy.json; see `RLTask.run`.
 
     Raises:
@@ -69,7 +67,7 @@ def export_checkpoint(task: "RLTask[Any]") -> int:
 
 
 def described_policy(
-    task: "RLTask[Any]", model: NormalizedActorCritic, checkpoint: Path, out_dir: Path
+    task: RLTask[Any], model: NormalizedActorCritic, checkpoint: Path, out_dir: Path
 ) -> tuple[DeterministicPolicy, dict[str, Any]]:
     """The policy with its arrays in it, and what files say of it.
 

@@ -6,7 +6,7 @@ import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,9 +21,7 @@ from ksim.physics import AbstractActuators, PhysicsModel
 from ksim.physics.actuators import SpeedTorqueLine
 from ksim.policy.program import DeterministicPolicy, policy_arrays
 from ksim.rollout.mdp_environment import MdpEnvironment
-
-if TYPE_CHECKING:
-    from ksim.task.rl import RLTask
+from ksim.task.rl import RLTask
 
 FORMAT = 1
 """Raised when what is there changes its meaning."""
@@ -50,7 +48,7 @@ _FAR = 1e6
 
 
 def policy_metadata(
-    task: "RLTask[Any]", policy: DeterministicPolicy, model: NormalizedActorCritic, checkpoint: Path, out_dir: Path
+    task: RLTask[Any], policy: DeterministicPolicy, model: NormalizedActorCritic, checkpoint: Path, out_dir: Path
 ) -> dict[str, Any]:
     """What there is to say, ready for JSON; the table in docs/deploying.md says what each entry is.
 
@@ -169,7 +167,7 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def _robot(task: "RLTask[Any]", model: PhysicsModel) -> dict[str, Any]:
+def _robot(task: RLTask[Any], model: PhysicsModel) -> dict[str, Any]:
     robot, names = task.get_robot(), model.mj_model.names
     file = Path(robot).name if isinstance(robot, str | Path) else None
     return {"model": names[: names.index(b"\0")].decode(), "file": file, "default_qpos": numbers(model.default_qpos)}
@@ -264,7 +262,7 @@ def git_revision(directory: Path) -> dict[str, Any] | None:
         return None
 
 
-def _directory_of(task: "RLTask[Any]") -> Path:
+def _directory_of(task: RLTask[Any]) -> Path:
     """Where the task's code is, or the working directory where it is in no file."""
     try:
         return Path(inspect.getfile(type(task))).resolve().parent

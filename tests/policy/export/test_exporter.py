@@ -16,9 +16,8 @@ pytest.importorskip("onnxruntime")
 
 from examples.walking import HumanoidWalkingConfig, HumanoidWalkingTask  # noqa: E402
 from ksim import ConfigError  # noqa: E402
-from ksim.cli import make_config  # noqa: E402
+from ksim.checkpoint.options import make_config  # noqa: E402
 from ksim.errors import RunError  # noqa: E402
-from ksim.evaluate.command import load_task_policy  # noqa: E402
 from ksim.nn import (  # noqa: E402
     AbstractActorCritic,
     ActorCriticOutput,
@@ -39,6 +38,7 @@ from ksim.physics import (  # noqa: E402
 from ksim.policy.export import exporter  # noqa: E402
 from ksim.policy.export.exporter import onnx_step  # noqa: E402
 from ksim.policy.export.metadata import action_map, git_revision  # noqa: E402
+from ksim.policy.load import load_task_policy  # noqa: E402
 from ksim.rollout.episodes import advance_episodes, start_episodes  # noqa: E402
 from ksim.rollout.mdp_environment import MdpEnvironment  # noqa: E402
 from tests.exports import exported_files  # noqa: E402

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from ksim import ConfigError
+from ksim.parallel.replica_guard import ReplicasDivergedError
 from ksim.preflight.devices import check_probe
 from ksim.train import loop
-from ksim.train.replica_guard import ReplicasDivergedError
 from tests.checkpoints import newest, saved_learner
 from tests.tasks import point_mass_task
 
@@ -93,7 +93,7 @@ def test_rebroadcast_goes_on_with_equal_replicas_and_says_so(tmp_path, monkeypat
     ("interval", "iterations"), [(None, []), (2, [2, 4]), (3, [3])], ids=["never", "every second", "every third"]
 )
 def test_replicas_are_checked_at_the_interval(interval, iterations, tmp_path, monkeypatch):
-    from ksim.train.replica_guard import ReplicaGuard
+    from ksim.parallel.replica_guard import ReplicaGuard
 
     checked = []
     call = ReplicaGuard.__call__

@@ -1,7 +1,7 @@
 """Whether all devices still hold the same learner, and what follows where they do not."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,9 +11,6 @@ from ksim.host.terminal import print_warning
 from ksim.parallel.layout import AbstractLayout
 from ksim.parallel.replicas import Divergence, copy_from_replica, find_divergence, gather_checksums, leaf_names
 from ksim.types import Device, LearnerState
-
-if TYPE_CHECKING:
-    from ksim.task.distributed_rl import DistributedRLConfig
 
 
 class ReplicasDivergedError(RunError):
@@ -31,16 +28,18 @@ class ReplicasDivergedError(RunError):
 class ReplicaGuard:
     """Compares the devices' copies of the learner, bit for bit, at every so many iterations."""
 
-    def __init__(self, layout: AbstractLayout, config: "DistributedRLConfig", learner: LearnerState) -> None:
+    def __init__(
+        self, layout: AbstractLayout, learner: LearnerState, *, interval: int | None, rebroadcasts: bool
+    ) -> None:
         """Makes the guard.
 
         Args:
             layout: Where the copies are.
-            config: How often to look, and what to do.
             learner: A placed learner, for the names of its leaves.
+            interval: Iterations from one comparison to the next; None for none.
+            rebroadcasts: Whether to go on with the copy of the majority, where copies differ.
         """
-        self._layout, self._interval = layout, config.replica_check_interval
-        self._rebroadcasts = config.on_divergence == "rebroadcast"
+        self._layout, self._interval, self._rebroadcasts = layout, interval, rebroadcasts
         self._names = leaf_names(learner)
         self._gather: Any = layout.map(lambda learner: gather_checksums(learner, layout.axis_name))
         self._copy: Any = layout.map(lambda learner, source: copy_from_replica(learner, source, layout.axis_name))

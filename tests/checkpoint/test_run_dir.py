@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from ksim import ConfigError
+from ksim.checkpoint import run_dir
+from ksim.checkpoint.run_dir import shared_run_dir
 from ksim.log import run_log as log
 from ksim.log.run_log import run_log
-from ksim.train import run_dir
-from ksim.train.run_dir import shared_run_dir
 
 
 @pytest.fixture

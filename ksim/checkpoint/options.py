@@ -1,0 +1,91 @@
+"""The options of a run: those that were given, on top of those of the run that is resumed, evaluated or shown."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ksim.checkpoint.format import (
+    CHECKPOINTS,
+    DamagedError,
+    find_checkpoints,
+    list_checkpoints,
+    read_document,
+    readable,
+)
+from ksim.checkpoint.run_dir import newest_run_dir
+from ksim.config import CHECKPOINT_MODES, check_types, is_of_the_run
+from ksim.errors import ConfigError, shown
+from ksim.task.overrides import parse_overrides
+from ksim.task.rl_config import RLConfig
+
+AUTO = "auto"
+
+
+def make_config(base: RLConfig, argv: Sequence[str], task_name: str) -> Any:
+    """A config with overrides; where a run goes on or is evaluated or shown, on top of that run's own config.
+
+    Args:
+        base: What the overrides change.
+        argv: The overrides.
+        task_name: The task's name, for the directories of its runs.
+
+    Raises:
+        ConfigError: An override is wrong, there is no such run, or its config is damaged.
+    """
+    config = parse_overrides(base, argv)
+    if config.resume is None and (config.run_mode not in CHECKPOINT_MODES or config.checkpoint is None):
+        return config
+    of_the_run = {f.name for f in dataclasses.fields(base) if is_of_the_run(f)}
+    saved = {name: value for name, value in saved_options(config, task_name).items() if name in of_the_run}
+    for name, value in saved.items():
+        # Data, that no resolver of OmegaConf's is to act on.
+        if "${" in str(value):
+            raise ConfigError(f"Option {name} ({shown(value)}) of the checkpoint must be no interpolation.")
+    return parse_overrides(dataclasses.replace(base, **saved), argv)
+
+
+def saved_options(config: RLConfig, task_name: str) -> dict[str, Any]:
+    """The options of the run that a config goes on with, evaluates or shows; none for a new run.
+
+    Raises:
+        ConfigError: There is no such run.
+    """
+    if config.resume is None:
+        name, path = "checkpoint", config.checkpoint
+    else:
+        name, path = "resume", resumed_path(config, task_name)
+    if path is None:
+        return {}
+    *newer, oldest = find_checkpoints(path, name)
+    for candidate in newer:
+        try:
+            return _options_of(candidate, config)
+        except DamagedError:  # told of when its arrays are wanted
+            continue
+    return _options_of(oldest, config)
+
+
+def _options_of(path: Path, config: RLConfig) -> dict[str, Any]:
+    """The options that a checkpoint was saved with; those that `config` would take from it are of the right types."""
+    options = dict(read_document(path)["config"])
+    taken = {f.name: options[f.name] for f in dataclasses.fields(config) if is_of_the_run(f) and f.name in options}
+    try:
+        check_types(dataclasses.replace(config, **taken))
+    except ConfigError as error:
+        raise ConfigError(f"Checkpoint {path} was saved with an option that cannot be: {error}") from error
+    return options
+
+
+def resumed_path(config: RLConfig, task_name: str) -> str | Path | None:
+    """What is resumed; None where `auto` finds nothing."""
+    if config.resume != AUTO:
+        return config.resume
+    with readable(AUTO, "resume"):
+        run_dir = auto_run_dir(config, task_name)
+        return run_dir if run_dir is not None and list_checkpoints(run_dir / CHECKPOINTS) else None
+
+
+def auto_run_dir(config: RLConfig, task_name: str) -> Path | None:
+    """The directory of the run that resume=auto looks at."""
+    return newest_run_dir(task_name) if config.run_dir is None else Path(config.run_dir)

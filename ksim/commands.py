@@ -1,0 +1,21 @@
+"""What tasks can be told to do, and which function does it. Their modules are imported when they are wanted."""
+
+from ksim.task.commands import provide
+
+RUN_MODES = {
+    "train": "ksim.train.loop:train",
+    "eval": "ksim.evaluate.command:evaluate_checkpoint",
+    "view": "ksim.viewer.view:view_checkpoint",
+    "export": "ksim.policy.export.exporter:export_checkpoint",
+    "replay": "ksim.checkpoint.replay:replay_dump",
+}
+"""By the values of the option `run_mode`."""
+
+provide(
+    RUN_MODES
+    | {
+        "launch": "ksim.cli:launch",
+        "check": "ksim.preflight.check:check_task",
+        "verify_distributed_setup": "ksim.preflight.verify:verify_setup",
+    }
+)

@@ -1,0 +1,21 @@
+"""What is known to be wrong with a task before anything compiles."""
+
+from typing import Any
+
+from ksim.parallel.placement import check_divisible
+from ksim.preflight.hook_names import check_hook_names
+from ksim.preflight.hooks import check_eval_environment, check_hooks
+from ksim.preflight.memory import check_memory, env_shapes
+from ksim.task.ppo import PPOTask
+
+
+def check_task(task: PPOTask[Any]) -> None:
+    """Raises ConfigError for whatever can be known to be wrong before anything compiles."""
+    check_divisible(task.config.num_envs, task.layout.num_devices)
+    task.batch_figures()
+    check_hook_names(task)
+    learner, model = task.learner_shapes()
+    check_eval_environment(task)
+    env_state, env_bytes = env_shapes(task, model)
+    check_memory(task, learner, env_state, env_bytes)
+    check_hooks(task, learner, model, env_state)

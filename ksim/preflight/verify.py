@@ -1,0 +1,42 @@
+"""What `verify_distributed_setup` does."""
+
+import dataclasses
+import json
+from typing import Any
+
+from ksim.errors import ConfigError
+from ksim.host.notices import warn_user
+from ksim.parallel.multihost import gather_texts, is_main_process
+from ksim.preflight.devices import inspect_setup
+from ksim.preflight.tables import print_distributed_setup
+from ksim.task.distributed_rl import DistributedRLConfig, DistributedRLTask
+from ksim.task.distributed_setup import DistributedSetup
+
+OF_ONE_PROCESS = ("process_id", "log_level")
+"""Options that may differ from process to process."""
+
+
+def verify_setup(task: DistributedRLTask[Any]) -> DistributedSetup:
+    """Checks the setup of a task's devices, prints and returns it; see `DistributedRLTask.verify_distributed_setup`."""
+    check_same_options(task.config)
+    task.check()
+    setup = inspect_setup(task)
+    if is_main_process():
+        print_distributed_setup(setup)
+    for problem in setup.problems:
+        warn_user(problem)
+    return setup
+
+
+def check_same_options(config: DistributedRLConfig) -> None:
+    """Raises ConfigError unless all processes have the same options."""
+    own = {name: value for name, value in dataclasses.asdict(config).items() if name not in OF_ONE_PROCESS}
+    first, *others = (json.loads(text) for text in gather_texts(json.dumps(own, default=str)))
+    for process, options in enumerate(others, start=1):
+        different = [name for name in first if options.get(name) != first[name]]
+        if different:
+            listed = ", ".join(f"{name} ({options.get(name)!r}, {first[name]!r})" for name in different)
+            raise ConfigError(
+                f"Every process must have the same options, but process {process} has others than process 0: {listed}. "
+                "Are these runs of their own that were started together? Add num_processes=1."
+            )

@@ -1,0 +1,94 @@
+"""`key=value` overrides of a config."""
+
+import contextlib
+import dataclasses
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import yaml
+from omegaconf import OmegaConf
+from omegaconf.base import SCMode
+
+from ksim.config import check_types, describe_type, is_of_type, is_text
+from ksim.errors import ConfigError, near_misses, shown
+from ksim.host.plain_yaml import read_yaml
+from ksim.parallel.hints import hint
+from ksim.task.distributed_rl import DistributedRLConfig
+from ksim.task.rl_config import RLConfig
+
+_REMOVED = {"device_timers": "Every device is timed now, under every engine: leave it out."}
+
+
+def parse_overrides(base: RLConfig, argv: Sequence[str]) -> Any:
+    """A config with `key=value` overrides.
+
+    Raises:
+        ConfigError: An argument is no `key=value`, its key is not known, or its value is not of the option's type.
+    """
+    known = {f.name: f for f in dataclasses.fields(base)}
+    check_types(base)
+    config = OmegaConf.structured(base)
+    given: dict[str, str] = {}
+    for argument in argv:
+        key, equals, value = argument.partition("=")
+        if key.lstrip("-") in known and key not in known:
+            raise ConfigError(f"Option {shown(argument)} must be written {key.lstrip('-')}=VALUE, without dashes.")
+        if not equals:
+            raise ConfigError(f"Argument {shown(argument)} must be of the form key=value. {_meant(key, known)}")
+        if key not in known:
+            raise ConfigError(f"There is no option {shown(key)}. {_meant(key, known)} --help lists all.")
+        given[key] = value
+        with _naming(base, key, value):
+            parsed = _parse_value(value, type(base), key)
+            config = OmegaConf.merge(config, OmegaConf.create({key: parsed}))
+    # Only now: one may refer to another that was given after it, as in num_envs=${batch_size}.
+    for key, value in given.items():
+        with _naming(base, key, value):
+            OmegaConf.select(config, key, throw_on_missing=True)
+    config = OmegaConf.to_container(config, resolve=True, structured_config_mode=SCMode.INSTANTIATE)
+    check_types(config)
+    return config
+
+
+def _meant(key: str, known: Mapping[str, Any]) -> str:
+    """What an option that there is not may stand for, or why it is gone."""
+    elsewhere = {f.name for f in dataclasses.fields(DistributedRLConfig)} - known.keys()
+    hinted = hint(key)
+    if elsewhere and (hinted or key in elsewhere):
+        return f"{hinted} It needs a task that derives from ksim.DistributedPPOTask.".lstrip()
+    return _REMOVED.get(key.lstrip("-")) or hinted or near_misses(key, known)
+
+
+def _parse_value(text: str, config_class: type, key: str) -> Any:
+    """The value that a text stands for in YAML; a number or a date is left as the text it is where one is wanted.
+
+    Raises:
+        ValueError: It has tags or anchors, is empty, which would be taken for null, or is not of the option's type.
+        Exception: It is no YAML; the parser raises errors of many kinds.
+    """
+    refused = yaml.TagToken, yaml.AnchorToken, yaml.AliasToken, yaml.DocumentStartToken
+    if any(isinstance(token, refused) for token in yaml.scan(text)):
+        raise ValueError("Tags and anchors are not for the command line.")
+    value = read_yaml(text)
+    is_null = text.strip().lower() in ("null", "~")
+    if value == "???" or (value is None and not is_null):
+        raise ValueError("It would be taken for a value that is missing, or null.")
+    if is_text(config_class, key) and not is_null and not isinstance(value, str | list | dict):
+        return text
+    # Before OmegaConf, which takes the text 0100 for a number.
+    is_open = lambda x: isinstance(x, str) and "${" in x
+    known = [x for x in value if not is_open(x)] if isinstance(value, list) else value
+    if not is_open(value) and not is_of_type(known, typing.get_type_hints(config_class)[key]):
+        raise ValueError("It is of another type.")
+    return value
+
+
+@contextlib.contextmanager
+def _naming(base: RLConfig, key: str, value: str) -> Iterator[None]:
+    """Whatever the parsers raise, turned into what the option must be."""
+    try:
+        yield
+    except Exception:  # noqa: BLE001 - YAML and OmegaConf let through what Python's conversions raise
+        kind = describe_type(type(base), key)
+        raise ConfigError(f"Option {key} ({shown(value)}) must be {kind}.") from None
