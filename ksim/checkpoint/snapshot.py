@@ -13,7 +13,6 @@ import numpy as np
 from jaxtyping import PyTree
 from omegaconf import OmegaConf
 
-from ksim._version import __version__
 from ksim.checkpoint.format import Arrays, Checkpoint
 from ksim.config import is_of_the_run
 from ksim.errors import ConfigError
@@ -66,6 +65,8 @@ def versions() -> Mapping[str, str]:
 
     Packages that are replaced on the disk while a run goes on are not those that it has imported.
     """
+    from ksim import __version__  # noqa: PLC0415 - made after all layers
+
     found = {"python": platform.python_version(), "ksim": __version__}
     return found | {name: importlib.metadata.version(name) for name in _PACKAGES}
 
