@@ -8,6 +8,7 @@ over all threads, which other programs on the machine change less than those of 
 """
 
 import argparse
+import dataclasses
 import statistics
 import time
 from collections.abc import Callable
@@ -17,19 +18,21 @@ import ksim  # noqa: F401 - prepares the process before JAX's backend starts
 from examples.walking import HumanoidWalkingConfig, HumanoidWalkingTask
 
 import jax
+import jax.numpy as jnp
 from ksim.types import TrainState
 
 
 def learning(task: Any, state: TrainState) -> tuple[Any, Callable[[], float]]:
     """A task's learning half, compiled, and its processor seconds as a function to call again and again."""
-    step = task.make_train_step(None)
-    shapes, _, _ = jax.eval_shape(step.collect, state, state.learner.key)
+    learner = task.make_train_step(None).learner
+    shapes, _ = jax.eval_shape(learner.collect, state, state.learner.key)
     keys = jax.random.split(state.learner.key, len(jax.tree.leaves(shapes)))
     keys = jax.tree.unflatten(jax.tree.structure(shapes), list(keys))
     # Zeros would not do: on a CPU, learning from them was seen to take twice as long.
-    rollout = jax.tree.map(lambda x, key: (0.1 * jax.random.normal(key, x.shape)).astype(x.dtype), shapes, keys)
-    arguments = (state.learner, state.envs.model_carry, rollout, state.learner.key)
-    compiled = jax.jit(step.learn).lower(*arguments).compile()
+    collected = jax.tree.map(lambda x, key: (0.1 * jax.random.normal(key, x.shape)).astype(x.dtype), shapes, keys)
+    collected = dataclasses.replace(collected, model_carry=state.envs.model_carry)
+    arguments = (state.learner, collected, state.learner.key, jnp.bool_(True))
+    compiled = jax.jit(learner.learn).lower(*arguments).compile()
 
     def timed() -> float:
         start_s = time.process_time()

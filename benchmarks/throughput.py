@@ -83,7 +83,7 @@ def measure(engine: str, num_envs: int, repeats: int, options: dict[str, Any]) -
     step = task.make_train_step(task.layout.axis_name)
     train = task.layout.compile(step, state)
     # The trajectory is reduced to one number, or the compiler would drop what is not asked for.
-    rollout = jax.jit(lambda s: jax.tree.map(jnp.sum, step.collect(s, jax.random.key(0))[0]))
+    rollout = jax.jit(lambda s: jax.tree.map(jnp.sum, step.learner.collect(s, jax.random.key(0))[0].trajectory))
 
     for _ in range(3 if engine == "mjx" else 10):  # to where the policy has made the states varied
         state, _ = train(state)

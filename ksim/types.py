@@ -1,6 +1,6 @@
 """The pytrees that cross the seams between layers."""
 
-from typing import Any
+from typing import Any, Literal
 
 import equinox as eqx
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
@@ -20,6 +20,9 @@ Levels = dict[str, Array]
 
 Device = Any
 """A `jax.Device`, which type checkers see as a variable and not as a class."""
+
+GradSyncMode = Literal["accumulate", "local"]
+"""What a device does between synchronisations of the gradients: sums them, or takes optimizer steps of its own."""
 
 
 class PhysicsState(eqx.Module):

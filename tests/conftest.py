@@ -17,7 +17,7 @@ import pytest
 from jaxtyping import install_import_hook
 
 # Where the shapes are: everything that is traced.
-TRACED = [f"ksim.{name}" for name in ("types", "mdp", "nn", "parallel", "physics", "ppo", "rollout")]
+TRACED = [f"ksim.{name}" for name in ("types", "learn", "mdp", "nn", "parallel", "physics", "ppo", "rollout")]
 
 with install_import_hook(TRACED, "beartype.beartype"):
     importlib.import_module("ksim")

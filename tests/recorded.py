@@ -61,7 +61,7 @@ def run(task, start, step, num_iterations=NUM_ITERATIONS):
 
     def minibatches(state):
         num_local_envs = num_envs // layout.num_devices
-        # As in TrainStep.__call__.
+        # As in TrainStep.improve.
         key = jax.random.split(jax.random.fold_in(state.learner.key, state.learner.iteration))[1]
         index_mb = stratified_minibatches(
             key,

@@ -31,6 +31,7 @@ ORDER = [
     "parallel", "nn", "rollout", "learn", "ppo", "log", "task", "checkpoint", "policy", "evaluate", "preflight",
     "train", "viewer", "launch", "cli", "tools", "commands", "__init__",
 ]  # fmt: skip
+HOST = ("log", "checkpoint", "policy", "evaluate", "preflight", "train", "viewer", "launch", "cli", "tools")
 NEVER_BELOW_RUN = {"matplotlib", "tensorboardX", "rich", "orbax", "logging"}
 
 
@@ -92,7 +93,16 @@ def test_package_imports_only_the_layers_below_it(package):
         assert not others, f"{path} imports {others}"
 
 
-@pytest.mark.parametrize("package", ["mdp", "physics", "rollout", "ppo"])
+def test_only_the_task_of_an_algorithm_knows_it_by_name():
+    users = {path for path in ROOT.rglob("*.py") if "ppo" in rooms_of(path)} - set(files_of("ppo"))
+    assert users == {ROOT / "task" / "ppo.py"}
+    for package in HOST:
+        for path in files_of(package):
+            assert "PPO" not in path.read_text(), path
+            assert not {"ksim.task.ppo", "ksim.task.distributed_ppo"} & set(imports_of(path)), path
+
+
+@pytest.mark.parametrize("package", ["mdp", "physics", "rollout", "learn", "ppo"])
 def test_traced_layers_import_no_plotting_and_no_run(package):
     allowed = {ROOT / "physics" / "mujoco.py"}  # sends MuJoCo's own warnings to the log
     for path in files_of(package):

@@ -45,7 +45,7 @@ CASES = {
     "ppo.minibatches": [
         ("stratified_minibatches", (KEYS[0], 10), {"num_batches": 4, "num_passes": 1, "axis_name": None}),
     ],
-    "ppo.statistics": [
+    "learn.statistics": [
         ("finished_episodes", (ET, NO, jnp.ones(1), jnp.ones(1, int)), {}),
         ("finished_episodes", (ET, NO[:, :1], jnp.ones(E), jnp.ones(E, int)), {}),
     ],
@@ -53,8 +53,8 @@ CASES = {
         ("adapt_learning_rate", (jnp.ones(()), jnp.ones(2), HYPER), {}),
         (
             "update",
-            (None, None, None, rollout_of(E - 1), jnp.zeros((2, 2), int)),
-            dict.fromkeys(("static", "optimizer", "sync_gradients", "hyper", "axis_name")),
+            (None, rollout_of(E - 1), jnp.zeros((2, 2), int)),
+            dict.fromkeys(("loss", "optimizer", "sync")),
         ),
     ],
     "rollout.environment": [

@@ -10,6 +10,7 @@ import numpy as np
 from ksim.checkpoint.format import load_checkpoint
 from ksim.checkpoint.snapshot import restored
 from ksim.host.terminal import print_figures
+from ksim.learn.finite import BAD_UPDATES
 from ksim.rollout.unroll import NOT_FINITE
 from ksim.task.rl import RLTask
 from ksim.types import TrainState, Trajectory
@@ -79,7 +80,7 @@ def replay_dump(task: RLTask[Any]) -> int:
     places = found.bad_steps()
     figures = {
         "steps not finite": f"{len(places)} of {found.trajectory.reward.size}",
-        "updates skipped": f"{float(found.metrics['policy/bad_updates']):.0f}",
+        "updates skipped": f"{float(found.metrics[BAD_UPDATES]):.0f}",
     }
     for env, step in places[:_MAX_LISTED]:
         names = ", ".join(found.bad_metrics(env, step)) or "no metric; an observation or the whole reward"

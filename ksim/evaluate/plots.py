@@ -17,24 +17,31 @@ DPI = 110
 CONTACT_N = 1.0
 """Force above which a foot counts as in contact, in N: that of ksim's terms of the gait."""
 MAX_POINTS = 500
+LEARNING = {"KL divergence of an update": "policy/kl", "learning rate": "policy/learning_rate"}
+"""Panels of metrics that most algorithms report; drawn where a run has them."""
 
 Drawing = Callable[[Recording, Path], bool]
 ScalingPoint = tuple[int, tuple[Sequence[float], Sequence[float], Sequence[float]]]
 """A number of devices, with repeated measurements of speed, efficiency and the share of time in collectives."""
 
 
-def plot_learning(runs: Sequence[Curves], path: Path) -> None:
+def plot_learning(runs: Sequence[Curves], path: Path, of_learner: Mapping[str, str] | None = None) -> None:
     """Return, length, errors, learning and throughput over environment steps, of one run or several over each other.
 
     Where a run was evaluated, what was found stands over its curve with 95 % confidence intervals.
+
+    Args:
+        runs: The runs.
+        path: The file.
+        of_learner: Metrics of the algorithm to draw as well, by the panel's title.
     """
     errors = sorted({name for run in runs for name in run.metrics if name.startswith("error/")})
+    learning = {**LEARNING, **(of_learner or {})}
     panels = [
         ("return of training episodes", "episode/return", "return"),
         ("length of episodes, control steps", "episode/length", "length"),
         *((name.removeprefix("error/"), name, name) for name in errors),
-        ("KL divergence of an update", "policy/kl", None),
-        ("learning rate", "policy/learning_rate", None),
+        *((title, name, None) for title, name in learning.items() if any(name in run.metrics for run in runs)),
         ("environment steps per second", "time/env_steps_per_s", None),
     ]
     figure, all_axes = _figure(len(panels), columns=3)

@@ -6,8 +6,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
-
 from ksim.checkpoint.progress import Progress
 from ksim.checkpoint.saver import Saver
 from ksim.evaluate.curves import read_curves
@@ -21,7 +19,6 @@ from ksim.log.records import read_evaluations
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.parallel.multihost import is_main_process
-from ksim.ppo.train_step import static_leaves
 from ksim.task.rl import RLTask
 from ksim.types import LearnerState
 
@@ -184,10 +181,9 @@ class Reports:
             from ksim.evaluate.plots import plot_learning  # noqa: PLC0415 - matplotlib is slow to import
 
             path = self._run_dir / "plots" / "learning.png"
-            plot_learning([read_curves(self._run_dir)], path)
+            plot_learning([read_curves(self._run_dir)], path, self._task.figures().plots)
             self.paths["learning curves"] = path
 
     def model(self, learner: LearnerState) -> NormalizedActorCritic:
         """The policy and value function of a learner, on raw observations."""
-        static = static_leaves(self._task.initial_learner()[1])
-        return NormalizedActorCritic(eqx.combine(learner.params, static), learner.normalizer)
+        return self._task.policy_of(learner)

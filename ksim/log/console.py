@@ -1,12 +1,21 @@
 """The line that a run prints for each iteration."""
 
 import math
+from collections.abc import Mapping
 
 from ksim.host.terminal import format_seconds
 
 
-def iteration_line(metrics: dict[str, float], max_iterations: int | None, eta_s: float | None) -> str:
-    """The line of one iteration: progress, time left, speed, where the time goes, return, episode length."""
+def iteration_line(
+    metrics: dict[str, float],
+    max_iterations: int | None,
+    eta_s: float | None,
+    of_learner: Mapping[str, str] | None = None,
+) -> str:
+    """The line of one iteration: progress, time left, speed, where the time goes, return, episode length.
+
+    `of_learner` are metrics of the algorithm to show as well, by the words before them.
+    """
     of = f"/{max_iterations}" if max_iterations else ""
     parts = [f"iteration {metrics['iteration']:.0f}{of}"]
     if eta_s is not None:
@@ -18,6 +27,7 @@ def iteration_line(metrics: dict[str, float], max_iterations: int | None, eta_s:
     parts.append(f"return {_number(metrics['episode/return'])}")
     parts.append(f"length {_number(metrics['episode/length'])}")
     parts.append(f"reward/step {_number(metrics['rollout/reward'], 4)}")
+    parts += [f"{words} {_number(metrics[name], 4)}" for words, name in (of_learner or {}).items()]
     if metrics["policy/bad_updates"]:
         parts.append(f"{metrics['policy/bad_updates']:.0f} updates skipped as not finite")
     return " · ".join(parts)

@@ -27,7 +27,6 @@ from ksim.policy.program import (
     policy_programs,
 )
 from ksim.policy.program_check import RefusedError, check_apart
-from ksim.ppo.train_step import static_leaves
 from ksim.rollout.environment import Environment
 from ksim.task.rl import RLTask
 
@@ -161,13 +160,8 @@ def load_task_policy(task: RLTask[Any]) -> tuple[Path, Environment, NormalizedAc
     # Native MuJoCo on one device, whatever trained the policy: a check from one simulator to the other.
     task.layout = SingleDevice(axis_name=task.device_axis)
     task.environment = env = task.eval_environment
-    initial, model = task.initial_learner()
-    learner = restored_policy(checkpoint, initial)
-    return (
-        checkpoint.path.absolute(),
-        env,
-        NormalizedActorCritic(eqx.combine(learner.params, static_leaves(model)), learner.normalizer),
-    )
+    learner = restored_policy(checkpoint, task.initial_learner()[0])
+    return checkpoint.path.absolute(), env, task.policy_of(learner)
 
 
 class PolicyExport:

@@ -1,9 +1,8 @@
 """The numbers of the algorithm, apart from the command line's config."""
 
 from dataclasses import dataclass
-from typing import Literal
 
-GradSyncMode = Literal["accumulate", "local"]
+from ksim.types import GradSyncMode
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,10 +6,10 @@ from ksim.parallel.placement import check_divisible
 from ksim.preflight.hook_names import check_hook_names
 from ksim.preflight.hooks import check_eval_environment, check_hooks
 from ksim.preflight.memory import check_memory, env_shapes
-from ksim.task.ppo import PPOTask
+from ksim.task.learned import LearnedTask
 
 
-def check_task(task: PPOTask[Any]) -> None:
+def check_task(task: LearnedTask[Any]) -> None:
     """Raises ConfigError for whatever can be known to be wrong before anything compiles."""
     check_divisible(task.config.num_envs, task.layout.num_devices)
     task.batch_figures()

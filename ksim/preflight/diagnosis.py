@@ -12,8 +12,8 @@ from typing import Any
 
 import jax
 
+from ksim.learn.train_step import TrainStep
 from ksim.parallel.multihost import Peers, num_processes, process_index
-from ksim.ppo.train_step import TrainStep
 from ksim.preflight.memory import format_bytes
 from ksim.task.rl import RLTask
 from ksim.types import TrainState
@@ -62,7 +62,7 @@ def log_setup(task: RLTask[Any], step: TrainStep, state: TrainState, peers: Peer
     logger.debug("Layout: %s, axis %s.", type(layout).__name__, layout.axis_name)
     share = config.num_envs // layout.num_devices
     logger.debug("Batch: %d environments, %d on each device, %d steps.", config.num_envs, share, config.rollout_length)
-    logger.debug("Hyperparameters: %s", step.hyper)
+    logger.debug("Hyperparameters: %s", step.learner.figures().hyper)
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         name, shape = jax.tree_util.keystr(path), list(leaf.shape)
         logger.debug("Placement: state%s: %s%s, %s", name, leaf.dtype, shape, leaf.sharding)

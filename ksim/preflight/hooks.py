@@ -12,7 +12,7 @@ from ksim.errors import ConfigError
 from ksim.nn.actor_critic import AbstractActorCritic, initial_carries
 from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.rollout.environment import check_environment
-from ksim.task.ppo import PPOTask
+from ksim.task.learned import LearnedTask
 from ksim.task.returned import HOOKS, described, hook_name, is_float, is_overridden, shapes_of, tree_differences
 from ksim.task.rl import RLTask
 from ksim.types import EnvState, LearnerState, Trajectory
@@ -30,7 +30,7 @@ def check_eval_environment(task: RLTask[Any]) -> None:
         )
 
 
-def check_hooks(task: PPOTask[Any], learner: LearnerState, model: AbstractActorCritic, env_state: EnvState) -> None:
+def check_hooks(task: LearnedTask[Any], learner: LearnerState, model: AbstractActorCritic, env_state: EnvState) -> None:
     """Checks what the traced hooks that a task overrides return.
 
     Args:
@@ -50,7 +50,7 @@ def check_hooks(task: PPOTask[Any], learner: LearnerState, model: AbstractActorC
         _check_rollout(task, NormalizedActorCritic(model, learner.normalizer), env_state, share)
 
 
-def _check_sync_gradients(task: PPOTask[Any], params: PyTree) -> None:
+def _check_sync_gradients(task: LearnedTask[Any], params: PyTree) -> None:
     synced = shapes_of(task, task.sync_gradients, params)
     problem = tree_differences(params, synced, "grads")
     if problem:
@@ -60,7 +60,7 @@ def _check_sync_gradients(task: PPOTask[Any], params: PyTree) -> None:
         )
 
 
-def _check_rollout(task: PPOTask[Any], model: AbstractActorCritic, env_state: EnvState, num_envs: int) -> None:
+def _check_rollout(task: LearnedTask[Any], model: AbstractActorCritic, env_state: EnvState, num_envs: int) -> None:
     hook, num_steps = hook_name(task, "_rollout"), task.config.rollout_length
     carry = eqx.filter_eval_shape(initial_carries, model, num_envs)
     key = jax.eval_shape(lambda: jax.random.key(0))

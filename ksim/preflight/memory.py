@@ -12,12 +12,12 @@ from jaxtyping import PyTree
 from ksim.errors import ConfigError, shown
 from ksim.nn.actor_critic import AbstractActorCritic, initial_carries
 from ksim.parallel.collectives import bind_axis
-from ksim.task.ppo import PPOTask
+from ksim.task.learned import LearnedTask
 from ksim.task.rl import RLTask
 from ksim.types import Device, EnvState, LearnerState
 
 
-def check_memory(task: PPOTask[Any], learner: LearnerState, env_state: EnvState, state_bytes: int) -> None:
+def check_memory(task: LearnedTask[Any], learner: LearnerState, env_state: EnvState, state_bytes: int) -> None:
     """Refuses what cannot be held in memory, by the least that it takes and the most that there is.
 
     So what is let through may still not fit: `find_problems` warns of that, by what is likely.
@@ -43,21 +43,22 @@ def check_memory(task: PPOTask[Any], learner: LearnerState, env_state: EnvState,
     if memory is not None:
         has = f"but device {device} has {format_bytes(memory)}"
         if learner_bytes > memory:
-            sizes = ["actor_sizes", "critic_sizes", *(["memory_size"] if config.model == "gru" else [])]
-            named = ", ".join(f"{name} ({shown(getattr(config, name))})" for name in sizes)
+            named = ", ".join(f"{name} ({shown(getattr(config, name))})" for name in task.network_sizes())
             raise ConfigError(
                 f"The networks of {named} need at least {format_bytes(learner_bytes)} with their gradients and the "
                 f"optimizer's state, {has}. Choose smaller ones."
             )
         left = memory - learner_bytes
-        if share * config.num_passes * 4 > left:
-            raise ConfigError(
-                f"num_passes ({config.num_passes}) over {share} environments need at least "
-                f"{format_bytes(4 * share * config.num_passes)} for the order of the minibatches, {has}. "
-                f"Choose at most {max(left // (4 * share), 1)}."
-            )
+        for use in task.figures().memory:
+            count, unit_bytes = getattr(config, use.option), share * use.bytes_per_env
+            if count * unit_bytes > left:
+                raise ConfigError(
+                    f"{use.option} ({count}) over {share} environments need at least "
+                    f"{format_bytes(count * unit_bytes)} for {use.purpose}, {has}. "
+                    f"Choose at most {max(left // unit_bytes, 1)}."
+                )
         if share * env_bytes > left:
-            granule = layout.num_devices * task.batch_figures()[1]
+            granule = layout.num_devices * (task.batch_figures()[1] or 1)
             fitting = {
                 "num_envs": left // env_bytes * layout.num_devices // granule * granule,
                 "rollout_length": (left // share - state_bytes) // step_bytes,

@@ -1,14 +1,12 @@
 """Learning a task by PPO on every device of the machine."""
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Generic, TypeVar, cast
+from typing import Generic, TypeVar
 
 import jax
 
 from ksim.checks import check_batch
 from ksim.parallel.placement import check_divisible
-from ksim.ppo.hyperparameters import GradSyncMode, PPOHyperparameters
 from ksim.task.distributed_rl import DistributedRLConfig, DistributedRLTask
 from ksim.task.ppo import PPOConfig, PPOTask
 
@@ -32,10 +30,3 @@ class DistributedPPOTask(DistributedRLTask[ConfigT], PPOTask[ConfigT], Generic[C
 
     def updates_per_iteration(self) -> int:
         return self.batch_figures()[1] * self.config.num_passes
-
-    def hyperparameters(self) -> PPOHyperparameters:
-        return dataclasses.replace(
-            super().hyperparameters(),
-            grad_sync_period=self.config.grad_sync_period,
-            grad_sync_mode=cast(GradSyncMode, self.config.grad_sync_mode),
-        )

@@ -20,11 +20,10 @@ from ksim.parallel.placement import (
     unreplicate_state as unreplicate_state,
 )
 from ksim.parallel.replica_guard import ReplicaGuard
-from ksim.ppo.hyperparameters import GradSyncMode
 from ksim.task.commands import command
 from ksim.task.distributed_setup import DistributedSetup
 from ksim.task.rl import RLConfig, RLTask
-from ksim.types import TrainState
+from ksim.types import GradSyncMode, TrainState
 
 ON_DIVERGENCE = ("stop", "rebroadcast")
 MAX_TIMEOUT_S = 10**6

@@ -1,27 +1,27 @@
 """Learning a task by proximal policy optimization on one device."""
 
-import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar, get_args
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import PRNGKeyArray, PyTree
+from jaxtyping import PRNGKeyArray
 
 from ksim.checks import MAX_COUNT, check_batch, check_choice, check_count, check_fraction, check_positive
 from ksim.config import field
 from ksim.errors import ConfigError, shown
+from ksim.learn.learner import AbstractLearner, trainable_leaves
 from ksim.nn import AbstractActorCritic, GruActorCritic, MlpActorCritic
 from ksim.nn.heads import StdKind
-from ksim.parallel.collectives import mean_across_devices
 from ksim.ppo.hyperparameters import PPOHyperparameters
-from ksim.ppo.train_step import TrainStep, initial_learner_state, initial_memories, static_leaves, trainable_leaves
-from ksim.task.returned import check_env_state, checked_optimizer, initial_model
-from ksim.task.rl import RLConfig, RLTask
-from ksim.types import EnvBatch, LearnerState, TrainState
+from ksim.ppo.learner import PPO
+from ksim.task.learned import LearnedTask
+from ksim.task.returned import checked_optimizer
+from ksim.task.rl import RLConfig
+from ksim.types import TrainState
 
 MODELS = ("mlp", "gru")
 MIN_LEARNING_RATE, MAX_LEARNING_RATE = 1e-5, 3e-3
@@ -107,7 +107,7 @@ class PPOConfig(RLConfig):
 ConfigT = TypeVar("ConfigT", bound=PPOConfig)
 
 
-class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
+class PPOTask(LearnedTask[ConfigT], Generic[ConfigT]):
     """A task learned by PPO on one device. See `RLTask` for the hooks that describe the robot."""
 
     def batch_figures(self) -> tuple[int, int]:
@@ -120,25 +120,15 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
         return check_batch(config.num_envs, config.batch_size, config.num_batches, self.layout.num_devices)
 
     def hyperparameters(self) -> PPOHyperparameters:
-        """The algorithm's numbers, from the config."""
+        """The algorithm's numbers: options of the same name, and what follows from others."""
         config = self.config
-        lowest_rate, highest_rate = config.learning_rate_bounds()
-        return PPOHyperparameters(
-            gamma=config.gamma,
-            gae_lambda=config.gae_lambda,
-            clip_param=config.clip_param,
-            value_clip=config.value_clip,
-            value_loss_coef=config.value_loss_coef,
-            entropy_coef=config.entropy_coef,
-            num_batches=self.batch_figures()[1],
-            num_passes=config.num_passes,
-            learning_rate=config.learning_rate,
-            desired_kl=config.desired_kl,
-            min_learning_rate=lowest_rate,
-            max_learning_rate=highest_rate,
-            normalize_observations=config.normalize_observations,
-            remat=config.remat,
-        )
+        names = {option.name for option in fields(config)}
+        numbers = {x.name: getattr(config, x.name) for x in fields(PPOHyperparameters) if x.name in names}
+        # `batch_figures` checks it; a policy can be evaluated with any number of environments.
+        num_batches = config.num_envs // config.batch_size if config.batch_size else 4
+        numbers["num_batches"] = config.num_batches or num_batches
+        numbers["min_learning_rate"], numbers["max_learning_rate"] = config.learning_rate_bounds()
+        return PPOHyperparameters(**numbers)
 
     def get_optimizer(self) -> optax.GradientTransformation:
         """Adam after clipping by the global norm. An override must inject `learning_rate` as this one does."""
@@ -149,13 +139,6 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
             )
 
         return optax.inject_hyperparams(make)(learning_rate=self.config.learning_rate)
-
-    def sync_gradients(self, grads: PyTree) -> PyTree:
-        """Averages gradients over devices, inside the step. Override it to synchronise in another way.
-
-        Called on a single device as well, where a mean over `device_axis` changes nothing.
-        """
-        return mean_across_devices(grads, self.layout.axis_name)
 
     def _get_initial_model(self, rng: PRNGKeyArray) -> AbstractActorCritic:
         config = self.config
@@ -172,43 +155,21 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
             return GruActorCritic(memory_size=config.memory_size, **shared)
         return MlpActorCritic(**shared)
 
-    def initial_learner(self) -> tuple[LearnerState, AbstractActorCritic]:
-        return self._initial_learner
-
-    @functools.cached_property
-    def _initial_learner(self) -> tuple[LearnerState, AbstractActorCritic]:
-        model_key, _, learner_key = self._keys()
-        _ = self.obs_sizes  # here and not while tracing: it makes the environment, with its arrays
-        # One program: initialised array by array, every shape would be compiled by itself.
-        return eqx.filter_jit(self._init_learner)(model_key, learner_key)
-
-    def learner_shapes(self) -> tuple[LearnerState, AbstractActorCritic]:
-        """What `initial_learner` returns, with shapes in place of arrays."""
-        _ = self.obs_sizes
-        key = jax.eval_shape(lambda: jax.random.key(0))
-        return eqx.filter_eval_shape(self._init_learner, key, key)
-
-    def _init_learner(
-        self, model_key: PRNGKeyArray, learner_key: PRNGKeyArray
-    ) -> tuple[LearnerState, AbstractActorCritic]:
-        model = initial_model(self, model_key)
-        optimizer = checked_optimizer(self, trainable_leaves(model))
-        levels = self.environment.initial_levels()
-        return initial_learner_state(model, self.obs_sizes, optimizer, learner_key, levels), model
-
-    def initial_state(self) -> TrainState:
-        learner, model = self.initial_learner()
-        env_key, num_envs = self._keys()[1], self.config.num_envs
-        env_state = self._get_initial_env_state(env_key)
-        check_env_state(self, env_state)
-        make_memories = lambda _, index_e: initial_memories(model, len(index_e))
-        return TrainState(learner, EnvBatch(env_state, *self.layout.make_envs(make_memories, env_key, num_envs)))
+    def get_learner(self, network: AbstractActorCritic, axis_name: str | None) -> AbstractLearner:
+        return PPO(
+            **self.learner_parts(network, axis_name),
+            optimizer=checked_optimizer(self, trainable_leaves(network)),
+            hyper=self.hyperparameters(),
+        )
 
     def fixed_options(self) -> tuple[str, ...]:
         return (*super().fixed_options(), "init_std", "normalize_observations")
 
     def network_options(self) -> tuple[str, ...]:
         return ("model", "actor_sizes", "critic_sizes", "memory_size", "std")
+
+    def network_sizes(self) -> tuple[str, ...]:
+        return ("actor_sizes", "critic_sizes", *(("memory_size",) if self.config.model == "gru" else ()))
 
     def adapt_resumed(self, state: TrainState, changed: Mapping[str, tuple[Any, Any]]) -> TrainState:
         # One that was adaptive and is to be constant would stay wherever it has come to.
@@ -217,20 +178,3 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
             return state
         opt_state = optax.tree.set(state.learner.opt_state, learning_rate=jnp.float32(self.config.learning_rate))
         return eqx.tree_at(lambda state: state.learner.opt_state, state, opt_state)
-
-    def _keys(self) -> tuple[PRNGKeyArray, PRNGKeyArray, PRNGKeyArray]:
-        model_key, env_key, learner_key = jax.random.split(jax.random.key(self.config.seed), 3)
-        return model_key, env_key, learner_key
-
-    def make_train_step(self, axis_name: str | None) -> TrainStep:
-        optimizer = self.get_optimizer()
-        static = static_leaves(self.initial_learner()[1])
-        return TrainStep(
-            env=self.environment,
-            rollout=self._rollout,
-            static=static,
-            optimizer=optimizer,
-            sync_gradients=self.sync_gradients,
-            hyper=self.hyperparameters(),
-            axis_name=axis_name,
-        )

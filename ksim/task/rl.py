@@ -11,6 +11,8 @@ import mujoco
 from jaxtyping import Array, Int, Key, PRNGKeyArray, PyTree
 
 from ksim.errors import ConfigError, shown
+from ksim.learn.learner import Figures
+from ksim.learn.train_step import TrainStep
 from ksim.mdp import resets as reset_terms, terminations as termination_terms
 from ksim.mdp.actions import AbstractActionFilter
 from ksim.mdp.commands import AbstractCommand
@@ -24,13 +26,13 @@ from ksim.mdp.rewards import AbstractReward
 from ksim.mdp.term import Terms, named_terms
 from ksim.mdp.terminations import AbstractTermination
 from ksim.nn.actor_critic import AbstractActorCritic
+from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.parallel.collectives import DEVICE_AXIS, device_index, global_env_index, shapes_on_devices
 from ksim.parallel.job import find_job
 from ksim.parallel.layout import AbstractLayout, SingleDevice
 from ksim.parallel.replica_guard import ReplicaGuard
 from ksim.physics import AbstractActuators, ModelActuators, PhysicsModel, Terrain, compile_model, load_spec
 from ksim.physics.select import pick_engine
-from ksim.ppo.train_step import TrainStep
 from ksim.rollout.environment import Environment, check_environment
 from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
 from ksim.rollout.unroll import env_keys, initial_env_states, unroll
@@ -211,6 +213,14 @@ class RLTask(CallbackTask[ConfigT], Generic[ConfigT]):
 
     def make_train_step(self, axis_name: str | None) -> TrainStep:
         """The training step, for a single device (None) or mapped over an axis of devices."""
+        raise ConfigError(f"{type(self).__name__} must derive from PPOTask, which knows how to learn.")
+
+    def policy_of(self, learner: LearnerState) -> NormalizedActorCritic:
+        """The policy and value function of a learner, on raw observations."""
+        raise ConfigError(f"{type(self).__name__} must derive from PPOTask, which knows how to learn.")
+
+    def figures(self) -> Figures:
+        """What the host is told of the algorithm."""
         raise ConfigError(f"{type(self).__name__} must derive from PPOTask, which knows how to learn.")
 
     # What follows from the above.

@@ -74,7 +74,8 @@ class _Subject:
     def _compile(self, state: Any, axis_name: str | None) -> Callable[[], None]:
         train_step = self.task.make_train_step(axis_name)
         if axis_name is None and self.task.layout.num_devices > 1:
-            train_step = dataclasses.replace(train_step, sync_gradients=lambda grads: grads)
+            alone = dataclasses.replace(train_step.learner, sync_gradients=lambda grads: grads)
+            train_step = dataclasses.replace(train_step, learner=alone)
         step = self.task.layout.compile(train_step, state)
         held = [state]
 

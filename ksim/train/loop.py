@@ -23,6 +23,7 @@ from ksim.evaluate.reports import Reports
 from ksim.host.failures import Failures
 from ksim.host.signals import StopRequest, stop_on_signal
 from ksim.host.terminal import console, print_line
+from ksim.learn.finite import BAD_UPDATES, MAX_NOT_FINITE
 from ksim.log.console import iteration_line
 from ksim.log.loggers import MetricsWriter
 from ksim.log.run_log import RunLog, log_path, run_log
@@ -39,7 +40,6 @@ from ksim.parallel.multihost import (
 from ksim.parallel.placement import copy_of
 from ksim.parallel.replica_guard import ReplicasDivergedError
 from ksim.policy.load import PolicyExport
-from ksim.ppo.train_step import MAX_NOT_FINITE
 from ksim.preflight.diagnosis import log_setup
 from ksim.preflight.tables import print_start
 from ksim.rollout.unroll import NOT_FINITE
@@ -270,7 +270,7 @@ class _Loop:
         self._state = state
         iteration_s = time.perf_counter() - start_s
         progress.advance(iteration_s)
-        progress.bad_updates += round(metrics["policy/bad_updates"])
+        progress.bad_updates += round(metrics[BAD_UPDATES])
         progress.not_finite_steps += round(metrics.get(NOT_FINITE, 0.0) * progress.steps_per_iteration)
         metrics |= {
             "iteration": progress.iteration,
@@ -300,7 +300,8 @@ class _Loop:
                 self._writer.write(metrics, env_steps=progress.env_steps)
             # In many iterations no episode ends, and the line goes on showing the last that did.
             self._last_episodes |= {k: v for k, v in metrics.items() if k.startswith("episode/") and not np.isnan(v)}
-            print_line(iteration_line(metrics | self._last_episodes, progress.max_iterations, progress.eta_s))
+            line = metrics | self._last_episodes
+            print_line(iteration_line(line, progress.max_iterations, progress.eta_s, self._step.figures.line))
 
     def _report(self) -> None:
         if not self.reports.is_due(self.progress.iteration):

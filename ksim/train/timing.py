@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from ksim.learn.collect import Collected
+from ksim.learn.train_step import TrainStep
 from ksim.parallel.layout import AbstractLayout
-from ksim.ppo.train_step import Collected, TrainStep
 from ksim.preflight.diagnosis import compiled
 from ksim.task.rl import RLTask
 from ksim.types import EnvBatch, LearnerState, Metrics, TrainState
@@ -27,6 +28,9 @@ class TimedStep:
 
     A host thread per device waits for what the device has computed. So nothing in the programs is for timing alone, no
     device waits for the host, and the compilation cache holds them where it would hold the step.
+
+    Attributes:
+        figures: What the host is told of the algorithm.
     """
 
     def __init__(self, layout: AbstractLayout, step: TrainStep, state: TrainState, *, donate: bool) -> None:
@@ -38,6 +42,7 @@ class TimedStep:
             state: A placed state.
             donate: Whether the state's memory is reused for the next one; it is gone after a step then.
         """
+        self.figures = step.learner.figures()
         shapes: list[Collected] = []
 
         def roll_out(envs: EnvBatch, learner: LearnerState) -> tuple[EnvBatch, Collected]:
@@ -109,16 +114,16 @@ def time_synchronisation(task: RLTask[Any], state: TrainState) -> float | None:
     The synchronisation is timed by itself, on arrays like the gradients. None on one device.
     """
     layout = task.layout
-    step = task.make_train_step(layout.axis_name)
+    learner = task.make_train_step(layout.axis_name).learner
     if layout.axis_name is None:
         return None
-    compiled = layout.map(lambda params: step.sync_gradients(params)).lower(state.learner.params).compile()
+    compiled = layout.map(lambda params: learner.sync_gradients(params)).lower(state.learner.params).compile()
     durations = []
     for _ in range(5):  # the same number in every process
         start_s = time.perf_counter()
         jax.block_until_ready(compiled(state.learner.params))
         durations.append(time.perf_counter() - start_s)
-    return statistics.median(durations) * step.hyper.syncs_per_iteration
+    return statistics.median(durations) * learner.figures().syncs_per_iteration
 
 
 def device_times(times_s: np.ndarray) -> dict[str, float]:

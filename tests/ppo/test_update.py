@@ -9,12 +9,14 @@ import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 
+from ksim.learn.finite import Optimized
+from ksim.learn.learner import initial_learner_state, static_leaves
 from ksim.nn import MlpActorCritic
 from ksim.parallel.collectives import mean_across_devices
+from ksim.ppo.gradient_sync import GradientSync
 from ksim.ppo.hyperparameters import PPOHyperparameters
 from ksim.ppo.losses import Minibatch, ppo_loss
 from ksim.ppo.minibatches import stratified_minibatches
-from ksim.ppo.train_step import initial_learner_state, static_leaves
 from ksim.ppo.update import adapt_learning_rate, update
 from tests.ppo.hlo import all_reduces
 
@@ -62,18 +64,17 @@ def make_update(num_devices, rollout=None, *, optimizer=None, sync_gradients=mea
     split = jax.tree.map(lambda x: x.reshape(num_devices, -1, *x.shape[1:]), rollout)
 
     def one_device(rollout):
-        return update(
-            learner.params,
-            learner.opt_state,
-            learner.num_bad_updates,
+        end, (_, num_skipped) = update(
+            Optimized.of(learner),
             rollout,
             minibatches(hyper, rollout.done.shape[0], AXIS),
-            static=static,
+            loss=lambda params, batch: ppo_loss(eqx.combine(params, static), batch, hyper),
             optimizer=optimizer,
-            sync_gradients=sync_gradients,
-            hyper=hyper,
-            axis_name=AXIS,
+            sync=GradientSync(
+                average=sync_gradients, axis_name=AXIS, period=hyper.grad_sync_period, mode=hyper.grad_sync_mode
+            ),
         )
+        return end.params, end.opt_state, end.num_bad, {"policy/bad_updates": num_skipped}
 
     return one_device, learner, split
 

@@ -2,7 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ksim.ppo.statistics import episode_metrics, finished_episodes
+from ksim.learn.statistics import episode_metrics, finished_episodes
 from ksim.types import Trajectory
 
 

@@ -10,7 +10,6 @@ from ksim.parallel.collectives import (
     max_across_devices,
     mean_across_devices,
     min_across_devices,
-    moments_across_devices,
     sum_across_devices,
 )
 from ksim.rollout.unroll import NOT_FINITE
@@ -83,16 +82,11 @@ def episode_metrics(
     }
 
 
-def rollout_metrics(trajectory: Trajectory, value_target_et: Float[Array, "e t"], axis_name: str | None) -> Metrics:
-    """Means over the rollout of the rewards and of the environment's own metrics, and the critic's fit."""
-    chex.assert_rank(value_target_et, 2)
-    chex.assert_equal_shape([value_target_et, trajectory.value, trajectory.reward])
-    _, target_variance = moments_across_devices(value_target_et, axis_name)
-    _, residual_variance = moments_across_devices(value_target_et - trajectory.value, axis_name)
+def rollout_metrics(trajectory: Trajectory, axis_name: str | None) -> Metrics:
+    """Means over the rollout of the rewards, the values and the environment's own metrics."""
     local = {"rollout/reward": jnp.mean(trajectory.reward), "rollout/value": jnp.mean(trajectory.value)}
     local |= {name: jnp.mean(x) for name, x in trajectory.metrics.items()}
-    explained = 1 - residual_variance / (target_variance + 1e-8)
-    return mean_across_devices(local, axis_name) | {"rollout/explained_variance": explained}
+    return mean_across_devices(local, axis_name)
 
 
 def device_metrics(trajectory: Trajectory, axis_name: str | None) -> Metrics:

@@ -1,0 +1,161 @@
+"""The seam between the host and an algorithm."""
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, PRNGKeyArray, PyTree
+
+from ksim.learn.collect import Collected, Rollout
+from ksim.nn.actor_critic import AbstractActorCritic
+from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
+from ksim.rollout.environment import Environment
+from ksim.types import EnvBatch, LearnerState, Levels, Metrics, TrainState
+
+SyncGradients = Callable[[PyTree], PyTree]
+"""Averages gradients over devices."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MemoryUse:
+    """Memory that grows with an option of the algorithm.
+
+    Attributes:
+        option: The option's name.
+        bytes_per_env: Bytes on a device for each of its envs and each unit of the option.
+        purpose: What the memory is for, as in `the order of the minibatches`.
+    """
+
+    option: str
+    bytes_per_env: int
+    purpose: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Figures:
+    """What the host is told of an algorithm, for what it prints, draws and estimates.
+
+    Attributes:
+        hyper: The algorithm's numbers, for the log.
+        line: Metrics that the line of each iteration shows besides those of every run, by the words before them.
+        plots: Metrics that are drawn with the learning curves, likewise, by the panel's title.
+        memory: What grows with options of the algorithm.
+        syncs_per_iteration: How often gradients are averaged over devices in an iteration.
+    """
+
+    hyper: Any = None
+    line: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    plots: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    memory: tuple[MemoryUse, ...] = ()
+    syncs_per_iteration: int = 1
+
+
+# Compared by identity: networks hold arrays, and a mapped function must have a hash.
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class AbstractLearner(ABC):
+    """An algorithm: pure functions of one device, and what the host is told of them.
+
+    `collect` and `learn` are the two halves of a training step, see `TrainStep`, which a run compiles as two programs.
+    The state that they share is `LearnerState`, or a subclass with more fields. Its `key`, `iteration` and `levels`
+    are the training step's.
+
+    Attributes:
+        env: The environment.
+        rollout: Steps this device's envs under a policy.
+        network: The actor-critic before the first iteration. Where only `figures` is asked for, its arrays are shapes.
+        obs_sizes: The length of each observation group.
+        sync_gradients: Averages gradients over devices.
+        axis_name: The mapped axis of devices; None on a single one.
+    """
+
+    env: Environment
+    rollout: Rollout
+    network: AbstractActorCritic
+    obs_sizes: dict[str, int]
+    sync_gradients: SyncGradients
+    axis_name: str | None
+
+    @abstractmethod
+    def init(self, key: PRNGKeyArray) -> LearnerState:
+        """The learner before the first iteration. Traced, with the network's arrays; see `initial_learner_state`."""
+
+    @abstractmethod
+    def collect(self, state: TrainState, key: PRNGKeyArray) -> tuple[Collected, EnvBatch]:
+        """Experience of this device's envs, and the envs after it; see `collect_rollout`.
+
+        Holds no collective over devices, so that none waits for another before it has collected.
+
+        Args:
+            state: The state before.
+            key: One key, the same on every device.
+        """
+
+    @abstractmethod
+    def learn(
+        self, learner: LearnerState, collected: Collected, key: PRNGKeyArray, is_usable: Bool[Array, ""]
+    ) -> tuple[LearnerState, Metrics]:
+        """The learner after it has learned from what was collected, the same on every device.
+
+        Args:
+            learner: The learner that collected it.
+            collected: This device's share.
+            key: One key, the same on every device.
+            is_usable: Whether there is anything to learn; if not, every optimizer step is to be skipped and counted.
+
+        Returns:
+            The learner, and metrics over all devices. `policy/bad_updates` is one: the steps that were skipped because
+            a gradient was not finite. `num_bad_updates` of the learner counts those in a row.
+        """
+
+    @abstractmethod
+    def policy(self, learner: LearnerState) -> NormalizedActorCritic:
+        """The policy and value function of a learner, on raw observations; see `normalized_policy`."""
+
+    @abstractmethod
+    def figures(self) -> Figures:
+        """What the host is told."""
+
+
+def trainable_leaves(model: AbstractActorCritic) -> PyTree:
+    """The floating-point arrays of a model, or shapes of such; None in place of every other leaf."""
+    return eqx.filter(model, _is_trainable)
+
+
+def static_leaves(model: AbstractActorCritic) -> PyTree:
+    """What `trainable_leaves` leaves out; `eqx.combine` puts the two together."""
+    return eqx.filter(model, _is_trainable, inverse=True)
+
+
+def _is_trainable(x: Any) -> bool:
+    is_shape = isinstance(x, jax.ShapeDtypeStruct) and jnp.issubdtype(x.dtype, jnp.inexact)
+    return is_shape or eqx.is_inexact_array(x)
+
+
+def initial_learner_state(
+    model: AbstractActorCritic,
+    obs_sizes: dict[str, int],
+    optimizer: optax.GradientTransformation,
+    key: PRNGKeyArray,
+    levels: Levels,
+) -> LearnerState:
+    """The learner before the first iteration."""
+    params = trainable_leaves(model)
+    return LearnerState(
+        params=params,
+        normalizer=ObservationNormalizer.init(obs_sizes),
+        opt_state=optimizer.init(params),
+        key=key,
+        iteration=jnp.int32(0),
+        num_bad_updates=jnp.int32(0),
+        levels=levels,
+    )
+
+
+def normalized_policy(network: AbstractActorCritic, learner: LearnerState) -> NormalizedActorCritic:
+    """An actor-critic with a learner's arrays, behind its observation statistics."""
+    return NormalizedActorCritic(eqx.combine(learner.params, static_leaves(network)), learner.normalizer)

@@ -1,0 +1,64 @@
+"""One training step, written once: what a layout jits on one device, and maps over several."""
+
+import dataclasses
+
+import chex
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Key
+
+from ksim.learn.collect import Collected
+from ksim.learn.finite import has_enough_finite
+from ksim.learn.learner import AbstractLearner
+from ksim.learn.statistics import device_metrics, episode_metrics, rollout_metrics
+from ksim.types import EnvBatch, LearnerState, Metrics, TrainState
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TrainStep:
+    """The training step of a task: `step(state) -> (state, metrics)`, pure and free of devices.
+
+    It has two halves, `roll_out` and `improve`, which a run compiles as two programs to time them on every device.
+    The first holds no collective of ksim's, so that no device waits for another in it.
+
+    Attributes:
+        learner: The algorithm.
+    """
+
+    learner: AbstractLearner
+
+    def __call__(self, state: TrainState) -> tuple[TrainState, Metrics]:
+        """Collects a rollout and learns from it."""
+        envs, collected = self.roll_out(state.envs, state.learner)
+        learner, metrics = self.improve(state.learner, collected)
+        return TrainState(learner=learner, envs=envs), metrics
+
+    def roll_out(self, envs: EnvBatch, learner: LearnerState) -> tuple[EnvBatch, Collected]:
+        """The first half: steps the envs under the policy."""
+        rollout_key, _ = _step_keys(learner)
+        collected, envs = self.learner.collect(TrainState(learner, envs), rollout_key)
+        return envs, collected
+
+    def improve(self, learner: LearnerState, collected: Collected) -> tuple[LearnerState, Metrics]:
+        """The second half: learns from what was collected, and moves the curricula."""
+        _, update_key = _step_keys(learner)
+        trajectory, axis_name = collected.trajectory, self.learner.axis_name
+        chex.assert_rank(trajectory.reward, 2)
+        chex.assert_tree_shape_prefix(trajectory, trajectory.reward.shape)
+        chex.assert_tree_shape_prefix(collected.model_carry, trajectory.reward.shape[:1])
+        metrics = episode_metrics(collected.episode_return, collected.episode_length, trajectory, axis_name)
+        metrics |= rollout_metrics(trajectory, axis_name)
+        improved, learning_metrics = self.learner.learn(learner, collected, update_key, has_enough_finite(metrics))
+        metrics |= learning_metrics
+        iteration = learner.iteration + 1
+        levels = self.learner.env.next_levels(learner.levels, metrics, iteration)
+        # A curriculum that goes by a metric which is not finite stays where it is.
+        levels = {name: jnp.where(jnp.isfinite(x), x, learner.levels[name]) for name, x in levels.items()}
+        metrics |= {f"curriculum/{name}": level for name, level in learner.levels.items()}
+        metrics |= device_metrics(trajectory, axis_name)
+        return dataclasses.replace(improved, iteration=iteration, levels=levels), metrics
+
+
+def _step_keys(learner: LearnerState) -> Key[Array, " 2"]:
+    """The keys of this iteration's rollout and update."""
+    return jax.random.split(jax.random.fold_in(learner.key, learner.iteration))

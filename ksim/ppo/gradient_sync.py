@@ -1,0 +1,132 @@
+"""When devices average their gradients, and what each does by itself in between.
+
+A period is `GradientSync.period` minibatches. With the mode `accumulate` a device sums their gradients and takes the
+mean. With `local` it takes a step of its own with every minibatch but the last, whose gradients are left; after the
+step with these, parameters and moments are averaged as well. Devices talk to each other at the end of a period only,
+and replicas always leave it identical.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int, PyTree
+
+from ksim.learn.finite import Optimized, select
+from ksim.learn.learner import SyncGradients
+from ksim.parallel.collectives import max_across_devices, mean_across_devices
+from ksim.parallel.replicas import copy_from_replica
+from ksim.types import GradSyncMode, Metrics
+
+Gradients = Callable[[PyTree, Int[Array, " b"]], tuple[PyTree, Metrics]]
+"""`(params, envs of a minibatch) -> (gradients, metrics)`."""
+Step = Callable[[Optimized, PyTree, str | None], tuple[Optimized, Bool[Array, ""]]]
+"""`(before, gradients, axis_name) -> (after, is_skipped)`: a step that is skipped if any device of the axis says so."""
+Outcome = tuple[Metrics, Int[Array, ""]]
+"""The metrics of every minibatch, and with how many of them a device skipped a step."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GradientSync:
+    """The synchronisation of gradients.
+
+    Attributes:
+        average: Averages gradients over devices.
+        axis_name: The mapped axis of devices.
+        period: Minibatches per synchronisation.
+        mode: What a device does in between.
+    """
+
+    average: SyncGradients
+    axis_name: str | None
+    period: int = 1
+    mode: GradSyncMode = "accumulate"
+
+    def gradients_of_period(
+        self, gradients: Gradients, step: Step, before: Optimized, env_index_pb: Int[Array, "p b"]
+    ) -> tuple[Optimized, PyTree, Outcome]:
+        """This device's gradients of one period, to be averaged over devices.
+
+        Args:
+            gradients: Those of a minibatch.
+            step: Takes an optimizer step.
+            before: Parameters and optimizer state.
+            env_index_pb: Envs of the period's minibatches.
+
+        Returns:
+            Parameters and optimizer state, which only local steps have changed; the gradients; and the metrics of every
+            minibatch with the number of those with which any device skipped a local step.
+        """
+        if self.mode == "local" and env_index_pb.shape[0] > 1:
+            return self._local_steps(gradients, step, before, env_index_pb)
+        return before, *_accumulated(gradients, before.params, env_index_pb)
+
+    def rejoin(self, stepped: Optimized) -> Optimized:
+        """Makes replicas identical again after local steps: floating-point leaves become their means over devices.
+
+        The others become those of the first device: a device that skipped a step of its own has counted one less.
+        """
+        if self.mode != "local":
+            return stepped
+        floats, rest = eqx.partition((stepped.params, stepped.opt_state), eqx.is_inexact_array)
+        first = copy_from_replica(rest, jnp.int32(0), self.axis_name)
+        params, opt_state = eqx.combine(mean_across_devices(floats, self.axis_name), first)
+        return stepped._replace(params=params, opt_state=opt_state)
+
+    def _local_steps(
+        self, gradients: Gradients, step: Step, before: Optimized, env_index_pb: Int[Array, "p b"]
+    ) -> tuple[Optimized, PyTree, Outcome]:
+        def minibatch(
+            carry: tuple[Optimized, PyTree], inputs: tuple[Array, Array]
+        ) -> tuple[tuple[Optimized, PyTree], tuple[Metrics, Array]]:
+            (at, grads), (place, env_index_b) = carry, inputs
+            # The step with the minibatch before, so that the gradients of the last one are left to be synchronised.
+            is_due = place > 0
+            stepped, is_skipped = step(at, grads, None)
+            at = select(is_due, stepped, at)
+            grads, metrics = gradients(at.params, env_index_b)
+            return (at, grads), (metrics, is_due & is_skipped)
+
+        start = (before, jax.tree.map(jnp.zeros_like, before.params))
+        inputs = (jnp.arange(env_index_pb.shape[0]), env_index_pb)
+        (at, grads), (metrics_p, is_skipped_p) = jax.lax.scan(minibatch, start, inputs)
+        num_bad, is_skipped_p = max_across_devices((at.num_bad, is_skipped_p.astype(jnp.int32)), self.axis_name)
+        return at._replace(num_bad=num_bad), grads, (metrics_p, jnp.sum(is_skipped_p))
+
+
+def _accumulated(gradients: Gradients, params: PyTree, env_index_pb: Int[Array, "p b"]) -> tuple[PyTree, Outcome]:
+    """The mean of the gradients of minibatches, and their metrics."""
+
+    def minibatch(total: PyTree, env_index_b: Array) -> tuple[PyTree, Metrics]:
+        grads, metrics = gradients(params, env_index_b)
+        return jax.tree.map(jnp.add, total, grads), metrics
+
+    total, metrics_p = jax.lax.scan(minibatch, jax.tree.map(jnp.zeros_like, params), env_index_pb)
+    return jax.tree.map(lambda g: g / env_index_pb.shape[0], total), (metrics_p, jnp.int32(0))
+
+
+def scan_periods(
+    one_period: Callable[[Optimized, Array], tuple[Optimized, Outcome]],
+    start: Optimized,
+    env_index_mb: Int[Array, "m b"],
+    length: int,
+) -> tuple[Optimized, Outcome]:
+    """Runs `one_period` on `length` minibatches at a time and then on those that remain.
+
+    Returns:
+        What is optimized after them, the metrics of every minibatch in their order, and the sum of the skipped ones.
+    """
+    num_minibatches = env_index_mb.shape[0]
+    length = min(length, num_minibatches)
+    num_in_full = num_minibatches // length * length
+    index_npb = env_index_mb[:num_in_full].reshape(-1, length, env_index_mb.shape[1])
+    at, (metrics_np, num_skipped_n) = jax.lax.scan(one_period, start, index_npb)
+    metrics_m = jax.tree.map(jnp.ravel, metrics_np)
+    num_skipped = jnp.sum(num_skipped_n)
+    if num_in_full < num_minibatches:
+        at, (metrics_p, num_more) = one_period(at, env_index_mb[num_in_full:])
+        metrics_m = jax.tree.map(lambda m, p: jnp.concatenate([m, p]), metrics_m, metrics_p)
+        num_skipped += num_more
+    return at, (metrics_m, num_skipped)

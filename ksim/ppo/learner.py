@@ -1,0 +1,141 @@
+"""PPO as a learner: the order of one iteration."""
+
+import dataclasses
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
+
+from ksim.learn.collect import Collected, collect_rollout
+from ksim.learn.finite import BAD_UPDATES, Optimized, updated_normalizer
+from ksim.learn.learner import (
+    AbstractLearner,
+    Figures,
+    MemoryUse,
+    initial_learner_state,
+    normalized_policy,
+    static_leaves,
+)
+from ksim.nn.actor_critic import AbstractActorCritic
+from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
+from ksim.parallel.collectives import mean_across_devices, moments_across_devices
+from ksim.ppo.advantages import generalized_advantages, normalize_advantages
+from ksim.ppo.gradient_sync import GradientSync, Outcome
+from ksim.ppo.hyperparameters import PPOHyperparameters
+from ksim.ppo.losses import Minibatch, ppo_loss
+from ksim.ppo.minibatches import stratified_minibatches
+from ksim.ppo.update import adapt_learning_rate, update
+from ksim.types import EnvBatch, LearnerState, Metrics, TrainState
+
+PPOLoss = Callable[[AbstractActorCritic, Minibatch, PPOHyperparameters], tuple[Float[Array, ""], Metrics]]
+"""`(network, minibatch, hyper) -> (loss, metrics)`."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class PPO(AbstractLearner):
+    """Proximal policy optimization, Schulman et al. 2017 (arXiv:1707.06347).
+
+    Attributes:
+        optimizer: Gradient transformation, with an injected `learning_rate`.
+        hyper: Numbers of the algorithm.
+        loss: The loss of a minibatch.
+    """
+
+    optimizer: optax.GradientTransformation
+    hyper: PPOHyperparameters
+    loss: PPOLoss = ppo_loss
+
+    def init(self, key: PRNGKeyArray) -> LearnerState:
+        return initial_learner_state(self.network, self.obs_sizes, self.optimizer, key, self.env.initial_levels())
+
+    def collect(self, state: TrainState, key: PRNGKeyArray) -> tuple[Collected, EnvBatch]:
+        return collect_rollout(self.env, self.rollout, self.policy(state.learner), state, key)
+
+    def policy(self, learner: LearnerState) -> NormalizedActorCritic:
+        return normalized_policy(self.network, learner)
+
+    def figures(self) -> Figures:
+        order = MemoryUse(option="num_passes", bytes_per_env=4, purpose="the order of the minibatches")
+        return Figures(hyper=self.hyper, memory=(order,), syncs_per_iteration=self.hyper.syncs_per_iteration)
+
+    def learn(
+        self, learner: LearnerState, collected: Collected, key: PRNGKeyArray, is_usable: Bool[Array, ""]
+    ) -> tuple[LearnerState, Metrics]:
+        """All passes over a rollout, then the learning rate and the statistics that the next one will use."""
+        hyper, trajectory = self.hyper, collected.trajectory
+        rollout = self._prepare(learner.normalizer, collected)
+        env_index_mb = stratified_minibatches(
+            key,
+            trajectory.reward.shape[0],
+            num_batches=hyper.num_batches,
+            num_passes=hyper.num_passes,
+            axis_name=self.axis_name,
+        )
+        updated, outcome = update(
+            Optimized.of(learner),
+            rollout,
+            env_index_mb,
+            loss=self._loss,
+            optimizer=self.optimizer,
+            sync=self._sync(),
+            is_usable=is_usable,
+        )
+        learning_rate = optax.tree.get(updated.opt_state, "learning_rate")
+        metrics = self._metrics(outcome, rollout) | {"policy/learning_rate": learning_rate}
+        # A policy that did not move has a KL divergence of 0, by which the rate would rise just when updates fail.
+        kl = jnp.where(metrics[BAD_UPDATES] > 0, jnp.nan, metrics["policy/kl_last_pass"])
+        adapted = adapt_learning_rate(learning_rate, kl, hyper)
+        updated = updated._replace(opt_state=optax.tree.set(updated.opt_state, learning_rate=adapted))
+        normalizer = learner.normalizer
+        if hyper.normalize_observations:
+            normalizer = updated_normalizer(normalizer, trajectory.obs, is_usable, self.axis_name)
+        return dataclasses.replace(updated.put_into(learner), normalizer=normalizer), metrics
+
+    def _prepare(self, normalizer: ObservationNormalizer, collected: Collected) -> Minibatch:
+        """What the loss needs of the whole rollout."""
+        trajectory = collected.trajectory
+        advantage_et = generalized_advantages(
+            trajectory.reward,
+            trajectory.value,
+            trajectory.next_value,
+            trajectory.terminated,
+            trajectory.done,
+            gamma=self.hyper.gamma,
+            gae_lambda=self.hyper.gae_lambda,
+        )
+        return Minibatch(
+            obs=normalizer(trajectory.obs),
+            carry=collected.model_carry,
+            done=trajectory.done,
+            action=trajectory.action,
+            log_prob=trajectory.log_prob,
+            value=trajectory.value,
+            advantage=normalize_advantages(advantage_et, self.axis_name),
+            value_target=trajectory.value + advantage_et,
+        )
+
+    def _loss(self, params: PyTree, minibatch: Minibatch) -> tuple[Float[Array, ""], Metrics]:
+        return self.loss(eqx.combine(params, static_leaves(self.network)), minibatch, self.hyper)
+
+    def _sync(self) -> GradientSync:
+        hyper = self.hyper
+        return GradientSync(
+            average=self.sync_gradients,
+            axis_name=self.axis_name,
+            period=hyper.grad_sync_period,
+            mode=hyper.grad_sync_mode,
+        )
+
+    def _metrics(self, outcome: Outcome, rollout: Minibatch) -> Metrics:
+        """Metrics of an update over all minibatches and devices, and the critic's fit before it."""
+        metrics_m, num_skipped = outcome
+        metrics: Metrics = jax.tree.map(jnp.mean, metrics_m)
+        metrics[BAD_UPDATES] = num_skipped.astype(jnp.float32)
+        metrics["policy/kl_last_pass"] = jnp.mean(metrics_m["policy/kl"][-self.hyper.num_batches :])
+        _, target_variance = moments_across_devices(rollout.value_target, self.axis_name)
+        _, residual_variance = moments_across_devices(rollout.value_target - rollout.value, self.axis_name)
+        explained = 1 - residual_variance / (target_variance + 1e-8)
+        return mean_across_devices(metrics, self.axis_name) | {"rollout/explained_variance": explained}

@@ -1,0 +1,95 @@
+"""A second algorithm goes through the whole host side: nothing there knows PPO."""
+
+import json
+
+import numpy as np
+import pytest
+
+import ksim
+from ksim import cli
+from tests.checkpoints import saved_learner
+from tests.faults.runs import read_lines, without_times
+from tests.learn.reinforce import ReinforceConfig, ReinforceTask
+from tests.tasks import MESSAGE, WITHOUT_REPORTS, assert_same_parameters, train_iterations
+
+pytestmark = pytest.mark.filterwarnings(MESSAGE)
+
+
+def reinforce(**options):
+    small = {"num_envs": 16, "rollout_length": 8, "eval_num_envs": 2, "tensorboard": False}
+    return ReinforceTask(ReinforceConfig(**(small | WITHOUT_REPORTS | options)))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The directory of a run on two devices with all reports but the video."""
+    run_dir = tmp_path_factory.mktemp("reinforce") / "run"
+    options = {"num_envs": 64, "rollout_length": 24, "max_iterations": 80, "num_devices": 2}
+    assert reinforce(**options, eval_at_end=True, plots=True, run_dir=str(run_dir)).run() == 0
+    return run_dir
+
+
+def test_reinforce_learns_to_hold_the_point_mass(trained):
+    rewards = [line["rollout/reward"] for line in read_lines(trained / "metrics.jsonl")]
+    assert len(rewards) == 80
+    # At most 0.1 per step; masses that drift away lose up to 0.8.
+    assert np.mean(rewards[-10:]) > np.mean(rewards[5:15]) + 0.02
+
+
+def test_run_has_evaluations_and_plots(trained):
+    (evaluation,) = read_lines(trained / "evaluations.jsonl")
+    assert evaluation["iteration"] == 80
+    assert (trained / "plots" / "learning.png").is_file()
+
+
+def test_line_of_an_iteration_shows_what_the_algorithm_adds(tmp_path, capsys):
+    reinforce(num_devices=1, max_iterations=1, run_dir=str(tmp_path / "run")).run()
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("iteration")]
+    (metrics,) = read_lines(tmp_path / "run" / "metrics.jsonl")
+    assert f"baseline off by {metrics['loss/value']:.4f}" in line
+
+
+def test_resumed_run_is_the_one_that_was_never_stopped(tmp_path):
+    for name, ends in (("whole", [4]), ("run", [2, 4])):
+        for end in ends:
+            reinforce(num_devices=1, max_iterations=end, run_dir=str(tmp_path / name), resume="auto").run()
+    whole, run = (
+        [without_times(x) for x in read_lines(tmp_path / name / "metrics.jsonl")] for name in ("whole", "run")
+    )
+    assert whole == run
+    learners = [saved_learner(reinforce(num_devices=1), tmp_path / name) for name in ("whole", "run")]
+    assert_same_parameters(*learners, rtol=0, atol=0)
+
+
+def test_two_devices_learn_what_one_does():
+    learners = []
+    for num_devices in (1, 2):
+        task = reinforce(num_devices=num_devices)
+        state, _ = train_iterations(task, 3)
+        learners.append(task.layout.first(state.learner))
+    assert_same_parameters(*learners, rtol=1e-5, atol=1e-6)
+
+
+def test_checkpoint_is_evaluated_and_replayed(trained, capsys):
+    for options in (["run_mode=eval", "eval_num_envs=3"], ["run_mode=replay"]):
+        with pytest.raises(SystemExit) as stopped:
+            cli.launch(ReinforceTask, ReinforceConfig(), [*options, f"checkpoint={trained}", "video=false"])
+        assert stopped.value.code == 0
+    out = capsys.readouterr().out
+    assert "3, one per environment" in out
+    assert "updates skipped" in out
+
+
+def test_policy_is_loaded_without_its_task_and_acts_as_with_it(trained):
+    obs = np.array([0.5, -0.2], np.float32)
+    action = ksim.load_policy(trained)(obs)
+    assert action.shape == (1,)
+    np.testing.assert_allclose(action, ksim.load_policy(trained, task=ReinforceTask)(obs), rtol=1e-5)
+
+
+def test_policy_is_exported(trained):
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    assert reinforce(run_mode="export", checkpoint=str(trained)).run() == 0
+    assert json.loads((trained / "export" / "policy.json").read_text())
+    assert (trained / "export" / "policy.onnx").is_file()
