@@ -19,6 +19,7 @@ from ksim.mdp.term import Term
 from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.physics import AbstractActuators, PhysicsModel
 from ksim.physics.actuators import SpeedTorqueLine
+from ksim.policy.context import PolicyContext
 from ksim.policy.program import DeterministicPolicy, policy_arrays
 from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.task.rl import RLTask
@@ -48,18 +49,18 @@ _FAR = 1e6
 
 
 def policy_metadata(
-    task: RLTask[Any], policy: DeterministicPolicy, model: NormalizedActorCritic, checkpoint: Path, out_dir: Path
+    context: PolicyContext, policy: DeterministicPolicy, model: NormalizedActorCritic, checkpoint: Path, out_dir: Path
 ) -> dict[str, Any]:
     """What there is to say, ready for JSON; the table in docs/deploying.md says what each entry is.
 
     Args:
-        task: The task, with the environment that the policy was loaded for.
+        context: What the policy acts in.
         policy: Its policy.
         model: The policy with its weights.
         checkpoint: Where it was loaded from.
         out_dir: Where the files go; the path of the checkpoint is told relative to it.
     """
-    env = task.environment
+    task, env = context.task, context.env
     metadata: dict[str, Any] = {
         "format": FORMAT,
         "ksim_version": __version__,
@@ -84,7 +85,7 @@ def policy_metadata(
     return metadata | {
         "observations": layouts,
         "physics_dt_s": physics_model.dt,
-        "engine": task.engine_choice[0],
+        "engine": context.training_engine,
         "robot": _robot(task, physics_model),
         "joints": _joints(physics_model),
         "actuators": _actuators(mdp.actuators, physics_model),
