@@ -35,7 +35,7 @@ def initial_model(task: RLTask[Any], rng: PRNGKeyArray) -> AbstractActorCritic:
     Raises:
         ConfigError: It is neither.
     """
-    model = task._get_initial_model(rng)
+    model: Any = task._get_initial_model(rng)
     obs = {group: jax.ShapeDtypeStruct((size,), jnp.float32) for group, size in task.obs_sizes.items()}
     if isinstance(model, AbstractActorCritic) or callable(getattr(model, "initial_carry", None)):
         _check_actor_critic(task, model, obs)
