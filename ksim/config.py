@@ -24,8 +24,17 @@ _TIME = r"[0-9]+(?::[0-9]{1,2}){1,2}(?:\.[0-9]*)?"
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
 
 
-def field(value: Any, *, help: str, kind: str | None = None, of_the_run: bool = True) -> Any:  # noqa: A002 - xax's name
-    """A config field with a default and the help text that `--help` shows.
+def field(
+    value: Any,
+    *,
+    help: str,  # noqa: A002 - xax's name
+    kind: str | None = None,
+    of_the_run: bool = True,
+    of_one_process: bool = False,
+    fixed: bool = False,
+    network: bool = False,
+) -> Any:
+    """A config field: its default, the help text that `--help` shows, and all else that there is to know of it.
 
     Args:
         value: The default.
@@ -33,9 +42,24 @@ def field(value: Any, *, help: str, kind: str | None = None, of_the_run: bool = 
         kind: What it may be, in words, where its type does not say it.
         of_the_run: Whether a run that is resumed or evaluated keeps its value; not so what belongs to the machine, or
             to what is asked for this time.
+        of_one_process: Whether it may differ between the processes of a job.
+        fixed: Whether a checkpoint depends on it, so that it cannot change when its run is resumed.
+        network: Whether it shapes the default network, and so the arrays of a checkpoint.
     """
     metadata: dict[str, Any] = {"help": help, "of_the_run": of_the_run}
-    return xax.field(value, **metadata if kind is None else metadata | {"kind": kind})
+    roles: dict[str, Any] = {"kind": kind, "of_one_process": of_one_process, "fixed": fixed, "network": network}
+    return xax.field(value, **metadata, **{name: role for name, role in roles.items() if role})
+
+
+def options_with(config_class: type, role: str) -> list[str]:
+    """The options that were declared with a role, an argument of `field` such as `fixed`.
+
+    One keeps its roles where a subclass declares it anew, for another default.
+    """
+    declared = [vars(cls).get("__dataclass_fields__", {}) for cls in reversed(config_class.__mro__)]
+    return list(
+        dict.fromkeys(option.name for options in declared for option in options.values() if role in option.metadata)
+    )
 
 
 def is_of_the_run(field: "dataclasses.Field[Any]") -> bool:

@@ -1,9 +1,10 @@
 """Exported policies, for tests."""
 
+from ksim.policy.context import policy_context
 from ksim.policy.export.exporter import described_policy, onnx_file, program_files
 
 
 def exported_files(task, model, checkpoint, out_dir):
     """What run_mode=export writes, by name."""
-    policy, metadata = described_policy(task, model, checkpoint, out_dir)
+    policy, metadata = described_policy(policy_context(task), model, checkpoint, out_dir)
     return {**program_files(policy, metadata), "policy.onnx": onnx_file(policy, metadata)}

@@ -24,6 +24,7 @@ from ksim.mdp import terminations
 from ksim.mdp.actions import AbstractActionFilter, ActionSmoothing
 from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
 from ksim.physics import AbstractActuators, DcMotorActuators, ModelActuators
+from ksim.policy.context import policy_context
 from ksim.policy.export.exporter import described_policy
 from tests.exports import exported_files
 from tests.robots import ACTUATORS, BIPED
@@ -189,7 +190,7 @@ class OwnCurve(Driven):
 def described(task):
     """What files say of a task's policy."""
     model = NormalizedActorCritic(task.initial_learner()[1], ObservationNormalizer.init(task.obs_sizes))
-    _, metadata = described_policy(task, model, Path("checkpoints/7"), Path())
+    _, metadata = described_policy(policy_context(task), model, Path("checkpoints/7"), Path())
     return json.loads(json.dumps(metadata))
 
 

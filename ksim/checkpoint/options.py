@@ -1,7 +1,7 @@
 """The options of a run: those that were given, on top of those of the run that is resumed, evaluated or shown."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from ksim.checkpoint.format import (
     readable,
 )
 from ksim.checkpoint.run_dir import newest_run_dir
-from ksim.config import CHECKPOINT_MODES, check_types, is_of_the_run
+from ksim.config import CHECKPOINT_MODES, check_types, is_of_the_run, options_with
 from ksim.errors import ConfigError, shown
 from ksim.task.overrides import parse_overrides
 from ksim.task.rl_config import RLConfig
@@ -89,3 +89,24 @@ def resumed_path(config: RLConfig, task_name: str) -> str | Path | None:
 def auto_run_dir(config: RLConfig, task_name: str) -> Path | None:
     """The directory of the run that resume=auto looks at."""
     return newest_run_dir(task_name) if config.run_dir is None else Path(config.run_dir)
+
+
+def check_resumed(config: RLConfig, changed: Mapping[str, tuple[Any, Any]]) -> None:
+    """Raises ConfigError for a change of options that a run which goes on cannot make.
+
+    Args:
+        config: The options of the run that goes on.
+        changed: Values in the checkpoint and here, by option.
+    """
+    for name in options_with(type(config), "fixed"):
+        if name in changed:
+            there, here = changed[name]
+            raise ConfigError(
+                f"{name} ({here}) cannot change when a run is resumed: its checkpoint was made with {there}. "
+                "Leave it out, or start a new run with its policy: load_weights instead of resume."
+            )
+
+
+def is_fixed(config: RLConfig, name: str) -> bool:
+    """Whether another value of an option, or networks of another shape, would not fit a checkpoint."""
+    return any(name in options_with(type(config), role) for role in ("fixed", "network"))

@@ -19,18 +19,18 @@ def evaluate_checkpoint(task: RLTask[Any]) -> int:
     Raises:
         ConfigError: There is no checkpoint, it does not fit the task, or there is nowhere to write.
     """
-    path, _, model = load_task_policy(task)
+    path, context, model = load_task_policy(task)
     # <run>/checkpoints/<number>
     out_dir = output_dir("eval_output", task.config.eval_output, path.parents[1])
     with run_log(task.config.log_level) as log, stop_on_signal() as stop:
         log.open(out_dir)
-        evaluation = Evaluator(task)(model, lambda: stop.signal is not None)
+        evaluation = Evaluator(context)(model, lambda: stop.signal is not None)
         if evaluation is None:
             return stop.exit_code
         record = {"checkpoint": str(path), **evaluation.record()}
         with whole_file(out_dir / "evaluation.json") as temporary:
             temporary.write_text(json.dumps(record, indent=2) + "\n")
-        report = EpisodeReport(task, out_dir, Failures(), lambda: stop.signal is not None)
+        report = EpisodeReport(lambda: context, out_dir, Failures(), lambda: stop.signal is not None)
         report(model, f"iteration_{path.name}", with_video=task.config.video, with_plots=task.config.plots)
         written = {"figures": out_dir / "evaluation.json", **report.paths}
         figures = evaluation_figures(evaluation) | {name: str(file) for name, file in written.items()}

@@ -16,10 +16,10 @@ from ksim.evaluate.estimates import Estimate, estimate_fraction, estimate_mean
 from ksim.keys import EVALUATION
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.parallel.collectives import bind_axis
+from ksim.policy.context import PolicyContext
 from ksim.rollout.environment import Environment
 from ksim.rollout.episodes import advance_episodes, start_episodes
 from ksim.rollout.mdp_environment import MdpEnvironment
-from ksim.task.rl import RLTask
 from ksim.types import Device
 
 logger = logging.getLogger(__name__)
@@ -155,23 +155,23 @@ class EpisodeRunner:
 
 
 class Evaluator:
-    """Evaluates policies of a task, always on the same episodes, without any effect on its training."""
+    """Evaluates policies in a context, always on the same episodes, without any effect on the training."""
 
-    def __init__(self, task: RLTask[Any]) -> None:
-        env, config = task.eval_environment, task.config
+    def __init__(self, context: PolicyContext) -> None:
+        task, env, config = context.task, context.env, context.task.config
         runner = functools.partial(
             EpisodeRunner, num_envs=config.eval_num_envs, seed=config.eval_seed, axis_name=task.device_axis
         )
         self._seed = config.eval_seed
-        self._runner = runner(env, device=evaluation_device(task))
+        self._runner = runner(env, device=context.device)
         self._training_runner: EpisodeRunner | None = None
         if not isinstance(env, MdpEnvironment):  # one of the task's own, which knows no engines
             self._engine = self._training_engine = type(env).__name__
             return
-        self._engine, self._training_engine = "mujoco", task.engine_choice[0]
+        self._engine, self._training_engine = "mujoco", context.training_engine
         if self._training_engine != self._engine:
             training_env = task.get_eval_environment(self._training_engine)
-            self._training_runner = runner(training_env, device=task.layout.local_devices[0])
+            self._training_runner = runner(training_env, device=context.training_device)
 
     def __call__(self, model: AbstractActorCritic, should_stop: ShouldStop = lambda: False) -> Evaluation | None:
         """An evaluation of a policy, or None when it was to stop before it was done."""
@@ -205,16 +205,6 @@ class Evaluator:
 def episode_key(seed: int) -> PRNGKeyArray:
     """The key of all episodes of an evaluation; another than any of a training with the same seed."""
     return jax.random.fold_in(jax.random.key(seed), EVALUATION)
-
-
-def evaluation_device(task: RLTask[Any]) -> Device:
-    """The device for what is around native MuJoCo: a CPU, or every step would cross to the GPU (untried) and back."""
-    if isinstance(task.eval_environment, MdpEnvironment):
-        try:
-            return jax.local_devices(backend="cpu")[0]
-        except RuntimeError:  # JAX was told to leave CPUs alone
-            pass
-    return task.layout.local_devices[0]
 
 
 def on_device(model: AbstractActorCritic, device: Device) -> AbstractActorCritic:

@@ -3,13 +3,14 @@
 import logging
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from ksim.checkpoint.progress import Progress
 from ksim.checkpoint.saver import Saver
 from ksim.evaluate.curves import read_curves
-from ksim.evaluate.evaluator import Evaluator, ShouldStop, evaluation_device, evaluation_line
+from ksim.evaluate.evaluator import Evaluator, ShouldStop, evaluation_line
 from ksim.evaluate.recording import Recorder, Recording
 from ksim.evaluate.video import NO_GL, film, find_gl
 from ksim.host.failures import Failures
@@ -19,6 +20,7 @@ from ksim.log.records import read_evaluations
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.parallel.multihost import is_main_process
+from ksim.policy.context import PolicyContext, policy_context
 from ksim.task.rl import RLTask
 from ksim.types import LearnerState
 
@@ -32,8 +34,12 @@ class EpisodeReport:
         paths: What was last written, by what it is.
     """
 
-    def __init__(self, task: RLTask[Any], out_dir: Path, failures: Failures, should_stop: ShouldStop) -> None:
-        self._task, self._out_dir, self._failures, self._should_stop = task, out_dir, failures, should_stop
+    def __init__(
+        self, get_context: Callable[[], PolicyContext], out_dir: Path, failures: Failures, should_stop: ShouldStop
+    ) -> None:
+        """Makes the report. `get_context` is called for the first episode: what it does may fail, as that may."""
+        self._get_context, self._out_dir = get_context, out_dir
+        self._failures, self._should_stop = failures, should_stop
         self._recorder: Recorder | None = None
         self._can_render = True
         self.paths: dict[str, Path] = {}
@@ -43,15 +49,8 @@ class EpisodeReport:
         if not (with_video or with_plots):
             return
         with self._failures.absorbed("recording"):
-            env = self._task.eval_environment
-            recorder = self._recorder or Recorder(
-                env,
-                seed=self._task.config.eval_seed,
-                device=evaluation_device(self._task),
-                axis_name=self._task.device_axis,
-            )
-            self._recorder = recorder
-            recording = recorder(model, self._should_stop)
+            self._recorder = self._recorder or _make_recorder(self._get_context())
+            recording = self._recorder(model, self._should_stop)
             if recording is None:
                 return
             if with_plots:
@@ -81,6 +80,11 @@ class EpisodeReport:
             self.paths |= {f"video, {path.suffix[1:]}": path for path in paths}
 
 
+def _make_recorder(context: PolicyContext) -> Recorder:
+    task = context.task
+    return Recorder(context.env, seed=task.config.eval_seed, device=context.device, axis_name=task.device_axis)
+
+
 class Reports:
     """Evaluates, films and plots while a run trains, and when it has trained. Only process 0 does.
 
@@ -99,7 +103,7 @@ class Reports:
         self._num_evaluations = 0
         self._best_return = -math.inf
         self.failures = failures
-        self._episode_report = EpisodeReport(task, run_dir, failures, should_stop)
+        self._episode_report = EpisodeReport(lambda: policy_context(task), run_dir, failures, should_stop)
         self.paths = self._episode_report.paths
 
     def open(self, writer: MetricsWriter, saver: Saver) -> None:
@@ -151,7 +155,7 @@ class Reports:
     def _evaluate(self, progress: Progress, learner: LearnerState) -> None:
         self._num_evaluations += 1
         with self.failures.absorbed("evaluation"):
-            evaluator = self._evaluator or Evaluator(self._task)
+            evaluator = self._evaluator or Evaluator(policy_context(self._task))
             self._evaluator = evaluator
             evaluation = evaluator(self.model(learner), self._should_stop)
             if evaluation is None:

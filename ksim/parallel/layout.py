@@ -49,6 +49,11 @@ class AbstractLayout(ABC):
         """Those of this process."""
         return [device for device in self.devices if device.process_index == jax.process_index()]
 
+    @property
+    def platform(self) -> str:
+        """`cpu`, `gpu` or `tpu`, the same for all of them."""
+        return self.devices[0].platform
+
     @abstractmethod
     def replicate(self, tree: PyTree) -> PyTree:
         """Puts a copy on every device, in the placement that the mapped step returns."""
@@ -178,3 +183,8 @@ class _Mapped:
         if self._compiled is None:
             self._compiled = self.lower(*args).compile()
         return self._compiled(*args)
+
+
+def make_layout(devices: Sequence[Device], axis_name: str) -> AbstractLayout:
+    """The layout of a step on some devices, of all processes and in the order of the axis that a user's code names."""
+    return SingleDevice(devices[0], axis_name) if len(devices) == 1 else PmapDevices(devices, axis_name)

@@ -16,8 +16,8 @@ from ksim.checkpoint.options import make_config
 from ksim.checkpoint.snapshot import restored_policy
 from ksim.errors import ConfigError
 from ksim.nn.normalizer import NormalizedActorCritic
-from ksim.parallel.layout import SingleDevice
 from ksim.parallel.placement import named_leaves
+from ksim.policy.context import PolicyContext, policy_context, task_on_one_device
 from ksim.policy.program import (
     PolicyProgram,
     compiled_program,
@@ -27,7 +27,6 @@ from ksim.policy.program import (
     policy_programs,
 )
 from ksim.policy.program_check import RefusedError, check_apart
-from ksim.rollout.environment import Environment
 from ksim.task.rl import RLTask
 
 logger = logging.getLogger(__name__)
@@ -145,23 +144,22 @@ def _policy_of_task(path: str | Path, task_class: type[RLTask[Any]]) -> Policy:
     base = dataclasses.replace(task_class.get_config_class()(), run_mode="eval", checkpoint=str(path))
     task = task_class(make_config(base, [], task_class.__name__))
     with jax.default_matmul_precision(task.config.matmul_precision):
-        checkpoint, _, model = load_task_policy(task)
-        program = compiled_program(deterministic_policy(model, task.obs_sizes))
+        checkpoint, context, model = load_task_policy(task)
+        program = compiled_program(deterministic_policy(model, context.task.obs_sizes))
     return Policy(program, policy_arrays(model), read_document(checkpoint))
 
 
-def load_task_policy(task: RLTask[Any]) -> tuple[Path, Environment, NormalizedActorCritic]:
-    """The path of the checkpoint that the config names, the environment to run it in, and its policy.
+def load_task_policy(task: RLTask[Any]) -> tuple[Path, PolicyContext, NormalizedActorCritic]:
+    """The path of the checkpoint that the config names, the context to run it in, and its policy.
 
     Raises:
         ConfigError: There is no checkpoint, or it does not fit the task.
     """
     checkpoint = load_checkpoint(task.config.checkpoint, "checkpoint")
     # Native MuJoCo on one device, whatever trained the policy: a check from one simulator to the other.
-    task.layout = SingleDevice(axis_name=task.device_axis)
-    task.environment = env = task.eval_environment
-    learner = restored_policy(checkpoint, task.initial_learner()[0])
-    return checkpoint.path.absolute(), env, task.policy_of(learner)
+    context = policy_context(task_on_one_device(task))
+    learner = restored_policy(checkpoint, context.task.initial_learner()[0])
+    return checkpoint.path.absolute(), context, context.task.policy_of(learner)
 
 
 class PolicyExport:

@@ -11,11 +11,13 @@ from jaxtyping import PyTree
 from ksim.errors import ConfigError
 from ksim.nn.actor_critic import AbstractActorCritic, initial_carries
 from ksim.nn.normalizer import NormalizedActorCritic
+from ksim.parallel.collectives import shapes_on_devices
 from ksim.rollout.environment import check_environment
+from ksim.task.described import HOOKS, described, is_float, tree_differences
 from ksim.task.learned import LearnedTask
-from ksim.task.returned import HOOKS, described, hook_name, is_float, is_overridden, shapes_of, tree_differences
+from ksim.task.returned import hook_name, is_overridden, shapes_of
 from ksim.task.rl import RLTask
-from ksim.types import EnvState, LearnerState, Trajectory
+from ksim.types import EnvState, LearnerState, TrainState, Trajectory
 
 
 def check_eval_environment(task: RLTask[Any]) -> None:
@@ -28,6 +30,12 @@ def check_eval_environment(task: RLTask[Any]) -> None:
             f"{hook_name(task, 'get_eval_environment')} must show what training shows, observations of sizes "
             f"{task.obs_sizes}, but shows {sizes}."
         )
+
+
+def check_curricula(task: RLTask[Any], state: TrainState) -> None:
+    """Raises ConfigError for a curriculum that goes by a metric which does not exist, from a trace of the step."""
+    if state.learner.levels:
+        shapes_on_devices(task.make_train_step(None), task.device_axis, task.layout.num_devices, state)
 
 
 def check_hooks(task: LearnedTask[Any], learner: LearnerState, model: AbstractActorCritic, env_state: EnvState) -> None:

@@ -1,23 +1,16 @@
 """Tables of what is about to run: devices, batch, the MDP's terms."""
 
-from typing import Any
+from collections.abc import Sequence
 
-import jax
 from rich.table import Table
 
 from ksim.host.terminal import console, print_figures
-from ksim.mdp.observations import AbstractObservation
-from ksim.mdp.rewards import AbstractReward
-from ksim.nn.adapted import AdaptedActorCritic
-from ksim.preflight.devices import DistributedSetup
 from ksim.preflight.memory import format_bytes
-from ksim.rollout.environment import Environment
-from ksim.rollout.mdp_environment import MdpEnvironment
-from ksim.task.distributed_rl import DistributedRLTask
-from ksim.task.rl import RLTask
+from ksim.preflight.start import StartReport, TermRow
+from ksim.task.distributed_setup import DistributedSetup
 
 
-def print_distributed_setup(setup: "DistributedSetup") -> None:
+def print_distributed_setup(setup: DistributedSetup) -> None:
     """Prints a distributed run's global and per-device figures side by side."""
     table = Table("", "global", "per device", title="Distributed setup", title_justify="left")
     kinds = ", ".join(sorted({f"{device.platform} ({device.kind})" for device in setup.devices}))
@@ -48,50 +41,17 @@ def print_distributed_setup(setup: "DistributedSetup") -> None:
     console.print(table)
 
 
-def print_start(task: "RLTask[Any]") -> None:
+def print_start(report: StartReport) -> None:
     """Prints what is about to run, where, and what the robot is asked."""
-    config, layout = task.config, task.layout
-    if isinstance(task, DistributedRLTask):
-        task.verify_distributed_setup()
-    figures = {
-        "task": type(task).__name__,
-        "devices": f"{layout.num_devices} x {layout.devices[0].platform} ({layout.devices[0].device_kind})",
-        "JAX": jax.__version__,
-        "matrix products": f"float32 with precision {config.matmul_precision}",
-    }
-    if isinstance(task.environment, MdpEnvironment):
-        name, reason = task.engine_choice
-        figures["engine"] = f"{name} ({reason})"
-    figures |= {
-        "environments": str(config.num_envs),
-        "steps per iteration": f"{config.num_envs * config.rollout_length:,}",
-    }
-    figures |= {f"observation {group}": f"{size} numbers" for group, size in task.obs_sizes.items()}
-    figures["action"] = f"{task.environment.action_size} numbers"
-    model = task.initial_learner()[1]
-    if isinstance(model, AdaptedActorCritic):
-        figures["network"] = model.described()
-    print_figures("Run", figures)
-    print_terms(task.environment, task.device_axis)
+    print_figures("Run", report.figures)
+    print_terms(report.terms)
 
 
-def print_terms(env: Environment, axis_name: str) -> None:
-    """Prints a table of the MDP's terms, where ksim knows them."""
-    if not isinstance(env, MdpEnvironment):
+def print_terms(rows: Sequence[TermRow]) -> None:
+    """Prints a table of the MDP's terms, if there are any."""
+    if not rows:
         return
     table = Table("kind", "term", "class", "shape", "scale", title="Terms of the MDP", title_justify="left")
-    shapes = env.shapes(axis_name)
-    for full_name, term in env.mdp.terms().items():
-        kind, _, name = full_name.rpartition("/")
-        scale = f"{term.scale:g}" if isinstance(term, AbstractReward) else ""
-        shape = " x ".join(map(str, shapes[full_name])) or "1" if full_name in shapes else ""
-        noise = term.noise if isinstance(term, AbstractObservation) else None
-        class_name = type(term).__name__ + (f" + {type(noise).__name__}" if noise is not None else "")
-        table.add_row(kind, name, class_name, shape, scale)
-    for name, curriculum in env.mdp.curricula.items():
-        table.add_row("curriculum", name, f"{type(curriculum).__name__} from {curriculum.start:g}", "", "")
-    terrain = env.engine.model.terrain
-    for i, tile in enumerate(terrain.tiles if terrain is not None else ()):
-        table.add_row("terrain", f"tile {i}", type(tile).__name__, "", "")
-    table.add_row("actuators", "", type(env.mdp.actuators).__name__, str(env.action_size), "")
+    for row in rows:
+        table.add_row(*row)
     console.print(table)

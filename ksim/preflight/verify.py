@@ -4,6 +4,7 @@ import dataclasses
 import json
 from typing import Any
 
+from ksim.config import options_with
 from ksim.errors import ConfigError
 from ksim.host.notices import warn_user
 from ksim.parallel.multihost import gather_texts, is_main_process
@@ -11,9 +12,6 @@ from ksim.preflight.devices import inspect_setup
 from ksim.preflight.tables import print_distributed_setup
 from ksim.task.distributed_rl import DistributedRLConfig, DistributedRLTask
 from ksim.task.distributed_setup import DistributedSetup
-
-OF_ONE_PROCESS = ("process_id", "log_level")
-"""Options that may differ from process to process."""
 
 
 def verify_setup(task: DistributedRLTask[Any]) -> DistributedSetup:
@@ -30,7 +28,8 @@ def verify_setup(task: DistributedRLTask[Any]) -> DistributedSetup:
 
 def check_same_options(config: DistributedRLConfig) -> None:
     """Raises ConfigError unless all processes have the same options."""
-    own = {name: value for name, value in dataclasses.asdict(config).items() if name not in OF_ONE_PROCESS}
+    of_one_process = options_with(type(config), "of_one_process")
+    own = {name: value for name, value in dataclasses.asdict(config).items() if name not in of_one_process}
     first, *others = (json.loads(text) for text in gather_texts(json.dumps(own, default=str)))
     for process, options in enumerate(others, start=1):
         different = [name for name in first if options.get(name) != first[name]]

@@ -5,8 +5,6 @@ from typing import Generic, TypeVar
 
 import jax
 
-from ksim.checks import check_batch
-from ksim.parallel.placement import check_divisible
 from ksim.task.distributed_rl import DistributedRLConfig, DistributedRLTask
 from ksim.task.ppo import PPOConfig, PPOTask
 
@@ -22,11 +20,3 @@ ConfigT = TypeVar("ConfigT", bound=DistributedPPOConfig)
 
 class DistributedPPOTask(DistributedRLTask[ConfigT], PPOTask[ConfigT], Generic[ConfigT]):
     """A task learned by PPO on every device. The hooks are those of `PPOTask`."""
-
-    def batch_figures(self) -> tuple[int, int]:
-        config = self.config
-        check_divisible(config.num_envs, self.layout.num_devices)
-        return check_batch(config.num_envs, config.batch_size, config.num_batches, self.layout.num_devices)
-
-    def updates_per_iteration(self) -> int:
-        return self.batch_figures()[1] * self.config.num_passes

@@ -12,7 +12,7 @@ from ksim.errors import ConfigError, shown
 from ksim.host.notices import warn_user
 from ksim.parallel.devices import CORES, check_devices, make_host_devices, select_devices
 from ksim.parallel.job import find_job, join_job
-from ksim.parallel.layout import AbstractLayout, PmapDevices, SingleDevice
+from ksim.parallel.layout import AbstractLayout
 from ksim.parallel.placement import (
     gather_environments as gather_environments,
     replicate_state as replicate_state,
@@ -23,7 +23,7 @@ from ksim.parallel.replica_guard import ReplicaGuard
 from ksim.task.commands import command
 from ksim.task.distributed_setup import DistributedSetup
 from ksim.task.rl import RLConfig, RLTask
-from ksim.types import GradSyncMode, TrainState
+from ksim.types import Device, GradSyncMode, LearnerState
 
 ON_DIVERGENCE = ("stop", "rebroadcast")
 MAX_TIMEOUT_S = 10**6
@@ -62,11 +62,36 @@ class DistributedRLConfig(RLConfig):
     num_processes: int | None = field(
         None, help="processes of the job, by hand; 1: this one alone, whatever is around", of_the_run=False
     )
-    process_id: int | None = field(None, help="this process's number in the job, by hand", of_the_run=False)
+    process_id: int | None = field(
+        None, help="this process's number in the job, by hand", of_the_run=False, of_one_process=True
+    )
     connect_timeout_s: int = field(300, help="seconds to wait for the other processes at the start", of_the_run=False)
     heartbeat_timeout_s: int = field(
         100, help="seconds after which a process that is not heard of counts as dead", of_the_run=False
     )
+
+    @property
+    def device_axis(self) -> str:
+        return self.pmap_axis_name
+
+    def join_job(self) -> None:
+        if self.run_mode in CHECKPOINT_MODES:
+            # The other two options may be those of the run that the checkpoint is from.
+            job = None if self.num_processes == 1 else find_job()
+            if job is not None:
+                raise ConfigError(f"run_mode={self.run_mode} runs in one process, but {job.source} started several.")
+            return
+        job = find_job(self.coordinator_address, self.num_processes, self.process_id)
+        make_host_devices(self.num_devices)
+        if job is not None:
+            join_job(job, connect_timeout_s=self.connect_timeout_s, heartbeat_timeout_s=self.heartbeat_timeout_s)
+        # Options are compared later: process 0 makes copies of a task by itself, as for get_eval_environment.
+
+    def training_devices(self, task_name: str) -> list[Device]:
+        devices = select_devices(self.devices, self.num_devices)
+        if len(devices) == 1:
+            warn_user("Only 1 device detected. Distributed training will fall back to single-device mode.")
+        return devices
 
     def validate(self) -> None:
         super().validate()
@@ -96,54 +121,6 @@ class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
     job. Devices are then those of all.
     """
 
-    def __init__(self, config: ConfigT) -> None:
-        """Makes the task.
-
-        Raises:
-            ConfigError: An option cannot work, or the job's processes cannot be connected.
-        """
-        super().__init__(config)
-        self._setup: DistributedSetup | None = None
-        by_hand = (config.coordinator_address, config.num_processes, config.process_id)
-        if config.run_mode in CHECKPOINT_MODES:
-            # The other two options may be those of the run that the checkpoint is from.
-            job = None if config.num_processes == 1 else find_job()
-            if job is not None:
-                raise ConfigError(f"run_mode={config.run_mode} runs in one process, but {job.source} started several.")
-            return
-        job = find_job(*by_hand)
-        make_host_devices(config.num_devices)
-        if job is None:
-            return
-        join_job(job, connect_timeout_s=config.connect_timeout_s, heartbeat_timeout_s=config.heartbeat_timeout_s)
-        # Options are compared later: process 0 makes copies of a task by itself, as for get_eval_environment.
-
-    @property
-    def device_axis(self) -> str:
-        return self.config.pmap_axis_name
-
-    @functools.cached_property
-    def layout(self) -> AbstractLayout:
-        devices = select_devices(self.config.devices, self.config.num_devices)
-        if len(devices) == 1:
-            warn_user("Only 1 device detected. Distributed training will fall back to single-device mode.")
-            return SingleDevice(devices[0], self.device_axis)
-        return PmapDevices(devices, self.device_axis)
-
-    def make_replica_guard(self, state: TrainState) -> ReplicaGuard | None:
-        if self.layout.num_devices == 1:
-            return None
-        interval, rebroadcasts = self.config.replica_check_interval, self.config.on_divergence == "rebroadcast"
-        return ReplicaGuard(self.layout, state.learner, interval=interval, rebroadcasts=rebroadcasts)
-
-    def batch_figures(self) -> tuple[int | None, int | None]:
-        """Global batch size and minibatches per pass, of an algorithm that has them."""
-        return None, None
-
-    def updates_per_iteration(self) -> int | None:
-        """Minibatches of an iteration over all passes, of an algorithm that has them."""
-        return None
-
     def verify_distributed_setup(self) -> DistributedSetup:
         """Checks the setup of the devices, by running on them; prints what was found and returns it.
 
@@ -154,11 +131,20 @@ class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
             ConfigError: The batch does not fit the devices, they do not work together, or the options of the job's
                 processes differ.
         """
-        if self._setup is None:
-            self._setup = command("verify_distributed_setup")(self)
-        assert self._setup is not None
         return self._setup
+
+    @functools.cached_property
+    def _setup(self) -> DistributedSetup:
+        return command("verify_distributed_setup")(self)
 
     def run_distributed_training(self) -> int:
         """An alias of `run`, which picks one or several devices by itself."""
         return self.run()
+
+
+def make_replica_guard(config: RLConfig, layout: AbstractLayout, learner: LearnerState) -> ReplicaGuard | None:
+    """What compares the devices' copies of a placed learner during a run; None where there is one device."""
+    if layout.num_devices == 1 or not isinstance(config, DistributedRLConfig):
+        return None
+    interval, rebroadcasts = config.replica_check_interval, config.on_divergence == "rebroadcast"
+    return ReplicaGuard(layout, learner, interval=interval, rebroadcasts=rebroadcasts)

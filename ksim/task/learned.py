@@ -52,10 +52,6 @@ class LearnedTask(RLTask[ConfigT], Generic[ConfigT]):
         """
         return mean_across_devices(grads, self.layout.axis_name)
 
-    def batch_figures(self) -> tuple[int | None, int | None]:
-        """Global batch size and minibatches per pass, of an algorithm that has them."""
-        return None, None
-
     def network_sizes(self) -> tuple[str, ...]:
         """Options that make the networks smaller or larger."""
         return ()

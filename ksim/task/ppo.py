@@ -16,6 +16,7 @@ from ksim.errors import ConfigError, shown
 from ksim.learn.learner import AbstractLearner, trainable_leaves
 from ksim.nn import AbstractActorCritic, GruActorCritic, MlpActorCritic
 from ksim.nn.heads import StdKind
+from ksim.parallel.placement import check_divisible
 from ksim.ppo.hyperparameters import PPOHyperparameters
 from ksim.ppo.learner import PPO
 from ksim.task.learned import LearnedTask
@@ -53,13 +54,17 @@ class PPOConfig(RLConfig):
     value_clip: float | None = field(None, help="half-width of the clipped value; null: plain squared error")
     value_loss_coef: float = field(1.0, help="weight of the value loss")
     entropy_coef: float = field(0.005, help="weight of the entropy bonus")
-    normalize_observations: bool = field(True, help="learn and apply running statistics of the observations")
-    model: str = field("mlp", help="network of the default model: mlp, or gru with memory")
-    actor_sizes: list[int] = field([256, 128], help="hidden layers of the policy")
-    critic_sizes: list[int] = field([256, 128], help="hidden layers of the value function")
-    memory_size: int = field(128, help="width of the memory with model=gru")
-    std: str = field("state_independent", help="policy's standard deviation: state_independent, or learned per state")
-    init_std: float = field(1.0, help="policy's standard deviation to start from")
+    normalize_observations: bool = field(
+        True, help="learn and apply running statistics of the observations", fixed=True
+    )
+    model: str = field("mlp", help="network of the default model: mlp, or gru with memory", network=True)
+    actor_sizes: list[int] = field([256, 128], help="hidden layers of the policy", network=True)
+    critic_sizes: list[int] = field([256, 128], help="hidden layers of the value function", network=True)
+    memory_size: int = field(128, help="width of the memory with model=gru", network=True)
+    std: str = field(
+        "state_independent", help="policy's standard deviation: state_independent, or learned per state", network=True
+    )
+    init_std: float = field(1.0, help="policy's standard deviation to start from", fixed=True)
     remat: bool = field(
         False, help="save memory: gradients compute the networks' activations again, step by step (jax.checkpoint)"
     )
@@ -111,13 +116,12 @@ class PPOTask(LearnedTask[ConfigT], Generic[ConfigT]):
     """A task learned by PPO on one device. See `RLTask` for the hooks that describe the robot."""
 
     def batch_figures(self) -> tuple[int, int]:
-        """The global batch size and number of minibatches per pass, checked.
-
-        Raises:
-            ConfigError: They do not fit the number of environments or of devices.
-        """
         config = self.config
+        check_divisible(config.num_envs, self.layout.num_devices)
         return check_batch(config.num_envs, config.batch_size, config.num_batches, self.layout.num_devices)
+
+    def updates_per_iteration(self) -> int:
+        return self.batch_figures()[1] * self.config.num_passes
 
     def hyperparameters(self) -> PPOHyperparameters:
         """The algorithm's numbers: options of the same name, and what follows from others."""
@@ -161,12 +165,6 @@ class PPOTask(LearnedTask[ConfigT], Generic[ConfigT]):
             optimizer=checked_optimizer(self, trainable_leaves(network)),
             hyper=self.hyperparameters(),
         )
-
-    def fixed_options(self) -> tuple[str, ...]:
-        return (*super().fixed_options(), "init_std", "normalize_observations")
-
-    def network_options(self) -> tuple[str, ...]:
-        return ("model", "actor_sizes", "critic_sizes", "memory_size", "std")
 
     def network_sizes(self) -> tuple[str, ...]:
         return ("actor_sizes", "critic_sizes", *(("memory_size",) if self.config.model == "gru" else ()))

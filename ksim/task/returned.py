@@ -16,11 +16,9 @@ from ksim.nn.actor_critic import AbstractActorCritic, ActorCriticOutput
 from ksim.nn.adapted import AdaptedActorCritic
 from ksim.parallel.collectives import bind_axis, shapes_on_devices
 from ksim.parallel.placement import local_rows
+from ksim.task.described import HOOKS, NETWORKS, described, is_float, tree_differences
+from ksim.task.rl import RLTask
 from ksim.types import EnvState
-
-NETWORKS = "'A network of your own' in docs/extending.md"
-HOOKS = "'Hooks of the algorithm' in docs/extending.md"
-_MAX_LISTED = 4
 
 _WRAPPER = """\
 class MyActorCritic(ksim.AbstractActorCritic):
@@ -31,38 +29,13 @@ class MyActorCritic(ksim.AbstractActorCritic):
         return ksim.ActorCriticOutput(ksim.Gaussian(mean, 0.5 * jnp.ones({size})), value), None"""
 
 
-def described(value: Any) -> str:
-    """A value by its type, arrays with their shapes."""
-    if value is None:
-        return "None"
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
-        return f"{value.dtype}{list(value.shape)}"
-    if type(value) in (tuple, list):
-        return f"a {type(value).__name__} of {len(value)} ({', '.join(described(x) for x in value)})"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key!r}: {described(x)}" for key, x in value.items()) + "}"
-    name = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
-    return f"{name} {shown(value)}" if isinstance(value, str | int | float) else name
-
-
-def check_one_key(task: Any, rng: Any) -> None:
-    """Raises ConfigError unless `rng` is one typed key."""
-    is_key = hasattr(rng, "dtype") and jnp.issubdtype(rng.dtype, jax.dtypes.prng_key)
-    if not is_key or rng.shape != ():
-        raise ConfigError(
-            f"rng of {type(task).__name__}._rollout must be one key of jax.random.key, but is {described(rng)}. Pass "
-            "one of them, as after rng, sub = jax.random.split(rng); env_keys makes one per environment of it. "
-            f"See {HOOKS}."
-        )
-
-
-def initial_model(task: Any, rng: PRNGKeyArray) -> AbstractActorCritic:
+def initial_model(task: RLTask[Any], rng: PRNGKeyArray) -> AbstractActorCritic:
     """The actor-critic that `_get_initial_model` returns, adapted where it is a network without memory.
 
     Raises:
         ConfigError: It is neither.
     """
-    model = task._get_initial_model(rng)
+    model: Any = task._get_initial_model(rng)
     obs = {group: jax.ShapeDtypeStruct((size,), jnp.float32) for group, size in task.obs_sizes.items()}
     if isinstance(model, AbstractActorCritic) or callable(getattr(model, "initial_carry", None)):
         _check_actor_critic(task, model, obs)
@@ -91,7 +64,7 @@ def initial_model(task: Any, rng: PRNGKeyArray) -> AbstractActorCritic:
     )
 
 
-def _adapted(task: Any, network: eqx.Module, output: Any, *, takes_groups: bool) -> AdaptedActorCritic | None:
+def _adapted(task: RLTask[Any], network: eqx.Module, output: Any, *, takes_groups: bool) -> AdaptedActorCritic | None:
     """The network as an actor-critic, by the shapes that it returns; None where they are something else."""
     if not isinstance(output, tuple | list) or len(output) != 2:
         return None
@@ -111,7 +84,7 @@ def _adapted(task: Any, network: eqx.Module, output: Any, *, takes_groups: bool)
     return AdaptedActorCritic(network, takes_groups=takes_groups, action_size=size, init_std=config.init_std)
 
 
-def _check_actor_critic(task: Any, model: Any, obs: dict[str, Any]) -> None:
+def _check_actor_critic(task: RLTask[Any], model: Any, obs: dict[str, Any]) -> None:
     hook, kind = hook_name(task, "_get_initial_model"), type(model).__name__
     carry = shapes_of(task, model.initial_carry)
     where = f"The model of {hook}: {kind}"
@@ -143,7 +116,7 @@ def _check_actor_critic(task: Any, model: Any, obs: dict[str, Any]) -> None:
         )
 
 
-def _distribution_problem(task: Any, distribution: Any, size: int) -> str | None:
+def _distribution_problem(task: RLTask[Any], distribution: Any, size: int) -> str | None:
     """What is wrong with a distribution of shapes; None where nothing is."""
     if not all(hasattr(distribution, name) for name in ("mode", "sample", "log_prob", "entropy", "std")):
         return f"returned {described(distribution)}, which is no ksim.Gaussian"
@@ -162,7 +135,7 @@ def _distribution_problem(task: Any, distribution: Any, size: int) -> str | None
     return None
 
 
-def checked_optimizer(task: Any, params: PyTree) -> optax.GradientTransformation:
+def checked_optimizer(task: RLTask[Any], params: PyTree) -> optax.GradientTransformation:
     """What `get_optimizer` returns.
 
     Raises:
@@ -195,7 +168,7 @@ def checked_optimizer(task: Any, params: PyTree) -> optax.GradientTransformation
     return optimizer
 
 
-def check_env_state(task: Any, env_state: Any) -> None:
+def check_env_state(task: RLTask[Any], env_state: Any) -> None:
     """Checks the first states of the global batch.
 
     They are checked when they are there: what makes them may be code of the host, which cannot be traced.
@@ -233,41 +206,7 @@ def check_finite(env_state: EnvState) -> None:
             )
 
 
-def tree_differences(expected: PyTree, found: PyTree, name: str) -> str:
-    """Where a tree differs from the one expected in structure, shapes or types, in words; empty where it does not."""
-    leaves = [
-        {f"{name}{jax.tree_util.keystr(path)}": x for path, x in jax.tree_util.tree_leaves_with_path(tree)}
-        for tree in (expected, found)
-    ]
-    wanted, there = leaves
-    texts = [
-        f"{path} is {described(there[path]) if path in there else 'missing'} instead of {described(x)}"
-        for path, x in wanted.items()
-        if path not in there or not _is_alike(x, there[path])
-    ]
-    texts += [f"{path} ({described(x)}) should not be there" for path, x in there.items() if path not in wanted]
-    more = f" and {len(texts) - _MAX_LISTED} more" if len(texts) > _MAX_LISTED else ""
-    if not texts and jax.tree.structure(expected) != jax.tree.structure(found):
-        return f"{name} is {described(found)} instead of {described(expected)}"
-    return ", ".join(texts[:_MAX_LISTED]) + more
-
-
-def _is_alike(expected: Any, found: Any) -> bool:
-    if not hasattr(found, "dtype") or not hasattr(found, "shape"):
-        return False
-    # As on a device: code of the host may hold 64 bits.
-    is_same_type = found.dtype == expected.dtype or (
-        isinstance(found, np.ndarray) and jax.dtypes.canonicalize_dtype(found.dtype) == expected.dtype
-    )
-    return found.shape == expected.shape and is_same_type
-
-
-def is_float(x: Any) -> bool:
-    """Whether `x` is an array of floating-point numbers, or the shape of one."""
-    return hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)
-
-
-def shapes_of(task: Any, function: Any, *inputs: Any) -> Any:
+def shapes_of(task: RLTask[Any], function: Any, *inputs: Any) -> Any:
     """What a function returns, with shapes in place of arrays; collectives over the axis of devices work in it."""
     arrays, static = eqx.partition(inputs, lambda x: isinstance(x, jax.ShapeDtypeStruct) or eqx.is_array(x))
     rest: list[Any] = []
@@ -281,12 +220,12 @@ def shapes_of(task: Any, function: Any, *inputs: Any) -> Any:
     return eqx.combine(found, rest[-1])
 
 
-def is_overridden(task: Any, name: str) -> bool:
+def is_overridden(task: RLTask[Any], name: str) -> bool:
     """Whether a hook of a task is other than ksim's."""
     return not inspect.unwrap(getattr(type(task), name)).__module__.startswith("ksim.task.") or name in vars(task)
 
 
-def hook_name(task: Any, hook: str) -> str:
+def hook_name(task: RLTask[Any], hook: str) -> str:
     """A hook as messages name it."""
     return f"{type(task).__name__}.{hook}"
 

@@ -2,58 +2,47 @@
 
 import functools
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import equinox as eqx
 import jax
-import mujoco
+import optax
 from jaxtyping import Array, Int, Key, PRNGKeyArray, PyTree
 
 from ksim.errors import ConfigError, shown
 from ksim.learn.learner import Figures
 from ksim.learn.train_step import TrainStep
-from ksim.mdp import resets as reset_terms, terminations as termination_terms
-from ksim.mdp.actions import AbstractActionFilter
-from ksim.mdp.commands import AbstractCommand
-from ksim.mdp.curriculum import AbstractCurriculum
-from ksim.mdp.events import AbstractEvent
-from ksim.mdp.observations import AbstractObservation
-from ksim.mdp.observations.default import default_observations
-from ksim.mdp.randomizers import AbstractRandomizer
-from ksim.mdp.resets import AbstractReset
-from ksim.mdp.rewards import AbstractReward
-from ksim.mdp.term import Terms, named_terms
-from ksim.mdp.terminations import AbstractTermination
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.nn.normalizer import NormalizedActorCritic
-from ksim.parallel.collectives import DEVICE_AXIS, device_index, global_env_index, shapes_on_devices
-from ksim.parallel.job import find_job
-from ksim.parallel.layout import AbstractLayout, SingleDevice
-from ksim.parallel.replica_guard import ReplicaGuard
-from ksim.physics import AbstractActuators, ModelActuators, PhysicsModel, Terrain, compile_model, load_spec
+from ksim.parallel.collectives import device_index, global_env_index
+from ksim.parallel.layout import AbstractLayout, make_layout
 from ksim.physics.select import pick_engine
 from ksim.rollout.environment import Environment, check_environment
-from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
 from ksim.rollout.unroll import env_keys, initial_env_states, unroll
 from ksim.task.callbacks import CallbackTask
 from ksim.task.commands import command
-from ksim.task.returned import check_one_key
+from ksim.task.described import check_one_key
+from ksim.task.mdp import compose_environment
 from ksim.task.rl_config import RLConfig as RLConfig
+from ksim.task.robot_hooks import RobotHooks
 from ksim.types import EnvState, LearnerState, TrainState, Trajectory
 
 ConfigT = TypeVar("ConfigT", bound=RLConfig)
-Observations = Terms[AbstractObservation] | Mapping[str, Terms[AbstractObservation]]
 
 
-class RLTask(CallbackTask[ConfigT], Generic[ConfigT]):
+class RLTask(RobotHooks, CallbackTask[ConfigT], Generic[ConfigT]):
     """What is particular to a robot. Subclass it, or rather `PPOTask`, and override the hooks.
 
-    A task either describes a robot and the terms of its MDP, or gives a whole environment of its own
+    A task either describes a robot and the terms of its MDP (`RobotHooks`), or gives a whole environment of its own
     (`get_environment`). All hooks but the robot and its rewards have defaults.
     """
 
     def __init__(self, config: ConfigT) -> None:
+        """Makes the task, and connects this process to the others of its job where the task can use them.
+
+        Raises:
+            ConfigError: An option cannot work, or the job's processes cannot be connected.
+        """
         super().__init__(config)
         wanted = self.get_config_class()
         if not isinstance(config, wanted):
@@ -61,62 +50,9 @@ class RLTask(CallbackTask[ConfigT], Generic[ConfigT]):
                 f"config ({shown(config)}) must be a {wanted.__name__}, which has the options of {type(self).__name__}."
             )
         config.validate()
+        config.join_job()
         self.program_config: RLConfig = config
         """The program's own options: `config` before the command line and a checkpoint changed it."""
-
-    # What the robot is, and what it is asked.
-
-    def get_robot(self) -> str | Path | mujoco.MjSpec:
-        """The robot and its world: the path of an MJCF file, or a spec."""
-        raise ConfigError(f"{type(self).__name__} must define get_robot (an MJCF file) or get_environment.")
-
-    def get_actuators(self) -> AbstractActuators:
-        """How actions act; by default on the model's actuators as they are."""
-        return ModelActuators()
-
-    def get_terrain(self) -> Terrain | None:
-        """What takes the place of the robot's floor; None, the default, leaves it."""
-        return None
-
-    def get_rewards(self, physics_model: PhysicsModel) -> Terms[AbstractReward]:
-        """Rewards, as a list or a mapping of terms."""
-        raise ConfigError(f"{type(self).__name__} must define get_rewards: there is nothing to learn without one.")
-
-    def get_observations(self, physics_model: PhysicsModel) -> Observations:
-        """Observations: terms for all, or a mapping of the groups `actor` and `critic` to terms.
-
-        By default gravity and angular velocity in the base's frame (where there is a free base), joints, the last
-        action and every command.
-        """
-        return default_observations(physics_model, list(named_terms(self.get_commands(physics_model), AbstractCommand)))
-
-    def get_commands(self, physics_model: PhysicsModel) -> Terms[AbstractCommand]:
-        """Commands, best by the names under which other terms refer to them; none by default."""
-        return []
-
-    def get_terminations(self, physics_model: PhysicsModel) -> Terms[AbstractTermination]:
-        """Ends of episodes; a time limit of 20 s by default."""
-        return [termination_terms.TimeLimit()]
-
-    def get_resets(self, physics_model: PhysicsModel) -> Terms[AbstractReset]:
-        """Changes to the first keyframe (or reference pose) at a reset; small joint offsets by default."""
-        return [reset_terms.RandomJointPositions(), reset_terms.RandomJointVelocities()]
-
-    def get_events(self, physics_model: PhysicsModel) -> Terms[AbstractEvent]:
-        """What happens during an episode; nothing by default."""
-        return []
-
-    def get_randomizers(self, physics_model: PhysicsModel) -> Terms[AbstractRandomizer]:
-        """Randomization of the model at each reset; none by default."""
-        return []
-
-    def get_action_filters(self, physics_model: PhysicsModel) -> Terms[AbstractActionFilter]:
-        """What happens to actions on their way to the actuators (latency, losses); nothing by default."""
-        return []
-
-    def get_curricula(self, physics_model: PhysicsModel) -> Mapping[str, AbstractCurriculum]:
-        """Curricula, by the names under which terms ask for their levels; none by default."""
-        return {}
 
     def get_environment(self, engine: str, num_devices: int) -> Environment:
         """The environment: by default the robot under its MDP. Override it to train one that knows nothing of ksim.
@@ -125,15 +61,7 @@ class RLTask(CallbackTask[ConfigT], Generic[ConfigT]):
             engine: `mjx` or `mujoco`.
             num_devices: How many devices of this process will step it at the same time.
         """
-        base_model = self._compile()
-        mdp = self.get_mdp(base_model)
-        model = self._compile([mdp.edit_spec])
-        if mdp.actuators.action_size(model) < 1:
-            raise ConfigError(
-                f"The robot of {type(self).__name__} has no actuators, so that there is nothing to learn. Add some to "
-                "its MJCF file."
-            )
-        return MdpEnvironment(mdp, mdp.make_engine(engine, model, num_devices=num_devices))
+        return compose_environment(self, self.config, engine, num_devices)
 
     def get_eval_environment(self, engine: str) -> Environment:
         """The environment that evaluations step, on one device: by default that of the training.
@@ -155,6 +83,10 @@ class RLTask(CallbackTask[ConfigT], Generic[ConfigT]):
         An Equinox module without memory that returns `(mean of the action, value)` for an observation is adapted.
         """
         raise ConfigError(f"{type(self).__name__} must define _get_initial_model; PPOTask has one.")
+
+    def get_optimizer(self) -> optax.GradientTransformation:
+        """What turns gradients into updates, with an injected `learning_rate`."""
+        raise ConfigError(f"{type(self).__name__} must define get_optimizer; PPOTask has one.")
 
     def _get_initial_env_state(self, rng: PRNGKeyArray) -> EnvState:
         """The first states of the global batch: every leaf with `num_envs` rows.
@@ -196,12 +128,33 @@ class RLTask(CallbackTask[ConfigT], Generic[ConfigT]):
         Raises:
             ConfigError: `rng` is not one key.
         """
-        check_one_key(self, rng)
+        check_one_key(f"{type(self).__name__}._rollout", rng)
         return env_keys(rng, global_env_index(num_local_envs, self.layout.axis_name))
 
     def device_index(self) -> Int[Array, ""]:
         """This device's place among all, in what is mapped over them; 0 on a single one, where it costs nothing."""
         return device_index(self.layout.axis_name)
+
+    def adapt_resumed(self, state: TrainState, changed: Mapping[str, tuple[Any, Any]]) -> TrainState:
+        """A state from a checkpoint, with those changed options in it that a state holds.
+
+        Args:
+            state: The state.
+            changed: Values in the checkpoint and here, by option.
+        """
+        return state
+
+    def batch_figures(self) -> tuple[int | None, int | None]:
+        """Global batch size and minibatches per pass, of an algorithm that has them.
+
+        Raises:
+            ConfigError: They do not fit the number of environments or of devices.
+        """
+        return None, None
+
+    def updates_per_iteration(self) -> int | None:
+        """Minibatches of an iteration over all passes, of an algorithm that has them."""
+        return None
 
     def initial_learner(self) -> tuple[LearnerState, AbstractActorCritic]:
         """The learner before the first iteration, and the actor-critic whose arrays it holds."""
@@ -228,28 +181,18 @@ class RLTask(CallbackTask[ConfigT], Generic[ConfigT]):
     @property
     def device_axis(self) -> str:
         """The name of the axis of devices, for collectives in hooks and terms; bound on a single device as well."""
-        return DEVICE_AXIS
+        return self.config.device_axis
 
     @functools.cached_property
     def layout(self) -> AbstractLayout:
         """Where the training step runs."""
-        job = find_job()
-        if job is not None and (job.num_processes or 1) > 1:
-            raise ConfigError(
-                f"{type(self).__name__} runs in one process on one device, but {job.source} has started several. "
-                "Derive it from DistributedPPOTask, or start one process."
-            )
-        return SingleDevice(axis_name=self.device_axis)
-
-    @functools.cached_property
-    def engine_choice(self) -> tuple[str, str]:
-        """The engine's name, and why it was picked."""
-        return pick_engine(self.config.engine, self.layout.devices[0].platform)
+        return make_layout(self.config.training_devices(type(self).__name__), self.device_axis)
 
     @functools.cached_property
     def environment(self) -> Environment:
         """The environment that training steps."""
-        return self.get_environment(self.engine_choice[0], len(self.layout.local_devices))
+        engine, _ = pick_engine(self.config.engine, self.layout.platform)
+        return self.get_environment(engine, len(self.layout.local_devices))
 
     @functools.cached_property
     def eval_environment(self) -> Environment:
@@ -264,78 +207,6 @@ class RLTask(CallbackTask[ConfigT], Generic[ConfigT]):
     def check(self) -> None:
         """Raises ConfigError for whatever can be known to be wrong before anything compiles."""
         command("check")(self)
-
-    def make_replica_guard(self, state: TrainState) -> ReplicaGuard | None:
-        """What compares the devices' copies of the learner during a run; None where there is one device."""
-        return None
-
-    def check_resumed(self, changed: Mapping[str, tuple[Any, Any]]) -> None:
-        """Raises ConfigError for a change of options that a run which goes on cannot make.
-
-        Args:
-            changed: Values in the checkpoint and here, by option.
-        """
-        for name in self.fixed_options():
-            if name in changed:
-                there, here = changed[name]
-                raise ConfigError(
-                    f"{name} ({here}) cannot change when a run is resumed: its checkpoint was made with {there}. "
-                    "Leave it out, or start a new run with its policy: load_weights instead of resume."
-                )
-
-    def fixed_options(self) -> tuple[str, ...]:
-        """Options that are part of what a checkpoint holds."""
-        return ("num_envs", "seed")
-
-    def network_options(self) -> tuple[str, ...]:
-        """Options that shape the default network, which another shape's checkpoint does not fit."""
-        return ()
-
-    def adapt_resumed(self, state: TrainState, changed: Mapping[str, tuple[Any, Any]]) -> TrainState:
-        """A state from a checkpoint, with those changed options in it that a state holds."""
-        return state
-
-    def check_curricula(self, state: TrainState) -> None:
-        """Raises ConfigError for a curriculum that goes by a metric which does not exist, from a trace of the step."""
-        if state.learner.levels:
-            shapes_on_devices(self.make_train_step(None), self.device_axis, self.layout.num_devices, state)
-
-    def get_mdp(self, physics_model: PhysicsModel) -> Mdp:
-        """All terms of the task, named and checked."""
-        observations = self.get_observations(physics_model)
-        if isinstance(observations, Sequence) or any(isinstance(v, AbstractObservation) for v in observations.values()):
-            observations = {"actor": observations}
-        rewards = named_terms(self.get_rewards(physics_model), AbstractReward)
-        if not rewards:
-            raise ConfigError(f"{type(self).__name__}.get_rewards must return at least one reward.")
-        return Mdp(
-            observations={group: named_terms(terms, AbstractObservation) for group, terms in observations.items()},  # type: ignore[arg-type]
-            rewards=rewards,
-            commands=named_terms(self.get_commands(physics_model), AbstractCommand),
-            terminations=named_terms(self.get_terminations(physics_model), AbstractTermination),
-            resets=named_terms(self.get_resets(physics_model), AbstractReset),
-            events=named_terms(self.get_events(physics_model), AbstractEvent),
-            randomizers=named_terms(self.get_randomizers(physics_model), AbstractRandomizer),
-            actuators=self.get_actuators(),
-            action_filters=named_terms(self.get_action_filters(physics_model), AbstractActionFilter),
-            curricula=named_terms(self.get_curricula(physics_model), AbstractCurriculum),
-        )
-
-    def _compile(self, edits: Sequence[Any] = ()) -> PhysicsModel:
-        from ksim.physics.mujoco import silence_warnings  # noqa: PLC0415 - an engine, needed only for a robot
-
-        silence_warnings()  # also while it reads a file
-        robot, config = self.get_robot(), self.config
-        if not isinstance(robot, str | Path | mujoco.MjSpec):
-            raise ConfigError(f"get_robot must return the path of an MJCF file, or an MjSpec, not {shown(robot)}.")
-        return compile_model(
-            load_spec(robot),
-            dt=float(config.dt),
-            ctrl_dt=float(config.ctrl_dt),
-            edits=edits,
-            terrain=self.get_terrain(),
-            source=None if isinstance(robot, mujoco.MjSpec) else robot,
-        )
 
     def run(self) -> int:
         """Does what `run_mode` says: trains, or evaluates, shows or exports a checkpoint.

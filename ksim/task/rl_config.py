@@ -9,8 +9,11 @@ from xax.task.base import BaseConfig
 from ksim.checks import check_choice, check_count, check_positive, check_rule, check_seed
 from ksim.config import CHECKPOINT_MODES, check_types, field, seconds_of
 from ksim.errors import ConfigError
+from ksim.parallel.collectives import DEVICE_AXIS
+from ksim.parallel.job import find_job
 from ksim.physics import check_rates
 from ksim.physics.select import ENGINES
+from ksim.types import Device
 
 RUN_MODES = ("train", *CHECKPOINT_MODES)
 MATMUL_PRECISIONS = ("highest", "high", "default")
@@ -23,11 +26,11 @@ VIEWERS = ("auto", "native", "browser")
 class RLConfig(BaseConfig):
     """Options of every task."""
 
-    num_envs: int = field(1024, help="environments, over all devices")
+    num_envs: int = field(1024, help="environments, over all devices", fixed=True)
     rollout_length: int = field(24, help="control steps per environment and iteration")
     max_iterations: int | None = field(1000, help="stop after so many iterations; null for no limit")
     max_env_steps: int | None = field(None, help="stop after so many control steps over all environments")
-    seed: int = field(0, help="seeds everything random")
+    seed: int = field(0, help="seeds everything random", fixed=True)
     engine: str = field("auto", help="physics of the training: auto, mjx (pure JAX) or mujoco (native, on CPU threads)")
     dt: float = field(0.004, help="seconds per physics step")
     ctrl_dt: float = field(0.02, help="seconds per control step")
@@ -96,9 +99,37 @@ class RLConfig(BaseConfig):
     dump_on_nan: bool = field(True, help="keep the state before the first update or step that is not finite")
     max_bad_updates: int = field(32, help="stop after so many updates in a row were skipped as not finite")
     log_level: str = field(
-        "info", help="least level that process_<i>.log holds: debug, info or warning", of_the_run=False
+        "info",
+        help="least level that process_<i>.log holds: debug, info or warning",
+        of_the_run=False,
+        of_one_process=True,
     )
     tensorboard: bool = field(True, help="write TensorBoard events beside metrics.jsonl")
+
+    @property
+    def device_axis(self) -> str:
+        """The name of the axis of devices."""
+        return DEVICE_AXIS
+
+    def join_job(self) -> None:
+        """Connects this process to the others of its job: none, for a task of one device."""
+
+    def training_devices(self, task_name: str) -> list[Device]:
+        """The devices that training runs on, those of all processes: here one.
+
+        Args:
+            task_name: What an error calls the task.
+
+        Raises:
+            ConfigError: There are no such devices, or more processes than the task can use.
+        """
+        job = find_job()
+        if job is not None and (job.num_processes or 1) > 1:
+            raise ConfigError(
+                f"{task_name} runs in one process on one device, but {job.source} has started several. "
+                "Derive it from DistributedPPOTask, or start one process."
+            )
+        return jax.local_devices()[:1]
 
     def validate(self) -> None:
         """Raises ConfigError for a value that cannot work, whatever the task."""

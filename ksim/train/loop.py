@@ -41,8 +41,11 @@ from ksim.parallel.placement import copy_of
 from ksim.parallel.replica_guard import ReplicasDivergedError
 from ksim.policy.load import PolicyExport
 from ksim.preflight.diagnosis import log_setup
+from ksim.preflight.hooks import check_curricula
+from ksim.preflight.start import inspect_start
 from ksim.preflight.tables import print_start
 from ksim.rollout.unroll import NOT_FINITE
+from ksim.task.distributed_rl import DistributedRLTask, make_replica_guard
 from ksim.task.rl import RLTask
 from ksim.train.callbacks import CallbackError, Callbacks, added_handlers
 from ksim.train.start import Start, find_start, log_resumed, prepare_run_dir, print_resumed, started_state
@@ -78,12 +81,14 @@ def _prepare_and_train(task: RLTask[Any], peers: Peers, log: RunLog) -> int:
     start = find_start(task.config, task.task_name)
     with together():
         task.check()
-    print_start(task)
+    if isinstance(task, DistributedRLTask):
+        task.verify_distributed_setup()
+    print_start(inspect_start(task))
     print_resumed(task, start)
     with together():
         prepare_s, state = _timed(task.initial_state)
         state = started_state(task, start, state)
-        task.check_curricula(state)
+        check_curricula(task, state)
         # In place of the first one, which would take as much memory throughout the run.
         state = task.layout.place(state)
     start = start.without_arrays()
@@ -202,7 +207,7 @@ class _Loop:
         """
         assert self._state is not None
         self._step = step
-        self._guard = self._task.make_replica_guard(self._state)
+        self._guard = make_replica_guard(self._task.config, self._task.layout, self._state.learner)
         self._dump = NanDump(self._task, self._run_dir)
         try:
             while self.progress.iterations_left != 0 and not self._must_stop():

@@ -17,7 +17,7 @@ from ksim.checkpoint.format import (
     readable,
     remove_all_but,
 )
-from ksim.checkpoint.options import AUTO, auto_run_dir, resumed_path
+from ksim.checkpoint.options import AUTO, auto_run_dir, check_resumed, is_fixed, resumed_path
 from ksim.checkpoint.run_dir import check_can_be_made, check_run_dir, holds_run
 from ksim.checkpoint.snapshot import changed_options, kept_options, restored, restored_policy, versions
 from ksim.config import as_argument
@@ -147,7 +147,7 @@ def started_state(task: RLTask[Any], start: Start, state: TrainState) -> TrainSt
     if start.only_policy:
         return dataclasses.replace(state, learner=restored_policy(start.checkpoint, state.learner))
     changed = changed_options(task.config, start.checkpoint)
-    task.check_resumed(changed)
+    check_resumed(task.config, changed)
     return task.adapt_resumed(restored(start.checkpoint, state), changed)
 
 
@@ -177,7 +177,7 @@ def _describe_start(task: RLTask[Any], start: Start) -> dict[str, str]:
     for name, (there, here) in changed_options(task.config, checkpoint).items():
         figures[f"changed: {name}"] = f"{there} there, {here} now"
     for name, (there, own) in kept_options(task.config, task.program_config, checkpoint).items():
-        if name in (*task.fixed_options(), *task.network_options()):
+        if is_fixed(task.config, name):
             fix = "cannot change when a run is resumed: start a new one for it"
         else:
             fix = f"take it over by {as_argument(name, own)}"

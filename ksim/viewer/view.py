@@ -32,7 +32,8 @@ def view_checkpoint(task: RLTask[Any]) -> int:
         raise ConfigError(
             "The viewer in the browser needs viser. In the folder of ksim's clone, run pip install -e '.[viewer]'."
         )
-    path, env, model = load_task_policy(task)
+    path, context, model = load_task_policy(task)
+    env = context.env
     if not isinstance(env, MdpEnvironment):
         raise ConfigError(
             f"run_mode=view shows robots of ksim's own environment; {type(env).__name__} has no MuJoCo model to show."

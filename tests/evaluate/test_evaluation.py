@@ -10,6 +10,7 @@ import pytest
 from ksim import ConfigError
 from ksim.evaluate import evaluator
 from ksim.mdp import commands, rewards, terminations
+from ksim.policy.context import policy_context
 from tests.checkpoints import newest, saved_learner
 from tests.tasks import BipedConfig, BipedTask, assert_same_parameters, point_mass_task
 
@@ -56,7 +57,7 @@ def test_evaluation_is_compiled_once_for_all_policies(monkeypatch):
     advance = evaluator.advance_episodes
     monkeypatch.setattr(evaluator, "advance_episodes", lambda *args: traces.append(1) or advance(*args))
     task = point_mass_task(num_devices=1, eval_num_envs=2)
-    evaluate = evaluator.Evaluator(task)
+    evaluate = evaluator.Evaluator(policy_context(task))
     static = task.initial_learner()[1]
     returns = []
     for scale in (1.0, 2.0):
@@ -112,7 +113,7 @@ class Shorter(BipedTask):
 
 
 def test_robot_is_evaluated_in_native_mujoco_on_terms_of_its_own():
-    evaluation = evaluator.Evaluator(Evaluated(BipedConfig(num_devices=1)))(
+    evaluation = evaluator.Evaluator(policy_context(Evaluated(BipedConfig(num_devices=1))))(
         Evaluated(BipedConfig(num_devices=1)).initial_learner()[1]
     )
     # 0.06 s are 3 control steps of 0.02 s.
@@ -152,7 +153,7 @@ def test_gap_is_the_difference_of_return_over_episodes_that_start_alike():
             ).get_environment("mujoco", num_devices=1)
 
     model = Task(BipedConfig(num_devices=1)).initial_learner()[1]
-    evaluation = evaluator.Evaluator(Task(BipedConfig(num_devices=1, engine="mjx")))(model)
+    evaluation = evaluator.Evaluator(policy_context(Task(BipedConfig(num_devices=1, engine="mjx"))))(model)
     assert (evaluation.engine, evaluation.training_engine) == ("mujoco", "mjx")
     # 10 a second for 0.04 s, against 0.06 s.
     assert evaluation.figures["return"].mean == pytest.approx(0.4)
@@ -195,7 +196,9 @@ def test_evaluation_does_not_depend_on_the_training_seed_but_on_its_own():
     for options in ({"seed": 0}, {"seed": 1}, {"seed": 1, "eval_seed": 1}):
         task = point_mass_task(num_devices=1, eval_num_envs=2, **options)
         model = point_mass_task(num_devices=1).initial_learner()[1]
-        figures.append(dataclasses.asdict(evaluator.Evaluator(task)(model))["figures"]["return"]["mean"])
+        figures.append(
+            dataclasses.asdict(evaluator.Evaluator(policy_context(task))(model))["figures"]["return"]["mean"]
+        )
     assert figures[0] == figures[1]
     assert figures[1] != figures[2]
     assert np.isfinite(figures).all()

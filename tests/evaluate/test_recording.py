@@ -1,9 +1,9 @@
 import mujoco
 import pytest
 
-from ksim.evaluate.evaluator import evaluation_device
 from ksim.evaluate.recording import Recorder, foot_sensors
 from ksim.mdp import commands, curriculum, observations, rewards
+from ksim.policy.context import policy_context
 from tests.tasks import BipedConfig, BipedTask
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
@@ -52,7 +52,7 @@ def test_feet_are_all_named_sensors_of_the_robot_where_no_term_names_any():
 
 def test_command_that_a_curriculum_scales_and_named_sensors_are_recorded():
     task = Task(BipedConfig(num_devices=1, eval_num_envs=1))
-    recorder = Recorder(task.eval_environment, seed=0, device=evaluation_device(task))
+    recorder = Recorder(task.eval_environment, seed=0, device=policy_context(task).device)
     recording = recorder(task.initial_learner()[1], lambda: False)
     assert recording.commanded_velocity.shape == recording.velocity.shape
     assert (recording.commanded_velocity[:, 0] > 0).all()

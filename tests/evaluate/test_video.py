@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from ksim.evaluate import video
-from ksim.evaluate.evaluator import Evaluator, evaluation_device
+from ksim.evaluate.evaluator import Evaluator
 from ksim.evaluate.recording import Recorder
+from ksim.policy.context import policy_context
 from tests.tasks import BipedConfig, BipedTask, point_mass_task
 
 needs_gl = pytest.mark.skipif(video.find_gl() is None, reason="no EGL or OSMesa")
@@ -23,12 +24,12 @@ def task():
 
 @pytest.fixture(scope="module")
 def recording(task):
-    recorder = Recorder(task.eval_environment, seed=task.config.eval_seed, device=evaluation_device(task))
+    recorder = Recorder(task.eval_environment, seed=task.config.eval_seed, device=policy_context(task).device)
     return recorder(task.initial_learner()[1], lambda: False)
 
 
 def test_recording_is_the_episode_of_the_evaluations_first_env(task, recording):
-    evaluator = Evaluator(task)
+    evaluator = Evaluator(policy_context(task))
     results = evaluator._runner(task.initial_learner()[1], lambda: False)
     assert len(recording.reward) == results.length[0]
     np.testing.assert_allclose(recording.reward.sum(), results.total_reward[0], rtol=1e-5)
@@ -49,7 +50,7 @@ def test_recording_holds_what_was_commanded_and_measured(recording):
 
 def test_recording_of_another_environment_has_rewards_alone():
     task = point_mass_task(num_devices=1)
-    recorder = Recorder(task.eval_environment, seed=0, device=evaluation_device(task))
+    recorder = Recorder(task.eval_environment, seed=0, device=policy_context(task).device)
     recording = recorder(task.initial_learner()[1], lambda: False)
     assert recording.model is None
     assert len(recording.reward) == 50

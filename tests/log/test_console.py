@@ -8,6 +8,7 @@ from ksim.log.console import iteration_line
 from ksim.mdp import actions, curriculum, observations, rewards
 from ksim.mdp.noise import UniformNoise
 from ksim.physics.terrain import FlatTile, RoughTile, Terrain
+from ksim.preflight.start import term_rows
 from ksim.preflight.tables import print_terms
 from tests.tasks import BipedConfig, BipedTask, point_mass_task
 
@@ -47,7 +48,7 @@ def test_output_that_cannot_be_written_raises_nothing(monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:Only 1 device detected")
 def test_table_of_terms_shows_shapes_and_scales(capsys):
-    print_terms(Task(BipedConfig(num_devices=1)).environment, "device")
+    print_terms(term_rows(Task(BipedConfig(num_devices=1)).environment, "device"))
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in capsys.readouterr().out.splitlines()]
     assert ["observation/actor", "past", "History", "4 x 2", ""] in rows
     assert ["command", "velocity", "VelocityCommand", "3", ""] in rows

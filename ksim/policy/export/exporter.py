@@ -13,6 +13,7 @@ from ksim.errors import ConfigError, RunError
 from ksim.host.files import output_dir, whole_file
 from ksim.host.terminal import print_figures
 from ksim.nn.normalizer import NormalizedActorCritic
+from ksim.policy.context import PolicyContext
 from ksim.policy.export.metadata import policy_metadata
 from ksim.policy.load import load_task_policy
 from ksim.policy.program import DeterministicPolicy, deterministic_policy, export_policy, policy_arrays
@@ -40,16 +41,16 @@ def export_checkpoint(task: RLTask[Any]) -> int:
         RunError: In ONNX it computes something else than the policy; likewise.
     """
     check_packages()
-    checkpoint, _, model = load_task_policy(task)
+    checkpoint, context, model = load_task_policy(task)
     # <run>/checkpoints/<number>
     out_dir = output_dir("export_dir", task.config.export_dir, checkpoint.parents[1] / "export")
     # Whatever the run's precision was: ONNX Runtime has float32 alone.
     with jax.default_matmul_precision("highest"):
-        policy, metadata = described_policy(task, model, checkpoint, out_dir)
+        policy, metadata = described_policy(context, model, checkpoint, out_dir)
         _write(out_dir, program_files(policy, metadata))
         try:
             onnx_content = onnx_file(policy, metadata)
-            difference = largest_difference(onnx_content, model, task.obs_sizes)
+            difference = largest_difference(onnx_content, model, context.task.obs_sizes)
         except Exception as error:  # also what the packages raise, of a type that they do not know
             (out_dir / _ONNX).unlink(missing_ok=True)  # of an earlier export
             kind = RunError if isinstance(error, RunError) else ConfigError
@@ -67,18 +68,18 @@ def export_checkpoint(task: RLTask[Any]) -> int:
 
 
 def described_policy(
-    task: RLTask[Any], model: NormalizedActorCritic, checkpoint: Path, out_dir: Path
+    context: PolicyContext, model: NormalizedActorCritic, checkpoint: Path, out_dir: Path
 ) -> tuple[DeterministicPolicy, dict[str, Any]]:
     """The policy with its arrays in it, and what files say of it.
 
     Args:
-        task: The task, in whose environment the policy acts.
+        context: What the policy acts in.
         model: The policy.
         checkpoint: Where it is from.
         out_dir: Where the files go.
     """
-    policy, arrays = deterministic_policy(model, task.obs_sizes), policy_arrays(model)
-    return policy.bound(arrays), policy_metadata(task, policy, model, checkpoint.resolve(), out_dir.resolve())
+    policy, arrays = deterministic_policy(model, context.task.obs_sizes), policy_arrays(model)
+    return policy.bound(arrays), policy_metadata(context, policy, model, checkpoint.resolve(), out_dir.resolve())
 
 
 def program_files(policy: DeterministicPolicy, metadata: Mapping[str, Any]) -> dict[str, bytes]:

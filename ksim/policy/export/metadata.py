@@ -19,6 +19,7 @@ from ksim.mdp.term import Term
 from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.physics import AbstractActuators, PhysicsModel
 from ksim.physics.actuators import SpeedTorqueLine
+from ksim.policy.context import PolicyContext
 from ksim.policy.program import DeterministicPolicy, policy_arrays
 from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.task.rl import RLTask
@@ -48,18 +49,18 @@ _FAR = 1e6
 
 
 def policy_metadata(
-    task: RLTask[Any], policy: DeterministicPolicy, model: NormalizedActorCritic, checkpoint: Path, out_dir: Path
+    context: PolicyContext, policy: DeterministicPolicy, model: NormalizedActorCritic, checkpoint: Path, out_dir: Path
 ) -> dict[str, Any]:
     """What there is to say, ready for JSON; the table in docs/deploying.md says what each entry is.
 
     Args:
-        task: The task, with the environment that the policy was loaded for.
+        context: What the policy acts in.
         policy: Its policy.
         model: The policy with its weights.
         checkpoint: Where it was loaded from.
         out_dir: Where the files go; the path of the checkpoint is told relative to it.
     """
-    env = task.environment
+    task, env = context.task, context.env
     metadata: dict[str, Any] = {
         "format": FORMAT,
         "ksim_version": __version__,
@@ -80,16 +81,16 @@ def policy_metadata(
         return metadata | {"observations": sizes}
     shapes = env.shapes(task.device_axis)
     layouts = {group: {**size, "terms": _layout(env, shapes, group, model)} for group, size in sizes.items()}
-    return metadata | {"observations": layouts} | _of_robot(task, env, shapes)
+    return metadata | {"observations": layouts} | _of_robot(context, env, shapes)
 
 
-def _of_robot(task: RLTask[Any], env: MdpEnvironment, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+def _of_robot(context: PolicyContext, env: MdpEnvironment, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
     """The entries about the robot, and about what comes before and after the policy."""
     physics_model, mdp = env.engine.model, env.mdp
     return {
         "physics_dt_s": physics_model.dt,
-        "engine": task.engine_choice[0],
-        "robot": _robot(task, physics_model),
+        "engine": context.training_engine,
+        "robot": _robot(context.task, physics_model),
         "joints": _joints(physics_model),
         "actuators": _actuators(mdp.actuators, physics_model),
         "action_to_ctrl": action_map(mdp.actuators, physics_model),

@@ -1,0 +1,75 @@
+"""What is about to run, where, and what the robot is asked: found out before it is shown."""
+
+import dataclasses
+from typing import Any
+
+import jax
+
+from ksim.mdp.observations import AbstractObservation
+from ksim.mdp.rewards import AbstractReward
+from ksim.nn.adapted import AdaptedActorCritic
+from ksim.physics.select import pick_engine
+from ksim.rollout.environment import Environment
+from ksim.rollout.mdp_environment import MdpEnvironment
+from ksim.task.rl import RLTask
+
+TermRow = tuple[str, str, str, str, str]
+"""Kind, name, class, shape and scale of a term, in words; empty where it has none."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StartReport:
+    """What is about to run.
+
+    Attributes:
+        figures: By name, in words.
+        terms: The MDP's terms; none of an environment that ksim does not know.
+    """
+
+    figures: dict[str, str]
+    terms: list[TermRow]
+
+
+def inspect_start(task: RLTask[Any]) -> StartReport:
+    """Looks at what is about to run."""
+    config, layout, env = task.config, task.layout, task.environment
+    figures = {
+        "task": type(task).__name__,
+        "devices": f"{layout.num_devices} x {layout.platform} ({layout.devices[0].device_kind})",
+        "JAX": jax.__version__,
+        "matrix products": f"float32 with precision {config.matmul_precision}",
+    }
+    if isinstance(env, MdpEnvironment):
+        name, reason = pick_engine(config.engine, layout.platform)
+        figures["engine"] = f"{name} ({reason})"
+    figures |= {
+        "environments": str(config.num_envs),
+        "steps per iteration": f"{config.num_envs * config.rollout_length:,}",
+    }
+    figures |= {f"observation {group}": f"{size} numbers" for group, size in task.obs_sizes.items()}
+    figures["action"] = f"{env.action_size} numbers"
+    model = task.initial_learner()[1]
+    if isinstance(model, AdaptedActorCritic):
+        figures["network"] = model.described()
+    return StartReport(figures, term_rows(env, task.device_axis))
+
+
+def term_rows(env: Environment, axis_name: str) -> list[TermRow]:
+    """The terms of the MDP, where ksim knows them."""
+    if not isinstance(env, MdpEnvironment):
+        return []
+    rows: list[TermRow] = []
+    shapes = env.shapes(axis_name)
+    for full_name, term in env.mdp.terms().items():
+        kind, _, name = full_name.rpartition("/")
+        scale = f"{term.scale:g}" if isinstance(term, AbstractReward) else ""
+        shape = " x ".join(map(str, shapes[full_name])) or "1" if full_name in shapes else ""
+        noise = term.noise if isinstance(term, AbstractObservation) else None
+        class_name = type(term).__name__ + (f" + {type(noise).__name__}" if noise is not None else "")
+        rows.append((kind, name, class_name, shape, scale))
+    for name, curriculum in env.mdp.curricula.items():
+        rows.append(("curriculum", name, f"{type(curriculum).__name__} from {curriculum.start:g}", "", ""))
+    terrain = env.engine.model.terrain
+    for i, tile in enumerate(terrain.tiles if terrain is not None else ()):
+        rows.append(("terrain", f"tile {i}", type(tile).__name__, "", ""))
+    return [*rows, ("actuators", "", type(env.mdp.actuators).__name__, str(env.action_size), "")]

@@ -1,0 +1,79 @@
+"""A robot's hooks composed into the environment of its MDP."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import mujoco
+
+from ksim.errors import ConfigError, shown
+from ksim.mdp.actions import AbstractActionFilter
+from ksim.mdp.commands import AbstractCommand
+from ksim.mdp.curriculum import AbstractCurriculum
+from ksim.mdp.events import AbstractEvent
+from ksim.mdp.observations import AbstractObservation
+from ksim.mdp.randomizers import AbstractRandomizer
+from ksim.mdp.resets import AbstractReset
+from ksim.mdp.rewards import AbstractReward
+from ksim.mdp.term import named_terms
+from ksim.mdp.terminations import AbstractTermination
+from ksim.physics import PhysicsModel, compile_model, load_spec
+from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
+from ksim.task.rl_config import RLConfig
+from ksim.task.robot_hooks import RobotHooks
+
+
+def compose_environment(hooks: RobotHooks, config: RLConfig, engine: str, num_devices: int) -> MdpEnvironment:
+    """The robot under its MDP; see `RLTask.get_environment`.
+
+    Raises:
+        ConfigError: A hook returns what is no robot, or no term of its kind, or the robot has no actuators.
+    """
+    mdp = compose_mdp(hooks, compile_robot(hooks, config))
+    model = compile_robot(hooks, config, [mdp.edit_spec])
+    if mdp.actuators.action_size(model) < 1:
+        raise ConfigError(
+            f"The robot of {type(hooks).__name__} has no actuators, so that there is nothing to learn. Add some to "
+            "its MJCF file."
+        )
+    return MdpEnvironment(mdp, mdp.make_engine(engine, model, num_devices=num_devices))
+
+
+def compose_mdp(hooks: RobotHooks, physics_model: PhysicsModel) -> Mdp:
+    """All terms of a task, named and checked."""
+    observations = hooks.get_observations(physics_model)
+    if isinstance(observations, Sequence) or any(isinstance(v, AbstractObservation) for v in observations.values()):
+        observations = {"actor": observations}
+    rewards = named_terms(hooks.get_rewards(physics_model), AbstractReward)
+    if not rewards:
+        raise ConfigError(f"{type(hooks).__name__}.get_rewards must return at least one reward.")
+    return Mdp(
+        observations={group: named_terms(terms, AbstractObservation) for group, terms in observations.items()},  # type: ignore[arg-type]
+        rewards=rewards,
+        commands=named_terms(hooks.get_commands(physics_model), AbstractCommand),
+        terminations=named_terms(hooks.get_terminations(physics_model), AbstractTermination),
+        resets=named_terms(hooks.get_resets(physics_model), AbstractReset),
+        events=named_terms(hooks.get_events(physics_model), AbstractEvent),
+        randomizers=named_terms(hooks.get_randomizers(physics_model), AbstractRandomizer),
+        actuators=hooks.get_actuators(),
+        action_filters=named_terms(hooks.get_action_filters(physics_model), AbstractActionFilter),
+        curricula=named_terms(hooks.get_curricula(physics_model), AbstractCurriculum),
+    )
+
+
+def compile_robot(hooks: RobotHooks, config: RLConfig, edits: Sequence[Any] = ()) -> PhysicsModel:
+    """The robot's model on its terrain, after the edits of its spec."""
+    from ksim.physics.mujoco import silence_warnings  # noqa: PLC0415 - an engine, needed only for a robot
+
+    silence_warnings()  # also while it reads a file
+    robot = hooks.get_robot()
+    if not isinstance(robot, str | Path | mujoco.MjSpec):
+        raise ConfigError(f"get_robot must return the path of an MJCF file, or an MjSpec, not {shown(robot)}.")
+    return compile_model(
+        load_spec(robot),
+        dt=float(config.dt),
+        ctrl_dt=float(config.ctrl_dt),
+        edits=edits,
+        terrain=hooks.get_terrain(),
+        source=None if isinstance(robot, mujoco.MjSpec) else robot,
+    )

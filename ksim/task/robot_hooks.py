@@ -1,0 +1,79 @@
+"""What a robot is, and what it is asked, in hooks with working defaults."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import mujoco
+
+from ksim.errors import ConfigError
+from ksim.mdp import resets as reset_terms, terminations as termination_terms
+from ksim.mdp.actions import AbstractActionFilter
+from ksim.mdp.commands import AbstractCommand
+from ksim.mdp.curriculum import AbstractCurriculum
+from ksim.mdp.events import AbstractEvent
+from ksim.mdp.observations import AbstractObservation
+from ksim.mdp.observations.default import default_observations
+from ksim.mdp.randomizers import AbstractRandomizer
+from ksim.mdp.resets import AbstractReset
+from ksim.mdp.rewards import AbstractReward
+from ksim.mdp.term import Terms, named_terms
+from ksim.mdp.terminations import AbstractTermination
+from ksim.physics import AbstractActuators, ModelActuators, PhysicsModel, Terrain
+
+Observations = Terms[AbstractObservation] | Mapping[str, Terms[AbstractObservation]]
+
+
+class RobotHooks:
+    """A robot and the terms of its MDP. All but the robot and its rewards have defaults."""
+
+    def get_robot(self) -> str | Path | mujoco.MjSpec:
+        """The robot and its world: the path of an MJCF file, or a spec."""
+        raise ConfigError(f"{type(self).__name__} must define get_robot (an MJCF file) or get_environment.")
+
+    def get_actuators(self) -> AbstractActuators:
+        """How actions act; by default on the model's actuators as they are."""
+        return ModelActuators()
+
+    def get_terrain(self) -> Terrain | None:
+        """What takes the place of the robot's floor; None, the default, leaves it."""
+        return None
+
+    def get_rewards(self, physics_model: PhysicsModel) -> Terms[AbstractReward]:
+        """Rewards, as a list or a mapping of terms."""
+        raise ConfigError(f"{type(self).__name__} must define get_rewards: there is nothing to learn without one.")
+
+    def get_observations(self, physics_model: PhysicsModel) -> Observations:
+        """Observations: terms for all, or a mapping of the groups `actor` and `critic` to terms.
+
+        By default gravity and angular velocity in the base's frame (where there is a free base), joints, the last
+        action and every command.
+        """
+        return default_observations(physics_model, list(named_terms(self.get_commands(physics_model), AbstractCommand)))
+
+    def get_commands(self, physics_model: PhysicsModel) -> Terms[AbstractCommand]:
+        """Commands, best by the names under which other terms refer to them; none by default."""
+        return []
+
+    def get_terminations(self, physics_model: PhysicsModel) -> Terms[AbstractTermination]:
+        """Ends of episodes; a time limit of 20 s by default."""
+        return [termination_terms.TimeLimit()]
+
+    def get_resets(self, physics_model: PhysicsModel) -> Terms[AbstractReset]:
+        """Changes to the first keyframe (or reference pose) at a reset; small joint offsets by default."""
+        return [reset_terms.RandomJointPositions(), reset_terms.RandomJointVelocities()]
+
+    def get_events(self, physics_model: PhysicsModel) -> Terms[AbstractEvent]:
+        """What happens during an episode; nothing by default."""
+        return []
+
+    def get_randomizers(self, physics_model: PhysicsModel) -> Terms[AbstractRandomizer]:
+        """Randomization of the model at each reset; none by default."""
+        return []
+
+    def get_action_filters(self, physics_model: PhysicsModel) -> Terms[AbstractActionFilter]:
+        """What happens to actions on their way to the actuators (latency, losses); nothing by default."""
+        return []
+
+    def get_curricula(self, physics_model: PhysicsModel) -> Mapping[str, AbstractCurriculum]:
+        """Curricula, by the names under which terms ask for their levels; none by default."""
+        return {}
