@@ -12,7 +12,8 @@ import jax
 
 import ksim
 from examples.robots import QUADRUPED
-from ksim.config import check_choice, field
+from ksim.checks import check_choice
+from ksim.config import field
 from ksim.mdp import commands, events, observations as obs, randomizers, resets, rewards, terminations
 from ksim.mdp.curriculum import ErrorCurriculum
 from ksim.mdp.noise import UniformNoise

@@ -13,7 +13,8 @@ import jax
 
 import ksim
 from examples.robots import HUMANOID
-from ksim.config import check_fraction, check_positive, field
+from ksim.checks import check_fraction, check_positive
+from ksim.config import field
 from ksim.mdp import commands, events, observations as obs, randomizers, resets, rewards, terminations
 from ksim.mdp.noise import UniformNoise
 

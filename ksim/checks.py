@@ -1,4 +1,7 @@
-"""Checks of what modules such as terms are called with."""
+"""Checks of what a user gives: options, and the arguments of modules such as terms.
+
+Every check of a number or a choice ends in `check_rule`, which words the error.
+"""
 
 import inspect
 import math
@@ -6,8 +9,60 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
+import numpy as np
 
-from ksim.errors import ConfigError, near_misses
+from ksim.errors import ConfigError, near_misses, shown
+
+MAX_COUNT = 2**31 - 1
+"""The largest number that the 32 bits of an index on a device can count."""
+_SMALLEST, _LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+
+
+def check_rule(what: str, is_met: bool, rule: str) -> None:
+    """Raises ConfigError, saying that `what` (a value and its name) must be as the rule says, unless it is met."""
+    if not is_met:
+        raise ConfigError(f"{what} must be {rule}.")
+
+
+def check_positive(name: str, value: float | None, *, allow_zero: bool = False, most: float = _LARGEST) -> None:
+    """Raises ConfigError unless the value is None, or positive (or, if allowed, zero) and at most `most`.
+
+    A fraction of 1 must be one that 32 bits can tell from zero.
+    """
+    if value is None or (allow_zero and value == 0):
+        return
+    if value <= 0 or not math.isfinite(value):
+        rule = "zero or more" if allow_zero else "positive"
+    elif value < _SMALLEST:
+        rule = f"at least {_SMALLEST:.2g}, the least that 32 bits can tell from zero"
+    else:
+        rule = f"at most {most:.2g}" if isinstance(most, float) else f"at most {most}"
+    check_rule(f"{name} ({value})", _SMALLEST <= value <= most, rule)
+
+
+def check_count(name: str, value: int | None) -> None:
+    """Raises ConfigError unless the value is None, or at least 1 and within 32 bits."""
+    check_positive(name, value, most=MAX_COUNT)
+
+
+def check_seed(name: str, value: int) -> None:
+    """Raises ConfigError unless the value fits the 32 bits of a seed; others would be the same as one of these."""
+    check_rule(f"{name} ({value})", 0 <= value < 2**32, f"from 0 to {2**32 - 1}")
+
+
+def check_fraction(name: str, value: float) -> None:
+    """Raises ConfigError unless 0 <= value <= 1."""
+    check_rule(f"{name} ({value})", 0 <= value <= 1, "from 0 to 1")
+
+
+def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    """Raises ConfigError unless the value is one of the choices."""
+    check_rule(f"{name} ({shown(value)})", value in choices, f"one of {', '.join(choices)}")
+
+
+def check_field(module: eqx.Module, field: str, is_met: bool, rule: str) -> None:
+    """Raises ConfigError, naming the module's class and the field's value and rule, unless the rule is met."""
+    check_rule(f"{type(module).__name__} has {field}={getattr(module, field)}, which", is_met, rule)
 
 
 def check_range(
@@ -27,13 +82,60 @@ def check_range(
     """
     value = getattr(module, field)
     bounds = tuple(value) if isinstance(value, Sequence) else (value, value)
-    if len(bounds) == 2 and bounds[0] <= bounds[1] and least <= bounds[0] and above < bounds[0] and bounds[1] <= most:
-        return
+    is_met = len(bounds) == 2 and bounds[0] <= bounds[1]
+    is_met = is_met and least <= bounds[0] and above < bounds[0] and bounds[1] <= most
     rule = "two numbers, the smaller first" if isinstance(value, Sequence) else "a number"
     rule += f", at least {least:g}" if least > -math.inf else ""
     rule += f", above {above:g}" if above > -math.inf else ""
     rule += f", at most {most:g}" if most < math.inf else ""
-    raise ConfigError(f"{type(module).__name__} has {field}={value}, which must be {rule}.")
+    check_field(module, field, is_met, rule)
+
+
+def check_batch(num_envs: int, batch_size: int | None, num_batches: int | None, num_devices: int) -> tuple[int, int]:
+    """The global batch size and number of minibatches, from either, both or neither (then 4 minibatches).
+
+    Raises:
+        ConfigError: The figures do not fit each other or the number of devices.
+    """
+    check_count("Batch size", batch_size)
+    check_count("Number of batches", num_batches)
+    if batch_size is None and num_batches is None:
+        num_batches = 4
+    if batch_size is None:
+        assert num_batches is not None
+        if num_envs % num_batches:
+            raise ConfigError(
+                f"Number of environments ({num_envs}) must be divisible by number of batches ({num_batches}). "
+                f"Nearest valid number of batches: {_nearest_divisor(num_envs, num_batches)}."
+            )
+        batch_size = num_envs // num_batches
+    if num_batches is None:
+        num_batches = num_envs // batch_size
+    if batch_size * num_batches != num_envs:
+        raise ConfigError(
+            f"Batch size ({batch_size}) times number of batches ({num_batches}) must equal number of environments "
+            f"({num_envs}). Nearest valid batch sizes: {_nearest_batch_sizes(num_envs, batch_size, num_devices)}."
+        )
+    if batch_size % num_devices:
+        raise ConfigError(
+            f"Batch size ({batch_size}) must be divisible by number of devices ({num_devices}). "
+            f"Nearest valid values: {_nearest_batch_sizes(num_envs, batch_size, num_devices)}."
+        )
+    return batch_size, num_batches
+
+
+def _nearest_batch_sizes(num_envs: int, near: int, num_devices: int) -> str:
+    valid = [b for b in _divisors(num_envs) if b % num_devices == 0]
+    return ", ".join(map(str, sorted(sorted(valid, key=lambda b: abs(b - near))[:2])))
+
+
+def _nearest_divisor(number: int, near: int) -> int:
+    return min(_divisors(number), key=lambda d: abs(d - near))
+
+
+def _divisors(number: int) -> list[int]:
+    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
 
 
 def check_arguments(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Checks that configs share, and how a field's help text is declared."""
+"""How the fields of configs are declared, described and checked for their types."""
 
 import dataclasses
 import json
@@ -13,16 +13,14 @@ from typing import Any
 import numpy as np
 import xax
 
+from ksim.checks import check_positive, check_rule
 from ksim.errors import ConfigError, shown
 from ksim.host.plain_yaml import FRACTION
 
 CHECKPOINT_MODES = ("eval", "view", "export", "replay")
 """Values of `run_mode` that are about a checkpoint."""
 
-MAX_COUNT = 2**31 - 1
-"""The most that the 32 bits of an index on a device can count."""
 _TIME = r"[0-9]+(?::[0-9]{1,2}){1,2}(?:\.[0-9]*)?"
-_SMALLEST, _LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
 
 
@@ -115,39 +113,6 @@ def _is_plain(text: str) -> bool:
     return not is_control and text != "???" and "${" not in text
 
 
-def check_positive(name: str, value: float | None, *, allow_zero: bool = False, most: float = _LARGEST) -> None:
-    """Raises ConfigError unless the value is None, or positive (or, if allowed, zero) and at most `most`.
-
-    A fraction of 1 must be one that 32 bits can tell from zero.
-    """
-    if value is None or (allow_zero and value == 0) or _SMALLEST <= value <= most:
-        return
-    if value <= 0 or not math.isfinite(value):
-        rule = "zero or more" if allow_zero else "positive"
-    elif value < _SMALLEST:
-        rule = f"at least {_SMALLEST:.2g}, the least that 32 bits can tell from zero"
-    else:
-        rule = f"at most {most:.2g}" if isinstance(most, float) else f"at most {most}"
-    raise ConfigError(f"{name} ({value}) must be {rule}.")
-
-
-def check_count(name: str, value: int | None) -> None:
-    """Raises ConfigError unless the value is None, or at least 1 and within 32 bits."""
-    check_positive(name, value, most=MAX_COUNT)
-
-
-def check_seed(name: str, value: int) -> None:
-    """Raises ConfigError unless the value fits the 32 bits of a seed; others would be the same as one of these."""
-    if not 0 <= value < 2**32:
-        raise ConfigError(f"{name} ({value}) must be from 0 to {2**32 - 1}.")
-
-
-def check_fraction(name: str, value: float) -> None:
-    """Raises ConfigError unless 0 <= value <= 1."""
-    if not 0 <= value <= 1:
-        raise ConfigError(f"{name} ({value}) must be from 0 to 1.")
-
-
 def seconds_of(name: str, value: Any) -> float | None:
     """A duration in seconds, from a number or a text as in 11:55:00; None for None.
 
@@ -160,60 +125,7 @@ def seconds_of(name: str, value: Any) -> float | None:
     is_time = isinstance(value, str) and re.fullmatch(_TIME, value) is not None
     parts = [float(part) for part in str(value).split(":")] if is_number or is_time else [math.nan]
     seconds = sum(part * 60**i for i, part in enumerate(reversed(parts)))
-    if not math.isfinite(seconds):
-        raise ConfigError(f"{name} ({shown(value)}) must be seconds, or hours, minutes and seconds as in 11:55:00.")
+    is_duration = math.isfinite(seconds)
+    check_rule(f"{name} ({shown(value)})", is_duration, "seconds, or hours, minutes and seconds as in 11:55:00")
     check_positive(name, seconds)
     return seconds
-
-
-def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Raises ConfigError unless the value is one of the choices."""
-    if value not in choices:
-        raise ConfigError(f"{name} ({shown(value)}) must be one of {', '.join(choices)}.")
-
-
-def check_batch(num_envs: int, batch_size: int | None, num_batches: int | None, num_devices: int) -> tuple[int, int]:
-    """The global batch size and number of minibatches, from either, both or neither (then 4 minibatches).
-
-    Raises:
-        ConfigError: The figures do not fit each other or the number of devices.
-    """
-    check_count("Batch size", batch_size)
-    check_count("Number of batches", num_batches)
-    if batch_size is None and num_batches is None:
-        num_batches = 4
-    if batch_size is None:
-        assert num_batches is not None
-        if num_envs % num_batches:
-            raise ConfigError(
-                f"Number of environments ({num_envs}) must be divisible by number of batches ({num_batches}). "
-                f"Nearest valid number of batches: {_nearest_divisor(num_envs, num_batches)}."
-            )
-        batch_size = num_envs // num_batches
-    if num_batches is None:
-        num_batches = num_envs // batch_size
-    if batch_size * num_batches != num_envs:
-        raise ConfigError(
-            f"Batch size ({batch_size}) times number of batches ({num_batches}) must equal number of environments "
-            f"({num_envs}). Nearest valid batch sizes: {_nearest_batch_sizes(num_envs, batch_size, num_devices)}."
-        )
-    if batch_size % num_devices:
-        raise ConfigError(
-            f"Batch size ({batch_size}) must be divisible by number of devices ({num_devices}). "
-            f"Nearest valid values: {_nearest_batch_sizes(num_envs, batch_size, num_devices)}."
-        )
-    return batch_size, num_batches
-
-
-def _nearest_batch_sizes(num_envs: int, near: int, num_devices: int) -> str:
-    valid = [b for b in _divisors(num_envs) if b % num_devices == 0]
-    return ", ".join(map(str, sorted(sorted(valid, key=lambda b: abs(b - near))[:2])))
-
-
-def _nearest_divisor(number: int, near: int) -> int:
-    return min(_divisors(number), key=lambda d: abs(d - near))
-
-
-def _divisors(number: int) -> list[int]:
-    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
-    return sorted({*small, *(number // d for d in small)})

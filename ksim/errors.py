@@ -1,6 +1,9 @@
 """The two errors of ksim, and words that its messages are made of."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
 
 
 class ConfigError(ValueError):
@@ -34,3 +37,10 @@ def near_misses(name: str, known: Any) -> str:
     if close:
         return f"Did you mean {' or '.join(repr(item) for item in close)}?"
     return f"Known names: {', '.join(sorted(known)) or 'none'}."
+
+
+def look_up(known: Mapping[str, _T], name: str, what: str) -> _T:
+    """The entry of a name; raises ConfigError with the near misses where there is none. `what`: the kind of entry."""
+    if name not in known:
+        raise ConfigError(f"There is no {what} {name!r}. {near_misses(name, known)}")
+    return known[name]

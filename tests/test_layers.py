@@ -14,21 +14,22 @@ ALLOWED = {
     "host": {"errors"},
     "checks": {"errors"},
     "types": set(),
+    "keys": set(),
     "config": {"errors", "host", "checks"},
     "physics": {"errors", "checks", "types", "host"},
-    "mdp": {"errors", "checks", "types", "physics"},
-    "parallel": {"errors", "types", "host"},
+    "mdp": {"errors", "checks", "types", "keys", "physics"},
+    "parallel": {"errors", "checks", "types", "host"},
     "nn": {"errors", "checks", "types", "parallel"},
-    "rollout": {"errors", "checks", "types", "physics", "mdp", "nn", "parallel"},
+    "rollout": {"errors", "checks", "types", "keys", "physics", "mdp", "nn", "parallel"},
     "learn": {"errors", "checks", "types", "nn", "parallel", "rollout"},
     "ppo": {"errors", "checks", "types", "nn", "parallel", "rollout", "learn"},
     "log": {"errors", "types", "host", "parallel"},
 }
 # The house from the bottom up: a package may import those before it.
 ORDER = [
-    "_process", "_startup", "_version", "errors", "host", "checks", "types", "config", "physics", "mdp", "parallel",
-    "nn", "rollout", "learn", "ppo", "log", "task", "checkpoint", "policy", "evaluate", "preflight", "train", "viewer",
-    "launch", "cli", "tools", "commands", "__init__",
+    "_process", "_startup", "_version", "errors", "host", "checks", "types", "keys", "config", "physics", "mdp",
+    "parallel", "nn", "rollout", "learn", "ppo", "log", "task", "checkpoint", "policy", "evaluate", "preflight",
+    "train", "viewer", "launch", "cli", "tools", "commands", "__init__",
 ]  # fmt: skip
 NEVER_BELOW_RUN = {"matplotlib", "tensorboardX", "rich", "orbax", "logging"}
 

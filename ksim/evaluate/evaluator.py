@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from ksim.evaluate.estimates import Estimate, estimate_fraction, estimate_mean
+from ksim.keys import EVALUATION
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.parallel.collectives import bind_axis
 from ksim.rollout.environment import Environment
@@ -202,11 +203,8 @@ class Evaluator:
 
 
 def episode_key(seed: int) -> PRNGKeyArray:
-    """The key of all episodes of an evaluation; another than any of a training with the same seed.
-
-    A key's n-th split is what folding in n gives, so the number must be one that no split reaches.
-    """
-    return jax.random.fold_in(jax.random.key(seed), 2**31 - 1)
+    """The key of all episodes of an evaluation; another than any of a training with the same seed."""
+    return jax.random.fold_in(jax.random.key(seed), EVALUATION)
 
 
 def evaluation_device(task: RLTask[Any]) -> Device:

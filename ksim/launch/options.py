@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from ksim.checks import check_rule
 from ksim.errors import ConfigError, near_misses
 from ksim.parallel.hints import hint
 
@@ -137,17 +138,14 @@ def _whole_number(name: str, value: str, *, least: int) -> int:
         number = int(value)
     except ValueError:
         number = least - 1
-    if number < least:
-        raise ConfigError(f"{name} ({value}) must be a whole number, at least {least}, as in {name} {least + 1}.")
+    check_rule(f"{name} ({value})", number >= least, f"a whole number, at least {least}, as in {name} {least + 1}")
     return number
 
 
 def _node_rank(value: str, nnodes: int) -> int:
     rank = _whole_number("--node-rank", value, least=0)
-    if rank >= nnodes:
-        raise ConfigError(
-            f"--node-rank ({rank}) must be below --nnodes ({nnodes}): ranks count from 0 to {nnodes - 1}."
-        )
+    rule = f"below --nnodes ({nnodes}): ranks count from 0 to {nnodes - 1}"
+    check_rule(f"--node-rank ({rank})", rank < nnodes, rule)
     return rank
 
 
@@ -156,8 +154,8 @@ def _seconds(name: str, value: str) -> float:
         number = float(value)
     except ValueError:
         number = math.nan
-    if not (0 <= number < math.inf):
-        raise ConfigError(f"{name} ({value}) must be a number of seconds, at least 0, as in {name} 10.")
+    rule = f"a number of seconds, at least 0, as in {name} 10"
+    check_rule(f"{name} ({value})", 0 <= number < math.inf, rule)
     return number
 
 
@@ -168,10 +166,9 @@ def _address(value: str | None) -> str:
             probe.bind(("127.0.0.1", 0))
             return f"127.0.0.1:{probe.getsockname()[1]}"
     host, _, port = value.rpartition(":")
-    if not host or "/" in host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise ConfigError(
-            f"--coordinator-address ({value}) must be HOST:PORT with a port from 1 to 65535, as in 10.0.0.1:8476."
-        )
+    is_port = port.isascii() and port.isdigit() and 0 < int(port) < 65536
+    rule = "HOST:PORT with a port from 1 to 65535, as in 10.0.0.1:8476"
+    check_rule(f"--coordinator-address ({value})", bool(host) and "/" not in host and is_port, rule)
     return value
 
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ksim.errors import ConfigError
+from ksim.checks import check_positive, check_rule
 from ksim.mdp.term import Context, Term
 
 
@@ -27,8 +27,8 @@ class ActionLatency(AbstractActionFilter):
     seconds: tuple[float, float] = (0.0, 0.02)
 
     def __check_init__(self) -> None:
-        if not 0 <= self.seconds[0] <= self.seconds[1]:
-            raise ConfigError(f"ActionLatency of {self.seconds} s must be a shortest and a longest time, from 0 on.")
+        is_met = 0 <= self.seconds[0] <= self.seconds[1]
+        check_rule(f"ActionLatency of {self.seconds} s", is_met, "a shortest and a longest time, from 0 on")
 
     def init(self, context: Context) -> tuple[Array, Array]:
         low, high = (round(s / context.model.dt) for s in self.seconds)
@@ -55,8 +55,8 @@ class DroppedActions(AbstractActionFilter):
     probability: float = 0.05
 
     def __check_init__(self) -> None:
-        if not 0 <= self.probability < 1:
-            raise ConfigError(f"DroppedActions with probability {self.probability} must have one from 0 to below 1.")
+        is_met = 0 <= self.probability < 1
+        check_rule(f"DroppedActions with probability {self.probability}, which", is_met, "from 0 to below 1")
 
     def init(self, context: Context) -> Float[Array, " a"]:
         return jnp.zeros_like(context.action)
@@ -75,8 +75,7 @@ class ActionSmoothing(AbstractActionFilter):
     time_constant_s: float = 0.02
 
     def __check_init__(self) -> None:
-        if self.time_constant_s <= 0:
-            raise ConfigError(f"ActionSmoothing's time_constant_s ({self.time_constant_s}) must be positive.")
+        check_positive("ActionSmoothing's time_constant_s", self.time_constant_s)
 
     def init(self, context: Context) -> Float[Array, " a"]:
         return jnp.zeros_like(context.action)

@@ -4,8 +4,9 @@ import jax.numpy as jnp
 import mujoco
 from jaxtyping import Array, Float
 
-from ksim.errors import ConfigError, near_misses
+from ksim.errors import ConfigError
 from ksim.mdp.term import Context, Term
+from ksim.physics.names import find_in_spec
 
 # Of the contact that presses hardest: its force in its own frame, its normal and its first tangent.
 _FORCE, _NORMAL, _TANGENT = 1 << 1, 1 << 5, 1 << 6
@@ -30,9 +31,7 @@ def add_contact_sensors(spec: mujoco.MjSpec, bodies: tuple[str, ...] = (), geoms
         ConfigError: The model has no such body or geom, or it can touch nothing.
     """
     for name in bodies:
-        body = spec.body(name)
-        if body is None:
-            raise ConfigError(f"The model has no body {name!r}. {near_misses(name, [b.name for b in spec.bodies])}")
+        body = find_in_spec(spec, "body", name)
         _check_collides(spec, f"Body {name!r}", body.geoms)
         if spec.sensor(_body_sensor(name)) is None:
             # A touch sensor adds up the contacts of its body within its site: here, within reach of nothing else.
@@ -44,10 +43,7 @@ def add_contact_sensors(spec: mujoco.MjSpec, bodies: tuple[str, ...] = (), geoms
                 objname=_body_sensor(name),
             )
     for name in geoms:
-        geom = spec.geom(name)
-        if geom is None:
-            raise ConfigError(f"The model has no geom {name!r}. {near_misses(name, [g.name for g in spec.geoms])}")
-        _check_collides(spec, f"Geom {name!r}", [geom])
+        _check_collides(spec, f"Geom {name!r}", [find_in_spec(spec, "geom", name)])
         if spec.sensor(_geom_sensor(name)) is None:
             spec.add_sensor(
                 name=_geom_sensor(name),

@@ -7,13 +7,13 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ksim.checks import CheckedModule
-from ksim.errors import ConfigError, near_misses
+from ksim.checks import CheckedModule, check_positive, check_range, check_rule
+from ksim.errors import look_up
 from ksim.types import Metrics
 
 
 @dataclasses.dataclass(frozen=True)
-class Progress:
+class CurriculumContext:
     """What a curriculum sees after an iteration. It lives within a trace only.
 
     Attributes:
@@ -33,9 +33,7 @@ class Progress:
         Raises:
             ConfigError: There is no such figure.
         """
-        if name not in self.metrics:
-            raise ConfigError(f"There is no metric {name!r}. {near_misses(name, self.metrics)}")
-        return self.metrics[name]
+        return look_up(self.metrics, name, "metric")
 
 
 class AbstractCurriculum(CheckedModule):
@@ -50,12 +48,11 @@ class AbstractCurriculum(CheckedModule):
     start: eqx.AbstractVar[float]
 
     @abstractmethod
-    def __call__(self, level: Float[Array, ""], progress: Progress) -> Float[Array, ""]:
+    def __call__(self, level: Float[Array, ""], context: CurriculumContext) -> Float[Array, ""]:
         """The level for the next iteration, before it is clipped to [0, 1]."""
 
     def __check_init__(self) -> None:
-        if not 0 <= self.start <= 1:
-            raise ConfigError(f"{type(self).__name__} with start={self.start} must start from 0 to 1.")
+        check_range(self, "start", least=0.0, most=1.0)
 
 
 class LinearCurriculum(AbstractCurriculum):
@@ -66,14 +63,11 @@ class LinearCurriculum(AbstractCurriculum):
     start: float = 0.0
 
     def __check_init__(self) -> None:
-        if not 0 <= self.start_iteration < self.end_iteration:
-            raise ConfigError(
-                f"LinearCurriculum from iteration {self.start_iteration} to {self.end_iteration} must end after it "
-                "starts, from 0 upwards."
-            )
+        span, is_met = f"{self.start_iteration} to {self.end_iteration}", 0 <= self.start_iteration < self.end_iteration
+        check_rule(f"LinearCurriculum from iteration {span}", is_met, "one that ends after it starts, from 0 upwards")
 
-    def __call__(self, level: Float[Array, ""], progress: Progress) -> Float[Array, ""]:
-        fraction = (progress.iteration - self.start_iteration) / (self.end_iteration - self.start_iteration)
+    def __call__(self, level: Float[Array, ""], context: CurriculumContext) -> Float[Array, ""]:
+        fraction = (context.iteration - self.start_iteration) / (self.end_iteration - self.start_iteration)
         return self.start + (1 - self.start) * jnp.clip(fraction, 0.0, 1.0)
 
 
@@ -91,8 +85,8 @@ class EpisodeLengthCurriculum(AbstractCurriculum):
     def __check_init__(self) -> None:
         _check_thresholds(self, self.raise_above_s, self.lower_below_s, self.step)
 
-    def __call__(self, level: Float[Array, ""], progress: Progress) -> Float[Array, ""]:
-        length_s = progress.metric("episode/length") * progress.ctrl_dt
+    def __call__(self, level: Float[Array, ""], context: CurriculumContext) -> Float[Array, ""]:
+        length_s = context.metric("episode/length") * context.ctrl_dt
         return level + self.step * _direction(length_s, self.raise_above_s, self.lower_below_s)
 
 
@@ -112,8 +106,8 @@ class ScoreCurriculum(AbstractCurriculum):
     def __check_init__(self) -> None:
         _check_thresholds(self, self.raise_above, self.lower_below, self.step)
 
-    def __call__(self, level: Float[Array, ""], progress: Progress) -> Float[Array, ""]:
-        return level + self.step * _direction(progress.metric(self.metric), self.raise_above, self.lower_below)
+    def __call__(self, level: Float[Array, ""], context: CurriculumContext) -> Float[Array, ""]:
+        return level + self.step * _direction(context.metric(self.metric), self.raise_above, self.lower_below)
 
 
 class ErrorCurriculum(AbstractCurriculum):
@@ -131,8 +125,8 @@ class ErrorCurriculum(AbstractCurriculum):
     def __check_init__(self) -> None:
         _check_thresholds(self, self.lower_above, self.raise_below, self.step)
 
-    def __call__(self, level: Float[Array, ""], progress: Progress) -> Float[Array, ""]:
-        return level - self.step * _direction(progress.metric(self.metric), self.lower_above, self.raise_below)
+    def __call__(self, level: Float[Array, ""], context: CurriculumContext) -> Float[Array, ""]:
+        return level - self.step * _direction(context.metric(self.metric), self.lower_above, self.raise_below)
 
 
 def _direction(value: Float[Array, ""], high: float, low: float) -> Float[Array, ""]:
@@ -141,7 +135,6 @@ def _direction(value: Float[Array, ""], high: float, low: float) -> Float[Array,
 
 
 def _check_thresholds(term: AbstractCurriculum, high: float, low: float, step: float) -> None:
-    if high < low:
-        raise ConfigError(f"{type(term).__name__}'s upper threshold ({high}) must not be below its lower one ({low}).")
-    if step <= 0:
-        raise ConfigError(f"{type(term).__name__}'s step ({step}) must be positive.")
+    name = type(term).__name__
+    check_rule(f"{name}'s upper threshold ({high})", high >= low, f"at least its lower one ({low})")
+    check_positive(f"{name}'s step", step)

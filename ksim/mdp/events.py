@@ -8,9 +8,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from ksim.checks import check_range, check_rule
 from ksim.errors import ConfigError
 from ksim.mdp.randomizers.body import with_added_mass
-from ksim.mdp.term import Context, Term, check_range
+from ksim.mdp.term import Context, Term
 from ksim.physics.names import add_to_base_velocity
 from ksim.types import Overrides, PhysicsState
 
@@ -84,11 +85,9 @@ class PushForce(AbstractEvent):
     def __check_init__(self) -> None:
         check_range(self, "interval_s", above=0.0)
         check_range(self, "force", least=0.0)
-        if not 0 < self.duration_s <= self.interval_s[0]:
-            raise ConfigError(
-                f"PushForce's duration_s ({self.duration_s}) must be positive and at most the shortest of interval_s "
-                f"({self.interval_s[0]})."
-            )
+        shortest = self.interval_s[0]
+        rule = f"positive and at most the shortest of interval_s ({shortest})"
+        check_rule(f"PushForce's duration_s ({self.duration_s})", 0 < self.duration_s <= shortest, rule)
 
     def init(self, context: Context) -> tuple[Timer, Array, Array]:
         return _start_timer(context.key, self.interval_s), jnp.zeros(3), jnp.zeros(())

@@ -2,17 +2,13 @@
 
 import math
 from abc import abstractmethod
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from ksim.checks import CheckedModule
-from ksim.errors import ConfigError
-
-_INIT = 2**31 - 1
-"""Folded into a noise's key for `init`; a chain folds in the numbers of its noises."""
+from ksim.checks import CheckedModule, check_field
+from ksim.keys import NOISE_START, OBSERVATION_NOISE
 
 
 class AbstractNoise(CheckedModule):
@@ -35,7 +31,7 @@ class AbstractNoise(CheckedModule):
 
     def start(self, value: Array, key: PRNGKeyArray) -> tuple[Array, PyTree]:
         """The first value of an episode with noise, and the memory after it."""
-        memory = self.init(value, jax.random.fold_in(key, _INIT))
+        memory = self.init(value, jax.random.fold_in(key, NOISE_START))
         return self.step(value, memory, key, dt=0.0)
 
 
@@ -78,7 +74,7 @@ class Quantized(AbstractNoise):
     resolution: float
 
     def __check_init__(self) -> None:
-        _check(self, "resolution", self.resolution > 0, "above 0")
+        check_field(self, "resolution", self.resolution > 0, "above 0")
 
     def __call__(self, value: Array, key: PRNGKeyArray) -> Array:
         return jnp.round(value / self.resolution) * self.resolution
@@ -91,7 +87,7 @@ class Clipped(AbstractNoise):
     high: float
 
     def __check_init__(self) -> None:
-        _check(self, "low", self.low <= self.high, f"at most high ({self.high})")
+        check_field(self, "low", self.low <= self.high, f"at most high ({self.high})")
 
     def __call__(self, value: Array, key: PRNGKeyArray) -> Array:
         return jnp.clip(value, self.low, self.high)
@@ -103,7 +99,7 @@ class UniformBias(AbstractMemoryNoise):
     magnitude: float
 
     def __check_init__(self) -> None:
-        _check(self, "magnitude", self.magnitude >= 0, "at least 0")
+        check_field(self, "magnitude", self.magnitude >= 0, "at least 0")
 
     def init(self, value: Array, key: PRNGKeyArray) -> Array:
         return jax.random.uniform(key, value.shape, minval=-self.magnitude, maxval=self.magnitude)
@@ -118,7 +114,7 @@ class GaussianBias(AbstractMemoryNoise):
     std: float
 
     def __check_init__(self) -> None:
-        _check(self, "std", self.std >= 0, "at least 0")
+        check_field(self, "std", self.std >= 0, "at least 0")
 
     def init(self, value: Array, key: PRNGKeyArray) -> Array:
         return self.std * jax.random.normal(key, value.shape)
@@ -138,8 +134,8 @@ class DriftingBias(AbstractMemoryNoise):
     initial_std: float = 0.0
 
     def __check_init__(self) -> None:
-        _check(self, "std_per_root_s", self.std_per_root_s >= 0, "at least 0")
-        _check(self, "initial_std", self.initial_std >= 0, "at least 0")
+        check_field(self, "std_per_root_s", self.std_per_root_s >= 0, "at least 0")
+        check_field(self, "initial_std", self.initial_std >= 0, "at least 0")
 
     def init(self, value: Array, key: PRNGKeyArray) -> Array:
         return self.initial_std * jax.random.normal(key, value.shape)
@@ -155,7 +151,7 @@ class ScaleError(AbstractMemoryNoise):
     magnitude: float
 
     def __check_init__(self) -> None:
-        _check(self, "magnitude", self.magnitude >= 0, "at least 0")
+        check_field(self, "magnitude", self.magnitude >= 0, "at least 0")
 
     def init(self, value: Array, key: PRNGKeyArray) -> Array:
         return 1 + jax.random.uniform(key, value.shape, minval=-self.magnitude, maxval=self.magnitude)
@@ -170,7 +166,7 @@ class DroppedSamples(AbstractMemoryNoise):
     probability: float
 
     def __check_init__(self) -> None:
-        _check(self, "probability", 0 <= self.probability <= 1, "from 0 to 1")
+        check_field(self, "probability", 0 <= self.probability <= 1, "from 0 to 1")
 
     def init(self, value: Array, key: PRNGKeyArray) -> Array:
         return value
@@ -201,14 +197,5 @@ class Chain(AbstractMemoryNoise):
 
 
 def noise_key(key: PRNGKeyArray) -> PRNGKeyArray:
-    """The key of an observation's noise, from the term's own, which the term may have used or split itself.
-
-    A key's n-th split is what folding in n gives, so the number is one that no split reaches.
-    """
-    return jax.random.fold_in(key, 2**31 - 2)
-
-
-def _check(noise: AbstractNoise, field: str, is_met: bool, rule: str) -> None:
-    value: Any = getattr(noise, field)
-    if not is_met:
-        raise ConfigError(f"{type(noise).__name__} has {field}={value}, which must be {rule}.")
+    """The key of an observation's noise, from the term's own."""
+    return jax.random.fold_in(key, OBSERVATION_NOISE)

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
+from ksim.checks import check_field, check_range
 from ksim.errors import ConfigError
-from ksim.mdp.term import Context, Term, check_range
+from ksim.mdp.term import Context, Term
 from ksim.physics.names import add_to_base_velocity, place_base, tilt_base
 from ksim.physics.terrain import footprint
 from ksim.types import PhysicsState
@@ -175,8 +176,8 @@ class RandomBaseMotion(AbstractReset):
     def __check_init__(self) -> None:
         for field in ("max_lin_vel", "max_ang_vel"):
             value = getattr(self, field)
-            if len(value) != 3 or not all(component >= 0 for component in value):
-                raise ConfigError(f"RandomBaseMotion has {field}={value}, which must be three numbers, at least 0.")
+            is_met = len(value) == 3 and all(component >= 0 for component in value)
+            check_field(self, field, is_met, "three numbers, at least 0")
 
     def __call__(self, context: Context) -> PhysicsState:
         high = jnp.array([*self.max_lin_vel, *self.max_ang_vel])

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import mujoco
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
-from ksim.checks import CheckedModule, check_range as check_range
-from ksim.errors import ConfigError, near_misses
+from ksim.checks import CheckedModule
+from ksim.errors import ConfigError, look_up
 from ksim.physics.model import PhysicsModel
 from ksim.types import Levels, Overrides, PhysicsState
 
@@ -61,9 +61,7 @@ class Context:
         Raises:
             ConfigError: No command term has this name.
         """
-        if name not in self.commands:
-            raise ConfigError(f"There is no command {name!r}. {near_misses(name, self.commands)}")
-        return self.commands[name]
+        return look_up(self.commands, name, "command")
 
     def level(self, name: str) -> Float[Array, ""]:
         """A curriculum's level, from 0, the easiest, to 1, the full task.
@@ -71,9 +69,7 @@ class Context:
         Raises:
             ConfigError: No curriculum has this name.
         """
-        if name not in self.levels:
-            raise ConfigError(f"There is no curriculum {name!r}. {near_misses(name, self.levels)}")
-        return self.levels[name]
+        return look_up(self.levels, name, "curriculum")
 
     def derived(self, name: str) -> Array:
         """A derived field of the physics state.

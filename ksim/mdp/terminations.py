@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import mujoco
 from jaxtyping import Array, Bool
 
+from ksim.checks import check_range
 from ksim.errors import ConfigError
 from ksim.mdp.contacts import add_contact_sensors, check_parts, contact_forces
-from ksim.mdp.term import Context, Term, check_range
+from ksim.mdp.term import Context, Term
 from ksim.physics.names import base_ang_vel_body, base_lin_vel_world, base_orientation, base_position
 from ksim.physics.rotations import rotate_inverse
 

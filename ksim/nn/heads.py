@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import equinox as eqx
 import jax
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ksim.errors import ConfigError
+from ksim.checks import check_choice, check_rule
 from ksim.nn.distributions import Gaussian
 
 StdKind = Literal["state_independent", "learned"]
@@ -21,8 +21,8 @@ MIN_STD, MAX_STD = 0.02, 5.0
 
 def check_init_std(init_std: float, min_std: float = MIN_STD, max_std: float = MAX_STD) -> None:
     """Raises ConfigError unless a standard deviation to start from is within its bounds."""
-    if not min_std <= init_std <= max_std:
-        raise ConfigError(f"Initial standard deviation (init_std={init_std}) must lie in [{min_std}, {max_std}].")
+    is_met = min_std <= init_std <= max_std
+    check_rule(f"Initial standard deviation (init_std={init_std})", is_met, f"from {min_std} to {max_std}")
 
 
 def bounded_std(
@@ -86,8 +86,7 @@ class GaussianHead(eqx.Module):
         max_std: float = MAX_STD,
         key: PRNGKeyArray,
     ) -> None:
-        if std not in ("state_independent", "learned"):
-            raise ConfigError(f"Kind of standard deviation ({std!r}) must be 'state_independent' or 'learned'.")
+        check_choice("Kind of standard deviation", std, get_args(StdKind))
         check_init_std(init_std, min_std, max_std)
         num_outputs = action_size * (2 if std == "learned" else 1)
         # A small gain starts all actions near zero, whatever the observation.

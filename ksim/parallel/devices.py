@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from ksim.checks import check_rule
 from ksim.errors import ConfigError, as_number, shown
 from ksim.host.machine import num_cores
 from ksim.host.notices import warn_user
@@ -87,10 +88,10 @@ def make_host_devices(num_devices: int | str | None) -> int | None:
     count = num_cores() if num_devices == CORES else num_devices
     if count is None:
         return None
-    if not isinstance(count, int) or count < 1:
-        raise ConfigError(f"num_devices ({num_devices}) must be a positive whole number, or {CORES}.")
-    if count > MAX_DEVICES:
-        raise ConfigError(f"num_devices ({num_devices}) must be at most {MAX_DEVICES}.")
+    what = f"num_devices ({num_devices})"
+    check_rule(what, isinstance(count, int) and count >= 1, f"a positive whole number, or {CORES}")
+    assert isinstance(count, int)
+    check_rule(what, count <= MAX_DEVICES, f"at most {MAX_DEVICES}")
     if _COUNT_FLAG not in os.environ.get("XLA_FLAGS", "") and jax.config.values["jax_num_cpu_devices"] <= 0:
         with contextlib.suppress(RuntimeError):  # started: what there is, is counted later
             jax.config.update("jax_num_cpu_devices", count)
@@ -124,8 +125,8 @@ def _indices(devices: Any) -> list[int]:
     # Not those of other types, which Python would make whole numbers as well.
     read = [part if type(part) is int else as_number(part.strip()) if isinstance(part, str) else None for part in parts]
     indices = [index for index in read if index is not None and abs(index) < 2**31]
-    if not indices or len(indices) != len(parts):
-        raise ConfigError(f"devices ({shown(devices)}) must be all, cpu or a list of indices, as in [0,1].")
+    is_met = 0 < len(indices) == len(parts)
+    check_rule(f"devices ({shown(devices)})", is_met, "all, cpu or a list of indices, as in [0,1]")
     return indices
 
 

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from ksim.checks import check_rule
 from ksim.errors import ConfigError, as_number, shown
 from ksim.host.notices import warn_user
 
@@ -24,6 +25,7 @@ _OTHER_LAUNCHERS = {
     "MV2_COMM_WORLD_SIZE": ("MV2_COMM_WORLD_RANK", "MVAPICH"),
 }
 """Variables with the number of processes: the one with this one's place, and who sets them."""
+_UNSET_IT = "If this run is by itself, unset it or add num_processes=1"
 _RUNS_ALONE = "As it is, this process runs alone; if that is right, say so: num_processes=1."
 
 
@@ -81,6 +83,13 @@ def find_job(
                 "Open MPI, torchrun or Kubernetes tells them."
             )
         return found
+    return _from_options(coordinator_address, num_processes, process_id, environ)
+
+
+def _from_options(
+    coordinator_address: str | None, num_processes: int | None, process_id: int | None, environ: Mapping[str, str]
+) -> Job:
+    """The job that is joined by hand: all three options are needed."""
     given = {"coordinator_address": coordinator_address, "num_processes": num_processes, "process_id": process_id}
     missing = [name for name, value in given.items() if value is None]
     if missing:
@@ -91,8 +100,8 @@ def find_job(
     assert num_processes is not None
     assert process_id is not None
     _check_address("coordinator_address", coordinator_address)
-    if not 0 <= process_id < num_processes:
-        raise ConfigError(f"process_id ({process_id}) must be from 0 to num_processes - 1 ({num_processes - 1}).")
+    is_met = 0 <= process_id < num_processes
+    check_rule(f"process_id ({process_id})", is_met, f"from 0 to num_processes - 1 ({num_processes - 1})")
     with contextlib.suppress(ConfigError):  # of variables that do not matter
         found = _from_environment(environ, quiet=True)
         if found is not None and found.source != "ksim.launch":  # which has divided the GPUs
@@ -108,8 +117,9 @@ def _replace_address(job: Job, address: str, name: str = "coordinator_address") 
 
 def _check_address(name: str, address: str) -> None:
     host, colon, port = address.rpartition(":")
-    if not (host and colon and port.isdecimal() and port.isascii() and len(port) <= 5 and 0 < int(port) < 2**16):
-        raise ConfigError(f"{name} ({address!r:.200}) must be of the form HOST:PORT, as in node0:12345.")
+    is_port = port.isdecimal() and port.isascii() and len(port) <= 5 and 0 < int(port) < 2**16
+    is_met = bool(host and colon) and is_port
+    check_rule(f"{name} ({shown(address, 200)})", is_met, "of the form HOST:PORT, as in node0:12345")
 
 
 def _from_environment(environ: Mapping[str, str], *, quiet: bool = False) -> Job | None:
@@ -174,21 +184,15 @@ def _from_torchrun(environ: Mapping[str, str]) -> Job | None:
 def _place(environ: Mapping[str, str], count_name: str, place_name: str) -> tuple[int, int]:
     """A number of processes and the place among them, checked."""
     count, place = _whole_number(environ, count_name), _whole_number(environ, place_name)
-    if not place < count:
-        raise ConfigError(
-            f"{place_name} ({place}) must be from 0 to {count_name} - 1 ({count - 1}). "
-            "If this run is by itself, unset it or add num_processes=1."
-        )
+    rule = f"from 0 to {count_name} - 1 ({count - 1}). {_UNSET_IT}"
+    check_rule(f"{place_name} ({place})", place < count, rule)
     return count, place
 
 
 def _whole_number(environ: Mapping[str, str], name: str) -> int:
     value = environ[name].strip()
-    if not (value.isascii() and value.isdecimal() and len(value) < 10):
-        raise ConfigError(
-            f"{name} ({shown(environ[name])}) must be a whole number. "
-            "If this run is by itself, unset it or add num_processes=1."
-        )
+    is_met = value.isascii() and value.isdecimal() and len(value) < 10
+    check_rule(f"{name} ({shown(environ[name])})", is_met, f"a whole number. {_UNSET_IT}")
     return int(value)
 
 

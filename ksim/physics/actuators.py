@@ -3,7 +3,7 @@
 import dataclasses
 import fnmatch
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ import mujoco
 import numpy as np
 from jaxtyping import Array, Float
 
-from ksim.checks import CheckedModule
+from ksim.checks import CheckedModule, check_field
 from ksim.errors import ConfigError, near_misses
 from ksim.physics.actuator_kinds import position_inputs
 from ksim.physics.engine import MotorCurve
@@ -93,7 +93,7 @@ class PositionActuators(AbstractActuators):
     action_scale: PerJoint = 0.25
 
     def __check_init__(self) -> None:
-        check_numbers(self, least=("kd",), above=("kp", "action_scale"))
+        _check_gains(self, "kp", "action_scale")
 
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
         joints = joints_to_drive(spec, self)
@@ -132,7 +132,7 @@ class PositionVelocityActuators(AbstractActuators):
     velocity_scale: PerJoint = 1.0
 
     def __check_init__(self) -> None:
-        check_numbers(self, least=("kd",), above=("kp", "action_scale", "velocity_scale"))
+        _check_gains(self, "kp", "action_scale", "velocity_scale")
 
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
         PositionActuators(self.kp, self.kd).edit_spec(spec)
@@ -187,7 +187,7 @@ class DcMotorActuators(AbstractActuators):
     action_scale: PerJoint = 0.25
 
     def __check_init__(self) -> None:
-        check_numbers(self, least=("kd",), above=("kp", "no_load_speed", "stall_ratio", "action_scale"))
+        _check_gains(self, "kp", "no_load_speed", "stall_ratio", "action_scale")
 
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
         joints_to_drive(spec, self)
@@ -256,18 +256,12 @@ def _check_ranges(model: mujoco.MjModel, has_meaning: np.ndarray) -> None:
             )
 
 
-def check_numbers(actuators: AbstractActuators, *, least: Sequence[str] = (), above: Sequence[str] = ()) -> None:
-    """Checks numbers, for all joints or by pattern: those of the fields `least` from 0 on, those of `above` above it.
-
-    Raises:
-        ConfigError: It is not so.
-    """
-    for field in (*least, *above):
-        value = getattr(actuators, field)
-        for number in value.values() if isinstance(value, Mapping) else [value]:
-            if not (number > 0 if field in above else number >= 0):
-                rule = "above 0" if field in above else "0 or more"
-                raise ConfigError(f"{type(actuators).__name__} has {field}={value}, which must be {rule}.")
+def _check_gains(actuators: AbstractActuators, *above: str) -> None:
+    """Raises ConfigError unless all numbers of `kd` are 0 or more, and those of the fields `above` above 0."""
+    numbers = lambda field: list(value.values()) if isinstance(value := getattr(actuators, field), Mapping) else [value]
+    check_field(actuators, "kd", all(number >= 0 for number in numbers("kd")), "0 or more")
+    for field in above:
+        check_field(actuators, field, all(number > 0 for number in numbers(field)), "above 0")
 
 
 def per_joint(value: PerJoint, joints: list[str], what: str) -> np.ndarray:

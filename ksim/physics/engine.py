@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ksim.errors import ConfigError
+from ksim.errors import ConfigError, near_misses
 from ksim.physics.model import PhysicsModel
 from ksim.types import Overrides, PhysicsState
 
@@ -102,7 +102,7 @@ def derived_fields(needs: Sequence[str], known: Sequence[str]) -> tuple[str, ...
     wanted = tuple(dict.fromkeys([*ALWAYS_DERIVED, *needs]))
     for name in wanted:
         if name not in known:
-            raise ConfigError(f"No engine gives the derived field {name!r}. Known fields: {', '.join(sorted(known))}.")
+            raise ConfigError(f"No engine gives the derived field {name!r}. {near_misses(name, known)}")
     return wanted
 
 
@@ -118,7 +118,7 @@ def applied_fields(wanted: Sequence[str]) -> tuple[str, ...]:
     """
     for name in wanted:
         if name not in APPLIED_FIELDS:
-            raise ConfigError(f"No engine takes the applied field {name!r}. Known fields: {', '.join(APPLIED_FIELDS)}.")
+            raise ConfigError(f"No engine takes the applied field {name!r}. {near_misses(name, APPLIED_FIELDS)}")
     return tuple(dict.fromkeys(wanted))
 
 

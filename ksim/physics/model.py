@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 
+from ksim.checks import check_rule
 from ksim.errors import ConfigError
 from ksim.physics.labels import label
 from ksim.physics.mjcf import check_mjcf, find_not_finite
@@ -103,20 +104,16 @@ def load_spec(robot: str | Path | mujoco.MjSpec) -> mujoco.MjSpec:
 
 def check_rates(dt: float, ctrl_dt: float) -> None:
     """Raises ConfigError unless the control step is a whole number of physics steps, both in seconds."""
-    if not MIN_DT <= dt <= MAX_DT:
-        raise ConfigError(f"Physics step (dt={dt} s) must be positive, at least {MIN_DT:g} and at most {MAX_DT:g} s.")
-    if not ctrl_dt <= MAX_DECIMATION * dt:
-        raise ConfigError(
-            f"Control step (ctrl_dt={ctrl_dt} s) must be at most {MAX_DECIMATION} physics steps (dt={dt} s). "
-            f"Set ctrl_dt to at most {MAX_DECIMATION * dt:g}."
-        )
+    rule = f"positive, at least {MIN_DT:g} and at most {MAX_DT:g} s"
+    check_rule(f"Physics step (dt={dt} s)", MIN_DT <= dt <= MAX_DT, rule)
+    control_step = f"Control step (ctrl_dt={ctrl_dt} s)"
+    longest = MAX_DECIMATION * dt
+    rule = f"at most {MAX_DECIMATION} physics steps (dt={dt} s). Set ctrl_dt to at most {longest:g}"
+    check_rule(control_step, ctrl_dt <= longest, rule)
     decimation = round(ctrl_dt / dt)
-    if decimation < 1 or abs(decimation * dt - ctrl_dt) > 1e-6 * ctrl_dt:
-        nearest = max(decimation, 1) * dt
-        raise ConfigError(
-            f"Control step (ctrl_dt={ctrl_dt} s) must be a multiple of the physics step (dt={dt} s). "
-            f"Nearest valid value: {nearest:g}."
-        )
+    is_met = decimation >= 1 and abs(decimation * dt - ctrl_dt) <= 1e-6 * ctrl_dt
+    rule = f"a multiple of the physics step (dt={dt} s). Nearest valid value: {max(decimation, 1) * dt:g}"
+    check_rule(control_step, is_met, rule)
 
 
 def compile_model(
@@ -151,6 +148,16 @@ def compile_model(
     spec.option.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET
     with _reported(f"MuJoCo cannot compile the model{of_file}"):
         mj_model = spec.compile()
+    _check_compiled(mj_model, of_file)
+    # Where a body's frame is that of its inertia, or of a site, MuJoCo skips the offset between them, also once it is
+    # randomized.
+    mj_model.body_sameframe[:] = 0
+    mj_model.site_sameframe[:] = 0
+    return PhysicsModel(mj_model, ctrl_dt, terrain)
+
+
+def _check_compiled(mj_model: mujoco.MjModel, of_file: str) -> None:
+    """Raises ConfigError where a model holds what MuJoCo compiles, but a batch of simulations cannot use."""
     not_finite = find_not_finite(mj_model)
     if not_finite is not None:
         raise ConfigError(
@@ -162,11 +169,6 @@ def compile_model(
             "batch would share. Take delay, interval and nsample out of the MJCF file, and have the task delay: "
             "observations by Delayed, actions by ActionLatency."
         )
-    # Where a body's frame is that of its inertia, or of a site, MuJoCo skips the offset between them, also once it is
-    # randomized.
-    mj_model.body_sameframe[:] = 0
-    mj_model.site_sameframe[:] = 0
-    return PhysicsModel(mj_model, ctrl_dt, terrain)
 
 
 def _delayed(mj_model: mujoco.MjModel) -> list[str]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -128,6 +129,19 @@ class ModelNames:
             if self._model.jnt_type[index] not in _ONE_DOF:
                 raise ConfigError(f"Joint {name!r} must be a hinge or slide joint. {near_misses(name, self.joints)}")
         return indices
+
+
+def find_in_spec(spec: mujoco.MjSpec, kind: str, name: str) -> Any:
+    """The `body`, `geom` or `site` with a name, in a model that is not compiled yet.
+
+    Raises:
+        ConfigError: The model has no such name; the message lists the nearest ones.
+    """
+    found = getattr(spec, kind)(name)
+    if found is None:
+        every = {"body": spec.bodies, "geom": spec.geoms, "site": spec.sites}[kind]
+        raise ConfigError(f"The model has no {kind} {name!r}. {near_misses(name, [x.name for x in every])}")
+    return found
 
 
 def base_position(physics: PhysicsState, names: ModelNames) -> Float[Array, "3"]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ksim.errors import ConfigError, shown
+from ksim.checks import check_choice
 from ksim.physics.engine import AbstractEngine, MotorCurve
 from ksim.physics.model import PhysicsModel
 
@@ -15,10 +15,9 @@ def pick_engine(engine: str, platform: str) -> tuple[str, str]:
     Raises:
         ConfigError: The engine is not known.
     """
-    if engine in ENGINES:
-        return engine, "as asked"
+    check_choice("engine", engine, ("auto", *ENGINES))
     if engine != "auto":
-        raise ConfigError(f"engine ({shown(engine)}) must be one of auto, {', '.join(ENGINES)}.")
+        return engine, "as asked"
     if platform == "cpu":
         return "mujoco", "auto: native MuJoCo is several times faster than MJX on a CPU"
     return "mjx", f"auto: MJX runs on the {platform.upper()}"

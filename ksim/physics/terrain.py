@@ -9,7 +9,7 @@ import mujoco
 import numpy as np
 from jaxtyping import Array, Float
 
-from ksim.checks import CheckedModule, check_range
+from ksim.checks import CheckedModule, check_range, check_rule
 from ksim.errors import ConfigError
 
 HFIELD_NAME = "ksim_terrain"
@@ -129,14 +129,11 @@ class Terrain(CheckedModule):
     def __check_init__(self) -> None:
         if not self.tiles:
             raise ConfigError("A Terrain must have at least one kind of tile.")
-        if self.num_levels < 1:
-            raise ConfigError(f"Terrain with num_levels={self.num_levels} must have at least one.")
-        if not 0 < self.spacing <= self.tile_m / 2:
-            raise ConfigError(
-                f"Terrain's spacing ({self.spacing} m) must be positive and at most half of tile_m ({self.tile_m} m)."
-            )
-        if self.border_m < 0:
-            raise ConfigError(f"Terrain's border_m ({self.border_m} m) must be zero or more.")
+        check_range(self, "num_levels", least=1)
+        is_met = 0 < self.spacing <= self.tile_m / 2
+        rule = f"positive and at most half of tile_m ({self.tile_m} m)"
+        check_rule(f"Terrain's spacing ({self.spacing} m)", is_met, rule)
+        check_rule(f"Terrain's border_m ({self.border_m} m)", self.border_m >= 0, "zero or more")
 
     def heights(self) -> np.ndarray:
         """Heights of all points, in m, (points along y, points along x)."""

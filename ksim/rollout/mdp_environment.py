@@ -11,9 +11,10 @@ import mujoco
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 
 from ksim.errors import ConfigError
+from ksim.keys import RESET
 from ksim.mdp.actions import AbstractActionFilter
 from ksim.mdp.commands import AbstractCommand
-from ksim.mdp.curriculum import AbstractCurriculum, Progress
+from ksim.mdp.curriculum import AbstractCurriculum, CurriculumContext
 from ksim.mdp.events import AbstractEvent
 from ksim.mdp.observations import AbstractObservation
 from ksim.mdp.randomizers import AbstractRandomizer
@@ -125,12 +126,12 @@ class MdpEnvironment(Environment):
         return {name: jnp.float32(curriculum.start) for name, curriculum in self.mdp.curricula.items()}
 
     def next_levels(self, levels: Levels, metrics: Metrics, iteration: Int[Array, ""]) -> Levels:
-        progress = Progress(iteration, metrics, self.engine.model.ctrl_dt)
+        context = CurriculumContext(iteration, metrics, self.engine.model.ctrl_dt)
         curricula = self.mdp.curricula
         moved = {}
         for name, level in levels.items():
             with naming(f"curriculum/{name}", curricula[name]):
-                moved[name] = jnp.clip(curricula[name](level, progress), 0.0, 1.0)
+                moved[name] = jnp.clip(curricula[name](level, context), 0.0, 1.0)
         return moved
 
     def at_levels(self, state: EnvState, levels: Levels) -> EnvState:
@@ -163,34 +164,10 @@ class MdpEnvironment(Environment):
 
     def _reset(self, key: PRNGKeyArray, levels: Levels) -> tuple[EnvState, dict[str, dict[str, Array]]]:
         """The start of an episode, and its observations one by one, by group and name."""
-        model, mdp = self.engine.model, self.mdp
-        action = jnp.zeros(self.action_size)
-        context = Context(
-            model=model,
-            physics=model.start(),
-            action=action,
-            previous_action=action,
-            control=mdp.control(action, model),
-            commands={},
-            episode_step=jnp.int32(0),
-            terminated=jnp.bool_(False),
-            overrides={},
-            key=key,
-            levels=levels,
-        )
-        calls = TermCalls(mdp.terms(), jax.random.fold_in(key, 0), memories=None)
-        for name in mdp.resets:
-            physics = checked_physics("Reset", name, calls(f"reset/{name}", context), context.physics)
-            context = dataclasses.replace(context, physics=physics)
-        for name in mdp.randomizers:
-            drawn = checked_overrides(name, calls(f"randomizer/{name}", context), model.mj_model)
-            context = dataclasses.replace(context, overrides=context.overrides | drawn)
-        for name, event in mdp.events.items():
-            event_context = calls.start(f"event/{name}", context)
-            with naming(f"event/{name}", event):
-                changed = event.overrides(event_context)
-            changed = checked_overrides(name, changed, model.mj_model)
-            context = dataclasses.replace(context, overrides=context.overrides | changed)
+        mdp = self.mdp
+        calls = TermCalls(mdp.terms(), jax.random.fold_in(key, RESET), memories=None)
+        start = self._at_rest(key, levels)
+        context = _drawn(mdp, calls, self._context(start, start.action))
         physics = self.engine.forward(context.physics, context.control, context.overrides)
         context = dataclasses.replace(context, physics=physics)
         for name in mdp.action_filters:
@@ -198,68 +175,98 @@ class MdpEnvironment(Environment):
         context = dataclasses.replace(context, commands=_commands(mdp, calls, context))
         _, _, metrics = _judge(mdp, calls, context, jnp.bool_(True))
         values = _observe(mdp, calls, context)
-        state = MdpState(
-            physics=physics,
-            key=key,
-            action=action,
-            commands=context.commands,
-            episode_step=jnp.int32(0),
-            memories=calls.new_memories,
-            overrides=context.overrides,
-            levels=levels,
-        )
         no = jnp.bool_(False)
-        start = EnvState(
-            inner=state,
+        state = EnvState(
+            inner=_reached(start, context, calls),
             obs=_flattened(values),
             reward=jnp.zeros(()),
             terminated=no,
             truncated=no,
             metrics=metrics,
         )
-        return start, values
+        return state, values
 
     def step(self, state: EnvState, action: Float[Array, " a"]) -> EnvState:
-        model, mdp, inner = self.engine.model, self.mdp, state.inner
-        episode_step = inner.episode_step + 1
-        calls = TermCalls(mdp.terms(), jax.random.fold_in(inner.key, episode_step), inner.memories)
-        context = Context(
-            model=model,
-            physics=inner.physics,
-            action=action,
-            previous_action=inner.action,
-            control=mdp.control(action, model),
-            commands=inner.commands,
-            episode_step=episode_step,
-            terminated=jnp.bool_(False),
-            overrides=inner.overrides,
-            key=inner.key,
-            levels=inner.levels,
-        )
+        mdp = self.mdp
+        inner = dataclasses.replace(state.inner, episode_step=state.inner.episode_step + 1)
+        calls = TermCalls(mdp.terms(), jax.random.fold_in(inner.key, inner.episode_step), inner.memories)
+        context = self._context(inner, action)
         ctrl = _controls(mdp, calls, context)
         context = dataclasses.replace(context, control=ctrl if ctrl.ndim == 1 else ctrl[-1])
         strikes = [functools.partial(calls.strike, name, context) for name in mdp.events]
         physics, overrides = control_step(self.engine, inner.physics, ctrl, inner.overrides, strikes)
         context = dataclasses.replace(context, physics=physics, overrides=overrides)
-        reward, ends, metrics = _judge(mdp, calls, context, is_physical(physics))
+        reward, (terminated, truncated), metrics = _judge(mdp, calls, context, is_physical(physics))
         context = dataclasses.replace(context, commands=_commands(mdp, calls, context))
         obs = _flattened(_observe(mdp, calls, context))
         return EnvState(
-            inner=dataclasses.replace(
-                inner,
-                physics=physics,
-                action=action,
-                commands=context.commands,
-                episode_step=episode_step,
-                memories=calls.new_memories,
-                overrides=overrides,
-            ),
+            inner=_reached(inner, context, calls),
             obs=obs,
             reward=reward,
-            terminated=ends[0],
-            truncated=ends[1],
+            terminated=terminated,
+            truncated=truncated,
             metrics=metrics,
         )
+
+    def _at_rest(self, key: PRNGKeyArray, levels: Levels) -> MdpState:
+        """The first keyframe or reference pose, before anything is drawn."""
+        return MdpState(
+            physics=self.engine.model.start(),
+            key=key,
+            action=jnp.zeros(self.action_size),
+            commands={},
+            episode_step=jnp.int32(0),
+            memories={},
+            overrides={},
+            levels=levels,
+        )
+
+    def _context(self, state: MdpState, action: Float[Array, " a"]) -> Context:
+        """What the terms see first as an action is taken in a state."""
+        model = self.engine.model
+        return Context(
+            model=model,
+            physics=state.physics,
+            action=action,
+            previous_action=state.action,
+            control=self.mdp.control(action, model),
+            commands=state.commands,
+            episode_step=state.episode_step,
+            terminated=jnp.bool_(False),
+            overrides=state.overrides,
+            key=state.key,
+            levels=state.levels,
+        )
+
+
+def _drawn(mdp: Mdp, calls: TermCalls, context: Context) -> Context:
+    """The start of an episode as resets, randomizers and events change it, before the physics knows of it."""
+    mj_model = context.model.mj_model
+    for name in mdp.resets:
+        physics = checked_physics("Reset", name, calls(f"reset/{name}", context), context.physics)
+        context = dataclasses.replace(context, physics=physics)
+    for name in mdp.randomizers:
+        drawn = checked_overrides(name, calls(f"randomizer/{name}", context), mj_model)
+        context = dataclasses.replace(context, overrides=context.overrides | drawn)
+    for name, event in mdp.events.items():
+        own = calls.start(f"event/{name}", context)
+        with naming(f"event/{name}", event):
+            changed = event.overrides(own)
+        changed = checked_overrides(name, changed, mj_model)
+        context = dataclasses.replace(context, overrides=context.overrides | changed)
+    return context
+
+
+def _reached(before: MdpState, context: Context, calls: TermCalls) -> MdpState:
+    """The state that a reset or a step leaves, with what the terms have seen last and their memories."""
+    return dataclasses.replace(
+        before,
+        physics=context.physics,
+        action=context.action,
+        commands=context.commands,
+        memories=calls.new_memories,
+        overrides=context.overrides,
+    )
 
 
 def _controls(mdp: Mdp, calls: TermCalls, context: Context) -> Float[Array, " u"] | Float[Array, "s u"]:

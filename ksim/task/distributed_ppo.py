@@ -6,7 +6,7 @@ from typing import Generic, TypeVar, cast
 
 import jax
 
-from ksim.config import check_batch
+from ksim.checks import check_batch
 from ksim.parallel.placement import check_divisible
 from ksim.ppo.hyperparameters import GradSyncMode, PPOHyperparameters
 from ksim.task.distributed_rl import DistributedRLConfig, DistributedRLTask

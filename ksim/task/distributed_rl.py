@@ -6,7 +6,8 @@ from typing import Any, Generic, TypeVar, get_args
 
 import jax
 
-from ksim.config import CHECKPOINT_MODES, check_choice, check_count, check_positive, field
+from ksim.checks import check_choice, check_count, check_positive
+from ksim.config import CHECKPOINT_MODES, field
 from ksim.errors import ConfigError, shown
 from ksim.host.notices import warn_user
 from ksim.parallel.devices import CORES, check_devices, make_host_devices, select_devices

@@ -11,15 +11,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import PRNGKeyArray, PyTree
 
-from ksim.config import (
-    MAX_COUNT,
-    check_batch,
-    check_choice,
-    check_count,
-    check_fraction,
-    check_positive,
-    field,
-)
+from ksim.checks import MAX_COUNT, check_batch, check_choice, check_count, check_fraction, check_positive
+from ksim.config import field
 from ksim.errors import ConfigError, shown
 from ksim.nn import AbstractActorCritic, GruActorCritic, MlpActorCritic
 from ksim.nn.heads import StdKind

@@ -6,16 +6,8 @@ from typing import Any
 import jax
 from xax.task.base import BaseConfig
 
-from ksim.config import (
-    CHECKPOINT_MODES,
-    check_choice,
-    check_count,
-    check_positive,
-    check_seed,
-    check_types,
-    field,
-    seconds_of,
-)
+from ksim.checks import check_choice, check_count, check_positive, check_rule, check_seed
+from ksim.config import CHECKPOINT_MODES, check_types, field, seconds_of
 from ksim.errors import ConfigError
 from ksim.physics import check_rates
 from ksim.physics.select import ENGINES
@@ -132,8 +124,7 @@ class RLConfig(BaseConfig):
         check_choice("run_mode", self.run_mode, RUN_MODES)
         check_choice("viewer", self.viewer, VIEWERS)
         check_choice("log_level", self.log_level, LOG_LEVELS)
-        if not 1 <= self.viewer_port < 2**16:
-            raise ConfigError(f"viewer_port ({self.viewer_port}) must be from 1 to 65535.")
+        check_rule(f"viewer_port ({self.viewer_port})", 1 <= self.viewer_port < 2**16, "from 1 to 65535")
         for name in ("run_dir", "checkpoint", "resume", "load_weights", "eval_output", "export_dir", "viewer_host"):
             if getattr(self, name) == "":
                 raise ConfigError(f"{name} ('') must not be empty. Leave it out for the default.")

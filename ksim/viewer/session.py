@@ -10,6 +10,7 @@ import mujoco
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from ksim.keys import VIEWER
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.parallel.collectives import DEVICE_AXIS, bind_axis
 from ksim.physics.names import add_to_base_velocity
@@ -61,7 +62,7 @@ class ViewSession:
         self.paused = False
         self.num_falls = 0
         self.episode_step = 0
-        self._key = jax.random.fold_in(jax.random.key(seed), 2**31 - 2)  # what training and evaluation have not
+        self._key = jax.random.fold_in(jax.random.key(seed), VIEWER)
         self._num_resets = 0
         self._lock = threading.Lock()
         self._reset_asked = self._push_asked = False

@@ -7,10 +7,10 @@ import pytest
 from ksim.errors import ConfigError
 from ksim.mdp import commands, rewards
 from ksim.mdp.curriculum import (
+    CurriculumContext,
     EpisodeLengthCurriculum,
     ErrorCurriculum,
     LinearCurriculum,
-    Progress,
     ScoreCurriculum,
 )
 from tests.mdp.contexts import make_context
@@ -18,7 +18,7 @@ from tests.mdp.contexts import make_context
 
 def progress(iteration=1, **metrics):
     metrics = {name.replace("__", "/"): jnp.float32(x) for name, x in metrics.items()}
-    return Progress(iteration=jnp.int32(iteration), metrics=metrics, ctrl_dt=0.02)
+    return CurriculumContext(iteration=jnp.int32(iteration), metrics=metrics, ctrl_dt=0.02)
 
 
 @pytest.mark.parametrize(("iteration", "expected"), [(0, 0.2), (100, 0.2), (150, 0.6), (200, 1.0), (300, 1.0)])

@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from ksim.mdp.term import Context, Term, check_range
+from ksim.checks import check_range
+from ksim.mdp.term import Context, Term
 from ksim.types import Metrics
 
 Range = tuple[float, float]

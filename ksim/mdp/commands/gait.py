@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ksim.errors import ConfigError
+from ksim.checks import check_field, check_range
 from ksim.mdp.commands.base import AbstractDrawnCommand, Range
-from ksim.mdp.term import Context, check_range
+from ksim.mdp.term import Context
 
 
 class GaitCommand(AbstractDrawnCommand):
@@ -25,11 +25,8 @@ class GaitCommand(AbstractDrawnCommand):
     def __check_init__(self) -> None:
         check_range(self, "frequency", least=0.0)
         check_range(self, "duty", least=0.0, most=1.0)
-        for offset in self.offsets:
-            if not (len(offset) == 2 and offset[0] <= offset[1]):
-                raise ConfigError(
-                    f"GaitCommand has offsets={self.offsets}, of which each must be two numbers, the smaller first."
-                )
+        are_ranges = all(len(offset) == 2 and offset[0] <= offset[1] for offset in self.offsets)
+        check_field(self, "offsets", are_ranges, "pairs of two numbers, the smaller first")
 
     def draw(self, key: PRNGKeyArray, context: Context) -> Float[Array, " n"]:
         low_n, high_n = jnp.array([*self.ranges().values()]).T

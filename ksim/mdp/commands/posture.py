@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from ksim.checks import check_range
 from ksim.mdp.commands.base import AbstractDrawnCommand, Range
-from ksim.mdp.term import Context, check_range
+from ksim.mdp.term import Context
 from ksim.physics.names import base_orientation, base_position
 from ksim.physics.rotations import roll_pitch_of, wrap_angle, yaw_of
 from ksim.types import Metrics

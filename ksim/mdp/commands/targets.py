@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from ksim.checks import check_range
 from ksim.errors import ConfigError
 from ksim.mdp.commands.base import AbstractDrawnCommand, Range
-from ksim.mdp.term import Context, check_range
+from ksim.mdp.term import Context
 from ksim.physics.names import base_orientation, base_position
 from ksim.physics.rotations import rotate_inverse
 from ksim.types import Metrics

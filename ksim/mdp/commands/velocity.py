@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from ksim.checks import check_range
 from ksim.mdp.commands.base import AbstractDrawnCommand, Range
-from ksim.mdp.term import Context, check_range
+from ksim.mdp.term import Context
 from ksim.physics.names import base_ang_vel_world, base_heading_velocity, base_orientation
 from ksim.physics.rotations import wrap_angle, yaw_of
 from ksim.types import Metrics

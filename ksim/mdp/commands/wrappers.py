@@ -3,8 +3,9 @@
 import mujoco
 from jaxtyping import Array, Float, PyTree
 
+from ksim.checks import check_range
 from ksim.mdp.commands.base import AbstractCommand, Range
-from ksim.mdp.term import Context, check_range
+from ksim.mdp.term import Context
 from ksim.types import Metrics
 
 

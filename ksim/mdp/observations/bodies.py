@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ksim.checks import check_range
 from ksim.errors import ConfigError
 from ksim.mdp.noise import AbstractNoise
 from ksim.mdp.observations.base import AbstractObservation
-from ksim.mdp.term import Context, check_range
+from ksim.mdp.term import Context
 from ksim.physics.names import base_orientation, base_position, in_base_frame
 from ksim.physics.rotations import multiply_quaternions, yaw_of
 

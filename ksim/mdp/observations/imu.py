@@ -7,10 +7,10 @@ import mujoco
 import numpy as np
 from jaxtyping import Array, Float
 
-from ksim.errors import ConfigError, near_misses
 from ksim.mdp.noise import AbstractNoise
 from ksim.mdp.observations.base import AbstractObservation
 from ksim.mdp.term import Context
+from ksim.physics.names import find_in_spec
 
 _GYRO, _ACCELEROMETER = mujoco.mjtSensor.mjSENS_GYRO, mujoco.mjtSensor.mjSENS_ACCELEROMETER
 
@@ -45,8 +45,7 @@ class ImuAccelerometer(AbstractObservation):
 
 
 def _add_sensor(spec: mujoco.MjSpec, site: str, kind: mujoco.mjtSensor) -> None:
-    if spec.site(site) is None:
-        raise ConfigError(f"The model has no site {site!r}. {near_misses(site, [s.name for s in spec.sites])}")
+    find_in_spec(spec, "site", site)
     if not any(sensor.type == kind and sensor.objname == site for sensor in spec.sensors):
         word = kind.name.removeprefix("mjSENS_").lower()
         spec.add_sensor(name=f"ksim_{site}_{word}", type=kind, objtype=mujoco.mjtObj.mjOBJ_SITE, objname=site)

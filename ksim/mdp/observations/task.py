@@ -3,9 +3,10 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ksim.checks import check_range
 from ksim.mdp.noise import AbstractNoise
 from ksim.mdp.observations.base import AbstractObservation
-from ksim.mdp.term import Context, check_range
+from ksim.mdp.term import Context
 from ksim.physics.names import base_orientation
 from ksim.physics.rotations import wrap_angle, yaw_of
 

@@ -13,10 +13,12 @@ import jax.numpy as jnp
 import mujoco
 from jaxtyping import Array, Float, PyTree
 
+from ksim.checks import check_range, check_rule
 from ksim.errors import ConfigError
+from ksim.keys import WRAPPED_OBSERVATION
 from ksim.mdp.noise import AbstractNoise, noise_key
 from ksim.mdp.observations.base import AbstractObservation
-from ksim.mdp.term import Context, check_range
+from ksim.mdp.term import Context
 from ksim.physics.rotations import rotate
 
 
@@ -62,7 +64,7 @@ class _Wrapper(AbstractObservation):
 
     def _inner(self, context: Context) -> Context:
         """The wrapped term's context: with a key of its own, for the wrapper draws from `context.key`."""
-        return dataclasses.replace(context, key=jax.random.fold_in(context.key, 2**31 - 3), memory=None)
+        return dataclasses.replace(context, key=jax.random.fold_in(context.key, WRAPPED_OBSERVATION), memory=None)
 
 
 class History(_Wrapper):
@@ -73,8 +75,7 @@ class History(_Wrapper):
     noise: AbstractNoise | None = None
 
     def __check_init__(self) -> None:
-        if self.steps < 1:
-            raise ConfigError(f"History of {self.steps} steps must be of at least one.")
+        check_rule(f"History of {self.steps} steps", self.steps >= 1, "of at least one")
 
     def first(self, value: Array, context: Context) -> Float[Array, "t n"]:
         return jnp.broadcast_to(jnp.ravel(value), (self.steps, value.size))
@@ -97,8 +98,8 @@ class Delayed(_Wrapper):
     noise: AbstractNoise | None = None
 
     def __check_init__(self) -> None:
-        if not 0 <= self.steps[0] <= self.steps[1]:
-            raise ConfigError(f"Delay of {self.steps} steps must be a smallest and a largest number, from 0 upwards.")
+        is_met = 0 <= self.steps[0] <= self.steps[1]
+        check_rule(f"Delay of {self.steps} steps", is_met, "a smallest and a largest number, from 0 upwards")
 
     def first(self, value: Array, context: Context) -> tuple[Array, Array]:
         low, high = self.steps

@@ -4,9 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ksim.checks import check_range
 from ksim.errors import ConfigError
 from ksim.mdp.randomizers.base import AbstractRandomizer
-from ksim.mdp.term import Context, check_range
+from ksim.mdp.term import Context
 from ksim.physics.actuator_kinds import ActuatorKind, actuator_kinds
 from ksim.physics.labels import label
 from ksim.types import Overrides

@@ -4,9 +4,10 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
+from ksim.checks import check_range
 from ksim.errors import ConfigError
 from ksim.mdp.randomizers.base import AbstractRandomizer, current_field, uniform
-from ksim.mdp.term import Context, check_range
+from ksim.mdp.term import Context
 from ksim.types import Overrides
 
 

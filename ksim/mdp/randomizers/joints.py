@@ -4,9 +4,10 @@ import jax
 import jax.numpy as jnp
 import mujoco
 
+from ksim.checks import check_range
 from ksim.errors import ConfigError
 from ksim.mdp.randomizers.base import AbstractRandomizer
-from ksim.mdp.term import Context, check_range
+from ksim.mdp.term import Context
 from ksim.types import Overrides
 
 MIN_FRICTION = 1e-6

@@ -3,8 +3,9 @@
 import jax
 import jax.numpy as jnp
 
+from ksim.checks import check_range
 from ksim.mdp.randomizers.base import AbstractRandomizer
-from ksim.mdp.term import Context, check_range
+from ksim.mdp.term import Context
 from ksim.physics.rotations import multiply_quaternions
 from ksim.types import Overrides
 

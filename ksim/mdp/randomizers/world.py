@@ -3,8 +3,9 @@
 import jax
 import numpy as np
 
+from ksim.checks import check_range
 from ksim.mdp.randomizers.base import AbstractRandomizer, uniform
-from ksim.mdp.term import Context, check_range
+from ksim.mdp.term import Context
 from ksim.types import Overrides
 
 

@@ -4,9 +4,10 @@ import jax.numpy as jnp
 import mujoco
 from jaxtyping import Array, Float
 
+from ksim.checks import check_range
 from ksim.mdp.contacts import add_contact_sensors, check_parts, contact_forces, hardest_contacts
 from ksim.mdp.rewards.base import AbstractReward
-from ksim.mdp.term import Context, check_range
+from ksim.mdp.term import Context
 
 
 class UndesiredContact(AbstractReward):

@@ -4,9 +4,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ksim.checks import check_range
 from ksim.errors import ConfigError
 from ksim.mdp.rewards.base import AbstractReward
-from ksim.mdp.term import Context, check_range
+from ksim.mdp.term import Context
 from ksim.physics.names import base_lin_vel_world
 
 

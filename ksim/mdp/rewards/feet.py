@@ -4,9 +4,11 @@ import jax.numpy as jnp
 import mujoco
 from jaxtyping import Array, Bool, Float
 
-from ksim.errors import ConfigError, near_misses
+from ksim.checks import check_range
+from ksim.errors import ConfigError
 from ksim.mdp.rewards.base import AbstractReward, asks_to_move
-from ksim.mdp.term import Context, check_range
+from ksim.mdp.term import Context
+from ksim.physics.names import find_in_spec
 
 
 class FeetAirTime(AbstractReward):
@@ -141,8 +143,7 @@ def feet_in_contact(context: Context, sensors: tuple[str, ...], threshold: float
 def add_velocity_sensors(spec: mujoco.MjSpec, sites: tuple[str, ...]) -> None:
     """Adds to the model a sensor of each site's linear velocity in the world, where it has none."""
     for site in sites:
-        if spec.site(site) is None:
-            raise ConfigError(f"The model has no site {site!r}. {near_misses(site, [s.name for s in spec.sites])}")
+        find_in_spec(spec, "site", site)
         if spec.sensor(_velocity_sensor(site)) is None:
             spec.add_sensor(
                 name=_velocity_sensor(site),

@@ -11,11 +11,12 @@ import numpy as np
 from jax.scipy.stats import norm
 from jaxtyping import Array, Float
 
+from ksim.checks import check_field, check_range
 from ksim.errors import ConfigError
 from ksim.mdp.rewards.base import AbstractReward, asks_to_move
 from ksim.mdp.rewards.feet import add_velocity_sensors, feet_in_contact, horizontal_velocity
 from ksim.mdp.rewards.swing import foot_heights
-from ksim.mdp.term import Context, check_range
+from ksim.mdp.term import Context
 
 Offsets = tuple[float, ...] | None
 
@@ -224,10 +225,9 @@ class Symmetry(AbstractReward):
         check_range(self, "period_s", above=0.0)
         if not self.pairs:
             raise ConfigError("Symmetry has no pairs of joints. Name at least one.")
-        if self.signs is not None and (len(self.signs) != len(self.pairs) or any(abs(x) != 1 for x in self.signs)):
-            raise ConfigError(
-                f"Symmetry has signs={self.signs}, which must be 1 or -1 for each of its {len(self.pairs)} pairs."
-            )
+        signs = (1.0,) * len(self.pairs) if self.signs is None else self.signs
+        is_met = len(signs) == len(self.pairs) and all(abs(sign) == 1 for sign in signs)
+        check_field(self, "signs", is_met, f"1 or -1 for each of its {len(self.pairs)} pairs")
 
     def init(self, context: Context) -> Array:
         position_2p = self._positions(context)

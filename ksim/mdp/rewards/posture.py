@@ -1,5 +1,7 @@
 """Rewards for staying up and for how the body is held."""
 
+from abc import abstractmethod
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -99,40 +101,42 @@ class RollPitchRate(AbstractReward):
         return jnp.sum(jnp.square(base_ang_vel_body(context.physics, context.model.names)[:2]))
 
 
-class BaseLinearAcceleration(AbstractReward):
+class _BaseAcceleration(AbstractReward):
+    """Squared change per second of a velocity of the base over the last control step; 0 at a reset."""
+
+    @abstractmethod
+    def velocity(self, context: Context) -> Float[Array, "3"]:
+        """The velocity whose change counts."""
+
+    def init(self, context: Context) -> tuple[Array, Array]:
+        velocity_3 = self.velocity(context)
+        return velocity_3, jnp.zeros_like(velocity_3)
+
+    def update(self, context: Context) -> tuple[Array, Array]:
+        before_3, _ = context.memory
+        velocity_3 = self.velocity(context)
+        return velocity_3, (velocity_3 - before_3) / context.dt
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        return jnp.sum(jnp.square(context.memory[1]))
+
+
+class BaseLinearAcceleration(_BaseAcceleration):
     """Squared linear acceleration of the base over the last control step, in (m/s^2)^2."""
 
     scale: float = -1e-3
 
-    def init(self, context: Context) -> tuple[Array, Array]:
-        lin_vel_3 = base_lin_vel_world(context.physics, context.model.names)
-        return lin_vel_3, jnp.zeros_like(lin_vel_3)
-
-    def update(self, context: Context) -> tuple[Array, Array]:
-        before_3, _ = context.memory
-        lin_vel_3 = base_lin_vel_world(context.physics, context.model.names)
-        return lin_vel_3, (lin_vel_3 - before_3) / context.dt
-
-    def __call__(self, context: Context) -> Float[Array, ""]:
-        return jnp.sum(jnp.square(context.memory[1]))
+    def velocity(self, context: Context) -> Float[Array, "3"]:
+        return base_lin_vel_world(context.physics, context.model.names)
 
 
-class BaseAngularAcceleration(AbstractReward):
+class BaseAngularAcceleration(_BaseAcceleration):
     """Squared change of the base's angular velocity in its own frame over the last control step, in (rad/s^2)^2."""
 
     scale: float = -1e-4
 
-    def init(self, context: Context) -> tuple[Array, Array]:
-        ang_vel_3 = base_ang_vel_body(context.physics, context.model.names)
-        return ang_vel_3, jnp.zeros_like(ang_vel_3)
-
-    def update(self, context: Context) -> tuple[Array, Array]:
-        before_3, _ = context.memory
-        ang_vel_3 = base_ang_vel_body(context.physics, context.model.names)
-        return ang_vel_3, (ang_vel_3 - before_3) / context.dt
-
-    def __call__(self, context: Context) -> Float[Array, ""]:
-        return jnp.sum(jnp.square(context.memory[1]))
+    def velocity(self, context: Context) -> Float[Array, "3"]:
+        return base_ang_vel_body(context.physics, context.model.names)
 
 
 class JointDeviation(AbstractReward):

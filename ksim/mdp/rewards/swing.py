@@ -8,9 +8,10 @@ import mujoco
 import numpy as np
 from jaxtyping import Array, Float
 
+from ksim.checks import check_range
 from ksim.mdp.rewards.base import AbstractReward, asks_to_move
 from ksim.mdp.rewards.feet import add_velocity_sensors, check_pairs, feet_in_contact, horizontal_velocity
-from ksim.mdp.term import Context, check_range
+from ksim.mdp.term import Context
 from ksim.physics.names import base_orientation
 from ksim.physics.rotations import heading_frame
 

@@ -3,9 +3,10 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from ksim.checks import check_range
 from ksim.errors import ConfigError
 from ksim.mdp.rewards.base import AbstractReward, asks_to_move
-from ksim.mdp.term import Context, check_range
+from ksim.mdp.term import Context
 from ksim.physics.names import base_ang_vel_world, base_heading_velocity, base_orientation, base_position
 from ksim.physics.rotations import roll_pitch_of, rotate_inverse, wrap_angle, yaw_of
 

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import mujoco
 from jaxtyping import Array, Float, PyTree
 
-from ksim.errors import ConfigError
+from ksim.checks import check_field, check_range
 from ksim.mdp.rewards.base import AbstractReward
-from ksim.mdp.term import Context, check_range
+from ksim.mdp.term import Context
 
 
 class _Wrapper(AbstractReward):
@@ -43,8 +43,7 @@ class Clipped(_Wrapper):
     high: float
 
     def __check_init__(self) -> None:
-        if not self.low <= self.high:
-            raise ConfigError(f"Clipped has low={self.low}, which must not be above high={self.high}.")
+        check_field(self, "low", self.low <= self.high, f"at most high ({self.high})")
 
     def __call__(self, context: Context) -> Float[Array, ""]:
         return jnp.clip(self.reward(context), self.low, self.high)

@@ -1,0 +1,22 @@
+"""Numbers that are folded into a random key for one purpose each, so that no two uses of a key draw the same.
+
+What is counted (environments, iterations, steps, terms) is folded in as 0, 1, 2, ..., and the n-th split of a key is
+the key with n folded in. So the numbers reserved here come from the other end, which no count and no split reaches.
+"""
+
+_LAST = 2**31 - 1
+
+EVALUATION = _LAST
+"""Into the key of a seed, whose splits are for training: the episodes of evaluations."""
+VIEWER = _LAST - 1
+"""Into the key of a seed: the episodes in the viewer."""
+
+RESET = 0
+"""Into the key of an episode, whose steps fold in their numbers from 1: its start."""
+
+OBSERVATION_NOISE = _LAST - 1
+"""Into the key of an observation, which the observation may use or split: its noise."""
+WRAPPED_OBSERVATION = _LAST - 2
+"""Into the key of an observation's wrapper, which the wrapper may use or split: the observation in it."""
+NOISE_START = _LAST
+"""Into the key of a noise, of which a chain folds in the numbers of its noises: its memory at a reset."""
