@@ -58,18 +58,21 @@ def join_job(job: Job, *, connect_timeout_s: int, heartbeat_timeout_s: int) -> N
             shutdown_timeout_seconds=heartbeat_timeout_s,
         )
     except (RuntimeError, ValueError) as error:
-        reason = str(error)
-        if "before any JAX" in reason:
-            raise ConfigError(
-                "JAX's backend had started before the processes were connected. Make the task before anything else "
-                "uses JAX: no jnp arrays and no jax.devices() at the top of a module."
-            ) from error
-        raise ConfigError(
-            f"The job's processes could not be connected at {where}: {reason.splitlines()[0]} Add coordinator_address="
-            "HOST:PORT, a free port of the first process's machine."
-        ) from error
+        raise _not_connected(str(error), where) from error
     finally:
         watch.end()
+
+
+def _not_connected(reason: str, where: str) -> ConfigError:
+    if "before any JAX" in reason:
+        return ConfigError(
+            "JAX's backend had started before the processes were connected. Make the task before anything else "
+            "uses JAX: no jnp arrays and no jax.devices() at the top of a module."
+        )
+    return ConfigError(
+        f"The job's processes could not be connected at {where}: {reason.splitlines()[0]} Add coordinator_address="
+        "HOST:PORT, a free port of the first process's machine."
+    )
 
 
 class _ConnectionWatch:

@@ -97,28 +97,7 @@ def deterministic_policy(model: AbstractActorCritic, obs_sizes: Mapping[str, int
         model: A policy on raw observations.
         obs_sizes: The length of each observation group.
     """
-    arrays, static = _split(model)
-    carry = eqx.filter_eval_shape(lambda m: m.initial_carry(), model)
-    names, carry_names = list(named_leaves(arrays)), list(named_leaves(carry, "carry"))
-
-    def bound(given: dict[str, Array]) -> AbstractActorCritic:
-        return eqx.combine(jax.tree.unflatten(jax.tree.structure(arrays), [given[name] for name in names]), static)
-
-    def whole(given: dict[str, Array], obs: Observation, memory: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
-        before = jax.tree.unflatten(jax.tree.structure(carry), [memory[name] for name in carry_names])
-        output, after = bound(given)(obs, before)
-        return output.distribution.mode(), named_leaves(after, "carry")
-
-    def whole_start(given: dict[str, Array]) -> dict[str, Array]:
-        return named_leaves(bound(given).initial_carry(), "carry")
-
-    shape = lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x))
-    inputs = (
-        {name: shape(x) for name, x in named_leaves(arrays).items()},
-        {group: jax.ShapeDtypeStruct((size,), jnp.float32) for group, size in obs_sizes.items()},
-        {name: shape(x) for name, x in named_leaves(carry, "carry").items()},
-    )
-    jaxpr, start_jaxpr = jax.make_jaxpr(whole)(*inputs), jax.make_jaxpr(whole_start)(inputs[0])
+    jaxpr, start_jaxpr, inputs = _traced(model, obs_sizes)
     # As JAX flattens them: dicts by their sorted keys.
     places = [(i, name) for i, part in enumerate(inputs) for name in sorted(part)]
     array_names, memory_names = sorted(inputs[0]), sorted(inputs[2])
@@ -143,6 +122,34 @@ def deterministic_policy(model: AbstractActorCritic, obs_sizes: Mapping[str, int
         return dict(itertools.compress(zip(memory_names, memory, strict=True), is_kept))
 
     return DeterministicPolicy(function, start, arrays=keep(0), obs=keep(1), memory=keep(2))
+
+
+def _traced(
+    model: AbstractActorCritic, obs_sizes: Mapping[str, int]
+) -> tuple[Any, Any, tuple[dict[str, jax.ShapeDtypeStruct], ...]]:
+    """Jaxprs of a whole model's `PolicyFunction` and `StartFunction`; and the shapes of arrays, obs and memory."""
+    arrays, static = _split(model)
+    carry = eqx.filter_eval_shape(lambda m: m.initial_carry(), model)
+    names, carry_names = list(named_leaves(arrays)), list(named_leaves(carry, "carry"))
+
+    def bound(given: dict[str, Array]) -> AbstractActorCritic:
+        return eqx.combine(jax.tree.unflatten(jax.tree.structure(arrays), [given[name] for name in names]), static)
+
+    def step(given: dict[str, Array], obs: Observation, memory: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
+        before = jax.tree.unflatten(jax.tree.structure(carry), [memory[name] for name in carry_names])
+        output, after = bound(given)(obs, before)
+        return output.distribution.mode(), named_leaves(after, "carry")
+
+    def start(given: dict[str, Array]) -> dict[str, Array]:
+        return named_leaves(bound(given).initial_carry(), "carry")
+
+    shape = lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x))
+    inputs = (
+        {name: shape(x) for name, x in named_leaves(arrays).items()},
+        {group: jax.ShapeDtypeStruct((size,), jnp.float32) for group, size in obs_sizes.items()},
+        {name: shape(x) for name, x in named_leaves(carry, "carry").items()},
+    )
+    return jax.make_jaxpr(step)(*inputs), jax.make_jaxpr(start)(inputs[0]), inputs
 
 
 def _places_read(jaxpr: Any, places: Sequence[Any], outs: Sequence[Any]) -> set[Any]:

@@ -1,6 +1,8 @@
 """A rollout: envs vmapped, time scanned, finished episodes reset on the way."""
 
 import dataclasses
+import functools
+from typing import NamedTuple
 
 import chex
 import jax
@@ -9,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 
 from ksim.nn.actor_critic import AbstractActorCritic, reset_carry
 from ksim.rollout.environment import Environment, select_envs
-from ksim.types import EnvState, Trajectory
+from ksim.types import EnvState, Observation, Trajectory
 
 NOT_FINITE = "rollout/not_finite"
 """The metric of steps that are left out of learning, because a reward or an observation was not finite."""
@@ -69,55 +71,101 @@ def unroll(
     """
     chex.assert_rank(key_e, 1)
     chex.assert_tree_shape_prefix((env_state_e, carry_e), key_e.shape)
-    fresh_key_e = jax.vmap(lambda key: jax.random.fold_in(key, num_steps))(key_e)
-    fresh_e = jax.vmap(env.next_episode)(env_state_e, fresh_key_e)
-
-    def value_of(state_e: EnvState, carry_e: PyTree) -> Float[Array, " e"]:
-        return jax.vmap(lambda obs, carry: model(obs, carry)[0].value)(state_e.obs, carry_e)
-
-    def act(key: PRNGKeyArray, obs: PyTree, carry: PyTree) -> tuple[Array, Array, Array, PyTree]:
-        output, carry = model(obs, carry)
-        action = output.distribution.mode() if deterministic else output.distribution.sample(key)
-        return action, output.distribution.log_prob(action), output.value, carry
+    # The number after those of the steps.
+    fresh_e = jax.vmap(env.next_episode)(env_state_e, _fold_in(key_e, num_steps))
 
     def step(loop: tuple[EnvState, PyTree], t: Array) -> tuple[tuple[EnvState, PyTree], Trajectory]:
         state_e, carry_e = loop
-        step_key_e = jax.vmap(lambda key: jax.random.fold_in(key, t))(key_e)
-        # One whose very reset is not finite is stepped in vain until a reset is.
+        # An env whose very reset is not finite is stepped in vain until a reset is finite.
         obs_e = select_envs(_is_finite(state_e.obs), state_e.obs, jax.tree.map(jnp.zeros_like, state_e.obs))
-        action_e, log_prob_e, value_e, carry_e = jax.vmap(act)(step_key_e, obs_e, carry_e)
-        reached_e = jax.vmap(env.step)(state_e, action_e)
+        decision_e, carry_e = _decide(model, obs_e, carry_e, _fold_in(key_e, t), deterministic=deterministic)
+        reached_e = jax.vmap(env.step)(state_e, decision_e.action)
         is_good_e = _is_finite((state_e.obs, reached_e.obs, reached_e.reward))
-        terminated_e = reached_e.terminated & is_good_e
-        done_e = reached_e.terminated | reached_e.truncated | ~is_good_e
-        # Only a truncated episode needs the value of the state it was cut at, and few steps have one.
-        final_value_e = jax.lax.cond(
-            jnp.any(reached_e.truncated & ~reached_e.terminated & is_good_e),
-            value_of,
-            lambda *_: jnp.zeros_like(value_e),
-            reached_e,
-            carry_e,
-        )
-        transition = Trajectory(
-            obs=obs_e,
-            action=action_e,
-            log_prob=log_prob_e,
-            value=value_e,
-            # As if the env had stood still for a step that earned nothing, and was cut then.
-            next_value=jnp.where(is_good_e, final_value_e, value_e),
-            reward=jnp.where(is_good_e, reached_e.reward, 0.0),
-            terminated=terminated_e,
-            done=done_e,
-            metrics=reached_e.metrics | {NOT_FINITE: (~is_good_e).astype(jnp.float32)},
-        )
-        return (select_envs(done_e, fresh_e, reached_e), reset_carry(model, done_e, carry_e)), transition
+        value_at_cut_e = _value_at_cut(model, decision_e.value, reached_e, carry_e, is_good_e)
+        transition_e = _transition(obs_e, decision_e, reached_e, value_at_cut_e, is_good_e)
+        done_e = transition_e.done
+        return (select_envs(done_e, fresh_e, reached_e), reset_carry(model, done_e, carry_e)), transition_e
 
     (env_state_e, carry_e), steps_te = jax.lax.scan(step, (env_state_e, carry_e), jnp.arange(num_steps))
-    trajectory = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), steps_te)
-    # Inside an episode the state reached is the next one observed, and its value is known already.
-    following_et = jnp.concatenate([trajectory.value[:, 1:], value_of(env_state_e, carry_e)[:, None]], axis=1)
-    next_value_et = jnp.where(trajectory.done, trajectory.next_value, following_et)
-    return dataclasses.replace(trajectory, next_value=next_value_et), env_state_e, carry_e
+    steps_et = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), steps_te)
+    return _with_next_values(steps_et, _values(model, env_state_e, carry_e)), env_state_e, carry_e
+
+
+class _Decision(NamedTuple):
+    """What the model makes of an observation: fields of `Trajectory`."""
+
+    action: Array
+    log_prob: Array
+    value: Array
+
+
+def _decide(
+    model: AbstractActorCritic, obs_e: Observation, carry_e: PyTree, key_e: Key[Array, " e"], *, deterministic: bool
+) -> tuple[_Decision, PyTree]:
+    """The actions to take with the values of the observations, and the model's memory after them."""
+
+    def decide(key: PRNGKeyArray, obs: Observation, carry: PyTree) -> tuple[_Decision, PyTree]:
+        output, carry = model(obs, carry)
+        action = output.distribution.mode() if deterministic else output.distribution.sample(key)
+        return _Decision(action, output.distribution.log_prob(action), output.value), carry
+
+    return jax.vmap(decide)(key_e, obs_e, carry_e)
+
+
+def _values(model: AbstractActorCritic, state_e: EnvState, carry_e: PyTree) -> Float[Array, " e"]:
+    return jax.vmap(lambda obs, carry: model(obs, carry)[0].value)(state_e.obs, carry_e)
+
+
+def _value_at_cut(
+    model: AbstractActorCritic,
+    value_e: Float[Array, " e"],
+    reached_e: EnvState,
+    carry_e: PyTree,
+    is_good_e: Bool[Array, " e"],
+) -> Float[Array, " e"]:
+    """Values of the states reached, of which truncated episodes need theirs; zeros in a step that truncates none."""
+    return jax.lax.cond(
+        # Few steps truncate an episode.
+        jnp.any(reached_e.truncated & ~reached_e.terminated & is_good_e),
+        functools.partial(_values, model),
+        lambda *_: jnp.zeros_like(value_e),
+        reached_e,
+        carry_e,
+    )
+
+
+def _transition(
+    obs_e: Observation,
+    decision_e: _Decision,
+    reached_e: EnvState,
+    value_at_cut_e: Float[Array, " e"],
+    is_good_e: Bool[Array, " e"],
+) -> Trajectory:
+    """One step of all envs; one that is not good as if its env had stood still, earned nothing and was cut then."""
+    return Trajectory(
+        obs=obs_e,
+        action=decision_e.action,
+        log_prob=decision_e.log_prob,
+        value=decision_e.value,
+        next_value=jnp.where(is_good_e, value_at_cut_e, decision_e.value),
+        reward=jnp.where(is_good_e, reached_e.reward, 0.0),
+        terminated=reached_e.terminated & is_good_e,
+        done=reached_e.terminated | reached_e.truncated | ~is_good_e,
+        metrics=reached_e.metrics | {NOT_FINITE: (~is_good_e).astype(jnp.float32)},
+    )
+
+
+def _with_next_values(steps_et: Trajectory, last_value_e: Float[Array, " e"]) -> Trajectory:
+    """The trajectory with every `next_value`, which its steps hold at the ends of episodes alone.
+
+    Inside an episode the state reached is the next one observed, and its value is known already.
+    """
+    following_et = jnp.concatenate([steps_et.value[:, 1:], last_value_e[:, None]], axis=1)
+    return dataclasses.replace(steps_et, next_value=jnp.where(steps_et.done, steps_et.next_value, following_et))
+
+
+def _fold_in(key_e: Key[Array, " e"], number: int | Array) -> Key[Array, " e"]:
+    return jax.vmap(lambda key: jax.random.fold_in(key, number))(key_e)
 
 
 def _is_finite(tree_e: PyTree) -> Bool[Array, " e"]:

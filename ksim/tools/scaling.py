@@ -18,12 +18,13 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from ksim.checks import check_positive, check_rule
 from ksim.errors import ConfigError, near_misses
 from ksim.host.files import whole_file
 from ksim.host.machine import num_cores
@@ -32,6 +33,9 @@ from ksim.parallel.devices import make_host_devices, select_devices
 from ksim.parallel.job import find_job
 from ksim.task.distributed_rl import DistributedRLConfig, DistributedRLTask
 from ksim.task.overrides import parse_overrides
+
+_Size = tuple[int, int]
+"""Numbers of devices and of environments."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,17 +120,11 @@ def measure(
     tasks = {size: task_class(_resized(config, *size)) for size in of_sizes}
     for task in tasks.values():  # all, before the first is compiled
         task.check()
-    subjects: dict[tuple[int, int], _Subject] = {}
+    subjects: dict[_Size, _Subject] = {}
     for (count, num_envs), task in tasks.items():
         print_line(f"Compiling {num_envs} environments on {count} device{'s' if count > 1 else ''} ...")
         subjects[count, num_envs] = _Subject(task)
-    for subject in subjects.values():  # the first iterations warm up
-        subject.time(2)
-    timed: dict[tuple[int, int], list[dict[str, float]]] = {size: [] for size in subjects}
-    for repeat in range(repeats):
-        print_line(f"Repetition {repeat + 1} of {repeats} ...")
-        for size, subject in subjects.items():
-            timed[size].append(subject.time(iterations))
+    timed = _timed(subjects, repeats, iterations)
     speeds = {
         size: [subjects[size].num_steps / seconds["whole"] for seconds in of_size] for size, of_size in timed.items()
     }
@@ -145,6 +143,18 @@ def measure(
         )
         for (kind, count), num_envs in sizes.items()
     ]
+
+
+def _timed(subjects: Mapping[_Size, _Subject], repeats: int, iterations: int) -> dict[_Size, list[dict[str, float]]]:
+    """What `_Subject.time` says of each size in each repetition."""
+    for subject in subjects.values():  # the first iterations warm up
+        subject.time(2)
+    timed: dict[_Size, list[dict[str, float]]] = {size: [] for size in subjects}
+    for repeat in range(repeats):
+        print_line(f"Repetition {repeat + 1} of {repeats} ...")
+        for size, subject in subjects.items():
+            timed[size].append(subject.time(iterations))
+    return timed
 
 
 def _resized(config: DistributedRLConfig, num_devices: int, num_envs: int) -> Any:
@@ -221,8 +231,7 @@ def pick_counts(asked: Sequence[int] | None, devices: Any) -> list[int]:
         ConfigError: One is not positive, or more than there are.
     """
     if asked is not None:
-        if min(asked) < 1:
-            raise ConfigError(f"--devices ({min(asked)}) must be positive numbers of devices.")
+        check_rule(f"--devices ({min(asked)})", min(asked) >= 1, "positive numbers of devices")
         select_devices(devices, max(asked))
         return sorted({1, *asked})
     make_host_devices(num_cores())
@@ -230,8 +239,7 @@ def pick_counts(asked: Sequence[int] | None, devices: Any) -> list[int]:
     return sorted({2**i for i in range(available.bit_length()) if 2**i <= available} | {available})
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Does what the module says; returns the exit code, 2 for input that cannot work."""
+def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m ksim.tools.scaling", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("module", metavar="MODULE", help="module of the task, as in examples.walking_distributed")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="options of the task")
@@ -240,13 +248,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--repeats", type=int, default=5, help="repetitions; figures are medians")
     parser.add_argument("--iterations", type=int, default=3, help="training iterations of each size per repetition")
     parser.add_argument("--out", type=Path, default=Path("scaling"), metavar="FILE", help="where to write, no suffix")
-    options = parser.parse_intermixed_args(argv)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Does what the module says; returns the exit code, 2 for input that cannot work."""
+    options = _make_parser().parse_intermixed_args(argv)
     warnings.filterwarnings("ignore", message="Only 1 device detected")
     try:
-        if options.repeats < 1 or options.iterations < 1:
-            raise ConfigError(
-                f"--repeats ({options.repeats}) and --iterations ({options.iterations}) must be positive."
-            )
+        check_positive("--repeats", options.repeats)
+        check_positive("--iterations", options.iterations)
         if find_job() is not None:
             raise ConfigError("ksim.tools.scaling runs in one process. Start it by itself, not by a launcher.")
         if any(x.startswith("num_devices=") for x in options.overrides):
@@ -259,12 +270,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print_line(f"Error: {error}")
         return 2
-    described = describe_devices(config.devices, max(counts))
+    _write(options.out, describe_devices(config.devices, max(counts)), measurements)
+    return 0
+
+
+def _write(out: Path, described: str, measurements: Sequence[Measurement]) -> None:
+    """Prints the table, and writes it, the figures and the plot."""
     text = f"{described}\n\n{table(measurements)}\n"
     print_line(text)
-    with whole_file(options.out.with_suffix(".md")) as temporary:
+    with whole_file(out.with_suffix(".md")) as temporary:
         temporary.write_text(text)
-    with whole_file(options.out.with_suffix(".json")) as temporary:
+    with whole_file(out.with_suffix(".json")) as temporary:
         record = {"devices": described, "measurements": [dataclasses.asdict(m) for m in measurements]}
         temporary.write_text(json.dumps(record, indent=1) + "\n")
     from ksim.evaluate.plots import plot_scaling  # noqa: PLC0415 - matplotlib is slow to import
@@ -277,9 +293,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         ]
         for kind in ("strong", "weak")
     }
-    plot_scaling(curves, described, options.out.with_suffix(".png"))
-    print_line(f"Wrote {options.out}.md, .json and .png.")
-    return 0
+    plot_scaling(curves, described, out.with_suffix(".png"))
+    print_line(f"Wrote {out}.md, .json and .png.")
 
 
 if __name__ == "__main__":

@@ -78,11 +78,15 @@ def policy_metadata(
     sizes = {group: {"input": inputs[group], "size": x.shape[0]} for group, x in policy.obs.items()}
     if not isinstance(env, MdpEnvironment):  # one of the task's own, which knows no joints and no terms
         return metadata | {"observations": sizes}
-    physics_model, mdp = env.engine.model, env.mdp
     shapes = env.shapes(task.device_axis)
     layouts = {group: {**size, "terms": _layout(env, shapes, group, model)} for group, size in sizes.items()}
-    return metadata | {
-        "observations": layouts,
+    return metadata | {"observations": layouts} | _of_robot(task, env, shapes)
+
+
+def _of_robot(task: RLTask[Any], env: MdpEnvironment, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    """The entries about the robot, and about what comes before and after the policy."""
+    physics_model, mdp = env.engine.model, env.mdp
+    return {
         "physics_dt_s": physics_model.dt,
         "engine": task.engine_choice[0],
         "robot": _robot(task, physics_model),
