@@ -23,7 +23,7 @@ MAX_COUNT = 2**31 - 1
 """The most that the 32 bits of an index on a device can count."""
 _TIME = r"[0-9]+(?::[0-9]{1,2}){1,2}(?:\.[0-9]*)?"
 _SMALLEST, _LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
-_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", type(None): "null"}
 
 
 def field(value: Any, *, help: str, kind: str | None = None, of_the_run: bool = True) -> Any:  # noqa: A002 - xax's name

@@ -18,9 +18,9 @@ logger = logging.getLogger(__name__)
 DUMPS = "dumps"
 """Where a run's directory holds them, each under the number of the iteration that it leads to."""
 MAX_DUMPS = 8
-"""So many at most in a run's directory, however often the run is resumed."""
-KINDS = {"policy/bad_updates": "updates that were skipped", NOT_FINITE: "steps of environments"}
-"""Metrics that say that something was not finite, and what."""
+"""Most dumps in the directory of a run, however often the run is resumed."""
+KINDS = {"policy/bad_updates": "non-finite updates, which were skipped", NOT_FINITE: "non-finite environment steps"}
+"""Metrics that count what was not finite, and what it was."""
 
 
 class NanDump:
@@ -62,7 +62,7 @@ class NanDump:
                     return
                 write_checkpoint(path, named_arrays(state), document)
                 print_warning(
-                    f"Iteration {iteration} had {what} as not finite. The state before it is kept; see which: "
+                    f"Iteration {iteration} had {what}. The state before it is saved; to replay it: "
                     f"run_mode=replay checkpoint={path}"
                 )
             self._last = path

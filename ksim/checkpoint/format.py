@@ -219,7 +219,7 @@ def _find_checkpoints(path: Path, name: str) -> list[Path]:
     if path.name == BEST and path.parent.name == CHECKPOINTS:
         best = find_best(path.parent.parent)
         if best is None:
-            raise ConfigError(f"{name} ({path}) is none yet: there was no evaluation. Give the run's directory.")
+            raise ConfigError(f"{name} ({path}) does not exist yet: there was no evaluation. Give the run's directory.")
         return [best]
     # A run's directory may have a number for its name as well.
     if _is_checkpoint(path) and any((path / name).exists() for name in (_DOCUMENT, _STATE)):

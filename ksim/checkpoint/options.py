@@ -41,7 +41,7 @@ def make_config(base: RLConfig, argv: Sequence[str], task_name: str) -> Any:
     for name, value in saved.items():
         # Data, that no resolver of OmegaConf's is to act on.
         if "${" in str(value):
-            raise ConfigError(f"Option {name} ({shown(value)}) of the checkpoint must be no interpolation.")
+            raise ConfigError(f"Option {name} ({shown(value)}) of the checkpoint must not be an interpolation.")
     return parse_overrides(dataclasses.replace(base, **saved), argv)
 
 
@@ -73,7 +73,7 @@ def _options_of(path: Path, config: RLConfig) -> dict[str, Any]:
     try:
         check_types(dataclasses.replace(config, **taken))
     except ConfigError as error:
-        raise ConfigError(f"Checkpoint {path} was saved with an option that cannot be: {error}") from error
+        raise ConfigError(f"Checkpoint {path} was saved with an invalid option: {error}") from error
     return options
 
 

@@ -35,7 +35,7 @@ def make_run_dir(run_dir: str | None, task_name: str) -> Path:
         Path(run_dir).mkdir(parents=True, exist_ok=True)
         return Path(run_dir)
     except OSError as error:
-        raise ConfigError(f"run_dir ({error.filename}) cannot be made: {error.strerror}.") from error
+        raise ConfigError(f"run_dir ({error.filename}) cannot be created: {error.strerror}.") from error
 
 
 def check_run_dir(run_dir: str | None) -> None:
@@ -43,7 +43,7 @@ def check_run_dir(run_dir: str | None) -> None:
     check_can_be_made(run_dir)
     if run_dir is not None and holds_run(Path(run_dir)):
         raise ConfigError(
-            f"run_dir ({run_dir:.200}) already holds a run. Choose another, go on with it by resume=auto, or remove it."
+            f"run_dir ({run_dir:.200}) already holds a run. Choose another, resume it with resume=auto, or remove it."
         )
 
 
@@ -55,11 +55,11 @@ def check_can_be_made(run_dir: str | None) -> None:
     try:
         there = next(place for place in (path, *path.absolute().parents) if place.exists())
     except OSError as error:
-        raise ConfigError(f"run_dir ({shown(run_dir)}) cannot be made: {error.strerror}.") from error
+        raise ConfigError(f"run_dir ({shown(run_dir)}) cannot be created: {error.strerror}.") from error
     if not there.is_dir():
-        raise ConfigError(f"run_dir ({run_dir:.200}) cannot be made: {there} is no directory.")
+        raise ConfigError(f"run_dir ({run_dir:.200}) cannot be created: {there} is not a directory.")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise ConfigError(f"run_dir ({run_dir:.200}) cannot be made: {there} must be writable.")
+        raise ConfigError(f"run_dir ({run_dir:.200}) cannot be created: {there} must be writable.")
 
 
 def holds_run(run_dir: Path) -> bool:
@@ -114,7 +114,7 @@ def make_again(config: Any, run_dir: Path) -> None:
     run_dir.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(ConfigError):  # whatever keeps it from being written, a checkpoint will say so, too
         save_config(config, run_dir)
-    print_warning(f"The run's directory {run_dir} was removed. It is made anew; what was in it is lost.")
+    print_warning(f"The run's directory {run_dir} was removed. It was created again; its contents are lost.")
 
 
 def shared_run_dir(made_by_main: Path | None, run_dir: str | None, task_name: str) -> Path:
@@ -138,7 +138,7 @@ def shared_run_dir(made_by_main: Path | None, run_dir: str | None, task_name: st
     with together():
         if LOG_DIR not in os.environ and not _appears(shared):
             raise ConfigError(
-                f"run_dir ({shared}), made by process 0, is not seen on {socket.gethostname()}. Put it on a file "
+                f"run_dir ({shared}), made by process 0, is not visible on {socket.gethostname()}. Put it on a file "
                 f"system that all machines share, or set {LOG_DIR} to a directory for the logs."
             )
     return shared

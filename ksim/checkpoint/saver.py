@@ -107,8 +107,8 @@ class Saver:
         if since_s >= _SLOW_S and self._said_slow != self._begun:
             self._said_slow = self._begun
             print_warning(
-                f"The checkpoint of iteration {self._begun} has been in the making for {since_s:.0f} s. No "
-                "other is begun meanwhile; look at the file system."
+                f"The checkpoint of iteration {self._begun} has been saving for {since_s:.0f} s. No "
+                "other starts until it is done. Check the file system."
             )
 
     def _write(self, iteration: int, state: TrainState, document: Mapping[str, Any]) -> None:

@@ -94,7 +94,7 @@ class Evaluation:
         """The gap to the training's engine, also in per cent of the return there."""
         if self.gap is None:
             hint = "; engine=mjx compares the two" if self.engine == "mujoco" else ""
-            return f"none to report, {self.training_engine} is the engine of this configuration as well{hint}"
+            return f"none, trained in {self.training_engine} as well{hint}"
         training_return = self.figures["return"].mean - self.gap.mean
         # Rounded first, and no minus before a zero.
         percent = f" ({round(100 * self.gap.mean / abs(training_return), 1) + 0.0:.1f} %)" if training_return else ""
@@ -142,7 +142,7 @@ class EpisodeRunner:
         length = np.asarray(episodes.length)
         num_unfinished = int(np.asarray(episodes.is_running).sum())
         if num_unfinished:
-            logger.warning("%d episodes went on for more than %d steps.", num_unfinished, MAX_EPISODE_STEPS)
+            logger.warning("%d episodes ran for more than %d steps.", num_unfinished, MAX_EPISODE_STEPS)
         return EpisodeResults(
             total_reward=np.asarray(episodes.total_reward),
             length=length,

@@ -19,7 +19,7 @@ def iteration_line(metrics: dict[str, float], max_iterations: int | None, eta_s:
     parts.append(f"length {_number(metrics['episode/length'])}")
     parts.append(f"reward/step {_number(metrics['rollout/reward'], 4)}")
     if metrics["policy/bad_updates"]:
-        parts.append(f"{metrics['policy/bad_updates']:.0f} updates skipped as not finite")
+        parts.append(f"{metrics['policy/bad_updates']:.0f} non-finite updates skipped")
     return " · ".join(parts)
 
 

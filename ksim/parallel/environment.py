@@ -78,15 +78,13 @@ def find_job(
         if coordinator_address is not None:
             raise ConfigError(
                 f"coordinator_address ({coordinator_address:.200}) needs num_processes and process_id, unless Slurm, "
-                "Open MPI, torchrun or Kubernetes tells them."
+                "Open MPI, torchrun or Kubernetes sets them."
             )
         return found
     given = {"coordinator_address": coordinator_address, "num_processes": num_processes, "process_id": process_id}
     missing = [name for name, value in given.items() if value is None]
     if missing:
-        raise ConfigError(
-            f"Of coordinator_address, num_processes and process_id, {' and '.join(missing)} must be set as well."
-        )
+        raise ConfigError(f"To join a job by hand, {' and '.join(missing)} must be set as well.")
     assert coordinator_address is not None
     assert num_processes is not None
     assert process_id is not None
@@ -202,7 +200,7 @@ def _warn_of_signs(environ: Mapping[str, str]) -> None:
         is_sign = size not in ("", "1") if names is _TORCHRUN_VARIABLES else bool(given)
         if missing and is_sign:
             warn_user(
-                f"{' and '.join(f'{name}={environ[name]}' for name in given)} speak of a job of several processes, but "
+                f"{' and '.join(f'{name}={environ[name]}' for name in given)} describe a job of several processes, but "
                 f"{' and '.join(missing)} must be set as well to join it. {_RUNS_ALONE}"
             )
             return

@@ -72,7 +72,7 @@ def command_numbers(
         drawn: A value of each, drawn as in training.
 
     Raises:
-        ConfigError: A command tells the ranges of more or fewer numbers than it has.
+        ConfigError: A command gives the ranges of more or fewer numbers than it has.
     """
     numbers: list[CommandNumber] = []
     start: dict[str, np.ndarray] = {}
@@ -80,8 +80,8 @@ def command_numbers(
         value_n, ranges = np.array(drawn[name], np.float32).reshape(-1), command.ranges()
         if ranges and len(ranges) != len(value_n):
             raise ConfigError(
-                f"Command {name!r} must tell the range of each of its {len(value_n)} numbers, or of none; "
-                f"{type(command).__name__}.ranges tells {len(ranges)}."
+                f"Command {name!r} must give the range of each of its {len(value_n)} numbers, or of none; "
+                f"{type(command).__name__}.ranges gives {len(ranges)}."
             )
         if ranges:
             own = [CommandNumber(name, i, label, ranges[label]) for i, label in enumerate(ranges)]

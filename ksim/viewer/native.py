@@ -17,7 +17,7 @@ NUMBER_KEYS = ((glfw.KEY_UP, glfw.KEY_DOWN), (glfw.KEY_7, glfw.KEY_9), (glfw.KEY
 
 HELP = """\
 Keys: up and down, 7 and 9, left and right change the three numbers of the command that the window names \
-(of a velocity: forward, leftward, turning); 8 goes on to the next three, 6 sets all back. \
+(of a velocity: forward, leftward, turning); 8 selects the next three, 6 resets all of them. \
 Space pauses, backspace resets, enter pushes."""
 
 

@@ -66,5 +66,5 @@ def open_frontend(viewer: str, session: ViewSession, config: RLConfig) -> Abstra
     from ksim.viewer.browser import BrowserFrontend  # noqa: PLC0415 - needs an extra
 
     frontend = BrowserFrontend(session, host=config.viewer_host, port=config.viewer_port)
-    print_line(f"Open {frontend.url} in a browser. Ctrl-C ends.")
+    print_line(f"Open {frontend.url} in a browser. Ctrl-C stops the viewer.")
     return frontend
