@@ -68,8 +68,8 @@ def check_same_kind(devices: Sequence[Device]) -> None:
     kinds = sorted({device.device_kind for device in devices})
     if len(kinds) > 1:
         warn_user(
-            f"Devices are of several kinds: {', '.join(kinds)}. Each gets the same number of environments, so the slowest "
-            "sets the pace; choose those of one kind by devices=[...]."
+            f"Devices are of several kinds: {', '.join(kinds)}. Each gets the same number of environments, so the "
+            "slowest sets the pace; choose devices of one kind by devices=[...]."
         )
 
 
@@ -105,7 +105,8 @@ def _places(devices: Any, num_local: int) -> list[int]:
     for index in indices:
         if not 0 <= index < num_local:
             raise ConfigError(
-                f"Device {index} does not exist. Local devices: 0 to {num_local - 1}. Choose from these with devices=[...]."
+                f"Device {index} does not exist. Local devices: 0 to {num_local - 1}. Choose from these by "
+                "devices=[...]."
             )
     if len(set(indices)) != len(indices):
         raise ConfigError(f"devices ({shown(devices)}) must name each device once.")

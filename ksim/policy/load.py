@@ -117,8 +117,8 @@ def load_policy(path: str | Path, task: type[RLTask[Any]] | None = None) -> Poli
     checkpoint = load_checkpoint(path, "path")
     if not {PROGRAM, START} <= checkpoint.arrays.keys():
         raise ConfigError(
-            f"Checkpoint {checkpoint.path} holds no program of its policy. It could not be exported (the log of the run "
-            f"has the reason), or an earlier ksim wrote the checkpoint. {_BY_TASK}"
+            f"Checkpoint {checkpoint.path} holds no program of its policy. It could not be exported (the log of the "
+            f"run has the reason), or an earlier ksim wrote the checkpoint. {_BY_TASK}"
         )
     programs = (checkpoint.arrays[PROGRAM].tobytes(), checkpoint.arrays[START].tobytes())
     try:

@@ -108,7 +108,7 @@ class RLConfig(BaseConfig):
     )
     matmul_precision: str = field(
         "highest",
-        help="precision of 32-bit matrix products: highest, high (TF32 on NVIDIA, three passes on TPU; untried), default",
+        help="precision of 32-bit matrix products: highest, high (TF32 on NVIDIA, 3 passes on TPU; untried) or default",
     )
     dump_on_nan: bool = field(
         True, help="save the state before the first non-finite step or update, for run_mode=replay"
@@ -166,8 +166,8 @@ class RLConfig(BaseConfig):
                 )
         if self.resume not in (None, "auto") and self.load_weights is not None:
             raise ConfigError(
-                f"resume ({self.resume:.200}) resumes a run, but load_weights ({self.load_weights:.200}) starts a new one "
-                "with the policy of another. Give one of them, or resume=auto, which starts a run if there is none."
+                f"resume ({self.resume:.200}) resumes a run, but load_weights ({self.load_weights:.200}) starts a new "
+                "one with the policy of another. Give one of them, or resume=auto, which starts a run if there is none."
             )
         for name, mode in (("eval_output", "eval"), ("export_dir", "export")):
             if self.run_mode != mode and getattr(self, name) is not None:
