@@ -18,7 +18,7 @@ from ksim.parallel.collectives import bind_axis, shapes_on_devices
 from ksim.parallel.placement import local_rows
 from ksim.types import EnvState
 
-NETWORKS = "'A network of your own' in docs/extending.md"
+NETWORKS = "'Custom networks' in docs/extending.md"
 HOOKS = "'Hooks of the algorithm' in docs/extending.md"
 _MAX_LISTED = 4
 
