@@ -1,4 +1,4 @@
-"""Which parts of the robot are touched, and how hard: through sensors, the one way that every engine has."""
+"""Contacts of parts of the robot and their forces, from sensors, which every engine supports."""
 
 import jax.numpy as jnp
 import mujoco
@@ -24,7 +24,7 @@ def check_parts(term: Term) -> None:
 
 
 def add_contact_sensors(spec: mujoco.MjSpec, bodies: tuple[str, ...] = (), geoms: tuple[str, ...] = ()) -> None:
-    """Adds to the model what `contact_forces` and `hardest_contacts` read, where it has none.
+    """Adds to the model what `contact_forces` and `hardest_contacts` read, if missing.
 
     Raises:
         ConfigError: The model has no such body or geom, or it can touch nothing.
@@ -61,9 +61,9 @@ def add_contact_sensors(spec: mujoco.MjSpec, bodies: tuple[str, ...] = (), geoms
 def contact_forces(
     context: Context, bodies: tuple[str, ...] = (), geoms: tuple[str, ...] = ()
 ) -> Float[Array, " parts"]:
-    """How hard each part is pressed, in N, by whatever touches it: bodies first, then geoms.
+    """Contact force on each part, in N: bodies first, then geoms.
 
-    Of a body, the sum over its own geoms; of a geom, the one contact that presses hardest.
+    For a body, the sum over its own geoms; for a geom, its strongest contact.
     """
     of_bodies = [context.sensor(_body_sensor(name))[0] for name in bodies]
     of_geoms = [context.sensor(_geom_sensor(name))[0] for name in geoms]
@@ -71,7 +71,7 @@ def contact_forces(
 
 
 def hardest_contacts(context: Context, geoms: tuple[str, ...]) -> Float[Array, "parts 3"]:
-    """The force of the contact that presses hardest on each geom, in N in the world, up to its sign."""
+    """The force of the strongest contact of each geom, in N in the world frame, up to its sign."""
     force_g3, normal_g3, tangent_g3 = jnp.split(
         jnp.stack([context.sensor(_geom_sensor(name)) for name in geoms]), 3, axis=1
     )

@@ -1,4 +1,4 @@
-"""Randomization of masses and of how they are spread."""
+"""Randomization of masses, centres of mass and inertias."""
 
 import jax
 import numpy as np
@@ -11,7 +11,7 @@ from ksim.types import Overrides
 
 
 class RandomBodyMass(AbstractRandomizer):
-    """Adds one uniform number from `added`, in kg, to the mass of a body; its inertia stays as it is."""
+    """Adds one uniform number from `added`, in kg, to the mass of a body; its inertia is unchanged."""
 
     body: str
     added: tuple[float, float] = (-1.0, 1.0)
@@ -30,9 +30,9 @@ class RandomBodyMass(AbstractRandomizer):
 
 
 class RandomMassFactor(AbstractRandomizer):
-    """Multiplies the mass of each of some bodies, and its inertia with it, by its own uniform number from `factor`.
+    """Multiplies mass and inertia of each of some bodies by its own uniform number from `factor`.
 
-    The body stays as large as it is and becomes denser. bodies: names.
+    The size of a body is unchanged; its density changes. bodies: names.
     """
 
     bodies: tuple[str, ...]
@@ -71,7 +71,7 @@ class RandomCenterOfMass(AbstractRandomizer):
 
 
 class RandomInertia(AbstractRandomizer):
-    """Multiplies the moments of inertia of a body by one uniform number from `factor`; its mass stays as it is."""
+    """Multiplies the moments of inertia of a body by one uniform number from `factor`; its mass is unchanged."""
 
     body: str
     factor: tuple[float, float] = (0.9, 1.1)
@@ -85,7 +85,7 @@ class RandomInertia(AbstractRandomizer):
 
 
 def with_added_mass(context: Context, body: str, mass: Array) -> Overrides:
-    """The fields of the model with `mass`, in kg, added at the centre of mass of a body; its inertia stays as it is."""
+    """The fields of the model with `mass`, in kg, added at the centre of mass of a body; its inertia is unchanged."""
     index = movable_body(context, body)
     # Native MuJoCo divides by the mass of each subtree, which it does not sum anew.
     carrying = _with_ancestors(index, context.model.mj_model.body_parentid)
