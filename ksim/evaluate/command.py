@@ -14,7 +14,7 @@ from ksim.task.rl import RLTask
 
 
 def evaluate_checkpoint(task: RLTask[Any]) -> int:
-    """Loads a checkpoint, evaluates its policy and prints and writes the figures; see `RLTask.run`.
+    """Loads a checkpoint, evaluates its policy, and prints and writes the results; see `RLTask.run`.
 
     Raises:
         ConfigError: There is no checkpoint, it does not fit the task, or there is nowhere to write.
@@ -39,7 +39,7 @@ def evaluate_checkpoint(task: RLTask[Any]) -> int:
 
 
 def evaluation_figures(evaluation: Evaluation) -> dict[str, str]:
-    """An evaluation by name, in words."""
+    """The results of an evaluation as printed, by name."""
     estimates = evaluation.figures
     return {
         "episodes": f"{evaluation.num_episodes}, one per environment, deterministic policy, in {evaluation.engine}",

@@ -1,4 +1,4 @@
-"""The robot and its world as MuJoCo compiles them."""
+"""The robot and its world, compiled by MuJoCo."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator

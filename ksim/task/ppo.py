@@ -1,4 +1,4 @@
-"""Learning a task by proximal policy optimization on one device."""
+"""Training a task with proximal policy optimization on one device."""
 
 import functools
 from collections.abc import Mapping
@@ -100,7 +100,7 @@ class PPOConfig(RLConfig):
                 raise ConfigError(f"{name} ({shown(sizes)}) must be positive widths of at most {MAX_LAYERS} layers.")
 
     def learning_rate_bounds(self) -> tuple[float, float]:
-        """Between which an adaptive learning rate stays."""
+        """The bounds of an adaptive learning rate."""
         lowest, highest = self.min_learning_rate, self.max_learning_rate
         return (
             min(MIN_LEARNING_RATE, self.learning_rate) if lowest is None else lowest,
@@ -125,7 +125,7 @@ ConfigT = TypeVar("ConfigT", bound=PPOConfig)
 
 
 class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
-    """A task learned by PPO on one device. See `RLTask` for the hooks that describe the robot."""
+    """A task trained by PPO on one device. See `RLTask` for the hooks that describe the robot."""
 
     def batch_figures(self) -> tuple[int, int]:
         """The global batch size and number of minibatches per pass, checked.
@@ -168,9 +168,9 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
         return optax.inject_hyperparams(make)(learning_rate=self.config.learning_rate)
 
     def sync_gradients(self, grads: PyTree) -> PyTree:
-        """Averages gradients over devices, inside the step. Override it to synchronise in another way.
+        """Averages gradients over devices, inside the step. Override it to synchronise differently.
 
-        Called on a single device as well, where a mean over `device_axis` changes nothing.
+        ksim also calls it on a single device, where a mean over `device_axis` changes nothing.
         """
         return mean_across_devices(grads, self.layout.axis_name)
 

@@ -1,4 +1,4 @@
-"""A task: what is particular to a robot, in hooks with working defaults."""
+"""A task: the hooks that describe a robot and its MDP, with defaults."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -45,10 +45,10 @@ Observations = Terms[AbstractObservation] | Mapping[str, Terms[AbstractObservati
 
 
 class RLTask(CallbackTask[ConfigT], Generic[ConfigT]):
-    """What is particular to a robot. Subclass it, or rather `PPOTask`, and override the hooks.
+    """The base class of tasks. Subclass `PPOTask` or `DistributedPPOTask` and override the hooks.
 
-    A task either describes a robot and the terms of its MDP, or gives a whole environment of its own
-    (`get_environment`). All hooks but the robot and its rewards have defaults.
+    A task either describes a robot and the terms of its MDP, or returns a custom environment (`get_environment`). Only
+    the robot and its rewards have no defaults.
     """
 
     def __init__(self, config: ConfigT) -> None:
@@ -69,19 +69,19 @@ class RLTask(CallbackTask[ConfigT], Generic[ConfigT]):
         raise ConfigError(f"{type(self).__name__} must define get_robot (an MJCF file) or get_environment.")
 
     def get_actuators(self) -> AbstractActuators:
-        """How actions act; by default on the model's actuators as they are."""
+        """The actuators; by default the model's own, unchanged."""
         return ModelActuators()
 
     def get_terrain(self) -> Terrain | None:
-        """What takes the place of the robot's floor; None, the default, leaves it."""
+        """Terrain that replaces the robot's floor; None, the default, keeps the floor."""
         return None
 
     def get_rewards(self, physics_model: PhysicsModel) -> Terms[AbstractReward]:
-        """Rewards, as a list or a mapping of terms."""
+        """Reward terms, as a list or a mapping from names."""
         raise ConfigError(f"{type(self).__name__} must define get_rewards: there is nothing to learn without one.")
 
     def get_observations(self, physics_model: PhysicsModel) -> Observations:
-        """Observations: terms for all, or a mapping of the groups `actor` and `critic` to terms.
+        """Observation terms for policy and critic, or a mapping from the groups `actor` and `critic` to terms.
 
         By default gravity and angular velocity in the base's frame (where there is a free base), joints, the last
         action and every command.
@@ -89,11 +89,11 @@ class RLTask(CallbackTask[ConfigT], Generic[ConfigT]):
         return default_observations(physics_model, list(named_terms(self.get_commands(physics_model), AbstractCommand)))
 
     def get_commands(self, physics_model: PhysicsModel) -> Terms[AbstractCommand]:
-        """Commands, best by the names under which other terms refer to them; none by default."""
+        """Commands, by the names with which other terms refer to them; none by default."""
         return []
 
     def get_terminations(self, physics_model: PhysicsModel) -> Terms[AbstractTermination]:
-        """Ends of episodes; a time limit of 20 s by default."""
+        """Conditions that end an episode; a time limit of 20 s by default."""
         return [termination_terms.TimeLimit()]
 
     def get_resets(self, physics_model: PhysicsModel) -> Terms[AbstractReset]:
@@ -101,7 +101,7 @@ class RLTask(CallbackTask[ConfigT], Generic[ConfigT]):
         return [reset_terms.RandomJointPositions(), reset_terms.RandomJointVelocities()]
 
     def get_events(self, physics_model: PhysicsModel) -> Terms[AbstractEvent]:
-        """What happens during an episode; nothing by default."""
+        """Events during an episode, such as pushes; none by default."""
         return []
 
     def get_randomizers(self, physics_model: PhysicsModel) -> Terms[AbstractRandomizer]:
@@ -109,19 +109,19 @@ class RLTask(CallbackTask[ConfigT], Generic[ConfigT]):
         return []
 
     def get_action_filters(self, physics_model: PhysicsModel) -> Terms[AbstractActionFilter]:
-        """What happens to actions on their way to the actuators (latency, losses); nothing by default."""
+        """Filters between actions and actuators (latency, drops); none by default."""
         return []
 
     def get_curricula(self, physics_model: PhysicsModel) -> Mapping[str, AbstractCurriculum]:
-        """Curricula, by the names under which terms ask for their levels; none by default."""
+        """Curricula, by the names with which terms read their levels; none by default."""
         return {}
 
     def get_environment(self, engine: str, num_devices: int) -> Environment:
-        """The environment: by default the robot under its MDP. Override it to train one that knows nothing of ksim.
+        """The environment: by default the robot with its MDP. Override it to train a custom environment.
 
         Args:
             engine: `mjx` or `mujoco`.
-            num_devices: How many devices of this process will step it at the same time.
+            num_devices: Number of devices of this process that step it at the same time.
         """
         base_model = self._compile()
         mdp = self.get_mdp(base_model)
@@ -134,14 +134,14 @@ class RLTask(CallbackTask[ConfigT], Generic[ConfigT]):
         return MdpEnvironment(mdp, mdp.make_engine(engine, model, num_devices=num_devices))
 
     def get_eval_environment(self, engine: str) -> Environment:
-        """The environment that evaluations step, on one device: by default that of the training.
+        """The environment of evaluations, on one device: by default that of training.
 
-        Override it to evaluate on other terms. A copy of the task with other options has them:
+        Override it to evaluate under other conditions, for example with a copy of the task with other options:
 
             return type(self)(dataclasses.replace(self.config, episode_s=10.0)).get_environment(engine, 1)
 
         Args:
-            engine: `mujoco`; and the training's engine, where it is another and the two are compared.
+            engine: `mujoco`, and the engine of training if it is another, to compare the two.
         """
         return self.get_environment(engine, num_devices=1)
 
@@ -182,10 +182,10 @@ class RLTask(CallbackTask[ConfigT], Generic[ConfigT]):
         return unroll(self.environment, model, env_state, model_carry, key_e, num_steps=self.config.rollout_length)
 
     def env_keys(self, rng: PRNGKeyArray, num_local_envs: int) -> Key[Array, " e"]:
-        """One key per env of this device, which depends on the env's place in the global batch and on nothing else.
+        """One key per env of this device, which depends only on the env's index in the global batch.
 
-        What is random about an env, drawn from its key, is the same on any number of devices. For what shall differ
-        from device to device instead, fold `device_index()` into `rng`.
+        So random draws of an env do not depend on the number of devices. For draws that differ between devices, fold
+        `device_index()` into `rng`.
 
         Args:
             rng: One key, the same on every device.
@@ -198,7 +198,7 @@ class RLTask(CallbackTask[ConfigT], Generic[ConfigT]):
         return env_keys(rng, global_env_index(num_local_envs, self.layout.axis_name))
 
     def device_index(self) -> Int[Array, ""]:
-        """This device's place among all, in what is mapped over them; 0 on a single one, where it costs nothing."""
+        """Index of this device on the mapped axis; 0 on a single device, where it costs nothing."""
         return device_index(self.layout.axis_name)
 
     def initial_learner(self) -> tuple[LearnerState, AbstractActorCritic]:

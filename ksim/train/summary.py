@@ -23,7 +23,7 @@ def print_summary(
     saver: Saver | None,
     reports: Reports,
 ) -> None:
-    """Prints what was done, and where it is; no file that was not written, or is gone."""
+    """Prints what was done and which files exist."""
     figures = {
         "iterations": str(progress.iteration),
         "environment steps": f"{progress.env_steps:,}",
