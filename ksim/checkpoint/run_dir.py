@@ -19,14 +19,14 @@ from ksim.log.run_log import LOG_DIR
 from ksim.parallel.multihost import gather_texts, is_main_process, num_processes, together
 
 _APPEARING_S = 5.0
-"""How long a directory that another machine has made may take to be seen."""
+"""How long a directory created by another machine may take to become visible."""
 
 
 def make_run_dir(run_dir: str | None, task_name: str) -> Path:
-    """Makes a run's directory: the one that was asked for, or the next number under `runs/<task>/`.
+    """Creates a run's directory: the requested one, or the next number under `runs/<task>/`.
 
     Raises:
-        ConfigError: The directory that was asked for holds a run already, or cannot be made.
+        ConfigError: The requested directory already holds a run, or cannot be created.
     """
     try:
         if run_dir is None:
@@ -39,7 +39,7 @@ def make_run_dir(run_dir: str | None, task_name: str) -> Path:
 
 
 def check_run_dir(run_dir: str | None) -> None:
-    """Raises ConfigError if the directory that was asked for holds a run already, or cannot be made."""
+    """Raises ConfigError if the requested directory already holds a run, or cannot be created."""
     check_can_be_made(run_dir)
     if run_dir is not None and holds_run(Path(run_dir)):
         raise ConfigError(
@@ -48,7 +48,7 @@ def check_run_dir(run_dir: str | None) -> None:
 
 
 def check_can_be_made(run_dir: str | None) -> None:
-    """Raises ConfigError if the directory that was asked for is not there and cannot be made, or not be written."""
+    """Raises ConfigError if the requested directory cannot be created or written."""
     if run_dir is None:
         return
     path = Path(run_dir)
@@ -104,7 +104,7 @@ def save_config(config: Any, run_dir: Path) -> None:
 
 
 def make_again(config: Any, run_dir: Path) -> None:
-    """Makes a run's directory anew if somebody has removed it while the run goes on.
+    """Creates a run's directory again if somebody removed it during the run.
 
     Raises:
         OSError: It cannot be made.
@@ -121,8 +121,8 @@ def shared_run_dir(made_by_main: Path | None, run_dir: str | None, task_name: st
     """The directory of the run, for all processes of the job.
 
     Args:
-        made_by_main: The one that process 0 goes on in; None to make one, as `make_run_dir`.
-        run_dir: The one that was asked for.
+        made_by_main: The directory that process 0 resumes in; None to create one, as `make_run_dir`.
+        run_dir: The requested directory.
         task_name: The task's name, for a numbered one.
 
     Raises:
@@ -160,10 +160,10 @@ def _appears(directory: Path) -> bool:
 
 @contextmanager
 def locked(run_dir: Path) -> Iterator[None]:
-    """Keeps other processes from going on with the run while this one does, where the file system can.
+    """Keeps other processes from training in the run, if the file system supports locks.
 
     Raises:
-        ConfigError: Another process is at it.
+        ConfigError: Another process is training in it.
     """
     try:
         import fcntl  # noqa: PLC0415 - not on Windows
