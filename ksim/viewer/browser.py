@@ -82,7 +82,7 @@ class BrowserFrontend(AbstractFrontend):
                 for number in self._session.numbers:
                     if number.command == name:
                         inputs[number] = self._add_input(number)
-        back = gui.add_button("Reset commands", visible=bool(inputs))
+        back = gui.add_button("Initial commands", visible=bool(inputs))
 
         @back.on_click
         def _(_: Any) -> None:
