@@ -27,7 +27,7 @@ def add_contact_sensors(spec: mujoco.MjSpec, bodies: tuple[str, ...] = (), geoms
     """Adds to the model what `contact_forces` and `hardest_contacts` read, if missing.
 
     Raises:
-        ConfigError: The model has no such body or geom, or it can touch nothing.
+        ConfigError: The model has no such body or geom, or it cannot touch anything.
     """
     for name in bodies:
         body = spec.body(name)
@@ -82,7 +82,9 @@ def hardest_contacts(context: Context, geoms: tuple[str, ...]) -> Float[Array, "
 def _check_collides(spec: mujoco.MjSpec, what: str, geoms: list[mujoco.MjsGeom]) -> None:
     paired = {name for pair in spec.pairs for name in (pair.geomname1, pair.geomname2)}
     if not any(geom.contype or geom.conaffinity or geom.name in paired for geom in geoms):
-        raise ConfigError(f"{what} can touch nothing: its contype and conaffinity are 0. Change them, or name another.")
+        raise ConfigError(
+            f"{what} cannot touch anything: its contype and conaffinity are 0. Change them, or name another."
+        )
 
 
 def _body_sensor(body: str) -> str:

@@ -153,13 +153,11 @@ def compile_model(
         mj_model = spec.compile()
     not_finite = find_not_finite(mj_model)
     if not_finite is not None:
-        raise ConfigError(
-            f"The model{of_file} has a number that is not finite in 32 bits: {not_finite}. Give it another."
-        )
+        raise ConfigError(f"The model{of_file} has a number that is not finite in 32 bits: {not_finite}. Change it.")
     if mj_model.nhistory:
         raise ConfigError(
-            f"The model{of_file} has delays of its own, at {' and '.join(_delayed(mj_model))}, which simulations of a "
-            "batch would share. Take delay, interval and nsample out of the MJCF file, and have the task delay: "
+            f"The model{of_file} has built-in delays, at {' and '.join(_delayed(mj_model))}, which all simulations "
+            "of a batch would share. Remove delay, interval and nsample from the MJCF file, and delay in the task: "
             "observations by Delayed, actions by ActionLatency."
         )
     # Where a body's frame is that of its inertia, or of a site, MuJoCo skips the offset between them, also once it is

@@ -131,7 +131,7 @@ class Terrain(CheckedModule):
         if not self.tiles:
             raise ConfigError("A Terrain must have at least one kind of tile.")
         if self.num_levels < 1:
-            raise ConfigError(f"Terrain with num_levels={self.num_levels} must have at least one.")
+            raise ConfigError(f"Terrain has num_levels={self.num_levels}, which must be at least 1.")
         if not 0 < self.spacing <= self.tile_m / 2:
             raise ConfigError(
                 f"Terrain's spacing ({self.spacing} m) must be positive and at most half of tile_m ({self.tile_m} m)."
@@ -167,7 +167,7 @@ class Terrain(CheckedModule):
         """
         planes = [geom for geom in spec.worldbody.geoms if geom.type == mujoco.mjtGeom.mjGEOM_PLANE]
         if len(planes) != 1:
-            raise ConfigError(f"A terrain takes the place of the model's floor: one plane, but it has {len(planes)}.")
+            raise ConfigError(f"A terrain replaces the floor of a model with one plane, but it has {len(planes)}.")
         heights_yx = self.heights()
         low, high = heights_yx.min(), heights_yx.max()
         half_y, half_x = (np.array(heights_yx.shape) - 1) / 2 * self.tile_m / round(self.tile_m / self.spacing)

@@ -24,7 +24,7 @@ class RandomBodyMass(AbstractRandomizer):
         mass = context.model.mj_model.body_mass[index]
         if mass + self.added[0] <= 0:
             raise ConfigError(
-                f"RandomBodyMass of {self.body!r} adds {self.added[0]} kg to {mass:g} kg: nothing is left."
+                f"RandomBodyMass of {self.body!r} adds {self.added[0]} kg to {mass:g} kg, which must stay positive."
             )
         return with_added_mass(context, self.body, uniform(context, self.added))
 
