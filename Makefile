@@ -1,8 +1,8 @@
 # On a machine with only Python (3.11 or newer) and make:
 #   make walk   sets up and trains the walking humanoid
 #   make test   sets up and runs the tests
-#   make faults sets up and injects many faults: kills, damage, full disks, NaN, wrong input (a quarter of an hour)
-#   make docs   sets up and regenerates docs/terms.md, after a term has changed
+#   make faults sets up and injects faults at length: kills, damage, full disks, NaN, wrong input (a quarter of an hour)
+#   make docs   sets up and writes docs/terms.md anew, after a term has changed
 # PYTHON picks the interpreter, ARGS adds options: make walk ARGS="num_envs=256 max_iterations=50"
 
 PYTHON ?= python3

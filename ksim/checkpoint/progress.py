@@ -33,7 +33,7 @@ class Progress:
     num_done_here: int = 0
 
     def advance(self, iteration_s: float) -> None:
-        """Counts an iteration and its duration in seconds."""
+        """Counts an iteration that took so many seconds."""
         self.iteration += 1
         self.env_steps += self.steps_per_iteration
         self.elapsed_s += iteration_s

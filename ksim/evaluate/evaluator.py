@@ -154,7 +154,7 @@ class EpisodeRunner:
 
 
 class Evaluator:
-    """Evaluates policies of a task, always on the same episodes, without affecting training."""
+    """Evaluates policies of a task, always on the same episodes, without any effect on its training."""
 
     def __init__(self, task: RLTask[Any]) -> None:
         env, config = task.eval_environment, task.config
@@ -202,7 +202,7 @@ class Evaluator:
 
 
 def episode_key(seed: int) -> PRNGKeyArray:
-    """The key of all episodes of an evaluation; it differs from all keys of training with the same seed.
+    """The key of all episodes of an evaluation; another than any of a training with the same seed.
 
     A key's n-th split is what folding in n gives, so the number must be one that no split reaches.
     """
@@ -210,7 +210,7 @@ def episode_key(seed: int) -> PRNGKeyArray:
 
 
 def evaluation_device(task: RLTask[Any]) -> Device:
-    """The device around native MuJoCo: a CPU, or every step would copy to the GPU (untried) and back."""
+    """The device for what is around native MuJoCo: a CPU, or every step would cross to the GPU (untried) and back."""
     if isinstance(task.eval_environment, MdpEnvironment):
         try:
             return jax.local_devices(backend="cpu")[0]

@@ -24,9 +24,9 @@ ScalingPoint = tuple[int, tuple[Sequence[float], Sequence[float], Sequence[float
 
 
 def plot_learning(runs: Sequence[Curves], path: Path) -> None:
-    """Plots return, length, errors, learning and throughput over environment steps, for one or several runs.
+    """Return, length, errors, learning and throughput over environment steps, of one run or several over each other.
 
-    Evaluations are drawn over the curve of their run, with 95 % confidence intervals.
+    Where a run was evaluated, what was found stands over its curve with 95 % confidence intervals.
     """
     errors = sorted({name for run in runs for name in run.metrics if name.startswith("error/")})
     panels = [

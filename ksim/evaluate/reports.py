@@ -106,9 +106,9 @@ class Reports:
         self.paths = self._episode_report.paths
 
     def open(self, writer: MetricsWriter, saver: Saver) -> None:
-        """Sets where results are written, and what saves the best policy."""
+        """Says where figures go, and what keeps the best policy."""
         self._writer, self._saver = writer, saver
-        for record in read_evaluations(self._run_dir):  # of a resumed run
+        for record in read_evaluations(self._run_dir):  # of a run that goes on
             self._last_iteration = record["iteration"]
             self._num_evaluations += 1
             mean_return = record["figures"]["return"]["mean"]

@@ -28,9 +28,7 @@ class ActionLatency(AbstractActionFilter):
 
     def __check_init__(self) -> None:
         if not 0 <= self.seconds[0] <= self.seconds[1]:
-            raise ConfigError(
-                f"ActionLatency has seconds={self.seconds}, which must be two times from 0, the shorter first."
-            )
+            raise ConfigError(f"ActionLatency of {self.seconds} s must be a shortest and a longest time, from 0 on.")
 
     def init(self, context: Context) -> tuple[Array, Array]:
         low, high = (round(s / context.model.dt) for s in self.seconds)
@@ -58,7 +56,7 @@ class DroppedActions(AbstractActionFilter):
 
     def __check_init__(self) -> None:
         if not 0 <= self.probability < 1:
-            raise ConfigError(f"DroppedActions has probability={self.probability}, which must be from 0 to below 1.")
+            raise ConfigError(f"DroppedActions with probability {self.probability} must have one from 0 to below 1.")
 
     def init(self, context: Context) -> Float[Array, " a"]:
         return jnp.zeros_like(context.action)

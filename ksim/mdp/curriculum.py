@@ -55,7 +55,7 @@ class AbstractCurriculum(CheckedModule):
 
     def __check_init__(self) -> None:
         if not 0 <= self.start <= 1:
-            raise ConfigError(f"{type(self).__name__} has start={self.start}, which must be from 0 to 1.")
+            raise ConfigError(f"{type(self).__name__} with start={self.start} must start from 0 to 1.")
 
 
 class LinearCurriculum(AbstractCurriculum):

@@ -24,7 +24,7 @@ _OTHER_LAUNCHERS = {
     "MV2_COMM_WORLD_SIZE": ("MV2_COMM_WORLD_RANK", "MVAPICH"),
 }
 """Variables with the number of processes: the one with this one's place, and who sets them."""
-_RUNS_ALONE = "This process runs alone. If that is intended, add num_processes=1."
+_RUNS_ALONE = "As it is, this process runs alone; if that is right, say so: num_processes=1."
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def _place(environ: Mapping[str, str], count_name: str, place_name: str) -> tupl
     if not place < count:
         raise ConfigError(
             f"{place_name} ({place}) must be from 0 to {count_name} - 1 ({count - 1}). "
-            "To run alone, unset it or add num_processes=1."
+            "If this run is by itself, unset it or add num_processes=1."
         )
     return count, place
 
@@ -184,7 +184,7 @@ def _whole_number(environ: Mapping[str, str], name: str) -> int:
     value = environ[name].strip()
     if not (value.isascii() and value.isdecimal() and len(value) < 10):
         raise ConfigError(
-            f"{name} ({shown(environ[name])}) must be a whole number. To run alone, unset it or add num_processes=1."
+            f"{name} ({shown(environ[name])}) must be a whole number. If this run is by itself, unset it or add num_processes=1."
         )
     return int(value)
 

@@ -131,7 +131,7 @@ class Terrain(CheckedModule):
         if not self.tiles:
             raise ConfigError("A Terrain must have at least one kind of tile.")
         if self.num_levels < 1:
-            raise ConfigError(f"Terrain has num_levels={self.num_levels}, which must be at least 1.")
+            raise ConfigError(f"Terrain with num_levels={self.num_levels} must have at least one.")
         if not 0 < self.spacing <= self.tile_m / 2:
             raise ConfigError(
                 f"Terrain's spacing ({self.spacing} m) must be positive and at most half of tile_m ({self.tile_m} m)."

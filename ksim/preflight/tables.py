@@ -49,7 +49,7 @@ def print_distributed_setup(setup: "DistributedSetup") -> None:
 
 
 def print_start(task: "RLTask[Any]") -> None:
-    """Prints task, devices, engine, sizes and terms before training."""
+    """Prints what is about to run, where, and what the robot is asked."""
     config, layout = task.config, task.layout
     if isinstance(task, DistributedRLTask):
         task.verify_distributed_setup()
@@ -76,7 +76,7 @@ def print_start(task: "RLTask[Any]") -> None:
 
 
 def print_terms(env: Environment, axis_name: str) -> None:
-    """Prints a table of the MDP's terms, if the environment uses ksim's terms."""
+    """Prints a table of the MDP's terms, where ksim knows them."""
     if not isinstance(env, MdpEnvironment):
         return
     table = Table("kind", "term", "class", "shape", "scale", title="Terms of the MDP", title_justify="left")

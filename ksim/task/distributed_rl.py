@@ -63,8 +63,8 @@ class DistributedRLConfig(RLConfig):
     num_processes: int | None = field(
         None, help="number of processes, to join a job by hand; 1: run alone, ignoring any launcher", of_the_run=False
     )
-    process_id: int | None = field(None, help="index of this process, to join a job by hand", of_the_run=False)
-    connect_timeout_s: int = field(300, help="seconds to wait for the other processes at start", of_the_run=False)
+    process_id: int | None = field(None, help="this process's number in the job, by hand", of_the_run=False)
+    connect_timeout_s: int = field(300, help="seconds to wait for the other processes at the start", of_the_run=False)
     heartbeat_timeout_s: int = field(
         100, help="seconds without a heartbeat after which a process counts as dead", of_the_run=False
     )
@@ -101,7 +101,7 @@ class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
         """Makes the task.
 
         Raises:
-            ConfigError: An option is invalid, or the processes of the job cannot be connected.
+            ConfigError: An option cannot work, or the job's processes cannot be connected.
         """
         super().__init__(config)
         self._setup: DistributedSetup | None = None
@@ -161,5 +161,5 @@ class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
         return self._setup
 
     def run_distributed_training(self) -> int:
-        """An alias of `run`, which chooses one or several devices by itself."""
+        """An alias of `run`, which picks one or several devices by itself."""
         return self.run()

@@ -69,14 +69,12 @@ class PPOConfig(RLConfig):
     value_loss_coef: float = field(1.0, help="weight of the value loss")
     entropy_coef: float = field(0.005, help="weight of the entropy bonus")
     normalize_observations: bool = field(True, help="learn and apply running statistics of the observations")
-    model: str = field("mlp", help="default network: mlp, or gru (recurrent)")
-    actor_sizes: list[int] = field([256, 128], help="sizes of the hidden layers of the policy")
-    critic_sizes: list[int] = field([256, 128], help="sizes of the hidden layers of the value function")
-    memory_size: int = field(128, help="size of the recurrent state with model=gru")
-    std: str = field(
-        "state_independent", help="standard deviation of the policy: state_independent, or learned per state"
-    )
-    init_std: float = field(1.0, help="initial standard deviation of the policy")
+    model: str = field("mlp", help="network of the default model: mlp, or gru with memory")
+    actor_sizes: list[int] = field([256, 128], help="hidden layers of the policy")
+    critic_sizes: list[int] = field([256, 128], help="hidden layers of the value function")
+    memory_size: int = field(128, help="width of the memory with model=gru")
+    std: str = field("state_independent", help="policy's standard deviation: state_independent, or learned per state")
+    init_std: float = field(1.0, help="policy's standard deviation to start from")
     remat: bool = field(
         False, help="save memory by gradient checkpointing: recompute activations, step by step (jax.checkpoint)"
     )
@@ -125,7 +123,7 @@ ConfigT = TypeVar("ConfigT", bound=PPOConfig)
 
 
 class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
-    """A task trained by PPO on one device. See `RLTask` for the hooks that describe the robot."""
+    """A task learned by PPO on one device. See `RLTask` for the hooks that describe the robot."""
 
     def batch_figures(self) -> tuple[int, int]:
         """The global batch size and number of minibatches per pass, checked.
@@ -168,9 +166,9 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
         return optax.inject_hyperparams(make)(learning_rate=self.config.learning_rate)
 
     def sync_gradients(self, grads: PyTree) -> PyTree:
-        """Averages gradients over devices, inside the step. Override it to synchronise differently.
+        """Averages gradients over devices, inside the step. Override it to synchronise in another way.
 
-        ksim also calls it on a single device, where a mean over `device_axis` changes nothing.
+        Called on a single device as well, where a mean over `device_axis` changes nothing.
         """
         return mean_across_devices(grads, self.layout.axis_name)
 

@@ -45,10 +45,10 @@ Observations = Terms[AbstractObservation] | Mapping[str, Terms[AbstractObservati
 
 
 class RLTask(CallbackTask[ConfigT], Generic[ConfigT]):
-    """The base class of tasks. Subclass `PPOTask` or `DistributedPPOTask` and override the hooks.
+    """What is particular to a robot. Subclass it, or rather `PPOTask`, and override the hooks.
 
-    A task either describes a robot and the terms of its MDP, or returns a custom environment (`get_environment`). Only
-    the robot and its rewards have no defaults.
+    A task either describes a robot and the terms of its MDP, or gives a whole environment of its own
+    (`get_environment`). All hooks but the robot and its rewards have defaults.
     """
 
     def __init__(self, config: ConfigT) -> None:
@@ -69,19 +69,19 @@ class RLTask(CallbackTask[ConfigT], Generic[ConfigT]):
         raise ConfigError(f"{type(self).__name__} must define get_robot (an MJCF file) or get_environment.")
 
     def get_actuators(self) -> AbstractActuators:
-        """The actuators; by default the model's own, unchanged."""
+        """How actions act; by default on the model's actuators as they are."""
         return ModelActuators()
 
     def get_terrain(self) -> Terrain | None:
-        """Terrain that replaces the robot's floor; None, the default, keeps the floor."""
+        """What takes the place of the robot's floor; None, the default, leaves it."""
         return None
 
     def get_rewards(self, physics_model: PhysicsModel) -> Terms[AbstractReward]:
-        """Reward terms, as a list or a mapping from names."""
+        """Rewards, as a list or a mapping of terms."""
         raise ConfigError(f"{type(self).__name__} must define get_rewards: there is nothing to learn without one.")
 
     def get_observations(self, physics_model: PhysicsModel) -> Observations:
-        """Observation terms for policy and critic, or a mapping from the groups `actor` and `critic` to terms.
+        """Observations: terms for all, or a mapping of the groups `actor` and `critic` to terms.
 
         By default gravity and angular velocity in the base's frame (where there is a free base), joints, the last
         action and every command.
@@ -89,11 +89,11 @@ class RLTask(CallbackTask[ConfigT], Generic[ConfigT]):
         return default_observations(physics_model, list(named_terms(self.get_commands(physics_model), AbstractCommand)))
 
     def get_commands(self, physics_model: PhysicsModel) -> Terms[AbstractCommand]:
-        """Commands, by the names with which other terms refer to them; none by default."""
+        """Commands, best by the names under which other terms refer to them; none by default."""
         return []
 
     def get_terminations(self, physics_model: PhysicsModel) -> Terms[AbstractTermination]:
-        """Conditions that end an episode; a time limit of 20 s by default."""
+        """Ends of episodes; a time limit of 20 s by default."""
         return [termination_terms.TimeLimit()]
 
     def get_resets(self, physics_model: PhysicsModel) -> Terms[AbstractReset]:
@@ -101,7 +101,7 @@ class RLTask(CallbackTask[ConfigT], Generic[ConfigT]):
         return [reset_terms.RandomJointPositions(), reset_terms.RandomJointVelocities()]
 
     def get_events(self, physics_model: PhysicsModel) -> Terms[AbstractEvent]:
-        """Events during an episode, such as pushes; none by default."""
+        """What happens during an episode; nothing by default."""
         return []
 
     def get_randomizers(self, physics_model: PhysicsModel) -> Terms[AbstractRandomizer]:
@@ -109,11 +109,11 @@ class RLTask(CallbackTask[ConfigT], Generic[ConfigT]):
         return []
 
     def get_action_filters(self, physics_model: PhysicsModel) -> Terms[AbstractActionFilter]:
-        """Filters between actions and actuators (latency, drops); none by default."""
+        """What happens to actions on their way to the actuators (latency, losses); nothing by default."""
         return []
 
     def get_curricula(self, physics_model: PhysicsModel) -> Mapping[str, AbstractCurriculum]:
-        """Curricula, by the names with which terms read their levels; none by default."""
+        """Curricula, by the names under which terms ask for their levels; none by default."""
         return {}
 
     def get_environment(self, engine: str, num_devices: int) -> Environment:

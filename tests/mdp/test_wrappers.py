@@ -223,7 +223,7 @@ def test_misaligned_when_the_observation_is_no_vector_of_three_is_an_error():
             r"Misaligned has max_angle=-0.1.*at least 0",
         ),
         (lambda: observations.ActionHistory(steps=0), r"ActionHistory has steps=0.*at least 1"),
-        (lambda: observations.History(observation=HEIGHT, steps=0), r"History has steps=0.*at least 1"),
+        (lambda: observations.History(observation=HEIGHT, steps=0), r"History of 0 steps"),
     ],
     ids=["lagged", "misaligned", "action_history", "history"],
 )

@@ -28,7 +28,7 @@ class GaitCommand(AbstractDrawnCommand):
         for offset in self.offsets:
             if not (len(offset) == 2 and offset[0] <= offset[1]):
                 raise ConfigError(
-                    f"GaitCommand has offsets={self.offsets}, each of which must be two numbers, the smaller first."
+                    f"GaitCommand has offsets={self.offsets}, of which each must be two numbers, the smaller first."
                 )
 
     def draw(self, key: PRNGKeyArray, context: Context) -> Float[Array, " n"]:

@@ -74,7 +74,7 @@ class History(_Wrapper):
 
     def __check_init__(self) -> None:
         if self.steps < 1:
-            raise ConfigError(f"History has steps={self.steps}, which must be at least 1.")
+            raise ConfigError(f"History of {self.steps} steps must be of at least one.")
 
     def first(self, value: Array, context: Context) -> Float[Array, "t n"]:
         return jnp.broadcast_to(jnp.ravel(value), (self.steps, value.size))
@@ -98,7 +98,7 @@ class Delayed(_Wrapper):
 
     def __check_init__(self) -> None:
         if not 0 <= self.steps[0] <= self.steps[1]:
-            raise ConfigError(f"Delayed has steps={self.steps}, which must be two numbers from 0, the smaller first.")
+            raise ConfigError(f"Delay of {self.steps} steps must be a smallest and a largest number, from 0 upwards.")
 
     def first(self, value: Array, context: Context) -> tuple[Array, Array]:
         low, high = self.steps
