@@ -184,7 +184,8 @@ def _whole_number(environ: Mapping[str, str], name: str) -> int:
     value = environ[name].strip()
     if not (value.isascii() and value.isdecimal() and len(value) < 10):
         raise ConfigError(
-            f"{name} ({shown(environ[name])}) must be a whole number. If this run is by itself, unset it or add num_processes=1."
+            f"{name} ({shown(environ[name])}) must be a whole number. "
+            "If this run is by itself, unset it or add num_processes=1."
         )
     return int(value)
 
