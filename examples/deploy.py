@@ -2,8 +2,8 @@
 
 python examples/deploy.py runs/humanoid_walking_task/run_000/export/policy.onnx --command 0.8 0 0 --seconds 10
 
-All that it takes is in the file's metadata. To run a policy on a robot, copy this file and put your robot's sensors and
-motors in the place of `Robot`.
+The metadata in the file hold everything needed. To run a policy on a real robot, copy this file and replace `Robot` by
+your sensors and motors.
 """
 
 import argparse
@@ -21,16 +21,16 @@ import onnxruntime
 
 ROBOTS = Path(__file__).parent / "robots"
 SMOOTHING = "ActionSmoothing"
-"""The filter of actions that belongs to the controller, and not to what a robot does to them by itself."""
+"""The action filter that belongs to the controller; the other filters imitate a real robot."""
 FALLEN_TILT = -0.5
-"""Vertical part of the direction of gravity in the base's frame, from which on it has fallen: a tilt of 60 degrees."""
+"""Vertical component of gravity in the base's frame above which the robot has fallen: a tilt of 60 degrees."""
 
 
 class Policy:
     """An exported policy, with its memory if it has one.
 
     Attributes:
-        metadata: What the file says of itself.
+        metadata: The metadata of the file.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -40,7 +40,7 @@ class Policy:
         self.reset()
 
     def reset(self) -> None:
-        """Forgets everything, for the start of an episode."""
+        """Resets the memory, for the start of an episode."""
         self._memory = {part["input"]: np.array([part["start"]], part["dtype"]) for part in self.metadata["memory"]}
 
     def __call__(self, obs: dict[str, np.ndarray]) -> np.ndarray:
@@ -52,13 +52,13 @@ class Policy:
 
 
 class Robot:
-    """A simulated robot, driven as in the training.
+    """A simulated robot, controlled as in training.
 
     Attributes:
         model: MuJoCo's model, with the actuators that the policy was trained on.
         data: Its state.
-        command: What the robot is asked to do, a vector by the name of each command.
-        last_action: The action taken last; zeros at first.
+        command: Commands by name, as vectors.
+        last_action: The last action; initially zeros.
         time_s: Seconds since the reset.
     """
 
@@ -91,11 +91,11 @@ class Robot:
         for field, values in actuators["model_fields"].items():
             getattr(model, field)[:] = values
         model.opt.timestep = metadata["physics_dt_s"]
-        # A simulation that blows up is to be seen, and not to start anew by itself.
+        # A simulation that blows up must be visible; MuJoCo would silently reset it.
         model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
         self._motor_curve, self._force_range = actuators["motor_curve"], model.actuator_forcerange.copy()
         if metadata["action_to_ctrl"] is None or "class" in (self._motor_curve or {}):
-            raise SystemExit(f"Actuators {actuators['class']} do something of their own: write it into Robot.step.")
+            raise SystemExit(f"Actuators {actuators['class']} are custom: implement them in Robot.step.")
         self._smoothings = [
             1 - np.exp(-metadata["control_dt_s"] / term["args"]["time_constant_s"])
             for term in metadata["action_filters"].values()
@@ -111,7 +111,7 @@ class Robot:
         self.reset()
 
     def reset(self, qpos: np.ndarray | None = None, qvel: np.ndarray | None = None) -> None:
-        """Puts the robot into its first keyframe, or there into other positions and velocities."""
+        """Resets the robot to its first keyframe, optionally with other positions and velocities."""
         mujoco.mj_resetData(self.model, self.data)
         if self.model.nkey:
             mujoco.mj_resetDataKeyframe(self.model, self.data, 0)
@@ -123,18 +123,18 @@ class Robot:
         self._smoothed = np.zeros((len(self._smoothings), len(self.last_action)))
         self.data.ctrl[:] = self.controls(self.last_action)
         self.model.actuator_forcerange[:] = self._force_range
-        mujoco.mj_forward(self.model, self.data)  # the sensors' readings at the start
+        mujoco.mj_forward(self.model, self.data)  # initial sensor readings
 
     def controls(self, action: np.ndarray) -> np.ndarray:
-        """What the actuators are given for an action: targets of joints, in rad, for servos."""
+        """The controls for an action: for servos, joint targets in rad."""
         moved = self._scale * action if self._scale.ndim == 1 else self._scale @ action
         return np.clip(self._offset + moved, self._lower, self._upper)
 
     def step(self, action: np.ndarray) -> None:
         """One control step.
 
-        Afterwards sensors read what they did before the last physics step, as in the training; positions and
-        velocities are those of now.
+        Afterwards sensors have their values from before the last physics step, as in training; positions and
+        velocities are current.
         """
         acting = action
         for i, share in enumerate(self._smoothings):
@@ -147,7 +147,7 @@ class Robot:
         self.last_action = action
 
     def _limit_forces(self) -> None:
-        """Lowers the limits of DC motors' torques to those at their velocities."""
+        """Lowers the torque limits of DC motors to those at their velocities."""
         if self._motor_curve is None:
             return
         stall_ratio, (low, high) = self._motor_curve["stall_ratio"], self._force_range.T
@@ -164,7 +164,7 @@ class Robot:
         return float(self.data.time)
 
     def joints(self, names: Sequence[str] | None) -> tuple[np.ndarray, np.ndarray]:
-        """Places of joints in qpos and in qvel, by default of all hinges and slides."""
+        """Indices of joints into qpos and qvel; by default all hinges and slides."""
         picked = self._joints if names is None else [self.model.joint(name).id for name in names]
         return self.model.jnt_qposadr[picked], self.model.jnt_dofadr[picked]
 
@@ -174,7 +174,7 @@ class Robot:
         return bool((self.model.jnt_type == mujoco.mjtJoint.mjJNT_FREE).any())
 
     def base(self) -> tuple[int, int]:
-        """Where the free joint starts in qpos and in qvel."""
+        """Indices of the free joint into qpos and qvel."""
         free = int(np.flatnonzero(self.model.jnt_type == mujoco.mjtJoint.mjJNT_FREE)[0])
         return int(self.model.jnt_qposadr[free]), int(self.model.jnt_dofadr[free])
 
@@ -234,11 +234,11 @@ OBSERVATIONS: dict[str, Callable[..., np.ndarray]] = {
     "CommandValue": lambda robot, command: robot.command[command],
     "LastAction": lambda robot: robot.last_action,
 }
-"""How each class of observation is computed: `(robot, **arguments) -> array`."""
+"""The function for each class of observation: `(robot, **arguments) -> array`."""
 
 
 def observe(robot: Robot, metadata: dict[str, Any]) -> dict[str, np.ndarray]:
-    """The observation as the policy was shown it in training, by the names of the file's inputs."""
+    """The observations as in training, by the names of the file's inputs."""
     obs = {}
     for group in metadata["observations"].values():
         obs[group["input"]] = vector = np.full(group["size"], np.nan)
@@ -255,16 +255,16 @@ def observe(robot: Robot, metadata: dict[str, Any]) -> dict[str, np.ndarray]:
 
 
 def default_command(command: dict[str, Any]) -> np.ndarray:
-    """The middle of the ranges that a command was drawn from; zeros where they are not told."""
+    """The middle of the ranges of a command; zeros if it has no ranges."""
     middles = [(low + high) / 2 for low, high in command["ranges"].values()]
     return np.array(middles if len(middles) == command["size"] else [0.0] * command["size"])
 
 
 def run(policy: Policy, robot: Robot, *, seconds: float, viewer: Any = None) -> float:
-    """Drives a robot by a policy until time is up, it has fallen or the viewer is closed.
+    """Controls a robot by a policy until time is up, it has fallen or the viewer is closed.
 
     Returns:
-        For how many seconds it stood.
+        Seconds until it fell or the run ended.
     """
     policy.reset()
     robot.reset()
@@ -285,12 +285,17 @@ def run(policy: Policy, robot: Robot, *, seconds: float, viewer: Any = None) -> 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the program."""
     parser = argparse.ArgumentParser(description="Runs an exported policy in plain MuJoCo.")
-    parser.add_argument("policy", type=Path, help="policy.onnx, as run_mode=export writes it")
-    parser.add_argument("--robot", type=Path, help="its MJCF file; default the one of that name in examples/robots")
+    parser.add_argument("policy", type=Path, help="policy.onnx, written by run_mode=export")
     parser.add_argument(
-        "--command", type=float, nargs="+", help="what to do, as forward, leftward and turning velocity"
+        "--robot", type=Path, help="MJCF file of the robot; default: the one of that name in examples/robots"
     )
-    parser.add_argument("--seconds", type=float, default=10.0, help="for how long")
+    parser.add_argument(
+        "--command",
+        type=float,
+        nargs="+",
+        help="first command of the policy, such as forward, leftward and turning velocity",
+    )
+    parser.add_argument("--seconds", type=float, default=10.0, help="duration in seconds")
     parser.add_argument("--viewer", action="store_true", help="show it in MuJoCo's window, in real time")
     options = parser.parse_args(arguments)
     if not options.policy.is_file():
@@ -298,7 +303,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     policy = Policy(options.policy)
     metadata = policy.metadata
     if "robot" not in metadata:
-        parser.error(f"{options.policy} is of an environment that is not of ksim's terms; there is no robot in it")
+        parser.error(f"{options.policy} was trained without ksim's terms, so it holds no robot")
     mjcf = options.robot or ROBOTS / (metadata["robot"]["file"] or "")
     if not mjcf.is_file():
         parser.error(f"there is no robot file {mjcf}; give the MJCF file of the training with --robot")
@@ -311,18 +316,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
         robot.command[name] = value if options.command is None else np.array(options.command)
     left_out = [name for name, term in metadata["action_filters"].items() if term["class"] != SMOOTHING]
     if left_out:
-        print(f"Not simulated here: the training's {', '.join(left_out)}.", file=sys.stderr)
+        print(f"Not simulated, unlike in training: {', '.join(left_out)}.", file=sys.stderr)
     viewer = mujoco.viewer.launch_passive(robot.model, robot.data) if options.viewer else None
     stood_s = run(policy, robot, seconds=options.seconds, viewer=viewer)
     if viewer is not None:
         viewer.close()
     asked = "; ".join(f"{name} {np.round(value, 3).tolist()}" for name, value in robot.command.items())
-    print(f"Asked for: {asked or 'nothing'}")
+    print(f"Command: {asked or 'none'}")
     print(f"Stood for {stood_s:.2f} s{', then fell' if robot.has_fallen else ''}.")
     if robot.has_base:
         start, _ = robot.base()
         forward, sideways = (robot.data.qpos - robot.default_qpos)[start : start + 2]
-        print(f"Went {forward:+.2f} m forward and {sideways:+.2f} m to the left.")
+        print(f"Moved {forward:+.2f} m forward and {sideways:+.2f} m to the left.")
 
 
 if __name__ == "__main__":

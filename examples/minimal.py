@@ -1,6 +1,6 @@
-"""A crawler with four legs learns to go where it is told. Copy this file, and put in your robot and your rewards.
+"""A four-legged crawler learns to follow a commanded velocity. Copy this file and put in your robot and rewards.
 
-python -m examples.minimal, or python my_task.py for a copy
+python -m examples.minimal, or python my_task.py for your copy
 """
 
 import jax.numpy as jnp
@@ -56,7 +56,7 @@ class Progress(ksim.AbstractReward):
 
 
 class CrawlerTask(ksim.PPOTask[ksim.PPOConfig]):
-    """A crawler that learns to go where it is told."""
+    """A crawler that learns to follow a commanded velocity."""
 
     def get_robot(self):
         return mujoco.MjSpec.from_string(CRAWLER)

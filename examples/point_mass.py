@@ -1,4 +1,4 @@
-"""An environment that has nothing to do with ksim's terms, trained by ksim: a mass on a line is to be held at 0.
+"""An environment without ksim's terms, trained by ksim: hold a mass on a line at 0.
 
 python -m examples.point_mass
 """
@@ -27,7 +27,7 @@ class PointMassState(eqx.Module):
 
 
 class PointMass(ksim.Environment):
-    """A force in [-1, 1] N on a mass of 1 kg; leaving [-3, 3] m ends the episode, 50 steps cut it."""
+    """A force in [-1, 1] N on a mass of 1 kg. Leaving [-3, 3] m ends the episode; it is truncated after 50 steps."""
 
     @property
     def action_size(self) -> int:
@@ -61,11 +61,11 @@ class PointMass(ksim.Environment):
 class PointMassConfig(ksim.DistributedPPOConfig):
     """Options of the point mass."""
 
-    num_envs: int = field(64, help="environments, over all devices")
-    max_iterations: int | None = field(60, help="stop after so many iterations; null for no limit")
-    learning_rate: float = field(3e-3, help="step size of Adam, or what an adaptive one starts from")
-    actor_sizes: list[int] = field([32], help="hidden layers of the policy")
-    critic_sizes: list[int] = field([32], help="hidden layers of the value function")
+    num_envs: int = field(64, help="parallel environments, over all devices")
+    max_iterations: int | None = field(60, help="stop after this many iterations; null: no limit")
+    learning_rate: float = field(3e-3, help="step size of Adam; the initial one if it is adaptive")
+    actor_sizes: list[int] = field([32], help="sizes of the hidden layers of the policy")
+    critic_sizes: list[int] = field([32], help="sizes of the hidden layers of the value function")
 
 
 class PointMassTask(ksim.DistributedPPOTask[PointMassConfig]):

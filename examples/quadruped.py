@@ -1,4 +1,4 @@
-"""A quadruped that learns to trot where it is told on rough ground, on every device of the machine.
+"""A quadruped that learns to trot at a commanded velocity on rough ground, on every device of the machine.
 
 python -m examples.quadruped num_envs=1024
 python -m examples.quadruped ground=flat
@@ -37,7 +37,7 @@ ROUGH = ksim.Terrain(
 
 GAIT_PERIOD_S = 0.5
 TROT = (0.0, 0.5, 0.5, 0.0)
-"""Phases of the legs, in turns: in a trot the diagonal ones step together."""
+"""Phases of the legs, as fractions of a period: in a trot diagonal legs step together."""
 
 
 @jax.tree_util.register_dataclass
@@ -46,15 +46,17 @@ class QuadrupedConfig(ksim.DistributedPPOConfig):
     """Options of the trotting quadruped."""
 
     dt: float = field(0.005, help="seconds per physics step")
-    actor_sizes: list[int] = field([128, 128], help="hidden layers of the policy")
-    critic_sizes: list[int] = field([128, 128], help="hidden layers of the value function")
-    learning_rate: float = field(1e-3, help="step size of Adam, or what an adaptive one starts from")
-    desired_kl: float | None = field(0.02, help="KL divergence that an adaptive learning rate aims at; null: constant")
+    actor_sizes: list[int] = field([128, 128], help="sizes of the hidden layers of the policy")
+    critic_sizes: list[int] = field([128, 128], help="sizes of the hidden layers of the value function")
+    learning_rate: float = field(1e-3, help="step size of Adam; the initial one if it is adaptive")
+    desired_kl: float | None = field(
+        0.02, help="target KL divergence of an adaptive learning rate; null: constant rate"
+    )
     num_passes: int = field(5, help="passes over each rollout")
     entropy_coef: float = field(0.002, help="weight of the entropy bonus")
-    init_std: float = field(0.7, help="policy's standard deviation to start from")
-    episode_s: float = field(20.0, help="seconds after which an episode is cut")
-    ground: str = field("rough", help="rough: bumps, slopes and stairs, harder as the robot learns; or flat")
+    init_std: float = field(0.7, help="initial standard deviation of the policy")
+    episode_s: float = field(20.0, help="time limit of an episode, in seconds")
+    ground: str = field("rough", help="rough (bumps, slopes and stairs that get harder as the robot learns) or flat")
 
     def validate(self) -> None:
         super().validate()
@@ -62,10 +64,10 @@ class QuadrupedConfig(ksim.DistributedPPOConfig):
 
 
 class QuadrupedTask(ksim.DistributedPPOTask[QuadrupedConfig]):
-    """A quadruped that learns to trot where it is told.
+    """A quadruped that learns to trot at a commanded velocity.
 
-    No reward and no termination asks how high the robot is: how it holds its joints and what touches the ground say
-    as much on any ground.
+    No reward or termination uses the height of the robot. Joint positions and ground contacts describe its posture on
+    any ground.
     """
 
     def get_robot(self) -> Path:
@@ -102,7 +104,7 @@ class QuadrupedTask(ksim.DistributedPPOTask[QuadrupedConfig]):
             "joint_position": obs.JointPosition(noise=UniformNoise(0.01)),
             "joint_velocity": obs.JointVelocity(noise=UniformNoise(0.5)),
         }
-        # The critic is only needed in simulation, so it may see what no sensor of the robot can tell.
+        # The critic runs only in simulation, so it may see what no sensor of the robot measures.
         critic = {
             "gravity": obs.ProjectedGravity(),
             "angular_velocity": obs.BaseAngularVelocity(),

@@ -1,4 +1,4 @@
-"""A humanoid that learns to walk where it is told, on one device.
+"""A humanoid that learns to walk at a commanded velocity, on one device.
 
 python -m examples.walking num_envs=1024
 """
@@ -50,20 +50,24 @@ DAMPING = {name: stiffness / 25 for name, stiffness in STIFFNESS.items()}  # N m
 class HumanoidWalkingConfig(ksim.PPOConfig):
     """Options of the walking humanoid."""
 
-    max_iterations: int | None = field(700, help="stop after so many iterations; null for no limit")
-    actor_sizes: list[int] = field([128, 128], help="hidden layers of the policy")
-    critic_sizes: list[int] = field([128, 128], help="hidden layers of the value function")
-    learning_rate: float = field(1e-3, help="step size of Adam, or what an adaptive one starts from")
-    desired_kl: float | None = field(0.02, help="KL divergence that an adaptive learning rate aims at; null: constant")
+    max_iterations: int | None = field(700, help="stop after this many iterations; null: no limit")
+    actor_sizes: list[int] = field([128, 128], help="sizes of the hidden layers of the policy")
+    critic_sizes: list[int] = field([128, 128], help="sizes of the hidden layers of the value function")
+    learning_rate: float = field(1e-3, help="step size of Adam; the initial one if it is adaptive")
+    desired_kl: float | None = field(
+        0.02, help="target KL divergence of an adaptive learning rate; null: constant rate"
+    )
     gamma: float = field(0.98, help="discount per control step")
     entropy_coef: float = field(0.002, help="weight of the entropy bonus")
-    init_std: float = field(0.5, help="policy's standard deviation to start from")
+    init_std: float = field(0.5, help="initial standard deviation of the policy")
     dt: float = field(0.005, help="seconds per physics step")
-    episode_s: float = field(20.0, help="seconds after which an episode is cut")
-    standing_fraction: float = field(0.1, help="fraction of commands that ask the robot to stand")
-    push_speed: list[float] = field([0.0, 0.8], help="range of the velocity, in m/s, that a push every 3 to 6 s adds")
-    eval_episode_s: float = field(10.0, help="seconds of an episode in evaluations, where all commands are to move")
-    eval_push_speed: float = field(0.0, help="velocity, in m/s, that a push every 3 to 6 s adds in evaluations")
+    episode_s: float = field(20.0, help="time limit of an episode, in seconds")
+    standing_fraction: float = field(0.1, help="fraction of commands to stand still")
+    push_speed: list[float] = field([0.0, 0.8], help="range of the velocity, in m/s, added by a push every 3 to 6 s")
+    eval_episode_s: float = field(
+        10.0, help="time limit of an episode in evaluations, in seconds; all commands there are to move"
+    )
+    eval_push_speed: float = field(0.0, help="velocity, in m/s, added by a push every 3 to 6 s in evaluations")
 
     def validate(self) -> None:
         super().validate()
@@ -79,7 +83,7 @@ ConfigT = TypeVar("ConfigT", bound=HumanoidWalkingConfig)
 
 
 class HumanoidWalkingTask(ksim.PPOTask[ConfigT], Generic[ConfigT]):
-    """A humanoid that learns to walk where it is told."""
+    """A humanoid that learns to walk at a commanded velocity."""
 
     def get_robot(self) -> Path:
         return HUMANOID
@@ -104,7 +108,7 @@ class HumanoidWalkingTask(ksim.PPOTask[ConfigT], Generic[ConfigT]):
             "joint_position": obs.JointPosition(noise=UniformNoise(0.01)),
             "joint_velocity": obs.JointVelocity(noise=UniformNoise(0.5)),
         }
-        # The critic is only needed in simulation, so it may see what no sensor of the robot can tell.
+        # The critic runs only in simulation, so it may see what no sensor of the robot measures.
         critic = {
             "gravity": obs.ProjectedGravity(),
             "angular_velocity": obs.BaseAngularVelocity(),

@@ -2,7 +2,7 @@
 
 python -m examples.walking_distributed num_envs=1024
 
-On a CPU, num_devices=2 gives it two devices to try.
+On a CPU, num_devices=2 creates two devices.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class HumanoidWalkingDistributedConfig(HumanoidWalkingConfig, ksim.DistributedPP
 class HumanoidWalkingDistributedTask(
     HumanoidWalkingTask[HumanoidWalkingDistributedConfig], ksim.DistributedPPOTask[HumanoidWalkingDistributedConfig]
 ):
-    """The walking humanoid, learned on every device."""
+    """The walking humanoid, trained on every device."""
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ CHECKPOINT_MODES = ("eval", "view", "export", "replay")
 """Values of `run_mode` that are about a checkpoint."""
 
 _TIME = r"[0-9]+(?::[0-9]{1,2}){1,2}(?:\.[0-9]*)?"
-_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", type(None): "null"}
 
 
 def field(

@@ -1,4 +1,4 @@
-"""The two errors of ksim, and words that its messages are made of."""
+"""The two errors of ksim, and helpers for their messages."""
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -7,15 +7,15 @@ _T = TypeVar("_T")
 
 
 class ConfigError(ValueError):
-    """Input that cannot work: the message names the value, the rule and the fix. The command line exits with 2."""
+    """Invalid input. The message names the value, the rule and the fix. The command line exits with 2."""
 
 
 class RunError(RuntimeError):
-    """A run that cannot go on: the message says why. The command line exits with 1."""
+    """A run failed. The message says why. The command line exits with 1."""
 
 
 def shown(value: Any, most: int = 80) -> str:
-    """A value as messages show it: its repr on one line, cut where it is long."""
+    """A value for a message: its repr on one line, cut if it is long."""
     try:
         text = " ".join(repr(value).split())
     except ValueError:  # Python does not print whole numbers of thousands of digits
@@ -29,7 +29,7 @@ def as_number(text: str) -> int | None:
 
 
 def near_misses(name: str, known: Any) -> str:
-    """A sentence that lists the known names closest to `name`, or all of them where none is close."""
+    """A sentence that lists the known names closest to `name`, or all of them if none is close."""
     import difflib  # noqa: PLC0415 - only on the way to an error
 
     known = [str(item) for item in known if item]  # an element of a model may have an empty name

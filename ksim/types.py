@@ -36,8 +36,8 @@ class PhysicsState(eqx.Module):
         time: Simulated time since the reset, in s.
         derived: Quantities computed from the state (`sensordata`, `xpos`, ...), by their name in MjData. As after
             MuJoCo's `mj_step`, they describe the state before the last substep.
-        applied: Forces from outside during the next control step (`xfrc_applied`, ...), by their name in MjData.
-        extra: What only some models have, by its name in MjData: the poses of mocap bodies (`mocap_pos` in m,
+        applied: External forces during the next control step (`xfrc_applied`, ...), by their name in MjData.
+        extra: State that only some models have, by its name in MjData: the poses of mocap bodies (`mocap_pos` in m,
             `mocap_quat`), and the state of springs that yield (`plastic`) and of plugins (`plugin_state`).
     """
 
@@ -52,15 +52,15 @@ class PhysicsState(eqx.Module):
 
 
 class EnvState(eqx.Module):
-    """What `Environment.reset` and `Environment.step` return, for one env.
+    """The return value of `Environment.reset` and `Environment.step`, for one env.
 
     Attributes:
-        inner: Whatever the environment carries from step to step; ksim does not look inside.
-        obs: The observation from which the next action is taken.
-        reward: The reward of the step that led here.
-        terminated: The episode ended here (the robot fell); nothing more could be earned.
-        truncated: The episode was cut here (a time limit); more could have been earned.
-        metrics: Scalars of this step that are averaged over the rollout and logged.
+        inner: Any pytree that the environment carries from step to step; ksim does not look inside.
+        obs: The observation for the next action.
+        reward: The reward of the last step.
+        terminated: The episode ended here (the robot fell), with no further reward.
+        truncated: The episode was cut off here (a time limit); its value is bootstrapped.
+        metrics: Scalars of this step, averaged over the rollout and logged.
     """
 
     inner: PyTree
@@ -75,14 +75,14 @@ class Trajectory(eqx.Module):
     """One rollout of a batch of envs: leading axes env, time.
 
     Attributes:
-        obs: Observations as the environment gave them, not normalised.
+        obs: Raw observations of the environment.
         action: Actions taken.
         log_prob: Log-density of the action under the policy that took it.
         value: The critic's value of `obs`.
         next_value: The critic's value of the state reached, taken before any reset.
         reward: Rewards of the steps.
         terminated: The episode ended with this step.
-        done: The episode ended or was cut with this step.
+        done: The episode terminated or was truncated with this step.
         metrics: The environment's metrics, each (env, time).
     """
 

@@ -29,7 +29,7 @@ from tests.tasks import BipedConfig, BipedTask
         ("num_envs", ["key=value"]),
         ("max_iterations=", ["max_iterations ('')", "a whole number or null"]),
         ("actor_sizes=[1,", ["actor_sizes ('[1,')", "a list, as in [256,128]."]),
-        ("run_dir=${foo}", ["run_dir ('${foo}')", "a text or null"]),
+        ("run_dir=${foo}", ["run_dir ('${foo}')", "a string or null"]),
         ("learning_rate=inf", ["learning_rate ('inf')", "a number"]),
         ("--num_envs=4", ["num_envs=VALUE", "without dashes"]),
         ("num_envs=0", ["Number of environments (0)"]),

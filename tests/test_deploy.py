@@ -265,7 +265,7 @@ def test_actuators_with_a_curve_of_their_own_are_refused(driven):
     task.environment = task.eval_environment
     metadata = described(task)
     assert "TwiceTheCurve.motor_curve" in metadata["actuators"]["motor_curve"]["class"]
-    with pytest.raises(SystemExit, match=r"test_deploy\.TwiceTheCurve do something of their own: write it into Robot"):
+    with pytest.raises(SystemExit, match=r"test_deploy\.TwiceTheCurve are custom: implement them in Robot"):
         deploy.Robot(driven[0], metadata)
 
 
@@ -300,7 +300,7 @@ finally:
     options = ["--command", "0.5", "0", "0.1", "--seconds", "0.4"]
     done = subprocess.run([*command, *options], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "loaded: set()" in done.stdout
-    assert "Asked for: velocity [0.5, 0.0, 0.1]\nStood for 0.40 s.\nWent " in done.stdout
+    assert "Command: velocity [0.5, 0.0, 0.1]\nStood for 0.40 s.\nMoved " in done.stdout
     assert " m forward and " in done.stdout
 
 

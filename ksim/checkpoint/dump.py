@@ -1,4 +1,4 @@
-"""Evidence of numbers that are not finite: the state before the iteration in which they came up."""
+"""Dumps for debugging non-finite numbers: the state before the iteration in which they appeared."""
 
 import logging
 import math
@@ -18,15 +18,15 @@ logger = logging.getLogger(__name__)
 DUMPS = "dumps"
 """Where a run's directory holds them, each under the number of the iteration that it leads to."""
 MAX_DUMPS = 8
-"""So many at most in a run's directory, however often the run is resumed."""
-KINDS = {"policy/bad_updates": "updates that were skipped", NOT_FINITE: "steps of environments"}
-"""Metrics that say that something was not finite, and what."""
+"""Most dumps in the directory of a run, however often the run is resumed."""
+KINDS = {"policy/bad_updates": "non-finite updates, which were skipped", NOT_FINITE: "non-finite environment steps"}
+"""Metrics that count what was not finite, and what it was."""
 
 
 class NanDump:
     """Dumps the state before the first iteration in which an update was not finite, and before the first with a step.
 
-    A training step is a function of the state alone, so that a dump shows the same again: see `ksim.checkpoint.replay`.
+    A training step depends only on the state, so replaying a dump shows the same: see `ksim.checkpoint.replay`.
     """
 
     def __init__(self, task: RLTask[Any], run_dir: Path) -> None:
@@ -37,13 +37,13 @@ class NanDump:
     def after_iteration(
         self, iteration: int, before: TrainState, record_before: dict[str, Any], metrics: dict[str, float]
     ) -> None:
-        """Looks at the metrics of an iteration; to be called by all processes alike.
+        """Checks the metrics of an iteration; all processes must call it.
 
         Args:
             iteration: Its number, from 1.
             before: The placed state before it.
-            record_before: What `Progress.record` said before it, so that a run can go on from the dump.
-            metrics: What it reported, the same in all processes.
+            record_before: `Progress.record` before it, so that a run can resume from the dump.
+            metrics: Its metrics, the same in all processes.
         """
         new = [name for name in KINDS if metrics.get(name) and name not in self._seen]
         self._seen.update(new)
@@ -62,7 +62,7 @@ class NanDump:
                     return
                 write_checkpoint(path, named_arrays(state), document)
                 print_warning(
-                    f"Iteration {iteration} had {what} as not finite. The state before it is kept; see which: "
+                    f"Iteration {iteration} had {what}. The state before it is saved; to replay it: "
                     f"run_mode=replay checkpoint={path}"
                 )
             self._last = path
@@ -70,5 +70,5 @@ class NanDump:
             logger.warning("The state before iteration %d cannot be dumped.", iteration, exc_info=error)
 
     def hint(self) -> str:
-        """Where to look, for the message of a run that ends."""
+        """Where to find the dump, for the message of a failed run."""
         return "" if self._last is None else f" The first such iteration can be replayed: {self._last}."

@@ -1,7 +1,7 @@
-"""Checkpoints on disk: arrays by name and a document beside them, written by Orbax, and never trusted when read.
+"""Checkpoints on disk: arrays by name and a document, written by Orbax and never trusted when read.
 
-A checkpoint is data: reading it runs no code that it holds. Every file has a digest in the document, which has one of
-its own, so that damage is found before a library reads what it hit.
+A checkpoint is data: reading it runs none of its code. The document has a digest of every file and of itself, so damage
+is found before a library reads a damaged file.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ with without_handlers():
 CHECKPOINTS = "checkpoints"
 """Where a run's directory holds them, each under the number of iterations done."""
 BEST = "best"
-"""What `checkpoints/best` stands for: the one that evaluations found best."""
+"""The name `checkpoints/best`, the best checkpoint by evaluation."""
 FORMAT = 1
 _DOCUMENT, _STATE = "document.json", "state"
 _KINDS: Mapping[str, Any] = {
@@ -55,17 +55,17 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class DamagedError(ConfigError):
-    """A checkpoint is not what was written."""
+    """A checkpoint is damaged."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint holds.
+    """The content of a checkpoint.
 
     Attributes:
-        path: Where it is.
+        path: Its path.
         arrays: Its arrays.
-        document: What else there is to know, as JSON can hold it.
+        document: Other data, as JSON can hold it.
     """
 
     path: Path
@@ -81,7 +81,7 @@ class Checkpoint:
 def write_checkpoint(path: Path, arrays: Arrays, document: Mapping[str, Any]) -> None:
     """Writes a checkpoint; it appears under its path only once it is complete and on the disk.
 
-    Of several processes the one that calls this writes alone.
+    Only the calling process writes.
 
     Raises:
         OSError: It cannot be written (or another error of the file system, as Orbax reports it).
@@ -219,7 +219,7 @@ def _find_checkpoints(path: Path, name: str) -> list[Path]:
     if path.name == BEST and path.parent.name == CHECKPOINTS:
         best = find_best(path.parent.parent)
         if best is None:
-            raise ConfigError(f"{name} ({path}) is none yet: there was no evaluation. Give the run's directory.")
+            raise ConfigError(f"{name} ({path}) does not exist yet: there was no evaluation. Give the run's directory.")
         return [best]
     # A run's directory may have a number for its name as well.
     if _is_checkpoint(path) and any((path / name).exists() for name in (_DOCUMENT, _STATE)):

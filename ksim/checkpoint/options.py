@@ -1,4 +1,4 @@
-"""The options of a run: those that were given, on top of those of the run that is resumed, evaluated or shown."""
+"""The options of a run: overrides on top of the saved options of the run that is resumed, evaluated or shown."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -23,15 +23,15 @@ AUTO = "auto"
 
 
 def make_config(base: RLConfig, argv: Sequence[str], task_name: str) -> Any:
-    """A config with overrides; where a run goes on or is evaluated or shown, on top of that run's own config.
+    """A config with overrides, on top of the saved options of a run that is resumed, evaluated or shown.
 
     Args:
-        base: What the overrides change.
+        base: The config without overrides.
         argv: The overrides.
         task_name: The task's name, for the directories of its runs.
 
     Raises:
-        ConfigError: An override is wrong, there is no such run, or its config is damaged.
+        ConfigError: An override is invalid, there is no such run, or its config is damaged.
     """
     config = parse_overrides(base, argv)
     if config.resume is None and (config.run_mode not in CHECKPOINT_MODES or config.checkpoint is None):
@@ -41,12 +41,12 @@ def make_config(base: RLConfig, argv: Sequence[str], task_name: str) -> Any:
     for name, value in saved.items():
         # Data, that no resolver of OmegaConf's is to act on.
         if "${" in str(value):
-            raise ConfigError(f"Option {name} ({shown(value)}) of the checkpoint must be no interpolation.")
+            raise ConfigError(f"Option {name} ({shown(value)}) of the checkpoint must not be an interpolation.")
     return parse_overrides(dataclasses.replace(base, **saved), argv)
 
 
 def saved_options(config: RLConfig, task_name: str) -> dict[str, Any]:
-    """The options of the run that a config goes on with, evaluates or shows; none for a new run.
+    """The saved options of the run that a config resumes, evaluates or shows; none for a new run.
 
     Raises:
         ConfigError: There is no such run.
@@ -73,12 +73,12 @@ def _options_of(path: Path, config: RLConfig) -> dict[str, Any]:
     try:
         check_types(dataclasses.replace(config, **taken))
     except ConfigError as error:
-        raise ConfigError(f"Checkpoint {path} was saved with an option that cannot be: {error}") from error
+        raise ConfigError(f"Checkpoint {path} was saved with an invalid option: {error}") from error
     return options
 
 
 def resumed_path(config: RLConfig, task_name: str) -> str | Path | None:
-    """What is resumed; None where `auto` finds nothing."""
+    """The path to resume; None if `auto` finds nothing."""
     if config.resume != AUTO:
         return config.resume
     with readable(AUTO, "resume"):
@@ -87,7 +87,7 @@ def resumed_path(config: RLConfig, task_name: str) -> str | Path | None:
 
 
 def auto_run_dir(config: RLConfig, task_name: str) -> Path | None:
-    """The directory of the run that resume=auto looks at."""
+    """The directory of the run for resume=auto."""
     return newest_run_dir(task_name) if config.run_dir is None else Path(config.run_dir)
 
 

@@ -1,4 +1,4 @@
-"""Where a run stands, on the host."""
+"""The progress of a run, on the host."""
 
 import dataclasses
 from typing import Any
@@ -6,17 +6,17 @@ from typing import Any
 
 @dataclasses.dataclass
 class Progress:
-    """Where a run stands: counters that outgrow 32 bits, and its pace.
+    """The progress of a run: counters that outgrow 32 bits, and its pace.
 
     Attributes:
         steps_per_iteration: Control steps over all environments in one iteration.
         max_iterations: Where the run stops; None for no limit.
         max_env_steps: Likewise, in control steps over all environments.
-        iteration: Iterations done, over all processes that have worked on the run one after the other.
+        iteration: Iterations done, including those before the run was resumed.
         env_steps: Control steps done over all environments, likewise.
         elapsed_s: Seconds that all these iterations took.
-        bad_updates: Updates that were skipped because a gradient was not finite.
-        not_finite_steps: Control steps of single environments that were left out as not finite.
+        bad_updates: Updates skipped because a gradient was not finite.
+        not_finite_steps: Non-finite control steps of single environments, which were masked.
         pace_s: Seconds per iteration, smoothed over the last ten or so.
         num_done_here: Iterations that this process has done.
     """
@@ -57,11 +57,11 @@ class Progress:
         return None if self.iterations_left is None else self.iterations_left * self.pace_s
 
     def record(self) -> dict[str, Any]:
-        """What a resumed run goes on from, for JSON."""
+        """The progress as JSON, for a resumed run."""
         return {name: getattr(self, name) for name in KEPT}
 
     def resume(self, record: dict[str, Any]) -> None:
-        """Goes on from what `record` said."""
+        """Restores the progress of a `record`."""
         for name in KEPT:
             setattr(self, name, record[name])
 

@@ -1,4 +1,4 @@
-"""run_mode=replay: the iteration that a dump was kept of, once more, with a look at what is not finite in it."""
+"""run_mode=replay: repeats the iteration of a dump and reports what is not finite in it."""
 
 import dataclasses
 from typing import Any
@@ -20,12 +20,12 @@ _MAX_LISTED = 5
 
 @dataclasses.dataclass(frozen=True)
 class Replay:
-    """What an iteration did.
+    """The results of a replayed iteration.
 
     Attributes:
         state: The state before it, on the task's devices.
         trajectory: Its rollout, on the host; leading axes env, time.
-        metrics: What it reported.
+        metrics: Its metrics.
     """
 
     state: TrainState
@@ -33,7 +33,7 @@ class Replay:
     metrics: dict[str, Any]
 
     def bad_steps(self) -> np.ndarray:
-        """The places (env, step) of steps that are not finite, shape (n, 2), in order of time."""
+        """Indices (env, step) of non-finite steps, shape (n, 2), in order of time."""
         metrics = self.trajectory.metrics
         if NOT_FINITE not in metrics:  # of a rollout of the task's own
             return np.zeros((0, 2), int)
@@ -58,7 +58,7 @@ def load_dump(task: RLTask[Any], path: str) -> TrainState:
 
 
 def replay(task: RLTask[Any], state: TrainState) -> Replay:
-    """Does the iteration that follows a state once more."""
+    """Repeats the iteration that follows a state."""
     layout = task.layout
     step = task.make_train_step(layout.axis_name)
     # As in the run, whoever calls this.

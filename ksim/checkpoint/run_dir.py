@@ -19,14 +19,14 @@ from ksim.log.run_log import LOG_DIR
 from ksim.parallel.multihost import gather_texts, is_main_process, num_processes, together
 
 _APPEARING_S = 5.0
-"""How long a directory that another machine has made may take to be seen."""
+"""How long a directory created by another machine may take to become visible."""
 
 
 def make_run_dir(run_dir: str | None, task_name: str) -> Path:
-    """Makes a run's directory: the one that was asked for, or the next number under `runs/<task>/`.
+    """Creates a run's directory: the requested one, or the next number under `runs/<task>/`.
 
     Raises:
-        ConfigError: The directory that was asked for holds a run already, or cannot be made.
+        ConfigError: The requested directory already holds a run, or cannot be created.
     """
     try:
         if run_dir is None:
@@ -35,31 +35,31 @@ def make_run_dir(run_dir: str | None, task_name: str) -> Path:
         Path(run_dir).mkdir(parents=True, exist_ok=True)
         return Path(run_dir)
     except OSError as error:
-        raise ConfigError(f"run_dir ({error.filename}) cannot be made: {error.strerror}.") from error
+        raise ConfigError(f"run_dir ({error.filename}) cannot be created: {error.strerror}.") from error
 
 
 def check_run_dir(run_dir: str | None) -> None:
-    """Raises ConfigError if the directory that was asked for holds a run already, or cannot be made."""
+    """Raises ConfigError if the requested directory already holds a run, or cannot be created."""
     check_can_be_made(run_dir)
     if run_dir is not None and holds_run(Path(run_dir)):
         raise ConfigError(
-            f"run_dir ({run_dir:.200}) already holds a run. Choose another, go on with it by resume=auto, or remove it."
+            f"run_dir ({run_dir:.200}) already holds a run. Choose another, resume it with resume=auto, or remove it."
         )
 
 
 def check_can_be_made(run_dir: str | None) -> None:
-    """Raises ConfigError if the directory that was asked for is not there and cannot be made, or not be written."""
+    """Raises ConfigError if the requested directory cannot be created or written."""
     if run_dir is None:
         return
     path = Path(run_dir)
     try:
         there = next(place for place in (path, *path.absolute().parents) if place.exists())
     except OSError as error:
-        raise ConfigError(f"run_dir ({shown(run_dir)}) cannot be made: {error.strerror}.") from error
+        raise ConfigError(f"run_dir ({shown(run_dir)}) cannot be created: {error.strerror}.") from error
     if not there.is_dir():
-        raise ConfigError(f"run_dir ({run_dir:.200}) cannot be made: {there} is no directory.")
+        raise ConfigError(f"run_dir ({run_dir:.200}) cannot be created: {there} is not a directory.")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise ConfigError(f"run_dir ({run_dir:.200}) cannot be made: {there} must be writable.")
+        raise ConfigError(f"run_dir ({run_dir:.200}) cannot be created: {there} must be writable.")
 
 
 def holds_run(run_dir: Path) -> bool:
@@ -104,7 +104,7 @@ def save_config(config: Any, run_dir: Path) -> None:
 
 
 def make_again(config: Any, run_dir: Path) -> None:
-    """Makes a run's directory anew if somebody has removed it while the run goes on.
+    """Creates a run's directory again if somebody removed it during the run.
 
     Raises:
         OSError: It cannot be made.
@@ -114,15 +114,15 @@ def make_again(config: Any, run_dir: Path) -> None:
     run_dir.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(ConfigError):  # whatever keeps it from being written, a checkpoint will say so, too
         save_config(config, run_dir)
-    print_warning(f"The run's directory {run_dir} was removed. It is made anew; what was in it is lost.")
+    print_warning(f"The run's directory {run_dir} was removed. It was created again; its contents are lost.")
 
 
 def shared_run_dir(made_by_main: Path | None, run_dir: str | None, task_name: str) -> Path:
     """The directory of the run, for all processes of the job.
 
     Args:
-        made_by_main: The one that process 0 goes on in; None to make one, as `make_run_dir`.
-        run_dir: The one that was asked for.
+        made_by_main: The directory that process 0 resumes in; None to create one, as `make_run_dir`.
+        run_dir: The requested directory.
         task_name: The task's name, for a numbered one.
 
     Raises:
@@ -138,7 +138,7 @@ def shared_run_dir(made_by_main: Path | None, run_dir: str | None, task_name: st
     with together():
         if LOG_DIR not in os.environ and not _appears(shared):
             raise ConfigError(
-                f"run_dir ({shared}), made by process 0, is not seen on {socket.gethostname()}. Put it on a file "
+                f"run_dir ({shared}), made by process 0, is not visible on {socket.gethostname()}. Put it on a file "
                 f"system that all machines share, or set {LOG_DIR} to a directory for the logs."
             )
     return shared
@@ -160,10 +160,10 @@ def _appears(directory: Path) -> bool:
 
 @contextmanager
 def locked(run_dir: Path) -> Iterator[None]:
-    """Keeps other processes from going on with the run while this one does, where the file system can.
+    """Keeps other processes from training in the run, if the file system supports locks.
 
     Raises:
-        ConfigError: Another process is at it.
+        ConfigError: Another process is training in it.
     """
     try:
         import fcntl  # noqa: PLC0415 - not on Windows

@@ -1,4 +1,4 @@
-"""Saving a run's checkpoints beside its training."""
+"""Saving checkpoints in the background of training."""
 
 import logging
 import time
@@ -22,12 +22,13 @@ _SLOW_S = 300.0
 
 
 class Saver:
-    """Writes checkpoints in a thread of its own, one at a time. Only process 0 has one.
+    """Writes checkpoints in a separate thread, one at a time. Only process 0 has one.
 
-    One that cannot be written ends nothing but is said, counted, and tried again when the next is due.
+    If a checkpoint cannot be written, training continues. The failure is reported and counted, and the next one tries
+    again.
 
     Attributes:
-        newest: The iteration and the path of the last one that was written.
+        newest: Iteration and path of the last written checkpoint.
     """
 
     def __init__(self, run_dir: Path, config: RLConfig, failures: Failures, constants: Arrays) -> None:
@@ -51,7 +52,7 @@ class Saver:
         self.newest: tuple[int, Path] | None = None
 
     def is_due(self, iteration: int) -> bool:
-        """Whether this iteration is to be saved, by their number, by the clock, or as the best so far."""
+        """Whether to save this iteration: by number, by the clock, or as the best so far."""
         if self._best == iteration:
             return True
         by_iterations, by_seconds = self._config.save_every_n_iterations, self._config.save_every_n_seconds
@@ -65,20 +66,20 @@ class Saver:
         return by_seconds is not None and since_s >= by_seconds
 
     def found_best(self, iteration: int) -> None:
-        """Takes note that evaluations have found the policy after an iteration the best so far."""
+        """Records that the policy after an iteration is the best so far by evaluation."""
         self._best = iteration
 
     def resume(self, iteration: int, path: Path) -> None:
-        """Goes on from a checkpoint of this run."""
+        """Continues from a checkpoint of this run."""
         self.newest = (iteration, path)
 
     def save(self, iteration: int, state: TrainState, document: Mapping[str, Any]) -> None:
-        """Starts to write a checkpoint; waits until the one before is written.
+        """Starts to write a checkpoint, after waiting for the previous one.
 
         Args:
             iteration: Iterations done.
             state: Host arrays that nobody else will change.
-            document: What else there is to know.
+            document: Other data.
         """
         self.wait()
         self._begun, self._last_s = iteration, time.monotonic()
@@ -107,8 +108,8 @@ class Saver:
         if since_s >= _SLOW_S and self._said_slow != self._begun:
             self._said_slow = self._begun
             print_warning(
-                f"The checkpoint of iteration {self._begun} has been in the making for {since_s:.0f} s. No "
-                "other is begun meanwhile; look at the file system."
+                f"The checkpoint of iteration {self._begun} has been saving for {since_s:.0f} s. No "
+                "other starts until it is done. Check the file system."
             )
 
     def _write(self, iteration: int, state: TrainState, document: Mapping[str, Any]) -> None:

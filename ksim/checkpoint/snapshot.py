@@ -1,4 +1,4 @@
-"""What a run's checkpoint holds, and how it becomes a training state again."""
+"""The content of a checkpoint, and how it becomes a training state again."""
 
 import dataclasses
 import functools
@@ -27,7 +27,7 @@ _MAX_NAMED = 8
 
 
 def host_state(task: RLTask[Any], state: TrainState) -> TrainState:
-    """A placed state as host arrays of its own, without a device axis, all envs in global order.
+    """A copy of a placed state as host arrays, without a device axis, all envs in global order.
 
     To be called by all processes alike.
     """
@@ -63,7 +63,7 @@ def plain_config(config: Any) -> dict[str, Any]:
 def versions() -> Mapping[str, str]:
     """The versions of Python and of the packages that results depend on, as they were when first asked for.
 
-    Packages that are replaced on the disk while a run goes on are not those that it has imported.
+    Packages replaced on disk during a run are not those that it imported.
     """
     from ksim import __version__  # noqa: PLC0415 - made after all layers
 
@@ -72,14 +72,14 @@ def versions() -> Mapping[str, str]:
 
 
 def changed_options(config: Any, checkpoint: Checkpoint) -> dict[str, tuple[Any, Any]]:
-    """Options of the run that differ from those of a checkpoint: the value there and the value here."""
+    """Options that differ from the saved ones: the saved and the new value."""
     return _differences(checkpoint, plain_config(config), config)
 
 
 def kept_options(config: Any, program_config: Any, checkpoint: Checkpoint) -> dict[str, tuple[Any, Any]]:
-    """Options of the run that are as in a checkpoint and not as the program has them: both values.
+    """Saved options that differ from the program's config: both values.
 
-    One that was edited in the program since is among them, and would else be overruled without a word.
+    This reports options that were edited in the program since, which the checkpoint overrides.
     """
     changed = changed_options(config, checkpoint)
     differ = _differences(checkpoint, plain_config(program_config), config)

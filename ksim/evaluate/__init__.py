@@ -1,1 +1,1 @@
-"""Whole episodes of a policy: figures, recordings, videos, plots; and learning curves."""
+"""Evaluation of a policy over whole episodes: statistics, recordings, videos, plots; and learning curves."""

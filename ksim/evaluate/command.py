@@ -39,14 +39,14 @@ def evaluate_checkpoint(task: RLTask[Any]) -> int:
 
 
 def evaluation_figures(evaluation: Evaluation) -> dict[str, str]:
-    """An evaluation by name, in words."""
+    """The results of an evaluation as printed, by name."""
     estimates = evaluation.figures
     return {
-        "episodes": f"{evaluation.num_episodes}, one per environment, most likely actions, in {evaluation.engine}",
+        "episodes": f"{evaluation.num_episodes}, one per environment, deterministic policy, in {evaluation.engine}",
         "return": f"{estimates['return'].words(3)} (95 % confidence)",
         "length": f"{estimates['length'].words(1)} control steps",
         "survived": estimates["survival"].percent_words(),
         **{name: estimate.words(3) for name, estimate in estimates.items() if name.startswith("error/")},
         "gap of return": evaluation.gap_words(),
-        **({"given up": f"{evaluation.num_unfinished} episodes"} if evaluation.num_unfinished else {}),
+        **({"unfinished": f"{evaluation.num_unfinished} episodes"} if evaluation.num_unfinished else {}),
     }

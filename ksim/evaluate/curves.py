@@ -1,4 +1,4 @@
-"""Learning curves, read back from a run's directory."""
+"""Learning curves, read from a run directory."""
 
 import dataclasses
 from pathlib import Path
@@ -33,14 +33,14 @@ class Curves:
         return self.metrics["env_steps"]
 
     def evaluated(self, figure: str) -> tuple[np.ndarray, list[Estimate]]:
-        """Control steps, and what evaluations found of a figure then."""
+        """Control steps and evaluated values of one quantity."""
         found = [e for e in self.evaluations if e["figures"].get(figure, {}).get("mean") is not None]
         nan = lambda x: float("nan") if x is None else x
         estimates = [Estimate(*(nan(e["figures"][figure][k]) for k in ("mean", "low", "high"))) for e in found]
         return np.array([e["env_steps"] for e in found], float), estimates
 
     def record(self, max_points: int = 100) -> dict[str, Any]:
-        """The curves for JSON, each averaged down to so many points, and the evaluations."""
+        """The curves for JSON, each averaged down to a number of points, and the evaluations."""
         steps = thinned(self.env_steps, max_points)
         metrics = {name: thinned(x, max_points) for name, x in self.metrics.items() if name != "env_steps"}
         as_list = lambda x: [float(f"{v:.5g}") if np.isfinite(v) else None for v in x]
@@ -67,7 +67,7 @@ def read_curves(run_dir: Path, name: str | None = None) -> Curves:
 
 
 def thinned(values: np.ndarray, max_points: int) -> np.ndarray:
-    """Values averaged over equal stretches, at most so many; a stretch without a number stays without one."""
+    """Values averaged over at most this many equal intervals; NaN for an interval without numbers."""
     if len(values) <= max_points:
         return values
     stretches = np.array_split(np.asarray(values, float), max_points)

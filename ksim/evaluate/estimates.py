@@ -11,7 +11,7 @@ CONFIDENCE = 0.95
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A mean and the bounds of its 95 % confidence interval, which are NaN where a single value gives none."""
+    """A mean and the bounds of its 95 % confidence interval, which are NaN for a single value."""
 
     mean: float
     low: float
@@ -43,7 +43,7 @@ def estimate_mean(values: np.ndarray) -> Estimate:
 
 
 def estimate_fraction(is_true: np.ndarray) -> Estimate:
-    """The fraction of independent values that are true, with Wilson's interval (1927), sound near 0 and 1 as well."""
+    """The fraction of independent values that are true, with Wilson's interval (1927), also valid near 0 and 1."""
     n, fraction, z = len(is_true), float(np.mean(is_true)), float(stdtrit(np.inf, (1 + CONFIDENCE) / 2))
     centre = (fraction + z**2 / (2 * n)) / (1 + z**2 / n)
     half_width = z / (1 + z**2 / n) * math.sqrt(fraction * (1 - fraction) / n + z**2 / (4 * n**2))

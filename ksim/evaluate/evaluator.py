@@ -1,4 +1,4 @@
-"""What evaluates a policy: whole episodes in native MuJoCo, and in the engine of the training where it is another."""
+"""Evaluates a policy over whole episodes in native MuJoCo, and in the training engine if that differs."""
 
 import dataclasses
 import functools
@@ -25,24 +25,24 @@ from ksim.types import Device
 logger = logging.getLogger(__name__)
 
 MAX_EPISODE_STEPS = 20_000
-"""Where an evaluation gives up on an episode that neither ends nor is cut."""
+"""Maximum length of an episode in an evaluation."""
 CHUNK_STEPS = 50
-"""Control steps per compiled call; in between, ends of episodes and requests to stop are looked at."""
+"""Control steps per compiled call; between calls the host checks for ends of episodes and requests to stop."""
 
 ShouldStop = Callable[[], bool]
 
 
 @dataclasses.dataclass(frozen=True)
 class EpisodeResults:
-    """How each episode went; rows are envs.
+    """Results of each episode; rows are envs.
 
     Attributes:
         total_reward: Undiscounted returns.
         length: Control steps.
-        fell: It ended by termination.
+        fell: The episode ended by termination.
         errors: Metrics named `error/...`, averaged over the episode.
-        num_unfinished: Episodes given up after `MAX_EPISODE_STEPS`.
-        seconds: How long it took, without compiling only if it was compiled before.
+        num_unfinished: Episodes stopped after `MAX_EPISODE_STEPS`.
+        seconds: Duration, including compilation if it was not compiled before.
     """
 
     total_reward: np.ndarray
@@ -55,18 +55,18 @@ class EpisodeResults:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """What an evaluation found.
+    """The results of an evaluation.
 
     Attributes:
-        engine: Where the episodes ran.
-        training_engine: The training's engine.
+        engine: The engine of the episodes.
+        training_engine: The engine of training.
         num_episodes: Episodes, one per env.
-        num_unfinished: Those that were given up.
-        seed: Seeds the episodes.
+        num_unfinished: Episodes stopped before their end.
+        seed: Random seed of the episodes.
         figures: `return`, `length` (control steps), `survival` (fraction that did not fall) and `error/...`.
-        gap: Return here less return in the training's engine, over pairs of episodes that start alike; None where
-            the engines are the same.
-        seconds: How long it took.
+        gap: Sim-to-sim gap: return in this engine minus return in the training engine, over pairs of episodes with the
+            same start; None if the engines are the same.
+        seconds: Duration.
     """
 
     engine: str
@@ -79,7 +79,7 @@ class Evaluation:
     seconds: float
 
     def record(self) -> dict[str, Any]:
-        """Everything, for JSON."""
+        """All results, for JSON."""
         return {
             "engine": self.engine,
             "training_engine": self.training_engine,
@@ -92,10 +92,10 @@ class Evaluation:
         }
 
     def gap_words(self) -> str:
-        """The gap to the training's engine, also in per cent of the return there."""
+        """The gap to the training engine, also in per cent of the return there."""
         if self.gap is None:
             hint = "; engine=mjx compares the two" if self.engine == "mujoco" else ""
-            return f"none to report, {self.training_engine} is the engine of this configuration as well{hint}"
+            return f"none, trained in {self.training_engine} as well{hint}"
         training_return = self.figures["return"].mean - self.gap.mean
         # Rounded first, and no minus before a zero.
         percent = f" ({round(100 * self.gap.mean / abs(training_return), 1) + 0.0:.1f} %)" if training_return else ""
@@ -118,7 +118,7 @@ def evaluation_line(iteration: int, evaluation: Evaluation) -> str:
 
 
 class EpisodeRunner:
-    """Runs whole episodes in one environment; compiled at the first call, for all parameters of a policy."""
+    """Runs whole episodes in one environment. It compiles at the first call, for any parameters of the policy."""
 
     def __init__(self, env: Environment, *, num_envs: int, seed: int, device: Device, axis_name: str) -> None:
         self._seed, self._device = seed, device
@@ -129,7 +129,7 @@ class EpisodeRunner:
         self._advance = eqx.filter_jit(bind_axis(advance, axis_name))
 
     def __call__(self, model: AbstractActorCritic, should_stop: ShouldStop) -> EpisodeResults | None:
-        """The results, or None when it was to stop before the last episode was over."""
+        """The results, or None if it was stopped before the last episode ended."""
         start_s = time.perf_counter()
         with jax.default_device(self._device):
             model = on_device(model, self._device)
@@ -143,7 +143,7 @@ class EpisodeRunner:
         length = np.asarray(episodes.length)
         num_unfinished = int(np.asarray(episodes.is_running).sum())
         if num_unfinished:
-            logger.warning("%d episodes went on for more than %d steps.", num_unfinished, MAX_EPISODE_STEPS)
+            logger.warning("%d episodes ran for more than %d steps.", num_unfinished, MAX_EPISODE_STEPS)
         return EpisodeResults(
             total_reward=np.asarray(episodes.total_reward),
             length=length,
@@ -174,7 +174,7 @@ class Evaluator:
             self._training_runner = runner(training_env, device=context.training_device)
 
     def __call__(self, model: AbstractActorCritic, should_stop: ShouldStop = lambda: False) -> Evaluation | None:
-        """An evaluation of a policy, or None when it was to stop before it was done."""
+        """An evaluation of a policy, or None if it was stopped before its end."""
         results, gap = self._runner(model, should_stop), None
         if results is None:
             return None

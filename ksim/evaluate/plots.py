@@ -15,7 +15,7 @@ from ksim.host.files import whole_file
 
 DPI = 110
 CONTACT_N = 1.0
-"""Force above which a foot counts as in contact, in N: that of ksim's terms of the gait."""
+"""Force above which a foot counts as in contact, in N, as in ksim's gait terms."""
 MAX_POINTS = 500
 LEARNING = {"KL divergence of an update": "policy/kl", "learning rate": "policy/learning_rate"}
 """Panels of metrics that most algorithms report; drawn where a run has them."""
@@ -69,7 +69,7 @@ def _plot_curve(axes: Axes, run: Curves, metric: str, evaluated: str | None, col
 
 
 def plot_velocity(recording: Recording, path: Path) -> bool:
-    """The base's commanded and measured velocity over one episode; False where nothing commands one."""
+    """Plots commanded and measured velocity of the base over one episode; False without a velocity command."""
     if not len(recording.commanded_velocity) or not len(recording.velocity):
         return False
     time = _times(recording)
@@ -86,7 +86,7 @@ def plot_velocity(recording: Recording, path: Path) -> bool:
 
 
 def plot_gait(recording: Recording, path: Path) -> bool:
-    """When each foot is down, and how long it was in the air before; False for feet without touch sensors."""
+    """Plots contacts and air times of the feet; False if the feet have no touch sensors."""
     if not recording.touch or recording.dt is None:
         return False
     figure, (contact_axes, air_axes) = _figure(2, columns=1)
@@ -111,7 +111,7 @@ def plot_gait(recording: Recording, path: Path) -> bool:
 
 
 def plot_rewards(recording: Recording, path: Path) -> bool:
-    """What each reward gives over one episode, per second; the whole reward where the terms are not known."""
+    """Plots each reward over one episode, per second; the total reward if the terms are unknown."""
     time = _times(recording)
     terms = {n.removeprefix("reward/"): x for n, x in recording.metrics.items() if n.startswith("reward/")}
     figure, (axes,) = _figure(1, columns=1)
@@ -138,7 +138,7 @@ EPISODE_PLOTS: dict[str, Drawing] = {"velocity": plot_velocity, "gait": plot_gai
 
 
 def plot_episode(recording: Recording, directory: Path) -> list[Path]:
-    """Draws all plots of an episode that there is something to draw of, and returns their paths."""
+    """Draws all plots of an episode that have data, and returns their paths."""
     paths = {name: directory / f"{name}.png" for name in EPISODE_PLOTS}
     return [path for name, path in paths.items() if EPISODE_PLOTS[name](recording, path)]
 

@@ -1,4 +1,4 @@
-"""One episode in full: what videos and plots of an evaluation are made of."""
+"""The recording of one episode, for videos and plots."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -31,9 +31,9 @@ class Recording:
     Attributes:
         reward: Rewards of the steps.
         metrics: The environment's metrics; rewards by name are per second.
-        model: The robot's model; None, and all below is empty, for an environment that is not of ksim's terms.
+        model: The robot's model; for an environment without ksim's terms None, and everything below is empty.
         qpos: Generalized positions, in m and rad.
-        extra: What only some models have in their state, as in `PhysicsState`.
+        extra: State that only some models have, as in `PhysicsState`.
         base_position: In the world, in m; empty without a free joint, as are the two below.
         heading: Of the base in the world, in rad.
         velocity: Of the base, forward and leftward, in m/s, and its yaw rate, in rad/s, in its level heading frame.
@@ -54,12 +54,12 @@ class Recording:
 
     @property
     def dt(self) -> float | None:
-        """Seconds per control step, where they are known."""
+        """Seconds per control step, if known."""
         return None if self.model is None else self.model.ctrl_dt
 
 
 class Recorder:
-    """Records the first episode of an evaluation; that of its first env, run once more by itself."""
+    """Records the episode of the first env of an evaluation by running it again alone."""
 
     def __init__(self, env: Environment, *, seed: int, device: Device, axis_name: str = DEVICE_AXIS) -> None:
         self._env, self._seed, self._device = env, seed, device
@@ -69,7 +69,7 @@ class Recorder:
         self._advance = eqx.filter_jit(bind_axis(advance, axis_name))
 
     def __call__(self, model: AbstractActorCritic, should_stop: ShouldStop) -> Recording | None:
-        """The episode under a policy, or None when it was to stop before the end."""
+        """The episode under a policy, or None if it was stopped before the end."""
         chunks = []
         with jax.default_device(self._device):
             model = on_device(model, self._device)
@@ -123,7 +123,7 @@ def _unscaled(command: AbstractCommand) -> AbstractCommand:
 def foot_sensors(mdp: Mdp, model: PhysicsModel) -> list[str]:
     """Names of the feet's touch sensors: those of the first reward, else observation, that names touch sensors.
 
-    Where none does, all touch sensors that the robot came with.
+    If none does, all touch sensors of the robot's file.
     """
     touch = touch_sensors(model)
     observations = [term for group in mdp.observations.values() for term in group.values()]

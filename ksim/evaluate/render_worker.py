@@ -1,8 +1,8 @@
-"""A program that films a robot: `render_worker.py MODEL.mjb SCENE.npz OUT.mp4 OUT.gif`, or `--probe`.
+"""A program that renders a video: `render_worker.py MODEL.mjb SCENE.npz OUT.mp4 OUT.gif`, or `--probe`.
 
-It runs in a process of its own, by its path: MuJoCo picks its kind of OpenGL from MUJOCO_GL when it is imported, which
-in a training run is long before anyone films; and a graphics driver that crashes does not take the training along.
-It knows nothing of JAX and of the rest of ksim.
+It runs in a separate process, by its path. MuJoCo chooses its OpenGL backend from MUJOCO_GL when it is imported, which
+in a training run is long before rendering; and a graphics driver that crashes must not end training. It imports neither
+JAX nor the rest of ksim.
 """
 
 import io
@@ -21,7 +21,7 @@ ARROW_WIDTH = 0.03  # m
 
 
 def probe() -> None:
-    """Renders something, or dies."""
+    """Renders one image, or fails."""
     model = mujoco.MjModel.from_xml_string("<mujoco><worldbody><geom size='.1'/></worldbody></mujoco>")
     data = mujoco.MjData(model)
     mujoco.mj_forward(model, data)
@@ -31,22 +31,22 @@ def probe() -> None:
 
 
 def film(model_path: str, scene_path: str, mp4_path: str, gif_path: str) -> None:
-    """Films a recorded motion.
+    """Renders a video of a recorded motion.
 
     Args:
         model_path: The compiled model.
         scene_path: `fps`, `state.qpos` (frame, q) and other fields of MjData that a pose consists of, likewise,
             `body` that the camera follows (0: none), `arrows` (frame, arrow, two ends, 3) in the world, in m, and their
             `colors` (arrow, rgba).
-        mp4_path: Where the video goes.
-        gif_path: Where a smaller one goes, of at most `MAX_GIF_BYTES` where any of `GIF_STEPS` comes to so little.
+        mp4_path: Path of the video.
+        gif_path: Path of a smaller GIF, of at most `MAX_GIF_BYTES` if one of `GIF_STEPS` is that small.
     """
     import imageio_ffmpeg  # noqa: PLC0415 - not for the probe
     from PIL import Image  # noqa: PLC0415
 
     model, scene = mujoco.MjModel.from_binary_path(model_path), dict(np.load(scene_path))
     data, fps = mujoco.MjData(model), float(scene["fps"])
-    # Without a graphics card these are most of the time, and hardly seen at this size.
+    # Without a graphics card these take most of the time, and are barely visible at this size.
     model.vis.quality.offsamples = min(4, model.vis.quality.offsamples)
     model.vis.quality.shadowsize = min(2048, model.vis.quality.shadowsize)
     # A model may ask for a smaller buffer.
@@ -81,7 +81,7 @@ def set_pose(model: mujoco.MjModel, data: mujoco.MjData, scene: Mapping[str, np.
 
 
 def make_camera(model: mujoco.MjModel, data: mujoco.MjData, body: int) -> mujoco.MjvCamera:
-    """A camera that follows a body from the side and a little above, as far away as the robot is large."""
+    """A camera that follows a body from the side and slightly above, at a distance proportional to its size."""
     camera = mujoco.MjvCamera()
     mujoco.mjv_defaultFreeCamera(model, camera)
     if body:
@@ -94,7 +94,7 @@ def make_camera(model: mujoco.MjModel, data: mujoco.MjData, body: int) -> mujoco
 
 
 def add_arrow(scene: mujoco.MjvScene, start: np.ndarray, end: np.ndarray, color: np.ndarray) -> None:
-    """Adds an arrow to what is rendered next; none where it would have no length."""
+    """Adds an arrow to the next image, unless its length is zero."""
     if scene.ngeom >= scene.maxgeom or np.linalg.norm(end - start) < 0.01:
         return
     geom = scene.geoms[scene.ngeom]
@@ -108,7 +108,7 @@ def add_arrow(scene: mujoco.MjvScene, start: np.ndarray, end: np.ndarray, color:
 def encode_gif(frames: list, fps: float) -> bytes:
     """An animated GIF of images, the first of `GIF_STEPS` that fits, else the smallest.
 
-    The octree keeps the few pixels of the arrows in colours of their own.
+    The octree keeps the colours of the arrows' few pixels.
     """
     from PIL import Image  # noqa: PLC0415 - not for the probe
 

@@ -1,4 +1,4 @@
-"""What a run tells of its policy on the side: evaluations, films, plots. None of it changes or ends the training."""
+"""Evaluations, videos and plots during a run. None of them changes or ends the training."""
 
 import logging
 import math
@@ -28,10 +28,10 @@ logger = logging.getLogger(__name__)
 
 
 class EpisodeReport:
-    """Films and plots of one evaluated episode.
+    """Video and plots of one evaluated episode.
 
     Attributes:
-        paths: What was last written, by what it is.
+        paths: The files written last, by description.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class EpisodeReport:
         self.paths: dict[str, Path] = {}
 
     def __call__(self, model: AbstractActorCritic, name: str, *, with_video: bool, with_plots: bool) -> None:
-        """Runs the episode once more, films it to `videos/<name>` and draws it in `plots`."""
+        """Runs the episode again, renders it to `videos/<name>` and plots it in `plots`."""
         if not (with_video or with_plots):
             return
         with self._failures.absorbed("recording"):
@@ -67,10 +67,10 @@ class EpisodeReport:
 
     def _film(self, recording: Recording, name: str) -> None:
         if recording.model is None:
-            logger.info("No video: the environment is not of ksim's terms, and has no model to render.")
+            logger.info("No video: the environment does not use ksim's terms, so it has no model to render.")
             return
         if find_gl() is None:
-            if self._can_render:  # said once
+            if self._can_render:  # reported once
                 self._can_render = False
                 logger.warning(NO_GL)
                 print_line(f"Warning: no video. {NO_GL}")
@@ -86,11 +86,11 @@ def _make_recorder(context: PolicyContext) -> Recorder:
 
 
 class Reports:
-    """Evaluates, films and plots while a run trains, and when it has trained. Only process 0 does.
+    """Evaluates, renders videos and plots, during and after training. Only process 0 does.
 
     Attributes:
-        failures: Those of the run.
-        paths: What was written, by what it is.
+        failures: The failures of the run.
+        paths: The files written, by description.
     """
 
     def __init__(self, task: RLTask[Any], run_dir: Path, *, failures: Failures, should_stop: ShouldStop) -> None:
@@ -121,16 +121,16 @@ class Reports:
         return self._evaluator is not None
 
     def after_iteration(self, progress: Progress, learner: LearnerState) -> None:
-        """Evaluates, and films if it is time to."""
+        """Evaluates, and renders a video if one is due."""
         self._evaluate(progress, learner)
         every = self._task.config.video_every_n_evaluations
         if every is not None and self._num_evaluations % every == 0 and progress.iterations_left != 0:
             self._report_episode(progress, learner, with_plots=False)
-        # From the end of one to the start of the next, or slow ones would follow one upon another.
+        # Measured from the end of an evaluation, so that slow ones do not run back to back.
         self._last_s = time.monotonic()
 
     def at_end(self, progress: Progress, learner: LearnerState) -> None:
-        """Evaluates what was learned, unless the run was asked to stop, and draws how it was learned."""
+        """Evaluates the final policy, unless the run was asked to stop, and plots the learning curves."""
         was_done_before = not progress.num_done_here and self._last_iteration == progress.iteration
         if not is_main_process() or was_done_before:
             return

@@ -1,4 +1,4 @@
-"""Films of a recorded episode."""
+"""Videos of a recorded episode."""
 
 import functools
 import os
@@ -18,7 +18,7 @@ from ksim.host.files import whole_file
 
 FPS = 25
 MAX_VIDEO_S = 10.0
-"""What is filmed of an episode, from its start: without a graphics card a frame takes about a tenth of a second."""
+"""Length of a video, from the start of the episode: without a graphics card a frame takes about 0.1 s."""
 TIMEOUT_S = 900.0
 COMMANDED = (0.1, 0.7, 0.2, 1.0)
 """Colour of the commanded velocity: green."""
@@ -31,15 +31,15 @@ _WORKER = Path(__file__).with_name("render_worker.py")
 
 
 class RenderError(RuntimeError):
-    """A film could not be made."""
+    """A video could not be rendered."""
 
 
 @functools.cache
 def find_gl() -> str | None:
-    """The value of MUJOCO_GL under which MuJoCo renders here: the user's, or egl, osmesa or the system's own.
+    """The value of MUJOCO_GL with which MuJoCo can render: the user's, or egl, osmesa or the system default.
 
     Returns:
-        None where nothing renders.
+        None if none works.
     """
     if "MUJOCO_GL" in os.environ:
         candidates = [os.environ["MUJOCO_GL"]]
@@ -48,7 +48,7 @@ def find_gl() -> str | None:
     for gl in candidates:
         command = [sys.executable, "-P", str(_WORKER), "--probe"]
         try:
-            # A session of its own: Ctrl-C in the terminal is for us, not for it to fail by.
+            # A separate session, so that Ctrl-C in the terminal does not reach it.
             done = subprocess.run(
                 command, env=_environment(gl), capture_output=True, timeout=60, check=False, start_new_session=True
             )
@@ -60,15 +60,15 @@ def find_gl() -> str | None:
 
 
 def film(recording: Recording, path: Path, should_stop: ShouldStop) -> list[Path]:
-    """Films an episode, the camera following the base, with arrows of the commanded and the measured velocity.
+    """Renders a video of an episode. The camera follows the base; arrows show commanded and measured velocity.
 
     Args:
         recording: The episode, of an environment with a model.
-        path: Where the films go, without a suffix.
-        should_stop: Asked now and then; when it says so there is no film.
+        path: Path of the videos, without a suffix.
+        should_stop: Checked now and then; if true there is no video.
 
     Returns:
-        The paths of an mp4 and of a smaller GIF; none where it was to stop.
+        The paths of an MP4 and of a smaller GIF; none if it was stopped.
 
     Raises:
         RenderError: Rendering failed, or there is no OpenGL.
@@ -92,7 +92,7 @@ def film(recording: Recording, path: Path, should_stop: ShouldStop) -> list[Path
 
 
 def make_scene(recording: Recording) -> dict[str, np.ndarray]:
-    """What the worker films: every frame's pose and arrows, in real time."""
+    """The input of the worker: pose and arrows of every frame, in real time."""
     assert recording.model is not None
     dt, names = recording.model.ctrl_dt, recording.model.names
     fps = min(FPS, 1 / dt)
@@ -122,7 +122,7 @@ def make_scene(recording: Recording) -> dict[str, np.ndarray]:
 
 
 def _run_worker(arguments: list[str], gl: str, should_stop: ShouldStop) -> bool:
-    """Runs the worker to its end; False if it was to stop before."""
+    """Runs the worker to its end; False if it was stopped before."""
     command = [sys.executable, "-P", str(_WORKER), *arguments]
     deadline = time.monotonic() + TIMEOUT_S
     with tempfile.TemporaryFile("w+") as errors:

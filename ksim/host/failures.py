@@ -33,4 +33,4 @@ class Failures:
         self.counts[kind] += 1
         if self.counts[kind] == 1:
             logger.warning("A failed %s does not end the run.", kind, exc_info=error)
-            print_line(f"Warning: {kind} failed, the run goes on: {error or type(error).__name__}")
+            print_line(f"Warning: {kind} failed, the run continues: {error or type(error).__name__}")

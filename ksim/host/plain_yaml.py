@@ -37,4 +37,4 @@ def read_yaml(text: str | bytes) -> Any:
         return yaml.load(text, _Loader)
     # PyYAML lets through what Python's conversions raise.
     except Exception as error:
-        raise ValueError(f"It is no YAML: {type(error).__name__}.") from error
+        raise ValueError(f"It is not valid YAML: {type(error).__name__}.") from error

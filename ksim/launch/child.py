@@ -1,7 +1,7 @@
-"""A program that becomes another: `child.py LAUNCHER_PID CORES PROGRAM [ARGUMENT ...]`.
+"""A program that replaces itself by another: `child.py LAUNCHER_PID CORES PROGRAM [ARGUMENT ...]`.
 
-It runs by its path before the real program takes its place, and needs nothing but the standard library. Code between
-fork and exec would do the same, but may deadlock where the launcher has threads.
+It runs by its path, before the real program replaces it, and needs only the standard library. Code between fork and
+exec would do the same, but may deadlock if the launcher has threads.
 """
 
 import os
@@ -15,7 +15,7 @@ def become(launcher_pid: int, cores: set[int], program: list[str]) -> None:
     """Ties this process to the launcher's life and to its cores, and becomes the program.
 
     Args:
-        launcher_pid: The process whose end, however it comes, ends this one.
+        launcher_pid: The process whose end also ends this one.
         cores: The only ones to use; empty: all.
         program: The interpreter's path and its arguments.
     """

@@ -12,14 +12,14 @@ from ksim.launch.output import say
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs this node's processes of a training, to their end.
+    """Runs the processes of this node to their end.
 
     Args:
         argv: Options, then the program and its arguments; default those of the process.
 
     Returns:
-        0 if every process succeeded; 2 for options that cannot work, with nothing started; the exit code of the first
-        process that failed, 128 + n where signal n killed it; or 128 + n where signal n asked the launcher to stop.
+        0 if every process succeeded; 2 for invalid options, with nothing started; the exit code of the process that
+        failed first, 128 + n if signal n killed it; or 128 + n if signal n stopped the launcher.
     """
     try:
         options = parse_options(sys.argv[1:] if argv is None else argv)

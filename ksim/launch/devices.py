@@ -18,7 +18,7 @@ _TOPOLOGY = Path("/sys/devices/system/cpu")
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceShares:
-    """What each of a node's processes may use; None where nothing is divided.
+    """The devices of each process of a node; None if nothing is divided.
 
     Attributes:
         gpus: For each process, the names of its GPUs as CUDA_VISIBLE_DEVICES has them.
@@ -29,7 +29,7 @@ class DeviceShares:
     cores: list[list[int]] | None = None
 
     def describe(self) -> str:
-        """A sentence for the launcher's first line, empty where nothing is divided."""
+        """A sentence for the launcher's first line, empty if nothing is divided."""
         if self.gpus is not None:
             return f"GPUs: {', '.join(str(len(share)) for share in self.gpus)}."
         if self.cores is not None:
@@ -38,10 +38,10 @@ class DeviceShares:
 
 
 def divide_devices(num_processes: int, environ: Mapping[str, str]) -> DeviceShares:
-    """Divides the GPUs where there are any, else the cores.
+    """Divides the GPUs if there are any, else the cores.
 
     Args:
-        num_processes: Number of processes on this node. A single one is left everything.
+        num_processes: Number of processes on this node. A single process gets everything.
         environ: The environment, of which JAX_PLATFORMS and CUDA_VISIBLE_DEVICES are read.
 
     Raises:
@@ -65,7 +65,7 @@ def divide_devices(num_processes: int, environ: Mapping[str, str]) -> DeviceShar
 
 
 def usable_cores() -> list[int]:
-    """The cores that this process may use, siblings of one physical core side by side; none where it cannot be told."""
+    """The cores that this process may use, siblings of one physical core side by side; none if unknown."""
     if not hasattr(os, "sched_setaffinity"):
         return []
     return sorted(os.sched_getaffinity(0), key=_place_of_core)

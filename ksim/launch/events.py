@@ -1,4 +1,4 @@
-"""What happens to a group, in order: ends of processes, and signals to the launcher."""
+"""Events of a group, in order: ends of processes and signals to the launcher."""
 
 import os
 import queue
@@ -22,7 +22,7 @@ class Ended(NamedTuple):
     """A process ended.
 
     Attributes:
-        place: Its place in the group.
+        place: Its index in the group.
     """
 
     place: int
@@ -69,7 +69,7 @@ class Events:
             self._epoll.close()
 
     def watch(self, place: int, process: subprocess.Popen[bytes]) -> None:
-        """Tells of the end of one more process."""
+        """Also waits for the end of this process."""
         if self._epoll is not None:
             descriptor = os.pidfd_open(process.pid)
             self._pidfds[descriptor] = place
@@ -78,7 +78,7 @@ class Events:
             threading.Thread(target=self._wait_for, args=(place, process), daemon=True).start()
 
     def next(self, timeout_s: float | None) -> Ended | Signaled | None:
-        """The next event; None when there was none in time.
+        """The next event; None after the timeout.
 
         Args:
             timeout_s: Seconds to wait; None: no limit.

@@ -1,4 +1,4 @@
-"""A node's processes: started together, and ended together when one of them fails."""
+"""The processes of a node, started together and stopped together if one fails."""
 
 import contextlib
 import os

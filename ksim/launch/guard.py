@@ -1,4 +1,4 @@
-"""A program that outlives the launcher: kills what a launcher that was killed leaves behind.
+"""A program that outlives the launcher and kills what a killed launcher leaves behind.
 
 It runs by its path. Lines `+GROUP` and `-GROUP` on stdin tell of process groups that began and that ended; the end of
 stdin, that the launcher has. The kernel kills the launcher's children with it (`child.py`), but not their children.

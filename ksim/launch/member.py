@@ -22,10 +22,10 @@ class Member:
     Attributes:
         process_id: Its global id.
         output: Where its output goes.
-        process: It; None before the start.
-        running: Its end is not known yet.
-        was_stopped: It stood still, as after SIGSTOP, when the group was ended.
-        was_killed: The launcher sent SIGKILL.
+        process: The process; None before the start.
+        running: Whether it has not ended.
+        was_stopped: Whether it was stopped, as by SIGSTOP, when the group was ended.
+        was_killed: Whether the launcher sent SIGKILL.
     """
 
     process_id: int
@@ -47,10 +47,10 @@ class Member:
         return self.popen.returncode
 
     def start(self, program: Sequence[str], environment: Mapping[str, str], cores: Sequence[int]) -> None:
-        """Starts it, in a session of its own, so that Ctrl-C in a terminal comes once, from the launcher.
+        """Starts it in a separate session, so that Ctrl-C in a terminal reaches it once, from the launcher.
 
         Args:
-            program: What follows the interpreter.
+            program: Arguments of the interpreter.
             environment: All of its environment.
             cores: The CPU cores to bind it to; none: it is not bound.
         """
@@ -69,10 +69,10 @@ class Member:
         self.output.started(process)
 
     def is_stopped(self) -> bool:
-        """Whether it stands still; never, where there is no /proc."""
+        """Whether it is stopped; always False without /proc."""
         return process_state(self.popen.pid) in ("T", "t")
 
     def kill_group(self) -> None:
-        """Kills it and whatever it has started in its own process group."""
+        """Kills it and everything in its process group."""
         with contextlib.suppress(OSError):
             os.killpg(self.popen.pid, signal.SIGKILL)

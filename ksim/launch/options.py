@@ -1,4 +1,4 @@
-"""The launcher's options, which end where the program begins."""
+"""The options of the launcher, which come before the program."""
 
 import argparse
 import math
@@ -15,22 +15,22 @@ from ksim.parallel.hints import hint
 
 _USAGE = "python -m ksim.launch [OPTIONS] (-m MODULE | FILE) [ARGUMENT ...]"
 
-# What stands for the value, the default, and the meaning.
+# Placeholder of the value, default, and meaning.
 _OPTIONS = {
     "--nnodes": ("N", "1", "number of machines (default 1; several are untried)"),
     "--nproc-per-node": ("N", "1", "number of processes on each machine (default 1)"),
-    "--node-rank": ("I", None, "which of the machines this is, from 0 (default 0; needed if --nnodes > 1)"),
+    "--node-rank": ("I", None, "index of this machine, from 0 (default 0; required if --nnodes > 1)"),
     "--coordinator-address": (
         "HOST:PORT",
         None,
-        "where process 0 listens: an address of machine 0 that all can reach, the same for all "
-        "(default 127.0.0.1 and a free port; needed if --nnodes > 1)",
+        "where process 0 listens: an address of machine 0 that all machines can reach, the same on all "
+        "(default 127.0.0.1 and a free port; required if --nnodes > 1)",
     ),
-    "--log-dir": ("DIR", None, "append each process's output to DIR/process_<id>.out (default: prefixed, to here)"),
+    "--log-dir": ("DIR", None, "append each process's output to DIR/process_<id>.out (default: print it, prefixed)"),
     "--grace-s": (
         "SECONDS",
         "10",
-        "when a process failed: time for the others to end after SIGTERM, before SIGKILL (default 10)",
+        "after a failure: time between SIGTERM and SIGKILL for the other processes (default 10)",
     ),
 }
 
@@ -42,11 +42,11 @@ class LaunchOptions:
     Attributes:
         nnodes: Number of machines of the job.
         nproc_per_node: Number of processes on each.
-        node_rank: Which of the machines this is, from 0.
+        node_rank: Index of this machine, from 0.
         coordinator_address: HOST:PORT at which process 0 will listen.
-        log_dir: Where each process's output goes; None: to the launcher's own, with a prefix.
-        grace_s: Seconds from asking a failed group's processes to end until they are killed.
-        program: What follows the interpreter: `("-m", module, ...)` or `(file, ...)`.
+        log_dir: Directory of each process's output; None: print it with a prefix.
+        grace_s: Seconds between SIGTERM and SIGKILL after a failure.
+        program: Arguments of the interpreter: `("-m", module, ...)` or `(file, ...)`.
     """
 
     nnodes: int
@@ -69,10 +69,10 @@ class LaunchOptions:
 
 
 def parse_options(argv: Sequence[str]) -> LaunchOptions:
-    """The options, and the program with its arguments as they are.
+    """Parses the options, and leaves the program's arguments unchanged.
 
     Raises:
-        ConfigError: An option is not known, or its value breaks a rule.
+        ConfigError: An option is unknown or invalid.
         SystemExit: With code 0, after --help.
     """
     own, program = _split(list(argv))

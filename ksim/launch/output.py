@@ -1,4 +1,4 @@
-"""What the processes print: to files, or line by line with a prefix; and its last lines, for when one fails."""
+"""Output of the processes, to files or line by line with a prefix; and their last lines, for reports of failures."""
 
 import contextlib
 import os
@@ -23,12 +23,12 @@ _ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def say(text: str) -> None:
-    """Writes a line of the launcher's own to stderr."""
+    """Writes a line of the launcher to stderr."""
     _write("stderr", f"ksim.launch: {text.rstrip()}\n".encode())
 
 
 class AbstractOutput(ABC):
-    """Where the output of one process goes.
+    """The destination of the output of one process.
 
     Attributes:
         path: The file, if it goes to one.
@@ -42,15 +42,15 @@ class AbstractOutput(ABC):
 
     @abstractmethod
     def started(self, process: subprocess.Popen[bytes]) -> None:
-        """Tells of the process that was started with these `targets`."""
+        """Called with the process that was started with these `targets`."""
 
     @abstractmethod
     def last_lines(self) -> list[str]:
-        """The last lines, at most `NUM_LAST_LINES`, in a form that does a terminal no harm."""
+        """The last lines, at most `NUM_LAST_LINES`, safe to print on a terminal."""
 
 
 class FileOutput(AbstractOutput):
-    """To the end of a file, which the process itself writes.
+    """Output appended to a file by the process itself.
 
     Args:
         path: The file; it and its directory are made.
@@ -87,7 +87,7 @@ class FileOutput(AbstractOutput):
 
 
 class PrefixedOutput(AbstractOutput):
-    """To the launcher's stdout and stderr, whole lines, each after `[<id>] `.
+    """Output to the launcher's stdout and stderr, in whole lines with the prefix `[<id>] `.
 
     Args:
         process_id: The id.
@@ -132,7 +132,7 @@ class _Lines:
 
 
 class Pump:
-    """A thread that copies the output of all processes, so that the launcher can attend to them meanwhile."""
+    """A thread that copies the output of all processes."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -173,7 +173,7 @@ class Pump:
 
 
 def _write(target: str, data: bytes) -> None:
-    """Writes to the launcher's stdout or stderr; nothing where whoever read it is gone."""
+    """Writes to the launcher's stdout or stderr; ignored if its reader is gone."""
     with contextlib.suppress(OSError, ValueError):
         stream = getattr(sys, target)
         stream.flush()

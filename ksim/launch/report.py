@@ -1,4 +1,4 @@
-"""What the launcher says of a group that failed."""
+"""Reports of the launcher about a failed group."""
 
 import signal
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def describe_end(return_code: int) -> str:
 
 
 def describe_failure(first: Member, ended: Sequence[Member], options: LaunchOptions) -> str:
-    """Which process failed first, how, and its last lines; then what became of the rest.
+    """Describes which process failed first, how, its last lines, and how the others ended.
 
     Args:
         first: The process.
@@ -48,7 +48,7 @@ def describe_failure(first: Member, ended: Sequence[Member], options: LaunchOpti
             "fail: look there first."
         )
     if options.nnodes > 1:
-        parts.append("See what the launchers of the other nodes say, too: a process that fails takes all along.")
+        parts.append("Check the launchers of the other nodes too: one failed process ends all.")
     lines = [" ".join(parts)]
     lines += [_describe_rest(member, options.grace_s) for member in ended if member is not first]
     last = first.output.last_lines()

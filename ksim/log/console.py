@@ -29,7 +29,7 @@ def iteration_line(
     parts.append(f"reward/step {_number(metrics['rollout/reward'], 4)}")
     parts += [f"{words} {_number(metrics[name], 4)}" for words, name in (of_learner or {}).items()]
     if metrics["policy/bad_updates"]:
-        parts.append(f"{metrics['policy/bad_updates']:.0f} updates skipped as not finite")
+        parts.append(f"{metrics['policy/bad_updates']:.0f} non-finite updates skipped")
     return " · ".join(parts)
 
 

@@ -1,1 +1,1 @@
-"""What the robot is asked: pure terms for one env and one step."""
+"""The terms of the MDP: pure functions of one env and one step."""

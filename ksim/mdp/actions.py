@@ -1,4 +1,4 @@
-"""What happens to actions on their way from the policy to the actuators."""
+"""Filters between the actions of the policy and the actuators."""
 
 from abc import abstractmethod
 
@@ -11,7 +11,7 @@ from ksim.mdp.term import Context, Term
 
 
 class AbstractActionFilter(Term):
-    """From the action that was chosen, `context.action`, to the action that acts. Filters apply in their order."""
+    """Maps the chosen action, `context.action`, to the applied action. Filters apply in order."""
 
     @abstractmethod
     def __call__(self, context: Context) -> Float[Array, " a"] | Float[Array, "s a"]:
@@ -19,9 +19,9 @@ class AbstractActionFilter(Term):
 
 
 class ActionLatency(AbstractActionFilter):
-    """Actions act late, by a time that is drawn once per episode, as fine as a physics substep.
+    """Delays actions by a time drawn once per episode, in whole physics substeps.
 
-    seconds: the shortest and the longest latency. Until the first action has arrived, the action 0 acts.
+    seconds: the shortest and the longest latency. Until the first action arrives, the action 0 is applied.
     """
 
     seconds: tuple[float, float] = (0.0, 0.02)
@@ -50,7 +50,7 @@ class ActionLatency(AbstractActionFilter):
 
 
 class DroppedActions(AbstractActionFilter):
-    """Each action is lost with a probability; the one that acted before it then goes on acting."""
+    """Drops each action with a probability; the previously applied one is repeated."""
 
     probability: float = 0.05
 
@@ -70,7 +70,7 @@ class DroppedActions(AbstractActionFilter):
 
 
 class ActionSmoothing(AbstractActionFilter):
-    """Actions pass a first-order low-pass filter, once per control step. time_constant_s: its time constant."""
+    """First-order low-pass filter on actions, applied once per control step. `time_constant_s`: its time constant."""
 
     time_constant_s: float = 0.02
 

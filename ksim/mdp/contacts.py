@@ -1,4 +1,4 @@
-"""Which parts of the robot are touched, and how hard: through sensors, the one way that every engine has."""
+"""Contacts of parts of the robot and their forces, from sensors, which every engine supports."""
 
 import jax.numpy as jnp
 import mujoco
@@ -25,10 +25,10 @@ def check_parts(term: Term) -> None:
 
 
 def add_contact_sensors(spec: mujoco.MjSpec, bodies: tuple[str, ...] = (), geoms: tuple[str, ...] = ()) -> None:
-    """Adds to the model what `contact_forces` and `hardest_contacts` read, where it has none.
+    """Adds to the model what `contact_forces` and `hardest_contacts` read, if missing.
 
     Raises:
-        ConfigError: The model has no such body or geom, or it can touch nothing.
+        ConfigError: The model has no such body or geom, or it cannot touch anything.
     """
     for name in bodies:
         body = find_in_spec(spec, "body", name)
@@ -57,9 +57,9 @@ def add_contact_sensors(spec: mujoco.MjSpec, bodies: tuple[str, ...] = (), geoms
 def contact_forces(
     context: Context, bodies: tuple[str, ...] = (), geoms: tuple[str, ...] = ()
 ) -> Float[Array, " parts"]:
-    """How hard each part is pressed, in N, by whatever touches it: bodies first, then geoms.
+    """Contact force on each part, in N: bodies first, then geoms.
 
-    Of a body, the sum over its own geoms; of a geom, the one contact that presses hardest.
+    For a body, the sum over its own geoms; for a geom, its strongest contact.
     """
     of_bodies = [context.sensor(_body_sensor(name))[0] for name in bodies]
     of_geoms = [context.sensor(_geom_sensor(name))[0] for name in geoms]
@@ -67,7 +67,7 @@ def contact_forces(
 
 
 def hardest_contacts(context: Context, geoms: tuple[str, ...]) -> Float[Array, "parts 3"]:
-    """The force of the contact that presses hardest on each geom, in N in the world, up to its sign."""
+    """The force of the strongest contact of each geom, in N in the world frame, up to its sign."""
     force_g3, normal_g3, tangent_g3 = jnp.split(
         jnp.stack([context.sensor(_geom_sensor(name)) for name in geoms]), 3, axis=1
     )
@@ -78,7 +78,9 @@ def hardest_contacts(context: Context, geoms: tuple[str, ...]) -> Float[Array, "
 def _check_collides(spec: mujoco.MjSpec, what: str, geoms: list[mujoco.MjsGeom]) -> None:
     paired = {name for pair in spec.pairs for name in (pair.geomname1, pair.geomname2)}
     if not any(geom.contype or geom.conaffinity or geom.name in paired for geom in geoms):
-        raise ConfigError(f"{what} can touch nothing: its contype and conaffinity are 0. Change them, or name another.")
+        raise ConfigError(
+            f"{what} cannot touch anything: its contype and conaffinity are 0. Change them, or name another."
+        )
 
 
 def _body_sensor(body: str) -> str:

@@ -1,4 +1,4 @@
-"""Curricula: how hard the task is, from 0 to 1, moved by what training shows."""
+"""Curricula: a level of difficulty from 0 to 1, adapted during training."""
 
 import dataclasses
 from abc import abstractmethod
@@ -37,9 +37,9 @@ class CurriculumContext:
 
 
 class AbstractCurriculum(CheckedModule):
-    """A level from 0, the easiest, to 1, the full task: one number for all environments, moved after each iteration.
+    """A level from 0 (easiest) to 1 (the full task), one for all environments, updated after each iteration.
 
-    Terms read it as `context.level(name)`. Evaluations are of the full task.
+    Terms read it as `context.level(name)`. Evaluations run the full task.
 
     Attributes:
         start: The level before the first iteration.
@@ -56,7 +56,7 @@ class AbstractCurriculum(CheckedModule):
 
 
 class LinearCurriculum(AbstractCurriculum):
-    """Rises from 0 to 1 evenly between two iterations."""
+    """Rises linearly from 0 to 1 between two iterations."""
 
     end_iteration: int
     start_iteration: int = 0
@@ -72,9 +72,9 @@ class LinearCurriculum(AbstractCurriculum):
 
 
 class EpisodeLengthCurriculum(AbstractCurriculum):
-    """Rises while finished episodes last longer than `raise_above_s` seconds, falls while under `lower_below_s`.
+    """Rises while finished episodes are longer than `raise_above_s`, falls while shorter than `lower_below_s`.
 
-    step: by how much, per iteration.
+    step: change per iteration.
     """
 
     raise_above_s: float
@@ -91,9 +91,9 @@ class EpisodeLengthCurriculum(AbstractCurriculum):
 
 
 class ScoreCurriculum(AbstractCurriculum):
-    """Rises while a metric's mean is above `raise_above`, falls while it is under `lower_below`.
+    """Rises while a metric's mean is above `raise_above`, falls while it is below `lower_below`.
 
-    metric: such as `reward/track_linear_velocity`, a reward per second with its scale. step: by how much, per
+    metric: such as `reward/track_linear_velocity`, a reward per second with its scale. step: change per
     iteration. For a metric that should be small, such as `error/velocity/lin_vel_m_s`, see `ErrorCurriculum`.
     """
 
@@ -111,9 +111,9 @@ class ScoreCurriculum(AbstractCurriculum):
 
 
 class ErrorCurriculum(AbstractCurriculum):
-    """Rises while a metric's mean is under `raise_below`, falls while it is above `lower_above`.
+    """Rises while a metric's mean is below `raise_below`, falls while it is above `lower_above`.
 
-    metric: such as `error/velocity/lin_vel_m_s`. step: by how much, per iteration.
+    metric: such as `error/velocity/lin_vel_m_s`. step: change per iteration.
     """
 
     metric: str

@@ -1,4 +1,4 @@
-"""What happens to a robot during an episode."""
+"""Events during an episode, such as pushes."""
 
 import dataclasses
 from abc import abstractmethod
@@ -27,15 +27,15 @@ class AbstractEvent(Term):
         """The state with the change, or as it was."""
 
     def overrides(self, context: Context) -> Overrides:
-        """Model fields that change here, whole and by name; at a reset as well as at every step. None by default."""
+        """Whole model fields that this event changes, by name, at a reset and at every step. None by default."""
         return {}
 
 
 class AbstractTimedEvent(AbstractEvent):
-    """An event that strikes again and again.
+    """An event that repeats.
 
     Attributes:
-        interval_s: Range of seconds from one strike to the next, drawn uniformly.
+        interval_s: Range of the seconds between two events, drawn uniformly.
     """
 
     interval_s: eqx.AbstractVar[tuple[float, float]]
@@ -112,7 +112,7 @@ class PushForce(AbstractEvent):
 
 
 class MassDrop(AbstractEvent):
-    """The robot starts with a load on a body and loses it after a while.
+    """The robot starts with a load on a body and drops it after a random time.
 
     body: the name of the body; the load sits at its centre of mass. mass: range of the load, in kg. after_s: range of
     seconds after which it drops.

@@ -1,4 +1,4 @@
-"""Noise on observations: what sensors add to the truth, and what they lose of it."""
+"""Noise on observations: errors that sensors add, and samples that they lose."""
 
 import math
 from abc import abstractmethod
@@ -12,9 +12,9 @@ from ksim.keys import NOISE_START, OBSERVATION_NOISE
 
 
 class AbstractNoise(CheckedModule):
-    """A change to a measured quantity, drawn anew at every step.
+    """A random change to a measured quantity, drawn at every step.
 
-    Noise that remembers is an `AbstractMemoryNoise`.
+    Noise with a memory is an `AbstractMemoryNoise`.
     """
 
     @abstractmethod
@@ -36,7 +36,7 @@ class AbstractNoise(CheckedModule):
 
 
 class AbstractMemoryNoise(AbstractNoise):
-    """Noise that remembers: it implements `init` and `step`, and a call is the first value of an episode."""
+    """Noise with a memory: it implements `init` and `step`; a call gives the first value of an episode."""
 
     @abstractmethod
     def init(self, value: Array, key: PRNGKeyArray) -> PyTree:
@@ -124,10 +124,10 @@ class GaussianBias(AbstractMemoryNoise):
 
 
 class DriftingBias(AbstractMemoryNoise):
-    """Adds a bias that walks at random, as a gyro's does.
+    """Adds a bias that drifts as a random walk, like that of a gyro.
 
-    std_per_root_s: standard deviation, in the quantity's own unit, that it has gained after a second; after t seconds
-    it is sqrt(t) times as large. initial_std: the one that an episode starts with.
+    std_per_root_s: standard deviation of the drift after one second, in the quantity's own unit; after t seconds it is
+    sqrt(t) times as large. initial_std: standard deviation of the bias at the start of an episode.
     """
 
     std_per_root_s: float
@@ -161,7 +161,7 @@ class ScaleError(AbstractMemoryNoise):
 
 
 class DroppedSamples(AbstractMemoryNoise):
-    """Loses a sample with this `probability`, all its components at once, and repeats the last one that came."""
+    """Drops a whole sample with this `probability` and repeats the last one received."""
 
     probability: float
 
@@ -177,7 +177,7 @@ class DroppedSamples(AbstractMemoryNoise):
 
 
 class Chain(AbstractMemoryNoise):
-    """Several noises, each on what the one before it made of the value."""
+    """Several noises, applied in order."""
 
     noises: tuple[AbstractNoise, ...]
 

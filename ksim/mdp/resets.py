@@ -1,4 +1,4 @@
-"""Starts of episodes: changes to the first keyframe, or to the reference pose at rest, applied in order."""
+"""Initial states: changes to the first keyframe, or to the reference pose at rest, applied in order."""
 
 import dataclasses
 import math
@@ -17,7 +17,7 @@ from ksim.types import PhysicsState
 
 
 class AbstractReset(Term):
-    """A change to the state that an episode starts from."""
+    """A change to the initial state of an episode."""
 
     @abstractmethod
     def __call__(self, context: Context) -> PhysicsState:
@@ -25,7 +25,7 @@ class AbstractReset(Term):
 
 
 class RandomJointPositions(AbstractReset):
-    """Adds a uniform number from [-magnitude, magnitude], in rad, to joints, kept within their limits."""
+    """Adds a uniform number from [-magnitude, magnitude], in rad, to joint positions, within the joint limits."""
 
     magnitude: float = 0.1
     joints: tuple[str, ...] | None = None
@@ -75,10 +75,10 @@ class RandomBasePosition(AbstractReset):
 
 
 class ToKeyframe(AbstractReset):
-    """Starts from a keyframe of the model, by name, or from one of several, each as likely.
+    """Starts from a keyframe of the model, by name, or from one of several with equal probability.
 
     Positions, velocities, activations and the poses of mocap bodies are those of the keyframe; its time and controls
-    do not count, as an episode starts at time 0 and its actions set the controls.
+    are ignored, because an episode starts at time 0 and its actions set the controls.
     """
 
     keyframes: tuple[str, ...]
@@ -95,7 +95,7 @@ class ToKeyframe(AbstractReset):
 
 
 class ToPose(AbstractReset):
-    """Puts joints into a pose. `pose`: rad by the joint's name; other joints stay as they are."""
+    """Sets joint positions. `pose`: rad by joint name; other joints are unchanged."""
 
     pose: Mapping[str, float]
 
@@ -166,8 +166,8 @@ class RandomBaseVelocity(AbstractReset):
 class RandomBaseMotion(AbstractReset):
     """Adds uniform numbers to all six components of the base's velocity.
 
-    max_lin_vel: up to which, in m/s, along the world's x, y and z. max_ang_vel: up to which, in rad/s, about the base's
-    own x, y and z.
+    max_lin_vel: bounds, in m/s, along the world's x, y and z. max_ang_vel: bounds, in rad/s, about the base's own x, y
+    and z.
     """
 
     max_lin_vel: tuple[float, float, float] = (0.2, 0.2, 0.2)
@@ -188,8 +188,8 @@ class RandomBaseMotion(AbstractReset):
 class OnTerrain(AbstractReset):
     """Starts on a tile of the terrain, drawn from those up to the level of a curriculum, and lifts the base onto it.
 
-    level: name of the curriculum, whose 0 allows the easiest tiles only and 1 all; None allows all. spread: how far,
-    in m, from the tile's centre along x and y. radius: of the disc around the base whose highest ground counts, in m.
+    level: name of the curriculum: 0 allows only the easiest tiles, 1 all; None allows all. spread: largest distance, in
+    m, from the tile's centre along x and y. radius: of the disc around the base whose highest ground counts, in m.
     """
 
     level: str | None = None

@@ -1,4 +1,4 @@
-"""What every term of an MDP has in common: the context it sees, its memory, and the one way it is called."""
+"""The base class of all terms of an MDP, and the context that they see."""
 
 import dataclasses
 import re
@@ -19,21 +19,21 @@ from ksim.types import Levels, Overrides, PhysicsState
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """What a term sees of one env at one step. It lives within a trace only.
+    """What a term sees of one env at one step. It exists only while tracing.
 
     Attributes:
         model: The compiled model, for names and rates.
         physics: The physics state reached.
         action: The action that led here; zeros at a reset.
         previous_action: The action before that one; zeros at a reset.
-        control: What the actuators were last given, in the units of their controls.
+        control: The last controls of the actuators, in their units.
         commands: Values of the command terms, by name. Rewards and terminations see the commands that were in force
             when the action was chosen, observations those for the next action.
         episode_step: Control steps since the reset.
         terminated: The episode ended here, for rewards; False elsewhere.
         overrides: Model fields that randomizers have changed for this env.
         key: This term's own key for this step.
-        levels: How hard the task is, from 0 to 1, by the name of a curriculum.
+        levels: Levels of difficulty, from 0 to 1, by the name of a curriculum.
         memory: This term's memory, as `init` and `update` return it.
     """
 
@@ -84,7 +84,7 @@ class Context:
         return self.physics.derived[name]
 
     def height_above_ground(self, position: Float[Array, "*n 3"]) -> Float[Array, "*n"]:
-        """How high positions in the world are above the ground under them, in m."""
+        """Height of positions in the world above the ground below them, in m."""
         return position[..., 2] - self.model.ground.height(position)
 
     def sensor(self, name: str) -> Array:
@@ -92,7 +92,7 @@ class Context:
         return self.derived("sensordata")[self.model.names.sensor(name)]
 
     def sensors(self, names: Sequence[str]) -> Array:
-        """The readings of several sensors, one after the other."""
+        """The readings of several sensors, concatenated."""
         return jnp.concatenate([self.sensor(name) for name in names])
 
 

@@ -1,4 +1,4 @@
-"""Errors in the code of terms, with the term's name and the line that its author wrote."""
+"""Errors in the code of terms, with the term's name and the line of its author's code."""
 
 import contextlib
 import os

@@ -19,11 +19,11 @@ from ksim.physics.rotations import rotate_inverse
 
 
 class AbstractTermination(Term):
-    """A reason for an episode to end.
+    """A condition that ends an episode.
 
     Attributes:
-        truncates: The episode is only cut here, and what could still be earned counts (a time limit); otherwise it
-            really ended (a fall).
+        truncates: Whether this truncates the episode, and the value of the next state counts (a time limit); otherwise
+            it terminates the episode (a fall).
     """
 
     truncates: ClassVar[bool] = False
@@ -34,7 +34,7 @@ class AbstractTermination(Term):
 
 
 class TimeLimit(AbstractTermination):
-    """The episode has lasted `seconds`; it is cut, not ended."""
+    """The episode has lasted `seconds`; it is truncated."""
 
     truncates = True
     seconds: float = 20.0
@@ -56,7 +56,7 @@ class BaseTooLow(AbstractTermination):
 
 
 class BaseTooHigh(AbstractTermination):
-    """The base is higher than `height`, in m above the ground: thrown into the air, say."""
+    """The base is higher than `height`, in m above the ground, such as when thrown into the air."""
 
     height: float
 
@@ -82,7 +82,7 @@ class BaseTooFast(AbstractTermination):
 
 
 class TooFar(AbstractTermination):
-    """The base is farther than `distance`, in m, from the world's origin, horizontally; the episode is cut."""
+    """The base is farther than `distance`, in m, from the world's origin, horizontally; the episode is truncated."""
 
     truncates = True
     distance: float
@@ -95,7 +95,7 @@ class TooFar(AbstractTermination):
 
 
 class OffTerrain(AbstractTermination):
-    """The base is nearer than `margin`, in m, to the edge of the heightfield, or beyond it; the episode is cut."""
+    """The base is within `margin`, in m, of the edge of the heightfield, or beyond it; the episode is truncated."""
 
     truncates = True
     margin: float = 1.0
@@ -142,9 +142,9 @@ class JointTooFast(AbstractTermination):
 
 
 class BodyContact(AbstractTermination):
-    """A part that must touch nothing is pressed harder than `threshold`, in N: by the ground or by another part.
+    """A part that must not touch anything has a contact force above `threshold`, in N.
 
-    bodies: names; each counts with all geoms of its own. geoms: names. Their sensors are added to the model.
+    bodies: names; a body counts with its own geoms. geoms: names. Contact sensors are added to the model.
     """
 
     bodies: tuple[str, ...] = ()
@@ -163,7 +163,7 @@ class BodyContact(AbstractTermination):
 
 
 class SensorAbove(AbstractTermination):
-    """A sensor reads more than `threshold` in any component: a touch sensor on a part that must not touch, say."""
+    """A sensor reads more than `threshold` in any component, such as a touch sensor on the trunk."""
 
     sensor: str
     threshold: float = 1.0
@@ -173,7 +173,7 @@ class SensorAbove(AbstractTermination):
 
 
 class BaseTilted(AbstractTermination):
-    """The base leans more than `max_tilt`, in rad, from the vertical."""
+    """The base is tilted by more than `max_tilt`, in rad, from the vertical."""
 
     max_tilt: float = 1.0
 
@@ -187,10 +187,10 @@ class BaseTilted(AbstractTermination):
 
 
 class Custom(AbstractTermination):
-    """Ends where a function of the context says so.
+    """A function of the context is true.
 
-    function: pure, from the `Context` of one env to a boolean scalar. truncates: the episode is only cut there. needs:
-    derived fields of the physics state that the function reads, besides sensordata.
+    function: pure, from the `Context` of one env to a boolean scalar. truncates: whether the episode is truncated.
+    needs: derived fields of the physics state that the function reads, besides sensordata.
     """
 
     function: Callable[[Context], Bool[Array, ""]]

@@ -12,10 +12,10 @@ from ksim.types import Observation
 
 
 class ActorCriticOutput(eqx.Module):
-    """What an actor-critic says of an observation.
+    """The output of an actor-critic for an observation.
 
     Attributes:
-        distribution: The distribution of the action to take.
+        distribution: The distribution of the action.
         value: The expected discounted return from here.
     """
 

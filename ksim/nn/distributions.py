@@ -10,7 +10,7 @@ class Gaussian(eqx.Module):
     """Independent normal distributions over the components of an action.
 
     Attributes:
-        mean: The most likely action.
+        mean: The mean action, which is also the mode.
         std: Standard deviations, positive, of the shape of `mean`.
     """
 
@@ -22,7 +22,7 @@ class Gaussian(eqx.Module):
         return self.mean + self.std * jax.random.normal(key, self.mean.shape, self.mean.dtype)
 
     def mode(self) -> Float[Array, "*batch a"]:
-        """The most likely action."""
+        """The mode: the deterministic action."""
         return self.mean
 
     def log_prob(self, action: Float[Array, "*batch a"]) -> Float[Array, "*batch"]:

@@ -69,8 +69,8 @@ def check_same_kind(devices: Sequence[Device]) -> None:
     kinds = sorted({device.device_kind for device in devices})
     if len(kinds) > 1:
         warn_user(
-            f"Devices are of several kinds: {', '.join(kinds)}. Each has as many environments, so that the slowest "
-            "sets the pace; choose those of one kind by devices=[...]."
+            f"Devices are of several kinds: {', '.join(kinds)}. Each gets the same number of environments, so the "
+            "slowest sets the pace; choose devices of one kind by devices=[...]."
         )
 
 
@@ -106,7 +106,8 @@ def _places(devices: Any, num_local: int) -> list[int]:
     for index in indices:
         if not 0 <= index < num_local:
             raise ConfigError(
-                f"Device {index} does not exist. Local devices: 0 to {num_local - 1}. Choose of these by devices=[...]."
+                f"Device {index} does not exist. Local devices: 0 to {num_local - 1}. Choose from these by "
+                "devices=[...]."
             )
     if len(set(indices)) != len(indices):
         raise ConfigError(f"devices ({shown(devices)}) must name each device once.")
@@ -138,7 +139,7 @@ def _of_all_processes(places: Sequence[int], devices: Sequence[Device]) -> list[
     for process, own in by_process.items():
         if max(places) >= len(own):
             raise ConfigError(
-                f"Process {process} has {len(own)} devices, but every process must have as many as are used in each "
-                f"({max(places) + 1}). Set num_devices, or give the processes equal shares of devices."
+                f"Process {process} has {len(own)} devices, but every process must have the "
+                f"{max(places) + 1} that each one uses. Set num_devices, or give the processes equal shares of devices."
             )
     return [own[place] for own in by_process.values() for place in places]

@@ -80,7 +80,7 @@ def find_job(
         if coordinator_address is not None:
             raise ConfigError(
                 f"coordinator_address ({coordinator_address:.200}) needs num_processes and process_id, unless Slurm, "
-                "Open MPI, torchrun or Kubernetes tells them."
+                "Open MPI, torchrun or Kubernetes sets them."
             )
         return found
     return _from_options(coordinator_address, num_processes, process_id, environ)
@@ -93,9 +93,7 @@ def _from_options(
     given = {"coordinator_address": coordinator_address, "num_processes": num_processes, "process_id": process_id}
     missing = [name for name, value in given.items() if value is None]
     if missing:
-        raise ConfigError(
-            f"Of coordinator_address, num_processes and process_id, {' and '.join(missing)} must be set as well."
-        )
+        raise ConfigError(f"To join a job by hand, {' and '.join(missing)} must be set as well.")
     assert coordinator_address is not None
     assert num_processes is not None
     assert process_id is not None
@@ -206,7 +204,7 @@ def _warn_of_signs(environ: Mapping[str, str]) -> None:
         is_sign = size not in ("", "1") if names is _TORCHRUN_VARIABLES else bool(given)
         if missing and is_sign:
             warn_user(
-                f"{' and '.join(f'{name}={environ[name]}' for name in given)} speak of a job of several processes, but "
+                f"{' and '.join(f'{name}={environ[name]}' for name in given)} describe a job of several processes, but "
                 f"{' and '.join(missing)} must be set as well to join it. {_RUNS_ALONE}"
             )
             return
@@ -248,7 +246,7 @@ def _from_cluster(environ: Mapping[str, str], number: Callable[[str], int | None
             warn_user(
                 "This is a pod of an indexed Kubernetes job, but without the package that would find the others it "
                 "runs alone. To join them: pip install 'jax[k8s]', or give coordinator_address, num_processes and "
-                "process_id. If it is to run alone: num_processes=1."
+                "process_id. To run alone, add num_processes=1."
             )
     if "," in environ.get("TPU_WORKER_HOSTNAMES", ""):
         return Job("TPU pod")

@@ -87,7 +87,7 @@ class _ConnectionWatch:
 
         def give_up() -> None:
             self._say(
-                f"Error: {waiting} for {timeout_s} s (connect_timeout_s) was in vain. Is every one of them running, "
+                f"Error: {waiting} for {timeout_s} s (connect_timeout_s) timed out. Is every one of them running, "
                 "with the same address, and can it reach that port?"
             )
             os._exit(2)

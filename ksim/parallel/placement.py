@@ -56,7 +56,7 @@ def replicate_state(tree: PyTree, devices: Sequence[Device] | None = None, axis_
     """One copy of every leaf per device, under a new leading axis.
 
     Args:
-        tree: What is to be the same on every device, and is the same in every process.
+        tree: The tree to copy to every device; it must be the same in every process.
         devices: The devices of all processes, default all there are.
         axis_name: The name of the mapped axis.
 
@@ -86,14 +86,14 @@ def shard_environments(
 ) -> PyTree:
     """Each device's equal, consecutive share of a global batch of envs.
 
-    A batch that is sharded over the devices already stays where it is. Of any other, every process gives its own
-    devices their shares, so that it must be the same in all of them.
+    A batch that is already sharded over the devices stays where it is. Otherwise every process places the shares of its
+    own devices, so the batch must be the same in all processes.
 
     Args:
         tree: Arrays whose leading axis is the global batch of envs, the same for every leaf.
         devices: The devices of all processes, default all there are.
         axis_name: The name of the mapped axis.
-        num_envs: The number of envs; default what the leaves agree on.
+        num_envs: The number of envs; by default that of the leaves.
 
     Returns:
         The tree with arrays of shape (num_devices, num_envs / num_devices, ...).

@@ -65,10 +65,10 @@ class ReplicaGuard:
             num_agreeing = (checksums_dl == checksums_dl[divergence.source]).all(axis=1).sum()
             raise ReplicasDivergedError(
                 f"{what} {where} A device with faulty memory or code of yours that differs between devices does "
-                "this. on_divergence=rebroadcast goes on with the majority's copy.",
+                "this. on_divergence=rebroadcast continues with the majority's copy.",
                 repaired if 2 * num_agreeing > self._layout.num_devices else None,
             )
-        print_warning(f"{what} {where} All go on with the copy of replica {divergence.source}.")
+        print_warning(f"{what} {where} All continue with the copy of replica {divergence.source}.")
         return repaired
 
 

@@ -24,11 +24,11 @@ PerJoint = float | Mapping[str, float]
 
 
 class AbstractActuators(CheckedModule):
-    """How actions act: what the model's actuators are, and the controls they are given."""
+    """The actuators of the model, and how actions become their controls."""
 
     @abstractmethod
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
-        """Makes the model's actuators what this class needs."""
+        """Changes the actuators of the model as this class needs."""
 
     @abstractmethod
     def __call__(self, action: Float[Array, " a"], model: PhysicsModel) -> Float[Array, " u"]:
@@ -44,7 +44,7 @@ class AbstractActuators(CheckedModule):
 
 
 class ModelActuators(AbstractActuators):
-    """The model's actuators as they are, whatever they drive: joints, tendons, sites or bodies.
+    """The actuators of the model, unchanged, on joints, tendons, sites or bodies.
 
     An action moves the target of a position servo on a hinge or slide joint away from the default pose, and sets any
     other control between the middle (0) and the ends (-1 and 1) of its range: a motor's force, a muscle's excitation,
@@ -56,7 +56,7 @@ class ModelActuators(AbstractActuators):
     action_scale: PerJoint = 0.25
 
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
-        """Leaves the model as it is."""
+        """Leaves the model unchanged."""
 
     def __call__(self, action: Float[Array, " a"], model: PhysicsModel) -> Float[Array, " u"]:
         mj_model = model.mj_model
@@ -80,7 +80,7 @@ class ModelActuators(AbstractActuators):
 
 
 class PositionActuators(AbstractActuators):
-    """PD servos, in place of whatever drives the joints in the model: an action moves the target from the default pose.
+    """PD servos that replace the model's actuators: an action offsets the target from the default pose.
 
     The torque kp * (target - position) - kd * velocity is computed in every physics substep, within the force limits
     of the model's actuators; targets stay within the joints' limits.
@@ -116,7 +116,7 @@ class PositionActuators(AbstractActuators):
 
 
 class PositionVelocityActuators(AbstractActuators):
-    """PD servos with a target for the velocity as well: torque = kp * (target - position) + kd * (target - velocity).
+    """PD servos that also have a velocity target: torque = kp * (target - position) + kd * (target - velocity).
 
     The first half of an action moves the position targets from the default pose, as with `PositionActuators`, the
     second half sets the velocity targets.
@@ -169,7 +169,7 @@ class SpeedTorqueLine:
 
 
 class DcMotorActuators(AbstractActuators):
-    """PD servos driven by DC motors, whose torque falls with speed: the faster they turn, the less they can push.
+    """PD servos with DC motors, whose torque limit falls with speed.
 
     In the direction of motion the torque is at most stall * (1 - velocity / no_load_speed), against it at most
     stall * (1 + velocity / no_load_speed), and never more than the force limit of the model's actuator: the
@@ -204,7 +204,7 @@ class DcMotorActuators(AbstractActuators):
 
 
 class TorqueActuators(AbstractActuators):
-    """Motors, in place of whatever drives the joints in the model: torques in proportion to the action.
+    """Motors that replace the model's actuators: torques proportional to the action.
 
     An actuator's torque limit is the tightest of its force range, a motor's control range and the joint's
     actuatorfrcrange. `action_scale`: the fraction of that limit that an action of 1 spends.

@@ -1,4 +1,4 @@
-"""The robot and its world as MuJoCo compiles them."""
+"""The robot and its world, compiled by MuJoCo."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
@@ -160,13 +160,11 @@ def _check_compiled(mj_model: mujoco.MjModel, of_file: str) -> None:
     """Raises ConfigError where a model holds what MuJoCo compiles, but a batch of simulations cannot use."""
     not_finite = find_not_finite(mj_model)
     if not_finite is not None:
-        raise ConfigError(
-            f"The model{of_file} has a number that is not finite in 32 bits: {not_finite}. Give it another."
-        )
+        raise ConfigError(f"The model{of_file} has a number that is not finite in 32 bits: {not_finite}. Change it.")
     if mj_model.nhistory:
         raise ConfigError(
-            f"The model{of_file} has delays of its own, at {' and '.join(_delayed(mj_model))}, which simulations of a "
-            "batch would share. Take delay, interval and nsample out of the MJCF file, and have the task delay: "
+            f"The model{of_file} has built-in delays, at {' and '.join(_delayed(mj_model))}, which all simulations "
+            "of a batch would share. Remove delay, interval and nsample from the MJCF file, and delay in the task: "
             "observations by Delayed, actions by ActionLatency."
         )
 

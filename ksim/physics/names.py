@@ -92,8 +92,8 @@ class ModelNames:
     def _first_free_joint(self) -> int:
         if not self.has_base:
             raise ConfigError(
-                "The model has no free joint, and so no base whose pose or velocity can be asked for. Add <freejoint/> "
-                "to the body that is the robot's base in the MJCF file, or leave out what asks for it."
+                "The model has no free joint, so it has no base with a pose and a velocity. Add <freejoint/> to the "
+                "body that is the robot's base in the MJCF file, or remove the term that needs it."
             )
         return int(np.flatnonzero(self._model.jnt_type == _FREE)[0])
 
@@ -115,8 +115,8 @@ class ModelNames:
             if joint is None:
                 raise ConfigError(
                     f"Every actuator must drive a hinge or slide joint, but {label(self._model, 'actuator', actuator)} "
-                    f"acts on {driven(self._model, actuator)}. Leave out what asks for the joint of each actuator, or "
-                    "take this actuator out of the MJCF file."
+                    f"acts on {driven(self._model, actuator)}. Remove the term that needs the joint of each actuator, "
+                    "or remove this actuator from the MJCF file."
                 )
             joints.append(joint)
         return joints

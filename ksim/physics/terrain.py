@@ -17,7 +17,7 @@ _BASE_THICKNESS_M = 0.5
 
 
 class AbstractTile(CheckedModule):
-    """A kind of ground, shaped on a square tile. Every tile ends at height 0, so that tiles join."""
+    """A kind of ground on a square tile. The edges of every tile have height 0, so tiles join."""
 
     @abstractmethod
     def heights(self, difficulty: float, num_points: int, spacing: float, rng: np.random.Generator) -> np.ndarray:
@@ -27,7 +27,7 @@ class AbstractTile(CheckedModule):
             difficulty: From 0, the easiest, to 1.
             num_points: Points along each side.
             spacing: Distance between neighbours, in m.
-            rng: Where all randomness comes from.
+            rng: Random generator.
 
         Returns:
             Heights, (points along y, points along x).
@@ -68,7 +68,8 @@ class RoughTile(AbstractTile):
 class StairsTile(AbstractTile):
     """Concentric steps around a platform. step_height: of one step, in m, at the lowest and the highest difficulty.
 
-    step_width: depth of a step, in m. platform_m: side of the platform. down: they lead down to the platform, not up.
+    step_width: depth of a step, in m. platform_m: side of the platform. down: they lead down to the platform instead of
+    up.
     """
 
     step_height: tuple[float, float] = (0.02, 0.12)
@@ -110,13 +111,13 @@ class SlopeTile(AbstractTile):
 
 
 class Terrain(CheckedModule):
-    """A heightfield of square tiles that takes the place of the model's floor (its plane).
+    """A heightfield of square tiles that replaces the model's floor (its plane).
 
     Along x the difficulty rises from 0 to 1 in `num_levels` rows, along y the kinds of tiles follow each other. The
     whole is centred on the world's origin, with a level border around it.
 
     tiles: kinds of ground. num_levels: degrees of difficulty. tile_m: side of a tile, in m. spacing: distance between
-    the points of the heightfield, in m. border_m: width of the border, in m. seed: of what is random about the ground.
+    the points of the heightfield, in m. border_m: width of the border, in m. seed: random seed of the ground.
     """
 
     tiles: tuple[AbstractTile, ...] = (FlatTile(), RoughTile(), StairsTile(), StairsTile(down=True))
@@ -163,7 +164,7 @@ class Terrain(CheckedModule):
         """
         planes = [geom for geom in spec.worldbody.geoms if geom.type == mujoco.mjtGeom.mjGEOM_PLANE]
         if len(planes) != 1:
-            raise ConfigError(f"A terrain takes the place of the model's floor: one plane, but it has {len(planes)}.")
+            raise ConfigError(f"A terrain replaces the floor of a model with one plane, but it has {len(planes)}.")
         heights_yx = self.heights()
         low, high = heights_yx.min(), heights_yx.max()
         half_y, half_x = (np.array(heights_yx.shape) - 1) / 2 * self.tile_m / round(self.tile_m / self.spacing)

@@ -27,8 +27,8 @@ def joints_to_drive(spec: mujoco.MjSpec, drive: object) -> list[str]:
             instead = spec_driven(actuator) if joint is None else f"{joint.type.name[6:].lower()} joint {joint.name!r}"
             raise ConfigError(
                 f"{type(drive).__name__} needs every actuator to drive a hinge or slide joint, but "
-                f"{spec_label(actuator)} acts on {instead}. Take the actuator out of the MJCF file, or have "
-                "get_actuators return ModelActuators(), which takes the model's actuators as they are."
+                f"{spec_label(actuator)} acts on {instead}. Remove the actuator from the MJCF file, or let "
+                "get_actuators return ModelActuators(), which uses the model's actuators unchanged."
             )
     return [actuator.target for actuator in spec.actuators]
 

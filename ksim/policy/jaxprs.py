@@ -30,7 +30,7 @@ def is_literal(atom: Any) -> bool:
 def live_equations(jaxpr: Any, wanted: Sequence[bool]) -> tuple[list[tuple[Any, list[bool]]], list[bool]]:
     """What the wanted outputs of a jaxpr depend on.
 
-    Calls are looked into. Loops and branches are taken to depend on all that they are given.
+    Follows calls. Loops and branches count as depending on all of their inputs.
 
     Returns:
         The equations in their order, each with which of its outputs are needed; and which inputs are read.

@@ -1,4 +1,4 @@
-"""The policy of a checkpoint, for whoever has nothing but the checkpoint."""
+"""The policy of a checkpoint, without the code of its task."""
 
 import dataclasses
 import logging
@@ -40,16 +40,16 @@ _SHARED = {"network.": "learner.params.", "normalizer.": "learner.normalizer."}
 
 
 class Policy:
-    """A trained policy, observation statistics included: the most likely action for raw observations.
+    """A trained deterministic policy with its observation statistics: from raw observations to actions.
 
-    Called, it keeps the memory of a recurrent policy from call to call; `reset` starts an episode. `step` is the same
-    without a state of its own.
+    Calling it keeps the memory of a recurrent policy between calls; `reset` starts an episode. `step` does the same
+    without internal state.
 
     Attributes:
-        obs_sizes: The length of each group of observations that it reads: `actor`, as a rule.
+        obs_sizes: The length of each group of observations that it reads, usually `actor`.
         action_size: Length of the action.
         iteration: Iterations after which the checkpoint was saved.
-        document: What else the checkpoint says of its run, such as its `config`.
+        document: Other data of the checkpoint about its run, such as its `config`.
     """
 
     def __init__(self, program: PolicyProgram, arrays: Mapping[str, Any], document: Mapping[str, Any]) -> None:
@@ -59,7 +59,7 @@ class Policy:
         self._memory: Any = None
 
     def reset(self) -> None:
-        """Starts an episode: forgets what was observed."""
+        """Starts an episode: resets the memory."""
         self._memory = None
 
     def __call__(self, obs: Any) -> Float[np.ndarray, "*b a"]:
@@ -68,12 +68,12 @@ class Policy:
         return action
 
     def step(self, obs: Any, memory: Any = None) -> tuple[Float[np.ndarray, "*b a"], Any]:
-        """The action for what is observed, and the memory after it.
+        """The action for an observation, and the next memory.
 
         Args:
             obs: Raw observations of the group `actor`, of shape (n,) or (b, n) for several robots; or a mapping of
                 groups to such arrays.
-            memory: What an earlier call has returned; None at the start of an episode.
+            memory: The memory that the last call returned; None at the start of an episode.
 
         Returns:
             The action, of shape (a,) or (b, a), in the units of the task's actuators; and the memory, None for a
@@ -99,24 +99,24 @@ class Policy:
 
 
 def load_policy(path: str | Path, task: type[RLTask[Any]] | None = None) -> Policy:
-    """The policy of a checkpoint. Runs no code that the checkpoint names, and only programs that compute.
+    """Loads the policy of a checkpoint. Runs no code from the checkpoint except programs that only compute.
 
     Args:
         path: A run's directory, for its newest checkpoint; `<run>/checkpoints/best`; or one of its checkpoints.
-        task: The class of the task that trained it. Its code makes the policy then, and the program in the checkpoint
-            is not read: for one that was exported by a JAX too old or too new for this one, or could not be exported.
+        task: The class of the task that trained it. Its code then builds the policy instead of the program in the
+            checkpoint. Use it if the program is missing, or too old or too new for this JAX.
 
     Raises:
-        ConfigError: There is no checkpoint, it is damaged, does not fit the task, or without one has no program of its
-            policy that this JAX runs.
+        ConfigError: There is no checkpoint, it is damaged or does not fit the task, or, without a task, it has no
+            program that this JAX can run.
     """
     if task is not None:
         return _policy_of_task(path, task)
     checkpoint = load_checkpoint(path, "path")
     if not {PROGRAM, START} <= checkpoint.arrays.keys():
         raise ConfigError(
-            f"Checkpoint {checkpoint.path} holds no program of its policy, which could not be exported (the log of its "
-            f"run says why) or was by an earlier ksim. {_BY_TASK}"
+            f"Checkpoint {checkpoint.path} holds no program of its policy. It could not be exported (the log of the "
+            f"run has the reason), or an earlier ksim wrote the checkpoint. {_BY_TASK}"
         )
     programs = (checkpoint.arrays[PROGRAM].tobytes(), checkpoint.arrays[START].tobytes())
     try:
@@ -163,7 +163,7 @@ def load_task_policy(task: RLTask[Any]) -> tuple[Path, PolicyContext, Normalized
 
 
 class PolicyExport:
-    """What a run's checkpoints hold for `load_policy`, besides the learner."""
+    """The programs that a run saves in its checkpoints for `load_policy`."""
 
     def __init__(self, model: NormalizedActorCritic, obs_sizes: Mapping[str, int]) -> None:
         """Exports the policy of a model once, for all arrays that it may come to have.
@@ -184,7 +184,7 @@ class PolicyExport:
         self._arrays |= {PROGRAM: np.frombuffer(step, np.uint8), START: np.frombuffer(start, np.uint8)}
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """What to save with the arrays of the learner; nothing where the policy could not be exported."""
+        """The programs to save with the learner; empty if the policy could not be exported."""
         return self._arrays
 
 

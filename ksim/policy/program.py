@@ -1,4 +1,4 @@
-"""A policy as programs that run without the code of the task: the most likely action, serialized by `jax.export`.
+"""A policy as programs that run without the code of the task: the deterministic policy, serialized by `jax.export`.
 
 They hold no weights: they are made once per run, under 10 kB, and run with the arrays of any of its checkpoints.
 """
@@ -35,7 +35,7 @@ StartFunction = Callable[[dict[str, Array]], dict[str, Array]]
 
 @dataclasses.dataclass(frozen=True)
 class DeterministicPolicy:
-    """The part of an actor-critic that the most likely action depends on.
+    """The part of an actor-critic that the deterministic policy depends on.
 
     What it does not depend on is left out: the critic, its observations, and its memory.
 
@@ -251,7 +251,7 @@ class PolicyProgram:
     def __call__(
         self, arrays: Arrays, obs: Mapping[str, Any], memory: Arrays | None = None
     ) -> tuple[Float[Array, "b a"], dict[str, Array]]:
-        """The most likely actions, and the memory after them.
+        """The actions of the deterministic policy, and the next memory.
 
         Args:
             arrays: Those of `policy_arrays`; what the programs do not read may be missing.

@@ -1,9 +1,9 @@
-"""Which programs of a policy `ksim.load_policy` runs: those that compute, and do nothing else.
+"""Checks of the programs that `ksim.load_policy` runs: they may compute and do nothing else.
 
-A checkpoint may come from anybody, and its programs become machine code. So they may hold operations of a list alone,
-and nothing is compiled before all of them were looked at. MLIR's reader and XLA are written in C++ and can crash on
-what was made to crash them: `check_apart` has a process of its own try both first. There this file runs by its path,
-and imports JAX alone.
+A checkpoint may come from anybody, and its programs become machine code. So they may hold only the operations of a
+list, and nothing compiles before all operations were checked. MLIR's reader and XLA are written in C++ and can crash on
+crafted input, so `check_apart` first tries both in a separate process. There this file runs by its path and imports
+only JAX.
 """
 
 import functools
@@ -56,14 +56,14 @@ _REFUSED = 3
 
 
 class RefusedError(ValueError):
-    """A program is none that is run; the message says why, as the end of a sentence."""
+    """A program is refused; the message says why, as the end of a sentence."""
 
 
 def read_programs(step: bytes, start: bytes) -> tuple[jax.export.Exported, jax.export.Exported]:
-    """The programs of a policy, once they have passed all checks; nothing was compiled.
+    """Reads the programs of a policy and checks them; nothing is compiled.
 
     Raises:
-        RefusedError: They have not.
+        RefusedError: They fail a check.
     """
     try:
         programs = jax.export.deserialize(bytearray(step)), jax.export.deserialize(bytearray(start))
@@ -81,10 +81,10 @@ def read_programs(step: bytes, start: bytes) -> tuple[jax.export.Exported, jax.e
 
 @functools.lru_cache(maxsize=16)
 def check_apart(step: bytes, start: bytes) -> None:
-    """Reads, checks and compiles programs in a process of its own, which may crash.
+    """Reads, checks and compiles programs in a separate process, which may crash.
 
     Raises:
-        RefusedError: They do not pass, or the process ended or hung over them.
+        RefusedError: They fail a check, or the process crashed or hung on them.
     """
     # For CPUs, which are there in any case: an accelerator may have no room for a second process.
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

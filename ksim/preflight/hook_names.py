@@ -13,7 +13,7 @@ from ksim.task.callbacks import CallbackTask
 
 RENAMED = {
     "custom_gradient_sync": "sync_gradients(grads), which is called inside the mapped step with this device's "
-    "gradients and returns what all devices apply (DISTRIBUTED_TRAINING.md, A synchronisation of your own)"
+    "gradients and returns what all devices apply (DISTRIBUTED_TRAINING.md, Custom gradient synchronisation)"
 }
 """Names under which hooks are known elsewhere, and what ksim calls instead."""
 _HOOKS = ("get_", "_get_", "on_", "_rollout", "sync_gradients", "add_logger_handlers")

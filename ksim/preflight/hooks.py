@@ -64,7 +64,7 @@ def _check_sync_gradients(task: LearnedTask[Any], params: PyTree) -> None:
     if problem:
         raise ConfigError(
             f"{hook_name(task, 'sync_gradients')} must return gradients like those that it was given, in structure, "
-            f"shapes and types, but {problem}. See 'A synchronisation of your own' in DISTRIBUTED_TRAINING.md."
+            f"shapes and types, but {problem}. See 'Custom gradient synchronisation' in DISTRIBUTED_TRAINING.md."
         )
 
 

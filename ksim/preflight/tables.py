@@ -1,4 +1,4 @@
-"""Tables of what is about to run: devices, batch, the MDP's terms."""
+"""The start tables: devices, batch, terms of the MDP."""
 
 from collections.abc import Sequence
 
@@ -34,7 +34,7 @@ def print_distributed_setup(setup: DistributedSetup) -> None:
     table.add_row("parameters", "replicated", format_bytes(setup.param_bytes))
     table.add_row("learner with optimizer", "replicated", format_bytes(setup.learner_bytes))
     for name, share in (
-        ("environments' states", setup.env_state_bytes_per_device),
+        ("environment states", setup.env_state_bytes_per_device),
         ("rollout (estimate)", setup.rollout_bytes_per_device),
     ):
         table.add_row(name, format_bytes(share * setup.num_devices), format_bytes(share))

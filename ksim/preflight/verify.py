@@ -36,6 +36,6 @@ def check_same_options(config: DistributedRLConfig) -> None:
         if different:
             listed = ", ".join(f"{name} ({options.get(name)!r}, {first[name]!r})" for name in different)
             raise ConfigError(
-                f"Every process must have the same options, but process {process} has others than process 0: {listed}. "
-                "Are these runs of their own that were started together? Add num_processes=1."
+                f"Every process must have the same options, but process {process} differs from process 0: {listed}. "
+                "If these are independent runs that were started together, add num_processes=1."
             )

@@ -16,7 +16,7 @@ from ksim.types import EnvState, Levels, Metrics
 class Environment(eqx.Module):
     """One env, as two pure functions; ksim maps them over envs, resets finished episodes and shards the batch.
 
-    ksim's own MDP terms compose into one (`ksim.rollout.mdp_environment`); any other simulator can be one.
+    ksim's MDP terms compose into one (`ksim.rollout.mdp_environment`). Any other simulator can be one too.
     """
 
     @property
@@ -26,18 +26,18 @@ class Environment(eqx.Module):
 
     @abstractmethod
     def reset(self, key: PRNGKeyArray) -> EnvState:
-        """The start of an episode. All that is random about the episode comes from `key`."""
+        """The start of an episode. `key` is the only source of randomness of the episode."""
 
     def first_episode(self, key: PRNGKeyArray) -> EnvState:
         """The start of training's first episode, at the curricula's initial levels; `reset` is of the full task."""
         return self.reset(key)
 
     def next_episode(self, state: EnvState, key: PRNGKeyArray) -> EnvState:
-        """The start of the episode that follows `state`, from which it takes what outlives an episode."""
+        """The start of the episode after `state`, from which it takes what persists over episodes."""
         return self.reset(key)
 
     def initial_levels(self) -> Levels:
-        """Where the curricula start; by default there are none."""
+        """The initial levels of the curricula; by default there are none."""
         return {}
 
     def next_levels(self, levels: Levels, metrics: Metrics, iteration: Int[Array, ""]) -> Levels:
@@ -45,12 +45,12 @@ class Environment(eqx.Module):
         return levels
 
     def at_levels(self, state: EnvState, levels: Levels) -> EnvState:
-        """A state whose episode, and those that follow it, are as hard as `levels` say."""
+        """The state with these levels for its episode and the following ones."""
         return state
 
     @abstractmethod
     def step(self, state: EnvState, action: Array) -> EnvState:
-        """One control step. An episode that ends here says so; it is ksim that resets it."""
+        """One control step. It only flags the end of an episode; ksim does the reset."""
 
 
 def check_environment(env: Environment, axis_name: str = DEVICE_AXIS) -> dict[str, int]:

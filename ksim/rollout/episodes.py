@@ -1,4 +1,4 @@
-"""Whole episodes of the most likely actions, one per env, summed up as they go."""
+"""Whole episodes of the deterministic policy, one per env, summed up step by step."""
 
 from collections.abc import Callable
 
@@ -23,7 +23,7 @@ class Episodes(eqx.Module):
     Attributes:
         env_state: States, one row per env; once its episode is over, a row stays as it was then.
         model_carry: The model's memory.
-        is_running: The episode goes on.
+        is_running: The episode has not ended.
         fell: The episode ended, and was not merely cut.
         total_reward: Undiscounted return so far.
         length: Control steps so far.
@@ -60,7 +60,7 @@ def advance_episodes(
     num_steps: int,
     record: Callable[[EnvState, EnvState], PyTree] = lambda *_: None,
 ) -> tuple[Episodes, PyTree]:
-    """Steps episodes, each until it is over, under the most likely actions of a policy.
+    """Steps episodes, each until it is over, under the deterministic policy.
 
     Args:
         env: The environment.

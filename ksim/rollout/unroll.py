@@ -49,22 +49,22 @@ def unroll(
 ) -> tuple[Trajectory, EnvState, PyTree]:
     """Steps a batch of envs under a policy.
 
-    An env whose episode ends goes on from a reset state, drawn once per env and rollout from the env's key. (A reset
-    inside the scan would put a second forward pass of the physics into every step.) Should it end again within the
-    same rollout, it starts from that state again.
+    An env whose episode ends continues from a reset state, drawn once per env and rollout from the env's key. (A reset
+    inside the scan would put a second forward pass of the physics into every step.) If it ends again within the same
+    rollout, it starts from that state again.
 
-    A step whose reward or observation is not finite counts as one in which the env stood still, earned nothing and was
-    cut: it bootstraps with the value of the state before it. The env goes on from its reset state, and the metric
-    `rollout/not_finite` is 1 for that step. So an env that blew up teaches the others next to nothing.
+    A step whose reward or observation is not finite is masked: the env counts as standing still with zero reward, and
+    its episode as truncated, so it bootstraps with the value of the state before it. The env continues from its reset
+    state, and the metric `rollout/not_finite` is 1 for that step. So an env that blew up barely affects learning.
 
     Args:
         env: The environment.
         model: The policy and the value function, on raw observations.
-        env_state_e: States to go on from.
-        carry_e: The model's memory to go on from.
+        env_state_e: States to start from.
+        carry_e: The model's memory to start from.
         key_e: One key per env for this rollout.
         num_steps: Control steps.
-        deterministic: Take the most likely action instead of a sample.
+        deterministic: Use the deterministic policy instead of sampling.
 
     Returns:
         The trajectory with leading axes (env, time), and the states and memories after it.

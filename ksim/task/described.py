@@ -9,7 +9,7 @@ from jaxtyping import PyTree
 
 from ksim.errors import ConfigError, shown
 
-NETWORKS = "'A network of your own' in docs/extending.md"
+NETWORKS = "'Custom networks' in docs/extending.md"
 HOOKS = "'Hooks of the algorithm' in docs/extending.md"
 _MAX_LISTED = 4
 

@@ -1,4 +1,4 @@
-"""Learning a task by PPO on every device of the machine."""
+"""Training a task with PPO on every device of the machine."""
 
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -19,4 +19,4 @@ ConfigT = TypeVar("ConfigT", bound=DistributedPPOConfig)
 
 
 class DistributedPPOTask(DistributedRLTask[ConfigT], PPOTask[ConfigT], Generic[ConfigT]):
-    """A task learned by PPO on every device. The hooks are those of `PPOTask`."""
+    """A task trained by PPO on every device. It has the hooks of `PPOTask`."""

@@ -33,41 +33,42 @@ MAX_TIMEOUT_S = 10**6
 @jax.tree_util.register_dataclass
 @dataclass(kw_only=True)
 class DistributedRLConfig(RLConfig):
-    """Options of a task on several devices."""
+    """Options of a task that trains on several devices."""
 
     devices: Any = field(
         "all",
-        help="local devices to use: all, cpu, or their indices",
+        help="local devices to use: all, cpu, or a list of indices",
         kind="all, cpu or a list, as in [0,1]",
         of_the_run=False,
     )
     num_devices: int | str | None = field(
         None,
-        help="use only the first so many of them in each process; on a CPU, make so many; cores: one per core",
+        help="devices per process: use the first N; on a CPU, create N; cores: one per core; null: all",
         kind="a whole number, cores or null",
         of_the_run=False,
     )
     pmap_axis_name: str = field("device", help="name of the mapped axis, for collectives in your own code")
-    grad_sync_period: int = field(1, help="minibatches per synchronisation of the gradients")
+    grad_sync_period: int = field(1, help="minibatches between gradient synchronisations")
     grad_sync_mode: str = field(
-        "accumulate", help="in between, accumulate gradients, or take local optimizer steps that are averaged later"
+        "accumulate",
+        help="between synchronisations: accumulate gradients, or take local optimizer steps and average them later",
     )
     replica_check_interval: int | None = field(
-        100, help="compare the devices' copies of the learner after every so many iterations, bit by bit; null: never"
+        100, help="iterations between bitwise comparisons of the devices' copies of the learner; null: never"
     )
-    on_divergence: str = field("stop", help="where copies differ: stop, or rebroadcast that of the majority")
+    on_divergence: str = field("stop", help="if copies differ: stop, or rebroadcast the copy of the majority")
     coordinator_address: str | None = field(
-        None, help="host:port of process 0, to join a job of several by hand", of_the_run=False
+        None, help="host:port of process 0, to join a multi-process job by hand", of_the_run=False
     )
     num_processes: int | None = field(
-        None, help="processes of the job, by hand; 1: this one alone, whatever is around", of_the_run=False
+        None, help="number of processes, to join a job by hand; 1: run alone, ignoring any launcher", of_the_run=False
     )
     process_id: int | None = field(
         None, help="this process's number in the job, by hand", of_the_run=False, of_one_process=True
     )
     connect_timeout_s: int = field(300, help="seconds to wait for the other processes at the start", of_the_run=False)
     heartbeat_timeout_s: int = field(
-        100, help="seconds after which a process that is not heard of counts as dead", of_the_run=False
+        100, help="seconds without a heartbeat after which a process counts as dead", of_the_run=False
     )
 
     @property
@@ -114,18 +115,18 @@ ConfigT = TypeVar("ConfigT", bound=DistributedRLConfig)
 
 
 class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
-    """A task whose step is mapped over devices; on a single device it runs there, on the same code.
+    """A task whose training step is mapped over devices. On a single device the same code runs there.
 
-    Started by Slurm, Open MPI, torchrun, Kubernetes (untried), `ksim.launch`, with JAX's variables, or with
-    `coordinator_address`, `num_processes` and `process_id`, making the task connects this process to the others of the
-    job. Devices are then those of all.
+    Making the task connects this process to the others of its job, if Slurm, Open MPI, torchrun, Kubernetes (untried),
+    `ksim.launch`, JAX's variables, or `coordinator_address`, `num_processes` and `process_id` describe one. The task
+    then trains on the devices of all processes.
     """
 
     def verify_distributed_setup(self) -> DistributedSetup:
-        """Checks the setup of the devices, by running on them; prints what was found and returns it.
+        """Checks the devices by running on them, then prints and returns the setup.
 
-        Warns where the memory of a device will hardly do. All this is done once for a task: a later call, such as that
-        of `run`, returns what was found.
+        Warns if a device is likely to run out of memory. The check runs once per task: later calls, such as the one by
+        `run`, return the same result.
 
         Raises:
             ConfigError: The batch does not fit the devices, they do not work together, or the options of the job's

@@ -69,7 +69,7 @@ def _parse_value(text: str, config_class: type, key: str) -> Any:
     """
     refused = yaml.TagToken, yaml.AnchorToken, yaml.AliasToken, yaml.DocumentStartToken
     if any(isinstance(token, refused) for token in yaml.scan(text)):
-        raise ValueError("Tags and anchors are not for the command line.")
+        raise ValueError("Tags and anchors are not allowed on the command line.")
     value = read_yaml(text)
     is_null = text.strip().lower() in ("null", "~")
     if value == "???" or (value is None and not is_null):

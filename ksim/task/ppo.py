@@ -1,4 +1,4 @@
-"""Learning a task by proximal policy optimization on one device."""
+"""Training a task with proximal policy optimization on one device."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -36,22 +36,30 @@ MAX_LAYERS = 100
 class PPOConfig(RLConfig):
     """Options of PPO."""
 
-    batch_size: int | None = field(None, help="environments per minibatch, over all devices")
-    num_batches: int | None = field(None, help="minibatches per pass; with batch_size unset too, 4")
+    batch_size: int | None = field(
+        None, help="environments per minibatch, over all devices; null: num_envs / num_batches"
+    )
+    num_batches: int | None = field(
+        None, help="minibatches per pass; null: num_envs / batch_size, or 4 if batch_size is null too"
+    )
     num_passes: int = field(4, help="passes over each rollout")
-    learning_rate: float = field(3e-4, help="step size of Adam, or what an adaptive one starts from")
-    desired_kl: float | None = field(None, help="KL divergence that an adaptive learning rate aims at; null: constant")
+    learning_rate: float = field(3e-4, help="step size of Adam; the initial one if it is adaptive")
+    desired_kl: float | None = field(
+        None, help="target KL divergence of an adaptive learning rate; null: constant rate"
+    )
     min_learning_rate: float | None = field(
         None, help="lower bound of an adaptive learning rate; null: 1e-5, or learning_rate if that is lower"
     )
     max_learning_rate: float | None = field(
         None, help="upper bound of an adaptive learning rate; null: 3e-3, or learning_rate if that is higher"
     )
-    max_grad_norm: float = field(1.0, help="gradients are scaled down to this norm")
+    max_grad_norm: float = field(1.0, help="maximum norm of the gradients; larger ones are scaled down")
     gamma: float = field(0.99, help="discount per control step")
     gae_lambda: float = field(0.95, help="decay of generalized advantage estimation")
-    clip_param: float = field(0.2, help="half-width of the clipped probability ratio")
-    value_clip: float | None = field(None, help="half-width of the clipped value; null: plain squared error")
+    clip_param: float = field(0.2, help="PPO clips the probability ratio to 1 +- this")
+    value_clip: float | None = field(
+        None, help="the value loss clips value changes to +- this; null: plain squared error"
+    )
     value_loss_coef: float = field(1.0, help="weight of the value loss")
     entropy_coef: float = field(0.005, help="weight of the entropy bonus")
     normalize_observations: bool = field(
@@ -66,7 +74,7 @@ class PPOConfig(RLConfig):
     )
     init_std: float = field(1.0, help="policy's standard deviation to start from", fixed=True)
     remat: bool = field(
-        False, help="save memory: gradients compute the networks' activations again, step by step (jax.checkpoint)"
+        False, help="save memory by gradient checkpointing: recompute activations, step by step (jax.checkpoint)"
     )
 
     def validate(self) -> None:
@@ -88,7 +96,7 @@ class PPOConfig(RLConfig):
                 raise ConfigError(f"{name} ({shown(sizes)}) must be positive widths of at most {MAX_LAYERS} layers.")
 
     def learning_rate_bounds(self) -> tuple[float, float]:
-        """Between which an adaptive learning rate stays."""
+        """The bounds of an adaptive learning rate."""
         lowest, highest = self.min_learning_rate, self.max_learning_rate
         return (
             min(MIN_LEARNING_RATE, self.learning_rate) if lowest is None else lowest,

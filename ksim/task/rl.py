@@ -1,4 +1,4 @@
-"""A task: what is particular to a robot, in hooks with working defaults."""
+"""A task: the hooks that describe a robot and its MDP, with defaults."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -55,23 +55,23 @@ class RLTask(RobotHooks, CallbackTask[ConfigT], Generic[ConfigT]):
         """The program's own options: `config` before the command line and a checkpoint changed it."""
 
     def get_environment(self, engine: str, num_devices: int) -> Environment:
-        """The environment: by default the robot under its MDP. Override it to train one that knows nothing of ksim.
+        """The environment: by default the robot with its MDP. Override it to train a custom environment.
 
         Args:
             engine: `mjx` or `mujoco`.
-            num_devices: How many devices of this process will step it at the same time.
+            num_devices: Number of devices of this process that step it at the same time.
         """
         return compose_environment(self, self.config, engine, num_devices)
 
     def get_eval_environment(self, engine: str) -> Environment:
-        """The environment that evaluations step, on one device: by default that of the training.
+        """The environment of evaluations, on one device: by default that of training.
 
-        Override it to evaluate on other terms. A copy of the task with other options has them:
+        Override it to evaluate under other conditions, for example with a copy of the task with other options:
 
             return type(self)(dataclasses.replace(self.config, episode_s=10.0)).get_environment(engine, 1)
 
         Args:
-            engine: `mujoco`; and the training's engine, where it is another and the two are compared.
+            engine: `mujoco`, and the engine of training if it is another, to compare the two.
         """
         return self.get_environment(engine, num_devices=1)
 
@@ -116,10 +116,10 @@ class RLTask(RobotHooks, CallbackTask[ConfigT], Generic[ConfigT]):
         return unroll(self.environment, model, env_state, model_carry, key_e, num_steps=self.config.rollout_length)
 
     def env_keys(self, rng: PRNGKeyArray, num_local_envs: int) -> Key[Array, " e"]:
-        """One key per env of this device, which depends on the env's place in the global batch and on nothing else.
+        """One key per env of this device, which depends only on the env's index in the global batch.
 
-        What is random about an env, drawn from its key, is the same on any number of devices. For what shall differ
-        from device to device instead, fold `device_index()` into `rng`.
+        So random draws of an env do not depend on the number of devices. For draws that differ between devices, fold
+        `device_index()` into `rng`.
 
         Args:
             rng: One key, the same on every device.
@@ -132,7 +132,7 @@ class RLTask(RobotHooks, CallbackTask[ConfigT], Generic[ConfigT]):
         return env_keys(rng, global_env_index(num_local_envs, self.layout.axis_name))
 
     def device_index(self) -> Int[Array, ""]:
-        """This device's place among all, in what is mapped over them; 0 on a single one, where it costs nothing."""
+        """Index of this device on the mapped axis; 0 on a single device, where it costs nothing."""
         return device_index(self.layout.axis_name)
 
     def adapt_resumed(self, state: TrainState, changed: Mapping[str, tuple[Any, Any]]) -> TrainState:

@@ -36,68 +36,77 @@ class RLConfig(BaseConfig):
     ctrl_dt: float = field(0.02, help="seconds per control step")
     run_mode: str = field(
         "train",
-        help="train; with the policy of a checkpoint: eval or view in native MuJoCo, or export; replay a dump",
+        help="train; eval, view or export the policy of a checkpoint; or replay a dump",
         of_the_run=False,
     )
     run_dir: str | None = field(
-        None, help="where the run is written; default a new one, runs/<task>/run_<number>", of_the_run=False
+        None, help="directory of the run; default: a new runs/<task>/run_<number>", of_the_run=False
     )
     checkpoint: str | None = field(
         None,
-        help="for the other run_modes: a run directory, one of its checkpoints, or checkpoints/best",
+        help="input of the other run_modes: a run directory, one of its checkpoints, or checkpoints/best",
         of_the_run=False,
     )
-    eval_num_envs: int = field(64, help="environments of an evaluation, each for one whole episode")
-    eval_seed: int = field(0, help="seeds the episodes of evaluations, the same every time")
-    eval_every_n_seconds: float | None = field(300.0, help="evaluate while training, this long after the last; or null")
-    eval_every_n_iterations: int | None = field(None, help="evaluate while training after every so many iterations")
-    eval_at_end: bool = field(True, help="evaluate when training is done")
+    eval_num_envs: int = field(64, help="environments in an evaluation; each runs one whole episode")
+    eval_seed: int = field(0, help="random seed of evaluations; every evaluation uses it")
+    eval_every_n_seconds: float | None = field(300.0, help="seconds between evaluations during training; null: none")
+    eval_every_n_iterations: int | None = field(None, help="iterations between evaluations during training; null: none")
+    eval_at_end: bool = field(True, help="evaluate when training ends")
     eval_output: str | None = field(
-        None, help="for run_mode=eval: where results go; default the checkpoint's run", of_the_run=False
+        None, help="output directory of run_mode=eval; default: the checkpoint's run", of_the_run=False
     )
     export_dir: str | None = field(
-        None, help="for run_mode=export: where files go; default export/ in the run", of_the_run=False
+        None, help="output directory of run_mode=export; default: export/ in the run", of_the_run=False
     )
-    video: bool = field(True, help="film an episode of the last evaluation, as mp4 and GIF")
-    video_every_n_evaluations: int | None = field(None, help="film one of every so many evaluations before as well")
-    plots: bool = field(True, help="draw learning curves and an evaluated episode at the end")
+    video: bool = field(True, help="render a video of the last evaluation, as MP4 and GIF")
+    video_every_n_evaluations: int | None = field(
+        None, help="also render a video of every nth evaluation before the last; null: none"
+    )
+    plots: bool = field(True, help="plot learning curves and an evaluated episode when training ends")
     viewer: str = field(
         "auto",
-        help="for run_mode=view: auto, native (a window) or browser (where there is no display)",
+        help="viewer for run_mode=view: auto, native (a window) or browser (for machines without a display)",
         of_the_run=False,
     )
     viewer_host: str = field(
-        "127.0.0.1", help="address that serves the browser's page; 0.0.0.0 for other machines", of_the_run=False
+        "127.0.0.1",
+        help="address on which the browser viewer listens; 0.0.0.0: reachable from other machines",
+        of_the_run=False,
     )
-    viewer_port: int = field(8080, help="port of the browser's page, or the next one that is free", of_the_run=False)
+    viewer_port: int = field(
+        8080, help="port of the browser viewer; if it is taken, the next free one", of_the_run=False
+    )
     resume: str | None = field(
         None,
-        help="go on with a run: its directory, one of its checkpoints, or auto (what run_dir holds, else the newest)",
+        help="run to resume: its directory, one of its checkpoints, or auto (run_dir if given, else the newest run)",
         of_the_run=False,
     )
     load_weights: str | None = field(
         None,
-        help="start with the networks and observation statistics of a checkpoint, and nothing else of it",
+        help="checkpoint from which a new run takes the networks and observation statistics, and nothing else",
         of_the_run=False,
     )
-    save_every_n_iterations: int | None = field(None, help="save a checkpoint after every so many iterations")
-    save_every_n_seconds: float | None = field(60.0, help="save a checkpoint, this long after the last; or null")
-    max_to_keep: int = field(3, help="keep so many of the newest checkpoints, and the best")
+    save_every_n_iterations: int | None = field(None, help="iterations between checkpoints; null: by time only")
+    save_every_n_seconds: float | None = field(60.0, help="seconds between checkpoints; null: by iterations only")
+    max_to_keep: int = field(3, help="number of newest checkpoints to keep, besides the best")
     max_runtime: Any = field(
         None,
-        help="stop with exit code 75 once this process has run for so long, saved and ready to be resumed",
+        help="after this time, save, stop and exit with code 75, ready to be resumed",
         kind="seconds, a time as in 11:55:00, or null",
         of_the_run=False,
     )
     hang_timeout_s: float | None = field(
-        1800.0, help="end with all stacks when an iteration or an evaluation takes longer; null: never"
+        1800.0,
+        help="abort and print the stacks of all threads when an iteration or evaluation takes longer; null: never",
     )
     matmul_precision: str = field(
         "highest",
-        help="of matrix products in 32 bits: highest, high (TF32 on NVIDIA, three passes on TPU; untried) or default",
+        help="precision of 32-bit matrix products: highest, high (TF32 on NVIDIA, 3 passes on TPU; untried) or default",
     )
-    dump_on_nan: bool = field(True, help="keep the state before the first update or step that is not finite")
-    max_bad_updates: int = field(32, help="stop after so many updates in a row were skipped as not finite")
+    dump_on_nan: bool = field(
+        True, help="save the state before the first non-finite step or update, for run_mode=replay"
+    )
+    max_bad_updates: int = field(32, help="stop after skipping this many non-finite updates in a row")
     log_level: str = field(
         "info",
         help="least level that process_<i>.log holds: debug, info or warning",
@@ -132,7 +141,7 @@ class RLConfig(BaseConfig):
         return jax.local_devices()[:1]
 
     def validate(self) -> None:
-        """Raises ConfigError for a value that cannot work, whatever the task."""
+        """Raises ConfigError if a value is invalid for every task."""
         check_types(self)
         check_count("Number of environments", self.num_envs)
         for name in ("rollout_length", "eval_num_envs", "max_bad_updates"):
@@ -162,21 +171,23 @@ class RLConfig(BaseConfig):
         self._check_sources()
 
     def _check_sources(self) -> None:
-        """Raises ConfigError where what is read or written does not go with what is to be done."""
+        """Raises ConfigError if an input or output path does not fit run_mode."""
         if self.run_mode in CHECKPOINT_MODES and self.checkpoint is None:
             raise ConfigError(f"run_mode={self.run_mode} needs a policy. Add checkpoint=<run directory>.")
         if self.run_mode not in CHECKPOINT_MODES and self.checkpoint is not None:
             raise ConfigError(
                 f"checkpoint ({self.checkpoint:.200}) is read by run_mode=eval, view, export and replay. Add one, or "
-                "go on with the run: resume instead of checkpoint."
+                "resume the run: resume instead of checkpoint."
             )
         for name in ("resume", "load_weights"):
             if self.run_mode != "train" and getattr(self, name) is not None:
-                raise ConfigError(f"{name} ({getattr(self, name):.200}) is of run_mode=train. Give checkpoint instead.")
+                raise ConfigError(
+                    f"{name} ({getattr(self, name):.200}) is for run_mode=train. Give checkpoint instead."
+                )
         if self.resume not in (None, "auto") and self.load_weights is not None:
             raise ConfigError(
-                f"resume ({self.resume:.200}) goes on with a run, load_weights ({self.load_weights:.200}) starts a new "
-                "one with the policy of another. Give one of them, or resume=auto, which starts where there is none."
+                f"resume ({self.resume:.200}) resumes a run, but load_weights ({self.load_weights:.200}) starts a new "
+                "one with the policy of another. Give one of them, or resume=auto, which starts a run if there is none."
             )
         for name, mode in (("eval_output", "eval"), ("export_dir", "export")):
             if self.run_mode != mode and getattr(self, name) is not None:

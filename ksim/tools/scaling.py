@@ -260,9 +260,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_positive("--repeats", options.repeats)
         check_positive("--iterations", options.iterations)
         if find_job() is not None:
-            raise ConfigError("ksim.tools.scaling runs in one process. Start it by itself, not by a launcher.")
+            raise ConfigError("ksim.tools.scaling runs in one process. Start it without a launcher.")
         if any(x.startswith("num_devices=") for x in options.overrides):
-            raise ConfigError("num_devices is set by the measurement. Leave it out; --devices says the numbers.")
+            raise ConfigError("num_devices is set by the measurement. Leave it out and use --devices.")
         task_class = find_task(options.module, options.task)
         config = parse_overrides(task_class.get_config_class()(), options.overrides)
         config.validate()

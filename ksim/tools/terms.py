@@ -58,9 +58,9 @@ KINDS = (
 
 HEAD = f"""# All terms
 
-Made by `{COMMAND}` from the docstrings, where there is more about each.
-Arguments without a default must be given, and are shown with their type. [extending.md](extending.md) shows how to
-write a term of your own.
+`{COMMAND}` generates this page from the docstrings, which say more about each term.
+Arguments without a default are required and shown with their type. [extending.md](extending.md) shows how to write
+custom terms.
 """
 
 

@@ -97,7 +97,7 @@ def prepare_run_dir(run_dir: Path, start: Start) -> None:
         _undo_after(run_dir, 0 if start.resumed is None else start.resumed.iteration, start.damaged)
     except OSError as error:
         raise ConfigError(
-            f"run_dir ({run_dir}) cannot be written: {error.strerror}. Make room or set its permissions, or go on "
+            f"run_dir ({run_dir}) cannot be written: {error.strerror}. Make room or set its permissions, or resume "
             "elsewhere: resume=<this directory> run_dir=<a new one>."
         ) from error
 
@@ -114,11 +114,11 @@ def _undo_after(run_dir: Path, iteration: int, damaged: tuple[str, ...]) -> None
         if path.name not in damaged:
             raise ConfigError(
                 f"run_dir ({run_dir}) has a newer checkpoint, {path.name}, than the one that was read, {iteration}: "
-                "another process has gone on with the run meanwhile. Start again."
+                "another process has resumed the run in the meantime. Start again."
             )
     if iteration == 0 and (num_lines := set_lines_aside(run_dir)):
         print_warning(
-            f"run_dir ({run_dir}) holds no checkpoint to go on from, and training starts anew. Its metrics, of "
+            f"run_dir ({run_dir}) holds no checkpoint to resume, so training starts over. Its metrics, of "
             f"{num_lines} iterations, are in {METRICS}.before, unless longer ones were there."
         )
     cut_lines(run_dir, iteration)
@@ -152,7 +152,7 @@ def started_state(task: RLTask[Any], start: Start, state: TrainState) -> TrainSt
 
 
 def print_resumed(task: RLTask[Any], start: Start) -> None:
-    """Says what a run goes on from, and what is not as it was."""
+    """Prints which checkpoint a run resumes, and what changed since."""
     figures = _describe_start(task, start)
     if figures:
         print_figures("Policy" if start.only_policy else "Resumed", figures)
@@ -175,18 +175,18 @@ def _describe_start(task: RLTask[Any], start: Start) -> dict[str, str]:
     if start.only_policy:
         return figures
     for name, (there, here) in changed_options(task.config, checkpoint).items():
-        figures[f"changed: {name}"] = f"{there} there, {here} now"
+        figures[f"changed: {name}"] = f"{there} saved, {here} now"
     for name, (there, own) in kept_options(task.config, task.program_config, checkpoint).items():
         if is_fixed(task.config, name):
             fix = "cannot change when a run is resumed: start a new one for it"
         else:
-            fix = f"take it over by {as_argument(name, own)}"
-        figures[f"kept: {name}"] = f"{there} there, {own} in this program; {fix}"
+            fix = f"to use it, add {as_argument(name, own)}"
+        figures[f"kept: {name}"] = f"{there} saved, {own} in this program; {fix}"
     installed = versions()
     for name, version in checkpoint.document["versions"].items():
         if installed.get(name) != version:
-            figures[f"version of {name}"] = f"{version} there, {installed.get(name)} now"
-    figures["devices"] = f"{checkpoint.document['num_devices']} there, {task.layout.num_devices} now"
+            figures[f"version of {name}"] = f"{version} saved, {installed.get(name)} now"
+    figures["devices"] = f"{checkpoint.document['num_devices']} saved, {task.layout.num_devices} now"
     return figures
 
 
@@ -204,7 +204,7 @@ def _look(config: RLConfig, task_name: str) -> Start:
         newer = [p for p in list_checkpoints(checkpoint.path.parent) if int(p.name) > checkpoint.iteration]
     if newer and find_checkpoints(path, "resume")[0] == checkpoint.path:
         raise ConfigError(
-            f"resume ({config.resume}) is not the newest checkpoint of its run, {newer[-1]} is, and going on there "
+            f"resume ({config.resume}) is not the newest checkpoint of its run, {newer[-1]} is, and resuming there "
             f"would undo what came after it. Add run_dir=<a new directory>, or resume the whole run: resume={origin}"
         )
     run_dir = origin if config.run_dir is None else Path(config.run_dir)
@@ -241,14 +241,14 @@ def _check_began_afresh(run_dir: Path) -> None:
         if source not in (None, AUTO):
             raise ConfigError(
                 f"run_dir ({run_dir}) had begun with {name}={source} and was stopped before its first checkpoint, so "
-                f"that resume=auto would begin with nothing. Remove it, and start again with {name}={source}."
+                f"that resume=auto would start from scratch. Remove it, and start again with {name}={source}."
             )
 
 
 def _read_shared(path: Path) -> Checkpoint:
     if not path.is_dir():
         raise ConfigError(
-            f"Checkpoint {path}, which process 0 reads, is not seen here. Put it on a file system that all machines "
+            f"Checkpoint {path}, which process 0 reads, is not visible here. Put it on a file system that all machines "
             "share."
         )
     return read_checkpoint(path)

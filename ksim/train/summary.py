@@ -23,7 +23,7 @@ def print_summary(
     saver: Saver | None,
     reports: Reports,
 ) -> None:
-    """Prints what was done, and where it is; no file that was not written, or is gone."""
+    """Prints what was done and which files exist."""
     figures = {
         "iterations": str(progress.iteration),
         "environment steps": f"{progress.env_steps:,}",
@@ -39,11 +39,11 @@ def print_summary(
         if best is not None and best != saver.newest[1]:
             figures["best by evaluation"] = str(best)
         figures["evaluate it"] = f"run_mode=eval checkpoint={run_dir}"
-        figures["go on with it"] = f"resume={run_dir}"
+        figures["resume it"] = f"resume={run_dir}"
     if progress.bad_updates:
-        figures["updates skipped"] = f"{progress.bad_updates:,}, as not finite"
+        figures["updates skipped"] = f"{progress.bad_updates:,}, non-finite"
     if progress.not_finite_steps:
-        figures["steps left out"] = f"{progress.not_finite_steps:,} of single environments, as not finite"
+        figures["steps skipped"] = f"{progress.not_finite_steps:,} of single environments, non-finite"
     figures |= _existing(reports.paths)
     figures |= {f"failed: {kind}": f"{count} times" for kind, count in reports.failures.counts.items()}
     if stop.reason is not None:

@@ -1,1 +1,1 @@
-"""Watching a policy and commanding it by hand: in MuJoCo's own window, or in a browser."""
+"""Watching a policy and commanding it by hand, in MuJoCo's window or in a browser."""

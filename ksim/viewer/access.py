@@ -1,4 +1,4 @@
-"""Who may use the viewer's page: browsers that opened it themselves, and no page of another site."""
+"""Access to the viewer's page: only browsers that opened it, not pages of other sites."""
 
 import http
 import ipaddress
@@ -17,12 +17,12 @@ _LOOPBACK = "localhost"
 
 
 class AccessRule:
-    """Refuses requests that another web page has made the user's browser send.
+    """Refuses requests that another web page makes the user's browser send.
 
     Such a page may connect to the viewer under the viewer's address (cross-site WebSocket hijacking: `Origin` then
-    names the page's site), or under a name of its own that it lets resolve to this machine (DNS rebinding: `Host` then
-    is that name). So `Host` must be a loopback name or `viewer_host`, at any port, since a forwarded port may have
-    another number; and `Origin`, which programs other than browsers leave out, must be the same site as `Host`. Where
+    names the page's site), or under its own name, which it resolves to this machine (DNS rebinding: `Host` then is
+    that name). So `Host` must be a loopback name or `viewer_host`, at any port, since a forwarded port may have
+    another number; and `Origin`, which only browsers send, must be the same site as `Host`. Where
     `viewer_host` means every network (0.0.0.0 or ::), `Host` may be this machine's name or any IP address: a page that
     rebinds a name has that name there.
     """
@@ -36,7 +36,7 @@ class AccessRule:
             self._names |= {machine, f"{machine}.local", socket.getfqdn().lower()}
 
     def refusal(self, headers: Headers) -> str | None:
-        """Why a request with these headers is refused; None for one that is answered."""
+        """Why a request with these headers is refused; None if it is allowed."""
         hosts, origins = headers.get_all("Host"), headers.get_all("Origin")
         site = _site(hosts[0]) if len(hosts) == 1 else None
         if site is None or not self._is_own(site[0]):
@@ -74,10 +74,10 @@ def _is(name: str, what: str) -> bool:
 
 
 def start_server(host: str, port: int) -> viser.ViserServer:
-    """Starts viser's server, which by itself answers everybody, under an `AccessRule`.
+    """Starts viser's server under an `AccessRule`; by itself it answers everybody.
 
     Raises:
-        RuntimeError: This version of viser starts its server in another way, so that the rule would not hold.
+        RuntimeError: This version of viser starts its server in another way, so the rule would have no effect.
     """
     rule = AccessRule(host)
     is_guarded = False

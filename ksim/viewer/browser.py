@@ -29,7 +29,7 @@ class BrowserFrontend(AbstractFrontend):
         """Serves the page.
 
         Raises:
-            ConfigError: Nothing can listen at the host, or no port from `port` on is free.
+            ConfigError: The host is not an address of this machine, or no port from `port` on is free.
         """
         self._session = session
         port = free_port(host, port)
@@ -38,7 +38,7 @@ class BrowserFrontend(AbstractFrontend):
         shown_host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
         shown_host = f"[{shown_host}]" if ":" in shown_host else shown_host
         self.url = f"http://{shown_host}:{self._server.get_port()}"
-        # Without the button by which the page would be published through a stranger's server.
+        # Hides the button that would publish the page through a third-party server.
         self._server.gui.configure_theme(show_share_button=False, show_logo=False, control_width="medium")
         self._server.scene.configure_environment_map("studio", environment_intensity=0.4)
         self._scene = BrowserScene(self._server, session.mj_model)
@@ -51,7 +51,7 @@ class BrowserFrontend(AbstractFrontend):
 
     @property
     def is_open(self) -> bool:
-        return True  # pages come and go; it ends with a signal
+        return True  # pages come and go; a signal stops the viewer
 
     def show(self, real_time_factor: float) -> None:
         base_3 = self._session.base_position_3
@@ -59,7 +59,7 @@ class BrowserFrontend(AbstractFrontend):
         self._scene.update(self._session.data, centre_3)
         status = (
             f"time {self._session.data.time:.1f} s{', **paused**' if self._session.paused else ''}  \n"
-            f"runs at {real_time_factor:.2f} of real time  \nfalls {self._session.num_falls}"
+            f"real-time factor {real_time_factor:.2f}  \nfalls {self._session.num_falls}"
         )
         if status != self._shown_status:
             self._status.content = self._shown_status = status
@@ -82,7 +82,7 @@ class BrowserFrontend(AbstractFrontend):
                 for number in self._session.numbers:
                     if number.command == name:
                         inputs[number] = self._add_input(number)
-        back = gui.add_button("Commands as at the start", visible=bool(inputs))
+        back = gui.add_button("Initial commands", visible=bool(inputs))
 
         @back.on_click
         def _(_: Any) -> None:
@@ -113,14 +113,14 @@ class BrowserFrontend(AbstractFrontend):
         @pause.on_click
         def _(_: Any) -> None:
             session.paused = not session.paused
-            pause.label = "Go on" if session.paused else "Pause"
+            pause.label = "Resume" if session.paused else "Pause"
 
 
 def free_port(host: str, port: int) -> int:
-    """The first port from `port` on that nothing listens at.
+    """The first free port, starting at `port`.
 
     Raises:
-        ConfigError: There is none, or the host is no address of this machine.
+        ConfigError: There is none, or the host is not an address of this machine.
     """
     for candidate in range(port, 2**16):
         try:

@@ -1,4 +1,4 @@
-"""What shows a session, and the loop that keeps it in real time."""
+"""Displays for a session, and the loop that keeps it in real time."""
 
 import time
 from abc import ABC, abstractmethod
@@ -9,31 +9,31 @@ from ksim.host.terminal import print_line
 from ksim.viewer.session import ViewSession
 
 MAX_LAG_S = 0.1
-"""A session that is later than this goes on from there; what was lost is not caught up with."""
+"""Lag beyond this is dropped: the session does not catch up."""
 
 FRAME_S = 1 / 60
 """Shortest time between two frames."""
 
 
 class AbstractFrontend(ABC):
-    """Shows a session and hands on what a person asks of it."""
+    """Displays a session and passes user input to it."""
 
     @property
     @abstractmethod
     def is_open(self) -> bool:
-        """Whether a person can still see it."""
+        """Whether the display is open."""
 
     @abstractmethod
     def show(self, real_time_factor: float) -> None:
-        """Shows the session's state, and simulated seconds per second."""
+        """Shows the state of the session and the real-time factor."""
 
     @abstractmethod
     def close(self) -> None:
-        """Takes it down."""
+        """Closes the display."""
 
 
 class Pacer:
-    """Makes steps last as long as they simulate, where the machine is fast enough.
+    """Makes steps take as long as they simulate, if the machine is fast enough.
 
     Attributes:
         real_time_factor: Simulated seconds per second, over the last second; 1 before that.
@@ -51,7 +51,7 @@ class Pacer:
         self.real_time_factor = 1.0
 
     def wait(self) -> None:
-        """Returns when the step that was just made should be over."""
+        """Returns when the last step should be over."""
         self._due += self._step_s
         early = self._due - self._clock()
         if early > 0:
@@ -80,4 +80,4 @@ def run_session(session: ViewSession, frontend: AbstractFrontend, stop: StopRequ
         pacer.wait()
         if pacer.real_time_factor < 0.9 and not said_slow:
             said_slow = True
-            print_line(f"This machine is too slow for real time: it runs at {pacer.real_time_factor:.2f} of it.")
+            print_line(f"This machine is too slow for real time. It runs at {pacer.real_time_factor:.2f} of it.")

@@ -1,4 +1,4 @@
-"""Commands that are set by hand instead of drawn."""
+"""Commands set by hand instead of drawn."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from ksim.types import Metrics
 
 
 class ManualCommand(AbstractCommand):
-    """A value in the place of a task's own command; made anew in every trace, with the value among its inputs."""
+    """A value that replaces a task's command; created in every trace, with the value as an input."""
 
     command: AbstractCommand
     value: Float[Array, " n"]
@@ -28,20 +28,20 @@ class ManualCommand(AbstractCommand):
 
 
 def with_manual_commands(env: MdpEnvironment, values: Mapping[str, Array]) -> MdpEnvironment:
-    """The environment with these commands in force, for use inside the trace that the values belong to."""
+    """The environment with these commands, for use inside the trace of the values."""
     commands = {name: ManualCommand(command, values[name]) for name, command in env.mdp.commands.items()}
     return dataclasses.replace(env, mdp=dataclasses.replace(env.mdp, commands=commands))
 
 
 @dataclasses.dataclass(frozen=True)
 class CommandNumber:
-    """One number of a command, as a person sets it.
+    """One number of a command, set by the user.
 
     Attributes:
         command: The command's name in the task.
-        index: Its place in the command.
-        label: What it is, with its unit where the command tells.
-        range: The range that it is drawn from; None where the command does not tell.
+        index: Its index in the command.
+        label: Its description, with a unit if the command has ranges.
+        range: The range that it is drawn from; None if the command has no ranges.
     """
 
     command: str
@@ -62,17 +62,17 @@ class CommandNumber:
 def command_numbers(
     commands: Mapping[str, AbstractCommand], drawn: Mapping[str, np.ndarray]
 ) -> tuple[list[CommandNumber], dict[str, np.ndarray]]:
-    """Every number of every command, in order, and the values to start from.
+    """Every number of every command, in order, and the initial values.
 
-    A number starts at 0, or at the end of its range next to it. A command that does not tell its ranges starts from
-    the value drawn for it, since its numbers may mean anything.
+    A number starts at 0, or at the nearest end of its range. A command without ranges starts from the value drawn for
+    it, since its numbers may mean anything.
 
     Args:
         commands: The task's commands.
-        drawn: A value of each, drawn as in training.
+        drawn: A value of each command, drawn as in training.
 
     Raises:
-        ConfigError: A command tells the ranges of more or fewer numbers than it has.
+        ConfigError: A command gives ranges for more or fewer numbers than it has.
     """
     numbers: list[CommandNumber] = []
     start: dict[str, np.ndarray] = {}
@@ -80,8 +80,8 @@ def command_numbers(
         value_n, ranges = np.array(drawn[name], np.float32).reshape(-1), command.ranges()
         if ranges and len(ranges) != len(value_n):
             raise ConfigError(
-                f"Command {name!r} must tell the range of each of its {len(value_n)} numbers, or of none; "
-                f"{type(command).__name__}.ranges tells {len(ranges)}."
+                f"Command {name!r} must give the range of each of its {len(value_n)} numbers, or of none; "
+                f"{type(command).__name__}.ranges gives {len(ranges)}."
             )
         if ranges:
             own = [CommandNumber(name, i, label, ranges[label]) for i, label in enumerate(ranges)]

@@ -1,4 +1,4 @@
-"""MuJoCo's own viewer, in a window."""
+"""MuJoCo's viewer, in a window."""
 
 import sys
 import threading
@@ -16,20 +16,20 @@ from ksim.viewer.session import ViewSession
 NUMBER_KEYS = ((glfw.KEY_UP, glfw.KEY_DOWN), (glfw.KEY_7, glfw.KEY_9), (glfw.KEY_LEFT, glfw.KEY_RIGHT))
 
 HELP = """\
-Keys: up and down, 7 and 9, left and right change the three numbers of the command that the window names \
-(of a velocity: forward, leftward, turning); 8 goes on to the next three, 6 sets all back. \
+Keys: up and down, 7 and 9, left and right change the three numbers shown in the window \
+(of a velocity: forward, leftward, turning); 8 selects the next three, 6 resets all of them. \
 Space pauses, backspace resets, enter pushes."""
 
 
 class Keyboard:
-    """What keys do to a session; called from the window's thread."""
+    """Handles keys; called from the window's thread."""
 
     def __init__(self, session: ViewSession) -> None:
         self._session = session
         self._first = 0
 
     def __call__(self, key: int) -> None:
-        """Does what a key of GLFW means, if it means anything."""
+        """Handles a GLFW key, if it has a function."""
         session = self._session
         for number, (up, down) in zip(self.numbers, NUMBER_KEYS, strict=False):
             if key in (up, down):
@@ -48,12 +48,12 @@ class Keyboard:
 
     @property
     def numbers(self) -> list[CommandNumber]:
-        """The numbers that the keys change now, at most three."""
+        """The numbers that the keys change at present, at most three."""
         return self._session.numbers[self._first : self._first + len(NUMBER_KEYS)]
 
 
 class NativeFrontend(AbstractFrontend):
-    """A window of MuJoCo's viewer, with the commands written into its corner."""
+    """A window of MuJoCo's viewer, with the commands shown in a corner."""
 
     def __init__(self, session: ViewSession) -> None:
         """Opens the window.
@@ -100,7 +100,7 @@ class NativeFrontend(AbstractFrontend):
         rows = [(f"{n.command}: {n.label}", f"{self._session.get(n):.2f}") for n in self._keyboard.numbers]
         rows += [
             ("time (s)", f"{self._session.data.time:.1f}" + (" paused" if self._session.paused else "")),
-            ("of real time", f"{real_time_factor:.2f}"),
+            ("real-time factor", f"{real_time_factor:.2f}"),
             ("falls", str(self._session.num_falls)),
         ]
         left, right = ("\n".join(column) for column in zip(*rows, strict=True))

@@ -9,13 +9,13 @@ import viser
 
 GEOM = mujoco.mjtGeom
 VISIBLE_GROUPS = (0, 1, 2)
-"""Groups of geoms that are shown, as in MuJoCo's own viewer; collision shapes tend to be in others."""
+"""Groups of geoms that are shown, as in MuJoCo's viewer; collision shapes are usually in others."""
 
 INFINITE_PLANE_M = 200.0
 """Side of a plane that the model calls infinite."""
 
 LINE_SPACING_M = 1.0
-"""Between the lines on a plane, by which one sees how fast the robot is."""
+"""Distance between the lines on a plane, which show the speed of the robot."""
 
 _UNTOUCHED_RGBA = (0.5, 0.5, 0.5, 1.0)
 
@@ -35,7 +35,7 @@ class BrowserScene:
                 add_geom(server.scene, mj_model, geom, f"/world/body_{body}/geom_{geom}")
 
     def update(self, data: mujoco.MjData, centre_3: np.ndarray) -> None:
-        """Moves the bodies to where they are, and the world so that `centre_3`, in m, is at the scene's origin."""
+        """Updates the poses of the bodies, and shifts the world so that `centre_3`, in m, is at the scene's origin."""
         with self._server.atomic():
             self._root.position = -centre_3
             for body, frame in self._bodies.items():
@@ -45,7 +45,7 @@ class BrowserScene:
 
 
 def add_geom(scene: viser.SceneApi, mj_model: mujoco.MjModel, geom: int, name: str) -> None:
-    """Adds a geom in its place on its body; kinds that have no shape to show are left out."""
+    """Adds a geom to its body; kinds without a visible shape are left out."""
     rgba = geom_rgba(mj_model, geom)
     rgb = np.round(255 * rgba[:3]).astype(np.uint8)
     size, kind = mj_model.geom_size[geom], int(mj_model.geom_type[geom])
@@ -89,7 +89,7 @@ def add_geom(scene: viser.SceneApi, mj_model: mujoco.MjModel, geom: int, name: s
 
 
 def geom_rgba(mj_model: mujoco.MjModel, geom: int) -> np.ndarray:
-    """A geom's colour: its own where it was given one, else its material's, times the mean of its texture."""
+    """The colour of a geom: its own if set, else its material's, times the mean of its texture."""
     rgba, material = np.array(mj_model.geom_rgba[geom], float), int(mj_model.geom_matid[geom])
     if material < 0:
         return rgba

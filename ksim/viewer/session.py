@@ -1,4 +1,4 @@
-"""One env under a policy, apart from what shows it."""
+"""One env under a policy, independent of its display."""
 
 import dataclasses
 import threading
@@ -19,23 +19,23 @@ from ksim.types import EnvState
 from ksim.viewer.manual import CommandNumber, command_numbers, with_manual_commands
 
 PUSH_SPEED = 0.5
-"""How fast a push makes the base, in m/s, on top of how fast it is."""
+"""Velocity added to the base by a push, in m/s."""
 
 
 class ViewSession:
-    """One env under the most likely actions of a policy, with its commands set from outside.
+    """One env under the deterministic policy, with commands set from outside.
 
-    An episode goes on beyond time limits; after a fall, the next one begins. `advance` belongs to one thread;
+    Episodes ignore time limits; after a fall the next one begins. `advance` belongs to one thread;
     everything else that changes the session may be called from any, and takes effect with the next `advance`.
 
     Attributes:
         mj_model: The robot and its world.
         data: The state to show, with everything computed from it.
-        numbers: The numbers of the commands, in the order in which they are to be set.
+        numbers: The numbers of the commands, in order.
         base_body: The index of the body with a free joint, which can be pushed and followed; None where there is none.
         ctrl_dt: Seconds per control step.
-        paused: Whether time stands still.
-        num_falls: Episodes that ended by themselves.
+        paused: Whether the simulation is paused.
+        num_falls: Episodes that ended by termination.
         episode_step: Control steps of this episode.
     """
 
@@ -80,37 +80,37 @@ class ViewSession:
 
     @property
     def base_position_3(self) -> np.ndarray:
-        """Where the base is, in m; the world's origin where there is none."""
+        """Position of the base, in m; the world's origin if there is no base."""
         return self.data.xpos[self.base_body].copy() if self.base_body is not None else np.zeros(3)
 
     @property
     def policy_commands(self) -> dict[str, np.ndarray]:
-        """The commands in force: what the policy's next action is told."""
+        """The commands that the policy sees for its next action."""
         return {name: np.asarray(value) for name, value in self._state.inner.commands.items()}
 
     @property
     def policy_observation(self) -> dict[str, np.ndarray]:
-        """The observation, by group, from which the next action is taken."""
+        """The observation, by group, for the next action."""
         return {group: np.asarray(value) for group, value in self._state.obs.items()}
 
     def get(self, number: CommandNumber) -> float:
-        """A command's number as it was last set."""
+        """The last set value of a number."""
         return float(self._commands[number.command].reshape(-1)[number.index])
 
     def set(self, number: CommandNumber, value: float) -> None:
-        """Sets a number of a command; it stays until it is set again, over resets too."""
+        """Sets a number of a command until it is set again, also over resets."""
         with self._lock:
             changed = self._commands[number.command].copy()
             changed.reshape(-1)[number.index] = value
             self._commands = self._commands | {number.command: changed}
 
     def nudge(self, number: CommandNumber, num_steps: int) -> None:
-        """Changes a number by so many of its steps, within its range."""
+        """Changes a number by a number of steps, within its range."""
         # Rounded, or steps up and down again would not end at 0.
         self.set(number, round(number.clip(self.get(number) + num_steps * number.step), 6))
 
     def set_to_start(self) -> None:
-        """Sets all commands to the values that the session began with."""
+        """Resets all commands to their initial values."""
         with self._lock:
             self._commands = dict(self._start)
 
@@ -123,7 +123,7 @@ class ViewSession:
         self._push_asked = self.base_body is not None
 
     def advance(self) -> None:
-        """Does what was asked; otherwise, unless paused, one control step."""
+        """Handles a requested reset; otherwise, unless paused, does one control step."""
         if self._reset_asked:
             self._restart()
         elif not self.paused:

@@ -24,7 +24,7 @@ def view_checkpoint(task: RLTask[Any]) -> int:
 
     Raises:
         ConfigError: There is no checkpoint, it does not fit the task, the task's environment is not made of ksim's
-            terms, or the viewer that was asked for cannot be had here.
+            terms, or the requested viewer is not available here.
     """
     config = task.config
     viewer = pick_viewer(config.viewer)
@@ -36,7 +36,7 @@ def view_checkpoint(task: RLTask[Any]) -> int:
     env = context.env
     if not isinstance(env, MdpEnvironment):
         raise ConfigError(
-            f"run_mode=view shows robots of ksim's own environment; {type(env).__name__} has no MuJoCo model to show."
+            f"run_mode=view shows only robots in ksim's environment; {type(env).__name__} has no MuJoCo model to show."
         )
     print_line(f"Preparing {path} ...")
     session = ViewSession(env, model, seed=config.seed, axis_name=task.device_axis)
@@ -46,9 +46,9 @@ def view_checkpoint(task: RLTask[Any]) -> int:
 
 
 def pick_viewer(name: str) -> str:
-    """`native` or `browser`; `auto` is native where there is a display.
+    """`native` or `browser`; `auto` chooses native if there is a display.
 
-    macOS is not asked: its window needs another interpreter, mjpython.
+    On macOS `auto` chooses the browser, because the window needs another interpreter, mjpython.
     """
     if name != "auto":
         return name
@@ -57,15 +57,15 @@ def pick_viewer(name: str) -> str:
 
 
 def open_frontend(viewer: str, session: ViewSession, config: RLConfig) -> AbstractFrontend:
-    """The native viewer or the one in the browser, opened; says where it is and how it ends."""
+    """Opens the native viewer or the one in the browser, and prints how to reach and close it."""
     if viewer == "native":
         from ksim.viewer.native import HELP, NativeFrontend  # noqa: PLC0415 - opens GLFW
 
         frontend = NativeFrontend(session)
-        print_line(f"{HELP}\nClose the window to end.")
+        print_line(f"{HELP}\nClose the window to stop the viewer.")
         return frontend
     from ksim.viewer.browser import BrowserFrontend  # noqa: PLC0415 - needs an extra
 
     frontend = BrowserFrontend(session, host=config.viewer_host, port=config.viewer_port)
-    print_line(f"Open {frontend.url} in a browser. Ctrl-C ends.")
+    print_line(f"Open {frontend.url} in a browser. Ctrl-C stops the viewer.")
     return frontend

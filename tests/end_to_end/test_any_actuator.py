@@ -90,6 +90,8 @@ def test_robot_that_sticks_is_refused_by_mjx_with_the_actuators_name():
 
 
 def test_term_that_asks_for_the_joint_of_each_actuator_is_an_error_that_names_the_actuator_and_the_fix():
-    message = r"'mechanical_power' \(MechanicalPower.*'pull' acts on tendon 'cord'\. Leave out what asks for the joint"
+    message = (
+        r"'mechanical_power' \(MechanicalPower.*'pull' acts on tendon 'cord'\. Remove the term that needs the joint"
+    )
     with pytest.raises(ConfigError, match=message):
         task("mujoco", terms=[rewards.MechanicalPower()]).check()

@@ -330,10 +330,9 @@ SPEAKING = [
     *(ROOT / "ksim/parallel").glob("*.py"),
     *(ROOT / "ksim/launch").glob("*.py"),
     *(ROOT / "ksim/task").glob("distributed*.py"),
-    *(
-        ROOT / "ksim" / name
-        for name in ("config.py", "run/replica_guard.py", "run/run_dir.py", "run/log.py", "run/loop.py")
-    ),
+    ROOT / "ksim/preflight/devices.py",
+    ROOT / "ksim/preflight/verify.py",
+    *(ROOT / "ksim" / name for name in ("config.py", "checkpoint/run_dir.py", "log/run_log.py", "train/loop.py")),
     ROOT / "ksim/tools/scaling.py",
     ROOT / "ksim/host/machine.py",
 ]

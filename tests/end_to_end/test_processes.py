@@ -232,7 +232,7 @@ def test_options_that_differ_between_processes_end_all_before_anything_is_writte
     ]
     for code, output in map(finish, job):
         assert code == 2
-        assert "process 1 has others than process 0: seed (1, 0)" in output
+        assert "process 1 differs from process 0: seed (1, 0)" in output
     assert list(tmp_path.iterdir()) == []
 
 
@@ -277,7 +277,7 @@ def test_processes_that_do_not_come_are_an_error_that_says_where_they_were_waite
     by_hand = (f"coordinator_address={address}", "num_processes=2", "process_id=0", "connect_timeout_s=3")
     code, output = finish(start(*POINT_MASS, *by_hand, cwd=tmp_path), timeout=60)
     assert code == 2
-    assert f"Error: Waiting for 2 processes at {address} for 3 s (connect_timeout_s) was in vain" in output
+    assert f"Error: Waiting for 2 processes at {address} for 3 s (connect_timeout_s) timed out" in output
     assert not (tmp_path / "run").exists()
 
 

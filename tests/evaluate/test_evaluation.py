@@ -120,7 +120,7 @@ def test_robot_is_evaluated_in_native_mujoco_on_terms_of_its_own():
     assert (evaluation.figures["length"].mean, evaluation.figures["survival"].mean) == (3, 1)
     assert evaluation.engine == evaluation.training_engine == "mujoco"
     assert evaluation.gap is None
-    assert "none to report" in evaluation.gap_words()
+    assert "none, trained in" in evaluation.gap_words()
     errors = {name for name in evaluation.figures if name.startswith("error/")}
     assert errors == {"error/velocity/lin_vel_m_s", "error/velocity/yaw_rate_rad_s"}
     assert 0 < evaluation.figures["error/velocity/lin_vel_m_s"].mean < 3
@@ -170,7 +170,7 @@ def test_run_mode_eval_writes_its_figures_beside_the_checkpoint_or_where_it_is_t
     assert record["num_episodes"] == 3
     assert record["return_gap"] is None
     out = capsys.readouterr().out
-    for words in ("return", "survived", "none to report", "3, one per environment"):
+    for words in ("return", "survived", "none, trained in", "3, one per environment"):
         assert words in out
     point_mass_task(run_mode="eval", checkpoint=str(run_dir), eval_output=str(tmp_path / "there")).run()
     assert (tmp_path / "there" / "evaluation.json").exists()

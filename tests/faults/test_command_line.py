@@ -11,7 +11,7 @@ CASES = [
     (["run_dir=!!python/object/apply:os.system [touch here]"], "Option run_dir ("),
     (["run_mode=view", "checkpoint=nowhere"], "checkpoint ('nowhere') must be a run's directory with checkpoints"),
     (["run_mode=eval", "checkpoint=" + "x" * 5000], "checkpoint ('xxx"),
-    (["run_dir=/dev/null/runs"], "run_dir (/dev/null/runs) cannot be made: /dev/null is no directory"),
+    (["run_dir=/dev/null/runs"], "run_dir (/dev/null/runs) cannot be created: /dev/null is not a directory"),
 ]
 
 

@@ -324,7 +324,7 @@ def test_values_mean_what_they_say():
     config = make_config(BASE, argv, "fuzzed_task")
     assert (config.run_dir, config.coordinator_address, config.seed) == ("2024_11", "1e3", BASE.num_envs)
     assert (config.checkpoint, config.viewer_host) == (None, "a")
-    with pytest.raises(ConfigError, match=r"Option run_dir \('\?\?\?'\) must be a text or null"):
+    with pytest.raises(ConfigError, match=r"Option run_dir \('\?\?\?'\) must be a string or null"):
         make_config(BASE, ["run_dir=???"], "fuzzed_task")
 
 

@@ -80,7 +80,7 @@ def test_disk_that_is_full_for_a_while_costs_nothing_but_checkpoints(small_disk,
     assert task.run() == 0
     assert assert_sound(small_disk / "run", 8, 9) == list(range(1, 10))
     out = capsys.readouterr().out
-    assert out.count("Warning: checkpoint failed, the run goes on") == 1
+    assert out.count("Warning: checkpoint failed, the run continues") == 1
     assert "failed: checkpoint" in out
 
 
@@ -140,7 +140,7 @@ def test_removed_directory_is_made_again_and_only_what_was_in_it_is_lost(tmp_pat
     assert point_mass_task(**OPTIONS, run_dir=str(tmp_path / "run"), tensorboard=True).run() == 0
     assert assert_sound(tmp_path / "run", 8, 9) == [6, 7, 8, 9]
     assert (tmp_path / "run" / "config.yaml").exists()
-    assert "was removed. It is made anew" in capsys.readouterr().out
+    assert "was removed. It was created again" in capsys.readouterr().out
     assert "Saved" in (tmp_path / "run" / "process_0.log").read_text()
 
 
@@ -176,7 +176,7 @@ def test_directory_that_may_no_longer_be_written_is_as_it_was(tmp_path, after_it
 
 def test_directory_that_cannot_be_written_from_the_start_is_refused(small_disk):
     mount("-o", "remount,ro", small_disk)
-    with pytest.raises(ConfigError, match=r"run_dir \(.*\) cannot be made: .* must be writable"):
+    with pytest.raises(ConfigError, match=r"run_dir \(.*\) cannot be created: .* must be writable"):
         point_mass_task(**OPTIONS, run_dir=str(small_disk / "run")).run()
 
 

@@ -150,8 +150,8 @@ def test_dump_shows_the_step_that_was_not_finite_again(tmp_path, capsys):
     config = PointMassConfig(num_envs=16, num_devices=2, rollout_length=8, max_iterations=3, run_dir="run", **QUIET)
     assert PoisonedTask(config).run() == 0
     out = capsys.readouterr().out
-    assert out.count("had steps of environments as not finite") == 1
-    assert "steps left out" in out
+    assert out.count("non-finite environment steps. The state") == 1
+    assert "steps skipped" in out
     lines = read_lines(tmp_path / "run" / "metrics.jsonl")
     assert [line["rollout/not_finite"] for line in lines] == [1 / 16] * 3
     assert [path.name for path in (tmp_path / "run" / "dumps").iterdir()] == ["1"]

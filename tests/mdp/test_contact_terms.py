@@ -83,8 +83,8 @@ def test_contact_sensors_when_several_terms_ask_are_added_once():
     [
         ({"bodies": ("left_lag",)}, r"no body 'left_lag'.*'left_leg'"),
         ({"geoms": ("left_fot",)}, r"no geom 'left_fot'.*'left_foot'"),
-        ({"bodies": ("trunk",)}, r"Body 'trunk' can touch nothing: its contype and conaffinity are 0"),
-        ({"geoms": ("trunk",)}, r"Geom 'trunk' can touch nothing"),
+        ({"bodies": ("trunk",)}, r"Body 'trunk' cannot touch anything: its contype and conaffinity are 0"),
+        ({"geoms": ("trunk",)}, r"Geom 'trunk' cannot touch anything"),
     ],
 )
 def test_contact_sensors_when_a_part_is_unknown_or_touches_nothing_are_an_error(parts, message):

@@ -113,7 +113,7 @@ def test_randomizer_when_name_is_unknown_names_the_near_misses(term, message):
 @pytest.mark.parametrize("added", [-5.0, -6.0])
 def test_random_body_mass_when_nothing_would_be_left_is_an_error_that_says_so(added):
     # The trunk has 5 kg.
-    with pytest.raises(ConfigError, match=rf"'trunk' adds {added} kg to 5 kg: nothing is left"):
+    with pytest.raises(ConfigError, match=rf"'trunk' adds {added} kg to 5 kg, which must stay positive"):
         RandomBodyMass(body="trunk", added=(added, 1.0))(make_context())
 
 

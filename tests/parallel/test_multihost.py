@@ -100,7 +100,7 @@ def test_job_is_found_in_the_environment(environ, expected, recwarn):
 @pytest.mark.parametrize(
     ("environ", "message"),
     [
-        ({"WORLD_SIZE": "2"}, "WORLD_SIZE=2 speak of a job of several processes, but RANK and MASTER_ADDR must be set"),
+        ({"WORLD_SIZE": "2"}, "WORLD_SIZE=2 describe a job of several processes, but RANK and MASTER_ADDR must be set"),
         ({"WORLD_SIZE": "2", "RANK": "0"}, "WORLD_SIZE=2 and RANK=0 .* but MASTER_ADDR must be set as well to join it"),
         ({"JAX_NUM_PROCESSES": "2"}, "JAX_NUM_PROCESSES=2 .* but JAX_PROCESS_ID and JAX_COORDINATOR_ADDRESS must be"),
         ({"JAX_COORDINATOR_ADDRESS": "a:1"}, "but JAX_NUM_PROCESSES and JAX_PROCESS_ID must be set as well"),

@@ -85,7 +85,7 @@ def test_rebroadcast_goes_on_with_equal_replicas_and_says_so(tmp_path, monkeypat
     out = capsys.readouterr().out
     # Replica 0 is the one that logs and checkpoints are read from: it must be repaired too.
     assert out.count("Warning: The devices' copies of the learner differ") == 1
-    assert "All go on with the copy of replica 1." in out
+    assert "All continue with the copy of replica 1." in out
     assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 4
 
 

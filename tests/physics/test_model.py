@@ -17,5 +17,5 @@ from tests.robots import BIPED
 )
 def test_delays_of_the_mjcf_file_are_refused_as_simulations_would_share_them(old, new, name):
     spec = mujoco.MjSpec.from_string(BIPED.replace(old, new))
-    with pytest.raises(ConfigError, match=rf"delays of its own, at {name}, .*Delayed, actions by ActionLatency"):
+    with pytest.raises(ConfigError, match=rf"built-in delays, at {name}, .*Delayed, actions by ActionLatency"):
         compile_model(spec, dt=0.004, ctrl_dt=0.02)

@@ -122,7 +122,7 @@ def test_model_that_is_none_is_an_error_with_the_lines_to_add(hook, message, com
         task_of("_get_initial_model", hook).check()
     text = str(error.value)
     assert text.startswith("Mine._get_initial_model must return a ksim.AbstractActorCritic, or an Equinox module")
-    assert "'A network of your own' in docs/extending.md" in text
+    assert "'Custom networks' in docs/extending.md" in text
     assert "class MyActorCritic(ksim.AbstractActorCritic):" in text
 
 

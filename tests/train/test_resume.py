@@ -67,7 +67,7 @@ def test_resumed_run_is_the_one_that_was_never_stopped(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "changed: max_iterations" in out
     assert "kept: " not in out  # a config from Python is taken as it is
-    assert "3 there, 5 now" in out
+    assert "3 saved, 5 now" in out
 
 
 def test_state_between_iterations_is_all_there_is_to_a_run(finished):
@@ -84,7 +84,7 @@ def test_options_of_the_run_are_kept_and_those_of_the_machine_are_not(finished, 
     run_dir = copy_of(finished, tmp_path)
     # The run was made with other sizes than the defaults, of which nothing is said here.
     assert run_from_command_line(f"resume={run_dir}", "max_iterations=4", "num_devices=2") == 0
-    assert "1 there, 2 now" in capsys.readouterr().out
+    assert "1 saved, 2 now" in capsys.readouterr().out
     assert [line["iteration"] for line in metrics(run_dir)] == [1, 2, 3, 4]
 
 
@@ -112,7 +112,7 @@ def test_run_whose_checkpoints_are_gone_says_so_and_keeps_its_metrics(finished, 
     for until in (1, 2):  # the second is of a run that was killed before its first checkpoint
         point_mass_task(num_devices=1, max_iterations=until, run_dir=str(run_dir), resume="auto").run()
         shutil.rmtree(run_dir / "checkpoints")
-    words = f"run_dir ({run_dir}) holds no checkpoint to go on from, and training starts anew. Its metrics, of "
+    words = f"run_dir ({run_dir}) holds no checkpoint to resume, so training starts over. Its metrics, of "
     for said in (capsys.readouterr().out, (run_dir / "process_0.log").read_text()):
         assert f"{words}3 iterations, are in metrics.jsonl.before" in said
         assert f"{words}1 iterations" in said
@@ -182,7 +182,7 @@ def test_older_checkpoint_goes_on_in_a_directory_of_its_own_only(finished, tmp_p
         ({"seed": 1}, r"seed \(1\) cannot change"),
         ({"resume": "nowhere"}, r"^resume \('nowhere'\) must be a run's directory"),
         ({"load_weights": "there"}, "Give one of them"),
-        ({"run_mode": "eval", "checkpoint": "x"}, "is of run_mode=train"),
+        ({"run_mode": "eval", "checkpoint": "x"}, "is for run_mode=train"),
     ],
 )
 def test_what_cannot_be_resumed_is_refused_before_anything_is_written(options, words, finished, tmp_path):
@@ -356,11 +356,11 @@ def test_options_edited_in_the_program_since_are_listed_with_how_to_take_them_ov
     edited = small_config(learning_rate=1e-4, desired_kl=0.01, num_envs=32, critic_sizes=[9])
     assert run_from_command_line(f"resume={run_dir}", "max_iterations=4", config=edited) == 0
     log = (run_dir / "process_0.log").read_text()
-    assert "'kept: learning_rate': '0.003 there, 0.0001 in this program; take it over by learning_rate=0.0001'" in log
-    assert "'kept: desired_kl': 'None there, 0.01 in this program; take it over by desired_kl=0.01'" in log
+    assert "'kept: learning_rate': '0.003 saved, 0.0001 in this program; to use it, add learning_rate=0.0001'" in log
+    assert "'kept: desired_kl': 'None saved, 0.01 in this program; to use it, add desired_kl=0.01'" in log
     for name, there, own in (("num_envs", 16, 32), ("critic_sizes", [8], [9])):
         fix = "cannot change when a run is resumed: start a new one for it"
-        assert f"'kept: {name}': '{there} there, {own} in this program; {fix}'" in log
+        assert f"'kept: {name}': '{there} saved, {own} in this program; {fix}'" in log
     assert "kept: actor_sizes" not in log
     out = capsys.readouterr().out
     assert "kept: learning_rate" in out

@@ -91,7 +91,7 @@ def test_page_shows_the_robot_and_its_inputs_command_it(page, frontend, session,
     page.get_by_role("slider").nth(1).press("Home")
     wait_until(lambda: np.allclose(session.policy_commands["velocity"], [1.0, -0.3, 0.0]))
     assert (session.get(forward), session.get(leftward)) == (1.0, pytest.approx(-0.3))
-    page.get_by_role("button", name="Commands as at the start").click()
+    page.get_by_role("button", name="Initial commands").click()
     wait_until(lambda: not session.policy_commands["velocity"].any())
     wait_until(lambda: [handle.value for handle in frontend.inputs] == [0, 0, 0])
 
@@ -109,7 +109,7 @@ def test_page_shows_the_robot_and_its_inputs_command_it(page, frontend, session,
     assert len(np.unique(scene, axis=0)) > 200
     assert scene.std() > 10
 
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Resume").click()
     wait_until(lambda: session.episode_step > 0)
     # Nothing of the page comes from elsewhere.
     assert not [url for url in page.asked if not url.startswith((frontend.url, "data:", "blob:"))]

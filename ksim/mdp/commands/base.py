@@ -15,21 +15,21 @@ Range = tuple[float, float]
 
 
 class AbstractCommand(Term):
-    """What the robot is asked to do, as a vector that may change during the episode."""
+    """A vector that tells the robot what to do. It may change during the episode."""
 
     @abstractmethod
     def __call__(self, context: Context) -> Float[Array, " n"]:
         """The command in force."""
 
     def ranges(self) -> dict[str, Range]:
-        """The range of each of the command's numbers, by what it is (`forward, m/s`); nothing by default.
+        """The range of each number of the command, by a label (`forward, m/s`); empty by default.
 
-        Viewers make a slider of each.
+        Viewers show a slider for each.
         """
         return {}
 
     def errors(self, context: Context, command: Float[Array, " n"]) -> Metrics:
-        """How far the robot is from what was asked, by name with a unit (`lin_vel_m_s`); nothing by default.
+        """The errors of the robot, by name with a unit (`lin_vel_m_s`); empty by default.
 
         They are logged as `error/<command>/<name>`, and evaluations report them.
         """
@@ -37,10 +37,10 @@ class AbstractCommand(Term):
 
 
 class AbstractDrawnCommand(AbstractCommand):
-    """A command that is drawn at the reset, and anew whenever it has been in force for its time.
+    """A command drawn at the reset, and again each time its duration is over.
 
     Attributes:
-        resample_s: Range of seconds for which a command is in force, drawn uniformly.
+        resample_s: Range of the duration of a command, in seconds, drawn uniformly.
     """
 
     resample_s: eqx.AbstractVar[Range]
@@ -50,7 +50,7 @@ class AbstractDrawnCommand(AbstractCommand):
 
     @abstractmethod
     def draw(self, key: PRNGKeyArray, context: Context) -> Float[Array, " d"]:
-        """What is to be done from now on."""
+        """Draws the next command."""
 
     def follow(
         self, drawn: Float[Array, " d"], before: Float[Array, " n"] | None, context: Context

@@ -10,11 +10,11 @@ from ksim.mdp.term import Context
 
 
 class GaitCommand(AbstractDrawnCommand):
-    """Frequency of steps, in Hz, the share of a turn that a foot is down, and how far feet are ahead of the first.
+    """Gait: step frequency, in Hz, fraction of a period that a foot is down, and phase offsets of the feet.
 
-    Drawn uniformly from the ranges, anew every `resample_s` seconds (a range). frequency: turns per second, in each
-    of which every foot steps once; `GaitClock` adds them up. duty: from 0 to 1. offsets: of each foot but the first, in
-    turns: (0.5, 0.5) for two feet that take turns.
+    Drawn uniformly from the ranges every `resample_s` seconds (a range). frequency: steps per second of each
+    foot; `GaitClock` integrates it. duty: from 0 to 1. offsets: range for each foot but the first, as a fraction of a
+    period ahead of the first foot: (0.5, 0.5) for two feet that alternate.
     """
 
     frequency: Range = (1.0, 2.0)

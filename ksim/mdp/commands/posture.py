@@ -1,4 +1,4 @@
-"""Commands of where to face, how high to stand and how to lean."""
+"""Commands for heading, height and tilt of the base."""
 
 import math
 
@@ -15,7 +15,7 @@ from ksim.types import Metrics
 
 
 class HeadingCommand(AbstractDrawnCommand):
-    """Heading in the world, in rad: 0 along the x axis. Drawn uniformly, anew every `resample_s` seconds (a range)."""
+    """Heading in the world, in rad: 0 along the x axis. Drawn uniformly every `resample_s` seconds (a range)."""
 
     heading: Range = (-math.pi, math.pi)
     resample_s: Range = (4.0, 8.0)
@@ -35,7 +35,7 @@ class HeadingCommand(AbstractDrawnCommand):
 
 
 class HeightCommand(AbstractDrawnCommand):
-    """Height of the base above the ground, in m. Drawn uniformly, anew every `resample_s` seconds (a range)."""
+    """Height of the base above the ground, in m. Drawn uniformly every `resample_s` seconds (a range)."""
 
     height: Range
     resample_s: Range = (4.0, 8.0)
@@ -55,9 +55,9 @@ class HeightCommand(AbstractDrawnCommand):
 
 
 class RollPitchCommand(AbstractDrawnCommand):
-    """Roll, to the right, and pitch, nose down, of the base, in rad.
+    """Roll (to the right) and pitch (nose down) of the base, in rad.
 
-    Drawn uniformly from the ranges, anew every `resample_s` seconds (a range).
+    Drawn uniformly from the ranges every `resample_s` seconds (a range).
     """
 
     roll: Range = (-0.2, 0.2)

@@ -1,4 +1,4 @@
-"""Commands of where joints, and points of the robot, are to be."""
+"""Commands for positions of joints and of points of the robot."""
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +15,10 @@ from ksim.types import Metrics
 
 
 class JointPoseCommand(AbstractDrawnCommand):
-    """Positions of joints, in rad (m for slides). Drawn uniformly, anew every `resample_s` seconds (a range).
+    """Positions of joints, in rad (m for slides). Drawn uniformly every `resample_s` seconds (a range).
 
-    joints: names, default all; each must have limits. fraction: how much of the way from the default pose to either
-    limit a target may be: 0 for the default pose, 1 for all that the joint can do.
+    joints: names, default all; each must have limits. fraction: largest fraction of the way from the default
+    pose to either limit: 0 for the default pose only, 1 for the whole range of the joint.
     """
 
     joints: tuple[str, ...] | None = None
@@ -48,9 +48,9 @@ class JointPoseCommand(AbstractDrawnCommand):
 
 
 class CartesianCommand(AbstractDrawnCommand):
-    """Position of a body or a site relative to the base, in the base's frame, in m: of a hand that reaches, say.
+    """Position of a body or a site relative to the base, in the base's frame, in m, such as for a reaching hand.
 
-    Drawn uniformly from a box, anew every `resample_s` seconds (a range). x, y, z: the box's ranges. body, site: the
+    Drawn uniformly from a box every `resample_s` seconds (a range). x, y, z: the box's ranges. body, site: the
     name of one of them.
     """
 

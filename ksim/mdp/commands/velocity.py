@@ -17,11 +17,11 @@ from ksim.types import Metrics
 class VelocityCommand(AbstractDrawnCommand):
     """Forward and leftward velocity, in m/s, and yaw rate, in rad/s, in the robot's level heading frame.
 
-    Drawn uniformly from the ranges, anew every `resample_s` seconds (a range); with probability `standing_fraction`
-    the robot is asked to stand. With probability `heading_fraction` one that moves is given a heading in the world
-    from `heading`, in rad, and its yaw rate is `heading_stiffness`, in 1/s, times the heading's error, within
-    `yaw_rate`. max_lin_acceleration, in m/s^2, and max_yaw_acceleration, in rad/s^2: how fast the command in force
-    moves towards what was drawn, from standing at the start of an episode; None for at once.
+    Drawn uniformly from the ranges every `resample_s` seconds (a range); with probability `standing_fraction` the
+    command is to stand. With probability `heading_fraction` a moving command has a heading in the world, drawn from
+    `heading`, in rad: its yaw rate is `heading_stiffness`, in 1/s, times the heading error, within `yaw_rate`.
+    max_lin_acceleration, in m/s^2, and max_yaw_acceleration, in rad/s^2, limit how fast the command approaches the
+    drawn value, from standing at the start of an episode; None for no limit.
     """
 
     forward: Range = (0.0, 1.0)

@@ -1,4 +1,4 @@
-"""Commands made of another one."""
+"""Commands that wrap another one."""
 
 import mujoco
 from jaxtyping import Array, Float, PyTree
@@ -10,9 +10,9 @@ from ksim.types import Metrics
 
 
 class ScaledByLevel(AbstractCommand):
-    """Another command, made smaller by a curriculum: from `start` times it at level 0 to all of it at 1.
+    """Another command, scaled by a curriculum: by `start` at level 0, rising to 1 at level 1.
 
-    For commands whose 0 is the easiest, such as a velocity. level: name of the curriculum.
+    For commands that are easiest at 0, such as a velocity. level: name of the curriculum.
     """
 
     command: AbstractCommand

@@ -56,7 +56,7 @@ class BaseHeight(AbstractObservation):
 
 
 class BasePosition(AbstractObservation):
-    """Position of the base in the world, in m. Only for the critic: no sensor of a robot tells it."""
+    """Position of the base in the world, in m. For the critic only: no robot sensor measures it."""
 
     noise: AbstractNoise | None = None
 

@@ -32,7 +32,7 @@ class HeightScan(AbstractObservation):
     """Height of the ground relative to the base, in m, at points of a grid that shares the base's heading.
 
     size: extent of the grid, in m, forward and sideways, centred on the base. spacing: between its points, in m.
-    clip: bounds of what is seen, in m, around `offset`: the usual height of the base, which is added.
+    offset: usual height of the base, in m, added to the values. clip: bound of the result, in m.
     """
 
     size: tuple[float, float] = (1.0, 0.6)

@@ -1,4 +1,4 @@
-"""What a task observes that does not say."""
+"""The default observations of a task."""
 
 from collections.abc import Sequence
 

@@ -1,6 +1,6 @@
-"""Observations of an inertial measurement unit: MuJoCo's sensors at a site, added to the model where it has none.
+"""Observations of an inertial measurement unit: MuJoCo's sensors at a site, added to the model if missing.
 
-As all sensors, they describe the state before the last physics substep.
+Like all sensors, they describe the state before the last physics substep.
 """
 
 import mujoco
@@ -16,7 +16,7 @@ _GYRO, _ACCELEROMETER = mujoco.mjtSensor.mjSENS_GYRO, mujoco.mjtSensor.mjSENS_AC
 
 
 class ImuGyro(AbstractObservation):
-    """Angular velocity of a site in its own frame, in rad/s. `site`: where the unit is, and how it is turned."""
+    """Angular velocity of a site in its own frame, in rad/s. `site`: position and orientation of the IMU."""
 
     site: str
     noise: AbstractNoise | None = None
@@ -29,9 +29,9 @@ class ImuGyro(AbstractObservation):
 
 
 class ImuAccelerometer(AbstractObservation):
-    """What an accelerometer reads: acceleration less gravity, in a site's frame, in m/s^2; 9.81 upwards at rest.
+    """Accelerometer: acceleration minus gravity, in a site's frame, in m/s^2; 9.81 upwards at rest.
 
-    site: where the unit is, and how it is turned.
+    site: position and orientation of the IMU.
     """
 
     site: str

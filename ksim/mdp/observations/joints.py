@@ -39,7 +39,7 @@ class ActuatorForce(AbstractObservation):
 
 
 class ActuatorControl(AbstractObservation):
-    """What all actuators were given for the last action: a servo's target, in rad, a motor's torque, in N m."""
+    """Last controls of all actuators: a servo's target, in rad, or a motor's torque, in N m."""
 
     noise: AbstractNoise | None = None
 

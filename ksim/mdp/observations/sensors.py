@@ -29,7 +29,7 @@ class FootForce(AbstractObservation):
 
 
 class FootAirTime(AbstractObservation):
-    """Seconds for which each foot has been in the air; 0 in contact.
+    """Time that each foot has been in the air, in s; 0 in contact.
 
     sensors: names of touch sensors, one per foot. threshold: force, in N, above which a foot is in contact.
     """
@@ -50,7 +50,7 @@ class FootAirTime(AbstractObservation):
 
 
 class FootContact(AbstractObservation):
-    """1 for each foot that touches something, 0 for each that does not.
+    """1 for each foot in contact, else 0.
 
     sensors: names of touch sensors, one per foot. threshold: force, in N, above which a foot is in contact.
     """

@@ -1,4 +1,4 @@
-"""Observations of the task: what was asked, what was done, where in the gait."""
+"""Observations of the task: commands, actions, time and gait phase."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -22,7 +22,7 @@ class CommandValue(AbstractObservation):
 
 
 class LastAction(AbstractObservation):
-    """The action taken last, before any scaling."""
+    """The last action, before any scaling."""
 
     noise: AbstractNoise | None = None
 
@@ -31,7 +31,7 @@ class LastAction(AbstractObservation):
 
 
 class PreviousAction(AbstractObservation):
-    """The action taken before the last one, before any scaling; zeros after a reset."""
+    """The action before the last one, before any scaling; zeros after a reset."""
 
     noise: AbstractNoise | None = None
 
@@ -40,7 +40,7 @@ class PreviousAction(AbstractObservation):
 
 
 class ActionHistory(AbstractObservation):
-    """The last `steps` actions, before any scaling, the newest first; zeros where the episode is younger."""
+    """The last `steps` actions, before any scaling, newest first; zeros before the first action."""
 
     steps: int
     noise: AbstractNoise | None = None
@@ -59,9 +59,9 @@ class ActionHistory(AbstractObservation):
 
 
 class HeadingError(AbstractObservation):
-    """By how much, in rad, the base must turn to the left to face as a command asks, the short way round.
+    """Angle, in rad, by which the base must turn left to reach the commanded heading, in [-pi, pi].
 
-    command: one whose first component is a heading in the world, in rad, such as a HeadingCommand.
+    command: a command whose first component is a heading in the world, in rad, such as a HeadingCommand.
     """
 
     command: str
@@ -73,7 +73,7 @@ class HeadingError(AbstractObservation):
 
 
 class TimeLeft(AbstractObservation):
-    """Seconds until a time limit of `seconds`, so that a critic can tell a cut from a fall."""
+    """Time left until a time limit of `seconds`, in s, so that a critic can predict truncation."""
 
     seconds: float = 20.0
     noise: AbstractNoise | None = None
@@ -97,7 +97,7 @@ class PhaseClock(AbstractObservation):
 
 
 class GaitClock(AbstractObservation):
-    """Sine and cosine of each foot's phase in a gait that a command sets, all sines first.
+    """Sine and cosine of each foot's phase in a commanded gait, all sines first.
 
     command: a GaitCommand. Its frequency turns the clock from 0 at the start of the episode; a foot is ahead of the
     clock by its offset. A foot's stance begins at phase 0.

@@ -1,4 +1,4 @@
-"""Observations of how bodies and sites move through the world.
+"""Observations of the velocities of bodies and sites.
 
 Derived fields, and with them these observations, describe the state before the last physics substep.
 """

@@ -1,7 +1,7 @@
-"""Observations made of another one: seen late, from a tilted sensor, or together with its past.
+"""Observations that wrap another one: delayed, filtered, misaligned, or with its history.
 
-The wrapped observation's own noise is added first, once per sample: what a wrapper keeps of the past is what the
-sensor gave. A wrapper's own noise is added to all that it shows, anew at every step. Wrappers nest.
+The noise of the wrapped observation is added first, once per sample, so a wrapper stores noisy samples. The noise of
+the wrapper is added to its output at every step. Wrappers nest.
 """
 
 import dataclasses
@@ -68,7 +68,7 @@ class _Wrapper(AbstractObservation):
 
 
 class History(_Wrapper):
-    """The last `steps` values of an observation, the newest first; after a reset, its first value repeated."""
+    """The last `steps` values of an observation, newest first; after a reset, its first value repeated."""
 
     observation: AbstractObservation
     steps: int
@@ -88,7 +88,7 @@ class History(_Wrapper):
 
 
 class Delayed(_Wrapper):
-    """An observation as it was some control steps ago; the delay is drawn once per episode.
+    """An observation delayed by some control steps, drawn once per episode.
 
     steps: the smallest and the largest delay.
     """
@@ -116,10 +116,10 @@ class Delayed(_Wrapper):
 
 
 class Lagged(_Wrapper):
-    """An observation behind a first-order low-pass filter, as of a slow sensor or an estimator.
+    """An observation behind a first-order low-pass filter, like a slow sensor or an estimator.
 
-    time_constant_s: range of seconds, drawn uniformly once per episode, after which the filter has made good 63 % of
-    a jump. An episode starts with its first value.
+    time_constant_s: range of the time constant, in s, drawn uniformly once per episode. The filter starts from the
+    first value of the episode.
     """
 
     observation: AbstractObservation
@@ -143,9 +143,9 @@ class Lagged(_Wrapper):
 
 
 class Misaligned(_Wrapper):
-    """Vectors of three components as a sensor sees them that is turned a little: by the same rotation all episode.
+    """Three-component vectors from a misaligned sensor: rotated by the same small rotation all episode.
 
-    max_angle: rad; the angle is drawn uniformly up to it, about an axis of any direction.
+    max_angle: largest angle, in rad. Angle and axis are drawn uniformly.
     """
 
     observation: AbstractObservation

@@ -50,10 +50,10 @@ class RandomActuatorGains(AbstractRandomizer):
 
 
 class RandomMotorStrength(AbstractRandomizer):
-    """Weak and strong motors: multiplies what each actuator can give by its own uniform number from `factor`.
+    """Multiplies the strength of each actuator by its own uniform number from `factor`.
 
-    That is the force range where there is one, and the gain of a motor or the peak force of a muscle. A servo must
-    have a force range.
+    The strength is the force range, if there is one, and the gain of a motor or the peak force of a muscle. A servo
+    must have a force range.
     """
 
     factor: tuple[float, float] = (0.9, 1.1)

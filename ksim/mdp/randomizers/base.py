@@ -14,8 +14,8 @@ from ksim.types import Overrides
 class AbstractRandomizer(Term):
     """New values of model fields, drawn at every reset.
 
-    The fields are written as they are: constants that MuJoCo derives from them when it compiles a model (such as
-    inverse weights, which only shape the softness of constraints) keep the values of the compiled model.
+    Only these fields change. Constants that MuJoCo derives from them when it compiles a model (such as inverse weights,
+    which only affect the softness of constraints) keep the values of the compiled model.
     """
 
     @abstractmethod

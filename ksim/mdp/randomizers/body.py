@@ -1,4 +1,4 @@
-"""Randomization of masses and of how they are spread."""
+"""Randomization of masses, centres of mass and inertias."""
 
 import jax
 import numpy as np
@@ -12,7 +12,7 @@ from ksim.types import Overrides
 
 
 class RandomBodyMass(AbstractRandomizer):
-    """Adds one uniform number from `added`, in kg, to the mass of a body; its inertia stays as it is."""
+    """Adds one uniform number from `added`, in kg, to the mass of a body; its inertia is unchanged."""
 
     body: str
     added: tuple[float, float] = (-1.0, 1.0)
@@ -25,15 +25,15 @@ class RandomBodyMass(AbstractRandomizer):
         mass = context.model.mj_model.body_mass[index]
         if mass + self.added[0] <= 0:
             raise ConfigError(
-                f"RandomBodyMass of {self.body!r} adds {self.added[0]} kg to {mass:g} kg: nothing is left."
+                f"RandomBodyMass of {self.body!r} adds {self.added[0]} kg to {mass:g} kg, which must stay positive."
             )
         return with_added_mass(context, self.body, uniform(context, self.added))
 
 
 class RandomMassFactor(AbstractRandomizer):
-    """Multiplies the mass of each of some bodies, and its inertia with it, by its own uniform number from `factor`.
+    """Multiplies mass and inertia of each of some bodies by its own uniform number from `factor`.
 
-    The body stays as large as it is and becomes denser. bodies: names.
+    The size of a body is unchanged; its density changes. bodies: names.
     """
 
     bodies: tuple[str, ...]
@@ -72,7 +72,7 @@ class RandomCenterOfMass(AbstractRandomizer):
 
 
 class RandomInertia(AbstractRandomizer):
-    """Multiplies the moments of inertia of a body by one uniform number from `factor`; its mass stays as it is."""
+    """Multiplies the moments of inertia of a body by one uniform number from `factor`; its mass is unchanged."""
 
     body: str
     factor: tuple[float, float] = (0.9, 1.1)
@@ -86,7 +86,7 @@ class RandomInertia(AbstractRandomizer):
 
 
 def with_added_mass(context: Context, body: str, mass: Array) -> Overrides:
-    """The fields of the model with `mass`, in kg, added at the centre of mass of a body; its inertia stays as it is."""
+    """The fields of the model with `mass`, in kg, added at the centre of mass of a body; its inertia is unchanged."""
     index = movable_body(context, body)
     # Native MuJoCo divides by the mass of each subtree, which it does not sum anew.
     carrying = _with_ancestors(index, context.model.mj_model.body_parentid)

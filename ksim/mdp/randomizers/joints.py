@@ -100,10 +100,10 @@ class RandomJointStiffness(AbstractRandomizer):
 
 
 class RandomJointZero(AbstractRandomizer):
-    """Encoders that are off: the zero of each joint moves by its own uniform number, up to `max_offset`, in rad.
+    """Encoder offsets: shifts the zero of each joint by its own uniform number, up to `max_offset`, in rad.
 
-    All that reads or sets the joint's position (observations, servos, resets) is off by that number, as it would be
-    by a badly calibrated encoder. The robot itself stays as it is: its springs and mechanical limits do not move.
+    Everything that reads or sets the joint position (observations, servos, resets) is off by that number, as with a
+    badly calibrated encoder. The robot itself does not change: its springs and mechanical limits do not move.
     joints: names, default all.
     """
 

@@ -11,7 +11,7 @@ from ksim.types import Overrides
 
 
 class RandomImuAlignment(AbstractRandomizer):
-    """An IMU that is mounted askew: turns a site about a random axis by a uniform angle up to `max_angle`, in rad.
+    """IMU misalignment: turns a site about a random axis by a uniform angle up to `max_angle`, in rad.
 
     Every sensor at the site turns with it. site: its name.
     """

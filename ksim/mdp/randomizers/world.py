@@ -1,4 +1,4 @@
-"""Randomization of what is around the robot: friction and gravity."""
+"""Randomization of the world: friction and gravity."""
 
 import jax
 import numpy as np
@@ -12,7 +12,7 @@ from ksim.types import Overrides
 class RandomFriction(AbstractRandomizer):
     """Sets the sliding friction of geoms to one uniform number from `friction`. `geoms`: names, default all.
 
-    In a contact MuJoCo takes the larger friction of the two geoms: to make the ground slippery, the feet must be too.
+    In a contact MuJoCo uses the larger friction of the two geoms: for slippery ground, make the feet slippery too.
     """
 
     friction: tuple[float, float] = (0.5, 1.2)

@@ -9,11 +9,11 @@ from jaxtyping import Array, Bool, Float
 from ksim.mdp.term import Context, Term
 
 MIN_COMMAND = 0.1
-"""Norm of a velocity command, in m/s and rad/s, up to which the robot is asked to stand."""
+"""Norm of a velocity command, in m/s and rad/s, up to which it is a command to stand."""
 
 
 class AbstractReward(Term):
-    """A reward, earned per second: a step adds `scale * value * ctrl_dt`, so that weights survive a new control rate.
+    """A reward per second: a step adds `scale * value * ctrl_dt`, so weights do not depend on the control rate.
 
     Attributes:
         scale: Weight; negative for a penalty.
@@ -27,5 +27,5 @@ class AbstractReward(Term):
 
 
 def asks_to_move(command: Float[Array, " n"]) -> Bool[Array, ""]:
-    """Whether a velocity command asks for more than to stand."""
+    """Whether a velocity command is to move."""
     return jnp.linalg.norm(command) > MIN_COMMAND

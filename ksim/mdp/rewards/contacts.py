@@ -1,4 +1,4 @@
-"""Rewards (used with negative scales) for contacts that should not be."""
+"""Rewards (used with negative scales) for undesired contacts."""
 
 import jax.numpy as jnp
 import mujoco
@@ -11,9 +11,9 @@ from ksim.mdp.term import Context
 
 
 class UndesiredContact(AbstractReward):
-    """Number of parts that are pressed harder than `threshold`, in N, by the ground or by another part.
+    """Number of parts with a contact force above `threshold`, in N, from the ground or another part.
 
-    bodies: names; each counts with all geoms of its own. geoms: names. Their sensors are added to the model.
+    bodies: names; a body counts with its own geoms. geoms: names. Contact sensors are added to the model.
     """
 
     bodies: tuple[str, ...] = ()
@@ -33,11 +33,11 @@ class UndesiredContact(AbstractReward):
 
 
 class Stumble(AbstractReward):
-    """Number of feet that run into something: pushed harder from the side than `ratio` times from below.
+    """Number of feet that hit an obstacle: horizontal force above `ratio` times the vertical force.
 
-    A foot without a horizontal push above `threshold`, in N, does not count. geoms: names of the feet's geoms, of each
-    of which the contact that presses hardest is judged; their sensors are added to the model. ratio: above the
-    friction of the ground, or a foot that pushes off stumbles too.
+    Feet with a horizontal force up to `threshold`, in N, do not count. geoms: names of the feet's geoms; the strongest
+    contact of each counts. Contact sensors are added to the model. ratio: choose it above the friction of the ground,
+    or pushing off counts as stumbling.
     """
 
     geoms: tuple[str, ...]

@@ -86,10 +86,10 @@ class MechanicalPower(AbstractReward):
 
 
 class CostOfTransport(AbstractReward):
-    """Energy per weight and distance, without unit: absolute mechanical power over weight times horizontal speed.
+    """Cost of transport, dimensionless: absolute mechanical power / (weight * horizontal speed).
 
-    The weight is that of the base and all that hangs on it, as compiled. min_speed: m/s that count as the speed of a
-    robot that is slower.
+    The weight is the compiled weight of the base and everything attached to it. min_speed: lower bound of the speed, in
+    m/s.
     """
 
     needs = ("actuator_force",)
@@ -117,9 +117,9 @@ class TorqueEffort(AbstractReward):
 
 
 class TorqueLimits(AbstractReward):
-    """How far the forces of actuators are beyond `soft_fraction` of their force ranges, as fractions of these, summed.
+    """Excess of actuator forces over `soft_fraction` of their force ranges, as fractions of these, summed.
 
-    Actuators without a force range do not count; there must be one that has it.
+    Actuators without a force range do not count; at least one must have a range.
     """
 
     needs = ("actuator_force",)
@@ -152,9 +152,9 @@ class JointVelocityEffort(AbstractReward):
 
 
 class JointVelocityLimits(AbstractReward):
-    """How much faster joints are, in rad/s, than `soft_fraction` of `max_vel`, summed.
+    """Excess of joint speeds, in rad/s, over `soft_fraction` of `max_vel`, summed.
 
-    max_vel: rad/s that the joints can do. joints: names, default all.
+    max_vel: maximum speed of the joints, in rad/s. joints: names, default all.
     """
 
     max_vel: float
@@ -172,7 +172,7 @@ class JointVelocityLimits(AbstractReward):
 
 
 class JointLimits(AbstractReward):
-    """How far joints are, in rad, outside the inner `soft_fraction` of their ranges, summed."""
+    """Distance of joints, in rad, outside the inner `soft_fraction` of their ranges, summed."""
 
     joints: tuple[str, ...] | None = None
     soft_fraction: float = 0.9

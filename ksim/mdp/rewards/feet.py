@@ -1,4 +1,4 @@
-"""Rewards of feet on the ground: when they land and lift, how they slip and press."""
+"""Rewards for feet on the ground: air time, slip and contact forces."""
 
 import jax.numpy as jnp
 import mujoco
@@ -12,10 +12,10 @@ from ksim.physics.names import find_in_spec
 
 
 class FeetAirTime(AbstractReward):
-    """Seconds beyond `threshold_s` that a foot was in the air, paid when it lands, up to `max_s`.
+    """Air time of a foot beyond `threshold_s`, up to `max_s`, in s, paid when it lands.
 
-    Nothing is paid while the command asks to stand. sensors: names of touch sensors, one per foot. threshold_s and
-    max_s: seconds in the air that earn nothing, and beyond which nothing more is earned.
+    Nothing is paid while the command is to stand. sensors: names of touch sensors, one per foot. threshold_s and
+    max_s: air times at which the reward starts and stops growing.
     """
 
     sensors: tuple[str, ...]
@@ -48,10 +48,10 @@ class FeetAirTime(AbstractReward):
 
 
 class AirTimeVariance(AbstractReward):
-    """How unlike feet are in their last swings and stances: the variance over feet of either time, in s^2, summed.
+    """Variance over feet of their last swing times plus that of their last stance times, in s^2.
 
-    0 while the command asks to stand. sensors: names of touch sensors, one per foot. max_s: seconds beyond which times
-    count as alike.
+    0 while the command is to stand. sensors: names of touch sensors, one per foot. max_s: times are clipped
+    to this, in s.
     """
 
     sensors: tuple[str, ...]
@@ -80,7 +80,7 @@ class AirTimeVariance(AbstractReward):
 
 
 class SingleSupport(AbstractReward):
-    """1 while exactly one foot is down; while the command asks to stand, 1 while all are.
+    """1 while exactly one foot is down; while the command is to stand, 1 while all are.
 
     sensors: names of touch sensors, one per foot.
     """
@@ -96,7 +96,7 @@ class SingleSupport(AbstractReward):
 
 
 class FeetSlip(AbstractReward):
-    """Squared horizontal velocity, in (m/s)^2, of feet that are in contact, summed.
+    """Squared horizontal velocity of feet in contact, in (m/s)^2, summed.
 
     sensors: names of touch sensors. sites: names of the feet's sites, in the same order; their velocity sensors are
     added to the model where it has none.
@@ -118,9 +118,9 @@ class FeetSlip(AbstractReward):
 
 
 class ImpactForce(AbstractReward):
-    """Force, in N, by which the contact of feet exceeds `threshold`, summed.
+    """Excess of the contact forces of feet over `threshold`, in N, summed.
 
-    sensors: names of touch sensors, one per foot. threshold: N that a foot may press with, such as the robot's weight.
+    sensors: names of touch sensors, one per foot. threshold: allowed force per foot, in N, such as the robot's weight.
     """
 
     sensors: tuple[str, ...]

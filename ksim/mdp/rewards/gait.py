@@ -1,8 +1,9 @@
-"""Rewards of the gait: feet that follow a clock, and a left that does as the right did.
+"""Rewards for the gait: feet that follow a clock, and left-right symmetry.
 
-A clock turns once per `period_s` from the start of the episode, as the `PhaseClock` that the policy sees. Foot i has
-phase 0 where its stance begins, `offsets[i]` of a turn ahead of the clock; without offsets, feet are evenly apart.
-(0, 0.5) is a walk, and (0, 0.5, 0.5, 0) a trot of feet in the order front left, front right, rear left, rear right.
+A clock completes a period every `period_s` from the start of the episode, like the `PhaseClock` that the policy sees.
+Phases are fractions of a period. The stance of a foot begins at phase 0; foot i is `offsets[i]` ahead of the clock. By
+default feet are evenly spaced. (0, 0.5) is a walk, and (0, 0.5, 0.5, 0) a trot of feet in the order front left, front
+right, rear left, rear right.
 """
 
 import jax.numpy as jnp
@@ -22,11 +23,11 @@ Offsets = tuple[float, ...] | None
 
 
 class FeetPhase(AbstractReward):
-    """Fraction of feet whose contact follows a clock, each foot down for `duty` of its turn.
+    """Fraction of feet whose contact follows a clock, each foot down for `duty` of its period.
 
-    While the command asks to stand, the fraction of feet that are down. sensors: names of touch sensors, in the
-    order of their phases. period_s: seconds per turn, as of the `PhaseClock` that the policy sees. offsets: phase of
-    each foot at the start, in turns; default evenly apart.
+    While the command is to stand, the fraction of feet that are down. sensors: names of touch sensors, in the
+    order of their phases. period_s: period of the clock, in s; use that of the policy's `PhaseClock`. offsets: initial
+    phase of each foot, as a fraction of a period; default evenly spaced.
     """
 
     sensors: tuple[str, ...]
@@ -47,11 +48,12 @@ class FeetPhase(AbstractReward):
 
 
 class FeetPhaseForce(AbstractReward):
-    """How much feet press while the clock has them swing: 1 - exp(-force^2 / (2 std^2)) of each, weighted, the mean.
+    """Contact force of feet that should swing: mean over feet of weighted 1 - exp(-force^2 / (2 std^2)).
 
-    The weight is how much of a swing it is, with edges softened by a Gaussian, so that landing a little early costs a
-    little: the swing phase term of Margolis and Agrawal 2022 (arXiv:2212.03238), as a cost. 0 while the command asks
-    to stand. sensors: names of touch sensors. std: N. edge_std: softness of the edges, in turns. Others: as FeetPhase.
+    The weight is 1 in the swing and 0 in the stance, with edges smoothed by a Gaussian, so that landing slightly early
+    costs little: the swing phase term of Margolis and Agrawal 2022 (arXiv:2212.03238), as a cost. 0 while the command
+    asks to stand. sensors: names of touch sensors. std: N. edge_std: width of the smoothing, as a fraction of a period.
+    Others: as FeetPhase.
     """
 
     sensors: tuple[str, ...]
@@ -76,12 +78,12 @@ class FeetPhaseForce(AbstractReward):
 
 
 class FeetPhaseVelocity(AbstractReward):
-    """How fast feet slide while the clock has them stand: 1 - exp(-speed^2 / (2 std^2)) of each, weighted, the mean.
+    """Speed of feet that should stand: mean over feet of weighted 1 - exp(-speed^2 / (2 std^2)).
 
-    The weight is how much of a stance it is, with edges softened by a Gaussian: the stance phase term of Margolis and
-    Agrawal 2022 (arXiv:2212.03238), as a cost. While the command asks to stand, all feet stand. sites: names of the
-    feet's sites; their velocity sensors are added to the model where it has none. std: m/s, horizontally. edge_std:
-    softness of the edges, in turns. Others: as FeetPhase.
+    The weight is 1 in the stance and 0 in the swing, with smoothed edges: the stance phase term of Margolis and
+    Agrawal 2022 (arXiv:2212.03238), as a cost. While the command is to stand, all feet stand. sites: names of the
+    feet's sites; velocity sensors are added to the model if missing. std: m/s, horizontally. edge_std:
+    width of the smoothing, as a fraction of a period. Others: as FeetPhase.
     """
 
     sites: tuple[str, ...]
@@ -110,10 +112,10 @@ class FeetPhaseVelocity(AbstractReward):
 
 
 class FootSwingHeight(AbstractReward):
-    """Squared difference, in m^2, of each foot's height from that of its swing, summed over feet that should swing.
+    """Squared error of the height of feet that should swing, in m^2, from a swing curve, summed.
 
-    The swing is half a sine, `height` at its middle, above `rest_height`. 0 while the command asks to stand. sites:
-    names of the feet's sites. height: m. rest_height: m above the ground of the sites of feet that stand.
+    The swing curve is half a sine, `height` at its middle, above `rest_height`. 0 while the command is to stand. sites:
+    names of the feet's sites. height: m. rest_height: height of the sites above the ground in stance, in m.
     Others: as FeetPhase.
     """
 
@@ -142,7 +144,7 @@ class FootSwingHeight(AbstractReward):
 class SwingPose(AbstractReward):
     """Squared distances, in rad^2, of the joints of legs from poses that follow a clock, summed.
 
-    A leg is in the default pose for `duty` of its turn and then bends along half a sine, up to `bend`; while the
+    A leg is in the default pose for `duty` of its period and then bends along half a sine, up to `bend`; while the
     command asks to stand, all are in the default pose. legs: names of joints, per leg in the order of their phases.
     bend: rad beyond the default pose in the middle of the swing, per joint of a leg. Others: as FeetPhase.
     """
@@ -174,10 +176,10 @@ class SwingPose(AbstractReward):
 
 
 class TrackGait(AbstractReward):
-    """Fraction of feet whose contact follows a gait that a command sets: its frequency, its duty and its offsets.
+    """Fraction of feet whose contact follows a commanded gait: its frequency, duty and offsets.
 
-    sensors: names of touch sensors, the first foot's first. command: a GaitCommand, with an offset for each further
-    foot. velocity: a velocity command; while it asks to stand, the fraction of feet that are down. None: always step.
+    sensors: names of touch sensors, the first foot first. command: a GaitCommand, with an offset for each further
+    foot. velocity: a velocity command; while it is to stand, the fraction of feet that are down. None: always step.
     """
 
     sensors: tuple[str, ...]
@@ -207,12 +209,12 @@ class TrackGait(AbstractReward):
 
 
 class Symmetry(AbstractReward):
-    """Squared difference, in rad^2, of each joint from what its mirror image was half a turn ago, summed.
+    """Squared difference, in rad^2, of each joint from its mirror image half a period ago, summed.
 
-    So it is 0 in a symmetrical gait, as Hildebrand 1965 (Science 150:701) defines it: left and right do the same, half
-    a stride apart. 0 in the first half turn and while the command asks to stand. pairs: left and right joints. signs:
-    of each pair, -1 where mirror images have opposite positions (roll, yaw), 1 where equal (pitch); default all 1. A
-    joint in the middle is a pair with itself. period_s: seconds per turn, about an even number of control steps.
+    It is 0 in a symmetrical gait as defined by Hildebrand 1965 (Science 150:701): left and right move alike, half a
+    stride apart. 0 in the first half period and while the command is to stand. pairs: left and right joints. signs:
+    for each pair, -1 if mirror images have opposite positions (roll, yaw), 1 if equal (pitch); default all 1. A joint
+    in the middle is a pair with itself. period_s: period in s, about an even number of control steps.
     """
 
     pairs: tuple[tuple[str, str], ...]
@@ -251,7 +253,7 @@ class Symmetry(AbstractReward):
 
 
 def foot_phases(context: Context, num_feet: int, period_s: float, offsets: Offsets) -> Float[Array, " f"]:
-    """The phase of each foot, in turns, from 0 to 1."""
+    """The phase of each foot, from 0 to 1."""
     offset_f = jnp.arange(num_feet) / num_feet if offsets is None else jnp.array(offsets)
     return (context.episode_step * context.dt / period_s + offset_f) % 1.0
 

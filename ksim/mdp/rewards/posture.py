@@ -1,4 +1,4 @@
-"""Rewards for staying up and for how the body is held."""
+"""Rewards for staying upright and for posture."""
 
 from abc import abstractmethod
 
@@ -21,7 +21,7 @@ class Alive(AbstractReward):
 
 
 class TerminationPenalty(AbstractReward):
-    """1 in the step that ends the episode in a fall. As every reward it counts for one control step."""
+    """1 in the step that ends the episode in a fall. Like every reward, it counts for one control step."""
 
     scale: float = -100.0
 
@@ -51,7 +51,7 @@ class BaseTilt(AbstractReward):
 
 
 class BaseRoll(AbstractReward):
-    """Squared roll of the base, in rad^2, about what is level, or about `target`, in rad to the right."""
+    """Squared roll error of the base, in rad^2, from `target`, in rad to the right."""
 
     target: float = 0.0
     scale: float = -1.0
@@ -62,7 +62,7 @@ class BaseRoll(AbstractReward):
 
 
 class BasePitch(AbstractReward):
-    """Squared pitch of the base, in rad^2, about what is level, or about `target`, in rad nose down."""
+    """Squared pitch error of the base, in rad^2, from `target`, in rad nose down."""
 
     target: float = 0.0
     scale: float = -1.0
@@ -73,7 +73,7 @@ class BasePitch(AbstractReward):
 
 
 class BaseHeightError(AbstractReward):
-    """Squared difference, in m^2, of the base's height above the ground from `target`, in m."""
+    """Squared error, in m^2, of the base's height above the ground from `target`, in m."""
 
     target: float
     scale: float = -10.0

@@ -1,4 +1,4 @@
-"""Rewards of where feet are: how high they swing, how far apart and how flat they are.
+"""Rewards for positions of feet: swing height, distance and tilt.
 
 Derived fields, and with them these rewards, describe the state before the last physics substep.
 """
@@ -19,8 +19,8 @@ from ksim.physics.rotations import heading_frame
 class FootClearance(AbstractReward):
     """Squared shortfall, in m^2, of the height of feet from `target`, weighted by their speed, in m/s, summed.
 
-    A foot that moves fast must be high; one that rests may be low. sites: names of the feet's sites, whose height is
-    above the ground, in m; their velocity sensors are added to the model where it has none.
+    A fast foot must be high; a resting foot may be low. sites: names of the feet's sites, whose height is
+    above the ground, in m; velocity sensors are added to the model if missing.
     """
 
     needs = ("site_xpos",)
@@ -39,9 +39,9 @@ class FootClearance(AbstractReward):
 
 
 class FootApexHeight(AbstractReward):
-    """Squared difference, in m^2, of the highest point of a foot's swing from `target`, in m, paid when it lands.
+    """Squared error, in m^2, of the highest point of a foot's swing from `target`, in m, paid when it lands.
 
-    Nothing is paid while the command asks to stand. sensors: names of touch sensors, one per foot. sites: names of the
+    Nothing is paid while the command is to stand. sensors: names of touch sensors, one per foot. sites: names of the
     feet's sites, in the same order, whose height is above the ground.
     """
 
@@ -73,10 +73,10 @@ class FootApexHeight(AbstractReward):
 
 
 class FeetDistance(AbstractReward):
-    """How far, in m, the sideways distance of two feet is outside `distance` (a range): too close, crossed, too wide.
+    """Excess, in m, of the sideways distance of two feet outside the range `distance`.
 
     sites: names of the left and of the right foot's site. The distance is along the left of the base's heading, and
-    negative where feet are crossed.
+    negative if feet are crossed.
     """
 
     needs = ("site_xpos",)
@@ -97,9 +97,9 @@ class FeetDistance(AbstractReward):
 
 
 class FeetFlat(AbstractReward):
-    """Squared sine of the tilt of each foot from the level, summed. sites: names; their z axes are the soles' normals.
+    """Squared sine of the tilt of each foot, summed. `sites`: names; their z axes are the soles' normals.
 
-    sensors: names of touch sensors in the same order, where only feet that are down shall count.
+    sensors: names of touch sensors in the same order, to count only feet in contact; default all feet.
     """
 
     needs = ("site_xmat",)

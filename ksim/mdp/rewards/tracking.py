@@ -1,4 +1,4 @@
-"""Rewards for doing what was commanded."""
+"""Rewards for following commands."""
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -35,7 +35,7 @@ class TrackHeading(AbstractReward):
     """1 when the base's heading meets the command, falling off as a Gaussian.
 
     The command's first component is the heading in the world, in rad: 0 along the x axis. std: error, in rad, at
-    which the reward has dropped to exp(-1/2); errors are taken the short way round.
+    which the reward has dropped to exp(-1/2); errors are in [-pi, pi].
     """
 
     command: str
@@ -72,7 +72,7 @@ class TrackHeight(AbstractReward):
 
 
 class StandStill(AbstractReward):
-    """Sum of the distances of joints from the default pose, in rad, while the command asks to stand; else 0.
+    """Sum of the distances of joints from the default pose, in rad, while the command is to stand; else 0.
 
     command: a velocity command. joints: names, default all.
     """
@@ -108,7 +108,7 @@ class TrackYawRate(AbstractReward):
 
 
 class TrackRollPitch(AbstractReward):
-    """1 when the base leans as the command asks, falling off as a Gaussian.
+    """1 when roll and pitch of the base meet the command, falling off as a Gaussian.
 
     The command's first two components are roll (to the right) and pitch (nose down), in rad. std: error, in rad, at
     which the reward has dropped to exp(-1/2).
@@ -128,7 +128,7 @@ class TrackRollPitch(AbstractReward):
 
 
 class TrackJointPose(AbstractReward):
-    """1 when joints are where the command asks, falling off as a Gaussian.
+    """1 when joint positions meet the command, falling off as a Gaussian.
 
     The command's components are the positions of `joints` (names, default all), in rad, in their order. std: root mean
     square of the joints' errors, in rad, at which the reward has dropped to exp(-1/2).
@@ -149,7 +149,7 @@ class TrackJointPose(AbstractReward):
 
 
 class TrackPosition(AbstractReward):
-    """1 when a site is where the command asks, falling off as a Gaussian: a hand that reaches, say.
+    """1 when the position of a site meets the command, falling off as a Gaussian, as for a reaching hand.
 
     The command is the site's position relative to the base, in the base's frame, in m. std: distance, in m, at which
     the reward has dropped to exp(-1/2).

@@ -1,4 +1,4 @@
-"""Rewards made of something else: of another reward, or of a function."""
+"""Rewards that wrap another reward or a function."""
 
 from collections.abc import Callable
 
@@ -36,7 +36,7 @@ class _Wrapper(AbstractReward):
 
 
 class Clipped(_Wrapper):
-    """Another reward's value, before its scale, kept within `low` and `high`; its scale stays its own."""
+    """Another reward whose value, before its scale, is clipped to `low` and `high`."""
 
     reward: AbstractReward
     low: float
@@ -50,7 +50,7 @@ class Clipped(_Wrapper):
 
 
 class ScaledByLevel(_Wrapper):
-    """Another reward, whose weight a curriculum moves: from `start` times its scale at level 0 to all of it at 1.
+    """Another reward, scaled by a curriculum: by `start` at level 0, rising to 1 at level 1.
 
     level: name of the curriculum.
     """
@@ -67,7 +67,7 @@ class ScaledByLevel(_Wrapper):
 
 
 class Custom(AbstractReward):
-    """What a function of the context returns.
+    """The value of a function of the context.
 
     function: pure, from the `Context` of one env to a scalar. needs: derived fields of the physics state that the
     function reads, besides sensordata.

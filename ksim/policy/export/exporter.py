@@ -22,7 +22,7 @@ from ksim.types import Observation
 
 _ONNX, _PROGRAM, _METADATA = "policy.onnx", "policy.jaxexport", "policy.json"
 TOLERANCE = 1e-4
-"""By how much, relative to 1 + |action|, ONNX Runtime may differ from JAX: far above what rounding does."""
+"""Tolerance of ONNX Runtime against JAX, relative to 1 + |action|: far above rounding."""
 
 _CHECKED_STEPS = 8
 _CHECKED_ROWS = 16
@@ -36,9 +36,9 @@ def export_checkpoint(task: RLTask[Any]) -> int:
 
     Raises:
         ConfigError: There is no checkpoint, it does not fit the task, the policy cannot be exported, a package is
-            missing, or there is nowhere to write. Where it is ONNX alone that does not know the policy's operations,
-            the other files are written.
-        RunError: In ONNX it computes something else than the policy; likewise.
+            missing, or the files cannot be written. If only ONNX does not support an operation of the policy, the
+            other files are written.
+        RunError: The ONNX file computes other actions than the policy; the other files are written.
     """
     check_packages()
     checkpoint, context, model = load_task_policy(task)
@@ -70,12 +70,12 @@ def export_checkpoint(task: RLTask[Any]) -> int:
 def described_policy(
     context: PolicyContext, model: NormalizedActorCritic, checkpoint: Path, out_dir: Path
 ) -> tuple[DeterministicPolicy, dict[str, Any]]:
-    """The policy with its arrays in it, and what files say of it.
+    """The policy with its arrays, and its metadata.
 
     Args:
         context: What the policy acts in.
         model: The policy.
-        checkpoint: Where it is from.
+        checkpoint: The checkpoint of the policy.
         out_dir: Where the files go.
     """
     policy, arrays = deterministic_policy(model, context.task.obs_sizes), policy_arrays(model)
@@ -86,8 +86,8 @@ def program_files(policy: DeterministicPolicy, metadata: Mapping[str, Any]) -> d
     """The policy as a program of JAX, and the metadata: contents of files by name.
 
     Args:
-        policy: The policy, with its arrays in it.
-        metadata: What there is to say of it.
+        policy: The policy with its arrays.
+        metadata: Its metadata.
 
     Raises:
         ConfigError: The policy cannot be exported.
@@ -125,10 +125,10 @@ def check_packages() -> None:
 
 
 def largest_difference(onnx_model: bytes, model: NormalizedActorCritic, obs_sizes: Mapping[str, int]) -> float:
-    """How far actions of ONNX Runtime are from the model's, over a few steps of observations like those it has seen.
+    """Largest difference between actions of ONNX Runtime and of the model, on observations like those of training.
 
     Raises:
-        RunError: Further than rounding explains.
+        RunError: The difference is larger than rounding explains.
     """
     step, memory = onnx_step(onnx_model), None
     forward = jax.jit(jax.vmap(lambda obs, carry: _act(model, obs, carry)))
@@ -156,7 +156,7 @@ def largest_difference(onnx_model: bytes, model: NormalizedActorCritic, obs_size
 
 
 def onnx_step(onnx_model: bytes | Path) -> Step:
-    """An exported policy in ONNX Runtime; a memory of None is that of an episode's start."""
+    """An exported policy in ONNX Runtime; a memory of None is the initial one."""
     import onnxruntime  # noqa: PLC0415 - an extra
 
     source = onnx_model if isinstance(onnx_model, bytes) else str(onnx_model)

@@ -1,4 +1,4 @@
-"""What an exported policy says of itself: all that it takes to run it on a robot or in another simulator."""
+"""The metadata of an exported policy: everything needed to run it on a robot or in another simulator."""
 
 import dataclasses
 import inspect
@@ -25,7 +25,7 @@ from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.task.rl import RLTask
 
 FORMAT = 1
-"""Raised when what is there changes its meaning."""
+"""Incremented when an entry changes its meaning."""
 
 ACTUATOR_FIELDS = (
     "actuator_dyntype",
@@ -42,7 +42,7 @@ ACTUATOR_FIELDS = (
     "actuator_forcelimited",
     "actuator_forcerange",
 )
-"""Fields of MjModel that make a robot's actuators those of the training."""
+"""Fields of MjModel that define the actuators of the training."""
 
 _FAR = 1e6
 """An action that reaches every limit there is."""
@@ -51,14 +51,14 @@ _FAR = 1e6
 def policy_metadata(
     context: PolicyContext, policy: DeterministicPolicy, model: NormalizedActorCritic, checkpoint: Path, out_dir: Path
 ) -> dict[str, Any]:
-    """What there is to say, ready for JSON; the table in docs/deploying.md says what each entry is.
+    """The metadata, ready for JSON; the table in docs/deploying.md describes each entry.
 
     Args:
         context: What the policy acts in.
         policy: Its policy.
         model: The policy with its weights.
         checkpoint: Where it was loaded from.
-        out_dir: Where the files go; the path of the checkpoint is told relative to it.
+        out_dir: Where the files go; the path of the checkpoint is relative to it.
     """
     task, env = context.task, context.env
     metadata: dict[str, Any] = {
@@ -147,13 +147,13 @@ def _layout(
 
 
 def describe(term: Term) -> dict[str, Any]:
-    """A term's class and its arguments; noise, which a robot has of its own, left out."""
+    """Class and arguments of a term, without noise, because a robot has its own."""
     fields = [field.name for field in dataclasses.fields(term) if field.name != "noise"]
     return {"class": class_name(type(term)), "args": {name: _plain(getattr(term, name)) for name in fields}}
 
 
 def class_name(cls: Any) -> str:
-    """The name of a class of ksim's; that of another with its module, as it may be the same."""
+    """The name of a class; with its module if it is not ksim's."""
     return cls.__qualname__ if cls.__module__.startswith("ksim.") else f"{cls.__module__}.{cls.__qualname__}"
 
 

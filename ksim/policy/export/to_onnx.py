@@ -15,7 +15,7 @@ from ksim.policy.jaxprs import inner_jaxpr, is_literal, live_equations
 from ksim.policy.program import DeterministicPolicy
 
 MAX_UNROLLED = 64
-"""A loop of at most so many turns is written out; ONNX's own loops are slow and not supported everywhere."""
+"""Longest loop that is unrolled; ONNX's own loops are slow and not supported everywhere."""
 
 
 def onnx_policy(policy: DeterministicPolicy, metadata: Mapping[str, str]) -> onnx.ModelProto:
@@ -25,8 +25,8 @@ def onnx_policy(policy: DeterministicPolicy, metadata: Mapping[str, str]) -> onn
     so on; outputs are `action`, and `next_memory_0` and so on, in this order. The first axis of each is the batch.
 
     Args:
-        policy: The policy, with its arrays in it.
-        metadata: What the file is to say of itself, by name.
+        policy: The policy with its arrays.
+        metadata: Metadata of the file, by name.
 
     Raises:
         ConfigError: The policy uses an operation that is not covered.
