@@ -1,6 +1,7 @@
 """run_mode=replay: the iteration that a dump was kept of, once more, with a look at what is not finite in it."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ from ksim.checkpoint.format import load_checkpoint
 from ksim.checkpoint.snapshot import restored
 from ksim.host.terminal import print_figures
 from ksim.rollout.unroll import NOT_FINITE
+from ksim.task.result import RunResult
 from ksim.task.rl import RLTask
 from ksim.types import TrainState, Trajectory
 
@@ -67,7 +69,7 @@ def replay(task: RLTask[Any], state: TrainState) -> Replay:
     return Replay(state, layout.join_envs(collected.trajectory), layout.first(metrics))
 
 
-def replay_dump(task: RLTask[Any]) -> int:
+def replay_dump(task: RLTask[Any]) -> RunResult:
     """Replays the dump that the config names and prints what is not finite; see `RLTask.run`.
 
     Raises:
@@ -90,4 +92,5 @@ def replay_dump(task: RLTask[Any]) -> int:
     bad = [jax.tree_util.keystr(leaf_path) for leaf_path, x in leaves if not bool(jnp.isfinite(x).all())]
     figures["parameters not finite"] = ", ".join(bad) or "none"
     print_figures(f"Replay of {path}", figures)
-    return 0
+    dump = Path(path).absolute()
+    return RunResult(exit_code=0, run_dir=dump.parent.parent, checkpoint=dump)

@@ -1,11 +1,25 @@
 """The line that a run prints for each iteration."""
 
 import math
+from collections.abc import Mapping
 
-from ksim.host.terminal import format_seconds
+from ksim.host.terminal import format_seconds, print_line
+from ksim.log.logger import AbstractLogger, RunInfo
 
 
-def iteration_line(metrics: dict[str, float], max_iterations: int | None, eta_s: float | None) -> str:
+class ConsoleLogger(AbstractLogger):
+    """Prints a line for each iteration."""
+
+    def open(self, run: RunInfo) -> None:
+        self._run = run
+
+    def log(self, metrics: Mapping[str, float], iteration: int, env_steps: int) -> None:
+        # In many iterations no episode ends; the line shows the last that did.
+        shown = {**metrics, **self._run.last_episodes}
+        print_line(iteration_line(shown, self._run.max_iterations, self._run.eta_s()))
+
+
+def iteration_line(metrics: Mapping[str, float], max_iterations: int | None, eta_s: float | None) -> str:
     """The line of one iteration: progress, time left, speed, where the time goes, return, episode length."""
     of = f"/{max_iterations}" if max_iterations else ""
     parts = [f"iteration {metrics['iteration']:.0f}{of}"]

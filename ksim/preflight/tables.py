@@ -13,7 +13,6 @@ from ksim.preflight.devices import DistributedSetup
 from ksim.preflight.memory import format_bytes
 from ksim.rollout.environment import Environment
 from ksim.rollout.mdp_environment import MdpEnvironment
-from ksim.task.distributed_rl import DistributedRLTask
 from ksim.task.rl import RLTask
 
 
@@ -51,8 +50,6 @@ def print_distributed_setup(setup: "DistributedSetup") -> None:
 def print_start(task: "RLTask[Any]") -> None:
     """Prints what is about to run, where, and what the robot is asked."""
     config, layout = task.config, task.layout
-    if isinstance(task, DistributedRLTask):
-        task.verify_distributed_setup()
     figures = {
         "task": type(task).__name__,
         "devices": f"{layout.num_devices} x {layout.devices[0].platform} ({layout.devices[0].device_kind})",

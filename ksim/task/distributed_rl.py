@@ -22,6 +22,7 @@ from ksim.parallel.replica_guard import ReplicaGuard
 from ksim.ppo.hyperparameters import GradSyncMode
 from ksim.task.commands import command
 from ksim.task.distributed_setup import DistributedSetup
+from ksim.task.result import RunResult
 from ksim.task.rl import RLConfig, RLTask
 from ksim.types import TrainState
 
@@ -159,6 +160,6 @@ class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
         assert self._setup is not None
         return self._setup
 
-    def run_distributed_training(self) -> int:
+    def run_distributed_training(self) -> RunResult:
         """An alias of `run`, which picks one or several devices by itself."""
         return self.run()

@@ -11,6 +11,10 @@ import mujoco
 from jaxtyping import Array, Int, Key, PRNGKeyArray, PyTree
 
 from ksim.errors import ConfigError, shown
+from ksim.log.console import ConsoleLogger
+from ksim.log.jsonl import JsonlLogger
+from ksim.log.logger import AbstractLogger
+from ksim.log.tensorboard import TensorBoardLogger
 from ksim.mdp import resets as reset_terms, terminations as termination_terms
 from ksim.mdp.actions import AbstractActionFilter
 from ksim.mdp.commands import AbstractCommand
@@ -36,6 +40,7 @@ from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
 from ksim.rollout.unroll import env_keys, initial_env_states, unroll
 from ksim.task.callbacks import CallbackTask
 from ksim.task.commands import command
+from ksim.task.result import RunResult
 from ksim.task.returned import check_one_key
 from ksim.task.rl_config import RLConfig as RLConfig
 from ksim.types import EnvState, LearnerState, TrainState, Trajectory
@@ -115,6 +120,14 @@ class RLTask(CallbackTask[ConfigT], Generic[ConfigT]):
     def get_curricula(self, physics_model: PhysicsModel) -> Mapping[str, AbstractCurriculum]:
         """Curricula, by the names under which terms ask for their levels; none by default."""
         return {}
+
+    def get_loggers(self) -> Sequence[AbstractLogger]:
+        """Where metrics and evaluations go: the console, metrics.jsonl and TensorBoard by default.
+
+        Called on process 0. `super().get_loggers()` has the defaults, for an override that adds to them.
+        """
+        default = [ConsoleLogger(), JsonlLogger()]
+        return [*default, TensorBoardLogger()] if self.config.tensorboard else default
 
     def get_environment(self, engine: str, num_devices: int) -> Environment:
         """The environment: by default the robot under its MDP. Override it to train one that knows nothing of ksim.
@@ -327,11 +340,11 @@ class RLTask(CallbackTask[ConfigT], Generic[ConfigT]):
             source=None if isinstance(robot, mujoco.MjSpec) else robot,
         )
 
-    def run(self) -> int:
-        """Does what `run_mode` says: trains, or evaluates, shows or exports a checkpoint.
+    def run(self) -> RunResult:
+        """Does what `run_mode` says: trains, or evaluates, shows, exports or replays a checkpoint.
 
         Returns:
-            The exit code of the process: 0, or 128 + the number of the signal that stopped it.
+            The exit code that `launch` ends the process with, the run's directory, metrics, evaluations and policy.
         """
         # Chosen and not left to the backend: on some GPUs its own choice drops to 10 bits of mantissa.
         with jax.default_matmul_precision(self.config.matmul_precision):
