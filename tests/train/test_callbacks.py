@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import signal
+import sys
 
 import numpy as np
 import pytest
@@ -184,6 +185,22 @@ def test_hook_that_fails_at_the_end_is_an_error_and_after_an_error_a_warning(tmp
     with pytest.raises(CallbackError, match=r"on_step_end failed .* RuntimeError: first"):
         task.run()
     assert "Warning: FailsTwice.on_training_end failed" in capsys.readouterr().out
+
+
+def test_hook_that_exits_ends_the_process_with_its_code_after_the_state_is_saved(tmp_path):
+    class Exits(Watched):
+        def on_step_end(self, state):
+            super().on_step_end(state)
+            if state.iteration == 2:
+                sys.exit(7)
+
+    task = Exits(watched(tmp_path, max_iterations=9).config)
+    with pytest.raises(SystemExit) as ended:
+        task.run()
+    assert ended.value.code == 7
+    assert newest(tmp_path / "run").name == "2"
+    assert task.calls[-1] == ("on_training_end", 2)
+    assert "Exits.on_step_end failed at iteration 2: SystemExit: 7" in (tmp_path / "run" / "process_0.log").read_text()
 
 
 def test_handlers_that_cannot_be_added_are_an_error_that_names_the_hook(tmp_path):

@@ -1,9 +1,11 @@
 import contextlib
 import dataclasses
+import gc
 import json
 import os
 import re
 import signal
+import weakref
 
 import chex
 import jax
@@ -175,6 +177,39 @@ def test_first_states_are_gone_once_training_runs(tmp_path, monkeypatch):
     task = point_mass_task(num_devices=2, num_envs=num_envs, max_iterations=1, run_dir=str(tmp_path / "run"))
     task.run()
     assert alive == [[]]
+
+
+@pytest.mark.parametrize("dump_on_nan", [True, False])
+def test_no_state_outlives_the_step_that_replaces_it_nor_the_last_one_the_run(dump_on_nan, tmp_path, monkeypatch):
+    first, alive = [], []
+
+    class Task(PointMassTask):
+        def on_step_start(self, state):
+            if state.iteration:
+                alive.append([x() is not None for x in first])
+
+    task = Task(point_mass_task(num_devices=2, max_iterations=2, dump_on_nan=dump_on_nan).config)
+    place, last = task.layout.place, []
+
+    def place_and_watch(state):
+        placed = place(state)
+        first.extend(weakref.ref(x) for x in jax.tree.leaves((placed.learner.params, placed.envs.env_state.reward)))
+        return placed
+
+    def run_and_watch(self, step):
+        run_loop(self, step)
+        last.extend(weakref.ref(x) for x in jax.tree.leaves(self.state.get().learner.params))
+
+    run_loop = loop.Loop.run
+    monkeypatch.setattr(task.layout, "place", place_and_watch)
+    monkeypatch.setattr(loop.Loop, "run", run_and_watch)
+    gc.disable()  # nothing is left to a collection that may be long in coming
+    try:
+        task.run()
+        assert [x() is not None for x in last] == [False] * len(last) != []
+    finally:
+        gc.enable()
+    assert alive == [[False] * len(first)]
 
 
 def test_reward_that_turns_nan_skips_the_updates_counts_them_and_stops_with_its_name(tmp_path):
