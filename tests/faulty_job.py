@@ -35,7 +35,7 @@ class Task(PointMassTask):
 iterate = loop.Loop._iterate
 
 
-def faulty(self, *args):
+def faulty(self, step):
     if FAULT == "copy" and self.progress.iteration == 3 and process_index() == 0:
         Task(self.task.config)  # as an evaluation may, which process 0 does by itself
     if self.progress.iteration == 3 and process_index() == 1:
@@ -44,7 +44,7 @@ def faulty(self, *args):
         if FAULT == "corrupt":
             placed = self.state.get()
             self.state.placed = dataclasses.replace(placed, learner=corrupted(placed.learner))
-    iterate(self, *args)
+    iterate(self, step)
 
 
 def corrupted(learner):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import operator
 import sys
 
 import pytest
@@ -67,7 +68,7 @@ def test_loggers_are_given_the_run_and_what_is_written_of_each_iteration_and_eva
     line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert line == {name: x if math.isfinite(x) else None for name, x in kept.metrics.items()}
     with pytest.raises(TypeError):
-        kept.metrics["rollout/reward"] = 0.0
+        operator.setitem(kept.metrics, "rollout/reward", 0.0)
 
 
 def test_logger_of_a_resumed_run_is_told_where_it_goes_on(tmp_path):

@@ -10,9 +10,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of MLflow's own
 
 
 def test_local_run_has_the_options_and_what_was_logged_and_is_resumed_under_its_id(tmp_path):
-    pytest.importorskip("mlflow")
-    import mlflow
-
+    mlflow = pytest.importorskip("mlflow")
     uri, ids = f"sqlite:///{tmp_path / 'mlflow.db'}", []
     for iteration, num_envs in ((0, 16), (2, 32)):
         logger = ksim.MlflowLogger(uri, tags={"robot": "mine"})

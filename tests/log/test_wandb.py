@@ -14,8 +14,7 @@ BLOCK = 2**15
 
 def records_of(path):
     """The records of a .wandb file: a header of 7 bytes, then LevelDB's log format."""
-    from wandb.proto import wandb_internal_pb2
-
+    proto = pytest.importorskip("wandb.proto.wandb_internal_pb2")
     content, place, data = path.read_bytes(), 7, b""
     while place + 7 <= len(content):
         left = BLOCK - place % BLOCK
@@ -26,7 +25,7 @@ def records_of(path):
         data += content[place + 7 : place + 7 + length]
         place += 7 + length
         if kind in (1, 4):  # whole, or the last part
-            yield wandb_internal_pb2.Record.FromString(data)
+            yield proto.Record.FromString(data)
             data = b""
 
 
