@@ -3,6 +3,12 @@
 # Before anything else: a JAX backend must not start without it.
 from ksim import _startup as _startup  # isort: skip
 
+from ksim.log.console import ConsoleLogger as ConsoleLogger
+from ksim.log.jsonl import JsonlLogger as JsonlLogger
+from ksim.log.logger import AbstractLogger as AbstractLogger, RunInfo as RunInfo
+from ksim.log.mlflow import MlflowLogger as MlflowLogger
+from ksim.log.tensorboard import TensorBoardLogger as TensorBoardLogger
+from ksim.log.wandb import WandbLogger as WandbLogger
 from ksim.mdp.actions import AbstractActionFilter as AbstractActionFilter
 from ksim.mdp.commands import AbstractCommand as AbstractCommand
 from ksim.mdp.curriculum import AbstractCurriculum as AbstractCurriculum
@@ -46,6 +52,7 @@ from ksim.task import (
     shard_environments as shard_environments,
     unreplicate_state as unreplicate_state,
 )
+from ksim.task.result import RunResult as RunResult
 from ksim.task.callbacks import TrainingStatus as TrainingStatus
 from ksim.errors import ConfigError as ConfigError
 from ksim.types import EnvState as EnvState, PhysicsState as PhysicsState, Trajectory as Trajectory

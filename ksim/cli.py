@@ -43,7 +43,7 @@ def launch(task_class: type[RLTask[Any]], config: RLConfig | None = None, argv: 
         options = make_config(base, argv, camelcase_to_snakecase(task_class.__name__))
         task = task_class(options)
         task.program_config = base
-        code = task.run()
+        code = task.run().exit_code
     except ConfigError as error:
         if options.log_level == "debug":
             traceback.print_exc()
@@ -52,6 +52,12 @@ def launch(task_class: type[RLTask[Any]], config: RLConfig | None = None, argv: 
     except RunError as error:
         print(f"Error: {error}", file=sys.stderr)
         leave(1)
+    except SystemExit as ended:  # by a hook; the others of several processes are not waited for
+        if num_processes() == 1:
+            raise
+        if isinstance(ended.code, str):
+            print(ended.code, file=sys.stderr)
+        leave(ended.code if isinstance(ended.code, int) else int(ended.code is not None))
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)
         leave(128 + signal.SIGINT)

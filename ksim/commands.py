@@ -3,7 +3,7 @@
 from ksim.task.commands import provide
 
 RUN_MODES = {
-    "train": "ksim.train.loop:train",
+    "train": "ksim.train.run:train",
     "eval": "ksim.evaluate.command:evaluate_checkpoint",
     "view": "ksim.viewer.view:view_checkpoint",
     "export": "ksim.policy.export.exporter:export_checkpoint",
@@ -15,6 +15,7 @@ provide(
     RUN_MODES
     | {
         "launch": "ksim.cli:launch",
+        "load_policy": "ksim.policy.load:load_policy",
         "check": "ksim.preflight.check:check_task",
         "verify_distributed_setup": "ksim.preflight.verify:verify_setup",
     }

@@ -28,20 +28,23 @@ class Task(PointMassTask):
         assert process_index() == 0
         if FAULT == "callback" and state.iteration == 3:
             raise ZeroDivisionError("a fault of a hook")
+        if FAULT == "exit" and state.iteration == 3:
+            sys.exit(3)
 
 
-iterate = loop._Loop._iterate
+iterate = loop.Loop._iterate
 
 
-def faulty(self):
+def faulty(self, step):
     if FAULT == "copy" and self.progress.iteration == 3 and process_index() == 0:
-        Task(self._task.config)  # as an evaluation may, which process 0 does by itself
+        Task(self.task.config)  # as an evaluation may, which process 0 does by itself
     if self.progress.iteration == 3 and process_index() == 1:
         if FAULT == "raise":
             raise ZeroDivisionError("a fault of process 1")
         if FAULT == "corrupt":
-            self._state = dataclasses.replace(self._state, learner=corrupted(self._state.learner))
-    iterate(self)
+            placed = self.state.get()
+            self.state.placed = dataclasses.replace(placed, learner=corrupted(placed.learner))
+    iterate(self, step)
 
 
 def corrupted(learner):
@@ -55,7 +58,7 @@ def corrupted(learner):
     return dataclasses.replace(learner, params=jax.tree.unflatten(structure, [leaf, *leaves[1:]]))
 
 
-loop._Loop._iterate = faulty
+loop.Loop._iterate = faulty
 
 if __name__ == "__main__":
     Task.launch(PointMassConfig())

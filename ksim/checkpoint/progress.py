@@ -1,7 +1,11 @@
 """The progress of a run, on the host."""
 
 import dataclasses
+import math
+from collections.abc import Mapping
 from typing import Any
+
+from ksim.rollout.unroll import NOT_FINITE
 
 
 @dataclasses.dataclass
@@ -19,6 +23,7 @@ class Progress:
         not_finite_steps: Non-finite control steps of single environments, which were masked.
         pace_s: Seconds per iteration, smoothed over the last ten or so.
         num_done_here: Iterations that this process has done.
+        last_episodes: Metrics of episodes, of the last iteration in which any ended.
     """
 
     steps_per_iteration: int
@@ -31,15 +36,28 @@ class Progress:
     not_finite_steps: int = 0
     pace_s: float = 0.0
     num_done_here: int = 0
+    last_episodes: dict[str, float] = dataclasses.field(default_factory=dict)
 
-    def advance(self, iteration_s: float) -> None:
-        """Counts an iteration that took so many seconds."""
+    def advance(self, iteration_s: float) -> dict[str, float]:
+        """Counts an iteration that took so many seconds; returns what its metrics say of that."""
         self.iteration += 1
         self.env_steps += self.steps_per_iteration
         self.elapsed_s += iteration_s
         self.num_done_here += 1
         # The first iteration warms up; it says nothing about the rest.
         self.pace_s = iteration_s if self.num_done_here <= 2 else 0.9 * self.pace_s + 0.1 * iteration_s
+        return {
+            "iteration": self.iteration,
+            "env_steps": self.env_steps,
+            "time/iteration_s": iteration_s,
+            "time/env_steps_per_s": self.steps_per_iteration / iteration_s,
+        }
+
+    def note(self, metrics: Mapping[str, float]) -> None:
+        """Counts what an iteration left out as not finite, and keeps what it says of episodes: in many, none ends."""
+        self.bad_updates += round(metrics["policy/bad_updates"])
+        self.not_finite_steps += round(metrics.get(NOT_FINITE, 0.0) * self.steps_per_iteration)
+        self.last_episodes |= {k: x for k, x in metrics.items() if k.startswith("episode/") and not math.isnan(x)}
 
     @property
     def iterations_left(self) -> int | None:

@@ -1,6 +1,7 @@
 """run_mode=replay: repeats the iteration of a dump and reports what is not finite in it."""
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from ksim.checkpoint.snapshot import restored
 from ksim.host.terminal import print_figures
 from ksim.learn.finite import BAD_UPDATES
 from ksim.rollout.unroll import NOT_FINITE
+from ksim.task.result import RunResult
 from ksim.task.rl import RLTask
 from ksim.types import TrainState, Trajectory
 
@@ -68,7 +70,7 @@ def replay(task: RLTask[Any], state: TrainState) -> Replay:
     return Replay(state, layout.join_envs(collected.trajectory), layout.first(metrics))
 
 
-def replay_dump(task: RLTask[Any]) -> int:
+def replay_dump(task: RLTask[Any]) -> RunResult:
     """Replays the dump that the config names and prints what is not finite; see `RLTask.run`.
 
     Raises:
@@ -91,4 +93,5 @@ def replay_dump(task: RLTask[Any]) -> int:
     bad = [jax.tree_util.keystr(leaf_path) for leaf_path, x in leaves if not bool(jnp.isfinite(x).all())]
     figures["parameters not finite"] = ", ".join(bad) or "none"
     print_figures(f"Replay of {path}", figures)
-    return 0
+    dump = Path(path).absolute()
+    return RunResult(exit_code=0, run_dir=dump.parent.parent, checkpoint=dump)

@@ -10,10 +10,11 @@ from ksim.host.signals import stop_on_signal
 from ksim.host.terminal import print_figures
 from ksim.log.run_log import run_log
 from ksim.policy.load import load_task_policy
+from ksim.task.result import RunResult
 from ksim.task.rl import RLTask
 
 
-def evaluate_checkpoint(task: RLTask[Any]) -> int:
+def evaluate_checkpoint(task: RLTask[Any]) -> RunResult:
     """Loads a checkpoint, evaluates its policy and prints and writes the figures; see `RLTask.run`.
 
     Raises:
@@ -26,7 +27,7 @@ def evaluate_checkpoint(task: RLTask[Any]) -> int:
         log.open(out_dir)
         evaluation = Evaluator(context)(model, lambda: stop.signal is not None)
         if evaluation is None:
-            return stop.exit_code
+            return RunResult(exit_code=stop.exit_code, run_dir=path.parents[1], checkpoint=path)
         record = {"checkpoint": str(path), **evaluation.record()}
         with whole_file(out_dir / "evaluation.json") as temporary:
             temporary.write_text(json.dumps(record, indent=2) + "\n")
@@ -35,7 +36,7 @@ def evaluate_checkpoint(task: RLTask[Any]) -> int:
         written = {"figures": out_dir / "evaluation.json", **report.paths}
         figures = evaluation_figures(evaluation) | {name: str(file) for name, file in written.items()}
         print_figures(f"Evaluation of {path}", figures)
-    return stop.exit_code
+    return RunResult(exit_code=stop.exit_code, run_dir=path.parents[1], checkpoint=path, evaluation=record)
 
 
 def evaluation_figures(evaluation: Evaluation) -> dict[str, str]:

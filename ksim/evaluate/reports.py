@@ -15,7 +15,8 @@ from ksim.evaluate.recording import Recorder, Recording
 from ksim.evaluate.video import NO_GL, film, find_gl
 from ksim.host.failures import Failures
 from ksim.host.terminal import print_line
-from ksim.log.loggers import MetricsWriter
+from ksim.log.jsonl import EVALUATIONS
+from ksim.log.logger import Loggers
 from ksim.log.records import read_evaluations
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.nn.normalizer import NormalizedActorCritic
@@ -95,7 +96,7 @@ class Reports:
 
     def __init__(self, task: RLTask[Any], run_dir: Path, *, failures: Failures, should_stop: ShouldStop) -> None:
         self._task, self._run_dir, self._should_stop = task, run_dir, should_stop
-        self._writer: MetricsWriter | None = None
+        self._loggers: Loggers | None = None
         self._saver: Saver | None = None
         self._evaluator: Evaluator | None = None
         self._last_s = time.monotonic()
@@ -106,9 +107,9 @@ class Reports:
         self._episode_report = EpisodeReport(lambda: policy_context(task), run_dir, failures, should_stop)
         self.paths = self._episode_report.paths
 
-    def open(self, writer: MetricsWriter, saver: Saver) -> None:
+    def open(self, loggers: Loggers, saver: Saver) -> None:
         """Says where figures go, and what keeps the best policy."""
-        self._writer, self._saver = writer, saver
+        self._loggers, self._saver = loggers, saver
         for record in read_evaluations(self._run_dir):  # of a run that goes on
             self._last_iteration = record["iteration"]
             self._num_evaluations += 1
@@ -162,14 +163,14 @@ class Reports:
                 return
             self._last_iteration = progress.iteration
             record = {"iteration": progress.iteration, "env_steps": progress.env_steps, **evaluation.record()}
-            assert self._writer is not None  # only the main process evaluates
-            self._writer.write_evaluation(record)
+            assert self._loggers is not None  # only the main process evaluates
+            self._loggers.log_evaluation(record)
             mean_return = evaluation.figures["return"].mean
             if mean_return > self._best_return:
                 self._best_return = mean_return
                 if self._saver is not None:
                     self._saver.found_best(progress.iteration)
-            self.paths["evaluations"] = self._run_dir / "evaluations.jsonl"
+            self.paths["evaluations"] = self._run_dir / EVALUATIONS
             line = evaluation_line(progress.iteration, evaluation)
             print_line(line)
             logger.info(line)

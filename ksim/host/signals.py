@@ -22,15 +22,17 @@ class StopRequest:
     Attributes:
         signal: The number of the signal that asked; None while none has.
         is_out_of_time: Whether `max_runtime` is over.
+        has_failed: Whether something failed whose error is raised once all processes can be told.
     """
 
     signal: int | None = None
     is_out_of_time: bool = False
+    has_failed: bool = False
 
     @property
     def is_made(self) -> bool:
         """Whether the run is to stop, for whatever reason."""
-        return self.signal is not None or self.is_out_of_time
+        return self.signal is not None or self.is_out_of_time or self.has_failed
 
     @property
     def reason(self) -> str | None:

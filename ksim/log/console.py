@@ -3,11 +3,24 @@
 import math
 from collections.abc import Mapping
 
-from ksim.host.terminal import format_seconds
+from ksim.host.terminal import format_seconds, print_line
+from ksim.log.logger import AbstractLogger, RunInfo
+
+
+class ConsoleLogger(AbstractLogger):
+    """Prints a line for each iteration."""
+
+    def open(self, run: RunInfo) -> None:
+        self._run = run
+
+    def log(self, metrics: Mapping[str, float], iteration: int, env_steps: int) -> None:
+        # In many iterations no episode ends; the line shows the last that did.
+        shown = {**metrics, **self._run.last_episodes}
+        print_line(iteration_line(shown, self._run.max_iterations, self._run.eta_s(), self._run.line))
 
 
 def iteration_line(
-    metrics: dict[str, float],
+    metrics: Mapping[str, float],
     max_iterations: int | None,
     eta_s: float | None,
     of_learner: Mapping[str, str] | None = None,

@@ -158,10 +158,10 @@ def together() -> Iterator[None]:
         ConfigError: Bad input was found, here or in another process.
         PeerFailedError: Another process failed in another way.
     """
-    failure: Exception | None = None
+    failure: Exception | SystemExit | None = None
     try:
         yield
-    except Exception as error:  # noqa: BLE001 - raised again below, after the others were told
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - raised again below, after the others were told
         failure = error
     kind = "" if failure is None else "ConfigError" if isinstance(failure, ConfigError) else type(failure).__name__
     try:

@@ -22,6 +22,7 @@ from ksim.parallel.placement import (
 from ksim.parallel.replica_guard import ReplicaGuard
 from ksim.task.commands import command
 from ksim.task.distributed_setup import DistributedSetup
+from ksim.task.result import RunResult
 from ksim.task.rl import RLConfig, RLTask
 from ksim.types import Device, GradSyncMode, LearnerState
 
@@ -138,7 +139,7 @@ class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
     def _setup(self) -> DistributedSetup:
         return command("verify_distributed_setup")(self)
 
-    def run_distributed_training(self) -> int:
+    def run_distributed_training(self) -> RunResult:
         """An alias of `run`, which picks one or several devices by itself."""
         return self.run()
 

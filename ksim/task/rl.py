@@ -12,6 +12,10 @@ from jaxtyping import Array, Int, Key, PRNGKeyArray, PyTree
 from ksim.errors import ConfigError, shown
 from ksim.learn.learner import Figures
 from ksim.learn.train_step import TrainStep
+from ksim.log.console import ConsoleLogger
+from ksim.log.jsonl import JsonlLogger
+from ksim.log.logger import AbstractLogger
+from ksim.log.tensorboard import TensorBoardLogger
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.parallel.collectives import device_index, global_env_index
@@ -23,6 +27,7 @@ from ksim.task.callbacks import CallbackTask
 from ksim.task.commands import command
 from ksim.task.described import check_one_key
 from ksim.task.mdp import compose_environment
+from ksim.task.result import RunResult
 from ksim.task.rl_config import RLConfig as RLConfig
 from ksim.task.robot_hooks import RobotHooks
 from ksim.types import EnvState, LearnerState, TrainState, Trajectory
@@ -53,6 +58,14 @@ class RLTask(RobotHooks, CallbackTask[ConfigT], Generic[ConfigT]):
         config.join_job()
         self.program_config: RLConfig = config
         """The program's own options: `config` before the command line and a checkpoint changed it."""
+
+    def get_loggers(self) -> Sequence[AbstractLogger]:
+        """Where metrics and evaluations go: the console, metrics.jsonl and TensorBoard by default.
+
+        Called on process 0. `super().get_loggers()` has the defaults, for an override that adds to them.
+        """
+        default = [ConsoleLogger(), JsonlLogger()]
+        return [*default, TensorBoardLogger()] if self.config.tensorboard else default
 
     def get_environment(self, engine: str, num_devices: int) -> Environment:
         """The environment: by default the robot with its MDP. Override it to train a custom environment.
@@ -208,11 +221,11 @@ class RLTask(RobotHooks, CallbackTask[ConfigT], Generic[ConfigT]):
         """Raises ConfigError for whatever can be known to be wrong before anything compiles."""
         command("check")(self)
 
-    def run(self) -> int:
-        """Does what `run_mode` says: trains, or evaluates, shows or exports a checkpoint.
+    def run(self) -> RunResult:
+        """Does what `run_mode` says: trains, or evaluates, shows, exports or replays a checkpoint.
 
         Returns:
-            The exit code of the process: 0, or 128 + the number of the signal that stopped it.
+            The exit code that `launch` ends the process with, the run's directory, metrics, evaluations and policy.
         """
         # Chosen and not left to the backend: on some GPUs its own choice drops to 10 bits of mantissa.
         with jax.default_matmul_precision(self.config.matmul_precision):

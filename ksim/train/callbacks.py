@@ -5,15 +5,16 @@ import dataclasses
 import logging
 import traceback
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ksim.checkpoint.progress import Progress
 from ksim.checkpoint.saver import Saver
-from ksim.errors import RunError, shown
+from ksim.errors import ConfigError, RunError, shown
 from ksim.host.signals import StopRequest
 from ksim.host.terminal import print_line
+from ksim.log.logger import AbstractLogger
 from ksim.log.run_log import log_path
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.parallel.multihost import gather_texts, is_main_process
@@ -25,8 +26,37 @@ from ksim.train.watchdog import Watchdog
 logger = logging.getLogger(__name__)
 
 
+_EXITS = (SystemExit, KeyboardInterrupt)
+"""What ends a process. In a hook it waits, as an error does, until the other processes can be told."""
+
+
 class CallbackError(RunError):
     """A hook of the task failed."""
+
+
+@contextlib.contextmanager
+def exiting_as_asked() -> Iterator[None]:
+    """Ends the process as a hook asked by sys.exit() or KeyboardInterrupt, now that the other processes know."""
+    try:
+        yield
+    except CallbackError as failure:
+        if isinstance(failure.__cause__, _EXITS):
+            raise failure.__cause__ from None
+        raise
+
+
+def given_loggers(task: RLTask[Any]) -> list[AbstractLogger]:
+    """The loggers of a task.
+
+    Raises:
+        ConfigError: `get_loggers` returned something else.
+    """
+    loggers = task.get_loggers()
+    if not (isinstance(loggers, Sequence) and all(isinstance(x, AbstractLogger) for x in loggers)):
+        raise ConfigError(
+            f"{type(task).__name__}.get_loggers must return a list of ksim.AbstractLogger, not {shown(loggers)}."
+        )
+    return list(loggers)
 
 
 @contextlib.contextmanager
@@ -41,7 +71,7 @@ def added_handlers(task: RLTask[Any]) -> Iterator[None]:
     try:
         try:
             task.add_logger_handlers(ours)
-        except Exception as error:
+        except (Exception, *_EXITS) as error:
             raise CallbackError(_describe(task, "add_logger_handlers", error)) from error
         yield
     finally:
@@ -79,7 +109,7 @@ class Callbacks:
             progress: Where the run stands.
             timers: Told what the hooks take.
             watchdog: Watches them.
-            stop: Why the run ends before its limit.
+            stop: Why the run ends before its limit; told of a hook that fails.
             read_model: Copies the policy and value function to the host.
         """
         self._task, self._run_dir, self._progress = task, run_dir, progress
@@ -178,21 +208,25 @@ class Callbacks:
         with self._timers.timed("callbacks"), self._watchdog.watching(name):
             try:
                 returned = getattr(self._task, hook)(*arguments)
-            except Exception as error:  # noqa: BLE001 - raised by `raise_together`
+            except (Exception, *_EXITS) as error:  # noqa: BLE001 - raised by `raise_together`
                 when = f" at iteration {self._progress.iteration}"
-                self.failure = CallbackError(
-                    f"{_describe(self._task, hook, error, when)} The traceback is in {log_path(self._run_dir)}."
-                )
-                self.failure.__cause__ = error
+                described = _describe(self._task, hook, error, when)
+                self._fail(f"{described} The traceback is in {log_path(self._run_dir)}.", error)
                 return
         if returned is not None and returned is not arguments[-1]:
-            self.failure = CallbackError(
+            self._fail(
                 f"{name} returned {shown(returned)}. It must return nothing, or the record that it was given: hooks do "
                 "not change the training."
             )
 
+    def _fail(self, message: str, cause: BaseException | None = None) -> None:
+        """Keeps an error for `raise_together`."""
+        self.failure = CallbackError(message)
+        self.failure.__cause__ = cause
+        self._stop.has_failed = True
 
-def _describe(task: Any, hook: str, error: Exception, when: str = "") -> str:
+
+def _describe(task: Any, hook: str, error: BaseException, when: str = "") -> str:
     """Which hook failed, how, and in which line of its own."""
     frames = traceback.extract_tb(error.__traceback__)[1:2]
     where = "".join(f" ({frame.filename}, line {frame.lineno})" for frame in frames)

@@ -18,13 +18,14 @@ from ksim.checkpoint.format import (
     remove_all_but,
 )
 from ksim.checkpoint.options import AUTO, auto_run_dir, check_resumed, is_fixed, resumed_path
+from ksim.checkpoint.progress import Progress
 from ksim.checkpoint.run_dir import check_can_be_made, check_run_dir, holds_run
 from ksim.checkpoint.snapshot import changed_options, kept_options, restored, restored_policy, versions
 from ksim.config import as_argument
 from ksim.errors import ConfigError
 from ksim.host.plain_yaml import read_yaml
 from ksim.host.terminal import print_figures, print_warning
-from ksim.log.loggers import METRICS, cut_lines, set_lines_aside
+from ksim.log.jsonl import METRICS, cut_lines, set_lines_aside
 from ksim.parallel.multihost import gather_texts, is_main_process, num_processes, together
 from ksim.task.rl import RLConfig, RLTask
 from ksim.types import TrainState
@@ -55,6 +56,11 @@ class Start:
     def resumed(self) -> Checkpoint | None:
         """The checkpoint whose run goes on; None for a new run."""
         return None if self.only_policy else self.checkpoint
+
+    @property
+    def saved_iteration(self) -> int | None:
+        """The iteration whose state the run's directory holds already; None where it holds none."""
+        return None if self.run_dir is None or self.resumed is None else self.resumed.iteration
 
     def without_arrays(self) -> "Start":
         """The same without the checkpoint's arrays, which would take memory throughout the run."""
@@ -149,6 +155,15 @@ def started_state(task: RLTask[Any], start: Start, state: TrainState) -> TrainSt
     changed = changed_options(task.config, start.checkpoint)
     check_resumed(task.config, changed)
     return task.adapt_resumed(restored(start.checkpoint, state), changed)
+
+
+def started_progress(config: RLConfig, start: Start) -> Progress:
+    """Where a run stands before its first iteration here."""
+    progress = Progress(config.num_envs * config.rollout_length, config.max_iterations, config.max_env_steps)
+    if start.resumed is not None:
+        progress.resume(start.resumed.document["progress"])
+        progress.last_episodes |= start.resumed.document.get("last_episodes", {})  # a dump has none
+    return progress
 
 
 def print_resumed(task: RLTask[Any], start: Start) -> None:

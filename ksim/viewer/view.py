@@ -11,16 +11,17 @@ from ksim.host.signals import stop_on_signal
 from ksim.host.terminal import print_line
 from ksim.policy.load import load_task_policy
 from ksim.rollout.mdp_environment import MdpEnvironment
+from ksim.task.result import RunResult
 from ksim.task.rl import RLConfig, RLTask
 from ksim.viewer.frontend import AbstractFrontend, run_session
 from ksim.viewer.session import ViewSession
 
 
-def view_checkpoint(task: RLTask[Any]) -> int:
+def view_checkpoint(task: RLTask[Any]) -> RunResult:
     """Shows the policy of a checkpoint at work, in native MuJoCo and real time; see `RLTask.run`.
 
     Returns:
-        0 once the window was closed, or 128 + the number of the signal that ended it.
+        With the exit code 0 once the window was closed, or 128 + the number of the signal that ended it.
 
     Raises:
         ConfigError: There is no checkpoint, it does not fit the task, the task's environment is not made of ksim's
@@ -42,7 +43,7 @@ def view_checkpoint(task: RLTask[Any]) -> int:
     session = ViewSession(env, model, seed=config.seed, axis_name=task.device_axis)
     with stop_on_signal() as request, closing(open_frontend(viewer, session, config)) as frontend:
         run_session(session, frontend, request)
-    return request.exit_code
+    return RunResult(exit_code=request.exit_code, run_dir=path.parents[1], checkpoint=path)
 
 
 def pick_viewer(name: str) -> str:

@@ -49,7 +49,7 @@ def test_checkpoints_come_after_so_many_seconds(tmp_path, monkeypatch):
 def test_max_runtime_saves_and_exits_with_a_code_of_its_own_after_one_iteration_at_least(tmp_path, capsys):
     options = {"num_devices": 2, "run_dir": str(tmp_path / "run"), "max_runtime": "0:00:01"}
     for done in (1, 2):
-        code = point_mass_task(**options, max_iterations=9, resume="auto").run()
+        code = point_mass_task(**options, max_iterations=9, resume="auto").run().exit_code
         assert code == OUT_OF_TIME_EXIT_CODE == 75
         assert newest(tmp_path / "run").name == str(done)
     assert "max_runtime" in capsys.readouterr().out
@@ -58,9 +58,9 @@ def test_max_runtime_saves_and_exits_with_a_code_of_its_own_after_one_iteration_
 def test_evaluation_that_max_runtime_leaves_no_time_for_is_made_up_for(tmp_path):
     options = {"num_devices": 1, "run_dir": str(tmp_path / "run"), "max_runtime": "0:00:01", "eval_at_end": True}
     evaluations = tmp_path / "run" / "evaluations.jsonl"
-    assert point_mass_task(**options, max_iterations=1, resume="auto").run() == OUT_OF_TIME_EXIT_CODE
+    assert point_mass_task(**options, max_iterations=1, resume="auto").run().exit_code == OUT_OF_TIME_EXIT_CODE
     assert not evaluations.exists()
-    assert point_mass_task(**options, max_iterations=1, resume="auto").run() == 0
+    assert point_mass_task(**options, max_iterations=1, resume="auto").run().exit_code == 0
     assert [json.loads(line)["iteration"] for line in evaluations.read_text().splitlines()] == [1]
 
 
@@ -71,8 +71,8 @@ def test_max_runtime_that_is_no_time_is_refused(value):
 
 
 def test_warning_of_slurm_stops_saves_and_says_its_number(tmp_path, monkeypatch):
-    iterate = loop._Loop._iterate
-    monkeypatch.setattr(loop._Loop, "_iterate", lambda self: (iterate(self), os.kill(os.getpid(), signal.SIGUSR1)))
+    iterate = loop.Loop._iterate
+    monkeypatch.setattr(loop.Loop, "_iterate", lambda *args: (iterate(*args), os.kill(os.getpid(), signal.SIGUSR1)))
     task = point_mass_task(num_devices=1, max_iterations=None, run_dir=str(tmp_path / "run"))
-    assert task.run() == 128 + signal.SIGUSR1
+    assert task.run().exit_code == 128 + signal.SIGUSR1
     assert newest(tmp_path / "run").name == "1"

@@ -35,7 +35,7 @@ def test_environment_of_the_extending_page_is_trained_by_both_tasks(task, option
     config = ksim.DistributedPPOConfig if options else ksim.PPOConfig
     run_dir = tmp_path / "run"
     options = options | WITHOUT_REPORTS
-    assert names[task](config(num_envs=64, max_iterations=4, run_dir=str(run_dir), **options)).run() == 0
+    assert names[task](config(num_envs=64, max_iterations=4, run_dir=str(run_dir), **options)).run().exit_code == 0
     assert "iteration 4/4" in capsys.readouterr().out
 
 
@@ -71,7 +71,7 @@ def test_steps_of_the_extending_page_run_one_after_the_other_in_an_empty_directo
         else:
             run_script(text, monkeypatch)
             outputs[text.strip()] = capsys.readouterr().out
-    assert len(outputs) == 9
+    assert len(outputs) == 10
     assert "survived" in outputs["python dog.py run_mode=eval checkpoint=runs/first"]
     assert "250.0 ± 0.0 control steps" in outputs["python dog_evaluated.py run_mode=eval checkpoint=runs/first"]
     for file, row in {
@@ -86,6 +86,8 @@ def test_steps_of_the_extending_page_run_one_after_the_other_in_an_empty_directo
     assert 0 < metrics["reward/diagonal_pairs"] <= 0.5
     (metrics,) = (json.loads(path.read_text()) for path in tmp_path.glob("runs/two_speed_dog/*/metrics.jsonl"))
     assert 0 < metrics["error/velocity/speed_m_s"] < 2
+    (rewards,) = tmp_path.glob("runs/logged_dog/*/rewards.csv")
+    assert re.fullmatch(r"1,\d\.\d{4}\n", rewards.read_text())
     (report,) = tmp_path.glob("runs/reporting_dog/*/report.txt")
     assert re.fullmatch(r"1: reward \S+\nended after 96 steps by its limit\n", report.read_text())
     assert (report.parent / "kept" / "1" / "document.json").exists()
@@ -105,7 +107,7 @@ def test_task_of_the_readme_trains_a_robot_with_nothing_but_defaults(tmp_path, m
     (tmp_path / "my_robot.xml").write_text(BIPED)
     task = run_block("README.md", "class MyRobot")["MyRobot"]
     options = {"num_envs": 8, "num_devices": 2, "max_iterations": 1, "run_dir": str(tmp_path / "run")}
-    assert task(ksim.DistributedPPOConfig(**options, **WITHOUT_REPORTS)).run() == 0
+    assert task(ksim.DistributedPPOConfig(**options, **WITHOUT_REPORTS)).run().exit_code == 0
 
 
 def test_links_of_the_pages_lead_somewhere():

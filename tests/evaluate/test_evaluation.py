@@ -79,7 +79,7 @@ def test_stop_signal_during_an_evaluation_ends_it_and_the_run(tmp_path, monkeypa
     task = point_mass_task(
         num_devices=1, max_iterations=9, eval_every_n_iterations=2, eval_at_end=True, run_dir=str(tmp_path / "run")
     )
-    assert task.run() == 128 + signal.SIGTERM
+    assert task.run().exit_code == 128 + signal.SIGTERM
     assert newest(tmp_path / "run").name == "2"
     assert not (tmp_path / "run" / "evaluations.jsonl").exists()
 
@@ -92,7 +92,7 @@ def test_failing_evaluation_is_said_once_counted_and_ends_nothing(tmp_path, monk
     task = point_mass_task(
         num_devices=1, max_iterations=4, eval_every_n_iterations=1, eval_at_end=True, run_dir=str(tmp_path / "run")
     )
-    assert task.run() == 0
+    assert task.run().exit_code == 0
     out = capsys.readouterr().out
     assert out.count("no simulator today") == 1
     assert "failed: evaluation" in out

@@ -17,7 +17,7 @@ def test_run_of_a_robot_ends_with_an_evaluation_plots_and_a_film(capsys):
     config = BipedConfig(
         num_devices=1, max_iterations=2, run_dir=str(run_dir), eval_at_end=True, video=True, plots=True
     )
-    assert BipedTask(config).run() == 0
+    assert BipedTask(config).run().exit_code == 0
     out = capsys.readouterr().out
     for name in ("learning", "velocity", "gait", "rewards"):
         assert (run_dir / "plots" / f"{name}.png").is_file()
@@ -40,7 +40,7 @@ def test_without_gl_there_is_one_warning_and_no_film(tmp_path, capsys, monkeypat
         eval_every_n_iterations=1,
         video_every_n_evaluations=1,
     )
-    assert BipedTask(config).run() == 0
+    assert BipedTask(config).run().exit_code == 0
     assert capsys.readouterr().out.count("no video") == 1
     assert not (tmp_path / "run" / "videos").exists()
     assert (tmp_path / "run" / "process_0.log").read_text().count("WARNING ksim.") == 1
@@ -67,7 +67,7 @@ def test_failing_plots_and_films_end_nothing(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("ksim.evaluate.plots.plot_learning", fail)
     options = {"eval_at_end": True, "video": True, "plots": True}
     config = BipedConfig(num_devices=1, max_iterations=1, run_dir=str(tmp_path / "run"), **options)
-    assert BipedTask(config).run() == 0
+    assert BipedTask(config).run().exit_code == 0
     out = capsys.readouterr().out
     # One warning of each kind, however often it failed.
     assert out.count("disk full") == 2
@@ -78,7 +78,7 @@ def test_run_mode_eval_of_a_robot_films_and_draws_beside_its_figures(tmp_path):
     run_dir = tmp_path / "run"
     BipedTask(BipedConfig(num_devices=1, max_iterations=1, run_dir=str(run_dir))).run()
     config = BipedConfig(run_mode="eval", checkpoint=str(run_dir), plots=True, eval_output=str(tmp_path / "out"))
-    assert BipedTask(config).run() == 0
+    assert BipedTask(config).run().exit_code == 0
     assert (tmp_path / "out" / "plots" / "gait.png").is_file()
     figures = json.loads((tmp_path / "out" / "evaluation.json").read_text())["figures"]
     assert {"return", "length", "survival", "error/velocity/lin_vel_m_s"} <= set(figures)

@@ -38,16 +38,16 @@ def small_disk(tmp_path):
 def after_iteration(monkeypatch):
     """Lets something happen once after an iteration, before it is written down."""
     happens = {}
-    iterate = loop._Loop._iterate
+    iterate = loop.Loop._iterate
 
-    def iterate_and_happen(self):
-        iterate(self)
+    def iterate_and_happen(self, *args):
+        iterate(self, *args)
         if self.progress.iteration in happens:
-            if self.saver is not None:
-                self.saver.wait()
+            if self.saving.saver is not None:
+                self.saving.saver.wait()
             happens.pop(self.progress.iteration)()
 
-    monkeypatch.setattr(loop._Loop, "_iterate", iterate_and_happen)
+    monkeypatch.setattr(loop.Loop, "_iterate", iterate_and_happen)
     return happens
 
 
@@ -77,7 +77,7 @@ def test_disk_that_is_full_for_a_while_costs_nothing_but_checkpoints(small_disk,
     after_iteration[3] = lambda: fill(small_disk)
     after_iteration[6] = (small_disk / "filler").unlink
     task = point_mass_task(**OPTIONS, run_dir=str(small_disk / "run"), tensorboard=True)
-    assert task.run() == 0
+    assert task.run().exit_code == 0
     assert assert_sound(small_disk / "run", 8, 9) == list(range(1, 10))
     out = capsys.readouterr().out
     assert out.count("Warning: checkpoint failed, the run continues") == 1
@@ -94,7 +94,7 @@ def test_disk_that_stays_full_ends_the_run_with_an_error_that_names_the_newest_c
     assert written[:3] == [1, 2, 3]
     assert written == list(range(1, len(written) + 1))
     (small_disk / "filler").unlink()
-    assert point_mass_task(**OPTIONS, run_dir=str(small_disk / "run"), resume="auto").run() == 0
+    assert point_mass_task(**OPTIONS, run_dir=str(small_disk / "run"), resume="auto").run().exit_code == 0
     assert assert_sound(small_disk / "run", 8, 9) == list(range(1, 10))
 
 
@@ -137,7 +137,7 @@ def test_disk_that_is_full_in_the_middle_of_a_checkpoint_prints_one_error_and_lo
 
 def test_removed_directory_is_made_again_and_only_what_was_in_it_is_lost(tmp_path, after_iteration, capsys):
     after_iteration[5] = lambda: shutil.rmtree(tmp_path / "run")
-    assert point_mass_task(**OPTIONS, run_dir=str(tmp_path / "run"), tensorboard=True).run() == 0
+    assert point_mass_task(**OPTIONS, run_dir=str(tmp_path / "run"), tensorboard=True).run().exit_code == 0
     assert assert_sound(tmp_path / "run", 8, 9) == [6, 7, 8, 9]
     assert (tmp_path / "run" / "config.yaml").exists()
     assert "was removed. It was created again" in capsys.readouterr().out
@@ -185,7 +185,7 @@ def test_clock_that_is_set_back_changes_nothing(tmp_path, after_iteration, monke
     after_iteration[3] = lambda: monkeypatch.setattr(time, "time", lambda: now() - day_s)
     options = OPTIONS | {"save_every_n_seconds": 1e-6, "eval_every_n_seconds": 1e-6, "max_runtime": 3600}
     task = point_mass_task(**options, run_dir=str(tmp_path / "run"), tensorboard=True)
-    assert task.run() == 0
+    assert task.run().exit_code == 0
     assert assert_sound(tmp_path / "run", 7, 8, 9) == list(range(1, 10))  # the 7th is the best
     assert [line["iteration"] for line in read_lines(tmp_path / "run" / "evaluations.jsonl")] == list(range(1, 10))
     assert all(line["time/iteration_s"] > 0 for line in read_lines(tmp_path / "run" / "metrics.jsonl"))

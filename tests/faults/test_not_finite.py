@@ -14,7 +14,7 @@ from ksim import Environment
 from ksim.checkpoint.replay import load_dump, replay
 from ksim.parallel.collectives import device_index
 from ksim.train import timing
-from ksim.train.loop import TrainingDivergedError
+from ksim.train.checks import TrainingDivergedError
 from tests.faults.runs import read_lines
 from tests.tasks import MESSAGE, CartPoleConfig, CartPoleTask, train_iterations
 
@@ -148,7 +148,7 @@ def test_envs_beside_one_that_blew_up_live_as_if_nothing_had_happened():
 
 def test_dump_shows_the_step_that_was_not_finite_again(tmp_path, capsys):
     config = PointMassConfig(num_envs=16, num_devices=2, rollout_length=8, max_iterations=3, run_dir="run", **QUIET)
-    assert PoisonedTask(config).run() == 0
+    assert PoisonedTask(config).run().exit_code == 0
     out = capsys.readouterr().out
     assert out.count("non-finite environment steps. The state") == 1
     assert "steps skipped" in out
@@ -162,11 +162,11 @@ def test_dump_shows_the_step_that_was_not_finite_again(tmp_path, capsys):
     assert [tuple(place) for place in found.bad_steps()] == [(3, step) for step in range(8)]
     assert found.metrics["rollout/reward"] == pytest.approx(lines[0]["rollout/reward"], rel=1e-5)
 
-    assert PoisonedTask(dataclasses.replace(config, run_mode="replay", checkpoint="run/dumps/1")).run() == 0
+    assert PoisonedTask(dataclasses.replace(config, run_mode="replay", checkpoint="run/dumps/1")).run().exit_code == 0
     assert "env 3, step 0" in capsys.readouterr().out
 
     # A run goes on from it, too.
-    assert PoisonedTask(dataclasses.replace(config, resume="run/dumps/1", run_dir="again")).run() == 0
+    assert PoisonedTask(dataclasses.replace(config, resume="run/dumps/1", run_dir="again")).run().exit_code == 0
     again = read_lines(tmp_path / "again" / "metrics.jsonl")
     assert [line["iteration"] for line in again] == [1, 2, 3]
     assert again[-1]["env_steps"] == lines[-1]["env_steps"]
@@ -190,7 +190,7 @@ def test_dump_on_nan_can_be_left_out(tmp_path):
     config = PointMassConfig(
         num_envs=16, num_devices=1, rollout_length=4, max_iterations=1, run_dir="run", dump_on_nan=False, **QUIET
     )
-    assert PoisonedTask(config).run() == 0
+    assert PoisonedTask(config).run().exit_code == 0
     assert not (tmp_path / "run" / "dumps").exists()
 
 

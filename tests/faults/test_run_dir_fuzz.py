@@ -22,7 +22,7 @@ from ksim.checkpoint.run_dir import newest_run_dir, save_config
 from ksim.checkpoint.snapshot import named_arrays, restored, restored_policy, run_document
 from ksim.errors import ConfigError
 from ksim.evaluate.curves import read_curves
-from ksim.log.loggers import cut_lines
+from ksim.log.jsonl import cut_lines
 from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.policy.load import PROGRAM, START, PolicyExport
 from ksim.tools import plot

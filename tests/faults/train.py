@@ -23,7 +23,7 @@ TASKS: dict[str, Any] = {
     "cart_pole": (CartPoleTask, CartPoleConfig),
 }
 WATCHED = {
-    "rollout": (loop._Loop, "_iterate"),
+    "rollout": (loop.Loop, "_iterate"),
     "save": (saver.Saver, "_write"),
     "evaluation": (EpisodeRunner, "__call__"),
 }

@@ -1,3 +1,4 @@
+import ast
 import os
 
 import numpy as np
@@ -10,6 +11,7 @@ from ksim.mdp.noise import UniformNoise
 from ksim.physics.terrain import FlatTile, RoughTile, Terrain
 from ksim.preflight.start import term_rows
 from ksim.preflight.tables import print_terms
+from tests.processes import ROOT
 from tests.tasks import BipedConfig, BipedTask, point_mass_task
 
 
@@ -58,6 +60,18 @@ def test_table_of_terms_shows_shapes_and_scales(capsys):
     assert ["curriculum", "speed", "LinearCurriculum from 0.25", "", ""] in rows
     assert ["terrain", "tile 1", "RoughTile", "", ""] in rows
     assert ["actuators", "", "PositionActuators", "2", ""] in rows
+
+
+COLLECTIVE = {"gather_rows", "gather_texts", "wait_for_all", "meet_peers", "together", "verify_distributed_setup"}
+
+
+def test_nothing_that_prints_runs_a_collective():
+    for path in (ROOT / "ksim").rglob("*.py"):
+        for function in ast.walk(ast.parse(path.read_text())):
+            if isinstance(function, ast.FunctionDef) and "print" in function.name:
+                calls = [node.func for node in ast.walk(function) if isinstance(node, ast.Call)]
+                called = {getattr(call, "attr", getattr(call, "id", "")) for call in calls}
+                assert not called & COLLECTIVE, f"{path}: {function.name}"
 
 
 def test_iteration_line_shows_a_dash_where_no_episode_has_ended():

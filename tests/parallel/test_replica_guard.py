@@ -8,29 +8,29 @@ from ksim import ConfigError
 from ksim.parallel.replica_guard import ReplicasDivergedError
 from ksim.preflight.devices import check_probe
 from ksim.train import loop
+from ksim.train.checks import Checks
 from tests.checkpoints import newest, saved_learner
 from tests.tasks import point_mass_task
 
 
 def corrupt_after(iteration, device, monkeypatch):
     """Flips a bit of one device's copy of the first parameter, once."""
-    iterate = loop._Loop._iterate
+    iterate = loop.Loop._iterate
 
     def corrupted(leaf):
         rows = np.asarray(leaf).copy()
         rows[device].reshape(-1)[:1].view(np.uint32)[0] ^= 1
         return jax.device_put(rows, leaf.sharding)
 
-    def iterate_and_corrupt(self):
+    def iterate_and_corrupt(self, *args):
         if self.progress.iteration == iteration:
-            leaves, structure = jax.tree.flatten(self._state.learner.params)
+            placed = self.state.get()
+            leaves, structure = jax.tree.flatten(placed.learner.params)
             params = jax.tree.unflatten(structure, [corrupted(leaves[0]), *leaves[1:]])
-            self._state = dataclasses.replace(
-                self._state, learner=dataclasses.replace(self._state.learner, params=params)
-            )
-        iterate(self)
+            self.state.placed = dataclasses.replace(placed, learner=dataclasses.replace(placed.learner, params=params))
+        iterate(self, *args)
 
-    monkeypatch.setattr(loop._Loop, "_iterate", iterate_and_corrupt)
+    monkeypatch.setattr(loop.Loop, "_iterate", iterate_and_corrupt)
 
 
 def test_corrupted_replica_stops_the_run_and_names_leaf_device_and_process(tmp_path, monkeypatch):
@@ -54,8 +54,8 @@ def test_what_is_saved_after_a_stop_is_what_most_replicas_hold(tmp_path, monkeyp
     corrupt_after(1, device=0, monkeypatch=monkeypatch)
     task = point_mass_task(num_devices=4, max_iterations=9, replica_check_interval=2, run_dir=str(tmp_path / "run"))
     states = []
-    check = loop._Loop._check_replicas
-    monkeypatch.setattr(loop._Loop, "_check_replicas", lambda self: (states.append(self._state), check(self)))
+    check = Checks.check_replicas
+    monkeypatch.setattr(Checks, "check_replicas", lambda self, i: (states.append(self._state.get()), check(self, i)))
     with pytest.raises(ReplicasDivergedError, match="replica 0 in"):
         task.run()
     saved = saved_learner(task, tmp_path / "run")
@@ -81,7 +81,7 @@ def test_rebroadcast_goes_on_with_equal_replicas_and_says_so(tmp_path, monkeypat
         on_divergence="rebroadcast",
         run_dir=str(tmp_path / "run"),
     )
-    assert task.run() == 0
+    assert task.run().exit_code == 0
     out = capsys.readouterr().out
     # Replica 0 is the one that logs and checkpoints are read from: it must be repaired too.
     assert out.count("Warning: The devices' copies of the learner differ") == 1

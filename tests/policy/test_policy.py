@@ -116,7 +116,7 @@ def test_episode_starts_with_the_memory_that_was_learned(tmp_path):
         num_envs=8, num_devices=1, rollout_length=4, max_iterations=2, run_dir=str(run_dir), **QUIET
     )
     task = RemembersTask(config)
-    assert task.run() == 0
+    assert task.run().exit_code == 0
     model = task_model(task, run_dir)
     assert isinstance(model.network, Remembers)
     assert np.abs(model.network.start).min() > 0
@@ -145,7 +145,7 @@ def test_policy_that_cannot_be_exported_is_said_when_it_is_wanted(tmp_path):
             return Asking(super()._get_initial_model(rng))
 
     config = PointMassConfig(num_envs=8, num_devices=1, rollout_length=2, max_iterations=1, run_dir="run", **QUIET)
-    assert Task(config).run() == 0
+    assert Task(config).run().exit_code == 0
     assert PROGRAM not in read_checkpoint(newest(tmp_path / "run")).arrays
     assert "no program of the policy" in (tmp_path / "run" / "process_0.log").read_text()
     with pytest.raises(ConfigError, match=r"holds no program of its policy.*load_policy\(path, task="):

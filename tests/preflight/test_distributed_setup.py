@@ -34,7 +34,7 @@ def test_setup_has_global_and_per_device_figures(capsys):
 def test_setup_is_printed_once_by_a_program_that_verifies_it_and_runs(capsys):
     task = point_mass_task(num_devices=2, max_iterations=1)
     setup = task.verify_distributed_setup()
-    assert task.run() == 0
+    assert task.run().exit_code == 0
     assert task.verify_distributed_setup() is setup
     assert capsys.readouterr().out.count("Distributed setup") == 1
 

@@ -63,9 +63,9 @@ def test_collectives_of_a_users_own_run_on_one_device_as_on_two():
 def test_collectives_of_a_users_own_run_wherever_a_run_traces_them(tmp_path):
     run_dir = str(tmp_path / "run")
     options = {"eval_num_envs": 2, "eval_at_end": True, "plots": True}
-    assert make(Averaging, run_dir=run_dir, max_iterations=2, **options).run() == 0
+    assert make(Averaging, run_dir=run_dir, max_iterations=2, **options).run().exit_code == 0
     for mode in ("eval", "export", "replay"):
-        assert make(Averaging, run_mode=mode, checkpoint=run_dir, **options).run() == 0
+        assert make(Averaging, run_mode=mode, checkpoint=run_dir, **options).run().exit_code == 0
 
 
 def test_task_of_one_device_has_the_axis_under_its_default_name():

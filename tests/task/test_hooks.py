@@ -182,12 +182,12 @@ def test_network_without_memory_is_adapted_trained_resumed_evaluated_and_exporte
 
     options = {"init_std": 0.7, "eval_num_envs": 2}
     run_dir = tmp_path / "run"
-    assert make(Mine, max_iterations=1, run_dir=str(run_dir), **options).run() == 0
+    assert make(Mine, max_iterations=1, run_dir=str(run_dir), **options).run().exit_code == 0
     assert "PlainNetwork, adapted: the observation group 'actor' to (mean, value)" in capsys.readouterr().out
-    assert make(Mine, max_iterations=2, run_dir=str(run_dir), resume="auto", **options).run() == 0
+    assert make(Mine, max_iterations=2, run_dir=str(run_dir), resume="auto", **options).run().exit_code == 0
     assert "iteration 2/2" in capsys.readouterr().out
     for mode in ("eval", "export"):
-        assert make(Mine, run_mode=mode, checkpoint=str(run_dir), **options).run() == 0
+        assert make(Mine, run_mode=mode, checkpoint=str(run_dir), **options).run().exit_code == 0
     assert ksim.load_policy(run_dir)(np.ones(2)).shape == (1,)
 
 

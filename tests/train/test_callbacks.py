@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import signal
+import sys
 
 import numpy as np
 import pytest
@@ -79,7 +80,7 @@ def hooks_of(task):
 
 def test_hooks_are_called_in_the_order_of_their_names_with_where_training_stands(tmp_path):
     task = watched(tmp_path, max_iterations=2, save_every_n_iterations=1)
-    assert task.run() == 0
+    assert task.run().exit_code == 0
     saved = [call for call in task.calls if call[0] == "on_after_checkpoint_save"]
     assert saved == [("on_after_checkpoint_save", i, str(i), True) for i in (1, 2)]
     others = [call for call in task.calls if call[0] != "on_after_checkpoint_save"]
@@ -118,7 +119,7 @@ def test_end_is_called_after_a_signal_with_its_name(tmp_path):
                 os.kill(os.getpid(), signal.SIGUSR1)
 
     task = Stopped(watched(tmp_path, max_iterations=None).config)
-    assert task.run() == 128 + signal.SIGUSR1
+    assert task.run().exit_code == 128 + signal.SIGUSR1
     assert task.calls[-1] == ("on_training_end", 2)
     assert "SIGUSR1" in task.last.ended_by
     assert task.last.checkpoint.name == "2"
@@ -130,7 +131,7 @@ def test_end_is_called_after_an_error_of_the_loop(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError("of the loop")
 
-    monkeypatch.setattr("ksim.train.loop._Loop._check_finite", fail)
+    monkeypatch.setattr("ksim.train.checks.Checks.check_finite", fail)
     with pytest.raises(OSError, match="of the loop"):
         task.run()
     assert hooks_of(task) == ["training_start", "step_start", "after_checkpoint_save", "training_end"]
@@ -139,7 +140,7 @@ def test_end_is_called_after_an_error_of_the_loop(tmp_path, monkeypatch):
 
 def test_end_is_called_where_the_step_does_not_compile(tmp_path, monkeypatch):
     task = watched(tmp_path)
-    monkeypatch.setattr("ksim.train.loop.TimedStep", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("ksim.train.run.TimedStep", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         task.run()
     assert hooks_of(task) == ["training_start", "training_end"]
@@ -165,7 +166,7 @@ def test_hook_that_fails_ends_the_run_with_its_name_and_line_and_the_state_saved
 
 def test_hook_that_fails_at_the_start_ends_the_run_before_anything_compiles(tmp_path, monkeypatch):
     task = watched(tmp_path, failing="on_training_start")
-    monkeypatch.setattr("ksim.train.loop.TimedStep", lambda *_, **__: pytest.fail("too late"))
+    monkeypatch.setattr("ksim.train.run.TimedStep", lambda *_, **__: pytest.fail("too late"))
     with pytest.raises(CallbackError, match="on_training_start failed at iteration 0"):
         task.run()
     assert hooks_of(task) == ["training_start"]
@@ -184,6 +185,22 @@ def test_hook_that_fails_at_the_end_is_an_error_and_after_an_error_a_warning(tmp
     with pytest.raises(CallbackError, match=r"on_step_end failed .* RuntimeError: first"):
         task.run()
     assert "Warning: FailsTwice.on_training_end failed" in capsys.readouterr().out
+
+
+def test_hook_that_exits_ends_the_process_with_its_code_after_the_state_is_saved(tmp_path):
+    class Exits(Watched):
+        def on_step_end(self, state):
+            super().on_step_end(state)
+            if state.iteration == 2:
+                sys.exit(7)
+
+    task = Exits(watched(tmp_path, max_iterations=9).config)
+    with pytest.raises(SystemExit) as ended:
+        task.run()
+    assert ended.value.code == 7
+    assert newest(tmp_path / "run").name == "2"
+    assert task.calls[-1] == ("on_training_end", 2)
+    assert "Exits.on_step_end failed at iteration 2: SystemExit: 7" in (tmp_path / "run" / "process_0.log").read_text()
 
 
 def test_handlers_that_cannot_be_added_are_an_error_that_names_the_hook(tmp_path):

@@ -1,9 +1,11 @@
 import contextlib
 import dataclasses
+import gc
 import json
 import os
 import re
 import signal
+import weakref
 
 import chex
 import jax
@@ -18,8 +20,9 @@ from ksim.checkpoint.progress import Progress
 from ksim.checkpoint.run_dir import make_run_dir
 from ksim.checkpoint.snapshot import versions
 from ksim.host.signals import StopRequest
-from ksim.train import loop
-from ksim.train.loop import TrainingDivergedError
+from ksim.log.logger import Loggers
+from ksim.train import checks, loop, run, saving
+from ksim.train.checks import TrainingDivergedError
 from tests.checkpoints import newest, saved_learner
 from tests.tasks import point_mass_task
 
@@ -32,7 +35,7 @@ def read_metrics(run_dir):
 
 def test_run_leaves_a_complete_run_directory(tmp_path, capsys):
     task = point_mass_task(num_devices=2, max_iterations=3, run_dir=str(tmp_path / "run"), tensorboard=True)
-    assert task.run() == 0
+    assert task.run().exit_code == 0
     run_dir = tmp_path / "run"
     assert [m["iteration"] for m in read_metrics(run_dir)] == [1, 2, 3]
     assert read_metrics(run_dir)[-1]["env_steps"] == 3 * 16 * 8
@@ -75,7 +78,7 @@ def test_checkpoint_of_other_networks_is_an_error_that_says_what_to_do(tmp_path)
 
 
 def test_stop_signal_finishes_the_iteration_saves_and_exits_with_128_plus_its_number(tmp_path, monkeypatch):
-    iterate = loop._Loop._iterate
+    iterate = loop.Loop._iterate
 
     def iterate_and_signal(self, *args):
         result = iterate(self, *args)
@@ -83,8 +86,8 @@ def test_stop_signal_finishes_the_iteration_saves_and_exits_with_128_plus_its_nu
             os.kill(os.getpid(), signal.SIGTERM)
         return result
 
-    monkeypatch.setattr(loop._Loop, "_iterate", iterate_and_signal)
-    code = point_mass_task(num_devices=2, max_iterations=None, run_dir=str(tmp_path / "run")).run()
+    monkeypatch.setattr(loop.Loop, "_iterate", iterate_and_signal)
+    code = point_mass_task(num_devices=2, max_iterations=None, run_dir=str(tmp_path / "run")).run().exit_code
     assert code == 128 + signal.SIGTERM
     assert len(read_metrics(tmp_path / "run")) == 2
     assert newest(tmp_path / "run").name == "2"
@@ -98,8 +101,8 @@ def test_stop_before_the_first_iteration_lists_no_file_that_is_not_there(tmp_pat
         request.signal = 2
         yield request
 
-    monkeypatch.setattr(loop, "stop_on_signal", stopped_already)
-    assert point_mass_task(num_devices=2, run_dir=str(tmp_path / "run"), max_iterations=9).run() == 130
+    monkeypatch.setattr(run, "stop_on_signal", stopped_already)
+    assert point_mass_task(num_devices=2, run_dir=str(tmp_path / "run"), max_iterations=9).run().exit_code == 130
     summary = capsys.readouterr().out.split("Stopped\n")[1]
     assert "signal 2" in summary
     assert "metrics.jsonl" not in summary
@@ -107,14 +110,14 @@ def test_stop_before_the_first_iteration_lists_no_file_that_is_not_there(tmp_pat
 
 
 def test_error_in_the_loop_is_raised_after_what_was_learned_is_saved(tmp_path, monkeypatch):
-    write = loop.MetricsWriter.write
+    log = Loggers.log
 
-    def write_twice(self, metrics, *, env_steps):
-        if metrics["iteration"] == 3:
+    def log_twice(self, metrics, iteration, env_steps):
+        if iteration == 3:
             raise OSError("disk full")
-        write(self, metrics, env_steps=env_steps)
+        log(self, metrics, iteration, env_steps)
 
-    monkeypatch.setattr(loop.MetricsWriter, "write", write_twice)
+    monkeypatch.setattr(Loggers, "log", log_twice)
     with pytest.raises(OSError, match="disk full"):
         point_mass_task(num_devices=1, max_iterations=9, run_dir=str(tmp_path / "run")).run()
     assert newest(tmp_path / "run").exists()
@@ -122,28 +125,28 @@ def test_error_in_the_loop_is_raised_after_what_was_learned_is_saved(tmp_path, m
 
 
 def test_packages_that_are_replaced_while_a_run_goes_on_do_not_end_it(tmp_path, monkeypatch):
-    iterate = loop._Loop._iterate
+    iterate = loop.Loop._iterate
 
-    def uninstall_and_iterate(self):
+    def uninstall_and_iterate(self, *args):
         monkeypatch.setattr("importlib.metadata.version", lambda name: pytest.fail(f"{name} is being replaced"))
-        iterate(self)
+        iterate(self, *args)
 
     versions.cache_clear()
-    monkeypatch.setattr(loop._Loop, "_iterate", uninstall_and_iterate)
+    monkeypatch.setattr(loop.Loop, "_iterate", uninstall_and_iterate)
     task = point_mass_task(num_devices=1, max_iterations=2, save_every_n_iterations=1, run_dir=str(tmp_path / "run"))
-    assert task.run() == 0
+    assert task.run().exit_code == 0
     assert read_checkpoint(newest(tmp_path / "run")).document["versions"].keys() >= {"jax", "mujoco"}
 
 
 def test_save_that_an_error_ended_is_made_up_for_before_the_run_ends(tmp_path, monkeypatch):
-    save, errors = loop.Saver.save, [OSError("once")]
+    save, errors = saving.Saver.save, [OSError("once")]
 
     def fail_once(self, *args):
         if errors:
             raise errors.pop()
         save(self, *args)
 
-    monkeypatch.setattr(loop.Saver, "save", fail_once)
+    monkeypatch.setattr(saving.Saver, "save", fail_once)
     with pytest.raises(OSError, match="once"):
         point_mass_task(num_devices=1, save_every_n_iterations=1, run_dir=str(tmp_path / "run")).run()
     assert newest(tmp_path / "run").name == "1"
@@ -164,16 +167,49 @@ class SometimesNaN(PointMass):
 
 def test_first_states_are_gone_once_training_runs(tmp_path, monkeypatch):
     num_envs, alive = 56, []  # a length that nothing else has
-    iterate = loop._Loop._iterate
+    iterate = loop.Loop._iterate
 
-    def look_and_iterate(self):
-        iterate(self)
+    def look_and_iterate(self, *args):
+        iterate(self, *args)
         alive.append([x.shape for x in jax.live_arrays() if x.shape[:1] == (num_envs,)])
 
-    monkeypatch.setattr(loop._Loop, "_iterate", look_and_iterate)
+    monkeypatch.setattr(loop.Loop, "_iterate", look_and_iterate)
     task = point_mass_task(num_devices=2, num_envs=num_envs, max_iterations=1, run_dir=str(tmp_path / "run"))
     task.run()
     assert alive == [[]]
+
+
+@pytest.mark.parametrize("dump_on_nan", [True, False])
+def test_no_state_outlives_the_step_that_replaces_it_nor_the_last_one_the_run(dump_on_nan, tmp_path, monkeypatch):
+    first, alive = [], []
+
+    class Task(PointMassTask):
+        def on_step_start(self, state):
+            if state.iteration:
+                alive.append([x() is not None for x in first])
+
+    task = Task(point_mass_task(num_devices=2, max_iterations=2, dump_on_nan=dump_on_nan).config)
+    place, last = task.layout.place, []
+
+    def place_and_watch(state):
+        placed = place(state)
+        first.extend(weakref.ref(x) for x in jax.tree.leaves((placed.learner.params, placed.envs.env_state.reward)))
+        return placed
+
+    def run_and_watch(self, step):
+        run_loop(self, step)
+        last.extend(weakref.ref(x) for x in jax.tree.leaves(self.state.get().learner.params))
+
+    run_loop = loop.Loop.run
+    monkeypatch.setattr(task.layout, "place", place_and_watch)
+    monkeypatch.setattr(loop.Loop, "run", run_and_watch)
+    gc.disable()  # nothing is left to a collection that may be long in coming
+    try:
+        task.run()
+        assert [x() is not None for x in last] == [False] * len(last) != []
+    finally:
+        gc.enable()
+    assert alive == [[False] * len(first)]
 
 
 def test_reward_that_turns_nan_skips_the_updates_counts_them_and_stops_with_its_name(tmp_path):
@@ -217,19 +253,19 @@ def test_error_inside_the_step_leaves_the_learner_of_the_iteration_before(tmp_pa
 def test_processes_that_all_stop_on_an_error_wait_until_process_0_has_written_and_one_that_fails_alone_does_not(
     error, waits, tmp_path, monkeypatch
 ):
-    write, done = loop.Saver._write, []
+    write, done = saving.Saver._write, []
 
     def write_and_note(self, *args):
         write(self, *args)
         done.append("written")
 
     def fail(*_):
-        monkeypatch.setattr(loop, "num_processes", lambda: 2)
+        monkeypatch.setattr(saving, "num_processes", lambda: 2)
         raise error
 
-    monkeypatch.setattr(loop.Saver, "_write", write_and_note)
-    monkeypatch.setattr(loop._Loop, "_check_finite", fail)
-    monkeypatch.setattr(loop, "wait_for_all", lambda: done.append("waited"))
+    monkeypatch.setattr(saving.Saver, "_write", write_and_note)
+    monkeypatch.setattr(checks.Checks, "check_finite", fail)
+    monkeypatch.setattr(saving, "wait_for_all", lambda: done.append("waited"))
     with pytest.raises(error):
         point_mass_task(num_devices=1, run_dir=str(tmp_path / "run")).run()
     assert done == (["written", "waited"] if waits else [])

@@ -19,9 +19,9 @@ from ksim.checkpoint.options import make_config
 from ksim.checkpoint.run_dir import locked, newest_run_dir
 from ksim.checkpoint.snapshot import kept_options
 from ksim.config import as_argument
-from ksim.log.loggers import set_lines_aside
+from ksim.log.jsonl import set_lines_aside
 from ksim.task.overrides import parse_overrides
-from ksim.train import loop
+from ksim.train import loop, run, saving, state as train_state
 from ksim.train.start import Start, find_start, prepare_run_dir
 from tests.checkpoints import newest, saved_learner
 from tests.faults.runs import read_lines, without_times
@@ -60,7 +60,9 @@ def test_resumed_run_is_the_one_that_was_never_stopped(tmp_path, capsys):
     options = {"num_devices": 1, "save_every_n_iterations": 2}
     point_mass_task(**options, max_iterations=5, run_dir=str(tmp_path / "whole")).run()
     point_mass_task(**options, max_iterations=3, run_dir=str(tmp_path / "run")).run()
-    assert point_mass_task(**options, max_iterations=5, run_dir=str(tmp_path / "run"), resume="auto").run() == 0
+    assert (
+        point_mass_task(**options, max_iterations=5, run_dir=str(tmp_path / "run"), resume="auto").run().exit_code == 0
+    )
     assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
     learners = [saved_learner(point_mass_task(num_devices=1), tmp_path / name) for name in ("run", "whole")]
     assert_same_parameters(*learners, rtol=0, atol=0)
@@ -90,7 +92,7 @@ def test_options_of_the_run_are_kept_and_those_of_the_machine_are_not(finished, 
 
 def test_auto_starts_where_there_is_nothing_and_goes_on_with_the_newest_run(tmp_path):
     for until in (1, 2):
-        assert point_mass_task(num_devices=1, max_iterations=until, resume="auto").run() == 0
+        assert point_mass_task(num_devices=1, max_iterations=until, resume="auto").run().exit_code == 0
     (only,) = (tmp_path / "runs" / "point_mass_task").iterdir()
     assert [line["iteration"] for line in metrics(only)] == [1, 2]
 
@@ -153,16 +155,16 @@ def test_auto_passes_over_a_directory_in_which_no_run_began(tmp_path):
 
 def test_finished_run_has_nothing_left_to_do(finished, tmp_path, monkeypatch):
     run_dir = copy_of(finished, tmp_path)
-    monkeypatch.setattr(loop._Loop, "_iterate", lambda _: pytest.fail("it was done"))
-    assert point_mass_task(num_devices=1, max_iterations=3, run_dir=str(run_dir), resume="auto").run() == 0
+    monkeypatch.setattr(loop.Loop, "_iterate", lambda *_: pytest.fail("it was done"))
+    assert point_mass_task(num_devices=1, max_iterations=3, run_dir=str(run_dir), resume="auto").run().exit_code == 0
 
 
 def test_process_that_writes_nothing_gathers_no_state_that_process_0_does_not_gather(finished, tmp_path, monkeypatch):
     run_dir = copy_of(finished, tmp_path)
-    monkeypatch.setattr(loop._Loop, "open_files", lambda *_: None)
-    monkeypatch.setattr(loop, "host_state", lambda *_: pytest.fail("process 0 has it saved, and does not take part"))
+    monkeypatch.setattr(run, "open_files", lambda *_: None)
+    monkeypatch.setattr(saving, "host_state", lambda *_: pytest.fail("process 0 has it saved, and does not take part"))
     options = {"max_iterations": 3, "eval_at_end": False, "run_dir": str(run_dir), "resume": "auto"}
-    assert point_mass_task(num_devices=1, **options).run() == 0
+    assert point_mass_task(num_devices=1, **options).run().exit_code == 0
 
 
 def test_older_checkpoint_goes_on_in_a_directory_of_its_own_only(finished, tmp_path):
@@ -257,9 +259,9 @@ def test_load_weights_takes_the_policy_and_starts_anew(finished, tmp_path):
     task = point_mass_task(num_devices=1, max_iterations=1, seed=1, num_envs=8, load_weights=str(finished))
     policy = saved_learner(task, finished).params
     starts = []
-    make = loop.started_state
+    make = train_state.started_state
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "started_state", lambda *args: starts.append(make(*args)) or starts[-1])
+        patch.setattr(train_state, "started_state", lambda *args: starts.append(make(*args)) or starts[-1])
         task.run()
     (state,) = starts
     chex.assert_trees_all_equal(state.learner.params, policy)
@@ -271,21 +273,21 @@ def test_load_weights_takes_the_policy_and_starts_anew(finished, tmp_path):
 def test_queue_can_start_with_weights_and_go_on_by_the_same_command(finished, tmp_path):
     options = {"num_devices": 1, "run_dir": str(tmp_path / "new"), "load_weights": str(finished), "resume": "auto"}
     for until in (1, 2):
-        assert point_mass_task(**options, max_iterations=until).run() == 0
+        assert point_mass_task(**options, max_iterations=until).run().exit_code == 0
     assert [line["iteration"] for line in metrics(tmp_path / "new")] == [1, 2]
-    assert point_mass_task(**options, max_iterations=2).run() == 0
+    assert point_mass_task(**options, max_iterations=2).run().exit_code == 0
 
 
 def test_run_that_another_process_has_gone_on_with_meanwhile_is_left_alone(finished, tmp_path, monkeypatch):
     run_dir = copy_of(finished, tmp_path)
-    look = loop.find_start
+    look = run.find_start
 
     def look_and_be_overtaken(*args):
         start = look(*args)
         run_dir.joinpath("checkpoints", "3").rename(run_dir / "checkpoints" / "4")
         return start
 
-    monkeypatch.setattr(loop, "find_start", look_and_be_overtaken)
+    monkeypatch.setattr(run, "find_start", look_and_be_overtaken)
     with pytest.raises(ConfigError, match="has a newer checkpoint, 4, than the one that was read, 3"):
         point_mass_task(num_devices=1, resume=str(run_dir), max_iterations=5).run()
     assert [path.name for path in list_checkpoints(run_dir / "checkpoints")] == ["1", "2", "4"]

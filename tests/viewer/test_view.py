@@ -152,6 +152,6 @@ def test_view_says_where_the_page_is_and_ends_with_ctrl_c(tmp_path, monkeypatch,
 
     monkeypatch.setattr("ksim.viewer.browser.BrowserFrontend.show", interrupt_at_the_third_frame)
     config = BipedConfig(run_mode="view", checkpoint=str(tmp_path / "run"), viewer="browser", viewer_port=18280)
-    assert BipedTask(config).run() == 128 + signal.SIGINT
+    assert BipedTask(config).run().exit_code == 128 + signal.SIGINT
     assert "Open http://127.0.0.1:18280 in a browser." in capsys.readouterr().out
     assert shown[:2] == [0, 1]  # later ones may be skipped on a slow machine

@@ -17,6 +17,7 @@ from ksim.policy.context import PolicyContext
 from ksim.policy.export.metadata import policy_metadata
 from ksim.policy.load import load_task_policy
 from ksim.policy.program import DeterministicPolicy, deterministic_policy, export_policy, policy_arrays
+from ksim.task.result import RunResult
 from ksim.task.rl import RLTask
 from ksim.types import Observation
 
@@ -31,7 +32,7 @@ Step = Callable[[Mapping[str, Any], Any], tuple[Any, Any]]
 """`(observations, memory) -> (action, memory)`, one row per robot."""
 
 
-def export_checkpoint(task: RLTask[Any]) -> int:
+def export_checkpoint(task: RLTask[Any]) -> RunResult:
     """Writes the policy of a checkpoint as policy.onnx, policy.jaxexport and policy.json; see `RLTask.run`.
 
     Raises:
@@ -64,7 +65,7 @@ def export_checkpoint(task: RLTask[Any]) -> int:
         "ONNX Runtime against JAX": f"{difference:.1e}, the largest difference of an action",
     }
     print_figures(f"Export of {checkpoint}", figures)
-    return 0
+    return RunResult(exit_code=0, run_dir=checkpoint.parents[1], checkpoint=checkpoint)
 
 
 def described_policy(

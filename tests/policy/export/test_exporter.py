@@ -143,7 +143,7 @@ def run_dir(tmp_path_factory):
 
 def export(run_dir, *overrides):
     argv = ["run_mode=export", f"checkpoint={run_dir}", *overrides]
-    return CartPoleTask(make_config(CartPoleConfig(), argv, "cart_pole_task")).run()
+    return CartPoleTask(make_config(CartPoleConfig(), argv, "cart_pole_task")).run().exit_code
 
 
 def test_run_mode_export_writes_three_files_and_says_where(run_dir, capsys):

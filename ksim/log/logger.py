@@ -1,0 +1,115 @@
+"""What logs a run: the interface of a logger, and the group of those that a task has."""
+
+import abc
+import math
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ksim.host.failures import Failures
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunInfo:
+    """The run that a logger is opened for.
+
+    Attributes:
+        run_dir: The run's directory.
+        task_name: The task's name, as in `runs/<task>/`.
+        config: The options by name, as JSON holds them.
+        is_resumed: Whether the directory holds an earlier part of this run.
+        iteration: Iterations done before, where the run starts from a checkpoint; else 0.
+        env_steps: Control steps done over all environments, likewise.
+        max_iterations: The iteration that the run ends at; None without that limit.
+        last_episodes: Metrics of the last iteration in which episodes ended; kept up to date.
+        eta_s: Seconds to the nearest limit, as of now; None without one.
+        line: Metrics of the algorithm for the line of an iteration, by the words before them.
+    """
+
+    run_dir: Path
+    task_name: str
+    config: Mapping[str, Any]
+    is_resumed: bool = False
+    iteration: int = 0
+    env_steps: int = 0
+    max_iterations: int | None = None
+    last_episodes: Mapping[str, float] = field(default_factory=dict)
+    eta_s: Callable[[], float | None] = lambda: None
+    line: Mapping[str, str] = field(default_factory=dict)
+
+
+class AbstractLogger(abc.ABC):
+    """Where the metrics and evaluations of a run go. Only process 0 has loggers, and training waits for them.
+
+    An error in one never ends a run: it is reported once and counted.
+    """
+
+    def open(self, run: RunInfo) -> None:  # noqa: B027 - a logger may need nothing
+        """Called once, before the first iteration. A logger that fails here is left out of the run."""
+
+    @abc.abstractmethod
+    def log(self, metrics: Mapping[str, float], iteration: int, env_steps: int) -> None:
+        """Logs the metrics of one iteration.
+
+        Args:
+            metrics: By name. NaN where there is no value, such as the mean return while no episode has ended.
+            iteration: Iterations done, those before the run was resumed included.
+            env_steps: Control steps done over all environments, likewise.
+        """
+
+    def log_evaluation(self, record: Mapping[str, Any]) -> None:  # noqa: B027
+        """Logs an evaluation: a line of evaluations.jsonl, with its `iteration` and `env_steps`."""
+
+    def close(self) -> None:  # noqa: B027
+        """Called once, when the run ends in whatever way."""
+
+
+class Loggers:
+    """Passes on what is to be logged to each logger. A failure is reported once, counted, and ends nothing."""
+
+    def __init__(self, loggers: Sequence[AbstractLogger], failures: Failures) -> None:
+        self._loggers, self._failures = list(loggers), failures
+
+    def open(self, run: RunInfo) -> None:
+        """Opens all; those that fail are left out."""
+        self._loggers = [logger for logger in self._loggers if self._succeeds(logger, "open", run)]
+
+    def log(self, metrics: Mapping[str, float], iteration: int, env_steps: int) -> None:
+        """Logs the metrics of one iteration."""
+        for logger in self._loggers:
+            self._succeeds(logger, "log", types.MappingProxyType(metrics), iteration, env_steps)
+
+    def log_evaluation(self, record: Mapping[str, Any]) -> None:
+        """Logs an evaluation."""
+        for logger in self._loggers:
+            self._succeeds(logger, "log_evaluation", record)
+
+    def close(self) -> None:
+        """Closes all that are open."""
+        for logger in self._loggers:
+            self._succeeds(logger, "close")
+        self._loggers = []
+
+    def _succeeds(self, logger: AbstractLogger, method: str, *arguments: Any) -> bool:
+        with self._failures.absorbed(f"{type(logger).__name__}.{method}"):
+            getattr(logger, method)(*arguments)
+            return True
+        return False
+
+
+def finite(metrics: Mapping[str, float]) -> dict[str, float]:
+    """The metrics that are finite."""
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
+def evaluation_scalars(record: Mapping[str, Any]) -> dict[str, float]:
+    """The figures of an evaluation by name: `eval/return`, `eval/return_low`, `eval/return_high`, ..."""
+    estimates = record["figures"] | {"return_gap": record["return_gap"] or {}}
+    return {
+        f"eval/{name}" + ("" if part == "mean" else f"_{part}"): value
+        for name, estimate in estimates.items()
+        for part, value in estimate.items()
+        if value is not None
+    }

@@ -1,0 +1,80 @@
+"""What is checked after each iteration: that updates are finite, and that devices hold the same learner."""
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ksim.checkpoint.dump import NanDump
+from ksim.errors import RunError
+from ksim.learn.finite import MAX_NOT_FINITE
+from ksim.parallel.replica_guard import ReplicasDivergedError
+from ksim.rollout.unroll import NOT_FINITE
+from ksim.task.distributed_rl import make_replica_guard
+from ksim.task.rl import RLTask
+from ksim.train.state import RunState
+from ksim.types import TrainState
+
+
+class TrainingDivergedError(RunError):
+    """Too many updates in a row were not finite."""
+
+
+class Checks:
+    """Looks at the state after each iteration, in all processes alike."""
+
+    def __init__(self, task: RLTask[Any], state: RunState, run_dir: Path) -> None:
+        self._task, self._state = task, state
+        self._dump = NanDump(task, run_dir)
+        self._guard = make_replica_guard(task.config, task.layout, state.get().learner)
+
+    def dump(
+        self, iteration: int, before: TrainState, record_before: dict[str, Any], metrics: dict[str, float]
+    ) -> None:
+        """Dumps the state before an iteration in which something was not finite, if `dump_on_nan` says so.
+
+        Args:
+            iteration: Its number, from 1.
+            before: The placed state before it.
+            record_before: What `Progress.record` said before it.
+            metrics: What it reported.
+        """
+        if self._task.config.dump_on_nan:
+            self._dump.after_iteration(iteration, before, record_before, metrics)
+
+    def check_finite(self, metrics: Mapping[str, float]) -> None:
+        """Raises TrainingDivergedError where `max_bad_updates` in a row were skipped."""
+        limit = self._task.config.max_bad_updates
+        num_bad_updates = int(self._task.layout.first(self._state.get().learner.num_bad_updates))
+        if num_bad_updates < limit:
+            return
+        suspects = [name for name, value in metrics.items() if name.startswith("reward/") and not np.isfinite(value)]
+        cause = f" Not finite: {', '.join(suspects)}." if suspects else ""
+        share = metrics.get(NOT_FINITE, 0.0)
+        if share > MAX_NOT_FINITE:
+            cause += f" {share:.0%} of the environments' steps were not, so that there was nothing to learn from."
+        raise TrainingDivergedError(
+            f"{num_bad_updates} updates in a row were skipped because a loss or gradient was not finite "
+            f"(max_bad_updates={limit}).{cause} Look for a division by zero in a reward or observation, "
+            f"or lower learning_rate.{self._dump.hint()}"
+        )
+
+    def check_replicas(self, iteration: int) -> None:
+        """Compares the devices' copies of the learner, if that is due; may replace them.
+
+        Raises:
+            ReplicasDivergedError: They differ, and the run is to stop then.
+        """
+        if self._guard is None or not self._guard.is_due(iteration):
+            return
+        state = self._state.get()
+        try:
+            learner = self._guard(state.learner, iteration)
+        except ReplicasDivergedError as error:
+            # What is saved is what most hold; where nobody knows which copy is right, nothing.
+            learner = error.learner
+            self._state.placed = None if learner is None else dataclasses.replace(state, learner=learner)
+            raise
+        self._state.placed = dataclasses.replace(state, learner=learner)

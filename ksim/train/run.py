@@ -1,0 +1,203 @@
+"""A training run: what it starts from, its parts, the loop, and what it leaves."""
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from ksim.checkpoint.orbax_log import log_orbax
+from ksim.checkpoint.run_dir import locked, save_config, shared_run_dir
+from ksim.checkpoint.saver import Saver
+from ksim.checkpoint.snapshot import plain_config, versions
+from ksim.config import seconds_of
+from ksim.evaluate.reports import Reports
+from ksim.host.failures import Failures
+from ksim.host.signals import StopRequest, stop_on_signal
+from ksim.host.terminal import console, print_line
+from ksim.log.logger import AbstractLogger, Loggers, RunInfo
+from ksim.log.run_log import log_path, run_log
+from ksim.parallel.multihost import Peers, is_main_process, meet_peers, naming_lost, together
+from ksim.policy.load import PolicyExport
+from ksim.preflight.diagnosis import log_setup
+from ksim.preflight.start import inspect_start
+from ksim.preflight.tables import print_start
+from ksim.task.distributed_rl import DistributedRLTask
+from ksim.task.result import RunResult
+from ksim.task.rl import RLTask
+from ksim.train.callbacks import Callbacks, added_handlers, exiting_as_asked, given_loggers
+from ksim.train.checks import Checks
+from ksim.train.loop import Loop
+from ksim.train.saving import Saving
+from ksim.train.start import Start, find_start, log_resumed, prepare_run_dir, print_resumed, started_progress
+from ksim.train.state import RunState
+from ksim.train.stopping import Stopping
+from ksim.train.summary import print_summary
+from ksim.train.timing import HostTimers, TimedStep
+from ksim.train.watchdog import Watchdog
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def train(task: RLTask[Any]) -> RunResult:
+    """Trains a task until a limit or a signal; see `RLTask.run`.
+
+    Raises:
+        ConfigError: Something is known to be wrong; nothing has been compiled or written.
+        RunError: Too many updates in a row were not finite, the devices' copies of the learner differ, a hook of the
+            task failed, or another process of the job.
+    """
+    console.quiet = not is_main_process()
+    peers = meet_peers()
+    with (
+        exiting_as_asked(),
+        run_log(task.config.log_level) as log,
+        naming_lost(peers, lambda: "before the first iteration"),
+        contextlib.ExitStack() as stack,
+    ):
+        start = find_start(task.config, task.task_name)
+        with together():
+            task.check()
+            loggers = given_loggers(task) if is_main_process() else []
+        if isinstance(task, DistributedRLTask):
+            task.verify_distributed_setup()
+        print_start(inspect_start(task))
+        print_resumed(task, start)
+        with together():
+            prepare_s, state = _timed(lambda: RunState(task, start))
+        stack.callback(state.release)
+        start = start.without_arrays()
+        run_dir = shared_run_dir(start.run_dir, task.config.run_dir, task.task_name)
+        with together():
+            if is_main_process():
+                stack.enter_context(locked(run_dir))
+            log.open(run_dir)
+            if is_main_process():
+                stack.enter_context(added_handlers(task))
+        log_resumed(task, start)
+        try:
+            return _train_in(run_dir, task, start, state, loggers, prepare_s=prepare_s, peers=peers)
+        except BaseException:
+            logger.exception("The run ended with an error.")
+            raise
+
+
+def _train_in(
+    run_dir: Path,
+    task: RLTask[Any],
+    start: Start,
+    state: RunState,
+    loggers: Sequence[AbstractLogger],
+    *,
+    prepare_s: float,
+    peers: Peers,
+) -> RunResult:
+    with stop_on_signal() as stop, contextlib.ExitStack() as stack:
+        loop = make_loop(task, start, state, run_dir, stop=stop, loggers=loggers)
+        with together():
+            if is_main_process():
+                prepare_run_dir(run_dir, start)
+                save_config(task.config, run_dir)
+                open_files(loop, start, run_dir, stack)
+            stack.enter_context(loop.watchdog)
+            print_line(f"Run directory: {run_dir}")
+            stack.enter_context(loop.callbacks)
+        print_line(f"First states: {prepare_s:.1f} s. Compiling the training step ...")
+        compile_s, step = _timed(lambda: _compiled_step(task, state, peers))
+        print_line(f"Compiled in {compile_s:.1f} s.")
+        logger.info("First states in %.1f s, training step compiled in %.1f s.", prepare_s, compile_s)
+        with naming_lost(peers, lambda: f"in iteration {loop.progress.iteration + 1}"):
+            loop.run(step)
+            # Those that have nothing to evaluate wait here: a process that ends without the others fails them.
+            loop.callbacks.raise_together()
+    before_s = prepare_s + compile_s
+    print_summary(loop.progress, run_dir, compile_s=before_s, stop=stop, saver=loop.saving.saver, reports=loop.reports)
+    return RunResult(exit_code=stop.exit_code, run_dir=run_dir)
+
+
+def make_loop(
+    task: RLTask[Any],
+    start: Start,
+    state: RunState,
+    run_dir: Path,
+    *,
+    stop: StopRequest,
+    loggers: Sequence[AbstractLogger],
+) -> Loop:
+    """The loop of a run with all its parts; nothing is opened yet."""
+    config, timers, failures = task.config, HostTimers(), Failures()
+    progress = started_progress(config, start)
+    watchdog = Watchdog(config.hang_timeout_s, log_path(run_dir))
+    stopping = Stopping(stop, progress, seconds_of("max_runtime", config.max_runtime))
+    reports = Reports(task, run_dir, failures=failures, should_stop=stopping.is_asked)
+    read_model = lambda: reports.model(state.learner())
+    callbacks = Callbacks(task, run_dir, progress, timers, watchdog=watchdog, stop=stop, read_model=read_model)
+    saving = Saving(
+        task,
+        state,
+        progress,
+        saved_iteration=start.saved_iteration,
+        callbacks=callbacks,
+        timers=timers,
+        watchdog=watchdog,
+        failures=failures,
+    )
+    return Loop(
+        task=task,
+        state=state,
+        progress=progress,
+        loggers=Loggers(loggers, failures),
+        checks=Checks(task, state, run_dir),
+        reports=reports,
+        saving=saving,
+        stopping=stopping,
+        callbacks=callbacks,
+        watchdog=watchdog,
+        timers=timers,
+    )
+
+
+def open_files(loop: Loop, start: Start, run_dir: Path, stack: contextlib.ExitStack) -> None:
+    """Opens what process 0 writes until the stack is closed."""
+    task, progress, reports = loop.task, loop.progress, loop.reports
+    versions()  # before anybody installs others
+    stack.callback(loop.loggers.close)
+    loop.loggers.open(
+        RunInfo(
+            run_dir=run_dir,
+            task_name=task.task_name,
+            config=plain_config(task.config),
+            is_resumed=start.run_dir is not None,
+            iteration=progress.iteration,
+            env_steps=progress.env_steps,
+            max_iterations=progress.max_iterations,
+            last_episodes=MappingProxyType(progress.last_episodes),
+            eta_s=lambda: progress.eta_s,
+            line=task.figures().line,
+        )
+    )
+    log_orbax()
+    policy = PolicyExport(reports.model(task.initial_learner()[0]), task.obs_sizes)
+    saver = Saver(run_dir, task.config, reports.failures, policy.arrays())
+    if start.run_dir is not None and start.resumed is not None:
+        saver.resume(start.resumed.iteration, start.resumed.path.absolute())
+    loop.saving.saver = saver
+    reports.open(loop.loggers, saver)
+    loop.callbacks.open(saver)
+
+
+def _compiled_step(task: RLTask[Any], state: RunState, peers: Peers) -> TimedStep:
+    step = task.make_train_step(task.layout.axis_name)
+    log_setup(task, step, state.get(), peers)
+    # The state before a step that is not finite is what is dumped, and so outlives the step.
+    return TimedStep(task.layout, step, state.get(), donate=not task.config.dump_on_nan)
+
+
+def _timed(function: Callable[[], T]) -> tuple[float, T]:
+    start_s = time.perf_counter()
+    result = function()
+    return time.perf_counter() - start_s, result

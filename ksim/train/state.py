@@ -1,0 +1,67 @@
+"""The training state of a run on its devices."""
+
+from typing import Any
+
+from ksim.errors import RunError
+from ksim.parallel.placement import copy_of
+from ksim.preflight.hooks import check_curricula
+from ksim.task.rl import RLTask
+from ksim.train.start import Start, started_state
+from ksim.types import LearnerState, TrainState
+
+
+class RunState:
+    """The one place that holds a run's state, so that no other one takes memory besides it.
+
+    Attributes:
+        placed: The state on the devices after the last iteration; None once it is gone.
+    """
+
+    def __init__(self, task: RLTask[Any], start: Start) -> None:
+        """Makes the state that a run starts from.
+
+        Args:
+            task: The task.
+            start: Where it starts.
+
+        Raises:
+            ConfigError: The checkpoint does not fit the task, or a curriculum goes by a metric that does not exist.
+        """
+        self._layout, self._keeps = task.layout, task.config.dump_on_nan
+        state = started_state(task, start, task.initial_state())
+        check_curricula(task, state)
+        self.placed: TrainState | None = task.layout.place(state)
+
+    def get(self) -> TrainState:
+        """The state on the devices.
+
+        Raises:
+            RunError: A training step that failed half-way has taken its memory.
+        """
+        if self.placed is None:
+            raise RunError("The training step that failed has taken the learner's memory; dump_on_nan=true keeps it.")
+        return self.placed
+
+    def take(self) -> TrainState:
+        """The state for a training step, which takes its memory unless `dump_on_nan` keeps it.
+
+        Raises:
+            RunError: As `get`.
+        """
+        state = self.get()
+        if not self._keeps:
+            # If the step fails half-way there is nothing to save.
+            self.placed = None
+        return state
+
+    def learner(self) -> LearnerState:
+        """A copy of the learner on the host.
+
+        Raises:
+            RunError: As `get`.
+        """
+        return copy_of(self._layout.first(self.get().learner))
+
+    def release(self) -> None:
+        """Frees the state's memory."""
+        self.placed = None

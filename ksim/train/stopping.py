@@ -1,0 +1,60 @@
+"""What ends a run before its limit, decided by all processes together."""
+
+import time
+from typing import NamedTuple
+
+import numpy as np
+
+from ksim._process import STARTED_S
+from ksim.checkpoint.progress import Progress
+from ksim.host.signals import StopRequest
+from ksim.parallel.multihost import gather_rows, is_main_process
+
+
+class Agreement(NamedTuple):
+    """What all processes do before the next iteration.
+
+    Attributes:
+        must_stop: Whether any of them was asked to stop.
+        is_save_due: Whether process 0 is to save.
+        has_failed: Whether a hook failed.
+    """
+
+    must_stop: bool
+    is_save_due: bool
+    has_failed: bool
+
+
+class Stopping:
+    """Whether the run is to stop: by a signal, by `max_runtime`, or because a hook failed."""
+
+    def __init__(self, request: StopRequest, progress: Progress, max_runtime_s: float | None) -> None:
+        self._request, self._progress, self._max_runtime_s = request, progress, max_runtime_s
+
+    def is_asked(self) -> bool:
+        """Whether this process knows of a reason to stop; cuts evaluations short, too."""
+        self._request.is_out_of_time |= self._is_out_of_time()
+        return self._request.is_made
+
+    def agree(self, *, is_save_due: bool) -> Agreement:
+        """What all processes do next, so that all stop after the same iteration; they must all call this.
+
+        Args:
+            is_save_due: Whether this process is to save.
+        """
+        self.is_asked()
+        request = self._request
+        own = np.asarray([request.signal or 0, request.is_out_of_time, is_save_due, request.has_failed], np.int32)
+        signal, is_out_of_time, is_due, has_failed = gather_rows(own).max(axis=0)
+        # Only ever set: a signal may have come since this process was asked.
+        if signal:
+            request.signal = int(signal)
+        if is_out_of_time:
+            request.is_out_of_time = True
+        return Agreement(bool(signal or is_out_of_time), bool(is_due), bool(has_failed))
+
+    def _is_out_of_time(self) -> bool:
+        # At least one iteration, or a job that is queued again and again would never get on.
+        if self._max_runtime_s is None or not is_main_process() or not self._progress.num_done_here:
+            return False
+        return time.monotonic() - STARTED_S + self._progress.pace_s >= self._max_runtime_s

@@ -1,0 +1,122 @@
+"""The loggers of a task: what they are given, and what becomes of a run in which one fails."""
+
+import json
+import math
+import operator
+import sys
+
+import pytest
+
+import ksim
+from examples.point_mass import PointMassTask
+from ksim.errors import ConfigError
+from tests.tasks import MESSAGE, point_mass_task
+
+pytestmark = pytest.mark.filterwarnings(MESSAGE)
+METRICS = {"rollout/reward": 0.5, "episode/return": math.nan}
+RECORD = {
+    "iteration": 2,
+    "env_steps": 64,
+    "figures": {"return": {"mean": 1.0, "low": 0.5, "high": None}},
+    "return_gap": None,
+}
+
+
+class Kept(ksim.AbstractLogger):
+    """Notes every call; one method may fail."""
+
+    def __init__(self, failing=""):
+        self.failing, self.calls = failing, []
+
+    def note(self, method, *given):
+        self.calls.append((method, *given))
+        if method == self.failing:
+            raise OSError("no such host")
+
+    def open(self, run):
+        self.run = run
+        self.note("open")
+
+    def log(self, metrics, iteration, env_steps):
+        self.metrics = metrics
+        self.note("log", iteration, env_steps)
+
+    def log_evaluation(self, record):
+        self.note("log_evaluation", record["iteration"])
+
+    def close(self):
+        self.note("close")
+
+
+def task_with(make_loggers, tmp_path, **options):
+    class Logged(PointMassTask):
+        def get_loggers(self):
+            return make_loggers(super())
+
+    small = {"num_devices": 1, "max_iterations": 2, "run_dir": str(tmp_path / "run")} | options
+    return Logged(point_mass_task(**small).config)
+
+
+def test_loggers_are_given_the_run_and_what_is_written_of_each_iteration_and_evaluation(tmp_path):
+    kept = Kept()
+    task = task_with(lambda task: [*task.get_loggers(), kept], tmp_path, eval_every_n_iterations=2, eval_num_envs=2)
+    assert task.run().exit_code == 0
+    assert kept.calls == [("open",), ("log", 1, 128), ("log", 2, 256), ("log_evaluation", 2), ("close",)]
+    assert (kept.run.run_dir, kept.run.task_name, kept.run.max_iterations) == (tmp_path / "run", "logged", 2)
+    assert kept.run.config["num_envs"] == 16
+    assert not kept.run.is_resumed
+    line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert line == {name: x if math.isfinite(x) else None for name, x in kept.metrics.items()}
+    with pytest.raises(TypeError):
+        operator.setitem(kept.metrics, "rollout/reward", 0.0)
+
+
+def test_logger_of_a_resumed_run_is_told_where_it_goes_on(tmp_path):
+    kept = []
+    for until in (1, 2):
+        kept.append(Kept())
+        task_with(lambda _: kept[-1:], tmp_path, max_iterations=until, resume="auto").run()
+    assert [(x.run.is_resumed, x.run.iteration, x.run.env_steps) for x in kept] == [(False, 0, 0), (True, 1, 128)]
+
+
+def test_logger_that_fails_is_reported_once_and_counted_and_the_others_go_on(tmp_path, capsys):
+    failing, other = Kept("log"), Kept()
+    assert task_with(lambda task: [failing, *task.get_loggers(), other], tmp_path).run().exit_code == 0
+    assert other.calls == [("open",), ("log", 1, 128), ("log", 2, 256), ("close",)]
+    assert failing.calls == other.calls
+    out = capsys.readouterr().out
+    assert out.count("Warning: Kept.log failed, the run goes on: no such host") == 1
+    assert "iteration 2/2" in out
+    assert "failed: Kept.log" in out
+    assert "2 times" in out
+
+
+def test_logger_that_cannot_be_opened_is_left_out(tmp_path, capsys):
+    failing = Kept("open")
+    assert task_with(lambda task: [failing], tmp_path).run().exit_code == 0
+    assert failing.calls == [("open",)]
+    assert "Warning: Kept.open failed, the run goes on: no such host" in capsys.readouterr().out
+
+
+def test_run_without_loggers_prints_no_line_and_writes_no_metrics(tmp_path, capsys):
+    result = task_with(lambda _: [], tmp_path).run()
+    assert result.exit_code == 0
+    assert "env steps/s" not in capsys.readouterr().out
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+    assert result.metrics == {}
+
+
+def test_what_is_no_logger_is_an_error_that_names_the_hook(tmp_path, monkeypatch):
+    task = task_with(lambda _: [print], tmp_path)
+    monkeypatch.setattr(task, "initial_state", lambda: pytest.fail("too late"))
+    with pytest.raises(ConfigError, match=r"Logged\.get_loggers must return a list of ksim\.AbstractLogger, not"):
+        task.run()
+
+
+@pytest.mark.parametrize(("logger", "package"), [(ksim.WandbLogger, "wandb"), (ksim.MlflowLogger, "mlflow")])
+def test_logger_of_a_package_that_is_not_installed_is_an_error_with_the_fix(logger, package, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(
+        ConfigError, match=rf"needs {package}, which is not installed.*pip install -e '\.\[{package}\]'"
+    ):
+        logger()

@@ -1,0 +1,34 @@
+"""What MLflow keeps of a run without a server."""
+
+import pytest
+
+import ksim
+from ksim.log.logger import RunInfo
+from tests.log.test_loggers import METRICS, RECORD
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of MLflow's own
+
+
+def test_local_run_has_the_options_and_what_was_logged_and_is_resumed_under_its_id(tmp_path):
+    mlflow = pytest.importorskip("mlflow")
+    uri, ids = f"sqlite:///{tmp_path / 'mlflow.db'}", []
+    for iteration, num_envs in ((0, 16), (2, 32)):
+        logger = ksim.MlflowLogger(uri, tags={"robot": "mine"})
+        config = {"num_envs": num_envs, "task": "x" * 10_000} | {f"option_{i}": i for i in range(200)}
+        logger.open(RunInfo(run_dir=tmp_path, task_name="dog", config=config, is_resumed=iteration > 0))
+        logger.log(METRICS | {f"device_{i}": 0.0 for i in range(1500)}, iteration + 1, 32)
+        logger.log_evaluation(RECORD | {"iteration": iteration + 1})
+        logger.close()
+        ids.append((tmp_path / "mlflow_id").read_text())
+    assert ids[0] == ids[1]
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    run = client.get_run(ids[0])
+    assert (run.info.run_name, run.info.status, run.data.tags["robot"]) == (tmp_path.name, "FINISHED", "mine")
+    assert client.get_experiment_by_name("dog").experiment_id == run.info.experiment_id
+    assert len(run.data.params) == 202
+    assert run.data.params["num_envs"] == "16"  # MLflow changes no value
+    history = lambda name: [(metric.step, metric.value) for metric in client.get_metric_history(ids[0], name)]
+    assert history("rollout/reward") == [(1, 0.5), (3, 0.5)]
+    assert history("eval/return_low") == [(1, 0.5), (3, 0.5)]
+    assert history("device_1499") == [(1, 0.0), (3, 0.0)]
+    assert "episode/return" not in run.data.metrics  # it was not finite
