@@ -1,6 +1,6 @@
 """Checks of what a user gives: options, and the arguments of modules such as terms.
 
-Every check of a number or a choice ends in `check_rule`, which words the error.
+Every rule about one value ends in `check_rule`, which words the error.
 """
 
 import inspect
