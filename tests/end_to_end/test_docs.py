@@ -87,7 +87,7 @@ def test_steps_of_the_extending_page_run_one_after_the_other_in_an_empty_directo
     (metrics,) = (json.loads(path.read_text()) for path in tmp_path.glob("runs/two_speed_dog/*/metrics.jsonl"))
     assert 0 < metrics["error/velocity/speed_m_s"] < 2
     (rewards,) = tmp_path.glob("runs/logged_dog/*/rewards.csv")
-    assert re.fullmatch(r"1,\d\.\d{4}\n", rewards.read_text())
+    assert re.fullmatch(r"1,\S+\n", rewards.read_text())
     (report,) = tmp_path.glob("runs/reporting_dog/*/report.txt")
     assert re.fullmatch(r"1: reward \S+\nended after 96 steps by its limit\n", report.read_text())
     assert (report.parent / "kept" / "1" / "document.json").exists()
