@@ -22,7 +22,7 @@ class Reinforce(AbstractLearner):
     """One step per rollout along the gradient of the log-density, Williams 1992, less a learned value as baseline."""
 
     optimizer: optax.GradientTransformation
-    gamma: float
+    gamma: float = 0.95
 
     def init(self, key):
         return initial_learner_state(self.network, self.obs_sizes, self.optimizer, key, self.env.initial_levels())
@@ -65,7 +65,6 @@ class Reinforce(AbstractLearner):
 @dataclasses.dataclass(kw_only=True)
 class ReinforceConfig(ksim.DistributedRLConfig):
     learning_rate: float = field(0.01, help="step size of Adam")
-    gamma: float = field(0.95, help="discount per control step")
 
 
 class ReinforceTask(ksim.DistributedRLTask[ReinforceConfig], LearnedTask[ReinforceConfig]):
@@ -76,5 +75,4 @@ class ReinforceTask(ksim.DistributedRLTask[ReinforceConfig], LearnedTask[Reinfor
         return ksim.MlpActorCritic(self.obs_sizes, 1, actor_sizes=(16,), critic_sizes=(16,), key=rng)
 
     def get_learner(self, network, axis_name):
-        optimizer, gamma = optax.adam(self.config.learning_rate), self.config.gamma
-        return Reinforce(**self.learner_parts(network, axis_name), optimizer=optimizer, gamma=gamma)
+        return Reinforce(**self.learner_parts(network, axis_name), optimizer=optax.adam(self.config.learning_rate))

@@ -8,8 +8,10 @@ import pytest
 import ksim
 from ksim import cli
 from tests.checkpoints import saved_learner
+from tests.end_to_end.test_docs import python_blocks
 from tests.faults.runs import read_lines, without_times
 from tests.learn.reinforce import ReinforceConfig, ReinforceTask
+from tests.processes import ROOT
 from tests.tasks import MESSAGE, WITHOUT_REPORTS, assert_same_parameters, train_iterations
 
 pytestmark = pytest.mark.filterwarnings(MESSAGE)
@@ -93,3 +95,9 @@ def test_policy_is_exported(trained):
     assert reinforce(run_mode="export", checkpoint=str(trained)).run() == 0
     assert json.loads((trained / "export" / "policy.json").read_text())
     assert (trained / "export" / "policy.onnx").is_file()
+
+
+def test_extending_page_shows_the_learner_that_these_tests_train():
+    assert (ROOT / "tests/learn/reinforce.py").read_text().partition("\n\n")[2] in "\n".join(
+        python_blocks("docs/extending.md")
+    )
