@@ -1,8 +1,10 @@
 # On a machine with only Python (3.11 or newer) and make:
-#   make walk   sets up and trains the walking humanoid
-#   make test   sets up and runs the tests
-#   make faults sets up and injects faults at length: kills, damage, full disks, NaN, wrong input (a quarter of an hour)
-#   make docs   sets up and writes docs/terms.md anew, after a term has changed
+#   make walk       sets up and trains the walking humanoid
+#   make test       sets up and runs the tests, except those marked `long`
+#   make test-long  sets up and runs those: slow tests that a change seldom breaks
+#   make faults     sets up and injects faults at length: kills, damage, full disks, NaN, wrong input (a quarter of an
+#                   hour)
+#   make docs       sets up and writes docs/terms.md anew, after a term has changed
 # PYTHON picks the interpreter, ARGS adds options: make walk ARGS="num_envs=256 max_iterations=50"
 
 PYTHON ?= python3
@@ -10,7 +12,7 @@ VENV ?= .venv
 ARGS ?=
 BIN := $(VENV)/bin
 
-.PHONY: walk test faults docs lint format bench help clean
+.PHONY: walk test test-long faults docs lint format bench help clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile
@@ -26,7 +28,10 @@ walk: $(VENV)/.installed
 	$(BIN)/python -m examples.walking_distributed max_iterations=150 $(ARGS)
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not long" $(ARGS)
+
+test-long: $(VENV)/.installed
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m long $(ARGS)
 
 faults: $(VENV)/.installed
 	KSIM_FAULTS=full $(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/faults $(ARGS)

@@ -1,13 +1,18 @@
-"""Fake devices and shape checks, for every test. Both must be in place before JAX starts and ksim is imported."""
+"""Fake devices, cheap programs and shape checks, for every test. All must be in place before JAX starts."""
 
 import os
 import tempfile
 
-# Tests use two of them unless they compare numbers of devices.
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
-# Many tests train the same tiny tasks: their programs are compiled once, also for the processes that tests start. Not
-# across runs of the tests, nor in the user's cache.
-os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="ksim-tests-")
+from tests.processes import xla_flags
+
+# Tests use two devices unless they compare numbers of devices.
+os.environ.setdefault("XLA_FLAGS", xla_flags(num_devices=8))
+# Compiling is most of what their short programs cost.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+# Many tests train the same tiny tasks: their programs are compiled once, also for the processes that tests start and
+# for all workers of pytest-xdist, which inherit the directory. Not across runs of the tests, nor in the user's cache.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="ksim-tests-")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 
 import importlib
@@ -35,7 +40,8 @@ def programs_of_a_module():
 
 
 def pytest_unconfigure():
-    shutil.rmtree(os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        shutil.rmtree(os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)

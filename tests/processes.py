@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -15,11 +16,18 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def xla_flags(num_devices):
+    """Flags for so many host devices, and for programs that compile quickly."""
+    flags = [f"--xla_force_host_platform_device_count={num_devices}"]
+    if metadata.version("jaxlib").startswith("0.10."):  # XLA of later ones ends at a flag that it no longer has
+        flags.append("--xla_cpu_use_fusion_emitters=false")
+    return " ".join(flags)
+
+
 def environment(num_devices=1, **changes):
     """The environment of a process with so many host devices, as if no test had touched it; None removes a variable."""
     env = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "PJRT_NPROC")}
-    flags = f"--xla_force_host_platform_device_count={num_devices}"
-    env |= {"XLA_FLAGS": flags, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"} | changes
+    env |= {"XLA_FLAGS": xla_flags(num_devices), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"} | changes
     return {name: value for name, value in env.items() if value is not None}
 
 

@@ -68,9 +68,14 @@ def plain_mujoco():
     return stack(starts), stack(runs)
 
 
-def run_script(engine):
-    """The script, twice."""
+def inputs_of_script():
+    """The script as the inputs of `run_envs`: one row per env."""
     qpos, qvel, ctrl, overrides = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), script())
+    return qpos, qvel, ctrl.swapaxes(0, 1), overrides
+
+
+def run_envs(engine):
+    """A function of the script's inputs to the states at the start and after each control step, for all envs."""
 
     def one_env(qpos, qvel, ctrl_t, overrides):
         start = dataclasses.replace(engine.model.start(), qpos=qpos, qvel=qvel)
@@ -82,17 +87,17 @@ def run_script(engine):
 
         return start, jax.lax.scan(step, start, ctrl_t)[1]
 
-    compiled = jax.jit(jax.vmap(one_env))
-    return [compiled(qpos, qvel, ctrl.swapaxes(0, 1), overrides) for _ in range(2)]
+    return jax.vmap(one_env)
 
 
 @functools.cache
-def both_results(name):
-    return run_script(engine_of(name))
+def compiled(name):
+    return jax.jit(run_envs(engine_of(name)))
 
 
+@functools.cache
 def results(name):
-    return both_results(name)[0]
+    return compiled(name)(*inputs_of_script())
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -133,42 +138,26 @@ def test_touch_sensors_read_the_ground_and_not_the_air(name):
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_engine_is_deterministic(name):
-    first, second = both_results(name)
-    chex.assert_trees_all_equal(first, second)
+    chex.assert_trees_all_equal(results(name), compiled(name)(*inputs_of_script()))
 
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_engine_under_pmap_equals_that_under_jit(name):
-    engine, devices = engine_of(name), jax.devices()[:2]
-    model = biped_model().mj_model
-    qpos = jnp.tile(jnp.asarray(model.qpos0, jnp.float32), (4, 1)).at[:, 2].add(0.01 * jnp.arange(4))
-
-    def one_env(qpos):
-        start = dataclasses.replace(engine.model.start(), qpos=qpos)
-        state = engine.forward(start, jnp.zeros(model.nu), {})
-        step = lambda state, _: (control_step(engine, state, jnp.zeros(model.nu), {})[0], None)
-        return jax.lax.scan(step, state, None, length=5)[0]
-
-    whole = jax.jit(jax.vmap(one_env))(qpos)
-    split = jax.pmap(jax.vmap(one_env), devices=devices)(qpos.reshape(2, 2, -1))
-    joined = jax.tree.map(lambda x: x.reshape(4, *x.shape[2:]), split)
-    chex.assert_trees_all_close(whole, joined, rtol=1e-4, atol=1e-4)
+    num_devices, num_steps = 2, 5
+    qpos, qvel, ctrl, overrides = inputs_of_script()
+    inputs = qpos, qvel, ctrl[:, :num_steps], overrides
+    many = jax.tree.map(lambda x: jnp.stack([x] * num_devices), inputs)
+    _, split = jax.pmap(run_envs(engine_of(name)), devices=jax.devices()[:num_devices])(*many)
+    whole = jax.tree.map(lambda x: jnp.stack([x[:, :num_steps]] * num_devices), results(name)[1])
+    chex.assert_trees_all_close(whole, split, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_state_that_is_not_finite_stays_so_and_harms_no_other(name):
-    engine, model = engine_of(name), biped_model().mj_model
-    qpos = jnp.tile(jnp.asarray(model.qpos0, jnp.float32), (2, 1))
-
-    def one_env(qpos):
-        start = dataclasses.replace(engine.model.start(), qpos=qpos)
-        state = engine.forward(start, jnp.zeros(model.nu), {})
-        return control_step(engine, state, jnp.zeros(model.nu), {})[0]
-
-    step = jax.jit(jax.vmap(one_env))
-    healthy, sick = step(qpos), step(qpos.at[0, 2].set(jnp.nan))
-    assert not np.isfinite(sick.qpos[0]).all()
-    chex.assert_trees_all_equal(*(jax.tree.map(lambda x: x[1], state) for state in (healthy, sick)))
+    qpos, *others = inputs_of_script()
+    healthy, sick = results(name)[1], compiled(name)(qpos.at[0, 2].set(jnp.nan), *others)[1]
+    assert not np.isfinite(sick.qpos[0]).all(axis=-1).any()
+    chex.assert_trees_all_equal(*(jax.tree.map(lambda x: x[1:], state) for state in (healthy, sick)))
     import pathlib
 
     assert not pathlib.Path("MUJOCO_LOG.TXT").exists()

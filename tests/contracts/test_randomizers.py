@@ -16,7 +16,7 @@ from ksim.mdp import observations, randomizers
 from ksim.mdp.randomizers import AbstractRandomizer, RandomCenterOfMass, RandomFriction
 from ksim.mdp.term import named_terms, snake_case
 from ksim.physics.select import ENGINES, make_engine
-from tests.contracts.test_terms import concrete_terms, make_environment, make_term, quick_jit
+from tests.contracts.test_terms import concrete_terms, make_environment, make_term
 from tests.mdp.contexts import make_context
 
 CLASSES = concrete_terms(randomizers)
@@ -81,7 +81,7 @@ def in_mjx():
     compiled = {name: jnp.asarray(operator.attrgetter(name)(model().mj_model), jnp.float32) for name in fields}
     whole = jax.tree.map(lambda *x: jnp.stack(x), *[compiled | overrides for overrides in drawn_in_pairs()])
     run = lambda overrides: reset_and_step("mjx", {name: overrides[name] for name in fields})
-    results = jax.tree.map(np.asarray, quick_jit(jax.vmap(run))(whole))
+    results = jax.tree.map(np.asarray, jax.jit(jax.vmap(run))(whole))
     return [jax.tree.map(lambda x: x[i], results) for i in range(len(PAIRS))]  # noqa: B023
 
 

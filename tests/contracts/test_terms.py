@@ -62,11 +62,6 @@ class SteadyCommand(commands.AbstractCommand):
         return jnp.asarray(STEADY)
 
 
-# Half the compile time: there are some 150 programs, and each runs a few times only.
-QUICKLY = {"xla_backend_optimization_level": 0}
-quick_jit = functools.partial(jax.jit, compiler_options=QUICKLY)
-
-
 def make_term(cls: type[Term]) -> Term:
     """The term with its arguments of this file."""
     given = ARGUMENTS.get(cls, {})
@@ -155,10 +150,10 @@ def subject_of(cls: type[Term]) -> Subject:
     return Subject(
         kind,
         env,
-        quick_jit(env.reset),
-        quick_jit(counted_step),
-        quick_jit(jax.vmap(env.reset)),
-        quick_jit(jax.vmap(step)),
+        jax.jit(env.reset),
+        jax.jit(counted_step),
+        jax.jit(jax.vmap(env.reset)),
+        jax.jit(jax.vmap(step)),
     )
 
 
@@ -268,7 +263,7 @@ def episode_under(engine, terms):
         start = env.reset(key)
         return (start.obs, start.metrics), jax.lax.scan(step, start, actions_t2)[1]
 
-    return quick_jit(episode)(KEYS[0], ACTIONS_TE2[:, 0])
+    return jax.jit(episode)(KEYS[0], ACTIONS_TE2[:, 0])
 
 
 def all_terms_on_a_plane():

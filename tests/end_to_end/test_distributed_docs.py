@@ -150,6 +150,7 @@ def outputs():
     return {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("how", "text"), RUNS, ids=[re.sub(r"\s+", " ", text)[:60] for _, text in RUNS])
 def test_commands_of_the_page_run_as_written(how, text, directory, outputs):
     shared = {"DOCS_PORT": str(free_port()), "DOCS_JOB": str(job_with_free_port())}
@@ -168,6 +169,7 @@ def test_commands_of_the_page_run_as_written(how, text, directory, outputs):
         assert re.search(r"devices\s+│\s+2 x cpu", output), output
 
 
+@pytest.mark.long
 def test_what_commands_leave_behind_is_what_the_page_says(directory, outputs):
     if len(outputs) < len(RUNS):
         pytest.skip("not all commands were run")
@@ -186,6 +188,7 @@ def test_what_commands_leave_behind_is_what_the_page_says(directory, outputs):
     assert {path.name for path in job.glob("*.log")} == {"process_0.log", "process_1.log"}
 
 
+@pytest.mark.long
 def test_setup_table_of_the_quick_start_is_what_the_second_command_prints(outputs):
     printed = next((output for text, output in outputs.items() if "run_dir=runs/first" in text), None)
     if printed is None:

@@ -60,6 +60,7 @@ def run_script(command, monkeypatch):
     assert stopped.value.code == 0
 
 
+@pytest.mark.long
 def test_steps_of_the_extending_page_run_one_after_the_other_in_an_empty_directory(tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "dog", raising=False)

@@ -12,9 +12,16 @@ from tests.tasks import train_iterations
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 
 
-@pytest.mark.parametrize("num_devices", [1, 2])
-@pytest.mark.parametrize("model", ["mlp", "gru"])
-def test_ppo_solves_the_point_mass(num_devices, model):
+@pytest.mark.parametrize(
+    ("model", "num_devices"),
+    [
+        ("mlp", 1),
+        ("gru", 2),
+        pytest.param("mlp", 2, marks=pytest.mark.long),
+        pytest.param("gru", 1, marks=pytest.mark.long),
+    ],
+)
+def test_ppo_solves_the_point_mass(model, num_devices):
     task = PointMassTask(PointMassConfig(num_devices=num_devices, model=model, memory_size=16))
     _, history = train_iterations(task, 60)
     # At rest in the origin a step earns 0.1, an episode of 50 steps 5; at random it earns less than -2.
@@ -22,6 +29,7 @@ def test_ppo_solves_the_point_mass(num_devices, model):
     assert np.mean([m["episode/return"] for m in history[-5:]]) > 4
 
 
+@pytest.mark.long
 def test_humanoid_earns_the_same_on_one_two_and_four_devices():
     histories = {}
     for num_devices in (1, 2, 4):
@@ -35,6 +43,7 @@ def test_humanoid_earns_the_same_on_one_two_and_four_devices():
         assert np.isfinite(histories[num_devices][1]["loss/total"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("make_task", "make_config", "options"),
     [

@@ -4,12 +4,15 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
+
 from tests.end_to_end.test_commands import run
 from tests.processes import ROOT
 
 EXAMPLE = ROOT / "examples" / "minimal.py"
 
 
+@pytest.mark.long
 def test_copy_outside_the_project_trains_and_evaluates(tmp_path):
     shutil.copy(EXAMPLE, tmp_path / "my_task.py")
     small = ("num_envs=8", "max_iterations=2", "run_dir=run")

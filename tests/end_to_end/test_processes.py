@@ -17,24 +17,14 @@ POINT_MASS = ("-m", "examples.point_mass", *SMALL, "run_dir=run")
 ENDLESS = ("max_iterations=null", "heartbeat_timeout_s=10")
 
 
-@pytest.fixture(scope="module")
-def compiled_before(tmp_path_factory):
-    """A compilation cache that the jobs of this module share."""
-    return {
-        "JAX_ENABLE_COMPILATION_CACHE": "true",
-        "JAX_COMPILATION_CACHE_DIR": str(tmp_path_factory.mktemp("cache")),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
-    }
-
-
 @pytest.fixture
-def launch(tmp_path, compiled_before):
+def launch(tmp_path):
     """Starts two processes by the launcher, and ends what is left of them."""
     launchers = []
 
     def run(*arguments, num_devices=1, **changes):
         command = ("-m", "ksim.launch", "--nproc-per-node", "2", "--grace-s", "5", *arguments)
-        launchers.append(start(*command, cwd=tmp_path, num_devices=num_devices, **(compiled_before | changes)))
+        launchers.append(start(*command, cwd=tmp_path, num_devices=num_devices, **changes))
         return launchers[-1]
 
     yield run
@@ -55,15 +45,12 @@ def by_jax_variables(place, _, coordinator_port):
     return {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": str(place), **address}
 
 
-@pytest.mark.parametrize("variables", [torchrun, by_jax_variables])
-def test_processes_that_another_launcher_started_train_as_one(variables, tmp_path, compiled_before):
+@pytest.mark.parametrize("variables", [torchrun, pytest.param(by_jax_variables, marks=pytest.mark.long)])
+def test_processes_that_another_launcher_started_train_as_one(variables, tmp_path):
     store = socket.create_server(("127.0.0.1", 0))
     ports = store.getsockname()[1], free_port()
     with store:
-        job = [
-            start(*POINT_MASS, "max_iterations=1", cwd=tmp_path, **(compiled_before | variables(place, *ports)))
-            for place in range(2)
-        ]
+        job = [start(*POINT_MASS, "max_iterations=1", cwd=tmp_path, **variables(place, *ports)) for place in range(2)]
         for place, process in enumerate(job):
             code, output = finish(process)
             assert code == 0, output
@@ -106,9 +93,7 @@ def assert_nothing_half_written(run_dir):
         assert "tmp" not in path.name, path
 
 
-def test_job_writes_one_run_with_a_log_of_each_process_and_learns_what_one_process_does(
-    launch, tmp_path, compiled_before
-):
+def test_job_writes_one_run_with_a_log_of_each_process_and_learns_what_one_process_does(launch, tmp_path):
     job = launch(*POINT_MASS, "max_env_steps=512", num_devices=2, KSIM_LOG_DIR=str(tmp_path / "logs"))
     code, output = finish(job)
     assert code == 0, output
@@ -116,7 +101,6 @@ def test_job_writes_one_run_with_a_log_of_each_process_and_learns_what_one_proce
         *("-m", "examples.point_mass", *SMALL, "run_dir=alone", "max_env_steps=512"),
         cwd=tmp_path,
         num_devices=4,
-        **compiled_before,
     )
     code, output_alone = finish(alone)
     assert code == 0, output_alone
@@ -135,8 +119,8 @@ def test_job_writes_one_run_with_a_log_of_each_process_and_learns_what_one_proce
     assert "[1] iteration" not in output
 
 
-def test_signal_to_one_process_stops_all_after_the_same_iteration_with_everything_saved(tmp_path, compiled_before):
-    job = start_job(*POINT_MASS, *ENDLESS, num_processes=2, cwd=tmp_path, **compiled_before)
+def test_signal_to_one_process_stops_all_after_the_same_iteration_with_everything_saved(tmp_path):
+    job = start_job(*POINT_MASS, *ENDLESS, num_processes=2, cwd=tmp_path)
     read_until(job[0], "iteration 3")
     job[1].send_signal(signal.SIGTERM)
     outputs = [finish(process) for process in job]
@@ -149,11 +133,16 @@ def test_signal_to_one_process_stops_all_after_the_same_iteration_with_everythin
 @pytest.mark.parametrize(
     ("victim", "number", "ends_with"),
     [
-        (1, signal.SIGKILL, (137, "Process 1 failed first: it was killed by SIGKILL")),
-        (0, signal.SIGKILL, (137, "Process 0 failed first: it was killed by SIGKILL")),
-        (1, signal.SIGSTOP, (134, "Process 1 was stopped then")),
+        pytest.param(1, signal.SIGKILL, (137, "Process 1 failed first: it was killed by SIGKILL"), id="worker killed"),
+        pytest.param(
+            *(0, signal.SIGKILL, (137, "Process 0 failed first: it was killed by SIGKILL")),
+            marks=pytest.mark.long,
+            id="coordinator killed",
+        ),
+        pytest.param(
+            *(1, signal.SIGSTOP, (134, "Process 1 was stopped then")), marks=pytest.mark.long, id="worker stopped"
+        ),
     ],
-    ids=["worker killed", "coordinator killed", "worker stopped"],
 )
 def test_lost_process_ends_the_job_in_time_with_its_name_and_leaves_nothing(
     victim, number, ends_with, launch, tmp_path
@@ -174,8 +163,9 @@ def test_lost_process_ends_the_job_in_time_with_its_name_and_leaves_nothing(
     assert_nothing_half_written(tmp_path / "run")
 
 
-def test_survivor_without_a_launcher_ends_by_itself_and_says_which_process_is_gone(tmp_path, compiled_before):
-    survivor, victim = start_job(*POINT_MASS, *ENDLESS, num_processes=2, cwd=tmp_path, **compiled_before)
+@pytest.mark.long
+def test_survivor_without_a_launcher_ends_by_itself_and_says_which_process_is_gone(tmp_path):
+    survivor, victim = start_job(*POINT_MASS, *ENDLESS, num_processes=2, cwd=tmp_path)
     read_until(survivor, "iteration 3")
     victim.kill()
     code, output = finish(survivor, timeout=60)
@@ -190,7 +180,10 @@ def test_survivor_without_a_launcher_ends_by_itself_and_says_which_process_is_go
     ("fault", "code", "messages"),
     [
         ("bad_state", 2, ("Error: Process 1: Term 'distance' is not finite", "Term 'distance' is not finite")),
-        ("leave", 1, ("Process 0 of 2 lost the others before the first iteration: process 1 (pid", "")),
+        pytest.param(
+            *("leave", 1, ("Process 0 of 2 lost the others before the first iteration: process 1 (pid", "")),
+            marks=pytest.mark.long,
+        ),
         ("raise", 1, ("Process 0 of 2 lost the others in iteration 4", "ZeroDivisionError: a fault of process 1")),
         (
             "callback",
@@ -201,9 +194,9 @@ def test_survivor_without_a_launcher_ends_by_itself_and_says_which_process_is_go
         ("corrupt", 1, ("learner differ after iteration 4: replica 1 in .params", "replica 1 is")),
     ],
 )
-def test_fault_of_one_process_ends_all_with_its_name(fault, code, messages, tmp_path, compiled_before):
+def test_fault_of_one_process_ends_all_with_its_name(fault, code, messages, tmp_path):
     faulty = ("-m", "tests.faulty_job", fault, *SMALL, "run_dir=run", *ENDLESS, "replica_check_interval=4")
-    first, second = start_job(*faulty, num_processes=2, cwd=tmp_path, **compiled_before)
+    first, second = start_job(*faulty, num_processes=2, cwd=tmp_path)
     (code_second, output_second), (code_first, output_first) = finish(second, 120), finish(first, 120)
     codes = code if isinstance(code, tuple) else (code, code)
     assert (code_first, code_second) == codes, output_first + output_second
@@ -219,19 +212,18 @@ def test_fault_of_one_process_ends_all_with_its_name(fault, code, messages, tmp_
         assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["3"]
 
 
-def test_main_process_can_make_a_copy_of_the_task_by_itself(tmp_path, compiled_before):
+@pytest.mark.long
+def test_main_process_can_make_a_copy_of_the_task_by_itself(tmp_path):
     copying = ("-m", "tests.faulty_job", "copy", *SMALL, "run_dir=run", "max_iterations=5")
-    job = start_job(*copying, num_processes=2, cwd=tmp_path, **compiled_before)
+    job = start_job(*copying, num_processes=2, cwd=tmp_path)
     outputs = [finish(process, 120) for process in job]
     assert [code for code, _ in outputs] == [0, 0], outputs
     assert len(read_metrics(tmp_path / "run")) == 5
 
 
-def test_options_that_differ_between_processes_end_all_before_anything_is_written(tmp_path, compiled_before):
+def test_options_that_differ_between_processes_end_all_before_anything_is_written(tmp_path):
     by_hand = (f"coordinator_address=127.0.0.1:{free_port()}", "num_processes=2")
-    job = [
-        start(*POINT_MASS, *by_hand, f"process_id={i}", f"seed={i}", cwd=tmp_path, **compiled_before) for i in range(2)
-    ]
+    job = [start(*POINT_MASS, *by_hand, f"process_id={i}", f"seed={i}", cwd=tmp_path) for i in range(2)]
     for code, output in map(finish, job):
         assert code == 2
         assert "process 1 differs from process 0: seed (1, 0)" in output
@@ -247,11 +239,11 @@ def test_run_directory_that_holds_a_run_ends_all_processes(launch, tmp_path):
     assert "[1] Error: Process 0: run_dir (run) already holds a run" in output
 
 
-def test_log_that_one_process_cannot_write_ends_all_with_its_name(tmp_path, compiled_before):
+def test_log_that_one_process_cannot_write_ends_all_with_its_name(tmp_path):
     (tmp_path / "file").touch()
     by_hand = (f"coordinator_address=127.0.0.1:{free_port()}", "num_processes=2")
     job = [
-        start(*POINT_MASS, *by_hand, f"process_id={i}", cwd=tmp_path, **compiled_before, **log_dir)
+        start(*POINT_MASS, *by_hand, f"process_id={i}", cwd=tmp_path, **log_dir)
         for i, log_dir in enumerate(({}, {"KSIM_LOG_DIR": str(tmp_path / "file")}))
     ]
     for (code, output), who in zip(map(finish, job), ("Process 1: ", ""), strict=True):

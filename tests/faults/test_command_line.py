@@ -15,7 +15,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "words"), CASES)
+@pytest.mark.parametrize(
+    ("arguments", "words"), [*CASES[:2], *(pytest.param(*case, marks=pytest.mark.long) for case in CASES[2:])]
+)
 def test_command_says_in_one_line_what_is_wrong_and_leaves_nothing(arguments, words, tmp_path):
     done = run("-m", "examples.minimal", *arguments, cwd=tmp_path, check=False)
     assert done.returncode == 2, done.stderr

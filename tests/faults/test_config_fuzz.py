@@ -217,7 +217,7 @@ def is_small(config):
     return max(*sizes, config.num_passes, config.eval_num_envs) <= 64
 
 
-@cases(scale(90, 600))
+@cases(scale(50, 600))
 @given(overrides(), st.integers(0, 19))
 def test_option_of_any_value_is_refused_by_its_name_or_works(argv, lot):
     names = [argument.partition("=")[0] for argument in argv]
@@ -238,7 +238,7 @@ def test_unknown_option_is_refused_by_its_name(argument):
     assert len(message.splitlines()) == 1
 
 
-@cases(scale(60, 400))
+@cases(scale(30, 400))
 @given(replacements(), st.integers(0, 19))
 def test_option_of_any_type_in_python_is_refused_by_its_name_or_works(values, lot):
     task = checked_task(lambda: dataclasses.replace(BASE, **values), list(values))
@@ -272,6 +272,7 @@ VALID = {
 """Values that work, at least alone."""
 
 
+@pytest.mark.long
 @cases(scale(1, 15))
 @given(st.lists(st.sampled_from(sorted(VALID)), min_size=5, max_size=12, unique=True), st.data())
 def test_options_that_pass_the_checks_train(names, data):

@@ -3,9 +3,13 @@
 import random
 import signal
 
+import pytest
+
 from ksim.checkpoint.format import list_checkpoints, read_checkpoint
 from tests.faults.runs import assert_same_metrics, read_lines, train
 from tests.faults.scale import scale
+
+pytestmark = pytest.mark.long
 
 INTERVAL = 3
 OPTIONS = (f"save_every_n_iterations={INTERVAL}", "eval_every_n_iterations=5", "max_to_keep=2")

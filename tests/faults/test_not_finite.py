@@ -95,7 +95,7 @@ def returns(history):
     return np.mean([m["episode/return"] for m in history[-5:]])
 
 
-@pytest.mark.parametrize("kind", ["reward", "physics"])
+@pytest.mark.parametrize("kind", ["physics", pytest.param("reward", marks=pytest.mark.long)])
 def test_run_with_a_poisoned_env_reaches_the_return_of_a_clean_one(kind):
     class Task(PoisonedTask):
         pass

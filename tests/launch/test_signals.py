@@ -29,7 +29,7 @@ def wait_for_pids():
     return [wait_for_number(f"pid{i}") for i in range(2)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_signal_is_passed_on_once_and_gives_the_exit_code(number):
     with Launcher("--nproc-per-node", 2, write_program(PATIENT)) as launcher:
         wait_for_pids()
@@ -94,7 +94,7 @@ def test_warning_is_passed_on_and_ends_nothing():
     assert code == 0
 
 
-@pytest.mark.parametrize("ends", [(75, 75), (138, 138), (0, 75)])
+@pytest.mark.parametrize("ends", [(0, 75), *(pytest.param((code, code), marks=pytest.mark.long) for code in (75, 138))])
 def test_stop_that_was_planned_here_or_elsewhere_is_no_failure(ends):
     with Launcher("--nproc-per-node", 2, write_program(f"sys.exit({ends}[me])")) as launcher:
         code, _, err = launcher.finish()
@@ -123,7 +123,7 @@ def test_signal_sent_to_a_process_by_someone_else_is_a_failure():
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="without pidfds the order is not kept by the kernel")
-@pytest.mark.parametrize(("first", "second"), [(0, 1), (1, 0)])
+@pytest.mark.parametrize(("first", "second"), [(0, 1), pytest.param(1, 0, marks=pytest.mark.long)])
 def test_the_process_that_ended_first_is_named_even_if_the_launcher_slept_meanwhile(first, second):
     with Launcher("--nproc-per-node", 2, write_program(PATIENT)) as launcher:
         pids = wait_for_pids()

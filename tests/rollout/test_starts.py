@@ -53,8 +53,6 @@ WELDED = """
 </mujoco>
 """
 
-quick_jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-
 
 class Activated(resets.AbstractReset):
     """A reset of a user's own."""
@@ -101,7 +99,7 @@ def episode(engine, mjcf, *terms, steps=50):
         step = lambda state, _: (env.step(state, jnp.zeros(1)), None)
         return start.inner.physics, jax.lax.scan(step, start, length=steps)[0].inner.physics
 
-    return quick_jit(run)(jax.random.key(0))
+    return jax.jit(run)(jax.random.key(0))
 
 
 def plain_mujoco(mjcf, key=0, steps=50, ctrl=0.0, **changes):
@@ -155,7 +153,7 @@ def test_mocap_body_that_a_reset_moves_is_elsewhere_in_every_env():
         start = env.reset(key)
         return jax.lax.scan(lambda state, _: (env.step(state, jnp.zeros(1)), None), start, length=100)[0]
 
-    physics = quick_jit(jax.vmap(run))(jax.random.split(jax.random.key(0), 3)).inner.physics
+    physics = jax.jit(jax.vmap(run))(jax.random.split(jax.random.key(0), 3)).inner.physics
     hand_e3 = physics.extra["mocap_pos"][:, 0]
     assert np.ptp(hand_e3, axis=0).min() > 0.01
     np.testing.assert_allclose(physics.qpos[:, :3], hand_e3, atol=0.01)

@@ -55,7 +55,7 @@ TASKS = {
 }
 
 
-@pytest.fixture(scope="module", params=TASKS)
+@pytest.fixture(scope="module", params=["cart-pole", pytest.param("humanoid", marks=pytest.mark.long)])
 def recorded(request):
     """A task, and observations of a short rollout of it, (time, env, features)."""
     task = TASKS[request.param]()
