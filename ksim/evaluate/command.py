@@ -15,7 +15,7 @@ from ksim.task.rl import RLTask
 
 
 def evaluate_checkpoint(task: RLTask[Any]) -> RunResult:
-    """Loads a checkpoint, evaluates its policy and prints and writes the figures; see `RLTask.run`.
+    """Loads a checkpoint, evaluates its policy, and prints and writes the results; see `RLTask.run`.
 
     Raises:
         ConfigError: There is no checkpoint, it does not fit the task, or there is nowhere to write.

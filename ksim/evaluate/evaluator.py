@@ -155,7 +155,7 @@ class EpisodeRunner:
 
 
 class Evaluator:
-    """Evaluates policies in a context, always on the same episodes, without any effect on the training."""
+    """Evaluates policies in a context, always on the same episodes, without affecting training."""
 
     def __init__(self, context: PolicyContext) -> None:
         task, env, config = context.task, context.env, context.task.config
@@ -203,7 +203,7 @@ class Evaluator:
 
 
 def episode_key(seed: int) -> PRNGKeyArray:
-    """The key of all episodes of an evaluation; another than any of a training with the same seed."""
+    """The key of all episodes of an evaluation; it differs from all keys of training with the same seed."""
     return jax.random.fold_in(jax.random.key(seed), EVALUATION)
 
 

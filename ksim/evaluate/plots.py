@@ -26,9 +26,9 @@ ScalingPoint = tuple[int, tuple[Sequence[float], Sequence[float], Sequence[float
 
 
 def plot_learning(runs: Sequence[Curves], path: Path, of_learner: Mapping[str, str] | None = None) -> None:
-    """Return, length, errors, learning and throughput over environment steps, of one run or several over each other.
+    """Plots return, length, errors, learning and throughput over environment steps, for one or several runs.
 
-    Where a run was evaluated, what was found stands over its curve with 95 % confidence intervals.
+    Evaluations are drawn over the curve of their run, with 95 % confidence intervals.
 
     Args:
         runs: The runs.

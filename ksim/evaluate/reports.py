@@ -108,9 +108,9 @@ class Reports:
         self.paths = self._episode_report.paths
 
     def open(self, loggers: Loggers, saver: Saver) -> None:
-        """Says where figures go, and what keeps the best policy."""
+        """Sets where results are written, and what saves the best policy."""
         self._loggers, self._saver = loggers, saver
-        for record in read_evaluations(self._run_dir):  # of a run that goes on
+        for record in read_evaluations(self._run_dir):  # of a resumed run
             self._last_iteration = record["iteration"]
             self._num_evaluations += 1
             mean_return = record["figures"]["return"]["mean"]

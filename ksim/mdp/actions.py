@@ -28,7 +28,7 @@ class ActionLatency(AbstractActionFilter):
 
     def __check_init__(self) -> None:
         is_met = 0 <= self.seconds[0] <= self.seconds[1]
-        check_rule(f"ActionLatency of {self.seconds} s", is_met, "a shortest and a longest time, from 0 on")
+        check_rule(f"ActionLatency of {self.seconds} s", is_met, "two times from 0, the shorter first")
 
     def init(self, context: Context) -> tuple[Array, Array]:
         low, high = (round(s / context.model.dt) for s in self.seconds)

@@ -25,8 +25,8 @@ _OTHER_LAUNCHERS = {
     "MV2_COMM_WORLD_SIZE": ("MV2_COMM_WORLD_RANK", "MVAPICH"),
 }
 """Variables with the number of processes: the one with this one's place, and who sets them."""
-_UNSET_IT = "If this run is by itself, unset it or add num_processes=1"
-_RUNS_ALONE = "As it is, this process runs alone; if that is right, say so: num_processes=1."
+_UNSET_IT = "To run alone, unset it or add num_processes=1"
+_RUNS_ALONE = "This process runs alone. If that is intended, add num_processes=1."
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ def print_distributed_setup(setup: DistributedSetup) -> None:
 
 
 def print_start(report: StartReport) -> None:
-    """Prints what is about to run, where, and what the robot is asked."""
+    """Prints task, devices, engine, sizes and terms before training."""
     print_figures("Run", report.figures)
     print_terms(report.terms)
 

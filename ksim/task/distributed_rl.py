@@ -65,9 +65,9 @@ class DistributedRLConfig(RLConfig):
         None, help="number of processes, to join a job by hand; 1: run alone, ignoring any launcher", of_the_run=False
     )
     process_id: int | None = field(
-        None, help="this process's number in the job, by hand", of_the_run=False, of_one_process=True
+        None, help="index of this process, to join a job by hand", of_the_run=False, of_one_process=True
     )
-    connect_timeout_s: int = field(300, help="seconds to wait for the other processes at the start", of_the_run=False)
+    connect_timeout_s: int = field(300, help="seconds to wait for the other processes at start", of_the_run=False)
     heartbeat_timeout_s: int = field(
         100, help="seconds without a heartbeat after which a process counts as dead", of_the_run=False
     )
@@ -140,7 +140,7 @@ class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
         return command("verify_distributed_setup")(self)
 
     def run_distributed_training(self) -> RunResult:
-        """An alias of `run`, which picks one or several devices by itself."""
+        """An alias of `run`, which chooses one or several devices."""
         return self.run()
 
 

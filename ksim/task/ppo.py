@@ -65,14 +65,16 @@ class PPOConfig(RLConfig):
     normalize_observations: bool = field(
         True, help="learn and apply running statistics of the observations", fixed=True
     )
-    model: str = field("mlp", help="network of the default model: mlp, or gru with memory", network=True)
-    actor_sizes: list[int] = field([256, 128], help="hidden layers of the policy", network=True)
-    critic_sizes: list[int] = field([256, 128], help="hidden layers of the value function", network=True)
-    memory_size: int = field(128, help="width of the memory with model=gru", network=True)
+    model: str = field("mlp", help="default network: mlp, or gru (recurrent)", network=True)
+    actor_sizes: list[int] = field([256, 128], help="sizes of the hidden layers of the policy", network=True)
+    critic_sizes: list[int] = field([256, 128], help="sizes of the hidden layers of the value function", network=True)
+    memory_size: int = field(128, help="size of the recurrent state with model=gru", network=True)
     std: str = field(
-        "state_independent", help="policy's standard deviation: state_independent, or learned per state", network=True
+        "state_independent",
+        help="standard deviation of the policy: state_independent, or learned per state",
+        network=True,
     )
-    init_std: float = field(1.0, help="policy's standard deviation to start from", fixed=True)
+    init_std: float = field(1.0, help="initial standard deviation of the policy", fixed=True)
     remat: bool = field(
         False, help="save memory by gradient checkpointing: recompute activations, step by step (jax.checkpoint)"
     )
@@ -121,7 +123,7 @@ ConfigT = TypeVar("ConfigT", bound=PPOConfig)
 
 
 class PPOTask(LearnedTask[ConfigT], Generic[ConfigT]):
-    """A task learned by PPO on one device. See `RLTask` for the hooks that describe the robot."""
+    """A task trained by PPO on one device. See `RLTask` for the hooks that describe the robot."""
 
     def batch_figures(self) -> tuple[int, int]:
         config = self.config

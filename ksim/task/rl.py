@@ -36,10 +36,10 @@ ConfigT = TypeVar("ConfigT", bound=RLConfig)
 
 
 class RLTask(RobotHooks, CallbackTask[ConfigT], Generic[ConfigT]):
-    """What is particular to a robot. Subclass it, or rather `PPOTask`, and override the hooks.
+    """The base class of tasks. Subclass `PPOTask` or `DistributedPPOTask` and override the hooks.
 
-    A task either describes a robot and the terms of its MDP (`RobotHooks`), or gives a whole environment of its own
-    (`get_environment`). All hooks but the robot and its rewards have defaults.
+    A task either describes a robot and the terms of its MDP (`RobotHooks`), or returns a custom environment
+    (`get_environment`). Only the robot and its rewards have no defaults.
     """
 
     def __init__(self, config: ConfigT) -> None:

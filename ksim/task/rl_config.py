@@ -26,12 +26,12 @@ VIEWERS = ("auto", "native", "browser")
 class RLConfig(BaseConfig):
     """Options of every task."""
 
-    num_envs: int = field(1024, help="environments, over all devices", fixed=True)
-    rollout_length: int = field(24, help="control steps per environment and iteration")
-    max_iterations: int | None = field(1000, help="stop after so many iterations; null for no limit")
-    max_env_steps: int | None = field(None, help="stop after so many control steps over all environments")
-    seed: int = field(0, help="seeds everything random", fixed=True)
-    engine: str = field("auto", help="physics of the training: auto, mjx (pure JAX) or mujoco (native, on CPU threads)")
+    num_envs: int = field(1024, help="parallel environments, over all devices", fixed=True)
+    rollout_length: int = field(24, help="control steps per environment in each iteration")
+    max_iterations: int | None = field(1000, help="stop after this many iterations; null: no limit")
+    max_env_steps: int | None = field(None, help="stop after this many control steps, summed over all environments")
+    seed: int = field(0, help="random seed", fixed=True)
+    engine: str = field("auto", help="physics engine: auto, mjx (pure JAX) or mujoco (native, on CPU threads)")
     dt: float = field(0.004, help="seconds per physics step")
     ctrl_dt: float = field(0.02, help="seconds per control step")
     run_mode: str = field(
@@ -109,7 +109,7 @@ class RLConfig(BaseConfig):
     max_bad_updates: int = field(32, help="stop after skipping this many non-finite updates in a row")
     log_level: str = field(
         "info",
-        help="least level that process_<i>.log holds: debug, info or warning",
+        help="lowest level written to process_<i>.log: debug, info or warning",
         of_the_run=False,
         of_one_process=True,
     )

@@ -31,19 +31,19 @@ class RobotHooks:
         raise ConfigError(f"{type(self).__name__} must define get_robot (an MJCF file) or get_environment.")
 
     def get_actuators(self) -> AbstractActuators:
-        """How actions act; by default on the model's actuators as they are."""
+        """The actuators; by default the model's own, unchanged."""
         return ModelActuators()
 
     def get_terrain(self) -> Terrain | None:
-        """What takes the place of the robot's floor; None, the default, leaves it."""
+        """Terrain that replaces the robot's floor; None, the default, keeps the floor."""
         return None
 
     def get_rewards(self, physics_model: PhysicsModel) -> Terms[AbstractReward]:
-        """Rewards, as a list or a mapping of terms."""
+        """Reward terms, as a list or a mapping from names."""
         raise ConfigError(f"{type(self).__name__} must define get_rewards: there is nothing to learn without one.")
 
     def get_observations(self, physics_model: PhysicsModel) -> Observations:
-        """Observations: terms for all, or a mapping of the groups `actor` and `critic` to terms.
+        """Observation terms for policy and critic, or a mapping from the groups `actor` and `critic` to terms.
 
         By default gravity and angular velocity in the base's frame (where there is a free base), joints, the last
         action and every command.
@@ -51,11 +51,11 @@ class RobotHooks:
         return default_observations(physics_model, list(named_terms(self.get_commands(physics_model), AbstractCommand)))
 
     def get_commands(self, physics_model: PhysicsModel) -> Terms[AbstractCommand]:
-        """Commands, best by the names under which other terms refer to them; none by default."""
+        """Commands, by the names with which other terms refer to them; none by default."""
         return []
 
     def get_terminations(self, physics_model: PhysicsModel) -> Terms[AbstractTermination]:
-        """Ends of episodes; a time limit of 20 s by default."""
+        """Conditions that end an episode; a time limit of 20 s by default."""
         return [termination_terms.TimeLimit()]
 
     def get_resets(self, physics_model: PhysicsModel) -> Terms[AbstractReset]:
@@ -63,7 +63,7 @@ class RobotHooks:
         return [reset_terms.RandomJointPositions(), reset_terms.RandomJointVelocities()]
 
     def get_events(self, physics_model: PhysicsModel) -> Terms[AbstractEvent]:
-        """What happens during an episode; nothing by default."""
+        """Events during an episode, such as pushes; none by default."""
         return []
 
     def get_randomizers(self, physics_model: PhysicsModel) -> Terms[AbstractRandomizer]:
@@ -71,9 +71,9 @@ class RobotHooks:
         return []
 
     def get_action_filters(self, physics_model: PhysicsModel) -> Terms[AbstractActionFilter]:
-        """What happens to actions on their way to the actuators (latency, losses); nothing by default."""
+        """Filters between actions and actuators (latency, drops); none by default."""
         return []
 
     def get_curricula(self, physics_model: PhysicsModel) -> Mapping[str, AbstractCurriculum]:
-        """Curricula, by the names under which terms ask for their levels; none by default."""
+        """Curricula, by the names with which terms read their levels; none by default."""
         return {}

@@ -193,7 +193,7 @@ def _describe_start(task: RLTask[Any], start: Start) -> dict[str, str]:
         figures[f"changed: {name}"] = f"{there} saved, {here} now"
     for name, (there, own) in kept_options(task.config, task.program_config, checkpoint).items():
         if is_fixed(task.config, name):
-            fix = "cannot change when a run is resumed: start a new one for it"
+            fix = "cannot change on resume: start a new run for it"
         else:
             fix = f"to use it, add {as_argument(name, own)}"
         figures[f"kept: {name}"] = f"{there} saved, {own} in this program; {fix}"

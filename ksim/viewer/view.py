@@ -18,7 +18,7 @@ from ksim.viewer.session import ViewSession
 
 
 def view_checkpoint(task: RLTask[Any]) -> RunResult:
-    """Shows the policy of a checkpoint at work, in native MuJoCo and real time; see `RLTask.run`.
+    """Shows the policy of a checkpoint in native MuJoCo and in real time; see `RLTask.run`.
 
     Returns:
         With the exit code 0 once the window was closed, or 128 + the number of the signal that ended it.

@@ -62,7 +62,7 @@ def test_smoothing_approaches_a_constant_action_by_its_time_constant():
     ("make", "message"),
     [
         (lambda: ActionLatency(seconds=(0.02, 0.01)), r"\(0.02, 0.01\) s"),
-        (lambda: ActionLatency(seconds=(-0.01, 0.01)), "from 0 on"),
+        (lambda: ActionLatency(seconds=(-0.01, 0.01)), "two times from 0, the shorter first"),
         (lambda: DroppedActions(probability=1.0), "probability 1.0"),
         (lambda: ActionSmoothing(time_constant_s=0.0), r"time_constant_s \(0.0\)"),
     ],

@@ -115,7 +115,7 @@ def test_job_is_found_in_the_environment(environ, expected, recwarn):
 def test_signs_of_a_job_that_cannot_be_joined_are_a_warning_unless_it_is_said_by_hand(environ, message, recwarn):
     with pytest.warns(UserWarning, match=message) as given:
         assert find_job(environ=environ) is None
-    assert str(given[0].message).endswith("this process runs alone; if that is right, say so: num_processes=1.")
+    assert str(given[0].message).endswith("This process runs alone. If that is intended, add num_processes=1.")
     assert given[0].filename == __file__
     assert find_job(num_processes=1, environ=environ) is None
     assert find_job("node:1", 2, 0, environ) == Job("options", "node:1", 2, 0)

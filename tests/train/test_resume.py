@@ -361,7 +361,7 @@ def test_options_edited_in_the_program_since_are_listed_with_how_to_take_them_ov
     assert "'kept: learning_rate': '0.003 saved, 0.0001 in this program; to use it, add learning_rate=0.0001'" in log
     assert "'kept: desired_kl': 'None saved, 0.01 in this program; to use it, add desired_kl=0.01'" in log
     for name, there, own in (("num_envs", 16, 32), ("critic_sizes", [8], [9])):
-        fix = "cannot change when a run is resumed: start a new one for it"
+        fix = "cannot change on resume: start a new run for it"
         assert f"'kept: {name}': '{there} saved, {own} in this program; {fix}'" in log
     assert "kept: actor_sizes" not in log
     out = capsys.readouterr().out

@@ -99,7 +99,7 @@ class Delayed(_Wrapper):
 
     def __check_init__(self) -> None:
         is_met = 0 <= self.steps[0] <= self.steps[1]
-        check_rule(f"Delay of {self.steps} steps", is_met, "a smallest and a largest number, from 0 upwards")
+        check_rule(f"Delay of {self.steps} steps", is_met, "two numbers from 0, the smaller first")
 
     def first(self, value: Array, context: Context) -> tuple[Array, Array]:
         low, high = self.steps
