@@ -32,6 +32,8 @@ ORDER = [
     "train", "viewer", "launch", "cli", "tools", "commands", "__init__",
 ]  # fmt: skip
 HOST = ("log", "checkpoint", "policy", "evaluate", "preflight", "train", "viewer", "launch", "cli", "tools")
+HIDDEN = {"_process", "_startup", "_version", "__init__"}
+"""Not packages that a reader looks for."""
 NEVER_BELOW_RUN = {"matplotlib", "tensorboardX", "rich", "orbax", "logging"}
 
 
@@ -63,6 +65,21 @@ def test_package_imports_only_those_before_it(package):
     for path in files_of(package):
         above = {room for room in rooms_of(path) if ORDER.index(room) > ORDER.index(package)}
         assert not above, f"{path} imports {above}"
+
+
+def test_architecture_page_draws_the_packages_as_they_import_each_other():
+    page = (ROOT.parent / "docs" / "architecture.md").read_text()
+    drawn = page.split("<!-- packages")[1].split("```")[1]
+    rows = {int(row.split()[0]): set(row.split()[1:]) for row in drawn.strip().splitlines()}
+    below = {package: set().union(*(rooms_of(path) for path in files_of(package))) for package in ORDER}
+
+    def row_of(package):
+        return 1 + max((row_of(other) for other in below[package] - {package}), default=-1)
+
+    found = {}
+    for package in set(ORDER) - HIDDEN:
+        found.setdefault(row_of(package), set()).add(package)
+    assert rows == found
 
 
 def test_files_import_each_other_in_no_circle():

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import PyTree
 from omegaconf import OmegaConf
 
+from ksim._version import __version__
 from ksim.checkpoint.format import Arrays, Checkpoint
 from ksim.config import is_of_the_run
 from ksim.errors import ConfigError
@@ -65,8 +66,6 @@ def versions() -> Mapping[str, str]:
 
     Packages replaced on disk during a run are not those that it imported.
     """
-    from ksim import __version__  # noqa: PLC0415 - made after all layers
-
     found = {"python": platform.python_version(), "ksim": __version__}
     return found | {name: importlib.metadata.version(name) for name in _PACKAGES}
 
