@@ -24,7 +24,7 @@ def test_newest_ones_and_the_best_are_kept(tmp_path, monkeypatch):
     def evaluated(self, progress, learner):
         record = {"iteration": progress.iteration, "env_steps": 0, "return_gap": None}
         mean = next(returns)
-        self._writer.write_evaluation({**record, "figures": {"return": Estimate(mean, mean, mean).record()}})
+        self._loggers.log_evaluation({**record, "figures": {"return": Estimate(mean, mean, mean).record()}})
         if mean > self._best_return:
             self._best_return = mean
             self._saver.found_best(progress.iteration)
