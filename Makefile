@@ -30,7 +30,12 @@ walk: $(VENV)/.installed
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not long" $(ARGS)
 
-test-long: $(VENV)/.installed
+# Loggers of other services take 200 MB, which only their tests need.
+$(VENV)/.loggers: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[wandb,mlflow]'
+	touch $@
+
+test-long: $(VENV)/.loggers
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m long $(ARGS)
 
 faults: $(VENV)/.installed

@@ -6,7 +6,7 @@ import ksim
 from ksim.log.logger import RunInfo
 from tests.log.test_loggers import METRICS, RECORD
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of MLflow's own
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]  # of MLflow's own
 
 
 def test_local_run_has_the_options_and_what_was_logged_and_is_resumed_under_its_id(tmp_path):

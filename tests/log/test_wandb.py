@@ -8,7 +8,7 @@ import ksim
 from ksim.log.logger import RunInfo
 from tests.log.test_loggers import METRICS, RECORD
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # of wandb's own
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]  # of wandb's own
 BLOCK = 2**15
 
 
