@@ -143,12 +143,13 @@ def test_engine_is_deterministic(name):
 
 @pytest.mark.parametrize("name", ENGINES)
 def test_engine_under_pmap_equals_that_under_jit(name):
-    num_devices, num_steps = 2, 5
+    num_steps = 5
     qpos, qvel, ctrl, overrides = inputs_of_script()
     inputs = qpos, qvel, ctrl[:, :num_steps], overrides
-    many = jax.tree.map(lambda x: jnp.stack([x] * num_devices), inputs)
-    _, split = jax.pmap(run_envs(engine_of(name)), devices=jax.devices()[:num_devices])(*many)
-    whole = jax.tree.map(lambda x: jnp.stack([x[:, :num_steps]] * num_devices), results(name)[1])
+    # The second device has the envs in the reverse order.
+    on_two = lambda tree: jax.tree.map(lambda x: jnp.stack([x, x[::-1]]), tree)
+    _, split = jax.pmap(run_envs(engine_of(name)), devices=jax.devices()[:2])(*on_two(inputs))
+    whole = on_two(jax.tree.map(lambda x: x[:, :num_steps], results(name)[1]))
     chex.assert_trees_all_close(whole, split, rtol=1e-4, atol=1e-4)
 
 
