@@ -2,9 +2,13 @@
 
 import ast
 import graphlib
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes import environment
 
 ROOT = Path(__file__).parents[1] / "ksim"
 
@@ -145,3 +149,10 @@ def test_only_plots_import_matplotlib_and_nobody_imports_them_at_the_start():
     for path in ROOT.rglob("*.py"):
         at_top = ast.Module([n for n in ast.parse(path.read_text()).body if isinstance(n, ast.ImportFrom)], [])
         assert "ksim.evaluate.plots" not in {n.module for n in at_top.body if isinstance(n, ast.ImportFrom)}, path
+
+
+def test_import_of_ksim_loads_no_library_that_few_programs_need():
+    slow = ["orbax.checkpoint", "matplotlib", "tensorboardX", "onnx", "viser", "wandb", "mlflow"]
+    code = f"import sys, ksim; print(*[name for name in {slow} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

@@ -27,9 +27,6 @@ from ksim.host.notices import warn_user
 from ksim.log.records import read_evaluations
 from ksim.parallel.multihost import num_processes, process_index
 
-with without_handlers():
-    import orbax.checkpoint as ocp
-
 CHECKPOINTS = "checkpoints"
 """Where a run's directory holds them, each under the number of iterations done."""
 BEST = "best"
@@ -89,6 +86,7 @@ def write_checkpoint(path: Path, arrays: Arrays, document: Mapping[str, Any]) ->
     leaves = {name: {"shape": list(x.shape), "dtype": str(x.dtype)} for name, x in arrays.items()}
     unfinished = path.with_name(path.name + _UNFINISHED)
     shutil.rmtree(unfinished, ignore_errors=True)
+    ocp = _orbax()
     with _checkpointer() as checkpointer, _system_errors(path):
         checkpointer.save((unfinished / _STATE).resolve(), args=ocp.args.PyTreeSave(_packed(arrays)))
     content = {**document, "format": FORMAT, "leaves": leaves, "files": _digests(unfinished)}
@@ -114,7 +112,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
             if found.get(name) != digest:
                 raise ValueError(f"{name} is not what was written")
         with _checkpointer() as checkpointer:
-            packed = checkpointer.restore((path / _STATE).resolve(), args=ocp.args.PyTreeRestore())
+            packed = checkpointer.restore((path / _STATE).resolve(), args=_orbax().args.PyTreeRestore())
         return Checkpoint(path, _unpacked(packed, document["leaves"]), document)
     # Whatever a reader of files that somebody else may have written runs into.
     except Exception as error:
@@ -299,7 +297,15 @@ def _entries(directory: Path) -> list[Path]:
         return []
 
 
-def _checkpointer() -> ocp.Checkpointer:
+def _orbax() -> Any:
+    """Orbax, which takes a second to import: most programs that import ksim read and write no checkpoint."""
+    with without_handlers():
+        import orbax.checkpoint as ocp  # noqa: PLC0415
+    return ocp
+
+
+def _checkpointer() -> Any:
+    ocp = _orbax()
     # Of several processes only the one that calls this takes part; Orbax would wait for the others.
     own = {process_index()} if num_processes() > 1 else None
     alone = ocp.options.MultiprocessingOptions(

@@ -1,14 +1,13 @@
 """run_mode=replay: repeats the iteration of a dump and reports what is not finite in it."""
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ksim.checkpoint.format import load_checkpoint
+from ksim.checkpoint.format import Checkpoint, load_checkpoint
 from ksim.checkpoint.snapshot import restored
 from ksim.host.terminal import print_figures
 from ksim.learn.finite import BAD_UPDATES
@@ -54,9 +53,13 @@ def load_dump(task: RLTask[Any], path: str) -> TrainState:
     Raises:
         ConfigError: There is none, it is damaged, or it does not fit the task.
     """
+    return _placed(task, load_checkpoint(path, "checkpoint"))
+
+
+def _placed(task: RLTask[Any], checkpoint: Checkpoint) -> TrainState:
     with jax.default_matmul_precision(task.config.matmul_precision):
         task.check()
-        return task.layout.place(restored(load_checkpoint(path, "checkpoint"), task.initial_state()))
+        return task.layout.place(restored(checkpoint, task.initial_state()))
 
 
 def replay(task: RLTask[Any], state: TrainState) -> Replay:
@@ -78,7 +81,8 @@ def replay_dump(task: RLTask[Any]) -> RunResult:
     """
     path = task.config.checkpoint
     assert path is not None  # the config was checked
-    found = replay(task, load_dump(task, path))
+    dump = load_checkpoint(path, "checkpoint")
+    found = replay(task, _placed(task, dump))
     places = found.bad_steps()
     figures = {
         "steps not finite": f"{len(places)} of {found.trajectory.reward.size}",
@@ -93,5 +97,5 @@ def replay_dump(task: RLTask[Any]) -> RunResult:
     bad = [jax.tree_util.keystr(leaf_path) for leaf_path, x in leaves if not bool(jnp.isfinite(x).all())]
     figures["parameters not finite"] = ", ".join(bad) or "none"
     print_figures(f"Replay of {path}", figures)
-    dump = Path(path).absolute()
-    return RunResult(exit_code=0, run_dir=dump.parent.parent, checkpoint=dump)
+    dump_path = dump.path.absolute()
+    return RunResult(exit_code=0, run_dir=dump_path.parents[1], checkpoint=dump_path)

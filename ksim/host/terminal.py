@@ -30,7 +30,9 @@ class _Output(Console):
 
 
 # Into a file or a pipe, lines are as long as they are; rich would wrap them at 80 columns.
-console = _Output(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 120)
+console = _Output(
+    highlight=False, soft_wrap=True, width=None if sys.stdout is not None and sys.stdout.isatty() else 120
+)
 
 
 def print_line(text: str) -> None:

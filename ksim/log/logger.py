@@ -47,7 +47,7 @@ class AbstractLogger(abc.ABC):
     """
 
     def open(self, run: RunInfo) -> None:  # noqa: B027 - a logger may need nothing
-        """Called once, before the first iteration. A logger that fails here is left out of the run."""
+        """Called once, before the first iteration. A logger that fails here is closed and left out of the run."""
 
     @abc.abstractmethod
     def log(self, metrics: Mapping[str, float], iteration: int, env_steps: int) -> None:
@@ -63,7 +63,7 @@ class AbstractLogger(abc.ABC):
         """Logs an evaluation: a line of evaluations.jsonl, with its `iteration` and `env_steps`."""
 
     def close(self) -> None:  # noqa: B027
-        """Called once, when the run ends in whatever way."""
+        """Called once, when the run ends in whatever way, or `open` failed."""
 
 
 class Loggers:
@@ -73,8 +73,14 @@ class Loggers:
         self._loggers, self._failures = list(loggers), failures
 
     def open(self, run: RunInfo) -> None:
-        """Opens all; those that fail are left out."""
-        self._loggers = [logger for logger in self._loggers if self._succeeds(logger, "open", run)]
+        """Opens all; those that fail are closed and left out."""
+        opened = []
+        for logger in self._loggers:
+            if self._succeeds(logger, "open", run):
+                opened.append(logger)
+            else:
+                self._succeeds(logger, "close")
+        self._loggers = opened
 
     def log(self, metrics: Mapping[str, float], iteration: int, env_steps: int) -> None:
         """Logs the metrics of one iteration."""
@@ -97,6 +103,15 @@ class Loggers:
             getattr(logger, method)(*arguments)
             return True
         return False
+
+
+def resumed_id(run: RunInfo, path: Path) -> str | None:
+    """The id under which a service has the run that is resumed, from a file of its directory; None for a new run.
+
+    A run that was stopped before its first checkpoint starts anew.
+    """
+    is_there = run.is_resumed and run.iteration and path.exists()
+    return (path.read_text() or None) if is_there else None
 
 
 def finite(metrics: Mapping[str, float]) -> dict[str, float]:

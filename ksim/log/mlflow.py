@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ksim.host.extras import import_extra
-from ksim.log.logger import AbstractLogger, RunInfo, evaluation_scalars, finite
+from ksim.host.files import whole_file
+from ksim.log.logger import AbstractLogger, RunInfo, evaluation_scalars, finite, resumed_id
 
 _ID = "mlflow_id"
 """The file of a run's directory with the id of its MLflow run."""
@@ -38,22 +39,25 @@ class MlflowLogger(AbstractLogger):
         Raises:
             ConfigError: MLflow is not installed.
         """
-        self._entities = import_extra("mlflow.entities", "mlflow", "MlflowLogger")
         self._client_class = import_extra("mlflow", "mlflow", "MlflowLogger").MlflowClient
+        self._entities = import_extra("mlflow.entities", "mlflow", "MlflowLogger")
         self._tracking_uri, self._experiment, self._name, self._tags = tracking_uri, experiment, name, tags
+        self._id: str | None = None
 
     def open(self, run: RunInfo) -> None:
         self._client, path = self._client_class(tracking_uri=self._tracking_uri), run.run_dir / _ID
-        if run.is_resumed and path.exists():
-            self._id = path.read_text()
+        if run_id := resumed_id(run, path):
+            self._id = run_id
             self._client.update_run(self._id, status="RUNNING")
             return
         name = self._experiment or run.task_name
         experiment = self._client.get_experiment_by_name(name)
         experiment_id = self._client.create_experiment(name) if experiment is None else experiment.experiment_id
         name, tags = self._name or run.run_dir.name, dict(self._tags or {})
-        self._id = self._client.create_run(experiment_id, run_name=name, tags=tags).info.run_id
-        path.write_text(self._id)
+        run_id = self._client.create_run(experiment_id, run_name=name, tags=tags).info.run_id
+        self._id = run_id
+        with whole_file(path) as temporary:
+            temporary.write_text(run_id)
         # Once: MLflow takes no other value later.
         self._log("params", [self._entities.Param(k, str(x)[:_LONGEST_PARAM]) for k, x in run.config.items()])
 
@@ -64,7 +68,8 @@ class MlflowLogger(AbstractLogger):
         self._log_scalars(evaluation_scalars(record), record["iteration"])
 
     def close(self) -> None:
-        self._client.set_terminated(self._id)
+        if self._id is not None:
+            self._client.set_terminated(self._id)
 
     def _log_scalars(self, values: Mapping[str, float], step: int) -> None:
         now_ms = int(time.time() * 1000)

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ksim.host.extras import import_extra
-from ksim.log.logger import AbstractLogger, RunInfo, evaluation_scalars, finite
+from ksim.host.files import whole_file
+from ksim.log.logger import AbstractLogger, RunInfo, evaluation_scalars, finite, resumed_id
 
 _ID = "wandb_id"
 """The file of a run's directory with the id of its W&B run."""
@@ -28,20 +29,25 @@ class WandbLogger(AbstractLogger):
         """
         self._wandb = import_extra("wandb", "wandb", "WandbLogger")
         self._options = {"project": project} | options
+        self._run: Any = None
 
     def open(self, run: RunInfo) -> None:
         path = run.run_dir / _ID
         options = {"project": run.task_name, "name": run.run_dir.name, "dir": run.run_dir, "config": dict(run.config)}
-        if run.is_resumed and path.exists():
-            options |= {"id": path.read_text(), "resume": "allow"}
+        if run_id := resumed_id(run, path):
+            options |= {"id": run_id, "resume": "allow"}
         self._run = self._wandb.init(**options | {k: x for k, x in self._options.items() if x is not None})
-        path.write_text(self._run.id)
+        # W&B's own steps only ever rise, and iterations after the last checkpoint are done again.
+        self._run.define_metric("*", step_metric="iteration")
+        with whole_file(path) as temporary:
+            temporary.write_text(self._run.id)
 
     def log(self, metrics: Mapping[str, float], iteration: int, env_steps: int) -> None:
-        self._run.log(finite(metrics), step=iteration)
+        self._run.log(finite(metrics) | {"iteration": iteration})
 
     def log_evaluation(self, record: Mapping[str, Any]) -> None:
-        self._run.log(evaluation_scalars(record), step=record["iteration"])
+        self._run.log(evaluation_scalars(record) | {"iteration": record["iteration"]})
 
     def close(self) -> None:
-        self._run.finish()
+        if self._run is not None:
+            self._run.finish()

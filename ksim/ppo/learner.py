@@ -31,7 +31,7 @@ from ksim.ppo.update import adapt_learning_rate, update
 from ksim.types import EnvBatch, LearnerState, Metrics, TrainState
 
 PPOLoss = Callable[[AbstractActorCritic, Minibatch, PPOHyperparameters], tuple[Float[Array, ""], Metrics]]
-"""`(network, minibatch, hyper) -> (loss, metrics)`."""
+"""`(network, minibatch, hyper) -> (loss, metrics)`; the metrics are scalars, `policy/kl` among them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

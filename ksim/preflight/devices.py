@@ -1,7 +1,6 @@
 """What a distributed task will run on, how its batch is divided, and what that takes."""
 
 import dataclasses
-from typing import Any
 
 import jax
 import numpy as np
@@ -14,11 +13,12 @@ from ksim.parallel.replicas import Divergence, find_divergence, gather_checksums
 from ksim.physics.select import pick_engine
 from ksim.preflight.memory import env_shapes, format_bytes, memory_per_device, num_bytes
 from ksim.rollout.mdp_environment import MdpEnvironment
-from ksim.task.distributed_rl import DistributedRLTask
+from ksim.task.distributed_rl import DistributedRLConfig
 from ksim.task.distributed_setup import DeviceInfo, DistributedSetup
+from ksim.task.rl import RLTask
 
 
-def inspect_setup(task: DistributedRLTask[Any]) -> DistributedSetup:
+def inspect_setup(task: RLTask[DistributedRLConfig]) -> DistributedSetup:
     """Figures of a task's setup, from shapes alone but for one small program that is run on the devices.
 
     Raises:
@@ -94,7 +94,7 @@ def find_problems(setup: DistributedSetup, updates_per_iteration: int | None) ->
     return problems
 
 
-def check_devices_work_together(task: DistributedRLTask[Any], learner: PyTree) -> None:
+def check_devices_work_together(task: RLTask[DistributedRLConfig], learner: PyTree) -> None:
     """Runs a collective and compares copies of the learner, on the devices that the task will use.
 
     Raises:

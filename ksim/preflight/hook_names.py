@@ -12,8 +12,10 @@ from ksim.host.notices import warn_user
 from ksim.task.callbacks import CallbackTask
 
 RENAMED = {
+    "get_mdp": "the hooks of its terms (get_rewards and its siblings), or get_environment for another kind of "
+    "environment",
     "custom_gradient_sync": "sync_gradients(grads), which is called inside the mapped step with this device's "
-    "gradients and returns what all devices apply (DISTRIBUTED_TRAINING.md, Custom gradient synchronisation)"
+    "gradients and returns what all devices apply (DISTRIBUTED_TRAINING.md, Custom gradient synchronisation)",
 }
 """Names under which hooks are known elsewhere, and what ksim calls instead."""
 _HOOKS = ("get_", "_get_", "on_", "_rollout", "sync_gradients", "add_logger_handlers")

@@ -43,9 +43,10 @@ def check_memory(task: LearnedTask[Any], learner: LearnerState, env_state: EnvSt
     if memory is not None:
         has = f"but device {device} has {format_bytes(memory)}"
         if learner_bytes > memory:
-            named = ", ".join(f"{name} ({shown(getattr(config, name))})" for name in task.network_sizes())
+            sizes = ", ".join(f"{name} ({shown(getattr(config, name))})" for name in task.network_sizes())
+            what = f"The networks of {sizes}" if sizes else "The networks"
             raise ConfigError(
-                f"The networks of {named} need at least {format_bytes(learner_bytes)} with their gradients and the "
+                f"{what} need at least {format_bytes(learner_bytes)} with their gradients and the "
                 f"optimizer's state, {has}. Choose smaller ones."
             )
         left = memory - learner_bytes

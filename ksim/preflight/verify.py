@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from typing import Any
 
 from ksim.config import options_with
 from ksim.errors import ConfigError
@@ -10,11 +9,12 @@ from ksim.host.notices import warn_user
 from ksim.parallel.multihost import gather_texts, is_main_process
 from ksim.preflight.devices import inspect_setup
 from ksim.preflight.tables import print_distributed_setup
-from ksim.task.distributed_rl import DistributedRLConfig, DistributedRLTask
+from ksim.task.distributed_rl import DistributedRLConfig
 from ksim.task.distributed_setup import DistributedSetup
+from ksim.task.rl import RLTask
 
 
-def verify_setup(task: DistributedRLTask[Any]) -> DistributedSetup:
+def verify_setup(task: RLTask[DistributedRLConfig]) -> DistributedSetup:
     """Checks the setup of a task's devices, prints and returns it; see `DistributedRLTask.verify_distributed_setup`."""
     check_same_options(task.config)
     task.check()

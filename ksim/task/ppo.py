@@ -137,10 +137,11 @@ class PPOTask(LearnedTask[ConfigT], Generic[ConfigT]):
         """The algorithm's numbers: options of the same name, and what follows from others."""
         config = self.config
         names = {option.name for option in fields(config)}
-        numbers = {x.name: getattr(config, x.name) for x in fields(PPOHyperparameters) if x.name in names}
-        # `batch_figures` checks it; a policy can be evaluated with any number of environments.
-        num_batches = config.num_envs // config.batch_size if config.batch_size else 4
-        numbers["num_batches"] = config.num_batches or num_batches
+        numbers = {
+            x.name: getattr(config, x.name) for x in fields(PPOHyperparameters) if x.name in names - {"num_batches"}
+        }
+        if config.run_mode in ("train", "replay"):  # a policy is evaluated with any number of environments
+            numbers["num_batches"] = self.batch_figures()[1]
         numbers["min_learning_rate"], numbers["max_learning_rate"] = config.learning_rate_bounds()
         return PPOHyperparameters(**numbers)
 

@@ -69,19 +69,20 @@ def _adapted(task: RLTask[Any], network: eqx.Module, output: Any, *, takes_group
     if not isinstance(output, tuple | list) or len(output) != 2:
         return None
     action, value = output
-    size, config = task.environment.action_size, task.config
+    size, std = task.environment.action_size, getattr(task.config, "std", "state_independent")
+    init_std = getattr(task.config, "init_std", 1.0)  # options of PPO, which another algorithm may not have
     if not (is_float(value) and value.shape in ((), (1,))):
         return None
     if _distribution_problem(task, action, size) is None:
-        return AdaptedActorCritic(network, takes_groups=takes_groups, action_size=None, init_std=config.init_std)
+        return AdaptedActorCritic(network, takes_groups=takes_groups, action_size=None, init_std=init_std)
     if not (is_float(action) and action.shape == (size,)):
         return None
-    if config.std != "state_independent":
+    if std != "state_independent":
         raise ConfigError(
-            f"std ({config.std!r}) must be 'state_independent' for a network that returns the mean of the action, as "
+            f"std ({std!r}) must be 'state_independent' for a network that returns the mean of the action, as "
             f"{type(network).__name__} does. For another let it return (distribution, value). See {NETWORKS}."
         )
-    return AdaptedActorCritic(network, takes_groups=takes_groups, action_size=size, init_std=config.init_std)
+    return AdaptedActorCritic(network, takes_groups=takes_groups, action_size=size, init_std=init_std)
 
 
 def _check_actor_critic(task: RLTask[Any], model: Any, obs: dict[str, Any]) -> None:

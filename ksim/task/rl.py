@@ -62,7 +62,8 @@ class RLTask(RobotHooks, CallbackTask[ConfigT], Generic[ConfigT]):
     def get_loggers(self) -> Sequence[AbstractLogger]:
         """Where metrics and evaluations go: the console, metrics.jsonl and TensorBoard by default.
 
-        Called on process 0. `super().get_loggers()` has the defaults, for an override that adds to them.
+        Called on process 0. `super().get_loggers()` has the defaults, for an override that adds to them. Every run
+        writes metrics.jsonl and evaluations.jsonl, from which its best checkpoint, plots and result are read.
         """
         default = [ConsoleLogger(), JsonlLogger()]
         return [*default, TensorBoardLogger()] if self.config.tensorboard else default
@@ -171,6 +172,10 @@ class RLTask(RobotHooks, CallbackTask[ConfigT], Generic[ConfigT]):
 
     def initial_learner(self) -> tuple[LearnerState, AbstractActorCritic]:
         """The learner before the first iteration, and the actor-critic whose arrays it holds."""
+        raise ConfigError(f"{type(self).__name__} must derive from PPOTask, which knows how to learn.")
+
+    def learner_shapes(self) -> tuple[LearnerState, AbstractActorCritic]:
+        """What `initial_learner` returns, with shapes in place of arrays."""
         raise ConfigError(f"{type(self).__name__} must derive from PPOTask, which knows how to learn.")
 
     def initial_state(self) -> TrainState:

@@ -14,6 +14,7 @@ from ksim.checkpoint.saver import Saver
 from ksim.errors import ConfigError, RunError, shown
 from ksim.host.signals import StopRequest
 from ksim.host.terminal import print_line
+from ksim.log.jsonl import JsonlLogger
 from ksim.log.logger import AbstractLogger
 from ksim.log.run_log import log_path
 from ksim.nn.actor_critic import AbstractActorCritic
@@ -46,7 +47,7 @@ def exiting_as_asked() -> Iterator[None]:
 
 
 def given_loggers(task: RLTask[Any]) -> list[AbstractLogger]:
-    """The loggers of a task.
+    """The loggers of a task, and that of metrics.jsonl, which every run has.
 
     Raises:
         ConfigError: `get_loggers` returned something else.
@@ -56,7 +57,9 @@ def given_loggers(task: RLTask[Any]) -> list[AbstractLogger]:
         raise ConfigError(
             f"{type(task).__name__}.get_loggers must return a list of ksim.AbstractLogger, not {shown(loggers)}."
         )
-    return list(loggers)
+    # The best checkpoint, plots and the result are read from these files.
+    is_recorded = any(isinstance(logger, JsonlLogger) for logger in loggers)
+    return [*loggers] if is_recorded else [JsonlLogger(), *loggers]
 
 
 @contextlib.contextmanager

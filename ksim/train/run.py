@@ -24,7 +24,8 @@ from ksim.policy.load import PolicyExport
 from ksim.preflight.diagnosis import log_setup
 from ksim.preflight.start import inspect_start
 from ksim.preflight.tables import print_start
-from ksim.task.distributed_rl import DistributedRLTask
+from ksim.preflight.verify import verify_setup
+from ksim.task.distributed_rl import DistributedRLConfig, DistributedRLTask
 from ksim.task.result import RunResult
 from ksim.task.rl import RLTask
 from ksim.train.callbacks import Callbacks, added_handlers, exiting_as_asked, given_loggers
@@ -65,6 +66,8 @@ def train(task: RLTask[Any]) -> RunResult:
             loggers = given_loggers(task) if is_main_process() else []
         if isinstance(task, DistributedRLTask):
             task.verify_distributed_setup()
+        elif isinstance(task.config, DistributedRLConfig):  # the options say where a task runs, whatever its class
+            verify_setup(task)
         print_start(inspect_start(task))
         print_resumed(task, start)
         with together():

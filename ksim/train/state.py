@@ -27,7 +27,7 @@ class RunState:
         Raises:
             ConfigError: The checkpoint does not fit the task, or a curriculum goes by a metric that does not exist.
         """
-        self._layout, self._keeps = task.layout, task.config.dump_on_nan
+        self._layout, self._keeps, self._is_over = task.layout, task.config.dump_on_nan, False
         state = started_state(task, start, task.initial_state())
         check_curricula(task, state)
         self.placed: TrainState | None = task.layout.place(state)
@@ -38,6 +38,8 @@ class RunState:
         Raises:
             RunError: A training step that failed half-way has taken its memory.
         """
+        if self._is_over:
+            raise RunError("The run is over, and its state released. Load its policy with ksim.load_policy.")
         if self.placed is None:
             raise RunError("The training step that failed has taken the learner's memory; dump_on_nan=true keeps it.")
         return self.placed
@@ -64,4 +66,4 @@ class RunState:
 
     def release(self) -> None:
         """Frees the state's memory."""
-        self.placed = None
+        self.placed, self._is_over = None, True

@@ -13,6 +13,7 @@ Every block of code has a comment before it:
 import ast
 import dataclasses
 import html
+import itertools
 import json
 import os
 import re
@@ -335,10 +336,20 @@ SPEAKING = [
     *(ROOT / "ksim/task").glob("distributed*.py"),
     ROOT / "ksim/preflight/devices.py",
     ROOT / "ksim/preflight/verify.py",
-    *(ROOT / "ksim" / name for name in ("config.py", "checkpoint/run_dir.py", "log/run_log.py", "train/loop.py")),
+    *(
+        ROOT / "ksim" / name
+        for name in (
+            "config.py",
+            "checkpoint/run_dir.py",
+            "log/run_log.py",
+            "train/checks.py",
+        )
+    ),
     ROOT / "ksim/tools/scaling.py",
     ROOT / "ksim/host/machine.py",
 ]
+ALSO_SPEAKING = [ROOT / "ksim" / name for name in ("checks.py", "task/rl.py", "task/rl_config.py", "train/state.py")]
+"""Files of which the page quotes some messages."""
 MESSAGES = [
     (heading, message.removesuffix("..."))
     for heading in (
@@ -362,11 +373,32 @@ def strings_of(path, *, raised):
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args]
         name = lambda call: getattr(call.func, "id", getattr(call.func, "attr", ""))
         nodes = [c.args[0] for c in calls if name(c).endswith("Error") or name(c) in ("warn_user", "say")]
-    return [parts for parts in map(parts_of, nodes) if parts is not None]
+    return [parts for parts in map(parts_of, nodes) if parts is not None] + list(rules_of(tree))
+
+
+def rules_of(tree):
+    """What `check_rule(what, is_met, rule)` says: `what must be rule.`, where both may be variables of the function."""
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        assigned = [node for node in ast.walk(function) if isinstance(node, ast.Assign)]
+
+        def values(node, assigned=assigned):
+            if isinstance(node, ast.IfExp):
+                return [*values(node.body), *values(node.orelse)]
+            if isinstance(node, ast.Name):
+                return [x for a in assigned if getattr(a.targets[0], "id", "") == node.id for x in values(a.value)]
+            return [node]
+
+        for call in ast.walk(function):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "check_rule":
+                for what, rule in itertools.product(values(call.args[0]), values(call.args[2])):
+                    if parts_of(what) is not None and parts_of(rule) is not None:
+                        yield [*parts_of(what), " must be ", *parts_of(rule), "."]
 
 
 def test_every_message_that_the_page_quotes_is_one_of_the_code():
-    known = [parts for path in (*SPEAKING, ROOT / "ksim/task/rl.py") for parts in strings_of(path, raised=False)]
+    known = [parts for path in (*SPEAKING, *ALSO_SPEAKING) for parts in strings_of(path, raised=False)]
     assert len(MESSAGES) > 60
     stale = [message for _, message in MESSAGES if not any(describes(message.rstrip(". "), parts) for parts in known)]
     assert stale == [], "\n".join(stale)

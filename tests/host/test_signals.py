@@ -6,7 +6,7 @@ from tests.processes import finish, start
 
 PROGRAM = """
 import os, signal, threading, time
-from ksim.train import signals
+from ksim.host import signals
 
 def send_again():
     time.sleep(0.2)

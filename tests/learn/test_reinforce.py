@@ -27,7 +27,7 @@ def trained(tmp_path_factory):
     """The directory of a run on two devices with all reports but the video."""
     run_dir = tmp_path_factory.mktemp("reinforce") / "run"
     options = {"num_envs": 64, "rollout_length": 24, "max_iterations": 80, "num_devices": 2}
-    assert reinforce(**options, eval_at_end=True, plots=True, run_dir=str(run_dir)).run() == 0
+    assert reinforce(**options, eval_at_end=True, plots=True, run_dir=str(run_dir)).run().exit_code == 0
     return run_dir
 
 
@@ -92,7 +92,7 @@ def test_policy_is_loaded_without_its_task_and_acts_as_with_it(trained):
 def test_policy_is_exported(trained):
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
-    assert reinforce(run_mode="export", checkpoint=str(trained)).run() == 0
+    assert reinforce(run_mode="export", checkpoint=str(trained)).run().exit_code == 0
     assert json.loads((trained / "export" / "policy.json").read_text())
     assert (trained / "export" / "policy.onnx").is_file()
 

@@ -15,7 +15,9 @@ def test_local_run_has_the_options_and_what_was_logged_and_is_resumed_under_its_
     for iteration, num_envs in ((0, 16), (2, 32)):
         logger = ksim.MlflowLogger(uri, tags={"robot": "mine"})
         config = {"num_envs": num_envs, "task": "x" * 10_000} | {f"option_{i}": i for i in range(200)}
-        logger.open(RunInfo(run_dir=tmp_path, task_name="dog", config=config, is_resumed=iteration > 0))
+        logger.open(
+            RunInfo(run_dir=tmp_path, task_name="dog", config=config, is_resumed=iteration > 0, iteration=iteration)
+        )
         logger.log(METRICS | {f"device_{i}": 0.0 for i in range(1500)}, iteration + 1, 32)
         logger.log_evaluation(RECORD | {"iteration": iteration + 1})
         logger.close()

@@ -34,7 +34,9 @@ def test_offline_run_has_the_options_and_what_was_logged_and_is_resumed_under_it
     ids = []
     for iteration in (0, 2):
         logger = ksim.WandbLogger(mode="offline", tags=["mine"])
-        info = RunInfo(run_dir=tmp_path, task_name="dog", config={"num_envs": 16}, is_resumed=iteration > 0)
+        info = RunInfo(
+            run_dir=tmp_path, task_name="dog", config={"num_envs": 16}, is_resumed=iteration > 0, iteration=iteration
+        )
         logger.open(info)
         logger.log(METRICS, iteration + 1, 32)
         logger.log(METRICS | {"rollout/reward": 0.75}, iteration + 2, 64)
@@ -47,9 +49,9 @@ def test_offline_run_has_the_options_and_what_was_logged_and_is_resumed_under_it
         for record in records_of(path):
             if record.HasField("run"):
                 runs.append(record.run)
-            for item in record.history.item:
-                name = item.key or "/".join(item.nested_key)
-                steps.setdefault(name, {})[record.history.step.num] = json.loads(item.value_json)
+            logged = {x.key or "/".join(x.nested_key): json.loads(x.value_json) for x in record.history.item}
+            for name, value in logged.items():
+                steps.setdefault(name, {})[logged["iteration"]] = value
     assert {(run.run_id, run.project, run.display_name, *run.tags) for run in runs} == {
         (ids[0], "dog", tmp_path.name, "mine")
     }

@@ -64,7 +64,7 @@ def test_motor_strength_of_a_servo_without_a_force_range_is_an_error():
     spec = biped_spec()
     ACTUATORS.edit_spec(spec)
     spec.actuators[1].forcelimited = False
-    with pytest.raises(ConfigError, match=r"servo 'right_hip'"):
+    with pytest.raises(ConfigError, match=r"force range of actuator 'right_hip'"):
         randomizers.RandomMotorStrength()(make_context(model=compiled(spec)))
 
 
