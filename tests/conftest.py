@@ -7,7 +7,7 @@ from tests.processes import xla_flags
 
 # Tests use two devices unless they compare numbers of devices.
 os.environ.setdefault("XLA_FLAGS", xla_flags(num_devices=8))
-# Compiling is most of what their short programs cost.
+# Compiling is most of what their short programs cost. Those of `make test-long` are optimized in full, as a user's are.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 # Many tests train the same tiny tasks: their programs are compiled once, also for the processes that tests start and
 # for all workers of pytest-xdist, which inherit the directory. Not across runs of the tests, nor in the user's cache.

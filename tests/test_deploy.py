@@ -101,6 +101,7 @@ def differences(out_dir, states, actions, *, read_sensors_anew=False):
     return np.array(found), robot.data.qpos
 
 
+@pytest.mark.long  # rounding of programs that are not optimized parts the two simulations sooner
 def test_its_actions_are_those_of_ksims_own_environment_from_the_same_state(exported):
     # Between control steps ksim keeps the state in float32, which rounds a velocity of 10 rad/s by 5e-7 rad/s; with
     # every step the two simulations part a little more.
