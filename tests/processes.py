@@ -20,7 +20,8 @@ def xla_flags(num_devices):
     """Flags for so many host devices, and unless XLA is to optimize in full, for programs that compile quickly."""
     flags = [f"--xla_force_host_platform_device_count={num_devices}"]
     is_quick = os.environ.get("JAX_DISABLE_MOST_OPTIMIZATIONS") != "0"
-    if is_quick and metadata.version("jaxlib").startswith("0.10."):  # XLA of later ones ends at a flag that it no longer has
+    # XLA of later versions ends at a flag that it no longer has.
+    if is_quick and metadata.version("jaxlib").startswith("0.10."):
         flags.append("--xla_cpu_use_fusion_emitters=false")
     return " ".join(flags)
 

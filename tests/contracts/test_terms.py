@@ -277,12 +277,14 @@ def all_terms_on_a_plane():
     return terms
 
 
+@pytest.mark.long
 def test_all_terms_together_when_run_on_both_engines_agree():
     mjx, native = (episode_under(engine, all_terms_on_a_plane()) for engine in ENGINES)
     chex.assert_trees_all_equal_shapes_and_dtypes(mjx, native)
     assert_same(mjx, native, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.long
 def test_terms_of_a_terrain_when_run_on_both_engines_agree():
     # Apart from the others: on a heightfield the engines find other contacts, so that forces differ, and motions a bit.
     terms = {
