@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ksim.checks import check_range, check_rule
+from ksim.checks import check_positive, check_rule
 from ksim.mdp.term import Context, Term
 
 
@@ -75,7 +75,7 @@ class ActionSmoothing(AbstractActionFilter):
     time_constant_s: float = 0.02
 
     def __check_init__(self) -> None:
-        check_range(self, "time_constant_s", above=0.0)
+        check_positive("ActionSmoothing's time_constant_s", self.time_constant_s)
 
     def init(self, context: Context) -> Float[Array, " a"]:
         return jnp.zeros_like(context.action)

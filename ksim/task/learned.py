@@ -93,6 +93,7 @@ class LearnedTask(RLTask[ConfigT], Generic[ConfigT]):
         return TrainState(learner, EnvBatch(env_state, *self.layout.make_envs(make_memories, env_key, num_envs)))
 
     def make_train_step(self, axis_name: str | None) -> TrainStep:
+        self.batch_figures()  # checked
         return TrainStep(self.get_learner(self.initial_learner()[1], axis_name))
 
     def _keys(self) -> tuple[PRNGKeyArray, PRNGKeyArray, PRNGKeyArray]:

@@ -140,8 +140,9 @@ class PPOTask(LearnedTask[ConfigT], Generic[ConfigT]):
         numbers = {
             x.name: getattr(config, x.name) for x in fields(PPOHyperparameters) if x.name in names - {"num_batches"}
         }
-        if config.run_mode in ("train", "replay"):  # a policy is evaluated with any number of environments
-            numbers["num_batches"] = self.batch_figures()[1]
+        # Not by `batch_figures`, which checks them: a policy is made and evaluated with any number of environments.
+        by_size = config.num_envs // config.batch_size if config.batch_size else 4
+        numbers["num_batches"] = config.num_batches or by_size
         numbers["min_learning_rate"], numbers["max_learning_rate"] = config.learning_rate_bounds()
         return PPOHyperparameters(**numbers)
 
