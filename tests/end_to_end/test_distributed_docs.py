@@ -393,8 +393,9 @@ def rules_of(tree):
         for call in ast.walk(function):
             if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "check_rule":
                 for what, rule in itertools.product(values(call.args[0]), values(call.args[2])):
-                    if parts_of(what) is not None and parts_of(rule) is not None:
-                        yield [*parts_of(what), " must be ", *parts_of(rule), "."]
+                    named, ruled = parts_of(what), parts_of(rule)
+                    if named is not None and ruled is not None:
+                        yield [*named, " must be ", *ruled, "."]
 
 
 def test_every_message_that_the_page_quotes_is_one_of_the_code():
