@@ -65,6 +65,7 @@ def test_all_devices_are_used_by_default():
     assert layout.devices == jax.local_devices()
 
 
+@pytest.mark.long  # programs that are not optimized round in other places
 def test_custom_synchronisation_is_called_inside_the_step_with_the_configs_axis():
     class Summing(PointMassTask):
         def sync_gradients(self, grads):
