@@ -91,6 +91,13 @@ def check_range(
     check_field(module, field, is_met, rule)
 
 
+def pick_num_batches(num_envs: int, batch_size: int | None, num_batches: int | None) -> int:
+    """The number of minibatches, unchecked: the one given, or by the batch size, or 4."""
+    if num_batches is not None:
+        return num_batches
+    return 4 if batch_size is None else num_envs // batch_size
+
+
 def check_batch(num_envs: int, batch_size: int | None, num_batches: int | None, num_devices: int) -> tuple[int, int]:
     """The global batch size and number of minibatches, from either, both or neither (then 4 minibatches).
 
@@ -99,18 +106,14 @@ def check_batch(num_envs: int, batch_size: int | None, num_batches: int | None, 
     """
     check_count("Batch size", batch_size)
     check_count("Number of batches", num_batches)
-    if batch_size is None and num_batches is None:
-        num_batches = 4
+    num_batches = pick_num_batches(num_envs, batch_size, num_batches)
     if batch_size is None:
-        assert num_batches is not None
         if num_envs % num_batches:
             raise ConfigError(
                 f"Number of environments ({num_envs}) must be divisible by number of batches ({num_batches}). "
                 f"Nearest valid number of batches: {_nearest_divisor(num_envs, num_batches)}."
             )
         batch_size = num_envs // num_batches
-    if num_batches is None:
-        num_batches = num_envs // batch_size
     if batch_size * num_batches != num_envs:
         raise ConfigError(
             f"Batch size ({batch_size}) times number of batches ({num_batches}) must equal number of environments "

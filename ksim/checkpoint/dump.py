@@ -37,7 +37,7 @@ class NanDump:
     def after_iteration(
         self, iteration: int, before: TrainState, record_before: dict[str, Any], metrics: dict[str, float]
     ) -> None:
-        """Checks the metrics of an iteration; all processes must call it.
+        """Checks the metrics of an iteration, if `dump_on_nan` says so; all processes must call it.
 
         Args:
             iteration: Its number, from 1.
@@ -45,6 +45,8 @@ class NanDump:
             record_before: `Progress.record` before it, so that a run can resume from the dump.
             metrics: Its metrics, the same in all processes.
         """
+        if not self._task.config.dump_on_nan:
+            return
         new = [name for name in KINDS if metrics.get(name) and name not in self._seen]
         self._seen.update(new)
         path = self._run_dir / DUMPS / str(iteration)

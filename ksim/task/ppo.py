@@ -10,7 +10,15 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import PRNGKeyArray
 
-from ksim.checks import MAX_COUNT, check_batch, check_choice, check_count, check_fraction, check_positive
+from ksim.checks import (
+    MAX_COUNT,
+    check_batch,
+    check_choice,
+    check_count,
+    check_fraction,
+    check_positive,
+    pick_num_batches,
+)
 from ksim.config import field
 from ksim.errors import ConfigError, shown
 from ksim.learn.learner import AbstractLearner, trainable_leaves
@@ -141,8 +149,7 @@ class PPOTask(LearnedTask[ConfigT], Generic[ConfigT]):
             x.name: getattr(config, x.name) for x in fields(PPOHyperparameters) if x.name in names - {"num_batches"}
         }
         # Not by `batch_figures`, which checks them: a policy is made and evaluated with any number of environments.
-        by_size = config.num_envs // config.batch_size if config.batch_size else 4
-        numbers["num_batches"] = config.num_batches or by_size
+        numbers["num_batches"] = pick_num_batches(config.num_envs, config.batch_size, config.num_batches)
         numbers["min_learning_rate"], numbers["max_learning_rate"] = config.learning_rate_bounds()
         return PPOHyperparameters(**numbers)
 

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import equinox as eqx
 import jax
@@ -172,26 +172,29 @@ class RLTask(RobotHooks, CallbackTask[ConfigT], Generic[ConfigT]):
 
     def initial_learner(self) -> tuple[LearnerState, AbstractActorCritic]:
         """The learner before the first iteration, and the actor-critic whose arrays it holds."""
-        raise ConfigError(f"{type(self).__name__} must derive from PPOTask, which knows how to learn.")
+        self._refuse_to_learn()
 
     def learner_shapes(self) -> tuple[LearnerState, AbstractActorCritic]:
         """What `initial_learner` returns, with shapes in place of arrays."""
-        raise ConfigError(f"{type(self).__name__} must derive from PPOTask, which knows how to learn.")
+        self._refuse_to_learn()
 
     def initial_state(self) -> TrainState:
         """The global state before the first iteration, not yet placed on devices."""
-        raise ConfigError(f"{type(self).__name__} must derive from PPOTask, which knows how to learn.")
+        self._refuse_to_learn()
 
     def make_train_step(self, axis_name: str | None) -> TrainStep:
         """The training step, for a single device (None) or mapped over an axis of devices."""
-        raise ConfigError(f"{type(self).__name__} must derive from PPOTask, which knows how to learn.")
+        self._refuse_to_learn()
 
     def policy_of(self, learner: LearnerState) -> NormalizedActorCritic:
         """The policy and value function of a learner, on raw observations."""
-        raise ConfigError(f"{type(self).__name__} must derive from PPOTask, which knows how to learn.")
+        self._refuse_to_learn()
 
     def figures(self) -> Figures:
         """What the host is told of the algorithm."""
+        self._refuse_to_learn()
+
+    def _refuse_to_learn(self) -> NoReturn:
         raise ConfigError(f"{type(self).__name__} must derive from PPOTask, which knows how to learn.")
 
     # What follows from the above.

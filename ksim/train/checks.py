@@ -15,7 +15,6 @@ from ksim.rollout.unroll import NOT_FINITE
 from ksim.task.distributed_rl import make_replica_guard
 from ksim.task.rl import RLTask
 from ksim.train.state import RunState
-from ksim.types import TrainState
 
 
 class TrainingDivergedError(RunError):
@@ -23,26 +22,16 @@ class TrainingDivergedError(RunError):
 
 
 class Checks:
-    """Looks at the state after each iteration, in all processes alike."""
+    """Looks at the state after each iteration, in all processes alike.
+
+    Attributes:
+        nan_dump: Keeps the state before an iteration in which something was not finite.
+    """
 
     def __init__(self, task: RLTask[Any], state: RunState, run_dir: Path) -> None:
         self._task, self._state = task, state
-        self._dump = NanDump(task, run_dir)
+        self.nan_dump = NanDump(task, run_dir)
         self._guard = make_replica_guard(task.config, task.layout, state.get().learner)
-
-    def dump(
-        self, iteration: int, before: TrainState, record_before: dict[str, Any], metrics: dict[str, float]
-    ) -> None:
-        """Dumps the state before an iteration in which something was not finite, if `dump_on_nan` says so.
-
-        Args:
-            iteration: Its number, from 1.
-            before: The placed state before it.
-            record_before: What `Progress.record` said before it.
-            metrics: What it reported.
-        """
-        if self._task.config.dump_on_nan:
-            self._dump.after_iteration(iteration, before, record_before, metrics)
 
     def check_finite(self, metrics: Mapping[str, float]) -> None:
         """Raises TrainingDivergedError where `max_bad_updates` in a row were skipped."""
@@ -58,7 +47,7 @@ class Checks:
         raise TrainingDivergedError(
             f"{num_bad_updates} updates in a row were skipped because a loss or gradient was not finite "
             f"(max_bad_updates={limit}).{cause} Look for a division by zero in a reward or observation, "
-            f"or lower learning_rate.{self._dump.hint()}"
+            f"or lower learning_rate.{self.nan_dump.hint()}"
         )
 
     def check_replicas(self, iteration: int) -> None:

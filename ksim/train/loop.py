@@ -89,7 +89,7 @@ class Loop:
         with self.watchdog.watching(f"what follows the training step of iteration {number}"):
             with self.timers.timed("logging"):
                 self.loggers.log(metrics, number, self.progress.env_steps)
-            self.checks.dump(number, before, record_before, metrics)
+            self.checks.nan_dump.after_iteration(number, before, record_before, metrics)
             del before
             self.checks.check_finite(metrics)
             self.checks.check_replicas(number)

@@ -28,9 +28,6 @@ class TimedStep:
 
     A host thread per device waits for what the device has computed. So nothing in the programs is for timing alone, no
     device waits for the host, and the compilation cache holds them where it would hold the step.
-
-    Attributes:
-        figures: What the host is told of the algorithm.
     """
 
     def __init__(self, layout: AbstractLayout, step: TrainStep, state: TrainState, *, donate: bool) -> None:
@@ -42,7 +39,6 @@ class TimedStep:
             state: A placed state.
             donate: Whether the state's memory is reused for the next one; it is gone after a step then.
         """
-        self.figures = step.learner.figures()
         shapes: list[Collected] = []
 
         def roll_out(envs: EnvBatch, learner: LearnerState) -> tuple[EnvBatch, Collected]:
@@ -114,9 +110,9 @@ def time_synchronisation(task: RLTask[Any], state: TrainState) -> float | None:
     The synchronisation is timed by itself, on arrays like the gradients. None on one device.
     """
     layout = task.layout
-    learner = task.make_train_step(layout.axis_name).learner
     if layout.axis_name is None:
         return None
+    learner = task.make_train_step(layout.axis_name).learner
     compiled = layout.map(lambda params: learner.sync_gradients(params)).lower(state.learner.params).compile()
     durations = []
     for _ in range(5):  # the same number in every process
