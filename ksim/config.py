@@ -54,7 +54,7 @@ def field(
 def options_with(config_class: type, role: str) -> list[str]:
     """The options that were declared with a role, an argument of `field` such as `fixed`.
 
-    One keeps its roles where a subclass declares it anew, for another default.
+    A field keeps its roles where a subclass declares it again with another default.
     """
     declared = [vars(cls).get("__dataclass_fields__", {}) for cls in reversed(config_class.__mro__)]
     return list(

@@ -150,7 +150,7 @@ def read_document(path: Path) -> Mapping[str, Any]:
 
 
 def _problem_of_document(document: Mapping[str, Any]) -> str | None:
-    """What of a document is not as `write_checkpoint` and its callers have it, whoever wrote it; None where it is."""
+    """What in a document is not as `write_checkpoint` and its callers write it, in words; None if nothing is."""
     content = {"last_episodes": {}, **document}  # a dump has none
     for name, kind in _KINDS.items():
         if not is_of_type(content.get(name), kind):
@@ -172,7 +172,7 @@ def list_checkpoints(directory: Path) -> list[Path]:
     """The checkpoints of a directory, oldest first; those that have lost files are among them.
 
     Raises:
-        OSError: It cannot be read. One that is not there has none.
+        OSError: It exists but cannot be read.
     """
     return sorted(filter(_is_checkpoint, _entries(directory)), key=lambda path: int(path.name))
 
@@ -259,8 +259,8 @@ def remove_all_but(directory: Path, max_to_keep: int, also: Path | None) -> None
 
     Args:
         directory: Where they are.
-        max_to_keep: So many of the newest stay.
-        also: One that stays besides.
+        max_to_keep: How many of the newest are kept.
+        also: Another one to keep.
     """
     for path in list_checkpoints(directory)[:-max_to_keep]:
         if path != also:
@@ -330,7 +330,7 @@ def _system_errors(path: Path) -> Iterator[None]:
 def _packed(arrays: Arrays) -> dict[str, np.ndarray]:
     """All arrays of a type as one, by the type's name, in their order.
 
-    Orbax takes time, and TensorStore keeps a little memory for ever, for every array that is written.
+    Orbax takes time, and TensorStore never frees a little memory for every array that is written.
     """
     dtypes = dict.fromkeys(str(x.dtype) for x in arrays.values() if x.size)
     return {t: np.concatenate([x.ravel() for x in arrays.values() if str(x.dtype) == t]) for t in dtypes}
@@ -349,7 +349,7 @@ def _unpacked(packed: Arrays, leaves: Mapping[str, Any]) -> dict[str, np.ndarray
 
 
 def _digests(directory: Path) -> dict[str, str]:
-    """Of the files of a checkpoint, by their paths in it."""
+    """The hash of each file of a checkpoint, by its path in it."""
     files = sorted(path for path in directory.rglob("*") if path.is_file())
     return {path.relative_to(directory).as_posix(): _digest(path.read_bytes()) for path in files}
 

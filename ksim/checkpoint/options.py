@@ -61,7 +61,7 @@ def saved_options(config: RLConfig, task_name: str) -> dict[str, Any]:
     for candidate in newer:
         try:
             return _options_of(candidate, config)
-        except DamagedError:  # told of when its arrays are wanted
+        except DamagedError:  # reported when its arrays are read
             continue
     return _options_of(oldest, config)
 
@@ -92,10 +92,10 @@ def auto_run_dir(config: RLConfig, task_name: str) -> Path | None:
 
 
 def check_resumed(config: RLConfig, changed: Mapping[str, tuple[Any, Any]]) -> None:
-    """Raises ConfigError for a change of options that a run which goes on cannot make.
+    """Raises ConfigError for a changed option that a resumed run cannot change.
 
     Args:
-        config: The options of the run that goes on.
+        config: The options of the resumed run.
         changed: Values in the checkpoint and here, by option.
     """
     for name in options_with(type(config), "fixed"):

@@ -17,7 +17,7 @@ class Progress:
         max_iterations: Where the run stops; None for no limit.
         max_env_steps: Likewise, in control steps over all environments.
         iteration: Iterations done, including those before the run was resumed.
-        env_steps: Control steps done over all environments, likewise.
+        env_steps: Control steps over all environments so far.
         elapsed_s: Seconds that all these iterations took.
         bad_updates: Updates skipped because a gradient was not finite.
         not_finite_steps: Non-finite control steps of single environments, which were masked.

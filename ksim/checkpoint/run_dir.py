@@ -152,7 +152,7 @@ def _appears(directory: Path) -> bool:
             return False
         time.sleep(0.1)
         for parent in reversed(directory.parents):
-            # To list it, NFS asks anew what is in it.
+            # Listing it makes NFS ask again what is in it.
             with contextlib.suppress(OSError):
                 os.listdir(parent)
     return True

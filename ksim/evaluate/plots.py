@@ -184,7 +184,7 @@ def _times(recording: Recording) -> np.ndarray:
 def _figure(num_panels: int, columns: int) -> tuple[Figure, list[Any]]:
     rows = -(-num_panels // columns)
     size = (4.0 * columns if columns > 1 else 9.0, 2.4 * rows if num_panels > 1 else 4.5)
-    # Objects and a canvas of its own: the user's matplotlib stays as it is, and no window opens.
+    # Its own figure and canvas: the user's matplotlib state is untouched, and no window opens.
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
     axes = [figure.add_subplot(rows, columns, i + 1) for i in range(num_panels)]

@@ -35,8 +35,9 @@ class Recording:
         qpos: Generalized positions, in m and rad.
         extra: State that only some models have, as in `PhysicsState`.
         base_position: In the world, in m; empty without a free joint, as are the two below.
-        heading: Of the base in the world, in rad.
-        velocity: Of the base, forward and leftward, in m/s, and its yaw rate, in rad/s, in its level heading frame.
+        heading: Heading of the base in the world, in rad.
+        velocity: Velocity of the base, forward and leftward, in m/s, and its yaw rate, in rad/s, in its level heading
+            frame.
         commanded_velocity: The same of the first velocity command that was in force; empty where there is none.
         touch: Readings of the touch sensors of the feet, in N, by their names; see `foot_sensors`.
     """

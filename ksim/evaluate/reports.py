@@ -144,7 +144,7 @@ class Reports:
             self._plot_learning()
 
     def is_due(self, iteration: int) -> bool:
-        """Whether it is time to evaluate."""
+        """Whether an evaluation is due."""
         if not is_main_process() or self._should_stop():
             return False
         config = self._task.config

@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 class Failures:
-    """Failures of what a run can do without: each kind is said once, and all are counted.
+    """Failures of what a run can do without: each kind is reported once, and all are counted.
 
     Attributes:
         counts: How often each kind failed.

@@ -27,7 +27,7 @@ def visible_gpus(environ: Mapping[str, str], tell: Callable[[str], None]) -> lis
 
     Args:
         environ: The environment.
-        tell: Is told of an nvidia-smi that fails, which counts as no GPUs.
+        tell: Called with a message if nvidia-smi fails, which counts as no GPUs.
     """
     chosen = environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:

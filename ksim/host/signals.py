@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 OUT_OF_TIME_EXIT_CODE = 75
-"""Of a run that `max_runtime` has stopped: EX_TEMPFAIL of sysexits.h, by which a script knows to queue it again."""
+"""The exit code of a run that `max_runtime` stopped: EX_TEMPFAIL of sysexits.h, so a script knows to queue it again."""
 STOPPING = [signal.SIGINT, signal.SIGTERM, *([signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else [])]
 """What asks a run to stop; the last is what Slurm can be told to send some time before the end of a job."""
 _REPEAT_S = 1.0
@@ -22,7 +22,7 @@ class StopRequest:
     Attributes:
         signal: The number of the signal that asked; None while none has.
         is_out_of_time: Whether `max_runtime` is over.
-        has_failed: Whether something failed whose error is raised once all processes can be told.
+        has_failed: Whether something failed whose error is raised once all processes know.
     """
 
     signal: int | None = None

@@ -38,12 +38,12 @@ class MemoryUse:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Figures:
-    """What the host is told of an algorithm, for what it prints, draws and estimates.
+    """What the host needs to know of an algorithm to print, plot and estimate.
 
     Attributes:
         hyper: The algorithm's numbers, for the log.
         line: Metrics that the line of each iteration shows besides those of every run, by the words before them.
-        plots: Metrics that are drawn with the learning curves, likewise, by the panel's title.
+        plots: Metrics that are plotted with the learning curves, by the panel's title.
         memory: What grows with options of the algorithm.
         syncs_per_iteration: How often gradients are averaged over devices in an iteration.
     """
@@ -58,7 +58,7 @@ class Figures:
 # Compared by identity: networks hold arrays, and a mapped function must have a hash.
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class AbstractLearner(ABC):
-    """An algorithm: pure functions of one device, and what the host is told of them.
+    """An algorithm: pure functions of one device, and what the host needs to know of them.
 
     `collect` and `learn` are the two halves of a training step, see `TrainStep`, which a run compiles as two programs.
     The state that they share is `LearnerState`, or a subclass with more fields. Its `key`, `iteration` and `levels`
@@ -118,7 +118,7 @@ class AbstractLearner(ABC):
 
     @abstractmethod
     def figures(self) -> Figures:
-        """What the host is told."""
+        """What the host needs to know."""
 
 
 def trainable_leaves(model: AbstractActorCritic) -> PyTree:

@@ -51,7 +51,7 @@ def episode_metrics(
 ) -> Metrics:
     """Count, mean, spread and extremes of the episodes that finished on any device; NaN where none did.
 
-    One that was cut because a step was not finite has not finished.
+    An episode that was cut because a step was not finite has not finished.
     """
     chex.assert_rank(return_et, 2)
     chex.assert_equal_shape([return_et, length_et, trajectory.done, trajectory.terminated])

@@ -68,6 +68,6 @@ class EventFile:
         if self._first_step:
             session = SessionLog(status=SessionLog.START)
             writer.write_event(Event(wall_time=time.time(), step=self._first_step, session_log=session))
-            # Once: a file that is opened after a failure goes on with this run's own events.
+            # Once: a file that is opened after a failure continues with this run's events.
             self._first_step = 0
         return writer

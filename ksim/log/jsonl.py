@@ -52,7 +52,7 @@ class JsonLines:
             OSError: It could not be written; the file ends with the last whole line.
         """
         self._pending.append(json.dumps(record).encode() + b"\n")
-        # Opened anew, so that a directory that was removed or mounted elsewhere is noticed.
+        # Opened for every line, so that a directory that was removed or mounted elsewhere is noticed.
         self._path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
         try:
@@ -95,10 +95,10 @@ def set_lines_aside(run_dir: Path) -> int:
 
 
 def cut_lines(run_dir: Path, iteration: int) -> None:
-    """Removes the lines of iterations that a run which goes on after `iteration` will do again.
+    """Removes the lines after `iteration`, whose iterations a resumed run repeats.
 
     Raises:
-        OSError: A file cannot be written anew; it is left as it is.
+        OSError: A file cannot be rewritten; it is left unchanged.
     """
     for path in (run_dir / METRICS, run_dir / EVALUATIONS):
         if not path.is_file():

@@ -21,7 +21,7 @@ class RunInfo:
         config: The options by name, as JSON holds them.
         is_resumed: Whether the directory holds an earlier part of this run.
         iteration: Iterations done before, where the run starts from a checkpoint; else 0.
-        env_steps: Control steps done over all environments, likewise.
+        env_steps: Control steps over all environments so far.
         max_iterations: The iteration that the run ends at; None without that limit.
         last_episodes: Metrics of the last iteration in which episodes ended; kept up to date.
         eta_s: Seconds to the nearest limit, as of now; None without one.
@@ -56,7 +56,7 @@ class AbstractLogger(abc.ABC):
         Args:
             metrics: By name. NaN where there is no value, such as the mean return while no episode has ended.
             iteration: Iterations done, those before the run was resumed included.
-            env_steps: Control steps done over all environments, likewise.
+            env_steps: Control steps over all environments so far.
         """
 
     def log_evaluation(self, record: Mapping[str, Any]) -> None:  # noqa: B027
@@ -108,7 +108,7 @@ class Loggers:
 def resumed_id(run: RunInfo, path: Path) -> str | None:
     """The id under which a service has the run that is resumed, from a file of its directory; None for a new run.
 
-    A run that was stopped before its first checkpoint starts anew.
+    A run that was stopped before its first checkpoint starts again.
     """
     is_there = run.is_resumed and run.iteration and path.exists()
     return (path.read_text() or None) if is_there else None

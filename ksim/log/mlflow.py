@@ -15,7 +15,7 @@ _LONGEST_PARAM = 6000
 
 
 class MlflowLogger(AbstractLogger):
-    """Logs to MLflow over iterations; needs the extra `mlflow`. A resumed run goes on in the same MLflow run.
+    """Logs to MLflow over iterations; needs the extra `mlflow`. A resumed run continues in the same MLflow run.
 
     Without a server, give a local database: `MlflowLogger("sqlite:///mlflow.db")`.
     """

@@ -19,7 +19,7 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class _LogFile(logging.handlers.WatchedFileHandler):
-    """A log file, made anew where it was removed; one that cannot be written is left out."""
+    """A log file. It is created again if it was removed, and skipped if it cannot be written."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -28,7 +28,7 @@ class _LogFile(logging.handlers.WatchedFileHandler):
             self.handleError(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        """Says nothing: what is logged is printed as well, and a full disk is told by what else fails."""
+        """Prints nothing: every record is printed as well, and a full disk is reported by whatever else fails."""
 
 
 class RunLog(logging.Handler):
@@ -100,7 +100,7 @@ class _Program(logging.Handler):
                 handler.handle(record)
 
     def _is_of_the_program(self, handler: logging.Handler) -> bool:
-        # Where the root logger has no handler, absl calls logging.basicConfig with the first record of its own.
+        # Where the root logger has no handler, absl calls logging.basicConfig with its first record.
         return handler in self._handlers_before or type(handler) is not logging.StreamHandler
 
 

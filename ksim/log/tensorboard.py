@@ -12,7 +12,7 @@ class TensorBoardLogger(AbstractLogger):
     def open(self, run: RunInfo) -> None:
         from ksim.log.event_file import EventFile  # noqa: PLC0415 - tensorboardX is slow to import
 
-        # Of a run that was stopped before its first checkpoint and starts again, all events are void.
+        # A run that was stopped before its first checkpoint starts again: all its events are void.
         self._events = EventFile(run.run_dir, first_step=run.env_steps + 1 if run.is_resumed else 0)
 
     def log(self, metrics: Mapping[str, float], iteration: int, env_steps: int) -> None:

@@ -12,7 +12,7 @@ _ID = "wandb_id"
 
 
 class WandbLogger(AbstractLogger):
-    """Logs to Weights & Biases over iterations; needs the extra `wandb`. A resumed run goes on in the same W&B run.
+    """Logs to Weights & Biases over iterations; needs the extra `wandb`. A resumed run continues in the same W&B run.
 
     Without a network, set WANDB_MODE=offline, or give `mode="offline"`; `wandb sync` uploads the run later.
     """

@@ -175,7 +175,7 @@ class PolicyExport:
         self._arrays: dict[str, np.ndarray] = {}
         try:
             step, start = policy_programs(model, obs_sizes)
-        except Exception as error:  # noqa: BLE001 - whatever a user's model raises; its training goes on
+        except Exception as error:  # noqa: BLE001 - whatever a user's model raises; training continues
             logger.warning("Checkpoints will hold no program of the policy, for ksim.load_policy: %s", error)
             return
         # Learned arrays are in the checkpoint already; the rest never changes.

@@ -33,7 +33,7 @@ class DistributedSetup:
         engine: The physics engine; None for an environment that knows none.
         num_envs: Environments over all devices.
         batch_size: Environments per minibatch over all devices; None where the algorithm has no minibatches.
-        num_batches: Minibatches per pass; likewise.
+        num_batches: Minibatches per pass, on any number of devices.
         rollout_length: Control steps per environment and iteration.
         grad_sync_period: Minibatches per synchronisation of gradients.
         grad_sync_mode: What happens in between.

@@ -189,7 +189,7 @@ class PPOTask(LearnedTask[ConfigT], Generic[ConfigT]):
         return ("actor_sizes", "critic_sizes", *(("memory_size",) if self.config.model == "gru" else ()))
 
     def adapt_resumed(self, state: TrainState, changed: Mapping[str, tuple[Any, Any]]) -> TrainState:
-        # One that was adaptive and is to be constant would stay wherever it has come to.
+        # A rate that was adaptive and becomes constant would stay at its last value.
         is_constant_now = "desired_kl" in changed and self.config.desired_kl is None
         if "learning_rate" not in changed and not is_constant_now:
             return state

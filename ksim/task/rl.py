@@ -119,7 +119,7 @@ class RLTask(RobotHooks, CallbackTask[ConfigT], Generic[ConfigT]):
 
         Args:
             model: The policy and value function, on raw observations.
-            env_state: States to go on from, one row per env of this device.
+            env_state: States to start from, one row per env of this device.
             model_carry: The model's memory, one row per env.
             rng: One key, the same on every device. `env_keys` makes one per env of it.
 
@@ -191,7 +191,7 @@ class RLTask(RobotHooks, CallbackTask[ConfigT], Generic[ConfigT]):
         self._refuse_to_learn()
 
     def figures(self) -> Figures:
-        """What the host is told of the algorithm."""
+        """What the host needs to know of the algorithm."""
         self._refuse_to_learn()
 
     def _refuse_to_learn(self) -> NoReturn:

@@ -113,7 +113,7 @@ class Loop:
         return metrics | self.timers.take()
 
     def _report(self) -> None:
-        """Evaluates, if it is time to."""
+        """Evaluates, if an evaluation is due."""
         if self.reports.is_due(self.progress.iteration):
             with self.timers.timed("evaluation"), self._watching_reports():
                 self.reports.after_iteration(self.progress, self.state.learner())

@@ -54,7 +54,7 @@ class Saving:
         self.saver: Saver | None = None
 
     def is_due(self) -> bool:
-        """Whether it is time to save; only process 0 knows."""
+        """Whether a checkpoint is due; only process 0 knows."""
         return self.saver is not None and self.saver.is_due(self._progress.iteration)
 
     def save(self) -> None:

@@ -16,7 +16,7 @@ from ksim.parallel.multihost import is_main_process, num_processes, process_inde
 logger = logging.getLogger(__name__)
 
 HANG_EXIT_CODE = 70
-"""Of a process that the watchdog ended: EX_SOFTWARE of sysexits.h."""
+"""The exit code of a process that the watchdog ended: EX_SOFTWARE of sysexits.h."""
 _GRACE_S = 15.0
 _LAST_S = 4.0
 """How much later process 0 of several ends: its coordinator goes with it, which aborts the others in mid-sentence. Less

@@ -118,16 +118,32 @@ def test_the_training_has_all_that_could_tell_devices_apart(runs):
         assert len(np.unique(envs[path], axis=0)) > 16, path
 
 
+BIPED = {"engine": "mujoco", "num_envs": 16}
+
+
+def biped_history(num_devices):
+    return train_iterations(BipedTask(BipedConfig(num_devices=num_devices, **BIPED)), 3)[1]
+
+
+def assert_same_rewards(history, reference):
+    for metrics, expected in zip(history, reference, strict=True):
+        for name in ("rollout/reward", "reward/alive", "reward/track_linear_velocity", "episode/return"):
+            np.testing.assert_allclose(metrics[name], expected[name], rtol=1e-4, atol=1e-6, err_msg=name)
+
+
 def test_rewards_under_contacts_are_the_same_for_three_iterations(tmp_path):
-    options = {"engine": "mujoco", "num_envs": 16}
-    worker = ("-m", "tests.recorded", "record", "biped", "3", "num_envs=16", "engine=mujoco")
-    job = start_job(*worker, num_processes=2, num_devices=2, cwd=tmp_path)
-    one, *others = (train_iterations(BipedTask(BipedConfig(num_devices=n, **options)), 3)[1] for n in (1, 2))
+    options = [f"{name}={value}" for name, value in BIPED.items()]
+    job = start_job(
+        "-m", "tests.recorded", "record", "biped", "3", *options, num_processes=2, num_devices=2, cwd=tmp_path
+    )
+    one, two = biped_history(1), biped_history(2)
     for process in job:
         code, output = finish(process)
         assert code == 0, output
-    others.append(read_record(tmp_path / "record").history)
-    for many in others:
-        for metrics, expected in zip(many, one, strict=True):
-            for name in ("rollout/reward", "reward/alive", "reward/track_linear_velocity", "episode/return"):
-                np.testing.assert_allclose(metrics[name], expected[name], rtol=1e-4, atol=1e-6, err_msg=name)
+    assert_same_rewards(two, one)
+    assert_same_rewards(read_record(tmp_path / "record").history, one)
+
+
+@pytest.mark.long
+def test_rewards_under_contacts_are_the_same_on_four_devices():
+    assert_same_rewards(biped_history(4), biped_history(1))
