@@ -48,3 +48,11 @@ def pytest_unconfigure():
 def in_empty_directory(tmp_path, monkeypatch):
     """Runs write under the working directory unless told otherwise."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def no_warnings_of_other_tests():
+    """The next run's log would have what a task that never ran has warned of."""
+    from ksim.host.notices import take_given
+
+    take_given()
