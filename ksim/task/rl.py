@@ -1,23 +1,18 @@
 """A task: the hooks that describe a robot and its MDP, with defaults."""
 
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any, Generic, NoReturn, TypeVar
+from collections.abc import Sequence
+from typing import Generic, TypeVar
 
-import equinox as eqx
 import jax
-import optax
 from jaxtyping import Array, Int, Key, PRNGKeyArray, PyTree
 
 from ksim.errors import ConfigError, shown
-from ksim.learn.learner import Figures
-from ksim.learn.train_step import TrainStep
 from ksim.log.console import ConsoleLogger
 from ksim.log.jsonl import JsonlLogger
 from ksim.log.logger import AbstractLogger
 from ksim.log.tensorboard import TensorBoardLogger
 from ksim.nn.actor_critic import AbstractActorCritic
-from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.parallel.collectives import device_index, global_env_index
 from ksim.parallel.layout import AbstractLayout, make_layout
 from ksim.physics.select import pick_engine
@@ -26,16 +21,17 @@ from ksim.rollout.unroll import env_keys, initial_env_states, unroll
 from ksim.task.callbacks import CallbackTask
 from ksim.task.commands import command
 from ksim.task.described import check_one_key
+from ksim.task.learning_hooks import LearningHooks
 from ksim.task.mdp import compose_environment
 from ksim.task.result import RunResult
 from ksim.task.rl_config import RLConfig as RLConfig
 from ksim.task.robot_hooks import RobotHooks
-from ksim.types import EnvState, LearnerState, TrainState, Trajectory
+from ksim.types import EnvState, Trajectory
 
 ConfigT = TypeVar("ConfigT", bound=RLConfig)
 
 
-class RLTask(RobotHooks, CallbackTask[ConfigT], Generic[ConfigT]):
+class RLTask(RobotHooks, LearningHooks, CallbackTask[ConfigT], Generic[ConfigT]):
     """The base class of tasks. Subclass `PPOTask` or `DistributedPPOTask` and override the hooks.
 
     A task either describes a robot and the terms of its MDP (`RobotHooks`), or returns a custom environment
@@ -89,19 +85,6 @@ class RLTask(RobotHooks, CallbackTask[ConfigT], Generic[ConfigT]):
         """
         return self.get_environment(engine, num_devices=1)
 
-    # How it learns: overridable parts of the algorithm.
-
-    def _get_initial_model(self, rng: PRNGKeyArray) -> AbstractActorCritic | eqx.Module:
-        """The actor-critic before the first iteration. Traced, with `rng` the only input that varies.
-
-        An Equinox module without memory that returns `(mean of the action, value)` for an observation is adapted.
-        """
-        raise ConfigError(f"{type(self).__name__} must define _get_initial_model; PPOTask has one.")
-
-    def get_optimizer(self) -> optax.GradientTransformation:
-        """What turns gradients into updates, with an injected `learning_rate`."""
-        raise ConfigError(f"{type(self).__name__} must define get_optimizer; PPOTask has one.")
-
     def _get_initial_env_state(self, rng: PRNGKeyArray) -> EnvState:
         """The first states of the global batch: every leaf with `num_envs` rows.
 
@@ -148,54 +131,6 @@ class RLTask(RobotHooks, CallbackTask[ConfigT], Generic[ConfigT]):
     def device_index(self) -> Int[Array, ""]:
         """Index of this device on the mapped axis; 0 on a single device, where it costs nothing."""
         return device_index(self.layout.axis_name)
-
-    def adapt_resumed(self, state: TrainState, changed: Mapping[str, tuple[Any, Any]]) -> TrainState:
-        """A state from a checkpoint, with those changed options in it that a state holds.
-
-        Args:
-            state: The state.
-            changed: Values in the checkpoint and here, by option.
-        """
-        return state
-
-    def batch_figures(self) -> tuple[int | None, int | None]:
-        """Global batch size and minibatches per pass, of an algorithm that has them.
-
-        Raises:
-            ConfigError: They do not fit the number of environments or of devices.
-        """
-        return None, None
-
-    def updates_per_iteration(self) -> int | None:
-        """Minibatches of an iteration over all passes, of an algorithm that has them."""
-        return None
-
-    def initial_learner(self) -> tuple[LearnerState, AbstractActorCritic]:
-        """The learner before the first iteration, and the actor-critic whose arrays it holds."""
-        self._refuse_to_learn()
-
-    def learner_shapes(self) -> tuple[LearnerState, AbstractActorCritic]:
-        """What `initial_learner` returns, with shapes in place of arrays."""
-        self._refuse_to_learn()
-
-    def initial_state(self) -> TrainState:
-        """The global state before the first iteration, not yet placed on devices."""
-        self._refuse_to_learn()
-
-    def make_train_step(self, axis_name: str | None) -> TrainStep:
-        """The training step, for a single device (None) or mapped over an axis of devices."""
-        self._refuse_to_learn()
-
-    def policy_of(self, learner: LearnerState) -> NormalizedActorCritic:
-        """The policy and value function of a learner, on raw observations."""
-        self._refuse_to_learn()
-
-    def figures(self) -> Figures:
-        """What the host needs to know of the algorithm."""
-        self._refuse_to_learn()
-
-    def _refuse_to_learn(self) -> NoReturn:
-        raise ConfigError(f"{type(self).__name__} must derive from PPOTask, which knows how to learn.")
 
     # What follows from the above.
 

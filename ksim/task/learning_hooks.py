@@ -1,0 +1,78 @@
+"""What a task says of how it learns. `PPOTask` says it of PPO, `LearnedTask` of any on-policy algorithm."""
+
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import equinox as eqx
+import optax
+from jaxtyping import PRNGKeyArray
+
+from ksim.errors import ConfigError
+from ksim.learn.learner import Figures
+from ksim.learn.train_step import TrainStep
+from ksim.nn.actor_critic import AbstractActorCritic
+from ksim.nn.normalizer import NormalizedActorCritic
+from ksim.types import LearnerState, TrainState
+
+
+class LearningHooks:
+    """The hooks through which the training loop, evaluations and checkpoints reach the algorithm."""
+
+    def _get_initial_model(self, rng: PRNGKeyArray) -> AbstractActorCritic | eqx.Module:
+        """The actor-critic before the first iteration. Traced, with `rng` the only input that varies.
+
+        An Equinox module without memory that returns `(mean of the action, value)` for an observation is adapted.
+        """
+        raise ConfigError(f"{type(self).__name__} must define _get_initial_model; PPOTask has one.")
+
+    def get_optimizer(self) -> optax.GradientTransformation:
+        """What turns gradients into updates, with an injected `learning_rate`."""
+        raise ConfigError(f"{type(self).__name__} must define get_optimizer; PPOTask has one.")
+
+    def adapt_resumed(self, state: TrainState, changed: Mapping[str, tuple[Any, Any]]) -> TrainState:
+        """A state from a checkpoint, with those changed options in it that a state holds.
+
+        Args:
+            state: The state.
+            changed: Values in the checkpoint and here, by option.
+        """
+        return state
+
+    def batch_figures(self) -> tuple[int | None, int | None]:
+        """Global batch size and minibatches per pass, of an algorithm that has them.
+
+        Raises:
+            ConfigError: They do not fit the number of environments or of devices.
+        """
+        return None, None
+
+    def updates_per_iteration(self) -> int | None:
+        """Minibatches of an iteration over all passes, of an algorithm that has them."""
+        return None
+
+    def initial_learner(self) -> tuple[LearnerState, AbstractActorCritic]:
+        """The learner before the first iteration, and the actor-critic whose arrays it holds."""
+        self._refuse_to_learn()
+
+    def learner_shapes(self) -> tuple[LearnerState, AbstractActorCritic]:
+        """What `initial_learner` returns, with shapes in place of arrays."""
+        self._refuse_to_learn()
+
+    def initial_state(self) -> TrainState:
+        """The global state before the first iteration, not yet placed on devices."""
+        self._refuse_to_learn()
+
+    def make_train_step(self, axis_name: str | None) -> TrainStep:
+        """The training step, for a single device (None) or mapped over an axis of devices."""
+        self._refuse_to_learn()
+
+    def policy_of(self, learner: LearnerState) -> NormalizedActorCritic:
+        """The policy and value function of a learner, on raw observations."""
+        self._refuse_to_learn()
+
+    def figures(self) -> Figures:
+        """What the host needs to know of the algorithm."""
+        self._refuse_to_learn()
+
+    def _refuse_to_learn(self) -> NoReturn:
+        raise ConfigError(f"{type(self).__name__} must derive from PPOTask, which knows how to learn.")
