@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from tests.processes import environment
 
 
@@ -16,14 +18,22 @@ def run(*arguments, num_devices=1, cwd, check=True, **changes):
     return done
 
 
-def test_walking_distributed_runs_and_its_checkpoint_evaluates_without_noise(tmp_path):
-    module = ("-m", "examples.walking_distributed")
-    small = ("num_envs=16", "max_iterations=2", "run_dir=run", "eval_num_envs=2", "episode_s=1", "video=false")
-    done = run(*module, *small, num_devices=2, cwd=tmp_path)
+WALKING = ("-m", "examples.walking_distributed")
+SMALL = ("num_envs=16", "max_iterations=2", "run_dir=run", "eval_num_envs=2", "episode_s=1", "video=false")
+
+
+def test_walking_distributed_runs(tmp_path):
+    done = run(*WALKING, *SMALL, num_devices=2, cwd=tmp_path)
     assert "iteration 2/2" in done.stdout
     assert "evaluation at 2 (2 episodes in mujoco)" in done.stdout
     assert done.stderr == ""
-    done = run(*module, "run_mode=eval", "checkpoint=run", cwd=tmp_path)
+    assert (tmp_path / "run" / "plots" / "gait.png").is_file()
+
+
+@pytest.mark.long
+def test_checkpoint_of_walking_distributed_evaluates_without_noise(tmp_path):
+    run(*WALKING, *SMALL, "eval_at_end=false", cwd=tmp_path)
+    done = run(*WALKING, "run_mode=eval", "checkpoint=run", cwd=tmp_path)
     assert "survived" in done.stdout
     assert (tmp_path / "run" / "plots" / "gait.png").is_file()
     assert done.stderr == ""

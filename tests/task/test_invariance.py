@@ -131,19 +131,21 @@ def assert_same_rewards(history, reference):
             np.testing.assert_allclose(metrics[name], expected[name], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
-def test_rewards_under_contacts_are_the_same_for_three_iterations(tmp_path):
-    options = [f"{name}={value}" for name, value in BIPED.items()]
-    job = start_job(
-        "-m", "tests.recorded", "record", "biped", "3", *options, num_processes=2, num_devices=2, cwd=tmp_path
-    )
-    one, two = biped_history(1), biped_history(2)
-    for process in job:
-        code, output = finish(process)
-        assert code == 0, output
-    assert_same_rewards(two, one)
-    assert_same_rewards(read_record(tmp_path / "record").history, one)
+@pytest.fixture(scope="module")
+def biped_on_one():
+    return biped_history(1)
+
+
+@pytest.mark.parametrize("num_devices", [2, pytest.param(4, marks=pytest.mark.long)])
+def test_rewards_under_contacts_are_the_same_for_three_iterations(biped_on_one, num_devices):
+    assert_same_rewards(biped_history(num_devices), biped_on_one)
 
 
 @pytest.mark.long
-def test_rewards_under_contacts_are_the_same_on_four_devices():
-    assert_same_rewards(biped_history(4), biped_history(1))
+def test_rewards_under_contacts_are_the_same_in_two_processes_of_two_devices(biped_on_one, tmp_path):
+    options = [f"{name}={value}" for name, value in BIPED.items()]
+    worker = ("-m", "tests.recorded", "record", "biped", "3", *options)
+    for process in start_job(*worker, num_processes=2, num_devices=2, cwd=tmp_path):
+        code, output = finish(process)
+        assert code == 0, output
+    assert_same_rewards(read_record(tmp_path / "record").history, biped_on_one)
