@@ -90,7 +90,8 @@ class _Restarts:
             return None
         self._num_restarts += 1
         left = [i for i in range(num) if num == least or i != group.lost_index()]
-        say(f"Restart {self._num_restarts} of {self._options.max_restarts} in {_count(len(left))}, {self._origin()}.")
+        count, most = self._num_restarts, self._options.max_restarts
+        say(f"Restart {count} of {most} in {_processes(len(left))}, from {self._origin()}.")
         return left
 
     @staticmethod
@@ -115,19 +116,19 @@ class _Restarts:
         return self._note.read_text() or None
 
     def _origin(self) -> str:
-        """Where a restart begins, in words."""
+        """What a restart starts from, in words."""
         run_dir = self._run_dir()
         if run_dir is None:
-            return "from the beginning: the run had no directory yet"
+            return "the beginning: the run had no directory yet"
         try:
             saved = [as_number(path.name) for path in (Path(run_dir) / "checkpoints").iterdir()]
         except OSError:
             saved = []
         newest = max((number for number in saved if number is not None), default=None)
         if newest is None:
-            return f"from the beginning: there is no checkpoint yet in {run_dir}"
-        return f"from the checkpoint of iteration {newest} in {run_dir}"
+            return f"the beginning: there is no checkpoint yet in {run_dir}"
+        return f"the checkpoint of iteration {newest} in {run_dir}"
 
 
-def _count(num: int) -> str:
+def _processes(num: int) -> str:
     return "1 process" if num == 1 else f"{num} processes"

@@ -27,7 +27,7 @@ def test_worker_that_is_killed_twice_costs_no_more_than_the_interval_between_che
         *(tmp_path, "--nproc-per-node", "2", "--max-restarts", "2", "--min-nproc", "1"),
         *("-m", "tests.mortal_job", "25:1,47:0", *SMALL, *SAVED, "max_iterations=60"),
     )
-    code, output = finish(job)
+    code, output = finish(job, timeout=600)
     assert code == 0, output
     assert restarts_in(output) == [(1, 20), (1, 40)]
     assert [line["iteration"] for line in read_metrics(tmp_path / "run")] == list(range(1, 61))
@@ -42,7 +42,7 @@ def test_run_with_two_killed_workers_learns_what_one_without_does(tmp_path):
         *(tmp_path, "--nproc-per-node", "3", "--max-restarts", "2", "--min-nproc", "2"),
         *("-m", "tests.mortal_job", "25:2,47:1", *options),
     )
-    code, output = finish(job)
+    code, output = finish(job, timeout=600)
     assert code == 0, output
     assert restarts_in(output) == [(2, 20), (2, 40)]
     code, output = finish(start("-m", "examples.point_mass", *options, "run_dir=alone", cwd=tmp_path))
@@ -72,7 +72,7 @@ def test_run_whose_directory_nobody_gave_goes_on_in_it_until_it_is_stopped(tmp_p
         before = int(origin)
     read_until(job, f"iteration {before + 5} ")
     job.send_signal(signal.SIGTERM)
-    code, output = finish(job)
+    code, output = finish(job, timeout=600)
     assert code == 128 + signal.SIGTERM, output
     assert [line["iteration"] for line in read_metrics(run_dir)] == list(range(1, len(read_metrics(run_dir)) + 1))
     assert len(read_metrics(run_dir)) >= before + 5
