@@ -1,4 +1,4 @@
-"""Reports of the launcher about a failed group."""
+"""Reports of the launcher about a group: its start and its failure."""
 
 import os
 import signal

@@ -27,7 +27,7 @@ def run_to_the_end(options: LaunchOptions, shares: DeviceShares) -> int:
         shares: What each process may use.
 
     Raises:
-        ConfigError: A log cannot be written.
+        ConfigError: A log or a temporary file cannot be written.
     """
     if options.max_restarts == 0:
         group = Group(options, shares, {})
@@ -71,14 +71,14 @@ class _Restarts:
                 group = Group(options, shares, self._variables)
 
     def _left(self, group: Group, num: int, events: Events) -> list[int] | None:
-        """The processes of a failed group, by their indices, of which to make the next one; None if there is none."""
+        """Which processes the next group keeps of a failed one, by their indices; None if there is no next one."""
         assert group.first_failure is not None
         code, least = exit_code(group.first_failure.return_code), self._options.min_nproc or num
         if self._is_asked_to_stop(group, events, code):
             say("There is no restart, because the launcher or the process was asked to stop.")
             return None
         if code == _INVALID_INPUT:
-            # No number that was running before is refused, unless something else is wrong.
+            # If a number that fitted before is refused now, something else is wrong.
             if self._num_fitting is not None and least < num < self._num_fitting:
                 say(f"The program refused to go on in {num} processes; the next attempt is with {num - 1}.")
                 return list(range(num - 1))
