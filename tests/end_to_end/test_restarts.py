@@ -76,3 +76,18 @@ def test_run_whose_directory_nobody_gave_goes_on_in_it_until_it_is_stopped(tmp_p
     assert code == 128 + signal.SIGTERM, output
     assert [line["iteration"] for line in read_metrics(run_dir)] == list(range(1, len(read_metrics(run_dir)) + 1))
     assert len(read_metrics(run_dir)) >= before + 5
+
+
+@pytest.mark.long
+def test_number_of_processes_that_does_not_divide_the_environments_is_passed_over(tmp_path):
+    options = (*SMALL, *SAVED, "num_envs=9", "num_batches=3", "max_iterations=20")
+    job = launch(
+        *(tmp_path, "--nproc-per-node", "3", "--max-restarts", "1", "--min-nproc", "1"),
+        *("-m", "tests.mortal_job", "15:2", *options),
+    )
+    code, output = finish(job, timeout=600)
+    assert code == 0, output
+    assert "Number of environments (9) must be divisible by number of devices (2)" in output
+    assert "The program refused to go on in 2 processes; the next attempt is with 1." in output
+    assert [line["iteration"] for line in read_metrics(tmp_path / "run")] == list(range(1, 21))
+    assert "from the checkpoint of iteration 10 in" in output
