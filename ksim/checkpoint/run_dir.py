@@ -144,6 +144,13 @@ def shared_run_dir(made_by_main: Path | None, run_dir: str | None, task_name: st
     return shared
 
 
+def note_run_dir(run_dir: Path) -> None:
+    """Tells a launcher that restarts runs, where there is one, which run to resume."""
+    if "KSIM_RUN_DIR_FILE" in os.environ:
+        with contextlib.suppress(OSError):  # no reason for a run to end
+            Path(os.environ["KSIM_RUN_DIR_FILE"]).write_text(str(run_dir.absolute()))
+
+
 def _appears(directory: Path) -> bool:
     """Whether a directory is there, at the latest after some seconds: NFS remembers for a while what was not."""
     deadline_s = time.monotonic() + _APPEARING_S

@@ -2,7 +2,7 @@
 
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -27,6 +27,17 @@ class DeviceShares:
 
     gpus: list[list[str]] | None = None
     cores: list[list[int]] | None = None
+
+    def of(self, indices: Sequence[int]) -> "DeviceShares":
+        """The shares of a group that is made of these processes alone.
+
+        Each keeps its GPUs, as one of the others may have failed with its own. Cores do not fail: all are divided.
+        """
+        if self.gpus is not None:
+            return DeviceShares(gpus=[self.gpus[i] for i in indices])
+        if self.cores is not None:
+            return DeviceShares(cores=_shares([core for share in self.cores for core in share], len(indices)))
+        return self
 
     def describe(self) -> str:
         """A sentence for the launcher's first line, empty if nothing is divided."""

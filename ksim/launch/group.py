@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ksim.host.signals import OUT_OF_TIME_EXIT_CODE
@@ -15,54 +15,76 @@ from ksim.launch.events import PASSED_ON, Ended, Events
 from ksim.launch.member import Member
 from ksim.launch.options import LaunchOptions
 from ksim.launch.output import AbstractOutput, FileOutput, PrefixedOutput, Pump, say
-from ksim.launch.report import describe_end, describe_failure, exit_code, signal_name
+from ksim.launch.report import describe_end, describe_failure, describe_start, exit_code, signal_name
 
 _HERE = Path(__file__).parent
 _DRAIN_S = 1.0
+_LEFTOVERS_S = 2.0
 
 
 class Group:
     """The processes of this node.
 
-    Args:
-        options: What to start.
-        device_shares: What each process may use.
-
-    Raises:
-        ConfigError: A log cannot be written.
+    Attributes:
+        first_failure: The process that failed first; None while none has.
+        was_signaled: Whether the launcher was asked to stop, or warned that it will be, while they ran.
     """
 
-    def __init__(self, options: LaunchOptions, device_shares: DeviceShares):
-        self._options, self._shares = options, device_shares
+    def __init__(self, options: LaunchOptions, device_shares: DeviceShares, variables: Mapping[str, str]):
+        """Makes a group that is not running yet.
+
+        Args:
+            options: What to start.
+            device_shares: What each process may use.
+            variables: Environment variables for all processes, besides those of the launcher.
+
+        Raises:
+            ConfigError: A log cannot be written.
+        """
+        self._options, self._shares, self._variables = options, device_shares, variables
         self._pump = Pump()
         self._members = [Member(i, self._make_output(i)) for i in self._process_ids()]
-        self._first_failure: Member | None = None
         self._ended: list[Member] = []
         self._stop_signal: int | None = None
+        self.first_failure: Member | None = None
+        self.was_signaled = False
         # How a process ends when its time is up, when a queue warned it or one of another node, or when asked to stop.
         self._planned_codes = {OUT_OF_TIME_EXIT_CODE, 128 + signal.SIGUSR1}
         self._kill_at: float | None = None
 
-    def run(self) -> int:
+    def run(self, events: Events, guard: subprocess.Popen[bytes]) -> int:
         """Starts all processes, waits for their ends, and returns the launcher's exit code."""
-        with Events() as events, _start_guard() as self._guard:
-            try:
-                for index in range(len(self._members)):
-                    self._start(index, events)
-                self._pump.start()
-                while any(member.running for member in self._members):
-                    self._step(events)
-            finally:
-                for member in self._members:
-                    if member.running:
-                        member.kill_group()
+        self._guard = guard
+        say(f"{describe_start(self._options)} {self._shares.describe()}")
+        try:
+            for index in range(len(self._members)):
+                self._start(index, events)
+            self._pump.start()
+            while any(member.running for member in self._members):
+                self._step(events)
+        finally:
+            for member in self._members:
+                if member.running:
+                    member.kill_group()
         self._pump.finish(_DRAIN_S)
-        if self._first_failure is not None:
-            say(describe_failure(self._first_failure, self._ended, self._options))
-            return exit_code(self._first_failure.return_code)
+        if self.first_failure is not None:
+            say(describe_failure(self.first_failure, self._ended, self._options))
+            return exit_code(self.first_failure.return_code)
         if self._stop_signal is not None and any(member.return_code for member in self._members):
             return 128 + self._stop_signal
         return max(exit_code(member.return_code) for member in self._members)
+
+    def lost_index(self) -> int:
+        """The index of the process to do without: one that stood still, or else the one that failed first."""
+        assert self.first_failure is not None
+        stopped = [member for member in self._members if member.was_stopped]
+        return self._members.index((stopped or [self.first_failure])[0])
+
+    def wait_for_leftovers(self) -> None:
+        """Returns once what the processes themselves had started is gone, at the latest after a while."""
+        deadline_s = time.monotonic() + _LEFTOVERS_S
+        while any(member.has_leftovers() for member in self._members) and time.monotonic() < deadline_s:
+            time.sleep(0.01)
 
     def _process_ids(self) -> range:
         first = self._options.first_process_id
@@ -84,6 +106,7 @@ class Group:
         options = self._options
         environment = {
             **os.environ,
+            **self._variables,
             "KSIM_COORDINATOR_ADDRESS": options.coordinator_address,
             "KSIM_NUM_PROCESSES": str(options.num_processes),
             "KSIM_PROCESS_ID": str(self._members[index].process_id),
@@ -112,15 +135,15 @@ class Group:
         code = member.popen.wait()
         self._tell_guard(f"-{member.popen.pid}")
         self._ended.append(member)
-        if self._first_failure is None and not member.was_killed and exit_code(code) not in {0, *self._planned_codes}:
-            self._first_failure = member
+        if self.first_failure is None and not member.was_killed and exit_code(code) not in {0, *self._planned_codes}:
+            self.first_failure = member
             self._end_group()
 
     def _end_group(self) -> None:
         """Asks the others to end, and sees to it that they will."""
         others = [member for member in self._members if member.running]
-        if others and self._first_failure is not None:
-            first = f"Process {self._first_failure.process_id} {describe_end(self._first_failure.return_code)}"
+        if others and self.first_failure is not None:
+            first = f"Process {self.first_failure.process_id} {describe_end(self.first_failure.return_code)}"
             say(f"{first}; the others have {self._options.grace_s:g} s to end as well.")
         for member in others:
             member.was_stopped = member.is_stopped()
@@ -131,11 +154,12 @@ class Group:
         self._kill_at = time.monotonic() + self._options.grace_s
 
     def _on_signal(self, number: int) -> None:
+        self.was_signaled = True
         running = [member for member in self._members if member.running]
         if number == signal.SIGUSR1:
             for member in running:
                 member.popen.send_signal(number)
-        elif self._stop_signal is None and self._first_failure is None:
+        elif self._stop_signal is None and self.first_failure is None:
             self._stop_signal = number
             self._planned_codes.add(128 + PASSED_ON[signal.Signals(number)])
             say(f"{signal_name(number)} is passed on to {len(running)} of the processes; a second one kills them.")
@@ -159,7 +183,7 @@ class Group:
 
 
 @contextlib.contextmanager
-def _start_guard() -> Iterator[subprocess.Popen[bytes]]:
+def start_guard() -> Iterator[subprocess.Popen[bytes]]:
     """The program that kills the processes' own children should the launcher be killed; see `guard.py`."""
     command = [sys.executable, "-I", "-S", str(_HERE / "guard.py")]
     guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)

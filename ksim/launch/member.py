@@ -76,3 +76,11 @@ class Member:
         """Kills it and everything in its process group."""
         with contextlib.suppress(OSError):
             os.killpg(self.popen.pid, signal.SIGKILL)
+
+    def has_leftovers(self) -> bool:
+        """Whether anything is left of its process group after its own end."""
+        try:
+            os.killpg(self.popen.pid, 0)
+        except OSError:
+            return False
+        return True

@@ -32,6 +32,16 @@ _OPTIONS = {
         "10",
         "after a failure: time between SIGTERM and SIGKILL for the other processes (default 10)",
     ),
+    "--max-restarts": (
+        "N",
+        "0",
+        "after a failure: start the processes again from the run's newest checkpoint, N times in all (default 0)",
+    ),
+    "--min-nproc": (
+        "N",
+        None,
+        "restart without the process that failed, while at least N are left (default: with as many as before)",
+    ),
 }
 
 
@@ -45,7 +55,10 @@ class LaunchOptions:
         node_rank: Index of this machine, from 0.
         coordinator_address: HOST:PORT at which process 0 will listen.
         log_dir: Directory of each process's output; None: print it with a prefix.
+        picks_port: Whether the launcher chose that address, so that restarts may choose another.
         grace_s: Seconds between SIGTERM and SIGKILL after a failure.
+        max_restarts: How often to start the processes again, in all.
+        min_nproc: Processes that a restart may make do with; None: as many as before.
         program: Arguments of the interpreter: `("-m", module, ...)` or `(file, ...)`.
     """
 
@@ -53,8 +66,11 @@ class LaunchOptions:
     nproc_per_node: int
     node_rank: int
     coordinator_address: str
+    picks_port: bool
     log_dir: Path | None
     grace_s: float
+    max_restarts: int
+    min_nproc: int | None
     program: tuple[str, ...]
 
     @property
@@ -89,8 +105,11 @@ def parse_options(argv: Sequence[str]) -> LaunchOptions:
         nproc_per_node=nproc_per_node,
         node_rank=_node_rank(parsed.node_rank or "0", nnodes),
         coordinator_address=_address(parsed.coordinator_address),
+        picks_port=parsed.coordinator_address is None,
         log_dir=_log_dir(parsed.log_dir),
         grace_s=_seconds("--grace-s", parsed.grace_s),
+        max_restarts=_max_restarts(parsed.max_restarts, nnodes),
+        min_nproc=_min_nproc(parsed.min_nproc, nproc_per_node, parsed.max_restarts),
         program=_program(program),
     )
 
@@ -142,6 +161,27 @@ def _whole_number(name: str, value: str, *, least: int) -> int:
     return number
 
 
+def _max_restarts(value: str, nnodes: int) -> int:
+    number = _whole_number("--max-restarts", value, least=0)
+    if number > 0 and nnodes > 1:
+        raise ConfigError(
+            f"--max-restarts ({number}) restarts the processes of one machine, not of several (--nnodes {nnodes}), "
+            "whose launchers would have to agree. Leave it out, and start the command again with resume=auto."
+        )
+    return number
+
+
+def _min_nproc(value: str | None, nproc_per_node: int, max_restarts: str) -> int | None:
+    if value is None:
+        return None
+    number = _whole_number("--min-nproc", value, least=1)
+    rule = f"at most --nproc-per-node ({nproc_per_node})"
+    check_rule(f"--min-nproc ({number})", number <= nproc_per_node, rule)
+    if int(max_restarts) == 0:
+        raise ConfigError(f"--min-nproc ({number}) needs --max-restarts as well, as in --max-restarts 3.")
+    return number
+
+
 def _node_rank(value: str, nnodes: int) -> int:
     rank = _whole_number("--node-rank", value, least=0)
     rule = f"below --nnodes ({nnodes}): ranks count from 0 to {nnodes - 1}"
@@ -159,12 +199,17 @@ def _seconds(name: str, value: str) -> float:
     return number
 
 
+def free_address() -> str:
+    """HOST:PORT of this machine alone, of which the port is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
 def _address(value: str | None) -> str:
     """A checked HOST:PORT; by default one that is free on this machine now."""
     if value is None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            return f"127.0.0.1:{probe.getsockname()[1]}"
+        return free_address()
     host, _, port = value.rpartition(":")
     is_port = port.isascii() and port.isdigit() and 0 < int(port) < 65536
     rule = "HOST:PORT with a port from 1 to 65535, as in 10.0.0.1:8476"

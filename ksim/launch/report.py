@@ -1,5 +1,6 @@
-"""Reports of the launcher about a failed group."""
+"""Reports of the launcher about a group: its start and its failure."""
 
+import os
 import signal
 from collections.abc import Sequence
 
@@ -27,6 +28,17 @@ def describe_end(return_code: int) -> str:
     if return_code > 128 and return_code - 128 in set(signal.Signals):
         return f"ended with exit code {return_code} (128 + {signal_name(return_code - 128)})"
     return f"ended with exit code {return_code}"
+
+
+def describe_start(options: LaunchOptions) -> str:
+    """A line about what is started."""
+    first, num_local, total = options.first_process_id, options.nproc_per_node, options.num_processes
+    here = f"process {first}" if num_local == 1 else f"processes {first} to {first + num_local - 1}"
+    log = "" if options.log_dir is None else f" Their output: {options.log_dir}{os.sep}process_N.out."
+    return (
+        f"Node {options.node_rank} of {options.nnodes} starts {here} of {total}, coordinator "
+        f"{options.coordinator_address}.{log}"
+    )
 
 
 def describe_failure(first: Member, ended: Sequence[Member], options: LaunchOptions) -> str:

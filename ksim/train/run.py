@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from ksim.checkpoint.orbax_log import log_orbax
-from ksim.checkpoint.run_dir import locked, save_config, shared_run_dir
+from ksim.checkpoint.run_dir import locked, note_run_dir, save_config, shared_run_dir
 from ksim.checkpoint.saver import Saver
 from ksim.checkpoint.snapshot import plain_config, versions
 from ksim.config import seconds_of
@@ -78,6 +78,7 @@ def train(task: RLTask[Any]) -> RunResult:
         with together():
             if is_main_process():
                 stack.enter_context(locked(run_dir))
+                note_run_dir(run_dir)
             log.open(run_dir)
             if is_main_process():
                 stack.enter_context(added_handlers(task))

@@ -1,5 +1,6 @@
 """What ends a run before its limit, decided by all processes together."""
 
+import os
 import time
 from typing import NamedTuple
 
@@ -30,6 +31,8 @@ class Stopping:
 
     def __init__(self, request: StopRequest, progress: Progress, max_runtime_s: float | None) -> None:
         self._request, self._progress, self._max_runtime_s = request, progress, max_runtime_s
+        # A restart by the launcher gives a run no more time.
+        self._started_s = float(os.environ.get("KSIM_LAUNCHED_S", STARTED_S))
 
     def is_asked(self) -> bool:
         """Whether this process knows of a reason to stop; cuts evaluations short, too."""
@@ -57,4 +60,4 @@ class Stopping:
         # At least one iteration, or a job that is queued again and again would never get on.
         if self._max_runtime_s is None or not is_main_process() or not self._progress.num_done_here:
             return False
-        return time.monotonic() - STARTED_S + self._progress.pace_s >= self._max_runtime_s
+        return time.monotonic() - self._started_s + self._progress.pace_s >= self._max_runtime_s

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 
 import pytest
 
@@ -53,6 +54,13 @@ def test_max_runtime_saves_and_exits_with_a_code_of_its_own_after_one_iteration_
         assert code == OUT_OF_TIME_EXIT_CODE == 75
         assert newest(tmp_path / "run").name == str(done)
     assert "max_runtime" in capsys.readouterr().out
+
+
+def test_max_runtime_counts_from_the_start_of_the_launcher_that_restarted_the_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("KSIM_LAUNCHED_S", str(time.monotonic() - 1e6))
+    options = {"num_devices": 1, "run_dir": str(tmp_path / "run"), "max_runtime": 5e5, "max_iterations": 9}
+    assert point_mass_task(**options).run().exit_code == OUT_OF_TIME_EXIT_CODE
+    assert newest(tmp_path / "run").name == "1"
 
 
 def test_evaluation_that_max_runtime_leaves_no_time_for_is_made_up_for(tmp_path):

@@ -26,6 +26,12 @@ NODES = ["--nnodes", "2", "--node-rank", "1", "--coordinator-address", "h:1"]
         (["--grace-s", "soon"], ["--grace-s (soon)", "number of seconds"]),
         (["--grace-s", "-1"], ["--grace-s (-1)", "at least 0"]),
         (["--grace-s", "inf"], ["--grace-s (inf)", "number of seconds"]),
+        (["--max-restarts", "-1"], ["--max-restarts (-1)", "whole number, at least 0"]),
+        ([*NODES, "--max-restarts", "1"], ["--max-restarts (1)", "--nnodes 2", "resume=auto"]),
+        (["--max-restarts", "1", "--min-nproc", "0"], ["--min-nproc (0)", "at least 1"]),
+        (["--max-restarts", "1", "--min-nproc", "2"], ["--min-nproc (2)", "at most --nproc-per-node (1)"]),
+        (["--min-nproc", "1"], ["--min-nproc (1) needs --max-restarts", "--max-restarts 3"]),
+        (["--max_restarts=1"], ["no option '--max_restarts'", "'--max-restarts'"]),
         (["--log-dir", "program.py"], ["--log-dir (program.py)", "no directory", "Choose another"]),
         (["--log-dir", "program.py/logs"], ["--log-dir (program.py/logs)", "no directory"]),
         (["--nproc", "2"], ["no option '--nproc'", "'--nproc-per-node'"]),
@@ -100,6 +106,8 @@ def test_help_lists_every_option_and_exits_with_0(capsys):
         "--coordinator-address",
         "--log-dir",
         "--grace-s",
+        "--max-restarts",
+        "--min-nproc",
         "-m MODULE",
     ):
         assert name in out
