@@ -2,9 +2,11 @@
 
 python -m benchmarks.distribution --repeats 7
 
-Three comparisons on the walking humanoid, each interleaved within a repetition:
+Four comparisons on the walking humanoid, each interleaved within a repetition:
 
 - one device: `DistributedPPOTask` on one device over `PPOTask`, in one process, the same options.
+- layouts: two devices with `layout=shard_map` over the same with `layout=pmap`, in one process: wall time, and
+  processor time of all threads, which other programs on the machine disturb less.
 - processes: two processes of one device each over one process of two devices; each a job of its own, started in turn
   again and again, whose speed is the median over its iterations but the first five.
 - all-reduce: one average of the gradients over two devices, beside one whole update step (a minibatch's loss, gradient,
@@ -52,7 +54,7 @@ def describe(name: str, ratios: list[float], note: str) -> None:
     print(f"| {name} | {spread} | {note} |", flush=True)
 
 
-def timed_steps(task: Any, num_iterations: int) -> Callable[[], float]:
+def timed_steps(task: Any, num_iterations: int, clock: Callable[[], float] = time.perf_counter) -> Callable[[], float]:
     """Seconds that some iterations of a task take, as a function to call again and again."""
     task.check()
     state = task.layout.place(task.initial_state())
@@ -60,11 +62,11 @@ def timed_steps(task: Any, num_iterations: int) -> Callable[[], float]:
     held = [state]
 
     def run() -> float:
-        start_s = time.perf_counter()
+        start_s = clock()
         for _ in range(num_iterations):
             held[0], metrics = step(held[0])
             jax.block_until_ready(metrics)
-        return time.perf_counter() - start_s
+        return clock() - start_s
 
     return run
 
@@ -79,6 +81,19 @@ def one_device(num_envs: int, repeats: int) -> list[float]:
     }
     found = interleaved(runs, repeats)
     return [x / y for x, y in zip(found["distributed"], found["plain"], strict=True)]
+
+
+def layouts(num_envs: int, engine: str, repeats: int, clock: Callable[[], float]) -> list[float]:
+    """Time of a step by shard_map over that of one by pmap, on two devices."""
+    options = {"num_envs": num_envs, "engine": engine, "num_devices": 2}
+    runs = {
+        layout: timed_steps(
+            HumanoidWalkingDistributedTask(HumanoidWalkingDistributedConfig(layout=layout, **options)), 3, clock
+        )
+        for layout in ("shard_map", "pmap")
+    }
+    found = interleaved(runs, repeats)
+    return [x / y for x, y in zip(found["shard_map"], found["pmap"], strict=True)]
 
 
 def job_speed(num_envs: int, num_processes: int, num_devices: int, num_iterations: int) -> float:
@@ -118,7 +133,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--num-envs", type=int, default=1024)
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--only", choices=["one-device", "processes", "all-reduce"])
+    parser.add_argument("--engine", choices=["mujoco", "mjx"], default="mujoco", help="of the layouts' comparison")
+    parser.add_argument("--only", choices=["one-device", "layouts", "all-reduce", "processes"])
     args = parser.parse_args()
     make_host_devices(2)
     print("| comparison | ratio, median (lowest-highest) | |\n|---|---|---|")
@@ -127,6 +143,10 @@ def main() -> None:
         describe(
             "time, DistributedPPOTask on 1 device over PPOTask", ratios, f"{args.num_envs} envs, 3 iterations each"
         )
+    if args.only in (None, "layouts"):
+        for name, clock in (("wall", time.perf_counter), ("processor", time.process_time)):
+            ratios = layouts(args.num_envs, args.engine, args.repeats, clock)
+            describe(f"{name} time, shard_map over pmap", ratios, f"2 host devices, {args.engine}, 3 iterations each")
     if args.only in (None, "all-reduce"):
         ratios, milliseconds = all_reduce(args.num_envs, args.repeats)
         describe("time, one all-reduce over one update step", ratios, f"2 host devices, {milliseconds:.2f} ms")

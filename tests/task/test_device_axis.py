@@ -13,6 +13,7 @@ import ksim
 from examples.point_mass import PointMass, PointMassConfig, PointMassTask
 from ksim.mdp import curriculum, rewards
 from ksim.parallel.collectives import bind_axis
+from ksim.parallel.layout import LAYOUTS
 from ksim.preflight.hooks import check_curricula
 from ksim.preflight.start import term_rows
 from ksim.preflight.tables import print_terms
@@ -51,8 +52,9 @@ class Averaging(PointMassTask):
         return jax.lax.pmean(grads, self.config.pmap_axis_name)
 
 
-def test_collectives_of_a_users_own_run_on_one_device_as_on_two():
-    tasks = [make(Averaging, num_devices=n) for n in (1, 2)]
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_collectives_of_a_users_own_run_on_one_device_as_on_two(layout):
+    tasks = [make(Averaging, num_devices=n, layout=layout) for n in (1, 2)]
     (one, one_history), (two, two_history) = (train_iterations(task, 2) for task in tasks)
     for name in ("rollout/reward", "loss/value"):
         np.testing.assert_allclose([m[name] for m in one_history], [m[name] for m in two_history], rtol=1e-4, atol=1e-6)
@@ -104,9 +106,9 @@ class CrowdTask(BipedTask):
         return {"up": curriculum.LinearCurriculum(end_iteration=5)}
 
 
-@pytest.mark.parametrize("num_devices", [1, 2])
-def test_terms_have_the_axis_in_native_mujoco_also_where_shapes_are_looked_at(num_devices):
-    task = CrowdTask(BipedConfig(num_devices=num_devices, pmap_axis_name=AXIS, engine="mujoco"))
+@pytest.mark.parametrize(("num_devices", "layout"), [(1, "pmap"), (2, "pmap"), (2, "shard_map")])
+def test_terms_have_the_axis_in_native_mujoco_also_where_shapes_are_looked_at(num_devices, layout):
+    task = CrowdTask(BipedConfig(num_devices=num_devices, pmap_axis_name=AXIS, engine="mujoco", layout=layout))
     task.verify_distributed_setup()
     print_terms(term_rows(task.environment, task.device_axis))
     check_curricula(task, task.initial_state())
