@@ -215,8 +215,8 @@ class ShardMapDevices(AbstractMappedDevices):
 def _without_empty_inputs(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function to be mapped over devices, with arrays without elements made inside and not passed in.
 
-    JAX 0.11 dies of a SIGSEGV while it compiles a shard_map, or a pmap, with such an input: XLA removes it before Shardy
-    looks for its sharding. MJX has many, among its constants above all.
+    JAX 0.11 dies of a SIGSEGV while it compiles a shard_map or a pmap with such an input: XLA removes it before Shardy
+    looks for its sharding. MJX models have many.
     """
 
     @functools.wraps(function, updated=())
