@@ -1,8 +1,6 @@
 """The axis of devices, for collectives of a user's own, on a single device."""
 
 import dataclasses
-import re
-from collections import Counter
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +15,7 @@ from ksim.parallel.layout import LAYOUTS
 from ksim.preflight.hooks import check_curricula
 from ksim.preflight.start import term_rows
 from ksim.preflight.tables import print_terms
+from tests.programs import operations
 from tests.tasks import WITHOUT_REPORTS, BipedConfig, BipedTask, assert_same_parameters, train_iterations
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
@@ -114,11 +113,6 @@ def test_terms_have_the_axis_in_native_mujoco_also_where_shapes_are_looked_at(nu
     check_curricula(task, task.initial_state())
     _, history = train_iterations(task, 1)
     np.testing.assert_allclose(history[0]["reward/crowd"], 0.0, atol=1e-6)
-
-
-def operations(compiled):
-    """How often each operation of XLA is in a compiled program."""
-    return Counter(re.findall(r"= \S+ ([a-z0-9-]+)\(", compiled.as_text()))
 
 
 def test_bound_axis_adds_nothing_to_the_compiled_step_and_leaves_donation_as_it_is():

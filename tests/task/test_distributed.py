@@ -5,6 +5,7 @@ import pytest
 from examples.point_mass import PointMassConfig, PointMassTask
 from ksim import ConfigError
 from ksim.parallel.layout import LAYOUTS, PmapDevices, ShardMapDevices, SingleDevice
+from tests.programs import operations
 from tests.tasks import assert_same_parameters, point_mass_task, train_iterations
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
@@ -51,6 +52,22 @@ def test_second_iteration_compiles_nothing(layout):
     state, metrics = step(state)
     task.layout.first(metrics)
     assert len(compiled) == before
+
+
+def test_both_layouts_compile_to_the_same_operations_in_the_same_memory():
+    # In JAX 0.10 to 0.12 pmap is a jitted shard_map itself.
+    programs = []
+    for layout in LAYOUTS:
+        task = point_mass_task(num_devices=2, layout=layout)
+        state = task.layout.place(task.initial_state())
+        step = task.make_train_step(task.layout.axis_name)
+        programs.append(task.layout.map(step, donate=True).lower(state).compile())
+    first, second = map(operations, programs)
+    assert first == second
+    assert first["all-reduce"] > 0
+    sizes = [(m.temp_size_in_bytes, m.alias_size_in_bytes) for m in (p.memory_analysis() for p in programs)]
+    assert sizes[0] == sizes[1]
+    assert sizes[0][1] > 0
 
 
 def test_one_device_falls_back_with_a_warning_and_trains():
