@@ -2,9 +2,11 @@
 
 python -m benchmarks.distribution --repeats 7
 
-Three comparisons on the walking humanoid, each interleaved within a repetition:
+Four comparisons on the walking humanoid, each interleaved within a repetition:
 
 - one device: `DistributedPPOTask` on one device over `PPOTask`, in one process, the same options.
+- layouts: two devices with `layout=shard_map` over the same with `layout=pmap`, in one process: wall time, and
+  processor time of all threads, which other programs on the machine disturb less.
 - processes: two processes of one device each over one process of two devices; each a job of its own, started in turn
   again and again, whose speed is the median over its iterations but the first five.
 - all-reduce: one average of the gradients over two devices, beside one whole update step (a minibatch's loss, gradient,
@@ -21,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import ksim  # noqa: F401 - prepares the process before JAX's backend starts
 from examples.walking import HumanoidWalkingConfig, HumanoidWalkingTask
@@ -34,9 +36,9 @@ from ksim.train.timing import TimedStep, time_synchronisation
 ROOT = Path(__file__).parents[1]
 
 
-def interleaved(runs: dict[str, Callable[[], float]], repeats: int) -> dict[str, list[float]]:
+def interleaved(runs: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[Any]]:
     """What each returns, run in turn; the first turn warms up and is dropped."""
-    found: dict[str, list[float]] = {name: [] for name in runs}
+    found: dict[str, list[Any]] = {name: [] for name in runs}
     for repeat in range(repeats + 1):
         # In alternating order, or the second would always have the warmer machine.
         for name in list(runs) if repeat % 2 else list(reversed(runs)):
@@ -52,19 +54,26 @@ def describe(name: str, ratios: list[float], note: str) -> None:
     print(f"| {name} | {spread} | {note} |", flush=True)
 
 
-def timed_steps(task: Any, num_iterations: int) -> Callable[[], float]:
-    """Seconds that some iterations of a task take, as a function to call again and again."""
+class Seconds(NamedTuple):
+    """Wall time, and processor time of all threads."""
+
+    wall: float
+    processor: float
+
+
+def timed_steps(task: Any, num_iterations: int) -> Callable[[], Seconds]:
+    """What some iterations of a task take, as a function to call again and again."""
     task.check()
     state = task.layout.place(task.initial_state())
     step = task.layout.compile(task.make_train_step(task.layout.axis_name), state)
     held = [state]
 
-    def run() -> float:
-        start_s = time.perf_counter()
+    def run() -> Seconds:
+        start = Seconds(time.perf_counter(), time.process_time())
         for _ in range(num_iterations):
             held[0], metrics = step(held[0])
             jax.block_until_ready(metrics)
-        return time.perf_counter() - start_s
+        return Seconds(time.perf_counter() - start.wall, time.process_time() - start.processor)
 
     return run
 
@@ -78,7 +87,16 @@ def one_device(num_envs: int, repeats: int) -> list[float]:
         "plain": timed_steps(HumanoidWalkingTask(HumanoidWalkingConfig(**options)), 3),
     }
     found = interleaved(runs, repeats)
-    return [x / y for x, y in zip(found["distributed"], found["plain"], strict=True)]
+    return [x.wall / y.wall for x, y in zip(found["distributed"], found["plain"], strict=True)]
+
+
+def layouts(num_envs: int, engine: str, repeats: int) -> dict[str, list[float]]:
+    """Time of iterations by shard_map over that of as many by pmap, on two devices, by clock."""
+    options = {"num_envs": num_envs, "engine": engine, "num_devices": 2}
+    make = lambda layout: HumanoidWalkingDistributedTask(HumanoidWalkingDistributedConfig(layout=layout, **options))
+    found = interleaved({layout: timed_steps(make(layout), 3) for layout in ("shard_map", "pmap")}, repeats)
+    pairs = list(zip(found["shard_map"], found["pmap"], strict=True))
+    return {clock: [getattr(x, clock) / getattr(y, clock) for x, y in pairs] for clock in Seconds._fields}
 
 
 def job_speed(num_envs: int, num_processes: int, num_devices: int, num_iterations: int) -> float:
@@ -118,7 +136,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--num-envs", type=int, default=1024)
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--only", choices=["one-device", "processes", "all-reduce"])
+    parser.add_argument("--engine", choices=["mujoco", "mjx"], default="mujoco", help="of the layouts' comparison")
+    parser.add_argument("--only", choices=["one-device", "layouts", "all-reduce", "processes"])
     args = parser.parse_args()
     make_host_devices(2)
     print("| comparison | ratio, median (lowest-highest) | |\n|---|---|---|")
@@ -127,6 +146,9 @@ def main() -> None:
         describe(
             "time, DistributedPPOTask on 1 device over PPOTask", ratios, f"{args.num_envs} envs, 3 iterations each"
         )
+    if args.only in (None, "layouts"):
+        for clock, ratios in layouts(args.num_envs, args.engine, args.repeats).items():
+            describe(f"{clock} time, shard_map over pmap", ratios, f"2 host devices, {args.engine}, 3 iterations each")
     if args.only in (None, "all-reduce"):
         ratios, milliseconds = all_reduce(args.num_envs, args.repeats)
         describe("time, one all-reduce over one update step", ratios, f"2 host devices, {milliseconds:.2f} ms")

@@ -1,6 +1,9 @@
-"""Keeping the number of compiled programs in bounds."""
+"""Compiled programs: what is in one, and keeping their number in bounds."""
 
+import re
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -15,3 +18,8 @@ def free_programs() -> None:
     """
     if MAPS.exists() and MAPS.read_bytes().count(b"\n") > MANY:
         jax.clear_caches()
+
+
+def operations(compiled: Any) -> Counter[str]:
+    """How often each operation of XLA is in a compiled program."""
+    return Counter(re.findall(r"= \S+ ([a-z0-9-]+)\(", compiled.as_text()))

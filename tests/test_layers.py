@@ -131,8 +131,9 @@ def test_traced_layers_import_no_plotting_and_no_run(package):
             assert not {name.split(".")[0] for name in imports_of(path)} & NEVER_BELOW_RUN, path
 
 
-def test_pmap_is_in_one_file():
-    users = [path.name for path in ROOT.rglob("*.py") if "jax.pmap" in path.read_text()]
+@pytest.mark.parametrize("name", ["jax.pmap", "jax.shard_map"])
+def test_what_maps_over_devices_is_in_one_file(name):
+    users = [path.name for path in ROOT.rglob("*.py") if name in path.read_text()]
     assert users == ["layout.py"]
 
 

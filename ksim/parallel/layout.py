@@ -1,10 +1,12 @@
-"""The two ways to run the one training step: on a single device, or mapped over several. The only pmap."""
+"""The ways to run the one training step: on a single device, or mapped over several by pmap or by shard_map."""
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int, Key, PyTree
@@ -12,6 +14,7 @@ from jaxtyping import Array, Int, Key, PyTree
 from ksim.parallel.collectives import DEVICE_AXIS, bind_axis, global_env_index
 from ksim.parallel.placement import (
     gather_environments,
+    is_key,
     join_shares,
     replicate_state,
     shard_environments,
@@ -120,13 +123,13 @@ class SingleDevice(AbstractLayout):
         return self.first(tree)
 
 
-class PmapDevices(AbstractLayout):
-    """The step pmapped: the learner replicated, the envs sharded evenly."""
+class AbstractMappedDevices(AbstractLayout):
+    """Several devices, each with one row of every placed leaf: its copy of the learner, and its share of the envs."""
 
     def __init__(self, devices: Sequence[Device], axis_name: str) -> None:
         self.devices = list(devices)
-        self._axis_name = axis_name
         self.axis_name = axis_name
+        self._axis_name = axis_name
 
     def replicate(self, tree: PyTree) -> PyTree:
         return replicate_state(tree, self.devices, self._axis_name)
@@ -139,14 +142,18 @@ class PmapDevices(AbstractLayout):
         shares = self.map(lambda key: make(key, global_env_index(share, self.axis_name)))
         return join_shares(shares(self.replicate(key)))
 
-    def map(self, function: Callable[..., Any], *, donate: bool = False) -> "_Mapped":
-        return _Mapped(function, self, donate=donate)
-
     def first(self, tree: PyTree) -> PyTree:
         return unreplicate_state(tree)
 
     def join_envs(self, tree: PyTree) -> PyTree:
         return gather_environments(tree)
+
+
+class PmapDevices(AbstractMappedDevices):
+    """The step pmapped."""
+
+    def map(self, function: Callable[..., Any], *, donate: bool = False) -> "_Pmapped":
+        return _Pmapped(function, self, donate=donate)
 
     def local_view(self, tree: PyTree) -> PyTree:
         """Placed leaves as the rows of this process's devices alone, which is what pmap is told of."""
@@ -162,7 +169,7 @@ class PmapDevices(AbstractLayout):
         return wrap_keys(jax.tree.map(view, unwrap_keys(tree)), tree)
 
 
-class _Mapped:
+class _Pmapped:
     """A pmapped function of placed arrays, compiled at its first call.
 
     pmap takes the rows of one process's devices and compiles a program of arrays over all devices. Placed leaves are
@@ -172,7 +179,10 @@ class _Mapped:
     def __init__(self, function: Callable[..., Any], layout: PmapDevices, *, donate: bool) -> None:
         self._layout = layout
         self._pmapped = jax.pmap(
-            function, axis_name=layout.axis_name, devices=layout.devices, donate_argnums=0 if donate else ()
+            _without_empty_inputs(function),
+            axis_name=layout.axis_name,
+            devices=layout.devices,
+            donate_argnums=0 if donate else (),
         )
         self._compiled: Any = None
 
@@ -185,6 +195,49 @@ class _Mapped:
         return self._compiled(*args)
 
 
-def make_layout(devices: Sequence[Device], axis_name: str) -> AbstractLayout:
-    """The layout of a step on some devices, of all processes and in the order of the axis that a user's code names."""
-    return SingleDevice(devices[0], axis_name) if len(devices) == 1 else PmapDevices(devices, axis_name)
+class ShardMapDevices(AbstractMappedDevices):
+    """The step jitted, as a shard_map over a mesh of the devices of all processes."""
+
+    def map(self, function: Callable[..., Any], *, donate: bool = False) -> Any:
+        own = _without_empty_inputs(function)
+
+        @functools.wraps(function, updated=())
+        def on_one_device(*args: PyTree) -> PyTree:
+            out = own(*jax.tree.map(lambda x: jax.lax.squeeze(x, [0]), args))
+            return jax.tree.map(lambda x: jax.lax.expand_dims(x, [0]), out)
+
+        mesh, rows = Mesh(np.asarray(self.devices), (self._axis_name,)), PartitionSpec(self._axis_name)
+        # Unchecked, as in pmap: users' collectives need not tell JAX which values are the same on all devices.
+        mapped = jax.shard_map(on_one_device, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False)
+        return jax.jit(mapped, donate_argnums=0 if donate else ())
+
+
+def _without_empty_inputs(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function to be mapped over devices, with arrays without elements made inside and not passed in.
+
+    JAX 0.11 dies of a SIGSEGV while it compiles a shard_map or a pmap with such an input: XLA removes it before Shardy
+    looks for its sharding. MJX models have many.
+    """
+
+    @functools.wraps(function, updated=())
+    def mapped(*args: PyTree) -> PyTree:
+        args = jax.tree.map(lambda x: x if x.size or is_key(x) else jnp.zeros(x.shape, x.dtype), args)
+        # Jitted, since arrays that it closes over become inputs of what is mapped, but constants of what is jitted.
+        return jax.jit(lambda *args: function(*args))(*args)
+
+    return mapped
+
+
+LAYOUTS: dict[str, type[AbstractMappedDevices]] = {"pmap": PmapDevices, "shard_map": ShardMapDevices}
+"""The layouts of several devices, as the option `layout` names them."""
+
+
+def make_layout(devices: Sequence[Device], axis_name: str, name: str = "pmap") -> AbstractLayout:
+    """The layout of a step on some devices.
+
+    Args:
+        devices: Those of all processes, in the order of the axis.
+        axis_name: What a user's code calls the axis.
+        name: Which of `LAYOUTS`, where there are several devices.
+    """
+    return SingleDevice(devices[0], axis_name) if len(devices) == 1 else LAYOUTS[name](devices, axis_name)

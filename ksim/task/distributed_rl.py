@@ -12,7 +12,7 @@ from ksim.errors import ConfigError, shown
 from ksim.host.notices import warn_user
 from ksim.parallel.devices import CORES, check_devices, make_host_devices, select_devices
 from ksim.parallel.job import find_job, join_job
-from ksim.parallel.layout import AbstractLayout
+from ksim.parallel.layout import LAYOUTS, AbstractLayout, make_layout
 from ksim.parallel.placement import (
     gather_environments as gather_environments,
     replicate_state as replicate_state,
@@ -24,7 +24,7 @@ from ksim.task.commands import command
 from ksim.task.distributed_setup import DistributedSetup
 from ksim.task.result import RunResult
 from ksim.task.rl import RLConfig, RLTask
-from ksim.types import Device, GradSyncMode, LearnerState
+from ksim.types import GradSyncMode, LearnerState
 
 ON_DIVERGENCE = ("stop", "rebroadcast")
 MAX_TIMEOUT_S = 10**6
@@ -46,6 +46,11 @@ class DistributedRLConfig(RLConfig):
         None,
         help="devices per process: use the first N; on a CPU, create N; cores: one per core; null: all",
         kind="a whole number, cores or null",
+        of_the_run=False,
+    )
+    layout: str = field(
+        "pmap",
+        help="what maps the step over several devices, with the same results: pmap, or its successor shard_map",
         of_the_run=False,
     )
     pmap_axis_name: str = field("device", help="name of the mapped axis, for collectives in your own code")
@@ -89,11 +94,11 @@ class DistributedRLConfig(RLConfig):
             join_job(job, connect_timeout_s=self.connect_timeout_s, heartbeat_timeout_s=self.heartbeat_timeout_s)
         # Options are compared later: process 0 makes copies of a task by itself, as for get_eval_environment.
 
-    def training_devices(self, task_name: str) -> list[Device]:
+    def training_layout(self, task_name: str) -> AbstractLayout:
         devices = select_devices(self.devices, self.num_devices)
         if len(devices) == 1:
             warn_user("Only 1 device detected. Distributed training will fall back to single-device mode.")
-        return devices
+        return make_layout(devices, self.device_axis, self.layout)
 
     def validate(self) -> None:
         super().validate()
@@ -103,6 +108,7 @@ class DistributedRLConfig(RLConfig):
             check_count("num_devices", self.num_devices)
         check_devices(self.devices)
         check_choice("grad_sync_mode", self.grad_sync_mode, get_args(GradSyncMode))
+        check_choice("layout", self.layout, tuple(LAYOUTS))
         if not self.pmap_axis_name:
             raise ConfigError("pmap_axis_name ('') must not be empty.")
         for name in ("grad_sync_period", "replica_check_interval", "num_processes"):

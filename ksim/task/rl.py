@@ -14,7 +14,7 @@ from ksim.log.logger import AbstractLogger
 from ksim.log.tensorboard import TensorBoardLogger
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.parallel.collectives import device_index, global_env_index
-from ksim.parallel.layout import AbstractLayout, make_layout
+from ksim.parallel.layout import AbstractLayout
 from ksim.physics.select import pick_engine
 from ksim.rollout.environment import Environment, check_environment
 from ksim.rollout.unroll import env_keys, initial_env_states, unroll
@@ -142,7 +142,7 @@ class RLTask(RobotHooks, LearningHooks, CallbackTask[ConfigT], Generic[ConfigT])
     @functools.cached_property
     def layout(self) -> AbstractLayout:
         """Where the training step runs."""
-        return make_layout(self.config.training_devices(type(self).__name__), self.device_axis)
+        return self.config.training_layout(type(self).__name__)
 
     @functools.cached_property
     def environment(self) -> Environment:

@@ -11,9 +11,9 @@ from ksim.config import CHECKPOINT_MODES, check_types, field, seconds_of
 from ksim.errors import ConfigError
 from ksim.parallel.collectives import DEVICE_AXIS
 from ksim.parallel.job import find_job
+from ksim.parallel.layout import AbstractLayout, SingleDevice
 from ksim.physics import check_rates
 from ksim.physics.select import ENGINES
-from ksim.types import Device
 
 RUN_MODES = ("train", *CHECKPOINT_MODES)
 MATMUL_PRECISIONS = ("highest", "high", "default")
@@ -123,8 +123,8 @@ class RLConfig(BaseConfig):
     def join_job(self) -> None:
         """Connects this process to the others of its job: none, for a task of one device."""
 
-    def training_devices(self, task_name: str) -> list[Device]:
-        """The devices that training runs on, those of all processes: here one.
+    def training_layout(self, task_name: str) -> AbstractLayout:
+        """Where training runs, on the devices of all processes: here on one.
 
         Args:
             task_name: What an error calls the task.
@@ -138,7 +138,7 @@ class RLConfig(BaseConfig):
                 f"{task_name} runs in one process on one device, but {job.source} has started several. "
                 "Derive it from DistributedPPOTask, or start one process."
             )
-        return jax.local_devices()[:1]
+        return SingleDevice(jax.local_devices()[0], self.device_axis)
 
     def validate(self) -> None:
         """Raises ConfigError if a value is invalid for every task."""

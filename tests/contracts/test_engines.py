@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from ksim.errors import ConfigError
+from ksim.parallel.layout import LAYOUTS
 from ksim.physics.engine import DERIVED_FIELDS, control_step
 from ksim.physics.select import ENGINES, make_engine, pick_engine
 from tests.robots import biped_model
@@ -141,14 +142,17 @@ def test_engine_is_deterministic(name):
     chex.assert_trees_all_equal(results(name), compiled(name)(*inputs_of_script()))
 
 
+@pytest.mark.parametrize("layout", ["pmap", pytest.param("shard_map", marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", ENGINES)
-def test_engine_under_pmap_equals_that_under_jit(name):
+def test_engine_on_two_devices_equals_that_on_one(name, layout):
     num_steps = 5
     qpos, qvel, ctrl, overrides = inputs_of_script()
     inputs = qpos, qvel, ctrl[:, :num_steps], overrides
     # The second device has the envs in the reverse order.
     on_two = lambda tree: jax.tree.map(lambda x: jnp.stack([x, x[::-1]]), tree)
-    _, split = jax.pmap(run_envs(engine_of(name)), devices=jax.devices()[:2])(*on_two(inputs))
+    two = LAYOUTS[layout](jax.devices()[:2], "device")
+    placed = two.shard(jax.tree.map(jnp.concatenate, on_two(inputs)))
+    _, split = two.map(run_envs(engine_of(name)))(*placed)
     whole = on_two(jax.tree.map(lambda x: x[:, :num_steps], results(name)[1]))
     chex.assert_trees_all_close(whole, split, rtol=1e-4, atol=1e-4)
 

@@ -15,6 +15,7 @@ from tests.processes import finish, free_port, read_until, start, start_job
 SMALL = ("num_envs=16", "rollout_length=8", "tensorboard=false", "video=false", "plots=false", "eval_at_end=false")
 POINT_MASS = ("-m", "examples.point_mass", *SMALL, "run_dir=run")
 ENDLESS = ("max_iterations=null", "heartbeat_timeout_s=10")
+LAYOUTS = ("pmap", pytest.param("shard_map", marks=pytest.mark.long))
 
 
 @pytest.fixture
@@ -93,8 +94,10 @@ def assert_nothing_half_written(run_dir):
         assert "tmp" not in path.name, path
 
 
-def test_job_writes_one_run_with_a_log_of_each_process_and_learns_what_one_process_does(launch, tmp_path):
-    job = launch(*POINT_MASS, "max_env_steps=512", num_devices=2, KSIM_LOG_DIR=str(tmp_path / "logs"))
+@pytest.mark.parametrize("layout", ["pmap", "shard_map"])
+def test_job_writes_one_run_with_a_log_of_each_process_and_learns_what_one_process_does(layout, launch, tmp_path):
+    options = ("max_env_steps=512", f"layout={layout}")
+    job = launch(*POINT_MASS, *options, num_devices=2, KSIM_LOG_DIR=str(tmp_path / "logs"))
     code, output = finish(job)
     assert code == 0, output
     alone = start(
@@ -119,8 +122,9 @@ def test_job_writes_one_run_with_a_log_of_each_process_and_learns_what_one_proce
     assert "[1] iteration" not in output
 
 
-def test_signal_to_one_process_stops_all_after_the_same_iteration_with_everything_saved(tmp_path):
-    job = start_job(*POINT_MASS, *ENDLESS, num_processes=2, cwd=tmp_path)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_signal_to_one_process_stops_all_after_the_same_iteration_with_everything_saved(layout, tmp_path):
+    job = start_job(*POINT_MASS, *ENDLESS, f"layout={layout}", num_processes=2, cwd=tmp_path)
     read_until(job[0], "iteration 3")
     job[1].send_signal(signal.SIGTERM)
     outputs = [finish(process) for process in job]
@@ -130,6 +134,7 @@ def test_signal_to_one_process_stops_all_after_the_same_iteration_with_everythin
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == [str(done)]
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
     ("victim", "number", "ends_with"),
     [
@@ -145,10 +150,10 @@ def test_signal_to_one_process_stops_all_after_the_same_iteration_with_everythin
     ],
 )
 def test_lost_process_ends_the_job_in_time_with_its_name_and_leaves_nothing(
-    victim, number, ends_with, launch, tmp_path
+    victim, number, ends_with, *, layout, launch, tmp_path
 ):
     code_expected, message = ends_with
-    job = launch(*POINT_MASS, *ENDLESS)
+    job = launch(*POINT_MASS, *ENDLESS, f"layout={layout}")
     read_until(job, "iteration 3")
     pids = processes_of(job)
     assert len(pids) == 2
@@ -176,6 +181,7 @@ def test_survivor_without_a_launcher_ends_by_itself_and_says_which_process_is_go
     assert "lost the others" in (tmp_path / "run" / "process_0.log").read_text()
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(
     ("fault", "code", "messages"),
     [
@@ -194,8 +200,9 @@ def test_survivor_without_a_launcher_ends_by_itself_and_says_which_process_is_go
         ("corrupt", 1, ("learner differ after iteration 4: replica 1 in .params", "replica 1 is")),
     ],
 )
-def test_fault_of_one_process_ends_all_with_its_name(fault, code, messages, tmp_path):
-    faulty = ("-m", "tests.faulty_job", fault, *SMALL, "run_dir=run", *ENDLESS, "replica_check_interval=4")
+def test_fault_of_one_process_ends_all_with_its_name(fault, code, messages, layout, tmp_path):
+    options = ("run_dir=run", *ENDLESS, "replica_check_interval=4", f"layout={layout}")
+    faulty = ("-m", "tests.faulty_job", fault, *SMALL, *options)
     first, second = start_job(*faulty, num_processes=2, cwd=tmp_path)
     (code_second, output_second), (code_first, output_first) = finish(second, 120), finish(first, 120)
     codes = code if isinstance(code, tuple) else (code, code)

@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 
 from ksim import ConfigError, EnvState, replicate_state, shard_environments
 from ksim.nn import GruActorCritic
-from ksim.parallel.layout import PmapDevices, SingleDevice
+from ksim.parallel.layout import LAYOUTS as MAPPED, SingleDevice
 from ksim.parallel.placement import gather_environments, unreplicate_state, unwrap_keys
 from ksim.types import EnvBatch, LearnerState, TrainState
 
@@ -141,10 +141,13 @@ def make_state(num_envs):
     return TrainState(learner=learner, envs=EnvBatch(env_state, None, blank, blank.astype(jnp.int32)))
 
 
-LAYOUTS = [SingleDevice(), PmapDevices(DEVICES, "replica")]
+LAYOUTS = [
+    pytest.param(SingleDevice(), id="single"),
+    *(pytest.param(layout(DEVICES, "replica"), id=name) for name, layout in MAPPED.items()),
+]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=["single", "pmap"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_layout_gives_back_what_was_placed(layout):
     state = make_state(num_envs=4)
     placed = layout.place(state)
@@ -152,7 +155,7 @@ def test_layout_gives_back_what_was_placed(layout):
     chex.assert_trees_all_equal(unwrap_keys(back), unwrap_keys(state))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=["single", "pmap"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_envs_are_made_on_the_device_that_holds_them_as_one_global_batch(layout):
     make = lambda key, index_e: {"i": index_e, "key": jax.vmap(lambda i: jax.random.fold_in(key, i))(index_e)}
     batch = layout.make_envs(make, jax.random.key(4), 6)
@@ -168,16 +171,59 @@ def test_envs_are_made_on_the_device_that_holds_them_as_one_global_batch(layout)
     assert where == {shard.device: np.asarray(shard.data).ravel().tolist() for shard in placed["i"].addressable_shards}
 
 
-def test_batch_that_is_partly_sharded_and_partly_on_the_host_is_placed_whole():
-    layout = LAYOUTS[1]
+@pytest.mark.parametrize("layout", LAYOUTS[1:])
+def test_batch_that_is_partly_sharded_and_partly_on_the_host_is_placed_whole(layout):
     tree = {"there": layout.make_envs(lambda _, index_e: index_e, jax.random.key(0), 4), "host": np.arange(4) + 10}
     placed = layout.shard(tree)
     np.testing.assert_array_equal(placed["there"], [[0, 1], [2, 3]])
     np.testing.assert_array_equal(placed["host"], [[10, 11], [12, 13]])
 
 
-def test_single_device_keeps_the_callers_arrays_when_the_step_reuses_memory():
-    layout, state = SingleDevice(), make_state(num_envs=2)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_step_that_reuses_memory_takes_that_of_what_was_placed_and_never_the_callers(layout):
+    state = make_state(num_envs=2)
+    placed = layout.place(state)
     step = layout.map(lambda s: s.learner.params["w"] + 1, donate=True)
-    step(layout.place(state))
+    np.testing.assert_array_equal(layout.first(step(placed)), [1, 2, 3])
     np.testing.assert_array_equal(state.learner.params["w"], [0, 1, 2])
+    assert placed.learner.params["w"].is_deleted()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS[1:])
+def test_mapped_function_has_the_rows_of_its_device_and_the_axis_by_its_name(layout):
+    envs = layout.shard({"x": np.arange(4.0), "key": jax.random.split(jax.random.key(0), 4)})
+    place, fold_in = layout.replicate(jnp.int32(5)), jax.vmap(jax.random.fold_in)
+
+    def function(envs, place):
+        assert envs["x"].shape == envs["key"].shape == (2,)
+        index = jax.lax.axis_index("replica")
+        total = jax.lax.psum(envs["x"].sum(), "replica")
+        return {"total": total, "index": index + place, "key": fold_in(envs["key"], envs["x"].astype(int))}
+
+    out = layout.map(function)(envs, place)
+    np.testing.assert_array_equal(out["total"], [6, 6])
+    np.testing.assert_array_equal(out["index"], [5, 6])
+    expected = fold_in(layout.join_envs(envs)["key"], jnp.arange(4))
+    np.testing.assert_array_equal(*map(jax.random.key_data, (layout.join_envs(out["key"]), expected)))
+
+
+# JAX 0.11 dies of such inputs, which MJX has.
+@pytest.mark.parametrize("layout", LAYOUTS[1:])
+def test_arrays_without_elements_may_be_taken_closed_over_and_returned(layout):
+    nothing = jnp.zeros((0, 2))
+    placed = layout.replicate({"x": np.arange(3.0), "empty": np.zeros((4, 0))})
+
+    def function(tree):
+        return {"x": tree["x"] + nothing.sum() + tree["empty"].sum(), "empty": tree["empty"], "nothing": nothing}
+
+    out = layout.first(layout.map(function, donate=True)(placed))
+    np.testing.assert_array_equal(out["x"], np.arange(3.0))
+    assert (out["empty"].shape, out["nothing"].shape) == ((4, 0), (0, 2))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS[1:])
+def test_step_compiled_ahead_refuses_other_shapes(layout):
+    step = layout.compile(lambda state: (state, state.learner.params["w"]), layout.place(make_state(4)), donate=False)
+    step(layout.place(make_state(4)))
+    with pytest.raises(TypeError, match="compiled"):
+        step(layout.place(make_state(8)))

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from ksim import ConfigError
+from ksim.parallel.layout import LAYOUTS
 from ksim.parallel.replica_guard import ReplicasDivergedError
 from ksim.preflight.devices import check_probe
 from ksim.train import loop
@@ -33,9 +34,11 @@ def corrupt_after(iteration, device, monkeypatch):
     monkeypatch.setattr(loop.Loop, "_iterate", iterate_and_corrupt)
 
 
-def test_corrupted_replica_stops_the_run_and_names_leaf_device_and_process(tmp_path, monkeypatch):
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_corrupted_replica_stops_the_run_and_names_leaf_device_and_process(layout, tmp_path, monkeypatch):
     corrupt_after(3, device=2, monkeypatch=monkeypatch)
-    task = point_mass_task(num_devices=4, max_iterations=9, replica_check_interval=2, run_dir=str(tmp_path / "run"))
+    options = {"num_devices": 4, "max_iterations": 9, "replica_check_interval": 2, "layout": layout}
+    task = point_mass_task(**options, run_dir=str(tmp_path / "run"))
     with pytest.raises(ReplicasDivergedError) as failed:
         task.run()
     message = str(failed.value)
@@ -72,13 +75,15 @@ def test_where_no_majority_knows_better_nothing_is_saved(tmp_path, monkeypatch):
     assert newest(tmp_path / "run") is None
 
 
-def test_rebroadcast_goes_on_with_equal_replicas_and_says_so(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_rebroadcast_goes_on_with_equal_replicas_and_says_so(layout, tmp_path, monkeypatch, capsys):
     corrupt_after(1, device=0, monkeypatch=monkeypatch)
     task = point_mass_task(
         num_devices=4,
         max_iterations=4,
         replica_check_interval=1,
         on_divergence="rebroadcast",
+        layout=layout,
         run_dir=str(tmp_path / "run"),
     )
     assert task.run().exit_code == 0

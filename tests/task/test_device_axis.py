@@ -1,8 +1,6 @@
 """The axis of devices, for collectives of a user's own, on a single device."""
 
 import dataclasses
-import re
-from collections import Counter
 
 import jax
 import jax.numpy as jnp
@@ -13,9 +11,11 @@ import ksim
 from examples.point_mass import PointMass, PointMassConfig, PointMassTask
 from ksim.mdp import curriculum, rewards
 from ksim.parallel.collectives import bind_axis
+from ksim.parallel.layout import LAYOUTS
 from ksim.preflight.hooks import check_curricula
 from ksim.preflight.start import term_rows
 from ksim.preflight.tables import print_terms
+from tests.programs import operations
 from tests.tasks import WITHOUT_REPORTS, BipedConfig, BipedTask, assert_same_parameters, train_iterations
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
@@ -51,8 +51,9 @@ class Averaging(PointMassTask):
         return jax.lax.pmean(grads, self.config.pmap_axis_name)
 
 
-def test_collectives_of_a_users_own_run_on_one_device_as_on_two():
-    tasks = [make(Averaging, num_devices=n) for n in (1, 2)]
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_collectives_of_a_users_own_run_on_one_device_as_on_two(layout):
+    tasks = [make(Averaging, num_devices=n, layout=layout) for n in (1, 2)]
     (one, one_history), (two, two_history) = (train_iterations(task, 2) for task in tasks)
     for name in ("rollout/reward", "loss/value"):
         np.testing.assert_allclose([m[name] for m in one_history], [m[name] for m in two_history], rtol=1e-4, atol=1e-6)
@@ -104,19 +105,14 @@ class CrowdTask(BipedTask):
         return {"up": curriculum.LinearCurriculum(end_iteration=5)}
 
 
-@pytest.mark.parametrize("num_devices", [1, 2])
-def test_terms_have_the_axis_in_native_mujoco_also_where_shapes_are_looked_at(num_devices):
-    task = CrowdTask(BipedConfig(num_devices=num_devices, pmap_axis_name=AXIS, engine="mujoco"))
+@pytest.mark.parametrize(("num_devices", "layout"), [(1, "pmap"), (2, "pmap"), (2, "shard_map")])
+def test_terms_have_the_axis_in_native_mujoco_also_where_shapes_are_looked_at(num_devices, layout):
+    task = CrowdTask(BipedConfig(num_devices=num_devices, pmap_axis_name=AXIS, engine="mujoco", layout=layout))
     task.verify_distributed_setup()
     print_terms(term_rows(task.environment, task.device_axis))
     check_curricula(task, task.initial_state())
     _, history = train_iterations(task, 1)
     np.testing.assert_allclose(history[0]["reward/crowd"], 0.0, atol=1e-6)
-
-
-def operations(compiled):
-    """How often each operation of XLA is in a compiled program."""
-    return Counter(re.findall(r"= \S+ ([a-z0-9-]+)\(", compiled.as_text()))
 
 
 def test_bound_axis_adds_nothing_to_the_compiled_step_and_leaves_donation_as_it_is():

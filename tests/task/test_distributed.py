@@ -4,15 +4,17 @@ import pytest
 
 from examples.point_mass import PointMassConfig, PointMassTask
 from ksim import ConfigError
-from ksim.parallel.layout import PmapDevices, SingleDevice
+from ksim.parallel.layout import LAYOUTS, PmapDevices, ShardMapDevices, SingleDevice
+from tests.programs import operations
 from tests.tasks import assert_same_parameters, point_mass_task, train_iterations
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 
 
 # Of the terms and physics of ksim, with more of everything, test_invariance.py tells.
-def test_same_seed_gives_the_same_losses_and_parameters_in_an_environment_of_the_users_own():
-    options = {"desired_kl": 0.01, "num_envs": 32, "rollout_length": 12}
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_same_seed_gives_the_same_losses_and_parameters_in_an_environment_of_the_users_own(layout):
+    options = {"desired_kl": 0.01, "num_envs": 32, "rollout_length": 12, "layout": layout}
     one, many = (point_mass_task(num_devices=n, **options) for n in (1, 4))
     one_state, one_history = train_iterations(one, 5)
     many_state, many_history = train_iterations(many, 5)
@@ -23,21 +25,23 @@ def test_same_seed_gives_the_same_losses_and_parameters_in_an_environment_of_the
     assert_same_parameters(*first, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("mode", ["accumulate", "local"])
-def test_replicas_stay_identical_whatever_the_synchronisation(mode):
-    task = point_mass_task(num_devices=2, grad_sync_period=3, grad_sync_mode=mode)
+def test_replicas_stay_identical_whatever_the_synchronisation(mode, layout):
+    task = point_mass_task(num_devices=2, grad_sync_period=3, grad_sync_mode=mode, layout=layout)
     state, _ = train_iterations(task, 2)
     for leaf in jax.tree.leaves((state.learner.params, state.learner.opt_state)):
         first, second = (np.asarray(shard.data) for shard in leaf.addressable_shards)
         np.testing.assert_array_equal(first, second)
 
 
-def test_second_iteration_compiles_nothing():
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_second_iteration_compiles_nothing(layout):
     compiled = []
     jax.monitoring.register_event_duration_secs_listener(
         lambda event, _, **__: compiled.append(event) if "backend_compile" in event else None
     )
-    task = point_mass_task(num_devices=2)
+    task = point_mass_task(num_devices=2, layout=layout)
     task.check()
     state = task.layout.place(task.initial_state())
     step = task.layout.compile(task.make_train_step(task.layout.axis_name), state)
@@ -50,6 +54,22 @@ def test_second_iteration_compiles_nothing():
     assert len(compiled) == before
 
 
+def test_both_layouts_compile_to_the_same_operations_in_the_same_memory():
+    # In JAX 0.10 to 0.12 pmap is a jitted shard_map itself.
+    programs = []
+    for layout in LAYOUTS:
+        task = point_mass_task(num_devices=2, layout=layout)
+        state = task.layout.place(task.initial_state())
+        step = task.make_train_step(task.layout.axis_name)
+        programs.append(task.layout.map(step, donate=True).lower(state).compile())
+    first, second = map(operations, programs)
+    assert first == second
+    assert first["all-reduce"] > 0
+    sizes = [(m.temp_size_in_bytes, m.alias_size_in_bytes) for m in (p.memory_analysis() for p in programs)]
+    assert sizes[0] == sizes[1]
+    assert sizes[0][1] > 0
+
+
 def test_one_device_falls_back_with_a_warning_and_trains():
     task = point_mass_task(num_devices=1)
     message = "Only 1 device detected. Distributed training will fall back to single-device mode."
@@ -59,9 +79,10 @@ def test_one_device_falls_back_with_a_warning_and_trains():
     assert np.isfinite(history[-1]["loss/total"])
 
 
-def test_all_devices_are_used_by_default():
-    layout = PointMassTask(PointMassConfig(num_envs=16)).layout
-    assert isinstance(layout, PmapDevices)
+@pytest.mark.parametrize(("options", "expected"), [({}, PmapDevices), ({"layout": "shard_map"}, ShardMapDevices)])
+def test_all_devices_are_used_by_default_in_the_layout_that_is_asked_for(options, expected):
+    layout = PointMassTask(PointMassConfig(num_envs=16, **options)).layout
+    assert type(layout) is expected
     assert layout.devices == jax.local_devices()
 
 
@@ -119,6 +140,7 @@ def test_batch_or_devices_that_do_not_fit_are_an_error(options, message):
         ({"gamma": 1.5}, r"gamma \(1.5\) must be from 0 to 1"),
         ({"model": "cnn"}, "'cnn'.*mlp, gru"),
         ({"grad_sync_mode": "never"}, "'never'.*accumulate, local"),
+        ({"layout": "xmap"}, r"layout \('xmap'\) must be one of pmap, shard_map"),
         ({"grad_sync_period": 0}, "grad_sync_period"),
         ({"run_mode": "eval"}, "checkpoint="),
         ({"actor_sizes": [8, 0]}, "positive widths"),

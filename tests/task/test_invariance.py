@@ -1,4 +1,4 @@
-"""The same seed on 1, 2, 4 and 8 devices, and in two processes of two devices each.
+"""The same seed on 1, 2, 4 and 8 devices, and in two processes of two devices each, by pmap and by shard_map.
 
 Some of what comes of it must be the same bit for bit, the rest up to rounding.
 """
@@ -14,27 +14,38 @@ from tests.tasks import BipedConfig, BipedTask, CartPoleConfig, CartPoleTask, tr
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 
 TWO_BY_TWO = "two processes of two devices"
-OTHERS = (2, *(pytest.param(n, marks=pytest.mark.long) for n in (4, 8, TWO_BY_TWO)))
+OTHERS = (
+    (2, "pmap"),
+    (2, "shard_map"),
+    *(
+        pytest.param((n, layout), marks=pytest.mark.long)
+        for n in (4, 8, TWO_BY_TWO)
+        for layout in ("pmap", "shard_map")
+    ),
+)
+ONE = (1, "pmap")
 
 
 class Runs(dict):
-    """The same training by number of devices, and in two processes: each is run when it is first asked for."""
+    """The same training by number of devices and layout, and in two processes: each is run when first asked for."""
 
     def __init__(self, model, directory):
         super().__init__()
         self._model, self._directory = model, directory
 
-    def __missing__(self, num_devices):
-        self[num_devices] = self._in_a_job() if num_devices == TWO_BY_TWO else self._here(num_devices)
-        return self[num_devices]
+    def __missing__(self, way):
+        num_devices, layout = way
+        self[way] = self._in_a_job(layout) if num_devices == TWO_BY_TWO else self._here(num_devices, layout)
+        return self[way]
 
-    def _here(self, num_devices):
-        task = CartPoleTask(CartPoleConfig(model=self._model, num_devices=num_devices))
+    def _here(self, num_devices, layout):
+        task = CartPoleTask(CartPoleConfig(model=self._model, num_devices=num_devices, layout=layout))
         start = task.initial_state()
         return run(task, start, compiled(task, start))
 
-    def _in_a_job(self):
-        worker = ("-m", "tests.recorded", "record", "cart_pole", str(NUM_ITERATIONS), f"model={self._model}")
+    def _in_a_job(self, layout):
+        options = (f"model={self._model}", f"layout={layout}")
+        worker = ("-m", "tests.recorded", "record", "cart_pole", str(NUM_ITERATIONS), *options)
         for process in start_job(*worker, num_processes=2, num_devices=2, cwd=self._directory):
             code, output = finish(process)
             assert code == 0, output
@@ -52,19 +63,19 @@ def largest_relative_difference(tree, reference):
     return max(jax.tree.leaves(jax.tree.map(relative, tree, reference)))
 
 
-@pytest.mark.parametrize("num_devices", OTHERS)
-def test_parameters_and_statistics_are_the_same_after_20_iterations(runs, num_devices):
+@pytest.mark.parametrize("way", OTHERS, ids=str)
+def test_parameters_and_statistics_are_the_same_after_20_iterations(runs, way):
     # Sums in another order differ by about 1e-7. Where a gradient is as small as Adam's eps, Adam makes more of it,
     # once and for all: seed 0 has about 1e-6 at the end; the worst of five others 3e-5, in a leaf of small numbers.
-    learner, reference = runs[num_devices].learner, runs[1].learner
+    learner, reference = runs[way].learner, runs[ONE].learner
     assert reference.iteration == NUM_ITERATIONS
     assert largest_relative_difference(learner.params, reference.params) < 1e-5
     assert largest_relative_difference(learner.normalizer, reference.normalizer) < 1e-5
 
 
-@pytest.mark.parametrize("num_devices", OTHERS)
-def test_seeds_lengths_and_commands_of_every_env_are_exactly_the_same(runs, num_devices):
-    envs, reference = runs[num_devices].envs, runs[1].envs
+@pytest.mark.parametrize("way", OTHERS, ids=str)
+def test_seeds_lengths_and_commands_of_every_env_are_exactly_the_same(runs, way):
+    envs, reference = runs[way].envs, runs[ONE].envs
     for path in (
         ".env_state.inner.key",
         ".env_state.inner.commands['place']",
@@ -76,29 +87,29 @@ def test_seeds_lengths_and_commands_of_every_env_are_exactly_the_same(runs, num_
         np.testing.assert_array_equal(envs[path], reference[path], err_msg=path)
 
 
-@pytest.mark.parametrize("num_devices", OTHERS)
-def test_states_of_every_env_are_the_same(runs, num_devices):
-    envs, reference = runs[num_devices].envs, runs[1].envs
+@pytest.mark.parametrize("way", OTHERS, ids=str)
+def test_states_of_every_env_are_the_same(runs, way):
+    envs, reference = runs[way].envs, runs[ONE].envs
     for path, expected in reference.items():
         np.testing.assert_allclose(envs[path], expected, rtol=1e-4, atol=1e-5, err_msg=path)
 
 
-@pytest.mark.parametrize("num_devices", OTHERS)
-def test_minibatches_are_exactly_the_same_envs(runs, num_devices):
-    np.testing.assert_array_equal(runs[num_devices].minibatches, runs[1].minibatches)
-    assert len(np.unique(runs[1].minibatches[:4])) == 32
+@pytest.mark.parametrize("way", OTHERS, ids=str)
+def test_minibatches_are_exactly_the_same_envs(runs, way):
+    np.testing.assert_array_equal(runs[way].minibatches, runs[ONE].minibatches)
+    assert len(np.unique(runs[ONE].minibatches[:4])) == 32
 
 
-@pytest.mark.parametrize("num_devices", OTHERS)
-def test_metrics_of_every_iteration_are_the_same(runs, num_devices):
-    for iteration, (metrics, expected) in enumerate(zip(runs[num_devices].history, runs[1].history, strict=True)):
+@pytest.mark.parametrize("way", OTHERS, ids=str)
+def test_metrics_of_every_iteration_are_the_same(runs, way):
+    for iteration, (metrics, expected) in enumerate(zip(runs[way].history, runs[ONE].history, strict=True)):
         assert {name for name in metrics if "/device_" not in name} == expected.keys()
         for name, value in expected.items():
             np.testing.assert_allclose(metrics[name], value, rtol=1e-5, atol=2e-6, err_msg=f"{name} of {iteration}")
 
 
 def test_the_training_has_all_that_could_tell_devices_apart(runs):
-    history, first = runs[1].history, runs[1].history[0]
+    history, first = runs[ONE].history, runs[ONE].history[0]
     column = lambda name: np.array([metrics[name] for metrics in history])
     steps = np.diff(column("policy/learning_rate"))
     assert (steps > 0).any()
@@ -109,7 +120,7 @@ def test_the_training_has_all_that_could_tell_devices_apart(runs):
     assert (column("termination/pole_fell") > 0).any()
     assert (column("policy/bad_updates") == 0).all()
     assert first["loss/value"] > history[-1]["loss/value"]
-    envs = runs[1].envs
+    envs = runs[ONE].envs
     for path in (
         ".env_state.inner.commands['place']",
         ".env_state.inner.overrides['body_mass']",

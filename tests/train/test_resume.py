@@ -24,7 +24,7 @@ from ksim.task.overrides import parse_overrides
 from ksim.train import loop, run, saving, state as train_state
 from ksim.train.start import Start, find_start, prepare_run_dir
 from tests.checkpoints import newest, saved_learner
-from tests.faults.runs import read_lines, without_times
+from tests.faults.runs import assert_same_metrics, read_lines, without_times
 from tests.tasks import assert_same_parameters, point_mass_task
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
@@ -70,6 +70,16 @@ def test_resumed_run_is_the_one_that_was_never_stopped(tmp_path, capsys):
     assert "changed: max_iterations" in out
     assert "kept: " not in out  # a config from Python is taken as it is
     assert "3 saved, 5 now" in out
+
+
+def test_run_goes_on_alike_under_another_layout(tmp_path):
+    options = {"num_devices": 2, "resume": "auto"}
+    point_mass_task(**options, max_iterations=6, run_dir=str(tmp_path / "whole")).run()
+    for until, layout in ((2, "pmap"), (4, "shard_map"), (6, "pmap")):
+        point_mass_task(**options, max_iterations=until, run_dir=str(tmp_path / "run"), layout=layout).run()
+    assert_same_metrics(tmp_path / "run", tmp_path / "whole", 1e-6)
+    learners = [saved_learner(point_mass_task(num_devices=1), tmp_path / name) for name in ("run", "whole")]
+    assert_same_parameters(*learners, rtol=1e-6)
 
 
 def test_state_between_iterations_is_all_there_is_to_a_run(finished):
