@@ -5,8 +5,6 @@ a thread pool that deadlocks in batched LAPACK calls, a collective that aborts w
 and a compilation repeated at every start.
 """
 
-import contextlib
-import io
 import os
 import time
 import warnings
@@ -35,6 +33,3 @@ def prepare_process() -> None:
         jax.config.update("jax_compilation_cache_dir", str(cache_home / "ksim" / "jax"))
     warnings.filterwarnings("ignore", module=r"omegaconf\.")
     warnings.filterwarnings("ignore", message=r".*omegaconf.*", category=DeprecationWarning)
-    # Without the optional warp-lang package, importing MJX prints two lines about it.
-    with contextlib.redirect_stdout(io.StringIO()):
-        import mujoco.mjx  # noqa: F401, PLC0415
