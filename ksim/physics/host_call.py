@@ -19,6 +19,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array
 
 Fill = Callable[[np.ndarray, np.ndarray], None]
@@ -51,7 +52,7 @@ class HostFunction:
             self.fill(np.asarray(rows), out)
             return out
 
-        if not isinstance(row, jax.core.Tracer):
+        if not isinstance(row, Tracer):
             return jnp.asarray(on_host(row))  # without compiling a program around it
         result = jax.ShapeDtypeStruct((out_size,), jnp.float32)
         return jax.lax.platform_dependent(
@@ -178,7 +179,7 @@ def _array(buffer: _Buffer) -> np.ndarray:
     """XLA's memory of an array of float32."""
     shape = tuple(buffer.dims[: buffer.rank])
     memory = (ctypes.c_float * math.prod(shape)).from_address(buffer.data)
-    return np.frombuffer(memory, np.float32).reshape(shape)
+    return np.frombuffer(memoryview(memory), np.float32).reshape(shape)
 
 
 @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_CallFrame))

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 import jax
+from jax.core import Tracer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -23,7 +24,7 @@ def traced_once(function: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
-        is_traced = any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((args, kwargs)))
+        is_traced = any(isinstance(x, Tracer) for x in jax.tree.leaves((args, kwargs)))
         return (jitted if is_traced else function)(*args, **kwargs)
 
     return called

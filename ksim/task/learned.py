@@ -67,7 +67,8 @@ class LearnedTask(RLTask[ConfigT], Generic[ConfigT]):
         model_key, _, learner_key = self._keys()
         _ = self.obs_sizes  # here and not while tracing: it makes the environment, with its arrays
         # One program: initialised array by array, every shape would be compiled by itself. It runs once.
-        return eqx.filter_jit(self._init_learner, compiler_options=_QUICKLY)(model_key, learner_key)  # type: ignore[call-arg]
+        init = eqx.filter_jit(self._init_learner, compiler_options=_QUICKLY)  # type: ignore[call-arg]
+        return init(model_key, learner_key)
 
     def learner_shapes(self) -> tuple[LearnerState, AbstractActorCritic]:
         """What `initial_learner` returns, with shapes in place of arrays."""
