@@ -4,8 +4,7 @@ JAX keeps no program with a `jax.pure_callback` in its compilation cache: such a
 function in a list of the process that compiled it. Here a program holds a number that every process derives from what
 the function does, and one handler finds the function by it. The handler is a typed foreign function of XLA (`jax.ffi`),
 whose C structures are read with ctypes: those of xla/ffi/api/c_api.h in jaxlib, version 0.3, which XLA promises to
-keep.
-It hands over XLA's own buffers, so nothing is copied on the way.
+keep. It hands over XLA's own buffers, so nothing is copied on the way.
 """
 
 import ctypes

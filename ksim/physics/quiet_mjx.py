@@ -2,10 +2,10 @@
 
 import contextlib
 import io
-import sys
 
 _printed = io.StringIO()
 with contextlib.redirect_stdout(_printed):
     from mujoco import mjx as mjx
-# What another thread printed meanwhile is not lost.
-sys.stdout.writelines(x for x in _printed.getvalue().splitlines(keepends=True) if not x.startswith("Failed to import"))
+for _line in _printed.getvalue().splitlines():
+    if not _line.startswith("Failed to import"):
+        print(_line)  # noqa: T201 - of another thread meanwhile
