@@ -5,8 +5,6 @@ a thread pool that deadlocks in batched LAPACK calls, a collective that aborts w
 and a compilation repeated at every start.
 """
 
-import contextlib
-import io
 import os
 import time
 import warnings
@@ -33,8 +31,9 @@ def prepare_process() -> None:
     if jax.config.values["jax_compilation_cache_dir"] is None:
         cache_home = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
         jax.config.update("jax_compilation_cache_dir", str(cache_home / "ksim" / "jax"))
+    shortest_s = "jax_persistent_cache_min_compile_time_secs"
+    if shortest_s.upper() not in os.environ and jax.config.values[shortest_s] == 1.0:
+        # JAX's default, a second, leaves out several programs of every start.
+        jax.config.update(shortest_s, 0.1)
     warnings.filterwarnings("ignore", module=r"omegaconf\.")
     warnings.filterwarnings("ignore", message=r".*omegaconf.*", category=DeprecationWarning)
-    # Without the optional warp-lang package, importing MJX prints two lines about it.
-    with contextlib.redirect_stdout(io.StringIO()):
-        import mujoco.mjx  # noqa: F401, PLC0415

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 from jaxtyping import Array, Float
-from mujoco import mjx
 
 from ksim.errors import ConfigError
 from ksim.physics.engine import DERIVED_FIELDS, AbstractEngine, MotorCurve, applied_fields, derived_fields
 from ksim.physics.mjx_support import check_supported, check_touch, explained
 from ksim.physics.model import PhysicsModel
+from ksim.physics.quiet_mjx import mjx
 from ksim.types import Overrides, PhysicsState
 
 _DATA_FIELDS = frozenset(field.name for field in dataclasses.fields(mjx.Data))

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 
 import mujoco
 import numpy as np
-from mujoco import mjx
 
 from ksim.errors import ConfigError
 from ksim.physics.labels import label
+from ksim.physics.quiet_mjx import mjx
 
 _OPTIONS = {
     "integrator": (mjx.IntegratorType, mujoco.mjtIntegrator, "mjINT_", "implicitfast, Euler or RK4"),

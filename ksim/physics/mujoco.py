@@ -2,14 +2,15 @@
 
 import contextlib
 import functools
+import hashlib
+import itertools
 import logging
 import math
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import mujoco
 import numpy as np
@@ -19,6 +20,7 @@ from mujoco.batch import MODEL_FIELDS, Batch, SimulationError
 from ksim.errors import ConfigError, near_misses
 from ksim.host.machine import num_cores
 from ksim.physics.engine import DERIVED_FIELDS, AbstractEngine, MotorCurve, applied_fields, derived_fields
+from ksim.physics.host_call import HostFunction, host_function
 from ksim.physics.model import PhysicsModel
 from ksim.types import Overrides, PhysicsState
 
@@ -26,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 _STATE_FIELDS = ("qpos", "qvel", "act", "qacc_warmstart", "time")
 _FORCE_RANGE = "actuator_forcerange"
+_motor_curves = itertools.count()
+"""Functions cannot be compared, so that each is one of its own, in the order of a process."""
 
 
 def silence_warnings() -> None:
@@ -34,7 +38,7 @@ def silence_warnings() -> None:
 
 
 class MujocoEngine(AbstractEngine):
-    """Substeps by `mujoco.batch.Batch` behind `jax.pure_callback`.
+    """Substeps by `mujoco.batch.Batch`, which compiled programs call by `host_call`.
 
     A call is a pure function: all state goes in and comes out, so that any batch of the pool can serve any call, from
     any device's thread. Arguments and results each travel as one array, since every array of a callback costs.
@@ -74,6 +78,8 @@ class MujocoEngine(AbstractEngine):
         data = mujoco.MjData(model.mj_model)
         self._state_shapes = {name: np.shape(getattr(data, name)) for name in (*_STATE_FIELDS, *model.extra_state)}
         self._derived_shapes = {name: np.shape(getattr(data, name)) for name in self.derived}
+        self._content = self._pool.digest() + (b"" if motor_curve is None else b"%d" % next(_motor_curves))
+        self._host_functions: dict[_Call, HostFunction] = {}
 
     def forward(self, state: PhysicsState, ctrl: Float[Array, " u"], overrides: Overrides) -> PhysicsState:
         return self._call(self.without_applied_forces(state), ctrl, overrides, num_substeps=0)
@@ -98,29 +104,9 @@ class MujocoEngine(AbstractEngine):
         overrides = dict(sorted(overrides.items()))
         fields = _state_fields(state) | state.applied
         inputs = jnp.concatenate([jnp.ravel(x) for x in (*fields.values(), *overrides.values(), ctrl)])
-        overridden = tuple(overrides) if self._motor_curve is None else (*overrides, _FORCE_RANGE)
-        ctrl_shape = ctrl.shape if ctrl.ndim == 2 else (1, *ctrl.shape)
         out_shapes = self._state_shapes | self._derived_shapes
-        out_size = sum(math.prod(shape) for shape in out_shapes.values())
-
-        def run(rows: Any) -> np.ndarray:
-            rows = np.asarray(rows)
-            flat = rows.reshape(-1, rows.shape[-1])
-            with self._pool.batch(len(flat), tuple(dict.fromkeys(overridden))) as batch:
-                outputs = [batch.data_field(name) for name in out_shapes]  # a batch keeps only what is bound
-                batch.load(flat, tuple(fields), tuple(overrides))
-                self._update_simple_inertia(batch, overrides)
-                ctrl_esu = flat[:, flat.shape[1] - ctrl.size :].reshape(len(flat), *ctrl_shape)
-                failed = batch.step(ctrl_esu, num_substeps, self._motors(batch, overrides))
-                # A simulation that blows up leaves float32's range; what is left of it is found and reset.
-                with np.errstate(over="ignore", invalid="ignore"):
-                    out = np.concatenate(outputs, axis=1, dtype=np.float32, casting="same_kind")
-                out[failed] = np.nan
-            return out.reshape(*rows.shape[:-1], out_size)
-
-        result = jax.ShapeDtypeStruct((out_size,), jnp.float32)
-        row = jax.pure_callback(run, result, inputs.astype(jnp.float32), vmap_method="broadcast_all")
-        out = _unpack(row, out_shapes)
+        step = self._host_function(_Call(tuple(fields), tuple(overrides), ctrl.shape, num_substeps))
+        out = _unpack(step(inputs.astype(jnp.float32), sum(map(math.prod, out_shapes.values()))), out_shapes)
         return PhysicsState(
             **{name: out[name] for name in _STATE_FIELDS},
             derived={name: out[name] for name in self.derived},
@@ -128,7 +114,31 @@ class MujocoEngine(AbstractEngine):
             extra={name: out[name] for name in state.extra},
         )
 
-    def _update_simple_inertia(self, batch: "_PooledBatch", overrides: Overrides) -> None:
+    def _host_function(self, call: "_Call") -> HostFunction:
+        """What programs call to step a batch."""
+        if call not in self._host_functions:
+            content = self._content + repr((call, self.derived)).encode()
+            self._host_functions[call] = host_function(functools.partial(self._step, call), content)
+        return self._host_functions[call]
+
+    def _step(self, call: "_Call", rows: np.ndarray, out: np.ndarray) -> None:
+        """Steps a batch from `rows` to `out`."""
+        rows, out = rows.reshape(-1, rows.shape[-1]), out.reshape(-1, out.shape[-1])
+        overridden = call.overrides if self._motor_curve is None else (*call.overrides, _FORCE_RANGE)
+        with self._pool.batch(len(rows), tuple(dict.fromkeys(overridden))) as batch:
+            # A batch keeps only what is bound.
+            outputs = [batch.data_field(name) for name in (*self._state_shapes, *self._derived_shapes)]
+            batch.load(rows, call.fields, call.overrides)
+            self._update_simple_inertia(batch, call.overrides)
+            ctrl_shape = call.ctrl_shape if len(call.ctrl_shape) == 2 else (1, *call.ctrl_shape)
+            ctrl_esu = rows[:, rows.shape[1] - math.prod(ctrl_shape) :].reshape(len(rows), *ctrl_shape)
+            failed = batch.step(ctrl_esu, call.num_substeps, self._motors(batch, call.overrides))
+            # A simulation that blows up leaves float32's range; what is left of it is found and reset.
+            with np.errstate(over="ignore", invalid="ignore"):
+                np.concatenate(outputs, axis=1, out=out, casting="same_kind")
+            out[failed] = np.nan
+
+    def _update_simple_inertia(self, batch: "_PooledBatch", overrides: tuple[str, ...]) -> None:
         """Adds overridden armatures to `dof_M0`, from which MuJoCo takes the inertia of joints of simple bodies.
 
         Such a body moves nothing else, and its inertia is the same in every pose: MuJoCo computes it once, with the
@@ -139,7 +149,7 @@ class MujocoEngine(AbstractEngine):
             added = batch.model_field("dof_armature") - mj_model.dof_armature
             batch.model_field("dof_M0")[...] = mj_model.dof_M0 + added
 
-    def _motors(self, batch: "_PooledBatch", overrides: Overrides) -> Callable[[], None] | None:
+    def _motors(self, batch: "_PooledBatch", overrides: tuple[str, ...]) -> Callable[[], None] | None:
         """Sets the force ranges of a batch's actuators to those at rest; what sets them to those at their velocities.
 
         None where they do not vary.
@@ -157,6 +167,15 @@ class MujocoEngine(AbstractEngine):
             force_range[...] = curve(gear * qvel[:, places], at_rest)
 
         return update
+
+
+class _Call(NamedTuple):
+    """What a program asks of each row: its columns, by the names of fields, and the substeps."""
+
+    fields: tuple[str, ...]
+    overrides: tuple[str, ...]
+    ctrl_shape: tuple[int, ...]
+    num_substeps: int
 
 
 def _state_fields(state: PhysicsState) -> dict[str, Array]:
@@ -244,6 +263,12 @@ class _BatchPool:
         self._num_threads = num_threads
         self._idle: dict[tuple[int, tuple[str, ...]], queue.SimpleQueue[_PooledBatch]] = {}
         self._lock = threading.Lock()
+
+    def digest(self) -> bytes:
+        """A digest of what its batches are made of."""
+        saved = np.empty(mujoco.mj_sizeModel(self._model), np.uint8)
+        mujoco.mj_saveModel(self._model, None, saved)
+        return hashlib.sha256(saved.tobytes() + b"%d" % self._num_threads).digest()
 
     @contextlib.contextmanager
     def batch(self, num_sims: int, overridden: tuple[str, ...]) -> Iterator[_PooledBatch]:

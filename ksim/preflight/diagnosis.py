@@ -6,8 +6,10 @@ import logging
 import math
 import os
 import re
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -68,8 +70,10 @@ def log_setup(task: RLTask[Any], step: TrainStep, state: TrainState, peers: Peer
         logger.debug("Placement: state%s: %s%s, %s", name, leaf.dtype, shape, leaf.sharding)
 
 
-def compiled(name: str, mapped: Any, *args: Any) -> Any:
-    """Lowers and compiles a mapped function ahead of time, and logs at debug what that took and what is in it.
+def compiling(name: str, mapped: Any, *args: Any) -> Callable[[], Any]:
+    """Lowers a mapped function, and compiles it beside what the caller does next; returns what waits for the program.
+
+    Logs at debug what that took and what is in the program. Lowering is Python and holds its lock, compiling is not.
 
     Args:
         name: What the log calls it, as in `the update`.
@@ -78,19 +82,21 @@ def compiled(name: str, mapped: Any, *args: Any) -> Any:
     """
     start_s = time.perf_counter()
     lowered = mapped.lower(*args)
-    lowered_s = time.perf_counter()
+    lowering_s = time.perf_counter() - start_s
+    executor = ThreadPoolExecutor(max_workers=1)
+    program = executor.submit(_compiled, name, lowered, lowering_s)
+    executor.shutdown(wait=False)
+    return program.result
+
+
+def _compiled(name: str, lowered: Any, lowering_s: float) -> Any:
+    start_s = time.perf_counter()
     with _cache_events() as events:
         program = lowered.compile()
-    compiled_s = time.perf_counter()
+    compiling_s = time.perf_counter() - start_s
     if logger.isEnabledFor(logging.DEBUG):
         found = ", ".join(sorted(events)) or "the compilation cache is off, or cannot hold it"
-        logger.debug(
-            "Program of %s: lowered in %.2f s, compiled in %.2f s (%s).",
-            name,
-            lowered_s - start_s,
-            compiled_s - lowered_s,
-            found,
-        )
+        logger.debug("Program of %s: lowered in %.2f s, compiled in %.2f s (%s).", name, lowering_s, compiling_s, found)
         for line in describe_collectives(program.as_text()) or ["none"]:
             logger.debug("Collectives in the program of %s: %s", name, line)
     return program
@@ -98,11 +104,12 @@ def compiled(name: str, mapped: Any, *args: Any) -> Any:
 
 @contextlib.contextmanager
 def _cache_events() -> Iterator[set[str]]:
-    """What the compilation cache says while a program is compiled: `cache hit` or `cache miss`."""
+    """What the compilation cache says while this thread compiles a program: `cache hit` or `cache miss`."""
     events: set[str] = set()
+    thread = threading.get_ident()
 
     def listen(event: str, **_: Any) -> None:
-        if event in _CACHE_EVENTS:
+        if event in _CACHE_EVENTS and threading.get_ident() == thread:
             events.add(_CACHE_EVENTS[event])
 
     jax.monitoring.register_event_listener(listen)

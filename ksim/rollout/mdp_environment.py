@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import equinox as eqx
 import jax
@@ -31,6 +31,7 @@ from ksim.physics.names import is_physical
 from ksim.physics.select import make_engine
 from ksim.rollout.environment import Environment
 from ksim.rollout.term_calls import TermCalls, checked_overrides, checked_physics, checked_scalar
+from ksim.rollout.traced import traced_once
 from ksim.types import EnvState, Levels, Metrics, Observation, Overrides, PhysicsState
 
 
@@ -84,6 +85,10 @@ class Mdp:
         )
 
 
+_Start = tuple[EnvState, dict[str, dict[str, Array]]]
+"""The state at the start of an episode, and its observations one by one, by group and name."""
+
+
 class MdpState(eqx.Module):
     """What the composed environment carries from step to step.
 
@@ -117,6 +122,12 @@ class MdpEnvironment(Environment):
 
     mdp: Mdp = eqx.field(static=True)
     engine: AbstractEngine = eqx.field(static=True)
+    _reset: Callable[[PRNGKeyArray, Levels], _Start] = eqx.field(static=True, init=False)
+    _step: Callable[[EnvState, Array], EnvState] = eqx.field(static=True, init=False)
+
+    def __post_init__(self) -> None:
+        self._reset = traced_once(lambda key, levels: self._start(key, levels))
+        self._step = traced_once(lambda state, action: self._next(state, action))
 
     @property
     def action_size(self) -> int:
@@ -162,7 +173,7 @@ class MdpEnvironment(Environment):
     def _full_task(self) -> Levels:
         return {name: jnp.float32(1.0) for name in self.mdp.curricula}
 
-    def _reset(self, key: PRNGKeyArray, levels: Levels) -> tuple[EnvState, dict[str, dict[str, Array]]]:
+    def _start(self, key: PRNGKeyArray, levels: Levels) -> _Start:
         """The start of an episode, and its observations one by one, by group and name."""
         mdp = self.mdp
         calls = TermCalls(mdp.terms(), jax.random.fold_in(key, RESET), memories=None)
@@ -187,6 +198,9 @@ class MdpEnvironment(Environment):
         return state, values
 
     def step(self, state: EnvState, action: Float[Array, " a"]) -> EnvState:
+        return self._step(state, action)
+
+    def _next(self, state: EnvState, action: Float[Array, " a"]) -> EnvState:
         mdp = self.mdp
         inner = dataclasses.replace(state.inner, episode_step=state.inner.episode_step + 1)
         calls = TermCalls(mdp.terms(), jax.random.fold_in(inner.key, inner.episode_step), inner.memories)

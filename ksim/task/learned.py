@@ -20,6 +20,9 @@ from ksim.types import EnvBatch, LearnerState, TrainState
 
 ConfigT = TypeVar("ConfigT", bound=RLConfig)
 
+_QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+"""Options of XLA that compile a program in a third of the time."""
+
 
 class LearnedTask(RLTask[ConfigT], Generic[ConfigT]):
     """A task that the algorithm of `get_learner` learns. Derive from it to bring an algorithm of your own."""
@@ -63,8 +66,9 @@ class LearnedTask(RLTask[ConfigT], Generic[ConfigT]):
     def _initial_learner(self) -> tuple[LearnerState, AbstractActorCritic]:
         model_key, _, learner_key = self._keys()
         _ = self.obs_sizes  # here and not while tracing: it makes the environment, with its arrays
-        # One program: initialised array by array, every shape would be compiled by itself.
-        return eqx.filter_jit(self._init_learner)(model_key, learner_key)
+        # One program: initialised array by array, every shape would be compiled by itself. It runs once.
+        init = eqx.filter_jit(self._init_learner, compiler_options=_QUICKLY)  # type: ignore[call-arg]
+        return init(model_key, learner_key)
 
     def learner_shapes(self) -> tuple[LearnerState, AbstractActorCritic]:
         """What `initial_learner` returns, with shapes in place of arrays."""

@@ -18,7 +18,7 @@ from jaxtyping import Array
 from ksim.learn.collect import Collected
 from ksim.learn.train_step import TrainStep
 from ksim.parallel.layout import AbstractLayout
-from ksim.preflight.diagnosis import compiled
+from ksim.preflight.diagnosis import compiling
 from ksim.task.rl import RLTask
 from ksim.types import EnvBatch, LearnerState, Metrics, TrainState
 
@@ -53,10 +53,11 @@ class TimedStep:
         def zeros(_: Array) -> Collected:
             return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes[0])
 
-        self._roll_out = compiled("the rollout", layout.map(roll_out, donate=donate), state.envs, state.learner)
+        rollout = compiling("the rollout", layout.map(roll_out, donate=donate), state.envs, state.learner)
         # Placed as the rollout's will be; gone before the first one.
         placeholder = layout.map(zeros)(state.learner.iteration)
-        self._improve = compiled("the update", layout.map(improve, donate=donate), state.learner, placeholder)
+        update = compiling("the update", layout.map(improve, donate=donate), state.learner, placeholder)
+        self._roll_out, self._improve = rollout(), update()
 
     def __call__(self, state: TrainState) -> tuple[TrainState, Metrics, np.ndarray]:
         """A training step.

@@ -68,11 +68,8 @@ def in_plain_mujoco(overrides):
 
 
 def in_native():
-    # Outside of jit, which sorts a dict's names: the engine is given them in the order of the terms. The callback is
-    # called as it is, for else JAX would compile a program around each.
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jax, "pure_callback", lambda run, result, rows, **_: jnp.asarray(run(rows), result.dtype))
-        return [reset_and_step("mujoco", overrides) for overrides in drawn_in_pairs()]
+    # Outside of jit, which sorts a dict's names: the engine is given them in the order of the terms.
+    return [reset_and_step("mujoco", overrides) for overrides in drawn_in_pairs()]
 
 
 def in_mjx():

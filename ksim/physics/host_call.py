@@ -1,0 +1,207 @@
+"""Calls from compiled programs to functions of this process, on a CPU, that leave the programs cacheable.
+
+JAX keeps no program with a `jax.pure_callback` in its compilation cache: such a program holds the index of a Python
+function in a list of the process that compiled it. Here a program holds a number that every process derives from what
+the function does, and one handler finds the function by it. The handler is a typed foreign function of XLA (`jax.ffi`),
+whose C structures are read with ctypes: those of xla/ffi/api/c_api.h in jaxlib, version 0.3, which XLA promises to
+keep. It hands over XLA's own buffers, so nothing is copied on the way.
+"""
+
+import ctypes
+import hashlib
+import math
+import traceback
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array
+
+Fill = Callable[[np.ndarray, np.ndarray], None]
+"""(rows (..., n), out (..., m)): fills `out`, one row for each; both of float32, and gone after the call."""
+
+_TARGET = "ksim_host_function"
+_METADATA = 1
+"""The type of the extension by which XLA asks for the handler's version, when it is registered."""
+_INTERNAL = 13
+"""The error code of a function that raised."""
+
+
+class HostFunction:
+    """A function of rows that programs call. They find it for as long as somebody holds this object."""
+
+    def __init__(self, fill: Fill, number: int) -> None:
+        self.fill = fill
+        self._number = number
+
+    def __call__(self, row: Array, out_size: int) -> Array:
+        """Calls it, from a traced function or not; under `jax.vmap`, once for all rows.
+
+        Args:
+            row: Its argument, of float32.
+            out_size: The length of its result.
+        """
+
+        def on_host(rows: Array) -> np.ndarray:
+            out = np.empty((*rows.shape[:-1], out_size), np.float32)
+            self.fill(np.asarray(rows), out)
+            return out
+
+        if not isinstance(row, Tracer):
+            return jnp.asarray(on_host(row))  # without compiling a program around it
+        result = jax.ShapeDtypeStruct((out_size,), jnp.float32)
+        return jax.lax.platform_dependent(
+            row,
+            cpu=lambda row: jax.ffi.ffi_call(_TARGET, result, vmap_method="broadcast_all")(
+                row, number=np.int64(self._number)
+            ),
+            default=lambda row: jax.pure_callback(on_host, result, row, vmap_method="broadcast_all"),
+        )
+
+
+def host_function(fill: Fill, content: bytes) -> HostFunction:
+    """The function of some content: the one that is there, or a new one.
+
+    Args:
+        fill: What it does.
+        content: Whatever its results depend on. Functions of equal content are one; so is the number, in every process.
+    """
+    number = int.from_bytes(hashlib.sha256(content).digest()[:8], "little", signed=True)
+    function = _functions.get(number)
+    if function is None:
+        _functions[number] = function = HostFunction(fill, number)
+    return function
+
+
+_functions: weakref.WeakValueDictionary[int, HostFunction] = weakref.WeakValueDictionary()
+
+
+class _ApiVersion(ctypes.Structure):
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("extension", ctypes.c_void_p),
+        ("major", ctypes.c_int),
+        ("minor", ctypes.c_int),
+    )
+
+
+class _Metadata(ctypes.Structure):
+    _fields_ = (("struct_size", ctypes.c_size_t), ("api_version", _ApiVersion), ("traits", ctypes.c_uint32))
+
+
+class _Extension(ctypes.Structure):
+    """The metadata are there if the type says so."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("type", ctypes.c_int),
+        ("next", ctypes.c_void_p),
+        ("metadata", ctypes.POINTER(_Metadata)),
+    )
+
+
+class _ErrorArgs(ctypes.Structure):
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("extension", ctypes.c_void_p),
+        ("message", ctypes.c_char_p),
+        ("code", ctypes.c_int),
+    )
+
+
+class _Api(ctypes.Structure):
+    """Its first fields."""
+
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("extension", ctypes.c_void_p),
+        ("version", _ApiVersion),
+        ("internal", ctypes.c_void_p),
+        ("create_error", ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_ErrorArgs))),
+    )
+
+
+class _Buffer(ctypes.Structure):
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("extension", ctypes.c_void_p),
+        ("dtype", ctypes.c_int),
+        ("data", ctypes.c_void_p),
+        ("rank", ctypes.c_int64),
+        ("dims", ctypes.POINTER(ctypes.c_int64)),
+    )
+
+
+class _Scalar(ctypes.Structure):
+    _fields_ = (("dtype", ctypes.c_int), ("value", ctypes.POINTER(ctypes.c_int64)))
+
+
+class _Buffers(ctypes.Structure):
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("extension", ctypes.c_void_p),
+        ("size", ctypes.c_int64),
+        ("types", ctypes.c_void_p),
+        ("values", ctypes.POINTER(ctypes.POINTER(_Buffer))),
+    )
+
+
+class _Attributes(ctypes.Structure):
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("extension", ctypes.c_void_p),
+        ("size", ctypes.c_int64),
+        ("types", ctypes.c_void_p),
+        ("names", ctypes.c_void_p),
+        ("values", ctypes.POINTER(ctypes.POINTER(_Scalar))),
+    )
+
+
+class _CallFrame(ctypes.Structure):
+    _fields_ = (
+        ("struct_size", ctypes.c_size_t),
+        ("extension", ctypes.POINTER(_Extension)),
+        ("api", ctypes.POINTER(_Api)),
+        ("context", ctypes.c_void_p),
+        ("stage", ctypes.c_int),
+        ("args", _Buffers),
+        ("rets", _Buffers),
+        ("attributes", _Attributes),
+    )
+
+
+def _array(buffer: _Buffer) -> np.ndarray:
+    """XLA's memory of an array of float32."""
+    shape = tuple(buffer.dims[: buffer.rank])
+    memory = (ctypes.c_float * math.prod(shape)).from_address(buffer.data)
+    return np.frombuffer(memoryview(memory), np.float32).reshape(shape)
+
+
+@ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_CallFrame))
+def _handle(pointer: Any) -> int | None:
+    """Called by XLA, on one of its threads; returns an error, or nothing."""
+    frame = pointer.contents
+    try:
+        if frame.extension and frame.extension.contents.type == _METADATA:
+            metadata, version = frame.extension.contents.metadata.contents, frame.api.contents.version
+            metadata.api_version.major, metadata.api_version.minor, metadata.traits = version.major, version.minor, 0
+            return None
+        number = frame.attributes.values[0].contents.value[0]
+        function = _functions.get(number)
+        if function is None:
+            raise RuntimeError("The environment of this program is gone. Hold it for as long as its programs are run.")
+        rows, out = _array(frame.args.values[0].contents), _array(frame.rets.values[0].contents)
+        rows.setflags(write=False)  # XLA may still read them
+        function.fill(rows, out)
+    except BaseException:  # noqa: BLE001 - nothing may leave a function that C calls
+        message = traceback.format_exc().encode()
+        error = _ErrorArgs(ctypes.sizeof(_ErrorArgs), None, message, _INTERNAL)
+        return frame.api.contents.create_error(ctypes.byref(error))
+    return None
+
+
+jax.ffi.register_ffi_target(_TARGET, jax.ffi.pycapsule(_handle), platform="cpu")
