@@ -78,7 +78,7 @@ def make_bare(engine: str, model: Any, physics: Any, num_steps: int) -> Callable
 
 
 def measure(
-    engine: str, num_envs: int, num_devices: int, repeats: int, options: dict[str, Any], profile: bool
+    engine: str, num_envs: int, num_devices: int, *, repeats: int, options: dict[str, Any], profile: bool
 ) -> dict[str, Any]:
     """Interleaved timings of one engine and batch."""
     config = HumanoidWalkingDistributedConfig(engine=engine, num_envs=num_envs, num_devices=num_devices)
@@ -183,7 +183,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|---|")
     options = BRAX_LIKE if args.brax_like else {}
     for engine, num_envs, num_devices in itertools.product(args.engines, args.num_envs, args.num_devices):
-        result = measure(engine, num_envs, num_devices, args.repeats, options, args.profile)
+        result = measure(engine, num_envs, num_devices, repeats=args.repeats, options=options, profile=args.profile)
         results.append(result)
         rates = " | ".join(f"{x:,.0f}" for x in result["control_steps_per_s"].values())
         in_cpu = result["of_bare_in_processor_time"]

@@ -29,7 +29,6 @@ NOISE_START = _LAST
 """Into the key of a noise, of which a chain folds in the numbers of its noises: its memory at a reset."""
 
 
-
 def unrolled(key: PRNGKeyArray) -> PRNGKeyArray:
     """A key of the same numbers, which a CPU draws in fewer steps.
 
@@ -57,7 +56,7 @@ def _hash(key: Array, count: Array) -> tuple[Array, Array]:
     return x, y
 
 
-def _fold_in(key: Array, data: Array) -> Array:
+def _fold_in(key: Array, data: Array | int) -> Array:
     return jnp.stack(_hash(key, jnp.asarray(data).astype(jnp.uint32)))
 
 
