@@ -9,11 +9,13 @@ Three things are timed in turn, again and again, in one process and from the sam
 - rollout: ksim's rollout, with the policy, all terms of the MDP and auto-reset.
 - training: ksim's training step, that is the rollout and all passes of PPO over it.
 
-Figures are control steps per second over all envs; ratios are taken within a repetition.
+Figures are control steps per second over all envs; ratios are taken within a repetition, of the time on the clock and
+of the processor time of all threads. `--profile` shows where a rollout's time goes, see `benchmarks.rollout_profile`.
 """
 
 import argparse
 import dataclasses
+import itertools
 import json
 import os
 import statistics
@@ -24,11 +26,13 @@ from collections.abc import Callable
 from typing import Any
 
 import ksim  # noqa: F401 - prepares the process before JAX's backend starts
+from benchmarks.rollout_profile import print_profile
 from examples.walking_distributed import HumanoidWalkingDistributedConfig, HumanoidWalkingDistributedTask
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from ksim.parallel.devices import make_host_devices
 from ksim.rollout.mdp_environment import MdpEnvironment
 from mujoco import mjx
 from mujoco.batch import Batch
@@ -73,46 +77,74 @@ def make_bare(engine: str, model: Any, physics: Any, num_steps: int) -> Callable
     return lambda: jax.block_until_ready(run(data, ctrl))
 
 
-def measure(engine: str, num_envs: int, repeats: int, options: dict[str, Any]) -> dict[str, Any]:
+def measure(
+    engine: str, num_envs: int, num_devices: int, *, repeats: int, options: dict[str, Any], profile: bool
+) -> dict[str, Any]:
     """Interleaved timings of one engine and batch."""
-    config = HumanoidWalkingDistributedConfig(engine=engine, num_envs=num_envs, num_devices=1)
+    config = HumanoidWalkingDistributedConfig(engine=engine, num_envs=num_envs, num_devices=num_devices)
     task = HumanoidWalkingDistributedTask(dataclasses.replace(config, **options))
     task.check()
     num_steps = task.config.rollout_length
     state = task.layout.place(task.initial_state())
     step = task.make_train_step(task.layout.axis_name)
     train = task.layout.compile(step, state)
-    # The trajectory is reduced to one number, or the compiler would drop what is not asked for.
-    rollout = jax.jit(lambda s: jax.tree.map(jnp.sum, step.learner.collect(s, jax.random.key(0))[0].trajectory))
+
+    def collect(state: Any) -> Any:
+        # The trajectory is reduced to one number, or the compiler would drop what is not asked for.
+        return jax.tree.map(jnp.sum, step.learner.collect(state, jax.random.key(0))[0].trajectory)
 
     for _ in range(3 if engine == "mjx" else 10):  # to where the policy has made the states varied
         state, _ = train(state)
     assert isinstance(task.environment, MdpEnvironment)
-    bare = make_bare(engine, task.environment.engine.model, state.envs.env_state.inner.physics, num_steps)
+    physics = task.layout.join_envs(state.envs).env_state.inner.physics
+    rollout = task.layout.map(collect).lower(state).compile()
     held = [state]
 
     def training() -> None:
         held[0], metrics = train(held[0])
         jax.block_until_ready(metrics)
 
-    subjects = {"bare": bare, "rollout": lambda: jax.block_until_ready(rollout(held[0])), "training": training}
-    rates: dict[str, list[float]] = {name: [] for name in subjects}
-    for repeat in range(repeats + 1):
-        for name, run in subjects.items():
-            start_s = time.perf_counter()
-            run()
-            elapsed_s = time.perf_counter() - start_s
-            if repeat:  # the first time compiles and warms up
-                rates[name].append(num_envs * num_steps / elapsed_s)
-    ratios = {
-        name: [x / y for x, y in zip(rates[name], rates["bare"], strict=True)] for name in ("rollout", "training")
+    subjects = {
+        "bare": make_bare(engine, task.environment.engine.model, physics, num_steps),
+        "rollout": lambda: jax.block_until_ready(rollout(held[0])),
+        "training": training,
     }
+    wall_s, cpu_s = time_in_turn(subjects, repeats)
+    if profile:
+        print_profile(rollout, held[0], num_steps)
+    of_bare = {"of_bare": wall_s, "of_bare_in_processor_time": cpu_s}
     return {
         "engine": engine,
         "num_envs": num_envs,
-        "control_steps_per_s": {name: statistics.median(values) for name, values in rates.items()},
-        "of_bare": {name: [statistics.median(v), min(v), max(v)] for name, v in ratios.items()},
+        "num_devices": num_devices,
+        "load_average": os.getloadavg()[0],
+        "control_steps_per_s": {n: num_envs * num_steps / statistics.median(x) for n, x in wall_s.items()},
+    } | {
+        name: {subject: spread(seconds["bare"], seconds[subject]) for subject in ("rollout", "training")}
+        for name, seconds in of_bare.items()
     }
+
+
+def time_in_turn(
+    subjects: dict[str, Callable[[], Any]], repeats: int
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Seconds on the clock and of the processors that each subject takes, one list per subject."""
+    wall_s: dict[str, list[float]] = {name: [] for name in subjects}
+    cpu_s: dict[str, list[float]] = {name: [] for name in subjects}
+    for repeat in range(repeats + 1):
+        for name, run in subjects.items():
+            start, cpu_start = time.perf_counter(), time.process_time()
+            run()
+            if repeat:  # the first time compiles and warms up
+                wall_s[name].append(time.perf_counter() - start)
+                cpu_s[name].append(time.process_time() - cpu_start)
+    return wall_s, cpu_s
+
+
+def spread(bare: list[float], other: list[float]) -> list[float]:
+    """Median, lowest and highest ratio of the times of one repetition."""
+    ratios = [x / y for x, y in zip(bare, other, strict=True)]
+    return [statistics.median(ratios), min(ratios), max(ratios)]
 
 
 def peak_memory_per_env(engine: str, num_envs: tuple[int, int] = (64, 1024)) -> float:
@@ -138,21 +170,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engines", nargs="+", default=["mujoco", "mjx"])
     parser.add_argument("--num-envs", nargs="*", type=int, default=[64, 256, 1024])
+    parser.add_argument("--num-devices", nargs="*", type=int, default=[1], help="host devices; one program for each")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--brax-like", action="store_true", help="networks and batches as in Brax's humanoid")
+    parser.add_argument("--profile", action="store_true", help="also show where a rollout's time goes")
     parser.add_argument("--memory", action="store_true", help="also measure the peak memory per env")
     parser.add_argument("--json", help="file to write the figures to")
     args = parser.parse_args()
+    make_host_devices(max(args.num_devices))
     results = []
-    print("| engine | envs | bare | rollout | training | rollout / bare | training / bare |")
-    print("|---|---|---|---|---|---|---|")
-    for engine in args.engines:
-        for num_envs in args.num_envs:
-            result = measure(engine, num_envs, args.repeats, BRAX_LIKE if args.brax_like else {})
-            results.append(result)
-            rates = " | ".join(f"{x:,.0f}" for x in result["control_steps_per_s"].values())
-            ratios = " | ".join(f"{m:.2f} ({low:.2f}-{high:.2f})" for m, low, high in result["of_bare"].values())
-            print(f"| {engine} | {num_envs} | {rates} | {ratios} |", flush=True)
+    print("| engine | envs | devices | bare | rollout | training | rollout / bare | training / bare | load |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    options = BRAX_LIKE if args.brax_like else {}
+    for engine, num_envs, num_devices in itertools.product(args.engines, args.num_envs, args.num_devices):
+        result = measure(engine, num_envs, num_devices, repeats=args.repeats, options=options, profile=args.profile)
+        results.append(result)
+        rates = " | ".join(f"{x:,.0f}" for x in result["control_steps_per_s"].values())
+        in_cpu = result["of_bare_in_processor_time"]
+        ratios = " | ".join(
+            f"{median:.2f} ({low:.2f}-{high:.2f}), processor time {in_cpu[name][0]:.2f}"
+            for name, (median, low, high) in result["of_bare"].items()
+        )
+        load = result["load_average"]
+        print(f"| {engine} | {num_envs} | {num_devices} | {rates} | {ratios} | {load:.1f} |", flush=True)
     for engine in args.engines if args.memory else ():
         kib = peak_memory_per_env(engine)
         results.append({"engine": engine, "peak_memory_per_env_kib": kib})

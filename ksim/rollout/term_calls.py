@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from ksim.errors import ConfigError
+from ksim.keys import unrolled
 from ksim.mdp.events import AbstractEvent
 from ksim.mdp.noise import AbstractNoise, noise_key
 from ksim.mdp.term import Context, Term
@@ -30,7 +31,7 @@ class TermCalls:
             memories: The terms' memories before this step, by name; None at a reset.
         """
         self._terms = terms
-        self._keys = {name: jax.random.fold_in(key, i) for i, name in enumerate(self._terms)}
+        self._keys = {name: jax.random.fold_in(unrolled(key), i) for i, name in enumerate(self._terms)}
         self._memories = memories
         self.new_memories: dict[str, PyTree] = {} if memories is None else dict(memories)
 
@@ -38,7 +39,7 @@ class TermCalls:
         """The term's own context: its key, and its memory of this step."""
         term = self._terms[name]
         context = dataclasses.replace(context, key=self._keys[name])
-        with naming(name, term):
+        with naming(name, term), jax.named_scope(name):
             if self._memories is None:
                 memory = term.init(context)
             else:
@@ -50,7 +51,7 @@ class TermCalls:
     def __call__(self, name: str, context: Context) -> Any:
         """The term's value, with its memory brought up to date first."""
         context = self.start(name, context)
-        with naming(name, self._terms[name]):
+        with naming(name, self._terms[name]), jax.named_scope(name):
             return self._terms[name](context)
 
     def strike(
@@ -60,7 +61,7 @@ class TermCalls:
         context = self.start(f"event/{name}", dataclasses.replace(context, physics=physics, overrides=overrides))
         event = self._terms[f"event/{name}"]
         assert isinstance(event, AbstractEvent)
-        with naming(f"event/{name}", event):
+        with naming(f"event/{name}", event), jax.named_scope(f"event/{name}"):
             physics, changed = event(context), event.overrides(context)
         physics = checked_physics("Event", name, physics, context.physics)
         return physics, overrides | checked_overrides(name, changed, context.model.mj_model)
@@ -68,7 +69,7 @@ class TermCalls:
     def noisy(self, name: str, noise: AbstractNoise, value: Array, own: Context) -> Array:
         """The value of the term `name` with its noise, whose memory is kept beside the term's."""
         place, key = f"{name}/noise", noise_key(own.key)
-        with naming(name, noise):
+        with naming(name, noise), jax.named_scope(place):
             if self._memories is None:
                 value, memory = noise.start(value, key)
             else:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 
+from ksim.keys import unrolled
 from ksim.nn.actor_critic import AbstractActorCritic, reset_carry
 from ksim.rollout.environment import Environment, select_envs
 from ksim.types import EnvState, Observation, Trajectory
@@ -106,7 +107,7 @@ def _decide(
 
     def decide(key: PRNGKeyArray, obs: Observation, carry: PyTree) -> tuple[_Decision, PyTree]:
         output, carry = model(obs, carry)
-        action = output.distribution.mode() if deterministic else output.distribution.sample(key)
+        action = output.distribution.mode() if deterministic else output.distribution.sample(unrolled(key))
         return _Decision(action, output.distribution.log_prob(action), output.value), carry
 
     return jax.vmap(decide)(key_e, obs_e, carry_e)
