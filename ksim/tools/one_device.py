@@ -60,7 +60,7 @@ def measure_one_device(make: MakeTask, num_envs: int, *, repeats: int, iteration
 
 
 def _timed(task: DistributedRLTask[Any]) -> Callable[[], tuple[float, float]]:
-    """An iteration that returns the seconds of its rollout and its update; two have been run."""
+    """An iteration that returns the seconds of its rollout and its update; two have warmed up."""
     held = [task.layout.place(task.initial_state())]
     step = TimedStep(task.layout, task.make_train_step(None), held[0], donate=True)
 
@@ -68,7 +68,8 @@ def _timed(task: DistributedRLTask[Any]) -> Callable[[], tuple[float, float]]:
         held[0], _, seconds = step(held[0])
         return float(seconds[0, 0]), float(seconds[0, 1])
 
-    run(), run()
+    for _ in range(2):
+        run()
     return run
 
 

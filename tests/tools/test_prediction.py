@@ -120,8 +120,7 @@ def test_reductions_counted_are_those_of_the_compiled_program(mode):
     options = {"num_batches": 4, "num_passes": 2, "grad_sync_mode": mode, "grad_sync_period": 3}
     task = point_mass_task(num_devices=2, **options)
     state = task.layout.place(task.initial_state())
-    compiled = task.layout.compile(task.make_train_step(task.layout.axis_name), state)
-    text = compiled.as_text()
+    text = task.layout.map(task.make_train_step(task.layout.axis_name)).lower(state).compile().as_text()
     in_program = collections.Counter({12: text.count(" all-gather(")})  # three numbers for the metrics per device
     for array, times in all_reduces(text).items():
         in_program[num_bytes(array)] += times
