@@ -20,8 +20,6 @@ MakeTask = Callable[..., DistributedRLTask[Any]]
 """`(num_envs, **options) -> the task on one device`, its batch size in proportion to the environments."""
 _DIVISORS = (1, 8, 64)
 """The environments of strong scaling are divided among devices: times of fewer are measured as well."""
-_PERIOD_FACTOR = 4
-"""Periods of 1, 4, 16, ... minibatches, and of all of an iteration."""
 
 
 def measure_one_device(make: MakeTask, num_envs: int, *, repeats: int, iterations: int) -> OneDevice:
@@ -76,9 +74,7 @@ def _timed(task: DistributedRLTask[Any]) -> Callable[[], tuple[float, float]]:
 def _settings(make: MakeTask, whole: DistributedRLTask[Any]) -> list[Setting]:
     """The task's own setting, and those between which a user may choose."""
     config, updates = whole.config, whole.updates_per_iteration() or 1
-    periods = [1, updates]
-    while periods[-2] * _PERIOD_FACTOR < updates:
-        periods.insert(-1, periods[-2] * _PERIOD_FACTOR)
+    periods = sorted({1, updates, *(4**i for i in range(1, 16) if 4**i < updates)})
     wanted = [(config.grad_sync_mode, config.grad_sync_period)]
     wanted += [("accumulate", period) for period in periods] + [("local", period) for period in periods if period > 1]
     state, step = whole.initial_state(), whole.make_train_step(None)
