@@ -96,15 +96,19 @@ def main() -> None:
     parser.add_argument("--options", nargs="*", default=["num_envs=1024", "engine=mujoco"], metavar="KEY=VALUE")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--iterations", type=int, default=20, help="iterations of a job that are counted")
+    parser.add_argument("--jobs", nargs="+", choices=list(JOBS), default=list(JOBS))
     args = parser.parse_args()
-    found: dict[str, list[tuple[Prediction, float, float]]] = {name: [] for name in JOBS}
+    found: dict[str, list[tuple[Prediction, float, float]]] = {name: [] for name in args.jobs}
     for _ in range(args.repeats):
         one = one_device(args.module, args.options)
-        for name, (num_processes, num_devices) in JOBS.items():
-            metrics = job(args.module, args.options, num_processes, num_devices, args.iterations)
+        for name in args.jobs:
+            metrics = job(args.module, args.options, *JOBS[name], args.iterations)
             sync_s = metrics.get("time/sync_s", 0.0) / one.settings[0].syncs
-            prediction = predicted(one, sync_s, num_processes, num_devices)
-            found[name].append((prediction, metrics["time/iteration_s"], sync_s))
+            prediction, measured_s = predicted(one, sync_s, *JOBS[name]), metrics["time/iteration_s"]
+            found[name].append((prediction, measured_s, sync_s))
+            print(
+                f"{name}: {1e3 * prediction.iteration_s:.1f} ms predicted, {1e3 * measured_s:.1f} ms", file=sys.stderr
+            )
     print("| | predicted, ms | of it reductions | measured, ms | predicted / measured | one average, ms |")
     print("|---|---|---|---|---|---|")
     for name, rows in found.items():
