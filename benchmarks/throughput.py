@@ -46,8 +46,11 @@ BRAX_LIKE = {
 }
 
 
-def make_bare(engine: str, model: Any, physics: Any, num_steps: int) -> Callable[[], None]:
-    """The engine alone, from the given states, for so many control steps under random controls."""
+def make_bare(engine: str, model: Any, physics: Any, num_steps: int, impl: str = "jax") -> Callable[[], None]:
+    """The engine alone, from the given states, for so many control steps under random controls.
+
+    `impl` is MJX's implementation: `jax`, or `warp`, with room for 32 contacts in each environment.
+    """
     mj_model, decimation = model.mj_model, model.decimation
     num_envs = physics.qpos.shape[0]
     rng = np.random.default_rng(0)
@@ -65,8 +68,10 @@ def make_bare(engine: str, model: Any, physics: Any, num_steps: int) -> Callable
                 batch.step(nstep=decimation)
 
         return native
-    mjx_model = mjx.put_model(mj_model)
-    data = jax.vmap(lambda q, v: mjx.make_data(mj_model).replace(qpos=q, qvel=v))(jnp.asarray(qpos), jnp.asarray(qvel))
+    mjx_model = mjx.put_model(mj_model, impl=impl)
+    room = {"naconmax": 32 * num_envs, "njmax": 32 * 4 + mj_model.njnt} if impl == "warp" else {}
+    make_data = lambda q, v: mjx.make_data(mj_model, impl=impl, **room).replace(qpos=q, qvel=v)
+    data = jax.vmap(make_data)(jnp.asarray(qpos), jnp.asarray(qvel))
 
     def control_step(data: Any, ctrl: Any) -> tuple[Any, None]:
         data = data.replace(ctrl=ctrl)

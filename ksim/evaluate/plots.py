@@ -171,6 +171,27 @@ def plot_scaling(curves: Mapping[str, Sequence[ScalingPoint]], title: str, path:
     _save(figure, path)
 
 
+def plot_efficiency(curves: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]], title: str, path: Path) -> None:
+    """Predicted efficiency over the number of devices.
+
+    Args:
+        curves: For strong and weak scaling, numbers of devices and efficiencies by setting.
+        title: What it was predicted from.
+        path: Where to write the image.
+    """
+    figure, all_axes = _figure(2, columns=2)
+    figure.suptitle(title, fontsize=7, wrap=True)
+    for axes, (kind, settings) in zip(all_axes, curves.items(), strict=True):
+        axes.set_title(f"{kind} scaling: speed per device over that of one", fontsize=9)
+        axes.set_xlabel("devices", fontsize=8)
+        axes.set_xscale("log", base=2)
+        for setting, points in settings.items():
+            axes.plot(*zip(*points, strict=True), "o-", markersize=3, linewidth=1, label=setting)
+        axes.set_ylim(bottom=0)
+    all_axes[1].legend(fontsize=7)
+    _save(figure, path)
+
+
 def stretches(is_true: np.ndarray) -> list[tuple[int, int]]:
     """First and past-the-last index of every run of true values."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], is_true, [False]]).astype(int)))

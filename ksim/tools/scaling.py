@@ -1,4 +1,4 @@
-"""How training speeds up with devices: environment steps per second on 1, 2, 4, ... of them.
+"""How training speeds up with devices: environment steps per second on 1, 2, 4, ... of them, measured or predicted.
 
 python -m ksim.tools.scaling examples.walking_distributed num_envs=4096 --devices 1 2 4 8 --out scaling
 
@@ -7,6 +7,13 @@ the speed per device over that of one device. All sizes are run in turn, again a
 time in collectives is found by running the same step without them: it is what communication and waiting for the slowest
 device cost together.
 
+python -m ksim.tools.scaling examples.walking_distributed num_envs=4096 --predict --latency-us 20 \
+    --bandwidth-gbytes-per-s 25 --out predicted
+python -m ksim.tools.scaling predicted.json --predict --latency-us 5 --bandwidth-gbytes-per-s 200 --out faster
+
+With --predict it measures one device, or reads what an earlier prediction has measured, and predicts iterations on 1 to
+1,024 devices behind a network: see `ksim.tools.prediction`.
+
 Writes a table (FILE.md), the figures (FILE.json) and a plot (FILE.png).
 """
 
@@ -14,15 +21,11 @@ import argparse
 import dataclasses
 import importlib
 import json
-import statistics
 import sys
-import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import jax
 
 from ksim.checks import check_positive, check_rule
 from ksim.errors import ConfigError, near_misses
@@ -31,172 +34,12 @@ from ksim.host.machine import num_cores
 from ksim.host.terminal import print_line
 from ksim.parallel.devices import make_host_devices, select_devices
 from ksim.parallel.job import find_job
+from ksim.preflight.memory import format_bytes
 from ksim.task.distributed_rl import DistributedRLConfig, DistributedRLTask
 from ksim.task.overrides import parse_overrides
-
-_Size = tuple[int, int]
-"""Numbers of devices and of environments."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Measurement:
-    """One size, measured several times.
-
-    Attributes:
-        kind: `strong` or `weak`.
-        num_devices: Devices.
-        num_envs: Environments over all devices.
-        env_steps_per_s: Control steps per second over all environments, one figure per repetition.
-        efficiency: Speed per device over that of one device in the same repetition.
-        collective_share: Share of the time that collectives and waiting for them take, likewise.
-    """
-
-    kind: str
-    num_devices: int
-    num_envs: int
-    env_steps_per_s: list[float]
-    efficiency: list[float]
-    collective_share: list[float]
-
-
-class _Subject:
-    """A task of one size, with its step as it is and without collectives."""
-
-    def __init__(self, task: DistributedRLTask[Any]) -> None:
-        self.task, layout = task, task.layout
-        start = task.initial_state()
-        self.num_steps = task.config.num_envs * task.config.rollout_length
-        self._runs = {"whole": self._compile(layout.place(start), layout.axis_name)}
-        if layout.axis_name is not None:
-            # Devices go their own ways in it, over the same work.
-            self._runs["alone"] = self._compile(layout.place(start), None)
-
-    def _compile(self, state: Any, axis_name: str | None) -> Callable[[], None]:
-        train_step = self.task.make_train_step(axis_name)
-        if axis_name is None and self.task.layout.num_devices > 1:
-            alone = dataclasses.replace(train_step.learner, sync_gradients=lambda grads: grads)
-            train_step = dataclasses.replace(train_step, learner=alone)
-        step = self.task.layout.compile(train_step, state)
-        held = [state]
-
-        def run() -> None:
-            held[0], metrics = step(held[0])
-            jax.block_until_ready(metrics)
-
-        return run
-
-    def time(self, num_iterations: int) -> dict[str, float]:
-        """Seconds per iteration, as it is (`whole`) and without collectives (`alone`)."""
-        seconds = {}
-        for name, run in self._runs.items():
-            start_s = time.perf_counter()
-            for _ in range(num_iterations):
-                run()
-            seconds[name] = (time.perf_counter() - start_s) / num_iterations
-        return seconds
-
-
-def measure(
-    task_class: type[DistributedRLTask[Any]],
-    config: DistributedRLConfig,
-    counts: Sequence[int],
-    *,
-    repeats: int,
-    iterations: int,
-) -> list[Measurement]:
-    """Times strong and weak scaling.
-
-    Args:
-        task_class: The task.
-        config: Its options; `num_envs` over all devices for strong scaling, of each device for weak scaling.
-        counts: Numbers of devices, with 1 among them.
-        repeats: Repetitions, each of all sizes in turn.
-        iterations: Training iterations of one size in one repetition.
-
-    Raises:
-        ConfigError: A size does not fit its number of devices.
-    """
-    sizes = {("strong", n): config.num_envs for n in counts} | {("weak", n): config.num_envs * n for n in counts}
-    of_sizes = dict.fromkeys((count, num_envs) for (_, count), num_envs in sizes.items())
-    tasks = {size: task_class(_resized(config, *size)) for size in of_sizes}
-    for task in tasks.values():  # all, before the first is compiled
-        task.check()
-    subjects: dict[_Size, _Subject] = {}
-    for (count, num_envs), task in tasks.items():
-        print_line(f"Compiling {num_envs} environments on {count} device{'s' if count > 1 else ''} ...")
-        subjects[count, num_envs] = _Subject(task)
-    timed = _timed(subjects, repeats, iterations)
-    speeds = {
-        size: [subjects[size].num_steps / seconds["whole"] for seconds in of_size] for size, of_size in timed.items()
-    }
-    alone = speeds[1, config.num_envs]
-    return [
-        Measurement(
-            kind=kind,
-            num_devices=count,
-            num_envs=num_envs,
-            env_steps_per_s=speeds[count, num_envs],
-            efficiency=[x / count / one for x, one in zip(speeds[count, num_envs], alone, strict=True)],
-            collective_share=[
-                max(0.0, 1 - seconds.get("alone", seconds["whole"]) / seconds["whole"])
-                for seconds in timed[count, num_envs]
-            ],
-        )
-        for (kind, count), num_envs in sizes.items()
-    ]
-
-
-def _timed(subjects: Mapping[_Size, _Subject], repeats: int, iterations: int) -> dict[_Size, list[dict[str, float]]]:
-    """What `_Subject.time` says of each size in each repetition."""
-    for subject in subjects.values():  # the first iterations warm up
-        subject.time(2)
-    timed: dict[_Size, list[dict[str, float]]] = {size: [] for size in subjects}
-    for repeat in range(repeats):
-        print_line(f"Repetition {repeat + 1} of {repeats} ...")
-        for size, subject in subjects.items():
-            timed[size].append(subject.time(iterations))
-    return timed
-
-
-def _resized(config: DistributedRLConfig, num_devices: int, num_envs: int) -> Any:
-    changes: dict[str, Any] = {"num_devices": num_devices, "num_envs": num_envs}
-    batch_size = getattr(config, "batch_size", None)
-    if batch_size is not None:
-        changes["batch_size"] = batch_size * num_envs // config.num_envs
-    return dataclasses.replace(config, **changes)
-
-
-def describe_devices(devices: Any, num_devices: int) -> str:
-    """What the figures were taken on, and what they are worth there.
-
-    Args:
-        devices: The option of that name.
-        num_devices: The largest number of them.
-    """
-    device = select_devices(devices, num_devices)[0]
-    if device.platform != "cpu":
-        return f"{num_devices} x {device.device_kind}"
-    return (
-        f"Host devices of one CPU with {num_cores()} cores, which they share: such figures prove that the program is "
-        "right on several devices, not that it is fast."
-    )
-
-
-def table(measurements: Sequence[Measurement]) -> str:
-    """The measurements as Markdown: medians, with the lowest and highest."""
-    lines = [
-        "| scaling | devices | environments | env steps/s | efficiency | time in collectives |",
-        "|---|---|---|---|---|---|",
-    ]
-    for m in measurements:
-        speed, efficiency = statistics.median(m.env_steps_per_s), _spread(m.efficiency, ".2f")
-        share = _spread(m.collective_share, ".0%") if m.num_devices > 1 else "-"
-        lines.append(f"| {m.kind} | {m.num_devices} | {m.num_envs} | {speed:,.0f} | {efficiency} | {share} |")
-    return "\n".join(lines)
-
-
-def _spread(values: Sequence[float], form: str) -> str:
-    return f"{statistics.median(values):{form}} ({min(values):{form}}-{max(values):{form}})"
+from ksim.tools import prediction
+from ksim.tools.one_device import measure_one_device
+from ksim.tools.several_devices import Measurement, describe_devices, measure, resized, table
 
 
 def find_task(module_name: str, name: str | None) -> type[DistributedRLTask[Any]]:
@@ -242,13 +85,23 @@ def pick_counts(asked: Sequence[int] | None, devices: Any) -> list[int]:
 
 def _make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m ksim.tools.scaling", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("module", metavar="MODULE", help="module of the task, as in examples.walking_distributed")
+    parser.add_argument(
+        "module", metavar="MODULE", help="module of the task, as in examples.walking_distributed; or see --predict"
+    )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="options of the task")
     parser.add_argument("--task", metavar="NAME", help="class of the task, where the module has several")
     parser.add_argument("--devices", nargs="+", type=int, metavar="N", help="numbers of devices; default 1, 2, 4, ...")
     parser.add_argument("--repeats", type=int, default=5, help="repetitions; figures are medians")
     parser.add_argument("--iterations", type=int, default=3, help="training iterations of each size per repetition")
     parser.add_argument("--out", type=Path, default=Path("scaling"), metavar="FILE", help="where to write, no suffix")
+    parser.add_argument(
+        "--predict",
+        action="store_true",
+        help="measure one device and predict; with FILE.json of an earlier prediction as MODULE, predict from that",
+    )
+    parser.add_argument("--latency-us", type=float, metavar="X", help="of the network, in microseconds per message")
+    parser.add_argument("--bandwidth-gbytes-per-s", type=float, metavar="X", help="of each device to the network")
+    parser.add_argument("--all-reduce", choices=prediction.ALGORITHMS, help="how devices reduce; default tree")
     return parser
 
 
@@ -263,27 +116,31 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ConfigError("ksim.tools.scaling runs in one process. Start it without a launcher.")
         if any(x.startswith("num_devices=") for x in options.overrides):
             raise ConfigError("num_devices is set by the measurement. Leave it out and use --devices.")
-        task_class = find_task(options.module, options.task)
-        config = parse_overrides(task_class.get_config_class()(), options.overrides)
-        config.validate()
+        network = _network(options)
+        if network is not None:
+            _predict(options, network)
+            return 0
+        task_class, config = _task(options)
         counts = pick_counts(options.devices, config.devices)
         measurements = measure(task_class, config, counts, repeats=options.repeats, iterations=options.iterations)
     except ConfigError as error:
         print_line(f"Error: {error}")
         return 2
-    _write(options.out, describe_devices(config.devices, max(counts)), measurements)
+    _report(options.out, describe_devices(config.devices, max(counts)), measurements)
     return 0
 
 
-def _write(out: Path, described: str, measurements: Sequence[Measurement]) -> None:
+def _task(options: argparse.Namespace) -> tuple[type[DistributedRLTask[Any]], DistributedRLConfig]:
+    task_class = find_task(options.module, options.task)
+    config = parse_overrides(task_class.get_config_class()(), options.overrides)
+    config.validate()
+    return task_class, config
+
+
+def _report(out: Path, described: str, measurements: Sequence[Measurement]) -> None:
     """Prints the table, and writes it, the figures and the plot."""
-    text = f"{described}\n\n{table(measurements)}\n"
-    print_line(text)
-    with whole_file(out.with_suffix(".md")) as temporary:
-        temporary.write_text(text)
-    with whole_file(out.with_suffix(".json")) as temporary:
-        record = {"devices": described, "measurements": [dataclasses.asdict(m) for m in measurements]}
-        temporary.write_text(json.dumps(record, indent=1) + "\n")
+    record = {"devices": described, "measurements": [dataclasses.asdict(m) for m in measurements]}
+    _write(out, f"{described}\n\n{table(measurements)}\n", record)
     from ksim.evaluate.plots import plot_scaling  # noqa: PLC0415 - matplotlib is slow to import
 
     curves = {
@@ -296,6 +153,85 @@ def _write(out: Path, described: str, measurements: Sequence[Measurement]) -> No
     }
     plot_scaling(curves, described, out.with_suffix(".png"))
     print_line(f"Wrote {out}.md, .json and .png.")
+
+
+def _network(options: argparse.Namespace) -> prediction.Network | None:
+    """The network to predict for; None where nothing is to be predicted.
+
+    Raises:
+        ConfigError: It is not given in full, cannot be, or is given in vain.
+    """
+    given = {"--latency-us": options.latency_us, "--bandwidth-gbytes-per-s": options.bandwidth_gbytes_per_s}
+    if not options.predict:
+        if {*given.values(), options.all_reduce} != {None} or options.module.endswith(".json"):
+            raise ConfigError("A network and a FILE.json are for predictions. Add --predict.")
+        return None
+    missing = [name for name, value in given.items() if value is None]
+    if missing:
+        raise ConfigError(f"--predict needs {' and '.join(missing)} as well: those of the network between devices.")
+    check_positive("--latency-us", options.latency_us, allow_zero=True)
+    check_positive("--bandwidth-gbytes-per-s", options.bandwidth_gbytes_per_s)
+    algorithm = options.all_reduce or "tree"
+    return prediction.Network(1e-6 * options.latency_us, 1e9 * options.bandwidth_gbytes_per_s, algorithm)
+
+
+def _predict(options: argparse.Namespace, network: prediction.Network) -> None:
+    """Predicts from a file, or from what is measured now; prints and writes the report."""
+    counts = sorted({1, *(options.devices or prediction.COUNTS)})
+    check_rule(f"--devices ({counts[0]})", counts[0] >= 1, "positive numbers of devices")
+    if options.module.endswith(".json"):
+        if options.overrides:
+            raise ConfigError(f"{options.module} is already measured. Leave out {' '.join(options.overrides)}.")
+        one = _read(Path(options.module))
+    else:
+        task_class, config = _task(options)
+        make = lambda num_envs, **changes: task_class(dataclasses.replace(resized(config, 1, num_envs), **changes))
+        one = measure_one_device(make, config.num_envs, repeats=options.repeats, iterations=options.iterations)
+    predictions = prediction.predict(one, network, counts)
+    described = (
+        f"Predicted from {one.task} with {one.num_envs} environments on one {one.device}: latency "
+        f"{1e6 * network.latency_s:g} us, bandwidth {1e-9 * network.bytes_per_s:g} GB/s, all-reduce by a "
+        f"{network.algorithm}, gradients of {format_bytes(one.gradient_bytes)}. Relative spread of rollouts "
+        f"{one.relative_spread('rollout_s'):.1%}, of updates {one.relative_spread('update_s'):.1%}."
+    )
+    explained = (
+        "Milliseconds of an iteration, and efficiency in brackets, for each grad_sync_mode and grad_sync_period:"
+    )
+    record = {
+        "network": dataclasses.asdict(network),
+        "one_device": dataclasses.asdict(one),
+        "predictions": [{**dataclasses.asdict(p), "iteration_s": p.iteration_s} for p in predictions],
+    }
+    _write(options.out, f"{described}\n\n{explained}\n\n{prediction.table(predictions)}\n", record)
+    from ksim.evaluate.plots import plot_efficiency  # noqa: PLC0415 - matplotlib is slow to import
+
+    curves: dict[str, dict[str, list[tuple[int, float]]]] = {"strong": {}, "weak": {}}
+    for p in predictions:
+        curves[p.kind].setdefault(p.setting, []).append((p.num_devices, p.efficiency))
+    plot_efficiency(curves, described, options.out.with_suffix(".png"))
+    print_line(f"Wrote {options.out}.md, .json and .png.")
+
+
+def _read(path: Path) -> prediction.OneDevice:
+    """The measurement in the report of an earlier prediction.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    try:
+        return prediction.read_one_device(json.loads(path.read_text())["one_device"])
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{path} holds no measurement of one device ({reason}). Make one by --predict.") from error
+
+
+def _write(out: Path, text: str, record: Mapping[str, Any]) -> None:
+    """Prints a report, and writes it and its figures."""
+    print_line(text)
+    with whole_file(out.with_suffix(".md")) as temporary:
+        temporary.write_text(text)
+    with whole_file(out.with_suffix(".json")) as temporary:
+        temporary.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -313,7 +313,7 @@ SPEAKING = [
             "train/checks.py",
         )
     ),
-    ROOT / "ksim/tools/scaling.py",
+    *(ROOT / "ksim/tools" / name for name in ("scaling.py", "one_device.py", "several_devices.py", "prediction.py")),
     ROOT / "ksim/host/machine.py",
 ]
 ALSO_SPEAKING = [ROOT / "ksim" / name for name in ("checks.py", "task/rl.py", "task/rl_config.py", "train/state.py")]

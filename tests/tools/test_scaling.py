@@ -6,6 +6,7 @@ from ksim import ConfigError
 from ksim.parallel.job import Job
 from ksim.tools import scaling
 from ksim.tools.scaling import find_task, main, pick_counts
+from ksim.tools.several_devices import resized
 
 SMALL = ["num_envs=16", "rollout_length=4", "num_batches=2", "num_passes=1", "actor_sizes=[4]", "critic_sizes=[4]"]
 
@@ -31,8 +32,8 @@ def test_report_has_strong_and_weak_scaling_as_table_figures_and_plot(tmp_path, 
 
 def test_weak_scaling_keeps_a_given_batch_size_per_device():
     config = scaling.parse_overrides(find_task("examples.point_mass", None).get_config_class()(), ["batch_size=8"])
-    assert scaling._resized(config, 4, 4 * config.num_envs).batch_size == 32
-    assert scaling._resized(config, 4, config.num_envs).batch_size == 8
+    assert resized(config, 4, 4 * config.num_envs).batch_size == 32
+    assert resized(config, 4, config.num_envs).batch_size == 8
 
 
 def test_all_powers_of_two_and_all_devices_are_measured_by_default():

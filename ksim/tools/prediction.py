@@ -1,0 +1,277 @@
+"""What an iteration would take on many devices: a model of times on one, and of a network.
+
+One iteration on n devices, in which gradients are averaged K times:
+
+    T(n) = R + U + w(n) (s_R + sqrt(K) s_U) + the sum of C(n, bytes) over all reductions
+
+R and U are the rollout and the update of one device with its share of the environments, s_R and s_U their standard
+deviations, w(n) the expected largest of n standard normal numbers (`expected_maximum`): devices wait for the slowest of
+them after the rollout, and at each of the K synchronisations for the slowest share of the update, 1/K of it, whose
+standard deviation is s_U / sqrt(K). C is the time of a reduction over the network (`Network.reduction_s`).
+
+Assumed: devices are of one kind, share nothing but the network, and are late independently of each other; the network
+connects any two of them alike; nothing is computed while it sends; and an update costs the same for every
+`grad_sync_period`, which neglects that fewer optimizer steps are taken.
+"""
+
+import dataclasses
+import functools
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtr
+
+from ksim.checks import check_positive, check_rule
+
+ALGORITHMS = ("tree", "ring")
+COUNTS = tuple(2**i for i in range(11))
+"""Numbers of devices, from 1 to 1,024."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Network:
+    """What connects devices.
+
+    Attributes:
+        latency_s: Seconds from one device to another that a message takes however short it is.
+        bytes_per_s: What a device sends per second, while it receives as much.
+        algorithm: How devices reduce, of `ALGORITHMS`.
+    """
+
+    latency_s: float
+    bytes_per_s: float
+    algorithm: str = "tree"
+
+    def reduction_s(self, num_bytes: int, num_devices: int) -> float:
+        """Seconds of a sum over all devices of so many bytes on each, which all of them receive.
+
+        Thakur, Rabenseifner and Gropp 2005 (Optimization of Collective Communication Operations in MPICH,
+        doi:10.1177/1094342005051521), without the time to add: a reduce-scatter, then an allgather, each in
+        ceil(log2 n) steps by recursive halving and doubling (`tree`), or in n - 1 steps around a ring (`ring`). Both
+        send 2 (n - 1) / n of the bytes.
+        """
+        if num_devices == 1:
+            return 0.0
+        steps = num_devices - 1 if self.algorithm == "ring" else math.ceil(math.log2(num_devices))
+        sent_bytes = 2 * (num_devices - 1) / num_devices * num_bytes
+        return 2 * steps * self.latency_s + sent_bytes / self.bytes_per_s
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """Times of one device with some environments.
+
+    Attributes:
+        num_envs: Environments.
+        rollout_s: Seconds of the rollout, one figure per iteration in their order.
+        update_s: Seconds of the update, likewise.
+    """
+
+    num_envs: int
+    rollout_s: list[float]
+    update_s: list[float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """When devices communicate, and what they send in an iteration.
+
+    Attributes:
+        mode: `grad_sync_mode`.
+        period: `grad_sync_period`.
+        syncs: How often gradients are averaged.
+        reductions: Bytes that a device gives to a reduction, and how many such reductions there are.
+    """
+
+    mode: str
+    period: int
+    syncs: int
+    reductions: list[tuple[int, int]]
+
+    @property
+    def name(self) -> str:
+        """As in `accumulate 4`."""
+        return f"{self.mode} {self.period}"
+
+
+@dataclasses.dataclass(frozen=True)
+class OneDevice:
+    """A task, measured on one device.
+
+    Attributes:
+        task: Its name.
+        device: What it was measured on.
+        batch_size: Environments per minibatch of the largest size, which devices must divide.
+        gradient_bytes: What the gradients of all parameters take.
+        sizes: Times by number of environments, the largest first, which is the one to scale.
+        settings: When devices may communicate, that of the task first.
+    """
+
+    task: str
+    device: str
+    batch_size: int
+    gradient_bytes: int
+    sizes: list[Size]
+    settings: list[Setting]
+
+    @property
+    def num_envs(self) -> int:
+        """The environments to scale."""
+        return self.sizes[0].num_envs
+
+    def seconds(self, half: str, num_envs: float) -> float:
+        """The typical time of a half, `rollout_s` or `update_s`, with so many environments on a device.
+
+        The medians, joined by straight lines. Below the smallest size the line through the two smallest goes on, whose
+        value at no environments is the fixed cost; with a single size there is none.
+        """
+        ordered = sorted(self.sizes, key=lambda size: size.num_envs)
+        counts = [size.num_envs for size in ordered]
+        medians = [statistics.median(getattr(size, half)) for size in ordered]
+        fixed = 0.0
+        if len(ordered) > 1:
+            slope = (medians[1] - medians[0]) / (counts[1] - counts[0])
+            fixed = min(max(medians[0] - slope * counts[0], 0.0), medians[0])
+        return float(np.interp(num_envs, [0, *counts], [fixed, *medians]))
+
+    def relative_spread(self, half: str) -> float:
+        """The standard deviation of a half over its median, over all sizes.
+
+        From differences between successive iterations (von Neumann, Kent, Bellinson and Hart 1941, The Mean Square
+        Successive Difference): a slow drift is one that devices share, and do not wait for each other because of.
+        """
+        squares = [
+            np.mean(np.square(np.diff(times))) / 2 / statistics.median(times) ** 2
+            for size in self.sizes
+            if len(times := getattr(size, half)) > 1
+        ]
+        return math.sqrt(np.mean(squares)) if squares else 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """One iteration on some devices.
+
+    Attributes:
+        kind: `strong` or `weak`.
+        num_devices: Devices.
+        num_envs: Environments over all devices.
+        setting: The name of the setting.
+        rollout_s: Seconds of a device's rollout.
+        update_s: Seconds of its update.
+        waiting_s: Seconds for which the typical device waits for the slowest.
+        reduction_s: Seconds of all reductions.
+        efficiency: Speed per device over that of one device.
+    """
+
+    kind: str
+    num_devices: int
+    num_envs: int
+    setting: str
+    rollout_s: float
+    update_s: float
+    waiting_s: float
+    reduction_s: float
+    efficiency: float
+
+    @property
+    def iteration_s(self) -> float:
+        """Seconds of the iteration."""
+        return self.rollout_s + self.update_s + self.waiting_s + self.reduction_s
+
+
+@functools.cache
+def expected_maximum(count: int) -> float:
+    """The expected largest of so many independent standard normal numbers.
+
+    The integral of x over the distribution of the largest, Phi(x)^n (David and Nagaraja 2003, Order Statistics,
+    section 3.1), in parts: 1 - Phi^n above zero, less Phi^n below.
+    """
+    x = np.linspace(0.0, 10.0, 10_001)
+    return float(np.trapezoid((1 - ndtr(x) ** count) - ndtr(-x) ** count, x))
+
+
+def predict(one: OneDevice, network: Network, counts: Sequence[int] = COUNTS) -> list[Prediction]:
+    """Iterations on so many devices, for strong and weak scaling and every setting.
+
+    Strong scaling is left out for numbers of devices that do not divide the minibatches.
+
+    Args:
+        one: Times of one device.
+        network: What would connect devices.
+        counts: Numbers of devices.
+    """
+    wanted = [("strong", n) for n in counts if one.batch_size % n == 0] + [("weak", n) for n in counts]
+    return [_predicted(one, network, kind, n, setting) for kind, n in wanted for setting in one.settings]
+
+
+def _predicted(one: OneDevice, network: Network, kind: str, num_devices: int, setting: Setting) -> Prediction:
+    share = one.num_envs / num_devices if kind == "strong" else one.num_envs
+    rollout_s, update_s = (one.seconds(half, share) for half in ("rollout_s", "update_s"))
+    rollout_std_s = rollout_s * one.relative_spread("rollout_s")
+    update_std_s = update_s * one.relative_spread("update_s")
+    waiting_s = expected_maximum(num_devices) * (rollout_std_s + math.sqrt(setting.syncs) * update_std_s)
+    reduction_s = sum(times * network.reduction_s(size, num_devices) for size, times in setting.reductions)
+    alone_s = one.seconds("rollout_s", one.num_envs) + one.seconds("update_s", one.num_envs)
+    ideal_s = alone_s / num_devices if kind == "strong" else alone_s
+    return Prediction(
+        kind=kind,
+        num_devices=num_devices,
+        num_envs=one.num_envs * (1 if kind == "strong" else num_devices),
+        setting=setting.name,
+        rollout_s=rollout_s,
+        update_s=update_s,
+        waiting_s=waiting_s,
+        reduction_s=reduction_s,
+        efficiency=ideal_s / (rollout_s + update_s + waiting_s + reduction_s),
+    )
+
+
+def table(predictions: Sequence[Prediction]) -> str:
+    """The predictions as Markdown: for every setting the milliseconds of an iteration, and the efficiency."""
+    settings = list(dict.fromkeys(p.setting for p in predictions))
+    rows: dict[tuple[str, int], list[Prediction]] = {}
+    for p in predictions:
+        rows.setdefault((p.kind, p.num_devices), []).append(p)
+    lines = [
+        f"| scaling | devices | environments | rollout, ms | update, ms | {' | '.join(settings)} |",
+        "|---|---|---|---|---|" + "---|" * len(settings),
+    ]
+    for (kind, count), row in rows.items():
+        halves = f"{1e3 * row[0].rollout_s:.3g} | {1e3 * row[0].update_s:.3g}"
+        cells = " | ".join(f"{1e3 * p.iteration_s:.3g} ({p.efficiency:.2f})" for p in row)
+        lines.append(f"| {kind} | {count} | {row[0].num_envs} | {halves} | {cells} |")
+    return "\n".join(lines)
+
+
+def read_one_device(record: Mapping[str, Any]) -> OneDevice:
+    """A measurement from what `dataclasses.asdict` made of it.
+
+    Raises:
+        KeyError, TypeError: A field is missing or unknown, or something else stands in its place.
+        ConfigError: A number cannot be.
+    """
+    sizes = [Size(**size) for size in record["sizes"]]
+    settings = [
+        Setting(**{**setting, "reductions": [(int(size), int(times)) for size, times in setting["reductions"]]})
+        for setting in record["settings"]
+    ]
+    check_rule(f"sizes ({len(sizes)}) and settings ({len(settings)})", bool(sizes and settings), "at least one of each")
+    one = OneDevice(**{**record, "sizes": sizes, "settings": settings})
+    check_positive("batch_size", one.batch_size)
+    for size in sizes:
+        check_positive("num_envs", size.num_envs)
+        for half in ("rollout_s", "update_s"):
+            times = getattr(size, half)
+            check_rule(f"{half} ({times})", len(times) > 0, "at least one time")
+            for seconds in times:
+                check_positive(half, seconds)
+    for setting in settings:
+        check_positive("syncs", setting.syncs)
+        for num_bytes, times in setting.reductions:
+            check_positive("bytes of a reduction", num_bytes, allow_zero=True)
+            check_positive("number of reductions", times)
+    return one
