@@ -250,6 +250,11 @@ def timed_in_turn(programs: dict[str, Program], repeats: int) -> dict[str, list[
     return found
 
 
+def of(part: list[tuple[float, float]], whole: list[tuple[float, float]], clock: int) -> list[float]:
+    """Ratios within each turn, by the clock (0) or by the processor (1)."""
+    return [x[clock] / y[clock] for x, y in zip(part, whole, strict=True)]
+
+
 def describe(values: list[float], digits: int = 2) -> str:
     """Median, and lowest to highest."""
     return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f}-{max(values):.{digits}f})"
@@ -262,31 +267,27 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=["mlp", "gru"], default=["mlp", "gru"])
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--profile", action="store_true", help="also time parts of learning")
+    parser.add_argument("--processor-time", action="store_true", help="parts by processor time, on a busy machine")
     args = parser.parse_args()
     print("| like | model | products, ms | learning, ms | learning / products | the same, processor time |")
     print("|---|---|---|---|---|---|", flush=True)
     profiles: dict[str, dict[str, list[float]]] = {}
     for like, model in itertools.product(args.like, args.models):
         subject = make_subject(like, model)
-        programs = {"products": products(subject), "learning": learning(subject)}
+        programs = {"learning": learning(subject), "products": products(subject)}
         if args.profile:
             programs |= parts_of_learning(subject)
         found = timed_in_turn(programs, args.repeats)
         ms = [describe([1e3 * wall for wall, _ in found[name]], 0) for name in ("products", "learning")]
-        pairs = list(zip(found["products"], found["learning"], strict=True))
-        ratios = [describe([b[i] / a[i] for a, b in pairs]) for i in (0, 1)]
+        ratios = [describe(of(found["learning"], found["products"], clock)) for clock in (0, 1)]
         print("| " + " | ".join([like, model, *ms, *ratios]) + " |", flush=True)
-        learned = [wall for wall, _ in found["learning"]]
-        profiles[f"{like}, {model}"] = {
-            name: [100 * wall / whole for (wall, _), whole in zip(found[name], learned, strict=True)]
-            for name in programs
-            if name != "learning"
-        }
+        clock = 1 if args.processor_time else 0
+        profiles[f"{like}, {model}"] = {name: of(found.pop(name), found["learning"], clock) for name in list(found)[1:]}
     if args.profile:
-        print("\n% of learning\n\n| part | " + " | ".join(profiles) + " |")
+        print("\n| part, of learning | " + " | ".join(profiles) + " |")
         print("|---|" + "---|" * len(profiles))
         for name in next(iter(profiles.values())):
-            print(f"| {name} | " + " | ".join(describe(found[name], 0) for found in profiles.values()) + " |")
+            print(f"| {name} | " + " | ".join(describe(found[name], 3) for found in profiles.values()) + " |")
 
 
 if __name__ == "__main__":
