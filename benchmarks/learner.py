@@ -74,15 +74,15 @@ class Subject:
 def make_subject(like: str, model: str) -> Subject:
     """The learner of the walking humanoid, or one with the shapes of a cheetah."""
     num_envs, num_steps, num_batches, num_passes = (1024, 24, 4, 4) if like == "humanoid" else (512, 32, 8, 8)
-    options = {"num_envs": num_envs, "num_batches": num_batches, "num_passes": num_passes}
+    options: dict[str, Any] = {"num_envs": num_envs, "num_batches": num_batches, "num_passes": num_passes}
     task = HumanoidWalkingTask(HumanoidWalkingConfig(**options, model=model, engine="mujoco"))
     sizes, action_size = (task.obs_sizes, task.environment.action_size)
     if like == "cheetah":
         sizes, action_size = ({"actor": 17}, 6)
-    network_class = GruActorCritic if model == "gru" else MlpActorCritic
+    network_class: Any = GruActorCritic if model == "gru" else MlpActorCritic
     layers = {"actor_sizes": [SIZE] * (1 + (model == "mlp")), "critic_sizes": [SIZE] * (1 + (model == "mlp"))}
     network = network_class(sizes, action_size, **layers, key=jax.random.key(0))
-    parts = task.learner_parts(network, None) | {"obs_sizes": sizes}
+    parts: dict[str, Any] = task.learner_parts(network, None) | {"obs_sizes": sizes}
     ppo = PPO(**parts, optimizer=task.get_optimizer(), hyper=task.hyperparameters())
     state = initial_learner_state(network, sizes, ppo.optimizer, jax.random.key(1), {})
     return Subject(ppo, state, random_rollout(network, sizes, action_size, (num_envs, num_steps)))
@@ -129,7 +129,8 @@ def products(subject: Subject) -> Program:
         gates = (x @ cell[0]).reshape(num_steps, num_envs, 3 * SIZE)
 
         def step(memory: Array, gates: Array) -> tuple[Array, Array]:
-            memory = sum(jnp.split(gates + memory @ cell[1], 3, axis=1)) / 3
+            first, second, third = jnp.split(gates + memory @ cell[1], 3, axis=1)
+            memory = (first + second + third) / 3
             return memory, memory
 
         return jax.lax.scan(step, jnp.zeros((num_envs, SIZE)), gates)[1].reshape(num_rows, SIZE)
