@@ -8,13 +8,14 @@ import pytest
 from ksim import ConfigError
 from ksim.nn import Gaussian, GruActorCritic, MlpActorCritic, NormalizedActorCritic, ObservationNormalizer
 from ksim.nn.actor_critic import evaluate_sequences, initial_carries, reset_carry
+from ksim.nn.heads import elu
 
 SIZES = {"actor": 4, "critic": 6}
 E, T = 3, 5
 
 
-def make_model(kind, std="state_independent"):
-    options = {"actor_sizes": (8,), "critic_sizes": (8,), "std": std, "key": jax.random.key(0)}
+def make_model(kind, std="state_independent", *, width=8):
+    options = {"actor_sizes": (width,), "critic_sizes": (width,), "std": std, "key": jax.random.key(0)}
     if kind == "gru":
         return GruActorCritic(SIZES, 2, memory_size=7, **options)
     return MlpActorCritic(SIZES, 2, **options)
@@ -54,10 +55,28 @@ def loss_gradient(model, num_envs, num_steps, *, remat):
 
 @pytest.mark.parametrize("kind", ["mlp", "gru"])
 def test_remat_gives_the_same_gradient_for_less_memory(kind):
-    (plain, params), (again, _) = (loss_gradient(make_model(kind), 32, 40, remat=remat) for remat in (False, True))
+    # So wide that activations, and not observations, take most of the memory.
+    model = make_model(kind, width=16)
+    (plain, params), (again, _) = (loss_gradient(model, 32, 40, remat=remat) for remat in (False, True))
     chex.assert_trees_all_close(plain(params), again(params), rtol=1e-4, atol=1e-6)
     temporary = [program.memory_analysis().temp_size_in_bytes for program in (plain, again)]
     assert temporary[1] < temporary[0] / 3
+
+
+ELU_POINTS = np.array([-np.inf, -100, -20, -1, -1e-3, -1e-6, -1e-30, 0, 1e-30, 1e-6, 1, 100, np.inf], np.float32)
+
+
+def test_elu_is_within_rounding_of_the_exact_one():
+    exact = np.where(ELU_POINTS > 0, ELU_POINTS, np.expm1(ELU_POINTS.astype(np.float64)))
+    np.testing.assert_allclose(elu(jnp.asarray(ELU_POINTS)), exact, rtol=1e-6, atol=1e-7)
+    assert jnp.isnan(elu(jnp.float32(jnp.nan)))
+
+
+@pytest.mark.parametrize("mode", [jax.grad, jax.jacfwd])
+def test_slope_of_elu_is_within_rounding_of_the_exact_one(mode):
+    exact = np.exp(np.minimum(ELU_POINTS.astype(np.float64), 0))
+    np.testing.assert_allclose(jax.vmap(mode(elu))(jnp.asarray(ELU_POINTS)), exact, rtol=1e-6, atol=1e-7)
+    assert jnp.isnan(mode(elu)(jnp.float32(jnp.nan)))
 
 
 @pytest.mark.parametrize("kind", ["mlp", "gru"])
