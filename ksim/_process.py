@@ -13,6 +13,9 @@ import warnings
 from pathlib import Path
 
 import jax
+import jaxlib
+
+from ksim.host.threads import size_thread_pool
 
 STARTED_S = time.monotonic()
 """When this process imported ksim, on the monotonic clock."""
@@ -25,8 +28,7 @@ _XLA_FLAGS = {
 
 def prepare_process() -> None:
     """Sets environment variables, the compilation cache and warning filters where the user has not."""
-    # MJX's batched Cholesky blocks for ever once as many calls run as XLA's pool has threads.
-    os.environ.setdefault("PJRT_NPROC", str(max(32, 2 * (os.cpu_count() or 1))))
+    size_thread_pool(jaxlib.__version__, jax.config.values["jax_num_cpu_devices"])
     flags = os.environ.get("XLA_FLAGS", "")
     missing = [f"--{name}={value}" for name, value in _XLA_FLAGS.items() if name not in flags]
     os.environ["XLA_FLAGS"] = " ".join([flags, *missing]).strip()
