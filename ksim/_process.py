@@ -15,7 +15,7 @@ from pathlib import Path
 import jax
 import jaxlib
 
-from ksim.host.threads import size_thread_pool
+from ksim.host.threads import expected_pool_size, size_thread_pool
 
 STARTED_S = time.monotonic()
 """When this process imported ksim, on the monotonic clock."""
@@ -34,7 +34,9 @@ def prepare_process() -> None:
     os.environ["XLA_FLAGS"] = " ".join([flags, *missing]).strip()
     if jax.config.values["jax_compilation_cache_dir"] is None:
         cache_home = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
-        jax.config.update("jax_compilation_cache_dir", str(cache_home / "ksim" / "jax"))
+        # A program is compiled for a number of threads, which JAX's keys of the cache leave out.
+        directory = cache_home / "ksim" / "jax" / f"{expected_pool_size()}_threads"
+        jax.config.update("jax_compilation_cache_dir", str(directory))
     warnings.filterwarnings("ignore", module=r"omegaconf\.")
     warnings.filterwarnings("ignore", message=r".*omegaconf.*", category=DeprecationWarning)
     # Without the optional warp-lang package, importing MJX prints two lines about it.

@@ -10,15 +10,15 @@ _SIZE = "PJRT_NPROC"
 _OWN_SIZE = "KSIM_PJRT_NPROC"
 """The size that ksim set, so that a process started by this one, with other devices, does not take it for a user's."""
 _CALLS_PER_DEVICE = 3
-"""Batched LAPACK calls that a device's program may have in flight: MJX's step has two, another is left to terms."""
-_FIRST_WITHOUT_WAITING = (0, 11, 2)
+"""Batched LAPACK calls that a device's program may have in flight: two of MJX's step, and one of a reset or a term."""
+_FIRST_WITHOUT_WAITING = (0, 11, 1)
 """The jaxlib whose LAPACK calls no longer wait for the pool's threads."""
 
 
 def thread_pool_size(jaxlib_version: str, num_cores: int, num_host_devices: int) -> int | None:
     """The fewest threads with which XLA's pool is fast and cannot deadlock; None: XLA's own choice, one per core.
 
-    Before jaxlib 0.11.2, a LAPACK call on a large batch (Cholesky, triangular solve, ...) gives its matrices to the
+    Before jaxlib 0.11.1, a LAPACK call on a large batch (Cholesky, triangular solve, ...) gives its matrices to the
     pool's threads and waits for them, often on one of these threads. If all threads wait, nothing computes, for ever.
     One thread more than there are calls in flight always computes. Threads beyond that cost speed.
 
@@ -47,6 +47,12 @@ def size_thread_pool(jaxlib_version: str, num_cpu_devices: int) -> None:
         os.environ.pop(name, None)
         if size is not None:
             os.environ[name] = str(size)
+
+
+def expected_pool_size() -> int:
+    """Threads that XLA's pool will have on one device, read from the variables that XLA reads."""
+    sizes = [os.environ.get(name, "") for name in (_SIZE, "NPROC")]
+    return next((int(size) for size in sizes if size.isdecimal()), num_cores())
 
 
 def num_pool_threads() -> int | None:
