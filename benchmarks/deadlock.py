@@ -13,6 +13,7 @@ waiting for a core or a disk. So a busy machine is not mistaken for a deadlock.
 """
 
 import argparse
+import functools
 import itertools
 import json
 import os
@@ -145,10 +146,10 @@ def describe_ends(lines: list[dict[str, Any]]) -> str:
     return ", ".join([f"{ends.count('deadlock')}/{len(ends)}", *others]) if ends else ""
 
 
-def describe_speeds(lines: list[dict[str, Any]]) -> str:
-    """Thousand environment steps per second: median, lowest and highest."""
-    speeds = [line["env_steps_per_s"] / 1000 for line in lines if "env_steps_per_s" in line]
-    return f"{statistics.median(speeds):.1f} ({min(speeds):.1f}-{max(speeds):.1f})" if speeds else ""
+def describe_figure(name: str, factor: float, lines: list[dict[str, Any]]) -> str:
+    """Median, lowest and highest of a figure that runs came to."""
+    values = [factor * line[name] for line in lines if name in line]
+    return f"{statistics.median(values):.1f} ({min(values):.1f}-{max(values):.1f})" if values else ""
 
 
 def main() -> None:
@@ -187,8 +188,11 @@ def main() -> None:
             file.write(json.dumps(lines[-1]) + "\n")
     print("Deadlocks of runs, over all numbers of environments")
     print_table(lines, ("jaxlib", "program", "cores", "devices"), describe_ends)
+    by_envs = ("jaxlib", "program", "cores", "devices", "envs")
     print("\nThousand environment steps per second, median (lowest-highest)")
-    print_table(lines, ("jaxlib", "program", "cores", "devices", "envs"), describe_speeds)
+    print_table(lines, by_envs, functools.partial(describe_figure, "env_steps_per_s", 1e-3))
+    print("\nMicroseconds of processor time per environment step, over all threads, likewise")
+    print_table(lines, by_envs, functools.partial(describe_figure, "cpu_s_per_env_step", 1e6))
 
 
 if __name__ == "__main__":

@@ -157,7 +157,7 @@ def test_pool_is_expected_as_xla_sizes_it(monkeypatch):
 
 @pytest.mark.filterwarnings(MESSAGE)
 def test_programs_of_mjx_have_no_more_lapack_calls_in_flight_than_the_pool_allows():
-    # Of the mass matrix and the solver, and beside them of the integrator, which ksim's robots do without.
+    # Of the mass matrix and the solver, and beside them of the integrator, which the biped does without.
     num_mjx = calls_at_once(jax.make_jaxpr(make_mjx())(jax.ShapeDtypeStruct((4, 128), jnp.float32)).jaxpr)
     assert num_mjx == 2
     env = BipedTask(BipedConfig(engine="mjx", num_devices=1)).environment
