@@ -174,7 +174,7 @@ def main() -> None:
     ask = "from importlib.metadata import version; print(version('jaxlib'))"
     versions = {subprocess.check_output([python, "-c", ask], text=True).strip(): python for python in args.pythons}
     sizes = (args.programs, args.cores, args.devices, args.envs, args.pools)
-    cells = [Cell(*values) for values in itertools.product(versions, *sizes)]
+    cells = list(itertools.starmap(Cell, itertools.product(versions, *sizes)))
     args.out.touch()
     lines = [json.loads(line) for line in args.out.read_text().splitlines()]
     for repeat, cell in itertools.product(range(args.repeats), cells):

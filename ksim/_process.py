@@ -13,7 +13,6 @@ import warnings
 from pathlib import Path
 
 import jax
-import jaxlib
 
 from ksim.host.threads import expected_pool_size, size_thread_pool
 
@@ -28,7 +27,7 @@ _XLA_FLAGS = {
 
 def prepare_process() -> None:
     """Sets environment variables, the compilation cache and warning filters where the user has not."""
-    size_thread_pool(jaxlib.__version__, jax.config.values["jax_num_cpu_devices"])
+    size_thread_pool(jax.config.values["jax_num_cpu_devices"])
     flags = os.environ.get("XLA_FLAGS", "")
     missing = [f"--{name}={value}" for name, value in _XLA_FLAGS.items() if name not in flags]
     os.environ["XLA_FLAGS"] = " ".join([flags, *missing]).strip()

@@ -4,8 +4,11 @@ import os
 import re
 from pathlib import Path
 
+import jaxlib.version
+
 from ksim.host.machine import num_cores
 
+JAXLIB_VERSION = jaxlib.version.__version__
 _SIZE = "PJRT_NPROC"
 _OWN_SIZE = "KSIM_PJRT_NPROC"
 """The size that ksim set, so that a process started by this one, with other devices, does not take it for a user's."""
@@ -32,17 +35,16 @@ def thread_pool_size(jaxlib_version: str, num_cores: int, num_host_devices: int)
     return max(num_cores, _CALLS_PER_DEVICE * num_host_devices + 1)
 
 
-def size_thread_pool(jaxlib_version: str, num_cpu_devices: int) -> None:
+def size_thread_pool(num_cpu_devices: int) -> None:
     """Sets PJRT_NPROC where the user has not. JAX reads it when its backend starts.
 
     Args:
-        jaxlib_version: As in `0.10.2`.
         num_cpu_devices: The value of `jax_num_cpu_devices`; XLA_FLAGS may ask for more.
     """
     if os.environ.get(_SIZE) != os.environ.get(_OWN_SIZE):
         return
     flags = re.findall(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
-    size = thread_pool_size(jaxlib_version, num_cores(), max(1, num_cpu_devices, *map(int, flags)))
+    size = thread_pool_size(JAXLIB_VERSION, num_cores(), max(1, num_cpu_devices, *map(int, flags)))
     for name in (_SIZE, _OWN_SIZE):
         os.environ.pop(name, None)
         if size is not None:

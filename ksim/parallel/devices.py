@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jaxlib
 
 from ksim.checks import check_rule
 from ksim.errors import ConfigError, as_number, shown
 from ksim.host.machine import num_cores
 from ksim.host.notices import warn_user
-from ksim.host.threads import num_pool_threads, size_thread_pool, thread_pool_size
+from ksim.host.threads import JAXLIB_VERSION, num_pool_threads, size_thread_pool, thread_pool_size
 from ksim.types import Device
 
 CORES = "cores"
@@ -80,7 +79,7 @@ def check_same_kind(devices: Sequence[Device]) -> None:
 
 def _check_thread_pool(num_host_devices: int) -> None:
     """Warns of a pool too small for its devices: JAX's backend started before ksim knew of them, or the user chose."""
-    needed, found = thread_pool_size(jaxlib.__version__, 1, num_host_devices), num_pool_threads()
+    needed, found = thread_pool_size(JAXLIB_VERSION, 1, num_host_devices), num_pool_threads()
     if needed is not None and found is not None and 1 < found < needed:  # a single thread does not wait for others
         warn_user(
             f"XLA's pool has {found} threads, but with {num_host_devices} devices JAX {jax.__version__} can hang with "
@@ -109,7 +108,7 @@ def make_host_devices(num_devices: int | str | None) -> int | None:
             with contextlib.suppress(RuntimeError):  # started: what there is, is counted later
                 jax.config.update("jax_num_cpu_devices", count)
     # Also if the user has asked JAX for devices since `import ksim`.
-    size_thread_pool(jaxlib.__version__, jax.config.values["jax_num_cpu_devices"])
+    size_thread_pool(jax.config.values["jax_num_cpu_devices"])
     return count
 
 

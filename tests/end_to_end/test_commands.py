@@ -3,10 +3,8 @@
 import subprocess
 import sys
 
-import jaxlib
-
 from ksim.host.machine import num_cores
-from ksim.host.threads import thread_pool_size
+from ksim.host.threads import JAXLIB_VERSION, thread_pool_size
 from tests.processes import environment
 
 
@@ -48,7 +46,7 @@ def test_import_prepares_the_process_quietly_and_leaves_the_users_settings_alone
     own = {"XDG_CACHE_HOME": "/somewhere", "JAX_COMPILATION_CACHE_DIR": None}
     done = run("-c", code, cwd=tmp_path, XLA_FLAGS="", **own)
     threads, *flags, cache = done.stdout.split()
-    size = thread_pool_size(jaxlib.__version__, num_cores(), num_host_devices=1)
+    size = thread_pool_size(JAXLIB_VERSION, num_cores(), num_host_devices=1)
     assert threads == str(size)
     assert "--xla_cpu_collective_call_terminate_timeout_seconds=1200" in flags
     assert cache == f"/somewhere/ksim/jax/{size or num_cores()}_threads"

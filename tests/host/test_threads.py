@@ -8,19 +8,18 @@ from pathlib import Path
 import jax
 import jax.extend.core
 import jax.numpy as jnp
-import jaxlib
 import pytest
 
 from benchmarks.deadlock import Cell, run_cell
 from benchmarks.deadlock_programs import make_mjx
 from ksim.host import threads
 from ksim.host.machine import num_cores
-from ksim.host.threads import thread_pool_size
+from ksim.host.threads import JAXLIB_VERSION, thread_pool_size
 from ksim.policy.jaxprs import inner_jaxpr, is_literal
 from tests.processes import environment
 from tests.tasks import MESSAGE, BipedConfig, BipedTask
 
-WAITS = thread_pool_size(jaxlib.__version__, num_cores=1, num_host_devices=1) is not None
+WAITS = thread_pool_size(JAXLIB_VERSION, num_cores=1, num_host_devices=1) is not None
 needs_waiting_calls = pytest.mark.skipif(not WAITS, reason="LAPACK calls of this jaxlib do not wait for the pool")
 
 
@@ -71,9 +70,11 @@ def test_pool_is_sized_for_the_devices_asked_for_and_never_over_the_users(
         monkeypatch.setenv(name, "")  # so that what is set below is undone
         monkeypatch.delenv(name)
     os.environ.update(before)
-    threads.size_thread_pool("0.10.2", num_cpu_devices)
+    monkeypatch.setattr(threads, "JAXLIB_VERSION", "0.10.2")
+    threads.size_thread_pool(num_cpu_devices)
     assert os.environ["PJRT_NPROC"] == after
-    threads.size_thread_pool("0.12.0", num_cpu_devices)
+    monkeypatch.setattr(threads, "JAXLIB_VERSION", "0.12.0")
+    threads.size_thread_pool(num_cpu_devices)
     assert os.environ.get("PJRT_NPROC") == (after if before.get("PJRT_NPROC") == after else None)
 
 
@@ -84,7 +85,7 @@ def test_devices_asked_for_after_the_import_are_counted_when_a_task_makes_its_ow
         "print(os.environ.get('PJRT_NPROC'))"
     )
     size = subprocess.check_output([sys.executable, "-c", code], env=environment(XLA_FLAGS=None), text=True)
-    assert size == f"{thread_pool_size(jaxlib.__version__, num_cores(), 4)}\n"
+    assert size == f"{thread_pool_size(JAXLIB_VERSION, num_cores(), 4)}\n"
 
 
 @needs_waiting_calls
@@ -170,21 +171,21 @@ def test_programs_of_mjx_have_no_more_lapack_calls_in_flight_than_the_pool_allow
     assert max(num_mjx, num_step) + num_reset <= threads._CALLS_PER_DEVICE
 
 
-def deadlocks(program, devices, pool, tmp_path, runs=3):
-    cell = Cell(jaxlib.__version__, program, num_cores(), devices, envs=512, pool=pool)
-    ends = [run_cell(cell, sys.executable, tmp_path, seconds=3.0, stall_s=8.0)["end"] for _ in range(runs)]
-    assert set(ends) <= {"done", "deadlock"}
-    return ends.count("deadlock")
+def deadlocks(program, devices, pool, tmp_path):
+    cell = Cell(JAXLIB_VERSION, program, num_cores(), devices, envs=512 * devices, pool=pool)
+    ends = {run_cell(cell, sys.executable, tmp_path, seconds=3.0, stall_s=8.0)["end"] for _ in range(3)}
+    assert ends <= {"done", "deadlock"}
+    return "deadlock" in ends
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("devices", [1, 2, 4])
+@pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize("program", ["factorize_3", "callback"])
 def test_programs_that_wait_do_not_deadlock_with_the_pool_of_the_rule(tmp_path, program, devices):
-    assert deadlocks(program, devices, "rule", tmp_path) == 0
+    assert not deadlocks(program, devices, "rule", tmp_path)
 
 
 @pytest.mark.long
 @needs_waiting_calls
 def test_deadlock_is_found_where_it_is(tmp_path):
-    assert deadlocks("factorize_3", 2, "2", tmp_path) > 0
+    assert deadlocks("factorize_2", 1, "2", tmp_path)
