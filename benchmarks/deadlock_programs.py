@@ -15,7 +15,7 @@ import numpy as np
 
 Step = Callable[[jax.Array], jax.Array]
 """Maps an array of shape (environments of one device, values) to the next."""
-SCAN_LENGTH = 50
+SCAN_LENGTH = 20
 
 
 def make_factorize(num_calls: int) -> Step:
