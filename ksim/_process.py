@@ -12,6 +12,8 @@ from pathlib import Path
 
 import jax
 
+from ksim.host.threads import expected_pool_size, size_thread_pool
+
 STARTED_S = time.monotonic()
 """When this process imported ksim, on the monotonic clock."""
 _XLA_FLAGS = {
@@ -23,14 +25,15 @@ _XLA_FLAGS = {
 
 def prepare_process() -> None:
     """Sets environment variables, the compilation cache and warning filters where the user has not."""
-    # MJX's batched Cholesky blocks for ever once as many calls run as XLA's pool has threads.
-    os.environ.setdefault("PJRT_NPROC", str(max(32, 2 * (os.cpu_count() or 1))))
+    size_thread_pool(jax.config.values["jax_num_cpu_devices"])
     flags = os.environ.get("XLA_FLAGS", "")
     missing = [f"--{name}={value}" for name, value in _XLA_FLAGS.items() if name not in flags]
     os.environ["XLA_FLAGS"] = " ".join([flags, *missing]).strip()
     if jax.config.values["jax_compilation_cache_dir"] is None:
         cache_home = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
-        jax.config.update("jax_compilation_cache_dir", str(cache_home / "ksim" / "jax"))
+        # A program is compiled for a number of threads, which JAX's keys of the cache leave out.
+        directory = cache_home / "ksim" / "jax" / f"{expected_pool_size()}_threads"
+        jax.config.update("jax_compilation_cache_dir", str(directory))
     shortest_s = "jax_persistent_cache_min_compile_time_secs"
     if shortest_s.upper() not in os.environ and jax.config.values[shortest_s] == 1.0:
         # JAX's default, a second, leaves out several programs of every start.

@@ -8,6 +8,8 @@ from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+PREPARED = ("XLA_FLAGS", "PJRT_NPROC", "KSIM_PJRT_NPROC")
+"""Variables that ksim sets when it is imported."""
 
 
 def free_port():
@@ -28,7 +30,7 @@ def xla_flags(num_devices):
 
 def environment(num_devices=1, **changes):
     """The environment of a process with so many host devices, as if no test had touched it; None removes a variable."""
-    env = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "PJRT_NPROC")}
+    env = {k: v for k, v in os.environ.items() if k not in PREPARED}
     env |= {"XLA_FLAGS": xla_flags(num_devices), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"} | changes
     return {name: value for name, value in env.items() if value is not None}
 

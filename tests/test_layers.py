@@ -31,7 +31,7 @@ ALLOWED = {
 }
 # The house from the bottom up: a package may import those before it.
 ORDER = [
-    "_process", "_startup", "_version", "errors", "host", "checks", "types", "keys", "config", "physics", "mdp",
+    "_version", "errors", "host", "_process", "_startup", "checks", "types", "keys", "config", "physics", "mdp",
     "parallel", "nn", "rollout", "learn", "ppo", "log", "task", "checkpoint", "policy", "evaluate", "preflight",
     "train", "viewer", "launch", "cli", "tools", "commands", "__init__",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ from ksim.checks import check_rule
 from ksim.errors import ConfigError, as_number, shown
 from ksim.host.machine import num_cores
 from ksim.host.notices import warn_user
+from ksim.host.threads import JAXLIB_VERSION, num_pool_threads, size_thread_pool, thread_pool_size
 from ksim.types import Device
 
 CORES = "cores"
@@ -51,6 +52,8 @@ def select_devices(devices: Any, num_devices: int | str | None) -> list[Device]:
         places = places[:count]
     selected = _of_all_processes(places, jax.devices(backend))
     check_same_kind(selected)
+    if local[0].platform == "cpu":
+        _check_thread_pool(len(local))
     return selected
 
 
@@ -74,6 +77,16 @@ def check_same_kind(devices: Sequence[Device]) -> None:
         )
 
 
+def _check_thread_pool(num_host_devices: int) -> None:
+    """Warns of a pool too small for its devices: JAX's backend started before ksim knew of them, or the user chose."""
+    needed, found = thread_pool_size(JAXLIB_VERSION, 1, num_host_devices), num_pool_threads()
+    if needed is not None and found is not None and 1 < found < needed:  # a single thread does not wait for others
+        warn_user(
+            f"XLA's pool has {found} threads, but with {num_host_devices} devices JAX {jax.__version__} can hang with "
+            f"fewer than {needed}. Import ksim before anything uses JAX, or set PJRT_NPROC={needed}."
+        )
+
+
 def make_host_devices(num_devices: int | str | None) -> int | None:
     """Gives a CPU so many devices, unless the user has said how many or JAX's backend has started.
 
@@ -86,15 +99,16 @@ def make_host_devices(num_devices: int | str | None) -> int | None:
         ConfigError: It is no positive number.
     """
     count = num_cores() if num_devices == CORES else num_devices
-    if count is None:
-        return None
-    what = f"num_devices ({num_devices})"
-    check_rule(what, isinstance(count, int) and count >= 1, f"a positive whole number, or {CORES}")
-    assert isinstance(count, int)
-    check_rule(what, count <= MAX_DEVICES, f"at most {MAX_DEVICES}")
-    if _COUNT_FLAG not in os.environ.get("XLA_FLAGS", "") and jax.config.values["jax_num_cpu_devices"] <= 0:
-        with contextlib.suppress(RuntimeError):  # started: what there is, is counted later
-            jax.config.update("jax_num_cpu_devices", count)
+    if count is not None:
+        what = f"num_devices ({num_devices})"
+        check_rule(what, isinstance(count, int) and count >= 1, f"a positive whole number, or {CORES}")
+        assert isinstance(count, int)
+        check_rule(what, count <= MAX_DEVICES, f"at most {MAX_DEVICES}")
+        if _COUNT_FLAG not in os.environ.get("XLA_FLAGS", "") and jax.config.values["jax_num_cpu_devices"] <= 0:
+            with contextlib.suppress(RuntimeError):  # started: what there is, is counted later
+                jax.config.update("jax_num_cpu_devices", count)
+    # Also if the user has asked JAX for devices since `import ksim`.
+    size_thread_pool(jax.config.values["jax_num_cpu_devices"])
     return count
 
 

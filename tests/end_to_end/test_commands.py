@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from ksim.host.machine import num_cores
+from ksim.host.threads import JAXLIB_VERSION, thread_pool_size
 from tests.processes import environment
 
 
@@ -48,15 +50,16 @@ def test_bad_option_exits_with_2_and_leaves_nothing(tmp_path):
 
 def test_import_prepares_the_process_quietly_and_leaves_the_users_settings_alone(tmp_path):
     code = (
-        "import os, ksim, jax; print(os.environ['PJRT_NPROC'], os.environ['XLA_FLAGS'],"
+        "import os, ksim, jax; print(os.environ.get('PJRT_NPROC'), os.environ['XLA_FLAGS'],"
         " jax.config.values['jax_compilation_cache_dir'])"
     )
     own = {"XDG_CACHE_HOME": "/somewhere", "JAX_COMPILATION_CACHE_DIR": None}
     done = run("-c", code, cwd=tmp_path, XLA_FLAGS="", **own)
     threads, *flags, cache = done.stdout.split()
-    assert int(threads) >= 32
+    size = thread_pool_size(JAXLIB_VERSION, num_cores(), num_host_devices=1)
+    assert threads == str(size)
     assert "--xla_cpu_collective_call_terminate_timeout_seconds=1200" in flags
-    assert cache == "/somewhere/ksim/jax"
+    assert cache == f"/somewhere/ksim/jax/{size or num_cores()}_threads"
     mine = "--xla_cpu_collective_call_terminate_timeout_seconds=7"
     done = run("-c", code, cwd=tmp_path, XLA_FLAGS=mine, PJRT_NPROC="5", JAX_COMPILATION_CACHE_DIR="/mine")
     threads, *flags, cache = done.stdout.split()

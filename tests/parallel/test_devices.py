@@ -10,7 +10,7 @@ import pytest
 from ksim import ConfigError
 from ksim.host.machine import num_cores
 from ksim.parallel.devices import check_same_kind, select_devices
-from tests.processes import ROOT
+from tests.processes import PREPARED, ROOT
 
 LOCAL = jax.local_devices()
 
@@ -91,7 +91,7 @@ def test_devices_of_all_processes_are_the_same_places_in_each_process_by_process
 
 
 def run_alone(code, **environment):
-    env = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "PJRT_NPROC")}
+    env = {k: v for k, v in os.environ.items() if k not in PREPARED}
     env |= {"PYTHONPATH": str(ROOT)} | environment
     return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
 
