@@ -25,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 
 KEY = jax.random.key(0)
 RESETS: list[int] = []
-"""One for every reset of a `Lives` that was computed."""
+"""One for every reset that was computed of a `Lives` that counts them."""
 
 
 class Life(eqx.Module):
@@ -40,17 +40,19 @@ class Life(eqx.Module):
 class Lives(ksim.Environment):
     """Draws at a reset where the episode begins and how long it lasts; whatever the action, each step counts.
 
-    shortest, longest: bounds of an episode's length in steps.
+    shortest, longest: bounds of an episode's length in steps. is_counted: whether resets go into `RESETS`.
     """
 
     action_size = 1
     shortest: int = 1
     longest: int = 3
+    is_counted: bool = False
 
     def reset(self, key, kept=0.0):
         start_key, length_key = jax.random.split(key)
         length = jax.random.randint(length_key, (), self.shortest, self.longest + 1)
-        jax.debug.callback(lambda _: RESETS.append(1), length)
+        if self.is_counted:  # the compilation cache holds no program with a callback
+            jax.debug.callback(lambda _: RESETS.append(1), length)
         return self._state(Life(jax.random.uniform(start_key), length, jnp.int32(0), jnp.float32(kept)))
 
     def step(self, state, action):
@@ -139,7 +141,7 @@ def count_resets(env, num_envs, num_steps, num_rollouts):
 
 def test_resets_are_as_many_as_the_episodes_that_end_however_many_rollouts_there_are():
     num_envs, num_rollouts = 64, 60
-    num_ends, num_resets = count_resets(Lives(shortest=60, longest=140), num_envs, 4, num_rollouts)
+    num_ends, num_resets = count_resets(Lives(60, 140, is_counted=True), num_envs, 4, num_rollouts)
     assert num_ends > 64
     # Those that have been made ahead and not been used yet are fewer than the envs; a few rows of batches are empty.
     assert num_ends <= num_resets <= 1.5 * num_ends + num_envs
@@ -147,7 +149,7 @@ def test_resets_are_as_many_as_the_episodes_that_end_however_many_rollouts_there
 
 
 def test_no_reset_is_computed_in_a_rollout_in_which_no_episode_ends():
-    assert count_resets(Lives(shortest=10), 16, 3, 2) == (0, 0)
+    assert count_resets(Lives(10, 12, is_counted=True), 16, 3, 2) == (0, 0)
 
 
 class Leveled(Lives):
@@ -186,7 +188,7 @@ def test_episode_starts_at_the_level_of_the_rollout_in_which_it_starts(kind):
 
 
 def test_starts_made_ahead_are_made_again_only_where_the_level_has_changed():
-    env = LeveledAhead()
+    env = LeveledAhead(is_counted=True)
 
     @jax.jit
     def advance(state_e, next_e, done_e, level):
@@ -293,8 +295,11 @@ def test_resumed_run_starts_the_episodes_that_the_whole_one_does(tmp_path):
     whole = run_lives(tmp_path / "whole", 5)
     run_lives(tmp_path / "run", 3)
     assert run_lives(tmp_path / "run", 5, resume="auto") == whole
-    arrays = [read_checkpoint(newest(tmp_path / name)).arrays for name in ("run", "whole")]
-    chex.assert_trees_all_equal(*(dict(x) for x in arrays))
+    run, whole = (read_checkpoint(newest(tmp_path / name)).arrays for name in ("run", "whole"))
+    states = [
+        {name: x for name, x in arrays.items() if name.startswith(("learner.", "envs."))} for arrays in (run, whole)
+    ]
+    chex.assert_trees_all_equal(*states)
 
 
 def without(checkpoint, prefix, path):
