@@ -60,13 +60,13 @@ class NextStart(eqx.Module):
         key: The key of all starts of the env.
         number: The number of the next one; it counts the episodes that have ended.
         is_ready: Whether it has been made.
-        state: The start, an `EnvState`; anything while it is not ready.
+        packed: The numbers of the start, an `EnvState`, by their type; anything while it is not ready.
     """
 
     key: Key[Array, "*e"]
     number: Int[Array, "*e"]
     is_ready: Bool[Array, "*e"]
-    state: PyTree
+    packed: dict[str, Array]
 
 
 class EnvState(eqx.Module):

@@ -10,11 +10,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, Key
 
+from ksim.parallel.placement import unwrap_keys, wrap_keys
 from ksim.rollout.environment import Environment, select_envs
 from ksim.types import EnvState, NextStart
 
 _ROWS_ON_ACCELERATOR = 1024
 """Starts made at once on an accelerator (untried), where a smaller batch takes as long."""
+
+_Loop = tuple[Array, Array, dict[str, Array]]
+"""Which starts are needed, which are ready, and the starts."""
 
 EndedStates = Callable[[Int[Array, " r"]], EnvState]
 """`(places of envs) -> the states in which their episodes ended`."""
@@ -33,8 +37,9 @@ def no_starts_yet(like_e: EnvState, key_e: Key[Array, " e"]) -> NextStart:
         key=key_e,
         number=jnp.zeros(num_envs, jnp.int32),
         is_ready=jnp.zeros(num_envs, bool),
-        # `lax.full` makes typed keys as well.
-        state=jax.tree.map(lambda x: jax.lax.full((num_envs, *x.shape[1:]), 0, x.dtype), like_e),
+        packed={
+            name: jnp.zeros((num_envs, *x.shape[1:]), x.dtype) for name, x in jax.eval_shape(_packed, like_e).items()
+        },
     )
 
 
@@ -58,9 +63,9 @@ def continue_or_start(
     """
     chex.assert_rank(done_e, 1)
     chex.assert_tree_shape_prefix((reached_e, next_e), done_e.shape)
-    is_ready_e = next_e.is_ready & _is_still_next(env, next_e.state, reached_e)
+    is_ready_e = next_e.is_ready & _is_still_next(env, _unpacked(next_e.packed, reached_e), reached_e)
     next_e = _made(env, done_e & ~is_ready_e, ended, dataclasses.replace(next_e, is_ready=is_ready_e))
-    state_e = select_envs(done_e, next_e.state, reached_e)
+    state_e = select_envs(done_e, _unpacked(next_e.packed, reached_e), reached_e)
     return state_e, dataclasses.replace(next_e, number=next_e.number + done_e, is_ready=next_e.is_ready & ~done_e)
 
 
@@ -81,20 +86,40 @@ def _made(env: Environment, is_needed_e: Bool[Array, " e"], ended: EndedStates, 
     num_envs = is_needed_e.shape[0]
     num_rows = _batch_size(num_envs)
 
-    def make(loop: tuple[Array, Array, EnvState]) -> tuple[Array, Array, EnvState]:
-        is_needed_e, is_ready_e, start_e = loop
-        urgency_r, index_r = jax.lax.top_k(is_needed_e.astype(jnp.int32) + ~is_ready_e, num_rows)
+    def make(loop: _Loop) -> _Loop:
+        is_needed_e, is_ready_e, packed_e = loop
+        order_e = jnp.argsort(is_needed_e.astype(jnp.int32) + ~is_ready_e, descending=True)
+        index_r, row_e = order_e[:num_rows], jnp.argsort(order_e)
         key_r = jax.vmap(jax.random.fold_in)(next_e.key[index_r], next_e.number[index_r])
-        start_r = jax.vmap(env.next_episode)(ended(index_r), key_r)
-        # Rows that are left over make a start again that is ready, and are dropped: they are written past the end.
-        index_r = jnp.where(urgency_r > 0, index_r, num_envs)
-        put = lambda x_e, x_r: x_e.at[index_r].set(x_r, mode="drop")
-        return put(is_needed_e, False), put(is_ready_e, True), jax.tree.map(put, start_e, start_r)
+        packed_r = _packed(jax.vmap(env.next_episode)(ended(index_r), key_r))
+        # Rows that are left over make a start again that is ready; it stays as it is.
+        is_made_e = (row_e < num_rows) & ~is_ready_e
+        # Selected and not scattered, which on a CPU is a loop over the rows.
+        made_e = {name: x_r[jnp.minimum(row_e, num_rows - 1)] for name, x_r in packed_r.items()}
+        return is_needed_e & ~is_made_e, is_ready_e | is_made_e, select_envs(is_made_e, made_e, packed_e)
 
-    _, is_ready_e, start_e = jax.lax.while_loop(
-        lambda loop: jnp.any(loop[0]), make, (is_needed_e, next_e.is_ready, next_e.state)
-    )
-    return dataclasses.replace(next_e, is_ready=is_ready_e, state=start_e)
+    loop = (is_needed_e, next_e.is_ready, next_e.packed)
+    _, is_ready_e, packed_e = jax.lax.while_loop(lambda loop: jnp.any(loop[0]), make, loop)
+    return dataclasses.replace(next_e, is_ready=is_ready_e, packed=packed_e)
+
+
+def _packed(state_e: EnvState) -> dict[str, Array]:
+    """States as one array for each type of their leaves: what is moved often is better moved in few pieces."""
+    parts: dict[str, list[Array]] = {}
+    for x in jax.tree.leaves(unwrap_keys(state_e)):
+        parts.setdefault(x.dtype.name, []).append(x.reshape(x.shape[0], -1))
+    return {name: jnp.concatenate(xs, axis=1) for name, xs in parts.items()}
+
+
+def _unpacked(packed_e: dict[str, Array], like_e: EnvState) -> EnvState:
+    """The inverse of `_packed`, for states of the structure and shapes of `like_e`."""
+    leaves, structure = jax.tree.flatten(unwrap_keys(like_e))
+    starts, parts = dict.fromkeys(packed_e, 0), []
+    for x in leaves:
+        name, start = x.dtype.name, starts[x.dtype.name]
+        starts[name] = start + math.prod(x.shape[1:])
+        parts.append(packed_e[name][:, start : starts[name]].reshape(x.shape))
+    return wrap_keys(jax.tree.unflatten(structure, parts), like_e)
 
 
 def _batch_size(num_envs: int) -> int:

@@ -279,7 +279,7 @@ def test_envs_with_many_ends_are_the_same_bit_for_bit_on_any_number_of_devices()
         # Which of them are ready is another matter; those that are, are the same.
         both = np.flatnonzero(many.next_start.is_ready & one.next_start.is_ready)
         assert both.size
-        starts = [jax.tree.map(operator.itemgetter(both), envs.next_start.state) for envs in (many, one)]
+        starts = [jax.tree.map(operator.itemgetter(both), envs.next_start.packed) for envs in (many, one)]
         chex.assert_trees_all_equal(*starts)
 
 

@@ -13,7 +13,7 @@ from tests.tasks import BipedConfig, BipedTask, CartPoleConfig, CartPoleTask, tr
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 
-AHEAD = (".next_start.is_ready", ".next_start.state")
+AHEAD = (".next_start.is_ready", ".next_start.packed")
 """Which starts are made ahead of the ends of episodes depends on the other envs of a device; the starts do not."""
 TWO_BY_TWO = "two processes of two devices"
 OTHERS = (2, *(pytest.param(n, marks=pytest.mark.long) for n in (4, 8, TWO_BY_TWO)))
