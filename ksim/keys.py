@@ -18,6 +18,9 @@ EVALUATION = _LAST
 VIEWER = _LAST - 1
 """Into the key of a seed: the episodes in the viewer."""
 
+NEXT_STARTS = _LAST
+"""Into the key of an env, which makes its first episode: the starts of the following ones, by their numbers from 0."""
+
 RESET = 0
 """Into the key of an episode, whose steps fold in their numbers from 1: its start."""
 

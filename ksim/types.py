@@ -51,6 +51,24 @@ class PhysicsState(eqx.Module):
     extra: dict[str, Array] = eqx.field(default_factory=dict)
 
 
+class NextStart(eqx.Module):
+    """Where an env starts next, made ahead of the end of its episode so that many envs share one batch of resets.
+
+    Start n of an env is `Environment.next_episode` under `fold_in(key, n)`, whenever it is made.
+
+    Attributes:
+        key: The key of all starts of the env.
+        number: The number of the next one; it counts the episodes that have ended.
+        is_ready: Whether it has been made.
+        packed: The numbers of the start, an `EnvState`, by their type; anything while it is not ready.
+    """
+
+    key: Key[Array, "*e"]
+    number: Int[Array, "*e"]
+    is_ready: Bool[Array, "*e"]
+    packed: dict[str, Array]
+
+
 class EnvState(eqx.Module):
     """The return value of `Environment.reset` and `Environment.step`, for one env.
 
@@ -61,6 +79,8 @@ class EnvState(eqx.Module):
         terminated: The episode ended here (the robot fell), with no further reward.
         truncated: The episode was cut off here (a time limit); its value is bootstrapped.
         metrics: Scalars of this step, averaged over the rollout and logged.
+        next_start: Where the env starts next: ksim's own, which a rollout takes and returns with the state. An
+            environment leaves it out.
     """
 
     inner: PyTree
@@ -69,6 +89,7 @@ class EnvState(eqx.Module):
     terminated: Bool[Array, "*e"]
     truncated: Bool[Array, "*e"]
     metrics: Metrics
+    next_start: NextStart | None = None
 
 
 class Trajectory(eqx.Module):
@@ -127,12 +148,15 @@ class EnvBatch(eqx.Module):
         model_carry: Memory of a recurrent model; empty for a feed-forward one.
         episode_return: Undiscounted reward of the episode so far.
         episode_length: Control steps of the episode so far.
+        next_start: Where the envs start next. What is ready of it depends on the number of devices; the starts do not.
+            None: starts are made ahead within a rollout only.
     """
 
     env_state: EnvState
     model_carry: PyTree
     episode_return: Float[Array, "*e"]
     episode_length: Int[Array, "*e"]
+    next_start: NextStart | None = None
 
 
 class TrainState(eqx.Module):

@@ -24,6 +24,8 @@ from ksim.types import LearnerState, TrainState
 _PACKAGES = ("jax", "jaxlib", "mujoco", "mujoco-mjx", "equinox", "optax", "orbax-checkpoint", "numpy")
 _STATE = ("learner.", "envs.")
 """What the names of a training state's arrays begin with; a checkpoint may hold others."""
+_NEXT_STARTS = "envs.next_start."
+"""What the names begin with of arrays that checkpoints did not always hold."""
 _MAX_NAMED = 8
 
 
@@ -104,6 +106,8 @@ def restored(checkpoint: Checkpoint, like: PyTree, prefix: str = "") -> PyTree:
     """
     wanted = named_leaves(unwrap_keys(like), prefix)
     there = {name: x for name, x in checkpoint.arrays.items() if name.startswith(prefix or _STATE)}
+    if not any(name.startswith(_NEXT_STARTS) for name in there):
+        there |= {name: x for name, x in wanted.items() if name.startswith(_NEXT_STARTS)}
     _check_fit(checkpoint, there, wanted)
     leaves = [there[name] for name in wanted]
     return wrap_keys(jax.tree.unflatten(jax.tree.structure(unwrap_keys(like)), leaves), like)

@@ -1,5 +1,6 @@
 """Collecting a rollout, and what of it is handed from collecting to learning."""
 
+import dataclasses
 from collections.abc import Callable
 
 import equinox as eqx
@@ -52,12 +53,16 @@ def collect_rollout(
     """
     envs = state.envs
     env_state = jax.vmap(env.at_levels, in_axes=(0, None))(envs.env_state, state.learner.levels)
+    env_state = dataclasses.replace(env_state, next_start=envs.next_start)
     trajectory, env_state, model_carry = rollout(model, env_state, envs.model_carry, key)
+    # A rollout of a task's own may return new states; what was ready before it then still is.
+    next_start = envs.next_start if env_state.next_start is None else env_state.next_start
+    env_state = dataclasses.replace(env_state, next_start=None)
     (return_et, length_et), (return_e, length_e) = finished_episodes(
         trajectory.reward, trajectory.done, envs.episode_return, envs.episode_length
     )
     collected = Collected(trajectory, envs.model_carry, return_et, length_et)
-    return collected, EnvBatch(env_state, model_carry, return_e, length_e)
+    return collected, EnvBatch(env_state, model_carry, return_e, length_e, next_start)
 
 
 def initial_memories(model: AbstractActorCritic, num_envs: int) -> tuple[PyTree, Array, Array]:

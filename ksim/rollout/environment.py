@@ -6,7 +6,7 @@ import chex
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Int, PRNGKeyArray, PyTree
 
 from ksim.errors import ConfigError
 from ksim.parallel.collectives import DEVICE_AXIS, bind_axis
@@ -33,8 +33,19 @@ class Environment(eqx.Module):
         return self.reset(key)
 
     def next_episode(self, state: EnvState, key: PRNGKeyArray) -> EnvState:
-        """The start of the episode after `state`, from which it takes what persists over episodes."""
+        """The start of the episode after `state`, from which it takes what persists over episodes.
+
+        `state` is the last of the episode that ended, or the one before it where that is not finite.
+        """
         return self.reset(key)
+
+    def is_next_start(self, start: EnvState, state: EnvState) -> Bool[Array, ""]:
+        """Whether `start`, made by `next_episode` of an earlier state of this env, is also that of `state`.
+
+        ksim makes starts ahead of the ends of episodes, many in one batch, and drops those that are no longer right. An
+        environment that overrides `next_episode` and not this method has none made ahead.
+        """
+        return jnp.bool_(True)
 
     def initial_levels(self) -> Levels:
         """The initial levels of the curricula; by default there are none."""

@@ -157,6 +157,10 @@ class MdpEnvironment(Environment):
     def next_episode(self, state: EnvState, key: PRNGKeyArray) -> EnvState:
         return self._reset(key, state.inner.levels)[0]
 
+    def is_next_start(self, start: EnvState, state: EnvState) -> Bool[Array, ""]:
+        same = [start.inner.levels[name] == level for name, level in state.inner.levels.items()]
+        return jnp.all(jnp.array(same, bool))
+
     def shapes(self, axis_name: str = DEVICE_AXIS) -> dict[str, tuple[int, ...]]:
         """Shapes of commands and observations by `kind/name`, from a trace of a reset.
 

@@ -9,10 +9,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 
-from ksim.keys import unrolled
+from ksim.keys import NEXT_STARTS, unrolled
 from ksim.nn.actor_critic import AbstractActorCritic, reset_carry
 from ksim.rollout.environment import Environment, select_envs
-from ksim.types import EnvState, Observation, Trajectory
+from ksim.rollout.starts import continue_or_start, no_starts_yet
+from ksim.types import EnvState, NextStart, Observation, Trajectory
+
+_Loop = tuple[EnvState, PyTree, NextStart]
+"""What is carried from step to step: states, the model's memories, next starts."""
 
 NOT_FINITE = "rollout/not_finite"
 """The metric of steps that are left out of learning, because a reward or an observation was not finite."""
@@ -33,6 +37,18 @@ def initial_env_states(
     return jax.vmap(env.reset if full_task else env.first_episode)(env_keys(key, index_e))
 
 
+def initial_next_starts(like_e: EnvState, key: PRNGKeyArray, index_e: Int[Array, " e"]) -> NextStart:
+    """The next starts of some envs before their first rollout: those too come from `fold_in(key, i)` alone.
+
+    Args:
+        like_e: Their first states, or shapes of states of any number of envs.
+        key: The key that made the first states.
+        index_e: The envs' places in the global batch.
+    """
+    chex.assert_rank(index_e, 1)
+    return no_starts_yet(like_e, _fold_in(env_keys(key, index_e), NEXT_STARTS))
+
+
 def env_keys(key: PRNGKeyArray, index_e: Int[Array, " e"]) -> Key[Array, " e"]:
     """A key for each env, from its place in the global batch: the same on any number of devices."""
     return jax.vmap(lambda i: jax.random.fold_in(key, i))(index_e)
@@ -50,13 +66,12 @@ def unroll(
 ) -> tuple[Trajectory, EnvState, PyTree]:
     """Steps a batch of envs under a policy.
 
-    An env whose episode ends continues from a reset state, drawn once per env and rollout from the env's key. (A reset
-    inside the scan would put a second forward pass of the physics into every step.) If it ends again within the same
-    rollout, it starts from that state again.
+    An env whose episode ends continues from its next start, see `ksim.rollout.starts`. The states carry the next starts
+    from rollout to rollout; without them, none is ready when the rollout begins, and the env's key draws them.
 
     A step whose reward or observation is not finite is masked: the env counts as standing still with zero reward, and
-    its episode as truncated, so it bootstraps with the value of the state before it. The env continues from its reset
-    state, and the metric `rollout/not_finite` is 1 for that step. So an env that blew up barely affects learning.
+    its episode as truncated, so it bootstraps with the value of the state before it. The env continues from its next
+    start, and the metric `rollout/not_finite` is 1 for that step. So an env that blew up barely affects learning.
 
     Args:
         env: The environment.
@@ -72,11 +87,13 @@ def unroll(
     """
     chex.assert_rank(key_e, 1)
     chex.assert_tree_shape_prefix((env_state_e, carry_e), key_e.shape)
+    given_e = env_state_e.next_start
+    env_state_e = dataclasses.replace(env_state_e, next_start=None)
     # The number after those of the steps.
-    fresh_e = jax.vmap(env.next_episode)(env_state_e, _fold_in(key_e, num_steps))
+    next_e = no_starts_yet(env_state_e, _fold_in(key_e, num_steps)) if given_e is None else given_e
 
-    def step(loop: tuple[EnvState, PyTree], t: Array) -> tuple[tuple[EnvState, PyTree], Trajectory]:
-        state_e, carry_e = loop
+    def step(loop: _Loop, t: Array) -> tuple[_Loop, Trajectory]:
+        state_e, carry_e, next_e = loop
         # An env whose very reset is not finite is stepped in vain until a reset is finite.
         obs_e = select_envs(_is_finite(state_e.obs), state_e.obs, jax.tree.map(jnp.zeros_like, state_e.obs))
         decision_e, carry_e = _decide(model, obs_e, carry_e, _fold_in(key_e, t), deterministic=deterministic)
@@ -85,11 +102,18 @@ def unroll(
         value_at_cut_e = _value_at_cut(model, decision_e.value, reached_e, carry_e, is_good_e)
         transition_e = _transition(obs_e, decision_e, reached_e, value_at_cut_e, is_good_e)
         done_e = transition_e.done
-        return (select_envs(done_e, fresh_e, reached_e), reset_carry(model, done_e, carry_e)), transition_e
 
-    (env_state_e, carry_e), steps_te = jax.lax.scan(step, (env_state_e, carry_e), jnp.arange(num_steps))
+        def ended(index_r: Array) -> EnvState:
+            before_r, after_r = jax.tree.map(lambda x: x[index_r], (state_e, reached_e))
+            return select_envs(is_good_e[index_r], after_r, before_r)
+
+        state_e, next_e = continue_or_start(env, reached_e, done_e, ended, next_e)
+        return (state_e, reset_carry(model, done_e, carry_e), next_e), transition_e
+
+    (env_state_e, carry_e, next_e), steps_te = jax.lax.scan(step, (env_state_e, carry_e, next_e), jnp.arange(num_steps))
     steps_et = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), steps_te)
-    return _with_next_values(steps_et, _values(model, env_state_e, carry_e)), env_state_e, carry_e
+    trajectory = _with_next_values(steps_et, _values(model, env_state_e, carry_e))
+    return trajectory, dataclasses.replace(env_state_e, next_start=None if given_e is None else next_e), carry_e
 
 
 class _Decision(NamedTuple):

@@ -14,6 +14,7 @@ from ksim.learn.train_step import TrainStep
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.parallel.collectives import mean_across_devices
+from ksim.rollout.unroll import initial_next_starts
 from ksim.task.returned import check_env_state, initial_model
 from ksim.task.rl import RLConfig, RLTask
 from ksim.types import EnvBatch, LearnerState, TrainState
@@ -93,8 +94,12 @@ class LearnedTask(RLTask[ConfigT], Generic[ConfigT]):
         env_key, num_envs = self._keys()[1], self.config.num_envs
         env_state = self._get_initial_env_state(env_key)
         check_env_state(self, env_state)
-        make_memories = lambda _, index_e: initial_memories(model, len(index_e))
-        return TrainState(learner, EnvBatch(env_state, *self.layout.make_envs(make_memories, env_key, num_envs)))
+        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), env_state)
+        make_rest = lambda key, index_e: (
+            *initial_memories(model, len(index_e)),
+            initial_next_starts(shapes, key, index_e),
+        )
+        return TrainState(learner, EnvBatch(env_state, *self.layout.make_envs(make_rest, env_key, num_envs)))
 
     def make_train_step(self, axis_name: str | None) -> TrainStep:
         self.batch_figures()  # checked

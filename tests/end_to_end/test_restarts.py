@@ -22,6 +22,7 @@ def restarts_in(output):
     return [(int(num), int(iteration)) for num, iteration in found]
 
 
+@pytest.mark.long
 def test_worker_that_is_killed_twice_costs_no_more_than_the_interval_between_checkpoints(tmp_path):
     job = launch(
         *(tmp_path, "--nproc-per-node", "2", "--max-restarts", "2", "--min-nproc", "1"),

@@ -13,6 +13,8 @@ from tests.tasks import BipedConfig, BipedTask, CartPoleConfig, CartPoleTask, tr
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 
+AHEAD = (".next_start.is_ready", ".next_start.packed")
+"""Which starts are made ahead of the ends of episodes depends on the other envs of a device; the starts do not."""
 TWO_BY_TWO = "two processes of two devices"
 OTHERS = (
     (2, "pmap"),
@@ -83,6 +85,8 @@ def test_seeds_lengths_and_commands_of_every_env_are_exactly_the_same(runs, way)
         ".env_state.terminated",
         ".env_state.truncated",
         ".episode_length",
+        ".next_start.key",
+        ".next_start.number",
     ):
         np.testing.assert_array_equal(envs[path], reference[path], err_msg=path)
 
@@ -91,6 +95,8 @@ def test_seeds_lengths_and_commands_of_every_env_are_exactly_the_same(runs, way)
 def test_states_of_every_env_are_the_same(runs, way):
     envs, reference = runs[way].envs, runs[ONE].envs
     for path, expected in reference.items():
+        if path.startswith(AHEAD):
+            continue
         np.testing.assert_allclose(envs[path], expected, rtol=1e-4, atol=1e-5, err_msg=path)
 
 
