@@ -94,7 +94,7 @@ def assert_nothing_half_written(run_dir):
         assert "tmp" not in path.name, path
 
 
-@pytest.mark.parametrize("layout", ["pmap", "shard_map"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_job_writes_one_run_with_a_log_of_each_process_and_learns_what_one_process_does(layout, launch, tmp_path):
     options = ("max_env_steps=512", f"layout={layout}")
     job = launch(*POINT_MASS, *options, num_devices=2, KSIM_LOG_DIR=str(tmp_path / "logs"))
