@@ -5,6 +5,7 @@ import functools
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,7 +32,7 @@ def log_orbax() -> None:
     unraisable_hook = sys.unraisablehook
 
     def is_for_others(record: logging.LogRecord) -> bool:
-        if not record.exc_info or f"{os.sep}orbax{os.sep}" not in record.pathname:
+        if not record.exc_info or not any(f"{os.sep}orbax{os.sep}" in path for path in _paths(record)):
             return True
         # Not to the program's handlers, which print. Once the run's log is closed there is none.
         for handler in logging.getLogger("ksim").handlers:
@@ -46,5 +47,13 @@ def log_orbax() -> None:
         else:
             unraisable_hook(unraisable)
 
-    logging.getLogger("absl").addFilter(is_for_others)
+    # By asyncio, where a second array cannot be written either and nobody waits for it.
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).addFilter(is_for_others)
     sys.unraisablehook = log_unraisable
+
+
+def _paths(record: logging.LogRecord) -> list[str]:
+    """The files of a record: that which made it, and those of the error's traceback."""
+    traceback_of = record.exc_info[2] if isinstance(record.exc_info, tuple) else None
+    return [record.pathname, *(frame.filename for frame in traceback.extract_tb(traceback_of))]

@@ -11,7 +11,7 @@ from ksim.parallel.collectives import device_index, sum_across_devices
 from ksim.parallel.multihost import meet_peers, num_processes, process_index
 from ksim.parallel.replicas import Divergence, find_divergence, gather_checksums, leaf_names
 from ksim.physics.select import pick_engine
-from ksim.preflight.memory import env_shapes, format_bytes, memory_per_device, num_bytes
+from ksim.preflight.memory import env_shapes, format_bytes, memory_per_device, next_start_bytes, num_bytes
 from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.task.distributed_rl import DistributedRLConfig
 from ksim.task.distributed_setup import DeviceInfo, DistributedSetup
@@ -30,7 +30,6 @@ def inspect_setup(task: RLTask[DistributedRLConfig]) -> DistributedSetup:
     check_devices_work_together(task, learner)
     share = config.num_envs // layout.num_devices
     env_state, env_bytes = env_shapes(task, model)
-    state_bytes = share * env_bytes
     # Of a step: observations, raw and normalised, metrics, the action, and ten numbers such as values and advantages.
     step_bytes = 2 * num_bytes(env_state.obs) + num_bytes(env_state.metrics) + 4 * task.environment.action_size + 40
     peers = meet_peers()
@@ -57,8 +56,8 @@ def inspect_setup(task: RLTask[DistributedRLConfig]) -> DistributedSetup:
         grad_sync_mode=config.grad_sync_mode,
         param_bytes=num_bytes(learner.params),
         learner_bytes=num_bytes(learner),
-        env_state_bytes_per_device=state_bytes,
-        rollout_bytes_per_device=share * config.rollout_length * step_bytes + state_bytes,
+        env_state_bytes_per_device=share * (env_bytes + next_start_bytes(env_state)),
+        rollout_bytes_per_device=share * (config.rollout_length * step_bytes + env_bytes),
     )
     problems = find_problems(setup, task.updates_per_iteration())
     return dataclasses.replace(setup, problems=tuple(problems))

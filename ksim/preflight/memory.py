@@ -12,6 +12,7 @@ from jaxtyping import PyTree
 from ksim.errors import ConfigError, shown
 from ksim.nn.actor_critic import AbstractActorCritic, initial_carries
 from ksim.parallel.collectives import bind_axis
+from ksim.rollout.starts import no_starts_yet
 from ksim.task.learned import LearnedTask
 from ksim.task.rl import RLTask
 from ksim.types import Device, EnvState, LearnerState
@@ -34,7 +35,8 @@ def check_memory(task: LearnedTask[Any], learner: LearnerState, env_state: EnvSt
     config, layout = task.config, task.layout
     # Of a step: the observations, metrics, the action, five numbers and two flags.
     step_bytes = num_bytes((env_state.obs, env_state.metrics)) + 4 * task.environment.action_size + 22
-    env_bytes = state_bytes + config.rollout_length * step_bytes
+    kept_bytes = state_bytes + next_start_bytes(env_state)
+    env_bytes = kept_bytes + config.rollout_length * step_bytes
     # The gradients are as large as the parameters.
     learner_bytes = num_bytes(learner) + num_bytes(learner.params)
     share = config.num_envs // layout.num_devices
@@ -62,7 +64,7 @@ def check_memory(task: LearnedTask[Any], learner: LearnerState, env_state: EnvSt
             granule = layout.num_devices * (task.batch_figures()[1] or 1)
             fitting = {
                 "num_envs": left // env_bytes * layout.num_devices // granule * granule,
-                "rollout_length": (left // share - state_bytes) // step_bytes,
+                "rollout_length": (left // share - kept_bytes) // step_bytes,
             }
             fixes = [f"{name} to at most {most}" for name, most in fitting.items() if most > 0]
             raise ConfigError(
@@ -89,6 +91,16 @@ def env_shapes(task: RLTask[Any], model: AbstractActorCritic) -> tuple[EnvState,
         bind_axis(task.environment.first_episode, task.device_axis), jax.eval_shape(lambda: jax.random.key(0))
     )
     return state, num_bytes(state) + num_bytes(eqx.filter_eval_shape(initial_carries, model, 1))
+
+
+def next_start_bytes(env_state: EnvState) -> int:
+    """The bytes of the next start that training holds beside the state of an env.
+
+    Args:
+        env_state: The state of one env in shapes.
+    """
+    batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), env_state)
+    return num_bytes(jax.eval_shape(lambda: no_starts_yet(batch, jax.random.split(jax.random.key(0), 1))))
 
 
 def num_bytes(tree: PyTree) -> int:

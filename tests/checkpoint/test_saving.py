@@ -63,6 +63,7 @@ def test_max_runtime_counts_from_the_start_of_the_launcher_that_restarted_the_ru
     assert newest(tmp_path / "run").name == "1"
 
 
+@pytest.mark.long
 def test_evaluation_that_max_runtime_leaves_no_time_for_is_made_up_for(tmp_path):
     options = {"num_devices": 1, "run_dir": str(tmp_path / "run"), "max_runtime": "0:00:01", "eval_at_end": True}
     evaluations = tmp_path / "run" / "evaluations.jsonl"

@@ -88,12 +88,12 @@ def trajectory(name, with_motors, constant_ctrl=False, limit_factor=None):
 
 
 @pytest.mark.parametrize("name", ENGINES)
-@pytest.mark.parametrize("with_motors", [False, True])
+@pytest.mark.parametrize("with_motors", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_trajectory_under_pushes_and_controls_per_substep_equals_that_of_mj_step(name, with_motors):
     np.testing.assert_allclose(trajectory(name, with_motors), plain_mujoco(with_motors), rtol=1e-3, atol=5e-4)
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", ["mujoco", pytest.param("mjx", marks=pytest.mark.long)])
 def test_motor_curve_and_controls_per_substep_matter_here(name):
     assert np.abs(trajectory(name, True)[-1] - trajectory(name, True, constant_ctrl=True)[-1]).max() > 0.01
     assert np.abs(trajectory(name, True)[-1] - trajectory(name, True, limit_factor=0.3)[-1]).max() > 0.01
@@ -119,7 +119,7 @@ def test_dc_motor_at_rest_at_speed_and_beyond_has_the_torque_of_its_line():
     np.testing.assert_allclose(curve(jnp.array([3.0, -3.0]), jnp.asarray(limits_u2)), [[-20, 7.5], [-7.5, 20]])
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", ["mujoco", pytest.param("mjx", marks=pytest.mark.long)])
 def test_forward_after_a_push_and_a_fast_motor_is_as_before(name):
     model = model_of(True)
     engine = make_engine(

@@ -101,7 +101,7 @@ def results(name):
     return compiled(name)(*inputs_of_script())
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", ["mujoco", pytest.param("mjx", marks=pytest.mark.long)])
 def test_reset_gives_the_derived_fields_of_mj_forward(name):
     expected, _ = plain_mujoco()
     start, _ = results(name)
@@ -143,7 +143,7 @@ def test_engine_is_deterministic(name):
 
 
 @pytest.mark.parametrize("layout", ["pmap", pytest.param("shard_map", marks=pytest.mark.long)])
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", ["mujoco", pytest.param("mjx", marks=pytest.mark.long)])
 def test_engine_on_two_devices_equals_that_on_one(name, layout):
     num_steps = 5
     qpos, qvel, ctrl, overrides = inputs_of_script()

@@ -15,7 +15,7 @@ import pytest
 from ksim.mdp import observations, randomizers
 from ksim.mdp.randomizers import AbstractRandomizer, RandomCenterOfMass, RandomFriction
 from ksim.mdp.term import named_terms, snake_case
-from ksim.physics.select import ENGINES, make_engine
+from ksim.physics.select import make_engine
 from tests.contracts.test_terms import concrete_terms, make_environment, make_term
 from tests.mdp.contexts import make_context
 
@@ -82,7 +82,7 @@ def in_mjx():
     return [jax.tree.map(lambda x: x[i], results) for i in range(len(PAIRS))]  # noqa: B023
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["mujoco", pytest.param("mjx", marks=pytest.mark.long)])
 def test_two_randomizers_in_any_order_change_the_model_as_if_it_were_written_to_at_a_reset_and_in_a_step(engine):
     results = {"mujoco": in_native, "mjx": in_mjx}[engine]()
     for (first, second), overrides, (start, end) in zip(PAIRS, drawn_in_pairs(), results, strict=True):

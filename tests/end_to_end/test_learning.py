@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
     ("model", "num_devices"),
     [
         ("mlp", 1),
-        ("gru", 2),
+        pytest.param("gru", 2, marks=pytest.mark.long),
         pytest.param("mlp", 2, marks=pytest.mark.long),
         pytest.param("gru", 1, marks=pytest.mark.long),
     ],

@@ -191,10 +191,11 @@ def test_survivor_without_a_launcher_ends_by_itself_and_says_which_process_is_go
             marks=pytest.mark.long,
         ),
         ("raise", 1, ("Process 0 of 2 lost the others in iteration 4", "ZeroDivisionError: a fault of process 1")),
-        (
+        pytest.param(
             "callback",
             1,
             ("Error: Task.on_step_end failed at iteration 3: ZeroDiv", "Error: Process 0: Task.on_step_end"),
+            marks=pytest.mark.long,
         ),
         ("exit", (3, 1), ("", "Error: Process 0: Task.on_step_end failed at iteration 3: SystemExit: 3")),
         ("corrupt", 1, ("learner differ after iteration 4: replica 1 in .params", "replica 1 is")),

@@ -204,7 +204,7 @@ def test_precision_of_matrix_products_is_the_one_that_was_chosen(precision, monk
         if len(programs) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(timing, "compiled", look)
+    monkeypatch.setattr(timing, "compiling", look)
     with pytest.raises(KeyboardInterrupt):
         task.run()
     for program in programs:

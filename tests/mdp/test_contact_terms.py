@@ -138,6 +138,7 @@ def forces_in_the_yard(engine):
     return jax.jit(run)(jnp.asarray(model.mj_model.qpos0, jnp.float32), qvel)
 
 
+@pytest.mark.long
 def test_contact_forces_when_parts_touch_are_the_same_on_both_engines():
     first, second = (forces_in_the_yard(engine) for engine in ENGINES)
     # The hardest contact's sign, that of which of its geoms comes first, is left open.

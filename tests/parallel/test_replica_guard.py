@@ -34,7 +34,7 @@ def corrupt_after(iteration, device, monkeypatch):
     monkeypatch.setattr(loop.Loop, "_iterate", iterate_and_corrupt)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", ["pmap", pytest.param("shard_map", marks=pytest.mark.long)])
 def test_corrupted_replica_stops_the_run_and_names_leaf_device_and_process(layout, tmp_path, monkeypatch):
     corrupt_after(3, device=2, monkeypatch=monkeypatch)
     options = {"num_devices": 4, "max_iterations": 9, "replica_check_interval": 2, "layout": layout}

@@ -265,6 +265,7 @@ def lives_task(**options):
     return LivesTask(dataclasses.replace(point_mass_task().config, num_envs=32, **options))
 
 
+@pytest.mark.long
 def test_envs_with_many_ends_are_the_same_bit_for_bit_on_any_number_of_devices():
     states = {}
     for num_devices in (1, 2, 4):

@@ -11,7 +11,6 @@ import ksim
 from examples.point_mass import PointMass, PointMassConfig, PointMassTask
 from ksim.mdp import curriculum, rewards
 from ksim.parallel.collectives import bind_axis
-from ksim.parallel.layout import LAYOUTS
 from ksim.preflight.hooks import check_curricula
 from ksim.preflight.start import term_rows
 from ksim.preflight.tables import print_terms
@@ -51,7 +50,7 @@ class Averaging(PointMassTask):
         return jax.lax.pmean(grads, self.config.pmap_axis_name)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", ["pmap", pytest.param("shard_map", marks=pytest.mark.long)])
 def test_collectives_of_a_users_own_run_on_one_device_as_on_two(layout):
     tasks = [make(Averaging, num_devices=n, layout=layout) for n in (1, 2)]
     (one, one_history), (two, two_history) = (train_iterations(task, 2) for task in tasks)
@@ -105,7 +104,9 @@ class CrowdTask(BipedTask):
         return {"up": curriculum.LinearCurriculum(end_iteration=5)}
 
 
-@pytest.mark.parametrize(("num_devices", "layout"), [(1, "pmap"), (2, "pmap"), (2, "shard_map")])
+@pytest.mark.parametrize(
+    ("num_devices", "layout"), [(1, "pmap"), (2, "pmap"), pytest.param(2, "shard_map", marks=pytest.mark.long)]
+)
 def test_terms_have_the_axis_in_native_mujoco_also_where_shapes_are_looked_at(num_devices, layout):
     task = CrowdTask(BipedConfig(num_devices=num_devices, pmap_axis_name=AXIS, engine="mujoco", layout=layout))
     task.verify_distributed_setup()

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 
 
 # Of the terms and physics of ksim, with more of everything, test_invariance.py tells.
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", ["pmap", pytest.param("shard_map", marks=pytest.mark.long)])
 def test_same_seed_gives_the_same_losses_and_parameters_in_an_environment_of_the_users_own(layout):
     options = {"desired_kl": 0.01, "num_envs": 32, "rollout_length": 12, "layout": layout}
     one, many = (point_mass_task(num_devices=n, **options) for n in (1, 4))

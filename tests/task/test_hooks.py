@@ -13,7 +13,6 @@ import ksim
 from examples.point_mass import PointMassConfig, PointMassTask
 from ksim import ConfigError
 from ksim.nn.adapted import AdaptedActorCritic
-from ksim.parallel.layout import LAYOUTS
 from tests.tasks import WITHOUT_REPORTS, assert_same_parameters, train_iterations
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
@@ -370,7 +369,7 @@ class InGroups(PointMassTask):
         return optax.GradientTransformationExtraArgs(optimizer.init, update)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", ["pmap", pytest.param("shard_map", marks=pytest.mark.long)])
 def test_hooks_with_collectives_within_groups_of_devices_train_as_with_those_over_all(layout):
     tasks = [make(cls, num_devices=4, num_envs=16, layout=layout) for cls in (InGroups, PointMassTask)]
     (mine, _), (plain, _) = (train_iterations(task, 1) for task in tasks)

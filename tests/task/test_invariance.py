@@ -18,12 +18,8 @@ AHEAD = (".next_start.is_ready", ".next_start.packed")
 TWO_BY_TWO = "two processes of two devices"
 OTHERS = (
     (2, "pmap"),
-    (2, "shard_map"),
-    *(
-        pytest.param((n, layout), marks=pytest.mark.long)
-        for n in (4, 8, TWO_BY_TWO)
-        for layout in ("pmap", "shard_map")
-    ),
+    *(pytest.param((n, "pmap"), marks=pytest.mark.long) for n in (4, 8, TWO_BY_TWO)),
+    *(pytest.param((n, "shard_map"), marks=pytest.mark.long) for n in (2, 4, 8, TWO_BY_TWO)),
 )
 ONE = (1, "pmap")
 

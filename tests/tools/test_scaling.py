@@ -11,6 +11,7 @@ from ksim.tools.several_devices import resized
 SMALL = ["num_envs=16", "rollout_length=4", "num_batches=2", "num_passes=1", "actor_sizes=[4]", "critic_sizes=[4]"]
 
 
+@pytest.mark.long
 def test_report_has_strong_and_weak_scaling_as_table_figures_and_plot(tmp_path, capsys):
     argv = ["examples.point_mass", *SMALL, "--devices", "2", "--repeats", "2", "--iterations", "1", "--out", "out/two"]
     assert main(argv) == 0

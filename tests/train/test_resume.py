@@ -72,6 +72,7 @@ def test_resumed_run_is_the_one_that_was_never_stopped(tmp_path, capsys):
     assert "3 saved, 5 now" in out
 
 
+@pytest.mark.long
 def test_run_goes_on_alike_under_another_layout(tmp_path):
     options = {"num_devices": 2, "resume": "auto"}
     point_mass_task(**options, max_iterations=6, run_dir=str(tmp_path / "whole")).run()
