@@ -94,7 +94,7 @@ class LearnedTask(RLTask[ConfigT], Generic[ConfigT]):
         env_key, num_envs = self._keys()[1], self.config.num_envs
         env_state = self._get_initial_env_state(env_key)
         check_env_state(self, env_state)
-        shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), env_state)
+        shapes = jax.eval_shape(lambda state: state, env_state)
         make_rest = lambda key, index_e: (
             *initial_memories(model, len(index_e)),
             initial_next_starts(shapes, key, index_e),
