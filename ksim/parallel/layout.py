@@ -209,7 +209,9 @@ class ShardMapDevices(AbstractMappedDevices):
         mesh, rows = Mesh(np.asarray(self.devices), (self._axis_name,)), PartitionSpec(self._axis_name)
         # Unchecked, as in pmap: users' collectives need not tell JAX which values are the same on all devices.
         mapped = jax.shard_map(on_one_device, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False)
-        return jax.jit(mapped, donate_argnums=0 if donate else ())
+        # Said, or jit would replicate what has no elements.
+        placed = NamedSharding(mesh, rows)
+        return jax.jit(mapped, donate_argnums=0 if donate else (), out_shardings=placed)
 
 
 def _without_empty_inputs(function: Callable[..., Any]) -> Callable[..., Any]:
