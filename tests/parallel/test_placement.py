@@ -221,6 +221,13 @@ def test_arrays_without_elements_may_be_taken_closed_over_and_returned(layout):
     assert (out["empty"].shape, out["nothing"].shape) == ((4, 0), (0, 2))
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_rows_without_elements_are_as_many_after_a_mapped_function_as_before(layout):
+    placed = layout.shard({"x": np.arange(8.0).reshape(8, 1), "empty": np.zeros((8, 0))})
+    rows = layout.join_envs(layout.map(lambda tree: jax.tree.map(lambda x: 2 * x, tree))(placed))
+    assert (rows["x"].shape, rows["empty"].shape) == ((8, 1), (8, 0))
+
+
 @pytest.mark.parametrize("layout", LAYOUTS[1:])
 def test_step_compiled_ahead_refuses_other_shapes(layout):
     step = layout.compile(lambda state: (state, state.learner.params["w"]), layout.place(make_state(4)), donate=False)
