@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ksim.host.threads import thread_pool_size
+from ksim.tools.spread import spread
 
 ROOT = Path(__file__).parents[1]
 PROGRAMS = ROOT / "benchmarks" / "deadlock_programs.py"
@@ -149,7 +150,7 @@ def describe_ends(lines: list[dict[str, Any]]) -> str:
 def describe_figure(name: str, factor: float, lines: list[dict[str, Any]]) -> str:
     """Median, lowest and highest of a figure that runs came to."""
     values = [factor * line[name] for line in lines if name in line]
-    return f"{statistics.median(values):.1f} ({min(values):.1f}-{max(values):.1f})" if values else ""
+    return spread(values, ".1f") if values else ""
 
 
 def main() -> None:

@@ -20,60 +20,39 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import ksim  # noqa: F401 - prepares the process before JAX's backend starts
+from benchmarks.timing import Seconds, interleaved, ratios, time_in_turn
 from examples.walking import HumanoidWalkingConfig, HumanoidWalkingTask
 from examples.walking_distributed import HumanoidWalkingDistributedConfig, HumanoidWalkingDistributedTask
 
 import jax
 from ksim.parallel.devices import make_host_devices
+from ksim.tools.spread import spread
 from ksim.train.timing import TimedStep, time_synchronisation
 
 ROOT = Path(__file__).parents[1]
 
 
-def interleaved(runs: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[Any]]:
-    """What each returns, run in turn; the first turn warms up and is dropped."""
-    found: dict[str, list[Any]] = {name: [] for name in runs}
-    for repeat in range(repeats + 1):
-        # In alternating order, or the second would always have the warmer machine.
-        for name in list(runs) if repeat % 2 else list(reversed(runs)):
-            value = runs[name]()
-            if repeat:
-                found[name].append(value)
-    return found
-
-
-def describe(name: str, ratios: list[float], note: str) -> None:
+def describe(name: str, values: list[float], note: str) -> None:
     """Prints a row of the table."""
-    spread = f"{statistics.median(ratios):.3f} ({min(ratios):.3f}-{max(ratios):.3f})"
-    print(f"| {name} | {spread} | {note} |", flush=True)
+    print(f"| {name} | {spread(values, '.3f')} | {note} |", flush=True)
 
 
-class Seconds(NamedTuple):
-    """Wall time, and processor time of all threads."""
-
-    wall: float
-    processor: float
-
-
-def timed_steps(task: Any, num_iterations: int) -> Callable[[], Seconds]:
-    """What some iterations of a task take, as a function to call again and again."""
+def steps(task: Any, num_iterations: int) -> Callable[[], None]:
+    """Some iterations of a task, as a function to call again and again."""
     task.check()
     state = task.layout.place(task.initial_state())
     step = task.layout.compile(task.make_train_step(task.layout.axis_name), state)
     held = [state]
 
-    def run() -> Seconds:
-        start = Seconds(time.perf_counter(), time.process_time())
+    def run() -> None:
         for _ in range(num_iterations):
             held[0], metrics = step(held[0])
             jax.block_until_ready(metrics)
-        return Seconds(time.perf_counter() - start.wall, time.process_time() - start.processor)
 
     return run
 
@@ -83,20 +62,19 @@ def one_device(num_envs: int, repeats: int) -> list[float]:
     options = {"num_envs": num_envs, "engine": "mujoco"}
     distributed = HumanoidWalkingDistributedTask(HumanoidWalkingDistributedConfig(num_devices=1, **options))
     runs = {
-        "distributed": timed_steps(distributed, 3),
-        "plain": timed_steps(HumanoidWalkingTask(HumanoidWalkingConfig(**options)), 3),
+        "distributed": steps(distributed, 3),
+        "plain": steps(HumanoidWalkingTask(HumanoidWalkingConfig(**options)), 3),
     }
-    found = interleaved(runs, repeats)
-    return [x.wall / y.wall for x, y in zip(found["distributed"], found["plain"], strict=True)]
+    found = time_in_turn(runs, repeats)
+    return ratios(found["distributed"], found["plain"])
 
 
 def layouts(num_envs: int, engine: str, repeats: int) -> dict[str, list[float]]:
     """Time of iterations by shard_map over that of as many by pmap, on two devices, by clock."""
     options = {"num_envs": num_envs, "engine": engine, "num_devices": 2}
     make = lambda layout: HumanoidWalkingDistributedTask(HumanoidWalkingDistributedConfig(layout=layout, **options))
-    found = interleaved({layout: timed_steps(make(layout), 3) for layout in ("shard_map", "pmap")}, repeats)
-    pairs = list(zip(found["shard_map"], found["pmap"], strict=True))
-    return {clock: [getattr(x, clock) / getattr(y, clock) for x, y in pairs] for clock in Seconds._fields}
+    found = time_in_turn({layout: steps(make(layout), 3) for layout in ("shard_map", "pmap")}, repeats)
+    return {clock: ratios(found["shard_map"], found["pmap"], clock) for clock in Seconds._fields}
 
 
 def job_speed(num_envs: int, num_processes: int, num_devices: int, num_iterations: int) -> float:
@@ -122,13 +100,13 @@ def all_reduce(num_envs: int, repeats: int) -> tuple[list[float], float]:
     num_updates = hyper.num_batches * hyper.num_passes
     step = TimedStep(task.layout, task.make_train_step(task.layout.axis_name), state, donate=False)
     step(state)  # warms up
-    ratios, milliseconds = [], []
+    shares, milliseconds = [], []
     for _ in range(repeats):
         sync_s = time_synchronisation(task, state)
         assert sync_s is not None
-        ratios.append(sync_s / hyper.syncs_per_iteration / (step(state)[2][:, 1].min() / num_updates))
+        shares.append(sync_s / hyper.syncs_per_iteration / (step(state)[2][:, 1].min() / num_updates))
         milliseconds.append(1e3 * sync_s / hyper.syncs_per_iteration)
-    return ratios, statistics.median(milliseconds)
+    return shares, statistics.median(milliseconds)
 
 
 def main() -> None:
@@ -142,25 +120,24 @@ def main() -> None:
     make_host_devices(2)
     print("| comparison | ratio, median (lowest-highest) | |\n|---|---|---|")
     if args.only in (None, "one-device"):
-        ratios = one_device(args.num_envs, args.repeats)
-        describe(
-            "time, DistributedPPOTask on 1 device over PPOTask", ratios, f"{args.num_envs} envs, 3 iterations each"
-        )
+        name = "time, DistributedPPOTask on 1 device over PPOTask"
+        describe(name, one_device(args.num_envs, args.repeats), f"{args.num_envs} envs, 3 iterations each")
     if args.only in (None, "layouts"):
-        for clock, ratios in layouts(args.num_envs, args.engine, args.repeats).items():
-            describe(f"{clock} time, shard_map over pmap", ratios, f"2 host devices, {args.engine}, 3 iterations each")
+        note = f"2 host devices, {args.engine}, 3 iterations each"
+        for clock, values in layouts(args.num_envs, args.engine, args.repeats).items():
+            describe(f"{clock} time, shard_map over pmap", values, note)
     if args.only in (None, "all-reduce"):
-        ratios, milliseconds = all_reduce(args.num_envs, args.repeats)
-        describe("time, one all-reduce over one update step", ratios, f"2 host devices, {milliseconds:.2f} ms")
+        shares, milliseconds = all_reduce(args.num_envs, args.repeats)
+        describe("time, one all-reduce over one update step", shares, f"2 host devices, {milliseconds:.2f} ms")
     if args.only in (None, "processes"):
         jobs = {
             "processes": lambda: job_speed(args.num_envs, 2, 1, 12),
             "devices": lambda: job_speed(args.num_envs, 1, 2, 12),
         }
         found = interleaved(jobs, args.repeats)
-        ratios = [x / y for x, y in zip(found["processes"], found["devices"], strict=True)]
+        of_devices = [x / y for x, y in zip(found["processes"], found["devices"], strict=True)]
         speeds = ", ".join(f"{name} {statistics.median(values):,.0f}" for name, values in found.items())
-        describe("speed, 2 processes x 1 device over 1 process x 2 devices", ratios, f"env steps/s: {speeds}")
+        describe("speed, 2 processes x 1 device over 1 process x 2 devices", of_devices, f"env steps/s: {speeds}")
 
 
 if __name__ == "__main__":

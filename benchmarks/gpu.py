@@ -20,7 +20,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,9 @@ from examples.walking_distributed import HumanoidWalkingDistributedConfig, Human
 import jax
 import jax.numpy as jnp
 from benchmarks.throughput import make_bare
+from benchmarks.timing import time_in_turn
 from ksim.rollout.mdp_environment import MdpEnvironment
+from ksim.tools.spread import spread
 
 SIZES = {"gpu": [1024, 2048, 4096, 8192, 16384], "cpu": [8]}
 OPTIONS: dict[str, dict[str, Any]] = {"gpu": {}, "cpu": {"rollout_length": 2, "num_passes": 1}}
@@ -83,7 +85,8 @@ def measure(impl: str, num_envs: int, repeats: int, platform: str) -> dict[str, 
         peak_bytes = peak_memory(device)  # before the bare physics, which carries all of MJX's Data
         bare = make_bare("mjx", model, held[0].envs.env_state.inner.physics, num_steps)
         subjects = {"bare": bare, "rollout": lambda: jax.block_until_ready(rollout(held[0])), "training": training}
-    rates = interleaved(subjects, num_envs * num_steps, repeats)
+    timed = time_in_turn(subjects, repeats)
+    rates = {name: [num_envs * num_steps / x.wall for x in times] for name, times in timed.items()}
     return {"impl": impl, "num_envs": num_envs, "rates": rates, "compile_s": compile_s, "peak_bytes": peak_bytes}
 
 
@@ -91,18 +94,6 @@ def peak_memory(device: Any) -> int | None:
     """The most bytes of a device's memory that this process has used; None where it does not tell, as on a CPU."""
     stats = device.memory_stats()
     return None if stats is None else stats.get("peak_bytes_in_use")
-
-
-def interleaved(subjects: dict[str, Callable[[], Any]], num_steps: int, repeats: int) -> dict[str, list[float]]:
-    """Control steps per second of each, run in turn; the first turn compiles and warms up."""
-    rates: dict[str, list[float]] = {name: [] for name in subjects}
-    for repeat in range(repeats + 1):
-        for name, run in subjects.items():
-            start_s = time.perf_counter()
-            run()
-            if repeat:
-                rates[name].append(num_steps / (time.perf_counter() - start_s))
-    return rates
 
 
 def row(found: dict[str, Any]) -> str:
@@ -114,7 +105,7 @@ def row(found: dict[str, Any]) -> str:
     ]
     for name in ("rollout", "training"):
         ratios = [x / y for x, y in zip(rates.get(name, []), rates["bare"], strict=False)]
-        cells.append(f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})" if ratios else "-")
+        cells.append(spread(ratios) if ratios else "-")
     cells.append(f"{found['compile_s']:.1f}")
     cells.append("-" if found["peak_bytes"] is None else f"{found['peak_bytes'] / 2**20:,.0f}")
     return f"| {' | '.join(cells)} |"

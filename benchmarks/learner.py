@@ -22,12 +22,11 @@ import argparse
 import dataclasses
 import functools
 import itertools
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
 import ksim  # noqa: F401 - prepares the process before JAX's backend starts
+from benchmarks.timing import Seconds, ratios, time_in_turn
 from examples.walking import HumanoidWalkingConfig, HumanoidWalkingTask
 
 import equinox as eqx
@@ -46,6 +45,7 @@ from ksim.ppo.advantages import generalized_advantages, normalize_advantages
 from ksim.ppo.hyperparameters import PPOHyperparameters
 from ksim.ppo.learner import PPO
 from ksim.ppo.losses import Minibatch, ppo_loss
+from ksim.tools.spread import spread
 from ksim.types import LearnerState, Trajectory
 
 SIZE = 128
@@ -238,29 +238,6 @@ def parts_of_learning(subject: Subject) -> dict[str, Program]:
     }
 
 
-def timed_in_turn(programs: dict[str, Program], repeats: int) -> dict[str, list[tuple[float, float]]]:
-    """Seconds of the clock and of the processor, all threads together; the first turns compile and warm up."""
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in programs}
-    for repeat in range(repeats + 2):
-        # In alternating order, or the second would always have the warmer machine.
-        for name in list(programs) if repeat % 2 else list(reversed(programs)):
-            start = time.perf_counter(), time.process_time()
-            jax.block_until_ready(programs[name]())
-            if repeat > 1:
-                found[name].append((time.perf_counter() - start[0], time.process_time() - start[1]))
-    return found
-
-
-def of(part: list[tuple[float, float]], whole: list[tuple[float, float]], clock: int) -> list[float]:
-    """Ratios within each turn, by the clock (0) or by the processor (1)."""
-    return [x[clock] / y[clock] for x, y in zip(part, whole, strict=True)]
-
-
-def describe(values: list[float], digits: int = 2) -> str:
-    """Median, and lowest to highest."""
-    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f}-{max(values):.{digits}f})"
-
-
 def main() -> None:
     """Prints the tables, as Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -278,17 +255,18 @@ def main() -> None:
         programs = {"learning": learning(subject), "products": products(subject)}
         if args.profile:
             programs |= parts_of_learning(subject)
-        found = timed_in_turn(programs, args.repeats)
-        ms = [describe([1e3 * wall for wall, _ in found[name]], 0) for name in ("products", "learning")]
-        ratios = [describe(of(found["learning"], found["products"], clock)) for clock in (0, 1)]
-        print("| " + " | ".join([like, model, *ms, *ratios]) + " |", flush=True)
-        clock = 1 if args.processor_time else 0
-        profiles[f"{like}, {model}"] = {name: of(found.pop(name), found["learning"], clock) for name in list(found)[1:]}
+        found = time_in_turn(programs, args.repeats, warm_up=2)
+        ms = [spread([1e3 * x.wall for x in found[name]], ".0f") for name in ("products", "learning")]
+        of_products = [spread(ratios(found["learning"], found["products"], clock)) for clock in Seconds._fields]
+        print("| " + " | ".join([like, model, *ms, *of_products]) + " |", flush=True)
+        clock = "processor" if args.processor_time else "wall"
+        parts = list(found)[1:]
+        profiles[f"{like}, {model}"] = {name: ratios(found[name], found["learning"], clock) for name in parts}
     if args.profile:
         print("\n| part, of learning | " + " | ".join(profiles) + " |")
         print("|---|" + "---|" * len(profiles))
         for name in next(iter(profiles.values())):
-            print(f"| {name} | " + " | ".join(describe(found[name], 3) for found in profiles.values()) + " |")
+            print(f"| {name} | " + " | ".join(spread(found[name], ".3f") for found in profiles.values()) + " |")
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from typing import Any
 
 from ksim.host.machine import num_cores
 from ksim.tools.prediction import Network, OneDevice, Prediction, Size, predict, read_one_device
+from ksim.tools.spread import spread
 
 ROOT = Path(__file__).parents[1]
 JOBS = {"1 device": (1, 1), "2 devices": (1, 2), "4 devices": (1, 4), "2 processes": (2, 1)}
@@ -118,8 +119,7 @@ def main() -> None:
             for values in zip(*((p.iteration_s, p.reduction_s, s, sync_s) for p, s, sync_s in rows), strict=True)
         ]
         iteration, reductions, measured, sync = (f"{x:.1f}" for x in figures)
-        spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
-        print(f"| {name} | {iteration} | {reductions} | {measured} | {spread} | {sync} |", flush=True)
+        print(f"| {name} | {iteration} | {reductions} | {measured} | {spread(ratios)} | {sync} |", flush=True)
 
 
 if __name__ == "__main__":

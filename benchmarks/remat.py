@@ -9,21 +9,21 @@ over all threads, which other programs on the machine change less than those of 
 
 import argparse
 import dataclasses
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
 import ksim  # noqa: F401 - prepares the process before JAX's backend starts
+from benchmarks.timing import ratios, time_in_turn
 from examples.walking import HumanoidWalkingConfig, HumanoidWalkingTask
 
 import jax
 import jax.numpy as jnp
+from ksim.tools.spread import spread
 from ksim.types import TrainState
 
 
-def learning(task: Any, state: TrainState) -> tuple[Any, Callable[[], float]]:
-    """A task's learning half, compiled, and its processor seconds as a function to call again and again."""
+def learning(task: Any, state: TrainState) -> tuple[Any, Callable[[], Any]]:
+    """A task's learning half, compiled, and a function that runs it."""
     learner = task.make_train_step(None).learner
     shapes, _ = jax.eval_shape(learner.collect, state, state.learner.key)
     keys = jax.random.split(state.learner.key, len(jax.tree.leaves(shapes)))
@@ -33,13 +33,7 @@ def learning(task: Any, state: TrainState) -> tuple[Any, Callable[[], float]]:
     collected = dataclasses.replace(collected, model_carry=state.envs.model_carry)
     arguments = (state.learner, collected, state.learner.key, jnp.bool_(True))
     compiled = jax.jit(learner.learn).lower(*arguments).compile()
-
-    def timed() -> float:
-        start_s = time.process_time()
-        jax.block_until_ready(compiled(*arguments))
-        return time.process_time() - start_s
-
-    return compiled, timed
+    return compiled, lambda: compiled(*arguments)
 
 
 def main() -> None:
@@ -54,17 +48,11 @@ def main() -> None:
         options = {"num_envs": args.num_envs, "num_batches": num_batches, "model": model, "engine": "mujoco"}
         tasks = [HumanoidWalkingTask(HumanoidWalkingConfig(**options, remat=remat)) for remat in (False, True)]
         state = tasks[0].initial_state()
-        programs, timers = zip(*(learning(task, state) for task in tasks), strict=True)
+        programs, runs = zip(*(learning(task, state) for task in tasks), strict=True)
         memory = [program.memory_analysis().temp_size_in_bytes / 2**20 for program in programs]
-        ratios = []
-        for repeat in range(args.repeats + 1):
-            # In alternating order, or the second would always have the warmer machine; the first turn warms up.
-            order = (0, 1) if repeat % 2 else (1, 0)
-            seconds = {i: timers[i]() for i in order}
-            if repeat:
-                ratios.append(seconds[1] / seconds[0])
-        spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}-{max(ratios):.2f})"
-        print(f"| {model} | {num_batches} | {memory[0]:,.0f} | {memory[1]:,.0f} | {spread} |", flush=True)
+        found = time_in_turn(dict(zip(("without", "with"), runs, strict=True)), args.repeats)
+        ratio = spread(ratios(found["with"], found["without"], "processor"))
+        print(f"| {model} | {num_batches} | {memory[0]:,.0f} | {memory[1]:,.0f} | {ratio} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -18,11 +18,10 @@ steps of an env, seconds to compile the rollout, and its temporary memory per en
 import argparse
 import dataclasses
 import statistics
-import time
-from collections.abc import Callable
 from typing import Any
 
 import ksim
+from benchmarks.timing import timed
 from examples.walking import HumanoidWalkingConfig, HumanoidWalkingTask
 
 import jax
@@ -30,6 +29,7 @@ import jax.numpy as jnp
 import mujoco
 from ksim.learn.collect import Collected
 from ksim.mdp import observations as obs, rewards, terminations
+from ksim.tools.spread import spread
 from ksim.types import EnvBatch, TrainState
 
 EPISODE_STEPS = 1000
@@ -131,13 +131,6 @@ def make_task(case: str, num_envs: int, rollout_length: int, settle: int) -> Any
     return task_class(ksim.PPOConfig(engine="mjx", dt=DT, ctrl_dt=DT, **options))
 
 
-def timed(run: Callable[[], Any]) -> tuple[Any, tuple[float, float]]:
-    """What a function returns, and its seconds by the clock and on the processor, over all threads."""
-    start_s, start_cpu_s = time.perf_counter(), time.process_time()
-    result = jax.block_until_ready(run())
-    return result, (time.perf_counter() - start_s, time.process_time() - start_cpu_s)
-
-
 def measure(task: Any, num_windows: int, turns: int) -> dict[str, Any]:
     """The ratios of each window, and what else is printed."""
     task.check()
@@ -181,7 +174,7 @@ def measure(task: Any, num_windows: int, turns: int) -> dict[str, Any]:
         "processor": processor,
         "bare": turns * num_steps * num_envs / statistics.median(bare_s),
         "ends": 100 * num_ends / env_steps,
-        "compile_s": compile_times[0],
+        "compile_s": compile_times.wall,
         "kib": rollout.memory_analysis().temp_size_in_bytes / num_envs / 1024,
     }
 
@@ -202,9 +195,7 @@ def main() -> None:
         for settle in args.settle if case == "settling" else (0,):
             task = make_task(case, args.num_envs, args.rollout_length, settle)
             found = measure(task, args.windows, args.turns)
-            spreads = [
-                f"{statistics.median(x):.2f} ({min(x):.2f}-{max(x):.2f})" for x in (found["wall"], found["processor"])
-            ]
+            spreads = [spread(found["wall"]), spread(found["processor"])]
             bound = f"{EPISODE_STEPS / (EPISODE_STEPS + settle):.2f}" if settle else ""
             name = f"{case} {settle}" if settle else case
             print(

@@ -8,7 +8,6 @@ saving costs in all is the ratio of the iterations during which a checkpoint is 
 
 import argparse
 import json
-import statistics
 import tempfile
 import time
 from pathlib import Path
@@ -21,12 +20,7 @@ import jax
 import numpy as np
 from ksim.checkpoint.format import list_checkpoints
 from ksim.checkpoint.saver import Saver
-
-
-def spread(values: list[float], scale: float, unit: str) -> str:
-    """The median with the lowest and the highest."""
-    low, middle, high = min(values), statistics.median(values), max(values)
-    return f"{middle * scale:.3g}{unit} ({low * scale:.3g}-{high * scale:.3g})"
+from ksim.tools.spread import spread
 
 
 def main() -> None:
@@ -71,11 +65,10 @@ def main() -> None:
     between = [line["time/iteration_s"] for line in lines[4:] if not line["time/saving_s"]]
     ratios = [a / b for a, b in zip(beside, between, strict=False)]
     print(f"{num_params:,} parameters, {args.num_envs} environments, {len(blocked_s)} checkpoints")
-    print("| training waits | until written | size | iteration beside it over one without |\n|---|---|---|---|")
-    print(
-        f"| {spread(blocked_s, 1e3, ' ms')} | {spread(written_s[2:], 1.0, ' s')} | {size / 2**20:.1f} MiB "
-        f"| {spread(ratios, 1.0, '')} |"
-    )
+    blocked_ms = [1e3 * seconds for seconds in blocked_s]
+    cells = [spread(blocked_ms, ".3g"), spread(written_s[2:], ".3g"), f"{size / 2**20:.1f}", spread(ratios, ".3g")]
+    heads = ("training waits, ms", "until written, s", "size, MiB", "iteration beside it over one without")
+    print(f"| {' | '.join(heads)} |\n|---|---|---|---|\n| {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

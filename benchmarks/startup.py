@@ -10,12 +10,13 @@ import argparse
 import collections
 import os
 import resource
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+
+from ksim.tools.spread import spread
 
 EXAMPLE = "examples.walking_distributed"
 PHASES = ("import", "checks", "first states", "compile", "iteration", "total", "processor")
@@ -81,7 +82,7 @@ def first_iteration_s(engine: str, num_envs: int, checkout: str, cache: str) -> 
 
 def row(*names: str, seconds: Seconds) -> str:
     """A row of the table: names, then a cell for each phase."""
-    cells = [f"{statistics.median(s):.1f} ({min(s):.1f}-{max(s):.1f})" if (s := seconds.get(p)) else "" for p in PHASES]
+    cells = [spread(seconds[phase], ".1f") if phase in seconds else "" for phase in PHASES]
     return f"| {' | '.join([*names, *cells])} |"
 
 

@@ -21,12 +21,12 @@ import os
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
 import ksim  # noqa: F401 - prepares the process before JAX's backend starts
 from benchmarks.rollout_profile import print_profile
+from benchmarks.timing import Seconds, ratios, time_in_turn
 from examples.walking_distributed import HumanoidWalkingDistributedConfig, HumanoidWalkingDistributedTask
 
 import jax
@@ -34,6 +34,7 @@ import jax.numpy as jnp
 import numpy as np
 from ksim.parallel.devices import make_host_devices
 from ksim.rollout.mdp_environment import MdpEnvironment
+from ksim.tools.spread import spread
 from mujoco import mjx
 from mujoco.batch import Batch
 
@@ -114,42 +115,22 @@ def measure(
         "rollout": lambda: jax.block_until_ready(rollout(held[0])),
         "training": training,
     }
-    wall_s, cpu_s = time_in_turn(subjects, repeats)
+    found = time_in_turn(subjects, repeats)
     if profile:
         print_profile(rollout, held[0], num_steps)
-    of_bare = {"of_bare": wall_s, "of_bare_in_processor_time": cpu_s}
     return {
         "engine": engine,
         "num_envs": num_envs,
         "num_devices": num_devices,
         "load_average": os.getloadavg()[0],
-        "control_steps_per_s": {n: num_envs * num_steps / statistics.median(x) for n, x in wall_s.items()},
-    } | {
-        name: {subject: spread(seconds["bare"], seconds[subject]) for subject in ("rollout", "training")}
-        for name, seconds in of_bare.items()
+        "control_steps_per_s": {
+            name: num_envs * num_steps / statistics.median(x.wall for x in times) for name, times in found.items()
+        },
+        "of_bare": {
+            name: {clock: ratios(found["bare"], found[name], clock) for clock in Seconds._fields}
+            for name in ("rollout", "training")
+        },
     }
-
-
-def time_in_turn(
-    subjects: dict[str, Callable[[], Any]], repeats: int
-) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """Seconds on the clock and of the processors that each subject takes, one list per subject."""
-    wall_s: dict[str, list[float]] = {name: [] for name in subjects}
-    cpu_s: dict[str, list[float]] = {name: [] for name in subjects}
-    for repeat in range(repeats + 1):
-        for name, run in subjects.items():
-            start, cpu_start = time.perf_counter(), time.process_time()
-            run()
-            if repeat:  # the first time compiles and warms up
-                wall_s[name].append(time.perf_counter() - start)
-                cpu_s[name].append(time.process_time() - cpu_start)
-    return wall_s, cpu_s
-
-
-def spread(bare: list[float], other: list[float]) -> list[float]:
-    """Median, lowest and highest ratio of the times of one repetition."""
-    ratios = [x / y for x, y in zip(bare, other, strict=True)]
-    return [statistics.median(ratios), min(ratios), max(ratios)]
 
 
 def peak_memory_per_env(engine: str, num_envs: tuple[int, int] = (64, 1024)) -> float:
@@ -191,13 +172,12 @@ def main() -> None:
         result = measure(engine, num_envs, num_devices, repeats=args.repeats, options=options, profile=args.profile)
         results.append(result)
         rates = " | ".join(f"{x:,.0f}" for x in result["control_steps_per_s"].values())
-        in_cpu = result["of_bare_in_processor_time"]
-        ratios = " | ".join(
-            f"{median:.2f} ({low:.2f}-{high:.2f}), processor time {in_cpu[name][0]:.2f}"
-            for name, (median, low, high) in result["of_bare"].items()
+        of_bare = " | ".join(
+            f"{spread(values['wall'])}, processor time {statistics.median(values['processor']):.2f}"
+            for values in result["of_bare"].values()
         )
         load = result["load_average"]
-        print(f"| {engine} | {num_envs} | {num_devices} | {rates} | {ratios} | {load:.1f} |", flush=True)
+        print(f"| {engine} | {num_envs} | {num_devices} | {rates} | {of_bare} | {load:.1f} |", flush=True)
     for engine in args.engines if args.memory else ():
         kib = peak_memory_per_env(engine)
         results.append({"engine": engine, "peak_memory_per_env_kib": kib})

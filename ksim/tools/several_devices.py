@@ -12,6 +12,7 @@ from ksim.host.machine import num_cores
 from ksim.host.terminal import print_line
 from ksim.parallel.devices import select_devices
 from ksim.task.distributed_rl import DistributedRLConfig, DistributedRLTask
+from ksim.tools.spread import spread
 
 _Size = tuple[int, int]
 """Numbers of devices and of environments."""
@@ -169,11 +170,7 @@ def table(measurements: Sequence[Measurement]) -> str:
         "|---|---|---|---|---|---|",
     ]
     for m in measurements:
-        speed, efficiency = statistics.median(m.env_steps_per_s), _spread(m.efficiency, ".2f")
-        share = _spread(m.collective_share, ".0%") if m.num_devices > 1 else "-"
+        speed, efficiency = statistics.median(m.env_steps_per_s), spread(m.efficiency)
+        share = spread(m.collective_share, ".0%") if m.num_devices > 1 else "-"
         lines.append(f"| {m.kind} | {m.num_devices} | {m.num_envs} | {speed:,.0f} | {efficiency} | {share} |")
     return "\n".join(lines)
-
-
-def _spread(values: Sequence[float], form: str) -> str:
-    return f"{statistics.median(values):{form}} ({min(values):{form}}-{max(values):{form}})"

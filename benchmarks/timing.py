@@ -1,0 +1,45 @@
+"""How programs are timed beside each other: in turn, in one process, by the clock and by the processor."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+import jax
+
+Result = TypeVar("Result")
+
+
+class Seconds(NamedTuple):
+    """Time on the clock, and of the processors over all threads, which other programs disturb less."""
+
+    wall: float
+    processor: float
+
+
+def timed(run: Callable[[], Result]) -> tuple[Result, Seconds]:
+    """What a function returns, once JAX has computed it, and how long that took."""
+    start = Seconds(time.perf_counter(), time.process_time())
+    result = jax.block_until_ready(run())
+    return result, Seconds(time.perf_counter() - start.wall, time.process_time() - start.processor)
+
+
+def interleaved(runs: Mapping[str, Callable[[], Result]], repeats: int, warm_up: int = 1) -> dict[str, list[Result]]:
+    """What each returns, run in turn; the first turns warm up and are dropped."""
+    found: dict[str, list[Result]] = {name: [] for name in runs}
+    for repeat in range(-warm_up, repeats):
+        # In alternating order, or the second would always have the warmer machine.
+        for name in list(runs) if repeat % 2 else list(reversed(runs)):
+            value = runs[name]()
+            if repeat >= 0:
+                found[name].append(value)
+    return found
+
+
+def time_in_turn(runs: Mapping[str, Callable[[], object]], repeats: int, warm_up: int = 1) -> dict[str, list[Seconds]]:
+    """How long each takes, run in turn; the first turns compile and warm up, and are dropped."""
+    return interleaved({name: lambda run=run: timed(run)[1] for name, run in runs.items()}, repeats, warm_up)
+
+
+def ratios(times: Sequence[Seconds], others: Sequence[Seconds], clock: str = "wall") -> list[float]:
+    """Times over others of the same turn, by a clock of `Seconds`."""
+    return [getattr(x, clock) / getattr(y, clock) for x, y in zip(times, others, strict=True)]
