@@ -11,11 +11,11 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
 from ksim.errors import ConfigError
-from ksim.keys import unrolled
 from ksim.mdp.events import AbstractEvent
 from ksim.mdp.noise import AbstractNoise, noise_key
 from ksim.mdp.term import Context, Term
 from ksim.mdp.term_errors import naming
+from ksim.rollout.threefry import unrolled
 from ksim.types import Overrides, PhysicsState
 
 

@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 
-from ksim.keys import NEXT_STARTS, unrolled
+from ksim.keys import NEXT_STARTS
 from ksim.nn.actor_critic import AbstractActorCritic, reset_carry
 from ksim.rollout.environment import Environment, select_envs
 from ksim.rollout.starts import continue_or_start, no_starts_yet
+from ksim.rollout.threefry import unrolled
 from ksim.types import EnvState, NextStart, Observation, Trajectory
 
 _Loop = tuple[EnvState, PyTree, NextStart]

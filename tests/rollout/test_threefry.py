@@ -3,7 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ksim.keys import OBSERVATION_NOISE, unrolled
+from ksim.keys import OBSERVATION_NOISE
+from ksim.rollout.threefry import unrolled
 
 KEY = jax.random.key(7)
 
