@@ -80,10 +80,14 @@ def host_function(fill: Fill, content: bytes) -> HostFunction:
 _functions: weakref.WeakValueDictionary[int, HostFunction] = weakref.WeakValueDictionary()
 
 
-class _ApiVersion(ctypes.Structure):
+class _Struct(ctypes.Structure):
+    """What the structures of XLA's interface begin with."""
+
+    _fields_ = (("struct_size", ctypes.c_size_t), ("extension", ctypes.c_void_p))
+
+
+class _ApiVersion(_Struct):
     _fields_ = (
-        ("struct_size", ctypes.c_size_t),
-        ("extension", ctypes.c_void_p),
         ("major", ctypes.c_int),
         ("minor", ctypes.c_int),
     )
@@ -104,31 +108,25 @@ class _Extension(ctypes.Structure):
     )
 
 
-class _ErrorArgs(ctypes.Structure):
+class _ErrorArgs(_Struct):
     _fields_ = (
-        ("struct_size", ctypes.c_size_t),
-        ("extension", ctypes.c_void_p),
         ("message", ctypes.c_char_p),
         ("code", ctypes.c_int),
     )
 
 
-class _Api(ctypes.Structure):
+class _Api(_Struct):
     """Its first fields."""
 
     _fields_ = (
-        ("struct_size", ctypes.c_size_t),
-        ("extension", ctypes.c_void_p),
         ("version", _ApiVersion),
         ("internal", ctypes.c_void_p),
         ("create_error", ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_ErrorArgs))),
     )
 
 
-class _Buffer(ctypes.Structure):
+class _Buffer(_Struct):
     _fields_ = (
-        ("struct_size", ctypes.c_size_t),
-        ("extension", ctypes.c_void_p),
         ("dtype", ctypes.c_int),
         ("data", ctypes.c_void_p),
         ("rank", ctypes.c_int64),
@@ -140,20 +138,16 @@ class _Scalar(ctypes.Structure):
     _fields_ = (("dtype", ctypes.c_int), ("value", ctypes.POINTER(ctypes.c_int64)))
 
 
-class _Buffers(ctypes.Structure):
+class _Buffers(_Struct):
     _fields_ = (
-        ("struct_size", ctypes.c_size_t),
-        ("extension", ctypes.c_void_p),
         ("size", ctypes.c_int64),
         ("types", ctypes.c_void_p),
         ("values", ctypes.POINTER(ctypes.POINTER(_Buffer))),
     )
 
 
-class _Attributes(ctypes.Structure):
+class _Attributes(_Struct):
     _fields_ = (
-        ("struct_size", ctypes.c_size_t),
-        ("extension", ctypes.c_void_p),
         ("size", ctypes.c_int64),
         ("types", ctypes.c_void_p),
         ("names", ctypes.c_void_p),
@@ -161,10 +155,8 @@ class _Attributes(ctypes.Structure):
     )
 
 
-class _CallFrame(ctypes.Structure):
+class _CallFrame(_Struct):
     _fields_ = (
-        ("struct_size", ctypes.c_size_t),
-        ("extension", ctypes.POINTER(_Extension)),
         ("api", ctypes.POINTER(_Api)),
         ("context", ctypes.c_void_p),
         ("stage", ctypes.c_int),
@@ -186,8 +178,9 @@ def _handle(pointer: Any) -> int | None:
     """Called by XLA, on one of its threads; returns an error, or nothing."""
     frame = pointer.contents
     try:
-        if frame.extension and frame.extension.contents.type == _METADATA:
-            metadata, version = frame.extension.contents.metadata.contents, frame.api.contents.version
+        extension = _Extension.from_address(frame.extension) if frame.extension else None
+        if extension and extension.type == _METADATA:
+            metadata, version = extension.metadata.contents, frame.api.contents.version
             metadata.api_version.major, metadata.api_version.minor, metadata.traits = version.major, version.minor, 0
             return None
         number = frame.attributes.values[0].contents.value[0]
