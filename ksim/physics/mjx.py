@@ -48,8 +48,9 @@ class MjxEngine(AbstractEngine):
         self.derived = derived_fields(needs, DERIVED_FIELDS)
         check_supported(model.mj_model)
         try:
-            self._model = mjx.put_model(model.mj_model)
-            self._data = mjx.make_data(model.mj_model)
+            # Named, since MJX_GPU_DEFAULT_WARP would choose another one, whose data have other fields.
+            self._model = mjx.put_model(model.mj_model, impl="jax")
+            self._data = mjx.make_data(model.mj_model, impl="jax")
         except (NotImplementedError, ValueError) as error:
             reason = explained(" ".join(str(error).split()), model.mj_model)
             raise ConfigError(f"MJX cannot simulate the model: {reason}. Or set engine=mujoco.") from error
