@@ -16,6 +16,16 @@ def launch(cwd, *arguments):
     return start("-m", "ksim.launch", "--grace-s", "5", *arguments, cwd=cwd)
 
 
+def finish_mortal_job(cwd, num_processes, restarts, deaths, *options):
+    """The output of a run whose workers are killed, `iteration:process` for each."""
+    launcher = ("--nproc-per-node", str(num_processes), *restarts)
+    code, output = finish(
+        launch(cwd, *launcher, "-m", "tests.mortal_job", deaths, *SMALL, *SAVED, *options), timeout=600
+    )
+    assert code == 0, output
+    return output
+
+
 def restarts_in(output):
     """Processes of each restart, and the iteration from which it went on."""
     found = re.findall(r"Restart \d of \d in (\d) process\w*, from the checkpoint of iteration (\d+)", output)
@@ -24,12 +34,8 @@ def restarts_in(output):
 
 @pytest.mark.long
 def test_worker_that_is_killed_twice_costs_no_more_than_the_interval_between_checkpoints(tmp_path):
-    job = launch(
-        *(tmp_path, "--nproc-per-node", "2", "--max-restarts", "2", "--min-nproc", "1"),
-        *("-m", "tests.mortal_job", "25:1,47:0", *SMALL, *SAVED, "max_iterations=60"),
-    )
-    code, output = finish(job, timeout=600)
-    assert code == 0, output
+    restarts = ("--max-restarts", "2", "--min-nproc", "1")
+    output = finish_mortal_job(tmp_path, 2, restarts, "25:1,47:0", "max_iterations=60")
     assert restarts_in(output) == [(1, 20), (1, 40)]
     assert [line["iteration"] for line in read_metrics(tmp_path / "run")] == list(range(1, 61))
     assert {path.name for path in tmp_path.iterdir()} == {"run", "died_after_25", "died_after_47"}
@@ -38,15 +44,11 @@ def test_worker_that_is_killed_twice_costs_no_more_than_the_interval_between_che
 @pytest.mark.long
 def test_run_with_two_killed_workers_learns_what_one_without_does(tmp_path):
     # 3 processes, then the 2 that are left, then 2 again.
-    options = (*SMALL, *SAVED, "num_envs=24", "num_batches=2", "max_iterations=40")
-    job = launch(
-        *(tmp_path, "--nproc-per-node", "3", "--max-restarts", "2", "--min-nproc", "2"),
-        *("-m", "tests.mortal_job", "15:2,27:1", *options),
-    )
-    code, output = finish(job, timeout=600)
-    assert code == 0, output
+    options = ("num_envs=24", "num_batches=2", "max_iterations=40")
+    restarts = ("--max-restarts", "2", "--min-nproc", "2")
+    output = finish_mortal_job(tmp_path, 3, restarts, "15:2,27:1", *options)
     assert restarts_in(output) == [(2, 10), (2, 20)]
-    code, output = finish(start("-m", "examples.point_mass", *options, "run_dir=alone", cwd=tmp_path))
+    code, output = finish(start("-m", "examples.point_mass", *SMALL, *SAVED, *options, "run_dir=alone", cwd=tmp_path))
     assert code == 0, output
     restarted, alone = read_metrics(tmp_path / "run"), read_metrics(tmp_path / "alone")
     assert [line["iteration"] for line in restarted] == list(range(1, 41))
@@ -81,13 +83,8 @@ def test_run_whose_directory_nobody_gave_goes_on_in_it_until_it_is_stopped(tmp_p
 
 @pytest.mark.long
 def test_number_of_processes_that_does_not_divide_the_environments_is_passed_over(tmp_path):
-    options = (*SMALL, *SAVED, "num_envs=9", "num_batches=3", "max_iterations=20")
-    job = launch(
-        *(tmp_path, "--nproc-per-node", "3", "--max-restarts", "1", "--min-nproc", "1"),
-        *("-m", "tests.mortal_job", "15:2", *options),
-    )
-    code, output = finish(job, timeout=600)
-    assert code == 0, output
+    options = ("num_envs=9", "num_batches=3", "max_iterations=20")
+    output = finish_mortal_job(tmp_path, 3, ("--max-restarts", "1", "--min-nproc", "1"), "15:2", *options)
     assert "Number of environments (9) must be divisible by number of devices (2)" in output
     assert "The program refused to go on in 2 processes; the next attempt is with 1." in output
     assert [line["iteration"] for line in read_metrics(tmp_path / "run")] == list(range(1, 21))

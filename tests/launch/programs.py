@@ -26,6 +26,15 @@ def wait_for(name):
 def sleep():
     while True:
         time.sleep(60)
+def state_of(pid):
+    try:
+        return open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0]
+    except OSError:
+        return "gone"
+def wait_until_stopped(name):
+    wait_for(name)
+    while state_of(int(open(name).read())) != "T":
+        time.sleep(0.005)
 """
 
 

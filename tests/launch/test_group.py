@@ -188,10 +188,7 @@ if me == 1:
     tell("stopping", os.getpid())
     os.kill(os.getpid(), signal.SIGSTOP)
     sleep()
-wait_for("stopping")
-pid = int(open("stopping").read())
-while open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] != "T":
-    time.sleep(0.005)
+wait_until_stopped("stopping")
 os.abort()
 """)
     assert main(["--nproc-per-node", "2", "--grace-s", "0.5", program]) == 128 + 6

@@ -153,10 +153,7 @@ if me == 1:
     os.kill(os.getpid(), signal.SIGSTOP)
 if me == 2:
     sleep()
-wait_for("stopping")
-pid = int(open("stopping").read())
-while open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] != "T":
-    time.sleep(0.005)
+wait_until_stopped("stopping")
 os.abort()
 """
     assert launch(program, "--max-restarts", "1", "--min-nproc", "1", "--grace-s", "0.5", num=3) == 0
@@ -188,12 +185,7 @@ if life == 0:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     tell("grandchild", child.pid)
     die()
-pid = int(open("grandchild").read())
-try:
-    state = open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0]
-except OSError:
-    state = "gone"
-tell("state", state)
+tell("state", state_of(int(open("grandchild").read())))
 """
     assert launch(program, "--max-restarts", "1", num=1) == 0
     assert Path("state").read_text() in ("gone", "Z", "X")

@@ -7,6 +7,7 @@ import numpy as np
 
 import ksim
 from ksim.rollout.episodes import advance_episodes, start_episodes
+from tests.rollout.still import Still
 
 
 class Countdown(ksim.Environment):
@@ -34,15 +35,6 @@ class Countdown(ksim.Environment):
             truncated=(time == end) & (end != 1),
             metrics={"error/count": 10 * number, "other": number},
         )
-
-
-class Still(ksim.AbstractActorCritic):
-    def initial_carry(self):
-        return None
-
-    def __call__(self, obs, carry):
-        zero = jnp.zeros(1)
-        return ksim.ActorCriticOutput(distribution=ksim.Gaussian(zero, zero + 1), value=jnp.zeros(())), carry
 
 
 def run(num_envs, num_steps, **options):

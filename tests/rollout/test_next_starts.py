@@ -19,6 +19,7 @@ from ksim.rollout.starts import continue_or_start
 from ksim.rollout.unroll import env_keys, initial_env_states, initial_next_starts, unroll
 from tests.checkpoints import newest
 from tests.faults.runs import read_lines, without_times
+from tests.rollout.still import Still
 from tests.tasks import point_mass_task, train_iterations
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
@@ -67,15 +68,6 @@ class Lives(ksim.Environment):
             truncated=jnp.bool_(False),
             metrics={},
         )
-
-
-class Still(ksim.AbstractActorCritic):
-    def initial_carry(self):
-        return None
-
-    def __call__(self, obs, carry):
-        zero = jnp.zeros(1)
-        return ksim.ActorCriticOutput(distribution=ksim.Gaussian(zero, zero + 1), value=jnp.zeros(())), carry
 
 
 def begin(env, num_envs):
@@ -331,6 +323,7 @@ class OwnRollout(LivesTask):
         return trajectory, dataclasses.replace(after, next_start=None), model_carry
 
 
+@pytest.mark.long
 def test_rollout_of_a_tasks_own_need_not_know_of_next_starts():
     _, history = train_iterations(OwnRollout(lives_task(num_devices=2).config), 2)
     assert history[-1]["episode/count"] > 0
