@@ -36,7 +36,7 @@ $(VENV)/.loggers: $(VENV)/.installed
 	touch $@
 
 test-long: $(VENV)/.loggers
-	JAX_DISABLE_MOST_OPTIMIZATIONS=0 $(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m long $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m long $(ARGS)
 
 faults: $(VENV)/.installed
 	KSIM_FAULTS=full $(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/faults $(ARGS)

@@ -7,14 +7,17 @@ from tests.processes import xla_flags
 
 # Tests use two devices unless they compare numbers of devices.
 os.environ.setdefault("XLA_FLAGS", xla_flags(num_devices=8))
-# Compiling is most of what their short programs cost. Those of `make test-long` are optimized in full, as a user's are.
+# Compiling is most of what their short programs cost. In end_to_end/test_learning.py they are optimized as for users.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 # Many tests train the same tiny tasks: their programs are compiled once, also for the processes that tests start and
 # for all workers of pytest-xdist, which inherit the directory. Not across runs of the tests, nor in the user's cache.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="ksim-tests-")
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
+# Every operation of a program would carry the stack of its Python line.
+os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"
 
+import gc
 import importlib
 import shutil
 
@@ -28,6 +31,11 @@ with install_import_hook(TRACED, "beartype.beartype"):
     importlib.import_module("ksim")
     for engine in ("mjx", "mujoco"):
         importlib.import_module(f"ksim.physics.{engine}")
+
+# Tracing allocates much that lives for long: collections that look at all of it took 5 % of the time.
+gc.collect()
+gc.freeze()
+gc.set_threshold(50_000, 20, 50)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -41,6 +41,7 @@ ROBOT = """
 </mujoco>
 """
 ADHESION = '<adhesion name="stick" body="foot" ctrlrange="0 5"/>'
+MJX = pytest.param("mjx", "", marks=pytest.mark.long)
 
 
 def task(engine, more="", terms=()):
@@ -58,7 +59,7 @@ def task(engine, more="", terms=()):
     return Task(ksim.PPOConfig(engine=engine, dt=0.005, ctrl_dt=0.01, **small, **WITHOUT_REPORTS))
 
 
-@pytest.mark.parametrize(("engine", "more"), [("mujoco", ""), ("mujoco", ADHESION), ("mjx", "")])
+@pytest.mark.parametrize(("engine", "more"), [("mujoco", ""), ("mujoco", ADHESION), MJX])
 def test_robot_with_actuators_on_tendons_and_sites_moves_as_in_plain_mujoco(engine, more):
     env = task(engine, more).environment
     assert isinstance(env, MdpEnvironment)
@@ -78,7 +79,7 @@ def test_robot_with_actuators_on_tendons_and_sites_moves_as_in_plain_mujoco(engi
     np.testing.assert_allclose(state.inner.physics.qpos, data.qpos, atol=1e-4)
 
 
-@pytest.mark.parametrize(("engine", "more"), [("mujoco", ADHESION), pytest.param("mjx", "", marks=pytest.mark.long)])
+@pytest.mark.parametrize(("engine", "more"), [("mujoco", ADHESION), MJX])
 def test_robot_with_actuators_of_every_transmission_trains(engine, more):
     learner = train_iterations(task(engine, more), 1)[0].learner
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(learner.params))

@@ -1,6 +1,7 @@
 """PPO from end to end: it solves a small environment, and the robots' results do not depend on the devices."""
 
 import chex
+import jax
 import numpy as np
 import pytest
 
@@ -10,6 +11,14 @@ from examples.walking_distributed import HumanoidWalkingDistributedConfig, Human
 from tests.tasks import train_iterations
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
+
+
+@pytest.fixture
+def optimized():
+    """Programs are optimized as a user's are, unlike those of other tests."""
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.mark.parametrize(
@@ -30,6 +39,7 @@ def test_ppo_solves_the_point_mass(model, num_devices):
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("optimized")
 def test_humanoid_earns_the_same_on_one_two_and_four_devices():
     histories = {}
     for num_devices in (1, 2, 4):

@@ -46,7 +46,7 @@ def by_jax_variables(place, _, coordinator_port):
     return {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": str(place), **address}
 
 
-@pytest.mark.parametrize("variables", [torchrun, pytest.param(by_jax_variables, marks=pytest.mark.long)])
+@pytest.mark.parametrize("variables", [by_jax_variables, pytest.param(torchrun, marks=pytest.mark.long)])
 def test_processes_that_another_launcher_started_train_as_one(variables, tmp_path):
     store = socket.create_server(("127.0.0.1", 0))
     ports = store.getsockname()[1], free_port()
@@ -197,8 +197,14 @@ def test_survivor_without_a_launcher_ends_by_itself_and_says_which_process_is_go
             ("Error: Task.on_step_end failed at iteration 3: ZeroDiv", "Error: Process 0: Task.on_step_end"),
             marks=pytest.mark.long,
         ),
-        ("exit", (3, 1), ("", "Error: Process 0: Task.on_step_end failed at iteration 3: SystemExit: 3")),
-        ("corrupt", 1, ("learner differ after iteration 4: replica 1 in .params", "replica 1 is")),
+        pytest.param(
+            *("exit", (3, 1), ("", "Error: Process 0: Task.on_step_end failed at iteration 3: SystemExit: 3")),
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            *("corrupt", 1, ("learner differ after iteration 4: replica 1 in .params", "replica 1 is")),
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_fault_of_one_process_ends_all_with_its_name(fault, code, messages, layout, tmp_path):
@@ -247,6 +253,7 @@ def test_run_directory_that_holds_a_run_ends_all_processes(launch, tmp_path):
     assert "[1] Error: Process 0: run_dir (run) already holds a run" in output
 
 
+@pytest.mark.long
 def test_log_that_one_process_cannot_write_ends_all_with_its_name(tmp_path):
     (tmp_path / "file").touch()
     by_hand = (f"coordinator_address=127.0.0.1:{free_port()}", "num_processes=2")

@@ -122,6 +122,7 @@ def test_gradient_that_is_not_finite_on_one_device_is_skipped_on_all_and_counted
         np.testing.assert_array_equal(first, second)
 
 
+@pytest.mark.long
 def test_envs_beside_one_that_blew_up_live_as_if_nothing_had_happened():
     states, figures = [], []
     for qpos in (None, np.nan):

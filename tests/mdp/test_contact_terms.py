@@ -148,7 +148,7 @@ def test_contact_forces_when_parts_touch_are_the_same_on_both_engines():
         np.testing.assert_allclose(x, y, rtol=1e-2, atol=1e-2 * np.max(x))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["mujoco", pytest.param("mjx", marks=pytest.mark.long)])
 def test_contact_forces_when_parts_touch_are_there_and_not_where_they_do_not(engine):
     (force_p, contact_g3), _ = forces_in_the_yard(engine)
     ball, crate, far, ball_geom, crate_geom, lid, far_geom = force_p

@@ -101,7 +101,8 @@ def motion(engine_name):
     return dict(zip(CASES, np.asarray(qvel), strict=True))
 
 
-@pytest.mark.parametrize("case", [pytest.param(x, marks=[pytest.mark.long] * (x == "compiled")) for x in CASES])
+@pytest.mark.long
+@pytest.mark.parametrize("case", CASES)
 def test_both_engines_move_a_simple_body_alike_under_each_randomizer(case):
     native, mjx = (motion(engine)[case] for engine in ENGINES)
     np.testing.assert_allclose(native, mjx, rtol=1e-4, atol=1e-5)

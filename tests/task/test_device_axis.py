@@ -60,6 +60,7 @@ def test_collectives_of_a_users_own_run_on_one_device_as_on_two(layout):
     assert_same_parameters(*learners, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 def test_collectives_of_a_users_own_run_wherever_a_run_traces_them(tmp_path):
     run_dir = str(tmp_path / "run")
     options = {"eval_num_envs": 2, "eval_at_end": True, "plots": True}
@@ -105,7 +106,8 @@ class CrowdTask(BipedTask):
 
 
 @pytest.mark.parametrize(
-    ("num_devices", "layout"), [(1, "pmap"), (2, "pmap"), pytest.param(2, "shard_map", marks=pytest.mark.long)]
+    ("num_devices", "layout"),
+    [(2, "pmap"), *(pytest.param(*way, marks=pytest.mark.long) for way in ((1, "pmap"), (2, "shard_map")))],
 )
 def test_terms_have_the_axis_in_native_mujoco_also_where_shapes_are_looked_at(num_devices, layout):
     task = CrowdTask(BipedConfig(num_devices=num_devices, pmap_axis_name=AXIS, engine="mujoco", layout=layout))

@@ -326,6 +326,7 @@ class Jittered(PointMassTask):
         return super()._rollout(model, dataclasses.replace(env_state, inner=inner), model_carry, rng)
 
 
+@pytest.mark.long
 def test_key_of_a_rollout_is_one_that_can_be_split_and_gives_the_same_on_two_devices():
     tasks = [make(Jittered, num_devices=n, num_envs=16, rollout_length=8) for n in (1, 2)]
     (one, one_history), (two, two_history) = (train_iterations(task, 3) for task in tasks)

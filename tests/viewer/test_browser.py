@@ -84,6 +84,7 @@ def wait_until(condition):
         time.sleep(0.05)
 
 
+@pytest.mark.long
 def test_page_shows_the_robot_and_its_inputs_command_it(page, frontend, session, tmp_path):
     forward, leftward, _ = session.numbers
     # A slider moved to its end is a command, and the policy is told.
