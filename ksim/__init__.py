@@ -35,7 +35,7 @@ from ksim.physics import (
     Terrain as Terrain,
     TorqueActuators as TorqueActuators,
 )
-from ksim.rollout import Environment as Environment, unroll as unroll
+from ksim.rollout import Environment as Environment, Shown as Shown, unroll as unroll
 from ksim.policy.load import Policy as Policy, load_policy as load_policy
 from ksim import commands as commands
 from ksim.task import (

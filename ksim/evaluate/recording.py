@@ -31,7 +31,7 @@ class Recording:
     Attributes:
         reward: Rewards of the steps.
         metrics: The environment's metrics; rewards by name are per second.
-        model: The robot's model; for an environment without ksim's terms None, and everything below is empty.
+        model: The robot's model; None for an environment that shows none, and everything below is empty.
         qpos: Generalized positions, in m and rad.
         extra: State that only some models have, as in `PhysicsState`.
         base_position: In the world, in m; empty without a free joint, as are the two below.
@@ -39,7 +39,8 @@ class Recording:
         velocity: Velocity of the base, forward and leftward, in m/s, and its yaw rate, in rad/s, in its level heading
             frame.
         commanded_velocity: The same of the first velocity command that was in force; empty where there is none.
-        touch: Readings of the touch sensors of the feet, in N, by their names; see `foot_sensors`.
+        touch: Readings of the touch sensors of the feet, in N, by their names; see `foot_sensors`. Only of an
+            environment of ksim's terms.
     """
 
     reward: np.ndarray
@@ -64,6 +65,7 @@ class Recorder:
 
     def __init__(self, env: Environment, *, seed: int, device: Device, axis_name: str = DEVICE_AXIS) -> None:
         self._env, self._seed, self._device = env, seed, device
+        self._shown = env.shown()
         start = lambda model, key: start_episodes(env, model, key, 1)
         advance = lambda model, at: advance_episodes(env, model, at, CHUNK_STEPS, self._record)
         self._start = eqx.filter_jit(bind_axis(start, axis_name))
@@ -84,21 +86,22 @@ class Recorder:
                     return None
         length = int(np.asarray(episodes.length)[0])
         fields = jax.tree.map(lambda *xs: np.concatenate(xs)[:length], *chunks)
-        physics_model = self._env.engine.model if isinstance(self._env, MdpEnvironment) else None
-        return Recording(model=physics_model, **fields)
+        return Recording(model=None if self._shown is None else self._shown.model, **fields)
 
     def _record(self, before_e: EnvState, after_e: EnvState) -> dict[str, Any]:
         recorded: dict[str, Any] = {"reward": after_e.reward, "metrics": after_e.metrics}
+        if self._shown is None:
+            return recorded
+        model, physics_e = self._shown.model, jax.vmap(self._shown.physics_of)(after_e)
+        recorded |= {"qpos": physics_e.qpos, "extra": physics_e.extra}
+        if model.names.has_base:
+            recorded |= jax.vmap(lambda physics: _base_motion(physics, model))(physics_e)
         if not isinstance(self._env, MdpEnvironment):
             return recorded
-        model, physics_e = self._env.engine.model, after_e.inner.physics
-        recorded |= {"qpos": physics_e.qpos, "extra": physics_e.extra}
         recorded["touch"] = {
             name: physics_e.derived["sensordata"][:, model.names.sensor(name)][:, 0]
             for name in foot_sensors(self._env.mdp, model)
         }
-        if model.names.has_base:
-            recorded |= jax.vmap(lambda physics: _base_motion(physics, model))(physics_e)
         for name, command in self._env.mdp.commands.items():
             if isinstance(_unscaled(command), VelocityCommand):
                 recorded.setdefault("commanded_velocity", before_e.inner.commands[name])

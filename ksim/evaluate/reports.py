@@ -68,7 +68,7 @@ class EpisodeReport:
 
     def _film(self, recording: Recording, name: str) -> None:
         if recording.model is None:
-            logger.info("No video: the environment does not use ksim's terms, so it has no model to render.")
+            logger.info("No video: the environment shows no model (Environment.shown).")
             return
         if find_gl() is None:
             if self._can_render:  # reported once

@@ -1,6 +1,8 @@
 """The seam between an MDP and the learner."""
 
+import dataclasses
 from abc import abstractmethod
+from collections.abc import Callable
 
 import chex
 import equinox as eqx
@@ -10,7 +12,21 @@ from jaxtyping import Array, Bool, Int, PRNGKeyArray, PyTree
 
 from ksim.errors import ConfigError
 from ksim.parallel.collectives import DEVICE_AXIS, bind_axis
-from ksim.types import EnvState, Levels, Metrics
+from ksim.physics import PhysicsModel
+from ksim.types import EnvState, Levels, Metrics, PhysicsState
+
+
+@dataclasses.dataclass(frozen=True)
+class Shown:
+    """What videos, plots and the viewer show of an environment.
+
+    Attributes:
+        model: The robot and its world.
+        physics_of: The physics of a state. Of its fields `qpos`, `qvel` and `extra` are shown.
+    """
+
+    model: PhysicsModel
+    physics_of: Callable[[EnvState], PhysicsState]
 
 
 class Environment(eqx.Module):
@@ -46,6 +62,10 @@ class Environment(eqx.Module):
         environment that overrides `next_episode` and not this method has none made ahead.
         """
         return jnp.bool_(True)
+
+    def shown(self) -> Shown | None:
+        """What videos, plots and the viewer show; None, the default, if there is nothing that MuJoCo could show."""
+        return None
 
     def initial_levels(self) -> Levels:
         """The initial levels of the curricula; by default there are none."""

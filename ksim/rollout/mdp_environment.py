@@ -29,7 +29,7 @@ from ksim.physics.engine import AbstractEngine, control_step
 from ksim.physics.model import PhysicsModel
 from ksim.physics.names import is_physical
 from ksim.physics.select import make_engine
-from ksim.rollout.environment import Environment
+from ksim.rollout.environment import Environment, Shown
 from ksim.rollout.term_calls import TermCalls, checked_overrides, checked_physics, checked_scalar
 from ksim.rollout.traced import traced_once
 from ksim.types import EnvState, Levels, Metrics, Observation, Overrides, PhysicsState
@@ -132,6 +132,9 @@ class MdpEnvironment(Environment):
     @property
     def action_size(self) -> int:
         return self.mdp.actuators.action_size(self.engine.model)
+
+    def shown(self) -> Shown:
+        return Shown(self.engine.model, lambda state: state.inner.physics)
 
     def initial_levels(self) -> Levels:
         return {name: jnp.float32(curriculum.start) for name, curriculum in self.mdp.curricula.items()}

@@ -105,7 +105,7 @@ class BrowserFrontend(AbstractFrontend):
     def _add_buttons(self) -> None:
         gui, session = self._server.gui, self._session
         reset, pause = gui.add_button("Reset"), gui.add_button("Pause")
-        push = gui.add_button("Push", visible=session.base_body is not None)
+        push = gui.add_button("Push", visible=session.can_push)
         self._follow = gui.add_checkbox("Follow the robot", session.base_body is not None)
         reset.on_click(lambda _: session.ask_reset())
         push.on_click(lambda _: session.ask_push())

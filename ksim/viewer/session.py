@@ -10,10 +10,12 @@ import mujoco
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from ksim.errors import ConfigError
 from ksim.keys import VIEWER
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.parallel.collectives import DEVICE_AXIS, bind_axis
 from ksim.physics.names import add_to_base_velocity
+from ksim.rollout.environment import Environment
 from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.types import EnvState
 from ksim.viewer.manual import CommandNumber, command_numbers, with_manual_commands
@@ -28,11 +30,14 @@ class ViewSession:
     Episodes ignore time limits; after a fall the next one begins. `advance` belongs to one thread;
     everything else that changes the session may be called from any, and takes effect with the next `advance`.
 
+    In an environment that is not made of ksim's terms there are no commands to set, and no pushes.
+
     Attributes:
         mj_model: The robot and its world.
         data: The state to show, with everything computed from it.
         numbers: The numbers of the commands, in order.
-        base_body: The index of the body with a free joint, which can be pushed and followed; None where there is none.
+        base_body: The index of the body with a free joint, which can be followed; None where there is none.
+        can_push: Whether the base can be pushed.
         ctrl_dt: Seconds per control step.
         paused: Whether the simulation is paused.
         num_falls: Episodes that ended by termination.
@@ -40,7 +45,7 @@ class ViewSession:
     """
 
     def __init__(
-        self, env: MdpEnvironment, model: AbstractActorCritic, *, seed: int, axis_name: str = DEVICE_AXIS
+        self, env: Environment, model: AbstractActorCritic, *, seed: int, axis_name: str = DEVICE_AXIS
     ) -> None:
         """Compiles the reset and the step, and starts an episode.
 
@@ -51,14 +56,21 @@ class ViewSession:
             axis_name: What terms call the axis of devices.
 
         Raises:
-            ConfigError: A command's ranges do not fit it.
+            ConfigError: The environment has no model to show, or a command's ranges do not fit it.
         """
-        physics_model = env.engine.model
-        self.mj_model = physics_model.mj_model
-        self.ctrl_dt = physics_model.ctrl_dt
+        shown = env.shown()
+        if shown is None:
+            raise ConfigError(
+                f"run_mode=view needs a MuJoCo model to show, and {type(env).__name__} has none. Override its method `shown` "
+                "(see ksim.Environment)."
+            )
+        self._shown = shown
+        self.mj_model = shown.model.mj_model
+        self.ctrl_dt = shown.model.ctrl_dt
         self.data = mujoco.MjData(self.mj_model)
-        names = physics_model.names
+        names = shown.model.names
         self.base_body = names.base_body() if names.has_base else None
+        self.can_push = names.has_base and isinstance(env, MdpEnvironment)
         self.paused = False
         self.num_falls = 0
         self.episode_step = 0
@@ -67,10 +79,13 @@ class ViewSession:
         self._lock = threading.Lock()
         self._reset_asked = self._push_asked = False
         self._rng = np.random.default_rng(seed)
-        reset, step = _functions(env, model, can_push=self.base_body is not None)
+        reset, step = _functions(env, model, self.can_push)
         self._reset, self._step = jax.jit(bind_axis(reset, axis_name)), jax.jit(bind_axis(step, axis_name))
-        drawn = jax.jit(bind_axis(lambda key: env.reset(key).inner.commands, axis_name))(self._key)
-        self.numbers, self._start = command_numbers(env.mdp.commands, jax.tree.map(np.asarray, drawn))
+        self.numbers: list[CommandNumber] = []
+        self._start: dict[str, np.ndarray] = {}
+        if isinstance(env, MdpEnvironment):
+            drawn = jax.jit(bind_axis(lambda key: env.reset(key).inner.commands, axis_name))(self._key)
+            self.numbers, self._start = command_numbers(env.mdp.commands, jax.tree.map(np.asarray, drawn))
         self._commands = dict(self._start)
         self._state: EnvState
         self._carry: PyTree
@@ -120,7 +135,7 @@ class ViewSession:
 
     def ask_push(self) -> None:
         """Pushes the base into a random horizontal direction at the next control step."""
-        self._push_asked = self.base_body is not None
+        self._push_asked = self.can_push
 
     def advance(self) -> None:
         """Handles a requested reset; otherwise, unless paused, does one control step."""
@@ -151,7 +166,7 @@ class ViewSession:
             self._load_data()
 
     def _load_data(self) -> None:
-        physics = self._state.inner.physics
+        physics = self._shown.physics_of(self._state)
         self.data.qpos[:] = np.asarray(physics.qpos)
         self.data.qvel[:] = np.asarray(physics.qvel)
         for name, value in physics.extra.items():
@@ -160,20 +175,23 @@ class ViewSession:
         mujoco.mj_forward(self.mj_model, self.data)
 
 
-def _functions(env: MdpEnvironment, model: AbstractActorCritic, *, can_push: bool) -> tuple[Any, Any]:
+def _functions(env: Environment, model: AbstractActorCritic, can_push: bool) -> tuple[Any, Any]:
     """`reset(key, commands) -> (state, carry)` and `step(state, carry, commands, push_3) -> (state, carry)`."""
-    names = env.engine.model.names
+
+    def commanded(commands: dict[str, Array]) -> Environment:
+        return with_manual_commands(env, commands) if isinstance(env, MdpEnvironment) else env
 
     def reset(key: PRNGKeyArray, commands: dict[str, Array]) -> tuple[EnvState, PyTree]:
-        return with_manual_commands(env, commands).reset(key), model.initial_carry()
+        return commanded(commands).reset(key), model.initial_carry()
 
     def step(
         state: EnvState, carry: PyTree, commands: dict[str, Array], push_3: Float[Array, "3"]
     ) -> tuple[EnvState, PyTree]:
         output, carry = model(state.obs, carry)
-        if can_push:
+        if can_push and isinstance(env, MdpEnvironment):
+            names = env.engine.model.names
             physics = add_to_base_velocity(state.inner.physics, names, push_3, jnp.zeros(3))
             state = dataclasses.replace(state, inner=dataclasses.replace(state.inner, physics=physics))
-        return with_manual_commands(env, commands).step(state, output.distribution.mode()), carry
+        return commanded(commands).step(state, output.distribution.mode()), carry
 
     return reset, step

@@ -10,7 +10,6 @@ from ksim.errors import ConfigError
 from ksim.host.signals import stop_on_signal
 from ksim.host.terminal import print_line
 from ksim.policy.load import load_task_policy
-from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.task.result import RunResult
 from ksim.task.rl import RLConfig, RLTask
 from ksim.viewer.frontend import AbstractFrontend, run_session
@@ -24,8 +23,8 @@ def view_checkpoint(task: RLTask[Any]) -> RunResult:
         With the exit code 0 once the window was closed, or 128 + the number of the signal that ended it.
 
     Raises:
-        ConfigError: There is no checkpoint, it does not fit the task, the task's environment is not made of ksim's
-            terms, or the requested viewer is not available here.
+        ConfigError: There is no checkpoint, it does not fit the task, the task's environment shows no model, or the
+            requested viewer is not available here.
     """
     config = task.config
     viewer = pick_viewer(config.viewer)
@@ -34,13 +33,8 @@ def view_checkpoint(task: RLTask[Any]) -> RunResult:
             "The viewer in the browser needs viser. In the folder of ksim's clone, run pip install -e '.[viewer]'."
         )
     path, context, model = load_task_policy(task)
-    env = context.env
-    if not isinstance(env, MdpEnvironment):
-        raise ConfigError(
-            f"run_mode=view shows only robots in ksim's environment; {type(env).__name__} has no MuJoCo model to show."
-        )
     print_line(f"Preparing {path} ...")
-    session = ViewSession(env, model, seed=config.seed, axis_name=task.device_axis)
+    session = ViewSession(context.env, model, seed=config.seed, axis_name=task.device_axis)
     with stop_on_signal() as request, closing(open_frontend(viewer, session, config)) as frontend:
         run_session(session, frontend, request)
     return RunResult(exit_code=request.exit_code, run_dir=path.parents[1], checkpoint=path)
