@@ -1,17 +1,19 @@
 """What keeps numbers that are not finite out of the learner: steps and statistics are skipped, alike on all devices."""
 
 import dataclasses
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Int, PyTree
 
-from ksim.nn.normalizer import ObservationNormalizer
+from ksim.nn.normalizer import RunningMoments
 from ksim.parallel.collectives import all_across_devices
 from ksim.rollout.unroll import NOT_FINITE
-from ksim.types import LearnerState, Metrics, Observation
+from ksim.types import LearnerState, Metrics
+
+MomentsT = TypeVar("MomentsT", bound=RunningMoments)
 
 MAX_NOT_FINITE = 0.5
 """Where a larger share of the steps is not finite, there is nothing to learn from a rollout."""
@@ -68,10 +70,10 @@ def select(condition: Bool[Array, ""], if_true: Optimized, if_false: Optimized) 
 
 
 def updated_normalizer(
-    normalizer: ObservationNormalizer, obs_et: Observation, is_usable: Bool[Array, ""], axis_name: str | None
-) -> ObservationNormalizer:
-    """Statistics with a rollout's observations merged in, unless it is not usable or holds one that is not finite."""
-    updated = normalizer.update(obs_et, axis_name)
+    normalizer: MomentsT, batch_et: dict[str, Array], is_usable: Bool[Array, ""], axis_name: str | None
+) -> MomentsT:
+    """Statistics with a rollout's numbers merged in, unless it is not usable or holds one that is not finite."""
+    updated = normalizer.update(batch_et, axis_name)
     is_finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(updated)]))
     is_finite = all_across_devices(is_finite & is_usable, axis_name)
     return jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), updated, normalizer)

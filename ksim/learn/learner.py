@@ -142,12 +142,14 @@ def initial_learner_state(
     optimizer: optax.GradientTransformation,
     key: PRNGKeyArray,
     levels: Levels,
+    *,
+    normalize_values: bool = False,
 ) -> LearnerState:
     """The learner before the first iteration."""
     params = trainable_leaves(model)
     return LearnerState(
         params=params,
-        normalizer=ObservationNormalizer.init(obs_sizes),
+        normalizer=ObservationNormalizer.init(obs_sizes, with_values=normalize_values),
         opt_state=optimizer.init(params),
         key=key,
         iteration=jnp.int32(0),

@@ -1,4 +1,8 @@
-"""Running normalisation of observations, over all envs of all devices."""
+"""Running normalisation of observations and values, over all envs of all devices."""
+
+import dataclasses
+import math
+from typing import TypeVar
 
 import equinox as eqx
 import jax
@@ -13,26 +17,84 @@ MAX_NORMALIZED = 10.0
 """Normalised observations are clipped to this many standard deviations."""
 
 
-class ObservationNormalizer(eqx.Module):
-    """Mean and variance of every component of every observation group, over all steps seen.
+_Self = TypeVar("_Self", bound="RunningMoments")
+
+
+class RunningMoments(eqx.Module):
+    """Mean and variance of numbers by name, each a scalar or a vector, over all steps seen.
 
     Attributes:
         count: Steps seen. A float, since it outgrows 32-bit integers; its rounding does not matter.
-        mean: Means, by group.
-        variance: Variances, by group; 1 before anything was seen.
+        mean: Means, by name.
+        variance: Variances, by name; 1 before anything was seen.
     """
 
     count: Float[Array, "*d"]
-    mean: Observation
-    variance: Observation
+    mean: dict[str, Array]
+    variance: dict[str, Array]
+
+    def update(self: _Self, batch: dict[str, Array], axis_name: str | None) -> _Self:
+        """Statistics with a batch merged in, the batches of all devices counted alike.
+
+        The parallel algorithm of Chan, Golub & LeVeque 1979.
+
+        Args:
+            batch: Numbers by name, each with the leading axes env and time.
+            axis_name: The mapped axis of devices.
+        """
+        num_local = math.prod(next(iter(batch.values())).shape[:2])
+        num_new = sum_across_devices(jnp.asarray(num_local, jnp.float32), axis_name)
+        count = self.count + num_new
+        mean, variance = {}, {}
+        for name, x in batch.items():
+            batch_mean = mean_across_devices(jnp.mean(x, axis=(0, 1)), axis_name)
+            batch_variance = mean_across_devices(jnp.mean(jnp.square(x - batch_mean), axis=(0, 1)), axis_name)
+            delta = batch_mean - self.mean[name]
+            weight = num_new / count
+            mean[name] = self.mean[name] + delta * weight
+            variance[name] = (
+                self.variance[name] * (1 - weight) + batch_variance * weight + jnp.square(delta) * weight * (1 - weight)
+            )
+        return dataclasses.replace(self, count=count, mean=mean, variance=variance)
+
+
+class ValueNormalizer(RunningMoments):
+    """Statistics of the targets of the values, so that a network's values have mean 0 and variance 1."""
 
     @staticmethod
-    def init(obs_sizes: dict[str, int]) -> "ObservationNormalizer":
+    def init() -> "ValueNormalizer":
+        """A normalizer that has seen nothing and changes nothing."""
+        return ValueNormalizer(jnp.zeros(()), {"value": jnp.zeros(())}, {"value": jnp.ones(())})
+
+    def normalize(self, value: Float[Array, "*b"]) -> Float[Array, "*b"]:
+        """Values in the units of rewards, as those of a network."""
+        return (value - self.mean["value"]) / self._scale()
+
+    def denormalize(self, value: Float[Array, "*b"]) -> Float[Array, "*b"]:
+        """Values of a network in the units of rewards."""
+        return value * self._scale() + self.mean["value"]
+
+    def _scale(self) -> Float[Array, "*d"]:
+        return jnp.sqrt(self.variance["value"] + 1e-8)
+
+
+class ObservationNormalizer(RunningMoments):
+    """Statistics of every component of every observation group, by group; and of values, where they are normalised.
+
+    Attributes:
+        values: Statistics of values; None where a network's values are in the units of rewards.
+    """
+
+    values: ValueNormalizer | None = None
+
+    @staticmethod
+    def init(obs_sizes: dict[str, int], *, with_values: bool = False) -> "ObservationNormalizer":
         """A normalizer that has seen nothing and changes nothing."""
         return ObservationNormalizer(
             count=jnp.zeros(()),
             mean={group: jnp.zeros(size) for group, size in obs_sizes.items()},
             variance={group: jnp.ones(size) for group, size in obs_sizes.items()},
+            values=ValueNormalizer.init() if with_values else None,
         )
 
     def __call__(self, obs: Observation) -> Observation:
@@ -43,35 +105,12 @@ class ObservationNormalizer(eqx.Module):
             for group, x in obs.items()
         }
 
-    def update(self, obs: Observation, axis_name: str | None) -> "ObservationNormalizer":
-        """Statistics with a batch merged in, the batches of all devices counted alike.
-
-        The parallel algorithm of Chan, Golub & LeVeque 1979.
-
-        Args:
-            obs: Observations, every leaf (env, time, features).
-            axis_name: The mapped axis of devices.
-        """
-        num_local = next(iter(obs.values()))[..., 0].size
-        num_new = sum_across_devices(jnp.asarray(num_local, jnp.float32), axis_name)
-        count = self.count + num_new
-        mean, variance = {}, {}
-        for group, x in obs.items():
-            batch_mean = mean_across_devices(jnp.mean(x, axis=(0, 1)), axis_name)
-            batch_variance = mean_across_devices(jnp.mean(jnp.square(x - batch_mean), axis=(0, 1)), axis_name)
-            delta = batch_mean - self.mean[group]
-            weight = num_new / count
-            mean[group] = self.mean[group] + delta * weight
-            variance[group] = (
-                self.variance[group] * (1 - weight)
-                + batch_variance * weight
-                + jnp.square(delta) * weight * (1 - weight)
-            )
-        return ObservationNormalizer(count=count, mean=mean, variance=variance)
-
 
 class NormalizedActorCritic(AbstractActorCritic):
-    """A network that is shown normalised observations: what acts, and what a checkpoint holds."""
+    """A network that is shown normalised observations: what acts, and what a checkpoint holds.
+
+    Its values are in the units of rewards, also where the network's are normalised.
+    """
 
     network: AbstractActorCritic
     normalizer: ObservationNormalizer
@@ -80,4 +119,7 @@ class NormalizedActorCritic(AbstractActorCritic):
         return self.network.initial_carry()
 
     def __call__(self, obs: Observation, carry: PyTree) -> tuple[ActorCriticOutput, PyTree]:
-        return self.network(self.normalizer(obs), carry)
+        output, carry = self.network(self.normalizer(obs), carry)
+        if self.normalizer.values is not None:
+            output = dataclasses.replace(output, value=self.normalizer.values.denormalize(output.value))
+        return output, carry

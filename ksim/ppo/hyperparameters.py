@@ -13,7 +13,7 @@ class PPOHyperparameters:
         gamma: Discount per control step.
         gae_lambda: Decay of generalized advantage estimation.
         clip_param: Half-width of the clipped probability ratio.
-        value_clip: Half-width of the clipped value; None for the plain squared error.
+        value_clip: Half-width of the clipped value, in the network's units; None for the plain squared error.
         value_loss_coef: Weight of the value loss.
         entropy_coef: Weight of the entropy bonus.
         num_batches: Minibatches per pass.
@@ -24,6 +24,7 @@ class PPOHyperparameters:
         min_learning_rate: Lower bound of an adaptive rate.
         max_learning_rate: Upper bound of an adaptive rate.
         normalize_observations: Whether the running statistics of observations are learned and applied.
+        normalize_values: Whether the network's values are normalised by running statistics of their targets.
         grad_sync_period: Minibatches per synchronisation of the gradients.
         grad_sync_mode: What a device does in between: `accumulate` gradients, or take `local` optimizer steps.
         remat: Whether gradients compute activations again, step by step, to save memory.
@@ -42,6 +43,7 @@ class PPOHyperparameters:
     min_learning_rate: float = 1e-5
     max_learning_rate: float = 3e-3
     normalize_observations: bool = True
+    normalize_values: bool = False
     grad_sync_period: int = 1
     grad_sync_mode: GradSyncMode = "accumulate"
     remat: bool = False

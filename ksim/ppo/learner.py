@@ -28,7 +28,7 @@ from ksim.ppo.hyperparameters import PPOHyperparameters
 from ksim.ppo.losses import Minibatch, ppo_loss
 from ksim.ppo.minibatches import stratified_minibatches
 from ksim.ppo.update import adapt_learning_rate, update
-from ksim.types import EnvBatch, LearnerState, Metrics, TrainState
+from ksim.types import EnvBatch, LearnerState, Metrics, TrainState, Trajectory
 
 PPOLoss = Callable[[AbstractActorCritic, Minibatch, PPOHyperparameters], tuple[Float[Array, ""], Metrics]]
 """`(network, minibatch, hyper) -> (loss, metrics)`; the metrics are scalars, `policy/kl` among them."""
@@ -49,7 +49,8 @@ class PPO(AbstractLearner):
     loss: PPOLoss = ppo_loss
 
     def init(self, key: PRNGKeyArray) -> LearnerState:
-        return initial_learner_state(self.network, self.obs_sizes, self.optimizer, key, self.env.initial_levels())
+        parts = (self.network, self.obs_sizes, self.optimizer, key, self.env.initial_levels())
+        return initial_learner_state(*parts, normalize_values=self.hyper.normalize_values)
 
     def collect(self, state: TrainState, key: PRNGKeyArray) -> tuple[Collected, EnvBatch]:
         return collect_rollout(self.env, self.rollout, self.policy(state.learner), state, key)
@@ -66,7 +67,9 @@ class PPO(AbstractLearner):
     ) -> tuple[LearnerState, Metrics]:
         """All passes over a rollout, then the learning rate and the statistics that the next one will use."""
         hyper, trajectory = self.hyper, collected.trajectory
-        rollout = self._prepare(learner.normalizer, collected)
+        advantage_et = self._advantages(trajectory)
+        normalizer = self._with_targets(learner.normalizer, trajectory.value + advantage_et, is_usable)
+        rollout = self._prepare(normalizer, collected, advantage_et)
         env_index_mb = stratified_minibatches(
             key,
             trajectory.reward.shape[0],
@@ -89,15 +92,12 @@ class PPO(AbstractLearner):
         kl = jnp.where(metrics[BAD_UPDATES] > 0, jnp.nan, metrics["policy/kl_last_pass"])
         adapted = adapt_learning_rate(learning_rate, kl, hyper)
         updated = updated._replace(opt_state=optax.tree.set(updated.opt_state, learning_rate=adapted))
-        normalizer = learner.normalizer
         if hyper.normalize_observations:
             normalizer = updated_normalizer(normalizer, trajectory.obs, is_usable, self.axis_name)
         return dataclasses.replace(updated.put_into(learner), normalizer=normalizer), metrics
 
-    def _prepare(self, normalizer: ObservationNormalizer, collected: Collected) -> Minibatch:
-        """What the loss needs of the whole rollout."""
-        trajectory = collected.trajectory
-        advantage_et = generalized_advantages(
+    def _advantages(self, trajectory: Trajectory) -> Float[Array, "e t"]:
+        return generalized_advantages(
             trajectory.reward,
             trajectory.value,
             trajectory.next_value,
@@ -106,15 +106,31 @@ class PPO(AbstractLearner):
             gamma=self.hyper.gamma,
             gae_lambda=self.hyper.gae_lambda,
         )
+
+    def _with_targets(
+        self, normalizer: ObservationNormalizer, target_et: Float[Array, "e t"], is_usable: Bool[Array, ""]
+    ) -> ObservationNormalizer:
+        """Statistics of values with these targets, so that already the first ones are learned in their own scale."""
+        if normalizer.values is None:
+            return normalizer
+        values = updated_normalizer(normalizer.values, {"value": target_et}, is_usable, self.axis_name)
+        return dataclasses.replace(normalizer, values=values)
+
+    def _prepare(
+        self, normalizer: ObservationNormalizer, collected: Collected, advantage_et: Float[Array, "e t"]
+    ) -> Minibatch:
+        """What the loss needs of the whole rollout."""
+        trajectory = collected.trajectory
+        in_units = (lambda value: value) if normalizer.values is None else normalizer.values.normalize
         return Minibatch(
             obs=normalizer(trajectory.obs),
             carry=collected.model_carry,
             done=trajectory.done,
             action=trajectory.action,
             log_prob=trajectory.log_prob,
-            value=trajectory.value,
+            value=in_units(trajectory.value),
             advantage=normalize_advantages(advantage_et, self.axis_name),
-            value_target=trajectory.value + advantage_et,
+            value_target=in_units(trajectory.value + advantage_et),
         )
 
     def _loss(self, params: PyTree, minibatch: Minibatch) -> tuple[Float[Array, ""], Metrics]:

@@ -66,12 +66,19 @@ class PPOConfig(RLConfig):
     gae_lambda: float = field(0.95, help="decay of generalized advantage estimation")
     clip_param: float = field(0.2, help="PPO clips the probability ratio to 1 +- this")
     value_clip: float | None = field(
-        None, help="the value loss clips value changes to +- this; null: plain squared error"
+        None,
+        help="the value loss clips value changes to +- this, in standard deviations with normalize_values; null: plain "
+        "squared error",
     )
     value_loss_coef: float = field(1.0, help="weight of the value loss")
     entropy_coef: float = field(0.005, help="weight of the entropy bonus")
     normalize_observations: bool = field(
         True, help="learn and apply running statistics of the observations", fixed=True
+    )
+    normalize_values: bool = field(
+        False,
+        help="learn and apply running statistics of the value targets, so that the scale of rewards does not matter",
+        fixed=True,
     )
     model: str = field("mlp", help="default network: mlp, or gru (recurrent)", network=True)
     actor_sizes: list[int] = field([256, 128], help="sizes of the hidden layers of the policy", network=True)

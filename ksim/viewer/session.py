@@ -61,8 +61,8 @@ class ViewSession:
         shown = env.shown()
         if shown is None:
             raise ConfigError(
-                f"run_mode=view needs a MuJoCo model to show, and {type(env).__name__} has none. Override its method `shown` "
-                "(see ksim.Environment)."
+                f"run_mode=view needs a MuJoCo model to show, and {type(env).__name__} has none. Override its method "
+                "`shown` (see ksim.Environment)."
             )
         self._shown = shown
         self.mj_model = shown.model.mj_model

@@ -1,0 +1,99 @@
+"""Values that are normalised by running statistics of their targets."""
+
+import dataclasses
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ksim
+from ksim.nn import MlpActorCritic, NormalizedActorCritic, ObservationNormalizer
+from ksim.nn.normalizer import ValueNormalizer
+from tests.tasks import point_mass_task, train_iterations
+
+pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
+
+
+def scaled_task(scale, num_iterations=3, **options):
+    """The trained point mass whose rewards are multiplied, and the metrics of its iterations."""
+    task = point_mass_task(normalize_values=True, **{"num_devices": 1} | options)
+    task.environment = Scaled(task.environment, scale)
+    return train_iterations(task, num_iterations)
+
+
+class Scaled(ksim.Environment):
+    env: ksim.Environment
+    scale: float
+
+    @property
+    def action_size(self):
+        return self.env.action_size
+
+    def reset(self, key):
+        return self.env.reset(key)
+
+    def step(self, state, action):
+        state = self.env.step(state, action)
+        return dataclasses.replace(state, reward=self.scale * state.reward)
+
+
+def test_values_go_back_and_forth_between_the_units_of_rewards_and_of_the_network():
+    targets = jax.random.normal(jax.random.key(0), (4, 50)) * 30 + 200
+    normalizer = ValueNormalizer.init()
+    np.testing.assert_array_equal(normalizer.normalize(targets), targets)
+    for rows in (targets[:1], targets[1:]):
+        normalizer = normalizer.update({"value": rows}, None)
+    normalized = normalizer.normalize(targets)
+    np.testing.assert_allclose([normalized.mean(), normalized.std()], [0, 1], atol=1e-5)
+    np.testing.assert_allclose(normalizer.denormalize(normalized), targets, rtol=1e-5)
+
+
+def test_policy_behind_a_normalizer_of_values_says_them_in_the_units_of_rewards():
+    network = MlpActorCritic({"actor": 3}, 2, actor_sizes=[4], critic_sizes=[4], key=jax.random.key(0))
+    plain = ObservationNormalizer.init({"actor": 3}, with_values=True)
+    values = ValueNormalizer(jnp.float32(9), {"value": jnp.float32(100)}, {"value": jnp.float32(25)})
+    obs = {"actor": jnp.ones(3)}
+    (before, _), (after, _) = (
+        NormalizedActorCritic(network, normalizer)(obs, None)
+        for normalizer in (plain, dataclasses.replace(plain, values=values))
+    )
+    np.testing.assert_allclose(after.value, 100 + 5 * before.value, rtol=1e-6)
+    chex.assert_trees_all_equal(after.distribution, before.distribution)
+
+
+def test_scale_of_rewards_changes_neither_the_loss_nor_the_policy():
+    (small, small_metrics), (large, large_metrics) = (scaled_task(scale) for scale in (1e2, 1e6))
+    # Next to the smaller ones the values before the first iteration, of about 1, are nothing either.
+    for a, b in zip(small_metrics, large_metrics, strict=True):
+        assert b["rollout/reward"] == pytest.approx(1e4 * a["rollout/reward"], rel=0.02)
+        assert b["loss/value"] == pytest.approx(a["loss/value"], rel=0.1)
+        assert b["loss/value"] < 2
+    values = [state.learner.normalizer.values for state in (small, large)]
+    np.testing.assert_allclose(values[1].mean["value"], 1e4 * values[0].mean["value"], rtol=0.1)
+    np.testing.assert_allclose(values[1].variance["value"], 1e8 * values[0].variance["value"], rtol=0.1)
+
+
+def test_statistics_and_parameters_are_the_same_on_two_devices():
+    one, two = (scaled_task(100.0, num_devices=n)[0].learner for n in (1, 2))
+    first = jax.tree.map(lambda x: x[0], two)
+    assert one.normalizer.values.count == 3 * 16 * 8
+    chex.assert_trees_all_close(first.normalizer, one.normalizer, rtol=1e-5)
+    chex.assert_trees_all_close(first.params, one.params, rtol=1e-4, atol=1e-5)
+
+
+def test_statistics_leave_out_a_rollout_that_is_not_finite():
+    state, metrics = scaled_task(float("nan"), num_iterations=1)
+    assert state.learner.normalizer.values.count == 0
+    assert metrics[0]["policy/bad_updates"] > 0
+
+
+def test_resumed_run_goes_on_with_the_statistics(tmp_path):
+    options = {"normalize_values": True, "save_every_n_iterations": 1, "num_devices": 1}
+    whole, parts = (str(tmp_path / name) for name in ("whole", "parts"))
+    assert point_mass_task(run_dir=whole, max_iterations=3, **options).run().exit_code == 0
+    assert point_mass_task(run_dir=parts, max_iterations=2, **options).run().exit_code == 0
+    assert point_mass_task(run_dir=parts, max_iterations=3, resume=parts, **options).run().exit_code == 0
+    learners = [ksim.load_policy(path) for path in (whole, parts)]
+    np.testing.assert_array_equal(learners[0](np.ones(2)), learners[1](np.ones(2)))
