@@ -32,7 +32,7 @@ ALLOWED = {
 # The house from the bottom up: a package may import those before it.
 ORDER = [
     "_version", "errors", "host", "_process", "_startup", "checks", "types", "keys", "config", "physics", "mdp",
-    "parallel", "nn", "rollout", "learn", "ppo", "log", "task", "checkpoint", "policy", "evaluate", "preflight",
+    "parallel", "nn", "rollout", "learn", "ppo", "log", "task", "envs", "checkpoint", "policy", "evaluate", "preflight",
     "train", "viewer", "launch", "cli", "tools", "commands", "__init__",
 ]  # fmt: skip
 HOST = ("log", "checkpoint", "policy", "evaluate", "preflight", "train", "viewer", "launch", "cli", "tools")

@@ -146,7 +146,7 @@ class OneDevice:
         squares = [
             np.mean(np.square(np.diff(times))) / 2 / statistics.median(times) ** 2
             for size in self.sizes
-            if len(times := getattr(size, half)) > 1
+            if len(times := getattr(size, half)) > 1 and statistics.median(times) > 0
         ]
         return math.sqrt(np.mean(squares)) if squares else 0.0
 
@@ -268,7 +268,7 @@ def read_one_device(record: Mapping[str, Any]) -> OneDevice:
             times = getattr(size, half)
             check_rule(f"{half} ({times})", len(times) > 0, "at least one time")
             for seconds in times:
-                check_positive(half, seconds)
+                check_positive(half, seconds, allow_zero=True)
     for setting in settings:
         check_positive("syncs", setting.syncs)
         for num_bytes, times in setting.reductions:

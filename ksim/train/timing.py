@@ -73,6 +73,7 @@ class TimedStep:
         updates = _Ends(learner.iteration)
         del collected
         ends_s = np.asarray([rollouts.wait(), updates.wait()]) - start_s
+        ends_s[0] = np.minimum(*ends_s)  # the thread of a rollout may be late, when its update has ended already
         return TrainState(learner, envs), metrics, np.diff(ends_s, axis=0, prepend=0.0).T
 
 

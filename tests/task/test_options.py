@@ -22,7 +22,9 @@ class OtherDefaults(PointMassConfig):
 
 
 def test_options_by_their_roles():
-    assert options_with(ksim.PPOConfig, "fixed") == ["num_envs", "seed", "normalize_observations", "init_std"]
+    assert options_with(ksim.PPOConfig, "fixed") == [
+        *("num_envs", "seed", "normalize_observations", "normalize_values", "init_std")
+    ]
     assert options_with(ksim.PPOConfig, "network") == ["model", "actor_sizes", "critic_sizes", "memory_size", "std"]
     assert options_with(ksim.RLConfig, "of_one_process") == ["log_level"]
     assert set(options_with(ksim.DistributedPPOConfig, "of_one_process")) == {"log_level", "process_id"}

@@ -207,7 +207,7 @@ GOOD = dataclasses.asdict(one_device(Size(8, [1.0], [0.5])))
         (["none.json", "--predict", *LINK], "none.json holds no measurement of one device (FileNotFoundError"),
         (["text.json", "--predict", *LINK], "text.json holds no measurement of one device (JSONDecodeError"),
         (["empty.json", "--predict", *LINK], "empty.json holds no measurement of one device (KeyError: 'one_device')"),
-        (["negative.json", "--predict", *LINK], "rollout_s (-1.0) must be positive"),
+        (["negative.json", "--predict", *LINK], "rollout_s (-1.0) must be zero or more"),
     ],
 )
 def test_input_that_cannot_work_exits_with_2_and_writes_nothing(argv, message, tmp_path, capsys):

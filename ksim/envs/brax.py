@@ -1,0 +1,73 @@
+"""Environments of Brax (`pip install brax`), by their names, on any of its back ends.
+
+    python -m ksim.envs.brax ant num_envs=512
+    python -m ksim.envs.brax humanoid env_options=[backend=spring]
+
+Source: Freeman et al. 2021, "Brax" (arXiv:2106.13281).
+"""
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from ksim.envs.task import Made, WrappedConfig, WrappedTask, check_name, main, parsed_options
+from ksim.envs.wrapped import shown_state
+from ksim.errors import ConfigError
+
+PROGRAM = "python -m ksim.envs.brax"
+
+
+@jax.tree_util.register_dataclass
+@dataclass(kw_only=True)
+class BraxConfig(WrappedConfig):
+    """Options of an environment of Brax. `env_options=[backend=spring]` picks its physics."""
+
+
+class BraxTask(WrappedTask[BraxConfig]):
+    """PPO in an environment of Brax: `BraxTask("ant").run()`."""
+
+    @classmethod
+    def published_config(cls, name: str) -> BraxConfig:
+        """Ksim's options: the package publishes none."""
+        check_name(name, sorted(_brax()._envs), PROGRAM)
+        return BraxConfig(env=name)
+
+    def make(self, config: BraxConfig) -> Made:
+        envs = _brax()
+        check_name(config.env, sorted(envs._envs), PROGRAM)
+        options = parsed_options(config.env_options)
+        try:
+            env = envs.get_environment(config.env, **options)
+        except (TypeError, ValueError, NotImplementedError) as error:
+            asked = ", ".join(config.env_options)
+            raise ConfigError(f"{config.env} cannot be made with env_options ({asked}): {error}.") from error
+        ctrl_dt = float(env.dt)
+        dt = float(env.sys.opt.timestep)
+        for name, given, own in (("dt", config.dt, dt), ("ctrl_dt", config.ctrl_dt, ctrl_dt)):
+            if given is not None and abs(given - own) > 1e-6 * own:
+                raise ConfigError(f"{name} ({given:g}) is {own:g} in {config.env}. Leave it out.")
+        return Made(
+            env=env,
+            dt=dt,
+            ctrl_dt=ctrl_dt,
+            shown=shown_state(
+                env.sys.mj_model,
+                ctrl_dt * config.action_repeat,
+                lambda state: (state.pipeline_state.q, state.pipeline_state.qd, {}),
+            ),
+        )
+
+
+def _brax() -> Any:
+    try:
+        return importlib.import_module("brax.envs")
+    except ImportError as error:
+        raise ConfigError(
+            f"Brax cannot be imported: {error}. In the folder of ksim's clone, run pip install -e '.[brax]'."
+        ) from error
+
+
+if __name__ == "__main__":
+    main(BraxTask)

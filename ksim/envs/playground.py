@@ -1,0 +1,136 @@
+"""Environments of MuJoCo Playground (`pip install playground`), by their names.
+
+    python -m ksim.envs.playground CheetahRun num_envs=512
+
+Source: Zakka et al. 2025, "MuJoCo Playground" (arXiv:2502.08844).
+"""
+
+import importlib
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from ksim.envs.task import Made, WrappedConfig, WrappedTask, check_name, main, parsed_options
+from ksim.envs.wrapped import shown_state
+from ksim.errors import ConfigError
+
+PROGRAM = "python -m ksim.envs.playground"
+SUITES = ("dm_control_suite", "locomotion", "manipulation")
+
+BRAX_DEFAULTS = {
+    "gae_lambda": 0.95,
+    "clipping_epsilon": 0.3,
+    "policy_hidden_layer_sizes": (32,) * 4,
+    "value_hidden_layer_sizes": (256,) * 5,
+}
+"""What Brax's PPO takes where published hyper-parameters leave it out, by its documentation."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(kw_only=True)
+class PlaygroundConfig(WrappedConfig):
+    """Options of an environment of MuJoCo Playground."""
+
+
+class PlaygroundTask(WrappedTask[PlaygroundConfig]):
+    """PPO in an environment of MuJoCo Playground: `PlaygroundTask("CheetahRun").run()`."""
+
+    @classmethod
+    def published_config(cls, name: str) -> PlaygroundConfig:
+        """Ksim's options from the hyper-parameters that Playground publishes for Brax's PPO.
+
+        Raises:
+            ConfigError: Playground is not installed, or has no such environment.
+        """
+        registry = _playground()
+        check_name(name, registry.ALL_ENVS, PROGRAM)
+        own = registry.get_default_config(name)
+        published = next(
+            importlib.import_module(f"mujoco_playground.config.{suite}_params").brax_ppo_config(name)
+            for suite in SUITES
+            if name in getattr(registry, suite).ALL_ENVS
+        )
+        return PlaygroundConfig(env=name, dt=own.sim_dt, ctrl_dt=own.ctrl_dt, **options_of(published))
+
+    def make(self, config: PlaygroundConfig) -> Made:
+        registry = _playground()
+        check_name(config.env, registry.ALL_ENVS, PROGRAM)
+        known = registry.get_default_config(config.env)
+        timing = {"sim_dt": config.dt, "ctrl_dt": config.ctrl_dt}
+        overrides = {name: value for name, value in timing.items() if value is not None}
+        if "impl" in known:
+            overrides["impl"] = "jax"  # the other one needs a GPU
+        overrides |= parsed_options(config.env_options)
+        try:
+            env = registry.load(config.env, config_overrides=overrides)
+        except (KeyError, TypeError, ValueError, NotImplementedError) as error:
+            raise ConfigError(
+                f"{config.env} cannot be made with env_options ({', '.join(config.env_options)}): {error}. "
+                f"It knows {', '.join(sorted(known.keys()))}."
+            ) from error
+        except subprocess.CalledProcessError as error:
+            raise ConfigError(
+                f"{config.env} needs robots that Playground downloads (mujoco_menagerie), which failed: {error}. "
+                "Connect this machine to the network once, or choose an environment of dm_control."
+            ) from error
+        return Made(
+            env=env,
+            dt=env.sim_dt,
+            ctrl_dt=env.dt,
+            randomize=registry.get_domain_randomizer(config.env) if config.randomize else None,
+            shown=shown_state(env.mj_model, env.dt * config.action_repeat, lambda state: _physics(env, state.data)),
+        )
+
+
+def options_of(published: Mapping[str, Any]) -> dict[str, Any]:
+    """Ksim's options from hyper-parameters of Brax's PPO.
+
+    An iteration of Brax's PPO collects `batch_size * num_minibatches` pieces of `unroll_length` steps, several from
+    each environment; here an environment's pieces are one rollout. Rewards are not scaled: values are normalised
+    instead.
+    """
+    numbers = {**BRAX_DEFAULTS, **published, **published.get("network_factory", {})}
+    pieces = numbers["batch_size"] * numbers["num_minibatches"] // numbers["num_envs"]
+    options = {
+        "num_envs": numbers["num_envs"],
+        "rollout_length": numbers["unroll_length"] * max(1, pieces),
+        "num_batches": numbers["num_minibatches"],
+        "num_passes": numbers["num_updates_per_batch"],
+        "gamma": numbers["discounting"],
+        "gae_lambda": numbers["gae_lambda"],
+        "learning_rate": numbers["learning_rate"],
+        "entropy_coef": numbers["entropy_cost"],
+        "clip_param": numbers["clipping_epsilon"],
+        "normalize_observations": numbers["normalize_observations"],
+        "normalize_values": True,
+        "actor_sizes": list(numbers["policy_hidden_layer_sizes"]),
+        "critic_sizes": list(numbers["value_hidden_layer_sizes"]),
+        "max_env_steps": numbers["num_timesteps"],
+        "max_iterations": None,
+        "episode_length": numbers["episode_length"],
+        "action_repeat": numbers["action_repeat"],
+    }
+    optional = {"max_grad_norm": "max_grad_norm", "policy_obs_key": "actor_obs", "value_obs_key": "critic_obs"}
+    return options | {option: numbers[name] for name, option in optional.items() if numbers.get(name) is not None}
+
+
+def _playground() -> Any:
+    try:
+        return importlib.import_module("mujoco_playground").registry
+    except ImportError as error:
+        raise ConfigError(
+            f"MuJoCo Playground cannot be imported: {error}. In the folder of ksim's clone, run "
+            "pip install -e '.[playground]'."
+        ) from error
+
+
+def _physics(env: Any, data: Any) -> tuple[Any, Any, dict[str, Any]]:
+    extra = {"mocap_pos": data.mocap_pos, "mocap_quat": data.mocap_quat} if env.mj_model.nmocap else {}
+    return data.qpos, data.qvel, extra
+
+
+if __name__ == "__main__":
+    main(PlaygroundTask)

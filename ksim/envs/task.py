@@ -1,0 +1,146 @@
+"""A task around an environment that somebody else made."""
+
+import dataclasses
+import sys
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+import jax
+
+from ksim.checks import check_count
+from ksim.config import field
+from ksim.envs.wrapped import Randomizer, WrappedEnvironment, observation_names
+from ksim.errors import ConfigError, near_misses
+from ksim.host.plain_yaml import read_yaml
+from ksim.rollout.environment import Environment, Shown
+from ksim.task.distributed_ppo import DistributedPPOConfig, DistributedPPOTask
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(kw_only=True)
+class WrappedConfig(DistributedPPOConfig):
+    """Options of an environment that somebody else made. Its robot, rewards and time steps are its own."""
+
+    env: str = field("", help="name of the environment", fixed=True)
+    env_options: list[str] = field([], help="options of the environment itself, as in [vision=false]", kind="a list")
+    episode_length: int = field(1000, help="steps of the environment after which an episode is truncated")
+    action_repeat: int = field(1, help="steps of the environment for each action")
+    actor_obs: str | None = field(
+        None, help="the policy's observation, of those the environment has; null: state", network=True
+    )
+    critic_obs: str | None = field(
+        None, help="the critic's; null: privileged_state if there is one, else the policy's", network=True
+    )
+    randomize: bool = field(False, help="draw a model for each episode with the environment's own randomization")
+    dt: float | None = field(None, help="seconds per physics step; null: the environment's own")  # type: ignore[assignment]
+    ctrl_dt: float | None = field(None, help="seconds per step of the environment; null: its own")  # type: ignore[assignment]
+
+    def validate(self) -> None:
+        super().validate()
+        check_count("episode_length", self.episode_length)
+        check_count("action_repeat", self.action_repeat)
+
+
+ConfigT = TypeVar("ConfigT", bound=WrappedConfig)
+
+
+class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
+    """PPO in an environment that somebody else made, by its name."""
+
+    package: ClassVar[str]
+    """What must be installed."""
+
+    def __init__(self, env: str | ConfigT, config: ConfigT | None = None) -> None:
+        """Makes the environment.
+
+        Args:
+            env: Its name; or options that hold it.
+            config: Options; by default those that were published for it, where there are any.
+
+        Raises:
+            ConfigError: There is no such environment, or an option cannot work.
+        """
+        if isinstance(env, str):
+            config = dataclasses.replace(self.published_config(env) if config is None else config, env=env)
+        else:
+            config = env
+        self.made = self.make(config)
+        timing = {"dt": self.made.dt, "ctrl_dt": self.made.ctrl_dt}
+        super().__init__(dataclasses.replace(config, **timing))
+
+    @classmethod
+    @abstractmethod
+    def published_config(cls, name: str) -> Any:
+        """Options that were published for an environment; ksim's own where none were."""
+
+    @abstractmethod
+    def make(self, config: ConfigT) -> "Made":
+        """The environment that the options name."""
+
+    def get_environment(self, engine: str, num_devices: int) -> Environment:
+        config, made = self.config, self.made
+        actor_obs, critic_obs = observation_names(made.env, config.actor_obs, config.critic_obs)
+        if config.randomize and made.randomize is None:
+            raise ConfigError(f"randomize (true): {config.env} has no randomization of its own. Remove it.")
+        return WrappedEnvironment(
+            env=made.env,
+            actor_obs=actor_obs,
+            critic_obs=critic_obs,
+            episode_length=config.episode_length,
+            action_repeat=config.action_repeat,
+            randomizer=Randomizer(made.env, made.randomize) if config.randomize and made.randomize else None,
+            show=made.shown,
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """An environment that somebody else made.
+
+    Attributes:
+        env: The environment.
+        dt: Seconds per physics step.
+        ctrl_dt: Seconds per step of the environment.
+        randomize: Its own randomization of its model; None where it has none.
+        shown: What is shown of it.
+    """
+
+    env: Any
+    dt: float
+    ctrl_dt: float
+    randomize: Callable[[Any, Any], tuple[Any, Any]] | None = None
+    shown: Shown | None = None
+
+
+def check_name(name: str, known: Sequence[str], program: str) -> None:
+    """Raises ConfigError unless there is an environment of a name."""
+    if name not in known:
+        asked = f"env ({name!r}) is not an environment of this package" if name else "No environment is named"
+        raise ConfigError(f"{asked}. {near_misses(name, known)} Name one: {program} {known[0]}.")
+
+
+def parsed_options(options: Sequence[str]) -> dict[str, Any]:
+    """Options of an environment itself, from `name=value` with values in YAML."""
+    parsed = {}
+    for option in options:
+        name, equals, value = option.partition("=")
+        if not (name and equals):
+            raise ConfigError(f"env_options ({option!r}) must be name=value.")
+        parsed[name] = read_yaml(value)
+    return parsed
+
+
+def main(task_class: type[WrappedTask[Any]], argv: Sequence[str] | None = None) -> None:
+    """Runs an environment named first on the command line, with the options that were published for it."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    is_first = bool(arguments) and "=" not in arguments[0] and not arguments[0].startswith("-")
+    name = arguments.pop(0) if is_first else ""
+    named = [argument.removeprefix("env=") for argument in arguments if argument.startswith("env=")]
+    name = named[-1] if named else name
+    try:
+        config = task_class.published_config(name) if name else task_class.get_config_class()()
+    except ConfigError as error:
+        sys.stderr.write(f"Error: {error}\n")
+        sys.exit(2)
+    task_class.launch(dataclasses.replace(config, env=name), arguments)

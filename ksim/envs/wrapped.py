@@ -1,0 +1,239 @@
+"""Environments with the interface that Brax introduced and MuJoCo Playground shares, as ksim's.
+
+Theirs is `reset(rng) -> State` and `step(State, action) -> State`, where a State has `obs`, `reward`, `done`, `metrics`
+and `info`. Their end of an episode says neither why it ended nor how long it may last; here it does.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, PRNGKeyArray, PyTree
+
+from ksim.errors import ConfigError, shown
+from ksim.physics import PhysicsModel
+from ksim.rollout.environment import Environment, Shown
+from ksim.rollout.traced import traced_once
+from ksim.types import EnvState, Metrics, Observation, PhysicsState
+
+ACTOR_GROUPS = ("state",)
+CRITIC_GROUPS = ("privileged_state", "state")
+"""Which of an environment's observations the policy and the critic see, the first of them that there is."""
+
+Randomization = Callable[[PRNGKeyArray], PyTree]
+"""A model drawn anew, for one env."""
+
+
+class WrappedState(eqx.Module):
+    """What a `WrappedEnvironment` carries from step to step.
+
+    Attributes:
+        state: The environment's own state.
+        num_steps: Its steps since the reset.
+        drawn: Arrays of the model that were drawn for this episode.
+    """
+
+    state: PyTree
+    num_steps: Int[Array, "*e"]
+    drawn: list[Array]
+
+
+class Randomizer:
+    """Draws the model of an env, by a function `(model, keys) -> (models, axes)` as such environments have them.
+
+    Such a function draws the models of a whole batch of envs; `axes` is 0 for the arrays that have a row for each env
+    and None for those that all share.
+    """
+
+    def __init__(self, env: Any, randomize: Callable[[Any, Array], tuple[Any, Any]]) -> None:
+        self._env, self._randomize = env.unwrapped, randomize
+        _, axes = randomize(self._env.mjx_model, jnp.zeros((1, 2), jnp.uint32))
+        self._is_drawn = [axis == 0 for axis in jax.tree.leaves(axes, is_leaf=lambda x: x is None)]
+
+    def draw(self, key: PRNGKeyArray) -> list[Array]:
+        """Arrays of the model of one env."""
+        models, _ = self._randomize(self._env.mjx_model, jax.random.key_data(key)[None])
+        leaves = jax.tree.leaves(models)
+        return [x[0] for x, is_drawn in zip(leaves, self._is_drawn, strict=True) if is_drawn]
+
+    def call(self, function: Callable[..., Any], drawn: list[Array], *arguments: Any) -> Any:
+        """What a function of the environment returns under the model with the arrays that were drawn."""
+        own = self._env._mjx_model
+        leaves, structure = jax.tree.flatten(own)
+        rest = iter(drawn)
+        leaves = [next(rest) if is_drawn else x for x, is_drawn in zip(leaves, self._is_drawn, strict=True)]
+        self._env._mjx_model = jax.tree.unflatten(structure, leaves)
+        try:
+            return function(*arguments)
+        finally:
+            self._env._mjx_model = own
+
+
+class WrappedEnvironment(Environment):
+    """An environment of Brax's interface.
+
+    Actions are clipped to [-1, 1], for which such environments are made. Where an environment says itself that an
+    episode was cut off (`truncation` in its `info`), it is truncated; where it ends it otherwise, it is terminated.
+
+    Attributes:
+        env: The environment.
+        actor_obs: The name of the policy's observation; None where there is only one.
+        critic_obs: That of the critic's; None where it is the policy's.
+        episode_length: Steps after which an episode is truncated.
+        action_repeat: Steps of the environment for each action; their rewards are added up.
+        randomizer: Draws a model for each episode; None for that of the environment.
+        show: What is shown of it.
+    """
+
+    env: Any = eqx.field(static=True)
+    actor_obs: str | None = eqx.field(static=True)
+    critic_obs: str | None = eqx.field(static=True)
+    episode_length: int = eqx.field(static=True)
+    action_repeat: int = eqx.field(static=True, default=1)
+    randomizer: Randomizer | None = eqx.field(static=True, default=None)
+    show: Shown | None = eqx.field(static=True, default=None)
+    _reset: Callable[[PRNGKeyArray], EnvState] = eqx.field(static=True, init=False)
+    _step: Callable[[EnvState, Array], EnvState] = eqx.field(static=True, init=False)
+
+    def __post_init__(self) -> None:
+        self._reset = traced_once(lambda key: self._start(key))
+        self._step = traced_once(lambda state, action: self._next(state, action))
+
+    @property
+    def action_size(self) -> int:
+        return int(self.env.action_size)
+
+    def shown(self) -> Shown | None:
+        return self.show
+
+    def reset(self, key: PRNGKeyArray) -> EnvState:
+        return self._reset(key)
+
+    def step(self, state: EnvState, action: Array) -> EnvState:
+        return self._step(state, action)
+
+    def _start(self, key: PRNGKeyArray) -> EnvState:
+        draw_key, key = jax.random.split(key) if self.randomizer is not None else (key, key)
+        drawn = [] if self.randomizer is None else self.randomizer.draw(draw_key)
+        # Old-style keys: what such environments are written for, and keep in their states.
+        state = jax.tree.map(jnp.asarray, self._call(self.env.reset, drawn, jax.random.key_data(key)))
+        return self._wrapped(WrappedState(state, jnp.int32(0), drawn), jnp.zeros(()))
+
+    def _next(self, state: EnvState, action: Array) -> EnvState:
+        inner: WrappedState = state.inner
+        action = jnp.clip(action, -1.0, 1.0)
+        own, reward = inner.state, jnp.zeros(())
+        for i in range(self.action_repeat):
+            copy = jax.tree.map(lambda x: x, own)  # whose dictionaries the environment may write to
+            stepped = _with_types_of(own, self._call(self.env.step, inner.drawn, copy, action), self.env)
+            has_ended = (own.done > 0) & (i > 0)
+            reward += jnp.where(has_ended, 0.0, stepped.reward)
+            own = jax.tree.map(lambda new, old: jnp.where(has_ended, old, new), stepped, own) if i else stepped  # noqa: B023
+        return self._wrapped(WrappedState(own, inner.num_steps + self.action_repeat, inner.drawn), reward)
+
+    def _call(self, function: Callable[..., Any], drawn: list[Array], *arguments: Any) -> Any:
+        return function(*arguments) if self.randomizer is None else self.randomizer.call(function, drawn, *arguments)
+
+    def _wrapped(self, inner: WrappedState, reward: Array) -> EnvState:
+        done = jnp.asarray(inner.state.done) > 0
+        was_cut = jnp.asarray(inner.state.info.get("truncation", 0)) > 0
+        terminated = done & ~was_cut
+        return EnvState(
+            inner=inner,
+            obs=self._observation(inner.state.obs),
+            reward=reward.astype(jnp.float32),
+            terminated=terminated,
+            truncated=(done & was_cut) | (~terminated & (inner.num_steps >= self.episode_length)),
+            metrics=named_metrics(inner.state.metrics),
+        )
+
+    def _observation(self, obs: Any) -> Observation:
+        if not isinstance(obs, Mapping):
+            return {"actor": obs}
+        groups = {"actor": self.actor_obs, "critic": self.critic_obs}
+        return {group: obs[name] for group, name in groups.items() if name is not None}
+
+
+def _with_types_of(before: PyTree, after: PyTree, env: Any) -> PyTree:
+    """A state after a step in the types of that before: such environments mix whole numbers, truths and floats."""
+    if jax.tree.structure(before) != jax.tree.structure(after):
+        raise ConfigError(
+            f"{type(env).__name__}.step must return a state of the structure that its reset returns. "
+            f"After a reset: {shown(jax.tree.structure(before))}. After a step: {shown(jax.tree.structure(after))}."
+        )
+    return jax.tree.map(lambda old, new: jnp.asarray(new, old.dtype), before, after)
+
+
+def named_metrics(metrics: Mapping[str, Array]) -> Metrics:
+    """An environment's scalar metrics by their names, those without a group in the group `env`."""
+    scalars = {name: jnp.asarray(x, jnp.float32) for name, x in metrics.items() if jnp.ndim(x) == 0}
+    return {name if "/" in name else f"env/{name}": x for name, x in scalars.items()}
+
+
+def observation_names(env: Any, actor: str | None, critic: str | None) -> tuple[str | None, str | None]:
+    """The names of the observations that policy and critic see, as a `WrappedEnvironment` wants them.
+
+    Args:
+        env: The environment.
+        actor: The policy's as the user named it, or None for the usual one.
+        critic: The critic's likewise.
+
+    Raises:
+        ConfigError: There is no such observation, or one is not a vector, as pixels are not.
+    """
+    obs = jax.eval_shape(env.reset, jax.ShapeDtypeStruct((2,), jnp.uint32)).obs
+    name = type(env).__name__
+    if not isinstance(obs, Mapping):
+        if actor is not None or critic is not None:
+            asked = actor if actor is not None else critic
+            raise ConfigError(f"{name} has a single observation, without names. Remove {asked!r}.")
+        _check_vector(name, "its observation", obs)
+        return None, None
+    picked_actor = _picked("actor_obs", actor, obs, ACTOR_GROUPS, name)
+    picked_critic = _picked("critic_obs", critic, obs, (*CRITIC_GROUPS, picked_actor), name)
+    for group in (picked_actor, picked_critic):
+        _check_vector(name, f"observation {group!r}", obs[group])
+    return picked_actor, None if picked_critic == picked_actor else picked_critic
+
+
+def _picked(option: str, asked: str | None, obs: Mapping[str, Any], usual: tuple[str, ...], env_name: str) -> str:
+    names = (asked,) if asked is not None else (*usual, *(obs if len(obs) == 1 else ()))
+    for name in names:
+        if name in obs:
+            return name
+    raise ConfigError(
+        f"{option} ({'null' if asked is None else asked}): {env_name} observes {', '.join(map(repr, obs))}. Name one "
+        "of these."
+    )
+
+
+def _check_vector(env_name: str, what: str, obs: Any) -> None:
+    if len(obs.shape) != 1:
+        raise ConfigError(
+            f"{env_name}: {what} has shape {tuple(obs.shape)}, and ksim learns from vectors only, not from pixels. "
+            "Choose an environment, or an observation of it, that is a vector."
+        )
+
+
+def shown_state(
+    mj_model: Any, ctrl_dt: float, physics_of: Callable[[Any], tuple[Array, Array, dict[str, Array]]]
+) -> Shown:
+    """What is shown of an environment.
+
+    Args:
+        mj_model: Its model.
+        ctrl_dt: Seconds per control step.
+        physics_of: Positions, velocities and the extra fields of `PhysicsState` of the environment's own state.
+    """
+    model = PhysicsModel(mj_model, ctrl_dt)
+
+    def physics(state: EnvState) -> PhysicsState:
+        qpos, qvel, extra = physics_of(state.inner.state)
+        time = state.inner.num_steps * jnp.float32(ctrl_dt)
+        return PhysicsState(
+            qpos, qvel, jnp.zeros(mj_model.na), jnp.zeros(mj_model.nv), time, derived={}, extra=dict(extra)
+        )
+
+    return Shown(model, physics)

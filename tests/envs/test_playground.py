@@ -1,0 +1,96 @@
+"""Environments of MuJoCo Playground and Brax, by their names."""
+
+import json
+
+import numpy as np
+import pytest
+
+import ksim
+from ksim.envs.brax import BraxConfig, BraxTask
+from ksim.envs.playground import PlaygroundConfig, PlaygroundTask, options_of
+from ksim.envs.task import main
+from ksim.errors import ConfigError
+from tests.tasks import WITHOUT_REPORTS, train_iterations
+
+SMALL = {
+    **WITHOUT_REPORTS,
+    "num_envs": 4,
+    "num_batches": 2,
+    "num_passes": 1,
+    "rollout_length": 3,
+    "actor_sizes": [8],
+    "critic_sizes": [8],
+    "tensorboard": False,
+    "num_devices": 1,
+}
+
+
+def test_published_hyperparameters_become_ksims():
+    published = {
+        "num_timesteps": 60_000_000,
+        "num_envs": 2048,
+        "batch_size": 1024,
+        "num_minibatches": 32,
+        "unroll_length": 30,
+        "num_updates_per_batch": 16,
+        "discounting": 0.995,
+        "learning_rate": 1e-3,
+        "entropy_cost": 1e-2,
+        "episode_length": 1000,
+        "action_repeat": 4,
+        "normalize_observations": True,
+        "network_factory": {"policy_hidden_layer_sizes": (64, 64), "value_obs_key": "privileged_state"},
+    }
+    options = options_of(published)
+    config = PlaygroundConfig(**options)
+    # 1024 * 32 pieces of 30 steps, 16 of each environment.
+    assert (config.rollout_length, config.num_batches, config.num_passes) == (480, 32, 16)
+    assert (config.actor_sizes, config.critic_sizes) == ([64, 64], [256] * 5)
+    assert (config.critic_obs, config.actor_obs, config.action_repeat) == ("privileged_state", None, 4)
+    assert (config.max_env_steps, config.max_iterations, config.normalize_values) == (60_000_000, None, True)
+
+
+@pytest.fixture
+def playground():
+    return pytest.importorskip("mujoco_playground", reason="needs playground: pip install -e '.[playground]'").registry
+
+
+@pytest.mark.long
+def test_environment_of_playground_trains_is_filmed_resumed_and_exported(playground, tmp_path, capsys):
+    run_dir = str(tmp_path / "run")
+    options = {**SMALL, "episode_length": 20, "run_dir": run_dir, "eval_num_envs": 2, "eval_at_end": True}
+    options |= {"video": True, "plots": True, "save_every_n_iterations": 1}
+    result = PlaygroundTask("CartpoleBalance", PlaygroundConfig(**options, max_iterations=2)).run()
+    assert result.exit_code == 0
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["iteration"] for line in lines] == [1, 2]
+    assert "ctrl_dt: 0.01" in (tmp_path / "run" / "config.yaml").read_text()
+    assert list((tmp_path / "run" / "videos").glob("*.mp4"))
+    more = PlaygroundTask("CartpoleBalance", PlaygroundConfig(**options, max_iterations=3, resume=run_dir))
+    assert more.run().exit_code == 0
+    for mode in ("eval", "export"):
+        with pytest.raises(SystemExit) as ended:
+            main(PlaygroundTask, ["CartpoleBalance", f"run_mode={mode}", f"checkpoint={run_dir}"])
+        assert ended.value.code == 0
+    assert ksim.load_policy(run_dir)(np.zeros(5)).shape == (1,)
+
+
+@pytest.mark.long
+def test_names_and_options_that_playground_does_not_know_are_refused(playground, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(PlaygroundTask, ["CheetaRun"])
+    assert ended.value.code == 2
+    assert "Did you mean 'CheetahRun'" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match=r"cannot be made with env_options \(wings=2\).*It knows .*naconmax"):
+        PlaygroundTask("CheetahRun", PlaygroundConfig(env_options=["wings=2"]))
+    with pytest.raises(ConfigError, match="has no randomization of its own"):
+        PlaygroundTask("CheetahRun", PlaygroundConfig(**SMALL, randomize=True)).check()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("backend", ["mjx", "generalized", "positional", "spring"])
+def test_environment_of_brax_trains_on_each_of_its_back_ends(backend):
+    pytest.importorskip("brax.envs", reason="needs brax: pip install -e '.[brax]'")
+    task = BraxTask("inverted_pendulum", BraxConfig(**SMALL, env_options=[f"backend={backend}"]))
+    _, history = train_iterations(task, 2)
+    assert np.isfinite(history[-1]["loss/total"])

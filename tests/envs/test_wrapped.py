@@ -1,0 +1,220 @@
+"""Environments of Brax's interface as ksim's: hand-worked, without the packages."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ksim.envs.task import check_name, parsed_options
+from ksim.envs.wrapped import Randomizer, WrappedEnvironment, observation_names
+from ksim.errors import ConfigError
+from ksim.rollout.environment import check_environment
+
+KEY = jax.random.key(3)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class State:
+    data: jax.Array
+    obs: object
+    reward: jax.Array
+    done: jax.Array
+    metrics: dict
+    info: dict
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Model:
+    mass: jax.Array
+    size: jax.Array
+
+
+class Walk:
+    """Adds `mass` times the action to a number, and ends at 3. It is as careless with types as such environments are.
+
+    `info` holds the key, as theirs does, and counts steps in place.
+    """
+
+    action_size = 1
+    observation = staticmethod(lambda data: jnp.stack([data, -data]))
+
+    def __init__(self):
+        self._mjx_model = Model(jnp.float32(1.0), jnp.arange(2.0))
+
+    @property
+    def mjx_model(self):
+        return self._mjx_model
+
+    @property
+    def unwrapped(self):
+        return self
+
+    def reset(self, rng):
+        data = jax.random.uniform(rng)
+        return State(data, self.observation(data), 0.0, jnp.zeros(()), {"reward/x": 0.0, "speed": 0.0}, self.info(rng))
+
+    def info(self, rng):
+        return {"rng": rng, "steps": 0}
+
+    def step(self, state, action):
+        data = state.data + self.mjx_model.mass * action[0]
+        state.info.update(steps=state.info["steps"] + 1)
+        metrics = {"reward/x": data, "speed": action[0]}
+        return dataclasses.replace(
+            state, data=data, obs=self.observation(data), reward=data, done=data >= 3, metrics=metrics
+        )
+
+
+class CutWalk(Walk):
+    """Says itself that its episodes are cut off."""
+
+    def info(self, rng):
+        return super().info(rng) | {"truncation": jnp.zeros(())}
+
+    def step(self, state, action):
+        state = super().step(state, action)
+        state.info["truncation"] = state.done.astype(float)
+        return state
+
+
+def wrapped(env=None, **options):
+    return WrappedEnvironment(
+        **{"env": env or Walk(), "actor_obs": None, "critic_obs": None, "episode_length": 10} | options
+    )
+
+
+def play(env, actions, key=KEY):
+    states = [jax.jit(env.reset)(key)]
+    for action in actions:
+        states.append(jax.jit(env.step)(states[-1], jnp.float32([action])))
+    return states
+
+
+def test_reset_and_step_are_those_of_the_environment_with_the_key_as_it_knows_keys():
+    start, after = play(wrapped(), [0.5])
+    expected = jax.random.uniform(jax.random.key_data(KEY))
+    np.testing.assert_allclose(start.obs["actor"], [expected, -expected])
+    np.testing.assert_allclose([start.reward, after.reward], [0, expected + 0.5])
+    assert {name: float(x) for name, x in after.metrics.items()} == {
+        "reward/x": pytest.approx(expected + 0.5),
+        "env/speed": 0.5,
+    }
+    assert after.inner.state.info["steps"] == 1
+    assert check_environment(wrapped()) == {"actor": 2}
+
+
+def test_actions_beyond_their_bounds_are_clipped():
+    _, after = play(wrapped(), [-7.0])
+    assert after.metrics["env/speed"] == -1
+
+
+def test_end_is_a_termination_and_the_time_limit_a_truncation():
+    fallen = play(wrapped(), [1.0] * 3)[-1]
+    assert (fallen.terminated, fallen.truncated) == (True, False)
+    states = play(wrapped(episode_length=2), [0.0, 0.0])
+    assert [bool(state.truncated) for state in states] == [False, False, True]
+    assert not states[-1].terminated
+
+
+def test_end_that_the_environment_calls_a_truncation_is_one():
+    cut = play(wrapped(CutWalk()), [1.0] * 3)[-1]
+    assert (cut.terminated, cut.truncated) == (False, True)
+
+
+def test_repeated_action_adds_up_the_rewards_of_its_steps_until_the_end():
+    one_by_one = play(wrapped(), [1.0] * 3)
+    twice = play(wrapped(action_repeat=2), [1.0, 1.0])
+    np.testing.assert_allclose(twice[1].reward, one_by_one[1].reward + one_by_one[2].reward)
+    # The third step ends the episode, and there is no fourth.
+    np.testing.assert_allclose(twice[2].reward, one_by_one[3].reward)
+    assert twice[2].terminated
+    assert twice[2].inner.state.info["steps"] == 3
+    limited = play(wrapped(action_repeat=2, episode_length=4), [0.0, 0.0])
+    assert [bool(state.truncated) for state in limited] == [False, False, True]
+
+
+class ManyObservations(Walk):
+    observation = staticmethod(
+        lambda data: {"state": data[None], "privileged_state": jnp.stack([data, data]), "pixels": jnp.zeros((4, 4, 3))}
+    )
+
+
+def test_named_observations_become_those_of_actor_and_critic():
+    env = ManyObservations()
+    assert observation_names(env, None, None) == ("state", "privileged_state")
+    assert observation_names(env, "privileged_state", "privileged_state") == ("privileged_state", None)
+    state = play(wrapped(env, actor_obs="state", critic_obs="privileged_state"), [])[0]
+    assert {group: x.shape for group, x in state.obs.items()} == {"actor": (1,), "critic": (2,)}
+    assert observation_names(Walk(), None, None) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("env", "actor", "message"),
+    [
+        (ManyObservations(), "pixels", r"'pixels' has shape \(4, 4, 3\), and ksim learns from vectors only"),
+        (
+            ManyObservations(),
+            "velocity",
+            r"actor_obs \(velocity\): .* observes 'pixels', 'privileged_state', 'state'\. Name",
+        ),
+        (Walk(), "state", "has a single observation, without names. Remove 'state'"),
+    ],
+)
+def test_observation_that_is_not_there_or_is_an_image_is_refused(env, actor, message):
+    with pytest.raises(ConfigError, match=message):
+        observation_names(env, actor, None)
+
+
+def randomize(model, keys):
+    """As the functions of such environments do: the mass has a row for each env, the size is shared."""
+    mass = jax.vmap(lambda key: jax.random.uniform(key, minval=2.0, maxval=9.0))(keys)
+    return Model(mass, model.size), Model(0, None)
+
+
+def test_model_is_drawn_for_each_episode_and_kept_until_its_end():
+    env = Walk()
+    own = env._mjx_model
+    task_env = wrapped(env, randomizer=Randomizer(env, randomize), episode_length=100)
+    masses = []
+    for seed in range(3):
+        start, *after = play(task_env, [0.1, 0.1], jax.random.key(seed))
+        moved = np.diff([state.inner.state.data for state in (start, *after)])
+        np.testing.assert_allclose(moved, moved[0], rtol=1e-4)
+        masses.append(float(moved[0] / 0.1))
+    assert 2 < min(masses) < max(masses) < 9
+    assert len(set(masses)) == 3
+    assert env._mjx_model is own
+
+
+class Forgetful(Walk):
+    def step(self, state, action):
+        return dataclasses.replace(super().step(state, action), metrics={})
+
+
+def test_step_that_returns_another_structure_is_refused():
+    with pytest.raises(ConfigError, match=r"Forgetful\.step must return a state of the structure that its reset"):
+        check_environment(wrapped(Forgetful()))
+
+
+def test_names_of_environments_are_checked():
+    check_name("CheetahRun", ["CheetahRun"], "python -m x")
+    with pytest.raises(
+        ConfigError, match=r"'CheetaRun'.* Did you mean 'CheetahRun'\? Name one: python -m x CheetahRun"
+    ):
+        check_name("CheetaRun", ["CheetahRun", "Walker"], "python -m x")
+    with pytest.raises(ConfigError, match="No environment is named"):
+        check_name("", ["CheetahRun"], "python -m x")
+
+
+def test_options_of_an_environment_are_read_as_yaml():
+    assert parsed_options(["backend=spring", "healthy=false", "range=[1, 2]"]) == {
+        "backend": "spring",
+        "healthy": False,
+        "range": [1, 2],
+    }
+    with pytest.raises(ConfigError, match="must be name=value"):
+        parsed_options(["backend"])
