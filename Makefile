@@ -30,12 +30,13 @@ walk: $(VENV)/.installed
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not long" $(ARGS)
 
-# Loggers of other services take 200 MB, which only their tests need.
-$(VENV)/.loggers: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[wandb,mlflow]'
+# Loggers of other services and environments of other people take 600 MB, which only their tests need.
+EXTRAS := wandb,mlflow,playground,brax
+$(VENV)/.extras: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $@
 
-test-long: $(VENV)/.loggers
+test-long: $(VENV)/.extras
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m long $(ARGS)
 
 faults: $(VENV)/.installed
