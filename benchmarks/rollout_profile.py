@@ -19,7 +19,7 @@ import jax
 from mujoco.batch import Batch
 
 GROUPS = {
-    "physics and the callback around it": r"callback|host_function",
+    "physics and the callback around it": r"callback|ffi_call",
     "policy and value function": r"Linear|elu|GRUCell",
     "random numbers": r"random|threefry|uniform|normal",
     "observations": r"observation",

@@ -133,9 +133,13 @@ def measure(
     }
 
 
-def peak_memory_per_env(engine: str, num_envs: tuple[int, int] = (64, 1024)) -> float:
+MEMORY_SIZES = {"mujoco": (8192, 16384), "mjx": (2048, 4096)}
+"""Environments of two trainings, by the engine: so many that they take more memory than compiling."""
+
+
+def peak_memory_per_env(engine: str) -> float:
     """KiB of resident memory that one more env costs: the difference of two trainings, each in its own process."""
-    peaks = []
+    peaks, num_envs = [], MEMORY_SIZES[engine]
     for n in num_envs:
         code = (
             "import ksim\nfrom ksim.train.timing import peak_memory_bytes\n"
