@@ -43,18 +43,13 @@ class BraxTask(WrappedTask[BraxConfig]):
         except (TypeError, ValueError, NotImplementedError) as error:
             asked = ", ".join(config.env_options)
             raise ConfigError(f"{config.env} cannot be made with env_options ({asked}): {error}.") from error
-        ctrl_dt = float(env.dt)
-        dt = float(env.sys.opt.timestep)
-        for name, given, own in (("dt", config.dt, dt), ("ctrl_dt", config.ctrl_dt, ctrl_dt)):
-            if given is not None and abs(given - own) > 1e-6 * own:
-                raise ConfigError(f"{name} ({given:g}) is {own:g} in {config.env}. Leave it out.")
         return Made(
             env=env,
-            dt=dt,
-            ctrl_dt=ctrl_dt,
+            dt=float(env.sys.opt.timestep),
+            ctrl_dt=float(env.dt),
             shown=shown_state(
                 env.sys.mj_model,
-                ctrl_dt * config.action_repeat,
+                float(env.dt) * config.action_repeat,
                 lambda state: (state.pipeline_state.q, state.pipeline_state.qd, {}),
             ),
         )

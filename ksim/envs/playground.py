@@ -47,22 +47,18 @@ class PlaygroundTask(WrappedTask[PlaygroundConfig]):
         """
         registry = _playground()
         check_name(name, registry.ALL_ENVS, PROGRAM)
-        own = registry.get_default_config(name)
         published = next(
             importlib.import_module(f"mujoco_playground.config.{suite}_params").brax_ppo_config(name)
             for suite in SUITES
             if name in getattr(registry, suite).ALL_ENVS
         )
-        return PlaygroundConfig(env=name, dt=own.sim_dt, ctrl_dt=own.ctrl_dt, **options_of(published))
+        return PlaygroundConfig(env=name, **options_of(published))
 
     def make(self, config: PlaygroundConfig) -> Made:
         registry = _playground()
         check_name(config.env, registry.ALL_ENVS, PROGRAM)
         known = registry.get_default_config(config.env)
-        timing = {"sim_dt": config.dt, "ctrl_dt": config.ctrl_dt}
-        overrides = {name: value for name, value in timing.items() if value is not None}
-        if "impl" in known:
-            overrides["impl"] = "jax"  # the other one needs a GPU
+        overrides = {"impl": "jax"} if "impl" in known else {}  # the other one needs a GPU
         overrides |= parsed_options(config.env_options)
         try:
             env = registry.load(config.env, config_overrides=overrides)

@@ -4,7 +4,7 @@ import dataclasses
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import jax
 
@@ -33,13 +33,19 @@ class WrappedConfig(DistributedPPOConfig):
         None, help="the critic's; null: privileged_state if there is one, else the policy's", network=True
     )
     randomize: bool = field(False, help="draw a model for each episode with the environment's own randomization")
-    dt: float | None = field(None, help="seconds per physics step; null: the environment's own")  # type: ignore[assignment]
-    ctrl_dt: float | None = field(None, help="seconds per step of the environment; null: its own")  # type: ignore[assignment]
+    # Not options: the environment's own, which `env_options` may set where it lets them.
+    dt: float | None = field(None, help="the environment's own seconds per physics step", of_the_run=False)  # type: ignore[assignment]
+    ctrl_dt: float | None = field(None, help="its own seconds per step, times action_repeat", of_the_run=False)  # type: ignore[assignment]
 
     def validate(self) -> None:
         super().validate()
         check_count("episode_length", self.episode_length)
         check_count("action_repeat", self.action_repeat)
+        if self.engine == "mujoco":
+            raise ConfigError(
+                "engine (mujoco): environments of other packages are stepped by the physics that they call. Leave it "
+                "out."
+            )
 
 
 ConfigT = TypeVar("ConfigT", bound=WrappedConfig)
@@ -47,9 +53,6 @@ ConfigT = TypeVar("ConfigT", bound=WrappedConfig)
 
 class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
     """PPO in an environment that somebody else made, by its name."""
-
-    package: ClassVar[str]
-    """What must be installed."""
 
     def __init__(self, env: str | ConfigT, config: ConfigT | None = None) -> None:
         """Makes the environment.
@@ -61,13 +64,15 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
         Raises:
             ConfigError: There is no such environment, or an option cannot work.
         """
+        options: Any = env
         if isinstance(env, str):
-            config = dataclasses.replace(self.published_config(env) if config is None else config, env=env)
-        else:
-            config = env
-        self.made = self.make(config)
-        timing = {"dt": self.made.dt, "ctrl_dt": self.made.ctrl_dt}
-        super().__init__(dataclasses.replace(config, **timing))
+            options = dataclasses.replace(self.published_config(env) if config is None else config, env=env)
+        self.made = self.make(options)
+        timing = {"dt": self.made.dt, "ctrl_dt": self.made.ctrl_dt * options.action_repeat}
+        for name, own in timing.items():
+            if getattr(options, name) not in (None, own):
+                raise ConfigError(f"{name} ({getattr(options, name)}) is {own:g} in {options.env}. Leave it out.")
+        super().__init__(dataclasses.replace(options, **timing))
 
     @classmethod
     @abstractmethod

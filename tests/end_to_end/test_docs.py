@@ -8,11 +8,13 @@ import runpy
 import sys
 import warnings
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 from examples.walking import HumanoidWalkingConfig
 from tests.processes import ROOT
-from tests.tasks import WITHOUT_REPORTS
+from tests.tasks import WITHOUT_REPORTS, train_iterations
 
 
 def python_blocks(page):
@@ -37,6 +39,35 @@ def test_environment_of_the_extending_page_is_trained_by_both_tasks(task, option
     options = options | WITHOUT_REPORTS
     assert names[task](config(num_envs=64, max_iterations=4, run_dir=str(run_dir), **options)).run().exit_code == 0
     assert "iteration 4/4" in capsys.readouterr().out
+
+
+class Drift:
+    """In the style of Gymnax: a number that noise moves, and the action against it."""
+
+    def action_space(self, params):
+        return jnp.zeros(1)
+
+    def reset(self, key, params):
+        return jnp.zeros(1), jnp.zeros(1)
+
+    def step_env(self, key, state, action, params):
+        state = state + action + params["noise"] * jax.random.normal(key, (1,))
+        return state, state, -jnp.abs(state[0]), jnp.abs(state[0]) > 3, {}
+
+
+@pytest.mark.filterwarnings("ignore:Only 1 device detected")
+def test_environment_in_the_style_of_gymnax_is_trained_by_the_adapter_of_the_extending_page():
+    import ksim
+
+    adapter = run_block("docs/extending.md", "class Adapted")["Adapted"](Drift(), {"noise": jnp.float32(0.1)})
+
+    class Task(ksim.PPOTask):
+        def get_environment(self, engine, num_devices):
+            return adapter
+
+    task = Task(ksim.PPOConfig(num_envs=8, rollout_length=4, **WITHOUT_REPORTS))
+    _, history = train_iterations(task, 2)
+    assert history[-1]["rollout/reward"] < 0
 
 
 STEPS = re.findall(

@@ -1,6 +1,7 @@
 """Environments of MuJoCo Playground and Brax, by their names."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -10,7 +11,10 @@ from ksim.envs.brax import BraxConfig, BraxTask
 from ksim.envs.playground import PlaygroundConfig, PlaygroundTask, options_of
 from ksim.envs.task import main
 from ksim.errors import ConfigError
+from tests.processes import ROOT
 from tests.tasks import WITHOUT_REPORTS, train_iterations
+
+pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 
 SMALL = {
     **WITHOUT_REPORTS,
@@ -85,6 +89,20 @@ def test_names_and_options_that_playground_does_not_know_are_refused(playground,
         PlaygroundTask("CheetahRun", PlaygroundConfig(env_options=["wings=2"]))
     with pytest.raises(ConfigError, match="has no randomization of its own"):
         PlaygroundTask("CheetahRun", PlaygroundConfig(**SMALL, randomize=True)).check()
+
+
+@pytest.mark.long
+def test_commands_of_the_extending_page_train(playground, tmp_path, capsys):
+    page = (ROOT / "docs" / "extending.md").read_text()
+    commands = re.findall(r"^python -m ksim\.envs\.(\w+) (.*)", page, re.MULTILINE)
+    assert [module for module, _ in commands] == ["playground", "brax"]
+    for module, arguments in commands:
+        small = ["num_envs=4", "rollout_length=2", "num_batches=2", "num_passes=1", "max_iterations=1", "num_devices=1"]
+        quiet = ["eval_at_end=false", "plots=false", "tensorboard=false", f"run_dir={tmp_path / module}"]
+        with pytest.raises(SystemExit) as ended:
+            main({"playground": PlaygroundTask, "brax": BraxTask}[module], [*arguments.split(), *small, *quiet])
+        assert ended.value.code == 0
+        assert "iteration 1/1" in capsys.readouterr().out
 
 
 @pytest.mark.long

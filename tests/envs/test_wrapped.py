@@ -7,10 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ksim.envs.task import check_name, parsed_options
+from ksim.envs.task import Made, WrappedConfig, WrappedTask, check_name, main, parsed_options
 from ksim.envs.wrapped import Randomizer, WrappedEnvironment, observation_names
 from ksim.errors import ConfigError
 from ksim.rollout.environment import check_environment
+from tests.tasks import WITHOUT_REPORTS
+
+pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 
 KEY = jax.random.key(3)
 
@@ -198,6 +201,54 @@ class Forgetful(Walk):
 def test_step_that_returns_another_structure_is_refused():
     with pytest.raises(ConfigError, match=r"Forgetful\.step must return a state of the structure that its reset"):
         check_environment(wrapped(Forgetful()))
+
+
+class WalkTask(WrappedTask[WrappedConfig]):
+    @classmethod
+    def published_config(cls, name):
+        check_name(name, ["walk", "run"], "python -m walks")
+        small = {"num_envs": 4, "rollout_length": 3, "num_devices": 1, "actor_sizes": [4], "critic_sizes": [4]}
+        return WrappedConfig(env=name, tensorboard=False, max_iterations=2, **small, **WITHOUT_REPORTS)
+
+    def make(self, config):
+        check_name(config.env, ["walk", "run"], "python -m walks")
+        return Made(Walk(), dt=0.01, ctrl_dt=0.02)
+
+
+def test_task_trains_an_environment_by_its_name_with_the_options_published_for_it(tmp_path, capsys):
+    task = WalkTask("walk")
+    assert (task.config.num_envs, task.config.dt, task.config.ctrl_dt) == (4, 0.01, 0.02)
+    run_dir = tmp_path / "run"
+    for more in ([], ["max_iterations=3", "resume=auto"]):
+        with pytest.raises(SystemExit) as ended:
+            main(WalkTask, ["walk", f"run_dir={run_dir}", *more])
+        assert ended.value.code == 0
+    out = capsys.readouterr().out
+    assert "iteration 3/3" in out
+    assert "kept" not in out
+    with pytest.raises(SystemExit) as ended:
+        main(WalkTask, ["env=walk", "run_mode=eval", f"checkpoint={run_dir}", "eval_num_envs=2"])
+    assert ended.value.code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["wlak"], "Did you mean 'walk'"),
+        ([], "No environment is named"),
+        (["walk", "engine=mujoco"], "engine (mujoco): environments of other packages"),
+        (["walk", "ctrl_dt=0.5"], "ctrl_dt (0.5) is 0.02 in walk. Leave it out"),
+        (["walk", "randomize=true"], "walk has no randomization of its own"),
+        (["walk", "actor_obs=state"], "has a single observation"),
+        (["walk", "episode_length=0"], "episode_length (0) must be"),
+    ],
+)
+def test_input_that_cannot_work_ends_with_2_and_leaves_nothing(arguments, message, tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(WalkTask, [*arguments, f"run_dir={tmp_path / 'run'}"])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_names_of_environments_are_checked():
