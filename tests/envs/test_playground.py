@@ -14,7 +14,8 @@ from ksim.errors import ConfigError
 from tests.processes import ROOT
 from tests.tasks import WITHOUT_REPORTS, train_iterations
 
-pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
+# The packages warn of much that is theirs.
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 SMALL = {
     **WITHOUT_REPORTS,
