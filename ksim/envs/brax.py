@@ -47,6 +47,8 @@ class BraxTask(WrappedTask[BraxConfig]):
             env=env,
             dt=float(env.sys.opt.timestep),
             ctrl_dt=float(env.dt),
+            mj_model=env.sys.mj_model,
+            mjx_model=env.sys if env.backend == "mjx" else None,
             shown=shown_state(
                 env.sys.mj_model,
                 float(env.dt) * config.action_repeat,

@@ -10,7 +10,7 @@ import jax
 
 from ksim.checks import check_count
 from ksim.config import field
-from ksim.envs.wrapped import Randomizer, WrappedEnvironment, observation_names
+from ksim.envs.wrapped import InsteadOfMjx, Randomizer, WrappedEnvironment, observation_names
 from ksim.errors import ConfigError, near_misses
 from ksim.host.plain_yaml import read_yaml
 from ksim.rollout.environment import Environment, Shown
@@ -41,11 +41,6 @@ class WrappedConfig(DistributedPPOConfig):
         super().validate()
         check_count("episode_length", self.episode_length)
         check_count("action_repeat", self.action_repeat)
-        if self.engine == "mujoco":
-            raise ConfigError(
-                "engine (mujoco): environments of other packages are stepped by the physics that they call. Leave it "
-                "out."
-            )
 
 
 ConfigT = TypeVar("ConfigT", bound=WrappedConfig)
@@ -95,8 +90,19 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
             episode_length=config.episode_length,
             action_repeat=config.action_repeat,
             randomizer=Randomizer(made.env, made.randomize) if config.randomize and made.randomize else None,
+            native=self._native(num_devices),
             show=made.shown,
         )
+
+    def _native(self, num_devices: int) -> InsteadOfMjx | None:
+        """Native MuJoCo where it was asked for; otherwise the environment calls its own physics."""
+        if self.config.engine != "mujoco":
+            return None
+        if self.made.mjx_model is None:
+            raise ConfigError(f"engine (mujoco): {self.config.env} does not step MJX, which it would replace.")
+        from ksim.envs.native import NativePhysics  # noqa: PLC0415 - imports MJX
+
+        return NativePhysics(self.made.mj_model, self.made.mjx_model, num_devices)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,6 +115,8 @@ class Made:
         ctrl_dt: Seconds per step of the environment.
         randomize: Its own randomization of its model; None where it has none.
         shown: What is shown of it.
+        mj_model: The model that it gave to MJX.
+        mjx_model: What it calls MJX with; None where it does not.
     """
 
     env: Any
@@ -116,6 +124,8 @@ class Made:
     ctrl_dt: float
     randomize: Callable[[Any, Any], tuple[Any, Any]] | None = None
     shown: Shown | None = None
+    mj_model: Any = None
+    mjx_model: Any = None
 
 
 def check_name(name: str, known: Sequence[str], program: str) -> None:

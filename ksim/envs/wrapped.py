@@ -4,8 +4,9 @@ Theirs is `reset(rng) -> State` and `step(State, action) -> State`, where a Stat
 and `info`. Their end of an episode says neither why it ended nor how long it may last; here it does.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import equinox as eqx
 import jax
@@ -24,6 +25,16 @@ CRITIC_GROUPS = ("privileged_state", "state")
 
 Randomization = Callable[[PRNGKeyArray], PyTree]
 """A model drawn anew, for one env."""
+
+
+class InsteadOfMjx(Protocol):
+    """Physics in place of the environment's; see `ksim.envs.native`."""
+
+    def instead_of_mjx(self) -> contextlib.AbstractContextManager[None]: ...
+
+    def packed(self, state: Any) -> Any: ...
+
+    def unpacked(self, state: Any) -> Any: ...
 
 
 class WrappedState(eqx.Module):
@@ -84,6 +95,7 @@ class WrappedEnvironment(Environment):
         episode_length: Steps after which an episode is truncated.
         action_repeat: Steps of the environment for each action; their rewards are added up.
         randomizer: Draws a model for each episode; None for that of the environment.
+        native: What steps it instead of MJX; None for the environment's own physics.
         show: What is shown of it.
     """
 
@@ -93,6 +105,7 @@ class WrappedEnvironment(Environment):
     episode_length: int = eqx.field(static=True)
     action_repeat: int = eqx.field(static=True, default=1)
     randomizer: Randomizer | None = eqx.field(static=True, default=None)
+    native: InsteadOfMjx | None = eqx.field(static=True, default=None)
     show: Shown | None = eqx.field(static=True, default=None)
     _reset: Callable[[PRNGKeyArray], EnvState] = eqx.field(static=True, init=False)
     _step: Callable[[EnvState, Array], EnvState] = eqx.field(static=True, init=False)
@@ -119,34 +132,38 @@ class WrappedEnvironment(Environment):
         drawn = [] if self.randomizer is None else self.randomizer.draw(draw_key)
         # Old-style keys: what such environments are written for, and keep in their states.
         state = jax.tree.map(jnp.asarray, self._call(self.env.reset, drawn, jax.random.key_data(key)))
-        return self._wrapped(WrappedState(state, jnp.int32(0), drawn), jnp.zeros(()))
+        return self._wrapped(state, jnp.int32(0), drawn, jnp.zeros(()))
 
     def _next(self, state: EnvState, action: Array) -> EnvState:
         inner: WrappedState = state.inner
         action = jnp.clip(action, -1.0, 1.0)
-        own, reward = inner.state, jnp.zeros(())
+        own, reward = inner.state if self.native is None else self.native.unpacked(inner.state), jnp.zeros(())
         for i in range(self.action_repeat):
             copy = jax.tree.map(lambda x: x, own)  # whose dictionaries the environment may write to
             stepped = _with_types_of(own, self._call(self.env.step, inner.drawn, copy, action), self.env)
             has_ended = (own.done > 0) & (i > 0)
             reward += jnp.where(has_ended, 0.0, stepped.reward)
             own = jax.tree.map(lambda new, old: jnp.where(has_ended, old, new), stepped, own) if i else stepped  # noqa: B023
-        return self._wrapped(WrappedState(own, inner.num_steps + self.action_repeat, inner.drawn), reward)
+        return self._wrapped(own, inner.num_steps + self.action_repeat, inner.drawn, reward)
 
     def _call(self, function: Callable[..., Any], drawn: list[Array], *arguments: Any) -> Any:
-        return function(*arguments) if self.randomizer is None else self.randomizer.call(function, drawn, *arguments)
+        with contextlib.nullcontext() if self.native is None else self.native.instead_of_mjx():
+            if self.randomizer is None:
+                return function(*arguments)
+            return self.randomizer.call(function, drawn, *arguments)
 
-    def _wrapped(self, inner: WrappedState, reward: Array) -> EnvState:
-        done = jnp.asarray(inner.state.done) > 0
-        was_cut = jnp.asarray(inner.state.info.get("truncation", 0)) > 0
+    def _wrapped(self, own: Any, num_steps: Int[Array, ""], drawn: list[Array], reward: Array) -> EnvState:
+        done = jnp.asarray(own.done) > 0
+        was_cut = jnp.asarray(own.info.get("truncation", 0)) > 0
         terminated = done & ~was_cut
+        packed = own if self.native is None else self.native.packed(own)
         return EnvState(
-            inner=inner,
-            obs=self._observation(inner.state.obs),
+            inner=WrappedState(packed, num_steps, drawn),
+            obs=self._observation(own.obs),
             reward=reward.astype(jnp.float32),
             terminated=terminated,
-            truncated=(done & was_cut) | (~terminated & (inner.num_steps >= self.episode_length)),
-            metrics=named_metrics(inner.state.metrics),
+            truncated=(done & was_cut) | (~terminated & (num_steps >= self.episode_length)),
+            metrics=named_metrics(own.metrics),
         )
 
     def _observation(self, obs: Any) -> Observation:

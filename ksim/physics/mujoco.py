@@ -52,6 +52,7 @@ class MujocoEngine(AbstractEngine):
         num_devices: int = 1,
         applies: Sequence[str] = (),
         motor_curve: MotorCurve | None = None,
+        known: Sequence[str] = DERIVED_FIELDS,
     ) -> None:
         """Makes the engine.
 
@@ -61,11 +62,12 @@ class MujocoEngine(AbstractEngine):
             num_devices: How many devices will call at the same time, each with its share of the machine's threads.
             applies: Fields of forces from outside that terms write.
             motor_curve: How velocity limits the actuators' forces; None where it does not.
+            known: Derived fields that may be asked for.
         """
         self.model = model
         self.applied = applied_fields(applies)
         self._motor_curve = motor_curve
-        self.derived = derived_fields(needs, DERIVED_FIELDS)
+        self.derived = derived_fields(needs, known)
         silence_warnings()
         try:
             Batch(model.mj_model, 1, 1).step()

@@ -236,7 +236,7 @@ def test_task_trains_an_environment_by_its_name_with_the_options_published_for_i
     [
         (["wlak"], "Did you mean 'walk'"),
         ([], "No environment is named"),
-        (["walk", "engine=mujoco"], "engine (mujoco): environments of other packages"),
+        (["walk", "engine=mujoco"], "engine (mujoco): walk does not step MJX"),
         (["walk", "ctrl_dt=0.5"], "ctrl_dt (0.5) is 0.02 in walk. Leave it out"),
         (["walk", "randomize=true"], "walk has no randomization of its own"),
         (["walk", "actor_obs=state"], "has a single observation"),

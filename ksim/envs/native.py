@@ -1,0 +1,170 @@
+"""Native MuJoCo in place of MJX, for environments that were written for MJX.
+
+Such an environment calls `mjx.forward(model, data)` and `mjx.step(model, data)`. While it is traced here, these are
+calls of ksim's native engine that return the same kind of `mjx.Data`. What native MuJoCo does not compute, or lays out
+otherwise (contacts, constraints, inertia matrices), is NaN in it, or -1 where it is a whole number: an environment that
+reads it is found out by its observations and rewards.
+"""
+
+import contextlib
+import dataclasses
+import importlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+from jaxtyping import Array
+from mujoco import mjx
+from mujoco.batch import MODEL_FIELDS
+
+from ksim.errors import ConfigError
+from ksim.physics import PhysicsModel
+from ksim.physics.mujoco import MujocoEngine
+from ksim.types import Overrides, PhysicsState
+
+STATE = ("qpos", "qvel", "act", "qacc_warmstart", "time")
+APPLIED = ("xfrc_applied", "qfrc_applied")
+MOCAP = ("mocap_pos", "mocap_quat")
+KEPT = ("ctrl", "eq_active", "userdata", "plugin_state", "history")
+"""Fields that a step leaves as they are."""
+DERIVED = (
+    *("qacc", "act_dot", "sensordata", "xpos", "xquat", "xmat", "xipos", "ximat", "xanchor", "xaxis", "ten_length"),
+    *("geom_xpos", "geom_xmat", "site_xpos", "site_xmat", "cam_xpos", "cam_xmat", "subtree_com", "cvel", "cdof"),
+    *("cdof_dot", "qfrc_bias", "qfrc_gravcomp", "qfrc_fluid", "qfrc_passive", "qfrc_actuator", "actuator_force"),
+    *("actuator_length", "qfrc_smooth", "qacc_smooth", "qfrc_constraint"),
+)
+"""Fields of `mjx.Data` that native MuJoCo computes in every step, in the same layout but for the shape."""
+
+_UNKNOWN = tuple(
+    field.name
+    for field in dataclasses.fields(mjx.Data)
+    if field.name not in (*STATE, *APPLIED, *MOCAP, *KEPT, *DERIVED)
+)
+_patching = threading.RLock()
+
+
+class NativePhysics:
+    """`mjx.forward`, `mjx.step` and repeated steps of one model, by native MuJoCo."""
+
+    def __init__(self, mj_model: mujoco.MjModel, mjx_model: Any, num_devices: int) -> None:
+        """Makes the engine.
+
+        Args:
+            mj_model: The environment's model.
+            mjx_model: The same as it gave it to MJX. Of a model that it calls MJX with, what differs from this one is
+                the model of that env.
+            num_devices: How many devices will call at the same time.
+        """
+        self._mj_model, self._mjx_model, self._num_devices = mj_model, mjx_model, num_devices
+        self._engines: dict[int, MujocoEngine] = {}
+        self._unknown: dict[str, Any] = {}
+
+    def packed(self, state: Any) -> Any:
+        """A state of the environment without what is unknown in its `mjx.Data`, which need not be carried along."""
+
+        def pack(data: Any) -> Any:
+            if not isinstance(data, mjx.Data):
+                return data
+            unknown = {name: getattr(data, name) for name in _UNKNOWN}
+            self._unknown = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), unknown)
+            return data.replace(**dict.fromkeys(unknown))
+
+        return jax.tree.map(pack, state, is_leaf=lambda x: isinstance(x, mjx.Data))
+
+    def unpacked(self, state: Any) -> Any:
+        """The state that was packed."""
+
+        def unpack(data: Any) -> Any:
+            return data.replace(**jax.tree.map(_unknown, self._unknown)) if isinstance(data, mjx.Data) else data
+
+        return jax.tree.map(unpack, state, is_leaf=lambda x: isinstance(x, mjx.Data))
+
+    @contextlib.contextmanager
+    def instead_of_mjx(self) -> Iterator[None]:
+        """What is traced inside calls native MuJoCo where it calls MJX."""
+        replaced: list[tuple[Any, str, Callable[..., Any]]] = [
+            (mjx, "forward", self.forward),
+            (mjx, "step", lambda model, data: self.steps(model, data, data.ctrl, 1)),
+        ]
+        with contextlib.suppress(ImportError):
+            playground = importlib.import_module("mujoco_playground._src.mjx_env")
+            repeated = lambda model, data, action, n_substeps=1: self.steps(model, data, action, n_substeps)
+            replaced.append((playground, "step", repeated))
+        with _patching:
+            own = [getattr(module, name) for module, name, _ in replaced]
+            for module, name, function in replaced:
+                setattr(module, name, function)
+            try:
+                yield
+            finally:
+                for (module, name, _), function in zip(replaced, own, strict=True):
+                    setattr(module, name, function)
+
+    def forward(self, model: Any, data: Any) -> Any:
+        """The data with derived fields of its own state, as `mjx.forward` returns it."""
+        state = self._engine(1).forward(self._state(data), data.ctrl, self._overrides(model))
+        return _filled(data, state)
+
+    def steps(self, model: Any, data: Any, ctrl: Array, num_substeps: int) -> Any:
+        """The data after so many steps under constant controls."""
+        data = data.replace(ctrl=ctrl)
+        state = self._engine(num_substeps).substeps(self._state(data), ctrl, self._overrides(model))
+        return _filled(data, state)
+
+    def _engine(self, num_substeps: int) -> MujocoEngine:
+        if num_substeps not in self._engines:
+            model = PhysicsModel(self._mj_model, num_substeps * float(self._mj_model.opt.timestep))
+            more = {"needs": DERIVED, "known": DERIVED, "applies": APPLIED}
+            self._engines[num_substeps] = MujocoEngine(model, num_devices=self._num_devices, **more)
+        return self._engines[num_substeps]
+
+    def _state(self, data: Any) -> PhysicsState:
+        extra = MOCAP if self._mj_model.nmocap else ()
+        return PhysicsState(
+            **{name: getattr(data, name) for name in STATE},
+            derived={},
+            applied={name: getattr(data, name) for name in APPLIED},
+            extra={name: getattr(data, name) for name in extra},
+        )
+
+    def _overrides(self, model: Any) -> Overrides:
+        """The fields of a model that are not those of the environment's."""
+        own, given = _fields(self._mjx_model), _fields(model)
+        changed = {name: x for name, x in given.items() if x is not own.get(name)}
+        for name in changed:
+            if name not in MODEL_FIELDS:
+                raise ConfigError(
+                    f"engine (mujoco): the environment changes {name} of its model, which native MuJoCo cannot do for "
+                    "one environment alone. Leave the option out."
+                )
+        return changed
+
+
+def _fields(model: Any) -> dict[str, Any]:
+    """The arrays of a model by the names of MjModel's fields."""
+    parts = (model, model._impl)
+    return {
+        x.name: value
+        for part in parts
+        for x in dataclasses.fields(part)
+        if isinstance(value := getattr(part, x.name), jax.Array | np.ndarray)
+    }
+
+
+def _filled(data: Any, state: PhysicsState) -> Any:
+    """The data with a state and its derived fields, and nothing else."""
+    known: dict[str, Any] = {name: getattr(state, name) for name in STATE} | state.derived | state.extra
+    changes = {name: jax.tree.map(_unknown, getattr(data, name)) for name in _UNKNOWN}
+    for name, x in known.items():
+        old = getattr(data, name)
+        changes[name] = jnp.reshape(x, jnp.shape(old)).astype(jnp.result_type(old))
+    return data.replace(**changes)
+
+
+def _unknown(x: Any) -> Array:
+    shape, kind = (x.shape, x.dtype) if hasattr(x, "shape") else ((), jnp.result_type(x))
+    return jnp.full(shape, jnp.nan if jnp.issubdtype(kind, jnp.inexact) else -1, kind)

@@ -1,0 +1,102 @@
+"""What every environment of others must do here; KSIM_ENVS=full tries all of dm_control in Playground and of Brax."""
+
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from ksim.envs.brax import BraxConfig, BraxTask
+from ksim.envs.playground import PlaygroundConfig, PlaygroundTask
+from tests.tasks import train_iterations
+
+# The packages warn of much that is theirs.
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.long]
+
+IS_FULL = os.environ.get("KSIM_ENVS") == "full"
+PLAYGROUND = (
+    *("AcrobotSwingup", "AcrobotSwingupSparse", "BallInCup", "CartpoleBalance", "CartpoleBalanceSparse"),
+    *("CartpoleSwingup", "CartpoleSwingupSparse", "CheetahRun", "FingerSpin", "FingerTurnEasy", "FingerTurnHard"),
+    *("FishSwim", "HopperHop", "HopperStand", "HumanoidRun", "HumanoidStand", "HumanoidWalk", "PendulumSwingup"),
+    *("PointMass", "ReacherEasy", "ReacherHard", "SwimmerSwimmer6", "WalkerRun", "WalkerStand", "WalkerWalk"),
+)
+BRAX = (
+    *("ant", "halfcheetah", "hopper", "humanoid", "humanoidstandup", "inverted_double_pendulum", "inverted_pendulum"),
+    *("pusher", "reacher", "swimmer", "walker2d"),
+)
+BACKENDS = ("mjx", "generalized", "positional", "spring")
+SMALL = {
+    "num_envs": 4,
+    "num_batches": 2,
+    "num_passes": 1,
+    "rollout_length": 3,
+    "actor_sizes": [8],
+    "critic_sizes": [8],
+    "tensorboard": False,
+    "num_devices": 1,
+}
+STEPS = 10
+
+
+def playground_task(name, engine):
+    pytest.importorskip("mujoco_playground", reason="needs playground: pip install -e '.[playground]'")
+    return PlaygroundTask(name, PlaygroundConfig(**SMALL, engine=engine))
+
+
+def brax_task(name, backend, engine):
+    pytest.importorskip("brax.envs", reason="needs brax: pip install -e '.[brax]'")
+    return BraxTask(name, BraxConfig(**SMALL, env_options=[f"backend={backend}"], engine=engine))
+
+
+def play(env):
+    """Observations, rewards and ends of an episode under random actions; two envs of one batch."""
+    rng = np.random.default_rng(0)
+    action_te = jnp.asarray(rng.uniform(-1, 1, (STEPS, 2, env.action_size)), jnp.float32)
+
+    def run(key):
+        start = jax.vmap(env.reset)(jax.random.split(key, 2))
+
+        def step(state, action_e):
+            state = jax.vmap(env.step)(state, action_e)
+            return state, (state.obs, state.reward, state.terminated)
+
+        return start.obs, jax.lax.scan(step, start, action_te)[1]
+
+    return jax.tree.map(np.asarray, jax.jit(run)(jax.random.key(7)))
+
+
+def check_training(task):
+    played, again = play(task.environment), play(task.environment)
+    for first, second in zip(jax.tree.leaves(played), jax.tree.leaves(again), strict=True):
+        assert np.isfinite(first).all()
+        np.testing.assert_array_equal(first, second)
+    _, history = train_iterations(task, 5)
+    assert all(np.isfinite(metrics["loss/total"]) for metrics in history)
+    return played
+
+
+@pytest.mark.parametrize("name", PLAYGROUND if IS_FULL else ("CheetahRun",))
+def test_environment_of_playground_trains_natively_on_the_trajectories_of_mjx(name):
+    start, (obs, reward, _) = check_training(playground_task(name, "mujoco"))
+    mjx_start, (mjx_obs, mjx_reward, _) = play(playground_task(name, "mjx").environment)
+    for group in obs:
+        np.testing.assert_allclose(start[group], mjx_start[group], rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(obs[group], mjx_obs[group], rtol=1e-2, atol=1e-2 * np.abs(mjx_obs[group]).max())
+    np.testing.assert_allclose(reward, mjx_reward, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("name", BRAX if IS_FULL else ("hopper",))
+def test_environment_of_brax_trains_natively_on_the_trajectories_of_mjx(name):
+    start, (obs, reward, _) = check_training(brax_task(name, "mjx", "mujoco"))
+    mjx_start, (mjx_obs, mjx_reward, _) = play(brax_task(name, "mjx", "mjx").environment)
+    for group in obs:
+        np.testing.assert_allclose(start[group], mjx_start[group], rtol=1e-3, atol=1e-3)
+        np.testing.assert_allclose(obs[group], mjx_obs[group], rtol=1e-2, atol=1e-2 * np.abs(mjx_obs[group]).max())
+    np.testing.assert_allclose(reward, mjx_reward, rtol=1e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("backend", BACKENDS[1:])
+@pytest.mark.parametrize("name", BRAX if IS_FULL else ("inverted_pendulum",))
+def test_environment_of_brax_trains_on_a_back_end_of_its_own(name, backend):
+    check_training(brax_task(name, backend, "auto"))
