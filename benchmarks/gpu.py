@@ -151,7 +151,7 @@ def report(platform: str, sizes: Sequence[int], repeats: int, tests: str | None)
     lines += [HEADER]
     failures = []
     has_warp = importlib.util.find_spec("warp") is not None
-    for impl in ("jax", *(("warp",) if has_warp else ())):
+    for impl in ("jax", *(("warp",) if has_warp and platform == "gpu" else ())):
         for num_envs in sizes:
             found = in_a_process(impl, num_envs, repeats, platform)
             if isinstance(found, str):
@@ -163,7 +163,9 @@ def report(platform: str, sizes: Sequence[int], repeats: int, tests: str | None)
         "Control steps per second over all environments; ratios within a repetition, median (lowest-highest).",
     ]
     lines += ["*compile* lowers and compiles the training step; of `warp`, the first run of the bare physics."]
-    if not has_warp:
+    if platform != "gpu":
+        lines += ["MuJoCo Warp was not measured: it needs a GPU."]
+    elif not has_warp:
         lines += ["MuJoCo Warp was not measured: warp-lang is not installed (`pip install 'mujoco-mjx[warp]'`)."]
     return "\n".join([*lines, *failures]) + "\n", not failures
 

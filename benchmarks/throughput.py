@@ -14,6 +14,7 @@ of the processor time of all threads. `--profile` shows where a rollout's time g
 """
 
 import argparse
+import copy
 import dataclasses
 import itertools
 import json
@@ -31,6 +32,7 @@ from examples.walking_distributed import HumanoidWalkingDistributedConfig, Human
 
 import jax
 import jax.numpy as jnp
+import mujoco
 import numpy as np
 from ksim.parallel.devices import make_host_devices
 from ksim.rollout.mdp_environment import MdpEnvironment
@@ -69,6 +71,9 @@ def make_bare(engine: str, model: Any, physics: Any, num_steps: int, impl: str =
                 batch.step(nstep=decimation)
 
         return native
+    if impl == "warp":  # which knows no flag that turns its automatic reset off
+        mj_model = copy.copy(mj_model)
+        mj_model.opt.disableflags &= ~int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
     mjx_model = mjx.put_model(mj_model, impl=impl)
     room = {"naconmax": 32 * num_envs, "njmax": 32 * 4 + mj_model.njnt} if impl == "warp" else {}
     make_data = lambda q, v: mjx.make_data(mj_model, impl=impl, **room).replace(qpos=q, qvel=v)
