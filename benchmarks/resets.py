@@ -151,6 +151,7 @@ def measure(task: Any, num_windows: int, turns: int) -> dict[str, Any]:
 
     envs, action_e = state.envs, 0.2 * jax.random.normal(jax.random.key(1), (num_envs, env.action_size))
     lowered = jax.jit(roll_out, donate_argnums=0).lower(envs, state.learner, jnp.int32(0))
+    rollout: Any
     rollout, compile_times = timed(lowered.compile)
     bare = jax.jit(step_only).lower(envs.env_state, action_e).compile()
     wall, processor, bare_s, num_ends = [], [], [], 0

@@ -1,8 +1,8 @@
 """How programs are timed beside each other: in turn, in one process, by the clock and by the processor."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 
@@ -23,7 +23,7 @@ def timed(run: Callable[[], Result]) -> tuple[Result, Seconds]:
     return result, Seconds(time.perf_counter() - start.wall, time.process_time() - start.processor)
 
 
-def interleaved(runs: Mapping[str, Callable[[], Result]], repeats: int, warm_up: int = 1) -> dict[str, list[Result]]:
+def interleaved(runs: dict[str, Callable[[], Result]], repeats: int, warm_up: int = 1) -> dict[str, list[Result]]:
     """What each returns, run in turn; the first turns warm up and are dropped."""
     found: dict[str, list[Result]] = {name: [] for name in runs}
     for repeat in range(-warm_up, repeats):
@@ -35,7 +35,7 @@ def interleaved(runs: Mapping[str, Callable[[], Result]], repeats: int, warm_up:
     return found
 
 
-def time_in_turn(runs: Mapping[str, Callable[[], object]], repeats: int, warm_up: int = 1) -> dict[str, list[Seconds]]:
+def time_in_turn(runs: dict[str, Callable[[], Any]], repeats: int, warm_up: int = 1) -> dict[str, list[Seconds]]:
     """How long each takes, run in turn; the first turns compile and warm up, and are dropped."""
     return interleaved({name: lambda run=run: timed(run)[1] for name, run in runs.items()}, repeats, warm_up)
 
