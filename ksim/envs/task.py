@@ -1,6 +1,7 @@
 """A task around an environment that somebody else made."""
 
 import dataclasses
+import json
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from ksim.config import field
 from ksim.envs.wrapped import InsteadOfMjx, Randomizer, WrappedEnvironment, observation_names
 from ksim.errors import ConfigError, near_misses
 from ksim.host.plain_yaml import read_yaml
+from ksim.host.terminal import print_line
 from ksim.rollout.environment import Environment, Shown
 from ksim.task.distributed_ppo import DistributedPPOConfig, DistributedPPOTask
 
@@ -158,4 +160,15 @@ def main(task_class: type[WrappedTask[Any]], argv: Sequence[str] | None = None) 
     except ConfigError as error:
         sys.stderr.write(f"Error: {error}\n")
         sys.exit(2)
+    published = changed_defaults(config)
+    if published:
+        print_line(f"Options published for {name}, as far as none of yours replaces them: {published}")
     task_class.launch(dataclasses.replace(config, env=name), arguments)
+
+
+def changed_defaults(config: WrappedConfig) -> str:
+    """The options that are not ksim's defaults, as the command line takes them."""
+    default = type(config)()
+    names = [option.name for option in dataclasses.fields(config) if option.name != "env"]
+    values = {name: getattr(config, name) for name in names if getattr(config, name) != getattr(default, name)}
+    return " ".join(f"{name}={json.dumps(value, separators=(',', ':'))}" for name, value in values.items())
