@@ -80,6 +80,8 @@ class PlaygroundTask(WrappedTask[PlaygroundConfig]):
             shown=shown_state(env.mj_model, env.dt * config.action_repeat, lambda state: _physics(env, state.data)),
             mj_model=env.mj_model,
             mjx_model=env.mjx_model,
+            # tests/envs/test_contracts.py compares their trajectories.
+            agrees_natively=config.env in registry.dm_control_suite.ALL_ENVS,
         )
 
 

@@ -97,8 +97,9 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
         )
 
     def _native(self, num_devices: int) -> InsteadOfMjx | None:
-        """Native MuJoCo where it was asked for; otherwise the environment calls its own physics."""
-        if self.config.engine != "mujoco":
+        """Native MuJoCo where it was asked for, or by itself on a CPU where it agrees; None for its own physics."""
+        is_picked = self.made.agrees_natively and self.layout.platform == "cpu"
+        if self.config.engine == "mjx" or (self.config.engine == "auto" and not is_picked):
             return None
         if self.made.mjx_model is None:
             raise ConfigError(f"engine (mujoco): {self.config.env} does not step MJX, which it would replace.")
@@ -119,6 +120,7 @@ class Made:
         shown: What is shown of it.
         mj_model: The model that it gave to MJX.
         mjx_model: What it calls MJX with; None where it does not.
+        agrees_natively: Whether its trajectories in native MuJoCo were seen to be those in MJX.
     """
 
     env: Any
@@ -128,6 +130,7 @@ class Made:
     shown: Shown | None = None
     mj_model: Any = None
     mjx_model: Any = None
+    agrees_natively: bool = False
 
 
 def check_name(name: str, known: Sequence[str], program: str) -> None:

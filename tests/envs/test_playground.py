@@ -81,6 +81,12 @@ def test_environment_of_playground_trains_is_filmed_resumed_and_exported(playgro
 
 
 @pytest.mark.long
+def test_environment_is_stepped_natively_on_a_cpu_unless_mjx_is_asked_for(playground):
+    of_engine = lambda engine: PlaygroundTask("CartpoleBalance", PlaygroundConfig(**SMALL, engine=engine)).environment
+    assert [of_engine(engine).native is not None for engine in ("auto", "mujoco", "mjx")] == [True, True, False]
+
+
+@pytest.mark.long
 def test_names_and_options_that_playground_does_not_know_are_refused(playground, capsys):
     with pytest.raises(SystemExit) as ended:
         main(PlaygroundTask, ["CheetaRun"])
