@@ -42,7 +42,9 @@ class BraxTask(WrappedTask[BraxConfig]):
             env = envs.get_environment(config.env, **options)
         except (TypeError, ValueError, NotImplementedError) as error:
             asked = ", ".join(config.env_options)
-            raise ConfigError(f"{config.env} cannot be made with env_options ({asked}): {error}.") from error
+            raise ConfigError(
+                f"{config.env} cannot be made with env_options ({asked}): {str(error).rstrip('.')}."
+            ) from error
         return Made(
             env=env,
             dt=float(env.sys.opt.timestep),
