@@ -10,6 +10,7 @@ import ksim
 from ksim.envs.brax import BraxConfig, BraxTask
 from ksim.envs.playground import PlaygroundConfig, PlaygroundTask, options_of
 from ksim.envs.task import main
+from ksim.envs.wrapped import WrappedEnvironment
 from ksim.errors import ConfigError
 from tests.processes import ROOT
 from tests.tasks import WITHOUT_REPORTS, train_iterations
@@ -82,8 +83,10 @@ def test_environment_of_playground_trains_is_filmed_resumed_and_exported(playgro
 
 @pytest.mark.long
 def test_environment_is_stepped_natively_on_a_cpu_unless_mjx_is_asked_for(playground):
-    of_engine = lambda engine: PlaygroundTask("CartpoleBalance", PlaygroundConfig(**SMALL, engine=engine)).environment
-    assert [of_engine(engine).native is not None for engine in ("auto", "mujoco", "mjx")] == [True, True, False]
+    for engine, is_native in {"auto": True, "mujoco": True, "mjx": False}.items():
+        env = PlaygroundTask("CartpoleBalance", PlaygroundConfig(**SMALL, engine=engine)).environment
+        assert isinstance(env, WrappedEnvironment)
+        assert (env.native is not None) == is_native
 
 
 @pytest.mark.long
