@@ -60,6 +60,11 @@ class NativePhysics:
             num_devices: How many devices will call at the same time.
         """
         self._mj_model, self._mjx_model, self._num_devices = mj_model, mjx_model, num_devices
+        sizes = {int(mujoco.mjtJoint.mjJNT_FREE): 3, int(mujoco.mjtJoint.mjJNT_BALL): 0}
+        starts = [
+            mj_model.jnt_qposadr[i] + sizes[kind] for i, kind in enumerate(mj_model.jnt_type.tolist()) if kind in sizes
+        ]
+        self._quaternions = np.add.outer(np.array(starts, int), np.arange(4))
         self._engines: dict[int, MujocoEngine] = {}
         self._unknown: dict[str, Any] = {}
 
@@ -124,8 +129,13 @@ class NativePhysics:
 
     def _state(self, data: Any) -> PhysicsState:
         extra = MOCAP if self._mj_model.nmocap else ()
+        fields = {name: getattr(data, name) for name in STATE}
+        if len(self._quaternions):  # which MJX normalises, and native MuJoCo leaves as they are
+            q_j4 = data.qpos[self._quaternions]
+            unit_j4 = q_j4 / jnp.linalg.norm(q_j4, axis=1, keepdims=True)
+            fields["qpos"] = data.qpos.at[self._quaternions].set(unit_j4)
         return PhysicsState(
-            **{name: getattr(data, name) for name in STATE},
+            **fields,
             derived={},
             applied={name: getattr(data, name) for name in APPLIED},
             extra={name: getattr(data, name) for name in extra},
