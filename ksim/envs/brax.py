@@ -6,15 +6,22 @@
 Source: Freeman et al. 2021, "Brax" (arXiv:2106.13281).
 """
 
-import importlib
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 
-from ksim.envs.task import Made, WrappedConfig, WrappedTask, check_name, main, parsed_options
+from ksim.envs.task import (
+    Made,
+    WrappedConfig,
+    WrappedTask,
+    check_name,
+    imported,
+    main,
+    parsed_options,
+    refusing_options,
+)
 from ksim.envs.wrapped import shown_state
-from ksim.errors import ConfigError
 
 PROGRAM = "python -m ksim.envs.brax"
 
@@ -37,14 +44,8 @@ class BraxTask(WrappedTask[BraxConfig]):
     def make(self, config: BraxConfig) -> Made:
         envs = _brax()
         check_name(config.env, sorted(envs._envs), PROGRAM)
-        options = parsed_options(config.env_options)
-        try:
-            env = envs.get_environment(config.env, **options)
-        except (TypeError, ValueError, NotImplementedError) as error:
-            asked = ", ".join(config.env_options)
-            raise ConfigError(
-                f"{config.env} cannot be made with env_options ({asked}): {str(error).rstrip('.')}."
-            ) from error
+        with refusing_options(config):
+            env = envs.get_environment(config.env, **parsed_options(config.env_options))
         return Made(
             env=env,
             dt=float(env.sys.opt.timestep),
@@ -60,12 +61,7 @@ class BraxTask(WrappedTask[BraxConfig]):
 
 
 def _brax() -> Any:
-    try:
-        return importlib.import_module("brax.envs")
-    except ImportError as error:
-        raise ConfigError(
-            f"Brax cannot be imported: {error}. In the folder of ksim's clone, run pip install -e '.[brax]'."
-        ) from error
+    return imported("brax.envs", "Brax", extra="brax")
 
 
 if __name__ == "__main__":

@@ -60,10 +60,9 @@ class NativePhysics:
             num_devices: How many devices will call at the same time.
         """
         self._mj_model, self._mjx_model, self._num_devices = mj_model, mjx_model, num_devices
-        sizes = {int(mujoco.mjtJoint.mjJNT_FREE): 3, int(mujoco.mjtJoint.mjJNT_BALL): 0}
-        starts = [
-            mj_model.jnt_qposadr[i] + sizes[kind] for i, kind in enumerate(mj_model.jnt_type.tolist()) if kind in sizes
-        ]
+        offsets = {int(mujoco.mjtJoint.mjJNT_FREE): 3, int(mujoco.mjtJoint.mjJNT_BALL): 0}
+        joints = zip(mj_model.jnt_type.tolist(), mj_model.jnt_qposadr.tolist(), strict=True)
+        starts = [start + offsets[kind] for kind, start in joints if kind in offsets]
         self._quaternions = np.add.outer(np.array(starts, int), np.arange(4))
         self._engines: dict[int, MujocoEngine] = {}
         self._unknown: dict[str, Any] = {}

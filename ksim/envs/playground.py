@@ -13,7 +13,16 @@ from typing import Any
 
 import jax
 
-from ksim.envs.task import Made, WrappedConfig, WrappedTask, check_name, main, parsed_options
+from ksim.envs.task import (
+    Made,
+    WrappedConfig,
+    WrappedTask,
+    check_name,
+    imported,
+    main,
+    parsed_options,
+    refusing_options,
+)
 from ksim.envs.wrapped import shown_state
 from ksim.errors import ConfigError
 
@@ -61,12 +70,8 @@ class PlaygroundTask(WrappedTask[PlaygroundConfig]):
         overrides = {"impl": "jax"} if "impl" in known else {}  # the other one needs a GPU
         overrides |= parsed_options(config.env_options)
         try:
-            env = registry.load(config.env, config_overrides=overrides)
-        except (KeyError, TypeError, ValueError, NotImplementedError) as error:
-            raise ConfigError(
-                f"{config.env} cannot be made with env_options ({', '.join(config.env_options)}): {error}. "
-                f"It knows {', '.join(sorted(known.keys()))}."
-            ) from error
+            with refusing_options(config, known.keys()):
+                env = registry.load(config.env, config_overrides=overrides)
         except subprocess.CalledProcessError as error:
             raise ConfigError(
                 f"{config.env} needs robots that Playground downloads (mujoco_menagerie), which failed: {error}. "
@@ -118,13 +123,7 @@ def options_of(published: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _playground() -> Any:
-    try:
-        return importlib.import_module("mujoco_playground").registry
-    except ImportError as error:
-        raise ConfigError(
-            f"MuJoCo Playground cannot be imported: {error}. In the folder of ksim's clone, run "
-            "pip install -e '.[playground]'."
-        ) from error
+    return imported("mujoco_playground", "MuJoCo Playground", extra="playground").registry
 
 
 def _physics(env: Any, data: Any) -> tuple[Any, Any, dict[str, Any]]:

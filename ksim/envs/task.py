@@ -1,10 +1,13 @@
 """A task around an environment that somebody else made."""
 
+import contextlib
 import dataclasses
+import functools
+import importlib
 import json
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 import jax
@@ -82,7 +85,7 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
 
     def get_environment(self, engine: str, num_devices: int) -> Environment:
         config, made = self.config, self.made
-        actor_obs, critic_obs = observation_names(made.env, config.actor_obs, config.critic_obs)
+        actor_obs, critic_obs = self._observation_names
         if config.randomize and made.randomize is None:
             raise ConfigError(f"randomize (true): {config.env} has no randomization of its own. Remove it.")
         return WrappedEnvironment(
@@ -95,6 +98,11 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
             native=self._native(num_devices),
             show=made.shown,
         )
+
+    @functools.cached_property
+    def _observation_names(self) -> tuple[str | None, str | None]:
+        """Found once: it traces a reset, for the environments of training and of evaluations."""
+        return observation_names(self.made.env, self.config.actor_obs, self.config.critic_obs)
 
     def _native(self, num_devices: int) -> InsteadOfMjx | None:
         """Native MuJoCo where it was asked for, or by itself on a CPU where it agrees; None for its own physics."""
@@ -149,6 +157,27 @@ def parsed_options(options: Sequence[str]) -> dict[str, Any]:
             raise ConfigError(f"env_options ({option!r}) must be name=value.")
         parsed[name] = read_yaml(value)
     return parsed
+
+
+def imported(module: str, package: str, *, extra: str) -> Any:
+    """A module of a package that is an extra; raises ConfigError with how to install it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"{package} cannot be imported: {error}. In the folder of ksim's clone, run pip install -e '.[{extra}]'."
+        ) from error
+
+
+@contextlib.contextmanager
+def refusing_options(config: WrappedConfig, known: Iterable[str] = ()) -> Iterator[None]:
+    """Says of an environment that cannot be made what was asked of it, and the options that it knows."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, NotImplementedError) as error:
+        asked, knows = ", ".join(config.env_options), f" It knows {', '.join(sorted(known))}." if known else ""
+        reason = str(error).rstrip(".")
+        raise ConfigError(f"{config.env} cannot be made with env_options ({asked}): {reason}.{knows}") from error
 
 
 def main(task_class: type[WrappedTask[Any]], argv: Sequence[str] | None = None) -> None:

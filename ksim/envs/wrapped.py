@@ -5,6 +5,7 @@ and `info`. Their end of an episode says neither why it ended nor how long it ma
 """
 
 import contextlib
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -22,9 +23,6 @@ from ksim.types import EnvState, Metrics, Observation, PhysicsState
 ACTOR_GROUPS = ("state",)
 CRITIC_GROUPS = ("privileged_state", "state")
 """Which of an environment's observations the policy and the critic see, the first of them that there is."""
-
-Randomization = Callable[[PRNGKeyArray], PyTree]
-"""A model drawn anew, for one env."""
 
 
 class InsteadOfMjx(Protocol):
@@ -137,14 +135,19 @@ class WrappedEnvironment(Environment):
     def _next(self, state: EnvState, action: Array) -> EnvState:
         inner: WrappedState = state.inner
         action = jnp.clip(action, -1.0, 1.0)
-        own, reward = inner.state if self.native is None else self.native.unpacked(inner.state), jnp.zeros(())
-        for i in range(self.action_repeat):
-            copy = jax.tree.map(lambda x: x, own)  # whose dictionaries the environment may write to
-            stepped = _with_types_of(own, self._call(self.env.step, inner.drawn, copy, action), self.env)
-            has_ended = (own.done > 0) & (i > 0)
+        before = inner.state if self.native is None else self.native.unpacked(inner.state)
+        own = self._stepped(before, action, inner.drawn)
+        reward = own.reward
+        for _ in range(self.action_repeat - 1):
+            stepped, has_ended = self._stepped(own, action, inner.drawn), own.done > 0
             reward += jnp.where(has_ended, 0.0, stepped.reward)
-            own = jax.tree.map(lambda new, old: jnp.where(has_ended, old, new), stepped, own) if i else stepped  # noqa: B023
+            own = jax.tree.map(functools.partial(jnp.where, has_ended), own, stepped)
         return self._wrapped(own, inner.num_steps + self.action_repeat, inner.drawn, reward)
+
+    def _stepped(self, own: Any, action: Array, drawn: list[Array]) -> Any:
+        """The environment's state after one step of its own."""
+        copy = jax.tree.map(lambda x: x, own)  # whose dictionaries the environment may write to
+        return _with_types_of(own, self._call(self.env.step, drawn, copy, action), self.env)
 
     def _call(self, function: Callable[..., Any], drawn: list[Array], *arguments: Any) -> Any:
         with contextlib.nullcontext() if self.native is None else self.native.instead_of_mjx():

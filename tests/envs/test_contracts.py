@@ -9,6 +9,7 @@ import pytest
 
 from ksim.envs.brax import BraxConfig, BraxTask
 from ksim.envs.playground import PlaygroundConfig, PlaygroundTask
+from tests.envs.test_playground import SMALL
 from tests.tasks import train_iterations
 
 # The packages warn of much that is theirs.
@@ -28,16 +29,6 @@ BRAX = (
 WITHOUT_MJX = ("swimmer",)
 """Environments of Brax that refuse its back end `mjx`: "Unsupported backend"."""
 BACKENDS = ("mjx", "generalized", "positional", "spring")
-SMALL = {
-    "num_envs": 4,
-    "num_batches": 2,
-    "num_passes": 1,
-    "rollout_length": 3,
-    "actor_sizes": [8],
-    "critic_sizes": [8],
-    "tensorboard": False,
-    "num_devices": 1,
-}
 STEPS, COMPARED = 10, 5
 """Control steps that are played, and over which two engines are compared: a contact parts them after a while."""
 
