@@ -7,6 +7,7 @@ reads it is found out by its observations and rewards.
 """
 
 import contextlib
+import copy
 import dataclasses
 import importlib
 import threading
@@ -59,7 +60,8 @@ class NativePhysics:
                 the model of that env.
             num_devices: How many devices will call at the same time.
         """
-        self._mj_model, self._mjx_model, self._num_devices = mj_model, mjx_model, num_devices
+        self._mj_model = _with_options(mj_model, mjx_model.opt)
+        self._mjx_model, self._num_devices = mjx_model, num_devices
         offsets = {int(mujoco.mjtJoint.mjJNT_FREE): 3, int(mujoco.mjtJoint.mjJNT_BALL): 0}
         joints = zip(mj_model.jnt_type.tolist(), mj_model.jnt_qposadr.tolist(), strict=True)
         starts = [start + offsets[kind] for kind, start in joints if kind in offsets]
@@ -151,6 +153,15 @@ class NativePhysics:
                     "one environment alone. Leave the option out."
                 )
         return changed
+
+
+def _with_options(model: mujoco.MjModel, options: Any) -> mujoco.MjModel:
+    """The model with the solver's options and the timestep that MJX was given, which an environment may change."""
+    model = copy.copy(model)
+    for part in (options, options._impl):
+        for name in (x.name for x in dataclasses.fields(part) if hasattr(model.opt, x.name)):
+            setattr(model.opt, name, np.asarray(getattr(part, name)).astype(np.asarray(getattr(model.opt, name)).dtype))
+    return model
 
 
 def _fields(model: Any) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def test_environment_of_playground_trains_natively_on_the_trajectories_of_mjx(na
     check_same(played, play(playground_task(name, "mjx").environment))
 
 
-@pytest.mark.parametrize("name", sorted({*BRAX} - {*WITHOUT_MJX}) if IS_FULL else ("hopper",))
+@pytest.mark.parametrize("name", sorted({*BRAX} - {*WITHOUT_MJX}) if IS_FULL else ("ant",))
 def test_environment_of_brax_trains_natively_on_the_trajectories_of_mjx(name):
     played = check_training(brax_task(name, "mjx", "mujoco"))
     check_same(played, play(brax_task(name, "mjx", "mjx").environment))

@@ -87,6 +87,11 @@ def test_environment_is_stepped_natively_on_a_cpu_unless_mjx_is_asked_for(playgr
         env = PlaygroundTask("CartpoleBalance", PlaygroundConfig(**SMALL, engine=engine)).environment
         assert isinstance(env, WrappedEnvironment)
         assert (env.native is not None) == is_native
+    pytest.importorskip("brax.envs")
+    for backend, is_native in {"mjx": True, "generalized": False}.items():
+        env = BraxTask("inverted_pendulum", BraxConfig(**SMALL, env_options=[f"backend={backend}"])).environment
+        assert isinstance(env, WrappedEnvironment)
+        assert (env.native is not None) == is_native
 
 
 @pytest.mark.long
