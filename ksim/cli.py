@@ -105,7 +105,7 @@ def print_help(task_class: type[RLTask[Any]], base: RLConfig) -> None:
     from ksim.host.terminal import console  # noqa: PLC0415
 
     summary = (task_class.__doc__ or "").strip().splitlines()
-    usage = f"Usage: {describe_program(task_class)} [KEY=VALUE ...]"
+    usage = f"Usage: {describe_program(task_class)} {task_class.arguments}"
     console.print(f"{usage}\n\n{summary[0] if summary else ''}\n", markup=False)
     table = Table()
     for column in ("option", "type", "default"):

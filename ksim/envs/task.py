@@ -8,7 +8,7 @@ import json
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import jax
 
@@ -53,6 +53,8 @@ ConfigT = TypeVar("ConfigT", bound=WrappedConfig)
 
 class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
     """PPO in an environment that somebody else made, by its name."""
+
+    arguments: ClassVar[str] = "NAME [KEY=VALUE ...]"
 
     def __init__(self, env: str | ConfigT, config: ConfigT | None = None) -> None:
         """Makes the environment.

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Sequence
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import jax
 from jaxtyping import Array, Int, Key, PRNGKeyArray, PyTree
@@ -37,6 +37,9 @@ class RLTask(RobotHooks, LearningHooks, CallbackTask[ConfigT], Generic[ConfigT])
     A task either describes a robot and the terms of its MDP (`RobotHooks`), or returns a custom environment
     (`get_environment`). Only the robot and its rewards have no defaults.
     """
+
+    arguments: ClassVar[str] = "[KEY=VALUE ...]"
+    """What its command line takes, as `--help` shows it."""
 
     def __init__(self, config: ConfigT) -> None:
         """Makes the task, and connects this process to the others of its job where the task can use them.

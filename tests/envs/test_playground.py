@@ -100,6 +100,10 @@ def test_names_and_options_that_playground_does_not_know_are_refused(playground,
         main(PlaygroundTask, ["CheetaRun"])
     assert ended.value.code == 2
     assert "Did you mean 'CheetahRun'" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(PlaygroundTask, ["CheetahRun", "--help"])
+    assert ended.value.code == 0
+    assert "playground NAME [KEY=VALUE ...]" in capsys.readouterr().out
     with pytest.raises(ConfigError, match=r"cannot be made with env_options \(wings=2\).*It knows .*naconmax"):
         PlaygroundTask("CheetahRun", PlaygroundConfig(env_options=["wings=2"]))
     with pytest.raises(ConfigError, match="has no randomization of its own"):
