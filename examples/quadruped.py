@@ -15,7 +15,7 @@ from examples.robots import QUADRUPED
 from ksim.checks import check_choice
 from ksim.config import field
 from ksim.mdp import commands, events, observations as obs, randomizers, resets, rewards, terminations
-from ksim.mdp.curriculum import ErrorCurriculum
+from ksim.mdp.env_curriculum import TerrainCurriculum
 from ksim.mdp.noise import UniformNoise
 from ksim.physics import RoughTile, SlopeTile, StairsTile
 
@@ -143,11 +143,10 @@ class QuadrupedTask(ksim.DistributedPPOTask[QuadrupedConfig]):
         ]
         return [*ends, terminations.OffTerrain()] if self._is_rough else ends
 
-    def get_curricula(self, physics_model: ksim.PhysicsModel) -> Mapping[str, ksim.AbstractCurriculum]:
+    def get_curricula(self, physics_model: ksim.PhysicsModel) -> Mapping[str, ksim.AbstractEnvCurriculum]:
         if not self._is_rough:
             return {}
-        harder = ErrorCurriculum(metric="error/velocity/lin_vel_m_s", raise_below=0.3, lower_above=0.5, step=0.01)
-        return {"terrain": harder}
+        return {"terrain": TerrainCurriculum(command="velocity", episode_s=self.config.episode_s)}
 
     def get_resets(self, physics_model: ksim.PhysicsModel) -> list[ksim.AbstractReset]:
         starts: list[ksim.AbstractReset] = [
@@ -156,7 +155,7 @@ class QuadrupedTask(ksim.DistributedPPOTask[QuadrupedConfig]):
             resets.RandomJointVelocities(magnitude=0.2),
             resets.RandomBaseVelocity(),
         ]
-        return [*starts, resets.OnTerrain(level="terrain")] if self._is_rough else starts
+        return [*starts, resets.OnTerrain(level="terrain", easier=False)] if self._is_rough else starts
 
     def get_events(self, physics_model: ksim.PhysicsModel) -> list[ksim.AbstractEvent]:
         return [events.PushVelocity()]

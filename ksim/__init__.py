@@ -12,6 +12,7 @@ from ksim.log.wandb import WandbLogger as WandbLogger
 from ksim.mdp.actions import AbstractActionFilter as AbstractActionFilter
 from ksim.mdp.commands import AbstractCommand as AbstractCommand
 from ksim.mdp.curriculum import AbstractCurriculum as AbstractCurriculum
+from ksim.mdp.env_curriculum import AbstractEnvCurriculum as AbstractEnvCurriculum
 from ksim.mdp.events import AbstractEvent as AbstractEvent
 from ksim.mdp.observations import AbstractObservation as AbstractObservation
 from ksim.mdp.randomizers import AbstractRandomizer as AbstractRandomizer

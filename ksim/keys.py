@@ -16,6 +16,8 @@ NEXT_STARTS = _LAST
 
 RESET = 0
 """Into the key of an episode, whose steps fold in their numbers from 1: its start."""
+DRAWN_LEVELS = _LAST - 1
+"""Into the key of an episode: the levels of curricula of single envs that are drawn."""
 
 OBSERVATION_NOISE = _LAST - 1
 """Into the key of an observation, which the observation may use or split: its noise."""

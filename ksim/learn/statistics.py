@@ -12,6 +12,7 @@ from ksim.parallel.collectives import (
     min_across_devices,
     sum_across_devices,
 )
+from ksim.rollout.env_levels import LEVELS
 from ksim.rollout.unroll import NOT_FINITE
 from ksim.types import Metrics, Trajectory
 
@@ -83,10 +84,16 @@ def episode_metrics(
 
 
 def rollout_metrics(trajectory: Trajectory, axis_name: str | None) -> Metrics:
-    """Means over the rollout of the rewards, the values and the environment's own metrics."""
+    """Means over the rollout of the rewards, the values and the environment's own metrics.
+
+    Of its levels of curricula, which differ between envs, also the lowest and the highest.
+    """
     local = {"rollout/reward": jnp.mean(trajectory.reward), "rollout/value": jnp.mean(trajectory.value)}
     local |= {name: jnp.mean(x) for name, x in trajectory.metrics.items()}
-    return mean_across_devices(local, axis_name)
+    levels = {name: x for name, x in trajectory.metrics.items() if name.startswith(LEVELS)}
+    lowest = min_across_devices({f"{name}/min": jnp.min(x) for name, x in levels.items()}, axis_name)
+    highest = max_across_devices({f"{name}/max": jnp.max(x) for name, x in levels.items()}, axis_name)
+    return mean_across_devices(local, axis_name) | lowest | highest
 
 
 def device_metrics(trajectory: Trajectory, axis_name: str | None) -> Metrics:

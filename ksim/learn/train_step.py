@@ -11,6 +11,7 @@ from ksim.learn.collect import Collected
 from ksim.learn.finite import has_enough_finite
 from ksim.learn.learner import AbstractLearner
 from ksim.learn.statistics import device_metrics, episode_metrics, rollout_metrics
+from ksim.rollout.env_levels import LEVELS
 from ksim.types import EnvBatch, LearnerState, Metrics, TrainState
 
 
@@ -54,7 +55,7 @@ class TrainStep:
         levels = self.learner.env.next_levels(learner.levels, metrics, iteration)
         # A curriculum that goes by a metric which is not finite stays where it is.
         levels = {name: jnp.where(jnp.isfinite(x), x, learner.levels[name]) for name, x in levels.items()}
-        metrics |= {f"curriculum/{name}": level for name, level in learner.levels.items()}
+        metrics |= {f"{LEVELS}{name}": level for name, level in learner.levels.items()}
         metrics |= device_metrics(trajectory, axis_name)
         return dataclasses.replace(improved, iteration=iteration, levels=levels), metrics
 

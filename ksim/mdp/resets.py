@@ -5,6 +5,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 
@@ -188,15 +189,19 @@ class RandomBaseMotion(AbstractReset):
 class OnTerrain(AbstractReset):
     """Starts on a tile of the terrain, drawn from those up to the level of a curriculum, and lifts the base onto it.
 
-    level: name of the curriculum: 0 allows only the easiest tiles, 1 all; None allows all. spread: largest distance, in
-    m, from the tile's centre along x and y. radius: of the disc around the base whose highest ground counts, in m.
+    level: name of the curriculum: 0 allows only the easiest tiles, 1 all; None allows all. easier: whether to start on
+    easier tiles as well, as for a curriculum of all environments; False allows only the level's own tiles, as for
+    `TerrainCurriculum`. spread: largest distance, in m, from the tile's centre along x and y. radius: of the disc
+    around the base whose highest ground counts, in m.
     """
 
     level: str | None = None
+    easier: bool = eqx.field(default=True, kw_only=True)
     spread: float = 0.5
     radius: float = 0.4
 
     def __check_init__(self) -> None:
+        check_field(self, "easier", self.easier or self.level is not None, "True where no level is given")
         check_range(self, "spread", least=0.0)
         check_range(self, "radius", least=0.0)
 
@@ -206,9 +211,10 @@ class OnTerrain(AbstractReset):
             raise ConfigError("OnTerrain needs a terrain. Define get_terrain, or leave the term out.")
         center_lk2 = jnp.asarray(terrain.tile_centers(), jnp.float32)
         num_levels, num_kinds, _ = center_lk2.shape
-        allowed = num_levels if self.level is None else 1 + context.level(self.level) * (num_levels - 1)
+        hardest = num_levels - 1 if self.level is None else context.level(self.level) * (num_levels - 1)
         level_key, kind_key, offset_key = jax.random.split(context.key, 3)
-        level = jnp.floor(jax.random.uniform(level_key) * allowed).astype(jnp.int32)
+        drawn = jnp.floor(jax.random.uniform(level_key) * (1 + hardest))
+        level = (drawn if self.easier else jnp.round(hardest)).astype(jnp.int32)
         kind = jax.random.randint(kind_key, (), 0, num_kinds)
         place_2 = center_lk2[jnp.minimum(level, num_levels - 1), kind]
         place_2 += jax.random.uniform(offset_key, (2,), minval=-self.spread, maxval=self.spread)

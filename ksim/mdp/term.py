@@ -30,7 +30,7 @@ class Context:
         commands: Values of the command terms, by name. Rewards and terminations see the commands that were in force
             when the action was chosen, observations those for the next action.
         episode_step: Control steps since the reset.
-        terminated: The episode ended here, for rewards; False elsewhere.
+        terminated: The episode ended here, for rewards and curricula; False elsewhere.
         overrides: Model fields that randomizers have changed for this env.
         key: This term's own key for this step.
         levels: Levels of difficulty, from 0 to 1, by the name of a curriculum.
@@ -129,8 +129,8 @@ T = TypeVar("T", bound=eqx.Module)
 Terms = Sequence[T] | Mapping[str, T]
 
 
-def named_terms(terms: Sequence[Any] | Mapping[str, Any], kind: type[T]) -> dict[str, T]:
-    """Terms by name: a mapping's own, or in a sequence the class's name in snake case.
+def named_terms(terms: Sequence[Any] | Mapping[str, Any], *kinds: type[T]) -> dict[str, T]:
+    """Terms of any of the kinds by name: a mapping's own, or in a sequence the class's name in snake case.
 
     Raises:
         ConfigError: A term is of another kind, or two have the same name.
@@ -143,8 +143,9 @@ def named_terms(terms: Sequence[Any] | Mapping[str, Any], kind: type[T]) -> dict
     for name, term in items:
         if isinstance(term, type):
             raise ConfigError(f"Term {term.__name__} must be an instance: write {term.__name__}().")
-        if not isinstance(term, kind):
-            raise ConfigError(f"Term {name!r} must be a {kind.__name__}, not {type(term).__name__}.")
+        if not isinstance(term, kinds):
+            wanted = " or ".join(kind.__name__ for kind in kinds)
+            raise ConfigError(f"Term {name!r} must be a {wanted}, not {type(term).__name__}.")
         if name in named:
             raise ConfigError(f"Two terms are named {name!r}. Give the terms as a mapping from names of your own.")
         named[name] = term

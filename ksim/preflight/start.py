@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 
+from ksim.mdp.env_curriculum import AbstractEnvCurriculum
 from ksim.mdp.observations import AbstractObservation
 from ksim.mdp.rewards import AbstractReward
 from ksim.nn.adapted import AdaptedActorCritic
@@ -61,14 +62,17 @@ def term_rows(env: Environment, axis_name: str) -> list[TermRow]:
     rows: list[TermRow] = []
     shapes = env.shapes(axis_name)
     for full_name, term in env.mdp.terms().items():
+        if isinstance(term, AbstractEnvCurriculum):
+            continue  # with the other curricula below
         kind, _, name = full_name.rpartition("/")
         scale = f"{term.scale:g}" if isinstance(term, AbstractReward) else ""
         shape = " x ".join(map(str, shapes[full_name])) or "1" if full_name in shapes else ""
         noise = term.noise if isinstance(term, AbstractObservation) else None
         class_name = type(term).__name__ + (f" + {type(noise).__name__}" if noise is not None else "")
         rows.append((kind, name, class_name, shape, scale))
-    for name, curriculum in env.mdp.curricula.items():
-        rows.append(("curriculum", name, f"{type(curriculum).__name__} from {curriculum.start:g}", "", ""))
+    for name, curriculum in {**env.mdp.curricula, **env.mdp.env_curricula}.items():
+        of_each = ", each environment" if name in env.mdp.env_curricula else ""
+        rows.append(("curriculum", name, f"{type(curriculum).__name__} from {curriculum.start:g}{of_each}", "", ""))
     terrain = env.engine.model.terrain
     for i, tile in enumerate(terrain.tiles if terrain is not None else ()):
         rows.append(("terrain", f"tile {i}", type(tile).__name__, "", ""))

@@ -11,10 +11,11 @@ import mujoco
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 
 from ksim.errors import ConfigError
-from ksim.keys import RESET
+from ksim.keys import DRAWN_LEVELS, RESET
 from ksim.mdp.actions import AbstractActionFilter
 from ksim.mdp.commands import AbstractCommand
 from ksim.mdp.curriculum import AbstractCurriculum, CurriculumContext
+from ksim.mdp.env_curriculum import AbstractEnvCurriculum
 from ksim.mdp.events import AbstractEvent
 from ksim.mdp.observations import AbstractObservation
 from ksim.mdp.randomizers import AbstractRandomizer
@@ -29,6 +30,7 @@ from ksim.physics.engine import AbstractEngine, control_step
 from ksim.physics.model import PhysicsModel
 from ksim.physics.names import is_physical
 from ksim.physics.select import make_engine
+from ksim.rollout.env_levels import LEVELS, drawn_levels, following_levels
 from ksim.rollout.environment import Environment, Shown
 from ksim.rollout.term_calls import TermCalls, checked_overrides, checked_physics, checked_scalar
 from ksim.rollout.traced import traced_once
@@ -49,6 +51,7 @@ class Mdp:
     actuators: AbstractActuators
     action_filters: Mapping[str, AbstractActionFilter] = dataclasses.field(default_factory=dict)
     curricula: Mapping[str, AbstractCurriculum] = dataclasses.field(default_factory=dict)
+    env_curricula: Mapping[str, AbstractEnvCurriculum] = dataclasses.field(default_factory=dict)
 
     def terms(self) -> dict[str, Term]:
         """Every term under a name of its own, `kind/name`, in a fixed order."""
@@ -57,7 +60,7 @@ class Mdp:
             named |= {f"observation/{group}/{name}": term for name, term in terms.items()}
         for kind in ("reward", "command", "termination", "reset", "event", "randomizer", "action_filter"):
             named |= {f"{kind}/{name}": term for name, term in getattr(self, f"{kind}s").items()}
-        return named
+        return named | {f"curriculum/{name}": term for name, term in self.env_curricula.items()}
 
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
         """Adds to the model what the actuators and the terms need, before it is compiled."""
@@ -100,7 +103,9 @@ class MdpState(eqx.Module):
         episode_step: Control steps since the reset.
         memories: Memories of the terms, by `kind/name`, and of the noise on observations.
         overrides: Model fields that randomizers have changed.
-        levels: Levels of the curricula.
+        levels: Levels of all curricula in this episode.
+        next_levels: Those of the curricula of single envs in the next episode, if this one ended here.
+        levels_beyond: What these are when they would rise above 1.
     """
 
     physics: PhysicsState
@@ -111,6 +116,8 @@ class MdpState(eqx.Module):
     memories: dict[str, PyTree]
     overrides: Overrides
     levels: Levels
+    next_levels: Levels
+    levels_beyond: Levels
 
 
 class MdpEnvironment(Environment):
@@ -149,19 +156,20 @@ class MdpEnvironment(Environment):
         return moved
 
     def at_levels(self, state: EnvState, levels: Levels) -> EnvState:
-        return dataclasses.replace(state, inner=dataclasses.replace(state.inner, levels=levels))
+        return dataclasses.replace(state, inner=dataclasses.replace(state.inner, levels=state.inner.levels | levels))
 
     def reset(self, key: PRNGKeyArray) -> EnvState:
-        return self._reset(key, self._full_task())[0]
+        return self._reset(key, self._full_task(key))[0]
 
     def first_episode(self, key: PRNGKeyArray) -> EnvState:
-        return self._reset(key, self.initial_levels())[0]
+        own = {name: jnp.float32(curriculum.start) for name, curriculum in self.mdp.env_curricula.items()}
+        return self._reset(key, self.initial_levels() | own)[0]
 
     def next_episode(self, state: EnvState, key: PRNGKeyArray) -> EnvState:
-        return self._reset(key, state.inner.levels)[0]
+        return self._reset(key, _levels_after(state))[0]
 
     def is_next_start(self, start: EnvState, state: EnvState) -> Bool[Array, ""]:
-        same = [start.inner.levels[name] == level for name, level in state.inner.levels.items()]
+        same = [start.inner.levels[name] == level for name, level in _levels_after(state).items()]
         return jnp.all(jnp.array(same, bool))
 
     def shapes(self, axis_name: str = DEVICE_AXIS) -> dict[str, tuple[int, ...]]:
@@ -171,14 +179,18 @@ class MdpEnvironment(Environment):
             axis_name: What terms call the axis of devices.
         """
         key = jax.eval_shape(lambda: jax.random.key(0))
-        state, values = jax.eval_shape(bind_axis(self._reset, axis_name), key, self._full_task())
+        full_task = lambda key: self._reset(key, self._full_task(key))
+        state, values = jax.eval_shape(bind_axis(full_task, axis_name), key)
         named = {f"command/{name}": x.shape for name, x in state.inner.commands.items()}
         for group, terms in values.items():
             named |= {f"observation/{group}/{name}": x.shape for name, x in terms.items()}
         return named
 
-    def _full_task(self) -> Levels:
-        return {name: jnp.float32(1.0) for name in self.mdp.curricula}
+    def _full_task(self, key: PRNGKeyArray) -> Levels:
+        """The ends of the curricula of all envs; of those of single envs any level, by the key of the episode."""
+        level_key, _ = _level_keys(key)
+        own = drawn_levels(self.mdp.env_curricula, level_key, self.engine.model)
+        return {name: jnp.float32(1.0) for name in self.mdp.curricula} | own
 
     def _start(self, key: PRNGKeyArray, levels: Levels) -> _Start:
         """The start of an episode, and its observations one by one, by group and name."""
@@ -191,6 +203,8 @@ class MdpEnvironment(Environment):
         for name in mdp.action_filters:
             calls.start(f"action_filter/{name}", context)
         context = dataclasses.replace(context, commands=_commands(mdp, calls, context))
+        for name in mdp.env_curricula:
+            calls.start(f"curriculum/{name}", context)
         _, _, metrics = _judge(mdp, calls, context, jnp.bool_(True))
         values = _observe(mdp, calls, context)
         no = jnp.bool_(False)
@@ -217,7 +231,17 @@ class MdpEnvironment(Environment):
         strikes = [functools.partial(calls.strike, name, context) for name in mdp.events]
         physics, overrides = control_step(self.engine, inner.physics, ctrl, inner.overrides, strikes)
         context = dataclasses.replace(context, physics=physics, overrides=overrides)
-        reward, (terminated, truncated), metrics = _judge(mdp, calls, context, is_physical(physics))
+        physical = is_physical(physics)
+        reward, (terminated, truncated), metrics = _judge(mdp, calls, context, physical)
+        next_levels = following_levels(
+            mdp.env_curricula,
+            calls,
+            dataclasses.replace(context, terminated=terminated),
+            before=inner.next_levels,
+            beyond=inner.levels_beyond,
+            is_physical=physical,
+        )
+        inner = dataclasses.replace(inner, next_levels=next_levels)
         context = dataclasses.replace(context, commands=_commands(mdp, calls, context))
         obs = _flattened(_observe(mdp, calls, context))
         return EnvState(
@@ -230,7 +254,8 @@ class MdpEnvironment(Environment):
         )
 
     def _at_rest(self, key: PRNGKeyArray, levels: Levels) -> MdpState:
-        """The first keyframe or reference pose, before anything is drawn."""
+        """The first keyframe or reference pose, before anything is drawn but levels."""
+        _, beyond_key = _level_keys(key)
         return MdpState(
             physics=self.engine.model.start(),
             key=key,
@@ -240,6 +265,8 @@ class MdpEnvironment(Environment):
             memories={},
             overrides={},
             levels=levels,
+            next_levels={name: levels[name] for name in self.mdp.env_curricula},
+            levels_beyond=drawn_levels(self.mdp.env_curricula, beyond_key, self.engine.model),
         )
 
     def _context(self, state: MdpState, action: Float[Array, " a"]) -> Context:
@@ -258,6 +285,17 @@ class MdpEnvironment(Environment):
             key=state.key,
             levels=state.levels,
         )
+
+
+def _level_keys(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:
+    """The keys of an episode's own levels, where they are drawn, and of the levels beyond the highest."""
+    level_key, beyond_key = jax.random.split(jax.random.fold_in(key, DRAWN_LEVELS))
+    return level_key, beyond_key
+
+
+def _levels_after(state: EnvState) -> Levels:
+    """The levels of the episode after the one that ends in a state."""
+    return state.inner.levels | state.inner.next_levels
 
 
 def _drawn(mdp: Mdp, calls: TermCalls, context: Context) -> Context:
@@ -332,6 +370,7 @@ def _judge(
             errors = term.errors(context, context.commands[name])
         for error, value in errors.items():
             metrics[f"error/{name}/{error}"] = jnp.where(physical, value, 0.0)
+    metrics |= {f"{LEVELS}{name}": context.levels[name] for name in mdp.env_curricula}
     return total, (terminated, truncated & ~terminated), metrics
 
 

@@ -10,6 +10,7 @@ from ksim.errors import ConfigError, shown
 from ksim.mdp.actions import AbstractActionFilter
 from ksim.mdp.commands import AbstractCommand
 from ksim.mdp.curriculum import AbstractCurriculum
+from ksim.mdp.env_curriculum import AbstractEnvCurriculum
 from ksim.mdp.events import AbstractEvent
 from ksim.mdp.observations import AbstractObservation
 from ksim.mdp.randomizers import AbstractRandomizer
@@ -47,6 +48,7 @@ def compose_mdp(hooks: RobotHooks, physics_model: PhysicsModel) -> Mdp:
     rewards = named_terms(hooks.get_rewards(physics_model), AbstractReward)
     if not rewards:
         raise ConfigError(f"{type(hooks).__name__}.get_rewards must return at least one reward.")
+    curricula = named_terms(hooks.get_curricula(physics_model), AbstractCurriculum, AbstractEnvCurriculum)
     return Mdp(
         observations={group: named_terms(terms, AbstractObservation) for group, terms in observations.items()},  # type: ignore[arg-type]
         rewards=rewards,
@@ -57,7 +59,8 @@ def compose_mdp(hooks: RobotHooks, physics_model: PhysicsModel) -> Mdp:
         randomizers=named_terms(hooks.get_randomizers(physics_model), AbstractRandomizer),
         actuators=hooks.get_actuators(),
         action_filters=named_terms(hooks.get_action_filters(physics_model), AbstractActionFilter),
-        curricula=named_terms(hooks.get_curricula(physics_model), AbstractCurriculum),
+        curricula={name: x for name, x in curricula.items() if isinstance(x, AbstractCurriculum)},
+        env_curricula={name: x for name, x in curricula.items() if isinstance(x, AbstractEnvCurriculum)},
     )
 
 

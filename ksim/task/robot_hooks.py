@@ -10,6 +10,7 @@ from ksim.mdp import resets as reset_terms, terminations as termination_terms
 from ksim.mdp.actions import AbstractActionFilter
 from ksim.mdp.commands import AbstractCommand
 from ksim.mdp.curriculum import AbstractCurriculum
+from ksim.mdp.env_curriculum import AbstractEnvCurriculum
 from ksim.mdp.events import AbstractEvent
 from ksim.mdp.observations import AbstractObservation
 from ksim.mdp.observations.default import default_observations
@@ -74,6 +75,9 @@ class RobotHooks:
         """Filters between actions and actuators (latency, drops); none by default."""
         return []
 
-    def get_curricula(self, physics_model: PhysicsModel) -> Mapping[str, AbstractCurriculum]:
-        """Curricula, by the names with which terms read their levels; none by default."""
+    def get_curricula(self, physics_model: PhysicsModel) -> Mapping[str, AbstractCurriculum | AbstractEnvCurriculum]:
+        """Curricula, by the names with which terms read their levels; none by default.
+
+        An `AbstractCurriculum` has one level for all environments, an `AbstractEnvCurriculum` one for each.
+        """
         return {}
