@@ -1,5 +1,6 @@
 """Tasks for tests: the point mass of the examples, and a small biped."""
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ import mujoco
 import ksim
 from examples.point_mass import PointMassConfig, PointMassTask
 from ksim.config import field
-from ksim.mdp import commands, curriculum, events, noise, observations, randomizers, rewards, terminations
+from ksim.mdp import commands, curriculum, events, noise, observations, randomizers, resets, rewards, terminations
 from ksim.train.timing import scalars
 from tests.robots import ACTUATORS, biped_spec
 
@@ -128,6 +129,23 @@ class PoleFell(terminations.AbstractTermination):
         return jnp.abs(context.physics.qpos[1]) > 0.25
 
 
+class Leaning(resets.AbstractReset):
+    """The pole leans as far as the level of its env says, by up to 0.1 rad."""
+
+    def __call__(self, context):
+        qpos = context.physics.qpos
+        return dataclasses.replace(context.physics, qpos=qpos.at[1].set(0.1 * context.level("lean")))
+
+
+class ByFalls(ksim.AbstractEnvCurriculum):
+    """Up by a third unless the episode ends in a fall, which is one down."""
+
+    start: float = 0.0
+
+    def __call__(self, context):
+        return jnp.where(context.terminated, -1 / 3, 1 / 3)
+
+
 @jax.tree_util.register_dataclass
 @dataclass(kw_only=True)
 class CartPoleConfig(BipedConfig):
@@ -171,7 +189,11 @@ class CartPoleTask(ksim.DistributedPPOTask[CartPoleConfig]):
         return {
             "reach": curriculum.LinearCurriculum(end_iteration=15),
             "balance": curriculum.EpisodeLengthCurriculum(raise_above_s=0.3, lower_below_s=0.25, step=0.05),
+            "lean": ByFalls(),
         }
+
+    def get_resets(self, physics_model):
+        return [*super().get_resets(physics_model), Leaning()]
 
     def get_terminations(self, physics_model):
         return [terminations.TimeLimit(seconds=0.4), PoleFell()]

@@ -108,6 +108,18 @@ def test_on_terrain_starts_on_tiles_up_to_the_level_of_its_curriculum(level, exp
     assert set(np.round(position_n3[:, 0] / 2).astype(int) * 2) == expected
 
 
+@pytest.mark.parametrize(("level", "expected"), [(0.0, {-2}), (0.4, {0}), (0.5, {0}), (1.0, {2})])
+def test_on_terrain_without_easier_tiles_starts_on_those_of_the_level(level, expected):
+    term = resets.OnTerrain(level="hardness", easier=False, spread=0.1)
+    position_n3 = start_positions(term, LEVELS, level)
+    assert set(np.round(position_n3[:, 0] / 2).astype(int) * 2) == expected
+
+
+def test_on_terrain_of_no_level_and_no_easier_tiles_is_an_error():
+    with pytest.raises(ConfigError, match="easier=False, which must be True where no level is given"):
+        resets.OnTerrain(easier=False)
+
+
 @pytest.mark.parametrize("term", [resets.OnTerrain(), terminations.OffTerrain()])
 def test_term_of_a_terrain_without_one_is_an_error(term):
     with pytest.raises(ConfigError, match="Define get_terrain"):

@@ -6,9 +6,11 @@ import ksim
 
 
 class Still(ksim.AbstractActorCritic):
+    action_size: int = 1
+
     def initial_carry(self):
         return None
 
     def __call__(self, obs, carry):
-        zero = jnp.zeros(1)
+        zero = jnp.zeros(self.action_size)
         return ksim.ActorCriticOutput(distribution=ksim.Gaussian(zero, zero + 1), value=jnp.zeros(())), carry

@@ -78,6 +78,8 @@ def test_seeds_lengths_and_commands_of_every_env_are_exactly_the_same(runs, way)
         ".env_state.inner.key",
         ".env_state.inner.commands['place']",
         ".env_state.inner.episode_step",
+        ".env_state.inner.levels['lean']",
+        ".env_state.inner.next_levels['lean']",
         ".env_state.terminated",
         ".env_state.truncated",
         ".episode_length",
@@ -118,6 +120,8 @@ def test_the_training_has_all_that_could_tell_devices_apart(runs):
     assert (steps < 0).any()
     assert (np.diff(column("curriculum/reach")) > 0).any()
     assert (np.diff(column("curriculum/balance")) != 0).any()
+    assert (np.diff(column("curriculum/lean")) != 0).any()
+    assert (column("curriculum/lean/max") > column("curriculum/lean/min")).any()
     assert (column("termination/time_limit") > 0).any()
     assert (column("termination/pole_fell") > 0).any()
     assert (column("policy/bad_updates") == 0).all()
