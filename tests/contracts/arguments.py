@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ksim.mdp import commands, events, observations, randomizers, resets, rewards, terminations
+from ksim.mdp import commands, env_curriculum, events, observations, randomizers, resets, rewards, terminations
 from ksim.mdp.noise import DriftingBias
 from ksim.mdp.term import Term
 
@@ -19,6 +19,7 @@ ARGUMENTS: dict[type[Term], dict[str, Any]] = {
     commands.GaitCommand: {"resample_s": (0.03, 0.05)},
     commands.HeadingCommand: {"resample_s": (0.03, 0.05)},
     commands.HeightCommand: {"height": (0.4, 0.5), "resample_s": (0.03, 0.05)},
+    env_curriculum.TerrainCurriculum: {"command": "velocity", "episode_s": 0.1},
     events.MassDrop: {"body": "trunk", "mass": (0.5, 1.0), "after_s": (0.03, 0.05)},
     events.PushForce: {"body": "trunk", "interval_s": (0.03, 0.05), "duration_s": 0.02},
     commands.JointPoseCommand: {"resample_s": (0.03, 0.05)},

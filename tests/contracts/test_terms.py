@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import ksim.mdp
-from ksim.mdp import actions, commands, events, observations, randomizers, resets, rewards, terminations
+from ksim.mdp import actions, commands, env_curriculum, events, observations, randomizers, resets, rewards, terminations
 from ksim.mdp.curriculum import LinearCurriculum
 from ksim.mdp.term import Context, Term, snake_case
 from ksim.physics import FlatTile, Terrain, compile_model
@@ -36,6 +36,7 @@ KINDS = {
     "event": events,
     "randomizer": randomizers,
     "action_filter": actions,
+    "curriculum": env_curriculum,
 }
 
 NUM_ENVS, NUM_STEPS = 3, 3
@@ -73,7 +74,12 @@ def make_term(cls: type[Term]) -> Term:
     return cls(**given)
 
 
-ON_TERRAIN = (observations.HeightScan, resets.OnTerrain, terminations.OffTerrain)
+ON_TERRAIN = (
+    env_curriculum.TerrainCurriculum,
+    observations.HeightScan,
+    resets.OnTerrain,
+    terminations.OffTerrain,
+)
 
 
 def needs_terrain(terms: dict[str, dict[str, Any]]) -> bool:
@@ -82,7 +88,8 @@ def needs_terrain(terms: dict[str, dict[str, Any]]) -> bool:
 
 def make_environment(engine: str, terms: dict[str, dict[str, Any]]) -> MdpEnvironment:
     """The biped under terms by kind and name, with the last action as an observation where there is no other."""
-    given = {f"{kind}s": terms.get(kind, {}) for kind in KINDS}
+    given = {f"{kind}s": terms.get(kind, {}) for kind in KINDS if kind != "curriculum"}
+    given["env_curricula"] = terms.get("curriculum", {})
     given["observations"] = {"actor": given["observations"] or {"last_action": observations.LastAction()}}
     given["commands"] = {"velocity": SteadyCommand()} | given["commands"]
     curricula = {"hardness": LinearCurriculum(end_iteration=2)}
@@ -93,7 +100,7 @@ def make_environment(engine: str, terms: dict[str, dict[str, Any]]) -> MdpEnviro
     spec.add_key(name="home", qpos=[0, 0, 0.5, 1, 0, 0, 0, 0, 0])
     spec.add_key(name="crouched", qpos=[0, 0, 0.48, 1, 0, 0, 0, 0.3, -0.3])
     # Level, so that only the terms that ask for it see that it is a heightfield.
-    terrain = Terrain(tiles=(FlatTile(),), num_levels=1, tile_m=4.0, border_m=1.0) if needs_terrain(terms) else None
+    terrain = Terrain(tiles=(FlatTile(),), num_levels=2, tile_m=4.0, border_m=1.0) if needs_terrain(terms) else None
     model = compile_model(spec, dt=0.004, ctrl_dt=0.02, edits=edits, terrain=terrain)
     return MdpEnvironment(mdp, mdp.make_engine(engine, model))
 
@@ -211,7 +218,7 @@ def test_value_has_the_shape_and_dtype_of_its_kind(cls):
         case "observation":
             assert value.dtype == jnp.float32
             assert state.obs["actor"].shape == (value.size,)
-        case "reward":
+        case "reward" | "curriculum":
             assert (value.shape, value.dtype) == ((), jnp.float32)
         case "command":
             assert (value.ndim, value.dtype) == (1, jnp.float32)
@@ -291,6 +298,7 @@ def test_terms_of_a_terrain_when_run_on_both_engines_agree():
         "observation": {"scan": observations.HeightScan(), "height": observations.BaseHeight()},
         "reset": {"on_terrain": resets.OnTerrain()},
         "termination": {"off_terrain": terminations.OffTerrain()},
+        "curriculum": {"row": make_term(env_curriculum.TerrainCurriculum)},
     }
     mjx, native = (episode_under(engine, terms) for engine in ENGINES)
     assert_same(mjx, native, rtol=0, atol=2e-3)

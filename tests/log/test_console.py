@@ -6,7 +6,7 @@ import pytest
 
 from ksim.host.terminal import console, print_line
 from ksim.log.console import iteration_line
-from ksim.mdp import actions, curriculum, observations, rewards
+from ksim.mdp import actions, curriculum, env_curriculum, observations, rewards
 from ksim.mdp.noise import UniformNoise
 from ksim.physics.terrain import FlatTile, RoughTile, Terrain
 from ksim.preflight.start import term_rows
@@ -27,7 +27,8 @@ class Task(BipedTask):
         return {"late": actions.ActionLatency()}
 
     def get_curricula(self, physics_model):
-        return {"speed": curriculum.LinearCurriculum(end_iteration=10, start=0.25)}
+        hills = env_curriculum.TerrainCurriculum(command="velocity", episode_s=0.2, start=0.5)
+        return {"speed": curriculum.LinearCurriculum(end_iteration=10, start=0.25), "hills": hills}
 
     def get_terrain(self):
         return Terrain(tiles=(FlatTile(), RoughTile()))
@@ -58,6 +59,8 @@ def test_table_of_terms_shows_shapes_and_scales(capsys):
     assert ["observation/actor", "noisy", "JointPosition + UniformNoise", "2", ""] in rows
     assert ["action_filter", "late", "ActionLatency", "", ""] in rows
     assert ["curriculum", "speed", "LinearCurriculum from 0.25", "", ""] in rows
+    assert ["curriculum", "hills", "TerrainCurriculum from 0.5, each environment", "", ""] in rows
+    assert [row[1] for row in rows if row[:1] == ["curriculum"]] == ["speed", "hills"]
     assert ["terrain", "tile 1", "RoughTile", "", ""] in rows
     assert ["actuators", "", "PositionActuators", "2", ""] in rows
 
