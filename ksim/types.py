@@ -128,7 +128,7 @@ class LearnerState(eqx.Module):
         key: The run's key; each iteration folds in its number.
         iteration: Iterations done.
         num_bad_updates: Updates skipped in a row because a gradient was not finite.
-        levels: Levels of curricula, from 0 to 1, by name.
+        levels: Levels of curricula of all envs, from 0 to 1, by name; those of single envs are in their states.
     """
 
     params: PyTree

@@ -130,11 +130,11 @@ class PoleFell(terminations.AbstractTermination):
 
 
 class Leaning(resets.AbstractReset):
-    """The pole leans as far as the level of its env says, by up to 0.1 rad."""
+    """The pole leans as far as the level of its env says, by up to 0.02 rad."""
 
     def __call__(self, context):
         qpos = context.physics.qpos
-        return dataclasses.replace(context.physics, qpos=qpos.at[1].set(0.1 * context.level("lean")))
+        return dataclasses.replace(context.physics, qpos=qpos.at[1].set(0.02 * context.level("lean")))
 
 
 class ByFalls(ksim.AbstractEnvCurriculum):

@@ -68,15 +68,18 @@ class Environment(eqx.Module):
         return None
 
     def initial_levels(self) -> Levels:
-        """The initial levels of the curricula; by default there are none."""
+        """The initial levels of the curricula of all envs; by default there are none.
+
+        A level of a single env is part of its state, and moves in `next_episode`.
+        """
         return {}
 
     def next_levels(self, levels: Levels, metrics: Metrics, iteration: Int[Array, ""]) -> Levels:
-        """The curricula's levels after an iteration with these metrics."""
+        """The levels of the curricula of all envs after an iteration with these metrics."""
         return levels
 
     def at_levels(self, state: EnvState, levels: Levels) -> EnvState:
-        """The state with these levels for its episode and the following ones."""
+        """The state with these levels of the curricula of all envs, for its episode and the following ones."""
         return state
 
     @abstractmethod
