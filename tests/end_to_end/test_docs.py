@@ -103,7 +103,7 @@ def test_steps_of_the_extending_page_run_one_after_the_other_in_an_empty_directo
         else:
             run_script(text, monkeypatch)
             outputs[text.strip()] = capsys.readouterr().out
-    assert len(outputs) == 10
+    assert len(outputs) == 11
     assert "survived" in outputs["python dog.py run_mode=eval checkpoint=runs/first"]
     assert "250.0 ± 0.0 control steps" in outputs["python dog_evaluated.py run_mode=eval checkpoint=runs/first"]
     for file, row in {
@@ -111,6 +111,7 @@ def test_steps_of_the_extending_page_run_one_after_the_other_in_an_empty_directo
         "dog_reward.py": r"reward +│ diagonal_pairs +│ DiagonalPairs +│ +│ 0.5 +│",
         "dog_observation.py": r"observation/actor +│ joint_velocity +│ SmoothJointVelocity \+ UniformNoise +│ 8 +│",
         "dog_command.py": r"command +│ velocity +│ SlowOrFast +│ 3 +│",
+        "dog_curriculum.py": r"curriculum +│ speed +│ BySurvival from 0, each environment +│",
         "dog_network.py": r"network +│ SharedNetwork, adapted",
     }.items():
         assert re.search(row, outputs[f"python {file} num_envs=64 max_iterations=1"]), file
