@@ -295,7 +295,8 @@ def _level_keys(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:
 
 def _levels_after(state: EnvState) -> Levels:
     """The levels of the episode after the one that ends in a state."""
-    return state.inner.levels | state.inner.next_levels
+    inner: MdpState = state.inner
+    return inner.levels | inner.next_levels
 
 
 def _drawn(mdp: Mdp, calls: TermCalls, context: Context) -> Context:

@@ -38,11 +38,12 @@ def change_after(positions_t2, command_3, term=None):
         commands={"velocity": jnp.asarray(command_3, jnp.float32)},
         episode_step=jnp.int32(step),
     )
-    memory = term.init(at((7.0, -3.0), 0))
+    context = at((7.0, -3.0), 0)
+    context = dataclasses.replace(context, memory=term.init(context))
     for step, position_2 in enumerate(positions_t2, 1):
-        context = dataclasses.replace(at(position_2, step), memory=memory)
-        memory = term.update(context)
-    return float(term(dataclasses.replace(context, memory=memory)))
+        context = dataclasses.replace(at(position_2, step), memory=context.memory)
+        context = dataclasses.replace(context, memory=term.update(context))
+    return float(term(context))
 
 
 def straight(speed, num_steps=NUM_STEPS):
