@@ -54,14 +54,7 @@ class PlaygroundTask(WrappedTask[PlaygroundConfig]):
         Raises:
             ConfigError: Playground is not installed, or has no such environment.
         """
-        registry = _playground()
-        check_name(name, registry.ALL_ENVS, PROGRAM)
-        published = next(
-            importlib.import_module(f"mujoco_playground.config.{suite}_params").brax_ppo_config(name)
-            for suite in SUITES
-            if name in getattr(registry, suite).ALL_ENVS
-        )
-        return PlaygroundConfig(env=name, **options_of(published))
+        return PlaygroundConfig(env=name, **options_of(published_for_brax(name)))
 
     def make(self, config: PlaygroundConfig) -> Made:
         registry = _playground()
@@ -88,6 +81,21 @@ class PlaygroundTask(WrappedTask[PlaygroundConfig]):
             # tests/envs/test_contracts.py compares their trajectories.
             agrees_natively=config.env in registry.dm_control_suite.ALL_ENVS,
         )
+
+
+def published_for_brax(name: str) -> Mapping[str, Any]:
+    """The hyper-parameters that Playground publishes for Brax's PPO in an environment.
+
+    Raises:
+        ConfigError: Playground is not installed, or has no such environment.
+    """
+    registry = _playground()
+    check_name(name, registry.ALL_ENVS, PROGRAM)
+    return next(
+        importlib.import_module(f"mujoco_playground.config.{suite}_params").brax_ppo_config(name)
+        for suite in SUITES
+        if name in getattr(registry, suite).ALL_ENVS
+    )
 
 
 def options_of(published: Mapping[str, Any]) -> dict[str, Any]:
