@@ -97,7 +97,7 @@ class Trajectory(eqx.Module):
 
     Attributes:
         obs: Raw observations of the environment.
-        action: Actions taken.
+        action: Actions as the policy's distribution drew them: its samples, of which `log_prob` is the density.
         log_prob: Log-density of the action under the policy that took it.
         value: The critic's value of `obs`.
         next_value: The critic's value of the state reached, taken before any reset.

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
-from ksim.nn.distributions import Gaussian
+from ksim.nn.distributions import AbstractDistribution
 from ksim.types import Observation
 
 
@@ -19,7 +19,7 @@ class ActorCriticOutput(eqx.Module):
         value: The expected discounted return from here.
     """
 
-    distribution: Gaussian
+    distribution: AbstractDistribution
     value: Float[Array, "*batch"]
 
 

@@ -17,7 +17,7 @@ class Minibatch(eqx.Module):
         obs: Normalised observations.
         carry: The model's memory at the start of the rollout, one row per env.
         done: The episode ended or was cut with this step.
-        action: Actions taken.
+        action: Actions as the policy's distribution drew them.
         log_prob: Their log-density under the policy that took them.
         value: Values under the critic of the time.
         advantage: Normalised advantages.

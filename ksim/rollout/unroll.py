@@ -118,9 +118,10 @@ def unroll(
 
 
 class _Decision(NamedTuple):
-    """What the model makes of an observation: fields of `Trajectory`."""
+    """What the model makes of an observation: the action to take, and fields of `Trajectory`."""
 
     action: Array
+    sample: Array
     log_prob: Array
     value: Array
 
@@ -132,8 +133,9 @@ def _decide(
 
     def decide(key: PRNGKeyArray, obs: Observation, carry: PyTree) -> tuple[_Decision, PyTree]:
         output, carry = model(obs, carry)
-        action = output.distribution.mode() if deterministic else output.distribution.sample(unrolled(key))
-        return _Decision(action, output.distribution.log_prob(action), output.value), carry
+        distribution = output.distribution
+        sample = distribution.mean if deterministic else distribution.sample(unrolled(key))
+        return _Decision(distribution.action(sample), sample, distribution.log_prob(sample), output.value), carry
 
     return jax.vmap(decide)(key_e, obs_e, carry_e)
 
@@ -170,7 +172,7 @@ def _transition(
     """One step of all envs; one that is not good as if its env had stood still, earned nothing and was cut then."""
     return Trajectory(
         obs=obs_e,
-        action=decision_e.action,
+        action=decision_e.sample,
         log_prob=decision_e.log_prob,
         value=decision_e.value,
         next_value=jnp.where(is_good_e, value_at_cut_e, decision_e.value),

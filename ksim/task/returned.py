@@ -14,6 +14,7 @@ from jaxtyping import PRNGKeyArray, PyTree
 from ksim.errors import ConfigError, shown
 from ksim.nn.actor_critic import AbstractActorCritic, ActorCriticOutput
 from ksim.nn.adapted import AdaptedActorCritic
+from ksim.nn.distributions import AbstractDistribution
 from ksim.parallel.collectives import bind_axis, shapes_on_devices
 from ksim.parallel.placement import local_rows
 from ksim.task.described import HOOKS, NETWORKS, described, is_float, tree_differences
@@ -119,13 +120,14 @@ def _check_actor_critic(task: RLTask[Any], model: Any, obs: dict[str, Any]) -> N
 
 def _distribution_problem(task: RLTask[Any], distribution: Any, size: int) -> str | None:
     """What is wrong with a distribution of shapes; None where nothing is."""
-    if not all(hasattr(distribution, name) for name in ("mode", "sample", "log_prob", "entropy", "std")):
+    if not isinstance(distribution, AbstractDistribution):
         return f"returned {described(distribution)}, which is no ksim.Gaussian"
-    key, action = jax.eval_shape(lambda: jax.random.key(0)), jax.ShapeDtypeStruct((size,), jnp.float32)
+    key, sample = jax.eval_shape(lambda: jax.random.key(0)), jax.ShapeDtypeStruct((size,), jnp.float32)
     for name, inputs, shape in (
         ("mode", (), (size,)),
         ("sample", (key,), (size,)),
-        ("log_prob", (action,), ()),
+        ("action", (sample,), (size,)),
+        ("log_prob", (sample,), ()),
         ("entropy", (), ()),
     ):
         # Through a lambda: a bound method's own arrays would not count as inputs.
