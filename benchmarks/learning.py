@@ -8,7 +8,7 @@ Tasks are `playground/ENV`, `brax/ENV` or `MODULE:CLASS`, such as `examples.poin
 name and options that it adds. Two of them are the benchmark's own: `learner=brax` trains with Brax's PPO, patched to
 run (see `benchmarks.brax_ppo`), and `reward_scale=10` multiplies the rewards that the learner sees.
 
-Runs follow each other, each in a process of its own, with an empty compilation cache. One that is done becomes a line
+Runs follow each other, each in a process of its own, with an empty compilation cache unless `--cache` names one. One that is done becomes a line
 of `results.jsonl` in the directory; started again, the benchmark leaves it out, and resumes ksim's run that was cut off
 from its last checkpoint. So more seeds, tasks or variants can be added later. A result with other options is an error.
 
@@ -18,7 +18,7 @@ from its last checkpoint. So more seeds, tasks or variants can be added later. A
 - *steps/s*: control steps over all environments per second of training, without compilation and evaluations: ksim's
   from its third iteration on, Brax's from its second evaluation on.
 - *first update*: seconds from the start of the process to the end of its first iteration, with nothing cached. Brax's
-  is measured in a process of its own, without evaluations.
+  is measured in a process of its own, without evaluations. It is left out with `--cache`.
 
 It prints the table as Markdown and draws the curves to `curves.png`.
 """
@@ -46,6 +46,7 @@ from ksim.checks import check_choice, check_count, pick_num_batches
 from ksim.envs.playground import published_for_brax
 from ksim.envs.task import parsed_options
 from ksim.errors import ConfigError
+from ksim.host.files import whole_file
 from ksim.log.records import read_evaluations, read_metrics
 from ksim.task.overrides import parse_overrides
 
@@ -102,7 +103,7 @@ class Run:
         return -(-self.steps // (config.num_envs * config.rollout_length * self.num_evaluations))
 
 
-def train_with_ksim(run: Run, directory: Path) -> dict[str, Any]:
+def train_with_ksim(run: Run, directory: Path, cache: Path | None) -> dict[str, Any]:
     """Trains with ksim, from the last checkpoint where there is one; returns what its result says."""
     config, run_dir = run.config(), directory / run.name
     period = run.iterations_per_evaluation(config)
@@ -110,9 +111,10 @@ def train_with_ksim(run: Run, directory: Path) -> dict[str, Any]:
     reports = [*QUIET, f"eval_every_n_iterations={period}"]
     where = [f"run_dir={run_dir}", "resume=auto", f"seed={run.seed}"]
     options = [f"reward_scale={run.reward_scale}", *run.options, *limits, *reports, *where]
-    seen = run_dir.with_suffix(".first_update")
-    for elapsed_s, line in logged(["-m", "benchmarks.learning_task", run.task, *options], run_dir.with_suffix(".log")):
-        if line.startswith(FIRST_UPDATE):
+    seen = directory / f"{run.name}.first_update"
+    command, log = ["-m", "benchmarks.learning_task", run.task, *options], directory / f"{run.name}.log"
+    for elapsed_s, line in logged(command, log, cache):
+        if line.startswith(FIRST_UPDATE) and cache is None:
             seen.write_text(f"{elapsed_s}\n")
     spent = ("iteration", "logging", "saving", "callbacks")
     rows = [row for row in read_metrics(run_dir) if row["iteration"] > WARM_UP]
@@ -127,12 +129,15 @@ def train_with_ksim(run: Run, directory: Path) -> dict[str, Any]:
     }
 
 
-def train_with_brax(run: Run, directory: Path) -> dict[str, Any]:
+def train_with_brax(run: Run, directory: Path, cache: Path | None) -> dict[str, Any]:
     """Trains with Brax's PPO from its start; returns what its result says."""
     arguments, out = json.dumps(brax_arguments(run)), directory / f"{run.name}.evaluations.jsonl"
     command, log = ["-m", "benchmarks.brax_ppo", run.task, arguments], directory / f"{run.name}.log"
-    first = [at_s for at_s, line in logged([*command, "--first-update"], log) if line.startswith(FIRST_UPDATE)]
-    for _ in logged([*command, "--out", str(out)], log):
+    first_s = None
+    if cache is None:
+        for elapsed_s, line in logged([*command, "--first-update"], log, cache):
+            first_s = elapsed_s if line.startswith(FIRST_UPDATE) else first_s
+    for _ in logged([*command, "--out", str(out)], log, cache):
         pass
     evaluations = [json.loads(line) for line in out.read_text().splitlines()]
     for evaluation in evaluations:  # Brax counts the repeated steps of an action
@@ -142,7 +147,7 @@ def train_with_brax(run: Run, directory: Path) -> dict[str, Any]:
     return {
         "evaluations": [{name: x[name] for name in ("env_steps", "return")} for x in evaluations],
         "steps_per_s": steps / seconds if len(evaluations) > 1 else None,
-        "first_update_s": first[0],
+        "first_update_s": first_s,
     }
 
 
@@ -197,14 +202,19 @@ def brax_arguments(run: Run) -> dict[str, Any]:
 TRAINERS = {"ksim": train_with_ksim, "brax": train_with_brax}
 
 
-def logged(arguments: list[str], log: Path) -> Iterator[tuple[float, str]]:
+def logged(arguments: list[str], log: Path, cache: Path | None) -> Iterator[tuple[float, str]]:
     """Lines of a new Python process, with the seconds since its start, and written to the end of a file.
+
+    Args:
+        arguments: Those of the interpreter.
+        log: The file.
+        cache: The directory of compiled programs; None for an empty one.
 
     Raises:
         RuntimeError: The process failed.
     """
-    with log.open("a") as file, tempfile.TemporaryDirectory() as cache:
-        for elapsed_s, line in timed_lines(arguments, os.getcwd(), cache):
+    with log.open("a") as file, tempfile.TemporaryDirectory() as empty:
+        for elapsed_s, line in timed_lines(arguments, os.getcwd(), empty if cache is None else str(cache.resolve())):
             file.write(line)
             file.flush()
             yield elapsed_s, line
@@ -236,9 +246,8 @@ def runs_of(args: argparse.Namespace) -> list[Run]:
 
 
 def read_results(path: Path) -> list[dict[str, Any]]:
-    """The results in a file; none where there is no file. A last line that was cut off is left out."""
-    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    """The results in a file; none where there is no file."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def result_of(run: Run, results: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
@@ -276,6 +285,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--evaluations", type=int, default=8, help="evaluations of each run")
     parser.add_argument("--options", nargs="*", default=[], metavar="KEY=VALUE", help="options of all runs")
     parser.add_argument("--variant", nargs="+", action="append", metavar=("NAME", "KEY=VALUE"))
+    parser.add_argument("--cache", type=Path, metavar="DIR", help="compilation cache of all runs, which saves time")
     parser.add_argument("--only-table", action="store_true", help="run nothing, show what is there")
     args = parser.parse_args(argv)
     path = args.directory / "results.jsonl"
@@ -288,7 +298,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 2
-    num_failed = 0 if args.only_table else run_all(missing, args.directory)
+    num_failed = 0 if args.only_table else run_all(missing, args.directory, args.cache)
     results = [result for run in runs if (result := result_of(run, read_results(path))) is not None]
     if results:
         print(table(results))
@@ -296,22 +306,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(num_failed > 0)
 
 
-def run_all(runs: Sequence[Run], directory: Path) -> int:
+def run_all(runs: Sequence[Run], directory: Path, cache: Path | None = None) -> int:
     """Does runs one after another and writes down their results; returns how many failed."""
     directory.mkdir(parents=True, exist_ok=True)
-    num_failed = 0
+    path, num_failed = directory / "results.jsonl", 0
     for number, run in enumerate(runs, 1):
         print(f"{number}/{len(runs)} {run.name} ...", flush=True)
         start_s = time.perf_counter()
         try:
-            found = TRAINERS[run.learner](run, directory)
+            found = TRAINERS[run.learner](run, directory, cache)
         except RuntimeError as error:
             num_failed += 1
             print(f"{run.name} failed: {error} Its log: {directory / run.name}.log", file=sys.stderr, flush=True)
             continue
         result = {"run": run.record(), **found, "seconds": time.perf_counter() - start_s, "machine": machine()}
-        with (directory / "results.jsonl").open("a") as file:
-            file.write(json.dumps(result) + "\n")
+        with whole_file(path) as temporary:
+            temporary.write_text("".join(json.dumps(x) + "\n" for x in [*read_results(path), result]))
     return num_failed
 
 

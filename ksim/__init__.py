@@ -26,6 +26,7 @@ from ksim.nn import (
     Gaussian as Gaussian,
     GruActorCritic as GruActorCritic,
     MlpActorCritic as MlpActorCritic,
+    SquashedGaussian as SquashedGaussian,
 )
 from ksim.physics import (
     DcMotorActuators as DcMotorActuators,

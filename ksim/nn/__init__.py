@@ -1,7 +1,11 @@
 """Networks: distributions, actor-critics, observation normalisation."""
 
 from ksim.nn.actor_critic import AbstractActorCritic as AbstractActorCritic, ActorCriticOutput as ActorCriticOutput
-from ksim.nn.distributions import AbstractDistribution as AbstractDistribution, Gaussian as Gaussian
+from ksim.nn.distributions import (
+    AbstractDistribution as AbstractDistribution,
+    Gaussian as Gaussian,
+    SquashedGaussian as SquashedGaussian,
+)
 from ksim.nn.gru import GruActorCritic as GruActorCritic
 from ksim.nn.mlp import MlpActorCritic as MlpActorCritic
 from ksim.nn.normalizer import (

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ksim.nn.actor_critic import AbstractActorCritic, ActorCriticOutput, critic_group
-from ksim.nn.heads import DenseStack, GaussianHead, orthogonal_linear
+from ksim.nn.heads import MIN_STD, DenseStack, GaussianHead, orthogonal_linear
 from ksim.types import Observation
 
 GruCarry = tuple[Float[Array, "*e h"], Float[Array, "*e h"]]
@@ -34,6 +34,8 @@ class GruActorCritic(AbstractActorCritic):
         critic_sizes: Sequence[int] = (128,),
         std: str = "state_independent",
         init_std: float = 1.0,
+        min_std: float = MIN_STD,
+        squash: bool = False,
         key: PRNGKeyArray,
     ) -> None:
         """Initialises the networks; see `MlpActorCritic`. `memory_size` is the width of each GRU cell."""
@@ -42,7 +44,9 @@ class GruActorCritic(AbstractActorCritic):
         self.actor_cell = eqx.nn.GRUCell(obs_sizes["actor"], memory_size, key=cell_keys[0])
         self.actor = DenseStack(memory_size, actor_sizes, key=stack_keys[0])
         actor_out = [memory_size, *actor_sizes][-1]
-        self.head = GaussianHead(actor_out, action_size, std=std, init_std=init_std, key=head_keys[0])
+        self.head = GaussianHead(
+            actor_out, action_size, std=std, init_std=init_std, min_std=min_std, squash=squash, key=head_keys[0]
+        )
         self.critic_cell = eqx.nn.GRUCell(critic_in, memory_size, key=cell_keys[1])
         self.critic = DenseStack(memory_size, critic_sizes, key=stack_keys[1])
         self.value = orthogonal_linear([memory_size, *critic_sizes][-1], 1, 1.0, key=head_keys[1])

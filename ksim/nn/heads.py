@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ksim.checks import check_choice, check_rule
-from ksim.nn.distributions import Gaussian
+from ksim.nn.distributions import Gaussian, SquashedGaussian
 
 StdKind = Literal["state_independent", "learned"]
 
@@ -78,8 +78,15 @@ class DenseStack(eqx.Module):
         return x
 
 
+def distribution_of(
+    mean: Float[Array, " a"], std: Float[Array, " a"], *, squash: bool
+) -> Gaussian | SquashedGaussian:
+    """A Gaussian, or with `squash` its hyperbolic tangent."""
+    return SquashedGaussian(mean, std) if squash else Gaussian(mean, std)
+
+
 class GaussianHead(eqx.Module):
-    """Features to a Gaussian over actions.
+    """Features to a Gaussian over actions, or with `squash` to the hyperbolic tangent of one.
 
     With `std="state_independent"` the standard deviation is one learned vector; with `"learned"` it is a function
     of the observation. `init_std` is what it starts from; it is kept between `min_std` and `max_std`.
@@ -88,6 +95,7 @@ class GaussianHead(eqx.Module):
     linear: eqx.nn.Linear
     log_std: Float[Array, " a"]
     kind: str = eqx.field(static=True)
+    squash: bool = eqx.field(static=True)
     min_std: float = eqx.field(static=True)
     max_std: float = eqx.field(static=True)
 
@@ -100,6 +108,7 @@ class GaussianHead(eqx.Module):
         init_std: float = 1.0,
         min_std: float = MIN_STD,
         max_std: float = MAX_STD,
+        squash: bool = False,
         key: PRNGKeyArray,
     ) -> None:
         check_choice("Kind of standard deviation", std, get_args(StdKind))
@@ -108,13 +117,13 @@ class GaussianHead(eqx.Module):
         # A small gain starts all actions near zero, whatever the observation.
         self.linear = orthogonal_linear(in_size, num_outputs, 0.01, key=key)
         self.log_std = jnp.full(action_size, math.log(init_std))
-        self.kind, self.min_std, self.max_std = std, min_std, max_std
+        self.kind, self.min_std, self.max_std, self.squash = std, min_std, max_std, squash
 
-    def __call__(self, features: Float[Array, " n"]) -> Gaussian:
+    def __call__(self, features: Float[Array, " n"]) -> Gaussian | SquashedGaussian:
         out = self.linear(features)
         mean, log_std = (out, self.log_std)
         if self.kind == "learned":
             mean, offset = jnp.split(out, 2)
             log_std = self.log_std + offset
         std = bounded_std(log_std, self.min_std, self.max_std)
-        return Gaussian(mean=mean, std=jnp.broadcast_to(std, mean.shape))
+        return distribution_of(mean, jnp.broadcast_to(std, mean.shape), squash=self.squash)

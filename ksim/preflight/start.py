@@ -8,6 +8,7 @@ import jax
 from ksim.mdp.env_curriculum import AbstractEnvCurriculum
 from ksim.mdp.observations import AbstractObservation
 from ksim.mdp.rewards import AbstractReward
+from ksim.nn.actor_critic import action_bounds
 from ksim.nn.adapted import AdaptedActorCritic
 from ksim.physics.select import pick_engine
 from ksim.rollout.environment import Environment
@@ -48,8 +49,10 @@ def inspect_start(task: RLTask[Any]) -> StartReport:
         "steps per iteration": f"{config.num_envs * config.rollout_length:,}",
     }
     figures |= {f"observation {group}": f"{size} numbers" for group, size in task.obs_sizes.items()}
-    figures["action"] = f"{env.action_size} numbers"
     model = task.initial_learner()[1]
+    bounds = action_bounds(model, task.obs_sizes)
+    within = "" if bounds is None else f", squashed between {bounds[0]:g} and {bounds[1]:g}"
+    figures["action"] = f"{env.action_size} numbers{within}"
     if isinstance(model, AdaptedActorCritic):
         figures["network"] = model.described()
     return StartReport(figures, term_rows(env, task.device_axis))

@@ -23,7 +23,7 @@ from ksim.config import field
 from ksim.errors import ConfigError, shown
 from ksim.learn.learner import AbstractLearner, trainable_leaves
 from ksim.nn import AbstractActorCritic, GruActorCritic, MlpActorCritic
-from ksim.nn.heads import StdKind
+from ksim.nn.heads import MIN_STD, StdKind
 from ksim.parallel.placement import check_divisible
 from ksim.ppo.hyperparameters import PPOHyperparameters
 from ksim.ppo.learner import PPO
@@ -90,6 +90,10 @@ class PPOConfig(RLConfig):
         network=True,
     )
     init_std: float = field(1.0, help="initial standard deviation of the policy", fixed=True)
+    min_std: float = field(MIN_STD, help="lower bound of the standard deviation of the policy, in units of actions")
+    squash: bool = field(
+        False, help="squash actions between -1 and 1 by tanh; standard deviations are those before it", fixed=True
+    )
     remat: bool = field(
         False, help="save memory by gradient checkpointing: recompute activations, step by step (jax.checkpoint)"
     )
@@ -98,7 +102,7 @@ class PPOConfig(RLConfig):
         super().validate()
         for name in ("num_passes", "memory_size", "batch_size", "num_batches"):
             check_count(name, getattr(self, name))
-        for name in ("learning_rate", "desired_kl", "max_grad_norm", "clip_param", "value_clip", "init_std"):
+        for name in ("learning_rate", "desired_kl", "max_grad_norm", "clip_param", "value_clip", "init_std", "min_std"):
             check_positive(name, getattr(self, name))
         self._check_learning_rate_bounds()
         for name in ("value_loss_coef", "entropy_coef"):
@@ -179,6 +183,8 @@ class PPOTask(LearnedTask[ConfigT], Generic[ConfigT]):
             "critic_sizes": config.critic_sizes,
             "std": config.std,
             "init_std": config.init_std,
+            "min_std": config.min_std,
+            "squash": config.squash,
             "key": rng,
         }
         if config.model == "gru":

@@ -15,6 +15,7 @@ from ksim.errors import ConfigError, shown
 from ksim.nn.actor_critic import AbstractActorCritic, ActorCriticOutput
 from ksim.nn.adapted import AdaptedActorCritic
 from ksim.nn.distributions import AbstractDistribution
+from ksim.nn.heads import MIN_STD
 from ksim.parallel.collectives import bind_axis, shapes_on_devices
 from ksim.parallel.placement import local_rows
 from ksim.task.described import HOOKS, NETWORKS, described, is_float, tree_differences
@@ -71,10 +72,12 @@ def _adapted(task: RLTask[Any], network: eqx.Module, output: Any, *, takes_group
         return None
     action, value = output
     size, std = task.environment.action_size, getattr(task.config, "std", "state_independent")
-    init_std = getattr(task.config, "init_std", 1.0)  # options of PPO, which another algorithm may not have
+    # Options of PPO, which another algorithm may not have.
+    init_std, min_std = getattr(task.config, "init_std", 1.0), getattr(task.config, "min_std", MIN_STD)
     if not (is_float(value) and value.shape in ((), (1,))):
         return None
     if _distribution_problem(task, action, size) is None:
+        _check_squashed(task, action, f"{type(network).__name__} returns")
         return AdaptedActorCritic(network, takes_groups=takes_groups, action_size=None, init_std=init_std)
     if not (is_float(action) and action.shape == (size,)):
         return None
@@ -83,7 +86,23 @@ def _adapted(task: RLTask[Any], network: eqx.Module, output: Any, *, takes_group
             f"std ({std!r}) must be 'state_independent' for a network that returns the mean of the action, as "
             f"{type(network).__name__} does. For another let it return (distribution, value). See {NETWORKS}."
         )
-    return AdaptedActorCritic(network, takes_groups=takes_groups, action_size=size, init_std=init_std)
+    return AdaptedActorCritic(
+        network,
+        takes_groups=takes_groups,
+        action_size=size,
+        init_std=init_std,
+        min_std=min_std,
+        squash=getattr(task.config, "squash", False),
+    )
+
+
+def _check_squashed(task: RLTask[Any], distribution: AbstractDistribution, returns: str) -> None:
+    """Raises ConfigError where the option `squash` asks for what a network does not do."""
+    if getattr(task.config, "squash", False) and distribution.bounds is None:
+        raise ConfigError(
+            f"squash (true) is for ksim's networks and for those that return the mean of the action, but {returns} a "
+            f"{type(distribution).__name__}. Let it return a ksim.SquashedGaussian, or leave squash out. See {NETWORKS}."
+        )
 
 
 def _check_actor_critic(task: RLTask[Any], model: Any, obs: dict[str, Any]) -> None:
@@ -106,6 +125,7 @@ def _check_actor_critic(task: RLTask[Any], model: Any, obs: dict[str, Any]) -> N
     problem = _distribution_problem(task, output.distribution, size)
     if problem is not None:
         raise ConfigError(f"{where} must return a distribution over {size} numbers, but {problem}. See {NETWORKS}.")
+    _check_squashed(task, output.distribution, f"the model of {hook} returns")
     if not is_float(output.value) or output.value.shape != ():
         raise ConfigError(
             f"{where} must return the value as a scalar, float32[], but returned {described(output.value)}. Index or "

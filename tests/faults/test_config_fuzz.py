@@ -254,6 +254,8 @@ VALID = {
     "ctrl_dt": st.sampled_from([0.01, 0.02, 0.05]),
     "run_dir": st.sampled_from([None, "run"]),
     "init_std": st.sampled_from([0.02, 1.0, 5.0]),
+    "min_std": st.sampled_from([1e-30, 0.02]),
+    "squash": st.booleans(),
     "gamma": st.sampled_from([0.0, 0.9, 1.0]),
     "gae_lambda": st.sampled_from([0.0, 0.9, 1.0]),
     "model": st.sampled_from(["mlp", "gru"]),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import ksim
+from benchmarks.learning_task import ScaledRewards
 from ksim.nn import MlpActorCritic, NormalizedActorCritic, ObservationNormalizer
 from ksim.nn.normalizer import ValueNormalizer
 from tests.tasks import point_mass_task, train_iterations
@@ -19,24 +20,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 def scaled_task(scale, num_iterations=3, **options):
     """The trained point mass whose rewards are multiplied, and the metrics of its iterations."""
     task = point_mass_task(normalize_values=True, **{"num_devices": 1} | options)
-    task.environment = Scaled(task.environment, scale)
+    task.environment = ScaledRewards(task.environment, scale)
     return train_iterations(task, num_iterations)
-
-
-class Scaled(ksim.Environment):
-    env: ksim.Environment
-    scale: float
-
-    @property
-    def action_size(self):
-        return self.env.action_size
-
-    def reset(self, key):
-        return self.env.reset(key)
-
-    def step(self, state, action):
-        state = self.env.step(state, action)
-        return dataclasses.replace(state, reward=self.scale * state.reward)
 
 
 def test_values_go_back_and_forth_between_the_units_of_rewards_and_of_the_network():

@@ -23,7 +23,7 @@ class OtherDefaults(PointMassConfig):
 
 def test_options_by_their_roles():
     assert options_with(ksim.PPOConfig, "fixed") == [
-        *("num_envs", "seed", "normalize_observations", "normalize_values", "init_std")
+        *("num_envs", "seed", "normalize_observations", "normalize_values", "init_std", "squash")
     ]
     assert options_with(ksim.PPOConfig, "network") == ["model", "actor_sizes", "critic_sizes", "memory_size", "std"]
     assert options_with(ksim.RLConfig, "of_one_process") == ["log_level"]
