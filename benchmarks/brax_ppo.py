@@ -4,7 +4,7 @@ python -m benchmarks.brax_ppo playground/CheetahRun '{"num_envs": 512, ...}' --o
 
 The JSON holds arguments of `brax.training.agents.ppo.train.train`, and besides them `num_devices` (host devices),
 `env_options` (of the environment), and those of `make_ppo_networks` that `NETWORKS` lists. Each evaluation of the
-deterministic policy becomes a line of the file: `env_steps`, `return`, and `training_s`, the seconds of training so far.
+deterministic policy becomes a line of the file: `env_steps`, `return`, and `training_s`, seconds of training so far.
 `--first-update` trains for one iteration without evaluations, and prints a line when it is done.
 
 The patch is `jax.device_put_replicated`, which JAX removed in 0.10 and Brax 0.14 still calls. Nothing here imports

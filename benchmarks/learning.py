@@ -1,16 +1,17 @@
-"""How well tasks are learned: returns at equal numbers of steps, over seeds, of several variants side by side.
+r"""How well tasks are learned: returns at equal numbers of steps, over seeds, of several variants side by side.
 
-    python -m benchmarks.learning runs/learning --tasks playground/CartpoleBalance playground/CheetahRun \\
-        --seeds 0 1 2 --steps 1_000_000 --options num_envs=512 rollout_length=32 num_batches=8 num_passes=8 \\
+    python -m benchmarks.learning runs/learning --tasks playground/CartpoleBalance playground/CheetahRun \
+        --seeds 0 1 2 --steps 1_000_000 --options num_envs=512 rollout_length=32 num_batches=8 num_passes=8 \
         --variant ksim --variant squash squash=true --variant brax learner=brax
 
 Tasks are `playground/ENV`, `brax/ENV` or `MODULE:CLASS`, such as `examples.point_mass:PointMassTask`. A variant is a
 name and options that it adds. Two of them are the benchmark's own: `learner=brax` trains with Brax's PPO, patched to
 run (see `benchmarks.brax_ppo`), and `reward_scale=10` multiplies the rewards that the learner sees.
 
-Runs follow each other, each in a process of its own, with an empty compilation cache unless `--cache` names one. One that is done becomes a line
-of `results.jsonl` in the directory; started again, the benchmark leaves it out, and resumes ksim's run that was cut off
-from its last checkpoint. So more seeds, tasks or variants can be added later. A result with other options is an error.
+Runs follow each other, each in a process of its own, with an empty compilation cache unless `--cache` names one. A run
+that is done becomes a line of `results.jsonl` in the directory. Started again, the benchmark leaves it out, and resumes
+a run of ksim that was cut off from its last checkpoint; Brax's starts again. So seeds, tasks and variants can be added
+later. A result with other options is an error.
 
 - *return*: of the deterministic policy over whole episodes, not scaled; mean over seeds, with Student's 95 % interval,
   mean +- t(0.975, n - 1) s / sqrt(n), where s is the standard deviation of the n seeds. Evaluations are as many and

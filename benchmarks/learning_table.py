@@ -51,8 +51,9 @@ def _of_task(task: str, variants: dict[str, list[Result]]) -> str:
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for name, results in variants.items():
         returns = [_words([return_at(x, steps) for x in results], 1) for steps in marks]
-        speeds = [_words([x[key] for x in results], digits) for key, digits in (("steps_per_s", 0), ("first_update_s", 1))]
-        lines.append(f"| {' | '.join([name, str(len(results)), *returns, *speeds])} |")
+        speed = _words([x["steps_per_s"] for x in results], 0)
+        first_update = _words([x["first_update_s"] for x in results], 1)
+        lines.append(f"| {' | '.join([name, str(len(results)), *returns, speed, first_update])} |")
     return "\n".join(lines)
 
 

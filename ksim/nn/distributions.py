@@ -112,9 +112,9 @@ class SquashedGaussian(AbstractDistribution):
     def entropy(self) -> Float[Array, "*batch"]:
         """Differential entropy of actions in nats, summed over components.
 
-        It has no closed form: the entropy of the Gaussian plus the mean logarithm of the slope of tanh, by Gauss-Hermite
-        quadrature with 8 nodes. Off by less than 0.001 for each component up to a `std` of 1, 0.03 up to 2, 0.31 up
-        to 5. It needs no random numbers, so that it is the same on any number of devices.
+        It has no closed form. This is an estimate: the entropy of the Gaussian plus the mean logarithm of the slope of
+        tanh, by Gauss-Hermite quadrature with 8 nodes. Each component is off by less than 0.001 up to a `std` of 1,
+        0.03 up to 2, 0.31 up to 5. It needs no random numbers, and is the same on any number of devices.
         """
         node_n1 = _NODES.reshape(-1, *(1,) * self.mean.ndim).astype(np.float32)
         weight_n = (_WEIGHTS / _WEIGHTS.sum()).astype(np.float32)

@@ -78,9 +78,7 @@ class DenseStack(eqx.Module):
         return x
 
 
-def distribution_of(
-    mean: Float[Array, " a"], std: Float[Array, " a"], *, squash: bool
-) -> Gaussian | SquashedGaussian:
+def distribution_of(mean: Float[Array, " a"], std: Float[Array, " a"], *, squash: bool) -> Gaussian | SquashedGaussian:
     """A Gaussian, or with `squash` its hyperbolic tangent."""
     return SquashedGaussian(mean, std) if squash else Gaussian(mean, std)
 

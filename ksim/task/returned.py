@@ -101,7 +101,7 @@ def _check_squashed(task: RLTask[Any], distribution: AbstractDistribution, retur
     if getattr(task.config, "squash", False) and distribution.bounds is None:
         raise ConfigError(
             f"squash (true) is for ksim's networks and for those that return the mean of the action, but {returns} a "
-            f"{type(distribution).__name__}. Let it return a ksim.SquashedGaussian, or leave squash out. See {NETWORKS}."
+            f"{type(distribution).__name__}. Let it return ksim.SquashedGaussian, or leave squash out. See {NETWORKS}."
         )
 
 
