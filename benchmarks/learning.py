@@ -327,4 +327,7 @@ def run_all(runs: Sequence[Run], directory: Path, cache: Path | None = None) -> 
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("Stopped. The same command resumes the benchmark.")

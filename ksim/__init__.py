@@ -22,6 +22,7 @@ from ksim.mdp.term import Context as Context
 from ksim.mdp.terminations import AbstractTermination as AbstractTermination
 from ksim.nn import (
     AbstractActorCritic as AbstractActorCritic,
+    AbstractDistribution as AbstractDistribution,
     ActorCriticOutput as ActorCriticOutput,
     Gaussian as Gaussian,
     GruActorCritic as GruActorCritic,

@@ -1,7 +1,6 @@
 """The seam between a policy and the learner: one forward pass, for acting and for the loss."""
 
 from abc import abstractmethod
-from collections.abc import Mapping
 
 import equinox as eqx
 import jax
@@ -34,13 +33,6 @@ class AbstractActorCritic(eqx.Module):
     @abstractmethod
     def __call__(self, obs: Observation, carry: PyTree) -> tuple[ActorCriticOutput, PyTree]:
         """The distribution of the action and the value of `obs`, and the memory after it."""
-
-
-def action_bounds(model: AbstractActorCritic, obs_sizes: Mapping[str, int]) -> tuple[float, float] | None:
-    """Between which every component of the model's actions is; None where it has no bounds."""
-    obs = {group: jnp.zeros(size) for group, size in obs_sizes.items()}
-    output, _ = eqx.filter_eval_shape(lambda: model(obs, model.initial_carry()))
-    return output.distribution.bounds
 
 
 def critic_group(obs: Observation) -> str:

@@ -8,11 +8,11 @@ import jax
 from ksim.mdp.env_curriculum import AbstractEnvCurriculum
 from ksim.mdp.observations import AbstractObservation
 from ksim.mdp.rewards import AbstractReward
-from ksim.nn.actor_critic import action_bounds
 from ksim.nn.adapted import AdaptedActorCritic
 from ksim.physics.select import pick_engine
 from ksim.rollout.environment import Environment
 from ksim.rollout.mdp_environment import MdpEnvironment
+from ksim.task.returned import action_bounds
 from ksim.task.rl import RLTask
 
 TermRow = tuple[str, str, str, str, str]
@@ -50,7 +50,7 @@ def inspect_start(task: RLTask[Any]) -> StartReport:
     }
     figures |= {f"observation {group}": f"{size} numbers" for group, size in task.obs_sizes.items()}
     model = task.initial_learner()[1]
-    bounds = action_bounds(model, task.obs_sizes)
+    bounds = action_bounds(task, model)
     within = "" if bounds is None else f", squashed between {bounds[0]:g} and {bounds[1]:g}"
     figures["action"] = f"{env.action_size} numbers{within}"
     if isinstance(model, AdaptedActorCritic):

@@ -38,7 +38,7 @@ def initial_model(task: RLTask[Any], rng: PRNGKeyArray) -> AbstractActorCritic:
         ConfigError: It is neither.
     """
     model: Any = task._get_initial_model(rng)
-    obs = {group: jax.ShapeDtypeStruct((size,), jnp.float32) for group, size in task.obs_sizes.items()}
+    obs = _obs_shapes(task)
     if isinstance(model, AbstractActorCritic) or callable(getattr(model, "initial_carry", None)):
         _check_actor_critic(task, model, obs)
         return model
@@ -64,6 +64,16 @@ def initial_model(task: RLTask[Any], rng: PRNGKeyArray) -> AbstractActorCritic:
         f"(mean of the action, value), of shapes ({size},) and (), but returned {described(model)}{found}. "
         f"See {NETWORKS}. An actor-critic of a network:\n{_WRAPPER.format(name=name, size=size)}"
     )
+
+
+def action_bounds(task: RLTask[Any], model: AbstractActorCritic) -> tuple[float, float] | None:
+    """Between which every component of a model's actions is; None where there are no bounds."""
+    output, _ = shapes_of(task, model, _obs_shapes(task), shapes_of(task, model.initial_carry))
+    return output.distribution.bounds
+
+
+def _obs_shapes(task: RLTask[Any]) -> dict[str, Any]:
+    return {group: jax.ShapeDtypeStruct((size,), jnp.float32) for group, size in task.obs_sizes.items()}
 
 
 def _adapted(task: RLTask[Any], network: eqx.Module, output: Any, *, takes_groups: bool) -> AdaptedActorCritic | None:

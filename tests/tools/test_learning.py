@@ -67,7 +67,9 @@ class Trainers:
         self.asked.append(run.name)
         if run.seed in self.failing:
             raise RuntimeError("It fell.")
-        return result_of(run.variant, run.seed, [run.reward_scale, 2.0])
+        found = result_of(run.variant, run.seed, [run.reward_scale, 2.0])
+        del found["run"]
+        return found
 
 
 @pytest.fixture

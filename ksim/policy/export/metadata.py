@@ -16,13 +16,13 @@ import numpy as np
 from ksim._version import __version__
 from ksim.errors import as_number
 from ksim.mdp.term import Term
-from ksim.nn.actor_critic import action_bounds
 from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.physics import AbstractActuators, PhysicsModel
 from ksim.physics.actuators import SpeedTorqueLine
 from ksim.policy.context import PolicyContext
 from ksim.policy.program import DeterministicPolicy, policy_arrays
 from ksim.rollout.mdp_environment import MdpEnvironment
+from ksim.task.returned import action_bounds
 from ksim.task.rl import RLTask
 
 FORMAT = 1
@@ -72,7 +72,7 @@ def policy_metadata(
             "iteration": as_number(checkpoint.name),
         },
         "action_size": env.action_size,
-        "action_bounds": action_bounds(model, task.obs_sizes),
+        "action_bounds": action_bounds(task, model),
         "memory": _memory(policy.bound(policy_arrays(model))),
         "control_rate_hz": 1 / task.config.ctrl_dt,
         "control_dt_s": task.config.ctrl_dt,
