@@ -63,7 +63,7 @@ class ValueNormalizer(RunningMoments):
 
     @staticmethod
     def init() -> "ValueNormalizer":
-        """A normalizer that has seen nothing and changes nothing."""
+        """A normalizer that has seen nothing, to which all values are 0."""
         return ValueNormalizer(jnp.zeros(()), {"value": jnp.zeros(())}, {"value": jnp.ones(())})
 
     def normalize(self, value: Float[Array, "*b"]) -> Float[Array, "*b"]:
@@ -71,8 +71,12 @@ class ValueNormalizer(RunningMoments):
         return (value - self.mean["value"]) / self._scale()
 
     def denormalize(self, value: Float[Array, "*b"]) -> Float[Array, "*b"]:
-        """Values of a network in the units of rewards."""
-        return value * self._scale() + self.mean["value"]
+        """Values of a network in the units of rewards.
+
+        0 before anything was seen. A new network's own values, of about 1, would be the first targets in part, and
+        their scale would stay in the statistics, however small rewards are.
+        """
+        return jnp.where(self.count > 0, value * self._scale() + self.mean["value"], 0.0)
 
     def _scale(self) -> Float[Array, "*d"]:
         return jnp.sqrt(self.variance["value"] + 1e-8)
