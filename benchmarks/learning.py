@@ -29,6 +29,7 @@ import dataclasses
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -43,17 +44,23 @@ from benchmarks.learning_table import draw_curves, table
 from benchmarks.learning_task import SUITES, task_of
 from benchmarks.startup import timed_lines
 
-from ksim.checks import check_choice, check_count, pick_num_batches
+from ksim.checks import check_choice, check_count, check_positive, check_rule, pick_num_batches
 from ksim.envs.playground import published_for_brax
 from ksim.envs.task import parsed_options
 from ksim.errors import ConfigError
 from ksim.host.files import whole_file
+from ksim.host.plain_yaml import FRACTION
 from ksim.log.records import read_evaluations, read_metrics
 from ksim.task.overrides import parse_overrides
 
 OWN = ("learner", "reward_scale")
 """Options of a variant that are the benchmark's."""
 QUIET = ("video=false", "plots=false", "tensorboard=false", "eval_every_n_seconds=null", "eval_at_end=false")
+SET = (
+    *("seed", "max_iterations", "max_env_steps", "run_dir", "resume", "eval_every_n_iterations"),
+    *(option.partition("=")[0] for option in QUIET),
+)
+"""Options that the benchmark sets itself."""
 WARM_UP = 2
 """Iterations of ksim that do not count for its speed."""
 
@@ -140,9 +147,9 @@ def train_with_brax(run: Run, directory: Path, cache: Path | None) -> dict[str, 
             first_s = elapsed_s if line.startswith(FIRST_UPDATE) else first_s
     for _ in logged([*command, "--out", str(out)], log, cache):
         pass
-    evaluations = [json.loads(line) for line in out.read_text().splitlines()]
+    evaluations, repeat = [json.loads(line) for line in out.read_text().splitlines()], run.config().action_repeat
     for evaluation in evaluations:  # Brax counts the repeated steps of an action
-        evaluation["env_steps"] //= run.config().action_repeat
+        evaluation["env_steps"] //= repeat
     # The first of them compiled.
     steps, seconds = (evaluations[-1][x] - evaluations[0][x] for x in ("env_steps", "training_s"))
     return {
@@ -166,6 +173,8 @@ def brax_arguments(run: Run) -> dict[str, Any]:
     config = run.config()
     if config.randomize or config.model != "mlp":
         raise ConfigError("learner=brax is compared with model=mlp and randomize=false. Leave these options out.")
+    if isinstance(config.num_devices, str):
+        raise ConfigError(f"num_devices ({config.num_devices}) must be a number for learner=brax.")
     published = published_for_brax(env) if suite == "playground" else {"max_grad_norm": config.max_grad_norm}
     num_batches = pick_num_batches(config.num_envs, config.batch_size, config.num_batches)
     num_evaluated_steps = run.iterations_per_evaluation(config) * config.num_envs * config.rollout_length
@@ -231,19 +240,34 @@ def runs_of(args: argparse.Namespace) -> list[Run]:
     names = [name for name, *_ in variants]
     if len(set(names)) < len(names) or any("=" in name for name in names):
         raise ConfigError(f"Variants ({', '.join(names)}) must each have a name of their own, then options.")
-    runs = []
-    for task in args.tasks:
-        for seed in args.seeds:
-            for name, *options in variants:
-                every = [*args.options, *options]
-                own = dict(x.split("=", 1) for x in every if x.partition("=")[0] in OWN)
-                learner, scale = own.get("learner", "ksim"), own.get("reward_scale", "1")
-                check_choice("learner", learner, tuple(TRAINERS))
-                rest = tuple(x for x in every if x.partition("=")[0] not in OWN)
-                run = Run(task, name, seed, rest, learner, float(scale), args.steps, args.evaluations)
-                brax_arguments(run) if learner == "brax" else run.config()
-                runs.append(run)
+    runs = [
+        make_run(task, name, seed, [*args.options, *options], steps=args.steps, num_evaluations=args.evaluations)
+        for task in args.tasks
+        for seed in args.seeds
+        for name, *options in variants
+    ]
+    for run in runs:
+        run.config() if run.learner == "ksim" else brax_arguments(run)
     return runs
+
+
+def make_run(task: str, variant: str, seed: int, options: Sequence[str], *, steps: int, num_evaluations: int) -> Run:
+    """A run, of options in which the benchmark's own are among the task's.
+
+    Raises:
+        ConfigError: The benchmark's own cannot be, or another is one that it sets itself.
+    """
+    parts = {option: option.partition("=") for option in options}
+    own = {name: value for name, _, value in parts.values() if name in OWN}
+    learner, scale = own.get("learner", "ksim"), own.get("reward_scale", "1")
+    check_choice("learner", learner, tuple(TRAINERS))
+    check_rule(f"reward_scale ({scale})", re.fullmatch(FRACTION, scale) is not None, "a positive number")
+    check_positive("reward_scale", float(scale))
+    for option, (name, _, _) in parts.items():
+        if name in SET:
+            raise ConfigError(f"{option} is set by the benchmark. Use --seeds, --steps and --evaluations.")
+    rest = tuple(option for option, (name, _, _) in parts.items() if name not in OWN)
+    return Run(task, variant, seed, rest, learner, float(scale), steps, num_evaluations)
 
 
 def read_results(path: Path) -> list[dict[str, Any]]:

@@ -17,6 +17,8 @@ from examples.point_mass import PointMass, PointMassConfig, PointMassTask
 from ksim.errors import ConfigError
 from tests.processes import ROOT
 
+pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
+
 POINT_MASS = "examples.point_mass:PointMassTask"
 
 
@@ -104,6 +106,8 @@ BAD = {
     "a variant twice": (("--variant", "a", "--variant", "a"), r"Variants \(a, a\)"),
     "a variant without a name": (("--variant", "gamma=0.9"), r"Variants \(gamma=0.9\)"),
     "Brax in another's task": (("--variant", "a", "learner=brax"), "no environment of Playground or Brax"),
+    "no scale": (("--variant", "a", "reward_scale=ten"), r"reward_scale \(ten\)"),
+    "a limit of its own": (("--options", "max_iterations=3"), "max_iterations=3 is set by the benchmark"),
     "no steps": (("--steps", "0"), r"--steps \(0\)"),
 }
 
