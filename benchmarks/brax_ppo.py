@@ -13,6 +13,7 @@ ksim, whose settings of JAX are not to be Brax's.
 
 import argparse
 import functools
+import importlib
 import json
 import os
 from collections.abc import Sequence
@@ -40,15 +41,11 @@ def environment_of(name: str, options: dict[str, Any]) -> tuple[Any, dict[str, A
     """An environment by `playground/ENV` or `brax/ENV`, and the arguments of `train` that belong to it."""
     suite, _, env = name.partition("/")
     if suite == "brax":
-        from brax import envs  # noqa: PLC0415
-
-        return envs.get_environment(env, **options), {}
-    from mujoco_playground import registry, wrapper  # noqa: PLC0415
-
-    overrides = {"impl": "jax"} if "impl" in registry.get_default_config(env) else {}
-    return registry.load(env, config_overrides=overrides | options), {
-        "wrap_env_fn": wrapper.wrap_for_brax_training,
-    }
+        return importlib.import_module("brax.envs").get_environment(env, **options), {}
+    playground = importlib.import_module("mujoco_playground")
+    overrides = {"impl": "jax"} if "impl" in playground.registry.get_default_config(env) else {}
+    loaded = playground.registry.load(env, config_overrides=overrides | options)
+    return loaded, {"wrap_env_fn": playground.wrapper.wrap_for_brax_training}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -67,8 +64,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     import jax  # noqa: PLC0415
 
     jax.device_put_replicated = replicated
-    from brax.training.agents.ppo import networks, train  # noqa: PLC0415
-
+    networks, train = (importlib.import_module(f"brax.training.agents.ppo.{name}") for name in ("networks", "train"))
     of_networks = {name: arguments.pop(name) for name in NETWORKS if name in arguments}
     env, wrapping = environment_of(args.task, arguments.pop("env_options", {}))
     run = functools.partial(

@@ -13,7 +13,7 @@ from ksim.evaluate.estimates import Estimate, estimate_mean
 from ksim.host.files import whole_file
 
 MARKS = 4
-"""Numbers of steps at which a table reports returns, equally far apart."""
+"""Numbers of steps at which a table reports returns, about equally far apart."""
 
 Result = dict[str, Any]
 
