@@ -58,7 +58,7 @@ def test_log_density_and_entropy_are_sums_over_components():
 
 @pytest.mark.parametrize("sample", [-60.0, -12.0, 12.0, 60.0])
 def test_density_and_gradients_are_finite_where_actions_round_to_their_bounds(sample):
-    assert squashed(0.0, 1.0).action(jnp.array([sample])) == np.sign(sample)
+    np.testing.assert_allclose(squashed(0.0, 1.0).action(jnp.array([sample])), np.sign(sample), rtol=1e-6)
     density = lambda mean, std, sample: squashed(mean, std).log_prob(jnp.array([sample]))
     gradients = jax.grad(density, argnums=(0, 1, 2))(0.9 * sample, 0.5, sample)
     entropy_gradients = jax.grad(lambda mean, std: squashed(mean, std).entropy(), argnums=(0, 1))(sample, 5.0)
