@@ -29,6 +29,9 @@ MAX_EPISODE_STEPS = 20_000
 CHUNK_STEPS = 50
 """Control steps per compiled call; between calls the host checks for ends of episodes and requests to stop."""
 
+SHORTFALL = 0.3
+"""Fraction of the reward per step of training below which an evaluation warns."""
+
 ShouldStop = Callable[[], bool]
 
 
@@ -115,6 +118,29 @@ def evaluation_line(iteration: int, evaluation: Evaluation) -> str:
     no_gap = f"no gap, trained in {evaluation.training_engine} as well"
     parts.append(no_gap if evaluation.gap is None else f"gap {evaluation.gap_words()}")
     return " · ".join(parts)
+
+
+def shortfall_words(evaluation: Evaluation, trained: Mapping[str, float]) -> str | None:
+    """A warning where the deterministic policy earns much less per step than training did; None where it does not.
+
+    Args:
+        evaluation: The results of the deterministic policy.
+        trained: Metrics of training episodes, which had the policy's noise: `episode/return` and `episode/length`.
+    """
+    if not trained.get("episode/length"):
+        return None
+    length = evaluation.figures["length"].mean
+    returns = evaluation.figures["return"]
+    earned, with_noise = returns.mean / length, trained["episode/return"] / trained["episode/length"]
+    least = with_noise - SHORTFALL * abs(with_noise)
+    # NaN, of a single episode, is no bound.
+    if not earned < least or returns.high / length >= least:
+        return None
+    return (
+        f"Warning: the deterministic policy earns {earned:.3g} per step, training episodes {with_noise:.3g}. Under the "
+        "same conditions this means that it needs its noise: train longer, or lower init_std and entropy_coef (see "
+        "docs/tuning.md)."
+    )
 
 
 class EpisodeRunner:

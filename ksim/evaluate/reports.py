@@ -10,7 +10,7 @@ from typing import Any
 from ksim.checkpoint.progress import Progress
 from ksim.checkpoint.saver import Saver
 from ksim.evaluate.curves import read_curves
-from ksim.evaluate.evaluator import Evaluator, ShouldStop, evaluation_line
+from ksim.evaluate.evaluator import Evaluator, ShouldStop, evaluation_line, shortfall_words
 from ksim.evaluate.recording import Recorder, Recording
 from ksim.evaluate.video import NO_GL, film, find_gl
 from ksim.host.failures import Failures
@@ -171,9 +171,10 @@ class Reports:
                 if self._saver is not None:
                     self._saver.found_best(progress.iteration)
             self.paths["evaluations"] = self._run_dir / EVALUATIONS
-            line = evaluation_line(progress.iteration, evaluation)
-            print_line(line)
-            logger.info(line)
+            shortfall = shortfall_words(evaluation, progress.last_episodes)
+            for line in filter(None, (evaluation_line(progress.iteration, evaluation), shortfall)):
+                print_line(line)
+                logger.info(line)
 
     def _report_episode(self, progress: Progress, learner: LearnerState, *, with_plots: bool) -> None:
         if not self._should_stop():

@@ -9,6 +9,7 @@ import pytest
 
 from ksim import ConfigError
 from ksim.evaluate import evaluator
+from ksim.evaluate.estimates import Estimate
 from ksim.mdp import commands, rewards, terminations
 from ksim.policy.context import policy_context
 from tests.checkpoints import newest, saved_learner
@@ -208,3 +209,35 @@ def test_episodes_of_an_evaluation_are_none_of_a_training_with_the_same_seed():
     raw = lambda key: np.asarray(jax.random.key_data(key)).tolist()
     training = [raw(key) for key in jax.random.split(jax.random.key(0), 8)]
     assert raw(evaluator.episode_key(0)) not in training
+
+
+@pytest.mark.parametrize(
+    ("mean_return", "trained", "warns"),
+    [(10.0, 50.0, True), (45.0, 50.0, False), (-80.0, -50.0, True), (-60.0, -50.0, False), (60.0, 50.0, False)],
+)
+def test_deterministic_policy_that_earns_much_less_than_training_is_warned_of(mean_return, trained, warns):
+    figures = {
+        "return": Estimate(mean_return, mean_return - 2, mean_return + 2),
+        "length": Estimate(100.0, 99.0, 101.0),
+    }
+    evaluation = evaluator.Evaluation("mujoco", "mujoco", 8, 0, 0, figures, None, 1.0)
+    found = evaluator.shortfall_words(evaluation, {"episode/return": 2 * trained, "episode/length": 200.0})
+    assert (found is not None) == warns
+    if found:
+        assert f"earns {mean_return / 100:.3g} per step, training episodes {trained / 100:.3g}" in found
+    assert evaluator.shortfall_words(evaluation, {}) is None
+    uncertain = {**figures, "return": Estimate(mean_return, -200.0, 200.0)}
+    assert (
+        evaluator.shortfall_words(
+            dataclasses.replace(evaluation, figures=uncertain), {"episode/return": trained, "episode/length": 100.0}
+        )
+        is None
+    )
+
+
+def test_run_warns_when_its_policy_needs_its_noise(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(evaluator, "SHORTFALL", -1e6)  # anything is a shortfall now
+    options = {"num_devices": 1, "max_iterations": 3, "eval_at_end": True, "rollout_length": 64}
+    point_mass_task(**options, eval_num_envs=2, run_dir=str(tmp_path / "run")).run()
+    assert "Warning: the deterministic policy earns" in capsys.readouterr().out
+    assert "lower init_std and entropy_coef" in (tmp_path / "run" / "process_0.log").read_text()
