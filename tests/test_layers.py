@@ -22,6 +22,7 @@ ALLOWED = {
     "config": {"errors", "host", "checks"},
     "physics": {"errors", "checks", "types", "host"},
     "mdp": {"errors", "checks", "types", "keys", "physics"},
+    "robot": {"errors", "physics"},
     "parallel": {"errors", "checks", "types", "host"},
     "nn": {"errors", "checks", "types", "parallel"},
     "rollout": {"errors", "checks", "types", "keys", "physics", "mdp", "nn", "parallel"},
@@ -32,8 +33,8 @@ ALLOWED = {
 # The house from the bottom up: a package may import those before it.
 ORDER = [
     "_version", "errors", "host", "_process", "_startup", "checks", "types", "keys", "config", "physics", "mdp",
-    "parallel", "nn", "rollout", "learn", "ppo", "log", "task", "envs", "checkpoint", "policy", "evaluate", "preflight",
-    "train", "viewer", "launch", "cli", "tools", "commands", "__init__",
+    "robot", "parallel", "nn", "rollout", "learn", "ppo", "log", "task", "envs", "checkpoint", "policy", "evaluate",
+    "preflight", "train", "viewer", "launch", "cli", "tools", "commands", "__init__",
 ]  # fmt: skip
 HOST = ("log", "checkpoint", "policy", "evaluate", "preflight", "train", "viewer", "launch", "cli", "tools")
 HIDDEN = {"_process", "_startup", "_version", "__init__"}

@@ -185,6 +185,15 @@ def in_base_frame(
     return jax.vmap(rotate_inverse, in_axes=(0, None))(vector_world_n3, base_orientation(physics, names))
 
 
+def relative_to_base(
+    physics: PhysicsState, names: ModelNames, position_world_3: Float[Array, "3"]
+) -> Float[Array, "3"]:
+    """A position in the world relative to the base, in the base's frame, in m; unchanged where there is no base."""
+    if not names.has_base:
+        return position_world_3
+    return rotate_inverse(position_world_3 - base_position(physics, names), base_orientation(physics, names))
+
+
 def add_to_base_velocity(
     physics: PhysicsState, names: ModelNames, lin_vel_world: Float[Array, "3"], ang_vel_body: Float[Array, "3"]
 ) -> PhysicsState:

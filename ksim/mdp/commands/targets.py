@@ -9,8 +9,7 @@ from ksim.checks import check_range
 from ksim.errors import ConfigError
 from ksim.mdp.commands.base import AbstractDrawnCommand, Range
 from ksim.mdp.term import Context
-from ksim.physics.names import base_orientation, base_position
-from ksim.physics.rotations import rotate_inverse
+from ksim.physics.names import relative_to_base
 from ksim.types import Metrics
 
 
@@ -50,8 +49,8 @@ class JointPoseCommand(AbstractDrawnCommand):
 class CartesianCommand(AbstractDrawnCommand):
     """Position of a body or a site relative to the base, in the base's frame, in m, such as for a reaching hand.
 
-    Drawn uniformly from a box every `resample_s` seconds (a range). x, y, z: the box's ranges. body, site: the
-    name of one of them.
+    For a robot without a free joint, its position in the world. Drawn uniformly from a box every `resample_s` seconds
+    (a range). x, y, z: the box's ranges. body, site: the name of one of them.
     """
 
     x: Range
@@ -86,6 +85,4 @@ class CartesianCommand(AbstractDrawnCommand):
             position_3 = context.derived("site_xpos")[names.index("site", self.site)]
         else:
             position_3 = context.derived("xpos")[names.index("body", str(self.body))]
-        offset_3 = position_3 - base_position(context.physics, names)
-        position_3 = rotate_inverse(offset_3, base_orientation(context.physics, names))
-        return {"position_m": jnp.linalg.norm(position_3 - command)}
+        return {"position_m": jnp.linalg.norm(relative_to_base(context.physics, names, position_3) - command)}

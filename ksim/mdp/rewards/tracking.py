@@ -7,8 +7,14 @@ from ksim.checks import check_range
 from ksim.errors import ConfigError
 from ksim.mdp.rewards.base import AbstractReward, asks_to_move
 from ksim.mdp.term import Context
-from ksim.physics.names import base_ang_vel_world, base_heading_velocity, base_orientation, base_position
-from ksim.physics.rotations import roll_pitch_of, rotate_inverse, wrap_angle, yaw_of
+from ksim.physics.names import (
+    base_ang_vel_world,
+    base_heading_velocity,
+    base_orientation,
+    base_position,
+    relative_to_base,
+)
+from ksim.physics.rotations import roll_pitch_of, wrap_angle, yaw_of
 
 
 class TrackLinearVelocity(AbstractReward):
@@ -151,8 +157,8 @@ class TrackJointPose(AbstractReward):
 class TrackPosition(AbstractReward):
     """1 when the position of a site meets the command, falling off as a Gaussian, as for a reaching hand.
 
-    The command is the site's position relative to the base, in the base's frame, in m. std: distance, in m, at which
-    the reward has dropped to exp(-1/2).
+    The command is the site's position relative to the base, in the base's frame, in m; for a robot without a free
+    joint, in the world. std: distance, in m, at which the reward has dropped to exp(-1/2).
     """
 
     needs = ("site_xpos",)
@@ -166,8 +172,8 @@ class TrackPosition(AbstractReward):
 
     def __call__(self, context: Context) -> Float[Array, ""]:
         names = context.model.names
-        offset_3 = context.derived("site_xpos")[names.index("site", self.site)] - base_position(context.physics, names)
-        position_3 = rotate_inverse(offset_3, base_orientation(context.physics, names))
+        site_3 = context.derived("site_xpos")[names.index("site", self.site)]
+        position_3 = relative_to_base(context.physics, names, site_3)
         error = jnp.sum(jnp.square(position_3 - _of_size(context, self.command, 3, "x, y and z")))
         return jnp.exp(-error / (2 * self.std**2))
 

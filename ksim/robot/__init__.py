@@ -1,0 +1,17 @@
+"""Other people's robots: what a model is made of, and what training adds to it."""
+
+from ksim.robot.findings import Findings as Findings, Leg as Leg, look_at as look_at
+from ksim.robot.gains import Gains as Gains, gains_of as gains_of
+from ksim.robot.pose import Stance as Stance, find_stance as find_stance
+from ksim.robot.scene import (
+    Foot as Foot,
+    add_feet as add_feet,
+    add_ground as add_ground,
+    add_imu as add_imu,
+    add_motors as add_motors,
+    add_tip as add_tip,
+    load as load,
+    set_pose as set_pose,
+    touch_ground_only as touch_ground_only,
+    use_implicitfast as use_implicitfast,
+)

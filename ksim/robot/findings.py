@@ -1,0 +1,318 @@
+"""What a model is: its base, its legs and feet, what drives it, and what it lacks."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import mujoco
+import numpy as np
+
+from ksim.errors import ConfigError
+from ksim.physics.actuator_kinds import ActuatorKind, actuator_kinds
+from ksim.physics.labels import label
+from ksim.robot.geometry import box_in_body, collides, lowest_point
+
+_FREE = int(mujoco.mjtJoint.mjJNT_FREE)
+_HINGE, _SLIDE = int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE)
+_ON_JOINTS = (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT))
+LOW_PART = 0.25
+"""A branch is a leg if its lowest point is within this fraction of the base's height from the robot's lowest point."""
+SOLE_PART = 0.06
+"""Geoms belong to a foot if they reach down to this fraction of the base's height from its lowest point."""
+
+
+@dataclass(frozen=True)
+class Leg:
+    """A leg.
+
+    Attributes:
+        name: `FL`, `FR`, `RL`, `RR` of four, `left` and `right` of two, else `leg_0` and so on.
+        joints: Hinge and slide joints from the base to the foot.
+        body: The foot's body.
+        pos: Middle of the box around the foot, in m in the body's frame.
+        size: Half the sides of that box, in m.
+        is_flat: The foot is a body of its own, with a sole, and not the end of a shank.
+    """
+
+    name: str
+    joints: tuple[str, ...]
+    body: str
+    pos: np.ndarray
+    size: np.ndarray
+    is_flat: bool
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a model is.
+
+    Attributes:
+        kind: `legged`; `arm`, fixed to the world, every joint driven; or `balance`, fixed, with joints that are not.
+        base: The body of the free joint; None where there is none.
+        mass: Of the robot, in kg.
+        joints: Hinge and slide joints of the robot.
+        driven: Those of them that actuators drive.
+        drive: `servos`, `motors`, `none`, or `other` where an actuator drives something else than a joint.
+        legs: Legs: front before rear, left before right.
+        tip: Of a fixed robot: the body at the end, and the point in its frame farthest from the last joint, in m.
+        imu: A site of the base with a gyro; None without one.
+        keyframes: Names of its keyframes, as far as they have one.
+    """
+
+    kind: str
+    base: str | None
+    mass: float
+    joints: tuple[str, ...]
+    driven: tuple[str, ...]
+    drive: str
+    legs: tuple[Leg, ...]
+    tip: tuple[str, np.ndarray] | None
+    imu: str | None
+    keyframes: tuple[str, ...]
+
+
+def look_at(model: mujoco.MjModel) -> Findings:
+    """Looks at a compiled model in which bodies and joints have names.
+
+    Raises:
+        ConfigError: It is no robot that ksim can make sense of; the message says what is missing.
+    """
+    if not np.isin(model.jnt_type, (_HINGE, _SLIDE)).any():
+        raise ConfigError(
+            "The model has no hinge or slide joint, so there is nothing to move. Give the MJCF file of a robot."
+        )
+    bodies = _robot_bodies(model)
+    joints = [j for j in range(model.njnt) if model.jnt_bodyid[j] in bodies and model.jnt_type[j] in (_HINGE, _SLIDE)]
+    names = tuple(model.joint(j).name for j in joints)
+    drive, driven = _drive(model, names)
+    base = next((b for b in bodies if _free_joint(model, b) is not None), None)
+    legs, tip, kind = (), None, "legged"
+    if base is None:
+        tip = _tip(model, bodies)
+        kind = "arm" if drive == "none" or set(driven) == set(names) else "balance"
+        _check_fixed(model, names, driven if drive != "none" else names)
+    else:
+        legs = tuple(_legs(model, base, bodies))
+    return Findings(
+        kind=kind,
+        base=None if base is None else model.body(base).name,
+        mass=float(model.body_mass[list(bodies)].sum()),
+        joints=names,
+        driven=driven,
+        drive=drive,
+        legs=legs,
+        tip=tip,
+        imu=None if base is None else _imu(model, base),
+        keyframes=tuple(model.key(i).name for i in range(model.nkey)),
+    )
+
+
+def clipped_reference(model: mujoco.MjModel) -> np.ndarray:
+    """The model's reference pose, with joints moved into their ranges."""
+    qpos = model.qpos0.copy()
+    for j in range(model.njnt):
+        if model.jnt_type[j] in (_HINGE, _SLIDE) and model.jnt_limited[j]:
+            at = model.jnt_qposadr[j]
+            qpos[at] = np.clip(qpos[at], *model.jnt_range[j])
+    return qpos
+
+
+def _robot_bodies(model: mujoco.MjModel) -> tuple[int, ...]:
+    """The bodies of the kinematic tree with the most hinge and slide joints."""
+    roots = model.body_rootid
+    counts = np.zeros(model.nbody, int)
+    for j in range(model.njnt):
+        counts[roots[model.jnt_bodyid[j]]] += int(model.jnt_type[j] in (_HINGE, _SLIDE))
+    root = int(counts.argmax())
+    free = [b for b in range(model.nbody) if _free_joint(model, b) is not None]
+    if free and root in free and free[0] != root:
+        raise ConfigError(
+            f"The first free joint of the model moves {label(model, 'body', free[0])}, but the robot is "
+            f"{label(model, 'body', root)}, with {counts[root]} joints. Put the robot's body first in worldbody, or "
+            "take the other out."
+        )
+    return tuple(b for b in range(1, model.nbody) if roots[b] == root)
+
+
+def _free_joint(model: mujoco.MjModel, body: int) -> int | None:
+    start = int(model.body_jntadr[body])
+    return start if start >= 0 and model.jnt_type[start] == _FREE else None
+
+
+def _drive(model: mujoco.MjModel, joints: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    if not model.nactuator:
+        return "none", ()
+    if not np.isin(model.actuator_trntype, _ON_JOINTS).all():
+        return "other", ()
+    driven = [model.joint(int(j)).name for j in model.actuator_trnid[:, 0]]
+    if len(set(driven)) < len(driven) or not set(driven) <= set(joints):
+        return "other", ()
+    kinds = actuator_kinds(model)
+    is_servos = all(kind is ActuatorKind.POSITION for kind in kinds)
+    is_plain = all(kind in (ActuatorKind.POSITION, ActuatorKind.FORCE) for kind in kinds)
+    return ("servos" if is_servos else "motors" if is_plain else "other"), tuple(driven)
+
+
+def _imu(model: mujoco.MjModel, base: int) -> str | None:
+    for i in np.flatnonzero(model.sensor_type == int(mujoco.mjtSensor.mjSENS_GYRO)):
+        site = int(model.sensor_objid[i])
+        if model.site_bodyid[site] == base and model.site(site).name:
+            return model.site(site).name
+    return None
+
+
+def _check_fixed(model: mujoco.MjModel, names: tuple[str, ...], driven: tuple[str, ...]) -> None:
+    """A robot that slides up and down without a motor is one that walks in a plane, not an arm and not a cart."""
+    for name in names:
+        j = model.joint(name).id
+        up = abs(model.jnt_axis[j][2])
+        if model.jnt_type[j] == _SLIDE and name not in driven and up > 0.9:
+            raise ConfigError(
+                f"The robot has no free joint: it moves up and down on the slide {name!r}, which nothing drives, so it "
+                "walks in a plane. ksim's terms need a base that moves freely: replace the joints of its first body "
+                "by <freejoint/>."
+            )
+
+
+def _tip(model: mujoco.MjModel, bodies: tuple[int, ...]) -> tuple[str, np.ndarray]:
+    """The point farthest along the longest chain of joints: the end of its last body's geoms, or its origin."""
+    depth = {0: 0}
+    for b in bodies:
+        depth[b] = depth.get(int(model.body_parentid[b]), 0) + int(model.body_jntnum[b])
+    deepest = max(depth.values())
+    ends = [b for b in bodies if depth[b] == deepest]
+    data = mujoco.MjData(model)
+    mujoco.mj_kinematics(model, data)
+    first = next(b for b in ends)  # the one that moves: its joint is the last
+    anchor = (
+        data.xanchor[model.body_jntadr[first] + model.body_jntnum[first] - 1]
+        if model.body_jntnum[first]
+        else data.xpos[first]
+    )
+    points = [(b, data.xpos[b]) for b in ends]
+    for g in range(model.ngeom):
+        if model.geom_bodyid[g] in ends:
+            middle, half = box_in_body(model, g)
+            b = int(model.geom_bodyid[g])
+            turn = data.xmat[b].reshape(3, 3)
+            axis = int(np.argmax(half))
+            for sign in (-1, 1):
+                end = middle + sign * half[axis] * np.eye(3)[axis]
+                points.append((b, data.xpos[b] + turn @ end))
+    body, point = max(points, key=lambda item: np.linalg.norm(item[1] - anchor))
+    return model.body(body).name, data.xmat[body].reshape(3, 3).T @ (point - data.xpos[body])
+
+
+def _legs(model: mujoco.MjModel, base: int, bodies: tuple[int, ...]) -> Iterator[Leg]:
+    data = mujoco.MjData(model)
+    data.qpos[:] = clipped_reference(model)
+    mujoco.mj_kinematics(model, data)
+    chains = _branches(model, base, bodies)
+    lowest = {}
+    for branch, members in chains.items():
+        geoms = [g for g in range(model.ngeom) if model.geom_bodyid[g] in members and collides(model, g)]
+        if geoms:
+            lowest[branch] = min((float(lowest_point(model, data, g)[2]), g) for g in geoms)
+    what = label(model, "body", base)
+    if not lowest:
+        raise ConfigError(
+            f"The robot's base is {what}, but it has no legs: no part that moves relative to it by a joint can touch "
+            "the ground. Give its legs joints, and geoms with contype or conaffinity above 0."
+        )
+    ground = min(z for z, _ in lowest.values())
+    height = data.xpos[base][2] - ground
+    if height <= 0:
+        raise ConfigError(
+            f"The robot's base is {what}, but it has no legs: no part that moves relative to it reaches below it in "
+            "its reference pose. The z axis of the base must point up."
+        )
+    found = []
+    for z, geom in lowest.values():
+        if z < ground + LOW_PART * height:
+            found.append(_leg(model, data, base, geom, height))
+    yield from _named(data, model, base, found)
+
+
+def _branches(model: mujoco.MjModel, base: int, bodies: tuple[int, ...]) -> dict[int, list[int]]:
+    """The parts that move relative to the base, each with its bodies, by their first body.
+
+    A part that divides into several chains of joints, as a waist that carries two legs, is those chains.
+    """
+    jointed: dict[int, list[int]] = {}
+    for b in bodies:
+        if b != base and model.body_jntnum[b]:
+            above = int(model.body_parentid[b])
+            while above != base and not model.body_jntnum[above]:
+                above = int(model.body_parentid[above])
+            jointed.setdefault(above, []).append(b)
+
+    def heads(body: int) -> list[int]:
+        following = jointed.get(body, [])
+        if len(following) > 1 and not all(_has_chain(model, b, bodies) for b in following):
+            return [body]
+        below = [head for b in following for head in heads(b)]
+        return below if len(below) > 1 else [body]
+
+    first = [head for body in jointed.get(base, []) for head in heads(body)]
+    return {head: [b for b in bodies if _is_below(model, b, head)] for head in first}
+
+
+def _has_chain(model: mujoco.MjModel, body: int, bodies: tuple[int, ...]) -> bool:
+    """Whether at least two joints follow each other from a body on, as in a leg."""
+    return sum(int(model.body_jntnum[b]) for b in bodies if _is_below(model, b, body)) >= 2
+
+
+def _is_below(model: mujoco.MjModel, body: int, head: int) -> bool:
+    while body > head:
+        body = int(model.body_parentid[body])
+    return body == head
+
+
+def _leg(model: mujoco.MjModel, data: mujoco.MjData, base: int, lowest: int, height: float) -> Leg:
+    """The leg whose lowest geom is `lowest`, still without its name."""
+    body = int(model.geom_bodyid[lowest])
+    turn = data.xmat[body].reshape(3, 3)
+    end = lowest_point(model, data, lowest)
+    own = [g for g in range(model.ngeom) if model.geom_bodyid[g] == body and collides(model, g)]
+    sole = [g for g in own if lowest_point(model, data, g)[2] < end[2] + SOLE_PART * height]
+    boxes = [box_in_body(model, g) for g in sole]
+    low = np.min([middle - half for middle, half in boxes], axis=0)
+    high = np.max([middle + half for middle, half in boxes], axis=0)
+    middle, half = (low + high) / 2, (high - low) / 2
+    extent = np.abs(turn) @ half
+    is_flat = len(sole) == len(own) and extent[:2].max() > 1.5 * extent[2]
+    if 2 * extent[2] > LOW_PART * height:  # a shank: its lower end is the foot
+        radius = float(model.geom_aabb[lowest][3:].min())
+        middle = turn.T @ (end - data.xpos[body] + np.array([0, 0, radius]))
+        half, is_flat = np.full(3, radius), False
+    joints = []
+    at = body
+    while at != base:
+        start, count = int(model.body_jntadr[at]), int(model.body_jntnum[at])
+        of_body = range(start, start + count)
+        joints = [model.joint(j).name for j in of_body if model.jnt_type[j] in (_HINGE, _SLIDE)] + joints
+        at = int(model.body_parentid[at])
+    return Leg("", tuple(joints), model.body(body).name, middle, half, is_flat)
+
+
+def _named(data: mujoco.MjData, model: mujoco.MjModel, base: int, legs: list[Leg]) -> Iterator[Leg]:
+    """Legs in the order front to rear, left before right, by where their feet are in the base's frame."""
+    places = []
+    for leg in legs:
+        b = model.body(leg.body).id
+        point = data.xpos[b] + data.xmat[b].reshape(3, 3) @ leg.pos - data.xpos[base]
+        places.append(data.xmat[base].reshape(3, 3).T @ point)
+    if len(legs) == 2:
+        order = sorted(range(2), key=lambda i: -places[i][1])
+        names = ["left", "right"]
+    else:
+        left = sorted((i for i in range(len(legs)) if places[i][1] > 0), key=lambda i: -places[i][0])
+        right = sorted((i for i in range(len(legs)) if places[i][1] <= 0), key=lambda i: -places[i][0])
+        order = [i for row in range(max(len(left), len(right))) for side in (left, right) for i in side[row : row + 1]]
+        names = (
+            ["FL", "FR", "RL", "RR"] if len(legs) == 4 and len(left) == 2 else [f"leg_{i}" for i in range(len(legs))]
+        )
+    shared = [joint for leg in legs for joint in leg.joints]
+    for name, i in zip(names, order, strict=True):
+        # A waist above several legs is no joint of one of them.
+        joints = tuple(joint for joint in legs[i].joints if shared.count(joint) == 1 or len(legs) == 1)
+        yield replace(legs[i], name=name, joints=joints)

@@ -1,0 +1,227 @@
+"""A pose in which a robot stands, found by letting it settle."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import mujoco
+import numpy as np
+from scipy.optimize import least_squares
+
+from ksim.robot.findings import Leg, clipped_reference
+from ksim.robot.geometry import collides, lowest_point
+
+SETTLE_S = 3.0
+MAX_TILT_RAD = 0.25
+MAX_SPEED = 0.5
+"""Of the base in m/s, over the last second: more is a robot that still falls."""
+BENT = {True: 0.94, False: 0.76}
+"""The height of a bent leg as a part of its height when stretched: of two legs, and of more."""
+
+
+@dataclass(frozen=True)
+class Stance:
+    """A pose in which the robot stands.
+
+    Attributes:
+        joints: Positions of hinge and slide joints, in rad (m), by name.
+        height: Of the base with the feet on the ground, in m.
+        settled_height: Of the base after its servos have given way, in m.
+        source: Where the pose is from, in words.
+        stands: Whether it still stood on its feet at the end.
+        factor: How many times stiffer than by the rules the servos were.
+    """
+
+    joints: Mapping[str, float]
+    height: float
+    settled_height: float
+    source: str
+    stands: bool
+    factor: float = 1.0
+
+
+Hold = Callable[[np.ndarray, float], tuple[mujoco.MjModel, np.ndarray]]
+"""`(qpos, factor) -> the model and the controls` with which servos, stiffer by a factor, hold a pose."""
+STIFFER = 4.0
+"""Servos so soft that a policy walks with them may not balance a biped by themselves."""
+
+
+def find_stance(model: mujoco.MjModel, base: str, legs: Sequence[Leg], joints: Sequence[str], hold: Hold) -> Stance:
+    """The first of these poses in which the robot stands: its keyframes, bent legs under the hips, its reference pose.
+
+    If it stands in none, the pose in which it stayed upright for longest.
+
+    Args:
+        model: The robot on its ground.
+        base: Its base.
+        legs: Its legs.
+        joints: Its hinge and slide joints.
+        hold: Makes the servos that hold a pose.
+    """
+    tried = []
+    poses = [(source, on_ground(model, base, qpos)) for source, qpos in candidates(model, base, legs)]
+    for factor in (1.0, STIFFER):
+        for source, qpos in poses:
+            held, ctrl = hold(qpos, factor)
+            settled, upright_s, stands = settle(held, ctrl, qpos, base, legs)
+            at = model.jnt_qposadr[model.body_jntadr[model.body(base).id]] + 2
+            angles = {name: float(qpos[model.joint(name).qposadr[0]]) for name in joints}
+            stance = Stance(angles, float(qpos[at]), float(settled[at]), source, stands, factor)
+            if stance.stands:
+                return stance
+            tried.append((upright_s, -len(tried), stance))
+    return max(tried, key=lambda item: item[:2])[2]
+
+
+def candidates(model: mujoco.MjModel, base: str, legs: Sequence[Leg]) -> Iterator[tuple[str, np.ndarray]]:
+    """Poses to try, each with where it is from."""
+    for i in range(model.nkey):
+        yield f"keyframe {model.key(i).name!r}" if model.key(i).name else f"keyframe {i}", model.key_qpos[i].copy()
+    for less in (0.0, 0.08):
+        bent = bent_pose(model, base, legs, BENT[len(legs) <= 2] - less)
+        if bent is not None:
+            yield "legs bent so that the feet are under the centre of mass", bent
+    yield "the reference pose, within the joints' ranges", clipped_reference(model)
+
+
+def on_ground(model: mujoco.MjModel, base: str, qpos: np.ndarray) -> np.ndarray:
+    """A pose with the base level, facing along x, and the lowest colliding part of the robot on the ground."""
+    start = int(model.jnt_qposadr[model.body_jntadr[model.body(base).id]])
+    qpos = qpos.copy()
+    qpos[start + 3 : start + 7] = [1, 0, 0, 0]
+    data = mujoco.MjData(model)
+    data.qpos[:] = qpos
+    mujoco.mj_kinematics(model, data)
+    root = model.body_rootid[model.body(base).id]
+    geoms = [g for g in range(model.ngeom) if model.body_rootid[model.geom_bodyid[g]] == root and collides(model, g)]
+    qpos[start + 2] -= min(float(lowest_point(model, data, g)[2]) for g in geoms)
+    return qpos
+
+
+def bent_pose(model: mujoco.MjModel, base: str, legs: Sequence[Leg], part: float) -> np.ndarray | None:
+    """A pose with every leg bent to a part of its height when stretched, and the centre of mass above the feet.
+
+    Feet are under the hips, then all moved back or forth by as much as the centre of mass is off their middle.
+    """
+    shift = 0.0
+    for _ in range(3):
+        qpos = _with_feet_under_hips(model, base, legs, part, shift)
+        if qpos is None:
+            return None
+        data = mujoco.MjData(model)
+        data.qpos[:] = qpos
+        mujoco.mj_kinematics(model, data)
+        mujoco.mj_comPos(model, data)
+        feet = [data.body(leg.body).xpos + data.body(leg.body).xmat.reshape(3, 3) @ leg.pos for leg in legs]
+        shift += float(data.body(base).subtree_com[0] - np.mean(feet, axis=0)[0])
+    return qpos
+
+
+def _with_feet_under_hips(
+    model: mujoco.MjModel, base: str, legs: Sequence[Leg], part: float, shift: float
+) -> np.ndarray | None:
+    """A pose with every leg bent, and its foot `shift` m in front of its hip."""
+    reference = clipped_reference(model)
+    start = int(model.jnt_qposadr[model.body_jntadr[model.body(base).id]])
+    reference[start : start + 7] = [0, 0, 0, 1, 0, 0, 0]
+    qpos = reference.copy()
+    for leg in legs:
+        kinematics = LegKinematics(model, leg, reference, shift)
+        bent = kinematics.bent(part)
+        if bent is None:
+            return None
+        qpos[kinematics.places] = bent
+    return qpos
+
+
+class LegKinematics:
+    """Inverse kinematics of one leg, by least squares within the ranges of its joints.
+
+    Attributes:
+        places: Where its joints are in qpos.
+    """
+
+    def __init__(self, model: mujoco.MjModel, leg: Leg, reference: np.ndarray, shift: float) -> None:
+        """Measures the leg.
+
+        Args:
+            model: The robot.
+            leg: Its leg, with at least one joint.
+            reference: The pose of everything else, and the one near which the leg should stay.
+            shift: How far in front of its hip the foot should be, in m.
+        """
+        ids = [model.joint(name).id for name in leg.joints]
+        self.places = model.jnt_qposadr[ids]
+        limited = model.jnt_limited[ids].astype(bool)
+        self._low, self._high = np.where(limited, model.jnt_range[ids].T, [[-np.pi], [np.pi]])
+        self._model, self._data, self._leg = model, mujoco.MjData(model), leg
+        self._body = model.body(leg.body).id
+        self._reference = reference
+        foot_3, self._turn = self._foot(reference[self.places])
+        self._hip_3 = self._data.xanchor[ids[0]].copy()
+        self._length = max(float(np.linalg.norm(foot_3 - self._hip_3)), 1e-3)
+        self._under_2 = np.array([self._hip_3[0] + shift, foot_3[1]])
+
+    def bent(self, part: float) -> np.ndarray | None:
+        """The joints with the leg at a part of its stretched height; None where the foot does not get under the hip."""
+        rest = self._reference[self.places]
+        middle = (self._low + self._high) / 2
+        stretched = self._solve(10 * self._length, [rest, np.clip(middle, rest - 0.6, rest + 0.6)])
+        height = part * float(self._hip_3[2] - self._foot(stretched)[0][2])
+        bent = self._solve(height, [stretched, stretched + 0.5 * np.sign(middle - stretched)])
+        is_there = np.linalg.norm(self._error(bent, height)) <= 0.05 * self._length
+        return bent if is_there else None
+
+    def _solve(self, height: float, starts: list[np.ndarray]) -> np.ndarray:
+        """The joints with the foot `height` m below the hip, or as near as it gets; the best from several starts."""
+
+        def residual(angles: np.ndarray, near: np.ndarray) -> np.ndarray:
+            error_3 = self._error(angles, height)
+            # A sole stays level, and joints near where they began.
+            level = 0.2 * (self._foot(angles)[1] - self._turn).ravel() if self._leg.is_flat else np.zeros(0)
+            return np.concatenate([error_3, self._length * level, 0.01 * self._length * (angles - near)])
+
+        bounds = (self._low, self._high)
+        inside = [np.clip(x, self._low + 1e-3, self._high - 1e-3) for x in starts]
+        return min((least_squares(residual, x, bounds=bounds, args=(x,)) for x in inside), key=lambda fit: fit.cost).x
+
+    def _error(self, angles: np.ndarray, height: float) -> np.ndarray:
+        return self._foot(angles)[0] - [*self._under_2, self._hip_3[2] - height]
+
+    def _foot(self, angles: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The foot's position in the world, in m, and its rotation."""
+        self._data.qpos[:] = self._reference
+        self._data.qpos[self.places] = angles
+        mujoco.mj_kinematics(self._model, self._data)
+        turn = self._data.xmat[self._body].reshape(3, 3).copy()
+        return self._data.xpos[self._body] + turn @ self._leg.pos, turn
+
+
+def settle(
+    model: mujoco.MjModel, ctrl: np.ndarray, qpos: np.ndarray, base: str, legs: Sequence[Leg]
+) -> tuple[np.ndarray, float, bool]:
+    """Simulates a pose under constant controls for `SETTLE_S`.
+
+    Returns:
+        The pose at the end, for how many seconds the base was upright, and whether the robot still stood on its feet,
+        and on nothing else, at the end.
+    """
+    data = mujoco.MjData(model)
+    data.qpos[:] = qpos
+    data.ctrl[:] = ctrl
+    body = model.body(base).id
+    upright_s, speed = 0.0, 0.0
+    while data.time < SETTLE_S - 1e-6:
+        mujoco.mj_step(model, data)
+        if not np.isfinite(data.qpos).all() or data.xmat[body][8] < np.cos(MAX_TILT_RAD):
+            break
+        upright_s = float(data.time)
+        if data.time > SETTLE_S - 1.0:
+            speed = max(speed, float(np.linalg.norm(data.cvel[body][3:])))
+    root = model.body_rootid[body]
+    touching = {int(b) for b in model.geom_bodyid[data.contact.geom.ravel()] if model.body_rootid[b] == root}
+    feet = {model.body(leg.body).id for leg in legs}
+    heels = {int(model.body_parentid[b]) for b in feet} - {body}  # above toes
+    # One foot of several may hover: on a hard floor three carry a stiff robot.
+    on_feet = touching <= feet | heels and len(touching) >= max(1, len(feet) - 1)
+    stands = upright_s > SETTLE_S - 0.01 and speed < MAX_SPEED and on_feet
+    return data.qpos.copy(), upright_s, stands

@@ -1,0 +1,389 @@
+"""The text of a robot's task: a program that its user reads, owns and changes."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from xax.utils.text import camelcase_to_snakecase
+
+from ksim.robot.plan import CTRL_DT, DT, Plan
+
+WIDTH = 120
+
+
+def program_text(plan: Plan, *, class_name: str, mjcf: Path, output: Path) -> str:
+    """The program.
+
+    Args:
+        plan: Its numbers.
+        class_name: The name of its task.
+        mjcf: The robot's file.
+        output: Where the program will be, to which its path of the robot's file is relative.
+    """
+    make = {"legged": _legged, "arm": _arm, "balance": _balance}[plan.findings.kind]
+    purpose = {
+        "legged": "learns to walk at a commanded velocity",
+        "arm": "learns to reach for commanded points",
+        "balance": "learns to balance",
+    }[plan.findings.kind]
+    run_dir = f"runs/{camelcase_to_snakecase(class_name)}/run_000"
+    head = f'''"""{class_name} {purpose}.
+
+`python -m ksim.tools.new {mjcf.name}` wrote this. It is yours to change: comments tell what was guessed, and why.
+
+python {output.name}
+python {output.name} run_mode=view checkpoint={run_dir}
+"""
+
+from pathlib import Path
+
+import ksim
+'''
+    tail = f"""
+
+if __name__ == "__main__":
+    {class_name}.launch(CONFIG)
+"""
+    return head + make(plan, class_name, purpose, _path_code(mjcf, output)) + tail
+
+
+def _legged(plan: Plan, class_name: str, purpose: str, path: str) -> str:
+    gait = {2: "a walk: feet in turns", 4: "a trot: diagonal feet together"}.get(len(plan.feet), "neighbours in turns")
+    low = round(0.5 * plan.standing_height, 2)
+    swing = round((0.1 if plan.is_biped else 0.2) * plan.standing_height, 3)
+    sideways = round(0.4 * plan.forward, 1)
+    backward = 0.0 if plan.is_biped else -round(0.5 * plan.forward, 1)
+    turn = 0.5 if plan.is_biped else 0.8
+    iterations, gamma, std = (1200, 0.98, 0.5) if plan.is_biped else (300, 0.99, 0.7)
+    return f'''from ksim import robot
+from ksim.mdp import commands, events, observations as obs, randomizers, resets, rewards, terminations
+from ksim.mdp.noise import UniformNoise
+
+# The robot's file stays as it is: get_robot changes a copy in memory.
+MJCF = {path}
+# A box around the lowest part of each leg, in its body's frame, in m; where contacts are felt.
+FEET = (
+{_feet(plan)}
+)
+SITES, TOUCH = tuple(foot.name for foot in FEET), tuple(foot.touch for foot in FEET)
+# Joints in rad and height of the base in m, where episodes start and actions are relative to. From
+# {_pose_reason(plan)}.
+{_table("POSE", plan.pose)}
+HEIGHT, STANDING_HEIGHT = {plan.height}, {plan.standing_height}  # STANDING: once the servos have given way
+{_drive(plan)}
+{_swinging(plan)}# The gait, {gait}. Larger animals step more slowly: 2.9 * sqrt(height / gravity), rounded.
+PERIOD_S, PHASES, SWING_M = {plan.period_s:.3g}, {plan.offsets}, {swing}
+
+CONFIG = ksim.PPOConfig(
+    num_envs=1024, max_iterations={iterations}, dt={DT}, ctrl_dt={CTRL_DT},
+    actor_sizes=[128, 128], critic_sizes=[128, 128], gamma={gamma},
+    learning_rate=1e-3, desired_kl=0.02, num_passes=5, entropy_coef=0.002, init_std={std},
+)  # fmt: skip
+
+
+class {class_name}(ksim.PPOTask[ksim.PPOConfig]):
+    """{class_name} {purpose}."""
+
+    def get_robot(self):
+        spec = robot.load(MJCF)
+        {_ground_line(plan)}
+        robot.touch_ground_only(spec)  # parts of the robot pass through each other: faster
+        robot.use_implicitfast(spec)  # stable with the servos' damping, and fast
+        robot.add_feet(spec, FEET)
+{_optional_lines(plan)}        robot.set_pose(spec, POSE, HEIGHT)
+        return spec
+
+    def get_actuators(self):
+        return {_actuators(plan)}
+
+    def get_commands(self, physics_model):
+        # m/s and rad/s. The highest speed grows with the root of the height, as that of animals does.
+        forward, leftward, yaw_rate = ({backward}, {plan.forward}), ({-sideways}, {sideways}), ({-turn}, {turn})
+        return {{"velocity": commands.VelocityCommand(forward=forward, leftward=leftward, yaw_rate=yaw_rate)}}
+
+    def get_observations(self, physics_model):
+        actor = {{
+            "gravity": obs.ProjectedGravity(noise=UniformNoise(0.03)),
+            "gyro": obs.ImuGyro(site="{plan.imu}", noise=UniformNoise(0.2)),
+            "joint_position": obs.JointPosition(noise=UniformNoise(0.01)),
+            "joint_velocity": obs.JointVelocity(noise=UniformNoise(0.5)),
+            "command": obs.CommandValue(command="velocity"),
+            "phase": obs.PhaseClock(period_s=PERIOD_S),
+            "last_action": obs.LastAction(),
+        }}
+        # The critic runs only in simulation, so it may see what no sensor of the robot measures.
+        seen = {{"lin_vel": obs.BaseLinearVelocity(), "height": obs.BaseHeight()}}
+        return {{"actor": actor, "critic": actor | seen | {{"contact": obs.FootContact(sensors=TOUCH)}}}}
+
+    def get_rewards(self, physics_model):
+        gait = {{"command": "velocity", "period_s": PERIOD_S, "offsets": PHASES}}
+{_still(plan)}        return [
+{_rewards(plan, swing)}
+        ]
+
+    def get_terminations(self, physics_model):
+        # A base at half its standing height lies or kneels.
+        return [terminations.TimeLimit(seconds=10.0), terminations.BaseTooLow(height={low}), terminations.BaseTilted()]
+
+    def get_resets(self, physics_model):
+        return [resets.RandomHeading(), resets.RandomJointPositions(), resets.RandomBaseVelocity()]
+
+    def get_events(self, physics_model):
+        return [events.PushVelocity(speed=(0.0, {round(0.5 * plan.forward, 1)}))]
+
+    def get_randomizers(self, physics_model):
+        return [randomizers.RandomFriction(friction=(0.6, 1.2))]
+'''
+
+
+def _rewards(plan: Plan, swing: float) -> str:
+    lift = -float(round(0.15 / swing**2))
+    rows = [
+        'rewards.TrackLinearVelocity(command="velocity", std=0.3, scale=2.0),',
+        f'rewards.TrackYawRate(command="velocity", std=0.4, scale={1.5 if plan.is_biped else 1.0}),',
+        "# Steps in the rhythm of the gait; without these two it may slide or shuffle.",
+        "rewards.FeetPhase(sensors=TOUCH, **gait, scale=1.0),",
+        f"rewards.FootSwingHeight(sites=SITES, height=SWING_M, rest_height={plan.rest_height}, **gait, scale={lift}),",
+        "rewards.FeetSlip(sensors=TOUCH, sites=SITES, scale=-0.1),",
+        f"rewards.BaseTilt(scale={-2.0 if plan.is_biped else -1.0}),",
+        "rewards.RollPitchRate(scale=-0.05),",
+        "rewards.VerticalVelocity(scale=-0.5),",
+        f"rewards.BaseHeightError(target=STANDING_HEIGHT, scale={-round(0.4 / plan.standing_height**2)}.0),",
+        *_deviation(plan),
+        "rewards.JointLimits(scale=-1.0),",
+        "rewards.ActionRate(scale=-0.01),",
+        "# The torque that holds the weight at arm's length of the height costs about 0.2.",
+        f"rewards.TorqueEffort(scale={-plan.effort:.0e}),",
+        "rewards.Alive(scale=1.0),",
+        "rewards.TerminationPenalty(scale=-50.0),",
+    ]
+    return "\n".join(f"            {row}" for row in rows)
+
+
+def _swinging(plan: Plan) -> str:
+    if not plan.is_biped:
+        return ""
+    names = "".join(f"    {json.dumps(name)},\n" for name in plan.swinging)
+    return f"# Joints that turn about the base's y axis: they swing the legs forward.\nSWINGING = (\n{names})\n"
+
+
+def _still(plan: Plan) -> str:
+    if not plan.is_biped:
+        return ""
+    return "        still = tuple(joint for joint in physics_model.names.joints if joint not in SWINGING)\n"
+
+
+def _deviation(plan: Plan) -> list[str]:
+    if not plan.is_biped:
+        return ["rewards.JointDeviation(scale=-0.05),"]
+    return ["rewards.JointDeviation(joints=still, scale=-0.15),"]
+
+
+def _arm(plan: Plan, class_name: str, purpose: str, path: str) -> str:
+    box = plan.reach
+    assert box is not None
+    return f'''from ksim import robot
+from ksim.mdp import commands, rewards, terminations
+
+# The robot's file stays as it is: get_robot changes a copy in memory.
+MJCF = {path}
+{_tip(plan)}
+{_fixed_constants(plan)}
+CONFIG = ksim.PPOConfig(
+    num_envs=512, max_iterations=200, dt={DT}, ctrl_dt={CTRL_DT},
+    actor_sizes=[128, 128], critic_sizes=[128, 128],
+    learning_rate=1e-3, desired_kl=0.01, entropy_coef=0.002, init_std=0.7,
+)  # fmt: skip
+
+
+class {class_name}(ksim.PPOTask[ksim.PPOConfig]):
+    """{class_name} {purpose}."""
+
+    def get_robot(self):
+        spec = robot.load(MJCF)
+        {_ground_line(plan)}
+        robot.touch_ground_only(spec)  # parts of the robot pass through each other: faster
+        robot.use_implicitfast(spec)  # stable with the servos' damping, and fast
+        robot.add_tip(spec, *TIP)
+{_optional_lines(plan)}        return spec
+
+    def get_actuators(self):
+        return {_actuators(plan)}
+
+    def get_commands(self, physics_model):
+        # Where the tip is in most of 1,000 random poses, in m in the world.
+        return {{"target": commands.CartesianCommand(x={box[0]}, y={box[1]}, z={box[2]}, site="tip")}}
+
+    def get_rewards(self, physics_model):
+        coarse = rewards.TrackPosition(command="target", site="tip", std={plan.coarse}, scale=1.0)
+        fine = rewards.TrackPosition(command="target", site="tip", std={round(plan.coarse / 4, 3)}, scale=1.0)
+        return {{
+            "near": coarse,
+            "there": fine,
+            "action_rate": rewards.ActionRate(scale=-0.01),
+            "velocity": rewards.JointVelocityEffort(scale=-0.005),
+            "limits": rewards.JointLimits(scale=-0.5),
+        }}
+
+    def get_terminations(self, physics_model):
+        return [terminations.TimeLimit(seconds=10.0)]
+'''
+
+
+def _balance(plan: Plan, class_name: str, purpose: str, path: str) -> str:
+    low, high = plan.tip_heights
+    return f'''from ksim import robot
+from ksim.mdp import rewards, terminations
+
+# The robot's file stays as it is: get_robot changes a copy in memory.
+MJCF = {path}
+{_tip(plan)}
+LOW, HIGH = {low}, {high}  # heights of the tip in m: hanging, and upright
+
+CONFIG = ksim.PPOConfig(
+    num_envs=256, max_iterations=150, dt={DT}, ctrl_dt={CTRL_DT},
+    actor_sizes=[64, 64], critic_sizes=[64, 64],
+    learning_rate=1e-3, desired_kl=0.01, entropy_coef=0.002, init_std=0.7,
+)  # fmt: skip
+
+
+def tip_height(context):
+    """The height of the tip: 0 hanging, 1 upright."""
+    tip = context.model.names.index("site", "tip")
+    return (context.derived("site_xpos")[tip, 2] - LOW) / (HIGH - LOW)
+
+
+class {class_name}(ksim.PPOTask[ksim.PPOConfig]):
+    """{class_name} {purpose}."""
+
+    def get_robot(self):
+        spec = robot.load(MJCF)
+        {_ground_line(plan)}
+        robot.touch_ground_only(spec)  # parts of the robot pass through each other: faster
+        robot.add_tip(spec, *TIP)
+        return spec
+
+    def get_actuators(self):
+        return ksim.ModelActuators()  # the file's own: -1 and 1 are the ends of their ranges
+
+    def get_rewards(self, physics_model):
+        return {{
+            "upright": rewards.Custom(tip_height, needs=("site_xpos",), scale=2.0),
+            "centred": rewards.JointDeviation(joints={_names(plan.findings.driven)}, scale=-0.1),
+            "velocity": rewards.JointVelocityEffort(scale=-0.005),
+            "action_rate": rewards.ActionRate(scale=-0.01),
+        }}
+
+    def get_terminations(self, physics_model):
+{_balance_ends(plan)}
+'''
+
+
+def _names(names: Sequence[str]) -> str:
+    return f"({', '.join(json.dumps(name) for name in names)}{',' * (len(names) == 1)})"
+
+
+def _balance_ends(plan: Plan) -> str:
+    if not plan.starts_up:
+        return "        return [terminations.TimeLimit(seconds=10.0)]  # it starts hanging, and may swing up"
+    return (
+        '        fallen = terminations.Custom(lambda context: tip_height(context) < 0.7, needs=("site_xpos",))\n'
+        "        return [terminations.TimeLimit(seconds=10.0), fallen]"
+    )
+
+
+def _tip(plan: Plan) -> str:
+    assert plan.findings.tip is not None
+    body, pos = plan.findings.tip
+    rounded = tuple(round(float(x), 3) + 0.0 for x in pos)
+    why = "# The point farthest along the last body, in m in its frame; gets the site 'tip'."
+    return f"{why}\nTIP = ({json.dumps(body)}, {rounded})"
+
+
+def _fixed_constants(plan: Plan) -> str:
+    pose = (
+        "# Within the joints' ranges, which the file's reference pose is not.\n" + _table("POSE", plan.pose)
+        if plan.pose
+        else ""
+    )
+    return "\n".join(part for part in (pose, _drive(plan)) if part) + "\n"
+
+
+def _drive(plan: Plan) -> str:
+    """The constants of the actuators, with the rules that they are from."""
+    lines = []
+    if plan.torque:
+        what = "the robot's weight times the reach of the leg" if plan.feet else "twice the weight times the reach"
+        lines += [f"# The file has no actuators. Motors of so many N m: {what}.", _table("TORQUE", plan.torque)]
+    if plan.stiffness:
+        lines += [
+            "# Servos, in N m/rad and N m s/rad, from weight, reach and inertias: see ksim.robot.gains for the rules.",
+            _table("STIFFNESS", plan.stiffness),
+            _table("DAMPING", plan.damping),
+        ]
+    if plan.action_scale:
+        why = "35 % of the torque limit / stiffness, within 0.25 and 0.4" if plan.feet else "a quarter of the range"
+        lines += [f"# rad of the servos' target per unit of action: {why}.", _table("ACTION_SCALE", plan.action_scale)]
+    return "\n".join(lines)
+
+
+def _actuators(plan: Plan) -> str:
+    if plan.stiffness:
+        return "ksim.PositionActuators(kp=STIFFNESS, kd=DAMPING, action_scale=ACTION_SCALE)"
+    if plan.action_scale:
+        return "ksim.ModelActuators(action_scale=ACTION_SCALE)  # the file's own servos"
+    return "ksim.ModelActuators()  # the file's own: -1 and 1 are the ends of their ranges"
+
+
+def _ground_line(plan: Plan) -> str:
+    what = ", ".join(plan.added)
+    if not what:
+        return "robot.add_ground(spec)  # does nothing: the file has a floor, a light and a sky"
+    height = f", height={plan.floor}" if plan.floor else ""
+    return f"robot.add_ground(spec{height})  # {what}: the file has none"
+
+
+def _optional_lines(plan: Plan) -> str:
+    lines = []
+    if plan.imu and plan.findings.imu is None:
+        lines.append(f'robot.add_imu(spec, {plan.findings.base!r}, "{plan.imu}")  # the file has none')
+    if plan.torque:
+        lines.append("robot.add_motors(spec, TORQUE)")
+    if plan.pose and not plan.feet:
+        lines.append("robot.set_pose(spec, POSE)")
+    return "".join(f"        {line}\n" for line in lines)
+
+
+def _pose_reason(plan: Plan) -> str:
+    return f"{plan.pose_source}: {plan.stands}"
+
+
+def _feet(plan: Plan) -> str:
+    return "\n".join(
+        f"    robot.Foot({json.dumps(foot.name)}, {json.dumps(foot.body)}, pos={foot.pos}, size={foot.size}),"
+        for foot in plan.feet
+    )
+
+
+def _table(name: str, values: Mapping[str, float]) -> str:
+    """A dictionary as code: on one line where it fits."""
+    items = [f"{json.dumps(key)}: {value!r}" for key, value in values.items()]
+    line = f"{name} = {{{', '.join(items)}}}"
+    if len(line) <= WIDTH:
+        return line
+    rows, row = [], ""
+    for item in items:  # as many on a line as fit
+        if row and len(row) + len(item) + 7 > WIDTH:
+            rows.append(row)
+            row = ""
+        row = f"{row}, {item}" if row else item
+    rows.append(row)
+    return "\n".join([f"{name} = {{", *(f"    {row}," for row in rows), "}  # fmt: skip"])
+
+
+def _path_code(mjcf: Path, output: Path) -> str:
+    """The robot's file as seen from the program: beside or below it by a relative path, elsewhere by its own."""
+    mjcf, folder = mjcf.absolute(), output.absolute().parent
+    if mjcf.is_relative_to(folder):
+        return f"Path(__file__).parent / {json.dumps(mjcf.relative_to(folder).as_posix())}"
+    return f"Path({json.dumps(str(mjcf))})"

@@ -1,0 +1,247 @@
+"""Adding to a robot's model what training needs. Every function changes the spec that it is given, never a file."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import mujoco
+import numpy as np
+
+from ksim.errors import ConfigError
+from ksim.physics import load_spec
+from ksim.physics.actuators import per_joint
+from ksim.physics.names import find_in_spec
+
+Vector = tuple[float, float, float]
+HOME = "home"
+_GROUNDS = (mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_HFIELD)
+_ONE_DOF = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
+
+
+class Foot(NamedTuple):
+    """Where a foot is: a box around its contacts with the ground.
+
+    Attributes:
+        name: Name of the site that is added; its touch sensor is called `<name>_touch`.
+        body: The body that it belongs to.
+        pos: Middle of the box in the body's frame, in m.
+        size: Half its sides along the body's axes, in m.
+    """
+
+    name: str
+    body: str
+    pos: Vector
+    size: Vector
+
+    @property
+    def touch(self) -> str:
+        """Name of its touch sensor."""
+        return f"{self.name}_touch"
+
+
+def load(path: str | Path) -> mujoco.MjSpec:
+    """A robot's model to add to. Bodies and joints without a name get one, such as `body_3`.
+
+    Raises:
+        ConfigError: There is no such file, or MuJoCo cannot read it.
+    """
+    spec = load_spec(path)
+    for kind, parts in (("body", spec.bodies), ("joint", spec.joints)):
+        taken = {part.name for part in parts}
+        for i, part in enumerate(parts):
+            if not part.name:
+                free = (f"{kind}_{i}{'_' * more}" for more in range(len(taken) + 1))
+                part.name = next(name for name in free if name not in taken)
+    return spec
+
+
+def add_ground(spec: mujoco.MjSpec, height: float = 0.0) -> list[str]:
+    """Adds a floor, a light and a sky where the model has none; returns which of them.
+
+    The floor is a plane with friction 1.
+
+    Args:
+        spec: The model.
+        height: Of the floor, in m.
+    """
+    added = []
+    if not any(geom.type in _GROUNDS and (geom.contype or geom.conaffinity) for geom in spec.geoms):
+        spec.add_texture(
+            name="ksim_floor",
+            type=mujoco.mjtTexture.mjTEXTURE_2D,
+            builtin=mujoco.mjtBuiltin.mjBUILTIN_CHECKER,
+            width=256,
+            height=256,
+            rgb1=[0.35, 0.38, 0.42],
+            rgb2=[0.28, 0.31, 0.35],
+        )
+        material = spec.add_material(name="ksim_floor", texrepeat=[1, 1], texuniform=True, reflectance=0.1)
+        material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "ksim_floor"
+        # Not of the model's default class, which may make geoms that nothing collides with.
+        spec.worldbody.add_geom(
+            name="ksim_floor",
+            type=mujoco.mjtGeom.mjGEOM_PLANE,
+            pos=[0, 0, height],
+            size=[0, 0, 0.1],
+            material="ksim_floor",
+            contype=1,
+            conaffinity=1,
+            condim=3,
+            friction=[1, 0.005, 0.0001],
+            group=0,
+        )
+        added.append("floor")
+    if not spec.lights:
+        light = spec.worldbody.add_light(pos=[0, 0, 4], dir=[0.2, 0.2, -1])
+        light.type = mujoco.mjtLightType.mjLIGHT_DIRECTIONAL
+        added.append("light")
+    if not any(texture.type == mujoco.mjtTexture.mjTEXTURE_SKYBOX for texture in spec.textures):
+        spec.add_texture(
+            name="ksim_sky",
+            type=mujoco.mjtTexture.mjTEXTURE_SKYBOX,
+            builtin=mujoco.mjtBuiltin.mjBUILTIN_GRADIENT,
+            width=256,
+            height=1536,
+            rgb1=[0.55, 0.7, 0.85],
+            rgb2=[0.1, 0.15, 0.25],
+        )
+        added.append("sky")
+    return added
+
+
+def touch_ground_only(spec: mujoco.MjSpec) -> None:
+    """Lets all that collides in what moves collide with what is fixed to the world alone.
+
+    Collisions between parts of the robot take time, above all on MJX. Explicit `<pair>`s stay.
+    """
+    for geom in spec.geoms:
+        if geom.contype or geom.conaffinity:
+            geom.contype, geom.conaffinity = (1, 0) if is_fixed(geom.parent) else (0, 1)
+
+
+def use_implicitfast(spec: mujoco.MjSpec) -> None:
+    """Integrates with MuJoCo's implicitfast, which takes the damping of servos implicitly and so stays stable.
+
+    Models in a fluid keep their integrator: there MJX does not know this one.
+    """
+    option = spec.option
+    if not (option.density or option.viscosity or any(option.wind)):
+        option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
+
+
+def is_fixed(body: mujoco.MjsBody) -> bool:
+    """Whether a body is fixed to the world: neither it nor a parent has joints."""
+    while body is not None and body.name != "world":
+        if body.joints or body.mocap:
+            return False
+        body = body.parent
+    return True
+
+
+def add_feet(spec: mujoco.MjSpec, feet: Sequence[Foot]) -> None:
+    """Adds a site and a touch sensor for each foot.
+
+    Raises:
+        ConfigError: The model has no such body, or already has a site or sensor of that name.
+    """
+    for foot in feet:
+        body = find_in_spec(spec, "body", foot.body)
+        _check_free(spec, "site", foot.name)
+        _check_free(spec, "sensor", foot.touch)
+        body.add_site(
+            name=foot.name,
+            type=mujoco.mjtGeom.mjGEOM_BOX,
+            pos=foot.pos,
+            size=foot.size,
+            group=5,
+            rgba=[0.2, 0.6, 0.9, 0.3],
+        )
+        spec.add_sensor(
+            name=foot.touch,
+            type=mujoco.mjtSensor.mjSENS_TOUCH,
+            objtype=mujoco.mjtObj.mjOBJ_SITE,
+            objname=foot.name,
+        )
+
+
+def add_imu(spec: mujoco.MjSpec, body: str, name: str = "imu") -> None:
+    """Adds a site in the origin of a body for an IMU; `ksim.mdp.observations.ImuGyro` reads it.
+
+    Raises:
+        ConfigError: The model has no such body, or already has a site of that name.
+    """
+    _check_free(spec, "site", name)
+    find_in_spec(spec, "body", body).add_site(name=name, size=[0.01, 0.01, 0.01], group=5)
+
+
+def add_tip(spec: mujoco.MjSpec, body: str, pos: Vector, name: str = "tip") -> None:
+    """Adds a site to a body, in m in its frame: the point of an arm that reaches, or of a pole that balances.
+
+    Raises:
+        ConfigError: The model has no such body, or already has a site of that name.
+    """
+    _check_free(spec, "site", name)
+    site = find_in_spec(spec, "body", body).add_site(name=name, pos=pos, size=[0.02, 0.02, 0.02])
+    site.rgba = [0.9, 0.3, 0.2, 0.7]
+
+
+def add_motors(spec: mujoco.MjSpec, torque: Mapping[str, float]) -> None:
+    """Adds a motor, named like its joint, to each hinge and slide joint that a pattern matches.
+
+    torque: the most that a motor gives, in N m (N on slides), by pattern of the joint's name, the first that matches.
+
+    Raises:
+        ConfigError: A pattern matches no joint, or the model has actuators of its own.
+    """
+    if spec.actuators:
+        raise ConfigError(
+            f"The model has {len(spec.actuators)} actuators of its own. Use them, and leave out add_motors."
+        )
+    joints = [joint.name for joint in spec.joints if joint.type in _ONE_DOF]
+    limits = per_joint({**torque, "*": 0.0}, joints, "torque")
+    for joint, limit in zip(joints, limits.tolist(), strict=True):
+        if limit > 0:
+            motor = spec.add_actuator(name=joint, target=joint, trntype=mujoco.mjtTrn.mjTRN_JOINT)
+            motor.set_to_motor()
+            motor.ctrllimited, motor.ctrlrange = True, [-limit, limit]
+
+
+def set_pose(spec: mujoco.MjSpec, joints: Mapping[str, float], height: float | None = None) -> None:
+    """Makes a pose the first keyframe, where episodes start and to which actions are relative. Others stay, behind it.
+
+    The base is level and faces along x. Joints that no pattern matches are in the model's reference pose.
+
+    Args:
+        spec: The model.
+        joints: Positions in rad (m of slides), by pattern of the joint's name, the first that matches.
+        height: Of the base, in m; None for a robot without one.
+
+    Raises:
+        ConfigError: A pattern matches no joint.
+    """
+    model = spec.copy().compile()
+    names = [joint.name for joint in spec.joints if joint.type in _ONE_DOF]
+    qpos = model.qpos0.copy()
+    values = per_joint({**joints, "*": float("nan")}, names, "joints")
+    for name, value in zip(names, values.tolist(), strict=True):
+        if not np.isnan(value):
+            qpos[model.joint(name).qposadr[0]] = value
+    if height is not None:
+        start = int(model.jnt_qposadr[np.flatnonzero(model.jnt_type == int(mujoco.mjtJoint.mjJNT_FREE))[0]])
+        qpos[start + 2 : start + 7] = [height, 1, 0, 0, 0]
+    kept = ("name", "time", "qpos", "qvel", "act", "mpos", "mquat", "ctrl")
+    others = [
+        {field: np.array(x) if field != "name" else x for field in kept for x in [getattr(key, field)]}
+        for key in spec.keys
+    ]
+    for key in list(spec.keys):
+        spec.delete(key)
+    spec.add_key(name=HOME, qpos=qpos)
+    for other in others:
+        if other["name"] != HOME:
+            spec.add_key(**other)
+
+
+def _check_free(spec: mujoco.MjSpec, kind: str, name: str) -> None:
+    if getattr(spec, kind)(name) is not None:
+        raise ConfigError(f"The model already has a {kind} {name!r}. Choose another name.")

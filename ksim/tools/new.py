@@ -1,0 +1,114 @@
+"""From an MJCF file to a task: writes a program that trains a robot, with what it could find and guess about it.
+
+python -m ksim.tools.new my_robot.xml
+
+It looks at the model: base, legs and feet, joints, masses, actuators, IMU and keyframes. A robot with legs gets a task
+to walk at a commanded velocity, an arm one to reach for points, a cart or a pendulum one to balance. It writes
+`my_robot.py`, which its user reads and changes, and prints what it found, what it guessed, what it could not tell, and
+the next command. The robot's file stays as it is.
+"""
+
+import argparse
+import importlib.machinery
+import keyword
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from xax.utils.text import camelcase_to_snakecase
+
+from ksim.errors import ConfigError
+from ksim.host.files import whole_file
+from ksim.host.terminal import print_line
+from ksim.physics.mujoco import silence_warnings
+from ksim.robot.plan import Plan, make_plan
+from ksim.robot.program import program_text
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Does what the module says; returns the exit code, 2 for input that cannot work."""
+    parser = argparse.ArgumentParser(prog="python -m ksim.tools.new", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("robot", type=Path, metavar="ROBOT.xml", help="the robot's MJCF file")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE.py",
+        help="program to write; default: in this directory, named as the robot",
+    )
+    parser.add_argument("--force", action="store_true", help="overwrite a program that is already there")
+    options = parser.parse_args(argv)
+    silence_warnings()
+    try:
+        output = options.output or Path(f"{module_name(options.robot.stem)}.py")
+        check_output(output, force=options.force)
+        plan = make_plan(options.robot)
+        text = program_text(plan, class_name=class_name(output.stem), mjcf=options.robot, output=output)
+        _write(output, text)
+    except ConfigError as error:
+        print_line(f"Error: {error}")
+        return 2
+    _print(plan, output)
+    return 0
+
+
+def module_name(stem: str) -> str:
+    """A name for the program of a robot's file: one that Python can import, and that hides no other module."""
+    name = re.sub(r"\W+", "_", stem, flags=re.ASCII).strip("_").lower() or "robot"
+    name = f"robot_{name}" if name[0].isdigit() else name
+    return f"{name}_robot" if keyword.iskeyword(name) or _hides_another(name) else name
+
+
+def class_name(stem: str) -> str:
+    """The class in a program: `MyRobot` of `my_robot`."""
+    return "".join(part[:1].upper() + part[1:] for part in stem.split("_") if part)
+
+
+def check_output(output: Path, *, force: bool) -> None:
+    """Raises ConfigError unless a program can be written there and Python can run and import it."""
+    if output.suffix != ".py" or not output.stem.isidentifier() or keyword.iskeyword(output.stem):
+        raise ConfigError(
+            f"--output ({output}) must be a .py file with a name that Python can import, such as "
+            f"{output.with_name(module_name(output.stem) + '.py')}."
+        )
+    if not output.stem.strip("_"):
+        raise ConfigError(f"--output ({output}) must have a letter in its name.")
+    if _hides_another(output.stem):
+        raise ConfigError(
+            f"--output ({output}) would hide the module {output.stem!r} when it runs. Choose another name."
+        )
+    if output.exists() and not (force and output.is_file()):
+        raise ConfigError(f"{output} already exists. Add --force to overwrite it, or choose another by --output.")
+
+
+def _hides_another(name: str) -> bool:
+    """Whether a program of that name would be imported in place of an installed module."""
+    if name in sys.stdlib_module_names:
+        return True
+    here = {"", str(Path.cwd())}
+    return importlib.machinery.PathFinder.find_spec(name, [path for path in sys.path if path not in here]) is not None
+
+
+def _write(output: Path, text: str) -> None:
+    try:
+        with whole_file(output) as temporary:
+            temporary.write_text(text)
+    except OSError as error:
+        raise ConfigError(f"{output} cannot be written ({error.strerror}). Choose another by --output.") from error
+
+
+def _print(plan: Plan, output: Path) -> None:
+    report = plan.report
+    for title, lines in (("Found", report.found), ("Guessed", report.guessed), ("Could not tell", report.unknown)):
+        if lines:
+            print_line(f"{title}:")
+            for line in lines:
+                print_line(f"  - {line}")
+    run_dir = f"runs/{camelcase_to_snakecase(class_name(output.stem))}/run_000"
+    print_line(f"Wrote {output}. Read it: its comments tell what was guessed. Next:")
+    print_line(f"  python {output}")
+    print_line(f"  python {output} run_mode=view checkpoint={run_dir}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

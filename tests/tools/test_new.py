@@ -1,0 +1,258 @@
+"""`python -m ksim.tools.new`: what it finds in small models, and programs that train."""
+
+import re
+import runpy
+
+import mujoco
+import numpy as np
+import pytest
+
+import ksim
+from examples.robots import HUMANOID, QUADRUPED
+from ksim import robot
+from ksim.robot.plan import grouped, make_plan
+from ksim.tools import new
+from tests.tasks import WITHOUT_REPORTS, train_iterations
+
+LEG = """
+<body name="{name}_hip" pos="{x} {y} 0">
+  <joint name="{name}_roll" axis="1 0 0" range="-40 40"/>
+  <geom type="sphere" size=".03" mass=".2"/>
+  <body name="{name}_thigh">
+    <joint name="{name}_pitch" range="-90 90"/>
+    <geom fromto="0 0 0 0 0 -.2" mass=".3"/>
+    <body name="{name}_shin" pos="0 0 -.2">
+      <joint name="{name}_knee" range="-140 -20"/>
+      <geom fromto="0 0 0 0 0 -.18" mass=".1"/> <geom type="sphere" size=".02" pos="0 0 -.2" mass=".05"/>
+    </body>
+  </body>
+</body>"""
+# Without actuators, sensors, floor, light or keyframe; feet are geoms without a name.
+DOG = f"""
+<mujoco>
+  <default><joint axis="0 1 0" armature=".005" damping=".1"/><geom type="capsule" size=".015"/></default>
+  <worldbody>
+    <body name="trunk" pos="0 0 .5">
+      <freejoint/>
+      <geom type="box" size=".2 .08 .04" mass="6"/>
+      {LEG.format(name="FL", x=0.18, y=0.1)} {LEG.format(name="FR", x=0.18, y=-0.1)}
+      {LEG.format(name="RL", x=-0.18, y=0.1)} {LEG.format(name="RR", x=-0.18, y=-0.1)}
+    </body>
+  </worldbody>
+</mujoco>"""
+CART_POLE = """
+<mujoco>
+  <worldbody>
+    <body name="cart">
+      <joint name="slide" type="slide" axis="1 0 0" range="-1 1"/>
+      <geom type="box" size=".1 .1 .05" mass="1"/>
+      <body name="pole">
+        <joint name="pole" axis="0 1 0"/>
+        <geom type="capsule" fromto="0 0 0 0 0 .5" size=".02" mass=".1"/>
+      </body>
+    </body>
+  </worldbody>
+  <actuator><motor joint="slide" ctrlrange="-1 1" gear="10"/></actuator>
+</mujoco>"""
+ARM = """
+<mujoco>
+  <worldbody>
+    <body name="upper" pos="0 0 .3">
+      <joint name="yaw" axis="0 0 1" range="-120 120"/> <joint axis="0 1 0" range="-90 90"/>
+      <geom type="capsule" fromto="0 0 0 .3 0 0" size=".03" mass="1"/>
+      <body name="lower" pos=".3 0 0">
+        <joint name="elbow" axis="0 1 0" range="-120 120"/>
+        <geom type="capsule" fromto="0 0 0 .25 0 0" size=".02" mass=".5"/>
+      </body>
+    </body>
+  </worldbody>
+</mujoco>"""
+BALL = '<mujoco><worldbody><body name="ball"><freejoint/><geom size=".1"/></body></worldbody></mujoco>'
+HOVERING = """
+<mujoco><worldbody><body name="box"><freejoint/><geom size=".1"/>
+  <body pos="0 0 .2"><joint axis="0 0 1"/><geom size=".05"/></body>
+</body></worldbody></mujoco>"""
+IN_A_PLANE = """
+<mujoco><worldbody><body name="trunk">
+  <joint name="x" type="slide" axis="1 0 0"/><joint name="z" type="slide" axis="0 0 1"/><geom size=".1"/>
+  <body><joint name="hip" axis="0 1 0"/><geom type="capsule" fromto="0 0 0 0 0 -.5" size=".02"/></body>
+</body></worldbody><actuator><motor joint="hip"/></actuator></mujoco>"""
+SMALL = {"num_envs": 8, "rollout_length": 4, "tensorboard": False} | WITHOUT_REPORTS
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def written(folder, text, name="my_robot.xml"):
+    """The task class and its config of the program that is written for a model."""
+    (folder / name).write_text(text)
+    assert new.main([name]) == 0
+    names = runpy.run_path(str(folder / name.replace(".xml", ".py")))
+    return names["MyRobot"], names["CONFIG"], names
+
+
+def task_of(task_class, config, **options):
+    import dataclasses
+
+    return task_class(dataclasses.replace(config, **(SMALL | options)))
+
+
+def test_legs_of_a_dog_are_found_and_named_by_where_they_are(folder):
+    (folder / "dog.xml").write_text(DOG)
+    found = robot.look_at(robot.load("dog.xml").compile())
+    assert (found.kind, found.base, found.drive, found.imu) == ("legged", "trunk", "none", None)
+    assert [leg.name for leg in found.legs] == ["FL", "FR", "RL", "RR"]
+    assert found.legs[0].joints == ("FL_roll", "FL_pitch", "FL_knee")
+    # The sphere at the end of the shin, not the shin.
+    np.testing.assert_allclose(found.legs[0].pos, [0, 0, -0.2], atol=0.01)
+    assert found.legs[0].body == "FL_shin"
+
+
+@pytest.mark.parametrize(("path", "legs"), [(HUMANOID, ["left", "right"]), (QUADRUPED, ["FL", "FR", "RL", "RR"])])
+def test_robots_of_the_examples_are_understood(path, legs):
+    plan = make_plan(path)
+    assert [leg.name for leg in plan.findings.legs] == legs
+    assert (plan.findings.drive, plan.findings.imu) == ("motors", "imu")
+    assert plan.pose_source.startswith("keyframe")
+    assert "stood for 3 s" in plan.stands
+    assert not plan.torque
+
+
+def test_dog_without_actuators_gets_what_it_lacks_and_trains(folder, capsys):
+    task_class, config, names = written(folder, DOG)
+    output = capsys.readouterr().out
+    assert "No actuators." in output
+    assert "no floor and no light and no sky" in output
+    assert "python my_robot.py run_mode=view checkpoint=runs/my_robot/run_000" in output
+    task = task_of(task_class, config)
+    _, history = train_iterations(task, 2)
+    assert np.isfinite(history[-1]["rollout/reward"])
+    assert names["PHASES"] == (0.0, 0.5, 0.5, 0.0)
+
+
+def test_gains_in_the_program_are_those_of_the_compiled_servos(folder):
+    task_class, config, names = written(folder, DOG)
+    model = task_of(task_class, config).environment.engine.model.mj_model
+    for i in range(model.nu):
+        pattern = "*_" + model.actuator(i).name.split("_")[1]
+        np.testing.assert_allclose(model.actuator_gainprm[i, 0], names["STIFFNESS"][pattern])
+        np.testing.assert_allclose(-model.actuator_biasprm[i, 2], names["DAMPING"][pattern])
+        np.testing.assert_allclose(model.actuator_forcerange[i], np.array([-1, 1]) * names["TORQUE"][pattern])
+
+
+def test_load_rule_is_the_weight_times_the_reach(folder):
+    (folder / "dog.xml").write_text(DOG)
+    plan = make_plan(folder / "dog.xml")
+    # 8.6 kg * 9.81 m/s^2; the corner of a foot's box is 0.22 m below the knee, plus its half diagonal sideways.
+    np.testing.assert_allclose(plan.stiffness["*_knee"], 8.6 * 9.81 * 0.22, rtol=0.06)
+
+
+def test_robots_file_stays_as_it_is(folder):
+    written(folder, DOG)
+    assert (folder / "my_robot.xml").read_text() == DOG
+
+
+def test_arm_without_actuators_gets_a_task_to_reach_and_trains(folder):
+    task_class, config, names = written(folder, ARM)
+    assert names["TIP"][0] == "lower"
+    np.testing.assert_allclose(names["TIP"][1], [0.27, 0, 0], atol=1e-3)
+    _, history = train_iterations(task_of(task_class, config), 1)
+    assert history[-1]["error/target/position_m"] > 0
+
+
+def test_cart_with_a_pole_gets_a_task_to_balance_and_trains(folder):
+    task_class, config, names = written(folder, CART_POLE)
+    assert names["HIGH"] == pytest.approx(0.52)
+    _, history = train_iterations(task_of(task_class, config), 1)
+    assert history[-1]["reward/upright"] > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (BALL, "no hinge or slide joint"),
+        (HOVERING, "no part that moves relative to it reaches below it|no legs"),
+        (IN_A_PLANE, "slide 'z', which nothing drives"),
+        ("<mujoco", "cannot read the robot file"),
+    ],
+)
+def test_model_without_sense_is_an_error_that_says_what_is_missing(folder, capsys, text, message):
+    (folder / "my_robot.xml").write_text(text)
+    assert new.main(["my_robot.xml"]) == 2
+    error = capsys.readouterr().out
+    assert error.startswith("Error: ")
+    assert re.search(message, error)
+    assert not (folder / "my_robot.py").exists()
+
+
+def test_missing_file_is_an_error(folder, capsys):
+    assert new.main(["nothing.xml"]) == 2
+    assert "does not exist" in capsys.readouterr().out
+
+
+def test_program_that_is_there_is_kept_without_force(folder, capsys):
+    (folder / "my_robot.xml").write_text(CART_POLE)
+    (folder / "my_robot.py").write_text("mine")
+    assert new.main(["my_robot.xml"]) == 2
+    assert "--force" in capsys.readouterr().out
+    assert (folder / "my_robot.py").read_text() == "mine"
+    assert new.main(["my_robot.xml", "--force"]) == 0
+    assert "class MyRobot" in (folder / "my_robot.py").read_text()
+
+
+@pytest.mark.parametrize("output", ["my-robot.py", "class.py", "robot.txt", "jax.py", "_.py"])
+def test_output_that_python_cannot_import_is_an_error(folder, capsys, output):
+    (folder / "my_robot.xml").write_text(CART_POLE)
+    assert new.main(["my_robot.xml", "--output", output]) == 2
+    assert f"--output ({output})" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("stem", "name"),
+    [
+        ("my_robot", "my_robot"),
+        ("Spot-v2", "spot_v2"),
+        ("3dof", "robot_3dof"),
+        ("jax", "jax_robot"),
+        ("class", "class_robot"),
+    ],
+)
+def test_name_of_the_program_is_one_that_python_can_import(stem, name):
+    assert new.module_name(stem) == name
+
+
+def test_numbers_that_agree_on_all_sides_share_a_pattern():
+    values = {
+        "FL_hip": 1.0,
+        "FR_hip": 1.02,
+        "left_knee": 2.0,
+        "right_knee": -2.0,
+        "hip_1": 3.0,
+        "hip_2": 3.0,
+        "neck": 4.0,
+    }
+    assert grouped(values, digits=2) == {
+        "*_hip": 1.0, "left_knee": 2.0, "right_knee": -2.0, "hip_*": 3.0, "neck": 4.0,
+    }  # fmt: skip
+
+
+def test_pose_becomes_the_first_keyframe_and_others_follow():
+    spec = mujoco.MjSpec.from_string(DOG)
+    spec.add_key(name="lying", qpos=[0, 0, 0.1, 1, 0, 0, 0] + [0.0] * 12)
+    robot.set_pose(spec, {"*_knee": -1.2}, height=0.3)
+    model = spec.compile()
+    assert [model.key(i).name for i in range(model.nkey)] == ["home", "lying"]
+    np.testing.assert_allclose(model.key_qpos[0], [0, 0, 0.3, 1, 0, 0, 0] + [0, 0, -1.2] * 4)
+
+
+def test_parts_without_a_name_get_one(folder):
+    (folder / "arm.xml").write_text(ARM)
+    assert [joint.name for joint in robot.load("arm.xml").joints] == ["yaw", "joint_1", "elbow"]
+
+
+def test_motors_are_not_added_to_a_model_with_actuators():
+    with pytest.raises(ksim.ConfigError, match="actuators of its own"):
+        robot.add_motors(mujoco.MjSpec.from_string(CART_POLE), {"slide": 1.0})
