@@ -131,6 +131,28 @@ class ModelNames:
         return indices
 
 
+def base_height_of(model: mujoco.MjModel, qpos: np.ndarray) -> float:
+    """The height of the base in a pose, in m, on the host.
+
+    Raises:
+        ConfigError: The model has no free joint.
+    """
+    start, _ = ModelNames(model).free_joint()
+    return float(qpos[start + 2])
+
+
+def with_level_base(model: mujoco.MjModel, qpos: np.ndarray, height: float) -> np.ndarray:
+    """A pose with the base level, facing along x, at a height in m, on the host.
+
+    Raises:
+        ConfigError: The model has no free joint.
+    """
+    start, _ = ModelNames(model).free_joint()
+    qpos = qpos.copy()
+    qpos[start + 2 : start + 7] = [height, 1, 0, 0, 0]
+    return qpos
+
+
 def find_in_spec(spec: mujoco.MjSpec, kind: str, name: str) -> Any:
     """The `body`, `geom` or `site` with a name, in a model that is not compiled yet.
 

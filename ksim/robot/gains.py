@@ -3,15 +3,15 @@
 Two rules, and the larger stiffness holds:
 
 - *Load.* A joint of a leg gives way by `LEG_SAG_RAD` when the robot's weight hangs on it at the distance of the foot:
-  kp = m g r / LEG_SAG_RAD. With a sag of 1 rad that is the stiffness that just balances an inverted pendulum of length
-  r and the robot's mass. Any other joint gives way by `SAG_RAD`, or a slide by `SAG_M`, under all that it carries.
+  kp = m g r / LEG_SAG_RAD. With a sag of 1 rad that is the stiffness that just balances an inverted pendulum of
+  length r and the robot's mass. Any other joint gives way by `SAG_RAD`, or a slide by `SAG_M`, under all it carries.
 - *Speed.* It moves what it carries with a natural frequency f: kp = I (2 pi f)^2, where I is the joint's own entry of
   the mass matrix, which holds its armature and the composite inertia of the bodies beyond it.
 
-The damping is kd = 2 z sqrt(kp I), with a damping ratio z, and at least kp * `LEAST_DAMPING_S`, since what a leg carries
-in stance is more than I. For a robot with legs an action of 1 asks for the fraction `TORQUE_PART` of the torque limit:
-action_scale = TORQUE_PART * limit / kp, within `ACTION_SCALE_RAD` and a quarter of the joint's range. For another it is
-that quarter.
+The damping is kd = 2 z sqrt(kp I), with a damping ratio z, and at least kp * `LEAST_DAMPING_S`, since what a leg
+carries in stance is more than I. For a robot with legs an action of 1 asks for the fraction `TORQUE_PART` of the torque
+limit: action_scale = TORQUE_PART * limit / kp, within `ACTION_SCALE_RAD` and a quarter of the joint's range. For
+another it is that quarter.
 
 The natural frequency, the damping ratio and the action scale of legs follow Liao et al. 2025, "BeyondMimic"
 (arXiv:2508.08241). They take I as the reflected inertia of the motor alone, which most models do not tell.

@@ -7,6 +7,7 @@ import mujoco
 import numpy as np
 from scipy.optimize import least_squares
 
+from ksim.physics.names import base_height_of, with_level_base
 from ksim.robot.findings import Leg, clipped_reference
 from ksim.robot.geometry import collides, lowest_point
 
@@ -63,9 +64,9 @@ def find_stance(model: mujoco.MjModel, base: str, legs: Sequence[Leg], joints: S
         for source, qpos in poses:
             held, ctrl = hold(qpos, factor)
             settled, upright_s, stands = settle(held, ctrl, qpos, base, legs)
-            at = model.jnt_qposadr[model.body_jntadr[model.body(base).id]] + 2
+            heights = base_height_of(model, qpos), base_height_of(model, settled)
             angles = {name: float(qpos[model.joint(name).qposadr[0]]) for name in joints}
-            stance = Stance(angles, float(qpos[at]), float(settled[at]), source, stands, factor)
+            stance = Stance(angles, *heights, source, stands, factor)
             if stance.stands:
                 return stance
             tried.append((upright_s, -len(tried), stance))
@@ -85,16 +86,12 @@ def candidates(model: mujoco.MjModel, base: str, legs: Sequence[Leg]) -> Iterato
 
 def on_ground(model: mujoco.MjModel, base: str, qpos: np.ndarray) -> np.ndarray:
     """A pose with the base level, facing along x, and the lowest colliding part of the robot on the ground."""
-    start = int(model.jnt_qposadr[model.body_jntadr[model.body(base).id]])
-    qpos = qpos.copy()
-    qpos[start + 3 : start + 7] = [1, 0, 0, 0]
     data = mujoco.MjData(model)
-    data.qpos[:] = qpos
+    data.qpos[:] = with_level_base(model, qpos, 0.0)
     mujoco.mj_kinematics(model, data)
     root = model.body_rootid[model.body(base).id]
     geoms = [g for g in range(model.ngeom) if model.body_rootid[model.geom_bodyid[g]] == root and collides(model, g)]
-    qpos[start + 2] -= min(float(lowest_point(model, data, g)[2]) for g in geoms)
-    return qpos
+    return with_level_base(model, qpos, -min(float(lowest_point(model, data, g)[2]) for g in geoms))
 
 
 def bent_pose(model: mujoco.MjModel, base: str, legs: Sequence[Leg], part: float) -> np.ndarray | None:
@@ -104,7 +101,7 @@ def bent_pose(model: mujoco.MjModel, base: str, legs: Sequence[Leg], part: float
     """
     shift = 0.0
     for _ in range(3):
-        qpos = _with_feet_under_hips(model, base, legs, part, shift)
+        qpos = _with_feet_under_hips(model, legs, part, shift)
         if qpos is None:
             return None
         data = mujoco.MjData(model)
@@ -116,13 +113,9 @@ def bent_pose(model: mujoco.MjModel, base: str, legs: Sequence[Leg], part: float
     return qpos
 
 
-def _with_feet_under_hips(
-    model: mujoco.MjModel, base: str, legs: Sequence[Leg], part: float, shift: float
-) -> np.ndarray | None:
+def _with_feet_under_hips(model: mujoco.MjModel, legs: Sequence[Leg], part: float, shift: float) -> np.ndarray | None:
     """A pose with every leg bent, and its foot `shift` m in front of its hip."""
-    reference = clipped_reference(model)
-    start = int(model.jnt_qposadr[model.body_jntadr[model.body(base).id]])
-    reference[start : start + 7] = [0, 0, 0, 1, 0, 0, 0]
+    reference = with_level_base(model, clipped_reference(model), 0.0)
     qpos = reference.copy()
     for leg in legs:
         kinematics = LegKinematics(model, leg, reference, shift)

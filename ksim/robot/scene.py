@@ -10,7 +10,7 @@ import numpy as np
 from ksim.errors import ConfigError
 from ksim.physics import load_spec
 from ksim.physics.actuators import per_joint
-from ksim.physics.names import find_in_spec
+from ksim.physics.names import find_in_spec, with_level_base
 
 Vector = tuple[float, float, float]
 HOME = "home"
@@ -227,8 +227,7 @@ def set_pose(spec: mujoco.MjSpec, joints: Mapping[str, float], height: float | N
         if not np.isnan(value):
             qpos[model.joint(name).qposadr[0]] = value
     if height is not None:
-        start = int(model.jnt_qposadr[np.flatnonzero(model.jnt_type == int(mujoco.mjtJoint.mjJNT_FREE))[0]])
-        qpos[start + 2 : start + 7] = [height, 1, 0, 0, 0]
+        qpos = with_level_base(model, qpos, height)
     kept = ("name", "time", "qpos", "qvel", "act", "mpos", "mquat", "ctrl")
     others = [
         {field: np.array(x) if field != "name" else x for field in kept for x in [getattr(key, field)]}

@@ -21,9 +21,14 @@ from xax.utils.text import camelcase_to_snakecase
 from ksim.errors import ConfigError
 from ksim.host.files import whole_file
 from ksim.host.terminal import print_line
+from ksim.physics import compile_model
 from ksim.physics.mujoco import silence_warnings
-from ksim.robot.plan import Plan, make_plan
+from ksim.robot.findings import look_at
+from ksim.robot.fixed import fixed_plan
+from ksim.robot.legged import legged_plan
+from ksim.robot.plan import CTRL_DT, DT, Plan, Report, report_found
 from ksim.robot.program import program_text
+from ksim.robot.scene import load
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,6 +55,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     _print(plan, output)
     return 0
+
+
+def make_plan(path: Path) -> Plan:
+    """Looks at a robot's file and chooses the numbers of its task.
+
+    Raises:
+        ConfigError: MuJoCo cannot read the file, or ksim cannot make sense of the model.
+    """
+    spec = load(path)
+    model = compile_model(spec, dt=DT, ctrl_dt=CTRL_DT, source=path).mj_model
+    found = look_at(model)
+    report = Report()
+    report_found(report, model, found)
+    return legged_plan(spec, found, report) if found.kind == "legged" else fixed_plan(spec, model, found, report)
 
 
 def module_name(stem: str) -> str:

@@ -1,5 +1,6 @@
 """`python -m ksim.tools.new`: what it finds in small models, and programs that train."""
 
+import dataclasses
 import re
 import runpy
 
@@ -10,8 +11,9 @@ import pytest
 import ksim
 from examples.robots import HUMANOID, QUADRUPED
 from ksim import robot
-from ksim.robot.plan import grouped, make_plan
+from ksim.robot.patterns import grouped
 from ksim.tools import new
+from tests.processes import ROOT
 from tests.tasks import WITHOUT_REPORTS, train_iterations
 
 LEG = """
@@ -95,8 +97,6 @@ def written(folder, text, name="my_robot.xml"):
 
 
 def task_of(task_class, config, **options):
-    import dataclasses
-
     return task_class(dataclasses.replace(config, **(SMALL | options)))
 
 
@@ -113,7 +113,7 @@ def test_legs_of_a_dog_are_found_and_named_by_where_they_are(folder):
 
 @pytest.mark.parametrize(("path", "legs"), [(HUMANOID, ["left", "right"]), (QUADRUPED, ["FL", "FR", "RL", "RR"])])
 def test_robots_of_the_examples_are_understood(path, legs):
-    plan = make_plan(path)
+    plan = new.make_plan(path)
     assert [leg.name for leg in plan.findings.legs] == legs
     assert (plan.findings.drive, plan.findings.imu) == ("motors", "imu")
     assert plan.pose_source.startswith("keyframe")
@@ -121,16 +121,21 @@ def test_robots_of_the_examples_are_understood(path, legs):
     assert not plan.torque
 
 
-def test_dog_without_actuators_gets_what_it_lacks_and_trains(folder, capsys):
-    task_class, config, names = written(folder, DOG)
+def test_three_commands_of_the_extending_page_lead_from_a_dog_to_its_policy(folder, capsys, monkeypatch):
+    text = (ROOT / "docs/extending.md").read_text()
+    write, train, view = text.split("<!-- runs: tests/tools/test_new.py -->\n```sh\n")[1].split("```")[0].splitlines()
+    (folder / "my_robot.xml").write_text(DOG)
+    assert new.main(write.split()[3:]) == 0
     output = capsys.readouterr().out
+    assert output.endswith(f"  {train}\n  {view}\n")
     assert "No actuators." in output
     assert "no floor and no light and no sky" in output
-    assert "python my_robot.py run_mode=view checkpoint=runs/my_robot/run_000" in output
-    task = task_of(task_class, config)
-    _, history = train_iterations(task, 2)
-    assert np.isfinite(history[-1]["rollout/reward"])
-    assert names["PHASES"] == (0.0, 0.5, 0.5, 0.0)
+    small = ["num_envs=8", "rollout_length=4", "max_iterations=2", "eval_at_end=false", "video=false", "plots=false"]
+    monkeypatch.setattr("sys.argv", [*train.split()[1:], *small])
+    with pytest.raises(SystemExit) as stopped:
+        runpy.run_path("my_robot.py", run_name="__main__")
+    assert stopped.value.code == 0
+    assert (folder / view.partition("checkpoint=")[2] / "checkpoints" / "2").exists()
 
 
 def test_gains_in_the_program_are_those_of_the_compiled_servos(folder):
@@ -145,7 +150,7 @@ def test_gains_in_the_program_are_those_of_the_compiled_servos(folder):
 
 def test_load_rule_is_the_weight_times_the_reach(folder):
     (folder / "dog.xml").write_text(DOG)
-    plan = make_plan(folder / "dog.xml")
+    plan = new.make_plan(folder / "dog.xml")
     # 8.6 kg * 9.81 m/s^2; the corner of a foot's box is 0.22 m below the knee, plus its half diagonal sideways.
     np.testing.assert_allclose(plan.stiffness["*_knee"], 8.6 * 9.81 * 0.22, rtol=0.06)
 

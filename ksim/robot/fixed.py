@@ -1,0 +1,128 @@
+"""The numbers of a task for a robot that is fixed to the world: an arm that reaches, or something to balance."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+
+import mujoco
+import numpy as np
+
+from ksim.errors import ConfigError
+from ksim.robot.findings import Findings, clipped_reference
+from ksim.robot.gains import gains_of
+from ksim.robot.geometry import lowest_point
+from ksim.robot.patterns import grouped
+from ksim.robot.plan import Plan, Report, add_world, own_kp, torque_limits, with_gains
+
+FREQUENCY_HZ = 2.0
+"""Natural frequency of an arm's joints."""
+
+
+def fixed_plan(spec: mujoco.MjSpec, model: mujoco.MjModel, found: Findings, report: Report) -> Plan:
+    """Chooses the numbers, and adds to the report what it guessed.
+
+    Args:
+        spec: The robot; gets a ground.
+        model: The robot, compiled.
+        found: What it is.
+        report: What is printed.
+
+    Raises:
+        ConfigError: There is nothing to balance.
+    """
+    floor = _below(model, found)
+    plan = Plan(found, report, add_world(spec, report, floor), floor=floor)
+    assert found.tip is not None
+    tip = f"The point of body {found.tip[0]!r} that is farthest from its joint"
+    if found.kind == "balance":
+        low, high, starts_up = _tip_heights(model, found)
+        report.guessed.append(f"The task: to keep {tip[0].lower()}{tip[1:]} up, because not every joint is driven.")
+        report.guessed.append(
+            "It starts " + ("upright." if starts_up else "hanging, and must swing up: that may take longer.")
+        )
+        return dataclasses.replace(plan, tip_heights=(low, high), starts_up=starts_up)
+    why = "the file drives every joint" if found.drive != "none" else "with motors on every joint it can"
+    report.guessed.append(f"The task: {tip[0].lower()}{tip[1:]} reaches for points, because {why}.")
+    qpos = model.key_qpos[0].copy() if model.nkey else clipped_reference(model)
+    if found.drive != "other":
+        joints = found.driven or found.joints
+        plan = with_gains(
+            plan,
+            gains_of(
+                model, qpos, joints, (), limits=torque_limits(spec), frequency_hz=2.0, own_kp=own_kp(model, found)
+            ),
+            found,
+        )
+        if found.drive == "none":
+            report.guessed.append("Motors on all joints, as strong as twice the weight that they carry.")
+            report.unknown.append(
+                "Which joints are meant to have none, as that of a pole on a cart: give the others motors."
+            )
+        report.guessed.append("Servo gains from weights, reach and inertias (see ksim.robot.gains).")
+    if not np.allclose(qpos, model.key_qpos[0] if model.nkey else model.qpos0):
+        values = {name: float(qpos[model.joint(name).qposadr[0]]) for name in found.joints}
+        plan = dataclasses.replace(plan, pose=grouped(values, decimals=2))
+    box, size = _reachable(model, found, qpos)
+    return dataclasses.replace(plan, reach=box, coarse=max(round(size / 4, 2), 0.01))
+
+
+def _reachable(
+    model: mujoco.MjModel, found: Findings, qpos: np.ndarray, num_poses: int = 1000
+) -> tuple[tuple[tuple[float, float], ...], float]:
+    """Where an arm's tip is in most of its poses: ranges of x, y and z, in m, and the diagonal of their box."""
+    joints = found.driven or found.joints
+    points = [_tip_position(model, data, found) for data in _random_poses(model, joints, qpos, num_poses)]
+    lowest, highest = np.quantile(points, [0.15, 0.85], axis=0)
+    ranges = tuple((round(float(a), 2), round(float(b), 2)) for a, b in zip(lowest, highest, strict=True))
+    return ranges, float(np.linalg.norm(highest - lowest))
+
+
+def _random_poses(
+    model: mujoco.MjModel, joints: Sequence[str], qpos: np.ndarray, count: int
+) -> Iterator[mujoco.MjData]:
+    """A pose, then others with random positions of joints, within their ranges or a whole turn."""
+    rng, data = np.random.default_rng(0), mujoco.MjData(model)
+    ids = np.array([model.joint(name).id for name in joints])
+    places, limited = model.jnt_qposadr[ids], model.jnt_limited[ids].astype(bool)
+    turn = np.where(model.jnt_type[ids] == int(mujoco.mjtJoint.mjJNT_HINGE), np.pi, 1.0)
+    low, high = np.where(limited, model.jnt_range[ids].T, [-turn, turn])
+    for i in range(count):
+        data.qpos[:] = qpos
+        if i:
+            data.qpos[places] = rng.uniform(low, high)
+        mujoco.mj_kinematics(model, data)
+        yield data
+
+
+def _below(model: mujoco.MjModel, found: Findings) -> float:
+    """A height, in m, that no part of a fixed robot reaches: 0 where that is below it anyway."""
+    geoms = [g for g in range(model.ngeom) if model.body_weldid[model.geom_bodyid[g]] != 0]
+    heights = [
+        float(lowest_point(model, data, g)[2])
+        for data in _random_poses(model, found.joints, model.qpos0, 200)
+        for g in geoms
+    ]
+    return min(0.0, round(min(heights, default=0.0) - 0.05, 2))
+
+
+def _tip_position(model: mujoco.MjModel, data: mujoco.MjData, found: Findings) -> np.ndarray:
+    assert found.tip is not None
+    body = model.body(found.tip[0]).id
+    return data.xpos[body] + data.xmat[body].reshape(3, 3) @ found.tip[1]
+
+
+def _tip_heights(model: mujoco.MjModel, found: Findings) -> tuple[float, float, bool]:
+    """The least and the greatest height of the tip about the first joint that nothing drives, and if it starts up."""
+    data = mujoco.MjData(model)
+    data.qpos[:] = model.key_qpos[0] if model.nkey else model.qpos0
+    mujoco.mj_kinematics(model, data)
+    passive = [model.joint(name).id for name in found.joints if name not in found.driven]
+    hinges = [j for j in passive if model.jnt_type[j] == int(mujoco.mjtJoint.mjJNT_HINGE)]
+    if not hinges:
+        names = ", ".join(model.joint(j).name for j in passive)
+        raise ConfigError(
+            f"The robot is fixed to the world and nothing drives {names}, which turns nothing that could balance. "
+            "Give it an actuator, or the robot a <freejoint/>."
+        )
+    middle, tip = data.xanchor[hinges[0]], _tip_position(model, data, found)
+    radius = float(np.linalg.norm(tip - middle))
+    return round(middle[2] - radius, 3), round(middle[2] + radius, 3), bool(tip[2] > middle[2] + 0.5 * radius)

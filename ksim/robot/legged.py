@@ -1,0 +1,166 @@
+"""The numbers of a task for a robot with legs."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+
+from ksim.physics import compile_model
+from ksim.physics.names import base_height_of
+from ksim.robot.findings import Findings, Leg, clipped_reference
+from ksim.robot.gains import Gains, gains_of
+from ksim.robot.patterns import grouped, rounded_to
+from ksim.robot.plan import CTRL_DT, DT, Plan, Report, add_world, own_kp, torque_limits, with_gains
+from ksim.robot.pose import Stance, find_stance, on_ground
+from ksim.robot.scene import Foot, add_motors, set_pose
+
+PERIOD_PART = 2.9
+"""Period of a gait over sqrt(height / gravity): animals of any size walk alike at the same Froude number, Alexander and
+Jayes 1983 (doi:10.1111/j.1469-7998.1983.tb04266.x)."""
+FROUDE = {True: 0.12, False: 0.25}
+"""Squared speed over gravity times height, at the highest forward command: of two legs, and of more."""
+
+
+def legged_plan(spec: mujoco.MjSpec, found: Findings, report: Report) -> Plan:
+    """Chooses the numbers, and adds to the report what it guessed.
+
+    Args:
+        spec: The robot; gets a ground.
+        found: What it is.
+        report: What is printed.
+    """
+    added = add_world(spec, report)
+    model = spec.copy().compile()
+    limits = torque_limits(spec)
+    assert found.base is not None
+    height = _first_height(model, found)
+    rough = lambda qpos: _gains(model, qpos, found, limits, height)
+
+    def hold(qpos: np.ndarray, factor: float) -> tuple[mujoco.MjModel, np.ndarray]:
+        plan = with_gains(Plan(found, report, added), rough(qpos), found)
+        held = spec.copy()
+        if plan.torque:
+            add_motors(held, plan.torque)
+        joints = {name: float(qpos[model.joint(name).qposadr[0]]) for name in found.joints}
+        set_pose(held, joints, 1.0)
+        stiffer = lambda gains: {name: factor * gain for name, gain in gains.items()}
+        actuators = dataclasses.replace(
+            plan, stiffness=stiffer(plan.stiffness), damping=stiffer(plan.damping)
+        ).actuators()
+        physics_model = compile_model(held, dt=DT, ctrl_dt=CTRL_DT, edits=[actuators.edit_spec])
+        action = jnp.zeros(actuators.action_size(physics_model))
+        return physics_model.mj_model, np.asarray(actuators(action, physics_model))
+
+    stance = find_stance(model, found.base, found.legs, found.joints, hold)
+    qpos = _qpos(spec, stance)
+    feet = tuple(_foot(spec, leg) for leg in found.legs)
+    rest_height, swinging = _at_rest(model, qpos, found, feet)
+    height = stance.settled_height if stance.stands else stance.height
+    gravity = float(np.linalg.norm(model.opt.gravity)) or 9.81
+    plan = with_gains(Plan(found, report, added), _gains(model, qpos, found, limits, height), found)
+    is_biped = len(found.legs) <= 2
+    stood = _report_legged(report, found, stance, limits)
+    return dataclasses.replace(
+        plan,
+        imu=found.imu or _free_name(spec, "site", "imu"),
+        feet=feet,
+        offsets=_offsets(len(found.legs)),
+        pose=grouped(stance.joints, decimals=2),
+        height=round(stance.height, 3),
+        standing_height=round(height, 3),
+        period_s=max(round(PERIOD_PART * math.sqrt(height / gravity) / 0.04) * 0.04, 0.16),
+        forward=max(round(math.sqrt(FROUDE[is_biped] * gravity * height), 1), 0.1),
+        effort=rounded_to(0.2 / (found.mass * gravity * height) ** 2, 1),
+        rest_height=round(rest_height, 3),
+        swinging=swinging,
+        is_biped=is_biped,
+        pose_source=stance.source,
+        stands=stood,
+    )
+
+
+def _first_height(model: mujoco.MjModel, found: Findings) -> float:
+    """About how high the base stands, in m, for the gains under which it settles."""
+    return base_height_of(model, on_ground(model, str(found.base), clipped_reference(model)))
+
+
+def _gains(
+    model: mujoco.MjModel, qpos: np.ndarray, found: Findings, limits: Mapping[str, float], height: float
+) -> Gains:
+    period_s = PERIOD_PART * math.sqrt(height / 9.81)
+    return gains_of(
+        model,
+        qpos,
+        found.driven or found.joints,
+        found.legs,
+        limits=limits,
+        frequency_hz=1.5 / period_s,
+        own_kp=own_kp(model, found),
+    )
+
+
+def _qpos(spec: mujoco.MjSpec, stance: Stance) -> np.ndarray:
+    posed = spec.copy()
+    set_pose(posed, stance.joints, stance.height)
+    return posed.compile().key_qpos[0].copy()
+
+
+def _at_rest(
+    model: mujoco.MjModel, qpos: np.ndarray, found: Findings, feet: Sequence[Foot]
+) -> tuple[float, tuple[str, ...]]:
+    """How high the middle of the feet is, in m, and which joints of legs turn about the base's y axis."""
+    data = mujoco.MjData(model)
+    data.qpos[:] = qpos
+    mujoco.mj_kinematics(model, data)
+    at = lambda foot: data.body(foot.body).xpos + data.body(foot.body).xmat.reshape(3, 3) @ foot.pos
+    of_legs = [name for leg in found.legs for name in leg.joints]
+    swinging = tuple(name for name in of_legs if abs(data.joint(name).xaxis[1]) > 0.7)
+    return float(np.mean([at(foot)[2] for foot in feet])), swinging
+
+
+def _foot(spec: mujoco.MjSpec, leg: Leg) -> Foot:
+    name = _free_name(spec, "site", f"{leg.name}_foot")
+    pos = tuple(round(float(x), 3) + 0.0 for x in leg.pos)
+    # A contact lies between two surfaces, so the box is a little larger than the foot.
+    size = tuple(round(float(x) + max(0.2 * float(leg.size.min()), 0.003), 3) for x in leg.size)
+    return Foot(name, leg.body, pos, size)  # type: ignore[arg-type]
+
+
+def _free_name(spec: mujoco.MjSpec, kind: str, name: str) -> str:
+    while getattr(spec, kind)(name) is not None or spec.sensor(f"{name}_touch") is not None:
+        name += "_"
+    return name
+
+
+def _offsets(num_feet: int) -> tuple[float, ...]:
+    """Feet in rows of left and right: neighbours step in turns, so that four trot and six walk on tripods."""
+    return tuple(0.5 * ((i // 2 + i % 2) % 2) for i in range(num_feet))
+
+
+def _report_legged(report: Report, found: Findings, stance: Stance, limits: Mapping[str, float]) -> str:
+    """Adds what was guessed and what could not be told; returns how it stood, in words."""
+    guessed, unknown = report.guessed, report.unknown
+    guessed.append("Feet: where the lowest part of each leg touches the ground. Each gets a site and a touch sensor.")
+    if found.drive == "none":
+        guessed.append("Motors on all joints, whose limits hold the robot's weight at the reach of the leg.")
+    if found.drive in ("none", "motors"):
+        guessed.append("Servo gains from the robot's weight, reach and inertias (see ksim.robot.gains).")
+    stood = "it stood for 3 s" + ("" if stance.factor == 1 else f" with its servos {stance.factor:g} times as stiff")
+    if stance.stands:
+        guessed.append(f"Standing pose: {stance.source}; {stood}, its base {stance.settled_height:.2f} m high.")
+    else:
+        stood = "it did not stay standing"
+        unknown.append(
+            f"A pose in which it stands: none of those tried stood for 3 s. The task takes {stance.source}. Look at it "
+            "with run_mode=view, and change POSE and HEIGHT, or the gains."
+        )
+    if not found.imu:
+        guessed.append("The IMU is in the origin of the base.")
+    unknown.append("Which way is forward: the task takes the x axis of the base.")
+    lacking = [name for name in found.driven if name not in limits]
+    if lacking:
+        unknown.append(f"Torque limits of {', '.join(lacking)}: the file has none, so their servos have none.")
+    return stood

@@ -1,0 +1,59 @@
+"""One number for all joints that differ in their side alone, and how to write that."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ksim.errors import ConfigError
+from ksim.physics.actuators import per_joint
+
+_SIDES = re.compile(r"left|right|front|rear|back|hind|mid|middle|[lr]|[frhbm][lr]|[lr][frhbm]|\d+", re.IGNORECASE)
+
+
+def grouped(values: Mapping[str, float], *, digits: int | None = None, decimals: int | None = None) -> dict[str, float]:
+    """Numbers by pattern of joints' names: joints that differ in their side alone share one, where their numbers agree.
+
+    Args:
+        values: By joint.
+        digits: Significant digits to round to.
+        decimals: Or decimals.
+    """
+    rounded = lambda x: round(x, decimals) + 0.0 if digits is None else rounded_to(x, digits)
+    groups: dict[str, list[str]] = {}
+    for name in values:
+        groups.setdefault(side_pattern(name), []).append(name)
+    result: dict[str, float] = {}
+    for pattern, names in groups.items():
+        numbers = [values[name] for name in names]
+        mean = float(np.mean(numbers))
+        spread = 0.01 if digits is None else 0.1 * abs(mean)
+        if len(names) > 1 and np.ptp(numbers) <= spread and not _catches_others(pattern, names, values):
+            result[pattern] = rounded(mean)
+        else:
+            result |= {_escaped(name): rounded(values[name]) for name in names}
+    return result
+
+
+def side_pattern(name: str) -> str:
+    """A joint's name with a star for what tells sides: `*_knee` for `left_knee`, `hip_*` for `hip_1`."""
+    parts = re.split(r"([_\-. ])", name)
+    pattern = "".join("*" if _SIDES.fullmatch(part) else _escaped(part) for part in parts)
+    return re.sub(r"\*([_\-. ]\*)+", "*", pattern)
+
+
+def _escaped(name: str) -> str:
+    return re.sub(r"([\[*?])", r"[\1]", name)
+
+
+def _catches_others(pattern: str, names: Sequence[str], values: Mapping[str, float]) -> bool:
+    try:
+        caught = per_joint({pattern: 1.0, "*": 0.0}, list(values), "pattern")
+    except ConfigError:
+        return True
+    return {name for name, value in zip(values, caught, strict=True) if value} != set(names)
+
+
+def rounded_to(value: float, digits: int) -> float:
+    """A number with so many significant digits; 0 for one that is next to nothing."""
+    return float(f"{value:.{digits}g}") + 0.0 if abs(value) > 1e-6 else 0.0
