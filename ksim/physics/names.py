@@ -141,6 +141,16 @@ def base_height_of(model: mujoco.MjModel, qpos: np.ndarray) -> float:
     return float(qpos[start + 2])
 
 
+def base_rotation(model: mujoco.MjModel) -> slice:
+    """Where the base's angular velocity is in qvel.
+
+    Raises:
+        ConfigError: The model has no free joint.
+    """
+    _, start = ModelNames(model).free_joint()
+    return slice(start + 3, start + 6)
+
+
 def with_level_base(model: mujoco.MjModel, qpos: np.ndarray, height: float) -> np.ndarray:
     """A pose with the base level, facing along x, at a height in m, on the host.
 

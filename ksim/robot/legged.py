@@ -39,17 +39,14 @@ def legged_plan(spec: mujoco.MjSpec, found: Findings, report: Report) -> Plan:
     height = _first_height(model, found)
     rough = lambda qpos: _gains(model, qpos, found, limits, height)
 
-    def hold(qpos: np.ndarray, factor: float) -> tuple[mujoco.MjModel, np.ndarray]:
+    def hold(qpos: np.ndarray) -> tuple[mujoco.MjModel, np.ndarray]:
         plan = with_gains(Plan(found, report, added), rough(qpos), found)
         held = spec.copy()
         if plan.torque:
             add_motors(held, plan.torque)
         joints = {name: float(qpos[model.joint(name).qposadr[0]]) for name in found.joints}
         set_pose(held, joints, 1.0)
-        stiffer = lambda gains: {name: factor * gain for name, gain in gains.items()}
-        actuators = dataclasses.replace(
-            plan, stiffness=stiffer(plan.stiffness), damping=stiffer(plan.damping)
-        ).actuators()
+        actuators = plan.actuators()
         physics_model = compile_model(held, dt=DT, ctrl_dt=CTRL_DT, edits=[actuators.edit_spec])
         action = jnp.zeros(actuators.action_size(physics_model))
         return physics_model.mj_model, np.asarray(actuators(action, physics_model))
@@ -148,7 +145,7 @@ def _report_legged(report: Report, found: Findings, stance: Stance, limits: Mapp
         guessed.append("Motors on all joints, whose limits hold the robot's weight at the reach of the leg.")
     if found.drive in ("none", "motors"):
         guessed.append("Servo gains from the robot's weight, reach and inertias (see ksim.robot.gains).")
-    stood = "it stood for 3 s" + ("" if stance.factor == 1 else f" with its servos {stance.factor:g} times as stiff")
+    stood = "it stood for 3 s" + (", helped against falling over" if stance.is_helped else "")
     if stance.stands:
         guessed.append(f"Standing pose: {stance.source}; {stood}, its base {stance.settled_height:.2f} m high.")
     else:

@@ -7,7 +7,7 @@ import mujoco
 import numpy as np
 from scipy.optimize import least_squares
 
-from ksim.physics.names import base_height_of, with_level_base
+from ksim.physics.names import base_height_of, base_rotation, with_level_base
 from ksim.robot.findings import Leg, clipped_reference
 from ksim.robot.geometry import collides, lowest_point
 
@@ -15,8 +15,13 @@ SETTLE_S = 3.0
 MAX_TILT_RAD = 0.25
 MAX_SPEED = 0.5
 """Of the base in m/s, over the last second: more is a robot that still falls."""
+HELP_S = 30.0
 BENT = {True: 0.94, False: 0.76}
 """The height of a bent leg as a part of its height when stretched: of two legs, and of more."""
+
+
+Hold = Callable[[np.ndarray], tuple[mujoco.MjModel, np.ndarray]]
+"""`(qpos) -> the model and the controls` with which its servos hold a pose."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,7 @@ class Stance:
         settled_height: Of the base after its servos have given way, in m.
         source: Where the pose is from, in words.
         stands: Whether it still stood on its feet at the end.
-        factor: How many times stiffer than by the rules the servos were.
+        is_helped: Whether its base was made slow to tilt, as if a policy balanced it.
     """
 
     joints: Mapping[str, float]
@@ -37,13 +42,7 @@ class Stance:
     settled_height: float
     source: str
     stands: bool
-    factor: float = 1.0
-
-
-Hold = Callable[[np.ndarray, float], tuple[mujoco.MjModel, np.ndarray]]
-"""`(qpos, factor) -> the model and the controls` with which servos, stiffer by a factor, hold a pose."""
-STIFFER = 4.0
-"""Servos so soft that a policy walks with them may not balance a biped by themselves."""
+    is_helped: bool = False
 
 
 def find_stance(model: mujoco.MjModel, base: str, legs: Sequence[Leg], joints: Sequence[str], hold: Hold) -> Stance:
@@ -60,13 +59,13 @@ def find_stance(model: mujoco.MjModel, base: str, legs: Sequence[Leg], joints: S
     """
     tried = []
     poses = [(source, on_ground(model, base, qpos)) for source, qpos in candidates(model, base, legs)]
-    for factor in (1.0, STIFFER):
+    for is_helped in (False, True):
         for source, qpos in poses:
-            held, ctrl = hold(qpos, factor)
-            settled, upright_s, stands = settle(held, ctrl, qpos, base, legs)
+            held, ctrl = hold(qpos)
+            settled, upright_s, stands = settle(held, ctrl, qpos, base, legs, is_helped=is_helped)
             heights = base_height_of(model, qpos), base_height_of(model, settled)
             angles = {name: float(qpos[model.joint(name).qposadr[0]]) for name in joints}
-            stance = Stance(angles, *heights, source, stands, factor)
+            stance = Stance(angles, *heights, source, stands, is_helped)
             if stance.stands:
                 return stance
             tried.append((upright_s, -len(tried), stance))
@@ -190,9 +189,18 @@ class LegKinematics:
 
 
 def settle(
-    model: mujoco.MjModel, ctrl: np.ndarray, qpos: np.ndarray, base: str, legs: Sequence[Leg]
+    model: mujoco.MjModel, ctrl: np.ndarray, qpos: np.ndarray, base: str, legs: Sequence[Leg], *, is_helped: bool
 ) -> tuple[np.ndarray, float, bool]:
     """Simulates a pose under constant controls for `SETTLE_S`.
+
+    Args:
+        model: The robot with its servos.
+        ctrl: Their controls.
+        qpos: The pose.
+        base: The base.
+        legs: The legs.
+        is_helped: Whether the base's rotation is damped, so that a tilt grows with a time constant of `HELP_S`: servos
+            that a policy walks with may be too soft to balance a biped by themselves.
 
     Returns:
         The pose at the end, for how many seconds the base was upright, and whether the robot still stood on its feet,
@@ -202,6 +210,9 @@ def settle(
     data.qpos[:] = qpos
     data.ctrl[:] = ctrl
     body = model.body(base).id
+    if is_helped:
+        weight = float(model.body_subtreemass[body] * np.linalg.norm(model.opt.gravity))
+        model.dof_damping[base_rotation(model)] = HELP_S * weight * base_height_of(model, qpos)
     upright_s, speed = 0.0, 0.0
     while data.time < SETTLE_S - 1e-6:
         mujoco.mj_step(model, data)

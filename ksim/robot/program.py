@@ -54,7 +54,7 @@ def _legged(plan: Plan, class_name: str, purpose: str, path: str) -> str:
     sideways = round(0.4 * plan.forward, 1)
     backward = 0.0 if plan.is_biped else -round(0.5 * plan.forward, 1)
     turn = 0.5 if plan.is_biped else 0.8
-    iterations, gamma, std = (1200, 0.98, 0.5) if plan.is_biped else (300, 0.99, 0.7)
+    num_envs, iterations, gamma = (512, 2000, 0.98) if plan.is_biped else (256, 700, 0.99)
     return f'''from ksim import robot
 from ksim.mdp import commands, events, observations as obs, randomizers, resets, rewards, terminations
 from ksim.mdp.noise import UniformNoise
@@ -74,10 +74,11 @@ HEIGHT, STANDING_HEIGHT = {plan.height}, {plan.standing_height}  # STANDING: onc
 {_swinging(plan)}# The gait, {gait}. Larger animals step more slowly: 2.9 * sqrt(height / gravity), rounded.
 PERIOD_S, PHASES, SWING_M = {plan.period_s:.3g}, {plan.offsets}, {swing}
 
+# Few environments and a small init_std learn in the fewest steps, as a CPU needs.
 CONFIG = ksim.PPOConfig(
-    num_envs=1024, max_iterations={iterations}, dt={DT}, ctrl_dt={CTRL_DT},
+    num_envs={num_envs}, max_iterations={iterations}, dt={DT}, ctrl_dt={CTRL_DT},
     actor_sizes=[128, 128], critic_sizes=[128, 128], gamma={gamma},
-    learning_rate=1e-3, desired_kl=0.02, num_passes=5, entropy_coef=0.002, init_std={std},
+    learning_rate=1e-3, desired_kl=0.02, num_passes=5, entropy_coef=0.002, init_std=0.5,
 )  # fmt: skip
 
 
