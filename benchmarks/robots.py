@@ -64,7 +64,7 @@ def judge(program: Path, run_dir: Path) -> dict[str, Any]:
     return {
         "mass, kg": f"{recording.model.mj_model.body_mass.sum():.3g}",
         "iterations": len(history),
-        "environment steps": f"{len(history) * config.num_envs * config.rollout_length / 1e6:.1f} M",
+        "environment steps": f"{history[-1]['env_steps'] / 1e6:.1f} M",
         "survived": figures["survival"].percent_words(),
         "velocity error, m/s": figures["error/velocity/lin_vel_m_s"].words(2),
         "yaw rate error, rad/s": figures["error/velocity/yaw_rate_rad_s"].words(2),

@@ -174,32 +174,23 @@ def _check_fixed(model: mujoco.MjModel, names: tuple[str, ...], driven: tuple[st
 
 
 def _tip(model: mujoco.MjModel, bodies: tuple[int, ...]) -> tuple[str, np.ndarray]:
-    """The point farthest along the longest chain of joints: the end of its last body's geoms, or its origin."""
+    """The point of the last bodies, those behind the most joints, that is farthest from where the last joint is."""
     depth = {0: 0}
     for b in bodies:
         depth[b] = depth.get(int(model.body_parentid[b]), 0) + int(model.body_jntnum[b])
-    deepest = max(depth.values())
-    ends = [b for b in bodies if depth[b] == deepest]
+    last = [b for b in bodies if depth[b] == max(depth.values())]
     data = mujoco.MjData(model)
     mujoco.mj_kinematics(model, data)
-    first = next(b for b in ends)  # the one that moves: its joint is the last
-    anchor = (
-        data.xanchor[model.body_jntadr[first] + model.body_jntnum[first] - 1]
-        if model.body_jntnum[first]
-        else data.xpos[first]
-    )
-    points = [(b, data.xpos[b]) for b in ends]
-    for g in range(model.ngeom):
-        if model.geom_bodyid[g] in ends:
-            middle, half = box_in_body(model, g)
-            b = int(model.geom_bodyid[g])
-            turn = data.xmat[b].reshape(3, 3)
-            axis = int(np.argmax(half))
-            for sign in (-1, 1):
-                end = middle + sign * half[axis] * np.eye(3)[axis]
-                points.append((b, data.xpos[b] + turn @ end))
-    body, point = max(points, key=lambda item: np.linalg.norm(item[1] - anchor))
-    return model.body(body).name, data.xmat[body].reshape(3, 3).T @ (point - data.xpos[body])
+    # Of bodies behind as many joints, the first in the tree has the last of these joints.
+    anchor_3 = data.xanchor[model.body_jntadr[last[0]] + model.body_jntnum[last[0]] - 1]
+    points = [(b, np.zeros(3)) for b in last]
+    for g in (g for g in range(model.ngeom) if model.geom_bodyid[g] in last):
+        middle, half = box_in_body(model, g)
+        longest = half * (np.arange(3) == half.argmax())
+        points += [(int(model.geom_bodyid[g]), middle + longest), (int(model.geom_bodyid[g]), middle - longest)]
+    in_world = lambda b, point: data.xpos[b] + data.xmat[b].reshape(3, 3) @ point
+    body, point = max(points, key=lambda item: np.linalg.norm(in_world(*item) - anchor_3))
+    return model.body(body).name, point
 
 
 def _legs(model: mujoco.MjModel, base: int, bodies: tuple[int, ...]) -> Iterator[Leg]:
