@@ -98,17 +98,17 @@ def bent_pose(model: mujoco.MjModel, base: str, legs: Sequence[Leg], part: float
 
     Feet are under the hips, then all moved back or forth by as much as the centre of mass is off their middle.
     """
-    shift = 0.0
-    for _ in range(3):
-        qpos = _with_feet_under_hips(model, legs, part, shift)
+    data, shift = mujoco.MjData(model), 0.0
+    qpos = _with_feet_under_hips(model, legs, part, shift)
+    for _ in range(2):
         if qpos is None:
-            return None
-        data = mujoco.MjData(model)
+            break
         data.qpos[:] = qpos
         mujoco.mj_kinematics(model, data)
         mujoco.mj_comPos(model, data)
         feet = [data.body(leg.body).xpos + data.body(leg.body).xmat.reshape(3, 3) @ leg.pos for leg in legs]
         shift += float(data.body(base).subtree_com[0] - np.mean(feet, axis=0)[0])
+        qpos = _with_feet_under_hips(model, legs, part, shift)
     return qpos
 
 
