@@ -33,6 +33,13 @@ from ksim.types import EnvBatch, LearnerState, Metrics, TrainState, Trajectory
 PPOLoss = Callable[[AbstractActorCritic, Minibatch, PPOHyperparameters], tuple[Float[Array, ""], Metrics]]
 """`(network, minibatch, hyper) -> (loss, metrics)`; the metrics are scalars, `policy/kl` among them."""
 
+PLOTS = {
+    "standard deviation of the policy": "policy/std",
+    "fraction of clipped ratios": "policy/clip_fraction",
+    "explained variance of the returns": "rollout/explained_variance",
+}
+"""Panels of the learning curves, by their titles."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class PPO(AbstractLearner):
@@ -60,7 +67,9 @@ class PPO(AbstractLearner):
 
     def figures(self) -> Figures:
         order = MemoryUse(option="num_passes", bytes_per_env=4, purpose="the order of the minibatches")
-        return Figures(hyper=self.hyper, memory=(order,), syncs_per_iteration=self.hyper.syncs_per_iteration)
+        return Figures(
+            hyper=self.hyper, memory=(order,), syncs_per_iteration=self.hyper.syncs_per_iteration, plots=PLOTS
+        )
 
     def learn(
         self, learner: LearnerState, collected: Collected, key: PRNGKeyArray, is_usable: Bool[Array, ""]
