@@ -152,7 +152,27 @@ class NativePhysics:
                     f"engine (mujoco): the environment changes {name} of its model, which native MuJoCo cannot do for "
                     "one environment alone. Leave the option out."
                 )
-        return changed
+        return changed | self._simple_inertia(changed)
+
+    def _simple_inertia(self, changed: Overrides) -> Overrides:
+        """What native MuJoCo takes for the inertia of bodies that move nothing else, whose masses may have changed.
+
+        It is the same in every pose, so MuJoCo computes it once, when it compiles a model: along a slide or a direction
+        of a free joint the mass, about any other axis, which is one of the body's, the moment of inertia.
+        """
+        model = self._mj_model
+        dofs = np.flatnonzero(model.body_simple[model.dof_bodyid])
+        if not (len(dofs) and {"body_mass", "body_inertia", "dof_armature"} & {*changed}):
+            return {}
+        now = {name: changed.get(name, getattr(model, name)) for name in ("body_mass", "body_inertia", "dof_armature")}
+        joints, bodies = model.dof_jntid[dofs], model.dof_bodyid[dofs]
+        kinds, nth = model.jnt_type[joints], dofs - model.jnt_dofadr[joints]
+        is_free, is_ball = (kinds == int(getattr(mujoco.mjtJoint, f"mjJNT_{kind}")) for kind in ("FREE", "BALL"))
+        is_linear = (kinds == int(mujoco.mjtJoint.mjJNT_SLIDE)) | (is_free & (nth < 3))
+        of_hinge = np.argmax(np.abs(model.jnt_axis[joints]), axis=1)
+        axis = np.where(is_free | is_ball, nth % 3, of_hinge)
+        inertia = jnp.where(is_linear, now["body_mass"][bodies], now["body_inertia"][bodies, axis])
+        return {"dof_M0": jnp.asarray(model.dof_M0).at[dofs].set(inertia + now["dof_armature"][dofs])}
 
 
 def _with_options(model: mujoco.MjModel, options: Any) -> mujoco.MjModel:
@@ -165,11 +185,12 @@ def _with_options(model: mujoco.MjModel, options: Any) -> mujoco.MjModel:
 
 
 def _fields(model: Any) -> dict[str, Any]:
-    """The arrays of a model by the names of MjModel's fields."""
-    parts = (model, model._impl)
+    """The arrays of a model by the names of MjModel's fields, as `opt.gravity`."""
+    parts = {"": (model, model._impl), "opt.": (model.opt,)}
     return {
-        x.name: value
-        for part in parts
+        prefix + x.name: value
+        for prefix, group in parts.items()
+        for part in group
         for x in dataclasses.fields(part)
         if isinstance(value := getattr(part, x.name), jax.Array | np.ndarray)
     }
