@@ -182,7 +182,7 @@ def test_brax_trains_and_is_evaluated(tmp_path, monkeypatch):
     pytest.importorskip("brax", reason="needs brax: pip install -e '.[brax]'")
     monkeypatch.chdir(ROOT)
     options = ("num_envs=8", "rollout_length=4", "num_batches=2", "num_passes=1", "actor_sizes=[4]", "critic_sizes=[4]")
-    options += ("episode_length=20", "eval_num_envs=2", "env_options=[backend=spring]")
+    options += ("episode_length=20", "eval_num_envs=2", "env_options=[backend=spring]", "num_devices=1")
     run = Run("brax/inverted_pendulum", "b", 0, options, "brax", 1.0, steps=128, num_evaluations=2)
     found = train_with_brax(run, tmp_path, None)
     assert [x["env_steps"] for x in found["evaluations"]] == [64, 128]
