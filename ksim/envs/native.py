@@ -162,9 +162,10 @@ class NativePhysics:
         """
         model = self._mj_model
         dofs = np.flatnonzero(model.body_simple[model.dof_bodyid])
-        if not (len(dofs) and {"body_mass", "body_inertia", "dof_armature"} & {*changed}):
+        fields = ("body_mass", "body_inertia", "dof_armature")
+        if not (len(dofs) and {*fields} & {*changed}):
             return {}
-        now = {name: changed.get(name, getattr(model, name)) for name in ("body_mass", "body_inertia", "dof_armature")}
+        now = {name: changed[name] if name in changed else jnp.asarray(getattr(model, name)) for name in fields}
         joints, bodies = model.dof_jntid[dofs], model.dof_bodyid[dofs]
         kinds, nth = model.jnt_type[joints], dofs - model.jnt_dofadr[joints]
         is_free, is_ball = (kinds == int(getattr(mujoco.mjtJoint, f"mjJNT_{kind}")) for kind in ("FREE", "BALL"))
