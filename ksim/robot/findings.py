@@ -9,7 +9,7 @@ import numpy as np
 from ksim.errors import ConfigError
 from ksim.physics.actuator_kinds import ActuatorKind, actuator_kinds
 from ksim.physics.labels import label
-from ksim.robot.geometry import box_in_body, collides, lowest_point
+from ksim.robot.geometry import box_in_body, collides, in_world, lowest_point
 
 _FREE = int(mujoco.mjtJoint.mjJNT_FREE)
 _HINGE, _SLIDE = int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE)
@@ -188,8 +188,7 @@ def _tip(model: mujoco.MjModel, bodies: tuple[int, ...]) -> tuple[str, np.ndarra
         middle, half = box_in_body(model, g)
         longest = half * (np.arange(3) == half.argmax())
         points += [(int(model.geom_bodyid[g]), middle + longest), (int(model.geom_bodyid[g]), middle - longest)]
-    in_world = lambda b, point: data.xpos[b] + data.xmat[b].reshape(3, 3) @ point
-    body, point = max(points, key=lambda item: np.linalg.norm(in_world(*item) - anchor_3))
+    body, point = max(points, key=lambda item: np.linalg.norm(in_world(data, *item) - anchor_3))
     return model.body(body).name, point
 
 
@@ -289,9 +288,8 @@ def _named(data: mujoco.MjData, model: mujoco.MjModel, base: int, legs: list[Leg
     """Legs in the order front to rear, left before right, by where their feet are in the base's frame."""
     places = []
     for leg in legs:
-        b = model.body(leg.body).id
-        point = data.xpos[b] + data.xmat[b].reshape(3, 3) @ leg.pos - data.xpos[base]
-        places.append(data.xmat[base].reshape(3, 3).T @ point)
+        from_base = in_world(data, model.body(leg.body).id, leg.pos) - data.xpos[base]
+        places.append(data.xmat[base].reshape(3, 3).T @ from_base)
     if len(legs) == 2:
         order = sorted(range(2), key=lambda i: -places[i][1])
         names = ["left", "right"]

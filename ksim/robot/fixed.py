@@ -9,7 +9,7 @@ import numpy as np
 from ksim.errors import ConfigError
 from ksim.robot.findings import Findings, clipped_reference
 from ksim.robot.gains import gains_of
-from ksim.robot.geometry import lowest_point
+from ksim.robot.geometry import in_world, lowest_point
 from ksim.robot.patterns import grouped
 from ksim.robot.plan import Plan, Report, add_world, own_kp, torque_limits, with_gains
 
@@ -45,13 +45,9 @@ def fixed_plan(spec: mujoco.MjSpec, model: mujoco.MjModel, found: Findings, repo
     qpos = model.key_qpos[0].copy() if model.nkey else clipped_reference(model)
     if found.drive != "other":
         joints = found.driven or found.joints
-        plan = with_gains(
-            plan,
-            gains_of(
-                model, qpos, joints, (), limits=torque_limits(spec), frequency_hz=2.0, own_kp=own_kp(model, found)
-            ),
-            found,
-        )
+        limits, kp = torque_limits(spec), own_kp(model, found)
+        gains = gains_of(model, qpos, joints, (), limits=limits, frequency_hz=FREQUENCY_HZ, own_kp=kp)
+        plan = with_gains(plan, gains, found)
         if found.drive == "none":
             report.guessed.append("Motors on all joints, as strong as twice the weight that they carry.")
             report.unknown.append(
@@ -106,8 +102,7 @@ def _below(model: mujoco.MjModel, found: Findings) -> float:
 
 def _tip_position(model: mujoco.MjModel, data: mujoco.MjData, found: Findings) -> np.ndarray:
     assert found.tip is not None
-    body = model.body(found.tip[0]).id
-    return data.xpos[body] + data.xmat[body].reshape(3, 3) @ found.tip[1]
+    return in_world(data, model.body(found.tip[0]).id, found.tip[1])
 
 
 def _tip_heights(model: mujoco.MjModel, found: Findings) -> tuple[float, float, bool]:

@@ -81,7 +81,9 @@ def gains_of(
     in_leg = {joint: leg for leg in legs for joint in leg.joints}
     weight = float(np.linalg.norm(model.opt.gravity)) or 9.81
     kp: dict[str, float] = {}
-    kd, torque, scale = dict(kp), dict(kp), dict(kp)
+    kd: dict[str, float] = {}
+    torque: dict[str, float] = {}
+    scale: dict[str, float] = {}
     for name in joints:
         if name in in_leg:
             load = model.body_subtreemass[0] * weight * _reach(model, data, name, in_leg[name])

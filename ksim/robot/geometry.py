@@ -6,6 +6,11 @@ import numpy as np
 _GEOM = mujoco.mjtGeom
 
 
+def in_world(data: mujoco.MjData, body: int, point_3: np.ndarray | tuple[float, float, float]) -> np.ndarray:
+    """Where a point of a body, in m in its frame, is in the world; `mj_kinematics` must have run."""
+    return data.xpos[body] + data.xmat[body].reshape(3, 3) @ point_3
+
+
 def collides(model: mujoco.MjModel, geom: int) -> bool:
     """Whether a geom can touch anything, by its own bits or by a `<pair>`."""
     in_pair = geom in model.pair_geom1 or geom in model.pair_geom2

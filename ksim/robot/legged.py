@@ -12,6 +12,7 @@ from ksim.physics import compile_model
 from ksim.physics.names import base_height_of
 from ksim.robot.findings import Findings, Leg, clipped_reference
 from ksim.robot.gains import Gains, gains_of
+from ksim.robot.geometry import in_world
 from ksim.robot.patterns import grouped, rounded_to
 from ksim.robot.plan import CTRL_DT, DT, Plan, Report, add_world, own_kp, torque_limits, with_gains
 from ksim.robot.pose import Stance, find_stance, on_ground
@@ -112,10 +113,9 @@ def _at_rest(
     data = mujoco.MjData(model)
     data.qpos[:] = qpos
     mujoco.mj_kinematics(model, data)
-    at = lambda foot: data.body(foot.body).xpos + data.body(foot.body).xmat.reshape(3, 3) @ foot.pos
     of_legs = [name for leg in found.legs for name in leg.joints]
     swinging = tuple(name for name in of_legs if abs(data.joint(name).xaxis[1]) > 0.7)
-    return float(np.mean([at(foot)[2] for foot in feet])), swinging
+    return float(np.mean([in_world(data, model.body(foot.body).id, foot.pos)[2] for foot in feet])), swinging
 
 
 def _foot(spec: mujoco.MjSpec, leg: Leg) -> Foot:

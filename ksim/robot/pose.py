@@ -9,7 +9,7 @@ from scipy.optimize import least_squares
 
 from ksim.physics.names import base_height_of, base_rotation, with_level_base
 from ksim.robot.findings import Leg, clipped_reference
-from ksim.robot.geometry import collides, lowest_point
+from ksim.robot.geometry import collides, in_world, lowest_point
 
 SETTLE_S = 3.0
 MAX_TILT_RAD = 0.25
@@ -106,7 +106,7 @@ def bent_pose(model: mujoco.MjModel, base: str, legs: Sequence[Leg], part: float
         data.qpos[:] = qpos
         mujoco.mj_kinematics(model, data)
         mujoco.mj_comPos(model, data)
-        feet = [data.body(leg.body).xpos + data.body(leg.body).xmat.reshape(3, 3) @ leg.pos for leg in legs]
+        feet = [in_world(data, model.body(leg.body).id, leg.pos) for leg in legs]
         shift += float(data.body(base).subtree_com[0] - np.mean(feet, axis=0)[0])
         qpos = _with_feet_under_hips(model, legs, part, shift)
     return qpos
@@ -185,7 +185,7 @@ class LegKinematics:
         self._data.qpos[self.places] = angles
         mujoco.mj_kinematics(self._model, self._data)
         turn = self._data.xmat[self._body].reshape(3, 3).copy()
-        return self._data.xpos[self._body] + turn @ self._leg.pos, turn
+        return in_world(self._data, self._body, self._leg.pos), turn
 
 
 def settle(

@@ -26,13 +26,12 @@ def program_text(plan: Plan, *, class_name: str, mjcf: Path, output: Path) -> st
         "arm": "learns to reach for commanded points",
         "balance": "learns to balance",
     }[plan.findings.kind]
-    run_dir = f"runs/{camelcase_to_snakecase(class_name)}/run_000"
     head = f'''"""{class_name} {purpose}.
 
 `python -m ksim.tools.new {mjcf.name}` wrote this. It is yours to change: comments tell what was guessed, and why.
 
 python {output.name}
-python {output.name} run_mode=view checkpoint={run_dir}
+python {output.name} run_mode=view checkpoint={first_run_dir(class_name)}
 """
 
 from pathlib import Path
@@ -45,6 +44,22 @@ if __name__ == "__main__":
     {class_name}.launch(CONFIG)
 """
     return head + make(plan, class_name, purpose, _path_code(mjcf, output)) + tail
+
+
+def first_run_dir(class_name: str) -> str:
+    """Where the first run of a task is written, as seen from where its program is run."""
+    return f"runs/{camelcase_to_snakecase(class_name)}/run_000"
+
+
+def _class_head(plan: Plan, class_name: str, purpose: str) -> str:
+    """The beginning of a task, up to what `get_robot` does to the model of any robot."""
+    return f'''class {class_name}(ksim.PPOTask[ksim.PPOConfig]):
+    """{class_name} {purpose}."""
+
+    def get_robot(self):
+        spec = robot.load(MJCF)
+        {_ground_line(plan)}
+        robot.touch_ground_only(spec)  # parts of the robot pass through each other: faster'''
 
 
 def _legged(plan: Plan, class_name: str, purpose: str, path: str) -> str:
@@ -82,13 +97,7 @@ CONFIG = ksim.PPOConfig(
 )  # fmt: skip
 
 
-class {class_name}(ksim.PPOTask[ksim.PPOConfig]):
-    """{class_name} {purpose}."""
-
-    def get_robot(self):
-        spec = robot.load(MJCF)
-        {_ground_line(plan)}
-        robot.touch_ground_only(spec)  # parts of the robot pass through each other: faster
+{_class_head(plan, class_name, purpose)}
         robot.use_implicitfast(spec)  # stable with the servos' damping, and fast
         robot.add_feet(spec, FEET)
 {_optional_lines(plan)}        robot.set_pose(spec, POSE, HEIGHT)
@@ -183,7 +192,7 @@ def _deviation(plan: Plan) -> list[str]:
 def _arm(plan: Plan, class_name: str, purpose: str, path: str) -> str:
     box = plan.reach
     assert box is not None
-    return f'''from ksim import robot
+    return f"""from ksim import robot
 from ksim.mdp import commands, rewards, terminations
 
 # The robot's file stays as it is: get_robot changes a copy in memory.
@@ -197,13 +206,7 @@ CONFIG = ksim.PPOConfig(
 )  # fmt: skip
 
 
-class {class_name}(ksim.PPOTask[ksim.PPOConfig]):
-    """{class_name} {purpose}."""
-
-    def get_robot(self):
-        spec = robot.load(MJCF)
-        {_ground_line(plan)}
-        robot.touch_ground_only(spec)  # parts of the robot pass through each other: faster
+{_class_head(plan, class_name, purpose)}
         robot.use_implicitfast(spec)  # stable with the servos' damping, and fast
         robot.add_tip(spec, *TIP)
 {_optional_lines(plan)}        return spec
@@ -228,7 +231,7 @@ class {class_name}(ksim.PPOTask[ksim.PPOConfig]):
 
     def get_terminations(self, physics_model):
         return [terminations.TimeLimit(seconds=10.0)]
-'''
+"""
 
 
 def _balance(plan: Plan, class_name: str, purpose: str, path: str) -> str:
@@ -254,13 +257,7 @@ def tip_height(context):
     return (context.derived("site_xpos")[tip, 2] - LOW) / (HIGH - LOW)
 
 
-class {class_name}(ksim.PPOTask[ksim.PPOConfig]):
-    """{class_name} {purpose}."""
-
-    def get_robot(self):
-        spec = robot.load(MJCF)
-        {_ground_line(plan)}
-        robot.touch_ground_only(spec)  # parts of the robot pass through each other: faster
+{_class_head(plan, class_name, purpose)}
         robot.add_tip(spec, *TIP)
         return spec
 

@@ -16,8 +16,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from xax.utils.text import camelcase_to_snakecase
-
 from ksim.errors import ConfigError
 from ksim.host.files import whole_file
 from ksim.host.terminal import print_line
@@ -27,7 +25,7 @@ from ksim.robot.findings import look_at
 from ksim.robot.fixed import fixed_plan
 from ksim.robot.legged import legged_plan
 from ksim.robot.plan import CTRL_DT, DT, Plan, Report, report_found
-from ksim.robot.program import program_text
+from ksim.robot.program import first_run_dir, program_text
 from ksim.robot.scene import load
 
 
@@ -123,10 +121,9 @@ def _print(plan: Plan, output: Path) -> None:
             print_line(f"{title}:")
             for line in lines:
                 print_line(f"  - {line}")
-    run_dir = f"runs/{camelcase_to_snakecase(class_name(output.stem))}/run_000"
     print_line(f"Wrote {output}. Read it: its comments tell what was guessed. Next:")
     print_line(f"  python {output}")
-    print_line(f"  python {output} run_mode=view checkpoint={run_dir}")
+    print_line(f"  python {output} run_mode=view checkpoint={first_run_dir(class_name(output.stem))}")
 
 
 if __name__ == "__main__":
