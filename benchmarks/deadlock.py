@@ -173,7 +173,8 @@ def main() -> None:
     args = parser.parse_args()
     end_s = time.monotonic() + 60 * args.minutes
     ask = "from importlib.metadata import version; print(version('jaxlib'))"
-    versions = {subprocess.check_output([python, "-c", ask], text=True).strip(): python for python in args.pythons}
+    pythons = [os.path.abspath(python) for python in args.pythons]  # runs have directories of their own
+    versions = {subprocess.check_output([python, "-c", ask], text=True).strip(): python for python in pythons}
     sizes = (args.programs, args.cores, args.devices, args.envs, args.pools)
     cells = list(itertools.starmap(Cell, itertools.product(versions, *sizes)))
     args.out.touch()

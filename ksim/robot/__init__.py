@@ -6,11 +6,13 @@ from ksim.robot.pose import Stance as Stance, find_stance as find_stance
 from ksim.robot.scene import (
     Foot as Foot,
     add_feet as add_feet,
+    add_gravity as add_gravity,
     add_ground as add_ground,
     add_imu as add_imu,
     add_motors as add_motors,
     add_tip as add_tip,
     load as load,
+    raise_base as raise_base,
     set_pose as set_pose,
     touch_ground_only as touch_ground_only,
     use_implicitfast as use_implicitfast,

@@ -106,6 +106,28 @@ def look_at(model: mujoco.MjModel) -> Findings:
     )
 
 
+def base_lift(model: mujoco.MjModel) -> float:
+    """How far the base's centre of mass is above its origin, in m, if that is nearer to the ground; else 0.
+
+    The base is the body of the free joint, with what is fixed to it, in the reference pose.
+    """
+    bodies = _robot_bodies(model)
+    base = next((b for b in bodies if _free_joint(model, b) is not None), None)
+    geoms = [g for g in range(model.ngeom) if model.geom_bodyid[g] in bodies and collides(model, g)]
+    if base is None or not geoms:
+        return 0.0
+    data = mujoco.MjData(model)
+    data.qpos[:] = clipped_reference(model)
+    mujoco.mj_kinematics(model, data)
+    fixed = model.body_weldid == base
+    mass, heights = model.body_mass[fixed], data.xipos[fixed, 2] - data.xpos[base, 2]
+    if mass.sum() <= 0:
+        return 0.0
+    lift = float(heights @ mass / mass.sum())
+    above_ground = float(data.xpos[base, 2]) - min(float(lowest_point(model, data, g)[2]) for g in geoms)
+    return lift if lift > max(above_ground, 0.0) else 0.0
+
+
 def clipped_reference(model: mujoco.MjModel) -> np.ndarray:
     """The model's reference pose, with joints moved into their ranges."""
     qpos = model.qpos0.copy()

@@ -16,7 +16,7 @@ from ksim.robot.geometry import in_world
 from ksim.robot.patterns import grouped, rounded_to
 from ksim.robot.plan import CTRL_DT, DT, Plan, Report, add_world, own_kp, torque_limits, with_gains
 from ksim.robot.pose import Stance, find_stance, on_ground
-from ksim.robot.scene import Foot, add_motors, set_pose
+from ksim.robot.scene import Foot, add_gravity, add_motors, set_pose
 
 PERIOD_PART = 2.9
 """Period of a gait over sqrt(height / gravity): animals of any size walk alike at the same Froude number, Alexander and
@@ -29,11 +29,14 @@ def legged_plan(spec: mujoco.MjSpec, found: Findings, report: Report) -> Plan:
     """Chooses the numbers, and adds to the report what it guessed.
 
     Args:
-        spec: The robot; gets a ground.
+        spec: The robot; gets a ground, and gravity if it has none.
         found: What it is.
         report: What is printed.
     """
     added = add_world(spec, report)
+    lacks_gravity = add_gravity(spec)
+    if lacks_gravity:
+        report.guessed.append("The file has no gravity: the task adds it.")
     model = spec.copy().compile()
     limits = torque_limits(spec)
     assert found.base is not None
@@ -57,12 +60,13 @@ def legged_plan(spec: mujoco.MjSpec, found: Findings, report: Report) -> Plan:
     feet = tuple(_foot(spec, leg) for leg in found.legs)
     rest_height, swinging = _at_rest(model, qpos, found, feet)
     height = stance.settled_height if stance.stands else stance.height
-    gravity = float(np.linalg.norm(model.opt.gravity)) or 9.81
+    gravity = float(np.linalg.norm(model.opt.gravity))
     plan = with_gains(Plan(found, report, added), _gains(model, qpos, found, limits, height), found)
     is_biped = len(found.legs) <= 2
     stood = _report_legged(report, found, stance, limits)
     return dataclasses.replace(
         plan,
+        lacks_gravity=lacks_gravity,
         imu=found.imu or _free_name(spec, "site", "imu"),
         feet=feet,
         offsets=_offsets(len(found.legs)),
@@ -88,7 +92,7 @@ def _first_height(model: mujoco.MjModel, found: Findings) -> float:
 def _gains(
     model: mujoco.MjModel, qpos: np.ndarray, found: Findings, limits: Mapping[str, float], height: float
 ) -> Gains:
-    period_s = PERIOD_PART * math.sqrt(height / 9.81)
+    period_s = PERIOD_PART * math.sqrt(height / float(np.linalg.norm(model.opt.gravity)))
     return gains_of(
         model,
         qpos,

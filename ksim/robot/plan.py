@@ -33,6 +33,8 @@ class Plan:
         findings: What the model is.
         report: What is printed.
         added: What the scene lacked and gets: floor, light, sky.
+        lacks_gravity: Whether the file has no gravity.
+        lift: How far the origin of the base is raised, in m.
         imu: The site of the IMU; None without a free base.
         feet: Feet, in the order of the gait's phases.
         offsets: Phases of the feet.
@@ -61,6 +63,8 @@ class Plan:
     findings: Findings
     report: Report
     added: tuple[str, ...]
+    lacks_gravity: bool = False
+    lift: float = 0.0
     imu: str | None = None
     feet: tuple[Foot, ...] = ()
     offsets: tuple[float, ...] = ()

@@ -58,7 +58,7 @@ def _class_head(plan: Plan, class_name: str, purpose: str) -> str:
 
     def get_robot(self):
         spec = robot.load(MJCF)
-        {_ground_line(plan)}
+{_base_lines(plan)}        {_ground_line(plan)}
         robot.touch_ground_only(spec)  # parts of the robot pass through each other: faster'''
 
 
@@ -341,15 +341,28 @@ def _ground_line(plan: Plan) -> str:
     return f"robot.add_ground(spec{height})  # {what}: the file has none"
 
 
+def _base_lines(plan: Plan) -> str:
+    lines = []
+    if plan.lift:
+        lines.append(f"robot.raise_base(spec, {plan.lift})  # to its centre of mass; the file has its origin lower")
+    if plan.lacks_gravity:
+        lines.append("robot.add_gravity(spec)  # the file has none")
+    return _method_lines(lines)
+
+
+def _method_lines(lines: Sequence[str]) -> str:
+    return "".join(f"        {line}\n" for line in lines)
+
+
 def _optional_lines(plan: Plan) -> str:
     lines = []
     if plan.imu and plan.findings.imu is None:
-        lines.append(f'robot.add_imu(spec, {plan.findings.base!r}, "{plan.imu}")  # the file has none')
+        lines.append(f'robot.add_imu(spec, {json.dumps(plan.findings.base)}, "{plan.imu}")  # the file has none')
     if plan.torque:
         lines.append("robot.add_motors(spec, TORQUE)")
     if plan.pose and not plan.feet:
         lines.append("robot.set_pose(spec, POSE)")
-    return "".join(f"        {line}\n" for line in lines)
+    return _method_lines(lines)
 
 
 def _pose_reason(plan: Plan) -> str:

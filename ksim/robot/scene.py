@@ -55,6 +55,45 @@ def load(path: str | Path) -> mujoco.MjSpec:
     return spec
 
 
+def raise_base(spec: mujoco.MjSpec, height: float) -> None:
+    """Moves the origin of the robot's base up within it, by a height in m along its z axis; the robot stays in place.
+
+    For files whose base has its origin on the ground, like the `base_footprint` of many URDFs: terms measure the height
+    of the base at its origin.
+
+    Raises:
+        ConfigError: The model has no free joint.
+    """
+    base = next((joint.parent for joint in spec.joints if joint.type == mujoco.mjtJoint.mjJNT_FREE), None)
+    if base is None:
+        raise ConfigError("raise_base needs a robot with a free joint.")
+    up_3 = np.array([0.0, 0.0, height])
+    model = spec.copy().compile()
+    start = int(model.jnt_qposadr[model.body(base.name).jntadr[0]])
+    for key in spec.keys:
+        qpos = np.array(key.qpos)
+        if qpos.size:
+            qpos[start : start + 3] += _rotated(up_3, qpos[start + 3 : start + 7])
+            key.qpos = qpos
+    base.pos += _rotated(up_3, model.body(base.name).quat)
+    if base.explicitinertial:
+        base.ipos -= up_3
+    parts = (*base.frames, *base.bodies, *base.geoms, *base.sites, *base.cameras, *base.lights)
+    for part in (part for part in parts if part.frame is None):
+        if np.isfinite(getattr(part, "fromto", np.nan)).all():  # a part has either
+            part.fromto -= np.tile(up_3, 2)
+        else:
+            part.pos -= up_3
+
+
+def add_gravity(spec: mujoco.MjSpec) -> bool:
+    """Lets things fall, by 9.81 m/s^2 against the z axis, in a model without gravity; returns whether it had none."""
+    if any(spec.option.gravity):
+        return False
+    spec.option.gravity = [0.0, 0.0, -9.81]
+    return True
+
+
 def add_ground(spec: mujoco.MjSpec, height: float = 0.0) -> list[str]:
     """Adds a floor, a light and a sky where the model has none; returns which of them.
 
@@ -239,6 +278,12 @@ def set_pose(spec: mujoco.MjSpec, joints: Mapping[str, float], height: float | N
     for other in others:
         if other["name"] != HOME:
             spec.add_key(**other)
+
+
+def _rotated(vector_3: np.ndarray, quat_4: np.ndarray) -> np.ndarray:
+    result = np.zeros(3)
+    mujoco.mju_rotVecQuat(result, vector_3, quat_4)
+    return result
 
 
 def _check_free(spec: mujoco.MjSpec, kind: str, name: str) -> None:

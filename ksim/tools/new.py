@@ -9,6 +9,7 @@ the next command. The robot's file stays as it is.
 """
 
 import argparse
+import dataclasses
 import importlib.machinery
 import keyword
 import re
@@ -21,12 +22,12 @@ from ksim.host.files import whole_file
 from ksim.host.terminal import print_line
 from ksim.physics import compile_model
 from ksim.physics.mujoco import silence_warnings
-from ksim.robot.findings import look_at
+from ksim.robot.findings import base_lift, look_at
 from ksim.robot.fixed import fixed_plan
 from ksim.robot.legged import legged_plan
 from ksim.robot.plan import CTRL_DT, DT, Plan, Report, report_found
 from ksim.robot.program import first_run_dir, program_text
-from ksim.robot.scene import load
+from ksim.robot.scene import load, raise_base
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,11 +63,18 @@ def make_plan(path: Path) -> Plan:
         ConfigError: MuJoCo cannot read the file, or ksim cannot make sense of the model.
     """
     spec = load(path)
-    model = compile_model(spec, dt=DT, ctrl_dt=CTRL_DT, source=path).mj_model
+    compiled = lambda: compile_model(spec, dt=DT, ctrl_dt=CTRL_DT, source=path).mj_model
+    model, report = compiled(), Report()
+    lift = round(base_lift(model), 2)
+    if lift:
+        raise_base(spec, lift)
+        model = compiled()
+        report.guessed.append(f"The base's origin is near the ground: the task raises it by {lift} m.")
     found = look_at(model)
-    report = Report()
     report_found(report, model, found)
-    return legged_plan(spec, found, report) if found.kind == "legged" else fixed_plan(spec, model, found, report)
+    if found.kind == "legged":
+        return dataclasses.replace(legged_plan(spec, found, report), lift=lift)
+    return fixed_plan(spec, model, found, report)
 
 
 def module_name(stem: str) -> str:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import pytest
 
 from examples.walking import HumanoidWalkingConfig
+from ksim.mdp.term import Context
 from tests.processes import ROOT
 from tests.tasks import WITHOUT_REPORTS, train_iterations
 
@@ -103,11 +104,12 @@ def test_steps_of_the_extending_page_run_one_after_the_other_in_an_empty_directo
         else:
             run_script(text, monkeypatch)
             outputs[text.strip()] = capsys.readouterr().out
-    assert len(outputs) == 11
+    assert len(outputs) == 12
     assert "survived" in outputs["python dog.py run_mode=eval checkpoint=runs/first"]
     assert "250.0 ± 0.0 control steps" in outputs["python dog_evaluated.py run_mode=eval checkpoint=runs/first"]
     for file, row in {
         "dog.py": r"observation/actor +│ gyro +│ SensorReading \+ UniformNoise +│ 3 +│",
+        "dog_built.py": r"observation/actor +│ gyro +│ SensorReading \+ UniformNoise +│ 3 +│",
         "dog_reward.py": r"reward +│ diagonal_pairs +│ DiagonalPairs +│ +│ 0.5 +│",
         "dog_observation.py": r"observation/actor +│ joint_velocity +│ SmoothJointVelocity \+ UniformNoise +│ 8 +│",
         "dog_command.py": r"command +│ velocity +│ SlowOrFast +│ 3 +│",
@@ -130,6 +132,12 @@ def test_every_block_of_the_extending_page_is_run_by_a_test():
     text = (ROOT / "docs/extending.md").read_text()
     marked = re.findall(r"<!-- (?:file: \S+|runs|runs: tests/\S+) -->\n```", text)
     assert len(marked) == len(re.findall(r"^```\w", text, flags=re.MULTILINE)) > 10
+
+
+def test_extending_page_lists_every_field_of_the_context():
+    (section,) = re.findall(r"## What a term sees\n(.*?)\n## ", (ROOT / "docs/extending.md").read_text(), re.DOTALL)
+    listed = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
+    assert {field.name for field in dataclasses.fields(Context)} | {"dt"} == set(listed)
 
 
 @pytest.mark.filterwarnings("ignore:Only 1 device detected")

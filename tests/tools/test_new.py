@@ -261,3 +261,56 @@ def test_parts_without_a_name_get_one(folder):
 def test_motors_are_not_added_to_a_model_with_actuators():
     with pytest.raises(ksim.ConfigError, match="actuators of its own"):
         robot.add_motors(mujoco.MjSpec.from_string(CART_POLE), {"slide": 1.0})
+
+
+FOOTPRINT = """
+<mujoco>
+  <worldbody>
+    <body name="footprint" pos=".3 0 0" quat=".924 0 0 .383">
+      <freejoint/> <site name="imu" pos=".1 0 .5"/>
+      <frame pos="0 0 .5"><geom type="box" size=".1 .1 .05" mass="5"/></frame>
+      <geom type="capsule" fromto="0 0 .5 0 .1 .5" size=".02"/>
+      <body name="leg" pos="0 0 .5">
+        <joint name="hip" axis="0 1 0" range="-60 60"/>
+        <geom type="capsule" fromto="0 0 0 0 0 -.48" size=".02"/>
+      </body>
+    </body>
+  </worldbody>
+  <keyframe><key name="turned" qpos="0 0 0 .707107 0 .707107 0 .2"/></keyframe>
+</mujoco>"""
+
+
+def test_raised_base_leaves_the_robot_in_place():
+    spec = mujoco.MjSpec.from_string(FOOTPRINT)
+    before = spec.copy().compile()
+    robot.raise_base(spec, 0.5)
+    after = spec.compile()
+    places = []
+    for model in (before, after):
+        data = mujoco.MjData(model)
+        for qpos in (model.qpos0, model.key_qpos[0]):
+            data.qpos[:] = qpos
+            mujoco.mj_forward(model, data)
+            places.append(np.concatenate([data.geom_xpos, data.site_xpos, data.xpos[2:], data.xipos[1:]]))
+    np.testing.assert_allclose(places[:2], places[2:], atol=1e-6)
+    np.testing.assert_allclose(after.qpos0[:3], [0.3, 0, 0.5], atol=1e-6)
+    # The keyframe's base lies on its side, so its z axis is the world's x axis.
+    np.testing.assert_allclose(after.key_qpos[0][:3], [0.5, 0, 0], atol=1e-6)
+
+
+def test_base_on_the_ground_is_raised_by_the_task(folder, capsys):
+    task, config, _ = written(folder, FOOTPRINT)
+    assert "The base's origin is near the ground: the task raises it by 0.5 m." in capsys.readouterr().out
+    model = task(config).get_robot().compile()
+    np.testing.assert_allclose(model.key_qpos[0][2], 0.5, atol=0.05)
+
+
+def test_base_is_raised_only_where_there_is_one():
+    with pytest.raises(ksim.ConfigError, match="free joint"):
+        robot.raise_base(mujoco.MjSpec.from_string(CART_POLE), 0.5)
+
+
+def test_file_without_gravity_gets_gravity(folder, capsys):
+    task, config, _ = written(folder, DOG.replace("<mujoco>", '<mujoco><option gravity="0 0 0"/>'))
+    assert "The file has no gravity: the task adds it." in capsys.readouterr().out
+    np.testing.assert_allclose(task(config).get_robot().compile().opt.gravity, [0, 0, -9.81])
