@@ -30,8 +30,8 @@ walk: $(VENV)/.installed
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not long" $(ARGS)
 
-# Loggers of other services and environments of other people take 600 MB, which only their tests need.
-EXTRAS := wandb,mlflow,playground,brax
+# Loggers of other services, environments and robots of other people take 750 MB, which only their tests need.
+EXTRAS := wandb,mlflow,playground,brax,robots
 $(VENV)/.extras: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $@

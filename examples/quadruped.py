@@ -2,8 +2,10 @@
 
 python -m examples.quadruped num_envs=1024
 python -m examples.quadruped ground=flat
+python -m examples.quadruped run_mode=view checkpoint=pretrained
 """
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 import jax
 
 import ksim
+from examples.pretrained import PRETRAINED
 from examples.robots import QUADRUPED
 from ksim.checks import check_choice
 from ksim.config import field
@@ -56,6 +59,9 @@ class QuadrupedConfig(ksim.DistributedPPOConfig):
     entropy_coef: float = field(0.002, help="weight of the entropy bonus")
     init_std: float = field(0.7, help="initial standard deviation of the policy")
     episode_s: float = field(20.0, help="time limit of an episode, in seconds")
+    crossing_ends: bool = field(
+        True, help="end episodes of training once the robot has crossed its tile; it starts anew, one level higher"
+    )
     ground: str = field("rough", help="rough (bumps, slopes and stairs that get harder as the robot learns) or flat")
 
     def validate(self) -> None:
@@ -69,6 +75,8 @@ class QuadrupedTask(ksim.DistributedPPOTask[QuadrupedConfig]):
     No reward or termination uses the height of the robot. Joint positions and ground contacts describe its posture on
     any ground.
     """
+
+    pretrained = PRETRAINED / "quadruped"
 
     def get_robot(self) -> Path:
         return QUADRUPED
@@ -141,7 +149,14 @@ class QuadrupedTask(ksim.DistributedPPOTask[QuadrupedConfig]):
             terminations.SensorAbove(sensor="trunk_touch"),
             terminations.BaseTilted(max_tilt=1.0),
         ]
-        return [*ends, terminations.OffTerrain()] if self._is_rough else ends
+        if not self._is_rough:
+            return ends
+        ends.append(terminations.OffTerrain())
+        return [*ends, terminations.FarFromStart(distance=ROUGH.tile_m / 2)] if self.config.crossing_ends else ends
+
+    def get_eval_environment(self, engine: str) -> ksim.Environment:
+        whole_episodes = dataclasses.replace(self.config, crossing_ends=False)
+        return type(self)(whole_episodes).get_environment(engine, num_devices=1)
 
     def get_curricula(self, physics_model: ksim.PhysicsModel) -> Mapping[str, ksim.AbstractEnvCurriculum]:
         if not self._is_rough:

@@ -1,6 +1,7 @@
 """A humanoid that learns to walk at a commanded velocity, on one device.
 
 python -m examples.walking num_envs=1024
+python -m examples.walking run_mode=view checkpoint=pretrained
 """
 
 import dataclasses
@@ -12,6 +13,7 @@ from typing import Generic, TypeVar
 import jax
 
 import ksim
+from examples.pretrained import PRETRAINED
 from examples.robots import HUMANOID
 from ksim.checks import check_fraction, check_positive
 from ksim.config import field
@@ -84,6 +86,8 @@ ConfigT = TypeVar("ConfigT", bound=HumanoidWalkingConfig)
 
 class HumanoidWalkingTask(ksim.PPOTask[ConfigT], Generic[ConfigT]):
     """A humanoid that learns to walk at a commanded velocity."""
+
+    pretrained = PRETRAINED / "humanoid"
 
     def get_robot(self) -> Path:
         return HUMANOID

@@ -40,7 +40,8 @@ def launch(task_class: type[RLTask[Any]], config: RLConfig | None = None, argv: 
         sys.exit(0)
     options = base
     try:
-        options = make_config(base, argv, camelcase_to_snakecase(task_class.__name__))
+        name = camelcase_to_snakecase(task_class.__name__)
+        options = make_config(base, argv, name, task_class.pretrained)
         task = task_class(options)
         task.program_config = base
         code = task.run().exit_code

@@ -22,18 +22,19 @@ from ksim.task.rl_config import RLConfig
 AUTO = "auto"
 
 
-def make_config(base: RLConfig, argv: Sequence[str], task_name: str) -> Any:
+def make_config(base: RLConfig, argv: Sequence[str], task_name: str, pretrained: Path | None = None) -> Any:
     """A config with overrides, on top of the saved options of a run that is resumed, evaluated or shown.
 
     Args:
         base: The config without overrides.
         argv: The overrides.
         task_name: The task's name, for the directories of its runs.
+        pretrained: The directory of the policy that comes with the task, if one does.
 
     Raises:
         ConfigError: An override is invalid, there is no such run, or its config is damaged.
     """
-    config = parse_overrides(base, argv)
+    config = parse_overrides(base, argv).with_pretrained(pretrained, task_name)
     if config.resume is None and (config.run_mode not in CHECKPOINT_MODES or config.checkpoint is None):
         return config
     of_the_run = {f.name for f in dataclasses.fields(base) if is_of_the_run(f)}
@@ -42,7 +43,7 @@ def make_config(base: RLConfig, argv: Sequence[str], task_name: str) -> Any:
         # Data, that no resolver of OmegaConf's is to act on.
         if "${" in str(value):
             raise ConfigError(f"Option {name} ({shown(value)}) of the checkpoint must not be an interpolation.")
-    return parse_overrides(dataclasses.replace(base, **saved), argv)
+    return parse_overrides(dataclasses.replace(base, **saved), argv).with_pretrained(pretrained, task_name)
 
 
 def saved_options(config: RLConfig, task_name: str) -> dict[str, Any]:

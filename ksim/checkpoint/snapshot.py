@@ -5,7 +5,9 @@ import functools
 import importlib.metadata
 import json
 import platform
+import shutil
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,7 +16,7 @@ from jaxtyping import PyTree
 from omegaconf import OmegaConf
 
 from ksim._version import __version__
-from ksim.checkpoint.format import Arrays, Checkpoint
+from ksim.checkpoint.format import CHECKPOINTS, Arrays, Checkpoint, write_checkpoint
 from ksim.config import is_of_the_run
 from ksim.errors import ConfigError
 from ksim.parallel.placement import copy_of, named_leaves, unwrap_keys, wrap_keys
@@ -24,6 +26,8 @@ from ksim.types import LearnerState, TrainState
 _PACKAGES = ("jax", "jaxlib", "mujoco", "mujoco-mjx", "equinox", "optax", "orbax-checkpoint", "numpy")
 _STATE = ("learner.", "envs.")
 """What the names of a training state's arrays begin with; a checkpoint may hold others."""
+_OF_THE_POLICY = ("learner.params", "learner.normalizer", "policy.")
+"""What the names begin with of arrays that a policy needs to act."""
 _NEXT_STARTS = "envs.next_start."
 """What the names begin with of arrays that checkpoints did not always hold."""
 _MAX_NAMED = 8
@@ -120,6 +124,24 @@ def restored_policy(checkpoint: Checkpoint, initial: LearnerState) -> LearnerSta
         params=restored(checkpoint, initial.params, "learner.params"),
         normalizer=restored(checkpoint, initial.normalizer, "learner.normalizer"),
     )
+
+
+def write_policy_alone(checkpoint: Checkpoint, directory: Path) -> Path:
+    """Writes what of a checkpoint its policy needs to act, without the optimizer and the environments; returns where.
+
+    It takes the place of what was written there before.
+
+    Args:
+        checkpoint: The checkpoint.
+        directory: Gets `checkpoints/<iteration>`.
+    """
+    path = directory / CHECKPOINTS / str(checkpoint.iteration)
+    if path.resolve() != checkpoint.path.resolve():
+        shutil.rmtree(path.parent, ignore_errors=True)
+        path.parent.mkdir(parents=True)
+        arrays = {name: x for name, x in checkpoint.arrays.items() if name.startswith(_OF_THE_POLICY)}
+        write_checkpoint(path, arrays, checkpoint.document)
+    return path
 
 
 def _check_fit(checkpoint: Checkpoint, there: Arrays, wanted: Mapping[str, Any]) -> None:

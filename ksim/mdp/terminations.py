@@ -8,7 +8,7 @@ from typing import ClassVar
 import equinox as eqx
 import jax.numpy as jnp
 import mujoco
-from jaxtyping import Array, Bool
+from jaxtyping import Array, Bool, Float
 
 from ksim.checks import check_range
 from ksim.errors import ConfigError
@@ -92,6 +92,26 @@ class TooFar(AbstractTermination):
 
     def __call__(self, context: Context) -> Bool[Array, ""]:
         return jnp.linalg.norm(base_position(context.physics, context.model.names)[:2]) > self.distance
+
+
+class FarFromStart(AbstractTermination):
+    """The base is farther than `distance`, in m, from where its episode began, horizontally; the episode is truncated.
+
+    With half the side of a tile, an environment of `TerrainCurriculum` moves up as soon as its robot has crossed.
+    """
+
+    truncates = True
+    distance: float
+
+    def __check_init__(self) -> None:
+        check_range(self, "distance", above=0.0)
+
+    def init(self, context: Context) -> Float[Array, "2"]:
+        return base_position(context.physics, context.model.names)[:2]
+
+    def __call__(self, context: Context) -> Bool[Array, ""]:
+        position_2 = base_position(context.physics, context.model.names)[:2]
+        return jnp.linalg.norm(position_2 - context.memory) > self.distance
 
 
 class OffTerrain(AbstractTermination):

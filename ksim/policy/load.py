@@ -142,7 +142,7 @@ def load_policy(path: str | Path, task: type[RLTask[Any]] | None = None) -> Poli
 def _policy_of_task(path: str | Path, task_class: type[RLTask[Any]]) -> Policy:
     """The policy of a checkpoint, made by the code of its task."""
     base = dataclasses.replace(task_class.get_config_class()(), run_mode="eval", checkpoint=str(path))
-    task = task_class(make_config(base, [], task_class.__name__))
+    task = task_class(make_config(base, [], task_class.__name__, task_class.pretrained))
     with jax.default_matmul_precision(task.config.matmul_precision):
         checkpoint, context, model = load_task_policy(task)
         program = compiled_program(deterministic_policy(model, context.task.obs_sizes))

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Sequence
+from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
 import jax
@@ -41,6 +42,9 @@ class RLTask(RobotHooks, LearningHooks, CallbackTask[ConfigT], Generic[ConfigT])
     arguments: ClassVar[str] = "[KEY=VALUE ...]"
     """What its command line takes, as `--help` shows it."""
 
+    pretrained: ClassVar[Path | None] = None
+    """The directory of the policy that comes with the task, as `run_mode=export` writes it: `checkpoint=pretrained`."""
+
     def __init__(self, config: ConfigT) -> None:
         """Makes the task, and connects this process to the others of its job where the task can use them.
 
@@ -54,6 +58,7 @@ class RLTask(RobotHooks, LearningHooks, CallbackTask[ConfigT], Generic[ConfigT])
                 f"config ({shown(config)}) must be a {wanted.__name__}, which has the options of {type(self).__name__}."
             )
         config.validate()
+        self.config = config = config.with_pretrained(self.pretrained, self.task_name)
         config.join_job()
         self.program_config: RLConfig = config
         """The program's own options: `config` before the command line and a checkpoint changed it."""

@@ -1,7 +1,9 @@
 """Options of every task."""
 
+import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import jax
 from xax.task.base import BaseConfig
@@ -19,6 +21,8 @@ RUN_MODES = ("train", *CHECKPOINT_MODES)
 MATMUL_PRECISIONS = ("highest", "high", "default")
 LOG_LEVELS = ("debug", "info", "warning")
 VIEWERS = ("auto", "native", "browser")
+PRETRAINED = "pretrained"
+"""Stands for the policy that comes with a task, as the value of `checkpoint` or `load_weights`."""
 
 
 @jax.tree_util.register_dataclass
@@ -44,7 +48,8 @@ class RLConfig(BaseConfig):
     )
     checkpoint: str | None = field(
         None,
-        help="input of the other run_modes: a run directory, one of its checkpoints, or checkpoints/best",
+        help="input of the other run_modes: a run directory, one of its checkpoints, checkpoints/best, or pretrained: "
+        "the policy that comes with the task",
         of_the_run=False,
     )
     eval_num_envs: int = field(64, help="environments in an evaluation; each runs one whole episode")
@@ -169,6 +174,32 @@ class RLConfig(BaseConfig):
             if getattr(self, name) == "":
                 raise ConfigError(f"{name} ('') must not be empty. Leave it out for the default.")
         self._check_sources()
+
+    def with_pretrained(self, directory: Path | None, task_name: str) -> Self:
+        """These options, with the directory of a task's own policy in place of the word `pretrained`.
+
+        By default eval and export write to runs/<task>/pretrained then, and not beside that policy.
+
+        Args:
+            directory: As `run_mode=export` wrote it; None if the task has none.
+            task_name: The task.
+
+        Raises:
+            ConfigError: The task has none.
+        """
+        named = [name for name in ("checkpoint", "load_weights") if getattr(self, name) == PRETRAINED]
+        if not named:
+            return self
+        if directory is None:
+            raise ConfigError(
+                f"{named[0]}=pretrained is for tasks that come with a policy, and {task_name} does not. Give the "
+                "directory of a run."
+            )
+        changes: dict[str, Any] = dict.fromkeys(named, str(directory))
+        output = {"eval": "eval_output", "export": "export_dir"}.get(self.run_mode)
+        if output is not None and getattr(self, output) is None:
+            changes[output] = f"runs/{task_name}/{PRETRAINED}"
+        return dataclasses.replace(self, **changes)
 
     def _check_sources(self) -> None:
         """Raises ConfigError if an input or output path does not fit run_mode."""

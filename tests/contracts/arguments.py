@@ -103,5 +103,6 @@ ARGUMENTS: dict[type[Term], dict[str, Any]] = {
     terminations.SensorAbove: {"sensor": "left_touch"},
     terminations.TimeLimit: {"seconds": 0.04},
     terminations.TooFar: {"distance": 5.0},
+    terminations.FarFromStart: {"distance": 5.0},
 }
 """Constructor arguments of terms that need some, or that would do nothing within a few steps without."""

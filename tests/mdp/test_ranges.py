@@ -44,6 +44,7 @@ CLOCK = {"sensors": TOUCH, "command": "velocity"}
         (lambda: terminations.TimeLimit(seconds=0.0), r"above 0\."),
         (lambda: terminations.BaseTooFast(max_lin_vel=0.0), r"max_lin_vel"),
         (lambda: terminations.TooFar(distance=-1.0), r"above 0\."),
+        (lambda: terminations.FarFromStart(distance=0.0), r"above 0\."),
         (lambda: terminations.JointOutOfRange(margin=-0.1), r"at least 0\."),
         (lambda: terminations.JointTooFast(max_vel=0.0), r"above 0\."),
         (lambda: terminations.BaseTilted(max_tilt=90.0), r"above 0, at most 3.14159\."),

@@ -8,6 +8,7 @@ from ksim.mdp.terminations import (
     BaseTooHigh,
     BaseTooLow,
     Custom,
+    FarFromStart,
     JointOutOfRange,
     JointTooFast,
     SensorAbove,
@@ -62,6 +63,15 @@ def test_too_far_when_the_base_is_farther_than_the_distance_ends_whatever_its_he
     # sqrt(3^2 + 4^2) = 5
     context = make_context(ground_position=(3, -4), height=99)
     assert TooFar(distance=distance)(context) == expected
+
+
+@pytest.mark.parametrize(("distance", "expected"), [(4.9, True), (5.1, False)])
+def test_far_from_start_ends_at_a_distance_from_where_the_episode_began(distance, expected):
+    term = FarFromStart(distance=distance)
+    start = term.init(make_context(ground_position=(10, 10)))
+    # sqrt(3^2 + 4^2) = 5
+    assert term(make_context(ground_position=(13, 6), height=99, memory=start)) == expected
+    assert term.truncates
 
 
 def test_too_far_truncates_and_a_broken_rule_does_not():

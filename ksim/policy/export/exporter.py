@@ -9,6 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ksim.checkpoint.format import read_checkpoint
+from ksim.checkpoint.run_dir import holds_run
+from ksim.checkpoint.snapshot import write_policy_alone
 from ksim.errors import ConfigError, RunError
 from ksim.host.files import output_dir, whole_file
 from ksim.host.terminal import print_figures
@@ -35,6 +38,8 @@ Step = Callable[[Mapping[str, Any], Any], tuple[Any, Any]]
 def export_checkpoint(task: RLTask[Any]) -> RunResult:
     """Writes the policy of a checkpoint as policy.onnx, policy.jaxexport and policy.json; see `RLTask.run`.
 
+    Beside them goes the policy's part of the checkpoint, so that the directory can be given as `checkpoint`.
+
     Raises:
         ConfigError: There is no checkpoint, it does not fit the task, the policy cannot be exported, a package is
             missing, or the files cannot be written. If only ONNX does not support an operation of the policy, the
@@ -42,12 +47,18 @@ def export_checkpoint(task: RLTask[Any]) -> RunResult:
         RunError: The ONNX file computes other actions than the policy; the other files are written.
     """
     check_packages()
+    if task.config.export_dir is not None and holds_run(Path(task.config.export_dir)):
+        raise ConfigError(
+            f"export_dir ({task.config.export_dir:.200}) is the directory of a run, whose checkpoints the policy's "
+            "would replace. Choose another."
+        )
     checkpoint, context, model = load_task_policy(task)
     # <run>/checkpoints/<number>
     out_dir = output_dir("export_dir", task.config.export_dir, checkpoint.parents[1] / "export")
+    policy_alone = write_policy_alone(read_checkpoint(checkpoint), out_dir)
     # Whatever the run's precision was: ONNX Runtime has float32 alone.
     with jax.default_matmul_precision("highest"):
-        policy, metadata = described_policy(context, model, checkpoint, out_dir)
+        policy, metadata = described_policy(context, model, policy_alone, out_dir)
         _write(out_dir, program_files(policy, metadata))
         try:
             onnx_content = onnx_file(policy, metadata)
@@ -62,6 +73,7 @@ def export_checkpoint(task: RLTask[Any]) -> RunResult:
         "ONNX": f"{out_dir / _ONNX} (metadata inside)",
         "jax.export": str(out_dir / _PROGRAM),
         "metadata": str(out_dir / _METADATA),
+        "checkpoint": f"{policy_alone} (the policy alone)",
         "ONNX Runtime against JAX": f"{difference:.1e}, the largest difference of an action",
     }
     print_figures(f"Export of {checkpoint}", figures)

@@ -2,6 +2,7 @@
 
 import builtins
 import json
+import shutil
 import subprocess
 
 import equinox as eqx
@@ -14,8 +15,10 @@ import pytest
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
+import ksim  # noqa: E402
 from examples.walking import HumanoidWalkingConfig, HumanoidWalkingTask  # noqa: E402
 from ksim import ConfigError  # noqa: E402
+from ksim.checkpoint.format import read_checkpoint  # noqa: E402
 from ksim.checkpoint.options import make_config  # noqa: E402
 from ksim.errors import RunError  # noqa: E402
 from ksim.nn import (  # noqa: E402
@@ -43,7 +46,14 @@ from ksim.rollout.episodes import advance_episodes, start_episodes  # noqa: E402
 from ksim.rollout.mdp_environment import MdpEnvironment  # noqa: E402
 from tests.exports import exported_files  # noqa: E402
 from tests.robots import biped_spec  # noqa: E402
-from tests.tasks import BipedConfig, BipedTask, CartPoleConfig, CartPoleTask, point_mass_task  # noqa: E402
+from tests.tasks import (  # noqa: E402
+    WITHOUT_REPORTS,
+    BipedConfig,
+    BipedTask,
+    CartPoleConfig,
+    CartPoleTask,
+    point_mass_task,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 
@@ -146,10 +156,13 @@ def export(run_dir, *overrides):
     return CartPoleTask(make_config(CartPoleConfig(), argv, "cart_pole_task")).run().exit_code
 
 
-def test_run_mode_export_writes_three_files_and_says_where(run_dir, capsys):
+FILES = {"policy.onnx", "policy.jaxexport", "policy.json", "checkpoints"}
+
+
+def test_run_mode_export_writes_what_the_docs_list_and_says_where(run_dir, capsys):
     assert export(run_dir) == 0
     out = capsys.readouterr().out
-    assert {path.name for path in (run_dir / "export").iterdir()} == {"policy.onnx", "policy.jaxexport", "policy.json"}
+    assert {path.name for path in (run_dir / "export").iterdir()} == FILES
     assert "policy.onnx (metadata inside)" in out
     assert "the largest difference of an action" in out
     metadata = json.loads((run_dir / "export/policy.json").read_text())
@@ -163,8 +176,7 @@ def test_metadata_say_all_that_it_takes_to_run_the_policy(run_dir, tmp_path):
     export(run_dir, f"export_dir={tmp_path}")
     metadata = json.loads((tmp_path / "policy.json").read_text())
     assert metadata["task"] == "tests.tasks.CartPoleTask"
-    assert (tmp_path / metadata["checkpoint"]["path"]).resolve() == (run_dir / "checkpoints/1").resolve()
-    assert metadata["checkpoint"]["iteration"] == 1
+    assert metadata["checkpoint"] == {"path": "checkpoints/1", "iteration": 1}
     assert metadata["control_rate_hz"] == pytest.approx(50)
     assert (metadata["control_dt_s"], metadata["physics_dt_s"]) == (0.02, 0.01)
     assert metadata["engine"] == "mujoco"
@@ -197,6 +209,51 @@ def test_metadata_say_all_that_it_takes_to_run_the_policy(run_dir, tmp_path):
     assert len(metadata["git"]["revision"]) == 40
 
 
+def test_exported_directory_stands_for_its_policy(run_dir, tmp_path):
+    export(run_dir, f"export_dir={tmp_path / 'old'}")
+    shutil.copytree(tmp_path / "old", tmp_path / "published")
+    original, published = ksim.load_policy(run_dir), ksim.load_policy(tmp_path / "published")
+    obs = np.ones(7, np.float32)
+    np.testing.assert_array_equal(published(obs), original(obs))
+    saved = read_checkpoint(tmp_path / "published/checkpoints/1")
+    assert not [name for name in saved.arrays if name.startswith(("envs.", "learner.opt"))]
+    # Exported again, from itself and into itself.
+    assert export(tmp_path / "published", f"export_dir={tmp_path / 'published'}") == 0
+    np.testing.assert_array_equal(ksim.load_policy(tmp_path / "published")(obs), ksim.load_policy(run_dir)(obs))
+
+
+def test_export_replaces_the_policy_of_an_earlier_one_but_no_run(run_dir, tmp_path):
+    later = tmp_path / "out/checkpoints/9"
+    later.mkdir(parents=True)
+    export(run_dir, f"export_dir={tmp_path / 'out'}")
+    assert [path.name for path in later.parent.iterdir()] == ["1"]
+    with pytest.raises(ConfigError, match="is the directory of a run"):
+        export(run_dir, f"export_dir={run_dir}")
+
+
+class PretrainedCartPole(CartPoleTask):
+    """A cart-pole with a policy of its own."""
+
+
+def test_pretrained_stands_for_the_policy_that_comes_with_a_task(run_dir, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    export(run_dir, f"export_dir={tmp_path / 'policy'}")
+    monkeypatch.setattr(PretrainedCartPole, "pretrained", tmp_path / "policy")
+    argv = ["run_mode=eval", "checkpoint=pretrained", "eval_num_envs=2", "video=false", "plots=false"]
+    config = make_config(CartPoleConfig(), argv, "pretrained_cart_pole", PretrainedCartPole.pretrained)
+    assert config.model == "gru"  # as it was trained
+    assert PretrainedCartPole(config).run().exit_code == 0
+    assert (tmp_path / "runs/pretrained_cart_pole/pretrained/evaluation.json").exists()
+    # From Python, and as the beginning of a run.
+    options = {"model": "gru", "num_envs": 4, "rollout_length": 4, "max_iterations": 1, "num_devices": 1}
+    config = CartPoleConfig(load_weights="pretrained", run_dir=str(tmp_path / "run"), **options, **WITHOUT_REPORTS)
+    task = PretrainedCartPole(config)
+    assert task.config.load_weights == str(tmp_path / "policy")
+    assert task.run().exit_code == 0
+    with pytest.raises(ConfigError, match="checkpoint=pretrained is for tasks that come with a policy"):
+        CartPoleTask(CartPoleConfig(run_mode="view", checkpoint="pretrained"))
+
+
 def test_a_wrong_translation_is_not_written(run_dir, tmp_path, monkeypatch):
     step = exporter.onnx_step
 
@@ -209,7 +266,7 @@ def test_a_wrong_translation_is_not_written(run_dir, tmp_path, monkeypatch):
     monkeypatch.setattr(exporter, "onnx_step", off)
     with pytest.raises(RunError, match=r"ONNX Runtime's actions differ .* by 1\.\de-02.* policy\.onnx is not\."):
         export(run_dir, f"export_dir={out_dir}")
-    assert {path.name for path in out_dir.iterdir()} == {"policy.jaxexport", "policy.json"}
+    assert {path.name for path in out_dir.iterdir()} == FILES - {"policy.onnx"}
 
 
 class Sorts(AbstractActorCritic):
