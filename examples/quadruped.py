@@ -15,7 +15,6 @@ import jax
 import ksim
 from examples.pretrained import PRETRAINED
 from examples.robots import QUADRUPED
-from ksim.checks import check_choice
 from ksim.config import field
 from ksim.mdp import commands, events, observations as obs, randomizers, resets, rewards, terminations
 from ksim.mdp.env_curriculum import TerrainCurriculum
@@ -62,11 +61,9 @@ class QuadrupedConfig(ksim.DistributedPPOConfig):
     crossing_ends: bool = field(
         True, help="end episodes of training once the robot has crossed its tile; it starts anew, one level higher"
     )
-    ground: str = field("rough", help="rough (bumps, slopes and stairs that get harder as the robot learns) or flat")
-
-    def validate(self) -> None:
-        super().validate()
-        check_choice("ground", self.ground, GROUNDS)
+    ground: str = field(
+        "rough", choices=GROUNDS, help="rough (bumps, slopes and stairs that get harder as the robot learns) or flat"
+    )
 
 
 class QuadrupedTask(ksim.DistributedPPOTask[QuadrupedConfig]):

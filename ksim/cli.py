@@ -1,6 +1,5 @@
 """The command line: `key=value` overrides of a task's config."""
 
-import dataclasses
 import logging
 import os
 import signal
@@ -11,12 +10,11 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from rich.table import Table
 from xax.utils.text import camelcase_to_snakecase
 
 from ksim.checkpoint.options import make_config
-from ksim.config import describe_type
 from ksim.errors import ConfigError, RunError
+from ksim.help import help_text, option_text
 from ksim.parallel.multihost import is_main_process, num_processes
 from ksim.task.rl import RLConfig, RLTask
 
@@ -35,11 +33,11 @@ def launch(task_class: type[RLTask[Any]], config: RLConfig | None = None, argv: 
     argv = list(sys.argv[1:] if argv is None else argv)
     base = config if config is not None else task_class.get_config_class()()
     _quieten()
-    if "--help" in argv or "-h" in argv:
-        print_help(task_class, base)
-        sys.exit(0)
     options = base
     try:
+        if "--help" in argv or "-h" in argv:
+            _print_help(task_class, base, [x for x in argv if x.isidentifier()])
+            sys.exit(0)
         name = camelcase_to_snakecase(task_class.__name__)
         options = make_config(base, argv, name, task_class.pretrained)
         task = task_class(options)
@@ -68,6 +66,15 @@ def launch(task_class: type[RLTask[Any]], config: RLConfig | None = None, argv: 
         traceback.print_exc()
         leave(1)
     sys.exit(code)
+
+
+def _print_help(task_class: type[RLTask[Any]], base: RLConfig, names: Sequence[str]) -> None:
+    """Prints what there is to know of some options, or all options where none is named."""
+    from ksim.host.terminal import console  # noqa: PLC0415
+
+    usage = f"{describe_program(task_class)} {task_class.arguments}"
+    texts = [option_text(name, base, console.width) for name in names]
+    console.print("\n\n".join(texts) or help_text(usage, task_class, base, console.width), markup=False)
 
 
 def _quieten() -> None:
@@ -99,22 +106,3 @@ def describe_program(task_class: type[RLTask[Any]]) -> str:
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
     return f"python -m {spec.name}" if spec is not None else f"python {sys.argv[0]}"
-
-
-def print_help(task_class: type[RLTask[Any]], base: RLConfig) -> None:
-    """Prints every option with its type, default and help text."""
-    from ksim.host.terminal import console  # noqa: PLC0415
-
-    summary = (task_class.__doc__ or "").strip().splitlines()
-    usage = f"Usage: {describe_program(task_class)} {task_class.arguments}"
-    console.print(f"{usage}\n\n{summary[0] if summary else ''}\n", markup=False)
-    table = Table()
-    for column in ("option", "type", "default"):
-        table.add_column(column, no_wrap=True)
-    table.add_column("meaning")
-    for option in dataclasses.fields(base):
-        value = getattr(base, option.name)
-        default = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-        kind = describe_type(type(base), option.name)
-        table.add_row(option.name, kind, default.replace("[", r"\["), option.metadata.get("help", ""))
-    console.print(table)

@@ -8,17 +8,20 @@ import shlex
 import types
 import typing
 import unicodedata
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import xax
 
-from ksim.checks import check_positive, check_rule
+from ksim.checks import check_choice, check_positive, check_rule
 from ksim.errors import ConfigError, shown
 from ksim.host.plain_yaml import FRACTION
 
 CHECKPOINT_MODES = ("eval", "view", "export", "replay")
 """Values of `run_mode` that are about a checkpoint."""
+GROUPS = ("Run", "Environment", "PPO", "Network", "Devices", "Evaluation", "Checkpoints", "Viewer", "Task")
+"""The headings of `--help`."""
 
 _TIME = r"[0-9]+(?::[0-9]{1,2}){1,2}(?:\.[0-9]*)?"
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", type(None): "null"}
@@ -28,7 +31,10 @@ def field(
     value: Any,
     *,
     help: str,  # noqa: A002 - xax's name
+    group: str | None = None,
     kind: str | None = None,
+    choices: Sequence[str] | None = None,
+    details: str | None = None,
     of_the_run: bool = True,
     of_one_process: bool = False,
     fixed: bool = False,
@@ -39,7 +45,11 @@ def field(
     Args:
         value: The default.
         help: What it means.
+        group: The heading under which `--help` lists it, one of `GROUPS`; by default the `help_group` of the class that
+            declares it first, or the last.
         kind: What it may be, in words, where its type does not say it.
+        choices: The texts that it may be, if only these are valid.
+        details: What `--help <name>` says besides `help`.
         of_the_run: Whether a run that is resumed or evaluated keeps its value; not so what belongs to the machine, or
             to what is asked for this time.
         of_one_process: Whether it may differ between the processes of a job.
@@ -47,19 +57,35 @@ def field(
         network: Whether it shapes the default network, and so the arrays of a checkpoint.
     """
     metadata: dict[str, Any] = {"help": help, "of_the_run": of_the_run}
-    roles: dict[str, Any] = {"kind": kind, "of_one_process": of_one_process, "fixed": fixed, "network": network}
+    roles: dict[str, Any] = {
+        "group": group,
+        "kind": kind,
+        "choices": None if choices is None else tuple(choices),
+        "details": details,
+        "of_one_process": of_one_process,
+        "fixed": fixed,
+        "network": network,
+    }
     return xax.field(value, **metadata, **{name: role for name, role in roles.items() if role})
 
 
-def options_with(config_class: type, role: str) -> list[str]:
-    """The options that were declared with a role, an argument of `field` such as `fixed`.
+def options_metadata(config_class: type) -> dict[str, dict[str, Any]]:
+    """What there is to know of each option, by its name: what `field` was told, and its `group`.
 
-    A field keeps its roles where a subclass declares it again with another default.
+    An option keeps what a subclass that declares it again, with another default, does not mention.
     """
-    declared = [vars(cls).get("__dataclass_fields__", {}) for cls in reversed(config_class.__mro__)]
-    return list(
-        dict.fromkeys(option.name for options in declared for option in options.values() if role in option.metadata)
-    )
+    found: dict[str, dict[str, Any]] = {}
+    for cls in reversed(config_class.__mro__):
+        group = vars(cls).get("help_group", GROUPS[-1])
+        for option in vars(cls).get("__dataclass_fields__", {}).values():
+            if option.name in {field.name for field in dataclasses.fields(cls)}:  # class variables are listed as well
+                found[option.name] = found.get(option.name, {"group": group}) | dict(option.metadata)
+    return found
+
+
+def options_with(config_class: type, role: str) -> list[str]:
+    """The options that were declared with a role, an argument of `field` such as `fixed`."""
+    return [name for name, metadata in options_metadata(config_class).items() if role in metadata]
 
 
 def is_of_the_run(field: "dataclasses.Field[Any]") -> bool:
@@ -69,9 +95,12 @@ def is_of_the_run(field: "dataclasses.Field[Any]") -> bool:
 
 def describe_type(config_class: type, name: str) -> str:
     """What an option may be, in words."""
-    kind = next(f for f in dataclasses.fields(config_class) if f.name == name).metadata.get("kind")
-    if kind is not None:
-        return kind
+    metadata = options_metadata(config_class)[name]
+    if "kind" in metadata:
+        return metadata["kind"]
+    if "choices" in metadata:
+        *others, last = metadata["choices"]
+        return f"{', '.join(others)} or {last}"
     hint = typing.get_type_hints(config_class)[name]
     return " or ".join(
         "a list, as in [256,128]" if typing.get_origin(option) is list else _WORDS.get(option, str(option))
@@ -94,14 +123,16 @@ def check_types(config: Any) -> None:
     """Checks that every option holds what its type says, and what a config file can hold.
 
     Raises:
-        ConfigError: One does not.
+        ConfigError: One does not, or is none of its choices.
     """
-    hints = typing.get_type_hints(type(config))
+    hints, metadata = typing.get_type_hints(type(config)), options_metadata(type(config))
     for option in dataclasses.fields(config):
         name, value = option.name, getattr(config, option.name)
         if not is_of_type(value, hints[name]):
             fix = " Convert it by its tolist()." if isinstance(value, np.generic | np.ndarray) else ""
             raise ConfigError(f"{name} ({shown(value)}) must be {describe_type(type(config), name)}.{fix}")
+        if value is not None and "choices" in metadata[name]:
+            check_choice(name, value, metadata[name]["choices"])
         for item in value if isinstance(value, list | tuple) else (value,):
             if isinstance(item, int) and not -(2**63) <= item < 2**63:
                 raise ConfigError(f"{name} ({shown(value)}) must be a number of at most 64 bits.")

@@ -1,12 +1,16 @@
+import dataclasses
 import re
 
 import pytest
 
 import ksim
 from examples.point_mass import PointMass, PointMassConfig, PointMassTask
+from examples.quadruped import QuadrupedConfig
+from examples.walking_distributed import HumanoidWalkingDistributedConfig
 from ksim import ConfigError
 from ksim.cli import launch
-from ksim.config import seconds_of
+from ksim.config import GROUPS, options_metadata, seconds_of
+from ksim.help import MAX_WIDTH, help_text
 from ksim.task.overrides import parse_overrides
 from tests.tasks import BipedConfig, BipedTask
 
@@ -133,16 +137,54 @@ def test_time_is_hours_minutes_and_seconds():
     assert {text: seconds_of("max_runtime", text) for text in times} == times
 
 
-def test_help_lists_every_option_with_its_type_default_and_meaning(capsys):
-    with pytest.raises(SystemExit) as stopped:
-        launch(PointMassTask, PointMassConfig(), ["--help"])
-    assert stopped.value.code == 0
-    out = capsys.readouterr().out
-    import dataclasses
+@pytest.mark.parametrize("width", [80, 200])
+def test_help_lists_every_option_with_its_default_and_meaning_in_80_columns(width):
+    base = HumanoidWalkingDistributedConfig()
+    text = help_text("python my.py [KEY=VALUE ...]", PointMassTask, base, width)
+    assert max(map(len, text.splitlines())) <= min(width, MAX_WIDTH)
+    words = " ".join(text.split())
+    metadata = options_metadata(type(base))
+    for option in dataclasses.fields(base):
+        assert f"  {option.name}=" in text
+        assert " ".join(option.metadata["help"].split()) in words
+        assert all(choice in words for choice in metadata[option.name].get("choices", ()))
+    for default in (
+        "  num_envs=1024 ",
+        "  engine=auto ",
+        "  actor_sizes=[128,128] ",
+        "  eval_at_end=true ",
+        "  resume=null ",
+    ):
+        assert default in text
 
-    for option in dataclasses.fields(PointMassConfig):
-        assert option.name in out
-        assert option.metadata["help"].split()[0] in out
+
+def test_help_has_the_groups_in_their_order_and_own_options_last():
+    text = help_text("python my.py", PointMassTask, QuadrupedConfig(), 80)
+    headings = [line for line in text.splitlines() if line in GROUPS]
+    assert headings == list(GROUPS)
+    task = text.split("\nTask\n")[1]
+    assert re.findall(r"^  (\w+)=", task, re.MULTILINE) == ["episode_s", "crossing_ends", "ground"]
+    # Declared again with another default, it stays where it was.
+    assert "  learning_rate=0.001 " in text.split("\nPPO\n")[1].split("\nNetwork\n")[0]
+
+
+def test_help_of_an_option_explains_it_at_length(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        launch(PointMassTask, PointMassConfig(), ["--help", "num_devices", "seed"])
+    assert stopped.value.code == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert "num_devices: devices per process" in words
+    assert "value a whole number, cores or null group Devices" in words
+    assert "This makes several host devices" in words.replace("On a CPU this", "This")
+    assert "seed: random seed" in words
+    assert "cannot change when a run is resumed" in words
+
+
+def test_help_of_an_unknown_option_is_an_error_with_near_misses(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        launch(PointMassTask, PointMassConfig(), ["--help", "num_env"])
+    assert stopped.value.code == 2
+    assert "There is no option 'num_env'. Did you mean 'num_envs'" in capsys.readouterr().err
 
 
 def test_error_of_the_tasks_own_code_is_not_swallowed():

@@ -34,9 +34,9 @@ ALLOWED = {
 ORDER = [
     "_version", "errors", "host", "_process", "_startup", "checks", "types", "keys", "config", "physics", "mdp",
     "robot", "parallel", "nn", "rollout", "learn", "ppo", "log", "task", "envs", "checkpoint", "policy", "evaluate",
-    "preflight", "train", "viewer", "launch", "cli", "tools", "commands", "__init__",
+    "preflight", "train", "viewer", "launch", "help", "cli", "tools", "commands", "__init__",
 ]  # fmt: skip
-HOST = ("log", "checkpoint", "policy", "evaluate", "preflight", "train", "viewer", "launch", "cli", "tools")
+HOST = ("log", "checkpoint", "policy", "evaluate", "preflight", "train", "viewer", "launch", "help", "cli", "tools")
 HIDDEN = {"_process", "_startup", "_version", "__init__"}
 """Not packages that a reader looks for."""
 NEVER_BELOW_RUN = {"matplotlib", "tensorboardX", "rich", "orbax", "logging"}

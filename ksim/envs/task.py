@@ -27,6 +27,8 @@ from ksim.task.distributed_ppo import DistributedPPOConfig, DistributedPPOTask
 class WrappedConfig(DistributedPPOConfig):
     """Options of an environment that somebody else made. Its robot, rewards and time steps are its own."""
 
+    help_group: ClassVar[str] = "Environment"
+
     env: str = field("", help="name of the environment", fixed=True)
     env_options: list[str] = field([], help="options of the environment itself, as in [vision=false]", kind="a list")
     episode_length: int = field(1000, help="steps of the environment after which an episode is truncated")

@@ -2,11 +2,11 @@
 
 import functools
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, get_args
+from typing import Any, ClassVar, Generic, TypeVar, get_args
 
 import jax
 
-from ksim.checks import check_choice, check_count, check_positive
+from ksim.checks import check_count, check_positive
 from ksim.config import CHECKPOINT_MODES, field
 from ksim.errors import ConfigError, shown
 from ksim.host.notices import warn_user
@@ -36,6 +36,8 @@ MAX_TIMEOUT_S = 10**6
 class DistributedRLConfig(RLConfig):
     """Options of a task that trains on several devices."""
 
+    help_group: ClassVar[str] = "Devices"
+
     devices: Any = field(
         "all",
         help="local devices to use: all, cpu, or a list of indices",
@@ -44,25 +46,43 @@ class DistributedRLConfig(RLConfig):
     )
     num_devices: int | str | None = field(
         None,
+        details=(
+            "On a CPU this makes several host devices, which share its cores: useful to try a job before it "
+            "goes to a cluster, and somewhat faster with native MuJoCo."
+        ),
         help="devices per process: use the first N; on a CPU, create N; cores: one per core; null: all",
         kind="a whole number, cores or null",
         of_the_run=False,
     )
     layout: str = field(
         "pmap",
+        choices=tuple(LAYOUTS),
+        details=(
+            "pmap is the default; shard_map gives the same results and is there for the day on which JAX drops pmap."
+        ),
         help="what maps the step over several devices, with the same results: pmap, or its successor shard_map",
         of_the_run=False,
     )
     pmap_axis_name: str = field("device", help="name of the mapped axis, for collectives in your own code")
-    grad_sync_period: int = field(1, help="minibatches between gradient synchronisations")
+    grad_sync_period: int = field(
+        1,
+        details=(
+            "1 synchronises after every minibatch, so that results do not depend on the number of devices. "
+            "Larger periods wait less for a slow network."
+        ),
+        help="minibatches between gradient synchronisations",
+    )
     grad_sync_mode: str = field(
         "accumulate",
+        choices=get_args(GradSyncMode),
         help="between synchronisations: accumulate gradients, or take local optimizer steps and average them later",
     )
     replica_check_interval: int | None = field(
         100, help="iterations between bitwise comparisons of the devices' copies of the learner; null: never"
     )
-    on_divergence: str = field("stop", help="if copies differ: stop, or rebroadcast the copy of the majority")
+    on_divergence: str = field(
+        "stop", choices=ON_DIVERGENCE, help="if copies differ: stop, or rebroadcast the copy of the majority"
+    )
     coordinator_address: str | None = field(
         None, help="host:port of process 0, to join a multi-process job by hand", of_the_run=False
     )
@@ -107,15 +127,12 @@ class DistributedRLConfig(RLConfig):
                 raise ConfigError(f"num_devices ({shown(self.num_devices)}) must be a whole number, or {CORES}.")
             check_count("num_devices", self.num_devices)
         check_devices(self.devices)
-        check_choice("grad_sync_mode", self.grad_sync_mode, get_args(GradSyncMode))
-        check_choice("layout", self.layout, tuple(LAYOUTS))
         if not self.pmap_axis_name:
             raise ConfigError("pmap_axis_name ('') must not be empty.")
         for name in ("grad_sync_period", "replica_check_interval", "num_processes"):
             check_count(name, getattr(self, name))
         for name in ("connect_timeout_s", "heartbeat_timeout_s"):
             check_positive(name, getattr(self, name), most=MAX_TIMEOUT_S)
-        check_choice("on_divergence", self.on_divergence, ON_DIVERGENCE)
 
 
 ConfigT = TypeVar("ConfigT", bound=DistributedRLConfig)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Generic, TypeVar, get_args
+from typing import Any, ClassVar, Generic, TypeVar, get_args
 
 import equinox as eqx
 import jax
@@ -13,7 +13,6 @@ from jaxtyping import PRNGKeyArray
 from ksim.checks import (
     MAX_COUNT,
     check_batch,
-    check_choice,
     check_count,
     check_fraction,
     check_positive,
@@ -44,8 +43,15 @@ MAX_LAYERS = 100
 class PPOConfig(RLConfig):
     """Options of PPO."""
 
+    help_group: ClassVar[str] = "PPO"
+
     batch_size: int | None = field(
-        None, help="environments per minibatch, over all devices; null: num_envs / num_batches"
+        None,
+        details=(
+            "Give batch_size or num_batches. Minibatches are made of whole environments with all their "
+            "steps, and each device contributes an equal share to every minibatch."
+        ),
+        help="environments per minibatch, over all devices; null: num_envs / num_batches",
     )
     num_batches: int | None = field(
         None, help="minibatches per pass; null: num_envs / batch_size, or 4 if batch_size is null too"
@@ -53,7 +59,12 @@ class PPOConfig(RLConfig):
     num_passes: int = field(4, help="passes over each rollout")
     learning_rate: float = field(3e-4, help="step size of Adam; the initial one if it is adaptive")
     desired_kl: float | None = field(
-        None, help="target KL divergence of an adaptive learning rate; null: constant rate"
+        None,
+        details=(
+            "After every iteration the learning rate is divided by 1.5 if the policy moved more than twice this "
+            "far, and multiplied by 1.5 if it moved less than half as far (after Schulman et al. 2017)."
+        ),
+        help="target KL divergence of an adaptive learning rate; null: constant rate",
     )
     min_learning_rate: float | None = field(
         None, help="lower bound of an adaptive learning rate; null: 1e-5, or learning_rate if that is lower"
@@ -62,7 +73,11 @@ class PPOConfig(RLConfig):
         None, help="upper bound of an adaptive learning rate; null: 3e-3, or learning_rate if that is higher"
     )
     max_grad_norm: float = field(1.0, help="maximum norm of the gradients; larger ones are scaled down")
-    gamma: float = field(0.99, help="discount per control step")
+    gamma: float = field(
+        0.99,
+        details=("Rewards count for about 1 / (1 - gamma) steps: 0.99 looks 100 steps ahead, 2 s with ctrl_dt=0.02."),
+        help="discount per control step",
+    )
     gae_lambda: float = field(0.95, help="decay of generalized advantage estimation")
     clip_param: float = field(0.2, help="PPO clips the probability ratio to 1 +- this")
     value_clip: float | None = field(
@@ -71,28 +86,69 @@ class PPOConfig(RLConfig):
         "squared error",
     )
     value_loss_coef: float = field(1.0, help="weight of the value loss")
-    entropy_coef: float = field(0.005, help="weight of the entropy bonus")
+    entropy_coef: float = field(
+        0.005,
+        details=(
+            "Larger values keep the policy exploring. If the standard deviation grows without end, lower it; "
+            "if it shrinks before the task is learned, raise it."
+        ),
+        help="weight of the entropy bonus",
+    )
     normalize_observations: bool = field(
-        True, help="learn and apply running statistics of the observations", fixed=True
+        True, group="Network", help="learn and apply running statistics of the observations", fixed=True
     )
     normalize_values: bool = field(
         False,
+        details=(
+            "The value function then learns targets of mean 0 and variance 1 (van Hasselt et al. 2016). "
+            "Rewards ten times larger learn the same."
+        ),
         help="learn and apply running statistics of the value targets, so that the scale of rewards does not matter",
         fixed=True,
     )
-    model: str = field("mlp", help="default network: mlp, or gru (recurrent)", network=True)
-    actor_sizes: list[int] = field([256, 128], help="sizes of the hidden layers of the policy", network=True)
-    critic_sizes: list[int] = field([256, 128], help="sizes of the hidden layers of the value function", network=True)
-    memory_size: int = field(128, help="size of the recurrent state with model=gru", network=True)
+    model: str = field(
+        "mlp",
+        group="Network",
+        choices=MODELS,
+        details=(
+            "gru has a memory over time steps, for tasks in which one observation does not tell enough. A "
+            "network of your own is made by the hook _get_initial_model."
+        ),
+        help="default network: mlp, or gru (recurrent)",
+        network=True,
+    )
+    actor_sizes: list[int] = field(
+        [256, 128], group="Network", help="sizes of the hidden layers of the policy", network=True
+    )
+    critic_sizes: list[int] = field(
+        [256, 128], group="Network", help="sizes of the hidden layers of the value function", network=True
+    )
+    memory_size: int = field(128, group="Network", help="size of the recurrent state with model=gru", network=True)
     std: str = field(
         "state_independent",
+        group="Network",
+        choices=get_args(StdKind),
         help="standard deviation of the policy: state_independent, or learned per state",
         network=True,
     )
-    init_std: float = field(1.0, help="initial standard deviation of the policy", fixed=True)
-    min_std: float = field(MIN_STD, help="lower bound of the standard deviation of the policy, in units of actions")
+    init_std: float = field(
+        1.0,
+        group="Network",
+        details=(
+            "In units of actions. A robot with position servos falls at once under noise that moves its "
+            "targets far: try 0.3 to 0.7 there."
+        ),
+        help="initial standard deviation of the policy",
+        fixed=True,
+    )
+    min_std: float = field(
+        MIN_STD, group="Network", help="lower bound of the standard deviation of the policy, in units of actions"
+    )
     squash: bool = field(
-        False, help="squash actions between -1 and 1 by tanh; standard deviations are those before it", fixed=True
+        False,
+        group="Network",
+        help="squash actions between -1 and 1 by tanh; standard deviations are those before it",
+        fixed=True,
     )
     remat: bool = field(
         False, help="save memory by gradient checkpointing: recompute activations, step by step (jax.checkpoint)"
@@ -109,8 +165,6 @@ class PPOConfig(RLConfig):
             check_positive(name, getattr(self, name), allow_zero=True)
         check_fraction("gamma", self.gamma)
         check_fraction("gae_lambda", self.gae_lambda)
-        check_choice("model", self.model, MODELS)
-        check_choice("std", self.std, get_args(StdKind))
         for name in ("actor_sizes", "critic_sizes"):
             sizes = getattr(self, name)
             if len(sizes) > MAX_LAYERS or not all(1 <= size <= MAX_COUNT for size in sizes):

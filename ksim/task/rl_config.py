@@ -3,12 +3,12 @@
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import jax
 from xax.task.base import BaseConfig
 
-from ksim.checks import check_choice, check_count, check_positive, check_rule, check_seed
+from ksim.checks import check_count, check_positive, check_rule, check_seed
 from ksim.config import CHECKPOINT_MODES, check_types, field, seconds_of
 from ksim.errors import ConfigError
 from ksim.parallel.collectives import DEVICE_AXIS
@@ -30,16 +30,45 @@ PRETRAINED = "pretrained"
 class RLConfig(BaseConfig):
     """Options of every task."""
 
-    num_envs: int = field(1024, help="parallel environments, over all devices", fixed=True)
+    help_group: ClassVar[str] = "Run"
+
+    num_envs: int = field(
+        1024,
+        details=(
+            "All devices together step this many environments; each device gets an equal share. More "
+            "environments use a machine better and give smoother gradients, but learn less per control step. "
+            "On a CPU with native MuJoCo, 256 to 1024 learn fastest; on an accelerator, 2048 to 16384 are "
+            "usual."
+        ),
+        help="parallel environments, over all devices",
+        fixed=True,
+    )
     rollout_length: int = field(24, help="control steps per environment in each iteration")
     max_iterations: int | None = field(1000, help="stop after this many iterations; null: no limit")
     max_env_steps: int | None = field(None, help="stop after this many control steps, summed over all environments")
     seed: int = field(0, help="random seed", fixed=True)
-    engine: str = field("auto", help="physics engine: auto, mjx (pure JAX) or mujoco (native, on CPU threads)")
-    dt: float = field(0.004, help="seconds per physics step")
-    ctrl_dt: float = field(0.02, help="seconds per control step")
+    engine: str = field(
+        "auto",
+        group="Environment",
+        choices=("auto", *ENGINES),
+        details=(
+            "mjx runs on every device of JAX; mujoco is native MuJoCo on the CPU's threads and several times "
+            "faster there. auto takes mujoco on a CPU, else mjx. Both compute the same MDP."
+        ),
+        help="physics engine: auto, mjx (pure JAX) or mujoco (native, on CPU threads)",
+    )
+    dt: float = field(
+        0.004,
+        group="Environment",
+        details=(
+            "ctrl_dt must be a multiple of it. Smaller steps are more accurate and stable, and cost time in proportion."
+        ),
+        help="seconds per physics step",
+    )
+    ctrl_dt: float = field(0.02, group="Environment", help="seconds per control step")
     run_mode: str = field(
         "train",
+        choices=RUN_MODES,
         help="train; eval, view or export the policy of a checkpoint; or replay a dump",
         of_the_run=False,
     )
@@ -48,72 +77,126 @@ class RLConfig(BaseConfig):
     )
     checkpoint: str | None = field(
         None,
+        group="Checkpoints",
+        details=(
+            "A run's directory stands for its newest checkpoint. The options with which it was trained are "
+            "read from it, and options on the command line change them."
+        ),
         help="input of the other run_modes: a run directory, one of its checkpoints, checkpoints/best, or pretrained: "
         "the policy that comes with the task",
         of_the_run=False,
     )
-    eval_num_envs: int = field(64, help="environments in an evaluation; each runs one whole episode")
-    eval_seed: int = field(0, help="random seed of evaluations; every evaluation uses it")
-    eval_every_n_seconds: float | None = field(300.0, help="seconds between evaluations during training; null: none")
-    eval_every_n_iterations: int | None = field(None, help="iterations between evaluations during training; null: none")
-    eval_at_end: bool = field(True, help="evaluate when training ends")
+    eval_num_envs: int = field(
+        64, group="Evaluation", help="environments in an evaluation; each runs one whole episode"
+    )
+    eval_seed: int = field(0, group="Evaluation", help="random seed of evaluations; every evaluation uses it")
+    eval_every_n_seconds: float | None = field(
+        300.0,
+        group="Evaluation",
+        details=(
+            "Evaluations run the deterministic policy for one whole episode in eval_num_envs environments, "
+            "and decide which checkpoint is the best."
+        ),
+        help="seconds between evaluations during training; null: none",
+    )
+    eval_every_n_iterations: int | None = field(
+        None, group="Evaluation", help="iterations between evaluations during training; null: none"
+    )
+    eval_at_end: bool = field(True, group="Evaluation", help="evaluate when training ends")
     eval_output: str | None = field(
-        None, help="output directory of run_mode=eval; default: the checkpoint's run", of_the_run=False
+        None,
+        group="Evaluation",
+        help="output directory of run_mode=eval; default: the checkpoint's run",
+        of_the_run=False,
     )
     export_dir: str | None = field(
-        None, help="output directory of run_mode=export; default: export/ in the run", of_the_run=False
+        None,
+        group="Checkpoints",
+        help="output directory of run_mode=export; default: export/ in the run",
+        of_the_run=False,
     )
-    video: bool = field(True, help="render a video of the last evaluation, as MP4 and GIF")
+    video: bool = field(True, group="Evaluation", help="render a video of the last evaluation, as MP4 and GIF")
     video_every_n_evaluations: int | None = field(
-        None, help="also render a video of every nth evaluation before the last; null: none"
+        None, group="Evaluation", help="also render a video of every nth evaluation before the last; null: none"
     )
-    plots: bool = field(True, help="plot learning curves and an evaluated episode when training ends")
+    plots: bool = field(
+        True, group="Evaluation", help="plot learning curves and an evaluated episode when training ends"
+    )
     viewer: str = field(
         "auto",
+        group="Viewer",
+        choices=VIEWERS,
         help="viewer for run_mode=view: auto, native (a window) or browser (for machines without a display)",
         of_the_run=False,
     )
     viewer_host: str = field(
         "127.0.0.1",
+        group="Viewer",
         help="address on which the browser viewer listens; 0.0.0.0: reachable from other machines",
         of_the_run=False,
     )
     viewer_port: int = field(
-        8080, help="port of the browser viewer; if it is taken, the next free one", of_the_run=False
+        8080, group="Viewer", help="port of the browser viewer; if it is taken, the next free one", of_the_run=False
     )
     resume: str | None = field(
         None,
+        group="Checkpoints",
+        details=(
+            "Everything continues exactly where the checkpoint was written: environments, optimizer, random "
+            "numbers, curricula. The number of devices may differ. With auto the same command starts a run "
+            "and resumes it."
+        ),
         help="run to resume: its directory, one of its checkpoints, or auto (run_dir if given, else the newest run)",
         of_the_run=False,
     )
     load_weights: str | None = field(
         None,
+        group="Checkpoints",
+        details=(
+            "The new run has its own options, curricula and optimizer state. Its network and observations "
+            "must have the shapes of the checkpoint's."
+        ),
         help="checkpoint from which a new run takes the networks and observation statistics, and nothing else",
         of_the_run=False,
     )
-    save_every_n_iterations: int | None = field(None, help="iterations between checkpoints; null: by time only")
-    save_every_n_seconds: float | None = field(60.0, help="seconds between checkpoints; null: by iterations only")
-    max_to_keep: int = field(3, help="number of newest checkpoints to keep, besides the best")
+    save_every_n_iterations: int | None = field(
+        None, group="Checkpoints", help="iterations between checkpoints; null: by time only"
+    )
+    save_every_n_seconds: float | None = field(
+        60.0, group="Checkpoints", help="seconds between checkpoints; null: by iterations only"
+    )
+    max_to_keep: int = field(3, group="Checkpoints", help="number of newest checkpoints to keep, besides the best")
     max_runtime: Any = field(
         None,
+        details=(
+            "For queues that end jobs after a fixed time: the run saves a checkpoint in time and exits with "
+            "75, so that a script can submit it again with resume=auto."
+        ),
         help="after this time, save, stop and exit with code 75, ready to be resumed",
         kind="seconds, a time as in 11:55:00, or null",
         of_the_run=False,
     )
     hang_timeout_s: float | None = field(
         1800.0,
+        details=(
+            "A collective that waits for a dead process, or a deadlock, would wait forever. The run ends "
+            "with exit code 70 instead, and its checkpoints stay."
+        ),
         help="abort and print the stacks of all threads when an iteration or evaluation takes longer; null: never",
     )
     matmul_precision: str = field(
         "highest",
+        group="Devices",
+        choices=MATMUL_PRECISIONS,
         help="precision of 32-bit matrix products: highest, high (TF32 on NVIDIA, 3 passes on TPU; untried) or default",
     )
     dump_on_nan: bool = field(
-        True, help="save the state before the first non-finite step or update, for run_mode=replay"
+        True, group="Checkpoints", help="save the state before the first non-finite step or update, for run_mode=replay"
     )
     max_bad_updates: int = field(32, help="stop after skipping this many non-finite updates in a row")
     log_level: str = field(
         "info",
+        choices=LOG_LEVELS,
         help="lowest level written to process_<i>.log: debug, info or warning",
         of_the_run=False,
         of_one_process=True,
@@ -164,11 +247,6 @@ class RLConfig(BaseConfig):
         check_positive("ctrl_dt", self.ctrl_dt)
         check_rates(float(self.dt), float(self.ctrl_dt))
         seconds_of("max_runtime", self.max_runtime)
-        check_choice("matmul_precision", self.matmul_precision, MATMUL_PRECISIONS)
-        check_choice("engine", self.engine, ("auto", *ENGINES))
-        check_choice("run_mode", self.run_mode, RUN_MODES)
-        check_choice("viewer", self.viewer, VIEWERS)
-        check_choice("log_level", self.log_level, LOG_LEVELS)
         check_rule(f"viewer_port ({self.viewer_port})", 1 <= self.viewer_port < 2**16, "from 1 to 65535")
         for name in ("run_dir", "checkpoint", "resume", "load_weights", "eval_output", "export_dir", "viewer_host"):
             if getattr(self, name) == "":
