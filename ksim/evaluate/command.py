@@ -7,7 +7,7 @@ from ksim.evaluate.evaluator import Evaluation, Evaluator
 from ksim.evaluate.reports import EpisodeReport, Failures
 from ksim.host.files import output_dir, whole_file
 from ksim.host.signals import stop_on_signal
-from ksim.host.terminal import print_figures
+from ksim.host.terminal import Activity, print_figures
 from ksim.log.run_log import run_log
 from ksim.policy.load import load_task_policy
 from ksim.task.result import RunResult
@@ -25,7 +25,8 @@ def evaluate_checkpoint(task: RLTask[Any]) -> RunResult:
     out_dir = output_dir("eval_output", task.config.eval_output, path.parents[1])
     with run_log(task.config.log_level) as log, stop_on_signal() as stop:
         log.open(out_dir)
-        evaluation = Evaluator(context)(model, lambda: stop.signal is not None)
+        with Activity.doing("Evaluating"):
+            evaluation = Evaluator(context)(model, lambda: stop.signal is not None)
         if evaluation is None:
             return RunResult(exit_code=stop.exit_code, run_dir=path.parents[1], checkpoint=path)
         record = {"checkpoint": str(path), **evaluation.record()}

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from ksim.evaluate.estimates import Estimate, estimate_fraction, estimate_mean
+from ksim.host.terminal import Activity
 from ksim.keys import EVALUATION
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.parallel.collectives import bind_axis
@@ -162,7 +163,9 @@ class EpisodeRunner:
             episodes = self._start(model, episode_key(self._seed))
             for _ in range(MAX_EPISODE_STEPS // CHUNK_STEPS):
                 episodes = self._advance(model, episodes)
-                if not np.asarray(episodes.is_running).any():
+                is_running_e = np.asarray(episodes.is_running)
+                Activity.tell(f"Evaluating: {(~is_running_e).sum()} of {len(is_running_e)} episodes ...")
+                if not is_running_e.any():
                     break
                 if should_stop():
                     return None

@@ -14,7 +14,7 @@ from ksim.evaluate.evaluator import Evaluator, ShouldStop, evaluation_line, shor
 from ksim.evaluate.recording import Recorder, Recording
 from ksim.evaluate.video import NO_GL, film, find_gl
 from ksim.host.failures import Failures
-from ksim.host.terminal import print_line
+from ksim.host.terminal import Activity, print_line
 from ksim.log.jsonl import EVALUATIONS
 from ksim.log.logger import Loggers
 from ksim.log.records import read_evaluations
@@ -51,7 +51,8 @@ class EpisodeReport:
             return
         with self._failures.absorbed("recording"):
             self._recorder = self._recorder or _make_recorder(self._get_context())
-            recording = self._recorder(model, self._should_stop)
+            with Activity.doing("Recording an episode"):
+                recording = self._recorder(model, self._should_stop)
             if recording is None:
                 return
             if with_plots:
@@ -60,7 +61,7 @@ class EpisodeReport:
                 self._film(recording, name)
 
     def _plot(self, recording: Recording) -> None:
-        with self._failures.absorbed("plotting"):
+        with self._failures.absorbed("plotting"), Activity.doing("Plotting"):
             from ksim.evaluate.plots import plot_episode  # noqa: PLC0415 - matplotlib is slow to import
 
             paths = plot_episode(recording, self._out_dir / "plots")
@@ -76,7 +77,7 @@ class EpisodeReport:
                 logger.warning(NO_GL)
                 print_line(f"Warning: no video. {NO_GL}")
             return
-        with self._failures.absorbed("video"):
+        with self._failures.absorbed("video"), Activity.doing("Filming"):
             paths = film(recording, self._out_dir / "videos" / name, self._should_stop)
             self.paths |= {f"video, {path.suffix[1:]}": path for path in paths}
 
@@ -158,7 +159,8 @@ class Reports:
         with self.failures.absorbed("evaluation"):
             evaluator = self._evaluator or Evaluator(policy_context(self._task))
             self._evaluator = evaluator
-            evaluation = evaluator(self.model(learner), self._should_stop)
+            with Activity.doing("Evaluating"):
+                evaluation = evaluator(self.model(learner), self._should_stop)
             if evaluation is None:
                 return
             self._last_iteration = progress.iteration
@@ -183,7 +185,7 @@ class Reports:
             self._episode_report(self.model(learner), name, with_video=with_video, with_plots=with_plots)
 
     def _plot_learning(self) -> None:
-        with self.failures.absorbed("plotting"):
+        with self.failures.absorbed("plotting"), Activity.doing("Plotting"):
             from ksim.evaluate.plots import plot_learning  # noqa: PLC0415 - matplotlib is slow to import
 
             path = self._run_dir / "plots" / "learning.png"

@@ -1,11 +1,14 @@
 """Lines, warnings and tables on standard output."""
 
+import contextlib
 import logging
 import sys
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 from rich.console import Console
 from rich.markup import escape
+from rich.status import Status
 from rich.table import Table
 
 logger = logging.getLogger(__name__)
@@ -44,6 +47,43 @@ def print_warning(text: str) -> None:
     """Prints a warning, and logs it."""
     logger.warning(text)
     print_line(f"Warning: {text}")
+
+
+class Activity:
+    """What is being done, said while it lasts: in the live view, in a line that goes away, or in a line that stays.
+
+    Attributes:
+        show: How a live view says it; None without one.
+    """
+
+    show: ClassVar[Callable[[str], None] | None] = None
+    _status: ClassVar[Status | None] = None
+
+    @classmethod
+    @contextlib.contextmanager
+    def doing(cls, what: str) -> Iterator[None]:
+        """Says what is being done, as in `Evaluating`, until it is done. Do not nest."""
+        with contextlib.ExitStack() as stack:
+            if cls.show is not None:
+                cls.show(f"{what} ...")
+            elif console.is_terminal:
+                cls._status = stack.enter_context(console.status(f"{what} ..."))
+            else:
+                print_line(f"{what} ...")
+            try:
+                yield
+            finally:
+                cls._status = None
+                if cls.show is not None:
+                    cls.show("")
+
+    @classmethod
+    def tell(cls, text: str) -> None:
+        """Says how far it is, where that can be shown in place."""
+        if cls.show is not None:
+            cls.show(text)
+        elif cls._status is not None:
+            cls._status.update(text)
 
 
 def print_figures(title: str, figures: dict[str, str]) -> None:

@@ -1,22 +1,53 @@
-"""The line that a run prints for each iteration."""
+"""What a run shows of its iterations: a live view in a terminal, lines elsewhere."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from ksim.host.terminal import format_seconds, print_line
+from ksim.host.terminal import console, format_seconds, print_line
+from ksim.log.live import LiveView, number, shares, skipped
 from ksim.log.logger import AbstractLogger, RunInfo
+
+MODES = ("auto", "live", "plain")
 
 
 class ConsoleLogger(AbstractLogger):
-    """Prints a line for each iteration."""
+    """Shows a live view in a terminal, and prints a line for each iteration elsewhere.
+
+    mode: `live` or `plain`; `auto`, the default, is live in a terminal.
+    """
+
+    def __init__(self, mode: str = "auto") -> None:
+        self._is_live = mode == "live" or (mode == "auto" and console.is_terminal)
+        self._view: LiveView | None = None
+        self._ended_at: int | None = None
 
     def open(self, run: RunInfo) -> None:
         self._run = run
+        if self._is_live:
+            self._view = LiveView(run)
 
     def log(self, metrics: Mapping[str, float], iteration: int, env_steps: int) -> None:
-        # In many iterations no episode ends; the line shows the last that did.
+        if self._view is not None:
+            self._view.log(metrics, iteration)
+            return
+        if not math.isnan(metrics.get("episode/return", math.nan)):
+            self._ended_at = iteration
+        # In many iterations no episode ends; the line shows the last that did, and how old it is.
         shown = {**metrics, **self._run.last_episodes}
-        print_line(iteration_line(shown, self._run.max_iterations, self._run.eta_s(), self._run.line))
+        age = 0 if self._ended_at is None else iteration - self._ended_at
+        width = console.width if console.is_terminal else None
+        run = self._run
+        print_line(iteration_line(shown, run.max_iterations, run.eta_s(), run.line, age=age, width=width))
+
+    def log_evaluation(self, record: Mapping[str, Any]) -> None:
+        if self._view is not None:
+            self._view.log_evaluation(record)
+
+    def close(self) -> None:
+        if self._view is not None:
+            self._view.close()
+            self._view = None
 
 
 def iteration_line(
@@ -24,27 +55,40 @@ def iteration_line(
     max_iterations: int | None,
     eta_s: float | None,
     of_learner: Mapping[str, str] | None = None,
+    *,
+    age: int = 0,
+    width: int | None = None,
 ) -> str:
     """The line of one iteration: progress, time left, speed, where the time goes, return, episode length.
 
-    `of_learner` are metrics of the algorithm to show as well, by the words before them.
+    Args:
+        metrics: Of the iteration, and of the last episodes that ended.
+        max_iterations: The last iteration; None without a limit.
+        eta_s: Seconds to the limit; None without one.
+        of_learner: Metrics of the algorithm to show as well, by the words before them.
+        age: Iterations since the last episode ended.
+        width: Columns that the line may take: what matters least is left out. None for all.
     """
     of = f"/{max_iterations}" if max_iterations else ""
-    parts = [f"iteration {metrics['iteration']:.0f}{of}"]
-    if eta_s is not None:
-        parts.append(f"ETA {format_seconds(eta_s)}")
-    parts.append(f"{metrics['time/env_steps_per_s']:,.0f} env steps/s")
-    rollout_s, update_s = metrics["time/rollout_s"], metrics["time/update_s"]
-    update_share = update_s / (rollout_s + update_s)
-    parts.append(f"rollout {1 - update_share:.0%} update {update_share:.0%}")
-    parts.append(f"return {_number(metrics['episode/return'])}")
-    parts.append(f"length {_number(metrics['episode/length'])}")
-    parts.append(f"reward/step {_number(metrics['rollout/reward'], 4)}")
-    parts += [f"{words} {_number(metrics[name], 4)}" for words, name in (of_learner or {}).items()]
-    if metrics["policy/bad_updates"]:
-        parts.append(f"{metrics['policy/bad_updates']:.0f} non-finite updates skipped")
-    return " · ".join(parts)
+    ago = f" ({age} ago)" if age else ""
+    speed = f"{metrics['time/env_steps_per_s']:,.0f} env steps/s"
+    parts = [
+        (0, f"iteration {metrics['iteration']:.0f}{of}"),
+        (4, f"ETA {format_seconds(eta_s)}" if eta_s is not None else ""),
+        (3, speed),
+        (6, shares(metrics)),
+        (1, f"return {number(metrics['episode/return'])}{ago}"),
+        (2, f"length {number(metrics['episode/length'])}"),
+        (5, f"reward/step {number(metrics['rollout/reward'], 4)}"),
+        *((7, f"{words} {number(metrics[name], 4)}") for words, name in (of_learner or {}).items()),
+        (0, skipped(metrics)),
+    ]
+    for least in range(7, 0, -1):
+        if width is None or len(_joined(parts)) <= width:
+            break
+        parts = [(rank, text) for rank, text in parts if rank != least]
+    return _joined(parts)
 
 
-def _number(value: float, digits: int = 2) -> str:
-    return "-" if math.isnan(value) else f"{value:.{digits}f}"
+def _joined(parts: Sequence[tuple[int, str]]) -> str:
+    return " · ".join(text for _, text in parts if text)

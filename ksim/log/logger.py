@@ -25,6 +25,7 @@ class RunInfo:
         max_iterations: The iteration that the run ends at; None without that limit.
         last_episodes: Metrics of the last iteration in which episodes ended; kept up to date.
         eta_s: Seconds to the nearest limit, as of now; None without one.
+        devices: The devices, in words.
         line: Metrics of the algorithm for the line of an iteration, by the words before them.
     """
 
@@ -37,6 +38,7 @@ class RunInfo:
     max_iterations: int | None = None
     last_episodes: Mapping[str, float] = field(default_factory=dict)
     eta_s: Callable[[], float | None] = lambda: None
+    devices: str = ""
     line: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -16,4 +16,5 @@ from ksim.robot.scene import (
     set_pose as set_pose,
     touch_ground_only as touch_ground_only,
     use_implicitfast as use_implicitfast,
+    use_plain_contacts as use_plain_contacts,
 )

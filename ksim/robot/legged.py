@@ -16,7 +16,7 @@ from ksim.robot.geometry import in_world
 from ksim.robot.patterns import grouped, rounded_to
 from ksim.robot.plan import CTRL_DT, DT, Plan, Report, add_world, own_kp, torque_limits, with_gains
 from ksim.robot.pose import Stance, find_stance, on_ground
-from ksim.robot.scene import Foot, add_gravity, add_motors, set_pose
+from ksim.robot.scene import Foot, add_gravity, add_motors, set_pose, use_plain_contacts
 
 PERIOD_PART = 2.9
 """Period of a gait over sqrt(height / gravity): animals of any size walk alike at the same Froude number, Alexander and
@@ -37,6 +37,12 @@ def legged_plan(spec: mujoco.MjSpec, found: Findings, report: Report) -> Plan:
     lacks_gravity = add_gravity(spec)
     if lacks_gravity:
         report.guessed.append("The file has no gravity: the task adds it.")
+    has_rich_contacts = use_plain_contacts(spec)
+    if has_rich_contacts:
+        report.guessed.append(
+            "The file asks for elliptic friction cones, or for torsional or rolling friction, which take up to four "
+            "times as long: the task takes pyramidal cones and sliding friction."
+        )
     model = spec.copy().compile()
     limits = torque_limits(spec)
     assert found.base is not None
@@ -67,6 +73,7 @@ def legged_plan(spec: mujoco.MjSpec, found: Findings, report: Report) -> Plan:
     return dataclasses.replace(
         plan,
         lacks_gravity=lacks_gravity,
+        has_rich_contacts=has_rich_contacts,
         imu=found.imu or _free_name(spec, "site", "imu"),
         feet=feet,
         offsets=_offsets(len(found.legs)),

@@ -34,6 +34,7 @@ class Plan:
         report: What is printed.
         added: What the scene lacked and gets: floor, light, sky.
         lacks_gravity: Whether the file has no gravity.
+        has_rich_contacts: Whether the file asks for more than pyramidal cones of sliding friction.
         lift: How far the origin of the base is raised, in m.
         imu: The site of the IMU; None without a free base.
         feet: Feet, in the order of the gait's phases.
@@ -64,6 +65,7 @@ class Plan:
     report: Report
     added: tuple[str, ...]
     lacks_gravity: bool = False
+    has_rich_contacts: bool = False
     lift: float = 0.0
     imu: str | None = None
     feet: tuple[Foot, ...] = ()

@@ -99,7 +99,7 @@ CONFIG = ksim.PPOConfig(
 
 {_class_head(plan, class_name, purpose)}
         robot.use_implicitfast(spec)  # stable with the servos' damping, and fast
-        robot.add_feet(spec, FEET)
+{_contact_line(plan)}        robot.add_feet(spec, FEET)
 {_optional_lines(plan)}        robot.set_pose(spec, POSE, HEIGHT)
         return spec
 
@@ -348,6 +348,11 @@ def _base_lines(plan: Plan) -> str:
     if plan.lacks_gravity:
         lines.append("robot.add_gravity(spec)  # the file has none")
     return _method_lines(lines)
+
+
+def _contact_line(plan: Plan) -> str:
+    line = "robot.use_plain_contacts(spec)  # pyramidal cones, sliding friction: up to four times as fast"
+    return _method_lines([line] if plan.has_rich_contacts else [])
 
 
 def _method_lines(lines: Sequence[str]) -> str:

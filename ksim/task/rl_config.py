@@ -11,6 +11,7 @@ from xax.task.base import BaseConfig
 from ksim.checks import check_count, check_positive, check_rule, check_seed
 from ksim.config import CHECKPOINT_MODES, check_types, field, seconds_of
 from ksim.errors import ConfigError
+from ksim.log.console import MODES as CONSOLE_MODES
 from ksim.parallel.collectives import DEVICE_AXIS
 from ksim.parallel.job import find_job
 from ksim.parallel.layout import AbstractLayout, SingleDevice
@@ -200,6 +201,13 @@ class RLConfig(BaseConfig):
         help="lowest level written to process_<i>.log: debug, info or warning",
         of_the_run=False,
         of_one_process=True,
+    )
+    console: str = field(
+        "auto",
+        choices=CONSOLE_MODES,
+        help="what is shown of iterations: live (a view that stays in place), plain (a line each), or auto: live in a "
+        "terminal",
+        of_the_run=False,
     )
     tensorboard: bool = field(True, help="write TensorBoard events beside metrics.jsonl")
 

@@ -181,6 +181,7 @@ def open_files(loop: Loop, start: Start, run_dir: Path, stack: contextlib.ExitSt
             max_iterations=progress.max_iterations,
             last_episodes=MappingProxyType(progress.last_episodes),
             eta_s=lambda: progress.eta_s,
+            devices=f"{task.layout.num_devices} x {task.layout.platform}",
             line=task.figures().line,
         )
     )

@@ -1,11 +1,17 @@
 import ast
+import io
+import math
 import os
+import re
 
 import numpy as np
 import pytest
+import rich.console
 
-from ksim.host.terminal import console, print_line
-from ksim.log.console import iteration_line
+from ksim.host.terminal import Activity, console, print_line
+from ksim.log.console import ConsoleLogger, iteration_line
+from ksim.log.live import sparkline
+from ksim.log.logger import RunInfo
 from ksim.mdp import actions, curriculum, env_curriculum, observations, rewards
 from ksim.mdp.noise import UniformNoise
 from ksim.physics.terrain import FlatTile, RoughTile, Terrain
@@ -92,4 +98,98 @@ def test_line_goes_on_showing_the_last_episodes_that_ended(tmp_path, capsys):
     episodes = [line[line.index("return") : line.index("reward")] for line in lines]
     assert "return - " in episodes[0]
     assert "length 50.00" in episodes[6]
-    assert episodes[6] == episodes[7] == episodes[8]
+    assert [line.replace(" (1 ago)", "").replace(" (2 ago)", "") for line in episodes[6:]] == 3 * [episodes[6]]
+    assert "(1 ago)" in episodes[7]
+    assert "(2 ago)" in episodes[8]
+
+
+METRICS = {
+    "iteration": 173.0,
+    "time/env_steps_per_s": 12_852.0,
+    "time/rollout_s": 3.0,
+    "time/update_s": 1.0,
+    "episode/return": 31.94,
+    "episode/length": 500.0,
+    "rollout/reward": 0.0641,
+    "policy/bad_updates": 0.0,
+    "policy/kl": 0.0123,
+    "policy/learning_rate": 1e-3,
+    "error/velocity/lin_vel_m_s": 0.25,
+    **{f"reward/{name}": 0.1 for name in ("alive", "track_linear_velocity", "feet_phase", "action_rate")},
+}
+
+
+def test_iteration_line_fits_the_terminal_and_keeps_what_matters_most():
+    wide = iteration_line(METRICS, 700, 217.0, {"KL": "policy/kl"}, age=3)
+    assert wide == (
+        "iteration 173/700 · ETA 3:37 · 12,852 env steps/s · rollout 75% update 25% · return 31.94 (3 ago) · "
+        "length 500.00 · reward/step 0.0641 · KL 0.0123"
+    )
+    for width in (80, 60, 40):
+        line = iteration_line(METRICS, 700, 217.0, {"KL": "policy/kl"}, age=3, width=width)
+        assert len(line) <= width
+        assert "iteration 173/700" in line
+        assert "return 31.94" in line
+    assert "12,852" in iteration_line(METRICS, 700, 217.0, age=3, width=80)
+    bad = METRICS | {"policy/bad_updates": 2.0}
+    assert "2 non-finite updates skipped" in iteration_line(bad, 700, None, width=40)
+
+
+def as_text(logger):
+    """The lines of the live view."""
+    pad = rich.console.Console(file=io.StringIO(), width=80)
+    pad.print(logger._view.render())
+    return pad.file.getvalue()
+
+
+@pytest.fixture
+def screen(monkeypatch):
+    """What a terminal of 80 columns is sent."""
+    file = io.StringIO()
+    terminal = type(console)(file=file, force_terminal=True, width=80, height=24, highlight=False)
+    for module in ("ksim.log.live", "ksim.log.console", "ksim.host.terminal"):
+        monkeypatch.setattr(f"{module}.console", terminal)
+    return file
+
+
+def test_live_view_shows_the_run_in_80_columns(screen):
+    run = RunInfo(
+        run_dir=ROOT, task_name="task", config={}, max_iterations=700, eta_s=lambda: 217.0, devices="2 x cpu",
+        last_episodes={"episode/return": 31.94, "episode/length": 500.0}, line={},
+    )  # fmt: skip
+    logger = ConsoleLogger()
+    logger.open(run)
+    try:
+        assert "The first iteration" in as_text(logger)
+        for i in range(12):
+            rewards_now = {"reward/feet_phase": 0.1 + 0.01 * i, "reward/alive": 0.1 - 0.03 * i}
+            logger.log(METRICS | rewards_now | {"iteration": 162.0 + i, "episode/return": float(i)}, 162 + i, 0)
+        for i in range(3):
+            logger.log(METRICS | {"iteration": 174.0 + i, "episode/return": math.nan}, 174 + i, 0)
+        logger.log_evaluation({"iteration": 170, "figures": {"return": {"mean": 35.0}, "survival": {"mean": 1.0}}})
+        with Activity.doing("Evaluating"):
+            Activity.tell("Evaluating: 12 of 64 episodes ...")
+            text = as_text(logger)
+    finally:
+        logger.close()
+    assert max(map(len, text.splitlines())) <= 80
+    for words in (
+        "iteration 176 of 700", "25%", "3:37 left", "12,852 env steps/s", "rollout 75% update 25%", "2 x cpu",
+        "31.94  ▁▂▂▃▄▄▅▅▆▇▇█  3 iterations ago", "500 control steps", "velocity/lin_vel_m_s 0.25",
+        "learning rate 0.001", "KL 0.012", "return 35.00 · survived 100% · iteration 170", "12 of 64 episodes",
+    ):  # fmt: skip
+        assert words in text, words
+    assert re.search(r"rewards +alive [+-]0\.\d+ · feet_phase [+-]0\.\d+", text)
+    assert "iteration 176 of 700" in screen.getvalue()
+
+
+def test_activity_is_a_line_where_there_is_no_terminal(capsys):
+    with Activity.doing("Plotting"):
+        Activity.tell("1 of 2")
+    assert capsys.readouterr().out == "Plotting ...\n"
+
+
+def test_sparkline_spans_from_the_lowest_to_the_highest():
+    assert sparkline([0.0, 0.5, 1.0]) == "▁▅█"
+    assert sparkline([2.0, 2.0]) == "▁▁"
+    assert sparkline([]) == ""

@@ -314,3 +314,13 @@ def test_file_without_gravity_gets_gravity(folder, capsys):
     task, config, _ = written(folder, DOG.replace("<mujoco>", '<mujoco><option gravity="0 0 0"/>'))
     assert "The file has no gravity: the task adds it." in capsys.readouterr().out
     np.testing.assert_allclose(task(config).get_robot().compile().opt.gravity, [0, 0, -9.81])
+
+
+def test_friction_that_takes_long_is_made_plain(folder, capsys):
+    rich = '<mujoco><option cone="elliptic" impratio="100"/><default><geom condim="6"/></default>'
+    task, config, _ = written(folder, DOG.replace("<mujoco>\n  <default>", f"{rich}<default>", 1))
+    assert "elliptic friction cones" in capsys.readouterr().out
+    model = task(config).get_robot().compile()
+    assert model.opt.cone == mujoco.mjtCone.mjCONE_PYRAMIDAL
+    assert (model.geom_condim <= 3).all()
+    assert not robot.use_plain_contacts(mujoco.MjSpec.from_string(DOG))

@@ -1,0 +1,161 @@
+"""The live view of a run in a terminal: one block of lines that stays in place."""
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from ksim.host.terminal import Activity, console, format_seconds
+from ksim.log.logger import RunInfo
+
+BARS = "▁▂▃▄▅▆▇█"
+TREND = 24
+"""Iterations of the sparkline."""
+_COMPARED = 5
+"""Iterations at either end of the trend whose means tell how much a reward has changed."""
+_NUM_CHANGED = 3
+
+
+class LiveView:
+    """Progress, speed, return with its trend, errors, the rewards that changed most, the learner and what goes on."""
+
+    def __init__(self, run: RunInfo) -> None:
+        """Starts to show a run.
+
+        Args:
+            run: The run.
+        """
+        self._run = run
+        self._metrics: Mapping[str, float] = {}
+        self._recent: deque[Mapping[str, float]] = deque(maxlen=TREND)
+        self._returns: deque[float] = deque(maxlen=TREND)
+        self._ended_at: int | None = None
+        self._evaluation = ""
+        self._activity = ""
+        self._live = Live(console=console, get_renderable=self.render, refresh_per_second=4)
+        self._live.start()
+        Activity.show = self._tell
+
+    def log(self, metrics: Mapping[str, float], iteration: int) -> None:
+        """Shows the metrics of an iteration from now on."""
+        self._metrics = metrics
+        self._recent.append({name: x for name, x in metrics.items() if name.startswith("reward/")})
+        if not math.isnan(metrics.get("episode/return", math.nan)):
+            self._ended_at = iteration
+            self._returns.append(metrics["episode/return"])
+
+    def log_evaluation(self, record: Mapping[str, Any]) -> None:
+        """Shows an evaluation from now on."""
+        figures = record["figures"]
+        survived = figures.get("survival", {}).get("mean")
+        parts = [f"return {number(figures['return']['mean'])}"]
+        parts += [] if survived is None else [f"survived {survived:.0%}"]
+        self._evaluation = " · ".join([*parts, f"iteration {record['iteration']}"])
+
+    def close(self) -> None:
+        """Leaves what was shown last."""
+        Activity.show = None
+        self._activity = ""
+        self._live.stop()
+
+    def _tell(self, text: str) -> None:
+        self._activity = text
+
+    def render(self) -> Group:
+        """The block."""
+        metrics, run = self._metrics, self._run
+        if not metrics:
+            return Group(Text(self._activity or "The first iteration ..."))
+        rows = Table.grid(padding=(0, 2))
+        rows.add_column(style="dim", no_wrap=True)
+        rows.add_column(overflow="ellipsis", no_wrap=True)
+        for name, value in self._rows(metrics):
+            if value:
+                rows.add_row(name, Text(value))
+        parts: list[Any] = [self._progress(metrics, run), rows]
+        return Group(*parts, Text(self._activity, style="bold")) if self._activity else Group(*parts)
+
+    def _progress(self, metrics: Mapping[str, float], run: RunInfo) -> Table:
+        iteration, most = round(metrics["iteration"]), run.max_iterations
+        eta_s = run.eta_s()
+        row = Table.grid(padding=(0, 2))
+        cells: list[Any] = [Text(f"iteration {iteration}" + (f" of {most}" if most else ""), style="bold")]
+        if most:
+            cells.append(ProgressBar(total=most, completed=iteration, width=24))
+            cells.append(f"{iteration / most:.0%}")
+        if eta_s is not None:
+            cells.append(f"{format_seconds(eta_s)} left")
+        row.add_row(*cells)
+        return row
+
+    def _rows(self, metrics: Mapping[str, float]) -> Sequence[tuple[str, str]]:
+        run = self._run
+        shown = {**metrics, **run.last_episodes}
+        speed = f"{metrics['time/env_steps_per_s']:,.0f} env steps/s · {shares(metrics)}"
+        returns = f"{number(shown['episode/return'])}  {sparkline(self._returns)}{self._age(metrics)}"
+        errors = {name: x for name, x in metrics.items() if name.startswith("error/") and not math.isnan(x)}
+        learner = [f"{words} {number(metrics[name], 4)}" for words, name in run.line.items()]
+        for words, name in (("learning rate", "policy/learning_rate"), ("KL", "policy/kl")):
+            if name in metrics and name not in run.line.values():
+                learner.append(f"{words} {metrics[name]:.2g}")
+        return (
+            ("speed", " · ".join(filter(None, (speed, run.devices)))),
+            ("return", returns),
+            ("length", f"{number(shown['episode/length'], 0)} control steps"),
+            ("errors", " · ".join(f"{name.removeprefix('error/')} {x:.3g}" for name, x in errors.items())),
+            ("rewards", " · ".join(f"{name} {change:+.2g}" for name, change in self.changes())),
+            ("learner", " · ".join(learner)),
+            ("skipped", skipped(metrics)),
+            ("evaluation", self._evaluation),
+        )
+
+    def _age(self, metrics: Mapping[str, float]) -> str:
+        """How old the return is, where no episode ended in the last iteration."""
+        if self._ended_at is None:
+            return ""
+        age = round(metrics["iteration"]) - self._ended_at
+        return f"  {age} iteration{'s' * (age > 1)} ago" if age else ""
+
+    def changes(self) -> list[tuple[str, float]]:
+        """The rewards that changed most over the trend, and by how much."""
+        rows = list(self._recent)
+        if len(rows) < 2 * _COMPARED:
+            return []
+        mean = lambda part, name: sum(row[name] for row in part) / len(part)
+        names = [name for name in rows[-1] if all(math.isfinite(row.get(name, math.nan)) for row in rows)]
+        changed = [(name, mean(rows[-_COMPARED:], name) - mean(rows[:_COMPARED], name)) for name in names]
+        changed.sort(key=lambda item: -abs(item[1]))
+        return [(name.removeprefix("reward/"), change) for name, change in changed[:_NUM_CHANGED] if change]
+
+
+def sparkline(values: Sequence[float] | deque[float]) -> str:
+    """Values as bars, the lowest as the lowest bar."""
+    if not values:
+        return ""
+    low, high = min(values), max(values)
+    span = (high - low) or 1.0
+    return "".join(BARS[round((x - low) / span * (len(BARS) - 1))] for x in values)
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """A number in words; a dash where there is none."""
+    return "-" if value is None or math.isnan(value) else f"{value:.{digits}f}"
+
+
+def shares(metrics: Mapping[str, float]) -> str:
+    """Where the time of an iteration went."""
+    rollout_s, update_s = metrics["time/rollout_s"], metrics["time/update_s"]
+    update = update_s / (rollout_s + update_s)
+    return f"rollout {1 - update:.0%} update {update:.0%}"
+
+
+def skipped(metrics: Mapping[str, float]) -> str:
+    """A notice of skipped updates; empty where there were none."""
+    bad = metrics["policy/bad_updates"]
+    return f"{bad:.0f} non-finite updates skipped" if bad else ""
