@@ -1,0 +1,75 @@
+"""`python -m ksim.doctor` on this machine, and on worse ones."""
+
+import importlib.metadata
+import shutil
+import types
+
+import pytest
+
+from ksim import doctor
+
+
+def test_machine_that_runs_the_tests_can_train(capsys):
+    assert doctor.main([]) == 0
+    out = capsys.readouterr().out
+    assert "ok       devices    averaged over" in out
+    assert "ok       MuJoCo     steps" in out
+
+
+def test_package_out_of_range_is_missing_and_says_what_to_install(monkeypatch, capsys):
+    version = importlib.metadata.version
+    versions = {"mujoco": "3.1.0"}
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: versions.get(name) or version(name))
+    monkeypatch.setattr(doctor, "CHECKS", [doctor.check_versions])
+    assert doctor.main([]) == 1
+    out = capsys.readouterr().out
+    assert "missing  packages   mujoco 3.1.0 (needs <5,>=4.0)" in out
+    assert "pip install 'mujoco<5,>=4.0'." in out
+
+
+def test_package_that_is_not_there_is_missing(monkeypatch):
+    version = importlib.metadata.version
+
+    def without_optax(name):
+        if name == "optax":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", without_optax)
+    *_, packages = doctor.check_versions()
+    assert (packages.mark, "optax not installed" in packages.words) == ("missing", True)
+
+
+def test_devices_that_fail_are_reported_by_the_last_line_of_the_error(monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "abacus")
+    (devices,) = doctor.check_collective()
+    assert devices.mark == "missing"
+    assert "abacus" in devices.words
+
+
+def test_gpu_that_jax_does_not_see_is_a_note(monkeypatch):
+    which = shutil.which
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}" if name == "nvidia-smi" else which(name))
+    *_, gpu = doctor.check_collective()
+    assert (gpu.name, gpu.mark) == ("GPU", "note")
+
+
+def test_machine_without_opengl_can_train_without_videos(monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "find_gl", lambda: None)
+    monkeypatch.setattr(doctor, "CHECKS", [doctor.check_pictures])
+    assert doctor.main([]) == 0
+    out = capsys.readouterr().out
+    assert "note     OpenGL     none works" in out
+    assert "video=false" in out
+
+
+def test_full_disk_is_a_note(monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: types.SimpleNamespace(free=10**9))
+    *_, disk = doctor.check_machine()
+    assert (disk.mark, disk.words) == ("note", "0.9 GiB free here")
+
+
+def test_arguments_are_refused(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        doctor.main(["--fix"])
+    assert stopped.value.code == 2
