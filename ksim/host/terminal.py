@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from rich.console import Console
@@ -88,12 +88,17 @@ class Activity:
 
 def print_figures(title: str, figures: dict[str, str]) -> None:
     """Prints names and values as a table of two columns."""
+    console.print(figures_table(title, figures))
+
+
+def figures_table(title: str, figures: Mapping[str, str]) -> Table:
+    """Names and values as a table of two columns."""
     table = Table(title=escape(title), title_justify="left", show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in figures.items():
         table.add_row(name, escape(value))
-    console.print(table)
+    return table
 
 
 def format_seconds(seconds: float) -> str:

@@ -1,17 +1,35 @@
-"""The start tables: devices, batch, terms of the MDP."""
+"""The start tables: devices, batch, terms of the MDP. A terminal shows them in short; then the log has them whole."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 
+from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from ksim.host.terminal import console, print_figures
+from ksim.host.terminal import console, figures_table
 from ksim.preflight.memory import format_bytes
 from ksim.preflight.start import StartReport, TermRow
 from ksim.task.distributed_setup import DistributedSetup
 
+logger = logging.getLogger(__name__)
+
+_BRIEF = ("task", "devices", "engine", "environments", "network")
+"""Figures of a run that a terminal shows."""
+_LOG_WIDTH = 160
+
 
 def print_distributed_setup(setup: DistributedSetup) -> None:
-    """Prints a distributed run's global and per-device figures side by side."""
+    """Prints a distributed run's global and per-device figures side by side, or the most important ones."""
+    each = f"{setup.num_envs_per_device} environments on each of {setup.num_devices} devices"
+    processes = f"{setup.num_processes} process{'es' * (setup.num_processes > 1)}"
+    brief = {"setup": f"{each}, {processes}, {format_bytes(setup.param_bytes)} of parameters"}
+    if setup.batch_size is not None:
+        brief["batch"] = f"{setup.batch_size} environments per minibatch, {setup.num_batches} minibatches per pass"
+    _print(_setup_table(setup), brief)
+
+
+def _setup_table(setup: DistributedSetup) -> Table:
     table = Table("", "global", "per device", title="Distributed setup", title_justify="left")
     kinds = ", ".join(sorted({f"{device.platform} ({device.kind})" for device in setup.devices}))
     names = ", ".join(device.name for device in setup.devices[:8]) + (", ..." if setup.num_devices > 8 else "")
@@ -38,20 +56,54 @@ def print_distributed_setup(setup: DistributedSetup) -> None:
         ("rollout (estimate)", setup.rollout_bytes_per_device),
     ):
         table.add_row(name, format_bytes(share * setup.num_devices), format_bytes(share))
-    console.print(table)
+    return table
 
 
 def print_start(report: StartReport) -> None:
     """Prints task, devices, engine, sizes and terms before training."""
-    print_figures("Run", report.figures)
+    figures = report.figures
+    # Without the reasons in brackets.
+    brief = {name: figures[name].partition(" (")[0] for name in _BRIEF if name in figures}
+    _print(figures_table("Run", figures), brief)
     print_terms(report.terms)
 
 
 def print_terms(rows: Sequence[TermRow]) -> None:
-    """Prints a table of the MDP's terms, if there are any."""
+    """Prints a table of the MDP's terms, or their names by kind with scales or sizes, if there are any."""
     if not rows:
         return
     table = Table("kind", "term", "class", "shape", "scale", title="Terms of the MDP", title_justify="left")
     for row in rows:
         table.add_row(*row)
-    console.print(table)
+    _print(table, _brief_terms(rows))
+
+
+def _brief_terms(rows: Sequence[TermRow]) -> dict[str, str]:
+    """The terms of each kind, with their scales or sizes; of another group of observations only what is new."""
+    brief: dict[str, list[str]] = {}
+    first_group = next((row[0] for row in rows if row[0].startswith("observation/")), "")
+    of_first = {row[1:] for row in rows if row[0] == first_group}
+    for row in rows:
+        kind, name, class_name, shape, scale = row
+        if kind.startswith("observation/") and kind != first_group and row[1:] in of_first:
+            brief.setdefault(kind, [f"as {first_group.partition('/')[2]}"])
+            continue
+        brief.setdefault(kind, []).append(" ".join(filter(None, (name or class_name, scale or shape))))
+    return {kind: ", ".join(words) for kind, words in brief.items()}
+
+
+def _print(table: Table, brief: Mapping[str, str]) -> None:
+    """Prints a table; in a terminal its most important figures alone, while the log gets the table."""
+    if not console.is_terminal:
+        console.print(table)
+        return
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, words in brief.items():
+        grid.add_row(name, escape(words))
+    console.print(grid)
+    text = Console(width=_LOG_WIDTH, color_system=None)
+    with text.capture() as captured:
+        text.print(table)
+    logger.info("\n%s", captured.get().rstrip())

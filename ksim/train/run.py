@@ -16,7 +16,7 @@ from ksim.config import seconds_of
 from ksim.evaluate.reports import Reports
 from ksim.host.failures import Failures
 from ksim.host.signals import StopRequest, stop_on_signal
-from ksim.host.terminal import console, print_line
+from ksim.host.terminal import Activity, console, print_line
 from ksim.log.logger import AbstractLogger, Loggers, RunInfo
 from ksim.log.run_log import log_path, run_log
 from ksim.parallel.multihost import Peers, is_main_process, meet_peers, naming_lost, together
@@ -110,8 +110,9 @@ def _train_in(
             stack.enter_context(loop.watchdog)
             print_line(f"Run directory: {run_dir}")
             stack.enter_context(loop.callbacks)
-        print_line(f"First states: {prepare_s:.1f} s. Compiling the training step ...")
-        compile_s, step = _timed(lambda: _compiled_step(task, state, peers))
+        print_line(f"First states: {prepare_s:.1f} s.")
+        with Activity.doing("Compiling the training step"):
+            compile_s, step = _timed(lambda: _compiled_step(task, state, peers))
         print_line(f"Compiled in {compile_s:.1f} s.")
         logger.info("First states in %.1f s, training step compiled in %.1f s.", prepare_s, compile_s)
         with naming_lost(peers, lambda: f"in iteration {loop.progress.iteration + 1}"):

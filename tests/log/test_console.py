@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import rich.console
 
+from examples.walking_distributed import HumanoidWalkingDistributedConfig, HumanoidWalkingDistributedTask
+from ksim.host import terminal
 from ksim.host.terminal import Activity, console, print_line
 from ksim.log.console import ConsoleLogger, iteration_line
 from ksim.log.live import sparkline
@@ -15,8 +17,9 @@ from ksim.log.logger import RunInfo
 from ksim.mdp import actions, curriculum, env_curriculum, observations, rewards
 from ksim.mdp.noise import UniformNoise
 from ksim.physics.terrain import FlatTile, RoughTile, Terrain
-from ksim.preflight.start import term_rows
-from ksim.preflight.tables import print_terms
+from ksim.preflight.devices import inspect_setup
+from ksim.preflight.start import inspect_start, term_rows
+from ksim.preflight.tables import print_distributed_setup, print_start, print_terms
 from tests.processes import ROOT
 from tests.tasks import BipedConfig, BipedTask, point_mass_task
 
@@ -150,6 +153,23 @@ def screen(monkeypatch):
     for module in ("ksim.log.live", "ksim.log.console", "ksim.host.terminal"):
         monkeypatch.setattr(f"{module}.console", terminal)
     return file
+
+
+@pytest.mark.filterwarnings("ignore:Only 1 device detected")
+def test_terminal_shows_the_start_on_one_screen_and_the_log_has_the_tables(screen, monkeypatch, caplog):
+    monkeypatch.setattr("ksim.preflight.tables.console", terminal.console)
+    task = HumanoidWalkingDistributedTask(HumanoidWalkingDistributedConfig(num_envs=64, num_devices=2))
+    with caplog.at_level("INFO"):
+        print_distributed_setup(inspect_setup(task))
+        print_start(inspect_start(task))
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", screen.getvalue()).splitlines()
+    assert len(shown) <= 24
+    assert max(map(len, shown)) <= 80
+    words = " ".join(" ".join(shown).split())
+    for name, _, class_name, *_ in term_rows(task.environment, "device"):
+        assert name in words
+        assert class_name in caplog.text
+    assert "track_linear_velocity 2" in words
 
 
 def test_live_view_shows_the_run_in_80_columns(screen):
