@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import shutil
+import subprocess
 import types
 
 import pytest
@@ -50,8 +51,13 @@ def test_devices_that_fail_are_reported_by_the_last_line_of_the_error(monkeypatc
 def test_gpu_that_jax_does_not_see_is_a_note(monkeypatch):
     which = shutil.which
     monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}" if name == "nvidia-smi" else which(name))
+    printed = types.SimpleNamespace(stdout='{"kinds": ["cpu (cpu)", "cpu (cpu)"], "mean": 0.5}\n')
+    monkeypatch.setattr(subprocess, "run", lambda *args, **options: printed)
     *_, gpu = doctor.check_collective()
     assert (gpu.name, gpu.mark) == ("GPU", "note")
+    printed.stdout = '{"kinds": ["cpu (cpu)", "cpu (cpu)"], "mean": 0.0}\n'
+    (devices,) = doctor.check_collective()
+    assert (devices.mark, devices.words) == ("missing", "an average over 2 devices was 0.0")
 
 
 def test_machine_without_opengl_can_train_without_videos(monkeypatch, capsys):

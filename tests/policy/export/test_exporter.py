@@ -235,23 +235,41 @@ class PretrainedCartPole(CartPoleTask):
     """A cart-pole with a policy of its own."""
 
 
-def test_pretrained_stands_for_the_policy_that_comes_with_a_task(run_dir, tmp_path, monkeypatch):
+@pytest.fixture
+def pretrained(run_dir, tmp_path, monkeypatch):
+    """A task with a policy of its own."""
     monkeypatch.chdir(tmp_path)
     export(run_dir, f"export_dir={tmp_path / 'policy'}")
     monkeypatch.setattr(PretrainedCartPole, "pretrained", tmp_path / "policy")
-    argv = ["run_mode=eval", "checkpoint=pretrained", "eval_num_envs=2", "video=false", "plots=false"]
-    config = make_config(CartPoleConfig(), argv, "pretrained_cart_pole", PretrainedCartPole.pretrained)
+    return PretrainedCartPole
+
+
+def pretrained_config(*argv):
+    return make_config(CartPoleConfig(), argv, "pretrained_cart_pole", PretrainedCartPole.pretrained)
+
+
+def test_pretrained_stands_for_the_policy_that_comes_with_a_task(pretrained):
+    config = pretrained_config("run_mode=eval", "checkpoint=pretrained")
     assert config.model == "gru"  # as it was trained
-    assert PretrainedCartPole(config).run().exit_code == 0
-    assert (tmp_path / "runs/pretrained_cart_pole/pretrained/evaluation.json").exists()
-    # From Python, and as the beginning of a run.
-    options = {"model": "gru", "num_envs": 4, "rollout_length": 4, "max_iterations": 1, "num_devices": 1}
-    config = CartPoleConfig(load_weights="pretrained", run_dir=str(tmp_path / "run"), **options, **WITHOUT_REPORTS)
-    task = PretrainedCartPole(config)
-    assert task.config.load_weights == str(tmp_path / "policy")
-    assert task.run().exit_code == 0
+    assert config.checkpoint == str(pretrained.pretrained)
+    # Not beside the policy, which may be a part of an installed package.
+    assert config.eval_output == "runs/pretrained_cart_pole/pretrained"
+    assert pretrained_config("run_mode=eval", "checkpoint=pretrained", "eval_output=here").eval_output == "here"
+    assert pretrained(CartPoleConfig(load_weights="pretrained")).config.load_weights == str(pretrained.pretrained)
     with pytest.raises(ConfigError, match="checkpoint=pretrained is for tasks that come with a policy"):
         CartPoleTask(CartPoleConfig(run_mode="view", checkpoint="pretrained"))
+
+
+@pytest.mark.long
+def test_pretrained_policy_is_evaluated_and_trained_further(pretrained, tmp_path):
+    config = pretrained_config(
+        "run_mode=eval", "checkpoint=pretrained", "eval_num_envs=2", "video=false", "plots=false"
+    )
+    assert pretrained(config).run().exit_code == 0
+    assert (tmp_path / "runs/pretrained_cart_pole/pretrained/evaluation.json").exists()
+    options = {"model": "gru", "num_envs": 4, "rollout_length": 4, "max_iterations": 1, "num_devices": 1}
+    config = CartPoleConfig(load_weights="pretrained", run_dir=str(tmp_path / "run"), **options, **WITHOUT_REPORTS)
+    assert pretrained(config).run().exit_code == 0
 
 
 def test_a_wrong_translation_is_not_written(run_dir, tmp_path, monkeypatch):
