@@ -33,6 +33,8 @@ BEST = "best"
 """The name `checkpoints/best`, the best checkpoint by evaluation."""
 FORMAT = 1
 _DOCUMENT, _STATE = "document.json", "state"
+_COMMIT = "commit_success.txt"
+"""A file of Orbax's for storage that cannot rename, with the path of where it was written; not needed on disks."""
 _KINDS: Mapping[str, Any] = {
     "iteration": int,
     "num_devices": int,
@@ -89,6 +91,7 @@ def write_checkpoint(path: Path, arrays: Arrays, document: Mapping[str, Any]) ->
     ocp = _orbax()
     with _checkpointer() as checkpointer, _system_errors(path):
         checkpointer.save((unfinished / _STATE).resolve(), args=ocp.args.PyTreeSave(_packed(arrays)))
+    (unfinished / _STATE / _COMMIT).unlink(missing_ok=True)
     content = {**document, "format": FORMAT, "leaves": leaves, "files": _digests(unfinished)}
     content = json.loads(json.dumps(content))  # as it will be read
     content["digest"] = _digest_of_document(content)

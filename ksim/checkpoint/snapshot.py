@@ -26,7 +26,7 @@ from ksim.types import LearnerState, TrainState
 _PACKAGES = ("jax", "jaxlib", "mujoco", "mujoco-mjx", "equinox", "optax", "orbax-checkpoint", "numpy")
 _STATE = ("learner.", "envs.")
 """What the names of a training state's arrays begin with; a checkpoint may hold others."""
-_OF_THE_POLICY = ("learner.params", "learner.normalizer", "policy.")
+_OF_THE_POLICY = ("learner.params", "learner.normalizer")
 """What the names begin with of arrays that a policy needs to act."""
 _NEXT_STARTS = "envs.next_start."
 """What the names begin with of arrays that checkpoints did not always hold."""
@@ -126,7 +126,7 @@ def restored_policy(checkpoint: Checkpoint, initial: LearnerState) -> LearnerSta
     )
 
 
-def write_policy_alone(checkpoint: Checkpoint, directory: Path) -> Path:
+def write_policy_alone(checkpoint: Checkpoint, directory: Path, programs: Arrays) -> Path:
     """Writes what of a checkpoint its policy needs to act, without the optimizer and the environments; returns where.
 
     It takes the place of what was written there before.
@@ -134,13 +134,14 @@ def write_policy_alone(checkpoint: Checkpoint, directory: Path) -> Path:
     Args:
         checkpoint: The checkpoint.
         directory: Gets `checkpoints/<iteration>`.
+        programs: The programs of the policy, made by this version of JAX.
     """
     path = directory / CHECKPOINTS / str(checkpoint.iteration)
     if path.resolve() != checkpoint.path.resolve():
         shutil.rmtree(path.parent, ignore_errors=True)
         path.parent.mkdir(parents=True)
         arrays = {name: x for name, x in checkpoint.arrays.items() if name.startswith(_OF_THE_POLICY)}
-        write_checkpoint(path, arrays, checkpoint.document)
+        write_checkpoint(path, {**arrays, **programs}, checkpoint.document)
     return path
 
 

@@ -23,6 +23,8 @@ from ksim.policy.jaxprs import evaluate, live_equations
 from ksim.policy.program_check import PLATFORMS, RefusedError, read_programs
 from ksim.types import Observation
 
+_LOCATIONS = "jax_traceback_in_locations_limit"
+
 Arrays = Mapping[str, Any]
 """Arrays by name: weights and the normalizer, or a memory."""
 
@@ -218,6 +220,16 @@ def export_policy(policy: DeterministicPolicy) -> bytes:
 
 
 def _exported(function: Callable[..., Any], *shapes: Any) -> bytes:
+    # Without the lines of code that operations are from: the paths there are those of whoever exports.
+    limit = jax.config.values[_LOCATIONS]
+    jax.config.update(_LOCATIONS, 0)
+    try:
+        return _serialized(function, *shapes)
+    finally:
+        jax.config.update(_LOCATIONS, limit)
+
+
+def _serialized(function: Callable[..., Any], *shapes: Any) -> bytes:
     return bytes(jax.export.export(jax.jit(function), platforms=PLATFORMS)(*shapes).serialize())
 
 

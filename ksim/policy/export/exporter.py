@@ -18,7 +18,7 @@ from ksim.host.terminal import print_figures
 from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.policy.context import PolicyContext
 from ksim.policy.export.metadata import policy_metadata
-from ksim.policy.load import load_task_policy
+from ksim.policy.load import PolicyExport, load_task_policy
 from ksim.policy.program import DeterministicPolicy, deterministic_policy, export_policy, policy_arrays
 from ksim.task.result import RunResult
 from ksim.task.rl import RLTask
@@ -55,7 +55,8 @@ def export_checkpoint(task: RLTask[Any]) -> RunResult:
     checkpoint, context, model = load_task_policy(task)
     # <run>/checkpoints/<number>
     out_dir = output_dir("export_dir", task.config.export_dir, checkpoint.parents[1] / "export")
-    policy_alone = write_policy_alone(read_checkpoint(checkpoint), out_dir)
+    programs = PolicyExport(model, context.task.obs_sizes).arrays()
+    policy_alone = write_policy_alone(read_checkpoint(checkpoint), out_dir, programs)
     # Whatever the run's precision was: ONNX Runtime has float32 alone.
     with jax.default_matmul_precision("highest"):
         policy, metadata = described_policy(context, model, policy_alone, out_dir)
