@@ -2,7 +2,6 @@
 
 python -m examples.quadruped num_envs=1024
 python -m examples.quadruped ground=flat
-python -m examples.quadruped run_mode=view checkpoint=pretrained
 """
 
 import dataclasses
@@ -13,7 +12,6 @@ from pathlib import Path
 import jax
 
 import ksim
-from examples.pretrained import PRETRAINED
 from examples.robots import QUADRUPED
 from ksim.config import field
 from ksim.mdp import commands, events, observations as obs, randomizers, resets, rewards, terminations
@@ -72,8 +70,6 @@ class QuadrupedTask(ksim.DistributedPPOTask[QuadrupedConfig]):
     No reward or termination uses the height of the robot. Joint positions and ground contacts describe its posture on
     any ground.
     """
-
-    pretrained = PRETRAINED / "quadruped"
 
     def get_robot(self) -> Path:
         return QUADRUPED

@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import os
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,7 @@ def policy_metadata(
         "format": FORMAT,
         "ksim_version": __version__,
         "git": git_revision(_directory_of(task)),
-        "task": f"{type(task).__module__}.{type(task).__qualname__}",
+        "task": f"{module_name(type(task))}.{type(task).__qualname__}",
         "checkpoint": {
             "path": os.path.relpath(checkpoint, out_dir),
             "iteration": as_number(checkpoint.name),
@@ -84,6 +85,12 @@ def policy_metadata(
     shapes = env.shapes(task.device_axis)
     layouts = {group: {**size, "terms": _layout(env, shapes, group, model)} for group, size in sizes.items()}
     return metadata | {"observations": layouts} | _of_robot(context, env, shapes)
+
+
+def module_name(cls: type) -> str:
+    """The module of a class; of one that is run by `python -m`, the name that it has when it is imported."""
+    spec = getattr(sys.modules.get(cls.__module__), "__spec__", None)
+    return cls.__module__ if cls.__module__ != "__main__" or spec is None else spec.name
 
 
 def _of_robot(context: PolicyContext, env: MdpEnvironment, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
@@ -156,7 +163,7 @@ def describe(term: Term) -> dict[str, Any]:
 
 def class_name(cls: Any) -> str:
     """The name of a class; with its module if it is not ksim's."""
-    return cls.__qualname__ if cls.__module__.startswith("ksim.") else f"{cls.__module__}.{cls.__qualname__}"
+    return cls.__qualname__ if cls.__module__.startswith("ksim.") else f"{module_name(cls)}.{cls.__qualname__}"
 
 
 def _plain(value: Any) -> Any:
