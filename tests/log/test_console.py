@@ -140,9 +140,10 @@ def test_iteration_line_fits_the_terminal_and_keeps_what_matters_most():
 
 def as_text(logger):
     """The lines of the live view."""
-    pad = rich.console.Console(file=io.StringIO(), width=80)
-    pad.print(logger._view.render())
-    return pad.file.getvalue()
+    pad = rich.console.Console(width=80)
+    with pad.capture() as captured:
+        pad.print(logger._view.render())
+    return captured.get()
 
 
 @pytest.fixture
