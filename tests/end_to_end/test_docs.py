@@ -210,4 +210,4 @@ def test_extras_are_installed_from_the_clone():
     for folder in ("ksim", "docs", "examples", "benchmarks", "tests"):
         files += [path for path in (ROOT / folder).rglob("*") if path.is_file() and path.suffix in suffixes]
     for path in files:
-        assert not re.findall(r"pip install (?:-\S+ )*['\"]?ksim\b.*", path.read_text()), path
+        assert not re.findall(r"pip install (?:-\S+ )*['\"]?ksim\b.*", path.read_text(errors="ignore")), path
