@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from ksim.parallel.layout import PmapDevices
 from ksim.parallel.placement import replicate_state, unwrap_keys, wrap_keys
 from ksim.parallel.replicas import (
     Divergence,
@@ -48,14 +49,15 @@ def place(replicas):
 def gathered(replicas):
     """What every device gathers: shape (devices, devices, leaves)."""
     placed, devices = place(replicas)
-    return np.asarray(jax.pmap(lambda x: gather_checksums(x, AXIS), axis_name=AXIS, devices=devices)(placed))
+    return np.asarray(PmapDevices(devices, AXIS).map(lambda x: gather_checksums(x, AXIS))(placed))
 
 
 def copied_from(source, replicas):
     """The replicas on the host after each got the leaves of `source`, checked against it bit for bit."""
     placed, devices = place(replicas)
-    function = jax.pmap(lambda x, s: copy_from_replica(x, s, AXIS), AXIS, in_axes=(0, None), devices=devices)
-    after = function(placed, jnp.int32(source))
+    layout = PmapDevices(devices, AXIS)
+    function = layout.map(lambda x, s: copy_from_replica(x, s, AXIS))
+    after = function(placed, layout.replicate(jnp.int32(source)))
     # Not x[i], which sums over devices as floats and makes 0.0 of -0.0.
     host = jax.tree.map(np.asarray, unwrap_keys(after))
     apart = [wrap_keys(jax.tree.map(lambda x, i=i: x[i], host), replicas[0]) for i in range(len(replicas))]
