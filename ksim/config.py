@@ -131,8 +131,6 @@ def check_types(config: Any) -> None:
         if not is_of_type(value, hints[name]):
             fix = " Convert it by its tolist()." if isinstance(value, np.generic | np.ndarray) else ""
             raise ConfigError(f"{name} ({shown(value)}) must be {describe_type(type(config), name)}.{fix}")
-        if value is not None and "choices" in metadata[name]:
-            check_choice(name, value, metadata[name]["choices"])
         for item in value if isinstance(value, list | tuple) else (value,):
             if isinstance(item, int) and not -(2**63) <= item < 2**63:
                 raise ConfigError(f"{name} ({shown(value)}) must be a number of at most 64 bits.")
@@ -141,6 +139,8 @@ def check_types(config: Any) -> None:
                     f"{name} ({shown(value)}) must be plain text: without line breaks and other control characters, "
                     "and neither ??? nor with ${...}, which stand for something else in a config file."
                 )
+        if value is not None and "choices" in metadata[name]:
+            check_choice(name, value, metadata[name]["choices"])
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:

@@ -143,6 +143,7 @@ class Reports:
             self._report_episode(progress, learner, with_plots=config.plots)
         if config.plots:
             self._plot_learning()
+            self._write_page()
 
     def is_due(self, iteration: int) -> bool:
         """Whether an evaluation is due."""
@@ -191,6 +192,14 @@ class Reports:
             path = self._run_dir / "plots" / "learning.png"
             plot_learning([read_curves(self._run_dir)], path, self._task.figures().plots)
             self.paths["learning curves"] = path
+
+    def _write_page(self) -> None:
+        with self.failures.absorbed("the report"), Activity.doing("Writing the report"):
+            from ksim.evaluate.page import write_page  # noqa: PLC0415 - with the plots
+
+            path = self._run_dir / "report.html"
+            write_page([self._run_dir], path, self._task.figures().plots)
+            self.paths["report"] = path
 
     def model(self, learner: LearnerState) -> NormalizedActorCritic:
         """The policy and value function of a learner, on raw observations."""
