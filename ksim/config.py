@@ -139,7 +139,7 @@ def check_types(config: Any) -> None:
                     f"{name} ({shown(value)}) must be plain text: without line breaks and other control characters, "
                     "and neither ??? nor with ${...}, which stand for something else in a config file."
                 )
-        if value is not None and "choices" in metadata[name]:
+        if isinstance(value, str) and "choices" in metadata[name]:
             check_choice(name, value, metadata[name]["choices"])
 
 
