@@ -1,6 +1,7 @@
 """How the fields of configs are declared, described and checked for their types."""
 
 import dataclasses
+import functools
 import json
 import math
 import re
@@ -8,7 +9,7 @@ import shlex
 import types
 import typing
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,17 +70,17 @@ def field(
     return xax.field(value, **metadata, **{name: role for name, role in roles.items() if role})
 
 
-def options_metadata(config_class: type) -> dict[str, dict[str, Any]]:
+@functools.cache
+def options_metadata(config_class: type) -> Mapping[str, Mapping[str, Any]]:
     """What there is to know of each option, by its name: what `field` was told, and its `group`.
 
     An option keeps what a subclass that declares it again, with another default, does not mention.
     """
     found: dict[str, dict[str, Any]] = {}
-    for cls in reversed(config_class.__mro__):
+    for cls in filter(dataclasses.is_dataclass, reversed(config_class.__mro__)):
         group = vars(cls).get("help_group", GROUPS[-1])
-        for option in vars(cls).get("__dataclass_fields__", {}).values():
-            if option.name in {field.name for field in dataclasses.fields(cls)}:  # class variables are listed as well
-                found[option.name] = found.get(option.name, {"group": group}) | dict(option.metadata)
+        for option in dataclasses.fields(cls):
+            found[option.name] = found.get(option.name, {"group": group}) | dict(option.metadata)
     return found
 
 

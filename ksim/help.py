@@ -2,7 +2,7 @@
 
 import json
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ksim.config import GROUPS, describe_type, options_metadata
@@ -75,7 +75,7 @@ def option_text(name: str, base: RLConfig, width: int) -> str:
     )
 
 
-def _row(name: str, base: RLConfig, known: dict[str, Any], width: int) -> str:
+def _row(name: str, base: RLConfig, known: Mapping[str, Any], width: int) -> str:
     left = f"  {name}={_written(getattr(base, name))}"
     meaning = known.get("help", "")
     choices: Sequence[str] = known.get("choices", ())

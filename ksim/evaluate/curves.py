@@ -1,6 +1,7 @@
 """Learning curves, read from a run directory."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,12 @@ def read_curves(run_dir: Path, name: str | None = None) -> Curves:
     names = dict.fromkeys(name for row in rows for name in row)
     metrics = {name: np.array([np.nan if row.get(name) is None else row[name] for row in rows]) for name in names}
     return Curves(name or run_dir.name, metrics, evaluations)
+
+
+def run_names(paths: Sequence[Path], num_parts: int = 1) -> list[str]:
+    """What tells runs apart: the last parts of their directories' paths, or where those agree the whole paths."""
+    names = ["/".join(path.resolve().parts[-num_parts:]) for path in paths]
+    return names if len(set(names)) == len(names) else [str(path) for path in paths]
 
 
 def thinned(values: np.ndarray, max_points: int) -> np.ndarray:

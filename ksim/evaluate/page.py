@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ksim.checkpoint.format import CHECKPOINTS, DamagedError, list_checkpoints, read_document
-from ksim.evaluate.curves import Curves, read_curves
+from ksim.evaluate.curves import Curves, read_curves, run_names
 from ksim.host.files import whole_file
 from ksim.host.terminal import format_seconds
 
@@ -43,7 +43,7 @@ def write_page(run_dirs: Sequence[Path], path: Path, of_learner: Mapping[str, st
         ConfigError: A directory holds no metrics, or cannot be read.
         OSError: The page cannot be written.
     """
-    names = run_names(run_dirs)
+    names = run_names(run_dirs, num_parts=2)
     runs = [read_curves(run_dir, name) for run_dir, name in zip(run_dirs, names, strict=True)]
     title = f"{' and '.join(names[:2])}{' and others' if len(names) > 2 else ''}"
     columns = "".join(_run(run_dir, run) for run_dir, run in zip(run_dirs, runs, strict=True))
@@ -59,12 +59,6 @@ def write_page(run_dirs: Sequence[Path], path: Path, of_learner: Mapping[str, st
 """
     with whole_file(path) as temporary:
         temporary.write_text(page)
-
-
-def run_names(paths: Sequence[Path]) -> list[str]:
-    """What tells runs apart: their directories' names with those of the tasks, or where these agree the whole paths."""
-    names = ["/".join(path.resolve().parts[-2:]) for path in paths]
-    return names if len(set(names)) == len(names) else [str(path) for path in paths]
 
 
 def _run(run_dir: Path, run: Curves) -> str:

@@ -28,14 +28,14 @@ class ConsoleLogger(AbstractLogger):
             self._view = LiveView(run)
 
     def log(self, metrics: Mapping[str, float], iteration: int, env_steps: int) -> None:
-        if self._view is not None:
-            self._view.log(metrics, iteration)
-            return
         if not math.isnan(metrics.get("episode/return", math.nan)):
             self._ended_at = iteration
-        # In many iterations no episode ends; the line shows the last that did, and how old it is.
-        shown = {**metrics, **self._run.last_episodes}
+        # In many iterations no episode ends; what is shown is the last that did, and how old it is.
         age = 0 if self._ended_at is None else iteration - self._ended_at
+        if self._view is not None:
+            self._view.log(metrics, age)
+            return
+        shown = {**metrics, **self._run.last_episodes}
         width = console.width if console.is_terminal else None
         run = self._run
         print_line(iteration_line(shown, run.max_iterations, run.eta_s(), run.line, age=age, width=width))

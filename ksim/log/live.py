@@ -35,19 +35,23 @@ class LiveView:
         self._metrics: Mapping[str, float] = {}
         self._recent: deque[Mapping[str, float]] = deque(maxlen=TREND)
         self._returns: deque[float] = deque(maxlen=TREND)
-        self._ended_at: int | None = None
+        self._age = 0
         self._evaluation = ""
         self._activity = ""
         self._live = Live(console=console, get_renderable=self.render, refresh_per_second=4)
         self._live.start()
         Activity.show = self._tell
 
-    def log(self, metrics: Mapping[str, float], iteration: int) -> None:
-        """Shows the metrics of an iteration from now on."""
-        self._metrics = metrics
+    def log(self, metrics: Mapping[str, float], age: int) -> None:
+        """Shows the metrics of an iteration from now on.
+
+        Args:
+            metrics: Of the iteration.
+            age: Iterations since the last episode ended.
+        """
+        self._metrics, self._age = metrics, age
         self._recent.append({name: x for name, x in metrics.items() if name.startswith("reward/")})
         if not math.isnan(metrics.get("episode/return", math.nan)):
-            self._ended_at = iteration
             self._returns.append(metrics["episode/return"])
 
     def log_evaluation(self, record: Mapping[str, Any]) -> None:
@@ -98,7 +102,8 @@ class LiveView:
         run = self._run
         shown = {**metrics, **run.last_episodes}
         speed = f"{metrics['time/env_steps_per_s']:,.0f} env steps/s · {shares(metrics)}"
-        returns = f"{number(shown['episode/return'])}  {sparkline(self._returns)}{self._age(metrics)}"
+        ago = f"  {self._age} iteration{'s' * (self._age > 1)} ago" if self._age else ""
+        returns = f"{number(shown['episode/return'])}  {sparkline(self._returns)}{ago}"
         errors = {name: x for name, x in metrics.items() if name.startswith("error/") and not math.isnan(x)}
         learner = [f"{words} {number(metrics[name], 4)}" for words, name in run.line.items()]
         for words, name in (("learning rate", "policy/learning_rate"), ("KL", "policy/kl")):
@@ -114,13 +119,6 @@ class LiveView:
             ("skipped", skipped(metrics)),
             ("evaluation", self._evaluation),
         )
-
-    def _age(self, metrics: Mapping[str, float]) -> str:
-        """How old the return is, where no episode ended in the last iteration."""
-        if self._ended_at is None:
-            return ""
-        age = round(metrics["iteration"]) - self._ended_at
-        return f"  {age} iteration{'s' * (age > 1)} ago" if age else ""
 
     def changes(self) -> list[tuple[str, float]]:
         """The rewards that changed most over the trend, and by how much."""

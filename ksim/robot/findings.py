@@ -84,7 +84,7 @@ def look_at(model: mujoco.MjModel) -> Findings:
     joints = [j for j in range(model.njnt) if model.jnt_bodyid[j] in bodies and model.jnt_type[j] in (_HINGE, _SLIDE)]
     names = tuple(model.joint(j).name for j in joints)
     drive, driven = _drive(model, names)
-    base = next((b for b in bodies if _free_joint(model, b) is not None), None)
+    base = _base(model, bodies)
     legs, tip, kind = (), None, "legged"
     if base is None:
         tip = _tip(model, bodies)
@@ -112,13 +112,11 @@ def base_lift(model: mujoco.MjModel) -> float:
     The base is the body of the free joint, with what is fixed to it, in the reference pose.
     """
     bodies = _robot_bodies(model)
-    base = next((b for b in bodies if _free_joint(model, b) is not None), None)
+    base = _base(model, bodies)
     geoms = [g for g in range(model.ngeom) if model.geom_bodyid[g] in bodies and collides(model, g)]
     if base is None or not geoms:
         return 0.0
-    data = mujoco.MjData(model)
-    data.qpos[:] = clipped_reference(model)
-    mujoco.mj_kinematics(model, data)
+    data = _in_reference(model)
     fixed = model.body_weldid == base
     mass, heights = model.body_mass[fixed], data.xipos[fixed, 2] - data.xpos[base, 2]
     if mass.sum() <= 0:
@@ -153,6 +151,19 @@ def _robot_bodies(model: mujoco.MjModel) -> tuple[int, ...]:
             "take the other out."
         )
     return tuple(b for b in range(1, model.nbody) if roots[b] == root)
+
+
+def _base(model: mujoco.MjModel, bodies: tuple[int, ...]) -> int | None:
+    """The first of the bodies that has a free joint."""
+    return next((b for b in bodies if _free_joint(model, b) is not None), None)
+
+
+def _in_reference(model: mujoco.MjModel) -> mujoco.MjData:
+    """Where everything is in the reference pose, within the joints' ranges."""
+    data = mujoco.MjData(model)
+    data.qpos[:] = clipped_reference(model)
+    mujoco.mj_kinematics(model, data)
+    return data
 
 
 def _free_joint(model: mujoco.MjModel, body: int) -> int | None:
@@ -215,9 +226,7 @@ def _tip(model: mujoco.MjModel, bodies: tuple[int, ...]) -> tuple[str, np.ndarra
 
 
 def _legs(model: mujoco.MjModel, base: int, bodies: tuple[int, ...]) -> Iterator[Leg]:
-    data = mujoco.MjData(model)
-    data.qpos[:] = clipped_reference(model)
-    mujoco.mj_kinematics(model, data)
+    data = _in_reference(model)
     chains = _branches(model, base, bodies)
     lowest = {}
     for branch, members in chains.items():

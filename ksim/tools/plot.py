@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ksim.errors import ConfigError
-from ksim.evaluate.curves import read_curves
+from ksim.evaluate.curves import read_curves, run_names
 from ksim.host.files import whole_file
 from ksim.host.terminal import print_line
 
@@ -24,7 +24,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="image to write, as in curves.png")
     options = parser.parse_args(argv)
     try:
-        runs = [read_curves(path, name) for path, name in zip(options.run_dirs, _names(options.run_dirs), strict=True)]
+        runs = [
+            read_curves(path, name) for path, name in zip(options.run_dirs, run_names(options.run_dirs), strict=True)
+        ]
         if options.out.suffix.lower() not in (".png", ".pdf", ".svg"):
             raise ConfigError(f"--out ({options.out}) must end in .png, .pdf or .svg.")
     except ConfigError as error:
@@ -38,12 +40,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         temporary.write_text(json.dumps({run.name: run.record() for run in runs}) + "\n")
     print_line(f"Wrote {options.out} and {json_path}.")
     return 0
-
-
-def _names(paths: Sequence[Path]) -> list[str]:
-    """What tells the runs apart: their directories' names, or where those agree the whole paths."""
-    names = [path.resolve().name for path in paths]
-    return names if len(set(names)) == len(names) else [str(path) for path in paths]
 
 
 if __name__ == "__main__":

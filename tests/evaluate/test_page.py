@@ -6,7 +6,8 @@ import re
 import pytest
 
 from ksim.errors import ConfigError
-from ksim.evaluate.page import run_names, write_page
+from ksim.evaluate.curves import run_names
+from ksim.evaluate.page import write_page
 from ksim.tools import report
 
 PNG = b"\x89PNG a plot"
@@ -58,7 +59,7 @@ def test_runs_stand_beside_each_other_under_names_that_tell_them_apart(tmp_path)
     page = (tmp_path / "report.html").read_text()
     assert "<title>a/run_000 and b/run_000</title>" in page
     assert page.count("<section>") == 2
-    assert run_names([tmp_path / "x/a/run_000", tmp_path / "y/a/run_000"]) == [
+    assert run_names([tmp_path / "x/a/run_000", tmp_path / "y/a/run_000"], num_parts=2) == [
         str(tmp_path / "x/a/run_000"),
         str(tmp_path / "y/a/run_000"),
     ]
