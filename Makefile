@@ -27,8 +27,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 walk: $(VENV)/.installed
 	$(BIN)/python -m examples.walking_distributed max_iterations=150 $(ARGS)
 
+# Without restarts, or pytest-xdist waits for ever for the tests of a process that crashed.
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal -m "not long" $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --max-worker-restart 0 -m "not long" $(ARGS)
 
 # Loggers of other services, environments and robots of other people take 750 MB, which only their tests need.
 EXTRAS := wandb,mlflow,playground,brax,robots
@@ -37,10 +38,10 @@ $(VENV)/.extras: $(VENV)/.installed
 	touch $@
 
 test-long: $(VENV)/.extras
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m long $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --max-worker-restart 0 -m long $(ARGS)
 
 faults: $(VENV)/.installed
-	KSIM_FAULTS=full $(BIN)/python -m pytest --numprocesses 2 --dist loadfile tests/faults $(ARGS)
+	KSIM_FAULTS=full $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --max-worker-restart 0 tests/faults $(ARGS)
 
 docs: $(VENV)/.installed
 	$(BIN)/python -m ksim.tools.terms > docs/terms.md

@@ -32,7 +32,7 @@ def prepare_process() -> None:
     if jax.config.values["jax_compilation_cache_dir"] is None:
         cache_home = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
         # A program is compiled for a number of threads, which JAX's keys of the cache leave out.
-        directory = cache_home / "ksim" / "jax" / f"{expected_pool_size()}_threads"
+        directory = cache_home / "ksim" / "programs" / f"{expected_pool_size()}_threads"
         jax.config.update("jax_compilation_cache_dir", str(directory))
     shortest_s = "jax_persistent_cache_min_compile_time_secs"
     if shortest_s.upper() not in os.environ and jax.config.values[shortest_s] == 1.0:

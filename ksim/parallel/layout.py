@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Int, Key, PyTree
 
 from ksim.parallel.collectives import DEVICE_AXIS, bind_axis, global_env_index
+from ksim.parallel.mapped import Mapped
 from ksim.parallel.placement import (
     gather_environments,
     is_key,
@@ -152,8 +153,16 @@ class AbstractMappedDevices(AbstractLayout):
 class PmapDevices(AbstractMappedDevices):
     """The step pmapped."""
 
-    def map(self, function: Callable[..., Any], *, donate: bool = False) -> "_Pmapped":
-        return _Pmapped(function, self, donate=donate)
+    def map(self, function: Callable[..., Any], *, donate: bool = False) -> Mapped:
+        # pmap takes the rows of one process's devices and compiles a program of arrays over all devices. Placed leaves
+        # are such arrays, so it is the compiled program that is called.
+        pmapped = jax.pmap(
+            _without_empty_inputs(function),
+            axis_name=self.axis_name,
+            devices=self.devices,
+            donate_argnums=0 if donate else (),
+        )
+        return Mapped(pmapped, self.local_view, self.platform)
 
     def local_view(self, tree: PyTree) -> PyTree:
         """Placed leaves as the rows of this process's devices alone, which is what pmap is told of."""
@@ -169,36 +178,10 @@ class PmapDevices(AbstractMappedDevices):
         return wrap_keys(jax.tree.map(view, unwrap_keys(tree)), tree)
 
 
-class _Pmapped:
-    """A pmapped function of placed arrays, compiled at its first call.
-
-    pmap takes the rows of one process's devices and compiles a program of arrays over all devices. Placed leaves are
-    such arrays, so it is the compiled program that is called.
-    """
-
-    def __init__(self, function: Callable[..., Any], layout: PmapDevices, *, donate: bool) -> None:
-        self._layout = layout
-        self._pmapped = jax.pmap(
-            _without_empty_inputs(function),
-            axis_name=layout.axis_name,
-            devices=layout.devices,
-            donate_argnums=0 if donate else (),
-        )
-        self._compiled: Any = None
-
-    def lower(self, *args: PyTree) -> Any:
-        return self._pmapped.lower(*self._layout.local_view(args))
-
-    def __call__(self, *args: PyTree) -> PyTree:
-        if self._compiled is None:
-            self._compiled = self.lower(*args).compile()
-        return self._compiled(*args)
-
-
 class ShardMapDevices(AbstractMappedDevices):
     """The step jitted, as a shard_map over a mesh of the devices of all processes."""
 
-    def map(self, function: Callable[..., Any], *, donate: bool = False) -> Any:
+    def map(self, function: Callable[..., Any], *, donate: bool = False) -> Mapped:
         own = _without_empty_inputs(function)
 
         @functools.wraps(function, updated=())
@@ -211,7 +194,8 @@ class ShardMapDevices(AbstractMappedDevices):
         mapped = jax.shard_map(on_one_device, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False)
         # Said, or jit would replicate what has no elements.
         placed = NamedSharding(mesh, rows)
-        return jax.jit(mapped, donate_argnums=0 if donate else (), out_shardings=placed)
+        jitted = jax.jit(mapped, donate_argnums=0 if donate else (), out_shardings=placed)
+        return Mapped(jitted, lambda args: args, self.platform)
 
 
 def _without_empty_inputs(function: Callable[..., Any]) -> Callable[..., Any]:

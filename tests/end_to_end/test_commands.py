@@ -59,7 +59,7 @@ def test_import_prepares_the_process_quietly_and_leaves_the_users_settings_alone
     size = thread_pool_size(JAXLIB_VERSION, num_cores(), num_host_devices=1)
     assert threads == str(size)
     assert "--xla_cpu_collective_call_terminate_timeout_seconds=1200" in flags
-    assert cache == f"/somewhere/ksim/jax/{size or num_cores()}_threads"
+    assert cache == f"/somewhere/ksim/programs/{size or num_cores()}_threads"
     mine = "--xla_cpu_collective_call_terminate_timeout_seconds=7"
     done = run("-c", code, cwd=tmp_path, XLA_FLAGS=mine, PJRT_NPROC="5", JAX_COMPILATION_CACHE_DIR="/mine")
     threads, *flags, cache = done.stdout.split()

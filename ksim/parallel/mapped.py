@@ -1,0 +1,76 @@
+"""Functions mapped over devices: lowering, compiling, and which programs JAX's compilation cache may hold."""
+
+import math
+import re
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jaxtyping import PyTree
+
+_COLLECTIVE = re.compile(
+    r"stablehlo\.(all_reduce|all_gather|reduce_scatter|all_to_all|collective_permute|collective_broadcast)\b"
+)
+_SHORTEST_S = "jax_persistent_cache_min_compile_time_secs"
+# That option belongs to the whole process, and the cache reads it at the end of a compilation.
+_one_at_a_time = threading.Lock()
+
+
+class Mapped:
+    """A function of placed arrays, mapped over devices and compiled at its first call."""
+
+    def __init__(self, jitted: Any, view: Callable[[PyTree], PyTree], platform: str) -> None:
+        """Wraps a mapped function.
+
+        Args:
+            jitted: The function, with a method `lower`.
+            view: Placed arguments as `jitted` takes them.
+            platform: That of the devices, as in `cpu`.
+        """
+        self._jitted = jitted
+        self._view = view
+        self._platform = platform
+        self._compiled: Any = None
+
+    def lower(self, *args: PyTree) -> "Lowered":
+        """The program for arguments like these, not compiled yet."""
+        return Lowered(self._jitted.lower(*self._view(args)), self._platform)
+
+    def __call__(self, *args: PyTree) -> PyTree:
+        """Compiles at the first call; later arguments must have the same shapes and placement."""
+        if self._compiled is None:
+            self._compiled = self.lower(*args).compile()
+        return self._compiled(*args)
+
+
+class Lowered:
+    """A mapped function's program before it is compiled."""
+
+    def __init__(self, lowered: Any, platform: str) -> None:
+        """Wraps what JAX lowered for devices of a platform."""
+        self._lowered = lowered
+        self._platform = platform
+
+    def as_text(self) -> str:
+        """The program in StableHLO."""
+        return self._lowered.as_text()
+
+    def compile(self) -> Any:
+        """The compiled program.
+
+        On CPU, one with collectives is kept out of the compilation cache. XLA runs independent collectives in the same
+        order on every device, but a program that it has read from the cache has lost that order: one device then adds
+        to one sum what another device adds to a second, which ends in SIGSEGV, in an abort or in wrong numbers.
+        """
+        if self._platform != "cpu":
+            return self._lowered.compile()
+        collectives = _COLLECTIVE.search(self.as_text())
+        with _one_at_a_time:
+            shortest_s = jax.config.values[_SHORTEST_S]
+            if collectives:
+                jax.config.update(_SHORTEST_S, math.inf)
+            try:
+                return self._lowered.compile()
+            finally:
+                jax.config.update(_SHORTEST_S, shortest_s)
