@@ -1,6 +1,7 @@
 """Learning curves, read from a run directory."""
 
 import dataclasses
+import datetime
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,13 @@ class Curves:
         name: The run's name.
         metrics: By name, a value per iteration; NaN where a line has none.
         evaluations: Lines of evaluations.jsonl.
+        date: When the metrics were written last, as in `2026-11-20 14:05`; empty if unknown.
     """
 
     name: str
     metrics: dict[str, np.ndarray]
     evaluations: list[dict[str, Any]]
+    date: str = ""
 
     @property
     def env_steps(self) -> np.ndarray:
@@ -64,7 +67,8 @@ def read_curves(run_dir: Path, name: str | None = None) -> Curves:
         raise ConfigError(f"There are no metrics in {path}. Give the directory of a run.")
     names = dict.fromkeys(name for row in rows for name in row)
     metrics = {name: np.array([np.nan if row.get(name) is None else row[name] for row in rows]) for name in names}
-    return Curves(name or run_dir.name, metrics, evaluations)
+    written = datetime.datetime.fromtimestamp(path.stat().st_mtime)
+    return Curves(name or run_dir.name, metrics, evaluations, f"{written:%Y-%m-%d %H:%M}")
 
 
 def run_names(paths: Sequence[Path], num_parts: int = 1) -> list[str]:

@@ -1,7 +1,6 @@
 """The report of runs as one HTML page that needs no other file: figures, curves, plots, film and settings."""
 
 import base64
-import datetime
 import html
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from ksim.checkpoint.format import CHECKPOINTS, DamagedError, list_checkpoints, 
 from ksim.evaluate.curves import Curves, read_curves, run_names
 from ksim.host.files import whole_file
 from ksim.host.terminal import format_seconds
+from ksim.log.words import error_words
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8882; }
@@ -53,7 +53,6 @@ def write_page(run_dirs: Sequence[Path], path: Path, of_learner: Mapping[str, st
 <h1>{html.escape(title)}</h1>
 <div class="runs">{columns}</div>
 <h2>Learning</h2>
-<p>Lines are training, with the noise of the policy; points are evaluations, without it.</p>
 {_curves(runs, of_learner)}
 </body></html>
 """
@@ -80,10 +79,9 @@ def _run(run_dir: Path, run: Curves) -> str:
 
 def _facts(run_dir: Path, run: Curves) -> dict[str, str]:
     """What there is to know of a run besides its figures."""
-    written = datetime.datetime.fromtimestamp((run_dir / "metrics.jsonl").stat().st_mtime)
     seconds = float(sum(x for x in run.metrics.get("time/iteration_s", ()) if x == x))  # noqa: PLR0124 - NaN
     facts = {
-        "written": f"{written:%Y-%m-%d %H:%M}",
+        "written": run.date,
         "iterations": f"{len(run.env_steps):,}",
         "environment steps": f"{run.env_steps[-1]:,.0f}",
         "training": format_seconds(seconds),
@@ -111,11 +109,12 @@ def _newest_document(run_dir: Path) -> dict[str, Any] | None:
 def _evaluated(record: Mapping[str, Any]) -> dict[str, str]:
     """The figures of an evaluation, with 95 % confidence intervals."""
     figures = {"episodes": str(record["num_episodes"])} if "num_episodes" in record else {}
+    errors = error_words(name for name in record["figures"] if name.startswith("error/"))
     for name, estimate in record["figures"].items():
         mean, low, high = (estimate.get(part) for part in ("mean", "low", "high"))
         if mean is not None:
             interval = f" ({low:.3g} to {high:.3g})" if low is not None and high is not None else ""
-            figures[name.removeprefix("error/")] = f"{mean:.3g}{interval}"
+            figures[errors.get(name, name)] = f"{mean:.3g}{interval}"
     return figures
 
 

@@ -8,10 +8,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import EngFormatter
 
 from ksim.evaluate.curves import Curves, thinned
 from ksim.evaluate.recording import Recording
 from ksim.host.files import whole_file
+from ksim.log.words import error_words
 
 DPI = 110
 CONTACT_N = 1.0
@@ -28,44 +32,54 @@ ScalingPoint = tuple[int, tuple[Sequence[float], Sequence[float], Sequence[float
 def plot_learning(runs: Sequence[Curves], path: Path, of_learner: Mapping[str, str] | None = None) -> None:
     """Plots return, length, errors, learning and throughput over environment steps, for one or several runs.
 
-    Evaluations are drawn over the curve of their run, with 95 % confidence intervals.
+    Training is a thin line; evaluations are points on a line, with 95 % confidence intervals as a shade.
 
     Args:
         runs: The runs.
         path: The file.
         of_learner: Metrics of the algorithm to draw as well, by the panel's title.
     """
-    errors = sorted({name for run in runs for name in run.metrics if name.startswith("error/")})
+    errors = error_words(sorted({name for run in runs for name in run.metrics if name.startswith("error/")}))
     learning = {**LEARNING, **(of_learner or {})}
     panels = [
-        ("return of training episodes", "episode/return", "return"),
+        ("return", "episode/return", "return"),
         ("length of episodes, control steps", "episode/length", "length"),
-        *((name.removeprefix("error/"), name, name) for name in errors),
+        *((words, name, name) for name, words in errors.items()),
         *((title, name, None) for title, name in learning.items() if any(name in run.metrics for run in runs)),
         ("environment steps per second", "time/env_steps_per_s", None),
     ]
     figure, all_axes = _figure(len(panels), columns=3)
+    figure.suptitle(", ".join(filter(None, (runs[0].name, runs[0].date))) if len(runs) == 1 else "", fontsize=10)
     for axes, (title, metric, evaluated) in zip(all_axes, panels, strict=True):
         axes.set_title(title, fontsize=9)
         axes.set_xlabel("environment steps", fontsize=8)
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 60k, 2M
         for i, run in enumerate(runs):
             _plot_curve(axes, run, metric, evaluated, color=f"C{i % 10}")
+    handles = [Line2D([], [], color="black", linewidth=0.8, label="training, with exploration noise")]
+    if any(run.evaluations for run in runs):
+        label = "evaluation of the deterministic policy, 95 % confidence"
+        handles.append(Line2D([], [], color="black", marker="o", markersize=4, linewidth=1.5, label=label))
     if len(runs) > 1:
-        all_axes[0].legend(fontsize=7)
+        names = [" ".join(filter(None, (run.name, run.date))) for run in runs]
+        handles += [Patch(color=f"C{i % 10}", label=name) for i, name in enumerate(names)]
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8)
     _save(figure, path)
 
 
 def _plot_curve(axes: Axes, run: Curves, metric: str, evaluated: str | None, color: str) -> None:
+    steps, estimates = run.evaluated(evaluated) if evaluated else (np.zeros(0), [])
     if metric in run.metrics:
-        steps, values = thinned(run.env_steps, MAX_POINTS), thinned(run.metrics[metric], MAX_POINTS)
-        axes.plot(steps, values, color=color, linewidth=1, label=run.name)
-    if evaluated is None:
+        x, values = thinned(run.env_steps, MAX_POINTS), thinned(run.metrics[metric], MAX_POINTS)
+        axes.plot(x, values, color=color, linewidth=0.8, alpha=0.6 if estimates else 1.0)
+    if not estimates:
         return
-    steps, estimates = run.evaluated(evaluated)
-    if estimates:
-        mean = np.array([x.mean for x in estimates])
-        bounds = np.nan_to_num(np.abs([[x.mean - x.low, x.high - x.mean] for x in estimates])).T
-        axes.errorbar(steps, mean, bounds, fmt="o", color=color, markersize=4, capsize=2, markeredgecolor="black")
+    mean = np.array([x.mean for x in estimates])
+    low, high = (np.array([getattr(x, edge) for x in estimates]) for edge in ("low", "high"))
+    axes.plot(steps, mean, "o-", color=color, linewidth=1.5, markersize=4, markeredgecolor="black")
+    axes.fill_between(steps, low, high, color=color, alpha=0.25, linewidth=0)
+    # A shade has no width where there is one evaluation.
+    axes.errorbar(steps, mean, np.nan_to_num([mean - low, high - mean]), fmt="none", color=color, capsize=2)
 
 
 def plot_velocity(recording: Recording, path: Path) -> bool:

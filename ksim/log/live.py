@@ -13,6 +13,7 @@ from rich.text import Text
 
 from ksim.host.terminal import Activity, console, format_seconds
 from ksim.log.logger import RunInfo
+from ksim.log.words import quantity_and_unit
 
 BARS = "▁▂▃▄▅▆▇█"
 TREND = 24
@@ -113,7 +114,7 @@ class LiveView:
             ("speed", " · ".join(filter(None, (speed, run.devices)))),
             ("return", returns),
             ("length", f"{number(shown['episode/length'], 0)} control steps"),
-            ("errors", " · ".join(f"{name.removeprefix('error/')} {x:.3g}" for name, x in errors.items())),
+            ("errors", " · ".join(error_value(name, x) for name, x in errors.items())),
             ("rewards", " · ".join(f"{name} {change:+.2g}" for name, change in self.changes())),
             ("learner", " · ".join(learner)),
             ("skipped", skipped(metrics)),
@@ -144,6 +145,12 @@ def sparkline(values: Sequence[float] | deque[float]) -> str:
 def number(value: float | None, digits: int = 2) -> str:
     """A number in words; a dash where there is none."""
     return "-" if value is None or math.isnan(value) else f"{value:.{digits}f}"
+
+
+def error_value(name: str, value: float) -> str:
+    """An error in words, as in `velocity 0.21 m/s`."""
+    quantity, unit = quantity_and_unit(name)
+    return f"{quantity} {value:.3g} {unit}".rstrip()
 
 
 def shares(metrics: Mapping[str, float]) -> str:

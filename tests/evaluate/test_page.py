@@ -45,7 +45,7 @@ def test_page_holds_all_of_a_run_and_asks_for_no_other_file(tmp_path):
     words = " ".join(re.sub(r"<[^>]*>", " ", page.split("</style>")[1]).split())
     for found in (
         "task/run_000", "iterations 3", "environment steps 3,000", "training 1:30", "Evaluation after 3 iterations",
-        "episodes 64", "return 5 (4 to 6)", "velocity/lin_vel_m_s 0.25", "num_envs: 64", "&lt;a &amp; b&gt;",
+        "episodes 64", "return 5 (4 to 6)", "velocity error, m/s 0.25", "num_envs: 64", "&lt;a &amp; b&gt;",
     ):  # fmt: skip
         assert found in words, found
     assert page.count("data:image/png;base64,") == 2  # the gait and the learning curves

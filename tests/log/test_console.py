@@ -196,7 +196,7 @@ def test_live_view_shows_the_run_in_80_columns(screen):
     assert max(map(len, text.splitlines())) <= 80
     for words in (
         "iteration 176 of 700", "25%", "3:37 left", "12,852 env steps/s", "rollout 75% update 25%", "2 x cpu",
-        "31.94  ▁▂▂▃▄▄▅▅▆▇▇█  3 iterations ago", "500 control steps", "velocity/lin_vel_m_s 0.25",
+        "31.94  ▁▂▂▃▄▄▅▅▆▇▇█  3 iterations ago", "500 control steps", "velocity 0.25 m/s",
         "learning rate 0.001", "KL 0.012", "return 35.00 · survived 100% · iteration 170", "12 of 64 episodes",
     ):  # fmt: skip
         assert words in text, words
