@@ -31,8 +31,9 @@ walk: $(VENV)/.installed
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --max-worker-restart 0 -m "not long" $(ARGS)
 
-# Loggers of other services, environments and robots of other people take 750 MB, which only their tests need.
-EXTRAS := wandb,mlflow,playground,brax,robots
+# Loggers of other services, environments and robots of other people, and notebooks take 800 MB, which only their tests
+# need.
+EXTRAS := wandb,mlflow,playground,brax,robots,notebook
 $(VENV)/.extras: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $@

@@ -37,7 +37,13 @@ def evaluate_checkpoint(task: RLTask[Any]) -> RunResult:
         written = {"figures": out_dir / "evaluation.json", **report.paths}
         figures = evaluation_figures(evaluation) | {name: str(file) for name, file in written.items()}
         print_figures(f"Evaluation of {path}", figures)
-    return RunResult(exit_code=stop.exit_code, run_dir=path.parents[1], checkpoint=path, evaluation=record)
+    return RunResult(
+        exit_code=stop.exit_code,
+        run_dir=path.parents[1],
+        checkpoint=path,
+        evaluation=record,
+        output_dir=out_dir,
+    )
 
 
 def evaluation_figures(evaluation: Evaluation) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What a run shows of its iterations: a live view in a terminal, lines elsewhere."""
+"""What a run shows of its iterations: a live view in a terminal or a notebook, lines elsewhere."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,13 +12,13 @@ MODES = ("auto", "live", "plain")
 
 
 class ConsoleLogger(AbstractLogger):
-    """Shows a live view in a terminal, and prints a line for each iteration elsewhere.
+    """Shows a live view in a terminal or a notebook, and prints a line for each iteration elsewhere.
 
-    mode: `live` or `plain`; `auto`, the default, is live in a terminal.
+    mode: `live` or `plain`; `auto`, the default, is live in a terminal and in a notebook.
     """
 
     def __init__(self, mode: str = "auto") -> None:
-        self._is_live = mode == "live" or (mode == "auto" and console.is_terminal)
+        self._is_live = mode == "live" or (mode == "auto" and (console.is_terminal or console.is_jupyter))
         self._view: LiveView | None = None
         self._ended_at: int | None = None
 

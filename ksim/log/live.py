@@ -1,11 +1,12 @@
-"""The live view of a run in a terminal: one block of lines that stays in place."""
+"""The live view of a run: one block of lines that stays in place, in a terminal or in a notebook's cell."""
 
+import io
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.console import Group
+from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -21,6 +22,8 @@ TREND = 24
 _COMPARED = 5
 """Iterations at either end of the trend whose means tell how much a reward has changed."""
 _NUM_CHANGED = 3
+_CELL_WIDTH = 100
+"""Columns in a notebook."""
 
 
 class LiveView:
@@ -39,8 +42,10 @@ class LiveView:
         self._age = 0
         self._evaluation = ""
         self._activity = ""
+        self._cell = NotebookCell() if console.is_jupyter else None
         self._live = Live(console=console, get_renderable=self.render, refresh_per_second=4)
-        self._live.start()
+        if self._cell is None:
+            self._live.start()
         Activity.show = self._tell
 
     def log(self, metrics: Mapping[str, float], age: int) -> None:
@@ -54,6 +59,7 @@ class LiveView:
         self._recent.append({name: x for name, x in metrics.items() if name.startswith("reward/")})
         if not math.isnan(metrics.get("episode/return", math.nan)):
             self._returns.append(metrics["episode/return"])
+        self._update_cell()
 
     def log_evaluation(self, record: Mapping[str, Any]) -> None:
         """Shows an evaluation from now on."""
@@ -62,15 +68,22 @@ class LiveView:
         parts = [f"return {number(figures['return']['mean'])}"]
         parts += [] if survived is None else [f"survived {survived:.0%}"]
         self._evaluation = " · ".join([*parts, f"iteration {record['iteration']}"])
+        self._update_cell()
 
     def close(self) -> None:
         """Leaves what was shown last."""
         Activity.show = None
-        self._activity = ""
-        self._live.stop()
+        self._tell("")
+        if self._cell is None:
+            self._live.stop()
 
     def _tell(self, text: str) -> None:
         self._activity = text
+        self._update_cell()
+
+    def _update_cell(self) -> None:
+        if self._cell is not None:
+            self._cell.show(self.render())
 
     def render(self) -> Group:
         """The block."""
@@ -131,6 +144,23 @@ class LiveView:
         changed = [(name, mean(rows[-_COMPARED:], name) - mean(rows[:_COMPARED], name)) for name in names]
         changed.sort(key=lambda item: -abs(item[1]))
         return [(name.removeprefix("reward/"), change) for name, change in changed[:_NUM_CHANGED] if change]
+
+
+class NotebookCell:
+    """A part of the output of a notebook's cell that is shown anew in place."""
+
+    def __init__(self) -> None:
+        """Adds it to the output of the cell that runs."""
+        from IPython.display import HTML, display  # noqa: PLC0415 - what runs a notebook brings it
+
+        self._html = HTML
+        self._handle: Any = display(HTML(""), display_id=True)
+
+    def show(self, renderable: Any) -> None:
+        """Shows something in place of what was there."""
+        page = Console(record=True, file=io.StringIO(), width=_CELL_WIDTH, force_jupyter=False, highlight=False)
+        page.print(renderable)
+        self._handle.update(self._html(page.export_html(inline_styles=True, code_format="<pre>{code}</pre>")))
 
 
 def sparkline(values: Sequence[float] | deque[float]) -> str:

@@ -1,5 +1,6 @@
 """What a run did, for the program that ran it."""
 
+import base64
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,8 +10,38 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from ksim.errors import ConfigError
 from ksim.log.records import read_evaluations, read_metrics
 from ksim.task.commands import command
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A plot of a run; a notebook shows it.
+
+    Attributes:
+        path: The PNG file.
+    """
+
+    path: Path
+
+    def _repr_png_(self) -> bytes:
+        return self.path.read_bytes()
+
+
+@dataclass(frozen=True)
+class Film:
+    """A video of an episode; a notebook plays it.
+
+    Attributes:
+        path: The MP4 file.
+    """
+
+    path: Path
+
+    def _repr_html_(self) -> str:
+        data = base64.b64encode(self.path.read_bytes()).decode()
+        return f'<video controls loop muted autoplay src="data:video/mp4;base64,{data}"></video>'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,12 +53,14 @@ class RunResult:
         run_dir: The run's directory; in other run modes, of the run whose checkpoint was read.
         checkpoint: The checkpoint that was read; None in `run_mode=train`.
         evaluation: What `run_mode=eval` found, as in evaluation.json; None in other run modes.
+        output_dir: The directory of plots and videos, if that is not the run's.
     """
 
     exit_code: int
     run_dir: Path
     checkpoint: Path | None = None
     evaluation: Mapping[str, Any] | None = None
+    output_dir: Path | None = None
 
     @functools.cached_property
     def metrics(self) -> dict[str, Float[np.ndarray, " iterations"] | Int[np.ndarray, " iterations"]]:
@@ -61,6 +94,37 @@ class RunResult:
             ConfigError: There is no checkpoint, or `ksim.load_policy` needs the task's class for it.
         """
         return command("load_policy")(self.checkpoint or self.run_dir)
+
+    def plot(self, name: str = "learning") -> Picture:
+        """A plot that the run has drawn: `learning`, or of the episode shown last `velocity`, `gait` or `rewards`.
+
+        Raises:
+            ConfigError: There is no such plot.
+        """
+        directory = (self.output_dir or self.run_dir) / "plots"
+        path = directory / f"{name}.png"
+        if not path.is_file():
+            there = ", ".join(sorted(found.stem for found in directory.glob("*.png"))) or "none"
+            raise ConfigError(
+                f"There is no plot {name!r} in {directory} (plots there: {there}). A run draws its plots at its end with "
+                "plots=true; of an evaluation there are velocity, gait and rewards."
+            )
+        return Picture(path)
+
+    def video(self) -> Film:
+        """The newest video of the run.
+
+        Raises:
+            ConfigError: There is none.
+        """
+        directory = (self.output_dir or self.run_dir) / "videos"
+        films = sorted(directory.glob("*.mp4"), key=lambda film: film.stat().st_mtime)
+        if not films:
+            raise ConfigError(
+                f"There is no video in {directory}. A run films an episode at its end with video=true, where MuJoCo can "
+                "render: python -m ksim.doctor tells."
+            )
+        return Film(films[-1])
 
 
 def _column(values: Sequence[float | None]) -> np.ndarray:

@@ -1,5 +1,8 @@
 """What `task.run()` returns."""
 
+import base64
+import os
+
 import numpy as np
 import pytest
 
@@ -50,6 +53,31 @@ def test_evaluation_of_a_checkpoint_has_its_own_figures_and_policy_and_no_metric
 def test_policy_of_a_run_without_a_checkpoint_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match="checkpoint"):
         _ = ksim.RunResult(exit_code=0, run_dir=tmp_path).policy
+
+
+def test_plots_and_videos_of_a_run_are_shown_in_a_notebook(tmp_path):
+    from PIL import Image
+
+    (tmp_path / "plots").mkdir()
+    Image.new("L", (4, 4)).save(tmp_path / "plots" / "learning.png")
+    (tmp_path / "videos").mkdir()
+    for second, name in enumerate(("iteration_9", "iteration_10")):
+        path = tmp_path / "videos" / f"{name}.mp4"
+        path.write_bytes(name.encode())
+        os.utime(path, (second, second))
+    run = ksim.RunResult(exit_code=0, run_dir=tmp_path)
+    assert run.plot().path == tmp_path / "plots" / "learning.png"
+    assert run.plot()._repr_png_().startswith(b"\x89PNG")
+    assert run.video().path.name == "iteration_10.mp4"
+    assert base64.b64encode(b"iteration_10").decode() in run.video()._repr_html_()
+    with pytest.raises(ConfigError, match=r"no plot 'gait' in .*plots there: learning.*plots=true"):
+        run.plot("gait")
+
+
+def test_video_that_was_not_made_is_an_error_that_says_how(tmp_path):
+    run = ksim.RunResult(exit_code=0, run_dir=tmp_path / "run", output_dir=tmp_path / "evaluation")
+    with pytest.raises(ConfigError, match=r"evaluation.videos.*video=true"):
+        run.video()
 
 
 def test_python_of_the_page_about_a_run_does_what_it_says(result):
