@@ -36,8 +36,8 @@ def film(model_path: str, scene_path: str, mp4_path: str, gif_path: str) -> None
     Args:
         model_path: The compiled model.
         scene_path: `fps`, `state.qpos` (frame, q) and other fields of MjData that a pose consists of, likewise,
-            `body` that the camera follows (0: none), `arrows` (frame, arrow, two ends, 3) in the world, in m, and their
-            `colors` (arrow, rgba).
+            `body` that the camera follows (0: none), `look_at` (3) and `distance` in m of the camera, `arrows` (frame,
+            arrow, two ends, 3) in the world, in m, and their `colors` (arrow, rgba).
         mp4_path: Path of the video.
         gif_path: Path of a smaller GIF, of at most `MAX_GIF_BYTES` if one of `GIF_STEPS` is that small.
     """
@@ -57,8 +57,7 @@ def film(model_path: str, scene_path: str, mp4_path: str, gif_path: str) -> None
     small = []
     with mujoco.Renderer(model, height, width) as renderer:
         renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
-        set_pose(model, data, scene, 0)
-        camera = make_camera(model, data, int(scene["body"]))
+        camera = make_camera(scene)
         for i in range(len(scene["state.qpos"])):
             set_pose(model, data, scene, i)
             renderer.update_scene(data, camera)
@@ -80,16 +79,14 @@ def set_pose(model: mujoco.MjModel, data: mujoco.MjData, scene: Mapping[str, np.
     mujoco.mj_forward(model, data)
 
 
-def make_camera(model: mujoco.MjModel, data: mujoco.MjData, body: int) -> mujoco.MjvCamera:
-    """A camera that follows a body from the side and slightly above, at a distance proportional to its size."""
+def make_camera(scene: Mapping[str, np.ndarray]) -> mujoco.MjvCamera:
+    """A camera from the side and slightly above, that follows a body if there is one."""
     camera = mujoco.MjvCamera()
-    mujoco.mjv_defaultFreeCamera(model, camera)
-    if body:
+    camera.lookat[:], camera.distance = scene["look_at"], float(scene["distance"])
+    camera.azimuth, camera.elevation = 120, -20
+    if scene["body"]:
         camera.type = mujoco.mjtCamera.mjCAMERA_TRACKING
-        camera.trackbodyid = body
-        robot = data.xpos[model.body_rootid == model.body_rootid[body]]
-        camera.distance = 1.0 + 1.8 * float(np.linalg.norm(np.ptp(robot, axis=0)))
-        camera.azimuth, camera.elevation = 120, -20
+        camera.trackbodyid = int(scene["body"])
     return camera
 
 

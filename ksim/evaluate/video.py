@@ -15,6 +15,7 @@ import numpy as np
 from ksim.evaluate.evaluator import ShouldStop
 from ksim.evaluate.recording import Recording
 from ksim.host.files import whole_file
+from ksim.physics.looks import frame_robot
 
 FPS = 25
 MAX_VIDEO_S = 10.0
@@ -112,10 +113,19 @@ def make_scene(recording: Recording) -> dict[str, np.ndarray]:
         arrows[:, i] = (recording.base_position[steps] + above)[:, None]
         arrows[:, i, 1, 0] += cos_f * forward_f - sin_f * leftward_f
         arrows[:, i, 1, 1] += sin_f * forward_f + cos_f * leftward_f
+    states = {name: x[steps] for name, x in (("qpos", recording.qpos), *recording.extra.items())}
+    body = names.base_body() if len(recording.base_position) else 0
+    data = mujoco.MjData(recording.model.mj_model)
+    for name, state in states.items():
+        getattr(data, name)[:] = state[0]
+    mujoco.mj_forward(recording.model.mj_model, data)
+    look_at_3, distance = frame_robot(recording.model.mj_model, data, body)
     return {
         "fps": np.array(fps),
-        **{f"state.{name}": x[steps] for name, x in (("qpos", recording.qpos), *recording.extra.items())},
-        "body": np.array(names.base_body() if len(recording.base_position) else 0),
+        **{f"state.{name}": state for name, state in states.items()},
+        "body": np.array(body),
+        "look_at": look_at_3,
+        "distance": np.array(distance),
         "arrows": arrows,
         "colors": np.array([color for _, color in velocities]).reshape(-1, 4),
     }

@@ -11,6 +11,7 @@ import numpy as np
 from ksim.checks import check_rule
 from ksim.errors import ConfigError
 from ksim.physics.labels import label
+from ksim.physics.looks import add_light_and_sky
 from ksim.physics.mjcf import check_mjcf, find_not_finite
 from ksim.physics.names import ModelNames
 from ksim.physics.terrain import Ground, Terrain
@@ -125,7 +126,7 @@ def compile_model(
     terrain: Terrain | None = None,
     source: str | Path | None = None,
 ) -> PhysicsModel:
-    """Compiles a spec with the given rates and edits (actuators, sensors that terms need).
+    """Compiles a spec with the given rates and edits (actuators, sensors that terms need), and a light and a sky.
 
     Args:
         spec: The robot and its world; left as it is.
@@ -146,6 +147,7 @@ def compile_model(
     spec.option.timestep = dt
     # MuJoCo would silently reset a simulation that blew up; ksim finds it, counts it and resets it.
     spec.option.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET
+    add_light_and_sky(spec)
     with _reported(f"MuJoCo cannot compile the model{of_file}"):
         mj_model = spec.compile()
     _check_compiled(mj_model, of_file)

@@ -10,6 +10,7 @@ import numpy as np
 from ksim.errors import ConfigError
 from ksim.physics import load_spec
 from ksim.physics.actuators import per_joint
+from ksim.physics.looks import add_light_and_sky
 from ksim.physics.names import find_in_spec, with_level_base
 
 Vector = tuple[float, float, float]
@@ -132,22 +133,7 @@ def add_ground(spec: mujoco.MjSpec, height: float = 0.0) -> list[str]:
             group=0,
         )
         added.append("floor")
-    if not spec.lights:
-        light = spec.worldbody.add_light(pos=[0, 0, 4], dir=[0.2, 0.2, -1])
-        light.type = mujoco.mjtLightType.mjLIGHT_DIRECTIONAL
-        added.append("light")
-    if not any(texture.type == mujoco.mjtTexture.mjTEXTURE_SKYBOX for texture in spec.textures):
-        spec.add_texture(
-            name="ksim_sky",
-            type=mujoco.mjtTexture.mjTEXTURE_SKYBOX,
-            builtin=mujoco.mjtBuiltin.mjBUILTIN_GRADIENT,
-            width=256,
-            height=1536,
-            rgb1=[0.55, 0.7, 0.85],
-            rgb2=[0.1, 0.15, 0.25],
-        )
-        added.append("sky")
-    return added
+    return added + add_light_and_sky(spec)
 
 
 def touch_ground_only(spec: mujoco.MjSpec) -> None:

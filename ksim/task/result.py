@@ -106,8 +106,8 @@ class RunResult:
         if not path.is_file():
             there = ", ".join(sorted(found.stem for found in directory.glob("*.png"))) or "none"
             raise ConfigError(
-                f"There is no plot {name!r} in {directory} (plots there: {there}). A run draws its plots at its end with "
-                "plots=true; of an evaluation there are velocity, gait and rewards."
+                f"There is no plot {name!r} in {directory} (plots there: {there}). A run draws its plots at its end, "
+                "with plots=true; an evaluation draws velocity, gait and rewards."
             )
         return Picture(path)
 
@@ -121,8 +121,8 @@ class RunResult:
         films = sorted(directory.glob("*.mp4"), key=lambda film: film.stat().st_mtime)
         if not films:
             raise ConfigError(
-                f"There is no video in {directory}. A run films an episode at its end with video=true, where MuJoCo can "
-                "render: python -m ksim.doctor tells."
+                f"There is no video in {directory}. A run films an episode at its end with video=true, where MuJoCo "
+                "can render: python -m ksim.doctor tells."
             )
         return Film(films[-1])
 

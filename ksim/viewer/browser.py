@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ksim.errors import ConfigError
+from ksim.physics.looks import frame_robot
 from ksim.viewer.access import start_server
 from ksim.viewer.frontend import AbstractFrontend
 from ksim.viewer.manual import CommandNumber
@@ -42,11 +43,11 @@ class BrowserFrontend(AbstractFrontend):
         self._server.gui.configure_theme(show_share_button=False, show_logo=False, control_width="medium")
         self._server.scene.configure_environment_map("studio", environment_intensity=0.4)
         self._scene = BrowserScene(self._server, session.mj_model)
-        self._place_camera()
         self._status = self._server.gui.add_markdown("")
         self._shown_status = ""
         self.inputs = self._add_inputs()
         self._add_buttons()
+        self._place_camera()
         self.show(1.0)
 
     @property
@@ -54,9 +55,7 @@ class BrowserFrontend(AbstractFrontend):
         return True  # pages come and go; a signal stops the viewer
 
     def show(self, real_time_factor: float) -> None:
-        base_3 = self._session.base_position_3
-        centre_3 = np.array([*base_3[:2], 0.0]) if self._follow.value else np.zeros(3)
-        self._scene.update(self._session.data, centre_3)
+        self._scene.update(self._session.data, self._centre_3())
         status = (
             f"time {self._session.data.time:.1f} s{', **paused**' if self._session.paused else ''}  \n"
             f"real-time factor {real_time_factor:.2f}  \nfalls {self._session.num_falls}"
@@ -68,11 +67,15 @@ class BrowserFrontend(AbstractFrontend):
         with _silence():
             self._server.stop()
 
+    def _centre_3(self) -> np.ndarray:
+        """What is shown in the middle of the page's world."""
+        return self._session.base_position_3 * [1, 1, 0] if self._follow.value else np.zeros(3)
+
     def _place_camera(self) -> None:
-        target_3 = np.array([0.0, 0.0, self._session.base_position_3[2]])
-        distance = 1.3 * float(self._session.mj_model.stat.extent)
+        target_3, distance = frame_robot(self._session.mj_model, self._session.data, self._session.base_body or 0)
+        target_3 = target_3 - self._centre_3()
         self._server.initial_camera.look_at = target_3
-        self._server.initial_camera.position = target_3 + distance * np.array([0.85, -0.85, 0.35])
+        self._server.initial_camera.position = target_3 + distance * np.array([0.68, -0.68, 0.28])
 
     def _add_inputs(self) -> list[Any]:
         inputs: dict[CommandNumber, Any] = {}

@@ -8,6 +8,7 @@ import mujoco
 import mujoco.viewer
 
 from ksim.errors import ConfigError
+from ksim.physics.looks import frame_robot
 from ksim.viewer.frontend import AbstractFrontend
 from ksim.viewer.manual import CommandNumber
 from ksim.viewer.session import ViewSession
@@ -89,7 +90,7 @@ class NativeFrontend(AbstractFrontend):
         with self._viewer.lock():
             self._viewer.cam.type = mujoco.mjtCamera.mjCAMERA_TRACKING
             self._viewer.cam.trackbodyid = body
-            self._viewer.cam.distance = 3.0
+            self._viewer.cam.distance = frame_robot(self._session.mj_model, self._session.data, body)[1]
             self._viewer.cam.elevation = -15.0
 
     @property
