@@ -5,6 +5,7 @@
 #   make faults     sets up and injects faults at length: kills, damage, full disks, NaN, wrong input (a quarter of an
 #                   hour)
 #   make docs       sets up and writes docs/terms.md anew, after a term has changed
+#   make site       sets up and writes the documentation as a site, build/site/index.html
 # PYTHON picks the interpreter, ARGS adds options: make walk ARGS="num_envs=256 max_iterations=50"
 
 PYTHON ?= python3
@@ -12,7 +13,7 @@ VENV ?= .venv
 ARGS ?=
 BIN := $(VENV)/bin
 
-.PHONY: walk test test-long faults docs lint format bench help clean
+.PHONY: walk test test-long faults docs site lint format bench help clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile
@@ -46,6 +47,14 @@ faults: $(VENV)/.installed
 
 docs: $(VENV)/.installed
 	$(BIN)/python -m ksim.tools.terms > docs/terms.md
+
+$(VENV)/.site: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[site]'
+	touch $@
+
+# Into build/site; a link that leads nowhere is an error.
+site: $(VENV)/.site
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -b html -c docs/site . build/site
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
