@@ -11,6 +11,7 @@ from ksim.checkpoint.format import CHECKPOINTS, DamagedError, list_checkpoints, 
 from ksim.evaluate.curves import Curves, read_curves, run_names
 from ksim.host.files import whole_file
 from ksim.host.terminal import format_seconds
+from ksim.log.records import find_films
 from ksim.log.words import error_words
 
 _STYLE = """
@@ -62,7 +63,7 @@ def write_page(run_dirs: Sequence[Path], path: Path, of_learner: Mapping[str, st
 
 def _run(run_dir: Path, run: Curves) -> str:
     """A run's figures, film, plots and settings."""
-    films = sorted((run_dir / "videos").glob("*.mp4"), key=lambda film: film.stat().st_mtime)
+    films = find_films(run_dir)
     parts = [f"<h2>{html.escape(run.name)}</h2>", _table(_facts(run_dir, run))]
     if run.evaluations:
         last = run.evaluations[-1]

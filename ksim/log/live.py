@@ -1,9 +1,11 @@
 """The live view of a run: one block of lines that stays in place, in a terminal or in a notebook's cell."""
 
+import importlib
 import io
 import math
+import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, Group
@@ -22,6 +24,7 @@ TREND = 24
 _COMPARED = 5
 """Iterations at either end of the trend whose means tell how much a reward has changed."""
 _NUM_CHANGED = 3
+_PER_SECOND = 4
 _CELL_WIDTH = 100
 """Columns in a notebook."""
 
@@ -42,10 +45,12 @@ class LiveView:
         self._age = 0
         self._evaluation = ""
         self._activity = ""
-        self._cell = NotebookCell() if console.is_jupyter else None
-        self._live = Live(console=console, get_renderable=self.render, refresh_per_second=4)
-        if self._cell is None:
-            self._live.start()
+        self._live: Live | NotebookCell
+        if console.is_jupyter:
+            self._live = NotebookCell(self.render)
+        else:
+            self._live = Live(console=console, get_renderable=self.render, refresh_per_second=_PER_SECOND)
+        self._live.start()
         Activity.show = self._tell
 
     def log(self, metrics: Mapping[str, float], age: int) -> None:
@@ -59,7 +64,7 @@ class LiveView:
         self._recent.append({name: x for name, x in metrics.items() if name.startswith("reward/")})
         if not math.isnan(metrics.get("episode/return", math.nan)):
             self._returns.append(metrics["episode/return"])
-        self._update_cell()
+        self._changed()
 
     def log_evaluation(self, record: Mapping[str, Any]) -> None:
         """Shows an evaluation from now on."""
@@ -68,22 +73,22 @@ class LiveView:
         parts = [f"return {number(figures['return']['mean'])}"]
         parts += [] if survived is None else [f"survived {survived:.0%}"]
         self._evaluation = " · ".join([*parts, f"iteration {record['iteration']}"])
-        self._update_cell()
+        self._changed()
 
     def close(self) -> None:
         """Leaves what was shown last."""
         Activity.show = None
-        self._tell("")
-        if self._cell is None:
-            self._live.stop()
+        self._activity = ""
+        self._live.stop()
 
     def _tell(self, text: str) -> None:
         self._activity = text
-        self._update_cell()
+        self._changed()
 
-    def _update_cell(self) -> None:
-        if self._cell is not None:
-            self._cell.show(self.render())
+    def _changed(self) -> None:
+        # In a terminal a thread of the view's own looks for changes.
+        if isinstance(self._live, NotebookCell):
+            self._live.refresh()
 
     def render(self) -> Group:
         """The block."""
@@ -149,18 +154,36 @@ class LiveView:
 class NotebookCell:
     """A part of the output of a notebook's cell that is shown anew in place."""
 
-    def __init__(self) -> None:
+    def __init__(self, render: Callable[[], Any]) -> None:
+        """Makes what shows a view.
+
+        Args:
+            render: What it shows now.
+        """
+        self._render = render
+        self._shown_s = -math.inf
+
+    def start(self) -> None:
         """Adds it to the output of the cell that runs."""
-        from IPython.display import HTML, display  # noqa: PLC0415 - what runs a notebook brings it
+        self._display = importlib.import_module("IPython.display")  # what runs a notebook brings it
+        self._handle: Any = self._display.display(self._display.HTML(""), display_id=True)
+        self._show()
 
-        self._html = HTML
-        self._handle: Any = display(HTML(""), display_id=True)
+    def refresh(self) -> None:
+        """Shows what there is now, unless that was done a moment ago."""
+        if time.monotonic() - self._shown_s >= 1 / _PER_SECOND:
+            self._show()
 
-    def show(self, renderable: Any) -> None:
-        """Shows something in place of what was there."""
+    def stop(self) -> None:
+        """Leaves what there is now."""
+        self._show()
+
+    def _show(self) -> None:
+        self._shown_s = time.monotonic()
         page = Console(record=True, file=io.StringIO(), width=_CELL_WIDTH, force_jupyter=False, highlight=False)
-        page.print(renderable)
-        self._handle.update(self._html(page.export_html(inline_styles=True, code_format="<pre>{code}</pre>")))
+        page.print(self._render())
+        html = page.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+        self._handle.update(self._display.HTML(html))
 
 
 def sparkline(values: Sequence[float] | deque[float]) -> str:

@@ -1,4 +1,4 @@
-"""The lines of metrics.jsonl and evaluations.jsonl, read back."""
+"""What a run wrote, read back: the lines of metrics.jsonl and evaluations.jsonl, and its films."""
 
 import json
 import warnings
@@ -26,6 +26,11 @@ def read_evaluations(run_dir: Path) -> list[dict[str, Any]]:
         OSError: Their file cannot be read.
     """
     return _read_lines(run_dir / "evaluations.jsonl", _is_evaluation)
+
+
+def find_films(run_dir: Path) -> list[Path]:
+    """The MP4 files of a run or an evaluation, the newest last."""
+    return sorted((run_dir / "videos").glob("*.mp4"), key=lambda film: film.stat().st_mtime)
 
 
 def _read_lines(path: Path, fits: Callable[[Any], bool]) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ksim.errors import ConfigError
-from ksim.log.records import read_evaluations, read_metrics
+from ksim.log.records import find_films, read_evaluations, read_metrics
 from ksim.task.commands import command
 
 
@@ -117,12 +117,12 @@ class RunResult:
         Raises:
             ConfigError: There is none.
         """
-        directory = (self.output_dir or self.run_dir) / "videos"
-        films = sorted(directory.glob("*.mp4"), key=lambda film: film.stat().st_mtime)
+        directory = self.output_dir or self.run_dir
+        films = find_films(directory)
         if not films:
             raise ConfigError(
-                f"There is no video in {directory}. A run films an episode at its end with video=true, where MuJoCo "
-                "can render: python -m ksim.doctor tells."
+                f"There is no video in {directory / 'videos'}. A run films an episode at its end with video=true, "
+                "where MuJoCo can render: python -m ksim.doctor tells."
             )
         return Film(films[-1])
 
