@@ -1,6 +1,5 @@
 """The report of runs as one HTML page that needs no other file: figures, curves, plots, film and settings."""
 
-import base64
 import html
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -9,7 +8,7 @@ from typing import Any
 
 from ksim.checkpoint.format import CHECKPOINTS, DamagedError, list_checkpoints, read_document
 from ksim.evaluate.curves import Curves, read_curves, run_names
-from ksim.host.files import whole_file
+from ksim.host.files import data_url, whole_file
 from ksim.host.terminal import format_seconds
 from ksim.log.records import find_films
 from ksim.log.words import error_words
@@ -25,7 +24,6 @@ th { font-weight: 500; opacity: .75; white-space: nowrap; }
 img, video { background: #fff; border-radius: 4px; max-width: 100%; }
 pre { background: var(--soft); border-radius: 4px; font-size: 12px; overflow-x: auto; padding: .6rem; }
 """
-_KINDS = {".png": "image/png", ".mp4": "video/mp4"}
 _PLOTS = ("velocity", "gait", "rewards")
 _PACKAGES = ("python", "jax", "mujoco", "ksim")
 MAX_FILM_BYTES = 20 * 2**20
@@ -69,9 +67,11 @@ def _run(run_dir: Path, run: Curves) -> str:
         last = run.evaluations[-1]
         parts += [f"<h2>Evaluation after {last['iteration']} iterations</h2>", _table(_evaluated(last))]
     if films and films[-1].stat().st_size <= MAX_FILM_BYTES:
-        parts.append(f'<p><video controls loop muted autoplay src="{_data(films[-1])}"></video></p>')
+        parts.append(f'<p><video controls loop muted autoplay src="{data_url(films[-1])}"></video></p>')
     plots = [run_dir / "plots" / f"{name}.png" for name in _PLOTS]
-    parts += [f'<p><img alt="{plot.stem} of one episode" src="{_data(plot)}"></p>' for plot in plots if plot.is_file()]
+    parts += [
+        f'<p><img alt="{plot.stem} of one episode" src="{data_url(plot)}"></p>' for plot in plots if plot.is_file()
+    ]
     settings = run_dir / "config.yaml"
     if settings.is_file():
         parts.append(f"<details><summary>Settings</summary><pre>{html.escape(settings.read_text())}</pre></details>")
@@ -115,8 +115,7 @@ def _evaluated(record: Mapping[str, Any]) -> dict[str, str]:
         mean, low, high = (estimate.get(part) for part in ("mean", "low", "high"))
         if mean is not None:
             interval = f" ({low:.3g} to {high:.3g})" if low is not None and high is not None else ""
-            words = errors.get(name)
-            figures[words or name] = f"{mean:.3g}{interval}"
+            figures[errors.get(name, name)] = f"{mean:.3g}{interval}"
     return figures
 
 
@@ -126,7 +125,7 @@ def _curves(runs: Sequence[Curves], of_learner: Mapping[str, str] | None) -> str
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "learning.png")
         plot_learning(runs, path, of_learner)
-        return f'<img alt="learning curves" src="{_data(path)}">'
+        return f'<img alt="learning curves" src="{data_url(path)}">'
 
 
 def _table(rows: Mapping[str, str]) -> str:
@@ -134,8 +133,3 @@ def _table(rows: Mapping[str, str]) -> str:
         f"<tr><th>{html.escape(name)}</th><td>{html.escape(words)}</td></tr>" for name, words in rows.items()
     )
     return f"<table>{cells}</table>"
-
-
-def _data(path: Path) -> str:
-    """A file as an address that holds it."""
-    return f"data:{_KINDS[path.suffix]};base64,{base64.b64encode(path.read_bytes()).decode()}"

@@ -1,6 +1,8 @@
-"""Writing files so that one that is there is whole."""
+"""Files: written whole or not at all, and as addresses that hold them."""
 
+import base64
 import errno
+import mimetypes
 import os
 import tempfile
 from collections.abc import Iterator
@@ -57,3 +59,13 @@ def output_dir(option: str, wanted: str | None, default: Path) -> Path:
     except OSError as error:
         raise ConfigError(f"Results cannot be written to {path} ({error.strerror}). Set {option}.") from error
     return path
+
+
+def data_url(path: Path) -> str:
+    """An address that holds the whole file, for pages that need no other file.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    kind, _ = mimetypes.guess_type(path)
+    return f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"

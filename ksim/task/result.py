@@ -1,6 +1,5 @@
 """What a run did, for the program that ran it."""
 
-import base64
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ksim.errors import ConfigError
+from ksim.host.files import data_url
 from ksim.log.records import find_films, read_evaluations, read_metrics
 from ksim.task.commands import command
 
@@ -40,8 +40,7 @@ class Film:
     path: Path
 
     def _repr_html_(self) -> str:
-        data = base64.b64encode(self.path.read_bytes()).decode()
-        return f'<video controls loop muted autoplay src="data:video/mp4;base64,{data}"></video>'
+        return f'<video controls loop muted autoplay src="{data_url(self.path)}"></video>'
 
 
 @dataclass(frozen=True, kw_only=True)
