@@ -26,15 +26,16 @@ ALLOWED = {
     "parallel": {"errors", "checks", "types", "host"},
     "nn": {"errors", "checks", "types", "parallel"},
     "rollout": {"errors", "checks", "types", "keys", "physics", "mdp", "nn", "parallel"},
+    "mirror": {"errors", "types", "physics", "mdp", "rollout"},
     "learn": {"errors", "checks", "types", "nn", "parallel", "rollout"},
-    "ppo": {"errors", "checks", "types", "nn", "parallel", "rollout", "learn"},
+    "ppo": {"errors", "checks", "types", "nn", "parallel", "rollout", "learn", "mirror"},
     "log": {"errors", "types", "host", "parallel"},
 }
 # The house from the bottom up: a package may import those before it.
 ORDER = [
     "_version", "errors", "host", "_process", "_startup", "checks", "types", "keys", "config", "physics", "mdp",
-    "robot", "parallel", "nn", "rollout", "learn", "ppo", "log", "task", "envs", "checkpoint", "policy", "evaluate",
-    "preflight", "train", "viewer", "launch", "help", "cli", "tools", "doctor", "commands", "__init__",
+    "robot", "parallel", "nn", "rollout", "mirror", "learn", "ppo", "log", "task", "envs", "checkpoint", "policy",
+    "evaluate", "preflight", "train", "viewer", "launch", "help", "cli", "tools", "doctor", "commands", "__init__",
 ]  # fmt: skip
 HOST = ("log", "checkpoint", "policy", "evaluate", "preflight", "train", "viewer", "launch", "help", "cli", "tools")
 HIDDEN = {"_process", "_startup", "_version", "__init__"}

@@ -42,6 +42,7 @@ class Figures:
 
     Attributes:
         hyper: The algorithm's numbers, for the log.
+        start: What the start table says of it, by name.
         line: Metrics that the line of each iteration shows besides those of every run, by the words before them.
         plots: Metrics that are plotted with the learning curves, by the panel's title.
         memory: What grows with options of the algorithm.
@@ -49,6 +50,7 @@ class Figures:
     """
 
     hyper: Any = None
+    start: Mapping[str, str] = dataclasses.field(default_factory=dict)
     line: Mapping[str, str] = dataclasses.field(default_factory=dict)
     plots: Mapping[str, str] = dataclasses.field(default_factory=dict)
     memory: tuple[MemoryUse, ...] = ()

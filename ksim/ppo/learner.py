@@ -1,7 +1,7 @@
 """PPO as a learner: the order of one iteration."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import equinox as eqx
 import jax
@@ -25,13 +25,21 @@ from ksim.parallel.collectives import mean_across_devices, moments_across_device
 from ksim.ppo.advantages import generalized_advantages, normalize_advantages
 from ksim.ppo.gradient_sync import GradientSync, Outcome
 from ksim.ppo.hyperparameters import PPOHyperparameters
-from ksim.ppo.losses import Minibatch, ppo_loss
+from ksim.ppo.losses import Minibatch, Normalize, ppo_loss
 from ksim.ppo.minibatches import stratified_minibatches
 from ksim.ppo.update import adapt_learning_rate, update
 from ksim.types import EnvBatch, LearnerState, Metrics, TrainState, Trajectory
 
 PPOLoss = Callable[[AbstractActorCritic, Minibatch, PPOHyperparameters], tuple[Float[Array, ""], Metrics]]
 """`(network, minibatch, hyper) -> (loss, metrics)`; the metrics are scalars, `policy/kl` among them."""
+
+Alongside = Callable[[Trajectory, Normalize], PyTree]
+"""What a loss needs of a rollout besides a `Minibatch`: arrays with leading axes env, time."""
+
+
+def nothing_alongside(trajectory: Trajectory, normalize: Normalize) -> None:
+    """What `ppo_loss` needs besides."""
+
 
 PLOTS = {
     "standard deviation of the policy": "policy/std",
@@ -49,11 +57,15 @@ class PPO(AbstractLearner):
         optimizer: Gradient transformation, with an injected `learning_rate`.
         hyper: Numbers of the algorithm.
         loss: The loss of a minibatch.
+        alongside: What that loss needs besides.
+        start: What the start table says of it.
     """
 
     optimizer: optax.GradientTransformation
     hyper: PPOHyperparameters
     loss: PPOLoss = ppo_loss
+    alongside: Alongside = nothing_alongside
+    start: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def init(self, key: PRNGKeyArray) -> LearnerState:
         parts = (self.network, self.obs_sizes, self.optimizer, key, self.env.initial_levels())
@@ -68,7 +80,11 @@ class PPO(AbstractLearner):
     def figures(self) -> Figures:
         order = MemoryUse(option="num_passes", bytes_per_env=4, purpose="the order of the minibatches")
         return Figures(
-            hyper=self.hyper, memory=(order,), syncs_per_iteration=self.hyper.syncs_per_iteration, plots=PLOTS
+            hyper=self.hyper,
+            start=self.start,
+            memory=(order,),
+            syncs_per_iteration=self.hyper.syncs_per_iteration,
+            plots=PLOTS,
         )
 
     def learn(
@@ -140,6 +156,7 @@ class PPO(AbstractLearner):
             value=in_units(trajectory.value),
             advantage=normalize_advantages(advantage_et, self.axis_name),
             value_target=in_units(trajectory.value + advantage_et),
+            alongside=self.alongside(trajectory, normalizer),
         )
 
     def _loss(self, params: PyTree, minibatch: Minibatch) -> tuple[Float[Array, ""], Metrics]:

@@ -1,5 +1,7 @@
 """The losses of a minibatch."""
 
+from collections.abc import Callable
+
 import chex
 import equinox as eqx
 import jax.numpy as jnp
@@ -8,6 +10,9 @@ from jaxtyping import Array, Bool, Float, PyTree
 from ksim.nn.actor_critic import AbstractActorCritic, evaluate_sequences
 from ksim.ppo.hyperparameters import PPOHyperparameters
 from ksim.types import Metrics, Observation
+
+Normalize = Callable[[Observation], Observation]
+"""Observations, normalised by the statistics of the time."""
 
 
 class Minibatch(eqx.Module):
@@ -22,6 +27,7 @@ class Minibatch(eqx.Module):
         value: Values under the critic of the time.
         advantage: Normalised advantages.
         value_target: What the critic should have said: the advantage, not normalised, plus the value.
+        alongside: What a loss other than `ppo_loss` needs besides; None for that.
     """
 
     obs: Observation
@@ -32,6 +38,7 @@ class Minibatch(eqx.Module):
     value: Float[Array, "e t"]
     advantage: Float[Array, "e t"]
     value_target: Float[Array, "e t"]
+    alongside: PyTree = None
 
 
 def clipped_policy_loss(

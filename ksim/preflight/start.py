@@ -55,6 +55,7 @@ def inspect_start(task: RLTask[Any]) -> StartReport:
     figures["action"] = f"{env.action_size} numbers{within}"
     if isinstance(model, AdaptedActorCritic):
         figures["network"] = model.described()
+    figures |= task.figures().start
     return StartReport(figures, term_rows(env, task.device_axis))
 
 

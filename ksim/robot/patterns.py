@@ -1,14 +1,12 @@
 """One number for all joints that differ in their side alone, and how to write that."""
 
-import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from ksim.errors import ConfigError
 from ksim.physics.actuators import per_joint
-
-_SIDES = re.compile(r"left|right|front|rear|back|hind|mid|middle|[lr]|[frhbm][lr]|[lr][frhbm]|\d+", re.IGNORECASE)
+from ksim.physics.sides import escaped, side_pattern
 
 
 def grouped(values: Mapping[str, float], *, digits: int | None = None, decimals: int | None = None) -> dict[str, float]:
@@ -31,19 +29,8 @@ def grouped(values: Mapping[str, float], *, digits: int | None = None, decimals:
         if len(names) > 1 and np.ptp(numbers) <= spread and not _catches_others(pattern, names, values):
             result[pattern] = rounded(mean)
         else:
-            result |= {_escaped(name): rounded(values[name]) for name in names}
+            result |= {escaped(name): rounded(values[name]) for name in names}
     return result
-
-
-def side_pattern(name: str) -> str:
-    """A joint's name with a star for what tells sides: `*_knee` for `left_knee`, `hip_*` for `hip_1`."""
-    parts = re.split(r"([_\-. ])", name)
-    pattern = "".join("*" if _SIDES.fullmatch(part) else _escaped(part) for part in parts)
-    return re.sub(r"\*([_\-. ]\*)+", "*", pattern)
-
-
-def _escaped(name: str) -> str:
-    return re.sub(r"([\[*?])", r"[\1]", name)
 
 
 def _catches_others(pattern: str, names: Sequence[str], values: Mapping[str, float]) -> bool:

@@ -18,7 +18,9 @@ from ksim.mdp.resets import AbstractReset
 from ksim.mdp.rewards import AbstractReward
 from ksim.mdp.term import named_terms
 from ksim.mdp.terminations import AbstractTermination
+from ksim.mirror import Mirror, find_mirror
 from ksim.physics import PhysicsModel, compile_model, load_spec
+from ksim.rollout.environment import Environment
 from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
 from ksim.task.rl_config import RLConfig
 from ksim.task.robot_hooks import RobotHooks
@@ -64,8 +66,10 @@ def compose_mdp(hooks: RobotHooks, physics_model: PhysicsModel) -> Mdp:
     )
 
 
-def compile_robot(hooks: RobotHooks, config: RLConfig, edits: Sequence[Any] = ()) -> PhysicsModel:
-    """The robot's model on its terrain, after the edits of its spec."""
+def compile_robot(
+    hooks: RobotHooks, config: RLConfig, edits: Sequence[Any] = (), *, on_terrain: bool = True
+) -> PhysicsModel:
+    """The robot's model on its terrain, or on its own floor, after the edits of its spec."""
     from ksim.physics.mujoco import silence_warnings  # noqa: PLC0415 - an engine, needed only for a robot
 
     silence_warnings()  # also while it reads a file
@@ -77,6 +81,20 @@ def compile_robot(hooks: RobotHooks, config: RLConfig, edits: Sequence[Any] = ()
         dt=float(config.dt),
         ctrl_dt=float(config.ctrl_dt),
         edits=edits,
-        terrain=hooks.get_terrain(),
+        terrain=hooks.get_terrain() if on_terrain else None,
         source=None if isinstance(robot, mujoco.MjSpec) else robot,
     )
+
+
+def mirror_of(hooks: RobotHooks, config: RLConfig, env: Environment) -> Mirror:
+    """The robot's mirror image, found from its model; see `find_mirror`.
+
+    Raises:
+        ConfigError: Something has no mirror image, or ksim does not know the environment.
+    """
+    if not isinstance(env, MdpEnvironment):
+        raise ConfigError(
+            f"The mirror image of {type(env).__name__} is not known: only of a robot with terms can ksim find it. "
+            "Override get_mirror, or set symmetry=off."
+        )
+    return find_mirror(env.mdp, compile_robot(hooks, config, [env.mdp.edit_spec], on_terrain=False))

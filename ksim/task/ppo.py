@@ -1,5 +1,6 @@
 """Training a task with proximal policy optimization on one device."""
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Generic, TypeVar, get_args
@@ -21,17 +22,21 @@ from ksim.checks import (
 from ksim.config import field
 from ksim.errors import ConfigError, shown
 from ksim.learn.learner import AbstractLearner, trainable_leaves
+from ksim.mirror import Mirror
 from ksim.nn import AbstractActorCritic, GruActorCritic, MlpActorCritic
 from ksim.nn.heads import MIN_STD, StdKind
 from ksim.parallel.placement import check_divisible
 from ksim.ppo.hyperparameters import PPOHyperparameters
 from ksim.ppo.learner import PPO
+from ksim.ppo.symmetry import SymmetricLoss, SymmetryMode, check_symmetric
 from ksim.task.learned import LearnedTask
+from ksim.task.mdp import mirror_of
 from ksim.task.returned import checked_optimizer
 from ksim.task.rl import RLConfig
 from ksim.types import TrainState
 
 MODELS = ("mlp", "gru")
+SYMMETRIES = ("off", *get_args(SymmetryMode))
 MIN_LEARNING_RATE, MAX_LEARNING_RATE = 1e-5, 3e-3
 """Default bounds of an adaptive learning rate."""
 MAX_LAYERS = 100
@@ -150,6 +155,16 @@ class PPOConfig(RLConfig):
         help="squash actions between -1 and 1 by tanh; standard deviations are those before it",
         fixed=True,
     )
+    symmetry: str = field(
+        "off",
+        choices=SYMMETRIES,
+        details=(
+            "augment also learns from the mirror image of every step. loss adds symmetry_coef times the squared gap "
+            "between the policy's action and the mirror image of its action for the mirror image of what it sees."
+        ),
+        help="what makes the policy as good to the left as to the right: augment, loss, or off",
+    )
+    symmetry_coef: float = field(1.0, help="weight of the gap with symmetry=loss")
     remat: bool = field(
         False, help="save memory by gradient checkpointing: recompute activations, step by step (jax.checkpoint)"
     )
@@ -161,7 +176,7 @@ class PPOConfig(RLConfig):
         for name in ("learning_rate", "desired_kl", "max_grad_norm", "clip_param", "value_clip", "init_std", "min_std"):
             check_positive(name, getattr(self, name))
         self._check_learning_rate_bounds()
-        for name in ("value_loss_coef", "entropy_coef"):
+        for name in ("value_loss_coef", "entropy_coef", "symmetry_coef"):
             check_positive(name, getattr(self, name), allow_zero=True)
         check_fraction("gamma", self.gamma)
         check_fraction("gae_lambda", self.gae_lambda)
@@ -246,11 +261,26 @@ class PPOTask(LearnedTask[ConfigT], Generic[ConfigT]):
         return MlpActorCritic(**shared)
 
     def get_learner(self, network: AbstractActorCritic, axis_name: str | None) -> AbstractLearner:
+        parts = self.learner_parts(network, axis_name)
+        if self.config.symmetry != "off":
+            check_symmetric(network, self.mirror, self.obs_sizes, self.environment.action_size)
+            loss = SymmetricLoss(self.mirror, self.config.symmetry, self.config.symmetry_coef)  # type: ignore[arg-type]
+            parts |= {"loss": loss, "alongside": loss.alongside, "start": {"mirror": self.mirror.words()}}
         return PPO(
-            **self.learner_parts(network, axis_name),
+            **parts,
             optimizer=checked_optimizer(self, trainable_leaves(network)),
             hyper=self.hyperparameters(),
         )
+
+    def get_mirror(self) -> Mirror:
+        """The robot's mirror image, for `symmetry`: by default found from its model and its terms."""
+        return mirror_of(self, self.config, self.environment)
+
+    @functools.cached_property
+    def mirror(self) -> Mirror:
+        """What `get_mirror` returns, made once."""
+        with jax.ensure_compile_time_eval():  # also where a learner is made while tracing
+            return self.get_mirror()
 
     def network_sizes(self) -> tuple[str, ...]:
         return ("actor_sizes", "critic_sizes", *(("memory_size",) if self.config.model == "gru" else ()))

@@ -28,6 +28,10 @@ class AbstractCommand(Term):
         """
         return {}
 
+    def mirrored(self, command: Float[Array, " n"]) -> Float[Array, " n"] | None:
+        """The command that asks a mirrored robot for the mirrored motion; None, the default, where it is not known."""
+        return None
+
     def errors(self, context: Context, command: Float[Array, " n"]) -> Metrics:
         """The errors of the robot, by name with a unit (`lin_vel_m_s`); empty by default.
 

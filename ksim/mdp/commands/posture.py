@@ -29,6 +29,9 @@ class HeadingCommand(AbstractDrawnCommand):
     def ranges(self) -> dict[str, Range]:
         return {"heading, rad": self.heading}
 
+    def mirrored(self, command: Float[Array, "1"]) -> Float[Array, "1"]:
+        return -command
+
     def errors(self, context: Context, command: Float[Array, "1"]) -> Metrics:
         yaw = yaw_of(base_orientation(context.physics, context.model.names))
         return {"heading_rad": jnp.abs(wrap_angle(yaw - command[0]))}
@@ -48,6 +51,9 @@ class HeightCommand(AbstractDrawnCommand):
 
     def ranges(self) -> dict[str, Range]:
         return {"height, m": self.height}
+
+    def mirrored(self, command: Float[Array, "1"]) -> Float[Array, "1"]:
+        return command
 
     def errors(self, context: Context, command: Float[Array, "1"]) -> Metrics:
         height = context.height_above_ground(base_position(context.physics, context.model.names))
@@ -74,6 +80,9 @@ class RollPitchCommand(AbstractDrawnCommand):
 
     def ranges(self) -> dict[str, Range]:
         return {"roll, rad": self.roll, "pitch, rad": self.pitch}
+
+    def mirrored(self, command: Float[Array, "2"]) -> Float[Array, "2"]:
+        return command * jnp.array([-1.0, 1.0])
 
     def errors(self, context: Context, command: Float[Array, "2"]) -> Metrics:
         roll, pitch = roll_pitch_of(base_orientation(context.physics, context.model.names))

@@ -77,6 +77,9 @@ class VelocityCommand(AbstractDrawnCommand):
     def ranges(self) -> dict[str, Range]:
         return {"forward, m/s": self.forward, "leftward, m/s": self.leftward, "yaw rate, rad/s": self.yaw_rate}
 
+    def mirrored(self, command: Float[Array, "3"]) -> Float[Array, "3"]:
+        return command * jnp.array([1.0, -1.0, -1.0])
+
     def errors(self, context: Context, command: Float[Array, "3"]) -> Metrics:
         names = context.model.names
         lin_vel_3 = base_heading_velocity(context.physics, names)

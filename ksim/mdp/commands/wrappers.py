@@ -41,5 +41,8 @@ class ScaledByLevel(AbstractCommand):
     def ranges(self) -> dict[str, Range]:
         return self.command.ranges()
 
+    def mirrored(self, command: Float[Array, " n"]) -> Float[Array, " n"] | None:
+        return self.command.mirrored(command)
+
     def errors(self, context: Context, command: Float[Array, " n"]) -> Metrics:
         return self.command.errors(context, command)

@@ -18,6 +18,15 @@ class AbstractObservation(Term):
 
     noise: eqx.AbstractVar[AbstractNoise | None]
 
+    @property
+    def mirror_s(self) -> float:
+        """By how many seconds the time of a mirrored robot is ahead, for clocks of gaits whose sides step in turns."""
+        return 0.0
+
+    def exact(self) -> "AbstractObservation":
+        """The same observation of a perfect sensor: wrappers leave out the noise and the errors that they add."""
+        return self
+
     @abstractmethod
     def __call__(self, context: Context) -> Float[Array, "..."]:
         """The exact value; of any shape, flattened into the group's vector."""

@@ -83,13 +83,23 @@ class TimeLeft(AbstractObservation):
 
 
 class PhaseClock(AbstractObservation):
-    """Sine and cosine of a clock that turns once per `period_s` from the start of the episode."""
+    """Sine and cosine of a clock that turns once per `period_s` from the start of the episode.
+
+    side_offset: fraction of a period by which left and right feet step apart, for mirror images: 0.5 for walking,
+    trotting and pacing, 0 for gaits in which they step together.
+    """
 
     period_s: float = 0.8
+    side_offset: float = 0.5
     noise: AbstractNoise | None = None
 
     def __check_init__(self) -> None:
         check_range(self, "period_s", above=0.0)
+        check_range(self, "side_offset", least=0.0, most=1.0)
+
+    @property
+    def mirror_s(self) -> float:
+        return self.side_offset * self.period_s
 
     def __call__(self, context: Context) -> Float[Array, "2"]:
         angle = 2 * jnp.pi * context.episode_step * context.dt / self.period_s

@@ -37,6 +37,13 @@ class _Wrapper(AbstractObservation):
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
         self.observation.edit_spec(spec)
 
+    @property
+    def mirror_s(self) -> float:
+        return self.observation.mirror_s
+
+    def exact(self) -> AbstractObservation:
+        return dataclasses.replace(self, observation=dataclasses.replace(self.observation.exact(), noise=None))
+
     @abstractmethod
     def first(self, value: Array, context: Context) -> PyTree:
         """The wrapper's own memory at a reset, from the observation's first value."""
@@ -154,6 +161,9 @@ class Misaligned(_Wrapper):
 
     def __check_init__(self) -> None:
         check_range(self, "max_angle", least=0.0)
+
+    def exact(self) -> AbstractObservation:
+        return dataclasses.replace(super().exact(), max_angle=0.0)
 
     def first(self, value: Array, context: Context) -> tuple[Array, Array]:
         if value.shape[-1:] != (3,):

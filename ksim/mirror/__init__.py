@@ -1,0 +1,5 @@
+"""The mirror image of a robot: its left for its right, found from the model."""
+
+from ksim.mirror.find import Mirror as Mirror, find_mirror as find_mirror
+from ksim.mirror.model import ModelMirror as ModelMirror, mirror_model as mirror_model
+from ksim.mirror.signed import SignedPermutation as SignedPermutation

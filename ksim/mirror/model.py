@@ -1,0 +1,210 @@
+"""The mirror image of a model: which joint is the image of which, and states and controls seen in the mirror.
+
+The mirror is the plane y = 0: of the base's frame for a robot that moves through the world, else of the world.
+"""
+
+import dataclasses
+
+import mujoco
+import numpy as np
+
+from ksim.errors import ConfigError
+from ksim.mirror.signed import SignedPermutation
+from ksim.physics.labels import driven, label
+from ksim.physics.model import PhysicsModel
+from ksim.physics.sides import side_pattern
+from ksim.types import PhysicsState
+
+TOLERANCE = 0.03
+"""How far an image may be off, as a part of the robot's size, or in rad."""
+_FREE, _BALL, _SLIDE = (int(getattr(mujoco.mjtJoint, f"mjJNT_{name}")) for name in ("FREE", "BALL", "SLIDE"))
+_POLAR, _AXIAL = np.array([1.0, -1.0, 1.0]), np.array([-1.0, 1.0, -1.0])
+"""Signs of the components of the image of a vector, and of an axis of rotation."""
+_QUATERNION = np.array([1.0, -1.0, 1.0, -1.0])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ModelMirror:
+    """A model's states and controls seen in the mirror.
+
+    Attributes:
+        qpos: Images of positions.
+        qvel: Images of velocities.
+        act: Images of the actuators' activations.
+        ctrl: Images of controls, by actuator.
+        pairs: Hinge and slide joints with their images and signs: `("left_hip_roll", "right_hip_roll", -1)`.
+    """
+
+    qpos: SignedPermutation
+    qvel: SignedPermutation
+    act: SignedPermutation
+    ctrl: SignedPermutation
+    pairs: tuple[tuple[str, str, int], ...]
+
+    def state(self, physics: PhysicsState) -> PhysicsState:
+        """The image of a state, without derived fields."""
+        return dataclasses.replace(
+            physics,
+            qpos=self.qpos(physics.qpos),
+            qvel=self.qvel(physics.qvel),
+            act=self.act(physics.act),
+            qacc_warmstart=self.qvel(physics.qacc_warmstart),
+            derived={},
+        )
+
+
+def mirror_model(physics_model: PhysicsModel) -> ModelMirror:
+    """Finds the mirror image of each joint by where it is and how it turns, and by its name where two are alike.
+
+    Raises:
+        ConfigError: A joint, an actuator or the default pose has no mirror image.
+    """
+    model = physics_model.mj_model
+    image, sign = _joint_images(model)
+    qpos, qvel = _coordinates(model, image, sign)
+    _check_bodies(model, qpos)
+    off = np.abs(qpos(physics_model.default_qpos) - physics_model.default_qpos)[_hinge_places(model)]
+    if off.size and off.max() > TOLERANCE:
+        joint = label(model, "joint", int(np.flatnonzero(_has_one_dof(model))[off.argmax()]))
+        raise ConfigError(
+            f"The default pose is not its own mirror image: {joint} is off by {off.max():.2g} rad or m. Change the "
+            "first keyframe of the model, or override get_mirror."
+        )
+    actuator, ctrl = _actuator_images(model, image, sign)
+    act = [i for i in range(model.nactuator) for _ in range(int(model.actuator_actnum[i]))]
+    places = {i: int(model.actuator_actadr[i]) for i in range(model.nactuator)}
+    offsets = [k - places[i] for k, i in enumerate(act)]
+    return ModelMirror(
+        qpos=qpos,
+        qvel=qvel,
+        act=SignedPermutation.of(
+            [places[actuator[i]] + k for i, k in zip(act, offsets, strict=True)], [ctrl.sign[i] for i in act]
+        ),
+        ctrl=ctrl,
+        pairs=tuple(
+            (_name(model, j), _name(model, int(image[j])), int(sign[j])) for j in np.flatnonzero(_has_one_dof(model))
+        ),
+    )
+
+
+def _name(model: mujoco.MjModel, joint: int) -> str:
+    return model.joint(joint).name or f"joint {joint}"
+
+
+def _has_one_dof(model: mujoco.MjModel) -> np.ndarray:
+    return ~np.isin(model.jnt_type, (_FREE, _BALL))
+
+
+def _hinge_places(model: mujoco.MjModel) -> np.ndarray:
+    return model.jnt_qposadr[_has_one_dof(model)]
+
+
+def _joint_images(model: mujoco.MjModel) -> tuple[np.ndarray, np.ndarray]:
+    """For each joint its image, and whether the image turns the other way (-1)."""
+    data = mujoco.MjData(model)
+    mujoco.mj_kinematics(model, data)
+    free = np.flatnonzero(model.jnt_type == _FREE)
+    origin_3, turn_33 = np.zeros(3), np.eye(3)
+    if free.size:
+        body = int(model.jnt_bodyid[free[0]])
+        origin_3, turn_33 = data.xpos[body].copy(), data.xmat[body].reshape(3, 3).copy()
+    anchor_j3, axis_j3 = (data.xanchor - origin_3) @ turn_33, data.xaxis @ turn_33
+    size = max(float(np.ptp(anchor_j3, axis=0).max()), 1e-3)
+    image, sign = np.arange(model.njnt), np.ones(model.njnt)
+    for j in range(model.njnt):
+        if model.jnt_type[j] == _FREE:
+            continue
+        is_alike = model.jnt_type == model.jnt_type[j]
+        signs = _POLAR if model.jnt_type[j] == _SLIDE else _AXIAL
+        along_j = axis_j3 @ (signs * axis_j3[j])
+        if model.jnt_type[j] == _BALL:
+            along_j = np.ones(model.njnt)
+        off_j = np.linalg.norm(anchor_j3 - _POLAR * anchor_j3[j], axis=1) / size + (1 - np.abs(along_j))
+        pattern = side_pattern(model.joint(j).name)
+        # A name only decides between joints that are in the same place.
+        named_j = np.array([side_pattern(model.joint(k).name) == pattern for k in range(model.njnt)])
+        k = int(np.argmin(np.where(is_alike, off_j + 0.1 * TOLERANCE * ~named_j, np.inf)))
+        if off_j[k] > TOLERANCE:
+            raise ConfigError(
+                f"{label(model, 'joint', j)} has no mirror image: the nearest joint to where that should be is "
+                f"{label(model, 'joint', k)}. A robot whose left is not like its right cannot be mirrored: override "
+                "get_mirror, or set symmetry=off."
+            )
+        image[j], sign[j] = k, np.sign(along_j[k])
+    for j in range(model.njnt):
+        if image[image[j]] != j:
+            raise ConfigError(
+                f"{label(model, 'joint', j)} and {label(model, 'joint', int(image[image[j]]))} both have the mirror "
+                f"image {label(model, 'joint', int(image[j]))}. Override get_mirror, or set symmetry=off."
+            )
+    return image, sign
+
+
+def _coordinates(
+    model: mujoco.MjModel, image: np.ndarray, sign: np.ndarray
+) -> tuple[SignedPermutation, SignedPermutation]:
+    """Images of positions and of velocities."""
+
+    def images(address: np.ndarray, free: np.ndarray, ball: np.ndarray) -> SignedPermutation:
+        index: list[int] = []
+        signs: list[float] = []
+        for j, kind in enumerate(model.jnt_type.tolist()):
+            part = {_FREE: free, _BALL: ball}.get(kind, sign[[j]])
+            index += range(int(address[image[j]]), int(address[image[j]]) + part.size)
+            signs += part.tolist()
+        return SignedPermutation.of(index, signs)
+
+    # A free joint's angular velocity is in its own frame.
+    return (
+        images(model.jnt_qposadr, np.concatenate([_POLAR, _QUATERNION]), _QUATERNION),
+        images(model.jnt_dofadr, np.concatenate([_POLAR, _AXIAL]), _AXIAL),
+    )
+
+
+def _check_bodies(model: mujoco.MjModel, qpos: SignedPermutation) -> None:
+    """Raises ConfigError unless moving bodies are where the images of others are, in poses drawn at random."""
+    rng, data, mirrored = np.random.default_rng(0), mujoco.MjData(model), mujoco.MjData(model)
+    moving = np.unique(model.jnt_bodyid)
+    one_dof = np.flatnonzero(_has_one_dof(model))
+    for _ in range(4):
+        data.qpos[:] = model.qpos0
+        low_j, high_j = np.where(model.jnt_limited[one_dof, None], model.jnt_range[one_dof], [-1.0, 1.0]).T
+        data.qpos[model.jnt_qposadr[one_dof]] = rng.uniform(low_j, high_j)
+        mirrored.qpos[:] = qpos(data.qpos)
+        mujoco.mj_kinematics(model, data)
+        mujoco.mj_kinematics(model, mirrored)
+        size = max(float(np.ptp(data.xpos[moving], axis=0).max()), 1e-3)
+        gap_bb = np.linalg.norm(mirrored.xpos[moving, None] - _POLAR * data.xpos[None, moving], axis=2)
+        worst = int(gap_bb.min(axis=0).argmax())
+        if gap_bb.min(axis=0)[worst] > TOLERANCE * size:
+            raise ConfigError(
+                f"{label(model, 'body', int(moving[worst]))} has no mirror image in a pose drawn at random: no body is "
+                f"within {gap_bb.min(axis=0)[worst]:.2g} m of it. Override get_mirror, or set symmetry=off."
+            )
+
+
+def _actuator_images(
+    model: mujoco.MjModel, image: np.ndarray, sign: np.ndarray
+) -> tuple[np.ndarray, SignedPermutation]:
+    """For each actuator its image, and images of controls."""
+    joints = model.actuator_trnid[: model.nactuator, 0]
+    found, signs = np.arange(model.nactuator), np.ones(model.nactuator)
+    kinds = np.stack([model.actuator_trntype, model.actuator_dyntype, model.actuator_gaintype], axis=1)
+    for i in range(model.nactuator):
+        if model.actuator_trntype[i] not in (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT)):
+            raise ConfigError(
+                f"{label(model, 'actuator', i)} acts on {driven(model, i)}; only actuators of joints have a mirror "
+                "image. Override get_mirror, or set symmetry=off."
+            )
+        candidates = np.flatnonzero((joints == image[joints[i]]) & np.all(kinds == kinds[i], axis=1))
+        if not candidates.size:
+            raise ConfigError(
+                f"{label(model, 'actuator', i)} has no mirror image: nothing alike drives "
+                f"{label(model, 'joint', int(image[joints[i]]))}. Override get_mirror, or set symmetry=off."
+            )
+        # Of several actuators of a joint, the one at the same place among them.
+        own = np.flatnonzero((joints == joints[i]) & np.all(kinds == kinds[i], axis=1))
+        found[i] = candidates[min(int(np.flatnonzero(own == i)[0]), candidates.size - 1)]
+        gear = model.actuator_gear[i, 0] * model.actuator_gear[found[i], 0]
+        signs[i] = sign[joints[i]] * np.sign(gear)
+    return found, SignedPermutation.of(found, signs)

@@ -1,0 +1,87 @@
+"""Symmetry: the mirror image of a good policy is a good policy of a robot whose left is like its right."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ksim.errors import ConfigError
+from ksim.mirror import Mirror
+from ksim.nn.actor_critic import AbstractActorCritic, evaluate_sequences
+from ksim.ppo.hyperparameters import PPOHyperparameters
+from ksim.ppo.losses import Minibatch, Normalize, ppo_loss
+from ksim.types import Metrics, Observation, Trajectory
+
+_FIX = "Set symmetry=off, or change get_mirror."
+SymmetryMode = Literal["augment", "loss"]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SymmetricLoss:
+    """PPO's loss of a symmetric robot, by one of the two ways of Mittal et al. 2024 (arXiv:2403.04359).
+
+    `augment`: each minibatch also holds the mirror image of every step, with the log-density, the advantage and the
+    value target of the step itself: exact for a policy that is its own mirror image, as it stays nearly.
+    `loss`: the mean squared gap between the policy's mean action and the image of its mean action for the image of the
+    observation is added, `coef` times, after Yu et al. 2018 (arXiv:1801.08093), eq. 5.
+
+    Attributes:
+        mirror: Images of raw observations and of actions.
+        mode: Which way.
+        coef: Weight of the gap in `loss`.
+    """
+
+    mirror: Mirror
+    mode: SymmetryMode
+    coef: float = 1.0
+
+    def alongside(self, trajectory: Trajectory, normalize: Normalize) -> Observation:
+        """The images of a rollout's observations, normalised."""
+        return normalize(self.mirror.observe(trajectory.obs))
+
+    def __call__(
+        self, network: AbstractActorCritic, batch: Minibatch, hyper: PPOHyperparameters
+    ) -> tuple[Float[Array, ""], Metrics]:
+        """The loss of a minibatch whose `alongside` is what the method of that name returns."""
+        if self.mode == "augment":
+            image = dataclasses.replace(batch, obs=batch.alongside, action=self.mirror.action(batch.action))
+            return ppo_loss(network, jax.tree.map(lambda *both: jnp.concatenate(both), batch, image), hyper)
+        total, metrics = ppo_loss(network, batch, hyper)
+        mean, of_image = (
+            evaluate_sequences(network, obs, batch.carry, batch.done, remat=hyper.remat).distribution.mean
+            for obs in (batch.obs, batch.alongside)
+        )
+        gap = jnp.mean(jnp.square(of_image - self.mirror.action(mean)))
+        total = total + self.coef * gap
+        return total, metrics | {"loss/symmetry": gap, "loss/total": total}
+
+
+def check_symmetric(
+    network: AbstractActorCritic, mirror: Mirror, obs_sizes: Mapping[str, int], action_size: int
+) -> None:
+    """Raises ConfigError where a policy has no mirror image.
+
+    Args:
+        network: The policy, or its shapes.
+        mirror: Images of observations and actions.
+        obs_sizes: The length of each observation group.
+        action_size: Components of an action.
+    """
+    if jax.tree.leaves(eqx.filter_eval_shape(lambda network: network.initial_carry(), network)):
+        raise ConfigError(
+            "symmetry needs a network without memory, since the mirror image of a memory is not known. Set model=mlp, "
+            "or symmetry=off."
+        )
+    images = {f"observation group {group!r}": image for group, image in mirror.observations.items()}
+    sizes = {f"observation group {group!r}": size for group, size in obs_sizes.items()}
+    images, sizes = images | {"actions": mirror.action}, sizes | {"actions": action_size}
+    for name, size in sizes.items():
+        if name not in images or images[name].index.size != size:
+            found = "none" if name not in images else f"one of {images[name].index.size}"
+            raise ConfigError(f"The mirror must have an image of {name}, of {size} numbers, but has {found}. {_FIX}")
+        if not images[name].is_involution:
+            raise ConfigError(f"The mirror image of the mirror image of {name} must be {name} again. {_FIX}")

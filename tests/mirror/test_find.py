@@ -1,0 +1,138 @@
+"""The mirror image of what policies see, found by asking each term."""
+
+import inspect
+
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+import pytest
+
+from ksim.errors import ConfigError
+from ksim.mdp import commands, observations
+from ksim.mdp.observations import AbstractObservation
+from ksim.mirror import find_mirror
+from ksim.physics import compile_model
+from ksim.rollout.mdp_environment import Mdp
+from tests.contracts.arguments import ARGUMENTS, FEET, TOUCH
+from tests.robots import ACTUATORS, BIPED
+
+COMMANDS = {
+    "velocity": commands.VelocityCommand(),
+    "heading": commands.HeadingCommand(),
+    "posture": commands.RollPitchCommand(),
+    "height": commands.HeightCommand(height=(0.4, 0.5)),
+    "joints": commands.JointPoseCommand(),
+}
+BY_DEFAULT = {name: COMMANDS[name] for name in ("velocity", "heading", "posture", "height")}
+# The offsets of a GaitClock count from the first foot, which is on one side.
+ALL = [
+    x
+    for x in vars(observations).values()
+    if isinstance(x, type) and issubclass(x, AbstractObservation) and not inspect.isabstract(x)
+    if x is not observations.GaitClock
+]
+
+
+def found(terms, asked=BY_DEFAULT, text=BIPED):
+    mdp = Mdp(
+        observations={"actor": terms},
+        rewards={},
+        commands=asked,
+        terminations={},
+        resets={},
+        events={},
+        randomizers={},
+        actuators=ACTUATORS,
+    )
+    return find_mirror(
+        mdp, compile_model(mujoco.MjSpec.from_string(text), dt=0.004, ctrl_dt=0.02, edits=[mdp.edit_spec])
+    )
+
+
+def test_images_of_known_observations_are_those_worked_out_by_hand():
+    mirror = found(
+        {
+            "gravity": observations.ProjectedGravity(),
+            "gyro": observations.ImuGyro(site="imu"),
+            "joints": observations.JointPosition(),
+            "command": observations.CommandValue(command="velocity"),
+            "heading": observations.CommandValue(command="heading"),
+            "posture": observations.CommandValue(command="posture"),
+            "clock": observations.PhaseClock(),
+            "together": observations.PhaseClock(side_offset=0.0),
+            "contact": observations.FootContact(sensors=TOUCH),
+            "height": observations.BaseHeight(),
+            "action": observations.LastAction(),
+        }
+    )
+    seen = np.arange(1.0, 22.0)
+    by_hand = [
+        *(1, -2, 3),  # a vector
+        *(-4, 5, -6),  # an axis
+        *(8, 7),  # legs
+        *(9, -10, -11),  # forward, leftward, yaw rate
+        -12,
+        *(-13, 14),  # roll and pitch
+        *(-15, -16),  # half a period later
+        *(17, 18),
+        *(20, 19),
+        21,
+    ]
+    np.testing.assert_allclose(mirror.observe({"actor": np.append(seen, [22, 23])})["actor"], [*by_hand, 23, 22])
+    np.testing.assert_allclose(mirror.action(np.array([1.0, 2.0])), [2, 1])
+    assert mirror.words() == "left_hip = right_hip (mirrored motions are off by 0.0%)"
+
+
+def test_history_of_many_steps_is_mirrored_step_by_step():
+    mirror = found({"past": observations.History(observations.JointPosition(), steps=12)})
+    index = mirror.observations["actor"].index
+    np.testing.assert_array_equal(index, np.arange(24).reshape(12, 2)[:, ::-1].ravel())
+
+
+def test_height_scan_is_mirrored_from_left_to_right():
+    # Rows along x, in each from the right to the left.
+    scan = observations.HeightScan(size=(0.2, 0.4), spacing=0.2)
+    index = found({"scan": scan}).observations["actor"].index
+    np.testing.assert_array_equal(index, np.arange(6).reshape(2, 3)[:, ::-1].ravel())
+
+
+def test_every_observation_has_an_image_or_is_known_to_have_none():
+    extra = {observations.HeadingError: {"command": "heading"}, observations.ImuGyro: {"site": "imu"}}
+    terms = {term.__name__: term(**(ARGUMENTS.get(term, {}) | extra.get(term, {}))) for term in ALL}
+    image = found(terms).observations["actor"]
+    assert image.is_involution
+    assert np.any(image.sign < 0)
+
+
+def test_observation_of_one_side_is_an_error_that_names_it():
+    with pytest.raises(ConfigError, match=r"Component 0 of observation 'actor/left' has no mirror image"):
+        found({"left": observations.JointPosition(joints=("left_hip",))})
+
+
+def test_observation_that_is_wrong_in_the_mirror_is_found():
+    class Handed(AbstractObservation):
+        noise: None = None
+
+        def __call__(self, context):
+            return context.physics.qpos[7:9] * jnp.array([1.0, 2.0])
+
+    with pytest.raises(ConfigError, match=r"Component 0 of observation 'actor/handed' has no mirror image"):
+        found({"handed": Handed()})
+
+
+def test_robot_whose_left_is_heavier_than_its_right_is_an_error():
+    heavy = BIPED.replace('size=".03" mass="1"', 'size=".03" mass="9"', 1)
+    with pytest.raises(ConfigError, match=r"does not move as its mirror image does: in 0.05 s, .* off by \d+%"):
+        found({"gravity": observations.ProjectedGravity()}, text=heavy)
+
+
+def test_command_that_does_not_say_what_it_asks_of_a_mirrored_robot_is_an_error():
+    with pytest.raises(ConfigError, match=r"Command 'joints' \(JointPoseCommand\) does not say what it asks"):
+        found({"gravity": observations.ProjectedGravity()}, COMMANDS)
+
+
+def test_feet_in_another_order_are_still_each_others_images():
+    # Legs that also move sideways.
+    rolling = BIPED.replace('axis="0 1 0"', 'axis="1 1 0"', 1).replace('axis="0 1 0"', 'axis="-1 1 0"')
+    mirror = found({"feet": observations.SitePosition(sites=FEET[::-1])}, text=rolling)
+    np.testing.assert_allclose(mirror.observe({"actor": np.arange(1.0, 7.0)})["actor"], [4, -5, 6, 1, -2, 3])

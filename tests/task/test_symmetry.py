@@ -1,0 +1,152 @@
+"""symmetry=augment and symmetry=loss, from options to training."""
+
+import dataclasses
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ksim
+from ksim.errors import ConfigError
+from ksim.mirror import Mirror, SignedPermutation
+from ksim.ppo.hyperparameters import PPOHyperparameters
+from ksim.ppo.losses import Minibatch, ppo_loss
+from ksim.ppo.symmetry import SymmetricLoss
+from tests.tasks import (
+    WITHOUT_REPORTS,
+    BipedConfig,
+    BipedTask,
+    assert_same_parameters,
+    point_mass_task,
+    train_iterations,
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
+# Two observations and two actions that are each other's images.
+SWAP = SignedPermutation.of([1, 0], [1, 1])
+MIRROR = Mirror({"actor": SWAP}, SWAP)
+
+
+class Linear(ksim.AbstractActorCritic):
+    """The action is `gain` times the observation, component by component."""
+
+    gain: jax.Array
+
+    def initial_carry(self):
+        return None
+
+    def __call__(self, obs, carry):
+        mean = self.gain * obs["actor"]
+        return ksim.ActorCriticOutput(ksim.Gaussian(mean, jnp.ones(2)), jnp.sum(mean)), None
+
+
+def minibatch(alongside):
+    obs_et2 = jnp.array([[[1.0, 3.0]]])
+    one_et = jnp.ones((1, 1))
+    return Minibatch(
+        obs={"actor": obs_et2},
+        carry=None,
+        done=jnp.zeros((1, 1), bool),
+        action=obs_et2 + 0.5,
+        log_prob=-2 * one_et,
+        value=one_et,
+        advantage=one_et,
+        value_target=2 * one_et,
+        alongside=alongside,
+    )
+
+
+IMAGES = {"actor": jnp.array([[[3.0, 1.0]]])}
+
+
+def test_loss_adds_the_squared_gap_between_the_action_for_the_image_and_the_image_of_the_action():
+    network, hyper = Linear(jnp.array([1.0, 2.0])), PPOHyperparameters()
+    # Here (1, 6), whose image is (6, 1); for the image (3, 1) the action is (3, 2): gaps of 3 and 1, mean square 5.
+    loss, metrics = SymmetricLoss(MIRROR, "loss", coef=0.1)(network, minibatch(IMAGES), hyper)
+    plain, _ = ppo_loss(network, minibatch(None), hyper)
+    np.testing.assert_allclose(metrics["loss/symmetry"], 5.0)
+    np.testing.assert_allclose(loss, plain + 0.5, rtol=1e-6)
+
+
+def test_loss_of_a_symmetric_policy_is_that_of_ppo():
+    network, hyper = Linear(jnp.array([2.0, 2.0])), PPOHyperparameters()
+    loss, metrics = SymmetricLoss(MIRROR, "loss")(network, minibatch(IMAGES), hyper)
+    np.testing.assert_allclose(metrics["loss/symmetry"], 0.0)
+    np.testing.assert_allclose(loss, ppo_loss(network, minibatch(None), hyper)[0])
+
+
+def test_augmented_loss_is_the_mean_of_that_of_the_steps_and_of_their_images():
+    network, hyper = Linear(jnp.array([1.0, 2.0])), PPOHyperparameters()
+    steps = minibatch(None)
+    images = dataclasses.replace(steps, obs=IMAGES, action=steps.action[..., ::-1])
+    expected = (ppo_loss(network, steps, hyper)[0] + ppo_loss(network, images, hyper)[0]) / 2
+    loss, _ = SymmetricLoss(MIRROR, "augment")(network, minibatch(IMAGES), hyper)
+    np.testing.assert_allclose(loss, expected, rtol=1e-6)
+
+
+def biped(**options):
+    return BipedTask(BipedConfig(**(WITHOUT_REPORTS | options)))
+
+
+@pytest.mark.parametrize("symmetry", ["augment", "loss"])
+def test_parameters_are_the_same_on_one_two_and_four_devices(symmetry):
+    make = partial(biped, symmetry=symmetry, num_batches=2)
+    learners = {n: train_iterations(make(num_devices=n), 2)[0].learner for n in (1, 2, 4)}
+    for n in (2, 4):
+        assert_same_parameters(jax.tree.map(lambda x: x[0], learners[n]), learners[1], rtol=1e-4, atol=1e-5)
+
+
+def test_loss_makes_the_policy_its_own_mirror_image():
+    gaps = {}
+    for coef in (0.0, 10.0):
+        task = biped(symmetry="loss", symmetry_coef=coef, num_devices=1, num_passes=8)
+        _, history = train_iterations(task, 8)
+        gaps[coef] = history[-1]["loss/symmetry"]
+    assert gaps[10.0] < 0.2 * gaps[0.0]
+
+
+def test_start_table_shows_the_mirror():
+    start = biped(symmetry="augment", num_devices=1).figures().start
+    assert start == {"mirror": "left_hip = right_hip (mirrored motions are off by 0.0%)"}
+    assert biped(num_devices=1).figures().start == {}
+
+
+def test_network_with_memory_is_an_error():
+    with pytest.raises(ConfigError, match=r"symmetry needs a network without memory.*model=mlp"):
+        biped(symmetry="augment", model="gru", num_devices=1).figures()
+
+
+def test_environment_that_is_not_made_of_terms_needs_a_mirror():
+    with pytest.raises(ConfigError, match=r"The mirror image of PointMass is not known.*Override get_mirror"):
+        point_mass_task(symmetry="augment", num_devices=1).figures()
+
+
+@pytest.mark.parametrize(
+    ("mirror", "message"),
+    [
+        (Mirror({}, SWAP), r"must have an image of observation group 'actor', of \d+ numbers, but has none"),
+        (
+            Mirror({"actor": SWAP, "critic": SWAP}, SWAP),
+            r"image of observation group 'actor', of \d+ numbers, but has one of 2",
+        ),
+    ],
+)
+def test_own_mirror_that_does_not_fit_is_an_error(mirror, message):
+    class Mirrored(BipedTask):
+        def get_mirror(self):
+            return mirror
+
+    with pytest.raises(ConfigError, match=message):
+        Mirrored(BipedConfig(symmetry="augment", num_devices=1)).figures()
+
+
+def test_own_mirror_that_is_no_involution_is_an_error():
+    class Mirrored(BipedTask):
+        def get_mirror(self):
+            found = super().get_mirror()
+            return dataclasses.replace(found, action=SignedPermutation.of([1, 0], [1, -1]))
+
+    with pytest.raises(ConfigError, match=r"The mirror image of the mirror image of actions must be actions again"):
+        Mirrored(BipedConfig(symmetry="augment", num_devices=1)).figures()
