@@ -9,7 +9,7 @@ import mujoco
 import numpy as np
 from scipy.spatial import ConvexHull
 
-from ksim.mdp.term import Context
+from docs.site.pictures.snapshot import Snapshot
 
 FILL, EDGE = "#d5dde6", "#55636f"
 AXES = ("#c8402f", "#2f8f5b", "#2c6fbb")
@@ -38,7 +38,7 @@ OBLIQUE = View((0.87, 0.5, 0), (-0.17, 0.3, 0.94))
 
 
 def draw_robot(
-    ax: matplotlib.axes.Axes, seen: Context, view: View, *, shift: Any = (0, 0), alpha: float = 1.0
+    ax: matplotlib.axes.Axes, seen: Snapshot, view: View, *, shift: Any = (0, 0), alpha: float = 1.0
 ) -> None:
     """Draws a robot in the pose of a context.
 
@@ -83,7 +83,9 @@ def draw_axes(ax: matplotlib.axes.Axes, origin_3: Any, axes_33: Any, view: View,
             ax.text(*(end + 0.22 * (end - start)), name, color=color, fontsize=8, ha="center", va="center")
 
 
-def arrow(ax: matplotlib.axes.Axes, start: Any, end: Any, color: str, *, width: float = 2.0, style: str = "-|>") -> None:
+def arrow(
+    ax: matplotlib.axes.Axes, start: Any, end: Any, color: str, *, width: float = 2.0, style: str = "-|>"
+) -> None:
     """Draws an arrow between two points of a picture."""
     look = {"arrowstyle": style, "color": color, "lw": width, "mutation_scale": 9, "shrinkA": 0, "shrinkB": 0}
     ax.annotate("", xy=end, xytext=start, arrowprops=look, annotation_clip=False)
@@ -100,7 +102,8 @@ def _surface_of(kind: int, size: tuple[float, float, float]) -> np.ndarray:
             turn, tilt = (x.ravel() for x in np.meshgrid(turns, up))
             ball = size[0] * np.stack([np.cos(tilt) * np.cos(turn), np.cos(tilt) * np.sin(turn), np.sin(tilt)], axis=1)
             half = size[1] if kind == mujoco.mjtGeom.mjGEOM_CAPSULE else 0.0
-            return np.concatenate([ball + [0, 0, half], ball - [0, 0, half]])
+            along = np.array([0, 0, half])
+            return np.concatenate([ball + along, ball - along])
     raise ValueError(f"Pictures draw boxes, spheres and capsules, not geoms of kind {kind}.")
 
 

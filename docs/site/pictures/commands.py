@@ -9,21 +9,23 @@ from matplotlib.figure import Figure
 
 from docs.site.pictures.body import OBLIQUE, draw_robot
 from docs.site.pictures.observations import VECTOR
-from docs.site.pictures.panels import Draw, curves, drawn_values, figure, finish, foot_bars, note, scene, timeline
-from docs.site.pictures.robot import context, model, values_over
+from docs.site.pictures.panels import Draw, curves, figure, finish, foot_bars, note, scene, timeline
+from docs.site.pictures.robot import context, model
+from docs.site.pictures.snapshot import Snapshot, values_drawn, values_over
 from ksim.mdp import commands
-from ksim.mdp.term import Context
 
 _CTRL_DT = 0.1
 
 
 @functools.cache
-def episode(seconds: float = 20.0, level_rises: bool = False) -> tuple[Context, ...]:
+def episode(seconds: float = 20.0, level_rises: bool = False) -> tuple[Snapshot, ...]:
     """A robot that stands still, ten times a second; the level of a curriculum, `speed`, may rise from 0 to 1."""
     first = context(of=model(_CTRL_DT))
     num = round(seconds / _CTRL_DT)
     level = lambda t: np.float32(t / num if level_rises else 1.0)
-    return tuple(dataclasses.replace(first, episode_step=np.int32(t), levels={"speed": level(t)}) for t in range(num + 1))
+    return tuple(
+        dataclasses.replace(first, episode_step=np.int32(t), levels={"speed": level(t)}) for t in range(num + 1)
+    )
 
 
 def _over_an_episode(term: commands.AbstractCommand, labels: tuple[str, ...] = (), read: Any = None) -> Draw:
@@ -46,8 +48,10 @@ def _velocity() -> Figure:
     for ax, (label, term) in zip(axes, terms.items(), strict=True):
         curves(ax, time, values_over(term, episode()), drawstyle="steps-post")
         finish(ax, "time, s", "command")
-        ax.text(0.99, 0.05, label, transform=ax.transAxes, ha="right", fontsize=7.5)
+        ax.text(0.99, 0.05, label, transform=ax.transAxes, ha="right", fontsize=7.5, va="bottom")
+    axes[1].set_ylim(bottom=-1.4)
     axes[0].set_xticklabels([])
+    axes[0].set_ylim(top=1.7)
     axes[0].legend(axes[0].lines, _VELOCITIES, loc="upper right", fontsize=7, framealpha=0.8, edgecolor="none", ncols=3)
     return fig
 
@@ -56,7 +60,7 @@ def _gait() -> Figure:
     frames = episode(12.0)
     value_tn = values_over(commands.GaitCommand(resample_s=(3.0, 4.0), frequency=(0.5, 1.5), duty=(0.4, 0.8)), frames)
     time = np.arange(len(frames)) * _CTRL_DT
-    fine = np.linspace(0, time[-1], 1200)
+    fine = np.linspace(0, time[-1], 600)
     frequency, duty, offset = (np.interp(fine, time, column) for column in value_tn.T)
     turns = np.cumsum(frequency) * (fine[1] - fine[0])
     fig, (bars, ax) = figure(0.42, 1.2)
@@ -69,36 +73,33 @@ def _gait() -> Figure:
 def _cartesian() -> Figure:
     term = commands.CartesianCommand(x=(0.1, 0.35), y=(0.05, 0.25), z=(-0.45, -0.3), site="left_foot")
     seen = context()
-    drawn_n3 = drawn_values(_Drawn(term), seen, lambda value: value, 300) + np.asarray(seen.physics.qpos[:3])
+    drawn_n3 = values_drawn(lambda now: term.draw(now.key, now), seen, 300) + np.asarray(seen.physics.qpos[:3])
     fig, ax = scene()
     draw_robot(ax, seen, OBLIQUE)
     ax.scatter(*OBLIQUE(drawn_n3).T, s=5, color=VECTOR, lw=0)
-    note(fig, ["points: 300 commands for the left foot,", "x=(0.1, 0.35), y=(0.05, 0.25),", "z=(-0.45, -0.3), from the base"])
+    note(
+        fig,
+        ["points: 300 commands for the left foot,", "x=(0.1, 0.35), y=(0.05, 0.25),", "z=(-0.45, -0.3), from the base"],
+    )
     return fig
 
 
 def _joint_pose() -> Figure:
     seen = context()
     fig, ax = scene(-0.06, 0.94)
-    drawn = drawn_values(_Drawn(commands.JointPoseCommand(fraction=0.5)), seen, lambda value: value, 4)
+    term = commands.JointPoseCommand(fraction=0.5)
+    drawn = values_drawn(lambda now: term.draw(now.key, now), seen, 3)
     places = seen.model.names.joint_qpos()
     for i, joint_pos in enumerate(drawn):
         qpos = np.asarray(seen.physics.qpos).copy()
         qpos[places] = joint_pos
-        pose = dataclasses.replace(seen, physics=dataclasses.replace(seen.physics, qpos=qpos))
-        draw_robot(ax, pose, OBLIQUE, shift=(-0.75 + 0.5 * i, 0.05))
-    note(fig, ["four commands, as poses:", "fraction=0.5 of the way from the default", "pose to the limits of each joint"])
+        pose = seen.with_physics(qpos=qpos)
+        draw_robot(ax, pose, OBLIQUE, shift=(-0.45 + 0.45 * i, 0.05))
+    note(
+        fig,
+        ["three commands, as poses:", "fraction=0.5 of the way from the default", "pose to the limits of each joint"],
+    )
     return fig
-
-
-class _Drawn:
-    """What a command draws, as a function of the context."""
-
-    def __init__(self, term: commands.AbstractDrawnCommand) -> None:
-        self.term = term
-
-    def __call__(self, seen: Context) -> Any:
-        return self.term.draw(seen.key, seen)
 
 
 def _scaled() -> Figure:
@@ -122,4 +123,3 @@ PICTURES: dict[type, Draw] = {
     commands.JointPoseCommand: _joint_pose,
     commands.ScaledByLevel: _scaled,
 }
-

@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 
 from docs.site.pictures.commands import episode
 from docs.site.pictures.panels import COLORS, Draw, curves, figure, finish
-from docs.site.pictures.robot import DT, STAIRS, context, model, values_apart, values_over
+from docs.site.pictures.robot import DT, STAIRS, context, model
+from docs.site.pictures.snapshot import Snapshot, values_apart, values_over
 from ksim.mdp import actions, curriculum, env_curriculum, events
 from ksim.mdp.curriculum import CurriculumContext
 from ksim.mdp.term import Context
@@ -56,8 +57,14 @@ def _dropped_mass() -> Figure:
     for i in range(3):
         term = _WithKey(events.MassDrop(body="trunk", mass=(0.5, 3.0), after_s=(2.0, 10.0)), i)
         mass_t = values_over(term, frames, lambda _, seen, term=term: term.mass(seen, trunk))
-        ax.plot(np.arange(len(frames)) * 0.1, np.cumsum(mass_t), color=COLORS[i], lw=1.8, drawstyle="steps-post",
-                label=f"episode {i + 1}")  # fmt: skip
+        ax.plot(
+            np.arange(len(frames)) * 0.1,
+            np.cumsum(mass_t),
+            color=COLORS[i],
+            lw=1.8,
+            drawstyle="steps-post",
+            label=f"episode {i + 1}",
+        )
     ax.legend(loc="upper right", fontsize=7.5, framealpha=0.8, edgecolor="none")
     finish(ax, "time, s (mass=(0.5, 3), after_s=(2, 10))", "load on the trunk, kg")
     return fig
@@ -70,7 +77,7 @@ class _WithKey:
         self.term, self.number = term, number
 
     def init(self, seen: Context) -> Any:
-        return self.term.init(dataclasses.replace(seen, key=jax.random.fold_in(seen.key, self.number)))
+        return self.term.init(dataclasses.replace(seen, key=jax.random.fold_in(seen.key, 10 + self.number)))
 
     def update(self, seen: Context) -> Any:
         return self.term.update(seen)
@@ -84,13 +91,14 @@ class _WithKey:
 
 
 @functools.cache
-def _acting() -> tuple[Context, ...]:
+def _acting() -> tuple[Snapshot, ...]:
     """A robot whose actions follow a sine and then jump."""
     action_t = np.where(np.arange(61) < 30, np.sin(np.arange(61) / 4.8), np.where(np.arange(61) < 45, 1.0, -0.5))
     first = context()
     ones = np.ones(first.model.mj_model.nu, np.float32)
     return tuple(
-        dataclasses.replace(first, action=np.float32(a) * ones, episode_step=np.int32(t)) for t, a in enumerate(action_t)
+        dataclasses.replace(first, action=np.float32(a) * ones, episode_step=np.int32(t))
+        for t, a in enumerate(action_t)
     )
 
 
@@ -159,10 +167,10 @@ def _terrain_level() -> Figure:
         def __call__(self, seen: Context) -> Any:
             return term(seen)
 
-    def at(height: np.float32) -> Context:
+    def at(height: np.float32) -> Snapshot:
         qpos = first.physics.qpos.copy()
         qpos[2] = height
-        return dataclasses.replace(first, physics=dataclasses.replace(first.physics, qpos=qpos))
+        return first.with_physics(qpos=qpos)
 
     rows = values_apart(Ended(), [at(height) for height in farthest]) * (STAIRS.num_levels - 1)
     fig, (ax,) = figure(1.4)
@@ -189,18 +197,24 @@ CURRICULA: dict[type, Draw] = {
         curriculum.LinearCurriculum(start_iteration=20, end_iteration=100), "none", "", {}
     ),
     curriculum.EpisodeLengthCurriculum: _level(
-        curriculum.EpisodeLengthCurriculum(raise_above_s=15.0, lower_below_s=8.0), "episode/length", "episode\nlength, s",
-        {"raise_above_s": 15.0, "lower_below_s": 8.0}, scale=20.0 / DT,
+        curriculum.EpisodeLengthCurriculum(raise_above_s=15.0, lower_below_s=8.0),
+        "episode/length",
+        "episode\nlength, s",
+        {"raise_above_s": 15.0, "lower_below_s": 8.0},
+        scale=20.0 / DT,
     ),
     curriculum.ScoreCurriculum: _level(
-        curriculum.ScoreCurriculum("score", raise_above=0.7, lower_below=0.4), "score", "metric",
+        curriculum.ScoreCurriculum("score", raise_above=0.7, lower_below=0.4),
+        "score",
+        "metric",
         {"raise_above": 0.7, "lower_below": 0.4},
     ),
     curriculum.ErrorCurriculum: _level(
-        curriculum.ErrorCurriculum("error", raise_below=0.4, lower_above=0.7), "error", "metric",
+        curriculum.ErrorCurriculum("error", raise_below=0.4, lower_above=0.7),
+        "error",
+        "metric",
         {"raise_below": 0.4, "lower_above": 0.7},
     ),
     env_curriculum.TerrainCurriculum: _terrain_level,
-}  # fmt: skip
+}
 PICTURES = EVENTS | FILTERS | CURRICULA
-

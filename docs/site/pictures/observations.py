@@ -8,11 +8,11 @@ import matplotlib.patches
 import numpy as np
 from matplotlib.figure import Figure
 
-from docs.site.pictures.body import ABOVE, EDGE, OBLIQUE, SIDE, View, arrow, draw_axes, draw_ground, draw_robot
-from docs.site.pictures.panels import COLORS, Draw, curves, figure, finish, mark, note, numbers, scene, sweep
-from docs.site.pictures.robot import DT, FEET, STAIRS, commanding, context, joint_angles, model, values_apart
+from docs.site.pictures.body import ABOVE, EDGE, OBLIQUE, SIDE, View, arrow, draw_axes, draw_robot
+from docs.site.pictures.panels import COLORS, Draw, figure, note, numbers, scene, sweep
+from docs.site.pictures.robot import DT, FEET, STAIRS, commanding, context, joint_angles, model
+from docs.site.pictures.snapshot import Snapshot, values_apart
 from ksim.mdp import observations
-from ksim.mdp.term import Context
 
 VECTOR = "#b3176b"
 _STEP = joint_angles(left_hip=-0.8, left_knee=0.9, right_hip=0.2, right_knee=0.3)
@@ -20,19 +20,25 @@ LEGS = ("left_shin", "right_shin")
 
 
 @functools.cache
-def _moving(at: tuple[float, float] = (0.0, 0.0)) -> Context:
+def _moving(at: tuple[float, float] = (0.0, 0.0)) -> Snapshot:
     """A robot that has turned left, and walks and turns while its left leg swings."""
     return context(
-        joints=_STEP, at=at, yaw=0.7, pitch=0.15, lin_vel=(0.5, 0.0, 0.05), ang_vel=(0.0, 0.5, 1.0), joint_vel={"left_hip": -3.0}
+        joints=_STEP,
+        at=at,
+        yaw=0.7,
+        pitch=0.15,
+        lin_vel=(0.5, 0.0, 0.05),
+        ang_vel=(0.0, 0.5, 1.0),
+        joint_vel={"left_hip": -3.0},
     )
 
 
-def value_of(term: Any, seen: Context) -> np.ndarray:
+def value_of(term: Any, seen: Snapshot) -> np.ndarray:
     """A term's value in one context."""
     return values_apart(term, [seen])[0]
 
 
-def _base_frame(seen: Context) -> tuple[np.ndarray, np.ndarray]:
+def _base_frame(seen: Snapshot) -> tuple[np.ndarray, np.ndarray]:
     """The origin of the base's frame in the world and its axes, in columns."""
     base = seen.model.names.base_body()
     return np.asarray(seen.physics.derived["xpos"][base]), matrix(seen.physics.derived["xquat"][base])
@@ -50,14 +56,17 @@ def matrix(quaternion: Any) -> np.ndarray:
     )
 
 
-def _world_frame(_: Context) -> tuple[np.ndarray, np.ndarray]:
+def _world_frame(_: Snapshot) -> tuple[np.ndarray, np.ndarray]:
     return np.array([-0.55, -0.35, 0.0]), np.eye(3)
 
 
-def _points(kind: str, names: Sequence[str]) -> Callable[[Context], np.ndarray]:
+def _points(kind: str, names: Sequence[str]) -> Callable[[Snapshot], np.ndarray]:
     """Where bodies or sites of these names are, in the world."""
     field = {"body": "xpos", "site": "site_xpos"}[kind]
     return lambda seen: np.asarray(seen.physics.derived[field])[[seen.model.names.index(kind, n) for n in names]]
+
+
+_BASE = _points("body", ("trunk",))
 
 
 def _vectors(
@@ -65,11 +74,11 @@ def _vectors(
     unit: str,
     *,
     in_base: bool,
-    at: Callable[[Context], np.ndarray] = _points("body", ("trunk",)),
+    at: Callable[[Snapshot], np.ndarray] | None = None,
     scale: float = 0.5,
     names: Sequence[str] = ("",),
     view: View = OBLIQUE,
-    seen: Callable[[], Context] = _moving,
+    seen: Callable[[], Snapshot] = _moving,
     words: Sequence[str] = (),
 ) -> Draw:
     """A picture of vectors that a term returns, turned into the world from the frame in which it gives them.
@@ -78,7 +87,7 @@ def _vectors(
         term: Returns one vector or several, in rows.
         unit: Of the vectors.
         in_base: Whether they are in the base's frame; else they are in the world's.
-        at: Where in the world each is drawn.
+        at: Where in the world each is drawn; by default at the base.
         scale: m of the picture per unit.
         names: Of the vectors.
         view: Where the picture is seen from.
@@ -93,7 +102,7 @@ def _vectors(
         fig, ax = scene()
         draw_robot(ax, now, view)
         draw_axes(ax, origin, axes_33, view)
-        for start, vector in zip(at(now), value_n3 @ (axes_33.T if in_base else np.eye(3)), strict=True):
+        for start, vector in zip((at or _BASE)(now), value_n3 @ axes_33.T, strict=True):
             arrow(ax, *view([start, start + scale * vector]), VECTOR, width=2.4)
         rows = [f"{name + ': ' if name else ''}{numbers(row)}" for name, row in zip(names, value_n3, strict=True)]
         frame = "the base's frame" if in_base else "the world frame"
@@ -117,13 +126,15 @@ def _places(term: Any, *, in_base: bool, names: Sequence[str]) -> Draw:
             arrow(ax, *OBLIQUE([origin, point]), VECTOR, width=2.2)
         rows = [f"{name}: {numbers(row)}" for name, row in zip(names, value_n3, strict=True)]
         frame = "the base's frame" if in_base else "the world frame"
-        note(fig, [f"in {frame} (x red, y green, z blue), in m:", *rows])
+        note(fig, [f"in {frame} (x red, y green, z blue),", "in m:", *rows])
         return fig
 
     return draw
 
 
-def _orientations(term: Any, at: Callable[[Context], np.ndarray], names: Sequence[str], *, in_base: bool = False) -> Draw:
+def _orientations(
+    term: Any, at: Callable[[Snapshot], np.ndarray], names: Sequence[str], *, in_base: bool = False
+) -> Draw:
     """A picture of orientations: the frames that the quaternions stand for."""
 
     def draw() -> Figure:
@@ -150,7 +161,7 @@ def _height_scan() -> Figure:
     fig, ax = scene(-0.1, 1.1, 2.4)
     view = View((1, 0.12, 0), (0, 0.25, 1))
     x, y = np.meshgrid(np.linspace(-0.6, 0.6, 13) - 0.7, np.linspace(-0.3, 0.3, 7), indexing="ij")
-    points = view(np.stack([x.ravel(), y.ravel(), value_xy.ravel() + 0.79], axis=1)) + [0.7, 0]
+    points = view(np.stack([x.ravel() + 0.7, y.ravel(), value_xy.ravel() + 0.79], axis=1))
     ax.scatter(*points.T, c=value_xy.ravel(), cmap="viridis", s=14)
     draw_robot(ax, seen, view, shift=(0.7, 0), alpha=0.9)
     note(
@@ -188,7 +199,9 @@ def _heading_error() -> Figure:
         end = 0.5 * np.array([np.cos(angle), np.sin(angle)])
         arrow(ax, (0, 0), end, color)
         ax.text(*(1.1 * end), label, fontsize=8, color=color, va="center")
-    arc = matplotlib.patches.Arc((0, 0), 0.6, 0.6, theta1=np.degrees(-0.3), theta2=np.degrees(-0.3 + value), color=COLORS[0])
+    arc = matplotlib.patches.Arc(
+        (0, 0), 0.6, 0.6, theta1=np.degrees(-0.3), theta2=np.degrees(-0.3 + value), color=COLORS[0]
+    )
     ax.add_patch(arc)
     note(fig, [f"error: {value:.2f} rad,", "positive: the base must turn left", "(seen from above)"])
     return fig
@@ -209,7 +222,7 @@ def _inertia() -> Figure:
     return fig
 
 
-def _gravity(pitch: float) -> Context:
+def _gravity(pitch: float) -> Snapshot:
     return context(pitch=pitch, height=0.55)
 
 
@@ -231,16 +244,27 @@ _FEET = _points("site", FEET)
 
 PICTURES: dict[type, Draw] = {
     observations.ProjectedGravity: _vectors(
-        observations.ProjectedGravity(), "unit length", in_base=True, scale=0.4, view=SIDE,
+        observations.ProjectedGravity(),
+        "unit length",
+        in_base=True,
+        scale=0.4,
+        view=SIDE,
         seen=lambda: _gravity(0.4),
     ),
     observations.BaseLinearVelocity: _vectors(observations.BaseLinearVelocity(), "m/s", in_base=True),
     observations.BaseLinearVelocityWorld: _vectors(observations.BaseLinearVelocityWorld(), "m/s", in_base=False),
     observations.BaseAngularVelocity: _vectors(
-        observations.BaseAngularVelocity(), "rad/s", in_base=True, scale=0.35, words=["(the arrow is the axis of the turn)"]
+        observations.BaseAngularVelocity(),
+        "rad/s",
+        in_base=True,
+        scale=0.35,
+        words=["(the arrow is the axis of the turn)"],
     ),
     observations.BaseAngularVelocityWorld: _vectors(
-        observations.BaseAngularVelocityWorld(), "rad/s", in_base=False, scale=0.35,
+        observations.BaseAngularVelocityWorld(),
+        "rad/s",
+        in_base=False,
+        scale=0.35,
         words=["(the arrow is the axis of the turn)"],
     ),
     observations.BodyLinearVelocity: _vectors(
@@ -275,9 +299,7 @@ PICTURES: dict[type, Draw] = {
     observations.CenterOfMassPosition: _places(
         observations.CenterOfMassPosition(), in_base=True, names=("centre of mass",)
     ),
-    observations.BaseOrientation: _orientations(
-        observations.BaseOrientation(), _points("body", ("trunk",)), ("base",)
-    ),
+    observations.BaseOrientation: _orientations(observations.BaseOrientation(), _points("body", ("trunk",)), ("base",)),
     observations.BodyOrientation: _orientations(observations.BodyOrientation(LEGS), _BODIES, LEGS),
     observations.BodyOrientationInBase: _orientations(
         observations.BodyOrientationInBase(LEGS), _BODIES, LEGS, in_base=True
@@ -288,4 +310,4 @@ PICTURES: dict[type, Draw] = {
     observations.HeadingError: _heading_error,
     observations.CenterOfMassInertia: _inertia,
     observations.JointPosition: _joint_position,
-}  # fmt: skip
+}

@@ -1,17 +1,15 @@
 """What pictures are made of: curves over a quantity, over time, histograms, and scenes with arrows."""
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from docs.site.pictures.body import ABOVE, EDGE, SIDE, View, draw_ground, draw_robot
-from docs.site.pictures.robot import context, values_apart, values_over
-from ksim.mdp.term import Context
+from docs.site.pictures.body import EDGE, SIDE, View, draw_ground, draw_robot
+from docs.site.pictures.robot import context
+from docs.site.pictures.snapshot import Snapshot, values_apart, values_drawn, values_over
 
 Draw = Callable[[], Figure]
 """Draws a picture."""
@@ -19,8 +17,6 @@ Draw = Callable[[], Figure]
 WIDTH, LEFT, RIGHT = 6.4, 0.115, 0.975
 COLORS = ("#2c6fbb", "#d2691e", "#2f8f5b", "#8a4fa3", "#c8402f", "#6b7680")
 ENDS = "#c8402f"
-STRIP_M = 0.98
-"""Height of a strip of robots, in m."""
 
 
 def figure(*heights: float) -> tuple[Figure, list[Axes]]:
@@ -60,17 +56,16 @@ def finish(ax: Axes, x_label: str, y_label: str) -> None:
     ax.margins(x=0)
 
 
-def strip(ax: Axes, contexts: Sequence[Context], at: Sequence[float], view: View = SIDE) -> None:
+def strip(ax: Axes, contexts: Sequence[Snapshot], at: Sequence[float], view: View = SIDE) -> None:
     """Draws robots beside each other, above fractions of the width."""
     plain(ax)
     box = ax.get_position()
     fig_width, fig_height = ax.figure.get_size_inches()  # type: ignore[union-attr]
-    width = STRIP_M * (box.width * fig_width) / (box.height * fig_height)
+    height = max(0.98, *(float(seen.physics.qpos[2]) + 0.3 for seen in contexts))
+    width = height * (box.width * fig_width) / (box.height * fig_height)
     ax.set_xlim(0, width)
-    low = -STRIP_M / 2 if view is ABOVE else -0.03
-    ax.set_ylim(low, low + STRIP_M)
-    if view is not ABOVE:
-        draw_ground(ax)
+    ax.set_ylim(-0.03, height - 0.03)
+    draw_ground(ax)
     for seen, fraction in zip(contexts, at, strict=True):
         middle = view(np.asarray(seen.physics.qpos[:3]) * (1, 1, 0))
         draw_robot(ax, seen, view, shift=(fraction * width - middle[0], -middle[1]))
@@ -78,7 +73,7 @@ def strip(ax: Axes, contexts: Sequence[Context], at: Sequence[float], view: View
 
 def sweep(
     terms: Any,
-    state: Callable[[float], Context] | Mapping[str, Callable[[float], Context]],
+    state: Callable[[float], Snapshot] | Mapping[str, Callable[[float], Snapshot]],
     over: tuple[float, float],
     x_label: str,
     *,
@@ -102,7 +97,9 @@ def sweep(
 
     def draw() -> Figure:
         x = np.linspace(*over, num)
-        states = state if isinstance(state, Mapping) else dict.fromkeys(terms if isinstance(terms, dict) else [""], state)
+        states = (
+            state if isinstance(state, Mapping) else dict.fromkeys(terms if isinstance(terms, dict) else [""], state)
+        )
         named = terms if isinstance(terms, dict) else dict.fromkeys(states, terms)
         seen = {make: [make(float(value)) for value in x] for make in states.values()}
         y = np.stack([values_apart(term, seen[states[label]]).reshape(num, -1) for label, term in named.items()])
@@ -149,27 +146,27 @@ def truth_zones(ax: Axes, x: np.ndarray, is_true: np.ndarray, truncates: bool) -
     ax.set_xlim(x[0], x[-1])
     ax.set_ylim(0, 1)
     ax.set_yticks([])
-    ax.fill_between(x, 0, 1, where=is_true, color=color, alpha=0.25, lw=0, step="mid")
-    ax.fill_between(x, 0, 1, where=~is_true, color=COLORS[2], alpha=0.12, lw=0, step="mid")
-    edges = np.flatnonzero(np.diff(is_true)) + 1
-    for part in np.split(np.arange(len(x)), edges):
-        is_wide = len(part) > 0.13 * len(x)
-        text = word if is_true[part[0]] else "the episode continues"
-        if is_wide:
-            ax.text(x[part].mean(), 0.45, text, ha="center", va="center", fontsize=8.5)
+    changes = np.flatnonzero(np.diff(is_true))
+    borders = [x[0], *(x[changes] + x[changes + 1]) / 2, x[-1]]
+    firsts = is_true[[0, *(changes + 1)]]
+    for low, high, ends in zip(borders[:-1], borders[1:], firsts, strict=True):
+        ax.axvspan(low, high, color=color if ends else COLORS[2], alpha=0.25 if ends else 0.12, lw=0)
+        if abs(high - low) > 0.16 * abs(x[-1] - x[0]):
+            text = word if ends else "the episode continues"
+            ax.text((low + high) / 2, 0.45, text, ha="center", va="center", fontsize=8.5)
 
 
 def timeline(
     terms: Any,
-    frames: Callable[[], Sequence[Context]],
+    frames: Callable[[], Sequence[Snapshot]],
     *,
     y_label: str = "value, before scale",
     labels: Sequence[str] = (),
-    given: Callable[[Sequence[Context]], Any] | None = None,
+    given: Callable[[Sequence[Snapshot]], Any] | None = None,
     given_label: str = "",
     given_labels: Sequence[str] = (),
-    feet: Callable[[Sequence[Context]], Any] | None = None,
-    clock: Callable[[Sequence[Context]], Any] | None = None,
+    feet: Callable[[Sequence[Snapshot]], Any] | None = None,
+    clock: Callable[[Sequence[Snapshot]], Any] | None = None,
     view: View | None = None,
     read: Any = lambda value, _: value,
     style: str = "default",
@@ -206,7 +203,7 @@ def timeline(
         if feet:
             foot_bars(next(rest), time, np.asarray(feet(seen)))
         if clock:
-            names = ("left should be", "right should be")
+            names = ("left clock", "right clock")
             foot_bars(next(rest), time, np.asarray(clock(seen)), names, COLORS[0])
         if given:
             ax = next(rest)
@@ -244,19 +241,13 @@ def foot_bars(
     ax.tick_params(length=0)
 
 
-def drawn_values(term: Any, seen: Context, read: Callable[[Any], Any], num: int = 4000) -> np.ndarray:
-    """What a term draws for many keys, in rows."""
-    keys = jax.random.split(jax.random.key(0), num)
-    return np.asarray(jax.vmap(lambda key: read(term(dataclasses.replace(seen, key=key))))(keys))
-
-
 def histogram(
-    term: Any, read: Callable[[Any], Any], x_label: str, nominal: float | None, *, seen: Context | None = None
+    term: Any, read: Callable[[Any], Any], x_label: str, nominal: float | None, *, seen: Snapshot | None = None
 ) -> Draw:
     """A picture of the distribution of a number that a term draws at a reset, beside the model's own."""
 
     def draw() -> Figure:
-        values = drawn_values(term, seen or context(), read).reshape(4000, -1)
+        values = values_drawn(lambda now: read(term(now)), seen or context(), 4000).reshape(4000, -1)
         fig, (ax,) = figure(1.4)
         bins = np.linspace(values.min(), values.max(), 36)
         for i, column in enumerate(values.T):
@@ -290,5 +281,4 @@ def note(fig: Figure, lines: Sequence[str]) -> None:
 
 def numbers(values: Any, digits: int = 2) -> str:
     """A vector in words."""
-    return "(" + ", ".join(f"{float(x) + 0.0:.{digits}f}" for x in np.ravel(values)) + ")"
-
+    return "(" + ", ".join(f"{round(float(x), digits) + 0.0:.{digits}f}" for x in np.ravel(values)) + ")"

@@ -9,7 +9,7 @@ import mujoco
 import numpy as np
 from matplotlib.figure import Figure
 
-from docs.site.pictures.panels import COLORS, WIDTH, Draw, curves, figure, finish
+from docs.site.pictures.panels import WIDTH, Draw, curves, figure, finish
 from ksim import physics
 from ksim.physics.select import make_engine
 
@@ -70,7 +70,9 @@ def _tile(tile: physics.AbstractTile, difficulties: tuple[float, ...] = (0.0, 0.
         for i, difficulty in enumerate(difficulties):
             heights = tile.heights(difficulty, 61, 0.1, np.random.default_rng(0))
             ax: Any = fig.add_axes(((i + 0.02) / 3, 0.0, 0.32, 0.95), projection="3d")
-            ax.plot_surface(x, y, heights, rstride=2, cstride=2, color=COLORS[5], lw=0, shade=True)
+            ax.plot_surface(
+                x, y, heights, rcount=61, ccount=61, color="#aab4bf", lw=0, antialiased=False, rasterized=True
+            )
             ax.set_zlim(-1.0, 1.0)
             ax.set_box_aspect((6, 6, 2), zoom=1.5)
             ax.view_init(30, -60)

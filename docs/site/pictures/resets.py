@@ -3,7 +3,6 @@
 import dataclasses
 from typing import Any
 
-import jax
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -11,40 +10,42 @@ from docs.site.pictures.body import ABOVE, BEHIND, SIDE, View, arrow, draw_groun
 from docs.site.pictures.observations import VECTOR
 from docs.site.pictures.panels import COLORS, Draw, figure, finish, note, scene
 from docs.site.pictures.robot import DT, STAIRS, context, joint_angles, model
+from docs.site.pictures.snapshot import Snapshot, values_drawn
 from ksim.mdp import resets
-from ksim.mdp.term import Context
 from ksim.types import PhysicsState
 
 
-
-def _starts(term: resets.AbstractReset, seen: Context, num: int) -> list[Context]:
+def _starts(term: resets.AbstractReset, seen: Snapshot, num: int) -> list[Snapshot]:
     """The starts that a reset makes of one state, for several keys."""
-    arrays = dataclasses.replace(seen, physics=jax.tree.map(jax.numpy.asarray, seen.physics))
-    keys = jax.random.split(jax.random.key(3), num)
-    fields = lambda physics: (physics.qpos, physics.qvel)
-    drawn = jax.vmap(lambda key: fields(term(dataclasses.replace(arrays, key=key))))(keys)
-    return [_with(seen, np.asarray(qpos), np.asarray(qvel)) for qpos, qvel in zip(*drawn, strict=True)]
+    drawn = values_drawn(lambda now: _moved(term(now)), seen, num)
+    return [seen.with_physics(qpos=qpos, qvel=qvel) for qpos, qvel in zip(*drawn, strict=True)]
 
 
-def _with(seen: Context, qpos: np.ndarray, qvel: np.ndarray) -> Context:
-    physics: PhysicsState = dataclasses.replace(seen.physics, qpos=qpos, qvel=qvel)
-    return dataclasses.replace(seen, physics=physics)
+def _moved(physics: PhysicsState) -> tuple[Any, Any]:
+    return physics.qpos, physics.qvel
 
 
 def _poses(
-    term: resets.AbstractReset, view: View, words: list[str], *, num: int = 7, seen: Any = context, low: float = -0.06,
+    term: resets.AbstractReset,
+    view: View,
+    words: list[str],
+    *,
+    num: int = 7,
+    seen: Any = context,
+    low: float = -0.06,
+    tall: float = 1.0,
     apart: float = 0.0,
-) -> Draw:  # fmt: skip
+) -> Draw:
     """A picture of the poses at the starts of several episodes."""
 
     def draw() -> Figure:
-        fig, ax = scene(low, low + 1.0)
+        fig, ax = scene(low, low + tall)
         if view is not ABOVE:
             draw_ground(ax)
         for i, start in enumerate(_starts(term, seen(), num)):
             shift = (apart * (i - (num - 1) / 2), 0.0)
             draw_robot(ax, start, view, shift=shift, alpha=1.0 if apart else 0.5)
-        note(fig, [f"the starts of {num} episodes,", *words])
+        note(fig, [f"the starts of {num} episodes," if num > 1 else "the start of every episode,", *words])
         return fig
 
     return draw
@@ -55,29 +56,32 @@ def _velocities(term: resets.AbstractReset, words: list[str], view: View = ABOVE
 
     def draw() -> Figure:
         low = -0.45 if view is ABOVE else -0.06
-        fig, ax = scene(low, low + 0.9)
+        fig, ax = scene(low, low + (0.9 if view is ABOVE else 1.0))
         seen = context()
         draw_robot(ax, seen, view, alpha=0.6)
         center = view([seen.physics.qpos[:3]])[0]
         for start in _starts(term, seen, num):
-            arrow(ax, center, center + view([1.8 * start.physics.qvel[:3]])[0], VECTOR, width=1.4)
+            arrow(ax, center, center + view([1.4 * start.physics.qvel[:3]])[0], VECTOR, width=1.4)
         rates = [f"{float(start.physics.qvel[5]):.2f}" for start in _starts(term, seen, 4)]
-        note(fig, [f"velocities at the starts of {num} episodes,", *words, f"yaw rates, such as {', '.join(rates)} rad/s"])
+        note(
+            fig,
+            [f"velocities at the starts of {num} episodes,", *words, f"yaw rates, such as {', '.join(rates)} rad/s"],
+        )
         return fig
 
     return draw
 
 
 def _joint_velocities() -> Figure:
-    starts = _starts(resets.RandomJointVelocities(magnitude=0.1), context(), 400)
+    starts = _starts(resets.RandomJointVelocities(magnitude=0.1), context(), 60)
     names = model().names
     velocity_nj = np.stack([start.physics.qvel[names.joint_qvel()] for start in starts])
     fig, (ax,) = figure(1.6)
     for j, column in enumerate(velocity_nj.T):
-        ax.plot(column, j + np.linspace(-0.3, 0.3, len(column)), ".", ms=2, color=COLORS[j % 4])
+        ax.plot(column, j + np.linspace(-0.3, 0.3, len(column)), ".", ms=3, color=COLORS[j % 4])
     ax.set_yticks(range(len(names.joints)), names.joints, fontsize=7)
     ax.invert_yaxis()
-    finish(ax, "velocity at the start, rad/s, of 400 episodes (magnitude=0.1)", "")
+    finish(ax, "velocity at the start, rad/s, of 60 episodes (magnitude=0.1)", "")
     ax.margins(x=0.05)
     return fig
 
@@ -100,25 +104,34 @@ def _on_terrain() -> Figure:
     return fig
 
 
-
 PICTURES: dict[type, Draw] = {
     resets.RandomJointPositions: _poses(
         resets.RandomJointPositions(magnitude=0.3), SIDE, ["magnitude=0.3"], seen=lambda: context(height=0.6)
     ),
     resets.RandomJointVelocities: _joint_velocities,
     resets.RandomBasePosition: _poses(
-        resets.RandomBasePosition(max_offset=0.6, max_lift=0.2), SIDE, ["max_offset=0.6, max_lift=0.2"]
+        resets.RandomBasePosition(max_offset=0.5, max_lift=0.2),
+        SIDE,
+        ["max_offset=0.5, max_lift=0.2"],
+        tall=1.15,
+        num=5,
     ),
     resets.RandomBaseTilt: _poses(
         resets.RandomBaseTilt(max_roll=0.4, max_pitch=0.1), BEHIND, ["max_roll=0.4, max_pitch=0.1,", "seen from behind"]
     ),
     resets.RandomHeading: _poses(
-        resets.RandomHeading(), ABOVE, ["seen from above"], low=-0.5, num=6, seen=lambda: context(joints=joint_angles(hip=-0.5))
+        resets.RandomHeading(),
+        ABOVE,
+        ["seen from above"],
+        low=-0.5,
+        num=4,
+        apart=0.34,
+        seen=lambda: context(joints=joint_angles(hip=-0.5)),
     ),
     resets.RandomBaseVelocity: _velocities(resets.RandomBaseVelocity(), ["horizontal, seen from above;"]),
     resets.RandomBaseMotion: _velocities(resets.RandomBaseMotion(), ["in all directions, seen from the side;"], SIDE),
     resets.ToKeyframe: _poses(
-        resets.ToKeyframe(("home", "crouched")), SIDE, ['keyframes=("home", "crouched")'], num=4, apart=0.45
+        resets.ToKeyframe(("home", "crouched")), SIDE, ['keyframes=("home", "crouched")'], num=3, apart=0.45
     ),
     resets.ToPose: _poses(
         resets.ToPose({"left_hip": -1.2, "left_knee": 1.5}), SIDE, ['pose={"left_hip": -1.2, "left_knee": 1.5}'], num=1

@@ -25,7 +25,7 @@ def _one_actuator(torque):
 def _foot_at(height, velocity=0.0):
     """The left foot at a height, in m, and at a speed, in m/s; the right one down."""
     standing = context(joints=joint_angles(hip=0, knee=0, ankle=0), touch=(0.0, 100.0))
-    position = np.array(standing.derived("site_xpos"))
+    position = np.array(standing.physics.derived["site_xpos"])
     position[:, 2] = np.where(np.arange(len(position)) == model().names.index("site", "left_foot"), height, 0.5)
     sensors = {"ksim_left_foot_velocity": [velocity, 0, 0], "ksim_right_foot_velocity": [0, 0, 0]}
     return context(touch=(0.0, 100.0), sensors=sensors, derived={"site_xpos": position})
@@ -115,8 +115,12 @@ POSTURE: dict[type, Draw] = {
         view=SIDE,
     ),
     rewards.BaseHeightError: sweep(
-        rewards.BaseHeightError(target=0.55), lambda x: context(height=x), (0.35, 0.7), "height of the base, m",
-        view=SIDE, marks={0.55: "target"},
+        rewards.BaseHeightError(target=0.55),
+        lambda x: context(height=x),
+        (0.35, 0.7),
+        "height of the base, m",
+        view=SIDE,
+        marks={0.55: "target"},
     ),
     rewards.VerticalVelocity: sweep(
         rewards.VerticalVelocity(), lambda v: context(lin_vel=(0, 0, v)), (-1, 1), "vertical velocity, m/s"

@@ -2,13 +2,14 @@
 
 import dataclasses
 import functools
+import itertools
 
 import jax
 import numpy as np
 
 from docs.site.pictures.body import SIDE
 from docs.site.pictures.panels import Draw, timeline
-from docs.site.pictures.robot import DT, FEET, TOUCH, context, joint_angles, model
+from docs.site.pictures.robot import DT, FEET, TOUCH, context, model
 from docs.site.pictures.walk import contacts, foot_heights, walk
 from ksim.mdp import rewards
 from ksim.mdp.rewards.gait import expected_contact
@@ -27,7 +28,7 @@ def _actions():
     vectors = np.outer([0.0, *action], np.eye(model().mj_model.nu, dtype=np.float32)[0]).astype(np.float32)
     return tuple(
         dataclasses.replace(first, action=now, previous_action=before, episode_step=np.int32(t))
-        for t, (before, now) in enumerate(zip(vectors[:-1], vectors[1:], strict=True))
+        for t, (before, now) in enumerate(itertools.pairwise(vectors))
     )
 
 
@@ -43,10 +44,10 @@ def _actions_of(term):
 
 @functools.cache
 def moving(kind):
-    """Contexts of a base, or of a knee, whose velocity ramps up, holds and stops at once."""
+    """Contexts of a base, or of a knee, whose velocity ramps up, holds and falls fast."""
     frames = []
     for t in range(61):
-        v = min(max((t - 10) / 20, 0.0), 1.0) if t < 45 else 0.0
+        v = min(max((t - 10) / 20, 0.0), 1.0, max((50 - t) / 5, 0.0))
         state = {
             "lin_vel": {"lin_vel": (v, 0, 0)},
             "ang_vel": {"ang_vel": (0, 0, v)},
@@ -61,7 +62,9 @@ def _falling():
     """A robot that tips over and ends its episode."""
     return tuple(
         context(
-            pitch=0.9 * (t / 20) ** 2, height=0.59 - 0.1 * (t / 20) ** 3, episode_step=np.int32(t),
+            pitch=0.9 * (t / 20) ** 2,
+            height=0.59 - 0.1 * (t / 20) ** 3,
+            episode_step=np.int32(t),
             terminated=np.bool_(t == 20),
         )
         for t in range(21)
@@ -86,7 +89,10 @@ _CLOCK = {"clock": _clock, "feet": contacts, "style": "steps-post"}
 
 
 def _gait(frames):
-    return tuple(dataclasses.replace(seen, commands=seen.commands | {"gait": np.array([1.25, 0.55, 0.5], np.float32)}) for seen in frames)
+    return tuple(
+        dataclasses.replace(seen, commands=seen.commands | {"gait": np.array([1.25, 0.55, 0.5], np.float32)})
+        for seen in frames
+    )
 
 
 def _hips(frames):
@@ -103,7 +109,7 @@ def _limping():
         place = model().names.joint_qpos(("right_hip",))[0]
         if int(seen.episode_step) * DT > 1.2:
             qpos[place] = -0.25 + 0.4 * (qpos[place] + 0.25)
-        frames.append(dataclasses.replace(seen, physics=dataclasses.replace(seen.physics, qpos=qpos)))
+        frames.append(seen.with_physics(qpos=qpos))
     return tuple(frames)
 
 
@@ -114,34 +120,47 @@ PICTURES: dict[type, Draw] = {
     rewards.ActionAcceleration: _actions_of(rewards.ActionAcceleration()),
     rewards.ActionJerk: _actions_of(rewards.ActionJerk()),
     rewards.BaseLinearAcceleration: timeline(
-        rewards.BaseLinearAcceleration(), functools.partial(moving, "lin_vel"),
-        given=lambda frames: [float(c.physics.qvel[0]) for c in frames], given_label="velocity,\nm/s",
+        rewards.BaseLinearAcceleration(),
+        functools.partial(moving, "lin_vel"),
+        given=lambda frames: [float(c.physics.qvel[0]) for c in frames],
+        given_label="velocity,\nm/s",
     ),
     rewards.BaseAngularAcceleration: timeline(
-        rewards.BaseAngularAcceleration(), functools.partial(moving, "ang_vel"),
-        given=lambda frames: [float(c.physics.qvel[5]) for c in frames], given_label="yaw rate,\nrad/s",
+        rewards.BaseAngularAcceleration(),
+        functools.partial(moving, "ang_vel"),
+        given=lambda frames: [float(c.physics.qvel[5]) for c in frames],
+        given_label="yaw rate,\nrad/s",
     ),
     rewards.JointAcceleration: timeline(
-        rewards.JointAcceleration(), functools.partial(moving, "knee"),
+        rewards.JointAcceleration(),
+        functools.partial(moving, "knee"),
         given=lambda frames: [float(c.physics.qvel[model().names.joint_qvel(("left_knee",))[0]]) for c in frames],
         given_label="velocity,\nrad/s",
     ),
     rewards.FeetAirTime: timeline(rewards.FeetAirTime(TOUCH, "command"), _walk_and_stand, view=SIDE, feet=contacts),
     rewards.AirTimeVariance: timeline(
         rewards.AirTimeVariance(TOUCH, "command"),
-        lambda: _uneven(), view=SIDE, feet=contacts,
+        lambda: _uneven(),
+        feet=contacts,
     ),
     rewards.SingleSupport: timeline(
         rewards.SingleSupport(TOUCH, "command"), _walk_and_stand, view=SIDE, feet=contacts, style="steps-post"
     ),
     rewards.FeetPhase: timeline(rewards.FeetPhase(TOUCH, "command"), _off_the_clock, **_CLOCK),
     rewards.FeetPhaseForce: timeline(
-        rewards.FeetPhaseForce(TOUCH, "command"), _off_the_clock, feet=contacts,
-        given=_swing_weight, given_label="weight of\nthe swing", given_labels=("left", "right"),
+        rewards.FeetPhaseForce(TOUCH, "command"),
+        _off_the_clock,
+        feet=contacts,
+        given=_swing_weight,
+        given_label="weight of\nthe swing",
+        given_labels=("left", "right"),
     ),
     rewards.FeetPhaseVelocity: timeline(
-        rewards.FeetPhaseVelocity(FEET, "command"), _off_the_clock, feet=contacts,
-        given=lambda frames: 1 - _swing_weight(frames), given_label="weight of\nthe stance",
+        rewards.FeetPhaseVelocity(FEET, "command"),
+        _off_the_clock,
+        feet=contacts,
+        given=lambda frames: 1 - _swing_weight(frames),
+        given_label="weight of\nthe stance",
         given_labels=("left", "right"),
     ),
     rewards.FootSwingHeight: timeline(
@@ -152,16 +171,19 @@ PICTURES: dict[type, Draw] = {
     ),
     rewards.SwingPose: timeline(
         rewards.SwingPose((("left_hip", "left_knee"), ("right_hip", "right_knee")), (-0.25, 0.75), "command"),
-        _off_the_clock, view=SIDE, feet=contacts,
+        _off_the_clock,
+        view=SIDE,
+        feet=contacts,
     ),
-    rewards.TrackGait: timeline(
-        rewards.TrackGait(TOUCH, "gait"), lambda: _gait(_off_the_clock()), **_CLOCK
-    ),
+    rewards.TrackGait: timeline(rewards.TrackGait(TOUCH, "gait"), lambda: _gait(_off_the_clock()), **_CLOCK),
     rewards.Symmetry: timeline(
-        rewards.Symmetry((("left_hip", "right_hip"),), "command"), _limping,
-        given=_hips, given_label="hips, rad", given_labels=("left", "right"),
+        rewards.Symmetry((("left_hip", "right_hip"),), "command"),
+        _limping,
+        given=_hips,
+        given_label="hips, rad",
+        given_labels=("left", "right"),
     ),
-}  # fmt: skip
+}
 
 
 @functools.cache
@@ -174,8 +196,5 @@ def _uneven():
         is_down = phase < (0.6 if time_s < 1.2 else 0.35)
         data = seen.physics.derived["sensordata"].copy()
         data[model().names.sensor("right_touch")] = 100.0 * is_down
-        physics = dataclasses.replace(seen.physics, derived=seen.physics.derived | {"sensordata": data})
-        frames.append(dataclasses.replace(seen, physics=physics))
+        frames.append(seen.with_physics(derived={**seen.physics.derived, "sensordata": data}))
     return tuple(frames)
-
-

@@ -1,29 +1,24 @@
 """The robot of the pictures, and what a term sees of it in a given state."""
 
-import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import mujoco
 import numpy as np
 
+from docs.site.pictures.snapshot import Physics, Snapshot
 from ksim.mdp.observations import ImuAccelerometer, ImuGyro
 from ksim.mdp.randomizers import RandomJointFriction
 from ksim.mdp.rewards import FeetSlip, Stumble, UndesiredContact
-from ksim.mdp.term import Context, Term
 from ksim.physics import PhysicsModel, PositionActuators, SlopeTile, StairsTile, Terrain, compile_model
 from ksim.physics.engine import DERIVED_FIELDS
-from ksim.types import PhysicsState
 
 TOUCH, FEET = ("left_touch", "right_touch"), ("left_foot", "right_foot")
 ACTUATORS = PositionActuators(kp=60.0, kd=2.0, action_scale=0.5)
 STAND = {"hip": -0.25, "knee": 0.5, "ankle": -0.25}
 DT = 0.02
-_KEY = jax.random.key(0)
 
 _LEG = """
 <body name="{side}_thigh" pos="0 {y} -.15">
@@ -40,6 +35,11 @@ _LEG = """
     </body>
   </body>
 </body>"""
+_MOTORS = "".join(
+    f'<motor joint="{side}_{joint}" ctrlrange="-40 40"/>'
+    for side in ("left", "right")
+    for joint in ("roll", "hip", "knee", "ankle")
+)
 _MJCF = f"""
 <mujoco>
   <option timestep="0.004"/>
@@ -54,7 +54,7 @@ _MJCF = f"""
       {_LEG.format(side="left", y=".08")}{_LEG.format(side="right", y="-.08")}
     </body>
   </worldbody>
-  <actuator>{"".join(f'<motor joint="{side}_{joint}" ctrlrange="-40 40"/>' for side in ("left", "right") for joint in ("roll", "hip", "knee", "ankle"))}</actuator>
+  <actuator>{_MOTORS}</actuator>
   <sensor>
     <touch name="left_touch" site="left_foot"/>
     <touch name="right_touch" site="right_foot"/>
@@ -108,9 +108,10 @@ def context(
     touch: Sequence[float] = (0.0, 0.0),
     sensors: Mapping[str, Any] | None = None,
     derived: Mapping[str, Any] | None = None,
+    accelerations: np.ndarray | None = None,
     of: PhysicsModel | None = None,
     **fields: Any,
-) -> Context:
+) -> Snapshot:
     """What a term sees of the robot: standing with bent knees, but for what is given.
 
     Args:
@@ -126,8 +127,9 @@ def context(
         touch: Readings of the feet's touch sensors, in N.
         sensors: Other readings, by the sensor's name.
         derived: Derived fields that differ from MuJoCo's.
+        accelerations: Of all degrees of freedom, as sensors see them; by default what MuJoCo's forces cause.
         of: The model.
-        fields: Fields of `Context`.
+        fields: Fields of the snapshot.
     """
     of = of or model()
     data = mujoco.MjData(of.mj_model)
@@ -142,7 +144,7 @@ def context(
     if height is None:
         mujoco.mj_kinematics(of.mj_model, data)
         data.qpos[2] -= min(lowest_point(of.mj_model, data, f"{side}_foot") for side in ("left", "right"))
-    return of_data(of, data, touch=touch, sensors=sensors, derived=derived, **fields)
+    return of_data(of, data, touch=touch, sensors=sensors, derived=derived, accelerations=accelerations, **fields)
 
 
 def of_data(
@@ -152,37 +154,35 @@ def of_data(
     touch: Sequence[float] = (0.0, 0.0),
     sensors: Mapping[str, Any] | None = None,
     derived: Mapping[str, Any] | None = None,
+    accelerations: np.ndarray | None = None,
     **fields: Any,
-) -> Context:
-    """The context of a state of MuJoCo's; contacts read zero but for what is given."""
+) -> Snapshot:
+    """A snapshot of a state of MuJoCo's; contacts read zero but for what is given."""
     mujoco.mj_forward(of.mj_model, data)
+    if accelerations is not None:
+        data.qacc = accelerations
+        mujoco.mj_rnePostConstraint(of.mj_model, data)
+        mujoco.mj_sensorAcc(of.mj_model, data)
     sensordata = data.sensordata.copy()
     readings = dict.fromkeys(("ksim_trunk_contact", *(f"ksim_{foot}_geom_contact" for foot in FEET)), 0.0)
     for name, reading in (readings | dict(zip(TOUCH, touch, strict=True)) | dict(sensors or {})).items():
         sensordata[of.names.sensor(name)] = reading
     floats = lambda x: np.array(x, np.float32)
     values = {name: getattr(data, name) for name in DERIVED_FIELDS} | {"sensordata": sensordata} | dict(derived or {})
-    physics = PhysicsState(
-        qpos=floats(data.qpos),
-        qvel=floats(data.qvel),
-        act=floats(data.act),
-        qacc_warmstart=np.zeros(of.mj_model.nv, np.float32),
-        time=floats(data.time),
-        derived={name: floats(value) for name, value in values.items()},
-        applied={"xfrc_applied": np.zeros((of.mj_model.nbody, 6), np.float32)},
-    )
     zeros = np.zeros(of.mj_model.nu, np.float32)
-    defaults = {
-        "action": zeros,
-        "previous_action": zeros,
-        "control": zeros,
-        "commands": {},
-        "episode_step": np.int32(0),
-        "terminated": np.bool_(False),
-        "overrides": {},
-        "key": _KEY,
-    }
-    return Context(model=of, physics=physics, **(defaults | fields))
+    return Snapshot(
+        model=of,
+        physics=Physics(
+            qpos=floats(data.qpos),
+            qvel=floats(data.qvel),
+            act=floats(data.act),
+            qacc_warmstart=np.zeros(of.mj_model.nv, np.float32),
+            time=floats(data.time),
+            derived={name: floats(value) for name, value in values.items()},
+            applied={"xfrc_applied": np.zeros((of.mj_model.nbody, 6), np.float32)},
+        ),
+        **({"action": zeros, "previous_action": zeros, "control": zeros} | fields),
+    )
 
 
 def quaternion(roll: float = 0.0, pitch: float = 0.0, yaw: float = 0.0) -> np.ndarray:
@@ -204,62 +204,5 @@ def lowest_point(mj_model: mujoco.MjModel, data: mujoco.MjData, geom: str) -> fl
 
 
 def commanding(*numbers: float) -> dict[str, dict[str, np.ndarray]]:
-    """A field of `Context`: a command named `command`."""
+    """A field of a snapshot: a command named `command`."""
     return {"commands": {"command": np.array(numbers, np.float32)}}
-
-
-def values_over(term: Any, contexts: Sequence[Context], read: Any = lambda value, _: value) -> np.ndarray:
-    """The term's value at a reset, of which the first context is, and after each step, of which the others are.
-
-    Args:
-        term: A term with or without memory.
-        contexts: In the order of time.
-        read: What to keep, from the value and its context with the memory.
-    """
-    if not has_memory(term):
-        return values_apart(term, contexts, read)
-    of = contexts[0].model
-
-    def step(parts: Any) -> Any:
-        seen = Context(model=of, **parts)
-        seen = dataclasses.replace(seen, memory=term.update(seen))
-        return read(term(seen), seen), seen.memory
-
-    # Half the compile time: each of these programs runs for a hundred steps.
-    step = jax.jit(step, compiler_options={"xla_backend_optimization_level": 0})
-    keys = jax.random.split(jax.random.key(0), len(contexts))
-    first = dataclasses.replace(_arrays(contexts[0]), key=keys[0])
-    first = dataclasses.replace(first, memory=term.init(first))
-    values, memory = [np.asarray(read(term(first), first))], first.memory
-    for seen, key in zip(contexts[1:], keys[1:], strict=True):
-        value, memory = step(_parts(seen) | {"key": key, "memory": memory})
-        values.append(np.asarray(value))
-    return np.stack(values)
-
-
-def values_apart(term: Any, contexts: Sequence[Context], read: Any = lambda value, _: value) -> np.ndarray:
-    """The term's value in each of several contexts, with the memory of a reset."""
-    of = contexts[0].model
-
-    def value(parts: Any) -> Any:
-        seen = Context(model=of, **parts)
-        seen = dataclasses.replace(seen, memory=term.init(seen))
-        return read(term(seen), seen)
-
-    stacked = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *[_parts(seen) for seen in contexts])
-    return np.asarray(jax.vmap(value)(stacked | {"key": jax.random.split(jax.random.key(0), len(contexts))}))
-
-
-def has_memory(term: Any) -> bool:
-    """Whether a term implements `init`."""
-    return type(term).init is not Term.init
-
-
-def _parts(seen: Context) -> dict[str, Any]:
-    """The fields of a context, but those that `values_over` gives it."""
-    left_out = ("model", "key", "memory")
-    return {f.name: getattr(seen, f.name) for f in dataclasses.fields(seen) if f.name not in left_out}
-
-
-def _arrays(seen: Context) -> Context:
-    return dataclasses.replace(seen, **jax.tree.map(jnp.asarray, _parts(seen)))

@@ -57,8 +57,8 @@ PICTURES: dict[type, Draw] = {
         _FarFromStartAtTwo(distance=3.0),
         lambda x: context(at=(x, 0)),
         (-4, 8),
-        "position of the base, m",
-        marks={2: "start of the episode", 5: "start + distance"},
+        "position of the base, m, in an episode that started at 2 m",
+        marks={-1: "start - distance", 5: "start + distance"},
     ),
     terminations.OffTerrain: sweep(
         terminations.OffTerrain(margin=1.0),

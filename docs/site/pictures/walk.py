@@ -7,7 +7,7 @@ import mujoco
 import numpy as np
 
 from docs.site.pictures.robot import DT, STAND, context, joint_angles, lowest_point, model
-from ksim.mdp.term import Context
+from docs.site.pictures.snapshot import Snapshot
 
 PERIOD_S, DUTY, SPEED = 0.8, 0.6, 0.5
 WEIGHT_N = 100.0
@@ -36,7 +36,7 @@ def pose(time_s: float, period_s: float = PERIOD_S) -> dict[str, float]:
 
 
 @functools.cache
-def walk(seconds: float = 1.6, period_s: float = PERIOD_S, stops_s: float = 1e9) -> tuple[Context, ...]:
+def walk(seconds: float = 1.6, period_s: float = PERIOD_S, stops_s: float = 1e9) -> tuple[Snapshot, ...]:
     """The walk at the control rate, at a command named `command` to go forward.
 
     Args:
@@ -64,12 +64,12 @@ def walk(seconds: float = 1.6, period_s: float = PERIOD_S, stops_s: float = 1e9)
     return tuple(frames)
 
 
-def contacts(frames: tuple[Context, ...]) -> np.ndarray:
+def contacts(frames: tuple[Snapshot, ...]) -> np.ndarray:
     """Which feet are down, (time, foot)."""
     return np.array([[float(seen.sensor(name)[0]) > 1 for name in ("left_touch", "right_touch")] for seen in frames])
 
 
-def foot_heights(frames: tuple[Context, ...]) -> np.ndarray:
+def foot_heights(frames: tuple[Snapshot, ...]) -> np.ndarray:
     """Heights of the soles above the ground, in m, (time, foot)."""
     mj_model, heights = model().mj_model, []
     data = mujoco.MjData(mj_model)
