@@ -16,7 +16,7 @@ from ksim.mdp.rewards.gait import expected_contact
 
 _walk_and_stand = functools.partial(walk, 2.4, 0.8, 1.6)
 _off_the_clock = functools.partial(walk, 2.4, 1.0)
-_HEIGHTS = {"given": foot_heights, "given_label": "foot\nheight, m", "given_labels": ("left", "right")}
+_HEIGHTS = {"given": foot_heights, "given_label": "height, m", "given_labels": ("left", "right")}
 
 
 @functools.cache
