@@ -74,10 +74,3 @@ def _with_text() -> Figure:
     fig = Figure()
     fig.text(0.5, 0.5, "some words")
     return fig
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("cls", [pytest.param(cls, id=f"{cls.__module__}.{cls.__name__}") for cls in PICTURES])
-def test_picture_has_something_drawn(cls):
-    fig = PICTURES[cls]()
-    assert any(ax.has_data() or ax.patches for ax in fig.axes)

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import matplotlib.patches
 import numpy as np
 from matplotlib.figure import Figure
@@ -178,12 +179,12 @@ def _height_scan() -> Figure:
 
 def _base_height() -> Figure:
     seen = context(of=model(DT, STAIRS), at=(0.0, 0.0), height=0.83)
-    ground = float(np.asarray(seen.model.ground.height(np.array([[0.0, 0.0]], np.float32)))[0])
+    ground = float(np.asarray(seen.model.ground.height(jnp.zeros((1, 2))))[0])
     value = float(value_of(observations.BaseHeight(), seen))
     fig, ax = scene(-0.06, 1.14)
     x = np.linspace(-1.2, 1.2, 400)
     line = np.stack([x, np.zeros_like(x)], axis=1).astype(np.float32)
-    ax.plot(x, np.asarray(seen.model.ground.height(line)), color=EDGE, lw=1)
+    ax.plot(x, np.asarray(seen.model.ground.height(jnp.asarray(line))), color=EDGE, lw=1)
     draw_robot(ax, seen, SIDE)
     arrow(ax, (0.2, 0.83), (0.2, 0.83 - value), VECTOR, style="<|-|>")
     note(fig, [f"height above the ground: {value:.2f} m,", f"on ground that is {ground:.2f} m high"])

@@ -58,7 +58,7 @@ def _target(frames: Any) -> Any:
     return [[seen.control[knee], seen.physics.qpos[place]] for seen in frames]
 
 
-_SWING = {"given": _target, "given_label": "left knee,\nrad", "given_labels": ("target", "position")}
+_SWING: dict[str, Any] = {"given": _target, "given_label": "left knee,\nrad", "given_labels": ("target", "position")}
 
 
 def _knee(term: Any, y_label: str) -> Draw:
@@ -82,7 +82,7 @@ def _first(value: Any, _: Snapshot) -> Any:
     return value[..., 0]
 
 
-_ACTIONS = {
+_ACTIONS: dict[str, Any] = {
     "given": lambda frames: [seen.action[0] for seen in frames],
     "given_label": "action",
     "style": "steps-post",
@@ -177,7 +177,7 @@ def _velocity(place: int, label: str) -> dict[str, Any]:
 
 _ALONG_X = _velocity(0, "velocity along\nworld x, m/s")
 _YAW = _velocity(5, "yaw rate,\nrad/s")
-_TILT = {
+_TILT: dict[str, Any] = {
     "given": lambda frames: [2 * np.arctan2(seen.physics.qpos[5], seen.physics.qpos[3]) for seen in frames],
     "given_label": "pitch, rad",
     "labels": XYZ,

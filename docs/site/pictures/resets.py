@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -91,7 +92,7 @@ def _on_terrain() -> Figure:
     seen = context(of=physics_model, height=0.59)
     half_x, half_y = physics_model.ground.half_size
     x, y = np.meshgrid(np.linspace(-half_x, half_x, 200), np.linspace(-half_y, half_y, 120))
-    heights = np.asarray(physics_model.ground.height(np.stack([x, y], axis=-1).astype(np.float32)))
+    heights = np.asarray(physics_model.ground.height(jnp.stack([x, y], axis=-1)))
     fig, (ax,) = figure(1.9)
     ax.imshow(heights, extent=(-half_x, half_x, -half_y, half_y), origin="lower", cmap="Greys", aspect="equal")
     for i, level in enumerate((0.0, 0.5, 1.0)):

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,7 +17,7 @@ from ksim.mdp.rewards.gait import expected_contact
 
 _walk_and_stand = functools.partial(walk, 2.4, 0.8, 1.6)
 _off_the_clock = functools.partial(walk, 2.4, 1.0)
-_HEIGHTS = {"given": foot_heights, "given_label": "height, m", "given_labels": ("left", "right")}
+_HEIGHTS: dict[str, Any] = {"given": foot_heights, "given_label": "height, m", "given_labels": ("left", "right")}
 
 
 @functools.cache
@@ -85,7 +86,7 @@ def _clock(frames):
     return _phases(frames) < 0.55
 
 
-_CLOCK = {"clock": _clock, "feet": contacts, "style": "steps-post"}
+_CLOCK: dict[str, Any] = {"clock": _clock, "feet": contacts, "style": "steps-post"}
 
 
 def _gait(frames):

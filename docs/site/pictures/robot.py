@@ -170,6 +170,7 @@ def of_data(
     floats = lambda x: np.array(x, np.float32)
     values = {name: getattr(data, name) for name in DERIVED_FIELDS} | {"sensordata": sensordata} | dict(derived or {})
     zeros = np.zeros(of.mj_model.nu, np.float32)
+    actions: dict[str, Any] = {"action": zeros, "previous_action": zeros, "control": zeros} | fields
     return Snapshot(
         model=of,
         physics=Physics(
@@ -181,7 +182,7 @@ def of_data(
             derived={name: floats(value) for name, value in values.items()},
             applied={"xfrc_applied": np.zeros((of.mj_model.nbody, 6), np.float32)},
         ),
-        **({"action": zeros, "previous_action": zeros, "control": zeros} | fields),
+        **actions,
     )
 
 
@@ -203,6 +204,6 @@ def lowest_point(mj_model: mujoco.MjModel, data: mujoco.MjData, geom: str) -> fl
     return float(data.geom_xpos[index][2] - extent[2])
 
 
-def commanding(*numbers: float) -> dict[str, dict[str, np.ndarray]]:
+def commanding(*numbers: float) -> dict[str, Any]:
     """A field of a snapshot: a command named `command`."""
     return {"commands": {"command": np.array(numbers, np.float32)}}

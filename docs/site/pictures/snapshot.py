@@ -67,7 +67,8 @@ class Snapshot:
 
 def context_of(model: PhysicsModel, arrays: dict[str, Any], key: Any) -> Context:
     """The context of a snapshot's arrays, which may be traced."""
-    return Context(model=model, key=key, **(arrays | {"physics": PhysicsState(**arrays["physics"])}))
+    fields: dict[str, Any] = {**arrays, "physics": PhysicsState(**arrays["physics"])}
+    return Context(model=model, key=key, **fields)
 
 
 def values_over(term: Any, seen: Sequence[Snapshot], read: Any = lambda value, _: value) -> np.ndarray:
