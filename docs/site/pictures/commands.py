@@ -47,11 +47,11 @@ def _velocity() -> Figure:
     time = np.arange(len(episode())) * _CTRL_DT
     for ax, (label, term) in zip(axes, terms.items(), strict=True):
         curves(ax, time, values_over(term, episode()), drawstyle="steps-post")
-        finish(ax, "time, s", "command")
+        finish(ax, "time, s" if ax is axes[-1] else "", "command")
         ax.text(0.99, 0.05, label, transform=ax.transAxes, ha="right", fontsize=7.5, va="bottom")
     axes[1].set_ylim(bottom=-1.4)
     axes[0].set_xticklabels([])
-    axes[0].set_ylim(top=1.7)
+    axes[0].set_ylim(-1.2, 1.7)
     axes[0].legend(axes[0].lines, _VELOCITIES, loc="upper right", fontsize=7, framealpha=0.8, edgecolor="none", ncols=3)
     return fig
 

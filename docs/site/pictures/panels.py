@@ -116,27 +116,28 @@ def sweep(
             curves(ax, x, np.moveaxis(y, 0, 1), [label for label in named if label])
             finish(ax, x_label, y_label)
         for value, label in (marks or {}).items():
-            mark(ax, value, label)
+            here = np.max(y[:, np.argmin(np.abs(x - value))])
+            mark(ax, value, label, is_low=y.dtype != bool and here > np.mean(ax.get_ylim()))
         return fig
 
     return draw
 
 
-def mark(ax: Axes, value: float, label: str) -> None:
-    """Draws a dashed vertical line with a label."""
+def mark(ax: Axes, value: float, label: str, *, is_low: bool = False) -> None:
+    """Draws a dashed vertical line with a label, at its top or its bottom."""
     ax.axvline(value, color=EDGE, lw=1, ls=(0, (4, 3)))
     left, right = ax.get_xlim()
     is_right = value > left + 0.7 * (right - left)
     ax.annotate(
         label,
-        (value, 0.95),
+        (value, 0.06 if is_low else 0.95),
         xycoords=("data", "axes fraction"),
         xytext=(-4 if is_right else 4, 0),
         textcoords="offset points",
         fontsize=8,
         color=EDGE,
         ha="right" if is_right else "left",
-        va="top",
+        va="bottom" if is_low else "top",
     )
 
 
