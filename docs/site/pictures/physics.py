@@ -96,7 +96,7 @@ PICTURES: dict[type, Draw] = {
         physics.ModelActuators(1.0), [1.0], "target, rad, of the model's own servo", mjcf=_SERVO
     ),
     physics.FlatTile: _tile(physics.FlatTile()),
-    physics.RoughTile: _tile(physics.RoughTile(height=(0.0, 0.2))),
+    physics.RoughTile: _tile(physics.RoughTile()),
     physics.SlopeTile: _tile(physics.SlopeTile()),
     physics.StairsTile: _tile(physics.StairsTile()),
 }

@@ -63,10 +63,10 @@ def _velocities(term: resets.AbstractReset, words: list[str], view: View = ABOVE
         center = view([seen.physics.qpos[:3]])[0]
         for start in _starts(term, seen, num):
             arrow(ax, center, center + view([1.4 * start.physics.qvel[:3]])[0], VECTOR, width=1.4)
-        rates = [f"{float(start.physics.qvel[5]):.2f}" for start in _starts(term, seen, 4)]
+        rates = [f"{float(start.physics.qvel[5]):.2f}" for start in _starts(term, seen, 3)]
         note(
             fig,
-            [f"velocities at the starts of {num} episodes,", *words, f"yaw rates, such as {', '.join(rates)} rad/s"],
+            [f"velocities at the starts of {num} episodes,", *words, f"yaw rates: {', '.join(rates)} rad/s, ..."],
         )
         return fig
 
