@@ -52,7 +52,8 @@ $(VENV)/.site: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[site]'
 	touch $@
 
-# Into build/site; a link that leads nowhere is an error.
+# Into build/site, with the pictures of the terms in build/pictures, which are drawn anew only when terms change. A link
+# that leads nowhere, and a public name that the reference lacks, is an error.
 site: $(VENV)/.site
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -b html -c docs/site . build/site
 

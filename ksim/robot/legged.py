@@ -15,12 +15,14 @@ from ksim.robot.gains import Gains, gains_of
 from ksim.robot.geometry import in_world
 from ksim.robot.patterns import grouped, rounded_to
 from ksim.robot.plan import CTRL_DT, DT, Plan, Report, add_world, own_kp, torque_limits, with_gains
-from ksim.robot.pose import Stance, find_stance, on_ground
+from ksim.robot.pose import Stance, find_stance, lifting_bends, on_ground
 from ksim.robot.scene import Foot, add_gravity, add_motors, set_pose, use_plain_contacts
 
 PERIOD_PART = 2.9
 """Period of a gait over sqrt(height / gravity): animals of any size walk alike at the same Froude number, Alexander and
 Jayes 1983 (doi:10.1111/j.1469-7998.1983.tb04266.x)."""
+BEND_PART = 1.6
+"""How high the legs of two bend to lift a foot, over how high it is to be lifted: servos lag behind."""
 FROUDE = {True: 0.12, False: 0.25}
 """Squared speed over gravity times height, at the highest forward command: of two legs, and of more."""
 
@@ -64,11 +66,11 @@ def legged_plan(spec: mujoco.MjSpec, found: Findings, report: Report) -> Plan:
     stance = find_stance(model, found.base, found.legs, found.joints, hold)
     qpos = _qpos(spec, stance)
     feet = tuple(_foot(spec, leg) for leg in found.legs)
-    rest_height, swinging = _at_rest(model, qpos, found, feet)
     height = stance.settled_height if stance.stands else stance.height
     gravity = float(np.linalg.norm(model.opt.gravity))
     plan = with_gains(Plan(found, report, added), _gains(model, qpos, found, limits, height), found)
     is_biped = len(found.legs) <= 2
+    swing = round((0.1 if is_biped else 0.2) * height, 3)
     stood = _report_legged(report, found, stance, limits)
     return dataclasses.replace(
         plan,
@@ -83,8 +85,9 @@ def legged_plan(spec: mujoco.MjSpec, found: Findings, report: Report) -> Plan:
         period_s=max(round(PERIOD_PART * math.sqrt(height / gravity) / 0.04) * 0.04, 0.16),
         forward=max(round(math.sqrt(FROUDE[is_biped] * gravity * height), 1), 0.1),
         effort=rounded_to(0.2 / (found.mass * gravity * height) ** 2, 1),
-        rest_height=round(rest_height, 3),
-        swinging=swinging,
+        rest_height=round(_rest_height(model, qpos, feet), 3),
+        swing=swing,
+        bends=lifting_bends(model, found.legs, qpos, BEND_PART * swing) if is_biped else (),
         is_biped=is_biped,
         pose_source=stance.source,
         stands=stood,
@@ -117,16 +120,12 @@ def _qpos(spec: mujoco.MjSpec, stance: Stance) -> np.ndarray:
     return posed.compile().key_qpos[0].copy()
 
 
-def _at_rest(
-    model: mujoco.MjModel, qpos: np.ndarray, found: Findings, feet: Sequence[Foot]
-) -> tuple[float, tuple[str, ...]]:
-    """How high the middle of the feet is, in m, and which joints of legs turn about the base's y axis."""
+def _rest_height(model: mujoco.MjModel, qpos: np.ndarray, feet: Sequence[Foot]) -> float:
+    """How high the middle of the feet is, in m."""
     data = mujoco.MjData(model)
     data.qpos[:] = qpos
     mujoco.mj_kinematics(model, data)
-    of_legs = [name for leg in found.legs for name in leg.joints]
-    swinging = tuple(name for name in of_legs if abs(data.joint(name).xaxis[1]) > 0.7)
-    return float(np.mean([in_world(data, model.body(foot.body).id, foot.pos)[2] for foot in feet])), swinging
+    return float(np.mean([in_world(data, model.body(foot.body).id, foot.pos)[2] for foot in feet]))
 
 
 def _foot(spec: mujoco.MjSpec, leg: Leg) -> Foot:

@@ -50,7 +50,8 @@ class Plan:
         forward: Highest forward command, in m/s.
         effort: Weight of the squared torques.
         rest_height: Of the feet's sites in that pose, in m.
-        swinging: Joints that swing a leg forward.
+        swing: How high feet are lifted, in m.
+        bends: Of two legs: by how many rad the joints of each bend to swing its foot; empty if it cannot.
         is_biped: Whether it has one or two legs.
         pose_source: Where the pose is from, in words.
         stands: In words, how it stood in it.
@@ -81,7 +82,8 @@ class Plan:
     forward: float = 1.0
     effort: float = 1e-5
     rest_height: float = 0.0
-    swinging: tuple[str, ...] = ()
+    swing: float = 0.0
+    bends: tuple[Mapping[str, float], ...] = ()
     is_biped: bool = False
     pose_source: str = ""
     stands: str = ""

@@ -112,6 +112,33 @@ def bent_pose(model: mujoco.MjModel, base: str, legs: Sequence[Leg], part: float
     return qpos
 
 
+def lifting_bends(
+    model: mujoco.MjModel, legs: Sequence[Leg], qpos: np.ndarray, height: float
+) -> tuple[dict[str, float], ...]:
+    """By how many rad the joints of each leg bend to lift its foot straight up, the sole level.
+
+    Joints that hardly take part are left out. Empty where a foot does not get up, or legs are not alike.
+
+    Args:
+        model: The robot.
+        legs: Its legs.
+        qpos: The pose from which feet are lifted.
+        height: How far, in m.
+    """
+    bends = []
+    for leg in legs:
+        kinematics = LegKinematics(model, leg, qpos, None)
+        lifted = kinematics.lifted(height)
+        if lifted is None or len(leg.joints) != len(legs[0].joints):
+            return ()
+        bends.append(lifted - qpos[kinematics.places])
+    part_j = np.abs(bends).max(axis=0) >= 0.05
+    return tuple(
+        {name: round(float(bend), 2) for name, bend, part in zip(leg.joints, bend_j, part_j, strict=True) if part}
+        for leg, bend_j in zip(legs, bends, strict=True)
+    )
+
+
 def _with_feet_under_hips(model: mujoco.MjModel, legs: Sequence[Leg], part: float, shift: float) -> np.ndarray | None:
     """A pose with every leg bent, and its foot `shift` m in front of its hip."""
     reference = with_level_base(model, clipped_reference(model), 0.0)
@@ -132,14 +159,14 @@ class LegKinematics:
         places: Where its joints are in qpos.
     """
 
-    def __init__(self, model: mujoco.MjModel, leg: Leg, reference: np.ndarray, shift: float) -> None:
+    def __init__(self, model: mujoco.MjModel, leg: Leg, reference: np.ndarray, shift: float | None) -> None:
         """Measures the leg.
 
         Args:
             model: The robot.
             leg: Its leg, with at least one joint.
             reference: The pose of everything else, and the one near which the leg should stay.
-            shift: How far in front of its hip the foot should be, in m.
+            shift: How far in front of its hip the foot should be, in m; None: as far as it is in the reference.
         """
         ids = [model.joint(name).id for name in leg.joints]
         self.places = model.jnt_qposadr[ids]
@@ -151,7 +178,7 @@ class LegKinematics:
         foot_3, self._turn = self._foot(reference[self.places])
         self._hip_3 = self._data.xanchor[ids[0]].copy()
         self._length = max(float(np.linalg.norm(foot_3 - self._hip_3)), 1e-3)
-        self._under_2 = np.array([self._hip_3[0] + shift, foot_3[1]])
+        self._under_2 = np.array([foot_3[0] if shift is None else self._hip_3[0] + shift, foot_3[1]])
 
     def bent(self, part: float) -> np.ndarray | None:
         """The joints with the leg at a part of its stretched height; None where the foot does not get under the hip."""
@@ -162,6 +189,14 @@ class LegKinematics:
         bent = self._solve(height, [stretched, stretched + 0.5 * np.sign(middle - stretched)])
         is_there = np.linalg.norm(self._error(bent, height)) <= 0.05 * self._length
         return bent if is_there else None
+
+    def lifted(self, height: float) -> np.ndarray | None:
+        """The joints with the foot `height` m above where it is in the reference; None where it does not get there."""
+        rest = self._reference[self.places]
+        below = float(self._hip_3[2] - self._foot(rest)[0][2]) - height
+        middle = (self._low + self._high) / 2
+        lifted = self._solve(below, [rest, np.clip(middle, rest - 0.6, rest + 0.6)])
+        return lifted if np.linalg.norm(self._error(lifted, below)) <= 0.1 * height else None
 
     def _solve(self, height: float, starts: list[np.ndarray]) -> np.ndarray:
         """The joints with the foot `height` m below the hip, or as near as it gets; the best from several starts."""

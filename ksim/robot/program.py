@@ -65,7 +65,6 @@ def _class_head(plan: Plan, class_name: str, purpose: str) -> str:
 def _legged(plan: Plan, class_name: str, purpose: str, path: str) -> str:
     gait = {2: "a walk: feet in turns", 4: "a trot: diagonal feet together"}.get(len(plan.feet), "neighbours in turns")
     low = round(0.5 * plan.standing_height, 2)
-    swing = round((0.1 if plan.is_biped else 0.2) * plan.standing_height, 3)
     sideways = round(0.4 * plan.forward, 1)
     backward = 0.0 if plan.is_biped else -round(0.5 * plan.forward, 1)
     turn = 0.5 if plan.is_biped else 0.8
@@ -86,9 +85,9 @@ SITES, TOUCH = tuple(foot.name for foot in FEET), tuple(foot.touch for foot in F
 {_table("POSE", plan.pose)}
 HEIGHT, STANDING_HEIGHT = {plan.height}, {plan.standing_height}  # STANDING: once the servos have given way
 {_drive(plan)}
-{_swinging(plan)}# The gait, {gait}. Larger animals step more slowly: 2.9 * sqrt(height / gravity), rounded.
-PERIOD_S, PHASES, SWING_M = {plan.period_s:.3g}, {plan.offsets}, {swing}
-
+# The gait, {gait}. Larger animals step more slowly: 2.9 * sqrt(height / gravity), rounded.
+PERIOD_S, PHASES, SWING_M = {plan.period_s:.3g}, {plan.offsets}, {plan.swing}
+{_bends(plan)}
 # Few environments and a small init_std learn in the fewest steps, as a CPU needs.
 CONFIG = ksim.PPOConfig(
     num_envs={num_envs}, max_iterations={iterations}, dt={DT}, ctrl_dt={CTRL_DT},
@@ -127,8 +126,8 @@ CONFIG = ksim.PPOConfig(
 
     def get_rewards(self, physics_model):
         gait = {{"command": "velocity", "period_s": PERIOD_S, "offsets": PHASES}}
-{_still(plan)}        return [
-{_rewards(plan, swing)}
+{_swing_names(plan)}        return [
+{_rewards(plan)}
         ]
 
     def get_terminations(self, physics_model):
@@ -146,47 +145,62 @@ CONFIG = ksim.PPOConfig(
 '''
 
 
-def _rewards(plan: Plan, swing: float) -> str:
-    lift = -float(round(0.15 / swing**2))
+def _rewards(plan: Plan) -> str:
+    lift = -float(round(0.15 / plan.swing**2))
+    height = -float(round((4.0 if plan.is_biped else 0.4) / plan.standing_height**2))
     rows = [
         'rewards.TrackLinearVelocity(command="velocity", std=0.3, scale=2.0),',
         f'rewards.TrackYawRate(command="velocity", std=0.4, scale={1.5 if plan.is_biped else 1.0}),',
         "# Steps in the rhythm of the gait; without these two it may slide or shuffle.",
         "rewards.FeetPhase(sensors=TOUCH, **gait, scale=1.0),",
         f"rewards.FootSwingHeight(sites=SITES, height=SWING_M, rest_height={plan.rest_height}, **gait, scale={lift}),",
+        *_swing_pose(plan),
         "rewards.FeetSlip(sensors=TOUCH, sites=SITES, scale=-0.1),",
         f"rewards.BaseTilt(scale={-2.0 if plan.is_biped else -1.0}),",
         "rewards.RollPitchRate(scale=-0.05),",
         "rewards.VerticalVelocity(scale=-0.5),",
-        f"rewards.BaseHeightError(target=STANDING_HEIGHT, scale={-round(0.4 / plan.standing_height**2)}.0),",
-        *_deviation(plan),
+        f"rewards.BaseHeightError(target=STANDING_HEIGHT, scale={height}),",
+        f"rewards.JointDeviation({_deviation(plan)}),",
         "rewards.JointLimits(scale=-1.0),",
         "rewards.ActionRate(scale=-0.01),",
         "# The torque that holds the weight at arm's length of the height costs about 0.2.",
         f"rewards.TorqueEffort(scale={-plan.effort:.0e}),",
         "rewards.Alive(scale=1.0),",
-        "rewards.TerminationPenalty(scale=-50.0),",
+        f"rewards.TerminationPenalty(scale={-100.0 if plan.is_biped else -50.0}),",
     ]
     return "\n".join(f"            {row}" for row in rows)
 
 
-def _swinging(plan: Plan) -> str:
-    if not plan.is_biped:
+def _bends(plan: Plan) -> str:
+    if not plan.bends:
         return ""
-    names = "".join(f"    {json.dumps(name)},\n" for name in plan.swinging)
-    return f"# Joints that turn about the base's y axis: they swing the legs forward.\nSWINGING = (\n{names})\n"
+    rows = "".join(f"    {json.dumps(bend)},\n" for bend in plan.bends)
+    why = "# rad by which the joints of each leg bend to lift its foot by 1.6 * SWING_M: servos lag behind."
+    return f"{why}\nBENDS = (\n{rows})\n"
 
 
-def _still(plan: Plan) -> str:
-    if not plan.is_biped:
+def _swing_names(plan: Plan) -> str:
+    if not plan.bends:
         return ""
-    return "        still = tuple(joint for joint in physics_model.names.joints if joint not in SWINGING)\n"
+    return _method_lines(
+        [
+            "legs, bend = tuple(tuple(leg) for leg in BENDS), tuple(tuple(leg.values()) for leg in BENDS)",
+            "still = tuple(joint for joint in physics_model.names.joints if not any(joint in leg for leg in legs))",
+        ]
+    )
 
 
-def _deviation(plan: Plan) -> list[str]:
-    if not plan.is_biped:
-        return ["rewards.JointDeviation(scale=-0.05),"]
-    return ["rewards.JointDeviation(joints=still, scale=-0.15),"]
+def _swing_pose(plan: Plan) -> list[str]:
+    if not plan.bends:
+        return []
+    return [
+        "# Lifts the feet from the first steps on, without which two legs shuffle.",
+        "rewards.SwingPose(legs=legs, bend=bend, **gait, scale=-5.0),",
+    ]
+
+
+def _deviation(plan: Plan) -> str:
+    return "joints=still, scale=-0.15" if plan.bends else "scale=-0.05"
 
 
 def _arm(plan: Plan, class_name: str, purpose: str, path: str) -> str:

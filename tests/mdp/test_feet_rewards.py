@@ -133,8 +133,21 @@ def test_swing_pose_when_asked_to_stand_is_the_squared_distance_from_the_default
 
 
 def test_swing_pose_when_a_leg_has_a_joint_without_a_bend_says_so():
-    with pytest.raises(ConfigError, match=r"bends 1 joints per leg, but a leg has 2"):
+    with pytest.raises(ConfigError, match=r"bends 1 joints of a leg .*, but a leg has 2"):
         rewards.SwingPose(legs=(("left_hip", "right_hip"),), bend=(0.6,), command="velocity")
+
+
+def test_swing_pose_when_some_bends_are_for_all_legs_says_so():
+    with pytest.raises(ConfigError, match=r"or a tuple of such numbers for each leg"):
+        rewards.SwingPose(legs=(("left_hip",), ("right_hip",)), bend=((0.6,), 0.6), command="velocity")
+
+
+@pytest.mark.parametrize(("episode_step", "joint_pos"), [(10, (0.0, -0.2)), (30, (0.6, 0.0))])
+def test_swing_pose_when_each_leg_has_its_own_bend_follows_it(episode_step, joint_pos):
+    # As above: the right leg is in mid-swing after a quarter, the left one after three.
+    term = dataclasses.replace(swing_pose(period_s=0.8), bend=((0.6,), (-0.2,)))
+    context = make_context(joint_pos=joint_pos, commands=WALK, episode_step=jnp.int32(episode_step))
+    np.testing.assert_allclose(term(context), 0.0, atol=1e-6)
 
 
 SLIP = rewards.FeetSlip(sensors=TOUCH, sites=("left_foot", "right_foot"))

@@ -138,6 +138,28 @@ def test_three_commands_of_the_extending_page_lead_from_a_dog_to_its_policy(fold
     assert (folder / view.partition("checkpoint=")[2] / "checkpoints" / "2").exists()
 
 
+def test_bends_of_two_legs_lift_each_foot_straight_up_with_its_sole_level(folder):
+    task_class, config, names = written(folder, HUMANOID.read_text())
+    model = task_of(task_class, config).environment.engine.model.mj_model
+    data = mujoco.MjData(model)
+    mujoco.mj_resetDataKeyframe(model, data, 0)
+    for bends, foot in zip(names["BENDS"], names["FEET"], strict=True):
+        mujoco.mj_kinematics(model, data)
+        before_3, turn_33 = data.site(foot.name).xpos.copy(), data.site(foot.name).xmat.copy()
+        for joint, bend in bends.items():
+            data.joint(joint).qpos += bend
+        mujoco.mj_kinematics(model, data)
+        lift_3 = data.site(foot.name).xpos - before_3
+        np.testing.assert_allclose(lift_3, [0, 0, 1.6 * names["SWING_M"]], atol=0.2 * names["SWING_M"])
+        np.testing.assert_allclose(data.site(foot.name).xmat, turn_33, atol=0.08)
+
+
+def test_program_for_two_legs_trains(folder):
+    task_class, config, _ = written(folder, HUMANOID.read_text())
+    _, history = train_iterations(task_of(task_class, config), 1)
+    assert np.isfinite(history[-1]["reward/swing_pose"])
+
+
 def test_gains_in_the_program_are_those_of_the_compiled_servos(folder):
     task_class, config, names = written(folder, DOG)
     model = task_of(task_class, config).environment.engine.model.mj_model

@@ -146,11 +146,12 @@ class SwingPose(AbstractReward):
 
     A leg is in the default pose for `duty` of its period and then bends along half a sine, up to `bend`; while the
     command asks to stand, all are in the default pose. legs: names of joints, per leg in the order of their phases.
-    bend: rad beyond the default pose in the middle of the swing, per joint of a leg. Others: as FeetPhase.
+    bend: rad beyond the default pose in the middle of the swing, per joint of a leg; or such numbers for each leg.
+    Others: as FeetPhase.
     """
 
     legs: tuple[tuple[str, ...], ...]
-    bend: tuple[float, ...]
+    bend: tuple[float, ...] | tuple[tuple[float, ...], ...]
     command: str
     period_s: float = 0.8
     duty: float = 0.55
@@ -159,11 +160,12 @@ class SwingPose(AbstractReward):
 
     def __check_init__(self) -> None:
         _check_clock(self, len(self.legs), most_duty=0.95)
-        for joints in self.legs:
-            if len(joints) != len(self.bend):
+        is_per_leg = len(self.bend) == len(self.legs) and all(isinstance(bend, tuple) for bend in self.bend)
+        for joints, bend in zip(self.legs, self.bend if is_per_leg else [self.bend] * len(self.legs), strict=True):
+            if len(joints) != len(bend) or any(isinstance(angle, tuple) for angle in bend):
                 raise ConfigError(
-                    f"SwingPose bends {len(self.bend)} joints per leg, but a leg has {len(joints)}: {joints}. "
-                    "Give bend one number for each joint of a leg."
+                    f"SwingPose bends {len(bend)} joints of a leg ({bend}), but a leg has {len(joints)}: {joints}. "
+                    "Give bend one number for each joint of a leg, or a tuple of such numbers for each leg."
                 )
 
     def __call__(self, context: Context) -> Float[Array, ""]:
