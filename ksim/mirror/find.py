@@ -125,8 +125,10 @@ class _Sampler:
 
         def step(memories: tuple, step: Array) -> tuple[tuple, tuple[_Values, _Values]]:
             contexts = self._contexts(jax.random.fold_in(key, step), step)
-            sides = [self._observed(*both, key) for both in zip(contexts, memories, strict=True)]
-            return tuple(memory for _, memory in sides), tuple(values for values, _ in sides)
+            (seen, after), (image, image_after) = (
+                self._observed(*both, key) for both in zip(contexts, memories, strict=True)
+            )
+            return (after, image_after), (seen, image)
 
         first = self._contexts(jax.random.fold_in(key, 0), jnp.int32(0))
         memories = tuple(self._observed(context, None, key)[1] for context in first)

@@ -82,7 +82,8 @@ def mirror_model(physics_model: PhysicsModel) -> ModelMirror:
         ),
         ctrl=ctrl,
         pairs=tuple(
-            (_name(model, j), _name(model, int(image[j])), int(sign[j])) for j in np.flatnonzero(_has_one_dof(model))
+            (_name(model, j), _name(model, int(image[j])), int(sign[j]))
+            for j in np.flatnonzero(_has_one_dof(model)).tolist()
         ),
     )
 

@@ -2,9 +2,11 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-from jaxtyping import Array, Float
+import numpy.typing as npt
+from jaxtyping import Float
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -19,8 +21,8 @@ class SignedPermutation:
     index: np.ndarray
     sign: np.ndarray
 
-    def __call__(self, vector: Float[Array, "*batch n"]) -> Float[Array, "*batch n"]:
-        """The images of vectors along the last axis."""
+    def __call__(self, vector: Float[Any, "*batch n"]) -> Float[Any, "*batch n"]:
+        """The images of vectors, of numpy or JAX, along the last axis."""
         return vector[..., self.index] * self.sign
 
     @property
@@ -32,7 +34,7 @@ class SignedPermutation:
         )
 
     @staticmethod
-    def of(index: Sequence[int], sign: Sequence[float]) -> "SignedPermutation":
+    def of(index: npt.ArrayLike, sign: npt.ArrayLike) -> "SignedPermutation":
         """From numbers of any kind."""
         return SignedPermutation(np.asarray(index, np.int32), np.asarray(sign, np.float32))
 

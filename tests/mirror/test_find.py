@@ -9,6 +9,7 @@ import pytest
 
 from ksim.errors import ConfigError
 from ksim.mdp import commands, observations
+from ksim.mdp.noise import AbstractNoise
 from ksim.mdp.observations import AbstractObservation
 from ksim.mirror import find_mirror
 from ksim.physics import compile_model
@@ -111,7 +112,7 @@ def test_observation_of_one_side_is_an_error_that_names_it():
 
 def test_observation_that_is_wrong_in_the_mirror_is_found():
     class Handed(AbstractObservation):
-        noise: None = None
+        noise: AbstractNoise | None = None
 
         def __call__(self, context):
             return context.physics.qpos[7:9] * jnp.array([1.0, 2.0])
