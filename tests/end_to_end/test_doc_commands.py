@@ -28,7 +28,7 @@ RUN_ELSEWHERE = {"DISTRIBUTED_TRAINING.md": "test_distributed_docs.py", "extendi
 PROGRAMS = ("python", "pip", "make", "ksim-train", "docker")
 """What a command within a sentence begins with."""
 NOT_PARSED = {
-    r"docker (?:build|run) .*": "there is no Docker where the tests run; tests/test_distribution.py reads its file",
+    r"docker (?:build|run) .*|mkdir .*": "there is no Docker where the tests run; tests/test_distribution.py reads its file",
     r"kubectl .*": "there is no cluster",
     r"sbatch .*": "its script is run by test_distributed_docs.py",
     r"code=.*|if .*": "the shell's own",
