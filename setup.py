@@ -5,7 +5,7 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
-EXAMPLES = {package: f"ksim.{package}" for package in find_packages(include=["examples", "examples.*"])}
+EXAMPLES = [f"ksim.{package}" for package in find_packages(include=["examples", "examples.*"])]
 """In the repository a package of their own; in a wheel it would take the name `examples` from everybody else."""
 
 
@@ -16,7 +16,7 @@ def readme_of_index(text: str) -> str:
 
 
 setup(
-    packages=[*find_packages(include=["ksim", "ksim.*"]), *EXAMPLES.values()],
+    packages=[*find_packages(include=["ksim", "ksim.*"]), *EXAMPLES],
     package_dir={"ksim.examples": "examples"},
     package_data={
         "ksim": ["py.typed"],

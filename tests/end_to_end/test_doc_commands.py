@@ -28,12 +28,12 @@ RUN_ELSEWHERE = {"DISTRIBUTED_TRAINING.md": "test_distributed_docs.py", "extendi
 PROGRAMS = ("python", "pip", "make", "ksim-train", "docker")
 """What a command within a sentence begins with."""
 NOT_PARSED = {
-    r"docker (?:build|run) .*|mkdir .*": "there is no Docker where the tests run; tests/test_distribution.py reads its file",
+    r"docker (?:build|run) .*|mkdir .*": "there is no Docker; tests/test_distribution.py reads its file",
     r"kubectl .*": "there is no cluster",
     r"sbatch .*": "its script is run by test_distributed_docs.py",
     r"code=.*|if .*": "the shell's own",
     r"pip install (?:xprof|build|'jax\[k8s\]')": "a package of others",
-    r"python -m build|pip install dist/\S+": "tests/test_distribution.py builds and installs the distributions",
+    r"python -m build|pip install 'dist/.*": "tests/test_distribution.py builds and installs the distributions",
     r"python -m ksim.tools.terms .*": "it has no arguments; tests/tools/test_terms.py runs it",
     r"python -m ksim.envs.\w+ .*": "needs an extra; tests/envs/test_playground.py runs it",
     r"python -m ksim.launch(?: \[OPTIONS\].*)?|python -m ksim.tools.scaling(?: --predict)?": "a synopsis",
@@ -48,23 +48,20 @@ def blocks(page):
 
 def lines_of(block):
     """The commands of a block of shell, one a line, without comments."""
-    lines = block.replace("\\\n", " ").splitlines()
-    return [
-        " ".join(re.sub(r"(^|\s)#.*", "", line).split()) for line in lines if re.sub(r"(^|\s)#.*", "", line).strip()
-    ]
+    lines = [re.sub(r"(^|\s)#.*", "", line) for line in block.replace("\\\n", " ").splitlines()]
+    return [" ".join(line.split()) for line in lines if line.strip()]
 
 
 def commands():
-    """Every command of the docs, once, with the pages that show it."""
-    found = {}
+    """Every command of the docs, once."""
+    found = []
     for page in PAGES:
         shown = [line for language, block in blocks(page) if language in ("sh", "bash") for line in lines_of(block)]
         prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
         spans = [" ".join(span.split()) for span in re.findall(r"(?<!`)`([^`]+)`(?!`)", prose)]
-        shown += [span for span in spans if re.match(rf"(?:\.venv/bin/)?(?:{'|'.join(PROGRAMS)}) ", span)]
-        for command in shown:
-            found.setdefault(command, []).append(page.name)
-    return found
+        found += shown
+        found += [span for span in spans if re.match(rf"(?:\.venv/bin/)?(?:{'|'.join(PROGRAMS)}) ", span)]
+    return list(dict.fromkeys(found))
 
 
 COMMANDS = commands()
