@@ -12,12 +12,13 @@ from pathlib import Path
 import jax
 
 import ksim
-from examples.robots import QUADRUPED
 from ksim.config import field
 from ksim.mdp import commands, events, observations as obs, randomizers, resets, rewards, terminations
 from ksim.mdp.env_curriculum import TerrainCurriculum
 from ksim.mdp.noise import UniformNoise
 from ksim.physics import RoughTile, SlopeTile, StairsTile
+
+from .robots import QUADRUPED
 
 LEGS = ("front_left", "front_right", "rear_left", "rear_right")
 FEET = tuple(f"{leg}_foot" for leg in LEGS)

@@ -9,11 +9,12 @@ file is, names, and all devices in place of one.
 """
 
 import ksim
-from examples.pretrained import PRETRAINED
-from examples.robots import in_package
 from ksim import robot
 from ksim.mdp import commands, events, observations as obs, randomizers, resets, rewards, terminations
 from ksim.mdp.noise import UniformNoise
+
+from .pretrained import PRETRAINED
+from .robots import in_package
 
 # A box around the lowest part of each leg, in its body's frame, in m; where contacts are felt.
 FEET = tuple(

@@ -13,12 +13,13 @@ from typing import Generic, TypeVar
 import jax
 
 import ksim
-from examples.pretrained import PRETRAINED
-from examples.robots import HUMANOID
 from ksim.checks import check_fraction, check_positive
 from ksim.config import field
 from ksim.mdp import commands, events, observations as obs, randomizers, resets, rewards, terminations
 from ksim.mdp.noise import UniformNoise
+
+from .pretrained import PRETRAINED
+from .robots import HUMANOID
 
 FEET = ("left_foot", "right_foot")
 TOUCH = ("left_foot_touch", "right_foot_touch")

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import jax
 
 import ksim
-from examples.walking import HumanoidWalkingConfig, HumanoidWalkingTask
+
+from .walking import HumanoidWalkingConfig, HumanoidWalkingTask
 
 
 @jax.tree_util.register_dataclass

@@ -24,6 +24,7 @@ import mujoco
 from packaging.requirements import Requirement
 
 from ksim.evaluate.video import find_gl
+from ksim.host.extras import DISTRIBUTION, install_command
 from ksim.host.machine import num_cores
 from ksim.host.terminal import console
 
@@ -67,7 +68,11 @@ def check_versions() -> list[Finding]:
     """Python, and every package that ksim requires, against its range."""
     found = [Finding("Python", ".".join(map(str, sys.version_info[:3])))]
     wrong = []
-    requirements = [Requirement(text) for text in importlib.metadata.requires("ksim") or ()]
+    try:
+        requirements = [Requirement(text) for text in importlib.metadata.requires(DISTRIBUTION) or ()]
+    except importlib.metadata.PackageNotFoundError:  # imported from a folder
+        words = f"{DISTRIBUTION} is not installed, so that their versions cannot be checked"
+        return [*found, Finding("packages", words, "Run pip install -e . in ksim's clone.")]
     needed = [r for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})]
     for requirement in needed:
         try:
@@ -146,7 +151,7 @@ def check_viewers() -> list[Finding]:
     ):
         is_there = importlib.util.find_spec(package) is not None
         words = use if is_there else f"{package} is not installed, for {use}"
-        found.append(Finding(extra, words, None if is_there else f"Run pip install -e '.[{extra}]' in ksim's clone."))
+        found.append(Finding(extra, words, None if is_there else f"Run {install_command(extra)}."))
     try:
         words, fix = webbrowser.get().__class__.__name__, None
     except webbrowser.Error:

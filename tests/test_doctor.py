@@ -41,6 +41,15 @@ def test_package_that_is_not_there_is_missing(monkeypatch):
     assert (packages.mark, "optax not installed" in packages.words) == ("missing", True)
 
 
+def test_ksim_that_is_not_installed_is_a_note(monkeypatch):
+    def not_installed(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "requires", not_installed)
+    *_, packages = doctor.check_versions()
+    assert (packages.mark, packages.words.split(",")[0]) == ("note", "ksim-rl is not installed")
+
+
 def test_devices_that_fail_are_reported_by_the_last_line_of_the_error(monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "abacus")
     (devices,) = doctor.check_collective()

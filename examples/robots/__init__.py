@@ -4,6 +4,7 @@ import importlib.util
 from pathlib import Path
 
 import ksim
+from ksim.host.extras import install_command
 
 HUMANOID = Path(__file__).with_name("humanoid.xml")
 QUADRUPED = Path(__file__).with_name("quadruped.xml")
@@ -18,7 +19,7 @@ def in_package(package: str, file: str) -> Path:
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         raise ksim.ConfigError(
-            f"The robot's model is in the package {package.replace('_', '-')}, which is not installed. In the folder "
-            "of ksim's clone, run pip install -e '.[robots]'."
+            f"The robot's model is in the package {package.replace('_', '-')}, which is not installed. Run "
+            f"{install_command('robots')}."
         )
     return Path(spec.origin).parent / file

@@ -16,6 +16,7 @@ from ksim.checks import check_count
 from ksim.config import field
 from ksim.envs.wrapped import InsteadOfMjx, Randomizer, WrappedEnvironment, observation_names
 from ksim.errors import ConfigError, near_misses
+from ksim.host.extras import install_command
 from ksim.host.plain_yaml import read_yaml
 from ksim.host.terminal import print_line
 from ksim.rollout.environment import Environment, Shown
@@ -168,9 +169,7 @@ def imported(module: str, package: str, *, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ConfigError(
-            f"{package} cannot be imported: {error}. In the folder of ksim's clone, run pip install -e '.[{extra}]'."
-        ) from error
+        raise ConfigError(f"{package} cannot be imported: {error}. Run {install_command(extra)}.") from error
 
 
 @contextlib.contextmanager

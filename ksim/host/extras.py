@@ -5,6 +5,14 @@ from typing import Any
 
 from ksim.errors import ConfigError
 
+DISTRIBUTION = "ksim-rl"
+"""What package indexes and pip call ksim: there, `ksim` is another project."""
+
+
+def install_command(extra: str) -> str:
+    """The command that adds an extra to an installed ksim, be it from a wheel or from a clone."""
+    return f"pip install '{DISTRIBUTION}[{extra}]'"
+
 
 def import_extra(package: str, extra: str, user: str) -> Any:
     """Imports a package of one of ksim's extras.
@@ -21,6 +29,5 @@ def import_extra(package: str, extra: str, user: str) -> Any:
         return importlib.import_module(package)
     except ImportError as error:
         raise ConfigError(
-            f"{user} needs {error.name or package}, which is not installed. In the folder of ksim's clone, run "
-            f"pip install -e '.[{extra}]'."
+            f"{user} needs {error.name or package}, which is not installed. Run {install_command(extra)}."
         ) from error

@@ -7,6 +7,7 @@ from contextlib import closing
 from typing import Any
 
 from ksim.errors import ConfigError
+from ksim.host.extras import install_command
 from ksim.host.signals import stop_on_signal
 from ksim.host.terminal import print_line
 from ksim.policy.load import load_task_policy
@@ -29,9 +30,7 @@ def view_checkpoint(task: RLTask[Any]) -> RunResult:
     config = task.config
     viewer = pick_viewer(config.viewer)
     if viewer == "browser" and importlib.util.find_spec("viser") is None:
-        raise ConfigError(
-            "The viewer in the browser needs viser. In the folder of ksim's clone, run pip install -e '.[viewer]'."
-        )
+        raise ConfigError(f"The viewer in the browser needs viser. Run {install_command('viewer')}.")
     path, context, model = load_task_policy(task)
     print_line(f"Preparing {path} ...")
     session = ViewSession(context.env, model, seed=config.seed, axis_name=task.device_axis)

@@ -1,23 +1,13 @@
 """What DISTRIBUTED_TRAINING.md says holds: its commands run as written, its tables and messages are those of the code.
 
-Every block of code has a comment before it:
-
-- `<!-- file: NAME -->`: a file, which is written into the directory in which all blocks are run.
-- `<!-- runs -->`: run by bash as it stands. Stand-ins for the programs are on the PATH: `python` makes runs short (an
-  iteration or two, no reports), the task a point mass, and hosts of addresses this machine; `srun`, `sbatch` and
-  `mpirun` start processes with the variables that those programs set.
-- `<!-- runs: walking -->`: with the humanoid. `<!-- runs: side by side -->`: all commands at once, as on two machines.
-- `<!-- not run here: REASON -->`.
+Its blocks are marked as in pages.py, and run with a point mass. `<!-- runs: walking -->`: with the humanoid.
+`<!-- runs: side by side -->`: all commands at once, as on two machines.
 """
 
 import dataclasses
 import html
 import json
-import os
 import re
-import socket
-import subprocess
-import sys
 
 import pytest
 import yaml
@@ -29,61 +19,14 @@ from ksim.launch.options import _OPTIONS as LAUNCHER_OPTIONS, parse_options
 from ksim.parallel.job import find_job
 from ksim.preflight.devices import DistributedSetup
 from ksim.task.overrides import parse_overrides
+from tests.end_to_end.pages import BLOCK, finish, job_with_free_port, start_bash, write_stand_ins
 from tests.messages import describes, strings_of
-from tests.processes import ROOT
+from tests.processes import ROOT, free_port
 from tests.tasks import point_mass_task
 
 PAGE = (ROOT / "DISTRIBUTED_TRAINING.md").read_text()
-BLOCK = re.compile(r"<!-- (file|runs|not run here)(?:: ([^>]*))? -->\n```(\w+)\n(.*?)```", re.DOTALL)
 FILES = {name: text for kind, name, _, text in BLOCK.findall(PAGE) if kind == "file"}
 RUNS = [(how, text) for kind, how, _, text in BLOCK.findall(PAGE) if kind == "runs"]
-
-STAND_IN = '''#!{python}
-"""Stands in for a program of the page; see the test."""
-import os, re, subprocess, sys
-
-def start(variables, program):
-    return subprocess.Popen(program, env={{**os.environ, **variables}})
-
-def python(arguments):
-    if os.environ["DOCS_TASK"] == "point_mass":
-        arguments = [a.replace("examples.walking_distributed", "examples.point_mass") for a in arguments]
-    host = r"(10\\.0\\.0\\.1|node0):\\d+"
-    arguments = [re.sub(host, "127.0.0.1:" + os.environ["DOCS_PORT"], a) for a in arguments]
-    if "ksim.tools.scaling" in arguments:
-        arguments += ["--repeats", "1", "--iterations", "1"]
-    elif "run_mode=eval" in arguments:
-        arguments += ["eval_num_envs=2", "video=false", "plots=false"]
-    else:
-        iterations = "1" if os.environ["DOCS_TASK"] == "point_mass" else "2"
-        arguments += ["max_iterations=" + iterations, "eval_at_end=false", "tensorboard=false"]
-        arguments += ["video=false", "plots=false"]
-    os.execv(sys.executable, [sys.executable, *arguments])
-
-def sbatch(arguments):
-    script = open(arguments[-1]).read()
-    variables = {{"SLURM_JOB_ID": os.environ["DOCS_JOB"], "SLURM_NTASKS": "2", "SLURM_PROCID": "0"}}
-    variables["SLURM_JOB_NODELIST"] = "node[1-2]"
-    assert "#SBATCH --nodes 2" in script and "#SBATCH --ntasks-per-node 1" in script
-    sys.exit(start(variables, ["bash", arguments[-1]]).wait())
-
-def srun(arguments):
-    # Slurm declares its argument as optional, and takes one after the equals sign alone.
-    assert arguments[0] == "--kill-on-bad-exit=0"
-    step = {{"SLURM_STEP_NODELIST": "127.0.0.1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "1"}}
-    step["SLURM_STEP_TASKS_PER_NODE"] = "2"
-    place = lambda i: {{"SLURM_PROCID": str(i), "SLURM_LOCALID": str(i)}}
-    sys.exit(max(p.wait() for p in [start(step | place(i), arguments[1:]) for i in range(2)]))
-
-def mpirun(arguments):
-    count = int(arguments[arguments.index("-np") + 1])
-    shared = {{"OMPI_COMM_WORLD_SIZE": str(count), "OMPI_COMM_WORLD_LOCAL_SIZE": str(count)}}
-    place = lambda i: {{"OMPI_COMM_WORLD_RANK": str(i), "OMPI_COMM_WORLD_LOCAL_RANK": str(i)}}
-    program = arguments[arguments.index("python"):]
-    sys.exit(max(p.wait() for p in [start(shared | place(i), program) for i in range(count)]))
-
-globals()[os.path.basename(sys.argv[0])](sys.argv[1:])
-'''
 
 
 @pytest.fixture(scope="module")
@@ -95,53 +38,8 @@ def directory(tmp_path_factory):
         if name.endswith(".py"):
             small = small.replace("examples.walking_distributed", "examples.point_mass")
         (path / name).write_text(small)
-    (path / "bin").mkdir()
-    for name in ("python", "sbatch", "srun", "mpirun"):
-        program = path / "bin" / name
-        program.write_text(STAND_IN.format(python=sys.executable))
-        program.chmod(0o755)
+    write_stand_ins(path / "bin")
     return path
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def job_with_free_port():
-    """A Slurm job whose number makes JAX pick a port that is free: one of the 4096 highest."""
-    for job in range(os.getpid() % 4096, os.getpid() % 4096 + 4096):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", job % 4096 + 65535 - 4096 + 1)):
-                return job
-    raise AssertionError("no port is free")
-
-
-def start_bash(command, directory, *, task, **variables):
-    """Starts a command with nothing of this process's own settings for JAX."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("XLA_", "PJRT_", "JAX_", "KSIM_", "SLURM_"))}
-    environment = {
-        **kept,
-        "PATH": f"{directory / 'bin'}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT),
-        "JAX_PLATFORMS": "cpu",
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # compiling is most of what short runs do
-        "XDG_CACHE_HOME": str(directory / "cache"),
-        "DOCS_TASK": task,
-        **variables,
-    }
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(["bash", "-ec", command], cwd=directory, env=environment, **pipes)
-
-
-def finish(process):
-    try:
-        output, _ = process.communicate(timeout=400)
-    finally:
-        process.kill()
-    assert process.returncode == 0, output
-    return output
 
 
 @pytest.fixture(scope="module")

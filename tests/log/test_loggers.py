@@ -115,7 +115,5 @@ def test_what_is_no_logger_is_an_error_that_names_the_hook(tmp_path, monkeypatch
 @pytest.mark.parametrize(("logger", "package"), [(ksim.WandbLogger, "wandb"), (ksim.MlflowLogger, "mlflow")])
 def test_logger_of_a_package_that_is_not_installed_is_an_error_with_the_fix(logger, package, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(
-        ConfigError, match=rf"needs {package}, which is not installed.*pip install -e '\.\[{package}\]'"
-    ):
+    with pytest.raises(ConfigError, match=rf"needs {package}, which is not installed.*install 'ksim-rl\[{package}\]'"):
         logger()

@@ -128,7 +128,7 @@ def run_dir(tmp_path):
 def test_view_without_viser_says_how_to_install_it(run_dir, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     task = point_mass_task(run_mode="view", checkpoint=str(run_dir), viewer="browser")
-    with pytest.raises(ConfigError, match=r"pip install -e '\.\[viewer\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'ksim-rl\[viewer\]'"):
         task.run()
 
 

@@ -13,6 +13,7 @@ from ksim.checkpoint.format import read_checkpoint
 from ksim.checkpoint.run_dir import holds_run
 from ksim.checkpoint.snapshot import write_policy_alone
 from ksim.errors import ConfigError, RunError
+from ksim.host.extras import install_command
 from ksim.host.files import output_dir, whole_file
 from ksim.host.terminal import print_figures
 from ksim.nn.normalizer import NormalizedActorCritic
@@ -133,8 +134,7 @@ def check_packages() -> None:
         import onnxruntime  # noqa: F401, PLC0415
     except ImportError as error:
         raise ConfigError(
-            f"run_mode=export needs {error.name}, which is not installed. In the folder of ksim's clone, run "
-            "pip install -e '.[export]'."
+            f"run_mode=export needs {error.name}, which is not installed. Run {install_command('export')}."
         ) from error
 
 

@@ -343,7 +343,7 @@ def test_a_missing_package_is_an_error_that_says_what_to_install(run_dir, monkey
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without_onnx)
-    with pytest.raises(ConfigError, match=r"needs onnx, which is not installed\. .* run pip install -e '\.\[export\]'"):
+    with pytest.raises(ConfigError, match=r"needs onnx, which is not installed\. Run pip install 'ksim-rl\[export\]'"):
         export(run_dir)
 
 

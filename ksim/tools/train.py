@@ -1,0 +1,91 @@
+"""Trains an example by its name, or the task of a file: the command `ksim-train`.
+
+ksim-train quadruped num_envs=512
+"""
+
+import ast
+import importlib.util
+import pkgutil
+import runpy
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from ksim.errors import ConfigError, near_misses, shown
+from ksim.host.terminal import print_line
+
+EXAMPLES = "ksim.examples"
+"""The examples in an installed ksim; in the repository they are also the package `examples`."""
+DEFAULT = "walking_distributed"
+NOT_TASKS = {"deploy"}
+"""Examples that train nothing."""
+
+USAGE = """Usage: ksim-train [TASK] [OPTION=VALUE ...]
+
+Trains a task and writes its run under runs/ in the current folder. TASK is the path of a .py file, as
+`python -m ksim.tools.new` writes, or one of the examples; without it, {default}:
+
+{tasks}
+
+ksim-train max_iterations=150                     first steps of the walking humanoid, on all devices
+ksim-train walking run_mode=view checkpoint=pretrained
+                                                  shows it as it walks after training
+ksim-train TASK --help                            all options of a task; --help NAME: one of them
+
+To train by several processes: python -m ksim.launch --nproc-per-node 2 -m {examples}.{default}"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the task as its own program; returns 2 for a name that is no task's, 0 after the help."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    if argv in (["--help"], ["-h"]):
+        tasks = "\n".join(f"  {name:<22}{summary}" for name, summary in example_tasks().items())
+        print_line(USAGE.format(default=DEFAULT, examples=EXAMPLES, tasks=tasks))
+        return 0
+    is_named = bool(argv) and not argv[0].startswith("-") and "=" not in argv[0]
+    name, options = (argv[0], argv[1:]) if is_named else (DEFAULT, argv)
+    try:
+        run_task(name, options)
+    except ConfigError as error:
+        sys.stderr.write(f"Error: {error}\n")
+        return 2
+    return 0
+
+
+def example_tasks() -> dict[str, str]:
+    """The examples that train, by their names, each with the first line of its docstring."""
+    spec = importlib.util.find_spec(EXAMPLES)
+    if spec is None or spec.submodule_search_locations is None:
+        return {}
+    summaries = {}
+    for module in pkgutil.iter_modules(spec.submodule_search_locations):
+        if not module.ispkg and module.name not in NOT_TASKS:
+            source = Path(spec.submodule_search_locations[0], f"{module.name}.py").read_text(encoding="utf-8")
+            summaries[module.name] = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+    return summaries
+
+
+def run_task(name: str, options: Sequence[str]) -> None:
+    """Runs an example as `python -m` would, or a file as `python` would; most exit the process at their end.
+
+    Raises:
+        ConfigError: There is no such example or file.
+    """
+    if name.endswith(".py"):
+        if not Path(name).is_file():
+            raise ConfigError(f"There is no file {shown(name)}.")
+        sys.argv = [name, *options]
+        sys.path[0] = str(Path(name).resolve().parent)
+        runpy.run_path(name, run_name="__main__")
+        return
+    tasks = example_tasks()
+    if name not in tasks:
+        raise ConfigError(
+            f"There is no example {shown(name)}. {near_misses(name, tasks)} The path of a task of your own ends in .py."
+        )
+    sys.argv = [name, *options]  # the first is replaced by the module's file
+    runpy.run_module(f"{EXAMPLES}.{name}", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,151 @@
+"""The wheel and the source distribution, as somebody gets them who has no clone."""
+
+import email
+import json
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import ksim
+from tests.end_to_end.stand_in import view
+from tests.processes import ROOT, environment, free_port
+
+pytestmark = pytest.mark.long
+TRAIN = ("num_envs=16", "max_iterations=2", "eval_at_end=false", "video=false", "plots=false")
+NOT_OURS = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "runs")
+
+
+def run(*command, cwd, check=True, **changes):
+    env = environment(PYTHONPATH=None, **changes)
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=500, check=False)
+    if check:
+        assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def files_of(folder):
+    """What belongs into a wheel of ksim's and the examples' files, by their place in it."""
+    found = {}
+    for package, place in (("ksim", "ksim"), ("examples", "ksim/examples")):
+        paths = [path for path in (folder / package).rglob("*") if path.is_file() and path.parent.name != "__pycache__"]
+        found |= {f"{place}/{path.relative_to(folder / package).as_posix()}": path.read_bytes() for path in paths}
+    return found
+
+
+def content_of(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        return {name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name}
+
+
+@pytest.fixture(scope="module")
+def dist(tmp_path_factory):
+    """The distributions, built from a copy of the repository."""
+    clone = tmp_path_factory.mktemp("build") / "clone"
+    shutil.copytree(ROOT, clone, ignore=NOT_OURS)
+    run(sys.executable, "-m", "build", cwd=clone)
+    return clone / "dist"
+
+
+@pytest.fixture(scope="module")
+def wheel(dist):
+    (wheel,) = dist.glob(f"ksim_rl-{ksim.__version__}-*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def programs(wheel, tmp_path_factory):
+    """The programs of a fresh environment that has the wheel, and of this one the packages that ksim requires."""
+    path = tmp_path_factory.mktemp("fresh")
+    run(sys.executable, "-m", "venv", path, cwd=path)
+    packages = sysconfig.get_path("purelib", vars={"base": str(path), "platbase": str(path)})
+    # A path in a .pth file comes last, and .pth files there are not read: neither this clone nor another ksim is seen.
+    others = [place for place in sys.path if place.endswith("site-packages")]
+    Path(packages, "others.pth").write_text("\n".join(others))
+    run(path / "bin/pip", "install", "--no-deps", "--no-index", wheel, cwd=path)
+    return path / "bin"
+
+
+def test_wheel_has_every_file_of_ksim_and_the_examples_and_no_other(wheel):
+    assert content_of(wheel) == files_of(ROOT)
+
+
+def test_name_licence_and_readme_are_in_the_wheel(wheel):
+    info = f"ksim_rl-{ksim.__version__}.dist-info"
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = email.message_from_bytes(archive.read(f"{info}/METADATA"))
+        assert archive.read(f"{info}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
+    readme = str(metadata.get_payload())
+    assert (metadata["Name"], metadata["Description-Content-Type"]) == ("ksim-rl", "text/markdown")
+    assert readme.startswith("# ksim\n")
+    # On the page of an index they would lead nowhere.
+    assert not re.findall(r"\]\((?!https?:)|<img", readme)
+    assert "docs/extending.md" in readme
+
+
+def test_source_distribution_has_what_its_tests_need(dist):
+    (sdist,) = dist.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {Path(*Path(member.name).parts[1:]).as_posix() for member in archive if member.isfile()}
+    folders = ("benchmarks", "docs", "examples", "ksim", "tests", "typings")
+    wanted = {path.relative_to(ROOT) for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()}
+    wanted = {path.as_posix() for path in wanted if "__pycache__" not in path.parts}
+    assert wanted <= names
+    assert {"Makefile", "constraints.txt", "pyproject.toml", "setup.py", "README.md", "LICENSE"} <= names
+
+
+def test_installed_ksim_needs_no_clone_and_takes_no_other_name(programs, tmp_path):
+    done = run(programs / "python", "-c", "import ksim.examples; print(ksim.__file__)", cwd=tmp_path)
+    assert Path(done.stdout.strip()).is_relative_to(programs.parent)
+    done = run(programs / "python", "-c", "import examples", cwd=tmp_path, check=False)
+    assert "No module named 'examples'" in done.stderr
+
+
+def test_ksim_train_trains_the_humanoid_in_an_empty_folder(programs, tmp_path):
+    done = run(programs / "ksim-train", *TRAIN, cwd=tmp_path)
+    assert "iteration 2/2" in done.stdout
+    assert (tmp_path / "runs/humanoid_walking_distributed_task/run_000/checkpoints/2").is_dir()
+
+
+def test_policy_in_the_wheel_walks(programs, tmp_path):
+    options = ("run_mode=eval", "checkpoint=pretrained", "eval_num_envs=2", "video=false", "plots=false")
+    run(programs / "ksim-train", "walking", *options, cwd=tmp_path)
+    (written,) = tmp_path.rglob("evaluation.json")
+    assert json.loads(written.read_text())["figures"]["survival"]["mean"] == 1.0
+
+
+def test_policy_in_the_wheel_is_shown_in_the_browser(programs, tmp_path):
+    pytest.importorskip("viser", reason="needs viser: pip install -e '.[viewer]'")
+    options = ("run_mode=view", "viewer=browser", "checkpoint=pretrained", f"viewer_port={free_port()}")
+    env = environment(PYTHONPATH=None)
+    assert view([programs / "ksim-train", "walking", *options], cwd=tmp_path, env=env) == 0
+
+
+def test_container_copies_all_that_it_installs(wheel, tmp_path):
+    lines = (ROOT / "Containerfile").read_text().replace("\\\n", "").splitlines()
+    allowed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    source = tmp_path / "src"
+    source.mkdir()
+    for line in lines:
+        if line.startswith("COPY "):
+            *names, target = line.split()[1:]
+            assert target.startswith("/src/")
+            assert set(names) <= allowed
+            for name in names:
+                if (ROOT / name).is_dir():
+                    shutil.copytree(ROOT / name, source / name, ignore=NOT_OURS)
+                else:
+                    shutil.copy(ROOT / name, source)
+    run(sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", tmp_path, source, cwd=tmp_path)
+    (built,) = tmp_path.glob("*.whl")
+    assert content_of(built) == content_of(wheel)
+    (extras,) = [line.removeprefix("ARG EXTRAS=").split(",") for line in lines if line.startswith("ARG EXTRAS=")]
+    assert set(extras) <= set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    assert 'ENTRYPOINT ["ksim-train"]' in lines
