@@ -109,6 +109,8 @@ def _train_in(
                 open_files(loop, start, run_dir, stack)
             stack.enter_context(loop.watchdog)
             print_line(f"Run directory: {run_dir}")
+            for name, how in loop.loggers.dashboards.items():
+                print_line(f"{name}: {how}")
             stack.enter_context(loop.callbacks)
         print_line(f"First states: {prepare_s:.1f} s.")
         with Activity.doing("Compiling the training step"):
@@ -120,7 +122,15 @@ def _train_in(
             # Those that have nothing to evaluate wait here: a process that ends without the others fails them.
             loop.callbacks.raise_together()
     before_s = prepare_s + compile_s
-    print_summary(loop.progress, run_dir, compile_s=before_s, stop=stop, saver=loop.saving.saver, reports=loop.reports)
+    print_summary(
+        loop.progress,
+        run_dir,
+        compile_s=before_s,
+        stop=stop,
+        saver=loop.saving.saver,
+        reports=loop.reports,
+        dashboards=loop.loggers.dashboards,
+    )
     return RunResult(exit_code=stop.exit_code, run_dir=run_dir)
 
 
@@ -193,7 +203,7 @@ def open_files(loop: Loop, start: Start, run_dir: Path, stack: contextlib.ExitSt
         saver.resume(start.resumed.iteration, start.resumed.path.absolute())
     loop.saving.saver = saver
     reports.open(loop.loggers, saver)
-    loop.callbacks.open(saver)
+    loop.callbacks.open(saver, loop.loggers)
 
 
 def _compiled_step(task: RLTask[Any], state: RunState, peers: Peers) -> TimedStep:
