@@ -63,11 +63,13 @@ class Recording:
 
     @property
     def actions(self) -> dict[str, np.ndarray]:
-        """The elements of the action by name: the actuators where there is one for each, else numbers."""
+        """The elements of the action by name: the actuators, or the joints of those without a name; else numbers."""
         size = self.action.shape[1]
-        names = [] if self.model is None else self.model.names.actuators
-        names = names if len(names) == size else [""] * size
-        return {name or str(i): self.action[:, i] for i, name in enumerate(names)}
+        found: list[str | None] = [None] * size
+        if self.model is not None and len(self.model.names.actuators) == size:
+            names = self.model.names
+            found = [name or names.actuator_joint(i) for i, name in enumerate(names.actuators)]
+        return {name or str(i): self.action[:, i] for i, name in enumerate(found)}
 
 
 class Recorder:

@@ -21,6 +21,7 @@ class RunInfo:
         run_dir: The run's directory.
         task_name: The task's name, as in `runs/<task>/`.
         config: The options by name, as JSON holds them.
+        hyperparameters: Names of those that shape what is learned.
         is_resumed: Whether the directory holds an earlier part of this run.
         iteration: Iterations done before, where the run starts from a checkpoint; else 0.
         env_steps: Control steps over all environments so far.
@@ -34,6 +35,7 @@ class RunInfo:
     run_dir: Path
     task_name: str
     config: Mapping[str, Any]
+    hyperparameters: Sequence[str] = ()
     is_resumed: bool = False
     iteration: int = 0
     env_steps: int = 0

@@ -44,14 +44,14 @@ def histograms(samples: Mapping[str, np.ndarray]) -> Summary:
     return Summary(value=value)
 
 
-def hyperparameters(config: Mapping[str, Any], metrics: Iterable[str]) -> list[Summary]:
-    """The options of a run for the HParams tab, and the tags of the scalars that it compares runs by.
+def hyperparameters(options: Mapping[str, Any], metrics: Iterable[str]) -> list[Summary]:
+    """Options of a run for the HParams tab, and the tags of the scalars that it compares runs by.
 
     Lists are shown as JSON, and so is null: TensorBoard takes the columns of all runs from one of them.
     """
     is_plain = lambda x: isinstance(x, bool | int | float | str)
-    options = {name: x if is_plain(x) else json.dumps(x) for name, x in config.items()}
-    experiment, start, _ = tensorboardx.hparams(options, dict.fromkeys(metrics, 0.0))
+    shown = {name: x if is_plain(x) else json.dumps(x) for name, x in options.items()}
+    experiment, start, _ = tensorboardx.hparams(shown, dict.fromkeys(metrics, 0.0))
     # Not the third, that the run succeeded: how it ended is not known here.
     return [experiment, start]
 

@@ -28,7 +28,8 @@ class TensorBoardLogger(AbstractLogger):
         self._run_dir, self._summaries = run.run_dir, summaries
         # A run that was stopped before its first checkpoint starts again: all its events are void.
         first_step = run.env_steps + 1 if run.is_resumed else 0
-        header = summaries.hyperparameters(run.config, _COMPARED)
+        options = {name: run.config[name] for name in run.hyperparameters}
+        header = summaries.hyperparameters(options, _COMPARED)
         self._events = EventFile(run.run_dir, first_step=first_step, header=header)
 
     def log(self, metrics: Mapping[str, float], iteration: int, env_steps: int) -> None:

@@ -12,7 +12,7 @@ from ksim.checkpoint.orbax_log import log_orbax
 from ksim.checkpoint.run_dir import locked, note_run_dir, save_config, shared_run_dir
 from ksim.checkpoint.saver import Saver
 from ksim.checkpoint.snapshot import plain_config, versions
-from ksim.config import seconds_of
+from ksim.config import hyperparameters, seconds_of
 from ksim.evaluate.reports import Reports
 from ksim.host.failures import Failures
 from ksim.host.signals import StopRequest, stop_on_signal
@@ -186,6 +186,7 @@ def open_files(loop: Loop, start: Start, run_dir: Path, stack: contextlib.ExitSt
             run_dir=run_dir,
             task_name=task.task_name,
             config=plain_config(task.config),
+            hyperparameters=hyperparameters(type(task.config)),
             is_resumed=start.run_dir is not None,
             iteration=progress.iteration,
             env_steps=progress.env_steps,

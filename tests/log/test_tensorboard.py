@@ -17,7 +17,8 @@ FIGURES = {
     "error/velocity/yaw_rate_rad_s": {"mean": 0.2, "low": 0.1, "high": 0.3},
     "length": {"mean": 50.0, "low": None, "high": None},  # of one episode
 }
-CONFIG = {"num_envs": 16, "learning_rate": 1e-3, "plots": True, "actor_sizes": [8, 8], "run_dir": None, "engine": "mjx"}
+CONFIG = {"num_envs": 16, "learning_rate": 1e-3, "plots": True, "actor_sizes": [8, 8], "std": None, "engine": "mjx"}
+SHAPING = [name for name in CONFIG if name != "plots"]
 
 
 def log_run(run_dir, *, part=0):
@@ -25,7 +26,13 @@ def log_run(run_dir, *, part=0):
     logger, step = ksim.TensorBoardLogger(), 32 * (part + 1)
     logger.open(
         RunInfo(
-            run_dir=run_dir, task_name="dog", config=CONFIG, is_resumed=part > 0, iteration=part, env_steps=32 * part
+            run_dir=run_dir,
+            task_name="dog",
+            config=CONFIG,
+            hyperparameters=SHAPING,
+            is_resumed=part > 0,
+            iteration=part,
+            env_steps=32 * part,
         )
     )
     logger.log(METRICS | {"episode/return": 2.0 + part}, part + 1, step)
@@ -94,9 +101,9 @@ def test_options_are_hyperparameters_and_runs_are_compared_by_their_last_evaluat
     assert set(content) == {"one", "two"}
     start = metadata.parse_session_start_info_plugin_data(content["one"][metadata.SESSION_START_INFO_TAG])
     options = {name: getattr(x, x.WhichOneof("kind")) for name, x in start.hparams.items()}
-    assert options == CONFIG | {"actor_sizes": "[8, 8]", "run_dir": "null"}
+    assert options == {name: CONFIG[name] for name in SHAPING} | {"actor_sizes": "[8, 8]", "std": "null"}
     experiment = metadata.parse_experiment_plugin_data(content["one"][metadata.EXPERIMENT_TAG])
-    assert {x.name for x in experiment.hparam_infos} == set(CONFIG)
+    assert {x.name for x in experiment.hparam_infos} == set(SHAPING)
     assert "eval/return" in {x.name.tag for x in experiment.metric_infos}
 
 

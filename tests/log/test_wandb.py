@@ -2,7 +2,9 @@
 
 import json
 
+import numpy as np
 import pytest
+from PIL import Image
 
 import ksim
 from ksim.log.logger import RunInfo
@@ -29,6 +31,21 @@ def records_of(path):
             data = b""
 
 
+def log_evaluation(logger, run_dir, iteration):
+    """Logs an evaluation with all that belongs to it, and two checkpoints."""
+    logger.log_evaluation(RECORD | {"iteration": iteration})
+    (run_dir / "video.mp4").write_bytes(b"a video")
+    Image.new("RGB", (4, 4)).save(run_dir / "gait.png")
+    files = {"video.mp4": run_dir / "video.mp4", "gait.png": run_dir / "gait.png", "video.gif": run_dir / "none.gif"}
+    logger.log_files(files, iteration, 64)
+    logger.log_samples({"action/hip": np.array([0.0, 0.0, 1.0, np.nan])}, iteration, 64)
+    for saved in (iteration - 1, iteration):
+        path = run_dir / "checkpoints" / str(saved)
+        path.mkdir(parents=True)
+        (path / "document.json").write_text(str(saved))
+        logger.log_checkpoint(path, saved)
+
+
 def test_offline_run_has_the_options_and_what_was_logged_and_is_resumed_under_its_id(tmp_path):
     pytest.importorskip("wandb")
     ids = []
@@ -40,15 +57,19 @@ def test_offline_run_has_the_options_and_what_was_logged_and_is_resumed_under_it
         logger.open(info)
         logger.log(METRICS, iteration + 1, 32)
         logger.log(METRICS | {"rollout/reward": 0.75}, iteration + 2, 64)
-        logger.log_evaluation(RECORD | {"iteration": iteration + 2})
+        log_evaluation(logger, tmp_path, iteration + 2)
         logger.close()
         ids.append((tmp_path / "wandb_id").read_text())
     assert ids[0] == ids[1]
-    runs, steps = [], {}
+    runs, steps, artifacts = [], {}, []
     for path in tmp_path.glob("wandb/offline-run-*/run-*.wandb"):
         for record in records_of(path):
             if record.HasField("run"):
                 runs.append(record.run)
+            if record.HasField("request") and record.request.HasField("log_artifact"):
+                artifacts.append(record.request.log_artifact.artifact)
+            if record.HasField("artifact"):
+                artifacts.append(record.artifact)
             logged = {x.key or "/".join(x.nested_key): json.loads(x.value_json) for x in record.history.item}
             for name, value in logged.items():
                 steps.setdefault(name, {})[logged["iteration"]] = value
@@ -60,3 +81,13 @@ def test_offline_run_has_the_options_and_what_was_logged_and_is_resumed_under_it
     assert steps["rollout/reward"] == {1: 0.5, 2: 0.75, 3: 0.5, 4: 0.75}
     assert steps["eval/return"] == {2: 1.0, 4: 1.0}
     assert "episode/return" not in steps  # it was not finite
+    (video,) = {x["_type"] for x in steps["eval/video"].values()}
+    assert video == "video-file"
+    assert set(steps["eval/gait"]) == {2, 4}
+    assert [path.read_bytes() for path in tmp_path.glob("wandb/*/files/media/videos/eval/*.mp4")] == [b"a video"] * 2
+    assert sum(steps["action/hip"][4]["values"]) == 3
+    # The last checkpoint of each part, under one name.
+    assert [(x.name, x.type, list(x.aliases)) for x in artifacts] == [
+        (f"checkpoint-{ids[0]}", "model", ["latest", f"iteration_{iteration}"]) for iteration in (2, 4)
+    ]
+    assert [[x.path for x in artifact.manifest.contents] for artifact in artifacts] == [["document.json"]] * 2
