@@ -64,7 +64,8 @@ class WandbLogger(AbstractLogger):
                 media[key] = self._wandb.Video(str(path), format="mp4")
             elif path.suffix == ".png":
                 media[key] = self._wandb.Image(str(path))
-        self._run.log(media | {"iteration": iteration})
+        if media:
+            self._run.log(media | {"iteration": iteration})
 
     def log_samples(self, samples: Mapping[str, np.ndarray], iteration: int, env_steps: int) -> None:
         histograms = {name: self._wandb.Histogram(x[np.isfinite(x)]) for name, x in samples.items()}
@@ -75,7 +76,9 @@ class WandbLogger(AbstractLogger):
 
     def dashboards(self) -> Mapping[str, str]:
         if self._run.offline:
-            return {"Weights & Biases": f"wandb sync {shlex.quote(self._run.sync_dir)}"}
+            # Of all parts of a resumed run.
+            parts = Path(self._run.sync_dir).with_name(f"offline-run-*-{self._run.id}")
+            return {"Weights & Biases": f"wandb sync {shlex.quote(str(parts.parent))}/{parts.name}"}
         return {"Weights & Biases": self._run.url} if self._run.url else {}
 
     def close(self) -> None:

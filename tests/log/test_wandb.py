@@ -1,5 +1,6 @@
 """What Weights & Biases keeps of a run without a network."""
 
+import glob
 import json
 
 import numpy as np
@@ -47,8 +48,8 @@ def log_evaluation(logger, run_dir, iteration):
 
 
 def test_offline_run_has_the_options_and_what_was_logged_and_is_resumed_under_its_id(tmp_path):
-    pytest.importorskip("wandb")
-    ids = []
+    wandb = pytest.importorskip("wandb")
+    ids, dashboards = [], []
     for iteration in (0, 2):
         logger = ksim.WandbLogger(mode="offline", tags=["mine"])
         info = RunInfo(
@@ -58,11 +59,17 @@ def test_offline_run_has_the_options_and_what_was_logged_and_is_resumed_under_it
         logger.log(METRICS, iteration + 1, 32)
         logger.log(METRICS | {"rollout/reward": 0.75}, iteration + 2, 64)
         log_evaluation(logger, tmp_path, iteration + 2)
+        dashboards.append(logger.dashboards()["Weights & Biases"])
         logger.close()
         ids.append((tmp_path / "wandb_id").read_text())
+    wandb.teardown()  # its process may still be writing
     assert ids[0] == ids[1]
+    # One command for all parts.
+    command, pattern = dashboards[1].rsplit(" ", 1)
+    assert (dashboards[0], command) == (dashboards[1], "wandb sync")
+    assert len(glob.glob(pattern)) == 2
     runs, steps, artifacts = [], {}, []
-    for path in tmp_path.glob("wandb/offline-run-*/run-*.wandb"):
+    for path in sorted(tmp_path.glob("wandb/offline-run-*/run-*.wandb")):
         for record in records_of(path):
             if record.HasField("run"):
                 runs.append(record.run)
@@ -81,13 +88,13 @@ def test_offline_run_has_the_options_and_what_was_logged_and_is_resumed_under_it
     assert steps["rollout/reward"] == {1: 0.5, 2: 0.75, 3: 0.5, 4: 0.75}
     assert steps["eval/return"] == {2: 1.0, 4: 1.0}
     assert "episode/return" not in steps  # it was not finite
-    (video,) = {x["_type"] for x in steps["eval/video"].values()}
-    assert video == "video-file"
-    assert set(steps["eval/gait"]) == {2, 4}
-    assert [path.read_bytes() for path in tmp_path.glob("wandb/*/files/media/videos/eval/*.mp4")] == [b"a video"] * 2
-    assert sum(steps["action/hip"][4]["values"]) == 3
+    assert steps["eval/video/_type"] == {2: "video-file", 4: "video-file"}
+    assert steps["eval/gait/_type"] == {2: "image-file", 4: "image-file"}
+    videos = tmp_path.glob("wandb/offline-run-*/files/media/videos/eval/*.mp4")
+    assert [path.read_bytes() for path in videos] == [b"a video"] * 2
+    assert sum(steps["action/hip/values"][4]) == 3
     # The last checkpoint of each part, under one name.
-    assert [(x.name, x.type, list(x.aliases)) for x in artifacts] == [
-        (f"checkpoint-{ids[0]}", "model", ["latest", f"iteration_{iteration}"]) for iteration in (2, 4)
+    assert [(x.name, x.type, set(x.aliases)) for x in artifacts] == [
+        (f"checkpoint-{ids[0]}", "model", {"latest", f"iteration_{iteration}"}) for iteration in (2, 4)
     ]
     assert [[x.path for x in artifact.manifest.contents] for artifact in artifacts] == [["document.json"]] * 2
