@@ -23,6 +23,7 @@ CHECKPOINT_MODES = ("eval", "view", "export", "replay")
 """Values of `run_mode` that are about a checkpoint."""
 GROUPS = ("Run", "Environment", "PPO", "Network", "Devices", "Evaluation", "Checkpoints", "Viewer", "Task")
 """The headings of `--help`."""
+_ABOUT_RUNS = ("Devices", "Evaluation", "Checkpoints", "Viewer")
 
 _TIME = r"[0-9]+(?::[0-9]{1,2}){1,2}(?:\.[0-9]*)?"
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", type(None): "null"}
@@ -87,6 +88,15 @@ def options_metadata(config_class: type) -> Mapping[str, Mapping[str, Any]]:
 def options_with(config_class: type, role: str) -> list[str]:
     """The options that were declared with a role, an argument of `field` such as `fixed`."""
     return [name for name, metadata in options_metadata(config_class).items() if role in metadata]
+
+
+def hyperparameters(config_class: type) -> list[str]:
+    """The options that shape what is learned: those of the environment, the algorithm, the network and the task."""
+    return [
+        name
+        for name, known in options_metadata(config_class).items()
+        if known.get("of_the_run", True) and known["group"] not in _ABOUT_RUNS
+    ]
 
 
 def is_of_the_run(field: "dataclasses.Field[Any]") -> bool:

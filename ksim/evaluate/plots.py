@@ -71,7 +71,11 @@ def _plot_curve(axes: Axes, run: Curves, metric: str, evaluated: str | None, col
     steps, estimates = run.evaluated(evaluated) if evaluated else (np.zeros(0), [])
     if metric in run.metrics:
         x, values = thinned(run.env_steps, MAX_POINTS), thinned(run.metrics[metric], MAX_POINTS)
-        axes.plot(x, values, color=color, linewidth=0.8, alpha=0.6 if estimates else 1.0)
+        # In many iterations no episode ends: a line through all points would consist of gaps.
+        has_value = np.isfinite(values)
+        marker = "." if has_value.sum() == 1 else ""
+        alpha = 0.6 if estimates else 1.0
+        axes.plot(x[has_value], values[has_value], marker=marker, color=color, linewidth=0.8, alpha=alpha)
     if not estimates:
         return
     mean = np.array([x.mean for x in estimates])

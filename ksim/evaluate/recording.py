@@ -31,6 +31,7 @@ class Recording:
     Attributes:
         reward: Rewards of the steps.
         metrics: The environment's metrics; rewards by name are per second.
+        action: Actions that the policy took.
         model: The robot's model; None for an environment that shows none, and everything below is empty.
         qpos: Generalized positions, in m and rad.
         extra: State that only some models have, as in `PhysicsState`.
@@ -45,6 +46,7 @@ class Recording:
 
     reward: np.ndarray
     metrics: Mapping[str, np.ndarray]
+    action: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 0)))
     model: PhysicsModel | None = None
     qpos: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 0)))
     extra: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
@@ -58,6 +60,16 @@ class Recording:
     def dt(self) -> float | None:
         """Seconds per control step, if known."""
         return None if self.model is None else self.model.ctrl_dt
+
+    @property
+    def actions(self) -> dict[str, np.ndarray]:
+        """The elements of the action by name: the actuators, or the joints of those without a name; else numbers."""
+        size = self.action.shape[1]
+        found: list[str | None] = [None] * size
+        if self.model is not None and len(self.model.names.actuators) == size:
+            names = self.model.names
+            found = [name or names.actuator_joint(i) for i, name in enumerate(names.actuators)]
+        return {name or str(i): self.action[:, i] for i, name in enumerate(found)}
 
 
 class Recorder:
@@ -88,8 +100,8 @@ class Recorder:
         fields = jax.tree.map(lambda *xs: np.concatenate(xs)[:length], *chunks)
         return Recording(model=None if self._shown is None else self._shown.model, **fields)
 
-    def _record(self, before_e: EnvState, after_e: EnvState) -> dict[str, Any]:
-        recorded: dict[str, Any] = {"reward": after_e.reward, "metrics": after_e.metrics}
+    def _record(self, before_e: EnvState, action_ea: Array, after_e: EnvState) -> dict[str, Any]:
+        recorded: dict[str, Any] = {"reward": after_e.reward, "metrics": after_e.metrics, "action": action_ea}
         if self._shown is None:
             return recorded
         model, physics_e = self._shown.model, jax.vmap(self._shown.physics_of)(after_e)

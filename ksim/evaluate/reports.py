@@ -1,9 +1,10 @@
 """Evaluations, videos and plots during a run. None of them changes or ends the training."""
 
+import dataclasses
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,19 @@ from ksim.types import LearnerState
 logger = logging.getLogger(__name__)
 
 
+@dataclasses.dataclass(frozen=True)
+class ReportedEpisode:
+    """An evaluated episode, and the files that show it.
+
+    Attributes:
+        recording: The episode.
+        files: Paths by name, as `AbstractLogger.log_files` takes them.
+    """
+
+    recording: Recording
+    files: Mapping[str, Path]
+
+
 class EpisodeReport:
     """Video and plots of one evaluated episode.
 
@@ -45,41 +59,51 @@ class EpisodeReport:
         self._can_render = True
         self.paths: dict[str, Path] = {}
 
-    def __call__(self, model: AbstractActorCritic, name: str, *, with_video: bool, with_plots: bool) -> None:
-        """Runs the episode again, renders it to `videos/<name>` and plots it in `plots`."""
+    def __call__(
+        self, model: AbstractActorCritic, name: str, *, with_video: bool, with_plots: bool
+    ) -> ReportedEpisode | None:
+        """Runs the episode again, renders it to `videos/<name>` and plots it in `plots`.
+
+        Returns:
+            The episode with what could be made of it; None if there is none.
+        """
         if not (with_video or with_plots):
-            return
+            return None
         with self._failures.absorbed("recording"):
             self._recorder = self._recorder or _make_recorder(self._get_context())
             with Activity.doing("Recording an episode"):
                 recording = self._recorder(model, self._should_stop)
             if recording is None:
-                return
-            if with_plots:
-                self._plot(recording)
-            if with_video:
-                self._film(recording, name)
+                return None
+            plots = self._plot(recording) if with_plots else {}
+            videos = self._film(recording, name) if with_video else {}
+            return ReportedEpisode(recording, {**plots, **videos})
+        return None
 
-    def _plot(self, recording: Recording) -> None:
+    def _plot(self, recording: Recording) -> dict[str, Path]:
         with self._failures.absorbed("plotting"), Activity.doing("Plotting"):
             from ksim.evaluate.plots import plot_episode  # noqa: PLC0415 - matplotlib is slow to import
 
             paths = plot_episode(recording, self._out_dir / "plots")
             self.paths |= {f"plot of the {path.stem}": path for path in paths}
+            return {path.name: path for path in paths}
+        return {}
 
-    def _film(self, recording: Recording, name: str) -> None:
+    def _film(self, recording: Recording, name: str) -> dict[str, Path]:
         if recording.model is None:
             logger.info("No video: the environment shows no model (Environment.shown).")
-            return
+            return {}
         if find_gl() is None:
             if self._can_render:  # reported once
                 self._can_render = False
                 logger.warning(NO_GL)
                 print_line(f"Warning: no video. {NO_GL}")
-            return
+            return {}
         with self._failures.absorbed("video"), Activity.doing("Filming"):
             paths = film(recording, self._out_dir / "videos" / name, self._should_stop)
             self.paths |= {f"video, {path.suffix[1:]}": path for path in paths}
+            return {f"video{path.suffix}": path for path in paths}
+        return {}
 
 
 def _make_recorder(context: PolicyContext) -> Recorder:
@@ -123,11 +147,11 @@ class Reports:
         return self._evaluator is not None
 
     def after_iteration(self, progress: Progress, learner: LearnerState) -> None:
-        """Evaluates, and renders a video if one is due."""
+        """Evaluates, and shows an episode if one is due."""
         self._evaluate(progress, learner)
         every = self._task.config.video_every_n_evaluations
         if every is not None and self._num_evaluations % every == 0 and progress.iterations_left != 0:
-            self._report_episode(progress, learner, with_plots=False)
+            self._report_episode(progress, learner)
         # Measured from the end of an evaluation, so that slow ones do not run back to back.
         self._last_s = time.monotonic()
 
@@ -140,9 +164,9 @@ class Reports:
         if config.eval_at_end and not self._should_stop():
             if self._last_iteration != progress.iteration:
                 self._evaluate(progress, learner)
-            self._report_episode(progress, learner, with_plots=config.plots)
+            self._report_episode(progress, learner)
         if config.plots:
-            self._plot_learning()
+            self._plot_learning(progress)
             self._write_page()
 
     def is_due(self, iteration: int) -> bool:
@@ -179,19 +203,25 @@ class Reports:
                 print_line(line)
                 logger.info(line)
 
-    def _report_episode(self, progress: Progress, learner: LearnerState, *, with_plots: bool) -> None:
-        if not self._should_stop():
-            name = f"iteration_{progress.iteration}"
-            with_video = self._task.config.video
-            self._episode_report(self.model(learner), name, with_video=with_video, with_plots=with_plots)
+    def _report_episode(self, progress: Progress, learner: LearnerState) -> None:
+        if self._should_stop():
+            return
+        config, name = self._task.config, f"iteration_{progress.iteration}"
+        episode = self._episode_report(self.model(learner), name, with_video=config.video, with_plots=config.plots)
+        if episode is not None and self._loggers is not None:
+            actions = {f"action/{name}": action_t for name, action_t in episode.recording.actions.items()}
+            self._loggers.log_samples(actions, progress.iteration, progress.env_steps)
+            self._loggers.log_files(episode.files, progress.iteration, progress.env_steps)
 
-    def _plot_learning(self) -> None:
+    def _plot_learning(self, progress: Progress) -> None:
         with self.failures.absorbed("plotting"), Activity.doing("Plotting"):
             from ksim.evaluate.plots import plot_learning  # noqa: PLC0415 - matplotlib is slow to import
 
             path = self._run_dir / "plots" / "learning.png"
             plot_learning([read_curves(self._run_dir)], path, self._task.figures().plots)
             self.paths["learning curves"] = path
+            assert self._loggers is not None  # only the main process reports
+            self._loggers.log_files({path.name: path}, progress.iteration, progress.env_steps)
 
     def _write_page(self) -> None:
         with self.failures.absorbed("the report"), Activity.doing("Writing the report"):

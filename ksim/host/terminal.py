@@ -13,6 +13,9 @@ from rich.table import Table
 
 logger = logging.getLogger(__name__)
 
+CELL_WIDTH = 100
+"""Columns of the output of a notebook's cell."""
+
 
 class _Output(Console):
     """Standard output that may go away: its disk may be full, or who reads it have ended. That ends no run."""
@@ -32,10 +35,22 @@ class _Output(Console):
         self.quiet = True
 
 
-# Into a file or a pipe, lines are as long as they are; rich would wrap them at 80 columns.
-console = _Output(
-    highlight=False, soft_wrap=True, width=None if sys.stdout is not None and sys.stdout.isatty() else 120
-)
+def standard_output(is_notebook: bool | None = None) -> Console:
+    """Standard output, whose lines are as long as they are in a file or a pipe, and wrapped in a notebook.
+
+    Args:
+        is_notebook: Whether it is the output of a notebook's cell; None to find out.
+    """
+    # Rich would wrap lines at 80 columns.
+    width = None if sys.stdout is not None and sys.stdout.isatty() else 120
+    output = _Output(highlight=False, soft_wrap=True, width=width, force_jupyter=is_notebook)
+    if output.is_jupyter:
+        # A cell does not wrap them: what is beyond its edge is out of sight.
+        output.soft_wrap, output.width = False, CELL_WIDTH
+    return output
+
+
+console = standard_output()
 
 
 def print_line(text: str) -> None:

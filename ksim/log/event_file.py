@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
 from tensorboardX.event_file_writer import EventsWriter
@@ -15,32 +15,32 @@ _RETRY_S = 60.0
 
 
 class EventFile:
-    """TensorBoard events of scalars, written in the caller's thread: a failure is raised where it can be handled."""
+    """TensorBoard events, written in the caller's thread: a failure is raised where it can be handled."""
 
-    def __init__(self, run_dir: Path, *, first_step: int) -> None:
+    def __init__(self, run_dir: Path, *, first_step: int, header: Sequence[Summary] = ()) -> None:
         """Makes a writer whose file is opened at the first event.
 
         Args:
             run_dir: The run's directory.
             first_step: Events of this step and later ones, which a run before this one may have written, are void.
+            header: What each file begins with.
         """
-        self._run_dir, self._first_step = run_dir, first_step
+        self._run_dir, self._first_step, self._header = run_dir, first_step, header
         self._writer: EventsWriter | None = None
         self._next_flush_s = 0.0
         self._retry_s = 0.0
 
-    def write(self, values: Mapping[str, float], step: int) -> None:
-        """Writes scalars.
+    def write(self, summary: Summary, step: int) -> None:
+        """Writes an event.
 
         Raises:
-            OSError: They could not be written. Those of the next minute are left out; then a new file is tried.
+            OSError: It could not be written. Those of the next minute are left out; then a new file is tried.
         """
         if time.monotonic() < self._retry_s:
             return
         try:
             if self._writer is None:
                 self._writer = self._open()
-            summary = Summary(value=[Summary.Value(tag=name, simple_value=x) for name, x in values.items()])
             self._writer.write_event(Event(wall_time=time.time(), step=step, summary=summary))
             if time.monotonic() >= self._next_flush_s:
                 self._writer.flush()
@@ -70,4 +70,7 @@ class EventFile:
             writer.write_event(Event(wall_time=time.time(), step=self._first_step, session_log=session))
             # Once: a file that is opened after a failure continues with this run's events.
             self._first_step = 0
+        for summary in self._header:
+            # Of the very first step, so that no later run declares it void.
+            writer.write_event(Event(wall_time=time.time(), step=0, summary=summary))
         return writer

@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ksim.host.terminal import Activity, console, format_seconds
+from ksim.host.terminal import CELL_WIDTH, Activity, console, format_seconds
 from ksim.log.logger import RunInfo
 from ksim.log.words import quantity_and_unit
 
@@ -25,8 +25,6 @@ _COMPARED = 5
 """Iterations at either end of the trend whose means tell how much a reward has changed."""
 _NUM_CHANGED = 3
 _PER_SECOND = 4
-_CELL_WIDTH = 100
-"""Columns in a notebook."""
 
 
 class LiveView:
@@ -97,7 +95,8 @@ class LiveView:
             return Group(Text(self._activity or "The first iteration ..."))
         rows = Table.grid(padding=(0, 2))
         rows.add_column(style="dim", no_wrap=True)
-        rows.add_column(overflow="ellipsis", no_wrap=True)
+        # In a terminal the block is redrawn in place, and so has a line for each row.
+        rows.add_column(overflow="ellipsis", no_wrap=not console.is_jupyter)
         for name, value in self._rows(metrics):
             if value:
                 rows.add_row(name, Text(value))
@@ -180,7 +179,7 @@ class NotebookCell:
 
     def _show(self) -> None:
         self._shown_s = time.monotonic()
-        page = Console(record=True, file=io.StringIO(), width=_CELL_WIDTH, force_jupyter=False, highlight=False)
+        page = Console(record=True, file=io.StringIO(), width=CELL_WIDTH, force_jupyter=False, highlight=False)
         page.print(self._render())
         html = page.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
         self._handle.update(self._display.HTML(html))

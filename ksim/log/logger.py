@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ksim.host.failures import Failures
 
 
@@ -19,6 +21,7 @@ class RunInfo:
         run_dir: The run's directory.
         task_name: The task's name, as in `runs/<task>/`.
         config: The options by name, as JSON holds them.
+        hyperparameters: Names of those that shape what is learned.
         is_resumed: Whether the directory holds an earlier part of this run.
         iteration: Iterations done before, where the run starts from a checkpoint; else 0.
         env_steps: Control steps over all environments so far.
@@ -32,6 +35,7 @@ class RunInfo:
     run_dir: Path
     task_name: str
     config: Mapping[str, Any]
+    hyperparameters: Sequence[str] = ()
     is_resumed: bool = False
     iteration: int = 0
     env_steps: int = 0
@@ -64,15 +68,53 @@ class AbstractLogger(abc.ABC):
     def log_evaluation(self, record: Mapping[str, Any]) -> None:  # noqa: B027
         """Logs an evaluation: a line of evaluations.jsonl, with its `iteration` and `env_steps`."""
 
+    def log_files(self, files: Mapping[str, Path], iteration: int, env_steps: int) -> None:  # noqa: B027
+        """Logs the video and plots of an evaluation.
+
+        Args:
+            files: Paths by name, which are the same at every evaluation: `video.mp4`, `video.gif`, `velocity.png`,
+                `gait.png`, `rewards.png` and, at the end of the run, `learning.png`. A later evaluation may replace
+                the files.
+            iteration: Iterations done.
+            env_steps: Control steps over all environments so far.
+        """
+
+    def log_samples(self, samples: Mapping[str, np.ndarray], iteration: int, env_steps: int) -> None:  # noqa: B027
+        """Logs distributions, for histograms.
+
+        Args:
+            samples: Arrays of one axis by name: `action/<actuator>`, the actions of the evaluated episode that is
+                recorded, one per control step.
+            iteration: Iterations done.
+            env_steps: Control steps over all environments so far.
+        """
+
+    def log_checkpoint(self, path: Path, iteration: int) -> None:  # noqa: B027
+        """Logs a checkpoint that was written.
+
+        Args:
+            path: Its directory. It may be removed once a later checkpoint is written; see `max_to_keep`.
+            iteration: Iterations done.
+        """
+
+    def dashboards(self) -> Mapping[str, str]:
+        """How to open what shows the run, by name: a command or an address. Called once, after `open`."""
+        return {}
+
     def close(self) -> None:  # noqa: B027
         """Called once, when the run ends in whatever way, or `open` failed."""
 
 
 class Loggers:
-    """Passes on what is to be logged to each logger. A failure is reported once, counted, and ends nothing."""
+    """Passes on what is to be logged to each logger. A failure is reported once, counted, and ends nothing.
+
+    Attributes:
+        dashboards: How to open what shows the run, by name; see `AbstractLogger.dashboards`.
+    """
 
     def __init__(self, loggers: Sequence[AbstractLogger], failures: Failures) -> None:
         self._loggers, self._failures = list(loggers), failures
+        self.dashboards: dict[str, str] = {}
 
     def open(self, run: RunInfo) -> None:
         """Opens all; those that fail are closed and left out."""
@@ -83,22 +125,38 @@ class Loggers:
             else:
                 self._succeeds(logger, "close")
         self._loggers = opened
+        for logger in opened:
+            with self._failures.absorbed(f"{type(logger).__name__}.dashboards"):
+                self.dashboards |= logger.dashboards()
 
     def log(self, metrics: Mapping[str, float], iteration: int, env_steps: int) -> None:
         """Logs the metrics of one iteration."""
-        for logger in self._loggers:
-            self._succeeds(logger, "log", types.MappingProxyType(metrics), iteration, env_steps)
+        self._call_all("log", types.MappingProxyType(metrics), iteration, env_steps)
 
     def log_evaluation(self, record: Mapping[str, Any]) -> None:
         """Logs an evaluation."""
-        for logger in self._loggers:
-            self._succeeds(logger, "log_evaluation", record)
+        self._call_all("log_evaluation", record)
+
+    def log_files(self, files: Mapping[str, Path], iteration: int, env_steps: int) -> None:
+        """Logs the video and plots of an evaluation."""
+        self._call_all("log_files", types.MappingProxyType(files), iteration, env_steps)
+
+    def log_samples(self, samples: Mapping[str, np.ndarray], iteration: int, env_steps: int) -> None:
+        """Logs distributions."""
+        self._call_all("log_samples", types.MappingProxyType(samples), iteration, env_steps)
+
+    def log_checkpoint(self, path: Path, iteration: int) -> None:
+        """Logs a checkpoint that was written."""
+        self._call_all("log_checkpoint", path, iteration)
 
     def close(self) -> None:
         """Closes all that are open."""
-        for logger in self._loggers:
-            self._succeeds(logger, "close")
+        self._call_all("close")
         self._loggers = []
+
+    def _call_all(self, method: str, *arguments: Any) -> None:
+        for logger in self._loggers:
+            self._succeeds(logger, method, *arguments)
 
     def _succeeds(self, logger: AbstractLogger, method: str, *arguments: Any) -> bool:
         with self._failures.absorbed(f"{type(logger).__name__}.{method}"):
@@ -121,11 +179,16 @@ def finite(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
-def evaluation_scalars(record: Mapping[str, Any]) -> dict[str, float]:
-    """The figures of an evaluation by name: `eval/return`, `eval/return_low`, `eval/return_high`, ..."""
+def evaluation_scalars(record: Mapping[str, Any], *, bounds: str = "eval") -> dict[str, float]:
+    """The figures of an evaluation by name: `eval/return`, `eval/return_low`, `eval/return_high`, ...
+
+    Args:
+        record: A line of evaluations.jsonl.
+        bounds: What the names of the bounds begin with.
+    """
     estimates = record["figures"] | {"return_gap": record["return_gap"] or {}}
     return {
-        f"eval/{name}" + ("" if part == "mean" else f"_{part}"): value
+        f"eval/{name}" if part == "mean" else f"{bounds}/{name}_{part}": value
         for name, estimate in estimates.items()
         for part, value in estimate.items()
         if value is not None

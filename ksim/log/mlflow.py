@@ -1,11 +1,14 @@
 """MLflow."""
 
+import shlex
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ksim.host.extras import import_extra
 from ksim.host.files import whole_file
+from ksim.log.checkpoints import CheckpointUploads
 from ksim.log.logger import AbstractLogger, RunInfo, evaluation_scalars, finite, resumed_id
 
 _ID = "mlflow_id"
@@ -17,7 +20,8 @@ _LONGEST_PARAM = 6000
 class MlflowLogger(AbstractLogger):
     """Logs to MLflow over iterations; needs the extra `mlflow`. A resumed run continues in the same MLflow run.
 
-    Without a server, give a local database: `MlflowLogger("sqlite:///mlflow.db")`.
+    Videos, plots and checkpoints are artifacts. Without a server, give a local database:
+    `MlflowLogger("sqlite:///mlflow.db")`; it keeps artifacts in `mlruns/` of the directory where the run was started.
     """
 
     def __init__(
@@ -27,6 +31,7 @@ class MlflowLogger(AbstractLogger):
         experiment: str | None = None,
         name: str | None = None,
         tags: Mapping[str, str] | None = None,
+        checkpoints: str = "last",
     ) -> None:
         """Makes the logger.
 
@@ -35,10 +40,12 @@ class MlflowLogger(AbstractLogger):
             experiment: The experiment, made if there is none of that name; by default the task's name.
             name: The run's name; by default that of the run's directory.
             tags: Tags of the run.
+            checkpoints: Which become artifacts: `last`, that of the end of the run, `all` or `none`.
 
         Raises:
-            ConfigError: MLflow is not installed.
+            ConfigError: MLflow is not installed, or `checkpoints` is something else.
         """
+        self._uploads = CheckpointUploads(checkpoints, self._upload)
         self._client_class = import_extra("mlflow", "mlflow", "MlflowLogger").MlflowClient
         self._entities = import_extra("mlflow.entities", "mlflow", "MlflowLogger")
         self._tracking_uri, self._experiment, self._name, self._tags = tracking_uri, experiment, name, tags
@@ -67,9 +74,35 @@ class MlflowLogger(AbstractLogger):
     def log_evaluation(self, record: Mapping[str, Any]) -> None:
         self._log_scalars(evaluation_scalars(record), record["iteration"])
 
+    def log_files(self, files: Mapping[str, Path], iteration: int, env_steps: int) -> None:
+        for path in files.values():
+            if path.suffix == ".mp4":  # its name has the iteration
+                self._client.log_artifact(self._id, str(path), "videos")
+            elif path.suffix == ".png":
+                self._client.log_artifact(self._id, str(path), f"plots/iteration_{iteration}")
+
+    def log_checkpoint(self, path: Path, iteration: int) -> None:
+        self._uploads.add(path, iteration)
+
+    def dashboards(self) -> Mapping[str, str]:
+        uri = self._client.tracking_uri
+        if uri.startswith("sqlite:"):
+            return {"MLflow": f"mlflow ui --backend-store-uri {shlex.quote(uri)}"}
+        if uri.startswith("http") and "@" not in uri:  # never a password
+            experiment_id = self._client.get_run(self._id).info.experiment_id
+            return {"MLflow": f"{uri.rstrip('/')}/#/experiments/{experiment_id}/runs/{self._id}"}
+        return {}
+
     def close(self) -> None:
-        if self._id is not None:
+        if self._id is None:
+            return
+        try:
+            self._uploads.finish()
+        finally:
             self._client.set_terminated(self._id)
+
+    def _upload(self, path: Path, iteration: int) -> None:
+        self._client.log_artifacts(self._id, str(path), f"checkpoints/{iteration}")
 
     def _log_scalars(self, values: Mapping[str, float], step: int) -> None:
         now_ms = int(time.time() * 1000)

@@ -1,25 +1,58 @@
 """TensorBoard events."""
 
+import importlib.util
+import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ksim.log.logger import AbstractLogger, RunInfo, evaluation_scalars, finite
 
+_COMPARED = ("eval/return", "eval/length", "eval/survival", "episode/return")
+"""Scalars by which the HParams tab compares runs."""
+
 
 class TensorBoardLogger(AbstractLogger):
-    """Writes TensorBoard events over environment steps. Metrics that are not finite are left out."""
+    """Writes TensorBoard events over environment steps. Metrics that are not finite are left out.
+
+    Videos and plots are images, actions are histograms, and the options are hyper-parameters. The Custom Scalars tab
+    has a chart for each figure of the evaluations, with its 95 % confidence interval as a band.
+    """
 
     def open(self, run: RunInfo) -> None:
-        from ksim.log.event_file import EventFile  # noqa: PLC0415 - tensorboardX is slow to import
+        from ksim.log import summaries  # noqa: PLC0415 - tensorboardX is slow to import
+        from ksim.log.event_file import EventFile  # noqa: PLC0415
 
+        self._run_dir, self._summaries = run.run_dir, summaries
         # A run that was stopped before its first checkpoint starts again: all its events are void.
-        self._events = EventFile(run.run_dir, first_step=run.env_steps + 1 if run.is_resumed else 0)
+        first_step = run.env_steps + 1 if run.is_resumed else 0
+        options = {name: run.config[name] for name in run.hyperparameters}
+        header = summaries.hyperparameters(options, _COMPARED)
+        self._events = EventFile(run.run_dir, first_step=first_step, header=header)
 
     def log(self, metrics: Mapping[str, float], iteration: int, env_steps: int) -> None:
-        self._events.write(finite(metrics), env_steps)
+        self._events.write(self._summaries.scalars(finite(metrics)), env_steps)
 
     def log_evaluation(self, record: Mapping[str, Any]) -> None:
-        self._events.write(evaluation_scalars(record), record["env_steps"])
+        values = evaluation_scalars(record, bounds=self._summaries.BOUNDS)
+        self._events.write(self._summaries.scalars(values), record["env_steps"])
+        # Every time, so that the last one is never void; a layout is a few hundred bytes.
+        self._events.write(self._summaries.layout(record), record["env_steps"])
+
+    def log_files(self, files: Mapping[str, Path], iteration: int, env_steps: int) -> None:
+        # TensorBoard shows no MP4.
+        images = {f"eval/{Path(name).stem}": path for name, path in files.items() if path.suffix in (".png", ".gif")}
+        self._events.write(self._summaries.images(images), env_steps)
+
+    def log_samples(self, samples: Mapping[str, np.ndarray], iteration: int, env_steps: int) -> None:
+        self._events.write(self._summaries.histograms(samples), env_steps)
+
+    def dashboards(self) -> Mapping[str, str]:
+        command = f"tensorboard --logdir {shlex.quote(str(self._run_dir))}"
+        is_installed = importlib.util.find_spec("tensorboard") is not None
+        return {"TensorBoard": command if is_installed else f"pip install tensorboard && {command}"}
 
     def close(self) -> None:
         self._events.close()

@@ -1,10 +1,15 @@
 """Weights & Biases."""
 
+import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ksim.host.extras import import_extra
 from ksim.host.files import whole_file
+from ksim.log.checkpoints import CheckpointUploads
 from ksim.log.logger import AbstractLogger, RunInfo, evaluation_scalars, finite, resumed_id
 
 _ID = "wandb_id"
@@ -14,19 +19,22 @@ _ID = "wandb_id"
 class WandbLogger(AbstractLogger):
     """Logs to Weights & Biases over iterations; needs the extra `wandb`. A resumed run continues in the same W&B run.
 
-    Without a network, set WANDB_MODE=offline, or give `mode="offline"`; `wandb sync` uploads the run later.
+    It also gets videos, plots, histograms of actions, and checkpoints as artifacts. Without a network, set
+    WANDB_MODE=offline, or give `mode="offline"`; `wandb sync` uploads the run later.
     """
 
-    def __init__(self, project: str | None = None, **options: Any) -> None:
+    def __init__(self, project: str | None = None, *, checkpoints: str = "last", **options: Any) -> None:
         """Makes the logger.
 
         Args:
             project: The W&B project; by default the task's name.
+            checkpoints: Which become artifacts: `last`, that of the end of the run, `all` or `none`.
             options: More of what `wandb.init` takes, such as `entity`, `name`, `tags` and `mode`.
 
         Raises:
-            ConfigError: wandb is not installed.
+            ConfigError: wandb is not installed, or `checkpoints` is something else.
         """
+        self._uploads = CheckpointUploads(checkpoints, self._upload)
         self._wandb = import_extra("wandb", "wandb", "WandbLogger")
         self._options = {"project": project} | options
         self._run: Any = None
@@ -48,6 +56,42 @@ class WandbLogger(AbstractLogger):
     def log_evaluation(self, record: Mapping[str, Any]) -> None:
         self._run.log(evaluation_scalars(record) | {"iteration": record["iteration"]})
 
+    def log_files(self, files: Mapping[str, Path], iteration: int, env_steps: int) -> None:
+        media = {}
+        for name, path in files.items():
+            key = f"eval/{Path(name).stem}"
+            if path.suffix == ".mp4":
+                media[key] = self._wandb.Video(str(path), format="mp4")
+            elif path.suffix == ".png":
+                media[key] = self._wandb.Image(str(path))
+        if media:
+            self._run.log(media | {"iteration": iteration})
+
+    def log_samples(self, samples: Mapping[str, np.ndarray], iteration: int, env_steps: int) -> None:
+        histograms = {name: self._wandb.Histogram(x[np.isfinite(x)]) for name, x in samples.items()}
+        self._run.log(histograms | {"iteration": iteration})
+
+    def log_checkpoint(self, path: Path, iteration: int) -> None:
+        self._uploads.add(path, iteration)
+
+    def dashboards(self) -> Mapping[str, str]:
+        if self._run.offline:
+            # Of all parts of a resumed run.
+            parts = Path(self._run.sync_dir).with_name(f"offline-run-*-{self._run.id}")
+            return {"Weights & Biases": f"wandb sync {shlex.quote(str(parts.parent))}/{parts.name}"}
+        return {"Weights & Biases": self._run.url} if self._run.url else {}
+
     def close(self) -> None:
-        if self._run is not None:
+        if self._run is None:
+            return
+        try:
+            self._uploads.finish()
+        finally:
             self._run.finish()
+
+    def _upload(self, path: Path, iteration: int) -> None:
+        metadata = {"iteration": iteration}
+        artifact = self._wandb.Artifact(f"checkpoint-{self._run.id}", type="model", metadata=metadata)
+        # Copied: the directory may be gone before W&B has sent it.
+        artifact.add_dir(str(path), policy="mutable")
+        self._run.log_artifact(artifact, aliases=["latest", f"iteration_{iteration}"])

@@ -58,7 +58,7 @@ def advance_episodes(
     model: AbstractActorCritic,
     episodes: Episodes,
     num_steps: int,
-    record: Callable[[EnvState, EnvState], PyTree] = lambda *_: None,
+    record: Callable[[EnvState, Array, EnvState], PyTree] = lambda *_: None,
 ) -> tuple[Episodes, PyTree]:
     """Steps episodes, each until it is over, under the deterministic policy.
 
@@ -67,7 +67,8 @@ def advance_episodes(
         model: The policy, on raw observations.
         episodes: Where they stand.
         num_steps: Control steps.
-        record: What to keep of each step, of the states of all envs before and after it.
+        record: What to keep of each step, given the states of all envs before it, their actions, and the states after
+            it.
 
     Returns:
         The episodes after these steps, and what was recorded, with a leading axis of time.
@@ -95,6 +96,6 @@ def advance_episodes(
             length=at.length + running_e,
             error_sums={name: add(total, reached_e.metrics[name]) for name, total in at.error_sums.items()},
         )
-        return after, record(at.env_state, reached_e)
+        return after, record(at.env_state, action_e, reached_e)
 
     return jax.lax.scan(step, episodes, length=num_steps)

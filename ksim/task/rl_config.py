@@ -118,7 +118,9 @@ class RLConfig(BaseConfig):
     )
     video: bool = field(True, group="Evaluation", help="render a video of the last evaluation, as MP4 and GIF")
     video_every_n_evaluations: int | None = field(
-        None, group="Evaluation", help="also render a video of every nth evaluation before the last; null: none"
+        None,
+        group="Evaluation",
+        help="also render a video, and plot the episode, of every nth evaluation before the last; null: none",
     )
     plots: bool = field(
         True, group="Evaluation", help="plot learning curves and an evaluated episode when training ends"

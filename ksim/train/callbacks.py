@@ -15,7 +15,7 @@ from ksim.errors import ConfigError, RunError, shown
 from ksim.host.signals import StopRequest
 from ksim.host.terminal import print_line
 from ksim.log.jsonl import JsonlLogger
-from ksim.log.logger import AbstractLogger
+from ksim.log.logger import AbstractLogger, Loggers
 from ksim.log.run_log import log_path
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.parallel.multihost import gather_texts, is_main_process
@@ -118,14 +118,15 @@ class Callbacks:
         self._task, self._run_dir, self._progress = task, run_dir, progress
         self._timers, self._watchdog, self._stop, self._read_model = timers, watchdog, stop, read_model
         self._saver: Saver | None = None
+        self._loggers: Loggers | None = None
         self._metrics: Mapping[str, float] = {}
         self._saving: TrainingStatus | None = None
         self._is_over = False
         self.failure: CallbackError | None = None
 
-    def open(self, saver: Saver) -> None:
-        """Says what writes checkpoints."""
-        self._saver = saver
+    def open(self, saver: Saver, loggers: Loggers) -> None:
+        """Sets what writes checkpoints, and who is told of them besides the task."""
+        self._saver, self._loggers = saver, loggers
 
     def __enter__(self) -> "Callbacks":
         self._call("on_training_start", self._status())
@@ -156,12 +157,16 @@ class Callbacks:
             self._saving = self._status()
 
     def after_save(self) -> None:
-        """Calls `on_after_checkpoint_save` if the checkpoint that was last begun has been written."""
+        """Logs the checkpoint that was last begun if it has been written, and calls `on_after_checkpoint_save`."""
         newest, saving = None if self._saver is None else self._saver.newest, self._saving
-        if newest is None or saving is None or newest[0] != saving.iteration or self.failure is not None:
+        if newest is None or saving is None or newest[0] != saving.iteration:
             return
         self._saving = None
-        self._call("on_after_checkpoint_save", newest[1], dataclasses.replace(saving, checkpoint=newest[1]))
+        if self._loggers is not None:
+            with self._timers.timed("logging"), self._watchdog.watching("logging a checkpoint"):
+                self._loggers.log_checkpoint(newest[1], newest[0])
+        if self.failure is None:
+            self._call("on_after_checkpoint_save", newest[1], dataclasses.replace(saving, checkpoint=newest[1]))
 
     def training_end(self, error: BaseException | None = None) -> None:
         """Calls `on_training_end`, if it was not called yet.

@@ -12,7 +12,7 @@ from ksim.checkpoint.orbax_log import log_orbax
 from ksim.checkpoint.run_dir import locked, note_run_dir, save_config, shared_run_dir
 from ksim.checkpoint.saver import Saver
 from ksim.checkpoint.snapshot import plain_config, versions
-from ksim.config import seconds_of
+from ksim.config import hyperparameters, seconds_of
 from ksim.evaluate.reports import Reports
 from ksim.host.failures import Failures
 from ksim.host.signals import StopRequest, stop_on_signal
@@ -109,6 +109,8 @@ def _train_in(
                 open_files(loop, start, run_dir, stack)
             stack.enter_context(loop.watchdog)
             print_line(f"Run directory: {run_dir}")
+            for name, how in loop.loggers.dashboards.items():
+                print_line(f"{name}: {how}")
             stack.enter_context(loop.callbacks)
         print_line(f"First states: {prepare_s:.1f} s.")
         with Activity.doing("Compiling the training step"):
@@ -120,7 +122,15 @@ def _train_in(
             # Those that have nothing to evaluate wait here: a process that ends without the others fails them.
             loop.callbacks.raise_together()
     before_s = prepare_s + compile_s
-    print_summary(loop.progress, run_dir, compile_s=before_s, stop=stop, saver=loop.saving.saver, reports=loop.reports)
+    print_summary(
+        loop.progress,
+        run_dir,
+        compile_s=before_s,
+        stop=stop,
+        saver=loop.saving.saver,
+        reports=loop.reports,
+        dashboards=loop.loggers.dashboards,
+    )
     return RunResult(exit_code=stop.exit_code, run_dir=run_dir)
 
 
@@ -176,6 +186,7 @@ def open_files(loop: Loop, start: Start, run_dir: Path, stack: contextlib.ExitSt
             run_dir=run_dir,
             task_name=task.task_name,
             config=plain_config(task.config),
+            hyperparameters=hyperparameters(type(task.config)),
             is_resumed=start.run_dir is not None,
             iteration=progress.iteration,
             env_steps=progress.env_steps,
@@ -193,7 +204,7 @@ def open_files(loop: Loop, start: Start, run_dir: Path, stack: contextlib.ExitSt
         saver.resume(start.resumed.iteration, start.resumed.path.absolute())
     loop.saving.saver = saver
     reports.open(loop.loggers, saver)
-    loop.callbacks.open(saver)
+    loop.callbacks.open(saver, loop.loggers)
 
 
 def _compiled_step(task: RLTask[Any], state: RunState, peers: Peers) -> TimedStep:

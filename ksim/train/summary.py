@@ -22,8 +22,9 @@ def print_summary(
     stop: StopRequest,
     saver: Saver | None,
     reports: Reports,
+    dashboards: Mapping[str, str],
 ) -> None:
-    """Prints what was done and which files exist."""
+    """Prints what was done, which files exist, and how to open what shows them."""
     figures = {
         "iterations": str(progress.iteration),
         "environment steps": f"{progress.env_steps:,}",
@@ -45,6 +46,7 @@ def print_summary(
     if progress.not_finite_steps:
         figures["steps skipped"] = f"{progress.not_finite_steps:,} of single environments, non-finite"
     figures |= _existing(reports.paths)
+    figures |= dashboards
     figures |= {f"failed: {kind}": f"{count} times" for kind, count in reports.failures.counts.items()}
     if stop.reason is not None:
         figures["stopped by"] = stop.reason

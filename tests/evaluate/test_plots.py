@@ -73,6 +73,25 @@ def test_learning_is_drawn_with_and_without_evaluations(tmp_path):
     assert drawn_something(tmp_path / "plots" / "learning.png")
 
 
+def test_curve_is_drawn_through_iterations_in_which_no_episode_ended(tmp_path, monkeypatch):
+    (tmp_path / "run").mkdir()
+    rows = [
+        {"iteration": i, "env_steps": i, "episode/return": float(i) if i % 3 == 0 else None, "episode/length": None}
+        for i in range(1, 10)
+    ]
+    rows[4]["episode/length"] = 50.0
+    (tmp_path / "run" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    figures = []
+    monkeypatch.setattr(plots, "_save", lambda figure, _: figures.append(figure))
+    plots.plot_learning([read_curves(tmp_path / "run")], tmp_path / "learning.png")
+    returns, lengths = (axes.lines[0] for axes in figures[0].axes[:2])
+    np.testing.assert_array_equal(returns.get_xydata(), [[3, 3], [6, 6], [9, 9]])
+    assert returns.get_marker() == ""
+    # One value alone is no line.
+    np.testing.assert_array_equal(lengths.get_xydata(), [[5, 50]])
+    assert lengths.get_marker() == "."
+
+
 def test_episode_of_a_robot_is_drawn_in_all_plots(tmp_path):
     paths = plots.plot_episode(make_recording(), tmp_path)
     assert [path.name for path in paths] == ["velocity.png", "gait.png", "rewards.png"]

@@ -1,9 +1,15 @@
+import dataclasses
+
+import jax
 import mujoco
+import numpy as np
 import pytest
 
+from ksim.evaluate.evaluator import episode_key
 from ksim.evaluate.recording import Recorder, foot_sensors
 from ksim.mdp import commands, curriculum, observations, rewards
 from ksim.policy.context import policy_context
+from ksim.rollout.episodes import start_episodes
 from tests.tasks import BipedConfig, BipedTask
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
@@ -25,6 +31,15 @@ class Task(BipedTask):
 
     def get_curricula(self, physics_model):
         return {"speed": curriculum.LinearCurriculum(end_iteration=10)}
+
+
+class Unnamed(BipedTask):
+    """A biped whose first actuator has no name."""
+
+    def get_robot(self):
+        spec = super().get_robot()
+        spec.actuators[0].name = ""
+        return spec
 
 
 def feet(task_type):
@@ -57,3 +72,19 @@ def test_command_that_a_curriculum_scales_and_named_sensors_are_recorded():
     assert recording.commanded_velocity.shape == recording.velocity.shape
     assert (recording.commanded_velocity[:, 0] > 0).all()
     assert sorted(recording.touch) == ["knee_touch", "left_touch", "right_touch"]
+
+
+def test_actions_of_an_episode_are_those_that_the_policy_took_by_the_names_of_what_they_drive():
+    task = Unnamed(BipedConfig(num_devices=1, eval_num_envs=1))
+    model = task.initial_learner()[1]
+    recording = Recorder(task.eval_environment, seed=0, device=policy_context(task).device)(model, lambda: False)
+    episodes = start_episodes(task.eval_environment, model, episode_key(0), 1)
+    output, _ = model(jax.tree.map(lambda x: x[0], episodes.env_state.obs), model.initial_carry())
+    np.testing.assert_allclose(recording.action[0], output.distribution.mode(), rtol=1e-4, atol=1e-5)
+    assert recording.action.shape == (len(recording.reward), len(recording.actions))
+    first, *others = task.get_robot().actuators
+    joint = f"{first.target}"
+    assert list(recording.actions) == [joint, *(actuator.name for actuator in others)]
+    np.testing.assert_array_equal(recording.actions[joint], recording.action[:, 0])
+    numbered = dataclasses.replace(recording, model=None)
+    assert list(numbered.actions) == [str(i) for i in range(recording.action.shape[1])]

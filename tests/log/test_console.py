@@ -204,6 +204,48 @@ def test_live_view_shows_the_run_in_80_columns(screen):
     assert "iteration 176 of 700" in screen.getvalue()
 
 
+def test_lines_are_wrapped_in_a_notebook_and_whole_in_a_file(monkeypatch):
+    line = " ".join(["evaluation"] * 30)
+    for is_notebook, width in ((True, terminal.CELL_WIDTH), (False, len(line))):
+        output = terminal.standard_output(is_notebook)
+        monkeypatch.setattr(terminal, "console", output)
+        with output.capture() as captured:
+            print_line(line)
+        lines = captured.get().splitlines()
+        assert max(map(len, lines)) <= width
+        assert " ".join(x.strip() for x in lines) == line
+
+
+def test_live_view_wraps_what_is_too_long_for_a_cell(monkeypatch):
+    cell = terminal.standard_output(is_notebook=True)
+    monkeypatch.setattr("ksim.log.live.console", cell)
+    monkeypatch.setattr("ksim.log.live.NotebookCell", Cell)
+    errors = {f"error/velocity/quantity_number_{i}_m_s": 0.5 for i in range(12)}
+    logger = ConsoleLogger("live")
+    logger.open(RunInfo(run_dir=ROOT, task_name="task", config={}, last_episodes={}))
+    try:
+        logger.log(METRICS | errors, 173, 0)
+        with cell.capture() as captured:
+            cell.print(logger._view.render())
+    finally:
+        logger.close()
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", captured.get())
+    assert max(map(len, shown.splitlines())) <= terminal.CELL_WIDTH
+    assert "quantity number 11 0.5 m/s" in " ".join(shown.split())
+
+
+class Cell:
+    """A cell that shows nothing."""
+
+    def __init__(self, render): ...
+
+    def start(self): ...
+
+    def refresh(self): ...
+
+    def stop(self): ...
+
+
 def test_activity_is_a_line_where_there_is_no_terminal(capsys):
     with Activity.doing("Plotting"):
         Activity.tell("1 of 2")

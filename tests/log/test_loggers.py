@@ -3,6 +3,7 @@
 import json
 import math
 import operator
+import re
 import sys
 
 import pytest
@@ -25,12 +26,12 @@ RECORD = {
 class Kept(ksim.AbstractLogger):
     """Notes every call; one method may fail."""
 
-    def __init__(self, failing=""):
+    def __init__(self, *failing):
         self.failing, self.calls = failing, []
 
     def note(self, method, *given):
         self.calls.append((method, *given))
-        if method == self.failing:
+        if method in self.failing:
             raise OSError("no such host")
 
     def open(self, run):
@@ -43,6 +44,23 @@ class Kept(ksim.AbstractLogger):
 
     def log_evaluation(self, record):
         self.note("log_evaluation", record["iteration"])
+
+    def log_files(self, files, iteration, env_steps):
+        assert all(path.is_file() for path in files.values())
+        self.note("log_files", *files, iteration, env_steps)
+
+    def log_samples(self, samples, iteration, env_steps):
+        self.samples = samples
+        self.note("log_samples", *samples, iteration, env_steps)
+
+    def log_checkpoint(self, path, iteration):
+        assert (path / "document.json").is_file()
+        self.note("log_checkpoint", path.name, iteration)
+
+    def dashboards(self):
+        if "dashboards" in self.failing:
+            raise OSError("no such host")
+        return {"Kept": "kept --open"}
 
     def close(self):
         self.note("close")
@@ -61,7 +79,8 @@ def test_loggers_are_given_the_run_and_what_is_written_of_each_iteration_and_eva
     kept = Kept()
     task = task_with(lambda task: [*task.get_loggers(), kept], tmp_path, eval_every_n_iterations=2, eval_num_envs=2)
     assert task.run().exit_code == 0
-    assert kept.calls == [("open",), ("log", 1, 128), ("log", 2, 256), ("log_evaluation", 2), ("close",)]
+    iterations = [("log", 1, 128), ("log", 2, 256)]
+    assert kept.calls == [("open",), *iterations, ("log_evaluation", 2), ("log_checkpoint", "2", 2), ("close",)]
     assert (kept.run.run_dir, kept.run.task_name, kept.run.max_iterations) == (tmp_path / "run", "logged", 2)
     assert kept.run.config["num_envs"] == 16
     assert not kept.run.is_resumed
@@ -69,6 +88,34 @@ def test_loggers_are_given_the_run_and_what_is_written_of_each_iteration_and_eva
     assert line == {name: x if math.isfinite(x) else None for name, x in kept.metrics.items()}
     with pytest.raises(TypeError):
         operator.setitem(kept.metrics, "rollout/reward", 0.0)
+
+
+def test_loggers_are_given_files_actions_and_checkpoints_and_may_fail_at_each(tmp_path, capsys):
+    hooks = ("log_files", "log_samples", "log_checkpoint")
+    failing, kept = Kept(*hooks, "dashboards"), Kept()
+    shown = {"plots": True, "eval_at_end": True, "eval_num_envs": 2, "video_every_n_evaluations": 1}
+    often = {"max_iterations": 4, "eval_every_n_iterations": 2, "save_every_n_iterations": 2}
+    assert task_with(lambda _: [failing, kept], tmp_path, **shown, **often).run().exit_code == 0
+    assert failing.calls == kept.calls
+    assert [call for call in kept.calls if call[0] in hooks[:2]] == [
+        ("log_samples", "action/0", 2, 256),
+        ("log_files", "rewards.png", 2, 256),
+        ("log_samples", "action/0", 4, 512),
+        ("log_files", "rewards.png", 4, 512),
+        ("log_files", "learning.png", 4, 512),
+    ]
+    assert {x.shape for x in kept.samples.values()} == {(50,)}  # control steps of an episode
+    # Each is logged once it is written, and before the run ends.
+    assert [call for call in kept.calls if call[0] == "log_checkpoint"] == [
+        ("log_checkpoint", "2", 2),
+        ("log_checkpoint", "4", 4),
+    ]
+    out = capsys.readouterr().out
+    for hook in (*hooks, "dashboards"):
+        assert out.count(f"Warning: Kept.{hook} failed, the run continues: no such host") == 1
+    # At the start, and in the summary.
+    assert "Kept: kept --open" in out.splitlines()
+    assert re.search(r"│ Kept +│ kept --open +│", out)
 
 
 def test_logger_of_a_resumed_run_is_told_where_it_goes_on(tmp_path):
@@ -82,7 +129,7 @@ def test_logger_of_a_resumed_run_is_told_where_it_goes_on(tmp_path):
 def test_logger_that_fails_is_reported_once_and_counted_and_the_others_go_on(tmp_path, capsys):
     failing, other = Kept("log"), Kept()
     assert task_with(lambda task: [failing, *task.get_loggers(), other], tmp_path).run().exit_code == 0
-    assert other.calls == [("open",), ("log", 1, 128), ("log", 2, 256), ("close",)]
+    assert other.calls == [("open",), ("log", 1, 128), ("log", 2, 256), ("log_checkpoint", "2", 2), ("close",)]
     assert failing.calls == other.calls
     out = capsys.readouterr().out
     assert out.count("Warning: Kept.log failed, the run continues: no such host") == 1
@@ -110,6 +157,13 @@ def test_what_is_no_logger_is_an_error_that_names_the_hook(tmp_path, monkeypatch
     monkeypatch.setattr(task, "initial_state", lambda: pytest.fail("too late"))
     with pytest.raises(ConfigError, match=r"Logged\.get_loggers must return a list of ksim\.AbstractLogger, not"):
         task.run()
+
+
+@pytest.mark.parametrize(("logger", "package"), [(ksim.WandbLogger, "wandb"), (ksim.MlflowLogger, "mlflow")])
+def test_choice_of_checkpoints_that_there_is_not_is_an_error(logger, package):
+    pytest.importorskip(package)
+    with pytest.raises(ConfigError, match=r"checkpoints \('best'\) must be one of last, all, none"):
+        logger(checkpoints="best")
 
 
 @pytest.mark.parametrize(("logger", "package"), [(ksim.WandbLogger, "wandb"), (ksim.MlflowLogger, "mlflow")])

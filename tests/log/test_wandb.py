@@ -1,8 +1,11 @@
 """What Weights & Biases keeps of a run without a network."""
 
+import glob
 import json
 
+import numpy as np
 import pytest
+from PIL import Image
 
 import ksim
 from ksim.log.logger import RunInfo
@@ -29,9 +32,24 @@ def records_of(path):
             data = b""
 
 
+def log_evaluation(logger, run_dir, iteration):
+    """Logs an evaluation with all that belongs to it, and two checkpoints."""
+    logger.log_evaluation(RECORD | {"iteration": iteration})
+    (run_dir / "video.mp4").write_bytes(b"a video")
+    Image.new("RGB", (4, 4)).save(run_dir / "gait.png")
+    files = {"video.mp4": run_dir / "video.mp4", "gait.png": run_dir / "gait.png", "video.gif": run_dir / "none.gif"}
+    logger.log_files(files, iteration, 64)
+    logger.log_samples({"action/hip": np.array([0.0, 0.0, 1.0, np.nan])}, iteration, 64)
+    for saved in (iteration - 1, iteration):
+        path = run_dir / "checkpoints" / str(saved)
+        path.mkdir(parents=True)
+        (path / "document.json").write_text(str(saved))
+        logger.log_checkpoint(path, saved)
+
+
 def test_offline_run_has_the_options_and_what_was_logged_and_is_resumed_under_its_id(tmp_path):
-    pytest.importorskip("wandb")
-    ids = []
+    wandb = pytest.importorskip("wandb")
+    ids, dashboards = [], []
     for iteration in (0, 2):
         logger = ksim.WandbLogger(mode="offline", tags=["mine"])
         info = RunInfo(
@@ -40,15 +58,25 @@ def test_offline_run_has_the_options_and_what_was_logged_and_is_resumed_under_it
         logger.open(info)
         logger.log(METRICS, iteration + 1, 32)
         logger.log(METRICS | {"rollout/reward": 0.75}, iteration + 2, 64)
-        logger.log_evaluation(RECORD | {"iteration": iteration + 2})
+        log_evaluation(logger, tmp_path, iteration + 2)
+        dashboards.append(logger.dashboards()["Weights & Biases"])
         logger.close()
         ids.append((tmp_path / "wandb_id").read_text())
+    wandb.teardown()  # its process may still be writing
     assert ids[0] == ids[1]
-    runs, steps = [], {}
-    for path in tmp_path.glob("wandb/offline-run-*/run-*.wandb"):
+    # One command for all parts.
+    command, pattern = dashboards[1].rsplit(" ", 1)
+    assert (dashboards[0], command) == (dashboards[1], "wandb sync")
+    assert len(glob.glob(pattern)) == 2
+    runs, steps, artifacts = [], {}, []
+    for path in sorted(tmp_path.glob("wandb/offline-run-*/run-*.wandb")):
         for record in records_of(path):
             if record.HasField("run"):
                 runs.append(record.run)
+            if record.HasField("request") and record.request.HasField("log_artifact"):
+                artifacts.append(record.request.log_artifact.artifact)
+            if record.HasField("artifact"):
+                artifacts.append(record.artifact)
             logged = {x.key or "/".join(x.nested_key): json.loads(x.value_json) for x in record.history.item}
             for name, value in logged.items():
                 steps.setdefault(name, {})[logged["iteration"]] = value
@@ -60,3 +88,13 @@ def test_offline_run_has_the_options_and_what_was_logged_and_is_resumed_under_it
     assert steps["rollout/reward"] == {1: 0.5, 2: 0.75, 3: 0.5, 4: 0.75}
     assert steps["eval/return"] == {2: 1.0, 4: 1.0}
     assert "episode/return" not in steps  # it was not finite
+    assert steps["eval/video/_type"] == {2: "video-file", 4: "video-file"}
+    assert steps["eval/gait/_type"] == {2: "image-file", 4: "image-file"}
+    videos = tmp_path.glob("wandb/offline-run-*/files/media/videos/eval/*.mp4")
+    assert [path.read_bytes() for path in videos] == [b"a video"] * 2
+    assert sum(steps["action/hip/values"][4]) == 3
+    # The last checkpoint of each part, under one name.
+    assert [(x.name, x.type, set(x.aliases)) for x in artifacts] == [
+        (f"checkpoint-{ids[0]}", "model", {"latest", f"iteration_{iteration}"}) for iteration in (2, 4)
+    ]
+    assert [[x.path for x in artifact.manifest.contents] for artifact in artifacts] == [["document.json"]] * 2

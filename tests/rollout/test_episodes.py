@@ -69,6 +69,6 @@ def test_first_env_lives_the_same_episode_alone_and_among_others():
 
 
 def test_record_sees_the_states_before_and_after_each_step():
-    _, (before_te, after_te) = run(4, 1, record=lambda before, after: (before.reward, after.reward))
+    _, (before_te, after_te) = run(4, 1, record=lambda before, _, after: (before.reward, after.reward))
     np.testing.assert_array_equal(before_te, np.zeros((1, 4)))
     np.testing.assert_array_equal(after_te, np.ones((1, 4)))

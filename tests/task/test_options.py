@@ -9,7 +9,7 @@ import ksim
 from examples.point_mass import PointMassConfig
 from ksim import ConfigError
 from ksim.checkpoint.options import check_resumed, is_fixed
-from ksim.config import field, options_with
+from ksim.config import field, hyperparameters, options_with
 
 
 @jax.tree_util.register_dataclass
@@ -28,6 +28,14 @@ def test_options_by_their_roles():
     assert options_with(ksim.PPOConfig, "network") == ["model", "actor_sizes", "critic_sizes", "memory_size", "std"]
     assert options_with(ksim.RLConfig, "of_one_process") == ["log_level"]
     assert set(options_with(ksim.DistributedPPOConfig, "of_one_process")) == {"log_level", "process_id"}
+
+
+def test_hyperparameters_are_the_options_that_shape_what_is_learned():
+    names = hyperparameters(OtherDefaults)
+    assert {"num_envs", "seed", "learning_rate", "actor_sizes", "ctrl_dt", "num_arms"} <= set(names)
+    assert not {"run_dir", "resume", "devices", "eval_num_envs", "video", "max_to_keep", "viewer", "log_level"} & set(
+        names
+    )
 
 
 def test_option_of_another_default_keeps_its_roles_and_a_new_one_has_its_own():

@@ -75,7 +75,7 @@ def recorded(request):
     @jax.jit
     def record(key):
         episodes = start_episodes(env, model, key, NUM_ENVS)
-        return advance_episodes(env, model, episodes, NUM_STEPS, lambda before, _: before.obs)[1]
+        return advance_episodes(env, model, episodes, NUM_STEPS, lambda before, *_: before.obs)[1]
 
     return task, record(jax.random.key(0))
 

@@ -1,0 +1,73 @@
+"""What a TensorBoard event can hold, as its protocol buffers."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from tensorboardX import summary as tensorboardx
+from tensorboardX.proto.summary_pb2 import Summary
+
+_NUM_BINS = 50
+BOUNDS = "eval_interval"
+"""What the tags of the bounds of intervals begin with: a group of their own, which leaves one chart per figure."""
+
+
+def scalars(values: Mapping[str, float]) -> Summary:
+    """Scalars by tag."""
+    return Summary(value=[Summary.Value(tag=name, simple_value=x) for name, x in values.items()])
+
+
+def images(paths: Mapping[str, Path]) -> Summary:
+    """Images by tag, as they are in their files; TensorBoard plays a GIF.
+
+    Raises:
+        OSError: A file cannot be read, or holds no image.
+    """
+    return Summary(value=[Summary.Value(tag=tag, image=_image(path)) for tag, path in paths.items()])
+
+
+def _image(path: Path) -> Summary.Image:
+    with Image.open(path) as image:
+        width, height, num_channels = image.width, image.height, len(image.getbands())
+    return Summary.Image(width=width, height=height, colorspace=num_channels, encoded_image_string=path.read_bytes())
+
+
+def histograms(samples: Mapping[str, np.ndarray]) -> Summary:
+    """Histograms by tag, of the samples that are finite; none where no sample is."""
+    finite = {tag: x[np.isfinite(x)].astype(float) for tag, x in samples.items()}
+    value = [
+        Summary.Value(tag=tag, histo=tensorboardx.make_histogram(x, _NUM_BINS)) for tag, x in finite.items() if x.size
+    ]
+    return Summary(value=value)
+
+
+def hyperparameters(options: Mapping[str, Any], metrics: Iterable[str]) -> list[Summary]:
+    """Options of a run for the HParams tab, and the tags of the scalars that it compares runs by.
+
+    Lists are shown as JSON, and so is null: TensorBoard takes the columns of all runs from one of them.
+    """
+    is_plain = lambda x: isinstance(x, bool | int | float | str)
+    shown = {name: x if is_plain(x) else json.dumps(x) for name, x in options.items()}
+    experiment, start, _ = tensorboardx.hparams(shown, dict.fromkeys(metrics, 0.0))
+    # Not the third, that the run succeeded: how it ended is not known here.
+    return [experiment, start]
+
+
+def layout(record: Mapping[str, Any]) -> Summary:
+    """The charts of the Custom Scalars tab: each figure of an evaluation with its interval, and groups of metrics."""
+    estimates = record["figures"] | {"return_gap": record["return_gap"] or {}}
+    has_interval = lambda x: all(x.get(part) is not None for part in ("mean", "low", "high"))
+    intervals = {
+        name: ["Margin", [f"eval/{name}", f"{BOUNDS}/{name}_low", f"{BOUNDS}/{name}_high"]]
+        for name, estimate in estimates.items()
+        if has_interval(estimate)
+    }
+    groups = {
+        "return in training and evaluation": ["Multiline", ["episode/return", "eval/return"]],
+        "rewards per second": ["Multiline", ["reward/.*"]],
+        "errors in training": ["Multiline", ["error/.*"]],
+    }
+    return tensorboardx.custom_scalars({"evaluation, 95 % confidence": intervals, "training": groups})
