@@ -14,6 +14,8 @@ from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from ksim.errors import ConfigError
 from ksim.keys import VIEWER
+from ksim.mdp.commands import AbstractCommand, VelocityCommand
+from ksim.mdp.commands.wrappers import unscaled
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.parallel.collectives import DEVICE_AXIS, bind_axis
 from ksim.physics.mujoco import MujocoEngine
@@ -41,6 +43,7 @@ class ViewSession:
         mj_model: The robot and its world.
         poses: The states to show, one per env.
         numbers: The numbers of the commands, in order; all envs have the same.
+        commands: The task's commands, by name, without wrappers.
         model: The policy, on raw observations; another one of the same structure may take its place.
         base_body: The index of the body with a free joint, which can be followed; None where there is none.
         can_push: Whether the base can be pushed.
@@ -85,7 +88,7 @@ class ViewSession:
         self.paused = False
         self.followed = 0
         self.num_falls = 0
-        self.on_step: Callable[[Frame, bool], None] = lambda frame, is_first: None
+        self.on_step: Callable[[Frame, bool], None] = lambda *_: None
         self._key = jax.random.fold_in(jax.random.key(seed), VIEWER)
         self._num_resets = 0
         self._lock = threading.Lock()
@@ -96,10 +99,12 @@ class ViewSession:
         self._restart_program = eqx.filter_jit(bind_axis(programs.restart, axis_name))
         self._step_program = eqx.filter_jit(bind_axis(programs.step, axis_name))
         self.numbers: list[CommandNumber] = []
+        self.commands: dict[str, AbstractCommand] = {}
         self._start: dict[str, np.ndarray] = {}
         if isinstance(env, MdpEnvironment):
             drawn = jax.jit(bind_axis(lambda key: env.reset(key).inner.commands, axis_name))(self._key)
             self.numbers, self._start = command_numbers(env.mdp.commands, jax.tree.map(np.asarray, drawn))
+            self.commands = {name: unscaled(command) for name, command in env.mdp.commands.items()}
         self._commands = dict(self._start)
         first = eqx.filter_jit(bind_axis(programs.first, axis_name))
         self._state, self._carry = first(model, self._next_keys(), self._commands)
@@ -117,6 +122,11 @@ class ViewSession:
     def data(self) -> mujoco.MjData:
         """The state of the followed env."""
         return self.poses[self.followed].data
+
+    @property
+    def velocity_command(self) -> str | None:
+        """The name of the first velocity command; None without one."""
+        return next((name for name, command in self.commands.items() if isinstance(command, VelocityCommand)), None)
 
     @property
     def episode_step(self) -> int:
@@ -185,7 +195,7 @@ class ViewSession:
 
     def _restart(self, which_e: np.ndarray) -> None:
         """Starts a new episode in some of the envs."""
-        args = which_e, self._next_keys(), self._state, self._carry, self._commands
+        args = which_e, self._next_keys(), (self._state, self._carry), self._commands
         self._state, self._carry, seen = self._restart_program(self.model, *args)
         self._seen = jax.tree.map(np.asarray, seen)
         self._episode_step_e[which_e] = 0
@@ -266,13 +276,12 @@ class _Programs:
         model: AbstractActorCritic,
         which_e: Bool[Array, " e"],
         key_e: Key[Array, " e"],
-        state_e: EnvState,
-        carry_e: PyTree,
+        before: tuple[EnvState, PyTree],
         commands: dict[str, Array],
     ) -> tuple[EnvState, PyTree, dict[str, Any]]:
-        """A new episode in some of the envs."""
+        """A new episode in some of the envs; the others keep the state and the memory of before."""
         fresh = self.first(model, key_e, commands)
-        state_e, carry_e = select_envs(which_e, fresh, (state_e, carry_e))
+        state_e, carry_e = select_envs(which_e, fresh, before)
         return state_e, carry_e, self._seen(state_e)
 
     def step(
