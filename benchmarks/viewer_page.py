@@ -1,6 +1,7 @@
-"""An open page of the viewer that draws nothing: `viewer_page.py PORT`, until a line comes on standard input.
+"""An open page of the viewer that draws nothing: `viewer_page.py PORT [--notes]`, until a line comes on standard input.
 
-Prints what it was shown. Imports neither ksim nor JAX, so that it costs the machine little.
+Prints what it was shown; with `--notes` also each policy, as it comes. Imports neither ksim nor JAX, so
+that it costs the machine little.
 """
 
 import importlib.metadata
@@ -30,7 +31,7 @@ CAMERA = {
 def main() -> None:
     """Receives, and then prints the mean real-time factor and the data rate."""
     os.nice(10)
-    num_bytes, factors, start_s = 0, [], time.monotonic()
+    num_bytes, factors, policies, start_s = 0, [], set(), time.monotonic()
     protocol = f"viser-v{importlib.metadata.version('viser')}"
     address = f"ws://127.0.0.1:{sys.argv[1]}"
     with connect(address, subprotocols=[protocol], compression=None, max_size=None) as socket:  # type: ignore[list-item]
@@ -43,6 +44,10 @@ def main() -> None:
             assert isinstance(content, bytes)
             num_bytes += len(content)
             factors += [float(x) for x in re.findall(rb"real-time factor ([0-9.]+)", content)]
+            new = set(re.findall(rb"policy of iteration \d+", content)) - policies
+            policies |= new
+            if "--notes" in sys.argv:
+                print(*[x.decode() + "\n" for x in new], sep="", end="", flush=True)
     factor = f"{sum(factors) / len(factors):.2f}" if factors else "unknown"
     print(f"real-time factor {factor}, {num_bytes / (time.monotonic() - start_s) / 1000:.0f} kB/s")
 

@@ -81,10 +81,11 @@ class LiveViewer:
             context = multiprocessing.get_context("spawn")
             self._receiver, sender = context.Pipe(duplex=False)
             arguments = (without_caches(self._task), str(self._policy_path), sender)
-            self._process = context.Process(target=_serve, args=arguments, name=NAME, daemon=True)
+            process = context.Process(target=_serve, args=arguments, name=NAME, daemon=True)
             with _environment_of_worker():
-                self._process.start()
+                process.start()
             sender.close()
+            self._process = process
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -24,8 +24,8 @@ ASK_EVERY_S = 2.0
 CPU_SHARE = 0.05
 """The most that the process uses of the machine's cores."""
 NICE = 13
-"""Added to the niceness of the training. Linux then weighs the process by 5 % of what it weighs the training; less, such
-as an idle priority, would never show a page where the training uses all cores."""
+"""Added to the niceness of the training: Linux then weighs the process by 5 % of what it weighs the training. At an
+idle priority no page would come where the training uses all cores."""
 _IDLE_S = 0.1
 
 

@@ -161,7 +161,7 @@ def test_keys_and_a_gamepad_drive_the_robots(open_page, frontend, session):
     wait_until(lambda: session.paused)
     page.keyboard.press("k")
     wait_until(lambda: not session.paused)
-    page.get_by_label("forward, m/s").last.focus()
+    page.locator("input.mantine-NumberInput-input").first.focus()
     page.keyboard.press("k")  # typed into a field, so it pauses nothing
 
     # Half-way forward (less the dead zone), all the way right, the right stick all the way left.
