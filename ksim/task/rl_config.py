@@ -149,8 +149,8 @@ class RLConfig(BaseConfig):
         False,
         group="Viewer",
         details=(
-            "A process with the lowest priority shows the newest policy while a page is open, in slow motion where "
-            "the machine has no time left. It uses at most 5 % of the machine's cores. Needs the extra `viewer`."
+            "A process with a low priority shows the newest policy while a page is open, in slow motion where the "
+            "machine has no time left. It uses at most 5 % of the machine's cores. Needs the extra `viewer`."
         ),
         help="with run_mode=train, show the newest policy in a browser",
         of_the_run=False,

@@ -42,29 +42,43 @@ class Arrows:
         self._weight = max(1e-6, float(session.mj_model.body_mass[1:].sum() * 9.81))
         self.show_forces = server.gui.add_checkbox("Contact forces", True, visible=session.has_forces)
         self.show_commands = server.gui.add_checkbox("Commands", True, visible=bool(session.commands))
-        self._meshes = {
-            color: server.scene.add_mesh_simple(
-                f"/world/arrows_{i}", np.zeros((3, 3)), np.array([[0, 1, 2]]), color=color, visible=False
-            )
-            for i, color in enumerate((FORCE, COMMANDED, MEASURED))
-        }
+        # A frame moves with its robot, so that arrows that a slow page draws late are still in their place.
+        names = [f"/world/arrows_{robot}" for robot in range(len(session.poses))]
+        self._frames = [server.scene.add_frame(name, show_axes=False) for name in names]
+        self._meshes = [
+            {
+                color: server.scene.add_mesh_simple(
+                    f"{name}/{i}", np.zeros((3, 3)), np.array([[0, 1, 2]]), color=color, visible=False
+                )
+                for i, color in enumerate((FORCE, COMMANDED, MEASURED))
+            }
+            for name in names
+        ]
 
     def update(self, poses: Sequence[Pose], offsets: np.ndarray) -> None:
-        """Draws for robots, each moved by its offset."""
-        lines: dict[Color, list[np.ndarray]] = {color: [] for color in self._meshes}
-        for pose, offset_3 in zip(poses, offsets, strict=False):
-            frame, drawn = pose.frame, {FORCE: self._forces(pose)}
-            if self.show_commands.value and frame is not None:
-                drawn |= self._commands(pose.data, frame.commands)
-            for color, lines_23 in drawn.items():
-                lines[color] += [line_23 + offset_3 for line_23 in lines_23]
-        for color, handle in self._meshes.items():
-            vertices, faces = arrow_mesh(np.array(lines[color]).reshape(-1, 2, 3), _RADIUS * self._size)
-            # By meshes: what viser has for arrows is rebuilt with every change of their points.
-            if len(faces):
-                handle.vertices, handle.faces = vertices, faces
-            if handle.visible != bool(len(faces)):
-                handle.visible = bool(len(faces))
+        """Draws for the first robots, each moved by its offset, and nothing for the others."""
+        for robot, (frame, meshes) in enumerate(zip(self._frames, self._meshes, strict=True)):
+            pose = poses[robot] if robot < len(poses) else None
+            drawn = {} if pose is None else self._drawn(pose)
+            centre_3 = np.zeros(3)
+            if pose is not None and self._session.base_body is not None:
+                centre_3 = pose.data.xpos[self._session.base_body].copy()
+            frame.position = centre_3 + offsets[robot]
+            for color, handle in meshes.items():
+                lines_n23 = np.array(drawn.get(color, [])).reshape(-1, 2, 3) - centre_3
+                vertices, faces = arrow_mesh(lines_n23, _RADIUS * self._size)
+                # By meshes: what viser has for arrows is rebuilt with every change of their points.
+                if len(faces):
+                    handle.vertices, handle.faces = vertices, faces
+                if handle.visible != bool(len(faces)):
+                    handle.visible = bool(len(faces))
+
+    def _drawn(self, pose: Pose) -> dict[Color, list[np.ndarray]]:
+        """Arrows by colour, in the robot's world."""
+        drawn = {FORCE: self._forces(pose)}
+        if self.show_commands.value and pose.frame is not None:
+            drawn |= self._commands(pose.data, pose.frame.commands)
+        return drawn
 
     def _forces(self, pose: Pose) -> list[np.ndarray]:
         """Arrows of the contact forces; none where the actuators' forces are unknown."""

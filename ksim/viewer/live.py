@@ -1,7 +1,7 @@
 """The newest policy in the browser while it is trained: what the training process does for it.
 
-A process of its own, with the lowest priority, steps and shows the policy (`ksim.viewer.live_worker`). Training only
-looks whether it asks for a policy, and then writes the arrays of the newest one to a file.
+A process of its own, with a low priority, steps and shows the policy (`ksim.viewer.live_worker`). Training only looks
+whether it asks for a policy, and then writes the arrays of the newest one to a file.
 """
 
 import contextlib
@@ -15,22 +15,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
-import jax
-import numpy as np
-
 from ksim.host.failures import Failures
-from ksim.host.files import whole_file
 from ksim.host.terminal import print_line
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.task.rl import RLTask
 from ksim.viewer.address import check_viser, free_port
+from ksim.viewer.live_feed import FAILED, READY, WANTED, write_policy
 from ksim.viewer.session import shown_of
 
 NAME = "ksim-viewer"
 """The name of the process."""
-READY, WANTED, FAILED = "ready", "wanted", "failed"
-"""What it sends, each with a text: the page's address, nothing, the reason."""
 _STOP_S = 5.0
 
 
@@ -123,22 +117,6 @@ class LiveViewer:
                 write_policy(self._policy_path, iteration, read_model())
 
 
-def write_policy(path: Path, iteration: int, model: AbstractActorCritic) -> None:
-    """Writes the arrays of a policy so that a reader sees all of them or the file before."""
-    arrays = {f"array_{i}": np.asarray(x) for i, x in enumerate(jax.tree.leaves(eqx.filter(model, _is_plain)))}
-    with whole_file(path) as temporary, temporary.open("wb") as file:
-        np.savez(file, allow_pickle=False, iteration=np.array(iteration), **arrays)
-
-
-def read_policy(path: Path, model: AbstractActorCritic) -> tuple[int, AbstractActorCritic]:
-    """The iteration and the policy that were written; `model` is one of the same structure."""
-    with np.load(path, allow_pickle=False) as file:
-        plain, rest = eqx.partition(model, _is_plain)
-        leaves, structure = jax.tree.flatten(plain)
-        found = [jax.numpy.asarray(file[f"array_{i}"]) for i in range(len(leaves))]
-        return int(file["iteration"]), eqx.combine(jax.tree.unflatten(structure, found), rest)
-
-
 def without_caches(task: RLTask[Any]) -> RLTask[Any]:
     """A copy of a task for another process, without what is made for the devices of this one."""
     twin = copy.copy(task)
@@ -146,10 +124,6 @@ def without_caches(task: RLTask[Any]) -> RLTask[Any]:
         if isinstance(getattr(type(task), name, None), functools.cached_property) or name == "layout":
             del vars(twin)[name]
     return twin
-
-
-def _is_plain(leaf: Any) -> bool:
-    return eqx.is_array(leaf) and not jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def _serve(*arguments: Any) -> None:

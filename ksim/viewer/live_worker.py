@@ -1,10 +1,11 @@
-"""The process that shows the policy of a training run: a session and a page, at the lowest priority."""
+"""The process that shows the policy of a training run: a session and a page, at a low priority."""
 
 import contextlib
 import multiprocessing
 import os
 import signal
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from ksim.policy.context import policy_context, task_on_one_device
 from ksim.task.rl import RLTask
 from ksim.viewer.browser import BrowserFrontend
 from ksim.viewer.frontend import Budget, run_session
-from ksim.viewer.live import FAILED, READY, WANTED, read_policy
+from ksim.viewer.live_feed import FAILED, READY, WANTED, read_policy
 from ksim.viewer.session import ViewSession
 
 ASK_EVERY_S = 2.0
@@ -24,8 +25,7 @@ ASK_EVERY_S = 2.0
 CPU_SHARE = 0.05
 """The most that the process uses of the machine's cores."""
 NICE = 13
-"""Added to the niceness of the training: Linux then weighs the process by 5 % of what it weighs the training. At an
-idle priority no page would come where the training uses all cores."""
+"""Added to the niceness of the training: Linux then weighs the process by 5 % of what it weighs the training."""
 _IDLE_S = 0.1
 
 
@@ -39,7 +39,6 @@ def serve(task: RLTask[Any], policy_path: str, sender: Any) -> None:
     """
     # Ctrl-C in the terminal is the training's: it saves first, and ends this process then.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    lower_priority()
     try:
         with jax.default_matmul_precision(task.config.matmul_precision):
             _serve(task, Path(policy_path), sender)
@@ -60,6 +59,7 @@ def _serve(task: RLTask[Any], policy_path: Path, sender: Any) -> None:
     frontend = BrowserFrontend(session, host=config.viewer_host, port=config.viewer_port)
     frontend.note = "untrained policy"
     feed = Feed(session, frontend, policy_path, sender)
+    lower_priority()  # not before: where the training uses all cores, no page would come for many minutes
     sender.send((READY, frontend.url))
     with closing(frontend):
         run_session(session, frontend, StopRequest(), before_step=feed.wait, budget=Budget(CPU_SHARE))
@@ -68,9 +68,17 @@ def _serve(task: RLTask[Any], policy_path: Path, sender: Any) -> None:
 class Feed:
     """Gives a session the newest policy; waits where nobody watches."""
 
-    def __init__(self, session: ViewSession, frontend: BrowserFrontend, policy_path: Path, sender: Any) -> None:
+    def __init__(
+        self,
+        session: ViewSession,
+        frontend: BrowserFrontend,
+        policy_path: Path,
+        sender: Any,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._session, self._frontend = session, frontend
-        self._policy_path, self._sender = policy_path, sender
+        self._policy_path, self._sender, self._clock = policy_path, sender, clock
         self._is_asked = False
         self._next_ask_s = 0.0
 
@@ -80,7 +88,7 @@ class Feed:
         while not self._frontend.is_watched:
             time.sleep(_IDLE_S)
             self._check_parent()
-        now_s = time.monotonic()
+        now_s = self._clock()
         if self._is_asked and self._policy_path.exists():
             iteration, self._session.model = read_policy(self._policy_path, self._session.model)
             self._policy_path.unlink()
@@ -98,5 +106,11 @@ class Feed:
 
 def lower_priority() -> None:
     """Lets the training go first: of a core that both want, this process gets 5 % on Linux."""
-    if hasattr(os, "nice"):
+    threads = Path("/proc/self/task")
+    if threads.is_dir():  # Linux has a niceness per thread; those to come inherit it
+        for thread in threads.iterdir():
+            with contextlib.suppress(OSError):  # one that has ended
+                number = int(thread.name)
+                os.setpriority(os.PRIO_PROCESS, number, os.getpriority(os.PRIO_PROCESS, number) + NICE)
+    elif hasattr(os, "nice"):
         os.nice(NICE)

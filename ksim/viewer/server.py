@@ -73,7 +73,8 @@ class _Guard:
             refusal = self._rule.refusal(request.headers)
             if refusal is not None:
                 return connection.respond(http.HTTPStatus.FORBIDDEN, refusal)
-            del request.headers["Accept-Encoding"]  # the page is compressed in itself, and the script is put into it
+            if "Accept-Encoding" in request.headers:  # the page is compressed in itself, and the script is put into it
+                del request.headers["Accept-Encoding"]
             return self._with_head(process_request(connection, request))
 
         async def handle(connection: Any) -> None:

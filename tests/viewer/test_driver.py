@@ -11,7 +11,7 @@ LEFTWARD = CommandNumber("velocity", 1, "leftward, m/s", (-0.3, 0.3))
 class CommandedSession:
     """The part of a session that a driver changes."""
 
-    velocity_command = "velocity"
+    velocity_command: str | None = "velocity"
 
     def __init__(self):
         self.numbers = [HEIGHT, FORWARD, LEFTWARD]

@@ -18,12 +18,14 @@ from ksim.host.failures import Failures
 from ksim.parallel.layout import SingleDevice
 from ksim.viewer import live
 from ksim.viewer.frontend import Budget
-from ksim.viewer.live import FAILED, READY, WANTED, LiveViewer, read_policy, without_caches, write_policy
+from ksim.viewer.live import LiveViewer, without_caches
+from ksim.viewer.live_feed import FAILED, READY, WANTED, read_policy, write_policy
 from ksim.viewer.live_worker import ASK_EVERY_S, Feed
 from tests.processes import environment
-from tests.tasks import BipedConfig, BipedTask, point_mass_task
+from tests.tasks import MESSAGE, BipedConfig, BipedTask, point_mass_task
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.filterwarnings(MESSAGE)
 
 
 @pytest.fixture(scope="module")
@@ -108,12 +110,11 @@ class PolicySession:
         self.model = model
 
 
-def test_feed_asks_for_a_policy_and_for_the_next_one_later(model, tmp_path, monkeypatch):
+def test_feed_asks_for_a_policy_and_for_the_next_one_later(model, tmp_path):
     now = [100.0]
-    monkeypatch.setattr("ksim.viewer.live_worker.time.monotonic", lambda: now[0])
     receiver, sender = multiprocessing.Pipe(duplex=False)
     session, frontend, path = PolicySession(model), WatchedFrontend(), tmp_path / "policy.npz"
-    feed = Feed(session, frontend, path, sender)
+    feed = Feed(session, frontend, path, sender, clock=lambda: now[0])
     feed.wait()
     feed.wait()
     assert receiver.recv() == (WANTED, "")
