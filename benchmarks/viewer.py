@@ -9,6 +9,8 @@ everything and draws nothing: a browser usually runs on another machine, and wou
 
 import argparse
 import contextlib
+import multiprocessing
+import os
 import socket
 import subprocess
 import sys
@@ -20,8 +22,10 @@ from typing import Any, ClassVar
 import ksim  # noqa: F401 - prepares the process before JAX's backend starts
 from examples.walking_distributed import HumanoidWalkingDistributedConfig, HumanoidWalkingDistributedTask
 
+from ksim.host.machine import num_cores
 from ksim.tools.spread import spread
 from ksim.viewer.address import free_port
+from ksim.viewer.live import NAME
 
 PAGE = Path(__file__).with_name("viewer_page.py")
 SKIPPED = 2
@@ -38,6 +42,8 @@ class WatchedTask(HumanoidWalkingDistributedTask):
     """Environment steps per second of the phases without and with a page."""
     _page: ClassVar[Any] = None
     _ends: ClassVar[list[float]] = []
+    _cpu_s: ClassVar[float] = 0.0
+    _opened_s: ClassVar[float] = 0.0
 
     def on_step_end(self, state: Any) -> None:
         """Ends the phase when it is over."""
@@ -51,18 +57,26 @@ class WatchedTask(HumanoidWalkingDistributedTask):
         steps = num_iterations * self.config.num_envs * self.config.rollout_length
         self.speeds[cls._page is not None].append(steps / elapsed_s)
         if cls._page is None:
+            cls._cpu_s, cls._opened_s = viewer_cpu_s(), time.perf_counter()
             cls._page = subprocess.Popen(
                 [sys.executable, str(PAGE), str(self.port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
             )
         else:
             shown = cls._page.communicate(b"\n")[0].decode().strip()
             cls._page = None
-            print(
-                f"pair {len(self.speeds[1])}: {self.speeds[0][-1]:.0f}, {self.speeds[1][-1]:.0f}; {shown}", flush=True
-            )
+            share = (viewer_cpu_s() - cls._cpu_s) / (num_cores() * (time.perf_counter() - cls._opened_s))
+            speeds = f"{self.speeds[0][-1]:.0f}, {self.speeds[1][-1]:.0f}"
+            print(f"pair {len(self.speeds[1])}: {speeds}; viewer {share:.1%} of the cores, {shown}", flush=True)
             if len(self.speeds[1]) == self.num_pairs:
                 raise KeyboardInterrupt
         cls._ends = [cls._ends[-1]]
+
+
+def viewer_cpu_s() -> float:
+    """Processor time of the viewer's process so far, on Linux."""
+    viewer = next(process for process in multiprocessing.active_children() if process.name == NAME)
+    after_name = Path(f"/proc/{viewer.pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, after_name[11:13])) / os.sysconf("SC_CLK_TCK")
 
 
 def is_served(port: int) -> bool:

@@ -12,6 +12,7 @@ import sys
 import time
 
 import msgspec.msgpack
+import zstandard
 from websockets.sync.client import connect
 
 CAMERA = {
@@ -43,8 +44,10 @@ def main() -> None:
                 continue
             assert isinstance(content, bytes)
             num_bytes += len(content)
-            factors += [float(x) for x in re.findall(rb"real-time factor ([0-9.]+)", content)]
-            new = set(re.findall(rb"policy of iteration \d+", content)) - policies
+            # As viser sends: the lengths of a message and of what it is compressed to, then that.
+            text = zstandard.decompress(content[16 : 16 + int.from_bytes(content[8:16], "little")])
+            factors += [float(x) for x in re.findall(rb"real-time factor ([0-9.]+)", text)]
+            new = set(re.findall(rb"policy of iteration \d+", text)) - policies
             policies |= new
             if "--notes" in sys.argv:
                 print(*[x.decode() + "\n" for x in new], sep="", end="", flush=True)

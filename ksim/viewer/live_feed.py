@@ -1,6 +1,7 @@
 """What goes between a training process and the viewer's process."""
 
 from pathlib import Path
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -29,5 +30,5 @@ def read_policy(path: Path, model: AbstractActorCritic) -> tuple[int, AbstractAc
         return int(file["iteration"]), eqx.combine(jax.tree.unflatten(structure, found), rest)
 
 
-def _is_plain(leaf: object) -> bool:
+def _is_plain(leaf: Any) -> bool:
     return eqx.is_array(leaf) and not jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)

@@ -22,8 +22,8 @@ from ksim.viewer.session import ViewSession
 
 ASK_EVERY_S = 2.0
 """Shortest time between two policies."""
-CPU_SHARE = 0.05
-"""The most that the process uses of the machine's cores."""
+CPU_SHARE = 0.03
+"""The most that the process uses of the machine's cores; caches and wake-ups cost the training more than that."""
 NICE = 13
 """Added to the niceness of the training: Linux then weighs the process by 5 % of what it weighs the training."""
 _IDLE_S = 0.1

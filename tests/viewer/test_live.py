@@ -173,11 +173,13 @@ def test_viewers_process_does_not_train(monkeypatch):
 
 
 PROGRAM = """
+import sys
+
 from tests.tasks import BipedConfig, BipedTask
 
 if __name__ == "__main__":
     options = dict(num_devices=1, engine="mujoco", max_iterations=None, console="plain", eval_every_n_seconds=None)
-    BipedTask(BipedConfig(viewer_while_training=True, viewer_port=18380, **options)).run()
+    sys.exit(BipedTask(BipedConfig(viewer_while_training=True, viewer_port=18380, **options)).run().exit_code)
 """
 
 
