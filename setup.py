@@ -20,6 +20,7 @@ setup(
     package_dir={"ksim.examples": "examples"},
     package_data={
         "ksim": ["py.typed"],
+        "ksim.viewer": ["*.js", "*.css"],
         "ksim.examples.pretrained": ["**/*"],
         "ksim.examples.robots": ["*.xml"],
     },

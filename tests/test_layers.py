@@ -35,7 +35,7 @@ ALLOWED = {
 ORDER = [
     "_version", "errors", "host", "_process", "_startup", "checks", "types", "keys", "config", "physics", "mdp",
     "robot", "parallel", "nn", "rollout", "mirror", "learn", "ppo", "log", "task", "envs", "checkpoint", "policy",
-    "evaluate", "preflight", "train", "viewer", "launch", "help", "cli", "tools", "doctor", "commands", "__init__",
+    "evaluate", "preflight", "viewer", "train", "launch", "help", "cli", "tools", "doctor", "commands", "__init__",
 ]  # fmt: skip
 HOST = ("log", "checkpoint", "policy", "evaluate", "preflight", "train", "viewer", "launch", "help", "cli", "tools")
 HIDDEN = {"_process", "_startup", "_version", "__init__"}

@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Array
 
 from ksim.evaluate.evaluator import CHUNK_STEPS, MAX_EPISODE_STEPS, ShouldStop, episode_key, on_device
-from ksim.mdp.commands import AbstractCommand, ScaledByLevel, VelocityCommand
+from ksim.mdp.commands import VelocityCommand
+from ksim.mdp.commands.wrappers import unscaled
 from ksim.mdp.term import Term
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.parallel.collectives import DEVICE_AXIS, bind_axis
@@ -115,7 +116,7 @@ class Recorder:
             for name in foot_sensors(self._env.mdp, model)
         }
         for name, command in self._env.mdp.commands.items():
-            if isinstance(_unscaled(command), VelocityCommand):
+            if isinstance(unscaled(command), VelocityCommand):
                 recorded.setdefault("commanded_velocity", before_e.inner.commands[name])
         return recorded
 
@@ -128,12 +129,6 @@ def _base_motion(physics: PhysicsState, model: PhysicsModel) -> dict[str, Array]
         "heading": yaw_of(base_orientation(physics, names)),
         "velocity": base_heading_velocity(physics, names).at[2].set(yaw_rate),
     }
-
-
-def _unscaled(command: AbstractCommand) -> AbstractCommand:
-    while isinstance(command, ScaledByLevel):
-        command = command.command
-    return command
 
 
 def foot_sensors(mdp: Mdp, model: PhysicsModel) -> list[str]:

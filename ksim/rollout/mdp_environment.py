@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import equinox as eqx
 import jax
@@ -75,13 +75,15 @@ class Mdp:
         with naming("actuators", self.actuators):
             return self.actuators(action, model)
 
-    def make_engine(self, engine: str, model: PhysicsModel, *, num_devices: int = 1) -> AbstractEngine:
-        """The engine with what the terms and the actuators ask of it."""
+    def make_engine(
+        self, engine: str, model: PhysicsModel, *, num_devices: int = 1, also_needs: Sequence[str] = ()
+    ) -> AbstractEngine:
+        """The engine with what the terms and the actuators ask of it, and derived fields that are wanted besides."""
         terms = self.terms().values()
         return make_engine(
             engine,
             model,
-            tuple(dict.fromkeys(name for term in terms for name in term.needs)),
+            tuple(dict.fromkeys([*(name for term in terms for name in term.needs), *also_needs])),
             num_devices=num_devices,
             applies=tuple(dict.fromkeys(name for term in terms for name in term.applies)),
             motor_curve=self.actuators.motor_curve(model),

@@ -141,6 +141,22 @@ class RLConfig(BaseConfig):
     viewer_port: int = field(
         8080, group="Viewer", help="port of the browser viewer; if it is taken, the next free one", of_the_run=False
     )
+    viewer_num_envs: int = field(
+        1,
+        group="Viewer",
+        help="environments that the browser viewer shows side by side, under the same commands",
+        of_the_run=False,
+    )
+    viewer_while_training: bool = field(
+        False,
+        group="Viewer",
+        details=(
+            "A process with a low priority shows the newest policy while a page is open, in slow motion where the "
+            "machine has no time left. It uses at most 3 % of the machine's cores. Needs the extra `viewer`."
+        ),
+        help="with run_mode=train, show the newest policy in a browser",
+        of_the_run=False,
+    )
     resume: str | None = field(
         None,
         group="Checkpoints",
@@ -242,7 +258,7 @@ class RLConfig(BaseConfig):
         """Raises ConfigError if a value is invalid for every task."""
         check_types(self)
         check_count("Number of environments", self.num_envs)
-        for name in ("rollout_length", "eval_num_envs", "max_bad_updates"):
+        for name in ("rollout_length", "eval_num_envs", "viewer_num_envs", "max_bad_updates"):
             check_count(name, getattr(self, name))
         for name in ("max_iterations", "max_env_steps", "eval_every_n_seconds", "eval_every_n_iterations"):
             check_positive(name, getattr(self, name))
@@ -261,6 +277,7 @@ class RLConfig(BaseConfig):
         for name in ("run_dir", "checkpoint", "resume", "load_weights", "eval_output", "export_dir", "viewer_host"):
             if getattr(self, name) == "":
                 raise ConfigError(f"{name} ('') must not be empty. Leave it out for the default.")
+        self._check_viewer()
         self._check_sources()
 
     def with_pretrained(self, directory: Path | None, task_name: str) -> Self:
@@ -288,6 +305,16 @@ class RLConfig(BaseConfig):
         if output is not None and getattr(self, output) is None:
             changes[output] = f"runs/{task_name}/{PRETRAINED}"
         return dataclasses.replace(self, **changes)
+
+    def _check_viewer(self) -> None:
+        """Raises ConfigError if an option of the viewer does not fit another one."""
+        if self.viewer == "native":
+            for name, value, default in (
+                ("viewer_num_envs", self.viewer_num_envs, 1),
+                ("viewer_while_training", self.viewer_while_training, False),
+            ):
+                if value != default:
+                    raise ConfigError(f"{name} ({value}) is for viewer=browser. Choose that, or remove {name}.")
 
     def _check_sources(self) -> None:
         """Raises ConfigError if an input or output path does not fit run_mode."""

@@ -19,6 +19,7 @@ from ksim.train.state import RunState
 from ksim.train.stopping import Stopping
 from ksim.train.timing import HostTimers, TimedStep, device_times, scalars, time_synchronisation
 from ksim.train.watchdog import Watchdog
+from ksim.viewer.live import LiveViewer
 
 
 @dataclass(kw_only=True)
@@ -35,6 +36,7 @@ class Loop:
         saving: What saves the state.
         stopping: Whether to stop before the limit.
         callbacks: What calls the task's hooks.
+        viewer: What shows the newest policy; None for nothing.
         watchdog: What ends the process when an iteration hangs.
         timers: What the host's work takes.
     """
@@ -48,6 +50,7 @@ class Loop:
     saving: Saving
     stopping: Stopping
     callbacks: Callbacks
+    viewer: LiveViewer | None
     watchdog: Watchdog
     timers: HostTimers
     _sync_s: float | None = None
@@ -94,6 +97,8 @@ class Loop:
             self.checks.check_finite(metrics)
             self.checks.check_replicas(number)
         self.callbacks.step_end(metrics)
+        if self.viewer is not None:
+            self.viewer.after_iteration(number, lambda: self.reports.model(self.state.learner()))
         if self.progress.num_done_here == 1 and self.progress.iterations_left != 0:
             self._sync_s = time_synchronisation(self.task, self.state.get())
 

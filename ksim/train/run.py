@@ -13,6 +13,7 @@ from ksim.checkpoint.run_dir import locked, note_run_dir, save_config, shared_ru
 from ksim.checkpoint.saver import Saver
 from ksim.checkpoint.snapshot import plain_config, versions
 from ksim.config import hyperparameters, seconds_of
+from ksim.errors import RunError
 from ksim.evaluate.reports import Reports
 from ksim.host.failures import Failures
 from ksim.host.signals import StopRequest, stop_on_signal
@@ -38,6 +39,7 @@ from ksim.train.stopping import Stopping
 from ksim.train.summary import print_summary
 from ksim.train.timing import HostTimers, TimedStep
 from ksim.train.watchdog import Watchdog
+from ksim.viewer.live import LiveViewer, check_live_viewer, is_viewer_process
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +54,11 @@ def train(task: RLTask[Any]) -> RunResult:
         RunError: Too many updates in a row were not finite, the devices' copies of the learner differ, a hook of the
             task failed, or another process of the job.
     """
+    if is_viewer_process():
+        raise RunError(
+            "The viewer's process imports the program, and must not train. Put the call that trains under "
+            '`if __name__ == "__main__":`.'
+        )
     console.quiet = not is_main_process()
     peers = meet_peers()
     with (
@@ -63,6 +70,7 @@ def train(task: RLTask[Any]) -> RunResult:
         start = find_start(task.config, task.task_name)
         with together():
             task.check()
+            check_live_viewer(task)
             loggers = given_loggers(task) if is_main_process() else []
         if isinstance(task, DistributedRLTask):
             task.verify_distributed_setup()
@@ -171,6 +179,7 @@ def make_loop(
         saving=saving,
         stopping=stopping,
         callbacks=callbacks,
+        viewer=LiveViewer(task, failures) if config.viewer_while_training and is_main_process() else None,
         watchdog=watchdog,
         timers=timers,
     )
@@ -205,6 +214,8 @@ def open_files(loop: Loop, start: Start, run_dir: Path, stack: contextlib.ExitSt
     loop.saving.saver = saver
     reports.open(loop.loggers, saver)
     loop.callbacks.open(saver, loop.loggers)
+    if loop.viewer is not None:
+        stack.enter_context(loop.viewer)
 
 
 def _compiled_step(task: RLTask[Any], state: RunState, peers: Peers) -> TimedStep:

@@ -1,13 +1,9 @@
 """Access to the viewer's page: only browsers that opened it, not pages of other sites."""
 
-import http
 import ipaddress
 import re
 import socket
-from typing import Any
 
-import viser
-import websockets.asyncio.server
 from websockets import Headers
 
 from ksim.errors import shown
@@ -71,37 +67,3 @@ def _is(name: str, what: str) -> bool:
         return bool(getattr(ipaddress.ip_address(name), what))
     except ValueError:
         return False
-
-
-def start_server(host: str, port: int) -> viser.ViserServer:
-    """Starts viser's server under an `AccessRule`; by itself it answers everybody.
-
-    Raises:
-        RuntimeError: This version of viser starts its server in another way, so the rule would have no effect.
-    """
-    rule = AccessRule(host)
-    is_guarded = False
-    serve = websockets.asyncio.server.serve
-
-    def guarded_serve(*args: Any, process_request: Any, **options: Any) -> Any:
-        nonlocal is_guarded
-        is_guarded = True
-
-        def answer(connection: Any, request: Any) -> Any:
-            refusal = rule.refusal(request.headers)
-            if refusal is not None:
-                return connection.respond(http.HTTPStatus.FORBIDDEN, refusal)
-            return process_request(connection, request)
-
-        return serve(*args, process_request=answer, **options)
-
-    # Viser has no option for it. Its server's thread calls this before the constructor returns.
-    websockets.asyncio.server.serve = guarded_serve  # type: ignore[assignment,misc]
-    try:
-        server = viser.ViserServer(host=host, port=port, label="ksim", verbose=False)
-    finally:
-        websockets.asyncio.server.serve = serve  # type: ignore[misc]
-    if not is_guarded:
-        server.stop()
-        raise RuntimeError(f"viser {viser.__version__} does not let ksim refuse requests of other web pages.")
-    return server

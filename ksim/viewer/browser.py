@@ -1,30 +1,48 @@
 """A viewer in the browser, for machines without a display."""
 
-import contextlib
-import errno
-import io
-import socket
-from collections.abc import Iterator
+import time
 from typing import Any
 
 import numpy as np
 
-from ksim.errors import ConfigError
 from ksim.physics.looks import frame_robot
-from ksim.viewer.access import start_server
+from ksim.viewer.address import free_port
+from ksim.viewer.arrows import Arrows
+from ksim.viewer.driver import KEYS_HELP, Driver
+from ksim.viewer.frame import Pose
 from ksim.viewer.frontend import AbstractFrontend
 from ksim.viewer.manual import CommandNumber
+from ksim.viewer.plots import WINDOW_S, RewardPlot
+from ksim.viewer.recorder import Recorder
+from ksim.viewer.replay import Replay
 from ksim.viewer.scene import BrowserScene
+from ksim.viewer.server import silence, start_server
 from ksim.viewer.session import ViewSession
+
+_TURN_LEFT, _TURN_RIGHT = "\u21ba", "\u21bb"
+STEERING = {
+    (_TURN_LEFT, "forward", _TURN_RIGHT): ((2, 1), (0, 1), (2, -1)),
+    ("left", "back", "right"): ((1, 1), (0, -1), (1, -1)),
+}
+"""Rows of buttons for fingers, and the number and the step that each changes."""
+_INPUTS_EVERY_S = 0.2
+_PHONE_ASPECT = 0.8
+"""Below it the panel covers the lower part of the page, so the robot moves up."""
 
 
 class BrowserFrontend(AbstractFrontend):
-    """A web page with the robot, an input for each number of the commands, and buttons.
+    """A web page with the robots, controls of the commands, plots of the rewards and recordings.
 
     Attributes:
         url: The page's address.
-        inputs: The page's inputs, in the order of the session's numbers.
+        inputs: The page's inputs of numbers, in the order of the session's numbers.
+        driver: What handles keys, gamepads and steering buttons.
+        recorder: What records the followed robot.
+        replay: What shows recordings.
+        note: A line of the page's status; empty for none.
     """
+
+    frame_s = 1 / 30  # each is sent to every page, and phones draw no more of them
 
     def __init__(self, session: ViewSession, *, host: str, port: int) -> None:
         """Serves the page.
@@ -33,20 +51,29 @@ class BrowserFrontend(AbstractFrontend):
             ConfigError: The host is not an address of this machine, or no port from `port` on is free.
         """
         self._session = session
-        port = free_port(host, port)
-        with _silence():
-            self._server = start_server(host, port)
+        self.note = ""
+        self.driver = Driver(session)
+        self.recorder = Recorder(session.ctrl_dt, WINDOW_S)
+        session.on_step = self.recorder.record
+        self._server = start_server(host, free_port(host, port), self.driver)
         shown_host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
         shown_host = f"[{shown_host}]" if ":" in shown_host else shown_host
         self.url = f"http://{shown_host}:{self._server.get_port()}"
         # Hides the button that would publish the page through a third-party server.
         self._server.gui.configure_theme(show_share_button=False, show_logo=False, control_width="medium")
         self._server.scene.configure_environment_map("studio", environment_intensity=0.4)
-        self._scene = BrowserScene(self._server, session.mj_model)
+        self._scene = BrowserScene(self._server, session.mj_model, len(session.poses))
         self._status = self._server.gui.add_markdown("")
         self._shown_status = ""
-        self.inputs = self._add_inputs()
+        self._add_steering()
         self._add_buttons()
+        self.inputs = self._add_inputs()
+        self._next_inputs_s = 0.0
+        with self._server.gui.add_folder("Show"):
+            self._add_following()
+            self._arrows = Arrows(self._server, session)
+        self._plot = RewardPlot(self._server, list(session.poses[0].frame.rewards), session.ctrl_dt)  # type: ignore[union-attr]
+        self.replay = Replay(self._server, session, self.recorder)
         self._place_camera()
         self.show(1.0)
 
@@ -54,46 +81,84 @@ class BrowserFrontend(AbstractFrontend):
     def is_open(self) -> bool:
         return True  # pages come and go; a signal stops the viewer
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether a page is open."""
+        return bool(self._server.get_clients())
+
     def show(self, real_time_factor: float) -> None:
-        self._scene.update(self._session.data, self._centre_3())
-        status = (
-            f"time {self._session.data.time:.1f} s{', **paused**' if self._session.paused else ''}  \n"
-            f"real-time factor {real_time_factor:.2f}  \nfalls {self._session.num_falls}"
-        )
+        self.replay.advance()
+        is_replayed = self.replay.is_on
+        poses = [self.replay.pose] if is_replayed else self._session.poses
+        recent = self.recorder.recent
+        frames = self.replay.frames(recent.maxlen or 1) if is_replayed else list(recent)
+        with self._server.atomic():
+            self._scene.update([pose.data for pose in poses], self._centre_3(poses))
+            self._arrows.update(poses, self._scene.offsets)
+        self._plot.update(frames)
+        self._update_inputs()
+        state = "**replay**" if is_replayed else "**paused**" if self._session.paused else ""
+        seconds = poses[0 if is_replayed else self._session.followed].data.time
+        lines = [
+            self.note,
+            f"time {seconds:.1f} s {state}",
+            f"real-time factor {real_time_factor:.2f} \u00b7 falls {self._session.num_falls}",
+        ]
+        status = "  \n".join(filter(None, lines))
         if status != self._shown_status:
             self._status.content = self._shown_status = status
+        self._server.flush()
 
     def close(self) -> None:
-        with _silence():
+        with silence():
             self._server.stop()
 
-    def _centre_3(self) -> np.ndarray:
+    def _centre_3(self, poses: list[Pose]) -> np.ndarray:
         """What is shown in the middle of the page's world."""
-        return self._session.base_position_3 * [1, 1, 0] if self._follow.value else np.zeros(3)
+        robot, base = (self._session.followed if len(poses) > 1 else 0), self._session.base_body
+        if not self._follow.value or base is None:
+            return np.zeros(3)
+        return (poses[robot].data.xpos[base] + self._scene.offsets[robot]) * [1, 1, 0]
 
     def _place_camera(self) -> None:
-        target_3, distance = frame_robot(self._session.mj_model, self._session.data, self._session.base_body or 0)
-        target_3 = target_3 - self._centre_3()
+        session = self._session
+        target_3, distance = frame_robot(session.mj_model, session.data, session.base_body or 0)
+        target_3 = target_3 - self._centre_3(session.poses)
+        distance *= 1 + 0.35 * (len(session.poses) ** 0.5 - 1)
+        away_3 = distance * np.array([0.68, -0.68, 0.28])
         self._server.initial_camera.look_at = target_3
-        self._server.initial_camera.position = target_3 + distance * np.array([0.68, -0.68, 0.28])
+        self._server.initial_camera.position = target_3 + away_3
+
+        @self._server.on_client_connect
+        def _(client: Any) -> None:
+            if client.camera.aspect < _PHONE_ASPECT:
+                lower_3 = target_3 - [0, 0, 0.35 * distance]
+                client.camera.position, client.camera.look_at = lower_3 + 1.3 * away_3, lower_3
+
+    def _add_steering(self) -> None:
+        if not self.driver.numbers:
+            return
+        with self._server.gui.add_folder("Drive"):
+            for names, steps in STEERING.items():
+                known = [(name, step) for name, step in zip(names, steps, strict=True) if self._steers(step[0])]
+                if known:
+                    group = self._server.gui.add_button_group("", [name for name, _ in known])
+                    group.on_click(lambda event, known=dict(known): self._nudge(known[event.target.value]))
+            self._server.gui.add_markdown(f"<small>{KEYS_HELP}</small>")
+
+    def _steers(self, index: int) -> bool:
+        return index < len(self.driver.numbers)
+
+    def _nudge(self, step: tuple[int, int]) -> None:
+        self.driver({"nudge": list(step)})
 
     def _add_inputs(self) -> list[Any]:
-        inputs: dict[CommandNumber, Any] = {}
+        inputs: list[Any] = []
         gui = self._server.gui
         for name in dict.fromkeys(number.command for number in self._session.numbers):
             with gui.add_folder(f"Command: {name}"):
-                for number in self._session.numbers:
-                    if number.command == name:
-                        inputs[number] = self._add_input(number)
-        back = gui.add_button("Initial commands", visible=bool(inputs))
-
-        @back.on_click
-        def _(_: Any) -> None:
-            self._session.set_to_start()
-            for number, handle in inputs.items():
-                handle.value = self._session.get(number)
-
-        return list(inputs.values())
+                inputs += [self._add_input(number) for number in self._session.numbers if number.command == name]
+        return inputs
 
     def _add_input(self, number: CommandNumber) -> Any:
         gui, value = self._server.gui, self._session.get(number)
@@ -102,49 +167,36 @@ class BrowserFrontend(AbstractFrontend):
             handle = gui.add_slider(number.label, low, high, min(0.01, (high - low) / 20), value)
         else:
             handle = gui.add_number(number.label, value, step=0.01)
-        handle.on_update(lambda _: self._session.set(number, float(handle.value)))
+
+        @handle.on_update
+        def _(event: Any) -> None:
+            if event.client is not None:  # not what keys have changed
+                self._session.set(number, float(handle.value))
+
         return handle
+
+    def _update_inputs(self) -> None:
+        """Shows what keys and sticks have changed."""
+        if time.monotonic() >= self._next_inputs_s:
+            self._next_inputs_s = time.monotonic() + _INPUTS_EVERY_S
+            for number, handle in zip(self._session.numbers, self.inputs, strict=True):
+                handle.value = self._session.get(number)
 
     def _add_buttons(self) -> None:
         gui, session = self._server.gui, self._session
-        reset, pause = gui.add_button("Reset"), gui.add_button("Pause")
-        push = gui.add_button("Push", visible=session.can_push)
+        names = ["Zero commands"] if session.numbers else []
+        names += ["Reset", *(["Push"] if session.can_push else []), "Pause"]
+        presses = {"Zero commands": "zero", "Reset": "reset", "Push": "push", "Pause": "pause"}
+        group = gui.add_button_group("", names)
+        group.on_click(lambda event: self.driver({"press": presses[event.target.value]}))
+
+    def _add_following(self) -> None:
+        gui, session = self._server.gui, self._session
         self._follow = gui.add_checkbox("Follow the robot", session.base_body is not None)
-        reset.on_click(lambda _: session.ask_reset())
-        push.on_click(lambda _: session.ask_push())
+        names = [str(robot + 1) for robot in range(len(session.poses))]
+        followed = gui.add_dropdown("Robot", names, initial_value="1", visible=len(names) > 1)
 
-        @pause.on_click
+        @followed.on_update
         def _(_: Any) -> None:
-            session.paused = not session.paused
-            pause.label = "Resume" if session.paused else "Pause"
-
-
-def free_port(host: str, port: int) -> int:
-    """The first free port, starting at `port`.
-
-    Raises:
-        ConfigError: There is none, or the host is not an address of this machine.
-    """
-    for candidate in range(port, 2**16):
-        try:
-            family = socket.getaddrinfo(host, candidate, type=socket.SOCK_STREAM)[0][0]
-            with socket.socket(family, socket.SOCK_STREAM) as probe:
-                # As servers do: a port that was in use a moment ago is free.
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind((host, candidate))
-        except OSError as error:
-            if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
-                raise ConfigError(
-                    f"viewer_host ({host}) must be an address of this machine: {error.strerror}. "
-                    "127.0.0.1 is this machine alone, 0.0.0.0 is every network that it is in."
-                ) from error
-            continue
-        return candidate
-    raise ConfigError(f"viewer_port ({port}): no port from there on is free. Choose a lower one.")
-
-
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """Without what viser prints when it starts and stops; ksim says it in its own words."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        yield
+            session.followed = int(followed.value) - 1
+            self.recorder.cut()

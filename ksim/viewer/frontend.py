@@ -4,6 +4,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
+from ksim.host.machine import num_cores
 from ksim.host.signals import StopRequest
 from ksim.host.terminal import print_line
 from ksim.viewer.session import ViewSession
@@ -11,12 +12,18 @@ from ksim.viewer.session import ViewSession
 MAX_LAG_S = 0.1
 """Lag beyond this is dropped: the session does not catch up."""
 
-FRAME_S = 1 / 60
-"""Shortest time between two frames."""
+BURST_S = 0.1
+"""Processor time that a budget keeps for later."""
 
 
 class AbstractFrontend(ABC):
-    """Displays a session and passes user input to it."""
+    """Displays a session and passes user input to it.
+
+    Attributes:
+        frame_s: Shortest time between two frames.
+    """
+
+    frame_s: float = 1 / 60
 
     @property
     @abstractmethod
@@ -65,18 +72,72 @@ class Pacer:
             self._since, self._num_steps = self._clock(), 0
 
 
-def run_session(session: ViewSession, frontend: AbstractFrontend, stop: StopRequest) -> None:
-    """Steps and shows a session in real time until it is closed or stopped."""
+class Budget:
+    """Limits the processor time of this process, over all its threads, to a share of the machine."""
+
+    def __init__(
+        self,
+        share: float,
+        cores: int | None = None,
+        *,
+        clock: Callable[[], float] = time.perf_counter,
+        cpu_clock: Callable[[], float] = time.process_time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """Begins to count.
+
+        Args:
+            share: The share, from 0 to 1.
+            cores: Cores of the machine; by default those that this process may use.
+            clock: Returns the time, in s.
+            cpu_clock: Returns the processor time of this process, in s.
+            sleep: Waits for so many seconds.
+        """
+        self._per_s = share * (num_cores() if cores is None else cores)
+        self._clock, self._cpu_clock, self._sleep = clock, cpu_clock, sleep
+        self._last_s, self._last_cpu_s = clock(), cpu_clock()
+        self._left_s = 0.0
+
+    def wait(self) -> None:
+        """Sleeps until the time that was used has been earned; unused time is kept for `BURST_S` of work at most."""
+        now_s, cpu_s = self._clock(), self._cpu_clock()
+        self._left_s += self._per_s * (now_s - self._last_s) - (cpu_s - self._last_cpu_s)
+        self._left_s = min(self._left_s, BURST_S)
+        self._last_s, self._last_cpu_s = now_s, cpu_s
+        if self._left_s < 0:
+            self._sleep(-self._left_s / self._per_s)
+
+
+def run_session(
+    session: ViewSession,
+    frontend: AbstractFrontend,
+    stop: StopRequest,
+    *,
+    before_step: Callable[[], None] = lambda: None,
+    budget: Budget | None = None,
+) -> None:
+    """Steps and shows a session in real time until it is closed or stopped.
+
+    Args:
+        session: The session.
+        frontend: Its display.
+        stop: Whether to stop.
+        before_step: Called before each step; may wait.
+        budget: What the process may use; without one the terminal is told where the machine is too slow.
+    """
     pacer = Pacer(session.ctrl_dt)
-    next_frame, said_slow = 0.0, False
+    next_frame, said_slow = 0.0, budget is not None
     while frontend.is_open and stop.signal is None:
+        before_step()
         session.advance()
         start = time.perf_counter()
         if start >= next_frame:
             frontend.show(pacer.real_time_factor)
             # Where drawing is slow, half of the time is left for the steps.
             end = time.perf_counter()
-            next_frame = max(start + 0.99 * FRAME_S, end + (end - start))
+            next_frame = max(start + 0.99 * frontend.frame_s, end + (end - start))
+        if budget is not None:
+            budget.wait()
         pacer.wait()
         if pacer.real_time_factor < 0.9 and not said_slow:
             said_slow = True

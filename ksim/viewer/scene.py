@@ -1,11 +1,15 @@
 """A MuJoCo model as a scene in the browser."""
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import mujoco
 import numpy as np
 import trimesh
 import viser
+
+from ksim.physics.looks import frame_robot
 
 GEOM = mujoco.mjtGeom
 VISIBLE_GROUPS = (0, 1, 2)
@@ -14,6 +18,9 @@ VISIBLE_GROUPS = (0, 1, 2)
 INFINITE_PLANE_M = 200.0
 """Side of a plane that the model calls infinite."""
 
+SPACING = 0.5
+"""Distance between robots, in distances from which a camera sees one of them whole."""
+
 LINE_SPACING_M = 1.0
 """Distance between the lines on a plane, which show the speed of the robot."""
 
@@ -21,27 +28,69 @@ _UNTOUCHED_RGBA = (0.5, 0.5, 0.5, 1.0)
 
 
 class BrowserScene:
-    """The model's bodies with their geoms, under one root that can be shifted to follow the robot."""
+    """The robots and their world, under one root that can be shifted to follow one of them.
 
-    def __init__(self, server: viser.ViserServer, mj_model: mujoco.MjModel) -> None:
+    Attributes:
+        offsets: Where each robot's world is moved in the scene, shape (robot, 3), in m: side by side on a plane, all in
+            one place on a terrain.
+    """
+
+    def __init__(self, server: viser.ViserServer, mj_model: mujoco.MjModel, num_robots: int = 1) -> None:
         self._server = server
         self._root = server.scene.add_frame("/world", show_axes=False)
-        self._bodies: dict[int, viser.FrameHandle] = {}
-        for geom in range(mj_model.ngeom):
-            if int(mj_model.geom_group[geom]) in VISIBLE_GROUPS and geom_rgba(mj_model, geom)[3] > 0:
+        self.offsets = robot_offsets(mj_model, num_robots)
+        self._robots: list[viser.FrameHandle] = []
+        self._bodies: list[dict[int, viser.FrameHandle]] = []
+        geoms = [
+            geom
+            for geom in range(mj_model.ngeom)
+            if int(mj_model.geom_group[geom]) in VISIBLE_GROUPS and geom_rgba(mj_model, geom)[3] > 0
+        ]
+        for robot, offset_3 in enumerate(self.offsets):
+            name = f"/world/robot_{robot}"
+            self._robots.append(server.scene.add_frame(name, show_axes=False, position=offset_3))
+            bodies: dict[int, viser.FrameHandle] = {}
+            # One floor, and one terrain that all stand on.
+            for geom in [geom for geom in geoms if robot == 0 or not is_shared(mj_model, geom)]:
                 body = int(mj_model.geom_bodyid[geom])
-                if body not in self._bodies:
-                    self._bodies[body] = server.scene.add_frame(f"/world/body_{body}", show_axes=False)
-                add_geom(server.scene, mj_model, geom, f"/world/body_{body}/geom_{geom}")
+                if body not in bodies:
+                    bodies[body] = server.scene.add_frame(f"{name}/body_{body}", show_axes=False)
+                add_geom(server.scene, mj_model, geom, f"{name}/body_{body}/geom_{geom}")
+            self._bodies.append(bodies)
 
-    def update(self, data: mujoco.MjData, centre_3: np.ndarray) -> None:
-        """Updates the poses of the bodies, and shifts the world so that `centre_3`, in m, is at the scene's origin."""
-        with self._server.atomic():
-            self._root.position = -centre_3
-            for body, frame in self._bodies.items():
-                frame.position = data.xpos[body]
-                frame.wxyz = data.xquat[body]
-        self._server.flush()
+    def update(self, poses: Sequence[mujoco.MjData], centre_3: np.ndarray) -> None:
+        """Updates the poses of the first robots, and shifts the world so that `centre_3` is at the scene's origin.
+
+        Args:
+            poses: Of each robot; those beyond are hidden.
+            centre_3: In the scene before the shift, in m.
+        """
+        self._root.position = -centre_3
+        for data, bodies in zip(poses, self._bodies, strict=False):
+            for body, frame in bodies.items():
+                if body:  # the world's own never moves
+                    frame.position = data.xpos[body]
+                    frame.wxyz = data.xquat[body]
+        for robot, frame in enumerate(self._robots):
+            is_shown = robot < len(poses)
+            if frame.visible != is_shown:
+                frame.visible = is_shown
+
+
+def is_shared(mj_model: mujoco.MjModel, geom: int) -> bool:
+    """Whether a geom is a floor or a terrain, of which one is enough for many robots."""
+    return int(mj_model.geom_type[geom]) in (GEOM.mjGEOM_PLANE, GEOM.mjGEOM_HFIELD)
+
+
+def robot_offsets(mj_model: mujoco.MjModel, num_robots: int) -> np.ndarray:
+    """Offsets of robots side by side, in rows as long as there are rows, in m; zeros on a terrain, where all meet."""
+    if (mj_model.geom_type == GEOM.mjGEOM_HFIELD).any():
+        return np.zeros((num_robots, 3))
+    data = mujoco.MjData(mj_model)
+    mujoco.mj_forward(mj_model, data)
+    spacing = SPACING * frame_robot(mj_model, data)[1]
+    columns = math.ceil(math.sqrt(num_robots))
+    return np.array([[-spacing * (i // columns), spacing * (i % columns), 0.0] for i in range(num_robots)])
 
 
 def add_geom(scene: viser.SceneApi, mj_model: mujoco.MjModel, geom: int, name: str) -> None:

@@ -1,112 +1,147 @@
-"""One env under a policy, independent of its display."""
+"""Envs under a policy, independent of their display."""
 
 import dataclasses
 import threading
+from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import mujoco
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Key, PyTree
 
 from ksim.errors import ConfigError
 from ksim.keys import VIEWER
+from ksim.mdp.commands import AbstractCommand, VelocityCommand
+from ksim.mdp.commands.wrappers import unscaled
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.parallel.collectives import DEVICE_AXIS, bind_axis
+from ksim.physics.mujoco import MujocoEngine
 from ksim.physics.names import add_to_base_velocity
-from ksim.rollout.environment import Environment
+from ksim.rollout.environment import Environment, Shown, select_envs
 from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.types import EnvState
+from ksim.viewer.frame import ACTUATION, Frame, Pose
 from ksim.viewer.manual import CommandNumber, command_numbers, with_manual_commands
 
 PUSH_SPEED = 0.5
 """Velocity added to the base by a push, in m/s."""
+_REWARD = "reward/"
 
 
 class ViewSession:
-    """One env under the deterministic policy, with commands set from outside.
+    """Envs under the deterministic policy, with commands set from outside.
 
     Episodes ignore time limits; after a fall the next one begins. `advance` belongs to one thread;
     everything else that changes the session may be called from any, and takes effect with the next `advance`.
 
-    In an environment that is not made of ksim's terms there are no commands to set, and no pushes.
+    In an environment that is not made of ksim's terms there are no commands to set, no pushes and no contact forces.
 
     Attributes:
         mj_model: The robot and its world.
-        data: The state to show, with everything computed from it.
-        numbers: The numbers of the commands, in order.
+        poses: The states to show, one per env.
+        numbers: The numbers of the commands, in order; all envs have the same.
+        commands: The task's commands, by name, without wrappers.
+        model: The policy, on raw observations; another one of the same structure may take its place.
         base_body: The index of the body with a free joint, which can be followed; None where there is none.
         can_push: Whether the base can be pushed.
+        has_forces: Whether contact forces are known.
         ctrl_dt: Seconds per control step.
+        followed: The index of the env that plots, recordings and the camera follow.
         paused: Whether the simulation is paused.
-        num_falls: Episodes that ended by termination.
-        episode_step: Control steps of this episode.
+        num_falls: Episodes that ended by termination, over all envs.
+        on_step: Called after each control step and each reset of the followed env, with its frame and whether it is
+            the first of an episode.
     """
 
     def __init__(
-        self, env: Environment, model: AbstractActorCritic, *, seed: int, axis_name: str = DEVICE_AXIS
+        self,
+        env: Environment,
+        model: AbstractActorCritic,
+        *,
+        seed: int,
+        num_envs: int = 1,
+        axis_name: str = DEVICE_AXIS,
     ) -> None:
-        """Compiles the reset and the step, and starts an episode.
+        """Compiles the reset and the step, and starts an episode in each env.
 
         Args:
             env: The environment.
             model: The policy, on raw observations.
             seed: Seeds the episodes and the pushes.
+            num_envs: Number of envs.
             axis_name: What terms call the axis of devices.
 
         Raises:
             ConfigError: The environment has no model to show, or a command's ranges do not fit it.
         """
-        shown = env.shown()
-        if shown is None:
-            raise ConfigError(
-                f"run_mode=view needs a MuJoCo model to show, and {type(env).__name__} has none. Override its method "
-                "`shown` (see ksim.Environment)."
-            )
-        self._shown = shown
+        env, shown = _with_actuation(env), shown_of(env)
+        self.model = model
         self.mj_model = shown.model.mj_model
         self.ctrl_dt = shown.model.ctrl_dt
-        self.data = mujoco.MjData(self.mj_model)
+        self.poses = [Pose(self.mj_model) for _ in range(num_envs)]
         names = shown.model.names
         self.base_body = names.base_body() if names.has_base else None
         self.can_push = names.has_base and isinstance(env, MdpEnvironment)
         self.paused = False
+        self.followed = 0
         self.num_falls = 0
-        self.episode_step = 0
+        self.on_step: Callable[[Frame, bool], None] = lambda *_: None
         self._key = jax.random.fold_in(jax.random.key(seed), VIEWER)
         self._num_resets = 0
         self._lock = threading.Lock()
         self._reset_asked = self._push_asked = False
         self._rng = np.random.default_rng(seed)
-        reset, step = _functions(env, model, self.can_push)
-        self._reset, self._step = jax.jit(bind_axis(reset, axis_name)), jax.jit(bind_axis(step, axis_name))
+        self._episode_step_e = np.zeros(num_envs, int)
+        programs = _Programs(env, shown, can_push=self.can_push)
+        self._restart_program = eqx.filter_jit(bind_axis(programs.restart, axis_name))
+        self._step_program = eqx.filter_jit(bind_axis(programs.step, axis_name))
         self.numbers: list[CommandNumber] = []
+        self.commands: dict[str, AbstractCommand] = {}
         self._start: dict[str, np.ndarray] = {}
         if isinstance(env, MdpEnvironment):
             drawn = jax.jit(bind_axis(lambda key: env.reset(key).inner.commands, axis_name))(self._key)
             self.numbers, self._start = command_numbers(env.mdp.commands, jax.tree.map(np.asarray, drawn))
+            self.commands = {name: unscaled(command) for name, command in env.mdp.commands.items()}
         self._commands = dict(self._start)
-        self._state: EnvState
-        self._carry: PyTree
-        self._restart()
-        self._advance_env(np.zeros(3, np.float32))  # compiles
-        self._restart()
+        first = eqx.filter_jit(bind_axis(programs.first, axis_name))
+        self._state, self._carry = first(model, self._next_keys(), self._commands)
+        self._seen: dict[str, Any] = {}
+        self._step(np.zeros((num_envs, 3), np.float32))  # compiles
+        self._restart(np.ones(num_envs, bool))
+        self.has_forces = self._seen["actuation"] is not None
 
     @property
     def base_position_3(self) -> np.ndarray:
-        """Position of the base, in m; the world's origin if there is no base."""
+        """Position of the followed env's base, in m; the world's origin if there is no base."""
         return self.data.xpos[self.base_body].copy() if self.base_body is not None else np.zeros(3)
 
     @property
+    def data(self) -> mujoco.MjData:
+        """The state of the followed env."""
+        return self.poses[self.followed].data
+
+    @property
+    def velocity_command(self) -> str | None:
+        """The name of the first velocity command; None without one."""
+        return next((name for name, command in self.commands.items() if isinstance(command, VelocityCommand)), None)
+
+    @property
+    def episode_step(self) -> int:
+        """Control steps of the followed env's episode."""
+        return int(self._episode_step_e[self.followed])
+
+    @property
     def policy_commands(self) -> dict[str, np.ndarray]:
-        """The commands that the policy sees for its next action."""
-        return {name: np.asarray(value) for name, value in self._state.inner.commands.items()}
+        """The commands that the policy of the followed env sees for its next action."""
+        return {name: np.asarray(value)[self.followed] for name, value in self._state.inner.commands.items()}
 
     @property
     def policy_observation(self) -> dict[str, np.ndarray]:
-        """The observation, by group, for the next action."""
-        return {group: np.asarray(value) for group, value in self._state.obs.items()}
+        """The observation, by group, for the followed env's next action."""
+        return {group: np.asarray(value)[self.followed] for group, value in self._state.obs.items()}
 
     def get(self, number: CommandNumber) -> float:
         """The last set value of a number."""
@@ -130,68 +165,160 @@ class ViewSession:
             self._commands = dict(self._start)
 
     def ask_reset(self) -> None:
-        """Starts a new episode, paused or not."""
+        """Starts a new episode in every env, paused or not."""
         self._reset_asked = True
 
     def ask_push(self) -> None:
-        """Pushes the base into a random horizontal direction at the next control step."""
+        """Pushes every base into a random horizontal direction at the next control step."""
         self._push_asked = self.can_push
 
     def advance(self) -> None:
         """Handles a requested reset; otherwise, unless paused, does one control step."""
+        num_envs = len(self.poses)
         if self._reset_asked:
-            self._restart()
+            self._reset_asked = self._push_asked = False
+            self._restart(np.ones(num_envs, bool))
         elif not self.paused:
-            push_3 = np.zeros(3, np.float32)
+            push_e3 = np.zeros((num_envs, 3), np.float32)
             if self._push_asked:
-                angle = self._rng.uniform(-np.pi, np.pi)
-                push_3[:2] = PUSH_SPEED * np.cos(angle), PUSH_SPEED * np.sin(angle)
+                angle_e = self._rng.uniform(-np.pi, np.pi, num_envs)
+                push_e3[:, :2] = PUSH_SPEED * np.stack([np.cos(angle_e), np.sin(angle_e)], axis=1)
                 self._push_asked = False
-            self._advance_env(push_3)
-            if bool(self._state.terminated):
-                self.num_falls += 1
-                self._restart()
+            terminated_e = self._step(push_e3)
+            if terminated_e.any():
+                self.num_falls += int(terminated_e.sum())
+                self._restart(terminated_e)
 
-    def _restart(self) -> None:
-        self._reset_asked = self._push_asked = False
-        self._state, self._carry = self._reset(jax.random.fold_in(self._key, self._num_resets), self._commands)
-        self._num_resets += 1
-        self.episode_step = 0
-        self._load_data()
+    def _next_keys(self) -> Key[Array, " e"]:
+        first, self._num_resets = self._num_resets, self._num_resets + len(self.poses)
+        return jax.vmap(lambda number: jax.random.fold_in(self._key, number))(first + jnp.arange(len(self.poses)))
 
-    def _advance_env(self, push_3: np.ndarray) -> None:
-        self._state, self._carry = self._step(self._state, self._carry, self._commands, push_3)
-        self.episode_step += 1
-        if not bool(self._state.terminated):  # what has blown up cannot be shown
-            self._load_data()
+    def _restart(self, which_e: np.ndarray) -> None:
+        """Starts a new episode in some of the envs."""
+        args = which_e, self._next_keys(), (self._state, self._carry), self._commands
+        self._state, self._carry, seen = self._restart_program(self.model, *args)
+        self._seen = jax.tree.map(np.asarray, seen)
+        self._episode_step_e[which_e] = 0
+        self._show(which_e, is_first=True)
 
-    def _load_data(self) -> None:
-        physics = self._shown.physics_of(self._state)
-        self.data.qpos[:] = np.asarray(physics.qpos)
-        self.data.qvel[:] = np.asarray(physics.qvel)
-        for name, value in physics.extra.items():
-            getattr(self.data, name)[:] = np.asarray(value)
-        self.data.time = self.episode_step * self.ctrl_dt
-        mujoco.mj_forward(self.mj_model, self.data)
+    def _step(self, push_e3: np.ndarray) -> np.ndarray:
+        """One control step; returns which envs terminated."""
+        self._state, self._carry, seen = self._step_program(
+            self.model, self._state, self._carry, self._commands, push_e3
+        )
+        self._seen = jax.tree.map(np.asarray, seen)
+        self._episode_step_e += 1
+        self._show(np.ones(len(self.poses), bool), is_first=False)
+        return self._seen["terminated"]
+
+    def _show(self, which_e: np.ndarray, *, is_first: bool) -> None:
+        for e in np.flatnonzero(which_e):
+            frame = self._frame(int(e))
+            if frame.is_finite:  # what has blown up cannot be shown
+                self.poses[e].show(frame)
+                if e == self.followed:
+                    self.on_step(frame, is_first)
+
+    def _frame(self, e: int) -> Frame:
+        seen = self._seen
+        own = lambda values: {name: np.array(value[e]) for name, value in values.items()}
+        rewards = {name: float(value[e]) for name, value in seen["rewards"].items()}
+        return Frame(
+            time_s=float(self._episode_step_e[e] * self.ctrl_dt),
+            qpos=np.array(seen["qpos"][e], float),
+            qvel=np.array(seen["qvel"][e], float),
+            extra=own(seen["extra"]),
+            actuation=None if seen["actuation"] is None else np.array(seen["actuation"][e], float),
+            commands=own(seen["commands"]),
+            rewards=rewards,
+        )
 
 
-def _functions(env: Environment, model: AbstractActorCritic, can_push: bool) -> tuple[Any, Any]:
-    """`reset(key, commands) -> (state, carry)` and `step(state, carry, commands, push_3) -> (state, carry)`."""
+def shown_of(env: Environment) -> Shown:
+    """What is shown of an environment.
 
-    def commanded(commands: dict[str, Array]) -> Environment:
-        return with_manual_commands(env, commands) if isinstance(env, MdpEnvironment) else env
+    Raises:
+        ConfigError: It has no model to show.
+    """
+    shown = env.shown()
+    if shown is None:
+        raise ConfigError(
+            f"The viewer needs a MuJoCo model to show, and {type(env).__name__} has none. Override its method "
+            "`shown` (see ksim.Environment)."
+        )
+    return shown
 
-    def reset(key: PRNGKeyArray, commands: dict[str, Array]) -> tuple[EnvState, PyTree]:
-        return commanded(commands).reset(key), model.initial_carry()
+
+def _with_actuation(env: Environment) -> Environment:
+    """The environment with states that have the forces of the actuators, if it is one of ksim's in native MuJoCo."""
+    if not isinstance(env, MdpEnvironment) or not isinstance(env.engine, MujocoEngine):
+        return env
+    return dataclasses.replace(env, engine=env.mdp.make_engine("mujoco", env.engine.model, also_needs=[ACTUATION]))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Programs:
+    """What is compiled: batches of resets and steps, each with what is seen of the states."""
+
+    env: Environment
+    shown: Shown
+    can_push: bool
+
+    def first(
+        self, model: AbstractActorCritic, key_e: Key[Array, " e"], commands: dict[str, Array]
+    ) -> tuple[EnvState, PyTree]:
+        """The first states and memories."""
+        reset = lambda key: (self._commanded(commands).reset(key), model.initial_carry())
+        return jax.vmap(reset)(key_e)
+
+    def restart(
+        self,
+        model: AbstractActorCritic,
+        which_e: Bool[Array, " e"],
+        key_e: Key[Array, " e"],
+        before: tuple[EnvState, PyTree],
+        commands: dict[str, Array],
+    ) -> tuple[EnvState, PyTree, dict[str, Any]]:
+        """A new episode in some of the envs; the others keep the state and the memory of before."""
+        fresh = self.first(model, key_e, commands)
+        state_e, carry_e = select_envs(which_e, fresh, before)
+        return state_e, carry_e, self._seen(state_e)
 
     def step(
-        state: EnvState, carry: PyTree, commands: dict[str, Array], push_3: Float[Array, "3"]
-    ) -> tuple[EnvState, PyTree]:
-        output, carry = model(state.obs, carry)
-        if can_push and isinstance(env, MdpEnvironment):
-            names = env.engine.model.names
-            physics = add_to_base_velocity(state.inner.physics, names, push_3, jnp.zeros(3))
-            state = dataclasses.replace(state, inner=dataclasses.replace(state.inner, physics=physics))
-        return commanded(commands).step(state, output.distribution.mode()), carry
+        self,
+        model: AbstractActorCritic,
+        state_e: EnvState,
+        carry_e: PyTree,
+        commands: dict[str, Array],
+        push_e3: Float[Array, "e 3"],
+    ) -> tuple[EnvState, PyTree, dict[str, Any]]:
+        """A control step of all envs."""
 
-    return reset, step
+        def step(state: EnvState, carry: PyTree, push_3: Array) -> tuple[EnvState, PyTree]:
+            output, carry = model(state.obs, carry)
+            if self.can_push and isinstance(self.env, MdpEnvironment):
+                names = self.env.engine.model.names
+                physics = add_to_base_velocity(state.inner.physics, names, push_3, jnp.zeros(3))
+                state = dataclasses.replace(state, inner=dataclasses.replace(state.inner, physics=physics))
+            return self._commanded(commands).step(state, output.distribution.mode()), carry
+
+        state_e, carry_e = jax.vmap(step)(state_e, carry_e, push_e3)
+        return state_e, carry_e, self._seen(state_e)
+
+    def _commanded(self, commands: dict[str, Array]) -> Environment:
+        return with_manual_commands(self.env, commands) if isinstance(self.env, MdpEnvironment) else self.env
+
+    def _seen(self, state_e: EnvState) -> dict[str, Any]:
+        """What frames are made of, one row per env."""
+        physics_e = jax.vmap(self.shown.physics_of)(state_e)
+        terms = {name: x for name, x in state_e.metrics.items() if name.startswith(_REWARD)}
+        rewards = {"total": state_e.reward / self.shown.model.ctrl_dt}
+        return {
+            "qpos": physics_e.qpos,
+            "qvel": physics_e.qvel,
+            "extra": physics_e.extra,
+            "actuation": physics_e.derived.get(ACTUATION),
+            "commands": state_e.inner.commands if isinstance(self.env, MdpEnvironment) else {},
+            "rewards": rewards | {name.removeprefix(_REWARD): x for name, x in terms.items()},
+            "terminated": state_e.terminated,
+        }

@@ -1,18 +1,17 @@
 """Watching the policy of a checkpoint; see `run_mode=view`."""
 
-import importlib.util
 import os
 import sys
 from contextlib import closing
 from typing import Any
 
 from ksim.errors import ConfigError
-from ksim.host.extras import install_command
 from ksim.host.signals import stop_on_signal
 from ksim.host.terminal import print_line
 from ksim.policy.load import load_task_policy
 from ksim.task.result import RunResult
 from ksim.task.rl import RLConfig, RLTask
+from ksim.viewer.address import check_viser
 from ksim.viewer.frontend import AbstractFrontend, run_session
 from ksim.viewer.session import ViewSession
 
@@ -29,11 +28,17 @@ def view_checkpoint(task: RLTask[Any]) -> RunResult:
     """
     config = task.config
     viewer = pick_viewer(config.viewer)
-    if viewer == "browser" and importlib.util.find_spec("viser") is None:
-        raise ConfigError(f"The viewer in the browser needs viser. Run {install_command('viewer')}.")
+    if viewer == "browser":
+        check_viser()
+    elif config.viewer_num_envs != 1:
+        raise ConfigError(
+            f"viewer_num_envs ({config.viewer_num_envs}) is for viewer=browser. Choose that, or remove viewer_num_envs."
+        )
     path, context, model = load_task_policy(task)
     print_line(f"Preparing {path} ...")
-    session = ViewSession(context.env, model, seed=config.seed, axis_name=task.device_axis)
+    session = ViewSession(
+        context.env, model, seed=config.seed, num_envs=config.viewer_num_envs, axis_name=task.device_axis
+    )
     with stop_on_signal() as request, closing(open_frontend(viewer, session, config)) as frontend:
         run_session(session, frontend, request)
     return RunResult(exit_code=request.exit_code, run_dir=path.parents[1], checkpoint=path)

@@ -15,15 +15,16 @@ from websockets import Headers
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from ksim.viewer import access
-from ksim.viewer.access import AccessRule, start_server
-from ksim.viewer.browser import free_port
+from ksim.viewer import server as server_module
+from ksim.viewer.access import AccessRule
+from ksim.viewer.address import free_port
+from ksim.viewer.server import start_server
 
 NAME = socket.gethostname().lower()
 
 
 def serve(host):
-    server = start_server(host, free_port(host, 18100))
+    server = start_server(host, free_port(host, 18100), lambda message: None)
     return server, server.get_port()
 
 
@@ -144,7 +145,7 @@ def test_viser_that_would_answer_everybody_is_not_used(monkeypatch):
         def stop(self):
             stopped.append(True)
 
-    monkeypatch.setattr(access.viser, "ViserServer", OtherServer)
+    monkeypatch.setattr(server_module.viser, "ViserServer", OtherServer)
     with pytest.raises(RuntimeError, match="does not let ksim refuse"):
-        start_server("127.0.0.1", 18100)
+        start_server("127.0.0.1", 18100, lambda message: None)
     assert stopped

@@ -1,5 +1,6 @@
 """The viewer in the browser, in a real Chromium without a display and without a GPU."""
 
+import contextlib
 import shutil
 import socket
 import threading
@@ -14,8 +15,10 @@ pytest.importorskip("viser", reason="needs viser: pip install -e '.[viewer]'")
 from ksim.errors import ConfigError
 from ksim.host.signals import StopRequest
 from ksim.parallel.layout import SingleDevice
-from ksim.viewer.browser import BrowserFrontend, free_port
+from ksim.viewer.address import free_port
+from ksim.viewer.browser import BrowserFrontend
 from ksim.viewer.frontend import run_session
+from ksim.viewer.server import CONTROLS
 from ksim.viewer.session import ViewSession
 from tests.tasks import BipedConfig, BipedTask
 
@@ -41,13 +44,16 @@ def session():
     task = BipedTask(BipedConfig(engine="mujoco"))
     task.layout = SingleDevice()
     env = task.environment
-    return ViewSession(env, task._get_initial_model(jax.random.key(0)), seed=0)
+    return ViewSession(env, task._get_initial_model(jax.random.key(0)), seed=0, num_envs=2)
 
 
 @pytest.fixture
 def frontend(session):
-    """The session served, and stepped in a thread of its own."""
+    """The session served, and stepped in a thread of its own, as slowly as a page without a GPU is drawn."""
+    session.set_to_start()
+    session.paused, session.num_falls = False, 0
     frontend = BrowserFrontend(session, host="127.0.0.1", port=18080)
+    frontend.frame_s = 0.2
     stop = StopRequest()
     thread = threading.Thread(target=run_session, args=(session, frontend, stop))
     thread.start()
@@ -57,24 +63,41 @@ def frontend(session):
     frontend.close()
 
 
+GAMEPAD = """
+window.pad = {connected: true, axes: [0, 0, 0, 0], buttons: Array.from({length: 17}, () => ({pressed: false}))};
+navigator.getGamepads = () => [null, window.pad];
+"""
+
+
 @pytest.fixture
-def page(frontend, tmp_path):
-    """The page, with the addresses that it has asked for in `page.asked`."""
+def open_page(frontend, tmp_path):
+    """Opens the page at a width, with the addresses that it has asked for in `page.asked`."""
     if CHROMIUM is None:
         pytest.skip("There is no Chromium on this machine: apt-get install chromium")
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install -e '.[dev]'")
-    with playwright.sync_playwright() as driver:
-        context = driver.chromium.launch_persistent_context(
-            tmp_path / "profile", executable_path=CHROMIUM, args=ARGUMENTS, viewport={"width": 800, "height": 400}
-        )
-        context.set_default_timeout(1000 * TIMEOUT_S)
-        page = context.new_page()
-        page.asked = []
-        page.on("request", lambda request: page.asked.append(request.url))
-        page.goto(frontend.url)
-        page.get_by_text("forward, m/s").wait_for()
-        yield page
-        context.close()
+    with playwright.sync_playwright() as driver, contextlib.ExitStack() as stack:
+
+        def open_page(width, height):
+            context = driver.chromium.launch_persistent_context(
+                tmp_path / "profile",
+                executable_path=CHROMIUM,
+                args=ARGUMENTS,
+                viewport={"width": width, "height": height},
+                has_touch=width < 600,
+                accept_downloads=True,
+            )
+            stack.callback(context.close)
+            context.set_default_timeout(1000 * TIMEOUT_S)
+            page = context.new_page()
+            page.asked = []
+            page.on("request", lambda request: page.asked.append(request.url))
+            page.add_init_script(GAMEPAD)
+            with page.expect_event("websocket", lambda socket: socket.url.endswith(CONTROLS)):
+                page.goto(frontend.url)
+            page.get_by_text("forward, m/s").wait_for()
+            return page
+
+        yield open_page
 
 
 def wait_until(condition):
@@ -85,18 +108,19 @@ def wait_until(condition):
 
 
 @pytest.mark.long
-def test_page_shows_the_robot_and_its_inputs_command_it(page, frontend, session, tmp_path):
+def test_page_shows_the_robots_and_its_inputs_command_them(open_page, frontend, session, tmp_path):
+    page = open_page(800, 500)
     forward, leftward, _ = session.numbers
     # A slider moved to its end is a command, and the policy is told.
     page.get_by_role("slider").nth(0).press("End")
     page.get_by_role("slider").nth(1).press("Home")
     wait_until(lambda: np.allclose(session.policy_commands["velocity"], [1.0, -0.3, 0.0]))
     assert (session.get(forward), session.get(leftward)) == (1.0, pytest.approx(-0.3))
-    page.get_by_role("button", name="Initial commands").click()
+    page.get_by_role("button", name="Zero commands").click()
     wait_until(lambda: not session.policy_commands["velocity"].any())
     wait_until(lambda: [handle.value for handle in frontend.inputs] == [0, 0, 0])
 
-    page.get_by_role("button", name="Pause").click()
+    page.get_by_role("button", name="Pause", exact=True).click()
     page.get_by_text("paused").wait_for()
     assert session.paused
     before = session.data.qpos.copy()
@@ -105,15 +129,109 @@ def test_page_shows_the_robot_and_its_inputs_command_it(page, frontend, session,
     assert session.episode_step == 0
 
     image = pixels_of(page.screenshot(path=tmp_path / "page.png"))
-    # Between the browser's notices and the panel there is the scene alone: a lit robot on a grey floor.
+    # Between the browser's notices and the panel there is the scene alone: lit robots on a grey floor.
     scene = image[:, 315:460].reshape(-1, 3)
     assert len(np.unique(scene, axis=0)) > 200
     assert scene.std() > 10
 
-    page.get_by_role("button", name="Resume").click()
+    page.get_by_role("button", name="Pause", exact=True).click()
     wait_until(lambda: session.episode_step > 0)
     # Nothing of the page comes from elsewhere.
-    assert not [url for url in page.asked if not url.startswith((frontend.url, "data:", "blob:"))]
+    own = (frontend.url, frontend.url.replace("http", "ws"), "data:", "blob:")
+    assert not [url for url in page.asked if not url.startswith(own)]
+
+
+@pytest.mark.long
+def test_keys_and_a_gamepad_drive_the_robots(open_page, frontend, session):
+    page = open_page(800, 500)
+    values = lambda: [round(session.get(number), 3) for number in session.numbers]
+    camera = lambda: next(iter(frontend._server.get_clients().values())).camera.position.copy()
+    wait_until(frontend._server.get_clients)
+    position_3 = camera()
+    for key in "wwwaq":
+        page.keyboard.press(key)
+    # Each by a tenth of the range: 0 to 1, -0.3 to 0.3, -0.5 to 0.5.
+    wait_until(lambda: values() == [0.3, 0.06, 0.1])
+    np.testing.assert_allclose(camera(), position_3)  # which these keys would move on viser's own page
+    page.keyboard.press("s")
+    wait_until(lambda: values() == [0.2, 0.06, 0.1])
+    page.keyboard.press(" ")
+    wait_until(lambda: values() == [0.0, 0.0, 0.0])
+    page.keyboard.press("k")
+    wait_until(lambda: session.paused)
+    page.keyboard.press("k")
+    wait_until(lambda: not session.paused)
+    page.locator("input.mantine-NumberInput-input").first.focus()
+    page.keyboard.press("k")  # typed into a field, so it pauses nothing
+
+    # Half-way forward (less the dead zone), all the way right, the right stick all the way left.
+    page.evaluate("window.pad.axes = [1, -0.56, -1, 0]")
+    wait_until(lambda: values() == [0.5, -0.3, 0.5])
+    assert not session.paused
+    page.evaluate("window.pad.axes = [0, 0.05, 0, 0]")
+    wait_until(lambda: values() == [0.0, 0.0, 0.0])
+    page.evaluate("window.pad.buttons[9].pressed = true")
+    wait_until(lambda: session.paused)
+
+
+@pytest.mark.long
+def test_episode_is_replayed_with_the_scrubber_saved_and_loaded(open_page, frontend, session, tmp_path):
+    page = open_page(800, 900)
+    wait_until(lambda: len(frontend.recorder.finished) > 0)
+    episode = frontend.recorder.finished[0]
+    page.get_by_label("Show", exact=True).scroll_into_view_if_needed()
+    wait_until(lambda: len(frontend.replay.menu.options) > 1)
+    page.get_by_label("Show", exact=True).click()
+    page.get_by_role("option", name=f"{episode.name}:").first.click()
+    page.get_by_text("replay", exact=True).wait_for()
+    assert session.paused
+    wait_until(lambda: frontend.replay.pose.data.time > 0)
+    scrubber = page.get_by_role("slider").last
+    scrubber.press("End")
+    wait_until(lambda: np.array_equal(frontend.replay.pose.data.qpos, episode.frames[-1].qpos))
+    scrubber.press("Home")
+    wait_until(lambda: np.array_equal(frontend.replay.pose.data.qpos, episode.frames[0].qpos))
+
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save as a file").click()
+    path = tmp_path / "mine.npz"
+    download.value.save_as(path)
+    page.locator("input[type=file]").set_input_files(path)
+    wait_until(lambda: frontend.recorder.finished[-1].name == "mine.npz")
+    assert len(frontend.recorder.finished[-1].frames) == len(episode.frames)
+    page.get_by_label("Show", exact=True).click()
+    page.get_by_role("option", name="live").click()
+    wait_until(lambda: not session.paused)
+
+
+@pytest.mark.long
+def test_page_on_a_phone_shows_the_robot_above_the_panel_and_is_driven_by_fingers(open_page, frontend, session):
+    page = open_page(390, 780)
+    session.paused = True
+    button = page.get_by_role("button", name="forward")
+    box = button.bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= 390
+    assert box["height"] >= 32  # a finger's
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    button.tap()
+    wait_until(lambda: session.get(session.numbers[0]) == pytest.approx(0.1))
+    # The middle of the robot is drawn in the part of the page that the panel leaves free.
+    panel_top = page.get_by_text("ksim", exact=True).bounding_box()["y"]
+    wait_until(frontend._server.get_clients)
+    client = next(iter(frontend._server.get_clients().values()))
+    wait_until(lambda: height_on_page(client.camera, frontend, session, 780) < panel_top)
+
+
+def height_on_page(camera, frontend, session, height):
+    """The pixel row of the middle of the followed robot."""
+    base_3 = session.base_position_3 * [0, 0, 1]
+    forward_3 = camera.look_at - camera.position
+    forward_3 /= np.linalg.norm(forward_3)
+    up_3 = np.array([0, 0, 1]) - forward_3[2] * forward_3
+    up_3 /= np.linalg.norm(up_3)
+    way_3 = base_3 - camera.position
+    return height / 2 * (1 - way_3 @ up_3 / (way_3 @ forward_3) / np.tan(camera.fov / 2))
 
 
 def pixels_of(png):

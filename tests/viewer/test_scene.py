@@ -41,9 +41,9 @@ def mj_model():
 def test_every_shape_is_added_and_collision_groups_are_not(mj_model):
     import viser
 
-    from ksim.viewer.browser import _silence
+    from ksim.viewer.server import silence
 
-    with _silence():
+    with silence():
         server = viser.ViserServer(host="127.0.0.1", port=18180, verbose=False)
     try:
         data = mujoco.MjData(mj_model)
@@ -51,13 +51,13 @@ def test_every_shape_is_added_and_collision_groups_are_not(mj_model):
         scene = BrowserScene(server, mj_model)
         for geom in range(mj_model.ngeom):
             body = mj_model.geom_bodyid[geom]
-            shown = server.scene.get_handle_by_name(f"/world/body_{body}/geom_{geom}") is not None
+            shown = server.scene.get_handle_by_name(f"/world/robot_0/body_{body}/geom_{geom}") is not None
             assert shown == (mj_model.geom_group[geom] < 3), geom
-        scene.update(data, np.array([1.0, 2.0, 0.0]))
-        np.testing.assert_allclose(server.scene.get_handle_by_name("/world/body_1").position, [1, 2, 3])
+        scene.update([data], np.array([1.0, 2.0, 0.0]))
+        np.testing.assert_allclose(server.scene.get_handle_by_name("/world/robot_0/body_1").position, [1, 2, 3])
         np.testing.assert_allclose(server.scene.get_handle_by_name("/world").position, [-1, -2, 0])
     finally:
-        with _silence():
+        with silence():
             server.stop()
 
 

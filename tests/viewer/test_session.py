@@ -181,7 +181,9 @@ def test_pacer_after_a_long_halt_does_not_catch_up():
 
 
 class CountingFrontend(AbstractFrontend):
-    """Open for a number of frames."""
+    """Open for a number of frames, one for every step; a step that comes early would have none."""
+
+    frame_s = 0.0
 
     def __init__(self, num_frames):
         self.num_left = num_frames
@@ -197,9 +199,7 @@ class CountingFrontend(AbstractFrontend):
         pass
 
 
-def test_session_runs_until_its_window_is_closed(session, monkeypatch):
-    # A frame for every step; a step that comes early would have none.
-    monkeypatch.setattr("ksim.viewer.frontend.FRAME_S", 0.0)
+def test_session_runs_until_its_window_is_closed(session):
     run_session(session, CountingFrontend(3), StopRequest())
     assert session.episode_step == 3
 

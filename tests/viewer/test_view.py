@@ -135,7 +135,7 @@ def test_view_without_viser_says_how_to_install_it(run_dir, monkeypatch):
 @pytest.mark.filterwarnings("ignore:Only 1 device detected")
 def test_view_of_an_environment_without_a_mujoco_model_is_refused(run_dir):
     task = point_mass_task(run_mode="view", checkpoint=str(run_dir), viewer="browser")
-    with pytest.raises(ConfigError, match="run_mode=view needs a MuJoCo model to show, and PointMass has none"):
+    with pytest.raises(ConfigError, match="The viewer needs a MuJoCo model to show, and PointMass has none"):
         task.run()
 
 

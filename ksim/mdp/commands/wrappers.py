@@ -46,3 +46,10 @@ class ScaledByLevel(AbstractCommand):
 
     def errors(self, context: Context, command: Float[Array, " n"]) -> Metrics:
         return self.command.errors(context, command)
+
+
+def unscaled(command: AbstractCommand) -> AbstractCommand:
+    """The command inside of all wrappers."""
+    while isinstance(command, ScaledByLevel):
+        command = command.command
+    return command

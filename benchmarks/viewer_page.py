@@ -1,0 +1,59 @@
+"""An open page of the viewer that draws nothing: `viewer_page.py PORT [--notes]`, until a line comes on standard input.
+
+Prints what it was shown; with `--notes` also each policy, as it comes. Imports neither ksim nor JAX, so
+that it costs the machine little.
+"""
+
+import importlib.metadata
+import os
+import re
+import select
+import sys
+import time
+
+import msgspec.msgpack
+import zstandard
+from websockets.sync.client import connect
+
+CAMERA = {
+    "type": "ViewerCameraMessage",
+    "wxyz": (1, 0, 0, 0),
+    "position": (3, 3, 3),
+    "fov": 1.0,
+    "near": 0.1,
+    "far": 100.0,
+    "image_height": 800,
+    "image_width": 1200,
+    "look_at": (0, 0, 0),
+    "up_direction": (0, 0, 1),
+}
+
+
+def main() -> None:
+    """Receives, and then prints the mean real-time factor and the data rate."""
+    os.nice(10)
+    num_bytes, factors, policies, start_s = 0, [], set(), time.monotonic()
+    protocol = f"viser-v{importlib.metadata.version('viser')}"
+    address = f"ws://127.0.0.1:{sys.argv[1]}"
+    with connect(address, subprotocols=[protocol], compression=None, max_size=None) as socket:  # type: ignore[list-item]
+        socket.send(msgspec.msgpack.encode(CAMERA))
+        while not select.select([sys.stdin], [], [], 0)[0]:
+            try:
+                content = socket.recv(timeout=0.5)
+            except TimeoutError:
+                continue
+            assert isinstance(content, bytes)
+            num_bytes += len(content)
+            # As viser sends: the lengths of a message and of what it is compressed to, then that.
+            text = zstandard.decompress(content[16 : 16 + int.from_bytes(content[8:16], "little")])
+            factors += [float(x) for x in re.findall(rb"real-time factor ([0-9.]+)", text)]
+            new = set(re.findall(rb"policy of iteration \d+", text)) - policies
+            policies |= new
+            if "--notes" in sys.argv:
+                print(*[x.decode() + "\n" for x in new], sep="", end="", flush=True)
+    factor = f"{sum(factors) / len(factors):.2f}" if factors else "unknown"
+    print(f"real-time factor {factor}, {num_bytes / (time.monotonic() - start_s) / 1000:.0f} kB/s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""The newest policy in the browser while it is trained: what the training process does for it.
+
+A process of its own, with a low priority, steps and shows the policy (`ksim.viewer.live_worker`). Training only looks
+whether it asks for a policy, and then writes the arrays of the newest one to a file.
+"""
+
+import contextlib
+import copy
+import functools
+import multiprocessing
+import multiprocessing.connection
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ksim.host.failures import Failures
+from ksim.host.terminal import print_line
+from ksim.nn.actor_critic import AbstractActorCritic
+from ksim.task.rl import RLTask
+from ksim.viewer.address import check_viser, free_port
+from ksim.viewer.live_feed import FAILED, READY, WANTED, write_policy
+from ksim.viewer.session import shown_of
+
+NAME = "ksim-viewer"
+"""The name of the process."""
+_STOP_S = 5.0
+
+
+def check_live_viewer(task: RLTask[Any]) -> None:
+    """Checks that the viewer can be served while a task trains.
+
+    Raises:
+        ConfigError: viser is missing, the address is not of this machine, another viewer was asked for, or the
+            environment shows no model.
+    """
+    config = task.config
+    if not config.viewer_while_training:
+        return
+    check_viser()
+    shown_of(task.eval_environment)
+    free_port(config.viewer_host, config.viewer_port)
+
+
+def is_viewer_process() -> bool:
+    """Whether this is the viewer's process, which may import the program but must not train."""
+    return multiprocessing.current_process().name == NAME
+
+
+class LiveViewer:
+    """Starts the viewer's process, and gives it the newest policy when it asks. Its failures end nothing.
+
+    As a context: the process lives as long as the block.
+    """
+
+    def __init__(self, task: RLTask[Any], failures: Failures) -> None:
+        """Starts nothing yet.
+
+        Args:
+            task: The task; its class must be importable by another process.
+            failures: Told what fails.
+        """
+        self._task, self._failures = task, failures
+        self._stack = contextlib.ExitStack()
+        self._process: Any = None
+        self._receiver: Any = None
+        self._policy_path = Path()
+
+    def __enter__(self) -> "LiveViewer":
+        with self._failures.absorbed("viewer"):
+            directory = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="ksim-viewer-"))
+            self._policy_path = Path(directory, "policy.npz")
+            # A fork of this process would hold its locks, and spawned ones import the program anew.
+            context = multiprocessing.get_context("spawn")
+            self._receiver, sender = context.Pipe(duplex=False)
+            arguments = (without_caches(self._task), str(self._policy_path), sender)
+            process = context.Process(target=_serve, args=arguments, name=NAME, daemon=True)
+            with _environment_of_worker():
+                process.start()
+            sender.close()
+            self._process = process
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.join(_STOP_S)
+            if self._process.is_alive():
+                self._process.kill()
+                self._process.join(_STOP_S)
+        self._stack.close()
+
+    def after_iteration(self, iteration: int, read_model: Callable[[], AbstractActorCritic]) -> None:
+        """Writes the newest policy if it is wanted, and prints what the process has to say.
+
+        Args:
+            iteration: Iterations done.
+            read_model: Copies the policy to the host.
+        """
+        if self._process is None:
+            return
+        is_wanted = False
+        with self._failures.absorbed("viewer"):
+            try:
+                while self._receiver.poll():
+                    kind, text = self._receiver.recv()
+                    if kind == READY:
+                        print_line(f"Viewer: open {text} in a browser.")
+                    elif kind == FAILED:
+                        self._failures.add("viewer", RuntimeError(text))
+                    is_wanted |= kind == WANTED
+            except EOFError:
+                exit_code, self._process = self._process.exitcode, None
+                self._failures.add("viewer", RuntimeError(f"its process has ended (exit code {exit_code})"))
+            if is_wanted:
+                write_policy(self._policy_path, iteration, read_model())
+
+
+def without_caches(task: RLTask[Any]) -> RLTask[Any]:
+    """A copy of a task for another process, without what is made for the devices of this one."""
+    twin = copy.copy(task)
+    for name in list(vars(task)):
+        if isinstance(getattr(type(task), name, None), functools.cached_property) or name == "layout":
+            del vars(twin)[name]
+    return twin
+
+
+def _serve(*arguments: Any) -> None:
+    """What the process does; a function of this module, since a module that is run cannot be imported by its name."""
+    from ksim.viewer.live_worker import serve  # noqa: PLC0415 - imports viser
+
+    serve(*arguments)
+
+
+@contextlib.contextmanager
+def _environment_of_worker() -> Iterator[None]:
+    """The environment in which the process starts: on the CPU, an accelerator has no room for it."""
+    changes = {"JAX_PLATFORMS": "cpu"}
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value

@@ -1,0 +1,116 @@
+"""The process that shows the policy of a training run: a session and a page, at a low priority."""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from ksim.host.signals import StopRequest
+from ksim.policy.context import policy_context, task_on_one_device
+from ksim.task.rl import RLTask
+from ksim.viewer.browser import BrowserFrontend
+from ksim.viewer.frontend import Budget, run_session
+from ksim.viewer.live_feed import FAILED, READY, WANTED, read_policy
+from ksim.viewer.session import ViewSession
+
+ASK_EVERY_S = 2.0
+"""Shortest time between two policies."""
+CPU_SHARE = 0.03
+"""The most that the process uses of the machine's cores; caches and wake-ups cost the training more than that."""
+NICE = 13
+"""Added to the niceness of the training: Linux then weighs the process by 5 % of what it weighs the training."""
+_IDLE_S = 0.1
+
+
+def serve(task: RLTask[Any], policy_path: str, sender: Any) -> None:
+    """Serves the page until the training process ends.
+
+    Args:
+        task: The task.
+        policy_path: Where the training process writes policies.
+        sender: A pipe to it.
+    """
+    # Ctrl-C in the terminal is the training's: it saves first, and ends this process then.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with jax.default_matmul_precision(task.config.matmul_precision):
+            _serve(task, Path(policy_path), sender)
+    except (BrokenPipeError, KeyboardInterrupt):
+        pass  # the training has ended
+    except Exception as error:
+        with contextlib.suppress(OSError):
+            sender.send((FAILED, f"{type(error).__name__}: {error}"))
+        raise
+
+
+def _serve(task: RLTask[Any], policy_path: Path, sender: Any) -> None:
+    config, context = task.config, policy_context(task_on_one_device(task))
+    model = context.task.policy_of(context.task.initial_learner()[0])
+    session = ViewSession(
+        context.env, model, seed=config.seed, num_envs=config.viewer_num_envs, axis_name=task.device_axis
+    )
+    frontend = BrowserFrontend(session, host=config.viewer_host, port=config.viewer_port)
+    frontend.note = "untrained policy"
+    feed = Feed(session, frontend, policy_path, sender)
+    lower_priority()  # not before: where the training uses all cores, no page would come for many minutes
+    sender.send((READY, frontend.url))
+    with closing(frontend):
+        run_session(session, frontend, StopRequest(), before_step=feed.wait, budget=Budget(CPU_SHARE))
+
+
+class Feed:
+    """Gives a session the newest policy; waits where nobody watches."""
+
+    def __init__(
+        self,
+        session: ViewSession,
+        frontend: BrowserFrontend,
+        policy_path: Path,
+        sender: Any,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._session, self._frontend = session, frontend
+        self._policy_path, self._sender, self._clock = policy_path, sender, clock
+        self._is_asked = False
+        self._next_ask_s = 0.0
+
+    def wait(self) -> None:
+        """Returns when a page is open; loads a policy that has come, and asks for the next."""
+        self._check_parent()
+        while not self._frontend.is_watched:
+            time.sleep(_IDLE_S)
+            self._check_parent()
+        now_s = self._clock()
+        if self._is_asked and self._policy_path.exists():
+            iteration, self._session.model = read_policy(self._policy_path, self._session.model)
+            self._policy_path.unlink()
+            self._frontend.note = f"policy of iteration {iteration}"
+            self._is_asked, self._next_ask_s = False, now_s + ASK_EVERY_S
+        if not self._is_asked and now_s >= self._next_ask_s:
+            self._sender.send((WANTED, ""))
+            self._is_asked = True
+
+    def _check_parent(self) -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None and not parent.is_alive():
+            raise BrokenPipeError("The training process has ended.")
+
+
+def lower_priority() -> None:
+    """Lets the training go first: of a core that both want, this process gets 5 % on Linux."""
+    threads = Path("/proc/self/task")
+    if threads.is_dir():  # Linux has a niceness per thread; those to come inherit it
+        for thread in threads.iterdir():
+            with contextlib.suppress(OSError):  # one that has ended
+                number = int(thread.name)
+                os.setpriority(os.PRIO_PROCESS, number, os.getpriority(os.PRIO_PROCESS, number) + NICE)
+    elif hasattr(os, "nice"):
+        os.nice(NICE)

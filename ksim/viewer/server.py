@@ -1,0 +1,108 @@
+"""The viewer's web server: viser's, under an access rule, with keys and gamepads."""
+
+import contextlib
+import http
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping
+from importlib import resources
+from typing import Any
+
+import viser
+import websockets.asyncio.server
+from websockets.exceptions import ConnectionClosed
+
+from ksim.viewer.access import AccessRule
+
+CONTROLS = "/ksim/controls"
+"""Where the page's script connects to send what it reads from the keyboard and the gamepad."""
+_MAX_MESSAGE_BYTES = 1000
+
+Receive = Callable[[Mapping[str, Any]], None]
+"""Takes a message of the page's script."""
+
+
+def start_server(host: str, port: int, receive: Receive) -> viser.ViserServer:
+    """Starts viser's server under an `AccessRule`; by itself it answers everybody.
+
+    The page gets a script, `controls.js`, which sends keys and gamepads, and a style for phones, `page.css`: viser's
+    own page knows nothing of them.
+
+    Args:
+        host: Address to listen on.
+        port: A free port.
+        receive: Called in the server's thread with each message of the script; malformed ones are dropped.
+
+    Raises:
+        RuntimeError: This version of viser starts its server in another way, so the rule would have no effect.
+    """
+    guard = _Guard(AccessRule(host), receive)
+    serve = websockets.asyncio.server.serve
+    # Viser has no option for it. Its server's thread calls this before the constructor returns.
+    websockets.asyncio.server.serve = lambda *args, **options: guard.serve(serve, *args, **options)  # type: ignore[assignment,misc]
+    try:
+        with silence():
+            server = viser.ViserServer(host=host, port=port, label="ksim", verbose=False)
+    finally:
+        websockets.asyncio.server.serve = serve  # type: ignore[misc]
+    if not guard.is_used:
+        server.stop()
+        raise RuntimeError(f"viser {viser.__version__} does not let ksim refuse requests of other web pages.")
+    return server
+
+
+class _Guard:
+    """Stands between the network and viser's server.
+
+    Attributes:
+        is_used: Whether viser has started its server through it.
+    """
+
+    def __init__(self, rule: AccessRule, receive: Receive) -> None:
+        self._rule, self._receive = rule, receive
+        own = resources.files("ksim.viewer")
+        read = lambda name, tag: f"<{tag}>{own.joinpath(name).read_text()}</{tag}>".encode()
+        self._head = read("controls.js", "script") + read("page.css", "style")
+        self.is_used = False
+
+    def serve(self, serve: Any, handler: Any, *args: Any, process_request: Any, **options: Any) -> Any:
+        """Starts the server with this guard in front of viser's handlers."""
+        self.is_used = True
+
+        def answer(connection: Any, request: Any) -> Any:
+            refusal = self._rule.refusal(request.headers)
+            if refusal is not None:
+                return connection.respond(http.HTTPStatus.FORBIDDEN, refusal)
+            if "Accept-Encoding" in request.headers:  # the page is compressed in itself, and the script is put into it
+                del request.headers["Accept-Encoding"]
+            return self._with_head(process_request(connection, request))
+
+        async def handle(connection: Any) -> None:
+            await (self._read(connection) if connection.request.path == CONTROLS else handler(connection))
+
+        return serve(handle, *args, process_request=answer, **options)
+
+    def _with_head(self, response: Any) -> Any:
+        if response is not None and response.headers.get("Content-Type", "").startswith("text/html"):
+            head, tag, rest = response.body.partition(b"<head>")
+            response.body = head + tag + self._head + rest if tag else self._head + head
+            del response.headers["Content-Length"]
+            response.headers["Content-Length"] = str(len(response.body))
+        return response
+
+    async def _read(self, connection: Any) -> None:
+        with contextlib.suppress(ConnectionClosed):
+            async for text in connection:
+                message = None
+                if len(text) <= _MAX_MESSAGE_BYTES:
+                    with contextlib.suppress(ValueError):
+                        message = json.loads(text)
+                if isinstance(message, dict):
+                    self._receive(message)
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """Without what viser prints when it starts and stops; ksim says it in its own words."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        yield

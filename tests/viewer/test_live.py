@@ -1,0 +1,220 @@
+"""The viewer of a training run: the two ends of it, and a whole run."""
+
+import multiprocessing
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import pytest
+
+pytest.importorskip("viser", reason="needs viser: pip install -e '.[viewer]'")
+
+from ksim.errors import ConfigError, RunError
+from ksim.host.failures import Failures
+from ksim.parallel.layout import SingleDevice
+from ksim.viewer import live
+from ksim.viewer.frontend import Budget
+from ksim.viewer.live import LiveViewer, without_caches
+from ksim.viewer.live_feed import FAILED, READY, WANTED, read_policy, write_policy
+from ksim.viewer.live_worker import ASK_EVERY_S, Feed
+from tests.processes import environment
+from tests.tasks import MESSAGE, BipedConfig, BipedTask, point_mass_task
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.filterwarnings(MESSAGE)
+
+
+@pytest.fixture(scope="module")
+def model():
+    task = BipedTask(BipedConfig(engine="mujoco"))
+    task.layout = SingleDevice()
+    return task._get_initial_model(jax.random.key(0))
+
+
+def changed(model, by):
+    return jax.tree.map(lambda x: x + by if eqx.is_inexact_array(x) else x, model)
+
+
+def test_policy_is_read_as_it_was_written(model, tmp_path):
+    write_policy(tmp_path / "policy.npz", 7, changed(model, 0.25))
+    iteration, found = read_policy(tmp_path / "policy.npz", model)
+    assert iteration == 7
+    assert eqx.tree_equal(found, changed(model, 0.25))
+
+
+class SilentProcess:
+    exitcode = 1
+
+
+def connected_viewer(tmp_path):
+    """A viewer as if its process had started, and the process's end of the pipe."""
+    viewer = LiveViewer(point_mass_task(), Failures())
+    viewer._receiver, sender = multiprocessing.Pipe(duplex=False)
+    viewer._process, viewer._policy_path = SilentProcess(), tmp_path / "policy.npz"
+    return viewer, sender
+
+
+def test_policy_is_written_only_when_it_is_wanted(model, tmp_path, capsys):
+    viewer, sender = connected_viewer(tmp_path)
+    reads = []
+    read = lambda: reads.append(1) or model
+    sender.send((READY, "http://127.0.0.1:8080"))
+    viewer.after_iteration(1, read)
+    assert not reads
+    assert "Viewer: open http://127.0.0.1:8080 in a browser." in capsys.readouterr().out
+    sender.send((WANTED, ""))
+    viewer.after_iteration(2, read)
+    viewer.after_iteration(3, read)
+    assert len(reads) == 1
+    assert read_policy(tmp_path / "policy.npz", model)[0] == 2
+
+
+def test_failures_of_the_viewer_are_warnings(model, tmp_path, capsys):
+    viewer, sender = connected_viewer(tmp_path)
+    sender.send((FAILED, "ValueError: no reason"))
+    sender.close()
+    viewer.after_iteration(1, lambda: model)
+    viewer.after_iteration(2, lambda: model)
+    assert viewer._failures.counts["viewer"] == 2
+    assert "viewer failed, the run continues: ValueError: no reason" in capsys.readouterr().out
+
+
+def test_task_that_cannot_be_sent_to_another_process_ends_nothing(capsys):
+    class LocalTask(BipedTask):
+        """Of a function, so that no other process finds it."""
+
+    with LiveViewer(LocalTask(BipedConfig(engine="mujoco", num_devices=1)), Failures()) as viewer:
+        viewer.after_iteration(1, lambda: pytest.fail("Nobody asked."))
+    assert "viewer failed, the run continues" in capsys.readouterr().out
+
+
+def test_task_for_another_process_has_nothing_of_this_ones_devices():
+    task = BipedTask(BipedConfig(engine="mujoco", num_devices=1))
+    assert task.layout is not None
+    assert task.obs_sizes
+    assert not {"layout", "environment", "obs_sizes"} & vars(without_caches(task)).keys()
+    assert "layout" in vars(task)
+
+
+class WatchedFrontend:
+    is_watched = True
+    note = ""
+
+
+class PolicySession:
+    def __init__(self, model):
+        self.model = model
+
+
+def test_feed_asks_for_a_policy_and_for_the_next_one_later(model, tmp_path):
+    now = [100.0]
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    session, frontend, path = PolicySession(model), WatchedFrontend(), tmp_path / "policy.npz"
+    feed = Feed(session, frontend, path, sender, clock=lambda: now[0])
+    feed.wait()
+    feed.wait()
+    assert receiver.recv() == (WANTED, "")
+    assert not receiver.poll()
+    write_policy(path, 5, changed(model, 1.0))
+    feed.wait()
+    assert frontend.note == "policy of iteration 5"
+    assert not eqx.tree_equal(session.model, model)
+    assert not path.exists()
+    assert not receiver.poll()
+    now[0] += ASK_EVERY_S
+    feed.wait()
+    assert receiver.poll()
+
+
+# Of two cores 5 % are 0.1 s per second: 20 ms of work wait for 0.2 s, less what was saved before.
+def test_budget_limits_the_share_of_processor_time():
+    class Clock:
+        now = cpu = 0.0
+
+        def sleep(self, seconds):
+            self.now += seconds
+
+    clock = Clock()
+    budget = Budget(0.05, 2, clock=lambda: clock.now, cpu_clock=lambda: clock.cpu, sleep=clock.sleep)
+    clock.now += 100.0  # saves 0.1 s at most
+    budget.wait()
+    start = clock.now
+    for _ in range(100):
+        clock.cpu += 0.02
+        clock.now += 0.02
+        budget.wait()
+    assert clock.now - start == pytest.approx((100 * 0.02 - 0.1) / 0.1, abs=0.21)
+
+
+def test_viewer_while_training_without_viser_or_model_is_refused_before_anything_compiles(monkeypatch):
+    with pytest.raises(ConfigError, match="The viewer needs a MuJoCo model to show, and PointMass has none"):
+        point_mass_task(viewer_while_training=True, num_devices=1).run()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install -e '\.\[viewer\]'"):
+        point_mass_task(viewer_while_training=True, num_devices=1).run()
+
+
+@pytest.mark.parametrize("option", ["viewer_num_envs=2", "viewer_while_training=true"])
+def test_options_of_the_page_do_not_fit_the_window(option):
+    name, value = option.split("=")
+    with pytest.raises(ConfigError, match=f"{name} .* is for viewer=browser"):
+        point_mass_task(viewer="native", **{name: {"2": 2, "true": True}[value]})
+
+
+def test_viewers_process_does_not_train(monkeypatch):
+    monkeypatch.setattr(live.multiprocessing.current_process(), "_config", {}, raising=False)
+    monkeypatch.setattr(multiprocessing.current_process(), "name", live.NAME)
+    with pytest.raises(RunError, match='if __name__ == "__main__":'):
+        point_mass_task(num_devices=1).run()
+
+
+PROGRAM = """
+import sys
+
+from tests.tasks import BipedConfig, BipedTask
+
+if __name__ == "__main__":
+    options = dict(num_devices=1, engine="mujoco", max_iterations=None, console="plain", eval_every_n_seconds=None)
+    sys.exit(BipedTask(BipedConfig(viewer_while_training=True, viewer_port=18380, **options)).run().exit_code)
+"""
+
+
+@pytest.mark.long
+def test_run_shows_its_newest_policies_to_an_open_page_and_ends_its_viewer(tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    log = (tmp_path / "log").open("w")
+    command = [sys.executable, "program.py"]
+    env = environment() | {"PYTHONPATH": str(ROOT)}
+    run = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        url = wait_for(lambda: re.search(r"Viewer: open http://127.0.0.1:(\d+) in", (tmp_path / "log").read_text()))
+        page = subprocess.Popen(
+            [sys.executable, str(ROOT / "benchmarks" / "viewer_page.py"), url[1], "--notes"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert page.stdout is not None
+        first, second = (int(page.stdout.readline().split()[-1]) for _ in range(2))
+        assert 0 < first < second
+        page.kill()
+        children = Path(f"/proc/{run.pid}/task/{run.pid}/children")
+        viewers = [int(pid) for pid in children.read_text().split()] if children.exists() else []
+        run.terminate()
+        assert run.wait(timeout=300) == 128 + 15
+        wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in viewers) or None)
+    finally:
+        run.kill()
+
+
+def wait_for(condition):
+    """The first result that is not None."""
+    deadline = time.monotonic() + 300
+    while (found := condition()) is None:
+        assert time.monotonic() < deadline, "It did not happen in time."
+        time.sleep(0.2)
+    return found
