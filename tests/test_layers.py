@@ -29,7 +29,7 @@ ALLOWED = {
     "mirror": {"errors", "types", "physics", "mdp", "rollout"},
     "learn": {"errors", "checks", "types", "nn", "parallel", "rollout"},
     "ppo": {"errors", "checks", "types", "nn", "parallel", "rollout", "learn", "mirror"},
-    "log": {"errors", "types", "host", "parallel"},
+    "log": {"errors", "checks", "types", "host", "parallel"},
 }
 # The house from the bottom up: a package may import those before it.
 ORDER = [

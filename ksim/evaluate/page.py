@@ -115,7 +115,7 @@ def _evaluated(record: Mapping[str, Any]) -> dict[str, str]:
         mean, low, high = (estimate.get(part) for part in ("mean", "low", "high"))
         if mean is not None:
             interval = f" ({low:.3g} to {high:.3g})" if low is not None and high is not None else ""
-            figures[errors.get(name, name)] = f"{mean:.3g}{interval}"
+            figures[errors.get(name) or name] = f"{mean:.3g}{interval}"
     return figures
 
 

@@ -135,7 +135,7 @@ def _serve(*arguments: Any) -> None:
 
 @contextlib.contextmanager
 def _environment_of_worker() -> Iterator[None]:
-    """The environment in which the process starts: on the CPU, an accelerator has no room for it."""
+    """The environment in which the process starts: on the CPU, as the device of training may have no room."""
     changes = {"JAX_PLATFORMS": "cpu"}
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)

@@ -32,7 +32,7 @@ NOT_PARSED = {
     r"kubectl .*": "there is no cluster",
     r"sbatch .*": "its script is run by test_distributed_docs.py",
     r"code=.*|if .*": "the shell's own",
-    r"pip install (?:xprof|build|tensorboard|'jax\[k8s\]')": "a package of others",
+    r"pip install (?:xprof|build|mlflow|tensorboard|'jax\[k8s\]')": "a package of others",
     r"python -m build|pip install 'dist/.*": "tests/test_distribution.py builds and installs the distributions",
     r"python -m ksim.tools.terms .*": "it has no arguments; tests/tools/test_terms.py runs it",
     r"python -m ksim.envs.\w+ .*": "needs an extra; tests/envs/test_playground.py runs it",

@@ -6,6 +6,8 @@ default feet are evenly spaced. (0, 0.5) is a walk, and (0, 0.5, 0.5, 0) a trot 
 right, rear left, rear right.
 """
 
+from typing import Any
+
 import jax.numpy as jnp
 import mujoco
 import numpy as np
@@ -160,20 +162,25 @@ class SwingPose(AbstractReward):
 
     def __check_init__(self) -> None:
         _check_clock(self, len(self.legs), most_duty=0.95)
-        is_per_leg = len(self.bend) == len(self.legs) and all(isinstance(bend, tuple) for bend in self.bend)
-        for joints, bend in zip(self.legs, self.bend if is_per_leg else [self.bend] * len(self.legs), strict=True):
+        for joints, bend in zip(self.legs, self._bends(), strict=True):
             if len(joints) != len(bend) or any(isinstance(angle, tuple) for angle in bend):
                 raise ConfigError(
                     f"SwingPose bends {len(bend)} joints of a leg ({bend}), but a leg has {len(joints)}: {joints}. "
                     "Give bend one number for each joint of a leg, or a tuple of such numbers for each leg."
                 )
 
+    def _bends(self) -> tuple[tuple[Any, ...], ...]:
+        """The bends of each leg."""
+        if len(self.bend) == len(self.legs) and all(isinstance(bend, tuple) for bend in self.bend):
+            return self.bend  # type: ignore[return-value]
+        return (self.bend,) * len(self.legs)
+
     def __call__(self, context: Context) -> Float[Array, ""]:
         phase_l = foot_phases(context, len(self.legs), self.period_s, self.offsets)
         swing_l = jnp.maximum(phase_l - self.duty, 0.0) / (1 - self.duty)
         raised_l = jnp.sin(jnp.pi * swing_l) * asks_to_move(context.command(self.command))
         places_lj = np.array([context.model.names.joint_qpos(joints) for joints in self.legs])
-        target_lj = context.model.default_qpos[places_lj] + raised_l[:, None] * jnp.array(self.bend)
+        target_lj = context.model.default_qpos[places_lj] + raised_l[:, None] * jnp.array(self._bends())
         return jnp.sum(jnp.square(context.physics.qpos[places_lj] - target_lj))
 
 
