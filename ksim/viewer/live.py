@@ -74,6 +74,8 @@ class LiveViewer:
             # A fork of this process would hold its locks, and spawned ones import the program anew.
             context = multiprocessing.get_context("spawn")
             self._receiver, sender = context.Pipe(duplex=False)
+            self._stack.callback(self._receiver.close)
+            self._stack.callback(sender.close)  # at once when the process has it, here if it does not start
             arguments = (without_caches(self._task), str(self._policy_path), sender)
             process = context.Process(target=_serve, args=arguments, name=NAME, daemon=True)
             with _environment_of_worker():

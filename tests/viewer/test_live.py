@@ -1,5 +1,6 @@
 """The viewer of a training run: the two ends of it, and a whole run."""
 
+import contextlib
 import multiprocessing
 import re
 import subprocess
@@ -50,16 +51,18 @@ class SilentProcess:
     exitcode = 1
 
 
+@pytest.fixture
 def connected_viewer(tmp_path):
     """A viewer as if its process had started, and the process's end of the pipe."""
     viewer = LiveViewer(point_mass_task(), Failures())
     viewer._receiver, sender = multiprocessing.Pipe(duplex=False)
     viewer._process, viewer._policy_path = SilentProcess(), tmp_path / "policy.npz"
-    return viewer, sender
+    with viewer._receiver, sender:
+        yield viewer, sender
 
 
-def test_policy_is_written_only_when_it_is_wanted(model, tmp_path, capsys):
-    viewer, sender = connected_viewer(tmp_path)
+def test_policy_is_written_only_when_it_is_wanted(connected_viewer, model, tmp_path, capsys):
+    viewer, sender = connected_viewer
     reads = []
     read = lambda: reads.append(1) or model
     sender.send((READY, "http://127.0.0.1:8080"))
@@ -73,8 +76,8 @@ def test_policy_is_written_only_when_it_is_wanted(model, tmp_path, capsys):
     assert read_policy(tmp_path / "policy.npz", model)[0] == 2
 
 
-def test_failures_of_the_viewer_are_warnings(model, tmp_path, capsys):
-    viewer, sender = connected_viewer(tmp_path)
+def test_failures_of_the_viewer_are_warnings(connected_viewer, model, capsys):
+    viewer, sender = connected_viewer
     sender.send((FAILED, "ValueError: no reason"))
     sender.close()
     viewer.after_iteration(1, lambda: model)
@@ -100,6 +103,12 @@ def test_task_for_another_process_has_nothing_of_this_ones_devices():
     assert "layout" in vars(task)
 
 
+@pytest.fixture
+def stack():
+    with contextlib.ExitStack() as stack:
+        yield stack
+
+
 class WatchedFrontend:
     is_watched = True
     note = ""
@@ -110,9 +119,9 @@ class PolicySession:
         self.model = model
 
 
-def test_feed_asks_for_a_policy_and_for_the_next_one_later(model, tmp_path):
+def test_feed_asks_for_a_policy_and_for_the_next_one_later(stack, model, tmp_path):
     now = [100.0]
-    receiver, sender = multiprocessing.Pipe(duplex=False)
+    receiver, sender = map(stack.enter_context, multiprocessing.Pipe(duplex=False))
     session, frontend, path = PolicySession(model), WatchedFrontend(), tmp_path / "policy.npz"
     feed = Feed(session, frontend, path, sender, clock=lambda: now[0])
     feed.wait()
@@ -166,7 +175,6 @@ def test_options_of_the_page_do_not_fit_the_window(option):
 
 
 def test_viewers_process_does_not_train(monkeypatch):
-    monkeypatch.setattr(live.multiprocessing.current_process(), "_config", {}, raising=False)
     monkeypatch.setattr(multiprocessing.current_process(), "name", live.NAME)
     with pytest.raises(RunError, match='if __name__ == "__main__":'):
         point_mass_task(num_devices=1).run()
@@ -186,29 +194,25 @@ if __name__ == "__main__":
 @pytest.mark.long
 def test_run_shows_its_newest_policies_to_an_open_page_and_ends_its_viewer(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
-    log = (tmp_path / "log").open("w")
-    command = [sys.executable, "program.py"]
     env = environment() | {"PYTHONPATH": str(ROOT)}
-    run = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=log, stderr=subprocess.STDOUT)
-    try:
+    with contextlib.ExitStack() as stack:
+        log = stack.enter_context((tmp_path / "log").open("w"))
+        command = [sys.executable, "program.py"]
+        run = stack.enter_context(subprocess.Popen(command, cwd=tmp_path, env=env, stdout=log, stderr=log))
+        stack.callback(run.kill)
         url = wait_for(lambda: re.search(r"Viewer: open http://127.0.0.1:(\d+) in", (tmp_path / "log").read_text()))
-        page = subprocess.Popen(
-            [sys.executable, str(ROOT / "benchmarks" / "viewer_page.py"), url[1], "--notes"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        command = [sys.executable, str(ROOT / "benchmarks" / "viewer_page.py"), url[1], "--notes"]
+        pipe = subprocess.PIPE
+        page = stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True))
+        stack.callback(page.kill)
         assert page.stdout is not None
         first, second = (int(page.stdout.readline().split()[-1]) for _ in range(2))
         assert 0 < first < second
-        page.kill()
         children = Path(f"/proc/{run.pid}/task/{run.pid}/children")
         viewers = [int(pid) for pid in children.read_text().split()] if children.exists() else []
         run.terminate()
         assert run.wait(timeout=300) == 128 + 15
         wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in viewers) or None)
-    finally:
-        run.kill()
 
 
 def wait_for(condition):
