@@ -59,7 +59,7 @@ def start_bash(command, directory, *, task, **variables):
 def finish(process):
     """The output of a command that succeeds."""
     try:
-        output, _ = process.communicate(timeout=400)
+        output, _ = process.communicate(timeout=900)
     finally:
         process.kill()
     assert process.returncode == 0, output

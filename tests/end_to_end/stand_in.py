@@ -71,14 +71,17 @@ def pip(arguments):
     assert set(extras[0].split(",")) <= set(known)
 
 
+def job_variables(number):
+    """What Slurm sets for the script of a job of two processes."""
+    return {"SLURM_JOB_ID": number, "SLURM_NTASKS": "2", "SLURM_PROCID": "0", "SLURM_JOB_NODELIST": "node[1-2]"}
+
+
 def sbatch(arguments):
     """Slurm's, which runs the script on this machine."""
     script = Path(arguments[-1]).read_text()
-    variables = {"SLURM_JOB_ID": os.environ["DOCS_JOB"], "SLURM_NTASKS": "2", "SLURM_PROCID": "0"}
-    variables["SLURM_JOB_NODELIST"] = "node[1-2]"
     assert "#SBATCH --nodes 2" in script
     assert "#SBATCH --ntasks-per-node 1" in script
-    sys.exit(start(variables, ["bash", arguments[-1]]).wait())
+    sys.exit(start(job_variables(os.environ["DOCS_JOB"]), ["bash", arguments[-1]]).wait())
 
 
 def srun(arguments):

@@ -20,6 +20,7 @@ import ksim
 from ksim.checkpoint.options import make_config
 from ksim.launch.options import parse_options
 from tests.end_to_end.pages import BLOCK, finish, job_with_free_port, start_bash, write_stand_ins
+from tests.end_to_end.stand_in import job_variables
 from tests.processes import ROOT, free_port
 
 PAGES = [ROOT / "README.md", ROOT / "DISTRIBUTED_TRAINING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -196,7 +197,7 @@ def test_every_block_of_commands_is_run_or_says_why_not(page):
 READING = ("README.md", "learning.md", "deploying.md", "reliability.md", "benchmarks.md")
 """In this order: what one page's commands write, those of a later page read."""
 BLOCKS = [
-    (page, text)
+    (page, how, text)
     for page in sorted(PAGES, key=lambda page: READING.index(page.name) if page.name in READING else len(READING))
     if page.name not in RUN_ELSEWHERE
     for kind, how, _, text in BLOCK.findall(page.read_text())
@@ -218,8 +219,10 @@ def clone(tmp_path_factory):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("page", "text"), BLOCKS, ids=[f"{page.stem}: {lines_of(text)[0]}" for page, text in BLOCKS])
-def test_block_runs_as_written(page, text, clone):
-    shared = {"DOCS_PORT": str(free_port()), "DOCS_JOB": (job := str(job_with_free_port())), "SLURM_JOB_ID": job}
-    output = finish(start_bash(text, clone, task="small", **shared))
+@pytest.mark.parametrize(
+    ("page", "how", "text"), BLOCKS, ids=[f"{p.stem}: {lines_of(text)[0]}" for p, _, text in BLOCKS]
+)
+def test_block_runs_as_written(page, how, text, clone):
+    variables = job_variables(str(job_with_free_port())) if how == "in a Slurm job" else {}
+    output = finish(start_bash(text, clone, task="small", DOCS_PORT=str(free_port()), **variables))
     assert "Traceback" not in output
