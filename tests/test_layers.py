@@ -28,7 +28,7 @@ ALLOWED = {
     "rollout": {"errors", "checks", "types", "keys", "physics", "mdp", "nn", "parallel"},
     "learn": {"errors", "checks", "types", "nn", "parallel", "rollout"},
     "ppo": {"errors", "checks", "types", "nn", "parallel", "rollout", "learn"},
-    "log": {"errors", "types", "host", "parallel"},
+    "log": {"checks", "errors", "types", "host", "parallel"},
 }
 # The house from the bottom up: a package may import those before it.
 ORDER = [
