@@ -218,8 +218,8 @@ def joint_velocity(robot: Robot, joints: Sequence[str] | None) -> np.ndarray:
     return robot.data.qvel[robot.joints(joints)[1]]
 
 
-def phase_clock(robot: Robot, period_s: float) -> np.ndarray:
-    """Sine and cosine of a clock that turns once per period."""
+def phase_clock(robot: Robot, period_s: float, side_offset: float = 0.5) -> np.ndarray:  # noqa: ARG001
+    """Sine and cosine of a clock that turns once per period; how far the sides are apart matters in training alone."""
     angle = 2 * np.pi * robot.time_s / period_s
     return np.array([np.sin(angle), np.cos(angle)])
 

@@ -22,7 +22,7 @@ MIN_STD, MAX_STD = 0.02, 5.0
 def check_init_std(init_std: float, min_std: float = MIN_STD, max_std: float = MAX_STD) -> None:
     """Raises ConfigError unless a standard deviation to start from is within its bounds."""
     is_met = min_std <= init_std <= max_std
-    check_rule(f"Initial standard deviation (init_std={init_std})", is_met, f"from {min_std} to {max_std}")
+    check_rule(f"Initial standard deviation (init_std={init_std})", is_met, f"from min_std ({min_std}) to {max_std}")
 
 
 def bounded_std(

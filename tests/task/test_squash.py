@@ -118,5 +118,5 @@ def test_standard_deviation_stays_above_the_option():
         low = eqx.tree_at(lambda model: model.head.log_std, model, jnp.full(1, -9.0))
         np.testing.assert_allclose(low({"actor": jnp.ones(2)}, None)[0].distribution.std, 0.3, rtol=1e-6)
     assert PointMassConfig().min_std == MIN_STD
-    with pytest.raises(ConfigError, match=r"init_std=0.2\) must be from 0.3 to 5"):
+    with pytest.raises(ConfigError, match=r"init_std=0.2\) must be from min_std \(0.3\) to 5"):
         point_mass_task(min_std=0.3, init_std=0.2, num_devices=1).check()

@@ -163,7 +163,7 @@ def test_viewer_while_training_without_viser_or_model_is_refused_before_anything
     with pytest.raises(ConfigError, match="The viewer needs a MuJoCo model to show, and PointMass has none"):
         point_mass_task(viewer_while_training=True, num_devices=1).run()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install -e '\.\[viewer\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'ksim-rl\[viewer\]'"):
         point_mass_task(viewer_while_training=True, num_devices=1).run()
 
 
