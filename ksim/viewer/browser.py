@@ -115,16 +115,19 @@ class BrowserFrontend(AbstractFrontend):
 
     def _centre_3(self, poses: list[Pose]) -> np.ndarray:
         """What is shown in the middle of the page's world."""
-        robot, base = (self._session.followed if len(poses) > 1 else 0), self._session.base_body
+        base, is_replayed = self._session.base_body, self.replay.is_on
+        # Of several robots, all stay in view, and move past as the followed one sees them.
+        offset_3 = self._scene.offsets[0] if is_replayed else np.zeros(3)
         if not self._follow.value or base is None:
-            return np.zeros(3)
-        return (poses[robot].data.xpos[base] + self._scene.offsets[robot]) * [1, 1, 0]
+            return offset_3
+        pose = poses[0 if is_replayed else self._session.followed]
+        return (pose.data.xpos[base] + offset_3) * [1, 1, 0]
 
     def _place_camera(self) -> None:
         session = self._session
         target_3, distance = frame_robot(session.mj_model, session.data, session.base_body or 0)
         target_3 = target_3 - self._centre_3(session.poses)
-        distance *= 1 + 0.35 * (len(session.poses) ** 0.5 - 1)
+        distance *= 1 + 0.7 * (len(session.poses) ** 0.5 - 1)
         away_3 = distance * np.array([0.68, -0.68, 0.28])
         self._server.initial_camera.look_at = target_3
         self._server.initial_camera.position = target_3 + away_3

@@ -18,8 +18,8 @@ VISIBLE_GROUPS = (0, 1, 2)
 INFINITE_PLANE_M = 200.0
 """Side of a plane that the model calls infinite."""
 
-SPACING = 0.5
-"""Distance between robots, in distances from which a camera sees one of them whole."""
+SPACING = 0.65
+"""Distance between robots, in distances from which a camera sees one of them whole: a little more than its size."""
 
 LINE_SPACING_M = 1.0
 """Distance between the lines on a plane, which show the speed of the robot."""
@@ -83,14 +83,15 @@ def is_shared(mj_model: mujoco.MjModel, geom: int) -> bool:
 
 
 def robot_offsets(mj_model: mujoco.MjModel, num_robots: int) -> np.ndarray:
-    """Offsets of robots side by side, in rows as long as there are rows, in m; zeros on a terrain, where all meet."""
+    """Offsets of robots side by side in a square about the origin, in m; zeros on a terrain, where all meet."""
     if (mj_model.geom_type == GEOM.mjGEOM_HFIELD).any():
         return np.zeros((num_robots, 3))
     data = mujoco.MjData(mj_model)
     mujoco.mj_forward(mj_model, data)
     spacing = SPACING * frame_robot(mj_model, data)[1]
     columns = math.ceil(math.sqrt(num_robots))
-    return np.array([[-spacing * (i // columns), spacing * (i % columns), 0.0] for i in range(num_robots)])
+    offsets = np.array([[-spacing * (i // columns), spacing * (i % columns), 0.0] for i in range(num_robots)])
+    return offsets - offsets.mean(axis=0)
 
 
 def add_geom(scene: viser.SceneApi, mj_model: mujoco.MjModel, geom: int, name: str) -> None:

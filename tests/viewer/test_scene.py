@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("viser", reason="needs viser: pip install -e '.[viewer]'")
 
-from ksim.viewer.scene import BrowserScene, capsule, geom_rgba, height_field, mesh
+from ksim.viewer.scene import BrowserScene, capsule, geom_rgba, height_field, mesh, robot_offsets
 
 WORLD = """
 <mujoco>
@@ -93,3 +93,16 @@ def test_height_field_rises_along_x(mj_model):
     assert len(faces) == 4
     first, second, third = vertices[faces].transpose(1, 0, 2)
     assert (np.cross(second - first, third - first)[:, 2] > 0).all()
+
+
+def test_robots_stand_side_by_side_about_the_middle_and_together_on_a_terrain(mj_model):
+    flat = mujoco.MjModel.from_xml_string(
+        "<mujoco><worldbody><geom type='plane' size='0 0 1'/>"
+        "<body><freejoint/><geom size='.5'/></body></worldbody></mujoco>"
+    )
+    offsets = robot_offsets(flat, 4)
+    np.testing.assert_allclose(offsets.mean(axis=0), 0, atol=1e-9)
+    apart = np.linalg.norm(offsets[:, None] - offsets, axis=2) + 10 * np.eye(4)
+    assert apart.min() > 1.0  # the robots' width
+    assert not robot_offsets(flat, 1).any()
+    assert not robot_offsets(mj_model, 4).any()
