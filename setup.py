@@ -18,6 +18,7 @@ def readme_of_index(text: str) -> str:
 setup(
     packages=[*find_packages(include=["ksim", "ksim.*"]), *EXAMPLES],
     package_dir={"ksim.examples": "examples"},
+    include_package_data=False,  # what package_data names alone; or setuptools takes folders of data for packages
     package_data={
         "ksim": ["py.typed"],
         "ksim.viewer": ["*.js", "*.css"],
