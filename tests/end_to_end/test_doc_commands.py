@@ -10,6 +10,7 @@ import re
 import runpy
 import shlex
 import shutil
+import subprocess
 import sys
 import tomllib
 from unittest import mock
@@ -132,8 +133,7 @@ def check(command, monkeypatch):
         monkeypatch.setattr("sys.argv", [program, *arguments])
         runpy.run_module("ksim.tools.train", run_name="__main__")
     elif program == "make":
-        (target, *_) = [word for word in arguments if "=" not in word]
-        assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        subprocess.run([program, "--dry-run", *arguments], cwd=ROOT, check=True, capture_output=True)
         raise ParsedError
     elif program == "pip":
         (extras,) = re.findall(r"^install (?:-e )?(?:\.|ksim-rl)(?:\[(.*)\])?$", " ".join(arguments))
@@ -165,7 +165,7 @@ def test_command_is_one_that_its_program_takes(command, parsing, monkeypatch):
         ("python -m benchmarks.nothing", ImportError),
         ("ksim-train walkin", SystemExit),
         ("pip install -e '.[everything]'", AssertionError),
-        ("make everything", AssertionError),
+        ("make everything", subprocess.CalledProcessError),
         ("conda install ksim", pytest.fail.Exception),
     ],
 )
