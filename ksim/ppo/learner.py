@@ -58,14 +58,14 @@ class PPO(AbstractLearner):
         hyper: Numbers of the algorithm.
         loss: The loss of a minibatch.
         alongside: What that loss needs besides.
-        start: What the start table says of it.
+        start: Returns what the start table says of it.
     """
 
     optimizer: optax.GradientTransformation
     hyper: PPOHyperparameters
     loss: PPOLoss = ppo_loss
     alongside: Alongside = nothing_alongside
-    start: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    start: Callable[[], Mapping[str, str]] = dict
 
     def init(self, key: PRNGKeyArray) -> LearnerState:
         parts = (self.network, self.obs_sizes, self.optimizer, key, self.env.initial_levels())
@@ -81,7 +81,7 @@ class PPO(AbstractLearner):
         order = MemoryUse(option="num_passes", bytes_per_env=4, purpose="the order of the minibatches")
         return Figures(
             hyper=self.hyper,
-            start=self.start,
+            start=self.start(),
             memory=(order,),
             syncs_per_iteration=self.hyper.syncs_per_iteration,
             plots=PLOTS,

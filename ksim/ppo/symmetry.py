@@ -1,7 +1,7 @@
 """Symmetry: the mirror image of a good policy is a good policy of a robot whose left is like its right."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import equinox as eqx
@@ -30,52 +30,53 @@ class SymmetricLoss:
     observation is added, `coef` times, after Yu et al. 2018 (arXiv:1801.08093), eq. 5.
 
     Attributes:
-        mirror: Images of raw observations and of actions.
+        mirror: Returns the images of raw observations and of actions; called where the loss is traced.
         mode: Which way.
         coef: Weight of the gap in `loss`.
     """
 
-    mirror: Mirror
+    mirror: Callable[[], Mirror]
     mode: SymmetryMode
     coef: float = 1.0
 
     def alongside(self, trajectory: Trajectory, normalize: Normalize) -> Observation:
         """The images of a rollout's observations, normalised."""
-        return normalize(self.mirror.observe(trajectory.obs))
+        return normalize(self.mirror().observe(trajectory.obs))
 
     def __call__(
         self, network: AbstractActorCritic, batch: Minibatch, hyper: PPOHyperparameters
     ) -> tuple[Float[Array, ""], Metrics]:
         """The loss of a minibatch whose `alongside` is what the method of that name returns."""
         if self.mode == "augment":
-            image = dataclasses.replace(batch, obs=batch.alongside, action=self.mirror.action(batch.action))
+            image = dataclasses.replace(batch, obs=batch.alongside, action=self.mirror().action(batch.action))
             return ppo_loss(network, jax.tree.map(lambda *both: jnp.concatenate(both), batch, image), hyper)
         total, metrics = ppo_loss(network, batch, hyper)
         mean, of_image = (
             evaluate_sequences(network, obs, batch.carry, batch.done, remat=hyper.remat).distribution.mean
             for obs in (batch.obs, batch.alongside)
         )
-        gap = jnp.mean(jnp.square(of_image - self.mirror.action(mean)))
+        gap = jnp.mean(jnp.square(of_image - self.mirror().action(mean)))
         total = total + self.coef * gap
         return total, metrics | {"loss/symmetry": gap, "loss/total": total}
 
 
-def check_symmetric(
-    network: AbstractActorCritic, mirror: Mirror, obs_sizes: Mapping[str, int], action_size: int
-) -> None:
-    """Raises ConfigError where a policy has no mirror image.
-
-    Args:
-        network: The policy, or its shapes.
-        mirror: Images of observations and actions.
-        obs_sizes: The length of each observation group.
-        action_size: Components of an action.
-    """
+def check_without_memory(network: AbstractActorCritic) -> None:
+    """Raises ConfigError where the network, or its shapes, has a memory, of which the image is not known."""
     if jax.tree.leaves(eqx.filter_eval_shape(lambda network: network.initial_carry(), network)):
         raise ConfigError(
             "symmetry needs a network without memory, since the mirror image of a memory is not known. Set model=mlp, "
             "or symmetry=off."
         )
+
+
+def check_mirror(mirror: Mirror, obs_sizes: Mapping[str, int], action_size: int) -> None:
+    """Raises ConfigError unless a mirror fits what the policy sees and does.
+
+    Args:
+        mirror: Images of observations and actions.
+        obs_sizes: The length of each observation group.
+        action_size: Components of an action.
+    """
     images = {f"observation group {group!r}": image for group, image in mirror.observations.items()}
     sizes = {f"observation group {group!r}": size for group, size in obs_sizes.items()}
     images, sizes = images | {"actions": mirror.action}, sizes | {"actions": action_size}

@@ -28,7 +28,7 @@ from ksim.nn.heads import MIN_STD, StdKind
 from ksim.parallel.placement import check_divisible
 from ksim.ppo.hyperparameters import PPOHyperparameters
 from ksim.ppo.learner import PPO
-from ksim.ppo.symmetry import SymmetricLoss, SymmetryMode, check_symmetric
+from ksim.ppo.symmetry import SymmetricLoss, SymmetryMode, check_mirror, check_without_memory
 from ksim.task.learned import LearnedTask
 from ksim.task.mdp import mirror_of
 from ksim.task.returned import checked_optimizer
@@ -263,9 +263,11 @@ class PPOTask(LearnedTask[ConfigT], Generic[ConfigT]):
     def get_learner(self, network: AbstractActorCritic, axis_name: str | None) -> AbstractLearner:
         parts = self.learner_parts(network, axis_name)
         if self.config.symmetry != "off":
-            check_symmetric(network, self.mirror, self.obs_sizes, self.environment.action_size)
-            loss = SymmetricLoss(self.mirror, self.config.symmetry, self.config.symmetry_coef)  # type: ignore[arg-type]
-            parts |= {"loss": loss, "alongside": loss.alongside, "start": {"mirror": self.mirror.words()}}
+            check_without_memory(network)
+            # Found when a loss is traced or the start is shown: a policy that is only watched needs none.
+            loss = SymmetricLoss(lambda: self.mirror, self.config.symmetry, self.config.symmetry_coef)  # type: ignore[arg-type]
+            start = lambda: {"mirror": self.mirror.words()}
+            parts |= {"loss": loss, "alongside": loss.alongside, "start": start}
         return PPO(
             **parts,
             optimizer=checked_optimizer(self, trainable_leaves(network)),
@@ -278,9 +280,11 @@ class PPOTask(LearnedTask[ConfigT], Generic[ConfigT]):
 
     @functools.cached_property
     def mirror(self) -> Mirror:
-        """What `get_mirror` returns, made once."""
-        with jax.ensure_compile_time_eval():  # also where a learner is made while tracing
-            return self.get_mirror()
+        """What `get_mirror` returns, made once and checked."""
+        with jax.ensure_compile_time_eval():  # also where it is first needed while tracing
+            mirror = self.get_mirror()
+        check_mirror(mirror, self.obs_sizes, self.environment.action_size)
+        return mirror
 
     def network_sizes(self) -> tuple[str, ...]:
         return ("actor_sizes", "critic_sizes", *(("memory_size",) if self.config.model == "gru" else ()))

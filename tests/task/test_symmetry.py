@@ -64,7 +64,7 @@ IMAGES = {"actor": jnp.array([[[3.0, 1.0]]])}
 def test_loss_adds_the_squared_gap_between_the_action_for_the_image_and_the_image_of_the_action():
     network, hyper = Linear(jnp.array([1.0, 2.0])), PPOHyperparameters()
     # Here (1, 6), whose image is (6, 1); for the image (3, 1) the action is (3, 2): gaps of 3 and 1, mean square 5.
-    loss, metrics = SymmetricLoss(MIRROR, "loss", coef=0.1)(network, minibatch(IMAGES), hyper)
+    loss, metrics = SymmetricLoss(lambda: MIRROR, "loss", coef=0.1)(network, minibatch(IMAGES), hyper)
     plain, _ = ppo_loss(network, minibatch(None), hyper)
     np.testing.assert_allclose(metrics["loss/symmetry"], 5.0)
     np.testing.assert_allclose(loss, plain + 0.5, rtol=1e-6)
@@ -72,7 +72,7 @@ def test_loss_adds_the_squared_gap_between_the_action_for_the_image_and_the_imag
 
 def test_loss_of_a_symmetric_policy_is_that_of_ppo():
     network, hyper = Linear(jnp.array([2.0, 2.0])), PPOHyperparameters()
-    loss, metrics = SymmetricLoss(MIRROR, "loss")(network, minibatch(IMAGES), hyper)
+    loss, metrics = SymmetricLoss(lambda: MIRROR, "loss")(network, minibatch(IMAGES), hyper)
     np.testing.assert_allclose(metrics["loss/symmetry"], 0.0)
     np.testing.assert_allclose(loss, ppo_loss(network, minibatch(None), hyper)[0])
 
@@ -82,7 +82,7 @@ def test_augmented_loss_is_the_mean_of_that_of_the_steps_and_of_their_images():
     steps = minibatch(None)
     images = dataclasses.replace(steps, obs=IMAGES, action=steps.action[..., ::-1])
     expected = (ppo_loss(network, steps, hyper)[0] + ppo_loss(network, images, hyper)[0]) / 2
-    loss, _ = SymmetricLoss(MIRROR, "augment")(network, minibatch(IMAGES), hyper)
+    loss, _ = SymmetricLoss(lambda: MIRROR, "augment")(network, minibatch(IMAGES), hyper)
     np.testing.assert_allclose(loss, expected, rtol=1e-6)
 
 
@@ -90,7 +90,7 @@ def biped(**options):
     return BipedTask(BipedConfig(**(WITHOUT_REPORTS | options)))
 
 
-@pytest.mark.parametrize("symmetry", ["augment", "loss"])
+@pytest.mark.parametrize("symmetry", ["augment", pytest.param("loss", marks=pytest.mark.long)])
 def test_parameters_are_the_same_on_one_two_and_four_devices(symmetry):
     make = partial(biped, symmetry=symmetry, num_batches=2)
     learners = {n: train_iterations(make(num_devices=n), 2)[0].learner for n in (1, 2, 4)}

@@ -154,6 +154,7 @@ def test_bends_of_two_legs_lift_each_foot_straight_up_with_its_sole_level(folder
         np.testing.assert_allclose(data.site(foot.name).xmat, turn_33, atol=0.08)
 
 
+@pytest.mark.long
 def test_program_for_two_legs_trains(folder):
     task_class, config, _ = written(folder, HUMANOID.read_text())
     _, history = train_iterations(task_of(task_class, config), 1)
