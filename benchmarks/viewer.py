@@ -16,13 +16,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import ksim  # noqa: F401 - prepares the process before JAX's backend starts
 from examples.walking_distributed import HumanoidWalkingDistributedConfig, HumanoidWalkingDistributedTask
 
-from ksim.host.machine import num_cores
 from ksim.tools.spread import spread
 from ksim.viewer.address import free_port
 from ksim.viewer.live import NAME
@@ -32,44 +33,62 @@ SKIPPED = 2
 """Iterations at the start of each phase that count for none: the page opens, or closes."""
 
 
+@dataclass(frozen=True)
+class Phase:
+    """A phase of the training.
+
+    Attributes:
+        speed: Environment steps per second.
+        cpu_speed: Environment steps per second of processor time of the training process.
+        viewer: Processor time of the viewer's process, in ratio to that of the training.
+    """
+
+    speed: float
+    cpu_speed: float
+    viewer: float
+
+    def __str__(self) -> str:
+        return f"{self.speed:.0f} steps/s, {self.cpu_speed:.0f} per CPU second, viewer {self.viewer:.1%}"
+
+
 class WatchedTask(HumanoidWalkingDistributedTask):
     """The walking humanoid, watched and not watched in turn; stops after some pairs of phases."""
 
     port = 0
     phase_s = 20.0
     num_pairs = 8
-    speeds: ClassVar[tuple[list[float], list[float]]] = ([], [])
-    """Environment steps per second of the phases without and with a page."""
+    phases: ClassVar[list[Phase]] = []
+    """Without and with a page in turn; the last one is without."""
     _page: ClassVar[Any] = None
-    _ends: ClassVar[list[float]] = []
-    _cpu_s: ClassVar[float] = 0.0
-    _opened_s: ClassVar[float] = 0.0
+    _ends: ClassVar[list[tuple[float, float, float]]] = []
 
     def on_step_end(self, state: Any) -> None:
         """Ends the phase when it is over."""
         cls = type(self)
         if not cls._ends and cls._page is None and not is_served(self.port):
             return
-        cls._ends.append(time.perf_counter())
-        if len(cls._ends) < SKIPPED + 4 or cls._ends[-1] - cls._ends[SKIPPED] < self.phase_s:
+        cls._ends.append((time.perf_counter(), time.process_time(), viewer_cpu_s()))
+        if len(cls._ends) < SKIPPED + 4 or cls._ends[-1][0] - cls._ends[SKIPPED][0] < self.phase_s:
             return
-        elapsed_s, num_iterations = cls._ends[-1] - cls._ends[SKIPPED], len(cls._ends) - 1 - SKIPPED
-        steps = num_iterations * self.config.num_envs * self.config.rollout_length
-        self.speeds[cls._page is not None].append(steps / elapsed_s)
+        seconds, own_s, viewer_s = (last - first for first, last in zip(cls._ends[SKIPPED], cls._ends[-1], strict=True))
+        steps = (len(cls._ends) - 1 - SKIPPED) * self.config.num_envs * self.config.rollout_length
+        cls.phases.append(Phase(steps / seconds, steps / own_s, viewer_s / own_s))
+        shown = ""
         if cls._page is None:
-            cls._cpu_s, cls._opened_s = viewer_cpu_s(), time.perf_counter()
-            cls._page = subprocess.Popen(
-                [sys.executable, str(PAGE), str(self.port)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-            )
+            pipe = subprocess.PIPE
+            cls._page = subprocess.Popen([sys.executable, str(PAGE), str(self.port)], stdin=pipe, stdout=pipe)
         else:
             shown = cls._page.communicate(b"\n")[0].decode().strip()
             cls._page = None
-            share = (viewer_cpu_s() - cls._cpu_s) / (num_cores() * (time.perf_counter() - cls._opened_s))
-            speeds = f"{self.speeds[0][-1]:.0f}, {self.speeds[1][-1]:.0f}"
-            print(f"pair {len(self.speeds[1])}: {speeds}; viewer {share:.1%} of the cores, {shown}", flush=True)
-            if len(self.speeds[1]) == self.num_pairs:
-                raise KeyboardInterrupt
+        print(f"phase {len(cls.phases)}: {cls.phases[-1]} {shown}", flush=True)
+        if len(cls.phases) == 2 * self.num_pairs + 1:
+            raise KeyboardInterrupt
         cls._ends = [cls._ends[-1]]
+
+
+def ratios(figures: Sequence[float]) -> list[float]:
+    """Each phase with a page in ratio to the mean of those before and after it, so that drifts cancel."""
+    return [2 * figures[i] / (figures[i - 1] + figures[i + 1]) for i in range(1, len(figures) - 1, 2)]
 
 
 def viewer_cpu_s() -> float:
@@ -113,9 +132,11 @@ def main() -> None:
         )
         with contextlib.suppress(KeyboardInterrupt):
             WatchedTask(config).run()
-    without, watched = WatchedTask.speeds
-    ratios = [y / x for x, y in zip(without, watched, strict=False)]
-    print(f"env steps/s without a page {spread(without)}, with one {spread(watched)}; ratio {spread(ratios)}")
+    phases = WatchedTask.phases
+    for name, figures in (("speed", [x.speed for x in phases]), ("per CPU second", [x.cpu_speed for x in phases])):
+        print(f"{name}: closed {spread(figures[::2], '.0f')}, open {spread(figures[1::2], '.0f')}", end="; ")
+        print(f"ratio {spread(ratios(figures))}")
+    print(f"viewer's processor time in ratio to the training's: {spread([x.viewer for x in phases[1::2]], '.1%')}")
 
 
 if __name__ == "__main__":

@@ -152,7 +152,7 @@ class RLConfig(BaseConfig):
         group="Viewer",
         details=(
             "A process with a low priority shows the newest policy while a page is open, in slow motion where the "
-            "machine has no time left. It uses at most 3 % of the machine's cores. Needs the extra `viewer`."
+            "machine has no time left. Needs the extra `viewer`."
         ),
         help="with run_mode=train, show the newest policy in a browser",
         of_the_run=False,

@@ -4,7 +4,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from ksim.host.machine import num_cores
 from ksim.host.signals import StopRequest
 from ksim.host.terminal import print_line
 from ksim.viewer.session import ViewSession
@@ -14,6 +13,9 @@ MAX_LAG_S = 0.1
 
 BURST_S = 0.1
 """Processor time that a budget keeps for later."""
+
+EARN_S = 0.02
+"""Seconds between two looks at what has been earned."""
 
 
 class AbstractFrontend(ABC):
@@ -73,39 +75,37 @@ class Pacer:
 
 
 class Budget:
-    """Limits the processor time of this process, over all its threads, to a share of the machine."""
+    """Limits the processor time of this process, over all its threads, to what it has earned."""
 
     def __init__(
         self,
-        share: float,
-        cores: int | None = None,
+        earned_s: Callable[[], float],
         *,
-        clock: Callable[[], float] = time.perf_counter,
         cpu_clock: Callable[[], float] = time.process_time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Begins to count.
 
         Args:
-            share: The share, from 0 to 1.
-            cores: Cores of the machine; by default those that this process may use.
-            clock: Returns the time, in s.
+            earned_s: Returns the processor time that has been earned so far, in s.
             cpu_clock: Returns the processor time of this process, in s.
             sleep: Waits for so many seconds.
         """
-        self._per_s = share * (num_cores() if cores is None else cores)
-        self._clock, self._cpu_clock, self._sleep = clock, cpu_clock, sleep
-        self._last_s, self._last_cpu_s = clock(), cpu_clock()
+        self._earned_s, self._cpu_clock, self._sleep = earned_s, cpu_clock, sleep
+        self._last_s = earned_s() - cpu_clock()
         self._left_s = 0.0
 
     def wait(self) -> None:
         """Sleeps until the time that was used has been earned; unused time is kept for `BURST_S` of work at most."""
-        now_s, cpu_s = self._clock(), self._cpu_clock()
-        self._left_s += self._per_s * (now_s - self._last_s) - (cpu_s - self._last_cpu_s)
-        self._left_s = min(self._left_s, BURST_S)
-        self._last_s, self._last_cpu_s = now_s, cpu_s
-        if self._left_s < 0:
-            self._sleep(-self._left_s / self._per_s)
+        self._count()
+        while self._left_s < 0:
+            self._sleep(EARN_S)
+            self._count()
+
+    def _count(self) -> None:
+        now_s = self._earned_s() - self._cpu_clock()
+        self._left_s = min(self._left_s + now_s - self._last_s, BURST_S)
+        self._last_s = now_s
 
 
 def run_session(

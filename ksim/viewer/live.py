@@ -76,7 +76,8 @@ class LiveViewer:
             self._receiver, sender = context.Pipe(duplex=False)
             self._stack.callback(self._receiver.close)
             self._stack.callback(sender.close)  # at once when the process has it, here if it does not start
-            arguments = (without_caches(self._task), str(self._policy_path), sender)
+            on_cpu = self._task.layout.platform == "cpu"
+            arguments = (without_caches(self._task), on_cpu, str(self._policy_path), sender)
             process = context.Process(target=_serve, args=arguments, name=NAME, daemon=True)
             with _environment_of_worker():
                 process.start()

@@ -7,7 +7,6 @@ import equinox as eqx
 import jax
 import numpy as np
 
-from ksim.host.files import whole_file
 from ksim.nn.actor_critic import AbstractActorCritic
 
 READY, WANTED, FAILED = "ready", "wanted", "failed"
@@ -17,8 +16,11 @@ READY, WANTED, FAILED = "ready", "wanted", "failed"
 def write_policy(path: Path, iteration: int, model: AbstractActorCritic) -> None:
     """Writes the arrays of a policy so that a reader sees all of them or the file before."""
     arrays = {f"array_{i}": np.asarray(x) for i, x in enumerate(jax.tree.leaves(eqx.filter(model, _is_plain)))}
-    with whole_file(path) as temporary, temporary.open("wb") as file:
+    # Renamed and not synced to the disk, as a checkpoint would be: training waits for it.
+    temporary = path.with_suffix(".new")
+    with temporary.open("wb") as file:
         np.savez(file, allow_pickle=False, iteration=np.array(iteration), **arrays)
+    temporary.replace(path)
 
 
 def read_policy(path: Path, model: AbstractActorCritic) -> tuple[int, AbstractActorCritic]:

@@ -1,6 +1,7 @@
 """The process that shows the policy of a training run: a session and a page, at a low priority."""
 
 import contextlib
+import functools
 import multiprocessing
 import os
 import signal
@@ -12,6 +13,7 @@ from typing import Any
 
 import jax
 
+from ksim.host.machine import num_cores
 from ksim.host.signals import StopRequest
 from ksim.policy.context import policy_context, task_on_one_device
 from ksim.task.rl import RLTask
@@ -22,18 +24,19 @@ from ksim.viewer.session import ViewSession
 
 ASK_EVERY_S = 2.0
 """Shortest time between two policies."""
-CPU_SHARE = 0.03
-"""The most that the process uses of the machine's cores; caches and wake-ups cost the training more than that."""
+CPU_SHARE = 0.035
+"""The most that the process uses of what the training could: see `earned_s`."""
 NICE = 13
 """Added to the niceness of the training: Linux then weighs the process by 5 % of what it weighs the training."""
 _IDLE_S = 0.1
 
 
-def serve(task: RLTask[Any], policy_path: str, sender: Any) -> None:
+def serve(task: RLTask[Any], on_cpu: bool, policy_path: str, sender: Any) -> None:
     """Serves the page until the training process ends.
 
     Args:
         task: The task.
+        on_cpu: Whether training runs on the CPU.
         policy_path: Where the training process writes policies.
         sender: A pipe to it.
     """
@@ -41,7 +44,7 @@ def serve(task: RLTask[Any], policy_path: str, sender: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with jax.default_matmul_precision(task.config.matmul_precision):
-            _serve(task, Path(policy_path), sender)
+            _serve(task, on_cpu, Path(policy_path), sender)
     except (BrokenPipeError, KeyboardInterrupt):
         pass  # the training has ended
     except Exception as error:
@@ -50,7 +53,7 @@ def serve(task: RLTask[Any], policy_path: str, sender: Any) -> None:
         raise
 
 
-def _serve(task: RLTask[Any], policy_path: Path, sender: Any) -> None:
+def _serve(task: RLTask[Any], on_cpu: bool, policy_path: Path, sender: Any) -> None:
     config, context = task.config, policy_context(task_on_one_device(task))
     model = context.task.policy_of(context.task.initial_learner()[0])
     session = ViewSession(
@@ -61,8 +64,9 @@ def _serve(task: RLTask[Any], policy_path: Path, sender: Any) -> None:
     feed = Feed(session, frontend, policy_path, sender)
     lower_priority()  # not before: where the training uses all cores, no page would come for many minutes
     sender.send((READY, frontend.url))
+    earned = functools.partial(earned_s, os.getppid() if on_cpu else None)
     with closing(frontend):
-        run_session(session, frontend, StopRequest(), before_step=feed.wait, budget=Budget(CPU_SHARE))
+        run_session(session, frontend, StopRequest(), before_step=feed.wait, budget=Budget(earned))
 
 
 class Feed:
@@ -102,6 +106,22 @@ class Feed:
         parent = multiprocessing.parent_process()
         if parent is not None and not parent.is_alive():
             raise BrokenPipeError("The training process has ended.")
+
+
+def earned_s(training_pid: int | None) -> float:
+    """Processor time that the viewer may have used by now, in s: a share of that of the training process.
+
+    Where that is not known, and where training runs on an accelerator and leaves the cores to others, a share of that
+    of all cores.
+
+    Args:
+        training_pid: The training process; None for all cores.
+    """
+    stat = Path(f"/proc/{training_pid}/stat")
+    if training_pid is not None and stat.exists():
+        after_name = stat.read_text().rpartition(")")[2].split()
+        return CPU_SHARE * sum(map(int, after_name[11:13])) / os.sysconf("SC_CLK_TCK")
+    return CPU_SHARE * num_cores() * time.monotonic()
 
 
 def lower_priority() -> None:

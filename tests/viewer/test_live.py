@@ -2,6 +2,7 @@
 
 import contextlib
 import multiprocessing
+import os
 import re
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from ksim.viewer import live
 from ksim.viewer.frontend import Budget
 from ksim.viewer.live import LiveViewer, without_caches
 from ksim.viewer.live_feed import FAILED, READY, WANTED, read_policy, write_policy
-from ksim.viewer.live_worker import ASK_EVERY_S, Feed
+from ksim.viewer.live_worker import ASK_EVERY_S, CPU_SHARE, Feed, earned_s
 from tests.processes import environment
 from tests.tasks import MESSAGE, BipedConfig, BipedTask, point_mass_task
 
@@ -139,8 +140,7 @@ def test_feed_asks_for_a_policy_and_for_the_next_one_later(stack, model, tmp_pat
     assert receiver.poll()
 
 
-# Of two cores 5 % are 0.1 s per second: 20 ms of work wait for 0.2 s, less what was saved before.
-def test_budget_limits_the_share_of_processor_time():
+def test_budget_lets_no_more_time_be_used_than_was_earned():
     class Clock:
         now = cpu = 0.0
 
@@ -148,15 +148,25 @@ def test_budget_limits_the_share_of_processor_time():
             self.now += seconds
 
     clock = Clock()
-    budget = Budget(0.05, 2, clock=lambda: clock.now, cpu_clock=lambda: clock.cpu, sleep=clock.sleep)
-    clock.now += 100.0  # saves 0.1 s at most
+    budget = Budget(lambda: 0.1 * clock.now, cpu_clock=lambda: clock.cpu, sleep=clock.sleep)
+    clock.now += 100.0  # of which 0.1 s of processor time are kept
     budget.wait()
     start = clock.now
     for _ in range(100):
         clock.cpu += 0.02
         clock.now += 0.02
         budget.wait()
-    assert clock.now - start == pytest.approx((100 * 0.02 - 0.1) / 0.1, abs=0.21)
+    # 2 s of work, less what was kept, at a tenth of a second per second.
+    assert clock.now - start == pytest.approx((2.0 - 0.1) / 0.1, abs=0.05)
+
+
+def test_viewer_earns_a_share_of_the_trainings_time_or_of_all_cores():
+    before_s = earned_s(os.getpid())
+    end_s = time.process_time() + 0.3
+    while time.process_time() < end_s:
+        pass
+    assert earned_s(os.getpid()) - before_s >= 0.8 * CPU_SHARE * 0.3
+    assert earned_s(None) > earned_s(os.getpid())  # since the machine started
 
 
 def test_viewer_while_training_without_viser_or_model_is_refused_before_anything_compiles(monkeypatch):
