@@ -20,6 +20,9 @@ from tests.processes import ROOT
 
 BLOCK = re.compile(r"<!-- (file|runs|not run here)(?:: ([^>]*))? -->\n```(\w+)\n(.*?)```", re.DOTALL)
 
+OWN = ("XLA_", "PJRT_", "JAX_", "KSIM_", "SLURM_", "MAKE", "MFLAGS", "ARGS", "VENV", "PYTHON")
+"""What names of variables begin with that may have been set for the tests."""
+
 
 def write_stand_ins(folder):
     """Programs of the docs, into a folder for the PATH."""
@@ -39,8 +42,8 @@ def job_with_free_port():
 
 
 def start_bash(command, directory, *, task, **variables):
-    """Starts a command with nothing of this process's own settings for JAX."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("XLA_", "PJRT_", "JAX_", "KSIM_", "SLURM_"))}
+    """Starts a command with nothing of this process's own settings for JAX and make."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(OWN)}
     environment = {
         **kept,
         "PATH": f"{directory / 'bin'}:{os.environ['PATH']}",
