@@ -111,7 +111,7 @@ class Feed:
 def earned_s(training_pid: int | None) -> float:
     """Processor time that the viewer may have used by now, in s: a share of that of the training process.
 
-    Where that is not known, and where training runs on an accelerator and leaves the cores to others, a share of that
+    Where that is not known, and where training runs elsewhere and leaves the cores to others, a share of that
     of all cores.
 
     Args:
