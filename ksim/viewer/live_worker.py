@@ -24,7 +24,7 @@ from ksim.viewer.session import ViewSession
 
 ASK_EVERY_S = 2.0
 """Shortest time between two policies."""
-CPU_SHARE = 0.035
+CPU_SHARE = 0.02
 """The most that the process uses of what the training could: see `earned_s`."""
 NICE = 13
 """Added to the niceness of the training: Linux then weighs the process by 5 % of what it weighs the training."""
