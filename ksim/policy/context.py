@@ -48,14 +48,20 @@ def policy_context(task: RLTask[Any]) -> PolicyContext:
     )
 
 
+def without_caches(task: TaskT) -> TaskT:
+    """A copy of a task without what was made for the training's layout and environment."""
+    twin = copy.copy(task)
+    for name in [name for name in vars(task) if isinstance(getattr(type(task), name, None), functools.cached_property)]:
+        del vars(twin)[name]
+    return twin
+
+
 def task_on_one_device(task: TaskT) -> TaskT:
     """A copy of a task whose policy acts in the environment of evaluations, on one device, whatever has trained it.
 
     Hooks that make the policy, such as `_get_initial_model`, find that environment, and no other is made.
     """
-    twin = copy.copy(task)
-    for name in [name for name in vars(task) if isinstance(getattr(type(task), name, None), functools.cached_property)]:
-        del vars(twin)[name]  # made for the training's layout and environment
+    twin = without_caches(task)
     twin.layout = SingleDevice(axis_name=task.device_axis)
     twin.environment = twin.eval_environment
     return twin

@@ -5,8 +5,6 @@ whether it asks for a policy, and then writes the arrays of the newest one to a 
 """
 
 import contextlib
-import copy
-import functools
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -18,6 +16,7 @@ from typing import Any
 from ksim.host.failures import Failures
 from ksim.host.terminal import print_line
 from ksim.nn.actor_critic import AbstractActorCritic
+from ksim.policy.context import without_caches
 from ksim.task.rl import RLTask
 from ksim.viewer.address import check_viser, free_port
 from ksim.viewer.live_feed import FAILED, READY, WANTED, write_policy
@@ -120,15 +119,6 @@ class LiveViewer:
                 write_policy(self._policy_path, iteration, read_model())
 
 
-def without_caches(task: RLTask[Any]) -> RLTask[Any]:
-    """A copy of a task for another process, without what is made for the devices of this one."""
-    twin = copy.copy(task)
-    for name in list(vars(task)):
-        if isinstance(getattr(type(task), name, None), functools.cached_property) or name == "layout":
-            del vars(twin)[name]
-    return twin
-
-
 def _serve(*arguments: Any) -> None:
     """What the process does; a function of this module, since a module that is run cannot be imported by its name."""
     from ksim.viewer.live_worker import serve  # noqa: PLC0415 - imports viser
@@ -139,13 +129,11 @@ def _serve(*arguments: Any) -> None:
 @contextlib.contextmanager
 def _environment_of_worker() -> Iterator[None]:
     """The environment in which the process starts: on the CPU, as the device of training may have no room."""
-    changes = {"JAX_PLATFORMS": "cpu"}
-    before = {name: os.environ.get(name) for name in changes}
-    os.environ.update(changes)
+    before = os.environ.get("JAX_PLATFORMS")
+    os.environ["JAX_PLATFORMS"] = "cpu"
     try:
         yield
     finally:
-        for name, value in before.items():
-            os.environ.pop(name)
-            if value is not None:
-                os.environ[name] = value
+        del os.environ["JAX_PLATFORMS"]
+        if before is not None:
+            os.environ["JAX_PLATFORMS"] = before

@@ -18,9 +18,10 @@ pytest.importorskip("viser", reason="needs viser: pip install -e '.[viewer]'")
 from ksim.errors import ConfigError, RunError
 from ksim.host.failures import Failures
 from ksim.parallel.layout import SingleDevice
+from ksim.policy.context import without_caches
 from ksim.viewer import live
 from ksim.viewer.frontend import Budget
-from ksim.viewer.live import LiveViewer, without_caches
+from ksim.viewer.live import LiveViewer
 from ksim.viewer.live_feed import FAILED, READY, WANTED, read_policy, write_policy
 from ksim.viewer.live_worker import ASK_EVERY_S, CPU_SHARE, Feed, earned_s
 from tests.processes import environment
