@@ -15,6 +15,7 @@ from jaxtyping import PRNGKeyArray
 from ksim.evaluate.estimates import Estimate, estimate_fraction, estimate_mean
 from ksim.host.terminal import Activity
 from ksim.keys import EVALUATION
+from ksim.log.words import error_names
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.parallel.collectives import bind_axis
 from ksim.policy.context import PolicyContext
@@ -109,12 +110,13 @@ class Evaluation:
 def evaluation_line(iteration: int, evaluation: Evaluation) -> str:
     """The line of one evaluation: return, length, survival, errors and the gap, with 95 % confidence."""
     estimates = evaluation.figures
+    errors = error_names(name for name in estimates if name.startswith("error/"))
     parts = [
         f"evaluation at {iteration} ({evaluation.num_episodes} episodes in {evaluation.engine})",
         f"return {estimates['return'].words()}",
         f"length {estimates['length'].words(0)}",
         f"survived {estimates['survival'].percent_words()}",
-        *(f"{name} {x.words()}" for name, x in estimates.items() if name.startswith("error/")),
+        *(f"{error} {estimates[name].words()} {unit}".rstrip() for name, (error, unit) in errors.items()),
     ]
     no_gap = f"no gap, trained in {evaluation.training_engine} as well"
     parts.append(no_gap if evaluation.gap is None else f"gap {evaluation.gap_words()}")

@@ -14,11 +14,16 @@ def quantity_and_unit(name: str) -> tuple[str, str]:
     return _QUANTITIES.get(quantity, quantity.replace("_", " ")), _UNITS.get(suffix, "")
 
 
+def error_names(names: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Errors and units by metric, as in `velocity error` and `m/s`; with the command where two would be called alike."""
+    said = {name: quantity_and_unit(name) for name in names}
+    alike = list(said.values())
+    return {
+        name: (f"{said[name][0]} error" + (f" ({name.split('/')[1]})" if alike.count(said[name]) > 1 else ""), unit)
+        for name, (_, unit) in said.items()
+    }
+
+
 def error_words(names: Iterable[str]) -> dict[str, str]:
-    """Errors in words, by name, as in `velocity error, m/s`; with the command where two would be called the same."""
-    words = {}
-    for name in names:
-        quantity, unit = quantity_and_unit(name)
-        words[name] = f"{quantity} error" + (f", {unit}" if unit else "")
-    said = list(words.values())
-    return {name: text if said.count(text) == 1 else f"{text} ({name.split('/')[1]})" for name, text in words.items()}
+    """Errors in words, by metric, as in `velocity error, m/s`."""
+    return {name: ", ".join(filter(None, parts)) for name, parts in error_names(names).items()}

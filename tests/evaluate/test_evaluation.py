@@ -125,6 +125,8 @@ def test_robot_is_evaluated_in_native_mujoco_on_terms_of_its_own():
     errors = {name for name in evaluation.figures if name.startswith("error/")}
     assert errors == {"error/velocity/lin_vel_m_s", "error/velocity/yaw_rate_rad_s"}
     assert 0 < evaluation.figures["error/velocity/lin_vel_m_s"].mean < 3
+    line = evaluator.evaluation_line(2, evaluation)
+    assert f"velocity error {evaluation.figures['error/velocity/lin_vel_m_s'].words()} m/s · yaw rate error" in line
 
 
 def test_environment_for_evaluation_must_show_what_training_shows():

@@ -19,4 +19,4 @@ def test_quantities_and_units_of_errors(name, words):
 
 def test_errors_of_two_commands_are_told_apart():
     words = error_words(["error/left/position_m", "error/right/position_m", "error/velocity/lin_vel_m_s"])
-    assert list(words.values()) == ["position error, m (left)", "position error, m (right)", "velocity error, m/s"]
+    assert list(words.values()) == ["position error (left), m", "position error (right), m", "velocity error, m/s"]
