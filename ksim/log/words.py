@@ -15,7 +15,7 @@ def quantity_and_unit(name: str) -> tuple[str, str]:
 
 
 def error_names(names: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Errors and units by metric, as in `velocity error` and `m/s`; with the command where two would be called alike."""
+    """Errors and units by metric, as in `velocity error` and `m/s`; with the command where two are called alike."""
     said = {name: quantity_and_unit(name) for name in names}
     alike = list(said.values())
     return {
