@@ -28,6 +28,8 @@ from ksim.policy.load import load_task_policy
 from ksim.tools.new import module_name
 
 MAX_ERROR_M_S, MIN_AIR_PART, MIN_LANDINGS_PER_PERIOD = 0.2, 0.1, 0.5
+MOVING = 0.1
+"""Norm of a velocity command, in m/s and rad/s together, above which it is one to move."""
 COLUMNS = (
     "robot", "mass, kg", "iterations", "environment steps", "training, min", "survived", "velocity error, m/s",
     "yaw rate error, rad/s", "in the air, of the time", "landings per period", "walks",
@@ -36,7 +38,7 @@ COLUMNS = (
 
 def step_figures(recording: Recording, period_s: float) -> tuple[np.ndarray, np.ndarray]:
     """For each foot, the part of the time in the air, and landings per period, while the command is to move."""
-    moving = np.linalg.norm(recording.commanded_velocity, axis=1) > 0.1
+    moving = np.linalg.norm(recording.commanded_velocity, axis=1) > MOVING
     down_tf = np.stack(list(recording.touch.values()), axis=1) > CONTACT_N
     landed_tf = down_tf[1:] & ~down_tf[:-1] & moving[1:, None]
     seconds = max(moving.sum() * (recording.dt or 0.02), 1e-9)

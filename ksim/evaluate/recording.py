@@ -74,32 +74,42 @@ class Recording:
 
 
 class Recorder:
-    """Records the episode of the first env of an evaluation by running it again alone."""
+    """Records the episodes of the first envs of an evaluation by running them again."""
 
-    def __init__(self, env: Environment, *, seed: int, device: Device, axis_name: str = DEVICE_AXIS) -> None:
+    def __init__(
+        self, env: Environment, *, seed: int, device: Device, axis_name: str = DEVICE_AXIS, num_envs: int = 1
+    ) -> None:
         self._env, self._seed, self._device = env, seed, device
         self._shown = env.shown()
-        start = lambda model, key: start_episodes(env, model, key, 1)
+        start = lambda model, key: start_episodes(env, model, key, num_envs)
         advance = lambda model, at: advance_episodes(env, model, at, CHUNK_STEPS, self._record)
         self._start = eqx.filter_jit(bind_axis(start, axis_name))
         self._advance = eqx.filter_jit(bind_axis(advance, axis_name))
 
     def __call__(self, model: AbstractActorCritic, should_stop: ShouldStop) -> Recording | None:
-        """The episode under a policy, or None if it was stopped before the end."""
+        """The episode of the first env under a policy, or None if it was stopped before the end."""
+        recordings = self.episodes(model, should_stop)
+        return recordings[0] if recordings else None
+
+    def episodes(self, model: AbstractActorCritic, should_stop: ShouldStop) -> list[Recording]:
+        """The episode of each env under a policy; none if they were stopped before the end."""
         chunks = []
         with jax.default_device(self._device):
             model = on_device(model, self._device)
             episodes = self._start(model, episode_key(self._seed))
             for _ in range(MAX_EPISODE_STEPS // CHUNK_STEPS):
                 episodes, recorded_te = self._advance(model, episodes)
-                chunks.append(jax.tree.map(lambda x: np.asarray(x)[:, 0], recorded_te))
+                chunks.append(jax.tree.map(np.asarray, recorded_te))
                 if not np.asarray(episodes.is_running).any():
                     break
                 if should_stop():
-                    return None
-        length = int(np.asarray(episodes.length)[0])
-        fields = jax.tree.map(lambda *xs: np.concatenate(xs)[:length], *chunks)
-        return Recording(model=None if self._shown is None else self._shown.model, **fields)
+                    return []
+        fields_te = jax.tree.map(lambda *xs: np.concatenate(xs), *chunks)
+        robot = None if self._shown is None else self._shown.model
+        return [
+            Recording(model=robot, **jax.tree.map(lambda x, env=env, length=length: x[:length, env], fields_te))
+            for env, length in enumerate(np.asarray(episodes.length))
+        ]
 
     def _record(self, before_e: EnvState, action_ea: Array, after_e: EnvState) -> dict[str, Any]:
         recorded: dict[str, Any] = {"reward": after_e.reward, "metrics": after_e.metrics, "action": action_ea}

@@ -7,7 +7,7 @@ import pytest
 
 from ksim.evaluate.evaluator import episode_key
 from ksim.evaluate.recording import Recorder, foot_sensors
-from ksim.mdp import commands, curriculum, observations, rewards
+from ksim.mdp import commands, curriculum, observations, rewards, terminations
 from ksim.policy.context import policy_context
 from ksim.rollout.episodes import start_episodes
 from tests.tasks import BipedConfig, BipedTask
@@ -72,6 +72,23 @@ def test_command_that_a_curriculum_scales_and_named_sensors_are_recorded():
     assert recording.commanded_velocity.shape == recording.velocity.shape
     assert (recording.commanded_velocity[:, 0] > 0).all()
     assert sorted(recording.touch) == ["knee_touch", "left_touch", "right_touch"]
+
+
+def test_episodes_of_several_envs_are_each_as_long_as_they_lasted_and_the_first_is_that_of_one_env():
+    class Fast(Task):
+        def get_terminations(self, physics_model):
+            is_fast = lambda context: context.commands["velocity"][0] > 0.7
+            return [terminations.TimeLimit(seconds=0.2), terminations.Custom(is_fast)]
+
+    task = Fast(BipedConfig(num_devices=1))
+    env, device, model = task.eval_environment, policy_context(task).device, task.initial_learner()[1]
+    (alone,) = Recorder(env, seed=0, device=device).episodes(model, lambda: False)
+    several = Recorder(env, seed=0, device=device, num_envs=8).episodes(model, lambda: False)
+    lengths = [len(episode.reward) for episode in several]
+    assert lengths == [1 if episode.commanded_velocity[0, 0] > 0.7 else 10 for episode in several]
+    assert set(lengths) == {1, 10}
+    assert [len(episode.touch["left_touch"]) for episode in several] == lengths
+    np.testing.assert_allclose(several[0].qpos, alone.qpos, atol=1e-5)
 
 
 def test_actions_of_an_episode_are_those_that_the_policy_took_by_the_names_of_what_they_drive():
