@@ -19,6 +19,7 @@ import numpy as np
 from benchmarks.learning_task import task_of
 from benchmarks.robots import MOVING, step_figures
 
+from ksim.checkpoint.options import make_config
 from ksim.evaluate.estimates import estimate_fraction, estimate_mean
 from ksim.evaluate.recording import Recorder, Recording
 from ksim.policy.load import load_task_policy
@@ -29,7 +30,8 @@ ERROR = "error/velocity/lin_vel_m_s"
 def recorded(task_name: str, run_dir: Path, num_episodes: int) -> list[Recording]:
     """The first episodes of an evaluation of a run's newest policy."""
     task_class, config = task_of(task_name)
-    task: Any = task_class(dataclasses.replace(config, run_mode="eval", checkpoint=str(run_dir)))
+    of_run = dataclasses.replace(config, run_mode="eval", checkpoint=str(run_dir))
+    task: Any = task_class(make_config(of_run, [], task_class.__name__, task_class.pretrained))
     _, context, model = load_task_policy(task)
     recorder = Recorder(context.env, seed=task.config.eval_seed, device=context.device, num_envs=num_episodes)
     return recorder.episodes(model, lambda: False)
