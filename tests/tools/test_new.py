@@ -321,8 +321,9 @@ def test_raised_base_leaves_the_robot_in_place():
     np.testing.assert_allclose(after.key_qpos[0][:3], [0.5, 0, 0], atol=1e-6)
 
 
-def test_base_on_the_ground_is_raised_by_the_task(folder, capsys):
-    task, config, _ = written(folder, FOOTPRINT)
+@pytest.mark.parametrize("inertia", ["", '<inertial pos="0 0 0" mass="5" diaginertia=".1 .1 .1"/>'])
+def test_base_on_the_ground_is_raised_by_the_task(folder, capsys, inertia):
+    task, config, _ = written(folder, FOOTPRINT.replace("<freejoint/>", f"<freejoint/>{inertia}"))
     assert "The base's origin is near the ground: the task raises it by 0.5 m." in capsys.readouterr().out
     model = task(config).get_robot().compile()
     np.testing.assert_allclose(model.key_qpos[0][2], 0.5, atol=0.05)
