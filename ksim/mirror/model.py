@@ -70,16 +70,17 @@ def mirror_model(physics_model: PhysicsModel) -> ModelMirror:
             f"The default pose is not its own mirror image: {joint} is off by {off.max():.2g} rad or m. Change the "
             "first keyframe of the model, or override get_mirror."
         )
-    actuator, ctrl = _actuator_images(model, image, sign)
-    act = [i for i in range(model.nactuator) for _ in range(int(model.actuator_actnum[i]))]
-    places = {i: int(model.actuator_actadr[i]) for i in range(model.nactuator)}
-    offsets = [k - places[i] for k, i in enumerate(act)]
+    actuator_images, ctrl = _actuator_images(model, image, sign)
+    # An activation has its actuator's image and sign.
+    act = [
+        (int(model.actuator_actadr[image_i]) + k, ctrl.sign[i])
+        for i, image_i in enumerate(actuator_images)
+        for k in range(int(model.actuator_actnum[i]))
+    ]
     return ModelMirror(
         qpos=qpos,
         qvel=qvel,
-        act=SignedPermutation.of(
-            [places[actuator[i]] + k for i, k in zip(act, offsets, strict=True)], [ctrl.sign[i] for i in act]
-        ),
+        act=SignedPermutation.of([place for place, _ in act], [sign for _, sign in act]),
         ctrl=ctrl,
         pairs=tuple(
             (_name(model, j), _name(model, int(image[j])), int(sign[j]))
