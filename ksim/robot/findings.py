@@ -110,7 +110,8 @@ def base_lift(model: mujoco.MjModel) -> float:
     """How far the middle of the base is above its origin, in m, if that is nearer to the ground; else 0.
 
     The base is the body of the free joint, with what is fixed to it, in the reference pose. Its middle is its centre of
-    mass, or its lowest joint if that is higher: some files give the base a mass at an origin on the ground.
+    mass, or its lowest joint if that is higher and something reaches below the base: some files give a robot on legs a
+    mass at an origin on the ground.
     """
     bodies = _robot_bodies(model)
     base = _base(model, bodies)
@@ -122,10 +123,12 @@ def base_lift(model: mujoco.MjModel) -> float:
     mass, heights = model.body_mass[fixed], data.xipos[fixed, 2] - data.xpos[base, 2]
     if mass.sum() <= 0:
         return 0.0
+    lowest = min(geoms, key=lambda g: lowest_point(model, data, g)[2])
     on_base = [j for j in range(model.njnt) if model.body_weldid[model.body_parentid[model.jnt_bodyid[j]]] == base]
-    hips = min((float(data.xanchor[j, 2] - data.xpos[base, 2]) for j in on_base), default=0.0)
-    lift = max(float(heights @ mass / mass.sum()), hips)
-    above_ground = float(data.xpos[base, 2]) - min(float(lowest_point(model, data, g)[2]) for g in geoms)
+    lift = float(heights @ mass / mass.sum())
+    if on_base and not fixed[model.geom_bodyid[lowest]]:
+        lift = max(lift, min(float(data.xanchor[j, 2] - data.xpos[base, 2]) for j in on_base))
+    above_ground = float(data.xpos[base, 2] - lowest_point(model, data, lowest)[2])
     return lift if lift > max(above_ground, 0.0) else 0.0
 
 
