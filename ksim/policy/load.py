@@ -149,6 +149,12 @@ def policy_in(checkpoint: Checkpoint) -> Policy:
     return Policy(program, arrays, checkpoint.document)
 
 
+def arrays_of_policy(checkpoint: Checkpoint, policy: Policy) -> dict[str, np.ndarray]:
+    """What of a checkpoint `policy_in` makes its policy of, by the names there."""
+    names = {PROGRAM, START, *(_place(name, checkpoint.arrays) for name in policy.program.arrays)}
+    return {name: checkpoint.arrays[name] for name in sorted(names)}
+
+
 def _policy_of_task(path: str | Path, task_class: type[RLTask[Any]]) -> Policy:
     """The policy of a checkpoint, made by the code of its task."""
     base = dataclasses.replace(task_class.get_config_class()(), run_mode="eval", checkpoint=str(path))
