@@ -54,8 +54,8 @@ class Teacher:
                 )
             if obs_sizes[there] != size:
                 raise ConfigError(
-                    f"Observation group {there!r} has {obs_sizes[there]} numbers, but the teacher of {self.source} reads "
-                    f"{size} in its group {group!r}. Give the group the teacher's terms, in their order."
+                    f"Observation group {there!r} has {obs_sizes[there]} numbers, but the teacher of {self.source} "
+                    f"reads {size} in its group {group!r}. Give the group the teacher's terms, in their order."
                 )
 
     def actions(self, obs_et: Observation) -> Float[Array, "e t a"]:

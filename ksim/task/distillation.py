@@ -58,8 +58,8 @@ ConfigT = TypeVar("ConfigT", bound=DistillConfig)
 class DistillTask(PPOTask[ConfigT], Generic[ConfigT]):
     """A task that learns from a teacher where the option `teacher` names one, and by PPO otherwise.
 
-    `get_observations` shows the student what the robot sees, as group `actor`, and the teacher what its own group `actor`
-    showed, as group `teacher`. The latter is not among what the student's networks and statistics know.
+    `get_observations` shows the student what the robot sees, as group `actor`, and the teacher what its own group
+    `actor` showed, as group `teacher`. The student's networks and statistics do not know the latter.
     """
 
     pretrained_teacher: ClassVar[Path | None] = None
@@ -101,8 +101,8 @@ class DistillTask(PPOTask[ConfigT], Generic[ConfigT]):
         if path == PRETRAINED:
             if self.pretrained_teacher is None:
                 raise ConfigError(
-                    f"teacher=pretrained is for tasks that come with a teacher, and {self.task_name} does not. Give the "
-                    "directory of a run."
+                    f"teacher=pretrained is for tasks that come with a teacher, and {self.task_name} does not. Give "
+                    "the directory of a run."
                 )
             path = self.pretrained_teacher
         with jax.ensure_compile_time_eval():  # also where it is first needed while tracing

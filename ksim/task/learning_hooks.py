@@ -40,7 +40,10 @@ class LearningHooks:
         return state
 
     def kept_arrays(self) -> Mapping[str, np.ndarray]:
-        """Arrays that every checkpoint of the run holds besides the state, by names other than `learner.` and `envs.`."""
+        """Arrays that every checkpoint of the run holds besides the state.
+
+        Their names do not begin as those of the state, with `learner.` or `envs.`.
+        """
         return {}
 
     def batch_figures(self) -> tuple[int | None, int | None]:
