@@ -1,5 +1,4 @@
 from benchmarks.teacher_student import VELOCITY, YAW_RATE, table
-
 from ksim.evaluate.estimates import Estimate
 
 
