@@ -21,7 +21,7 @@ from .walking_teacher import Groups, HumanoidTeacherTask, privileged
 
 @jax.tree_util.register_dataclass
 @dataclass(kw_only=True)
-class HumanoidStudentConfig(ksim.DistillConfig, HumanoidWalkingDistributedConfig):
+class HumanoidStudentConfig(HumanoidWalkingDistributedConfig, ksim.DistillConfig):
     """Options of the humanoid that learns from a teacher."""
 
     max_iterations: int | None = field(300, help="stop after this many iterations; null: no limit")

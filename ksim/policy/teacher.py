@@ -1,5 +1,6 @@
 """The teacher of a distillation, from its own checkpoint or from one of its student's."""
 
+import dataclasses
 import functools
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ksim.checkpoint.format import Checkpoint, load_checkpoint
-from ksim.checkpoint.options import resumed_path
+from ksim.checkpoint.kept import kept_in_run
 from ksim.errors import ConfigError
 from ksim.learn.teacher import Teacher
 from ksim.policy.load import arrays_of_policy, policy_in
@@ -60,14 +61,10 @@ def _act(program: PolicyProgram, arrays: dict[str, Any], obs: Observation) -> Ar
 
 
 def _kept_in_run(task: RLTask[Any]) -> Checkpoint | None:
-    """The teacher in the checkpoint that a task resumes or replays; None where there is none."""
-    config = task.config
-    path = config.checkpoint if config.resume is None else resumed_path(config, task.task_name)
-    if path is None or (config.resume is None and config.run_mode != "replay"):
+    """The teacher in the checkpoint that a task resumes or replays, as a checkpoint of its own."""
+    found = kept_in_run(task, _KEPT)
+    if found is None:
         return None
-    checkpoint = load_checkpoint(path, "resume" if config.resume else "checkpoint")
-    kept = {name.removeprefix(_KEPT): x for name, x in checkpoint.arrays.items() if name.startswith(_KEPT)}
-    if not kept:
-        return None
-    document = {**checkpoint.document, "iteration": int(kept.pop("iteration"))}
-    return Checkpoint(checkpoint.path, kept, document)
+    arrays = dict(found.arrays)
+    document = {**found.document, "iteration": int(arrays.pop("iteration"))}
+    return dataclasses.replace(found, arrays=arrays, document=document)

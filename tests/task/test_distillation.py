@@ -32,7 +32,7 @@ class Blinkered(PointMass):
 
 @jax.tree_util.register_dataclass
 @dataclass(kw_only=True)
-class StudentConfig(ksim.DistillConfig, PointMassConfig):
+class StudentConfig(PointMassConfig, ksim.DistillConfig):
     num_envs: int = 16
     rollout_length: int = 8
     num_batches: int | None = 4
