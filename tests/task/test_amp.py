@@ -19,6 +19,8 @@ from ksim.ppo.amp import STYLE, _put
 from ksim.rollout.mdp_environment import MdpEnvironment
 from tests.checkpoints import saved_learner
 from tests.faults.runs import read_lines, without_times
+from tests.processes import finish, start_job
+from tests.recorded import read_record
 from tests.tasks import MESSAGE, BipedConfig, BipedTask, assert_same_parameters, train_iterations
 
 pytestmark = pytest.mark.filterwarnings(MESSAGE)
@@ -105,6 +107,17 @@ def test_learner_is_the_same_on_several_devices(options, num_devices):
     one, several = (learner.style for learner in learners)
     for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(several), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.long
+def test_two_processes_of_two_devices_learn_what_one_device_does(tmp_path):
+    worker = ("-m", "tests.recorded", "record", "styled", "4")
+    for process in start_job(*worker, num_processes=2, num_devices=2, cwd=tmp_path):
+        code, output = finish(process)
+        assert code == 0, output
+    alone = styled(num_devices=1)
+    learner = alone.layout.first(train_iterations(alone, 4)[0].learner)
+    assert_same_parameters(read_record(tmp_path / "record").learner, learner, rtol=1e-5, atol=1e-6)
 
 
 def test_resumed_run_is_the_one_that_was_never_stopped_and_needs_no_reference(tmp_path):

@@ -16,6 +16,8 @@ from ksim.errors import ConfigError
 from ksim.learn.teacher import TEACHER
 from tests.checkpoints import saved_learner
 from tests.faults.runs import read_lines, without_times
+from tests.processes import finish, start_job
+from tests.recorded import read_record
 from tests.tasks import MESSAGE, assert_same_parameters, point_mass_task, train_iterations
 
 pytestmark = pytest.mark.filterwarnings(MESSAGE)
@@ -95,6 +97,17 @@ def test_student_is_the_same_on_several_devices(teacher, options, num_devices):
         task = student(teacher, num_devices=devices, **options)
         learners.append(task.layout.first(train_iterations(task, 4)[0].learner))
     assert_same_parameters(*learners, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.long
+def test_two_processes_of_two_devices_learn_what_one_device_does(teacher, tmp_path):
+    worker = ("-m", "tests.recorded", "record", "student", "4", f"teacher={teacher}")
+    for process in start_job(*worker, num_processes=2, num_devices=2, cwd=tmp_path):
+        code, output = finish(process)
+        assert code == 0, output
+    alone = student(teacher, num_devices=1)
+    learner = alone.layout.first(train_iterations(alone, 4)[0].learner)
+    assert_same_parameters(read_record(tmp_path / "record").learner, learner, rtol=1e-5, atol=1e-6)
 
 
 def test_resumed_run_is_the_one_that_was_never_stopped_wherever_its_teacher_is(teacher, tmp_path):
