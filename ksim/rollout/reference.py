@@ -1,7 +1,7 @@
 """What an observation group would show of a reference motion."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -52,7 +52,8 @@ def reference_transitions(
     return transitions_n2f
 
 
-def _shown(env: MdpEnvironment, group: str):
+def _shown(env: MdpEnvironment, group: str) -> Callable[[Array, Array, Array], Array]:
+    """`(qpos, qvel, qpos before the last physics step)`, one row per state, to what the group shows of each."""
     mdp, model = env.mdp, env.engine.model
     engine, action = mdp.make_engine("mujoco", model), jnp.zeros(env.action_size)
     context = Context(

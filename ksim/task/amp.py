@@ -23,7 +23,9 @@ from ksim.ppo.learner import PPO
 from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.rollout.reference import reference_transitions
 from ksim.task.commands import command
+from ksim.task.described import HOOKS, described
 from ksim.task.ppo import MAX_LAYERS, PPOConfig, PPOTask
+from ksim.task.returned import hook_name
 
 _KEPT = "style."
 """What the names of the reference's arrays begin with in a checkpoint."""
@@ -133,7 +135,7 @@ class AMPTask(PPOTask[ConfigT], Generic[ConfigT]):
             ppo=ppo,
             hyper=self.amp_hyperparameters(),
             make_discriminator=self._make_discriminator,
-            optimizer=self.get_discriminator_optimizer(),
+            optimizer=self._checked_optimizer(),
             # Made when training is traced: a policy that is evaluated or exported needs no clips.
             reference=lambda: jnp.asarray(self.reference),
         )
@@ -186,6 +188,15 @@ class AMPTask(PPOTask[ConfigT], Generic[ConfigT]):
 
     def kept_arrays(self) -> Mapping[str, np.ndarray]:
         return {f"{_KEPT}reference": self.reference}
+
+    def _checked_optimizer(self) -> optax.GradientTransformation:
+        optimizer = self.get_discriminator_optimizer()
+        if not isinstance(optimizer, optax.GradientTransformation):
+            raise ConfigError(
+                f"{hook_name(self, 'get_discriminator_optimizer')} must return an optax.GradientTransformation, but "
+                f"returned {described(optimizer)}. See {HOOKS}."
+            )
+        return optimizer
 
     def _make_discriminator(self, key: PRNGKeyArray) -> Discriminator:
         return Discriminator(self.obs_sizes[STYLE], self.config.discriminator_sizes, key=key)

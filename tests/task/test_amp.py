@@ -273,3 +273,12 @@ def test_environment_that_is_not_made_of_terms_needs_a_reference():
 
     with pytest.raises(ConfigError, match=r"Styled would show of a clip is not known.*get_reference"):
         Unknown(StyledConfig(num_devices=1)).check()
+
+
+def test_optimizer_of_the_discriminator_that_is_none_is_an_error():
+    class Forgot(StyledTask):
+        def get_discriminator_optimizer(self):
+            pass
+
+    with pytest.raises(ConfigError, match=r"get_discriminator_optimizer must return an optax.GradientTransformation"):
+        Forgot(StyledConfig(num_devices=1)).check()
