@@ -42,6 +42,10 @@ from ksim.rollout import Environment as Environment, Shown as Shown, unroll as u
 from ksim.policy.load import Policy as Policy, load_policy as load_policy
 from ksim import commands as commands
 from ksim.task import (
+    AMPConfig as AMPConfig,
+    AMPTask as AMPTask,
+    DistillConfig as DistillConfig,
+    DistillTask as DistillTask,
     DistributedPPOConfig as DistributedPPOConfig,
     DistributedPPOTask as DistributedPPOTask,
     DistributedRLConfig as DistributedRLConfig,

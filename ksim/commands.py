@@ -16,6 +16,8 @@ provide(
     | {
         "launch": "ksim.cli:launch",
         "load_policy": "ksim.policy.load:load_policy",
+        "kept_in_run": "ksim.checkpoint.kept:kept_in_run",
+        "load_teacher": "ksim.policy.teacher:load_teacher",
         "check": "ksim.preflight.check:check_task",
         "verify_distributed_setup": "ksim.preflight.verify:verify_setup",
     }

@@ -25,3 +25,6 @@ WRAPPED_OBSERVATION = _LAST - 2
 """Into the key of an observation's wrapper, which the wrapper may use or split: the observation in it."""
 NOISE_START = _LAST
 """Into the key of a noise, of which a chain folds in the numbers of its noises: its memory at a reset."""
+
+DISCRIMINATOR = _LAST
+"""Into the key of a learner, whose iterations fold in their numbers, and of an update, whose passes fold in theirs."""

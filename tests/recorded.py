@@ -85,7 +85,16 @@ def run(task, start, step, num_iterations=NUM_ITERATIONS):
 if __name__ == "__main__":
     warnings.filterwarnings("ignore")
     out, name, num_iterations, *overrides = sys.argv[1:]
-    task_class, config = {"cart_pole": (CartPoleTask, CartPoleConfig), "biped": (BipedTask, BipedConfig)}[name]
+    # Not above: these modules import this one.
+    from tests.task.test_amp import StyledConfig, StyledTask
+    from tests.task.test_distillation import StudentConfig, StudentTask
+
+    task_class, config = {
+        "cart_pole": (CartPoleTask, CartPoleConfig),
+        "biped": (BipedTask, BipedConfig),
+        "student": (StudentTask, StudentConfig),
+        "styled": (StyledTask, StyledConfig),
+    }[name]
     task: Any = task_class(parse_overrides(config(), overrides))
     start = task.initial_state()
     record = run(task, start, compiled(task, start), int(num_iterations))

@@ -62,7 +62,7 @@ class NanDump:
             if not path.exists():
                 if len(list_checkpoints(path.parent)) >= MAX_DUMPS:
                     return
-                write_checkpoint(path, named_arrays(state), document)
+                write_checkpoint(path, {**named_arrays(state), **self._task.kept_arrays()}, document)
                 print_warning(
                     f"Iteration {iteration} had {what}. The state before it is saved; to replay it: "
                     f"run_mode=replay checkpoint={path}"

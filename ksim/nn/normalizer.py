@@ -39,14 +39,15 @@ class RunningMoments(eqx.Module):
         The parallel algorithm of Chan, Golub & LeVeque 1979.
 
         Args:
-            batch: Numbers by name, each with the leading axes env and time.
+            batch: Numbers by name, each with the leading axes env and time. Names without statistics are left out.
             axis_name: The mapped axis of devices.
         """
         num_local = math.prod(next(iter(batch.values())).shape[:2])
         num_new = sum_across_devices(jnp.asarray(num_local, jnp.float32), axis_name)
         count = self.count + num_new
         mean, variance = {}, {}
-        for name, x in batch.items():
+        for name in self.mean:
+            x = batch[name]
             batch_mean = mean_across_devices(jnp.mean(x, axis=(0, 1)), axis_name)
             batch_variance = mean_across_devices(jnp.mean(jnp.square(x - batch_mean), axis=(0, 1)), axis_name)
             delta = batch_mean - self.mean[name]
@@ -102,11 +103,15 @@ class ObservationNormalizer(RunningMoments):
         )
 
     def __call__(self, obs: Observation) -> Observation:
-        """Observations of any leading shape, with mean 0 and variance 1 by what was seen so far."""
+        """Observations of any leading shape, with mean 0 and variance 1 by what was seen so far.
+
+        Groups without statistics, which are for others than the network, are left out.
+        """
         bound = jnp.where(self.count > 0, MAX_NORMALIZED, jnp.inf)
         return {
             group: jnp.clip((x - self.mean[group]) * jax.lax.rsqrt(self.variance[group] + 1e-8), -bound, bound)
             for group, x in obs.items()
+            if group in self.mean
         }
 
 

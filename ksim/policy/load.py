@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from ksim.checkpoint.format import load_checkpoint, read_document
+from ksim.checkpoint.format import Checkpoint, load_checkpoint, read_document
 from ksim.checkpoint.options import make_config
 from ksim.checkpoint.snapshot import restored_policy
 from ksim.errors import ConfigError
@@ -50,10 +50,12 @@ class Policy:
         action_size: Length of the action.
         iteration: Iterations after which the checkpoint was saved.
         document: Other data of the checkpoint about its run, such as its `config`.
+        program: What computes the action.
+        arrays: The arrays that the program reads, by name.
     """
 
     def __init__(self, program: PolicyProgram, arrays: Mapping[str, Any], document: Mapping[str, Any]) -> None:
-        self._program, self._arrays = program, arrays
+        self.program, self.arrays = program, arrays
         self.obs_sizes, self.action_size = dict(program.obs_sizes), program.action_size
         self.iteration, self.document = int(document["iteration"]), document
         self._memory: Any = None
@@ -84,7 +86,7 @@ class Policy:
         """
         groups = obs if isinstance(obs, Mapping) else {"actor": obs}
         rows = {name: self._rows(name, groups) for name in self.obs_sizes}
-        action, memory = self._program(self._arrays, rows, memory)
+        action, memory = self.program(self.arrays, rows, memory)
         is_single = np.ndim(groups[next(iter(self.obs_sizes))]) == 1
         return np.asarray(action)[0] if is_single else np.asarray(action), memory or None
 
@@ -112,7 +114,15 @@ def load_policy(path: str | Path, task: type[RLTask[Any]] | None = None) -> Poli
     """
     if task is not None:
         return _policy_of_task(path, task)
-    checkpoint = load_checkpoint(path, "path")
+    return policy_in(load_checkpoint(path, "path"))
+
+
+def policy_in(checkpoint: Checkpoint) -> Policy:
+    """The policy of a checkpoint, by its program.
+
+    Raises:
+        ConfigError: The checkpoint has no program that this JAX can run.
+    """
     if not {PROGRAM, START} <= checkpoint.arrays.keys():
         raise ConfigError(
             f"Checkpoint {checkpoint.path} holds no program of its policy. It could not be exported (the log of the "
@@ -137,6 +147,12 @@ def load_policy(path: str | Path, task: type[RLTask[Any]] | None = None) -> Poli
                 f"{wanted.dtype}{list(wanted.shape)}, which the checkpoint does not hold. {_BY_TASK}"
             )
     return Policy(program, arrays, checkpoint.document)
+
+
+def arrays_of_policy(checkpoint: Checkpoint, policy: Policy) -> dict[str, np.ndarray]:
+    """What of a checkpoint `policy_in` makes its policy of, by the names there."""
+    names = {PROGRAM, START, *(_place(name, checkpoint.arrays) for name in policy.program.arrays)}
+    return {name: checkpoint.arrays[name] for name in sorted(names)}
 
 
 def _policy_of_task(path: str | Path, task_class: type[RLTask[Any]]) -> Policy:

@@ -59,6 +59,8 @@ class PPO(AbstractLearner):
         loss: The loss of a minibatch.
         alongside: What that loss needs besides.
         start: Returns what the start table says of it.
+        line: Metrics that the line of each iteration shows besides those of every run, by the words before them.
+        plots: Metrics that are plotted with the learning curves, by the panel's title.
     """
 
     optimizer: optax.GradientTransformation
@@ -66,6 +68,8 @@ class PPO(AbstractLearner):
     loss: PPOLoss = ppo_loss
     alongside: Alongside = nothing_alongside
     start: Callable[[], Mapping[str, str]] = dict
+    line: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    plots: Mapping[str, str] = dataclasses.field(default_factory=lambda: PLOTS)
 
     def init(self, key: PRNGKeyArray) -> LearnerState:
         parts = (self.network, self.obs_sizes, self.optimizer, key, self.env.initial_levels())
@@ -82,9 +86,10 @@ class PPO(AbstractLearner):
         return Figures(
             hyper=self.hyper,
             start=self.start(),
+            line=self.line,
             memory=(order,),
             syncs_per_iteration=self.hyper.syncs_per_iteration,
-            plots=PLOTS,
+            plots=self.plots,
         )
 
     def learn(

@@ -1,5 +1,7 @@
 """Tasks: what a user subclasses."""
 
+from ksim.task.amp import AMPConfig as AMPConfig, AMPTask as AMPTask
+from ksim.task.distillation import DistillConfig as DistillConfig, DistillTask as DistillTask
 from ksim.task.distributed_ppo import (
     DistributedPPOConfig as DistributedPPOConfig,
     DistributedPPOTask as DistributedPPOTask,

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 import equinox as eqx
+import numpy as np
 import optax
 from jaxtyping import PRNGKeyArray
 
@@ -37,6 +38,13 @@ class LearningHooks:
             changed: Values in the checkpoint and here, by option.
         """
         return state
+
+    def kept_arrays(self) -> Mapping[str, np.ndarray]:
+        """Arrays that every checkpoint of the run holds besides the state.
+
+        Their names do not begin as those of the state, with `learner.` or `envs.`.
+        """
+        return {}
 
     def batch_figures(self) -> tuple[int | None, int | None]:
         """Global batch size and minibatches per pass, of an algorithm that has them.

@@ -208,7 +208,7 @@ def open_files(loop: Loop, start: Start, run_dir: Path, stack: contextlib.ExitSt
     )
     log_orbax()
     policy = PolicyExport(reports.model(task.initial_learner()[0]), task.obs_sizes)
-    saver = Saver(run_dir, task.config, reports.failures, policy.arrays())
+    saver = Saver(run_dir, task.config, reports.failures, {**policy.arrays(), **task.kept_arrays()})
     if start.run_dir is not None and start.resumed is not None:
         saver.resume(start.resumed.iteration, start.resumed.path.absolute())
     loop.saving.saver = saver

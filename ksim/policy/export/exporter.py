@@ -64,7 +64,7 @@ def export_checkpoint(task: RLTask[Any]) -> RunResult:
         _write(out_dir, program_files(policy, metadata))
         try:
             onnx_content = onnx_file(policy, metadata)
-            difference = largest_difference(onnx_content, model, context.task.obs_sizes)
+            difference = largest_difference(onnx_content, model)
         except Exception as error:  # also what the packages raise, of a type that they do not know
             (out_dir / _ONNX).unlink(missing_ok=True)  # of an earlier export
             kind = RunError if isinstance(error, RunError) else ConfigError
@@ -138,7 +138,7 @@ def check_packages() -> None:
         ) from error
 
 
-def largest_difference(onnx_model: bytes, model: NormalizedActorCritic, obs_sizes: Mapping[str, int]) -> float:
+def largest_difference(onnx_model: bytes, model: NormalizedActorCritic) -> float:
     """Largest difference between actions of ONNX Runtime and of the model, on observations like those of training.
 
     Raises:
@@ -151,11 +151,10 @@ def largest_difference(onnx_model: bytes, model: NormalizedActorCritic, obs_size
     for _ in range(_CHECKED_STEPS):
         obs = {
             group: np.asarray(
-                model.normalizer.mean[group]
-                + np.sqrt(model.normalizer.variance[group]) * rng.normal(size=(_CHECKED_ROWS, size)),
+                mean + np.sqrt(model.normalizer.variance[group]) * rng.normal(size=(_CHECKED_ROWS, mean.size)),
                 np.float32,
             )
-            for group, size in obs_sizes.items()
+            for group, mean in model.normalizer.mean.items()
         }
         expected, carry = forward(obs, carry)
         action, memory = step(obs, memory)

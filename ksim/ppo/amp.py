@@ -1,0 +1,261 @@
+"""Adversarial motion priors: PPO for a reward that a discriminator gives to what moves like a reference."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+
+from ksim.keys import DISCRIMINATOR
+from ksim.learn.collect import Collected
+from ksim.learn.finite import BAD_UPDATES, Optimized, all_finite, optimizer_step, updated_normalizer
+from ksim.learn.learner import AbstractLearner, Figures
+from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
+from ksim.parallel.collectives import (
+    all_across_devices,
+    device_index,
+    gather_across_devices,
+    global_env_index,
+    mean_across_devices,
+)
+from ksim.ppo.discriminator import Discriminator, discriminator_loss, style_reward
+from ksim.ppo.learner import PPO
+from ksim.rollout.unroll import env_keys
+from ksim.types import EnvBatch, LearnerState, Metrics, TrainState, Trajectory
+
+STYLE = "style"
+"""The observation group that shows what the discriminator sees of a state."""
+SAMPLES_PER_ENV = 4
+"""Transitions of each env that go into the replay buffer with each iteration."""
+PLOTS = {
+    "style reward, at most 1": "style/reward",
+    "score of the reference, 1 where it is told apart": "style/score_of_reference",
+    "score of the policy, -1 where it is told apart": "style/score_of_policy",
+}
+"""Panels of the learning curves, by their titles."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AMPHyperparameters:
+    """What adversarial motion priors are told.
+
+    Attributes:
+        style_weight: Weight of the style reward, per control step.
+        task_weight: Weight of the task's reward.
+        gradient_penalty: Weight of the gradient penalty on real transitions.
+        num_steps: Optimizer steps of the discriminator per iteration.
+        batch_size: Real, and as many fake, transitions of a step, over all devices.
+        replay_size: Transitions of the policy that are kept.
+    """
+
+    style_weight: float
+    task_weight: float
+    gradient_penalty: float
+    num_steps: int
+    batch_size: int
+    replay_size: int
+
+
+class StyleState(eqx.Module):
+    """What the discriminator learns and remembers, the same on every device.
+
+    Attributes:
+        discriminator: The discriminator, whose leaves are all learned.
+        opt_state: Its optimizer's state.
+        num_bad: Its optimizer steps skipped in a row.
+        normalizer: Statistics of the features of the policy's states.
+        replay: Transitions of the policy, raw: a ring.
+        num_replayed: Transitions that were ever put there.
+    """
+
+    discriminator: Discriminator
+    opt_state: PyTree
+    num_bad: Int[Array, "*d"]
+    normalizer: ObservationNormalizer
+    replay: Float[Array, "*d_n 2 f"]
+    num_replayed: Int[Array, "*d"]
+
+
+class AMPState(LearnerState):
+    """The learner's state with that of the discriminator."""
+
+    style: StyleState
+
+
+class AMPCollected(Collected):
+    """A rollout, and what the discriminator sees of the states after it.
+
+    Attributes:
+        features_after: Features of the state of each env after the last step.
+    """
+
+    features_after: Float[Array, "*e f"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class AMP(AbstractLearner):
+    """Adversarial motion priors around PPO, Peng et al. 2021 (arXiv:2104.02180).
+
+    Attributes:
+        ppo: Learns from rollouts, with rewards that are put together here.
+        hyper: Numbers of the algorithm.
+        make_discriminator: Makes the discriminator of a key.
+        optimizer: The discriminator's gradient transformation.
+        reference: Returns the transitions of the reference, raw, (n, 2, f); called where learning is traced.
+    """
+
+    ppo: PPO
+    hyper: AMPHyperparameters
+    make_discriminator: Callable[[PRNGKeyArray], Discriminator]
+    optimizer: optax.GradientTransformation
+    reference: Callable[[], Float[Array, "n 2 f"]]
+
+    def init(self, key: PRNGKeyArray) -> AMPState:
+        num_features = self.obs_sizes[STYLE]
+        discriminator: Any = self.make_discriminator(jax.random.fold_in(key, DISCRIMINATOR))
+        style = StyleState(
+            discriminator=discriminator,
+            opt_state=self.optimizer.init(discriminator),
+            num_bad=jnp.int32(0),
+            normalizer=ObservationNormalizer.init({STYLE: num_features}),
+            replay=jnp.zeros((self.hyper.replay_size, 2, num_features)),
+            num_replayed=jnp.int32(0),
+        )
+        return AMPState(**_fields(self.ppo.init(key)), style=style)
+
+    def collect(self, state: TrainState, key: PRNGKeyArray) -> tuple[AMPCollected, EnvBatch]:
+        collected, envs = self.ppo.collect(state, key)
+        return AMPCollected(**_fields(collected), features_after=envs.env_state.obs[STYLE]), envs
+
+    def policy(self, learner: LearnerState) -> NormalizedActorCritic:
+        return self.ppo.policy(learner)
+
+    def figures(self) -> Figures:
+        figures = self.ppo.figures()
+        return dataclasses.replace(
+            figures,
+            hyper=(figures.hyper, self.hyper),
+            start={**figures.start, "style": f"{len(self.reference())} transitions of the reference"},
+            line={**figures.line, "style": "style/reward"},
+            plots={**figures.plots, **PLOTS},
+        )
+
+    def learn(
+        self, learner: LearnerState, collected: Collected, key: PRNGKeyArray, is_usable: Bool[Array, ""]
+    ) -> tuple[LearnerState, Metrics]:
+        """The rewards by the discriminator that was there before, then PPO's update, then the discriminator's."""
+        assert isinstance(learner, AMPState)
+        assert isinstance(collected, AMPCollected)
+        hyper, style, trajectory = self.hyper, learner.style, collected.trajectory
+        pair_et2f = _transitions(trajectory, collected.features_after)
+        reward_et = jnp.where(trajectory.done, 0.0, style_reward(_scores(style, pair_et2f)))
+        total_et = hyper.task_weight * trajectory.reward + hyper.style_weight * reward_et
+        rewarded = dataclasses.replace(collected, trajectory=dataclasses.replace(trajectory, reward=total_et))
+        learned, metrics = self.ppo.learn(learner, rewarded, key, is_usable)
+        style_key = jax.random.fold_in(key, DISCRIMINATOR)
+        style, style_metrics = self._learn_style(style, trajectory, pair_et2f, style_key, is_usable)
+        style_metrics["style/reward"] = mean_across_devices(jnp.mean(reward_et), self.axis_name)
+        metrics[BAD_UPDATES] += style_metrics.pop(BAD_UPDATES)
+        num_bad = jnp.maximum(learned.num_bad_updates, style.num_bad)
+        return dataclasses.replace(learned, style=style, num_bad_updates=num_bad), metrics | style_metrics
+
+    def _learn_style(
+        self,
+        style: StyleState,
+        trajectory: Trajectory,
+        pair_et2f: Float[Array, "e t 2 f"],
+        key: PRNGKeyArray,
+        is_usable: Bool[Array, ""],
+    ) -> tuple[StyleState, Metrics]:
+        """The discriminator after its steps of this iteration."""
+        sample_key, batch_key = jax.random.split(key)
+        features = {STYLE: trajectory.obs[STYLE]}
+        normalizer = updated_normalizer(style.normalizer, features, is_usable, self.axis_name)
+        new_n2f = self._sampled(pair_et2f, trajectory.done, sample_key)
+        replay, num_replayed = _put(style.replay, style.num_replayed, new_n2f, is_usable)
+        style = dataclasses.replace(style, normalizer=normalizer, replay=replay, num_replayed=num_replayed)
+
+        def step(before: Optimized, step_key: PRNGKeyArray) -> tuple[Optimized, tuple[Metrics, Array]]:
+            real_bf, fake_bf = self._batch(style, new_n2f, step_key)
+            loss = lambda discriminator: discriminator_loss(
+                discriminator, real_bf, fake_bf, self.hyper.gradient_penalty
+            )
+            local_grads, metrics = jax.grad(loss, has_aux=True)(before.params)
+            grads = self.sync_gradients(local_grads)
+            is_finite = all_across_devices(all_finite(grads) & is_usable, self.axis_name)
+            return optimizer_step(self.optimizer, before, grads, is_finite), (metrics, ~is_finite)
+
+        start = Optimized(style.discriminator, style.opt_state, style.num_bad)
+        at, (metrics_s, is_skipped_s) = jax.lax.scan(step, start, jax.random.split(batch_key, self.hyper.num_steps))
+        style = dataclasses.replace(style, discriminator=at.params, opt_state=at.opt_state, num_bad=at.num_bad)
+        metrics = mean_across_devices(jax.tree.map(jnp.mean, metrics_s), self.axis_name)
+        return style, metrics | {BAD_UPDATES: jnp.sum(is_skipped_s).astype(jnp.float32)}
+
+    def _sampled(
+        self, pair_et2f: Float[Array, "e t 2 f"], done_et: Bool[Array, "e t"], key: PRNGKeyArray
+    ) -> Float[Array, "n 2 f"]:
+        """Some transitions of every env of all devices, in the order of the global batch: the same on every device."""
+        key_e = env_keys(key, global_env_index(len(done_et), self.axis_name))
+        # A step that ends an episode leads to a state that nobody sees: never drawn where there is another.
+        logit_et = jnp.where(done_et, -jnp.inf, 0.0)
+        draw = lambda key, logit_t: jax.random.categorical(key, logit_t, shape=(SAMPLES_PER_ENV,))
+        step_es = jax.vmap(draw)(key_e, logit_et)
+        drawn_es2f = jax.vmap(lambda pair_t2f, step_s: pair_t2f[step_s])(pair_et2f, step_es)
+        return gather_across_devices(drawn_es2f, self.axis_name).reshape(-1, *pair_et2f.shape[2:])
+
+    def _batch(
+        self, style: StyleState, new_n2f: Float[Array, "n 2 f"], key: PRNGKeyArray
+    ) -> tuple[Float[Array, "b f2"], Float[Array, "b f2"]]:
+        """This device's share of a step's transitions, normalised: real ones, and fake ones new and replayed."""
+        real_key, new_key, old_key = jax.random.split(key, 3)
+        size, reference_n2f = self.hyper.batch_size, self.reference()
+        draw = lambda key, count: self._share(jax.random.randint(key, (size,), 0, count))
+        real_b2f = reference_n2f[draw(real_key, len(reference_n2f))]
+        new_b2f = new_n2f[draw(new_key, len(new_n2f))]
+        old_b2f = style.replay[draw(old_key, jnp.clip(style.num_replayed, 1, len(style.replay)))]
+        is_new_b = self._share(jnp.arange(size) % 2 == 0)
+        fake_b2f = jnp.where(is_new_b[:, None, None], new_b2f, old_b2f)
+        return _normalized(style, real_b2f), _normalized(style, fake_b2f)
+
+    def _share(self, x_b: Array) -> Array:
+        """This device's rows of a batch that all devices have."""
+        num_devices = 1 if self.axis_name is None else jax.lax.axis_size(self.axis_name)
+        size = len(x_b) // num_devices
+        return jax.lax.dynamic_slice_in_dim(x_b, device_index(self.axis_name) * size, size)
+
+
+def _fields(module: eqx.Module) -> dict[str, PyTree]:
+    return {field.name: getattr(module, field.name) for field in dataclasses.fields(module)}
+
+
+def _transitions(trajectory: Trajectory, features_after_ef: Float[Array, "e f"]) -> Float[Array, "e t 2 f"]:
+    """The features of the states before and after each step; before alone, twice, where the step ends an episode."""
+    before_etf = trajectory.obs[STYLE]
+    after_etf = jnp.concatenate([before_etf[:, 1:], features_after_ef[:, None]], axis=1)
+    return jnp.stack([before_etf, jnp.where(trajectory.done[..., None], before_etf, after_etf)], axis=2)
+
+
+def _normalized(style: StyleState, pair_b2f: Float[Array, "*b 2 f"]) -> Float[Array, "*b f2"]:
+    normalized = style.normalizer({STYLE: pair_b2f})[STYLE]
+    return normalized.reshape(*normalized.shape[:-2], -1)
+
+
+def _scores(style: StyleState, pair_et2f: Float[Array, "e t 2 f"]) -> Float[Array, "e t"]:
+    return jax.vmap(jax.vmap(style.discriminator))(_normalized(style, pair_et2f))
+
+
+def _put(
+    replay_n2f: Float[Array, "n 2 f"], num_replayed: Int[Array, ""], new_m2f: Float[Array, "m 2 f"], is_usable: Array
+) -> tuple[Float[Array, "n 2 f"], Int[Array, ""]]:
+    """The ring with new transitions in place of its oldest, and how many were ever put there."""
+    size, num_new = len(replay_n2f), len(new_m2f)
+    index_m = (num_replayed + jnp.arange(num_new)) % size
+    # Beyond the end, where a write is dropped.
+    replay_n2f = replay_n2f.at[jnp.where(is_usable, index_m, size)].set(new_m2f, mode="drop")
+    # Counted below twice the size, in which it tells all that is asked: 32 bits would overflow.
+    total = num_replayed + jnp.where(is_usable, num_new, 0)
+    return replay_n2f, jnp.where(total >= 2 * size, total - size, total)

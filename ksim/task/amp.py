@@ -1,0 +1,202 @@
+"""Training a task with adversarial motion priors: a style from reference motions, beside the task's rewards."""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Float, PRNGKeyArray
+
+from ksim.checks import MAX_COUNT, check_count, check_positive
+from ksim.config import field
+from ksim.errors import ConfigError, shown
+from ksim.learn.learner import AbstractLearner
+from ksim.nn.actor_critic import AbstractActorCritic
+from ksim.physics.clip import load_clip
+from ksim.ppo.amp import AMP, SAMPLES_PER_ENV, STYLE, AMPHyperparameters
+from ksim.ppo.discriminator import Discriminator
+from ksim.ppo.learner import PPO
+from ksim.rollout.mdp_environment import MdpEnvironment
+from ksim.rollout.reference import reference_transitions
+from ksim.task.commands import command
+from ksim.task.described import HOOKS, described
+from ksim.task.ppo import MAX_LAYERS, PPOConfig, PPOTask
+from ksim.task.returned import hook_name
+
+_KEPT = "style."
+"""What the names of the reference's arrays begin with in a checkpoint."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(kw_only=True)
+class AMPConfig(PPOConfig):
+    """Options of adversarial motion priors."""
+
+    help_group: ClassVar[str] = "PPO"
+
+    style_clips: list[str] = field(
+        [],
+        details=(
+            "Each is an .npz file with qpos (frames, nq), in the model's order, and fps. The checkpoint keeps what the "
+            "discriminator sees of them, so that a run is resumed without the files."
+        ),
+        help="files of the reference motions whose style is learned",
+        fixed=True,
+    )
+    style_weight: float = field(
+        2.0,
+        details="The style reward is from 0 to 1 and counts as a reward term of this scale, per second.",
+        help="weight of the style reward",
+    )
+    task_weight: float = field(1.0, help="weight of the task's own rewards, beside the style reward")
+    gradient_penalty: float = field(10.0, help="weight of the discriminator's gradient penalty")
+    discriminator_sizes: list[int] = field(
+        [256, 128], group="Network", help="sizes of the hidden layers of the discriminator", network=True
+    )
+    discriminator_learning_rate: float = field(1e-4, help="step size of the discriminator's Adam")
+    discriminator_steps: int = field(4, help="optimizer steps of the discriminator per iteration")
+    discriminator_batch_size: int = field(
+        512, help="transitions of the reference, and as many of the policy, per step, over all devices"
+    )
+    replay_size: int = field(
+        32768, help="transitions of the policy, new and old, that the discriminator learns from", fixed=True
+    )
+
+    def validate(self) -> None:
+        super().validate()
+        for name in ("discriminator_steps", "discriminator_batch_size", "replay_size"):
+            check_count(name, getattr(self, name))
+        check_positive("discriminator_learning_rate", self.discriminator_learning_rate)
+        for name in ("style_weight", "task_weight", "gradient_penalty"):
+            check_positive(name, getattr(self, name), allow_zero=True)
+        sizes = self.discriminator_sizes
+        if len(sizes) > MAX_LAYERS or not all(1 <= size <= MAX_COUNT for size in sizes):
+            raise ConfigError(
+                f"discriminator_sizes ({shown(sizes)}) must be positive widths of at most {MAX_LAYERS} layers."
+            )
+        if self.replay_size < SAMPLES_PER_ENV * self.num_envs:
+            raise ConfigError(
+                f"replay_size ({self.replay_size}) must hold the {SAMPLES_PER_ENV} transitions of each of num_envs "
+                f"({self.num_envs}) environments that each iteration adds. Set at least "
+                f"{SAMPLES_PER_ENV * self.num_envs}."
+            )
+
+
+ConfigT = TypeVar("ConfigT", bound=AMPConfig)
+
+
+class AMPTask(PPOTask[ConfigT], Generic[ConfigT]):
+    """A task that learns to move like reference motions while it earns its rewards.
+
+    `get_observations` shows the discriminator, as group `style`, what of a state makes a style: terms without noise
+    that read the physics alone. The policy's networks and statistics do not know the group.
+    """
+
+    def get_reference(self) -> Float[np.ndarray, "n 2 f"]:
+        """The features of consecutive states, one control step apart, of the motions whose style is learned.
+
+        By default the terms of the group `style` along `style_clips`. Override it for an environment that is not made
+        of terms.
+        """
+        env = self.environment
+        if not isinstance(env, MdpEnvironment):
+            raise ConfigError(
+                f"What {type(env).__name__} would show of a clip is not known: it is not made of terms. Override "
+                f"{type(self).__name__}.get_reference."
+            )
+        if not self.config.style_clips:
+            raise ConfigError("style_clips ([]) must name at least one file of a reference motion.")
+        clips = [load_clip(path, env.engine.model.mj_model) for path in self.config.style_clips]
+        return reference_transitions(env, STYLE, clips)
+
+    def get_discriminator_optimizer(self) -> optax.GradientTransformation:
+        """Adam after clipping by the global norm."""
+        config = self.config
+        return optax.chain(
+            optax.clip_by_global_norm(config.max_grad_norm), optax.adam(config.discriminator_learning_rate)
+        )
+
+    def get_learner(self, network: AbstractActorCritic, axis_name: str | None) -> AbstractLearner:
+        ppo = super().get_learner(network, axis_name)
+        assert isinstance(ppo, PPO)
+        if STYLE not in self.obs_sizes:
+            raise ConfigError(
+                f"get_observations must have a group {STYLE!r} with what the discriminator sees of a state, but has "
+                f"{', '.join(self.obs_sizes)}. Add it, for example with JointPosition and JointVelocity."
+            )
+        parts = self.learner_parts(network, axis_name)
+        parts["obs_sizes"] = self.obs_sizes
+        return AMP(
+            **parts,
+            ppo=ppo,
+            hyper=self.amp_hyperparameters(),
+            make_discriminator=self._make_discriminator,
+            optimizer=self._checked_optimizer(),
+            # Made when training is traced: a policy that is evaluated or exported needs no clips.
+            reference=lambda: jnp.asarray(self.reference),
+        )
+
+    def learner_parts(self, network: AbstractActorCritic, axis_name: str | None) -> dict[str, Any]:
+        parts = super().learner_parts(network, axis_name)
+        return parts | {"obs_sizes": {group: size for group, size in self.obs_sizes.items() if group != STYLE}}
+
+    def amp_hyperparameters(self) -> AMPHyperparameters:
+        """The algorithm's numbers besides those of PPO."""
+        config = self.config
+        return AMPHyperparameters(
+            style_weight=config.style_weight * config.ctrl_dt,
+            task_weight=config.task_weight,
+            gradient_penalty=config.gradient_penalty,
+            num_steps=config.discriminator_steps,
+            batch_size=config.discriminator_batch_size,
+            replay_size=config.replay_size,
+        )
+
+    def batch_figures(self) -> tuple[int, int]:
+        size, num_devices = self.config.discriminator_batch_size, self.layout.num_devices
+        if size % num_devices:
+            raise ConfigError(
+                f"discriminator_batch_size ({size}) must be divisible by number of devices ({num_devices}). Nearest "
+                f"valid values: {max(size // num_devices, 1) * num_devices}, {(size // num_devices + 1) * num_devices}."
+            )
+        return super().batch_figures()
+
+    def network_sizes(self) -> tuple[str, ...]:
+        return (*super().network_sizes(), "discriminator_sizes")
+
+    @functools.cached_property
+    def reference(self) -> Float[np.ndarray, "n 2 f"]:
+        """What `get_reference` returns, made once and checked; that of the checkpoint where a run is resumed.
+
+        Raises:
+            ConfigError: It cannot be made, or is of other features.
+        """
+        with jax.ensure_compile_time_eval():  # also where it is first needed while tracing
+            kept = command("kept_in_run")(self, _KEPT)
+            found = np.asarray(self.get_reference() if kept is None else kept.arrays["reference"], np.float32)
+        size = self.obs_sizes[STYLE]
+        if found.ndim != 3 or found.shape[1:] != (2, size) or not len(found):
+            raise ConfigError(
+                f"The reference must be transitions of shape (n, 2, {size}), as observation group {STYLE!r} has {size} "
+                f"numbers, but has shape {found.shape}."
+            )
+        return found
+
+    def kept_arrays(self) -> Mapping[str, np.ndarray]:
+        return {f"{_KEPT}reference": self.reference}
+
+    def _checked_optimizer(self) -> optax.GradientTransformation:
+        optimizer = self.get_discriminator_optimizer()
+        if not isinstance(optimizer, optax.GradientTransformation):
+            raise ConfigError(
+                f"{hook_name(self, 'get_discriminator_optimizer')} must return an optax.GradientTransformation, but "
+                f"returned {described(optimizer)}. See {HOOKS}."
+            )
+        return optimizer
+
+    def _make_discriminator(self, key: PRNGKeyArray) -> Discriminator:
+        return Discriminator(self.obs_sizes[STYLE], self.config.discriminator_sizes, key=key)

@@ -1,0 +1,114 @@
+"""Training a student that sees less than its teacher: distillation first, then PPO by the same task."""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+import jax
+import numpy as np
+
+from ksim.config import field
+from ksim.errors import ConfigError
+from ksim.learn.learner import AbstractLearner, trainable_leaves
+from ksim.learn.teacher import TEACHER, Teacher
+from ksim.nn.actor_critic import AbstractActorCritic
+from ksim.ppo.distillation import LINE, PLOTS, DistillationLoss
+from ksim.ppo.hyperparameters import PPOHyperparameters
+from ksim.ppo.learner import PPO
+from ksim.task.commands import command
+from ksim.task.ppo import PPOConfig, PPOTask
+from ksim.task.returned import checked_optimizer
+from ksim.task.rl_config import PRETRAINED
+
+
+@jax.tree_util.register_dataclass
+@dataclass(kw_only=True)
+class DistillConfig(PPOConfig):
+    """Options of a student."""
+
+    teacher: str | None = field(
+        None,
+        group="PPO",
+        kind="a path, pretrained or null",
+        details=(
+            "A run's directory or a checkpoint: its deterministic policy is imitated in the states that the student's "
+            "own actions lead to (DAgger), while the value function learns the student's returns. Then train by PPO: "
+            "load_weights=<the student's run> without teacher. The policy loss of PPO and what belongs to it "
+            "(clip_param, entropy_coef, desired_kl) are not used while there is a teacher; the standard deviation "
+            "stays at init_std."
+        ),
+        help="imitate the policy of this run; null: learn from rewards by PPO",
+        fixed=True,
+    )
+
+    def validate(self) -> None:
+        super().validate()
+        if self.teacher is not None and self.symmetry != "off":
+            raise ConfigError(
+                f"symmetry ({self.symmetry}) is for PPO, and teacher ({self.teacher}) is set. Set symmetry=off; a "
+                "teacher that was trained with symmetry teaches it."
+            )
+
+
+ConfigT = TypeVar("ConfigT", bound=DistillConfig)
+
+
+class DistillTask(PPOTask[ConfigT], Generic[ConfigT]):
+    """A task that learns from a teacher where the option `teacher` names one, and by PPO otherwise.
+
+    `get_observations` shows the student what the robot sees, as group `actor`, and the teacher what its own group
+    `actor` showed, as group `teacher`. The student's networks and statistics do not know the latter.
+    """
+
+    pretrained_teacher: ClassVar[Path | None] = None
+    """The directory of the policy that `teacher=pretrained` stands for, as `run_mode=export` writes it."""
+
+    def get_learner(self, network: AbstractActorCritic, axis_name: str | None) -> AbstractLearner:
+        if self.config.teacher is None:
+            return super().get_learner(network, axis_name)
+        # The teacher is loaded when training is traced: a student that is evaluated or exported needs none.
+        loss = DistillationLoss(lambda: self.teacher)
+        return PPO(
+            **self.learner_parts(network, axis_name),
+            optimizer=checked_optimizer(self, trainable_leaves(network)),
+            hyper=self.hyperparameters(),
+            loss=loss,
+            alongside=loss.alongside,
+            start=lambda: {"teacher": self.teacher.source},
+            line=LINE,
+            plots=PLOTS,
+        )
+
+    def learner_parts(self, network: AbstractActorCritic, axis_name: str | None) -> dict[str, Any]:
+        parts = super().learner_parts(network, axis_name)
+        return parts | {"obs_sizes": {group: size for group, size in self.obs_sizes.items() if group != TEACHER}}
+
+    def hyperparameters(self) -> PPOHyperparameters:
+        hyper = super().hyperparameters()
+        # How far the policy moves is right for a policy gradient; a student may jump to its teacher.
+        return hyper if self.config.teacher is None else replace(hyper, desired_kl=None)
+
+    @functools.cached_property
+    def teacher(self) -> Teacher:
+        """The policy that `teacher` names, checked against the environment.
+
+        Raises:
+            ConfigError: There is none, or it cannot act here.
+        """
+        path = self.config.teacher
+        if path == PRETRAINED:
+            if self.pretrained_teacher is None:
+                raise ConfigError(
+                    f"teacher=pretrained is for tasks that come with a teacher, and {self.task_name} does not. Give "
+                    "the directory of a run."
+                )
+            path = self.pretrained_teacher
+        with jax.ensure_compile_time_eval():  # also where it is first needed while tracing
+            teacher = command("load_teacher")(self, path)
+        teacher.check(self.obs_sizes, self.environment.action_size)
+        return teacher
+
+    def kept_arrays(self) -> Mapping[str, np.ndarray]:
+        return {} if self.config.teacher is None else self.teacher.kept

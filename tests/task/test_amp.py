@@ -1,0 +1,284 @@
+"""Adversarial motion priors, from options to training."""
+
+import dataclasses
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+import pytest
+
+import ksim
+from examples.point_mass import PointMass, PointMassConfig
+from ksim.config import field
+from ksim.errors import ConfigError
+from ksim.mdp import observations as obs
+from ksim.mdp.noise import UniformNoise
+from ksim.ppo.amp import STYLE, _put
+from ksim.rollout.mdp_environment import MdpEnvironment
+from tests.checkpoints import saved_learner
+from tests.faults.runs import read_lines, without_times
+from tests.processes import finish, start_job
+from tests.recorded import read_record
+from tests.tasks import MESSAGE, BipedConfig, BipedTask, assert_same_parameters, train_iterations
+
+pytestmark = pytest.mark.filterwarnings(MESSAGE)
+SPEED = 0.5
+"""Of the reference, in m/s: a mass that moves to the right at a constant speed."""
+
+
+class Styled(PointMass):
+    """The discriminator sees the velocity alone."""
+
+    def _state(self, inner, reward):
+        state = super()._state(inner, reward)
+        return dataclasses.replace(state, obs=state.obs | {STYLE: state.obs["actor"][1:]})
+
+
+@jax.tree_util.register_dataclass
+@dataclass(kw_only=True)
+class StyledConfig(PointMassConfig, ksim.AMPConfig):
+    num_envs: int = 16
+    rollout_length: int = 8
+    num_batches: int | None = 4
+    actor_sizes: list[int] = field([8], help="")
+    critic_sizes: list[int] = field([8], help="")
+    discriminator_sizes: list[int] = field([16], help="")
+    discriminator_batch_size: int = 64
+    replay_size: int = 256
+    tensorboard: bool = False
+    eval_at_end: bool = False
+    video: bool = False
+    plots: bool = False
+
+
+class StyledTask(ksim.AMPTask[StyledConfig], ksim.DistributedPPOTask[StyledConfig]):
+    def get_environment(self, engine, num_devices):
+        return Styled()
+
+    def get_reference(self):
+        return np.full((32, 2, 1), SPEED)
+
+
+def styled(**options):
+    return StyledTask(StyledConfig(**options))
+
+
+def test_policy_learns_the_style_of_the_reference():
+    task = styled(
+        num_devices=1,
+        num_envs=64,
+        rollout_length=16,
+        task_weight=0.0,
+        style_weight=50.0,
+        gamma=0.9,
+        learning_rate=1e-3,
+        discriminator_learning_rate=1e-3,
+        discriminator_steps=16,
+        replay_size=8192,
+        init_std=0.3,
+        entropy_coef=0.0,
+    )
+    state, _ = train_iterations(task, 80)
+    learner = task.layout.first(state.learner)
+    # It accelerates where it is slower than the reference, and brakes where it is faster.
+    policy = lambda velocity: task.policy_of(learner)({"actor": jnp.array([0.0, velocity])}, None)[
+        0
+    ].distribution.mode()[0]
+    assert policy(SPEED - 1.0) > 0.5
+    assert policy(SPEED + 1.0) < -0.5
+
+
+def test_task_reward_is_what_metrics_and_evaluations_report():
+    both = [train_iterations(styled(num_devices=1, style_weight=weight), 1)[1][0] for weight in (0.0, 5.0)]
+    assert both[0]["rollout/reward"] == both[1]["rollout/reward"]
+    assert both[0]["loss/value"] != both[1]["loss/value"]
+
+
+@pytest.mark.parametrize("num_devices", [2, 4])
+@pytest.mark.parametrize("options", [{}, {"model": "gru"}, {"layout": "shard_map"}], ids=str)
+def test_learner_is_the_same_on_several_devices(options, num_devices):
+    learners = []
+    for devices in (1, num_devices):
+        task = styled(num_devices=devices, **options)
+        learners.append(task.layout.first(train_iterations(task, 4)[0].learner))
+    assert_same_parameters(*learners, rtol=1e-5, atol=1e-6)
+    one, several = (learner.style for learner in learners)
+    for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(several), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.long
+def test_two_processes_of_two_devices_learn_what_one_device_does(tmp_path):
+    worker = ("-m", "tests.recorded", "record", "styled", "4")
+    for process in start_job(*worker, num_processes=2, num_devices=2, cwd=tmp_path):
+        code, output = finish(process)
+        assert code == 0, output
+    alone = styled(num_devices=1)
+    learner = alone.layout.first(train_iterations(alone, 4)[0].learner)
+    assert_same_parameters(read_record(tmp_path / "record").learner, learner, rtol=1e-5, atol=1e-6)
+
+
+def test_resumed_run_is_the_one_that_was_never_stopped_and_needs_no_reference(tmp_path):
+    class Forgetful(StyledTask):
+        def get_reference(self):
+            raise AssertionError("it is in the checkpoint")
+
+    options = {"num_devices": 1, "resume": "auto"}
+    styled(max_iterations=4, run_dir=str(tmp_path / "whole"), **options).run()
+    styled(max_iterations=2, run_dir=str(tmp_path / "run"), **options).run()
+    Forgetful(StyledConfig(max_iterations=4, run_dir=str(tmp_path / "run"), **options)).run()
+    whole, run = (
+        [without_times(x) for x in read_lines(tmp_path / name / "metrics.jsonl")] for name in ("whole", "run")
+    )
+    assert whole == run
+    whole, run = (saved_learner(styled(num_devices=1), tmp_path / name) for name in ("whole", "run"))
+    for x, y in zip(jax.tree.leaves(whole.style), jax.tree.leaves(run.style), strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+def test_policy_acts_without_the_discriminators_group_and_is_exported(tmp_path):
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    run_dir = tmp_path / "run"
+    styled(num_devices=1, max_iterations=1, run_dir=str(run_dir)).run()
+    assert ksim.load_policy(run_dir).obs_sizes == {"actor": 2}
+    assert styled(run_mode="export", checkpoint=str(run_dir)).run().exit_code == 0
+    assert (run_dir / "export" / "policy.onnx").is_file()
+
+
+def test_replay_buffer_overwrites_its_oldest_transitions():
+    replay, count = jnp.zeros((4, 2, 1)), jnp.int32(0)
+    for first in (1, 4, 7):
+        new = jnp.arange(first, first + 3.0)[:, None, None] * jnp.ones((3, 2, 1))
+        replay, count = _put(replay, count, new, jnp.bool_(True))
+    np.testing.assert_array_equal(replay[:, 0, 0], [9, 6, 7, 8])
+    assert count == 5  # 9, less the size once the ring is full twice
+    same, count = _put(replay, count, new, jnp.bool_(False))
+    np.testing.assert_array_equal(same, replay)
+    assert count == 5
+
+
+class StyledBiped(ksim.AMPTask, BipedTask):
+    noise = None
+
+    def get_observations(self, physics_model):
+        style = {
+            "joint_position": obs.JointPosition(noise=self.noise),
+            "joint_velocity": obs.JointVelocity(),
+            "gravity": obs.ProjectedGravity(),
+            "velocity": obs.BaseLinearVelocity(),
+            "foot": obs.BodyPosition(bodies=(physics_model.mj_model.body(physics_model.mj_model.nbody - 1).name,)),
+        }
+        return {"actor": super().get_observations(physics_model), STYLE: style}
+
+
+@jax.tree_util.register_dataclass
+@dataclass(kw_only=True)
+class StyledBipedConfig(BipedConfig, ksim.AMPConfig):
+    replay_size: int = 64
+    discriminator_batch_size: int = 16
+
+
+def biped(task_class=StyledBiped, **options):
+    return task_class(StyledBipedConfig(num_devices=1, **options))
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """A clip of the biped falling freely in MuJoCo, at the rate of the physics, and the states at the control rate."""
+    task = biped()
+    assert isinstance(task.environment, MdpEnvironment)
+    model = task.environment.engine.model
+    mj_model, data = model.mj_model, mujoco.MjData(model.mj_model)
+    data.qpos[:] = np.asarray(model.start().qpos)
+    data.qpos[2] += 1.0
+    data.qvel[:] = np.random.default_rng(0).normal(size=mj_model.nv) * 0.5
+    poses, states = [data.qpos.copy()], []
+    for step in range(1, 6 * model.decimation + 2):
+        mujoco.mj_step(mj_model, data)
+        poses.append(data.qpos.copy())
+        if step % model.decimation == 1 % model.decimation:
+            states.append((data.qpos.copy(), data.qvel.copy(), data.xpos[-1].copy()))
+    path = tmp_path / "fall.npz"
+    np.savez(path, qpos=np.array(poses), fps=1 / mj_model.opt.timestep)
+    return path, model, states
+
+
+def test_reference_is_what_the_robot_would_have_shown_of_itself(recorded):
+    path, model, states = recorded
+    pair_n2f = biped(style_clips=[str(path)]).reference
+    joints = model.names.joint_qpos()
+    for (qpos, qvel, foot), (before_f, _), (_, after_f) in zip(states[1:-1], pair_n2f[1:], pair_n2f[:-1], strict=True):
+        np.testing.assert_array_equal(before_f, after_f)
+        expected = [*qpos[joints], *qvel[model.names.joint_qvel()]]
+        np.testing.assert_allclose(before_f[: len(expected)], expected, atol=2e-3)
+        distance = np.linalg.norm(foot - qpos[:3])
+        np.testing.assert_allclose(np.linalg.norm(before_f[-3:]), distance, atol=1e-3)
+
+
+@pytest.mark.parametrize("engine", ["mujoco", pytest.param("mjx", marks=pytest.mark.long)])
+def test_robot_trains_on_a_clip(recorded, engine):
+    _, history = train_iterations(biped(style_clips=[str(recorded[0])], engine=engine), 2)
+    assert all(np.isfinite(metrics["loss/discriminator"]) for metrics in history)
+    assert history[-1]["policy/bad_updates"] == 0
+
+
+def test_noise_in_the_group_is_an_error(recorded):
+    class Noisy(StyledBiped):
+        noise = UniformNoise(0.1)
+
+    with pytest.raises(ConfigError, match=r"'joint_position' of group 'style' must have no noise"):
+        _ = biped(Noisy, style_clips=[str(recorded[0])]).reference
+
+
+def test_clip_of_another_robot_is_an_error(tmp_path):
+    np.savez(tmp_path / "clip.npz", qpos=np.zeros((3, 4)), fps=30)
+    with pytest.raises(ConfigError, match=r"qpos of shape \(3, 4\) must be of shape \(frames"):
+        _ = biped(style_clips=[str(tmp_path / "clip.npz")]).reference
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"style_clips": ["nothing.npz"]}, r"Clip nothing.npz must be an .npz file with 'qpos' and 'fps'"),
+        ({"style_clips": []}, r"style_clips \(\[\]\) must name at least one file"),
+        ({"replay_size": 8}, r"replay_size \(8\) must hold the 4 transitions of each of num_envs \(8\).*at least 32"),
+        ({"discriminator_sizes": [0]}, r"discriminator_sizes .* must be positive widths"),
+    ],
+)
+def test_option_that_cannot_work_is_an_error_before_anything_compiles(options, message):
+    with pytest.raises(ConfigError, match=message):
+        biped(**options).check()
+
+
+def test_discriminator_batch_that_devices_cannot_share_is_an_error():
+    with pytest.raises(ConfigError, match=r"discriminator_batch_size \(63\) must be divisible.*\(2\).*62, 64"):
+        styled(num_devices=2, discriminator_batch_size=63).check()
+
+
+def test_task_without_the_group_is_an_error():
+    class Plain(StyledTask):
+        def get_environment(self, engine, num_devices):
+            return PointMass()
+
+    with pytest.raises(ConfigError, match=r"must have a group 'style'"):
+        Plain(StyledConfig(num_devices=1)).check()
+
+
+def test_environment_that_is_not_made_of_terms_needs_a_reference():
+    class Unknown(StyledTask):
+        get_reference = ksim.AMPTask.get_reference
+
+    with pytest.raises(ConfigError, match=r"Styled would show of a clip is not known.*get_reference"):
+        Unknown(StyledConfig(num_devices=1)).check()
+
+
+def test_optimizer_of_the_discriminator_that_is_none_is_an_error():
+    class Forgot(StyledTask):
+        def get_discriminator_optimizer(self):
+            pass
+
+    with pytest.raises(ConfigError, match=r"get_discriminator_optimizer must return an optax.GradientTransformation"):
+        Forgot(StyledConfig(num_devices=1)).check()

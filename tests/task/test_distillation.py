@@ -1,0 +1,220 @@
+"""teacher=RUN_DIR: a student that sees less learns to act as its teacher."""
+
+import dataclasses
+import shutil
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import ksim
+from examples.point_mass import PointMass, PointMassConfig
+from ksim.config import field
+from ksim.errors import ConfigError
+from ksim.learn.teacher import TEACHER
+from tests.checkpoints import saved_learner
+from tests.faults.runs import read_lines, without_times
+from tests.processes import finish, start_job
+from tests.recorded import read_record
+from tests.tasks import MESSAGE, assert_same_parameters, point_mass_task, train_iterations
+
+pytestmark = pytest.mark.filterwarnings(MESSAGE)
+
+
+class Blinkered(PointMass):
+    """The student sees the sum of the mass's position and velocity alone; its teacher sees both."""
+
+    def _state(self, inner, reward):
+        state = super()._state(inner, reward)
+        seen = state.obs["actor"]
+        return dataclasses.replace(state, obs={"actor": jnp.sum(seen, keepdims=True), "critic": seen, TEACHER: seen})
+
+
+@jax.tree_util.register_dataclass
+@dataclass(kw_only=True)
+class StudentConfig(PointMassConfig, ksim.DistillConfig):
+    num_envs: int = 16
+    rollout_length: int = 8
+    num_batches: int | None = 4
+    actor_sizes: list[int] = field([8], help="")
+    critic_sizes: list[int] = field([8], help="")
+    memory_size: int = 8
+    tensorboard: bool = False
+    eval_at_end: bool = False
+    video: bool = False
+    plots: bool = False
+
+
+class StudentTask(ksim.DistillTask[StudentConfig], ksim.DistributedPPOTask[StudentConfig]):
+    def get_environment(self, engine, num_devices):
+        return Blinkered()
+
+
+def student(teacher, **options):
+    return StudentTask(StudentConfig(teacher=None if teacher is None else str(teacher), **options))
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory):
+    """The directory of a teacher's run."""
+    run_dir = tmp_path_factory.mktemp("teacher") / "run"
+    point_mass_task(
+        num_devices=1, max_iterations=20, num_envs=64, rollout_length=16, learning_rate=1e-3, run_dir=str(run_dir)
+    ).run()
+    return run_dir
+
+
+class Sighted(Blinkered):
+    """The student sees in other units what its teacher sees, and so can do all that it does."""
+
+    def _state(self, inner, reward):
+        state = super()._state(inner, reward)
+        return dataclasses.replace(state, obs=state.obs | {"actor": 10 * state.obs[TEACHER]})
+
+
+class SightedTask(StudentTask):
+    def get_environment(self, engine, num_devices):
+        return Sighted()
+
+
+@pytest.mark.parametrize("model", ["mlp", "gru"])
+def test_student_comes_close_to_its_teacher(teacher, model):
+    options = {"num_envs": 64, "learning_rate": 3e-3, "init_std": 0.3, "actor_sizes": [16], "model": model}
+    _, history = train_iterations(SightedTask(StudentConfig(teacher=str(teacher), num_devices=1, **options)), 25)
+    imitation = [metrics["loss/imitation"] for metrics in history]
+    assert np.mean(imitation[-10:]) < 0.3 * imitation[0], imitation
+    explained = [metrics["rollout/explained_variance"] for metrics in history]
+    assert np.mean(explained[-10:]) > explained[0], "the critic learns the student's returns"
+
+
+@pytest.mark.parametrize("num_devices", [2, 4])
+@pytest.mark.parametrize("options", [{}, {"model": "gru"}, {"layout": "shard_map"}], ids=str)
+def test_student_is_the_same_on_several_devices(teacher, options, num_devices):
+    learners = []
+    for devices in (1, num_devices):
+        task = student(teacher, num_devices=devices, **options)
+        learners.append(task.layout.first(train_iterations(task, 4)[0].learner))
+    assert_same_parameters(*learners, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.long
+def test_two_processes_of_two_devices_learn_what_one_device_does(teacher, tmp_path):
+    worker = ("-m", "tests.recorded", "record", "student", "4", f"teacher={teacher}")
+    for process in start_job(*worker, num_processes=2, num_devices=2, cwd=tmp_path):
+        code, output = finish(process)
+        assert code == 0, output
+    alone = student(teacher, num_devices=1)
+    learner = alone.layout.first(train_iterations(alone, 4)[0].learner)
+    assert_same_parameters(read_record(tmp_path / "record").learner, learner, rtol=1e-5, atol=1e-6)
+
+
+def test_resumed_run_is_the_one_that_was_never_stopped_wherever_its_teacher_is(teacher, tmp_path):
+    moved = shutil.copytree(teacher, tmp_path / "teacher")
+    run = lambda name, end: student(
+        moved, num_devices=1, max_iterations=end, run_dir=str(tmp_path / name), resume="auto"
+    ).run()
+    run("whole", 4)
+    run("run", 2)
+    shutil.rmtree(moved)
+    run("run", 4)
+    whole, again = (
+        [without_times(x) for x in read_lines(tmp_path / name / "metrics.jsonl")] for name in ("whole", "run")
+    )
+    assert whole == again
+    learners = [saved_learner(student(None, num_devices=1), tmp_path / name) for name in ("whole", "run")]
+    assert_same_parameters(*learners, rtol=0, atol=0)
+    replayed = student(moved, num_devices=1, run_mode="replay", checkpoint=str(tmp_path / "run"))
+    assert replayed.run().exit_code == 0
+
+
+def test_student_acts_alone_and_ppo_starts_from_it(teacher, tmp_path):
+    run_dir = tmp_path / "run"
+    student(teacher, num_devices=1, max_iterations=2, run_dir=str(run_dir)).run()
+    policy = ksim.load_policy(run_dir)
+    assert policy.obs_sizes == {"actor": 1}
+    assert policy(np.zeros(1, np.float32)).shape == (1,)
+    learner = saved_learner(student(None, num_devices=1), run_dir)
+    assert set(learner.normalizer.mean) == {"actor", "critic"}
+    later = student(None, num_devices=1, max_iterations=1, load_weights=str(run_dir), run_dir=str(tmp_path / "ppo"))
+    assert later.run().exit_code == 0
+    (metrics,) = read_lines(tmp_path / "ppo" / "metrics.jsonl")
+    assert "policy/clip_fraction" in metrics
+
+
+def test_student_is_exported_without_its_teacher(teacher, tmp_path):
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    moved = shutil.copytree(teacher, tmp_path / "teacher")
+    run_dir = tmp_path / "run"
+    student(moved, num_devices=1, max_iterations=1, run_dir=str(run_dir)).run()
+    shutil.rmtree(moved)
+    assert student(moved, run_mode="export", checkpoint=str(run_dir)).run().exit_code == 0
+    assert (run_dir / "export" / "policy.onnx").is_file()
+    assert student(moved, run_mode="eval", checkpoint=str(run_dir), eval_num_envs=2).run().exit_code == 0
+
+
+def test_start_and_line_show_the_teacher(teacher):
+    figures = student(teacher, num_devices=1).figures()
+    assert figures.start == {"teacher": f"{teacher}, iteration 20"}
+    assert figures.line == {"imitation": "loss/imitation"}
+
+
+def test_teacher_that_is_not_there_is_an_error(tmp_path):
+    with pytest.raises(ConfigError, match=r"teacher .*nothing"):
+        student(tmp_path / "nothing", num_devices=1).check()
+
+
+def test_teacher_of_other_observations_is_an_error(teacher):
+    class Unseen(StudentTask):
+        def get_environment(self, engine, num_devices):
+            return PointMass()
+
+    with pytest.raises(ConfigError, match=r"must show as group 'teacher'.*get_observations"):
+        Unseen(StudentConfig(teacher=str(teacher), num_devices=1)).check()
+
+
+def test_teacher_with_fewer_observations_is_an_error(teacher):
+    class Wide(Blinkered):
+        def _state(self, inner, reward):
+            state = super()._state(inner, reward)
+            return dataclasses.replace(state, obs=state.obs | {TEACHER: jnp.zeros(3)})
+
+    class WideTask(StudentTask):
+        def get_environment(self, engine, num_devices):
+            return Wide()
+
+    with pytest.raises(ConfigError, match=r"'teacher' has 3 numbers, but the teacher of .* reads 2"):
+        WideTask(StudentConfig(teacher=str(teacher), num_devices=1)).check()
+
+
+def test_teacher_of_other_actions_is_an_error(teacher):
+    class TwoForces(Blinkered):
+        @property
+        def action_size(self):
+            return 2
+
+    class TwoTask(StudentTask):
+        def get_environment(self, engine, num_devices):
+            return TwoForces()
+
+    with pytest.raises(ConfigError, match=r"actions of 1 numbers, and this task of 2"):
+        TwoTask(StudentConfig(teacher=str(teacher), num_devices=1)).check()
+
+
+def test_teacher_with_memory_is_an_error(tmp_path):
+    run_dir = tmp_path / "gru"
+    point_mass_task(num_devices=1, max_iterations=1, model="gru", memory_size=4, run_dir=str(run_dir)).run()
+    with pytest.raises(ConfigError, match=r"must be a policy without memory.*model=mlp"):
+        student(run_dir, num_devices=1).check()
+
+
+def test_pretrained_teacher_of_a_task_without_one_is_an_error():
+    with pytest.raises(ConfigError, match=r"teacher=pretrained is for tasks that come with a teacher"):
+        student("pretrained", num_devices=1).check()
+
+
+def test_symmetry_with_a_teacher_is_an_error(teacher):
+    with pytest.raises(ConfigError, match=r"symmetry \(augment\) is for PPO.*symmetry=off"):
+        student(teacher, symmetry="augment")
