@@ -35,8 +35,9 @@ ALLOWED = {
 # The house from the bottom up: a package may import those before it.
 ORDER = [
     "_version", "errors", "host", "_process", "_startup", "checks", "types", "keys", "config", "physics", "motion",
-    "mdp", "robot", "parallel", "nn", "rollout", "mirror", "learn", "ppo", "log", "task", "envs", "checkpoint", "policy",
-    "evaluate", "preflight", "viewer", "train", "launch", "help", "cli", "tools", "doctor", "commands", "__init__",
+    "mdp", "robot", "parallel", "nn", "rollout", "mirror", "learn", "ppo", "log", "task", "envs", "checkpoint",
+    "policy", "evaluate", "preflight", "viewer", "train", "launch", "help", "cli", "tools", "doctor", "commands",
+    "__init__",
 ]  # fmt: skip
 HOST = ("log", "checkpoint", "policy", "evaluate", "preflight", "train", "viewer", "launch", "help", "cli", "tools")
 HIDDEN = {"_process", "_startup", "_version", "__init__"}

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from ksim.checks import CheckedModule, check_positive, check_range, check_rule
 from ksim.errors import look_up
+from ksim.mdp.term import Context
 from ksim.types import Metrics
 
 
@@ -21,11 +22,15 @@ class CurriculumContext:
         metrics: Figures of the iteration's rollout over all environments of all devices, by the names under which
             they are logged.
         ctrl_dt: Seconds per control step.
+        num_steps: Steps in each bin of an `AbstractBinCurriculum`; None for others.
+        num_failures: Those of them that terminated their episodes, likewise.
     """
 
     iteration: Int[Array, ""]
     metrics: Metrics
     ctrl_dt: float
+    num_steps: Float[Array, " b"] | None = None
+    num_failures: Float[Array, " b"] | None = None
 
     def metric(self, name: str) -> Float[Array, ""]:
         """A figure; NaN where the iteration had none (no episode ended).
@@ -48,11 +53,35 @@ class AbstractCurriculum(CheckedModule):
     start: eqx.AbstractVar[float]
 
     @abstractmethod
-    def __call__(self, level: Float[Array, ""], context: CurriculumContext) -> Float[Array, ""]:
+    def __call__(self, level: Float[Array, "*b"], context: CurriculumContext) -> Float[Array, "*b"]:
         """The level for the next iteration, before it is clipped to [0, 1]."""
+
+    def initial(self) -> Float[Array, "*b"]:
+        """The level before the first iteration."""
+        return jnp.float32(self.start)
 
     def __check_init__(self) -> None:
         check_range(self, "start", least=0.0, most=1.0)
+
+
+class AbstractBinCurriculum(AbstractCurriculum):
+    """A level for each of several bins, such as the parts of a motion, by the failures that are counted in each.
+
+    A failure is a step that terminates its episode. `context.num_steps` and `context.num_failures` have the counts of
+    an iteration, over all environments of all devices. Levels are logged as their mean, lowest and highest.
+    """
+
+    @property
+    @abstractmethod
+    def num_bins(self) -> int:
+        """Bins."""
+
+    @abstractmethod
+    def bin_of(self, context: Context) -> Int[Array, ""]:
+        """The bin in which a step is counted, by what rewards see of it."""
+
+    def initial(self) -> Float[Array, " b"]:
+        return jnp.full(self.num_bins, self.start, jnp.float32)
 
 
 class LinearCurriculum(AbstractCurriculum):

@@ -108,8 +108,8 @@ def _joints_in_order(path: Path, model: PhysicsModel, joint_pos: np.ndarray) -> 
     joints = model.names.joints
     if joint_pos.ndim != 2 or joint_pos.shape[1] != len(joints):
         raise ConfigError(
-            f"Motion file {path} has joint positions of shape {joint_pos.shape} without names, so they must be of the "
-            f"shape (frames, {len(joints)}), one for each joint of the robot: {', '.join(joints)}. Save them as .npz with "
+            f"Motion file {path} has joint positions of shape {joint_pos.shape} and no names. Without names there must "
+            f"be one for each of the robot's {len(joints)} joints: {', '.join(joints)}. Save them as .npz with "
             "joint_names."
         )
     return tuple(joints)
