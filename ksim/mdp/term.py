@@ -67,8 +67,8 @@ class Context:
         """
         return look_up(self.commands, name, "command")
 
-    def level(self, name: str) -> Float[Array, ""]:
-        """A curriculum's level, from 0, the easiest, to 1, the full task.
+    def level(self, name: str) -> Float[Array, "*b"]:
+        """A curriculum's level, from 0, the easiest, to 1, the full task; a vector if it has bins.
 
         Raises:
             ConfigError: No curriculum has this name.

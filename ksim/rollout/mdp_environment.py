@@ -30,6 +30,7 @@ from ksim.physics.engine import AbstractEngine, control_step
 from ksim.physics.model import PhysicsModel
 from ksim.physics.names import is_physical
 from ksim.physics.select import make_engine
+from ksim.rollout.asked import group_of, groups_of, pose_of
 from ksim.rollout.env_levels import (
     LEVELS,
     drawn_levels,
@@ -151,7 +152,14 @@ class MdpEnvironment(Environment):
         return self.mdp.actuators.action_size(self.engine.model)
 
     def shown(self) -> Shown:
-        return Shown(self.engine.model, lambda state: state.inner.physics)
+        ghost_of = lambda state: pose_of(self.mdp.commands, state.inner.commands)
+        return Shown(self.engine.model, lambda state: state.inner.physics, ghost_of)
+
+    def episode_groups(self) -> tuple[str, ...]:
+        return groups_of(self.mdp.commands)
+
+    def episode_group(self, state: EnvState) -> Int[Array, ""]:
+        return group_of(self.mdp.commands, state.inner.commands)
 
     def initial_levels(self) -> Levels:
         return initial_levels(self.mdp.curricula)

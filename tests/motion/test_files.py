@@ -3,24 +3,13 @@
 import mujoco
 import numpy as np
 import pytest
-from scipy.spatial.transform import Rotation
 
 from ksim.errors import ConfigError
 from ksim.motion.files import load_motion, save_motion
 from ksim.motion.load import load_library, make_library
 from ksim.motion.motion import Motion
 from tests.mdp.contexts import biped
-from tests.motion.test_motion import spinning
-
-JOINTS = ("left_hip", "right_hip")
-
-
-def swaying(num_frames: int = 11, fps: float = 50.0, name: str = "sway") -> Motion:
-    """The biped moves forward at 1 m/s and turns while its legs swing apart."""
-    time = np.arange(num_frames) / fps
-    position = np.stack([time, 0 * time, 0.5 + 0 * time], axis=1)
-    turn = Rotation.from_rotvec(np.outer(time, [0, 0, 1])).as_quat(scalar_first=True)
-    return Motion(name, fps, JOINTS, position, turn, np.stack([0.5 * time, -0.5 * time], axis=1))
+from tests.motion.clips import spinning, swaying
 
 
 def assert_same_poses(first: Motion, second: Motion) -> None:

@@ -6,14 +6,7 @@ from scipy.spatial.transform import Rotation
 
 from ksim.errors import ConfigError
 from ksim.motion.motion import Motion
-
-
-def spinning(fps: float, *, rate_world=(0.3, -0.5, 0.8), seconds: float = 2.0) -> Motion:
-    """A base that turns at a constant rate in the world, in rad/s, from a tilt; one joint that swings."""
-    time = np.arange(round(seconds * fps) + 1) / fps
-    turn = Rotation.from_rotvec(np.outer(time, rate_world)) * Rotation.from_rotvec([0.4, 0.0, 0.2])
-    position = np.stack([0.5 * time, np.sin(2 * time), 1 + 0.1 * time**2], axis=1)
-    return Motion("spin", fps, ("hip",), position, turn.as_quat(scalar_first=True), np.sin(3 * time)[:, None])
+from tests.motion.clips import spinning
 
 
 def test_angular_velocity_of_a_constant_turn_is_its_rate_in_the_frame_of_the_base():
