@@ -12,11 +12,17 @@ from jaxtyping import Array, Bool, Float
 
 from ksim.checks import check_range
 from ksim.errors import ConfigError
-from ksim.mdp.commands.motion import base_of_frame, motion_frame
+from ksim.mdp.commands.motion import motion_frame
 from ksim.mdp.contacts import add_contact_sensors, check_parts, contact_forces
 from ksim.mdp.motion import position_errors
 from ksim.mdp.term import Context, Term
-from ksim.physics.names import base_ang_vel_body, base_lin_vel_world, base_orientation, base_position
+from ksim.physics.names import (
+    base_ang_vel_body,
+    base_lin_vel_world,
+    base_of_qpos,
+    base_orientation,
+    base_position,
+)
 from ksim.physics.rotations import angle_between, rotate_inverse
 
 
@@ -236,7 +242,7 @@ class BaseOffMotion(AbstractTermination):
     def __call__(self, context: Context) -> Bool[Array, ""]:
         command, frame = motion_frame(context, self.command)
         names = context.model.names
-        position, quat = base_of_frame(context, jnp.asarray(command.motions.qpos)[frame])
+        position, quat = base_of_qpos(context.model.names, jnp.asarray(command.motions.qpos)[frame])
         off_m = jnp.linalg.norm(base_position(context.physics, names) - position)
         return (off_m > self.distance) | (
             angle_between(base_orientation(context.physics, names), quat) > self.max_angle

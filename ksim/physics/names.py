@@ -165,14 +165,24 @@ def with_level_base(model: mujoco.MjModel, qpos: np.ndarray, height: float) -> n
     return qpos
 
 
-def base_of_qpos(names: ModelNames, qpos_tq: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Position, in m, and orientation (w, x, y, z) of the base over time, (t, 3) and (t, 4), on the host.
+def base_of_qpos(names: ModelNames, qpos: Any) -> tuple[Any, Any]:
+    """Position, in m, (..., 3), and orientation (w, x, y, z), (..., 4), of the base in poses (..., q).
 
     Raises:
         ConfigError: The model has no free joint.
     """
     start, _ = names.free_joint()
-    return qpos_tq[:, start : start + 3], qpos_tq[:, start + 3 : start + 7]
+    return qpos[..., start : start + 3], qpos[..., start + 3 : start + 7]
+
+
+def with_moved_base(names: ModelNames, qpos_tq: np.ndarray, offset_3: np.ndarray) -> np.ndarray:
+    """Poses over time with the base moved, in m, on the host; unchanged where there is no base."""
+    if not names.has_base:
+        return qpos_tq
+    start, _ = names.free_joint()
+    moved_tq = qpos_tq.copy()
+    moved_tq[:, start : start + 3] += offset_3
+    return moved_tq
 
 
 def joints_of_qpos(names: ModelNames, qpos_tq: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from ksim.keys import MOTION_START
 from ksim.mdp.commands.base import AbstractCommand
 from ksim.mdp.term import Context
 from ksim.motion.library import MotionLibrary
-from ksim.physics.names import base_orientation, base_position
+from ksim.physics.names import base_of_qpos, base_orientation, base_position
 from ksim.physics.rotations import angle_between
 from ksim.types import Metrics
 
@@ -96,18 +96,12 @@ class MotionCommand(AbstractCommand):
     def errors(self, context: Context, command: Float[Array, "1"]) -> Metrics:
         names, qpos = context.model.names, self.shown_pose(command)
         places = names.joint_qpos()
-        wanted = base_of_frame(context, qpos)
+        wanted = base_of_qpos(names, qpos)
         return {
             "joint_position_rad": jnp.mean(jnp.abs(context.physics.qpos[places] - qpos[places])),
             "root_position_m": jnp.linalg.norm(base_position(context.physics, names) - wanted[0]),
             "root_orientation_rad": angle_between(base_orientation(context.physics, names), wanted[1]),
         }
-
-
-def base_of_frame(context: Context, qpos: Float[Array, " q"]) -> tuple[Float[Array, "3"], Float[Array, "4"]]:
-    """Position, in m, and orientation of the base in a reference pose."""
-    start, _ = context.model.names.free_joint()
-    return qpos[start : start + 3], qpos[start + 3 : start + 7]
 
 
 def motion_command(context: Context, command: str) -> MotionCommand:

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ksim.checks import check_field
-from ksim.mdp.commands.motion import base_of_frame, motion_frame
+from ksim.mdp.commands.motion import motion_frame
 from ksim.mdp.noise import AbstractNoise
 from ksim.mdp.observations.base import AbstractObservation
 from ksim.mdp.term import Context
-from ksim.physics.names import base_orientation, base_position
+from ksim.physics.names import base_of_qpos, base_orientation, base_position
 from ksim.physics.rotations import inverse_quaternion, multiply_quaternions, rotate, rotate_inverse
 
 
@@ -77,7 +77,7 @@ class MotionBasePosition(AbstractObservation):
         position, quat = base_position(physics, names), base_orientation(physics, names)
 
         def seen(qpos: Array) -> Array:
-            return rotate_inverse(base_of_frame(context, qpos)[0] - position, quat)
+            return rotate_inverse(base_of_qpos(context.model.names, qpos)[0] - position, quat)
 
         return jax.vmap(seen)(_frames(context, self.command, self.steps, "qpos"))
 
@@ -99,7 +99,7 @@ class MotionBaseOrientation(AbstractObservation):
         back = inverse_quaternion(base_orientation(context.physics, context.model.names))
 
         def seen(qpos: Array) -> Array:
-            turn = multiply_quaternions(back, base_of_frame(context, qpos)[1])
+            turn = multiply_quaternions(back, base_of_qpos(context.model.names, qpos)[1])
             return jnp.concatenate([rotate(axis, turn) for axis in jnp.eye(3)[:2]])
 
         return jax.vmap(seen)(_frames(context, self.command, self.steps, "qpos"))
