@@ -17,6 +17,7 @@ import ksim
 from ksim.checks import check_positive
 from ksim.config import field
 from ksim.mdp import commands, curriculum, observations as obs, randomizers, resets, rewards, terminations
+from ksim.mdp.actions import AroundMotion
 from ksim.mdp.noise import UniformNoise
 from ksim.motion.library import MotionLibrary
 from ksim.motion.load import load_library
@@ -90,6 +91,9 @@ class HumanoidTrackingTask(ksim.DistributedPPOTask[HumanoidTrackingConfig]):
             self._libraries[physics_model.ctrl_dt] = load_library(paths, physics_model, fps=self.config.motion_fps)
         return self._libraries[physics_model.ctrl_dt]
 
+    def get_action_filters(self, physics_model: ksim.PhysicsModel) -> list[ksim.AbstractActionFilter]:
+        return [AroundMotion(command="motion", actuators=self.get_actuators())]
+
     def get_commands(self, physics_model: ksim.PhysicsModel) -> Mapping[str, ksim.AbstractCommand]:
         return {
             "motion": commands.MotionCommand(
@@ -102,17 +106,17 @@ class HumanoidTrackingTask(ksim.DistributedPPOTask[HumanoidTrackingConfig]):
     def get_curricula(self, physics_model: ksim.PhysicsModel) -> Mapping[str, ksim.AbstractCurriculum]:
         if not self.config.adaptive:
             return {}
-        return {"starts": curriculum.AdaptiveStarts(self.motions(physics_model), "motion")}
+        return {"starts": curriculum.AdaptiveStarts(motions=self.motions(physics_model), command="motion")}
 
     def get_observations(
         self, physics_model: ksim.PhysicsModel
     ) -> Mapping[str, Mapping[str, ksim.AbstractObservation]]:
         motion = {
-            "phase": obs.MotionPhase("motion"),
-            "coming_joints": obs.MotionJoints("motion", steps=(0, 4)),
-            "coming_joint_velocities": obs.MotionJointVelocities("motion"),
-            "coming_position": obs.MotionBasePosition("motion", steps=(0, 4)),
-            "coming_orientation": obs.MotionBaseOrientation("motion"),
+            "phase": obs.MotionPhase(command="motion"),
+            "coming_joints": obs.MotionJoints(command="motion", steps=(0, 4)),
+            "coming_joint_velocities": obs.MotionJointVelocities(command="motion"),
+            "coming_position": obs.MotionBasePosition(command="motion", steps=(0, 4)),
+            "coming_orientation": obs.MotionBaseOrientation(command="motion"),
             "last_action": obs.LastAction(),
         }
         actor = {
@@ -135,13 +139,13 @@ class HumanoidTrackingTask(ksim.DistributedPPOTask[HumanoidTrackingConfig]):
 
     def get_rewards(self, physics_model: ksim.PhysicsModel) -> list[ksim.AbstractReward]:
         return [
-            rewards.TrackAnchorPosition("motion", std=0.1, scale=1.0),
-            rewards.TrackAnchorOrientation("motion", std=0.2, scale=0.5),
-            rewards.TrackBodyPositions("motion", std=0.1, scale=1.0),
-            rewards.TrackBodyOrientations("motion", std=0.3, scale=1.0),
-            rewards.TrackBodyVelocities("motion", std=0.7, scale=0.5),
-            rewards.TrackBodyAngularVelocities("motion", std=2.2, scale=0.5),
-            rewards.TrackMotionJoints("motion", std=0.15, scale=1.0),
+            rewards.TrackAnchorPosition(command="motion", std=0.1, scale=1.0),
+            rewards.TrackAnchorOrientation(command="motion", std=0.2, scale=0.5),
+            rewards.TrackBodyPositions(command="motion", std=0.1, scale=1.0),
+            rewards.TrackBodyOrientations(command="motion", std=0.3, scale=1.0),
+            rewards.TrackBodyVelocities(command="motion", std=0.7, scale=0.5),
+            rewards.TrackBodyAngularVelocities(command="motion", std=2.2, scale=0.5),
+            rewards.TrackMotionJoints(command="motion", std=0.15, scale=1.0),
             rewards.FeetSlip(sensors=TOUCH, sites=FEET, scale=-0.1),
             rewards.ActionRate(scale=-0.01),
             rewards.JointLimits(scale=-1.0),
@@ -150,9 +154,9 @@ class HumanoidTrackingTask(ksim.DistributedPPOTask[HumanoidTrackingConfig]):
 
     def get_terminations(self, physics_model: ksim.PhysicsModel) -> list[ksim.AbstractTermination]:
         return [
-            terminations.MotionEnded("motion"),
-            terminations.BaseOffMotion("motion", distance=0.3, max_angle=0.8),
-            terminations.BodyOffMotion("motion", bodies=ENDS, distance=0.3),
+            terminations.MotionEnded(command="motion"),
+            terminations.BaseOffMotion(command="motion", distance=0.3, max_angle=0.8),
+            terminations.BodyOffMotion(command="motion", bodies=ENDS, distance=0.3),
         ]
 
     def get_resets(self, physics_model: ksim.PhysicsModel) -> list[ksim.AbstractReset]:
@@ -160,7 +164,7 @@ class HumanoidTrackingTask(ksim.DistributedPPOTask[HumanoidTrackingConfig]):
             resets.RandomJointPositions(magnitude=0.05),
             resets.RandomBaseMotion(max_lin_vel=(0.1, 0.1, 0.05), max_ang_vel=(0.2, 0.2, 0.2)),
         ]
-        return [resets.ToMotion("motion"), *([] if self.config.at_beginning else noise)]
+        return [resets.ToMotion(command="motion"), *([] if self.config.at_beginning else noise)]
 
     def get_events(self, physics_model: ksim.PhysicsModel) -> list[ksim.AbstractEvent]:
         return []

@@ -10,14 +10,16 @@ from pathlib import Path
 import mujoco
 import numpy as np
 
-from examples.deploy import Policy, Robot, observe
-from examples.motions import MOTIONS
-from examples.motions.poses import FPS, Foot, Keyframe, motion_of
-from examples.pretrained import PRETRAINED
-from examples.robots import HUMANOID
+from ksim.host.terminal import print_line
 from ksim.motion.files import save_motion
 from ksim.motion.motion import Motion
 from ksim.physics.names import ModelNames, base_of_qpos, joints_of_qpos
+
+from ..deploy import Policy, Robot, observe
+from ..pretrained import PRETRAINED
+from ..robots import HUMANOID
+from . import MOTIONS
+from .poses import FPS, Foot, Keyframe, motion_of
 
 WIDTH = 0.1
 """Of a foot from the middle, in m."""
@@ -88,7 +90,7 @@ def main(out_dir: Path) -> None:
     walk, turn = from_policy("walk", (0.8, 0.0, 0.0), 5.0), from_policy("turn", (0.0, 0.0, 0.5), 5.0)
     for motion, path in zip((walk, turn, squat(model), get_up(model)), MOTIONS, strict=True):
         save_motion(motion, out_dir / path.name)
-        print(f"{out_dir / path.name}: {motion.num_frames} frames, {motion.duration_s:.2f} s")
+        print_line(f"{out_dir / path.name}: {motion.num_frames} frames, {motion.duration_s:.2f} s")
 
 
 if __name__ == "__main__":

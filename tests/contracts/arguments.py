@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from ksim.mdp import commands, env_curriculum, events, observations, randomizers, resets, rewards, terminations
+from ksim.mdp import actions, commands, env_curriculum, events, observations, randomizers, resets, rewards, terminations
 from ksim.mdp.noise import DriftingBias
 from ksim.mdp.term import Term
 from ksim.motion.load import make_library
 from tests.motion.clips import swaying
-from tests.robots import biped_model
+from tests.robots import ACTUATORS, biped_model
 
 TOUCH, FEET, LEGS = ("left_touch", "right_touch"), ("left_foot", "right_foot"), ("left_leg", "right_leg")
 BIAS = DriftingBias(std_per_root_s=0.1, initial_std=0.1)
@@ -15,6 +15,7 @@ MOTIONS = make_library([swaying(), swaying(7, name="short")], biped_model())
 FOLLOWING: dict[str, Any] = {"command": "motion"}
 """The arguments of terms that need a MotionCommand."""
 ARGUMENTS: dict[type[Term], dict[str, Any]] = {
+    actions.AroundMotion: FOLLOWING | {"actuators": ACTUATORS},
     commands.CartesianCommand: {
         "x": (-0.1, 0.1),
         "y": (0.1, 0.2),

@@ -11,12 +11,14 @@ from scipy.spatial.transform import Rotation
 
 import ksim
 from ksim.mdp import commands, curriculum, observations, resets, rewards, terminations
+from ksim.mdp.actions import AroundMotion
 from ksim.motion.library import MotionLibrary
 from ksim.motion.load import make_library
 from ksim.motion.motion import Motion
-from ksim.physics import compile_model
+from ksim.physics import PositionActuators, compile_model
 from tests.tasks import BipedConfig
 
+ACTUATORS = PositionActuators(kp=2.0, kd=0.2, action_scale=0.5)
 FLOATER = """
 <mujoco>
   <option timestep="0.01" gravity="0 0 0"/>
@@ -66,20 +68,26 @@ class FloaterTask(ksim.DistributedPPOTask[FloaterConfig]):
         model = compile_model(mujoco.MjSpec.from_string(FLOATER), dt=0.01, ctrl_dt=0.02)
         return make_library([swing("slow", 0.6, 2.0), swing("fast", 0.4, 12.0)], model, bin_s=0.1)
 
+    def get_actuators(self):
+        return ACTUATORS
+
+    def get_action_filters(self, physics_model):
+        return [AroundMotion(command="motion", actuators=ACTUATORS)]
+
     def get_commands(self, physics_model):
         return {"motion": commands.MotionCommand(self.motions, starts="starts", at_beginning=self.config.at_beginning)}
 
     def get_curricula(self, physics_model):
-        return {"starts": curriculum.AdaptiveStarts(self.motions, "motion", rate=0.2)}
+        return {"starts": curriculum.AdaptiveStarts(motions=self.motions, command="motion", rate=0.2)}
 
     def get_observations(self, physics_model):
         return {
             "actor": [
-                observations.MotionPhase("motion"),
-                observations.MotionJoints("motion", steps=(0, 2)),
-                observations.MotionJointVelocities("motion"),
-                observations.MotionBasePosition("motion"),
-                observations.MotionBaseOrientation("motion"),
+                observations.MotionPhase(command="motion"),
+                observations.MotionJoints(command="motion", steps=(0, 2)),
+                observations.MotionJointVelocities(command="motion"),
+                observations.MotionBasePosition(command="motion"),
+                observations.MotionBaseOrientation(command="motion"),
                 observations.JointPosition(),
                 observations.JointVelocity(),
                 observations.LastAction(),
@@ -88,24 +96,24 @@ class FloaterTask(ksim.DistributedPPOTask[FloaterConfig]):
 
     def get_rewards(self, physics_model):
         return [
-            rewards.TrackAnchorPosition("motion"),
-            rewards.TrackAnchorOrientation("motion"),
-            rewards.TrackBodyPositions("motion"),
-            rewards.TrackBodyOrientations("motion"),
-            rewards.TrackBodyVelocities("motion"),
-            rewards.TrackBodyAngularVelocities("motion"),
-            rewards.TrackMotionJoints("motion"),
-            rewards.TrackMotionJointVelocities("motion"),
+            rewards.TrackAnchorPosition(command="motion"),
+            rewards.TrackAnchorOrientation(command="motion"),
+            rewards.TrackBodyPositions(command="motion"),
+            rewards.TrackBodyOrientations(command="motion"),
+            rewards.TrackBodyVelocities(command="motion"),
+            rewards.TrackBodyAngularVelocities(command="motion"),
+            rewards.TrackMotionJoints(command="motion"),
+            rewards.TrackMotionJointVelocities(command="motion"),
         ]
 
     def get_resets(self, physics_model):
-        return [resets.ToMotion("motion")]
+        return [resets.ToMotion(command="motion")]
 
     def get_terminations(self, physics_model):
         return [
-            terminations.MotionEnded("motion"),
-            terminations.BaseOffMotion("motion"),
-            terminations.BodyOffMotion("motion", bodies=("hand",), distance=0.15),
+            terminations.MotionEnded(command="motion"),
+            terminations.BaseOffMotion(command="motion"),
+            terminations.BodyOffMotion(command="motion", bodies=("hand",), distance=0.15),
         ]
 
     def get_eval_environment(self, engine):

@@ -140,7 +140,7 @@ def test_curriculum_and_command_when_their_motions_differ_is_an_error():
     class Differing(FloaterTask):
         def get_curricula(self, physics_model):
             other = FloaterTask(FloaterConfig(num_devices=1)).motions
-            return {"starts": curriculum.AdaptiveStarts(other, "motion")}
+            return {"starts": curriculum.AdaptiveStarts(motions=other, command="motion")}
 
     with pytest.raises(ConfigError, match="other motions than its command 'motion'"):
         Differing(FloaterConfig(num_devices=1)).check()
@@ -149,7 +149,7 @@ def test_curriculum_and_command_when_their_motions_differ_is_an_error():
 def test_term_of_a_command_that_is_no_motion_is_an_error():
     class Wrong(FloaterTask):
         def get_terminations(self, physics_model):
-            return [terminations.MotionEnded("motoin")]
+            return [terminations.MotionEnded(command="motoin")]
 
     with pytest.raises(ConfigError, match=r"no command 'motoin'\. Did you mean 'motion'"):
         Wrong(FloaterConfig(num_devices=1)).check()
