@@ -26,7 +26,7 @@ COMMANDED = (0.1, 0.7, 0.2, 1.0)
 """Colour of the commanded velocity: green."""
 MEASURED = (0.1, 0.4, 1.0, 1.0)
 """Colour of the measured velocity: blue."""
-GHOST_APART = 0.8
+GHOST_APART = 1.1
 """How far to the side of the robot its ghost is shown, in m for each m of the base's greatest height."""
 
 NO_GL = "MuJoCo cannot render here: neither EGL nor OSMesa works. Install one, or set video=false."
