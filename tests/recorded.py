@@ -18,6 +18,7 @@ from ksim.parallel.placement import unwrap_keys
 from ksim.ppo.minibatches import stratified_minibatches
 from ksim.task.overrides import parse_overrides
 from ksim.train.timing import scalars
+from tests.motion.tasks import FloaterConfig, TiltedFloaterTask
 from tests.tasks import BipedConfig, BipedTask, CartPoleConfig, CartPoleTask
 
 NUM_ITERATIONS = 20
@@ -85,7 +86,11 @@ def run(task, start, step, num_iterations=NUM_ITERATIONS):
 if __name__ == "__main__":
     warnings.filterwarnings("ignore")
     out, name, num_iterations, *overrides = sys.argv[1:]
-    task_class, config = {"cart_pole": (CartPoleTask, CartPoleConfig), "biped": (BipedTask, BipedConfig)}[name]
+    task_class, config = {
+        "cart_pole": (CartPoleTask, CartPoleConfig),
+        "biped": (BipedTask, BipedConfig),
+        "floater": (TiltedFloaterTask, FloaterConfig),
+    }[name]
     task: Any = task_class(parse_overrides(config(), overrides))
     start = task.initial_state()
     record = run(task, start, compiled(task, start), int(num_iterations))

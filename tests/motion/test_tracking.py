@@ -12,6 +12,8 @@ from ksim.errors import ConfigError
 from ksim.mdp import curriculum, terminations
 from tests.checkpoints import newest
 from tests.motion.tasks import FloaterConfig, FloaterTask, TiltedFloaterTask
+from tests.processes import finish, start_job
+from tests.recorded import read_record
 from tests.tasks import train_iterations
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
@@ -117,6 +119,28 @@ def test_training_is_the_same_on_several_devices(on_one, num_devices):
             np.testing.assert_allclose(metrics[name], value, rtol=1e-5, atol=1e-5, err_msg=name)
     assert "curriculum/starts/max" in history[0]
     assert not any(name.startswith("curriculum_bin") for name in history[0])
+
+
+@pytest.mark.long
+def test_training_is_the_same_in_two_processes_of_two_devices(on_one, tmp_path):
+    worker = ("-m", "tests.recorded", "record", "floater", "4")
+    for process in start_job(*worker, num_processes=2, num_devices=2, cwd=tmp_path):
+        code, output = finish(process)
+        assert code == 0, output
+    learner, reference = read_record(tmp_path / "record").learner, on_one[0].learner
+    np.testing.assert_allclose(learner.levels["starts"], reference.levels["starts"], rtol=1e-6)
+    for x, y in zip(jax.tree.leaves(learner.params), jax.tree.leaves(reference.params), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
+
+
+def test_both_engines_track_alike(env):
+    other = FloaterTask(FloaterConfig(num_devices=1, engine="mjx")).environment
+    states = [jax.jit(each.reset)(jax.random.key(3)) for each in (env, other)]
+    steps = [jax.jit(each.step) for each in (env, other)]
+    for _ in range(5):
+        states = [step(state, jnp.full(1, 0.3)) for step, state in zip(steps, states, strict=True)]
+        np.testing.assert_allclose(states[0].obs["actor"], states[1].obs["actor"], atol=1e-4)
+        np.testing.assert_allclose(states[0].reward, states[1].reward, atol=1e-4)
 
 
 def test_failure_rates_are_higher_where_the_motion_cannot_be_tracked(on_one):
