@@ -13,6 +13,7 @@ from ksim.evaluate.recording import Recorder
 from ksim.evaluate.render_worker import add_ghost
 from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
 from ksim.policy.context import policy_context
+from ksim.viewer.session import ViewSession
 from tests.exports import exported_files
 from tests.motion.tasks import FLOATER, FloaterConfig, FloaterTask
 from tests.rollout.still import Still
@@ -63,6 +64,21 @@ def test_ghost_is_a_second_translucent_robot_without_its_world():
     add_ghost(scene, model, data)
     assert scene.ngeom == 2  # trunk and arm
     assert all(geom.rgba[3] < 1 and geom.transparent for geom in scene.geoms[: scene.ngeom])
+
+
+def test_viewer_plays_the_clip_to_its_end_and_starts_again(task):
+    env = task.eval_environment
+    session = ViewSession(env, Still(), seed=0)
+    assert session.numbers == []
+    frames = []
+    for _ in range(70):
+        session.advance()
+        frames.append(int(session.policy_commands["motion"][0]))
+    change_t = np.diff(frames)
+    assert (change_t == 1).sum() > 60
+    starts = np.array(frames[1:])[change_t != 1]
+    assert len(starts) >= 1
+    assert set(starts) <= set(env.mdp.commands["motion"].motions.first + 1)
 
 
 def test_exported_policy_tracks_the_motion_as_in_training(task, tmp_path):

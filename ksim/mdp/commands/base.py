@@ -1,6 +1,7 @@
 """What commands have in common."""
 
 from abc import abstractmethod
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -15,7 +16,14 @@ Range = tuple[float, float]
 
 
 class AbstractCommand(Term):
-    """A vector that tells the robot what to do. It may change during the episode."""
+    """A vector that tells the robot what to do. It may change during the episode.
+
+    Attributes:
+        has_course: Whether the command runs its own course to the end of an episode, such as a motion. Viewers set the
+            numbers of others, and start again where an episode with a course is truncated.
+    """
+
+    has_course: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(self, context: Context) -> Float[Array, " n"]:

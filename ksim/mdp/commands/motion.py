@@ -33,6 +33,7 @@ class MotionCommand(AbstractCommand):
     weight of each further bin. horizon: bins ahead that count.
     """
 
+    has_course = True
     motions: MotionLibrary = eqx.field(static=True)
     starts: str | None = None
     at_beginning: bool = False
