@@ -3,8 +3,9 @@
 python -m examples.motions OUT_DIR
 """
 
+import argparse
 import dataclasses
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import mujoco
@@ -83,8 +84,11 @@ def get_up(model: mujoco.MjModel) -> Motion:
     return motion_of("get_up", model, keyframes)
 
 
-def main(out_dir: Path) -> None:
-    """Writes all motions into a directory."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs the program."""
+    parser = argparse.ArgumentParser(description="Makes the humanoid's reference motions.")
+    parser.add_argument("out_dir", type=Path, help="directory of the .npz files; made if missing")
+    out_dir: Path = parser.parse_args(arguments).out_dir
     out_dir.mkdir(parents=True, exist_ok=True)
     model = mujoco.MjModel.from_xml_path(str(HUMANOID))
     walk, turn = from_policy("walk", (0.8, 0.0, 0.0), 5.0), from_policy("turn", (0.0, 0.0, 0.5), 5.0)
@@ -94,4 +98,4 @@ def main(out_dir: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else MOTIONS[0].parent)
+    main()

@@ -10,6 +10,9 @@ import pytest
 from ksim.checkpoint.format import read_checkpoint
 from ksim.errors import ConfigError
 from ksim.mdp import curriculum, terminations
+from ksim.mdp.curriculum import CurriculumContext
+from ksim.physics.names import add_to_base_velocity, base_lin_vel_world, place_base
+from ksim.physics.rotations import turn_by
 from tests.checkpoints import newest
 from tests.motion.tasks import FloaterConfig, FloaterTask, TiltedFloaterTask
 from tests.processes import finish, start_job
@@ -80,6 +83,28 @@ def test_robot_that_is_in_the_commanded_frame_earns_everything_and_has_no_error(
     for name, error in env.mdp.commands["motion"].errors(context, state.inner.commands["motion"]).items():
         np.testing.assert_allclose(error, 0.0, atol=1e-3, err_msg=name)
     assert not any(bool(term(context)) for term in env.mdp.terminations.values() if not term.truncates)
+
+
+def test_robot_that_has_drifted_and_turned_has_an_error_of_its_anchor_alone(env):
+    state, motions = jax.jit(env.reset)(jax.random.key(3)), motions_of(env)
+    names, frame = env.engine.model.names, int(state.inner.commands["motion"][0])
+    physics = dataclasses.replace(
+        state.inner.physics, qpos=jnp.asarray(motions.qpos[frame]), qvel=jnp.asarray(motions.qvel[frame])
+    )
+    physics = place_base(physics, names, jnp.array([0.1, -0.05, 0.0]), jnp.float32(0.3))
+    lin_vel_3 = turn_by(base_lin_vel_world(physics, names), jnp.float32(0.3)) - base_lin_vel_world(physics, names)
+    physics = add_to_base_velocity(physics, names, lin_vel_3, jnp.zeros(3))
+    physics = env.engine.forward(physics, jnp.zeros(1), {})
+    context = dataclasses.replace(env._context(state.inner, jnp.zeros(1)), physics=physics)
+    for name in ("positions", "orientations", "velocities", "angular_velocities"):
+        np.testing.assert_allclose(env.mdp.rewards[f"track_body_{name}"](context), 1.0, atol=1e-4, err_msg=name)
+    # exp(-(0.1^2 + 0.05^2) / (2 * 0.2^2)), and exp(-0.3^2 / (2 * 0.3^2))
+    np.testing.assert_allclose(env.mdp.rewards["track_anchor_position"](context), np.exp(-0.0125 / 0.08), rtol=1e-4)
+    np.testing.assert_allclose(env.mdp.rewards["track_anchor_orientation"](context), np.exp(-0.5), rtol=1e-3)
+    errors = env.mdp.commands["motion"].errors(context, state.inner.commands["motion"])
+    np.testing.assert_allclose(errors["root_position_m"], np.sqrt(0.0125), rtol=1e-4)
+    np.testing.assert_allclose(errors["root_orientation_rad"], 0.3, rtol=1e-3)
+    np.testing.assert_allclose(errors["joint_position_rad"], 0.0, atol=1e-6)
 
 
 def test_episode_is_truncated_in_the_last_frame_of_its_clip(env):
@@ -158,6 +183,20 @@ def test_failure_rates_go_on_from_a_checkpoint_on_another_number_of_devices(on_o
     arrays = read_checkpoint(newest(tmp_path / "run")).arrays
     (level_b,) = (x for name, x in arrays.items() if "levels['starts']" in name and "learner" in name)
     np.testing.assert_allclose(np.ravel(level_b), np.ravel(on_one[0].learner.levels["starts"]), rtol=1e-5)
+
+
+def test_failure_rate_is_failures_per_pass_and_stays_where_nobody_was(env):
+    motions = motions_of(env)
+    term = curriculum.AdaptiveStarts(motions=motions, command="motion", rate=0.25)
+    steps_b, failures_b = np.zeros((2, motions.num_bins), np.float32)
+    # Ten passes of the first bin with three failures, and more failures than passes of the second.
+    steps_b[:2] = 10 * motions.bin_size[0], motions.bin_size[1]
+    failures_b[:2] = 3, 5
+    context = CurriculumContext(
+        jnp.int32(1), {}, 0.02, num_steps=jnp.asarray(steps_b), num_failures=jnp.asarray(failures_b)
+    )
+    level_b = term(jnp.full(motions.num_bins, 0.5), context)
+    np.testing.assert_allclose(level_b[:3], [0.5 + 0.25 * (0.3 - 0.5), 0.5 + 0.25 * (1 - 0.5), 0.5], rtol=1e-6)
 
 
 def test_curriculum_and_command_when_their_motions_differ_is_an_error():
