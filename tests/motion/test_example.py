@@ -10,6 +10,7 @@ from examples.robots import HUMANOID
 from examples.tracking import HumanoidTrackingConfig, HumanoidTrackingTask
 from ksim.errors import ConfigError
 from ksim.motion.files import save_motion
+from ksim.task.mdp import compile_robot
 from tests.motion.clips import swaying
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
@@ -19,7 +20,7 @@ FEET = [f"{side}_{end}_{edge}" for side in ("left", "right") for end in ("heel",
 @pytest.fixture(scope="module")
 def motions():
     task = HumanoidTrackingTask(HumanoidTrackingConfig())
-    return task.get_environment("mujoco", 1).mdp.commands["motion"].motions
+    return task.motions(compile_robot(task, task.config))
 
 
 def test_motions_of_the_example_are_small():
