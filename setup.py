@@ -22,6 +22,7 @@ setup(
     package_data={
         "ksim": ["py.typed"],
         "ksim.viewer": ["*.js", "*.css"],
+        "ksim.examples.motions": ["*.npz"],
         "ksim.examples.pretrained": ["**/*"],
         "ksim.examples.robots": ["*.xml"],
     },

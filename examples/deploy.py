@@ -20,8 +20,8 @@ import numpy as np
 import onnxruntime
 
 ROBOTS = Path(__file__).parent / "robots"
-SMOOTHING = "ActionSmoothing"
-"""The action filter that belongs to the controller; the other filters imitate a real robot."""
+SMOOTHING, AROUND = "ActionSmoothing", "AroundMotion"
+"""The action filters that belong to the controller; the other filters imitate a real robot."""
 FALLEN_TILT = -0.5
 """Vertical component of gravity in the base's frame above which the robot has fallen: a tilt of 60 degrees."""
 
@@ -57,8 +57,10 @@ class Robot:
     Attributes:
         model: MuJoCo's model, with the actuators that the policy was trained on.
         data: Its state.
-        command: Commands by name, as vectors.
+        command: Commands by name, as vectors; of a motion the frame to reach next.
+        motions: The clips of each motion that is commanded, by the command's name.
         last_action: The last action; initially zeros.
+        clip: The index of the clip that is followed.
         time_s: Seconds since the reset.
     """
 
@@ -101,17 +103,33 @@ class Robot:
             for term in metadata["action_filters"].values()
             if term["class"] == SMOOTHING
         ]
+        self._around = next(
+            (x["args"]["command"] for x in metadata["action_filters"].values() if x["class"] == AROUND), None
+        )
+        self._driven, _ = self.joints(actuators["joints"]) if self._around else ([], None)
         limit = lambda values, default: np.array([default if x is None else x for x in values])
         to_ctrl = metadata["action_to_ctrl"]
         self._offset, self._scale = np.array(to_ctrl["offset"]), np.array(to_ctrl["scale"])
         self._lower, self._upper = limit(to_ctrl["lower"], -np.inf), limit(to_ctrl["upper"], np.inf)
         self.default_qpos = np.array(metadata["robot"]["default_qpos"])
         self.command = {name: default_command(command) for name, command in metadata["commands"].items()}
+        commands = metadata["commands"].items()
+        self.motions = {
+            name: {part: np.array(values) for part, values in term["args"]["motions"].items()}
+            for name, term in commands
+            if term["class"] == "MotionCommand"
+        }
+        self.clip = 0
         self.data = mujoco.MjData(model)
         self.reset()
 
     def reset(self, qpos: np.ndarray | None = None, qvel: np.ndarray | None = None) -> None:
-        """Resets the robot to its first keyframe, optionally with other positions and velocities."""
+        """Resets the robot to its first keyframe or its clip, optionally with other positions and velocities."""
+        for name, motions in self.motions.items():
+            first = motions["first"][self.clip]
+            self.command[name] = np.array([first + 1.0])
+            if qpos is None:
+                qpos, qvel = motions["qpos"][first], motions["qvel"][first]
         mujoco.mj_resetData(self.model, self.data)
         if self.model.nkey:
             mujoco.mj_resetDataKeyframe(self.model, self.data, 0)
@@ -126,9 +144,12 @@ class Robot:
         mujoco.mj_forward(self.model, self.data)  # initial sensor readings
 
     def controls(self, action: np.ndarray) -> np.ndarray:
-        """The controls for an action: for servos, joint targets in rad."""
+        """The controls for an action: for servos, joint targets in rad, around those of a motion that is tracked."""
         moved = self._scale * action if self._scale.ndim == 1 else self._scale @ action
-        return np.clip(self._offset + moved, self._lower, self._upper)
+        middle = self._offset
+        if self._around:
+            middle = self.motions[self._around]["qpos"][int(self.command[self._around][0]), self._driven]
+        return np.clip(middle + moved, self._lower, self._upper)
 
     def step(self, action: np.ndarray) -> None:
         """One control step.
@@ -145,6 +166,8 @@ class Robot:
             self._limit_forces()
             mujoco.mj_step(self.model, self.data)
         self.last_action = action
+        for name in self.motions:
+            self.command[name] = np.array([float(coming_frames(self, name, [1])[0])])
 
     def _limit_forces(self) -> None:
         """Lowers the torque limits of DC motors to those at their velocities."""
@@ -192,13 +215,24 @@ def _of_another_robot(mjcf: str | Path, metadata: dict[str, Any]) -> str:
     )
 
 
+def in_base_frame(robot: Robot, vector: np.ndarray) -> np.ndarray:
+    """A vector of the world in the base's frame."""
+    start, _ = robot.base()
+    back, turned = np.zeros(4), np.zeros(3)
+    mujoco.mju_negQuat(back, robot.data.qpos[start + 3 : start + 7])
+    mujoco.mju_rotVecQuat(turned, vector, back)
+    return turned
+
+
 def projected_gravity(robot: Robot) -> np.ndarray:
     """The direction of gravity in the base's frame."""
-    start, _ = robot.base()
-    up, gravity = np.zeros(4), np.zeros(3)
-    mujoco.mju_negQuat(up, robot.data.qpos[start + 3 : start + 7])
-    mujoco.mju_rotVecQuat(gravity, np.array([0.0, 0.0, -1.0]), up)
-    return gravity
+    return in_base_frame(robot, np.array([0.0, 0.0, -1.0]))
+
+
+def base_linear_velocity(robot: Robot) -> np.ndarray:
+    """The base's linear velocity in its own frame, in m/s."""
+    _, start = robot.base()
+    return in_base_frame(robot, robot.data.qvel[start : start + 3])
 
 
 def base_angular_velocity(robot: Robot) -> np.ndarray:
@@ -224,15 +258,64 @@ def phase_clock(robot: Robot, period_s: float, side_offset: float = 0.5) -> np.n
     return np.array([np.sin(angle), np.cos(angle)])
 
 
+def coming_frames(robot: Robot, command: str, steps: Sequence[int]) -> list[int]:
+    """The frames that a motion command will ask for in so many control steps; at the end of its clip the last one."""
+    frame, last = int(robot.command[command][0]), robot.motions[command]["last"][robot.clip]
+    return [min(frame + step, last) for step in steps]
+
+
+def motion_phase(robot: Robot, command: str) -> np.ndarray:
+    """How much of the clip is over, from 0 to 1."""
+    first, last = (robot.motions[command][name][robot.clip] for name in ("first", "last"))
+    return (robot.command[command] - first) / (last - first)
+
+
+def motion_joints(robot: Robot, command: str, steps: Sequence[int], joints: Sequence[str] | None) -> np.ndarray:
+    """Positions of joints in coming frames, relative to the default pose, in rad."""
+    places, _ = robot.joints(joints)
+    return robot.motions[command]["qpos"][coming_frames(robot, command, steps)][:, places] - robot.default_qpos[places]
+
+
+def motion_joint_velocities(
+    robot: Robot, command: str, steps: Sequence[int], joints: Sequence[str] | None
+) -> np.ndarray:
+    """Velocities of joints in coming frames, in rad/s."""
+    _, places = robot.joints(joints)
+    return robot.motions[command]["qvel"][coming_frames(robot, command, steps)][:, places]
+
+
+def motion_base_position(robot: Robot, command: str, steps: Sequence[int]) -> np.ndarray:
+    """Positions of the base in coming frames, relative to the robot's, in its base frame, in m."""
+    start, _ = robot.base()
+    qpos = robot.motions[command]["qpos"][coming_frames(robot, command, steps)]
+    return np.array([in_base_frame(robot, row[:3] - robot.data.qpos[start : start + 3]) for row in qpos[:, start:]])
+
+
+def motion_base_orientation(robot: Robot, command: str, steps: Sequence[int]) -> np.ndarray:
+    """Directions of the base's x and y axes in coming frames, in the robot's base frame."""
+    start, _ = robot.base()
+    seen, matrix = [], np.zeros(9)
+    for frame in coming_frames(robot, command, steps):
+        mujoco.mju_quat2Mat(matrix, robot.motions[command]["qpos"][frame, start + 3 : start + 7])
+        seen.append(np.concatenate([in_base_frame(robot, axis) for axis in matrix.reshape(3, 3).T[:2]]))
+    return np.array(seen)
+
+
 OBSERVATIONS: dict[str, Callable[..., np.ndarray]] = {
     "ProjectedGravity": projected_gravity,
     "BaseAngularVelocity": base_angular_velocity,
+    "BaseLinearVelocity": base_linear_velocity,
     "SensorReading": lambda robot, sensor: robot.data.sensor(sensor).data,
     "JointPosition": joint_position,
     "JointVelocity": joint_velocity,
     "PhaseClock": phase_clock,
     "CommandValue": lambda robot, command: robot.command[command],
     "LastAction": lambda robot: robot.last_action,
+    "MotionPhase": motion_phase,
+    "MotionJoints": motion_joints,
+    "MotionJointVelocities": motion_joint_velocities,
+    "MotionBasePosition": motion_base_position,
+    "MotionBaseOrientation": motion_base_orientation,
 }
 """The function for each class of observation: `(robot, **arguments) -> array`."""
 
@@ -295,6 +378,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         nargs="+",
         help="first command of the policy, such as forward, leftward and turning velocity",
     )
+    parser.add_argument("--clip", help="the motion to follow, of a policy that tracks motions; default: its first")
     parser.add_argument("--seconds", type=float, default=10.0, help="duration in seconds")
     parser.add_argument("--viewer", action="store_true", help="show it in MuJoCo's window, in real time")
     options = parser.parse_args(arguments)
@@ -308,13 +392,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not mjcf.is_file():
         parser.error(f"there is no robot file {mjcf}; give the MJCF file of the training with --robot")
     robot = Robot(mjcf, metadata)
+    clips = [str(name) for motions in robot.motions.values() for name in motions["names"]]
+    if options.clip is not None and options.clip not in clips:
+        parser.error(f"the policy tracks no motion {options.clip!r}; known: {', '.join(clips) or 'none'}")
+    robot.clip = clips.index(options.clip) if options.clip else 0
+    if options.command is not None and robot.motions:
+        parser.error("the policy follows a motion; choose it by --clip and leave --command out")
     if options.command is not None and not robot.command:
         parser.error("the policy takes no command; leave --command out")
     for name, value in list(robot.command.items())[:1]:
         if options.command is not None and len(options.command) != len(value):
             parser.error(f"command {name!r} has {len(value)} numbers, but --command has {len(options.command)}")
         robot.command[name] = value if options.command is None else np.array(options.command)
-    left_out = [name for name, term in metadata["action_filters"].items() if term["class"] != SMOOTHING]
+    left_out = [name for name, term in metadata["action_filters"].items() if term["class"] not in (SMOOTHING, AROUND)]
     if left_out:
         print(f"Not simulated, unlike in training: {', '.join(left_out)}.", file=sys.stderr)
     viewer = mujoco.viewer.launch_passive(robot.model, robot.data) if options.viewer else None

@@ -16,7 +16,7 @@ Overrides = dict[str, Array]
 
 
 Levels = dict[str, Array]
-"""How hard the task is, from 0 to 1, by the name of a curriculum."""
+"""How hard the task is, from 0 to 1, by the name of a curriculum: a scalar, or a vector of one number per bin."""
 
 Device = Any
 """A `jax.Device`, which type checkers see as a variable and not as a class."""

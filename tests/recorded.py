@@ -18,6 +18,7 @@ from ksim.parallel.placement import unwrap_keys
 from ksim.ppo.minibatches import stratified_minibatches
 from ksim.task.overrides import parse_overrides
 from ksim.train.timing import scalars
+from tests.motion.tasks import FloaterConfig, TiltedFloaterTask
 from tests.tasks import BipedConfig, BipedTask, CartPoleConfig, CartPoleTask
 
 NUM_ITERATIONS = 20
@@ -94,6 +95,7 @@ if __name__ == "__main__":
         "biped": (BipedTask, BipedConfig),
         "student": (StudentTask, StudentConfig),
         "styled": (StyledTask, StyledConfig),
+        "floater": (TiltedFloaterTask, FloaterConfig),
     }[name]
     task: Any = task_class(parse_overrides(config(), overrides))
     start = task.initial_state()

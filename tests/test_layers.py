@@ -21,7 +21,8 @@ ALLOWED = {
     "keys": set(),
     "config": {"errors", "host", "checks"},
     "physics": {"errors", "checks", "types", "host"},
-    "mdp": {"errors", "checks", "types", "keys", "physics"},
+    "motion": {"errors", "checks", "physics"},
+    "mdp": {"errors", "checks", "types", "keys", "physics", "motion"},
     "robot": {"errors", "physics"},
     "parallel": {"errors", "checks", "types", "host"},
     "nn": {"errors", "checks", "types", "parallel"},
@@ -33,9 +34,10 @@ ALLOWED = {
 }
 # The house from the bottom up: a package may import those before it.
 ORDER = [
-    "_version", "errors", "host", "_process", "_startup", "checks", "types", "keys", "config", "physics", "mdp",
-    "robot", "parallel", "nn", "rollout", "mirror", "learn", "ppo", "log", "task", "envs", "checkpoint", "policy",
-    "evaluate", "preflight", "viewer", "train", "launch", "help", "cli", "tools", "doctor", "commands", "__init__",
+    "_version", "errors", "host", "_process", "_startup", "checks", "types", "keys", "config", "physics", "motion",
+    "mdp", "robot", "parallel", "nn", "rollout", "mirror", "learn", "ppo", "log", "task", "envs", "checkpoint",
+    "policy", "evaluate", "preflight", "viewer", "train", "launch", "help", "cli", "tools", "doctor", "commands",
+    "__init__",
 ]  # fmt: skip
 HOST = ("log", "checkpoint", "policy", "evaluate", "preflight", "train", "viewer", "launch", "help", "cli", "tools")
 HIDDEN = {"_process", "_startup", "_version", "__init__"}

@@ -7,7 +7,7 @@ from ksim.evaluate.evaluator import Evaluation, Evaluator
 from ksim.evaluate.reports import EpisodeReport, Failures
 from ksim.host.files import output_dir, whole_file
 from ksim.host.signals import stop_on_signal
-from ksim.host.terminal import Activity, print_figures
+from ksim.host.terminal import Activity, print_figures, print_table
 from ksim.log.run_log import run_log
 from ksim.policy.load import load_task_policy
 from ksim.task.result import RunResult
@@ -37,6 +37,8 @@ def evaluate_checkpoint(task: RLTask[Any]) -> RunResult:
         written = {"figures": out_dir / "evaluation.json", **report.paths}
         figures = evaluation_figures(evaluation) | {name: str(file) for name, file in written.items()}
         print_figures(f"Evaluation of {path}", figures)
+        if evaluation.groups:
+            print_table("By kind of episode", *group_rows(evaluation))
     return RunResult(
         exit_code=stop.exit_code,
         run_dir=path.parents[1],
@@ -58,3 +60,14 @@ def evaluation_figures(evaluation: Evaluation) -> dict[str, str]:
         "gap of return": evaluation.gap_words(),
         **({"unfinished": f"{evaluation.num_unfinished} episodes"} if evaluation.num_unfinished else {}),
     }
+
+
+def group_rows(evaluation: Evaluation) -> tuple[list[str], list[list[str]]]:
+    """The heads and the rows of a table of the kinds of episodes: how many were completed, and their errors."""
+    errors = [name for name in evaluation.figures if name.startswith("error/")]
+    heads = ["", "completed", *(name.removeprefix("error/") for name in errors)]
+    rows = [
+        [group, figures["survival"].percent_words(), *(figures[name].words(3) for name in errors)]
+        for group, figures in evaluation.groups.items()
+    ]
+    return heads, rows

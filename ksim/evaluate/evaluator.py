@@ -48,6 +48,7 @@ class EpisodeResults:
         errors: Metrics named `error/...`, averaged over the episode.
         num_unfinished: Episodes stopped after `MAX_EPISODE_STEPS`.
         seconds: Duration, including compilation if it was not compiled before.
+        group: The kind of each episode, as an index into `Environment.episode_groups`.
     """
 
     total_reward: np.ndarray
@@ -56,6 +57,16 @@ class EpisodeResults:
     errors: Mapping[str, np.ndarray]
     num_unfinished: int
     seconds: float
+    group: np.ndarray
+
+    def figures(self, which: np.ndarray | slice = slice(None)) -> dict[str, Estimate]:
+        """Means over some of the episodes: `return`, `length`, `survival` and `error/...`."""
+        return {
+            "return": estimate_mean(self.total_reward[which]),
+            "length": estimate_mean(self.length[which]),
+            "survival": estimate_fraction(~self.fell[which]),
+            **{name: estimate_mean(error[which]) for name, error in self.errors.items()},
+        }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +83,8 @@ class Evaluation:
         gap: Sim-to-sim gap: return in this engine minus return in the training engine, over pairs of episodes with the
             same start; None if the engines are the same.
         seconds: Duration.
+        groups: The same figures of each kind of episodes, such as the clips of a motion library, by its name; without
+            those of which there was no episode.
     """
 
     engine: str
@@ -82,6 +95,7 @@ class Evaluation:
     figures: Mapping[str, Estimate]
     gap: Estimate | None
     seconds: float
+    groups: Mapping[str, Mapping[str, Estimate]] = dataclasses.field(default_factory=dict)
 
     def record(self) -> dict[str, Any]:
         """All results, for JSON."""
@@ -94,6 +108,10 @@ class Evaluation:
             "figures": {name: estimate.record() for name, estimate in self.figures.items()},
             "return_gap": None if self.gap is None else self.gap.record(),
             "seconds": self.seconds,
+            "groups": {
+                group: {name: estimate.record() for name, estimate in figures.items()}
+                for group, figures in self.groups.items()
+            },
         }
 
     def gap_words(self) -> str:
@@ -156,6 +174,7 @@ class EpisodeRunner:
         # The policy is an argument: nothing is compiled again as it learns.
         self._start = eqx.filter_jit(bind_axis(start, axis_name))
         self._advance = eqx.filter_jit(bind_axis(advance, axis_name))
+        self._group_of = jax.vmap(env.episode_group)
 
     def __call__(self, model: AbstractActorCritic, should_stop: ShouldStop) -> EpisodeResults | None:
         """The results, or None if it was stopped before the last episode ended."""
@@ -182,6 +201,7 @@ class EpisodeRunner:
             errors={name: np.asarray(total) / length for name, total in episodes.error_sums.items()},
             num_unfinished=num_unfinished,
             seconds=time.perf_counter() - start_s,
+            group=np.asarray(self._group_of(episodes.env_state)),
         )
 
 
@@ -193,7 +213,7 @@ class Evaluator:
         runner = functools.partial(
             EpisodeRunner, num_envs=config.eval_num_envs, seed=config.eval_seed, axis_name=task.device_axis
         )
-        self._seed = config.eval_seed
+        self._seed, self._groups = config.eval_seed, env.episode_groups()
         self._runner = runner(env, device=context.device)
         self._training_runner: EpisodeRunner | None = None
         if not isinstance(env, MdpEnvironment):  # one of the task's own, which knows no engines
@@ -222,14 +242,14 @@ class Evaluator:
             num_episodes=len(results.length),
             num_unfinished=results.num_unfinished,
             seed=self._seed,
-            figures={
-                "return": estimate_mean(results.total_reward),
-                "length": estimate_mean(results.length),
-                "survival": estimate_fraction(~results.fell),
-                **{name: estimate_mean(error) for name, error in results.errors.items()},
-            },
+            figures=results.figures(),
             gap=gap,
             seconds=seconds,
+            groups={
+                group: results.figures(results.group == i)
+                for i, group in enumerate(self._groups)
+                if (results.group == i).any()
+            },
         )
 
 

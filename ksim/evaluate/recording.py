@@ -36,6 +36,7 @@ class Recording:
         model: The robot's model; None for an environment that shows none, and everything below is empty.
         qpos: Generalized positions, in m and rad.
         extra: State that only some models have, as in `PhysicsState`.
+        ghost: Generalized positions that the robot should have had; empty where nothing says so.
         base_position: In the world, in m; empty without a free joint, as are the two below.
         heading: Heading of the base in the world, in rad.
         velocity: Velocity of the base, forward and leftward, in m/s, and its yaw rate, in rad/s, in its level heading
@@ -51,6 +52,7 @@ class Recording:
     model: PhysicsModel | None = None
     qpos: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 0)))
     extra: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    ghost: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 0)))
     base_position: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 3)))
     heading: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0))
     velocity: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros((0, 3)))
@@ -117,6 +119,10 @@ class Recorder:
             return recorded
         model, physics_e = self._shown.model, jax.vmap(self._shown.physics_of)(after_e)
         recorded |= {"qpos": physics_e.qpos, "extra": physics_e.extra}
+        # The pose that was asked for with the action that led here.
+        ghost_e = jax.vmap(self._shown.ghost_of)(before_e)
+        if ghost_e is not None:
+            recorded["ghost"] = ghost_e
         if model.names.has_base:
             recorded |= jax.vmap(lambda physics: _base_motion(physics, model))(physics_e)
         if not isinstance(self._env, MdpEnvironment):

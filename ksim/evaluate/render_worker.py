@@ -18,6 +18,7 @@ MAX_GIF_BYTES = 2_000_000
 # Ever smaller GIFs, until one fits: every n-th frame, width in pixels, colours.
 GIF_STEPS = ((2, 320, 64), (3, 240, 48), (3, 200, 32), (4, 160, 32), (6, 120, 16))
 ARROW_WIDTH = 0.03  # m
+GHOST_RGB, GHOST_ALPHA = (0.35, 0.6, 1.0), 0.45
 
 
 def probe() -> None:
@@ -36,7 +37,8 @@ def film(model_path: str, scene_path: str, mp4_path: str, gif_path: str) -> None
     Args:
         model_path: The compiled model.
         scene_path: `fps`, `state.qpos` (frame, q) and other fields of MjData that a pose consists of, likewise,
-            `body` that the camera follows (0: none), `look_at` (3) and `distance` in m of the camera, `arrows` (frame,
+            `ghost` (frame, q), poses of a second, translucent robot, with no rows for none, `body` that the camera
+            follows (0: none), `look_at` (3) and `distance` in m of the camera, `arrows` (frame,
             arrow, two ends, 3) in the world, in m, and their `colors` (arrow, rgba).
         mp4_path: Path of the video.
         gif_path: Path of a smaller GIF, of at most `MAX_GIF_BYTES` if one of `GIF_STEPS` is that small.
@@ -45,7 +47,7 @@ def film(model_path: str, scene_path: str, mp4_path: str, gif_path: str) -> None
     from PIL import Image  # noqa: PLC0415
 
     model, scene = mujoco.MjModel.from_binary_path(model_path), dict(np.load(scene_path))
-    data, fps = mujoco.MjData(model), float(scene["fps"])
+    data, ghost, fps = mujoco.MjData(model), mujoco.MjData(model), float(scene["fps"])
     # Without a graphics card these take most of the time, and are barely visible at this size.
     model.vis.quality.offsamples = min(4, model.vis.quality.offsamples)
     model.vis.quality.shadowsize = min(2048, model.vis.quality.shadowsize)
@@ -61,6 +63,10 @@ def film(model_path: str, scene_path: str, mp4_path: str, gif_path: str) -> None
         for i in range(len(scene["state.qpos"])):
             set_pose(model, data, scene, i)
             renderer.update_scene(data, camera)
+            if len(scene["ghost"]):
+                ghost.qpos[:] = scene["ghost"][i]
+                mujoco.mj_kinematics(model, ghost)
+                add_ghost(renderer.scene, model, ghost)
             for (start, end), color in zip(scene["arrows"][i], scene["colors"], strict=True):
                 add_arrow(renderer.scene, start, end, color)
             frame = np.ascontiguousarray(renderer.render())
@@ -88,6 +94,16 @@ def make_camera(scene: Mapping[str, np.ndarray]) -> mujoco.MjvCamera:
         camera.type = mujoco.mjtCamera.mjCAMERA_TRACKING
         camera.trackbodyid = int(scene["body"])
     return camera
+
+
+def add_ghost(scene: mujoco.MjvScene, model: mujoco.MjModel, data: mujoco.MjData) -> None:
+    """Adds a translucent robot in one colour to the next image, without the world around it."""
+    before = scene.ngeom
+    options, category = mujoco.MjvOption(), int(mujoco.mjtCatBit.mjCAT_DYNAMIC)
+    mujoco.mjv_addGeoms(model, data, options, mujoco.MjvPerturb(), category, scene)
+    for geom in scene.geoms[before : scene.ngeom]:
+        geom.rgba[:3], geom.rgba[3] = GHOST_RGB, GHOST_ALPHA
+        geom.matid, geom.transparent = -1, 1
 
 
 def add_arrow(scene: mujoco.MjvScene, start: np.ndarray, end: np.ndarray, color: np.ndarray) -> None:

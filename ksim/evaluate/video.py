@@ -16,6 +16,7 @@ from ksim.evaluate.evaluator import ShouldStop
 from ksim.evaluate.recording import Recording
 from ksim.host.files import whole_file
 from ksim.physics.looks import frame_robot
+from ksim.physics.names import with_moved_base
 
 FPS = 25
 MAX_VIDEO_S = 10.0
@@ -25,6 +26,8 @@ COMMANDED = (0.1, 0.7, 0.2, 1.0)
 """Colour of the commanded velocity: green."""
 MEASURED = (0.1, 0.4, 1.0, 1.0)
 """Colour of the measured velocity: blue."""
+GHOST_APART = 1.1
+"""How far to the side of the robot its ghost is shown, in m for each m of the base's greatest height."""
 
 NO_GL = "MuJoCo cannot render here: neither EGL nor OSMesa works. Install one, or set video=false."
 
@@ -62,6 +65,8 @@ def find_gl() -> str | None:
 
 def film(recording: Recording, path: Path, should_stop: ShouldStop) -> list[Path]:
     """Renders a video of an episode. The camera follows the base; arrows show commanded and measured velocity.
+
+    A pose that the robot should have, such as that of a reference motion, is shown as a ghost beside it.
 
     Args:
         recording: The episode, of an environment with a model.
@@ -126,9 +131,18 @@ def make_scene(recording: Recording) -> dict[str, np.ndarray]:
         "body": np.array(body),
         "look_at": look_at_3,
         "distance": np.array(distance),
+        "ghost": _ghost(recording)[steps] if len(recording.ghost) else np.zeros((0, 0)),
         "arrows": arrows,
         "colors": np.array([color for _, color in velocities]).reshape(-1, 4),
     }
+
+
+def _ghost(recording: Recording) -> np.ndarray:
+    """The poses of the ghost, beside the robot if that has a base."""
+    if not len(recording.base_position) or recording.model is None:
+        return recording.ghost
+    apart = GHOST_APART * max(float(recording.base_position[:, 2].max()), 0.1)
+    return with_moved_base(recording.model.names, recording.ghost, np.array([0.0, apart, 0.0]))
 
 
 def _run_worker(arguments: list[str], gl: str, should_stop: ShouldStop) -> bool:

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from rich.console import Console
@@ -104,6 +104,16 @@ class Activity:
 def print_figures(title: str, figures: dict[str, str]) -> None:
     """Prints names and values as a table of two columns."""
     console.print(figures_table(title, figures))
+
+
+def print_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Prints rows under their heads."""
+    table = Table(title=escape(title), title_justify="left")
+    for head in heads:
+        table.add_column(escape(head), overflow="fold")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console.print(table)
 
 
 def figures_table(title: str, figures: Mapping[str, str]) -> Table:

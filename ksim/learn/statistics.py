@@ -12,9 +12,9 @@ from ksim.parallel.collectives import (
     min_across_devices,
     sum_across_devices,
 )
-from ksim.rollout.env_levels import LEVELS
+from ksim.rollout.env_levels import BINS, LEVELS
 from ksim.rollout.unroll import NOT_FINITE
-from ksim.types import Metrics, Trajectory
+from ksim.types import Levels, Metrics, Trajectory
 
 
 def finished_episodes(
@@ -89,11 +89,39 @@ def rollout_metrics(trajectory: Trajectory, axis_name: str | None) -> Metrics:
     Of its levels of curricula, which differ between envs, also the lowest and the highest.
     """
     local = {"rollout/reward": jnp.mean(trajectory.reward), "rollout/value": jnp.mean(trajectory.value)}
-    local |= {name: jnp.mean(x) for name, x in trajectory.metrics.items()}
+    local |= {name: jnp.mean(x) for name, x in trajectory.metrics.items() if not name.startswith(BINS)}
     levels = {name: x for name, x in trajectory.metrics.items() if name.startswith(LEVELS)}
     lowest = min_across_devices({f"{name}/min": jnp.min(x) for name, x in levels.items()}, axis_name)
     highest = max_across_devices({f"{name}/max": jnp.max(x) for name, x in levels.items()}, axis_name)
     return mean_across_devices(local, axis_name) | lowest | highest
+
+
+def bin_counts(trajectory: Trajectory, levels: Levels, axis_name: str | None) -> Metrics:
+    """Steps and failures in the bins of each curriculum that counts by bins: arrays of shape (bins,).
+
+    Args:
+        trajectory: A rollout of this device's envs.
+        levels: Levels of the curricula by name, of which those with bins are vectors.
+        axis_name: The axis of devices, over which counts are summed.
+    """
+    is_finite_et = trajectory.metrics.get(NOT_FINITE, jnp.zeros_like(trajectory.reward)) == 0
+    counts = {}
+    for name, bin_et in trajectory.metrics.items():
+        if name.startswith(BINS):
+            count = jnp.zeros_like(levels[name.removeprefix(BINS)])
+            index_et = bin_et.astype(jnp.int32)
+            counts[f"{name}/steps"] = count.at[index_et].add(is_finite_et)
+            counts[f"{name}/failures"] = count.at[index_et].add(is_finite_et & trajectory.terminated)
+    return sum_across_devices(counts, axis_name) if counts else {}
+
+
+def level_metrics(levels: Levels) -> Metrics:
+    """Levels by the names under which they are logged; of one with bins the mean, the lowest and the highest."""
+    metrics = {f"{LEVELS}{name}": jnp.mean(level) for name, level in levels.items()}
+    for name, level in levels.items():
+        if level.ndim:
+            metrics |= {f"{LEVELS}{name}/min": jnp.min(level), f"{LEVELS}{name}/max": jnp.max(level)}
+    return metrics
 
 
 def device_metrics(trajectory: Trajectory, axis_name: str | None) -> Metrics:

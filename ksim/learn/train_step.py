@@ -10,8 +10,7 @@ from jaxtyping import Array, Key
 from ksim.learn.collect import Collected
 from ksim.learn.finite import has_enough_finite
 from ksim.learn.learner import AbstractLearner
-from ksim.learn.statistics import device_metrics, episode_metrics, rollout_metrics
-from ksim.rollout.env_levels import LEVELS
+from ksim.learn.statistics import bin_counts, device_metrics, episode_metrics, level_metrics, rollout_metrics
 from ksim.types import EnvBatch, LearnerState, Metrics, TrainState
 
 
@@ -52,10 +51,11 @@ class TrainStep:
         improved, learning_metrics = self.learner.learn(learner, collected, update_key, has_enough_finite(metrics))
         metrics |= learning_metrics
         iteration = learner.iteration + 1
-        levels = self.learner.env.next_levels(learner.levels, metrics, iteration)
+        counts = bin_counts(trajectory, learner.levels, axis_name)
+        levels = self.learner.env.next_levels(learner.levels, metrics | counts, iteration)
         # A curriculum that goes by a metric which is not finite stays where it is.
         levels = {name: jnp.where(jnp.isfinite(x), x, learner.levels[name]) for name, x in levels.items()}
-        metrics |= {f"{LEVELS}{name}": level for name, level in learner.levels.items()}
+        metrics |= level_metrics(learner.levels)
         metrics |= device_metrics(trajectory, axis_name)
         return dataclasses.replace(improved, iteration=iteration, levels=levels), metrics
 

@@ -7,7 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ksim.checks import check_positive, check_rule
+from ksim.mdp.commands.motion import motion_frame
 from ksim.mdp.term import Context, Term
+from ksim.physics.actuators import PositionActuators, per_joint
 
 
 class AbstractActionFilter(Term):
@@ -86,3 +88,25 @@ class ActionSmoothing(AbstractActionFilter):
 
     def __call__(self, context: Context) -> Float[Array, " a"]:
         return context.memory
+
+
+class AroundMotion(AbstractActionFilter):
+    """Adds the commanded frame of a motion, so that the action 0 has its joint positions as targets.
+
+    A policy then learns by how much to lead the motion, and need not first learn to reach its poses.
+
+    command: name of a `MotionCommand`. actuators: those of the task, which turn actions into targets.
+    """
+
+    command: str
+    actuators: PositionActuators
+
+    def __call__(self, context: Context) -> Float[Array, " a"]:
+        command, frame = motion_frame(context, self.command)
+        names = context.model.names
+        joints = names.actuator_joints()
+        places = names.joint_qpos(joints)
+        scale_a = per_joint(self.actuators.action_scale, joints, "action_scale")
+        check_rule(f"AroundMotion's smallest action_scale ({scale_a.min():g})", scale_a.min() > 0, "positive")
+        offset_a = (jnp.asarray(command.motions.qpos)[frame, places] - context.model.default_qpos[places]) / scale_a
+        return jnp.asarray(context.action + offset_a, jnp.float32)

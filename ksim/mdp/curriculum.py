@@ -8,7 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from ksim.checks import CheckedModule, check_positive, check_range, check_rule
-from ksim.errors import look_up
+from ksim.errors import ConfigError, look_up
+from ksim.mdp.commands.motion import motion_frame
+from ksim.mdp.term import Context
+from ksim.motion.library import MotionLibrary
 from ksim.types import Metrics
 
 
@@ -21,11 +24,15 @@ class CurriculumContext:
         metrics: Figures of the iteration's rollout over all environments of all devices, by the names under which
             they are logged.
         ctrl_dt: Seconds per control step.
+        num_steps: Steps in each bin of an `AbstractBinCurriculum`; None for others.
+        num_failures: Those of them that terminated their episodes, likewise.
     """
 
     iteration: Int[Array, ""]
     metrics: Metrics
     ctrl_dt: float
+    num_steps: Float[Array, " b"] | None = None
+    num_failures: Float[Array, " b"] | None = None
 
     def metric(self, name: str) -> Float[Array, ""]:
         """A figure; NaN where the iteration had none (no episode ended).
@@ -48,11 +55,35 @@ class AbstractCurriculum(CheckedModule):
     start: eqx.AbstractVar[float]
 
     @abstractmethod
-    def __call__(self, level: Float[Array, ""], context: CurriculumContext) -> Float[Array, ""]:
+    def __call__(self, level: Float[Array, "*b"], context: CurriculumContext) -> Float[Array, "*b"]:
         """The level for the next iteration, before it is clipped to [0, 1]."""
+
+    def initial(self) -> Float[Array, "*b"]:
+        """The level before the first iteration."""
+        return jnp.float32(self.start)
 
     def __check_init__(self) -> None:
         check_range(self, "start", least=0.0, most=1.0)
+
+
+class AbstractBinCurriculum(AbstractCurriculum):
+    """A level for each of several bins, such as the parts of a motion, by the failures that are counted in each.
+
+    A failure is a step that terminates its episode. `context.num_steps` and `context.num_failures` have the counts of
+    an iteration, over all environments of all devices. Levels are logged as their mean, lowest and highest.
+    """
+
+    @property
+    @abstractmethod
+    def num_bins(self) -> int:
+        """Bins."""
+
+    @abstractmethod
+    def bin_of(self, context: Context) -> Int[Array, ""]:
+        """The bin in which a step is counted, by what rewards see of it."""
+
+    def initial(self) -> Float[Array, " b"]:
+        return jnp.full(self.num_bins, self.start, jnp.float32)
 
 
 class LinearCurriculum(AbstractCurriculum):
@@ -127,6 +158,44 @@ class ErrorCurriculum(AbstractCurriculum):
 
     def __call__(self, level: Float[Array, ""], context: CurriculumContext) -> Float[Array, ""]:
         return level - self.step * _direction(context.metric(self.metric), self.lower_above, self.raise_below)
+
+
+class AdaptiveStarts(AbstractBinCurriculum):
+    """Failure rates of the bins of a motion library, by which a `MotionCommand` starts more episodes where it fails.
+
+    A bin's rate is its failures per pass, where a pass is as many steps as the bin has frames; after an iteration it
+    goes `rate` of the way to that of the iteration. A bin without a step keeps its rate.
+
+    motions: the clips of the command. command: its name. rate: share of the newest iteration in the average. start:
+    failure rate of every bin before the first iteration.
+    """
+
+    motions: MotionLibrary = eqx.field(static=True)
+    command: str
+    rate: float = 0.05
+    start: float = 1.0
+
+    def __check_init__(self) -> None:
+        check_range(self, "rate", above=0.0, most=1.0)
+
+    @property
+    def num_bins(self) -> int:
+        return self.motions.num_bins
+
+    def bin_of(self, context: Context) -> Int[Array, ""]:
+        command, frame = motion_frame(context, self.command)
+        if command.motions is not self.motions:
+            raise ConfigError(
+                f"AdaptiveStarts has other motions than its command {self.command!r}. Give both the same library."
+            )
+        return jnp.asarray(self.motions.bin)[frame]
+
+    def __call__(self, level: Float[Array, " b"], context: CurriculumContext) -> Float[Array, " b"]:
+        assert context.num_steps is not None
+        assert context.num_failures is not None
+        num_passes = context.num_steps / self.motions.bin_size
+        failed = jnp.minimum(context.num_failures / jnp.maximum(num_passes, 1e-6), 1.0)
+        return level + self.rate * jnp.where(context.num_steps > 0, failed - level, 0.0)
 
 
 def _direction(value: Float[Array, ""], high: float, low: float) -> Float[Array, ""]:

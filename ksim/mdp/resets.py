@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from ksim.checks import check_field, check_range
 from ksim.errors import ConfigError
+from ksim.mdp.commands.motion import motion_command
 from ksim.mdp.term import Context, Term
 from ksim.physics.names import add_to_base_velocity, place_base, tilt_base
 from ksim.physics.terrain import footprint
@@ -115,6 +116,21 @@ class ToPose(AbstractReset):
                 )
         pose_j = jnp.array(list(self.pose.values()), jnp.float32)
         return dataclasses.replace(context.physics, qpos=context.physics.qpos.at[places].set(pose_j))
+
+
+class ToMotion(AbstractReset):
+    """Starts in the frame of a reference motion at which its command starts, with its velocities.
+
+    Give it before resets that add noise. command: name of a `MotionCommand`.
+    """
+
+    command: str
+
+    def __call__(self, context: Context) -> PhysicsState:
+        command = motion_command(context, self.command)
+        motions, frame = command.motions, command.start(context)
+        qpos, qvel = jnp.asarray(motions.qpos)[frame], jnp.asarray(motions.qvel)[frame]
+        return dataclasses.replace(context.physics, qpos=qpos, qvel=qvel)
 
 
 class RandomBaseTilt(AbstractReset):

@@ -35,6 +35,8 @@ class Context:
         key: This term's own key for this step.
         levels: Levels of difficulty, from 0 to 1, by the name of a curriculum.
         memory: This term's memory, as `init` and `update` return it.
+        episode_key: The key of the episode, the same for all terms and steps: for terms that must agree on a draw.
+        command_terms: The command terms by name, for terms that need more than a command's value.
     """
 
     model: PhysicsModel
@@ -49,6 +51,8 @@ class Context:
     key: PRNGKeyArray
     levels: Levels = dataclasses.field(default_factory=dict)
     memory: PyTree = None
+    episode_key: PRNGKeyArray | None = None
+    command_terms: "Mapping[str, Term]" = dataclasses.field(default_factory=dict)
 
     @property
     def dt(self) -> float:
@@ -63,8 +67,8 @@ class Context:
         """
         return look_up(self.commands, name, "command")
 
-    def level(self, name: str) -> Float[Array, ""]:
-        """A curriculum's level, from 0, the easiest, to 1, the full task.
+    def level(self, name: str) -> Float[Array, "*b"]:
+        """A curriculum's level, from 0, the easiest, to 1, the full task; a vector if it has bins.
 
         Raises:
             ConfigError: No curriculum has this name.

@@ -12,10 +12,18 @@ from jaxtyping import Array, Bool, Float
 
 from ksim.checks import check_range
 from ksim.errors import ConfigError
+from ksim.mdp.commands.motion import motion_frame
 from ksim.mdp.contacts import add_contact_sensors, check_parts, contact_forces
+from ksim.mdp.motion import position_errors
 from ksim.mdp.term import Context, Term
-from ksim.physics.names import base_ang_vel_body, base_lin_vel_world, base_orientation, base_position
-from ksim.physics.rotations import rotate_inverse
+from ksim.physics.names import (
+    base_ang_vel_body,
+    base_lin_vel_world,
+    base_of_qpos,
+    base_orientation,
+    base_position,
+)
+from ksim.physics.rotations import angle_between, rotate_inverse
 
 
 class AbstractTermination(Term):
@@ -204,6 +212,61 @@ class BaseTilted(AbstractTermination):
         orientation = base_orientation(context.physics, context.model.names)
         gravity_3 = rotate_inverse(jnp.array([0.0, 0.0, -1.0]), orientation)
         return -gravity_3[2] < jnp.cos(self.max_tilt)
+
+
+class MotionEnded(AbstractTermination):
+    """The robot has come to the last frame of its clip; the episode is truncated. `command`: a MotionCommand."""
+
+    truncates = True
+    command: str
+
+    def __call__(self, context: Context) -> Bool[Array, ""]:
+        command, frame = motion_frame(context, self.command)
+        return jnp.any(frame == jnp.asarray(command.motions.last))
+
+
+class BaseOffMotion(AbstractTermination):
+    """The base is farther than `distance`, in m, from the motion's in the world, or turned by more than `max_angle`.
+
+    command: a MotionCommand. max_angle: in rad, between the orientations.
+    """
+
+    command: str
+    distance: float = 0.5
+    max_angle: float = 1.0
+
+    def __check_init__(self) -> None:
+        check_range(self, "distance", above=0.0)
+        check_range(self, "max_angle", above=0.0, most=math.pi)
+
+    def __call__(self, context: Context) -> Bool[Array, ""]:
+        command, frame = motion_frame(context, self.command)
+        names = context.model.names
+        position, quat = base_of_qpos(context.model.names, jnp.asarray(command.motions.qpos)[frame])
+        off_m = jnp.linalg.norm(base_position(context.physics, names) - position)
+        return (off_m > self.distance) | (
+            angle_between(base_orientation(context.physics, names), quat) > self.max_angle
+        )
+
+
+class BodyOffMotion(AbstractTermination):
+    """A body is farther than `distance`, in m, from where the motion has it in the frame of the anchor.
+
+    command: a MotionCommand. bodies: names, default all. anchor: name of a body, default the base.
+    """
+
+    needs = ("xpos", "xquat")
+    command: str
+    bodies: tuple[str, ...] | None = None
+    anchor: str | None = None
+    distance: float = 0.4
+
+    def __check_init__(self) -> None:
+        check_range(self, "distance", above=0.0)
+
+    def __call__(self, context: Context) -> Bool[Array, ""]:
+        error_n3 = position_errors(context, self.command, self.anchor, self.bodies)
+        return jnp.any(jnp.linalg.norm(error_n3, axis=1) > self.distance)
 
 
 class Custom(AbstractTermination):

@@ -18,6 +18,7 @@ from ksim.mirror.model import ModelMirror, mirror_model
 from ksim.mirror.signed import SignedPermutation
 from ksim.physics.model import PhysicsModel
 from ksim.physics.names import place_base, tilt_base
+from ksim.rollout.env_levels import full_levels
 from ksim.rollout.mdp_environment import Mdp
 from ksim.types import Observation, PhysicsState
 
@@ -180,7 +181,9 @@ class _Sampler:
                 terminated=jnp.bool_(False),
                 overrides={},
                 key=command_key,
-                levels={name: jnp.float32(1.0) for name in (*self._mdp.curricula, *self._mdp.env_curricula)},
+                levels=full_levels(self._mdp.curricula) | {name: jnp.float32(1.0) for name in self._mdp.env_curricula},
+                episode_key=command_key,
+                command_terms=self._mdp.commands,
             )
             sides.append(context)
         commands = self._commands(sides[0])

@@ -26,12 +26,14 @@ class ModelNames:
     Attributes:
         joints: Hinge and slide joints, in the model's order.
         actuators: Actuators, in the model's order.
+        num_velocities: The length of qvel.
     """
 
     def __init__(self, model: mujoco.MjModel) -> None:
         self._model = model
         self.joints = [model.joint(i).name for i in range(model.njnt) if model.jnt_type[i] in _ONE_DOF]
         self.actuators = [model.actuator(i).name for i in range(model.nactuator)]
+        self.num_velocities = int(model.nv)
 
     def index(self, kind: str, name: str) -> int:
         """The index of a `joint`, `body`, `site`, `geom`, `sensor`, `actuator` or `key`.
@@ -161,6 +163,60 @@ def with_level_base(model: mujoco.MjModel, qpos: np.ndarray, height: float) -> n
     qpos = qpos.copy()
     qpos[start + 2 : start + 7] = [height, 1, 0, 0, 0]
     return qpos
+
+
+def base_of_qpos(names: ModelNames, qpos: Any) -> tuple[Any, Any]:
+    """Position, in m, (..., 3), and orientation (w, x, y, z), (..., 4), of the base in poses (..., q).
+
+    Raises:
+        ConfigError: The model has no free joint.
+    """
+    start, _ = names.free_joint()
+    return qpos[..., start : start + 3], qpos[..., start + 3 : start + 7]
+
+
+def with_moved_base(names: ModelNames, qpos_tq: np.ndarray, offset_3: np.ndarray) -> np.ndarray:
+    """Poses over time with the base moved, in m, on the host; unchanged where there is no base."""
+    if not names.has_base:
+        return qpos_tq
+    start, _ = names.free_joint()
+    moved_tq = qpos_tq.copy()
+    moved_tq[:, start : start + 3] += offset_3
+    return moved_tq
+
+
+def joints_of_qpos(names: ModelNames, qpos_tq: np.ndarray) -> np.ndarray:
+    """Positions of hinge and slide joints over time, (t, j), on the host."""
+    return qpos_tq[:, names.joint_qpos()]
+
+
+def states_of_motion(
+    names: ModelNames,
+    default_qpos: np.ndarray,
+    joints: Sequence[str],
+    poses: Sequence[np.ndarray],
+    vels: Sequence[np.ndarray],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Positions (t, q) and velocities (t, v) of a motion of base and joints, on the host.
+
+    Args:
+        names: The names of the model.
+        default_qpos: Where everything else stays.
+        joints: The joints that move.
+        poses: Position (t, 3) and orientation (t, 4) of the base in the world, and joint positions (t, j).
+        vels: Velocity of the base in the world (t, 3), its angular velocity in its own frame (t, 3), and joint
+            velocities (t, j).
+
+    Raises:
+        ConfigError: The model has no free joint, or no joint of a name.
+    """
+    in_qpos, in_qvel = names.free_joint()
+    qpos_tq = np.tile(np.asarray(default_qpos, float), (len(poses[0]), 1))
+    qvel_tv = np.zeros((len(qpos_tq), names.num_velocities))
+    qpos_tq[:, in_qpos : in_qpos + 3], qpos_tq[:, in_qpos + 3 : in_qpos + 7] = poses[:2]
+    qvel_tv[:, in_qvel : in_qvel + 3], qvel_tv[:, in_qvel + 3 : in_qvel + 6] = vels[:2]
+    qpos_tq[:, names.joint_qpos(joints)], qvel_tv[:, names.joint_qvel(joints)] = poses[2], vels[2]
+    return qpos_tq, qvel_tv
 
 
 def find_in_spec(spec: mujoco.MjSpec, kind: str, name: str) -> Any:

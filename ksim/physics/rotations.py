@@ -13,7 +13,7 @@ def rotate(vector: Float[Array, "3"], quaternion: Float[Array, "4"]) -> Float[Ar
 
 def rotate_inverse(vector: Float[Array, "3"], quaternion: Float[Array, "4"]) -> Float[Array, "3"]:
     """A vector of the world frame in the body frame, for the body's orientation (w, x, y, z)."""
-    return rotate(vector, quaternion * jnp.array([1.0, -1.0, -1.0, -1.0]))
+    return rotate(vector, inverse_quaternion(quaternion))
 
 
 def yaw_of(quaternion: Float[Array, "4"]) -> Float[Array, ""]:
@@ -37,6 +37,24 @@ def multiply_quaternions(a: Float[Array, "4"], b: Float[Array, "4"]) -> Float[Ar
     """The rotation b followed by a."""
     w, xyz = a[0] * b[0] - jnp.dot(a[1:], b[1:]), a[0] * b[1:] + b[0] * a[1:] + jnp.cross(a[1:], b[1:])
     return jnp.concatenate([w[None], xyz])
+
+
+def inverse_quaternion(quaternion: Float[Array, "4"]) -> Float[Array, "4"]:
+    """The inverse of a rotation."""
+    return quaternion * jnp.array([1.0, -1.0, -1.0, -1.0])
+
+
+def angle_between(a: Float[Array, "4"], b: Float[Array, "4"]) -> Float[Array, ""]:
+    """Angle of the rotation from a to b, in rad, from 0 to pi."""
+    w, x, y, z = multiply_quaternions(inverse_quaternion(a), b)
+    return 2 * jnp.arctan2(jnp.sqrt(jnp.square(x) + jnp.square(y) + jnp.square(z)), jnp.abs(w))
+
+
+def turn_by(vector: Float[Array, "*n 3"], yaw: Float[Array, ""]) -> Float[Array, "*n 3"]:
+    """Vectors turned by `yaw`, in rad, about the vertical."""
+    c, s = jnp.cos(yaw), jnp.sin(yaw)
+    x, y = vector[..., 0], vector[..., 1]
+    return jnp.stack([c * x - s * y, s * x + c * y, vector[..., 2]], axis=-1)
 
 
 def heading_frame(quaternion: Float[Array, "4"], vector_world: Float[Array, "3"]) -> Float[Array, "3"]:

@@ -1,24 +1,60 @@
-"""The levels of curricula of single envs: drawn, and what they become when an episode ends."""
+"""The levels of curricula: those of all envs, and those of single envs, drawn and after their episodes."""
 
+import dataclasses
 from collections.abc import Mapping
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, PRNGKeyArray
 
+from ksim.mdp.curriculum import AbstractBinCurriculum, AbstractCurriculum, CurriculumContext
 from ksim.mdp.env_curriculum import AbstractEnvCurriculum
 from ksim.mdp.term import Context
 from ksim.mdp.term_errors import naming
 from ksim.physics.model import PhysicsModel
 from ksim.rollout.term_calls import TermCalls, checked_scalar
-from ksim.types import Levels
+from ksim.types import Levels, Metrics
 
 LEVELS = "curriculum/"
 """What the names of those metrics of an environment begin with that are levels, of which the extremes are logged."""
+BINS = "curriculum_bin/"
+"""What the names of those metrics begin with that are the bins of steps, which are counted and not averaged."""
 _ROUNDING = 1e-4
 """A level that is above 1 by less is 1: sums of fractions such as 1/3 are not exact."""
 
+Curricula = Mapping[str, AbstractCurriculum]
 EnvCurricula = Mapping[str, AbstractEnvCurriculum]
+
+
+def initial_levels(curricula: Curricula) -> Levels:
+    """The levels of the curricula of all envs before the first iteration."""
+    return {name: curriculum.initial() for name, curriculum in curricula.items()}
+
+
+def full_levels(curricula: Curricula) -> Levels:
+    """The ends of the curricula of all envs."""
+    return {name: jnp.ones_like(level) for name, level in initial_levels(curricula).items()}
+
+
+def moved_levels(curricula: Curricula, levels: Levels, context: CurriculumContext) -> Levels:
+    """The levels of the curricula of all envs after an iteration, whose metrics have the counts of bins."""
+    moved = {}
+    for name, level in levels.items():
+        counts = (context.metrics.get(f"{BINS}{name}/{what}") for what in ("steps", "failures"))
+        own = dataclasses.replace(context, **dict(zip(("num_steps", "num_failures"), counts, strict=True)))
+        with naming(f"curriculum/{name}", curricula[name]):
+            moved[name] = jnp.clip(curricula[name](level, own), 0.0, 1.0)
+    return moved
+
+
+def step_bins(curricula: Curricula, context: Context) -> Metrics:
+    """The bin of a step for each curriculum that counts by bins."""
+    bins = {}
+    for name, curriculum in curricula.items():
+        if isinstance(curriculum, AbstractBinCurriculum):
+            with naming(f"curriculum/{name}", curriculum):
+                bins[f"{BINS}{name}"] = checked_scalar("Curriculum", name, curriculum.bin_of(context), jnp.float32)
+    return bins
 
 
 def drawn_levels(curricula: EnvCurricula, key: PRNGKeyArray, model: PhysicsModel) -> Levels:

@@ -23,10 +23,13 @@ class Shown:
     Attributes:
         model: The robot and its world.
         physics_of: The physics of a state. Of its fields `qpos`, `qvel` and `extra` are shown.
+        ghost_of: Generalized positions in a state that the robot should have, which videos show beside it; None
+            where there are none.
     """
 
     model: PhysicsModel
     physics_of: Callable[[EnvState], PhysicsState]
+    ghost_of: Callable[[EnvState], Array | None] = lambda _: None
 
 
 class Environment(eqx.Module):
@@ -66,6 +69,14 @@ class Environment(eqx.Module):
     def shown(self) -> Shown | None:
         """What videos, plots and the viewer show; None, the default, if there is nothing that MuJoCo could show."""
         return None
+
+    def episode_groups(self) -> tuple[str, ...]:
+        """Kinds of episodes that evaluations also report apart, such as the clips of a motion; by default none."""
+        return ()
+
+    def episode_group(self, state: EnvState) -> Int[Array, ""]:
+        """The kind of a state's episode, as an index into `episode_groups`; the same in all states of an episode."""
+        return jnp.int32(0)
 
     def initial_levels(self) -> Levels:
         """The initial levels of the curricula of all envs; by default there are none.

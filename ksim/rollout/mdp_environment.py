@@ -30,7 +30,16 @@ from ksim.physics.engine import AbstractEngine, control_step
 from ksim.physics.model import PhysicsModel
 from ksim.physics.names import is_physical
 from ksim.physics.select import make_engine
-from ksim.rollout.env_levels import LEVELS, drawn_levels, following_levels
+from ksim.rollout.asked import group_of, groups_of, pose_of
+from ksim.rollout.env_levels import (
+    LEVELS,
+    drawn_levels,
+    following_levels,
+    full_levels,
+    initial_levels,
+    moved_levels,
+    step_bins,
+)
 from ksim.rollout.environment import Environment, Shown
 from ksim.rollout.term_calls import TermCalls, checked_overrides, checked_physics, checked_scalar
 from ksim.rollout.traced import traced_once
@@ -143,19 +152,22 @@ class MdpEnvironment(Environment):
         return self.mdp.actuators.action_size(self.engine.model)
 
     def shown(self) -> Shown:
-        return Shown(self.engine.model, lambda state: state.inner.physics)
+        ghost_of = lambda state: pose_of(self.mdp.commands, state.inner.commands)
+        return Shown(self.engine.model, lambda state: state.inner.physics, ghost_of)
+
+    def episode_groups(self) -> tuple[str, ...]:
+        return groups_of(self.mdp.commands)
+
+    def episode_group(self, state: EnvState) -> Int[Array, ""]:
+        return group_of(self.mdp.commands, state.inner.commands)
 
     def initial_levels(self) -> Levels:
-        return {name: jnp.float32(curriculum.start) for name, curriculum in self.mdp.curricula.items()}
+        return initial_levels(self.mdp.curricula)
 
     def next_levels(self, levels: Levels, metrics: Metrics, iteration: Int[Array, ""]) -> Levels:
-        context = CurriculumContext(iteration, metrics, self.engine.model.ctrl_dt)
-        curricula = self.mdp.curricula
-        moved = {}
-        for name, level in levels.items():
-            with naming(f"curriculum/{name}", curricula[name]):
-                moved[name] = jnp.clip(curricula[name](level, context), 0.0, 1.0)
-        return moved
+        return moved_levels(
+            self.mdp.curricula, levels, CurriculumContext(iteration, metrics, self.engine.model.ctrl_dt)
+        )
 
     def at_levels(self, state: EnvState, levels: Levels) -> EnvState:
         return dataclasses.replace(state, inner=dataclasses.replace(state.inner, levels=state.inner.levels | levels))
@@ -171,7 +183,7 @@ class MdpEnvironment(Environment):
         return self._reset(key, _levels_after(state))[0]
 
     def is_next_start(self, start: EnvState, state: EnvState) -> Bool[Array, ""]:
-        same = [start.inner.levels[name] == level for name, level in _levels_after(state).items()]
+        same = [jnp.all(start.inner.levels[name] == level) for name, level in _levels_after(state).items()]
         return jnp.all(jnp.array(same, bool))
 
     def shapes(self, axis_name: str = DEVICE_AXIS) -> dict[str, tuple[int, ...]]:
@@ -192,7 +204,7 @@ class MdpEnvironment(Environment):
         """The ends of the curricula of all envs; of those of single envs any level, by the key of the episode."""
         level_key, _ = _level_keys(key)
         own = drawn_levels(self.mdp.env_curricula, level_key, self.engine.model)
-        return {name: jnp.float32(1.0) for name in self.mdp.curricula} | own
+        return full_levels(self.mdp.curricula) | own
 
     def _start(self, key: PRNGKeyArray, levels: Levels) -> _Start:
         """The start of an episode, and its observations one by one, by group and name."""
@@ -286,6 +298,8 @@ class MdpEnvironment(Environment):
             overrides=state.overrides,
             key=state.key,
             levels=state.levels,
+            episode_key=state.key,
+            command_terms=self.mdp.commands,
         )
 
 
@@ -374,6 +388,7 @@ def _judge(
         for error, value in errors.items():
             metrics[f"error/{name}/{error}"] = jnp.where(physical, value, 0.0)
     metrics |= {f"{LEVELS}{name}": context.levels[name] for name in mdp.env_curricula}
+    metrics |= step_bins(mdp.curricula, context)
     return total, (terminated, truncated & ~terminated), metrics
 
 

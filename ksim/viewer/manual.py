@@ -28,9 +28,9 @@ class ManualCommand(AbstractCommand):
 
 
 def with_manual_commands(env: MdpEnvironment, values: Mapping[str, Array]) -> MdpEnvironment:
-    """The environment with these commands, for use inside the trace of the values."""
-    commands = {name: ManualCommand(command, values[name]) for name, command in env.mdp.commands.items()}
-    return dataclasses.replace(env, mdp=dataclasses.replace(env.mdp, commands=commands))
+    """The environment with these commands, for use inside the trace of the values; others stay as they are."""
+    manual = {name: ManualCommand(env.mdp.commands[name], value) for name, value in values.items()}
+    return dataclasses.replace(env, mdp=dataclasses.replace(env.mdp, commands={**env.mdp.commands, **manual}))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,7 @@ class CommandNumber:
 def command_numbers(
     commands: Mapping[str, AbstractCommand], drawn: Mapping[str, np.ndarray]
 ) -> tuple[list[CommandNumber], dict[str, np.ndarray]]:
-    """Every number of every command, in order, and the initial values.
+    """Every number of every command that can be set, in order, and the initial values.
 
     A number starts at 0, or at the nearest end of its range. A command without ranges starts from the value drawn for
     it, since its numbers may mean anything.
@@ -76,7 +76,8 @@ def command_numbers(
     """
     numbers: list[CommandNumber] = []
     start: dict[str, np.ndarray] = {}
-    for name, command in commands.items():
+    settable = {name: command for name, command in commands.items() if not command.has_course}
+    for name, command in settable.items():
         value_n, ranges = np.array(drawn[name], np.float32).reshape(-1), command.ranges()
         if ranges and len(ranges) != len(value_n):
             raise ConfigError(

@@ -184,10 +184,10 @@ class ViewSession:
                 angle_e = self._rng.uniform(-np.pi, np.pi, num_envs)
                 push_e3[:, :2] = PUSH_SPEED * np.stack([np.cos(angle_e), np.sin(angle_e)], axis=1)
                 self._push_asked = False
-            terminated_e = self._step(push_e3)
-            if terminated_e.any():
-                self.num_falls += int(terminated_e.sum())
-                self._restart(terminated_e)
+            ended_e = self._step(push_e3)
+            if ended_e.any():
+                self.num_falls += int(self._seen["terminated"].sum())
+                self._restart(ended_e)
 
     def _next_keys(self) -> Key[Array, " e"]:
         first, self._num_resets = self._num_resets, self._num_resets + len(self.poses)
@@ -202,14 +202,14 @@ class ViewSession:
         self._show(which_e, is_first=True)
 
     def _step(self, push_e3: np.ndarray) -> np.ndarray:
-        """One control step; returns which envs terminated."""
+        """One control step; returns which envs start again."""
         self._state, self._carry, seen = self._step_program(
             self.model, self._state, self._carry, self._commands, push_e3
         )
         self._seen = jax.tree.map(np.asarray, seen)
         self._episode_step_e += 1
         self._show(np.ones(len(self.poses), bool), is_first=False)
-        return self._seen["terminated"]
+        return self._seen["ended"]
 
     def _show(self, which_e: np.ndarray, *, is_first: bool) -> None:
         for e in np.flatnonzero(which_e):
@@ -321,4 +321,9 @@ class _Programs:
             "commands": state_e.inner.commands if isinstance(self.env, MdpEnvironment) else {},
             "rewards": rewards | {name.removeprefix(_REWARD): x for name, x in terms.items()},
             "terminated": state_e.terminated,
+            # Others go on beyond a time limit, for as long as somebody watches.
+            "ended": state_e.terminated | (state_e.truncated & self._has_course()),
         }
+
+    def _has_course(self) -> bool:
+        return isinstance(self.env, MdpEnvironment) and any(x.has_course for x in self.env.mdp.commands.values())

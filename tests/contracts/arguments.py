@@ -2,13 +2,20 @@
 
 from typing import Any
 
-from ksim.mdp import commands, env_curriculum, events, observations, randomizers, resets, rewards, terminations
+from ksim.mdp import actions, commands, env_curriculum, events, observations, randomizers, resets, rewards, terminations
 from ksim.mdp.noise import DriftingBias
 from ksim.mdp.term import Term
+from ksim.motion.load import make_library
+from tests.motion.clips import swaying
+from tests.robots import ACTUATORS, biped_model
 
 TOUCH, FEET, LEGS = ("left_touch", "right_touch"), ("left_foot", "right_foot"), ("left_leg", "right_leg")
 BIAS = DriftingBias(std_per_root_s=0.1, initial_std=0.1)
+MOTIONS = make_library([swaying(), swaying(7, name="short")], biped_model())
+FOLLOWING: dict[str, Any] = {"command": "motion"}
+"""The arguments of terms that need a MotionCommand."""
 ARGUMENTS: dict[type[Term], dict[str, Any]] = {
+    actions.AroundMotion: FOLLOWING | {"actuators": ACTUATORS},
     commands.CartesianCommand: {
         "x": (-0.1, 0.1),
         "y": (0.1, 0.2),
@@ -23,6 +30,7 @@ ARGUMENTS: dict[type[Term], dict[str, Any]] = {
     events.MassDrop: {"body": "trunk", "mass": (0.5, 1.0), "after_s": (0.03, 0.05)},
     events.PushForce: {"body": "trunk", "interval_s": (0.03, 0.05), "duration_s": 0.02},
     commands.JointPoseCommand: {"resample_s": (0.03, 0.05)},
+    commands.MotionCommand: {"motions": MOTIONS},
     commands.RollPitchCommand: {"resample_s": (0.03, 0.05)},
     commands.ScaledByLevel: {"command": commands.HeightCommand(height=(0.4, 0.5)), "level": "hardness"},
     commands.VelocityCommand: {"resample_s": (0.03, 0.05), "heading_fraction": 0.5, "max_lin_acceleration": 2.0},
@@ -48,6 +56,11 @@ ARGUMENTS: dict[type[Term], dict[str, Any]] = {
     observations.ImuGyro: {"site": "left_foot"},
     observations.Lagged: {"observation": observations.FootAirTime(sensors=TOUCH)},
     observations.Misaligned: {"observation": observations.ProjectedGravity(noise=BIAS), "max_angle": 0.1},
+    observations.MotionBaseOrientation: FOLLOWING,
+    observations.MotionBasePosition: FOLLOWING | {"steps": (0, 2)},
+    observations.MotionJoints: FOLLOWING | {"steps": (0, 2)},
+    observations.MotionJointVelocities: FOLLOWING,
+    observations.MotionPhase: FOLLOWING,
     observations.SensorReading: {"sensor": "gyro"},
     observations.SiteAngularVelocity: {"sites": FEET},
     observations.SiteAngularVelocityWorld: {"sites": FEET},
@@ -62,6 +75,7 @@ ARGUMENTS: dict[type[Term], dict[str, Any]] = {
     randomizers.RandomInertia: {"body": "trunk"},
     randomizers.RandomMassFactor: {"bodies": ("trunk", "left_leg")},
     resets.ToKeyframe: {"keyframes": ("home", "crouched")},
+    resets.ToMotion: FOLLOWING,
     resets.ToPose: {"pose": {"left_hip": 0.1}},
     rewards.AirTimeVariance: {"sensors": TOUCH, "command": "velocity"},
     rewards.BaseHeightError: {"target": 0.4},
@@ -85,18 +99,29 @@ ARGUMENTS: dict[type[Term], dict[str, Any]] = {
     rewards.StandStill: {"command": "velocity"},
     rewards.Stumble: {"geoms": FEET},
     rewards.Symmetry: {"pairs": (("left_hip", "right_hip"),), "command": "velocity", "period_s": 0.08},
+    rewards.TrackAnchorOrientation: FOLLOWING,
+    rewards.TrackAnchorPosition: FOLLOWING,
+    rewards.TrackBodyAngularVelocities: FOLLOWING,
+    rewards.TrackBodyOrientations: FOLLOWING,
+    rewards.TrackBodyPositions: FOLLOWING | {"anchor": "trunk"},
+    rewards.TrackBodyVelocities: FOLLOWING | {"bodies": LEGS},
     rewards.TrackGait: {"sensors": TOUCH, "command": "velocity"},
     rewards.TrackHeading: {"command": "velocity"},
     rewards.TrackHeight: {"command": "velocity"},
     # One joint for each of the command's three components.
     rewards.TrackJointPose: {"command": "velocity", "joints": ("left_hip", "right_hip", "left_hip")},
     rewards.TrackLinearVelocity: {"command": "velocity"},
+    rewards.TrackMotionJoints: FOLLOWING,
+    rewards.TrackMotionJointVelocities: FOLLOWING,
     rewards.TrackPosition: {"command": "velocity", "site": "left_foot"},
     rewards.TrackRollPitch: {"command": "velocity"},
     rewards.TrackYawRate: {"command": "velocity"},
     rewards.UndesiredContact: {"bodies": ("left_leg",), "geoms": ("right_foot",)},
     terminations.BaseTooHigh: {"height": 2.0},
     terminations.BaseTooLow: {"height": 0.2},
+    terminations.BaseOffMotion: FOLLOWING,
+    terminations.BodyOffMotion: FOLLOWING,
+    terminations.MotionEnded: FOLLOWING,
     terminations.BodyContact: {"bodies": ("left_leg",), "threshold": 1000.0},
     terminations.Custom: {"function": lambda context: context.physics.qpos[2] > 2.0, "truncates": True},
     terminations.JointTooFast: {"max_vel": 100.0},

@@ -23,7 +23,7 @@ from ksim.physics import FlatTile, Terrain, compile_model
 from ksim.physics.select import ENGINES
 from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
 from ksim.types import PhysicsState
-from tests.contracts.arguments import ARGUMENTS
+from tests.contracts.arguments import ARGUMENTS, MOTIONS
 from tests.programs import free_programs
 from tests.robots import ACTUATORS, biped_spec
 
@@ -92,6 +92,8 @@ def make_environment(engine: str, terms: dict[str, dict[str, Any]]) -> MdpEnviro
     given["env_curricula"] = terms.get("curriculum", {})
     given["observations"] = {"actor": given["observations"] or {"last_action": observations.LastAction()}}
     given["commands"] = {"velocity": SteadyCommand()} | given["commands"]
+    if any(getattr(term, "command", None) == "motion" for named in terms.values() for term in named.values()):
+        given["commands"] |= {"motion": commands.MotionCommand(MOTIONS)}
     curricula = {"hardness": LinearCurriculum(end_iteration=2)}
     mdp = Mdp(**given, actuators=ACTUATORS, curricula=curricula)
     edits = [ACTUATORS.edit_spec, *(term.edit_spec for term in mdp.terms().values())]
@@ -141,13 +143,15 @@ def subject_of(cls: type[Term]) -> Subject:
             action=action,
             previous_action=before.inner.action,
             control=env.mdp.actuators(action, env.engine.model),
-            commands={"velocity": jnp.asarray(STEADY)},
+            commands=before.inner.commands,
             episode_step=inner.episode_step,
             terminated=state.terminated,
             overrides=inner.overrides,
             key=inner.key,
             levels=inner.levels,
             memory=inner.memories.get(path),
+            episode_key=inner.key,
+            command_terms=env.mdp.commands,
         )
         return state, term(context)
 

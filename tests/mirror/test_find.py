@@ -9,12 +9,13 @@ import pytest
 
 from ksim.errors import ConfigError
 from ksim.mdp import commands, observations
+from ksim.mdp.commands import MotionCommand
 from ksim.mdp.noise import AbstractNoise
 from ksim.mdp.observations import AbstractObservation
 from ksim.mirror import find_mirror
 from ksim.physics import compile_model
 from ksim.rollout.mdp_environment import Mdp
-from tests.contracts.arguments import ARGUMENTS, FEET, TOUCH
+from tests.contracts.arguments import ARGUMENTS, FEET, MOTIONS, TOUCH
 from tests.robots import ACTUATORS, BIPED
 
 COMMANDS = {
@@ -31,6 +32,7 @@ ALL = [
     for x in vars(observations).values()
     if isinstance(x, type) and issubclass(x, AbstractObservation) and not inspect.isabstract(x)
     if x is not observations.GaitClock
+    if "motion" not in ARGUMENTS.get(x, {}).values()
 ]
 
 
@@ -103,6 +105,13 @@ def test_every_observation_has_an_image_or_is_known_to_have_none():
     image = found(terms).observations["actor"]
     assert image.is_involution
     assert np.any(image.sign < 0)
+
+
+def test_motion_has_no_image_which_is_an_error_that_names_it():
+    with pytest.raises(
+        ConfigError, match=r"Command 'motion' \(MotionCommand\) does not say what it asks of a mirrored"
+    ):
+        found({"phase": observations.MotionPhase(command="motion")}, asked={"motion": MotionCommand(MOTIONS)})
 
 
 def test_observation_of_one_side_is_an_error_that_names_it():

@@ -7,6 +7,7 @@ import matplotlib
 from docs.site.pictures import (
     commands,
     events_and_actions,
+    motion,
     noise,
     observations,
     observations_over_time,
@@ -32,6 +33,7 @@ MODULES = (
     events_and_actions,
     randomizers,
     physics,
+    motion,
 )
 PICTURES: dict[type, Draw] = {cls: draw for module in MODULES for cls, draw in module.PICTURES.items()}
 """What draws the picture of each term."""

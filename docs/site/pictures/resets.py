@@ -16,7 +16,7 @@ from ksim.mdp import resets
 from ksim.types import PhysicsState
 
 
-def _starts(term: resets.AbstractReset, seen: Snapshot, num: int) -> list[Snapshot]:
+def _starts(term: Any, seen: Snapshot, num: int) -> list[Snapshot]:
     """The starts that a reset makes of one state, for several keys."""
     drawn = values_drawn(lambda now: _moved(term(now)), seen, num)
     return [seen.with_physics(qpos=qpos, qvel=qvel) for qpos, qvel in zip(*drawn, strict=True)]
@@ -26,8 +26,8 @@ def _moved(physics: PhysicsState) -> tuple[Any, Any]:
     return physics.qpos, physics.qvel
 
 
-def _poses(
-    term: resets.AbstractReset,
+def poses(
+    term: Any,
     view: View,
     words: list[str],
     *,
@@ -106,21 +106,21 @@ def _on_terrain() -> Figure:
 
 
 PICTURES: dict[type, Draw] = {
-    resets.RandomJointPositions: _poses(
+    resets.RandomJointPositions: poses(
         resets.RandomJointPositions(magnitude=0.3), SIDE, ["magnitude=0.3"], seen=lambda: context(height=0.6)
     ),
     resets.RandomJointVelocities: _joint_velocities,
-    resets.RandomBasePosition: _poses(
+    resets.RandomBasePosition: poses(
         resets.RandomBasePosition(max_offset=0.5, max_lift=0.2),
         SIDE,
         ["max_offset=0.5, max_lift=0.2"],
         tall=1.15,
         num=5,
     ),
-    resets.RandomBaseTilt: _poses(
+    resets.RandomBaseTilt: poses(
         resets.RandomBaseTilt(max_roll=0.4, max_pitch=0.1), BEHIND, ["max_roll=0.4, max_pitch=0.1,", "seen from behind"]
     ),
-    resets.RandomHeading: _poses(
+    resets.RandomHeading: poses(
         resets.RandomHeading(),
         ABOVE,
         ["seen from above"],
@@ -131,10 +131,10 @@ PICTURES: dict[type, Draw] = {
     ),
     resets.RandomBaseVelocity: _velocities(resets.RandomBaseVelocity(), ["horizontal, seen from above;"]),
     resets.RandomBaseMotion: _velocities(resets.RandomBaseMotion(), ["in all directions, seen from the side;"], SIDE),
-    resets.ToKeyframe: _poses(
+    resets.ToKeyframe: poses(
         resets.ToKeyframe(("home", "crouched")), SIDE, ['keyframes=("home", "crouched")'], num=3, apart=0.45
     ),
-    resets.ToPose: _poses(
+    resets.ToPose: poses(
         resets.ToPose({"left_hip": -1.2, "left_knee": 1.5}), SIDE, ['pose={"left_hip": -1.2, "left_knee": 1.5}'], num=1
     ),
     resets.OnTerrain: _on_terrain,

@@ -2,6 +2,7 @@
 
 from ksim.mdp.commands.base import AbstractCommand as AbstractCommand, AbstractDrawnCommand as AbstractDrawnCommand
 from ksim.mdp.commands.gait import GaitCommand as GaitCommand
+from ksim.mdp.commands.motion import MotionCommand as MotionCommand
 from ksim.mdp.commands.posture import (
     HeadingCommand as HeadingCommand,
     HeightCommand as HeightCommand,

@@ -1,11 +1,12 @@
 """What commands have in common."""
 
 from abc import abstractmethod
+from typing import ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from ksim.checks import check_range
 from ksim.mdp.term import Context, Term
@@ -15,7 +16,14 @@ Range = tuple[float, float]
 
 
 class AbstractCommand(Term):
-    """A vector that tells the robot what to do. It may change during the episode."""
+    """A vector that tells the robot what to do. It may change during the episode.
+
+    Attributes:
+        has_course: Whether the command runs its own course to the end of an episode, such as a motion. Viewers set the
+            numbers of others, and start again where an episode with a course is truncated.
+    """
+
+    has_course: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(self, context: Context) -> Float[Array, " n"]:
@@ -30,6 +38,18 @@ class AbstractCommand(Term):
 
     def mirrored(self, command: Float[Array, " n"]) -> Float[Array, " n"] | None:
         """The command that asks a mirrored robot for the mirrored motion; None, the default, where it is not known."""
+        return None
+
+    def groups(self) -> tuple[str, ...]:
+        """Kinds of episodes that evaluations also report apart, such as the clips of a motion; none by default."""
+        return ()
+
+    def group(self, command: Float[Array, " n"]) -> Int[Array, ""]:
+        """The kind of the episode, as an index into `groups`; it stays the same during an episode."""
+        return jnp.int32(0)
+
+    def shown_pose(self, command: Float[Array, " n"]) -> Float[Array, " q"] | None:
+        """Generalized positions that the command asks for, which videos show as a ghost; None, the default: none."""
         return None
 
     def errors(self, context: Context, command: Float[Array, " n"]) -> Metrics:

@@ -39,6 +39,13 @@ from ksim.mdp.observations.joints import (
     JointTorque as JointTorque,
     JointVelocity as JointVelocity,
 )
+from ksim.mdp.observations.motion import (
+    MotionBaseOrientation as MotionBaseOrientation,
+    MotionBasePosition as MotionBasePosition,
+    MotionJoints as MotionJoints,
+    MotionJointVelocities as MotionJointVelocities,
+    MotionPhase as MotionPhase,
+)
 from ksim.mdp.observations.sensors import (
     FootAirTime as FootAirTime,
     FootContact as FootContact,

@@ -105,7 +105,7 @@ class SiteAngularVelocityWorld(AbstractObservation):
 
 def _body_velocity(context: Context, bodies: tuple[str, ...]) -> Float[Array, "b 3"]:
     body_b = np.array([context.model.names.index("body", name) for name in bodies])
-    return _velocity_at(context, context.derived("xpos")[body_b], body_b)
+    return velocity_at(context, context.derived("xpos")[body_b], body_b)
 
 
 def _body_ang_vel(context: Context, bodies: tuple[str, ...]) -> Float[Array, "b 3"]:
@@ -115,7 +115,7 @@ def _body_ang_vel(context: Context, bodies: tuple[str, ...]) -> Float[Array, "b 
 
 def _site_velocity(context: Context, sites: tuple[str, ...]) -> Float[Array, "s 3"]:
     site_s, body_s = _sites(context, sites)
-    return _velocity_at(context, context.derived("site_xpos")[site_s], body_s)
+    return velocity_at(context, context.derived("site_xpos")[site_s], body_s)
 
 
 def _sites(context: Context, sites: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
@@ -124,7 +124,7 @@ def _sites(context: Context, sites: tuple[str, ...]) -> tuple[np.ndarray, np.nda
     return site_s, context.model.mj_model.site_bodyid[site_s]
 
 
-def _velocity_at(context: Context, position_n3: Float[Array, "n 3"], body_n: np.ndarray) -> Float[Array, "n 3"]:
+def velocity_at(context: Context, position_n3: Float[Array, "n 3"], body_n: np.ndarray) -> Float[Array, "n 3"]:
     """World-frame velocities, in m/s, of points that move with bodies."""
     ang_vel_n3, lin_vel_n3 = jnp.split(context.derived("cvel")[body_n], 2, axis=1)
     # MuJoCo's `cvel` is that of a point at the centre of mass of the body's whole tree.

@@ -34,6 +34,16 @@ from ksim.mdp.rewards.gait import (
     Symmetry as Symmetry,
     TrackGait as TrackGait,
 )
+from ksim.mdp.rewards.motion import (
+    TrackAnchorOrientation as TrackAnchorOrientation,
+    TrackAnchorPosition as TrackAnchorPosition,
+    TrackBodyAngularVelocities as TrackBodyAngularVelocities,
+    TrackBodyOrientations as TrackBodyOrientations,
+    TrackBodyPositions as TrackBodyPositions,
+    TrackBodyVelocities as TrackBodyVelocities,
+    TrackMotionJoints as TrackMotionJoints,
+    TrackMotionJointVelocities as TrackMotionJointVelocities,
+)
 from ksim.mdp.rewards.posture import (
     Alive as Alive,
     BaseAngularAcceleration as BaseAngularAcceleration,

@@ -17,6 +17,7 @@ import numpy as np
 from ksim._version import __version__
 from ksim.errors import as_number
 from ksim.mdp.term import Term
+from ksim.motion.library import MotionLibrary
 from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.physics import AbstractActuators, PhysicsModel
 from ksim.physics.actuators import SpeedTorqueLine
@@ -178,7 +179,7 @@ def _plain(value: Any) -> Any:
         return [_plain(item) for item in value]
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         return numbers(value)
-    return str(value)
+    return value.record() if isinstance(value, MotionLibrary) else str(value)
 
 
 def _robot(task: RLTask[Any], model: PhysicsModel) -> dict[str, Any]:

@@ -1,0 +1,110 @@
+"""What is shown of a policy that tracks motions: errors by clip, the ghost in videos, and the exported policy."""
+
+import equinox as eqx
+import jax
+import mujoco
+import numpy as np
+import pytest
+
+from ksim.evaluate import video
+from ksim.evaluate.command import group_rows
+from ksim.evaluate.evaluator import Evaluator
+from ksim.evaluate.recording import Recorder
+from ksim.evaluate.render_worker import add_ghost
+from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
+from ksim.policy.context import policy_context
+from ksim.viewer.session import ViewSession
+from tests.exports import exported_files
+from tests.motion.tasks import FLOATER, FloaterConfig, FloaterTask
+from tests.rollout.still import Still
+
+pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
+
+
+@pytest.fixture(scope="module")
+def task():
+    return FloaterTask(FloaterConfig(num_devices=1, eval_num_envs=12))
+
+
+def test_evaluation_reports_each_clip_apart(task):
+    evaluation = Evaluator(policy_context(task))(Still())
+    assert list(evaluation.groups) == ["slow", "fast"]
+    slow, fast = (evaluation.groups[name] for name in ("slow", "fast"))
+    # The servo, around the motion, follows the slow swing to its end in 30 steps, and not the fast one.
+    assert slow["survival"].mean == 1.0
+    assert slow["length"].mean == 30
+    assert slow["error/motion/joint_position_rad"].mean < fast["error/motion/joint_position_rad"].mean
+    record = evaluation.record()["groups"]["slow"]
+    assert record["error/motion/root_position_m"]["mean"] == slow["error/motion/root_position_m"].mean
+    heads, rows = group_rows(evaluation)
+    assert heads[:3] == ["", "completed", "motion/joint_position_rad"]
+    assert [row[0] for row in rows] == ["slow", "fast"]
+    assert rows[0][1].startswith("100%")
+
+
+def test_video_shows_the_reference_beside_the_robot(task):
+    recorder = Recorder(task.eval_environment, seed=0, device=jax.devices("cpu")[0])
+    recording = recorder(Still(), lambda: False)
+    motions = task.eval_environment.mdp.commands["motion"].motions
+    # An evaluation starts at the first frame of a clip; the first action is to reach the next one.
+    first = next(f for f in motions.first if np.allclose(recording.ghost[0], motions.qpos[f + 1], atol=1e-6))
+    np.testing.assert_allclose(recording.ghost, motions.qpos[first + 1 : first + 1 + len(recording.reward)], atol=1e-6)
+    scene = video.make_scene(recording)
+    assert scene["ghost"].shape == scene["state.qpos"].shape
+    aside = scene["ghost"][0, :3] - recording.ghost[0, :3]
+    np.testing.assert_allclose(aside, [0, video.GHOST_APART * recording.base_position[:, 2].max(), 0], atol=1e-6)
+
+
+def test_ghost_is_a_second_translucent_robot_without_its_world():
+    model = mujoco.MjModel.from_xml_string(
+        FLOATER.replace("<worldbody>", '<worldbody><geom type="plane" size="1 1 1"/>')
+    )
+    data, scene = mujoco.MjData(model), mujoco.MjvScene(model, maxgeom=20)
+    mujoco.mj_forward(model, data)
+    add_ghost(scene, model, data)
+    assert scene.ngeom == 2  # trunk and arm
+    assert all(geom.rgba[3] < 1 and geom.transparent for geom in scene.geoms[: scene.ngeom])
+
+
+def test_viewer_plays_the_clip_to_its_end_and_starts_again(task):
+    env = task.eval_environment
+    session = ViewSession(env, Still(), seed=0)
+    assert session.numbers == []
+    frames = []
+    for _ in range(70):
+        session.advance()
+        frames.append(int(session.policy_commands["motion"][0]))
+    change_t = np.diff(frames)
+    assert (change_t == 1).sum() > 60
+    starts = np.array(frames[1:])[change_t != 1]
+    assert len(starts) >= 1
+    assert set(starts) <= set(env.mdp.commands["motion"].motions.first + 1)
+
+
+def test_exported_policy_tracks_the_motion_as_in_training(task, tmp_path):
+    pytest.importorskip("onnxruntime")
+    from examples import deploy
+
+    env = task.eval_environment
+    key = jax.random.key(3)
+    network = jax.tree.map(
+        lambda x: x + 0.1 * jax.random.normal(key, x.shape) if eqx.is_inexact_array(x) else x, task.initial_learner()[1]
+    )
+    model = NormalizedActorCritic(network, ObservationNormalizer.init(task.obs_sizes))
+    for name, content in exported_files(task, model, tmp_path / "checkpoints/7", tmp_path).items():
+        (tmp_path / name).write_bytes(content)
+    policy = deploy.Policy(tmp_path / "policy.onnx")
+    (tmp_path / "floater.xml").write_text(FLOATER)
+    robot = deploy.Robot(tmp_path / "floater.xml", policy.metadata)
+    step, state = jax.jit(env.step), jax.jit(env.reset)(jax.random.key(5))
+    motions = env.mdp.commands["motion"].motions
+    robot.clip = int(motions.clip[int(state.inner.commands["motion"][0])])
+    robot.reset()
+    for _ in range(15):
+        obs = deploy.observe(robot, policy.metadata)
+        np.testing.assert_allclose(obs["obs"], state.obs["actor"], atol=1e-4)
+        action = policy(obs)
+        np.testing.assert_allclose(action, model(state.obs, model.initial_carry())[0].distribution.mode(), atol=1e-4)
+        robot.step(action)
+        state = step(state, jax.numpy.asarray(action))
+        np.testing.assert_allclose(robot.data.qpos, state.inner.physics.qpos, atol=1e-4)
