@@ -51,7 +51,7 @@ def make_library(motions: Sequence[Motion], model: PhysicsModel, *, bin_s: float
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ConfigError(f"Two motions are named {twice[0]!r}. Rename the file of one of them.")
-    clips = [_states(motion, model) for motion in motions]
+    clips = [_at_control_rate(motion, model) for motion in motions]
     num_frames = np.array([len(qpos) for qpos, _ in clips])
     qpos, qvel = (np.concatenate(parts) for parts in zip(*clips, strict=True))
     last = np.cumsum(num_frames) - 1
@@ -75,14 +75,18 @@ def make_library(motions: Sequence[Motion], model: PhysicsModel, *, bin_s: float
     )
 
 
-def _states(motion: Motion, model: PhysicsModel) -> tuple[np.ndarray, np.ndarray]:
-    """Positions and velocities of a motion at the control rate."""
+def _at_control_rate(motion: Motion, model: PhysicsModel) -> tuple[np.ndarray, np.ndarray]:
     if motion.duration_s < model.ctrl_dt * (1 - 1e-6):
         raise ConfigError(
             f"Motion {motion.name!r} lasts {motion.duration_s:.3g} s, but must last at least a control step, "
             f"{model.ctrl_dt:g} s. Check its frames per second ({motion.fps:g})."
         )
-    resampled = motion.resampled(1 / model.ctrl_dt)
+    return states_at(motion, model, 1 / model.ctrl_dt)
+
+
+def states_at(motion: Motion, model: PhysicsModel, fps: float) -> tuple[np.ndarray, np.ndarray]:
+    """Positions (t, q) and velocities (t, v) of a motion at a rate; what it does not move stays in its default pose."""
+    resampled = motion.resampled(fps)
     poses = resampled.root_pos, resampled.root_quat, resampled.joint_pos
     velocities = resampled.root_lin_vel(), resampled.root_ang_vel_body(), resampled.joint_vel()
     return states_of_motion(model.names, model.default_qpos, resampled.joints, poses, velocities)

@@ -11,12 +11,11 @@ from jaxtyping import Array, Float
 from ksim.errors import ConfigError
 from ksim.mdp.term import Context
 from ksim.mdp.term_errors import naming
-from ksim.physics.clip import states_at_control_rate
 from ksim.rollout.mdp_environment import MdpEnvironment
 
 
 def reference_transitions(
-    env: MdpEnvironment, group: str, clips: Sequence[tuple[Float[np.ndarray, "t q"], float]]
+    env: MdpEnvironment, group: str, clips: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]
 ) -> Float[np.ndarray, "n 2 f"]:
     """What a group shows before and after each control step of reference motions.
 
@@ -26,12 +25,12 @@ def reference_transitions(
     Args:
         env: The environment.
         group: Its observation group; its terms read the physics alone.
-        clips: Poses and frames per second of each clip.
+        clips: Of each clip, for each control step, the poses after its last physics step (n, q), the velocities (n, v),
+            and the poses before that step (n, q).
 
     Raises:
-        ConfigError: A term has noise, which clips have not; or no clip is as long as a control step.
+        ConfigError: A term has noise, which clips have not, or cannot show a clip.
     """
-    model = env.engine.model
     for name, term in env.mdp.observations[group].items():
         if term.noise is not None:
             raise ConfigError(
@@ -40,13 +39,10 @@ def reference_transitions(
             )
     shown = _shown(env, group)
     pairs = []
-    for qpos_tq, fps in clips:
-        states = states_at_control_rate(model.mj_model, qpos_tq, fps, model.ctrl_dt)
+    for states in clips:
         features_nf = np.asarray(shown(*(jnp.asarray(x, jnp.float32) for x in states)))
         pairs.append(np.stack([features_nf[:-1], features_nf[1:]], axis=1))
     transitions_n2f = np.concatenate(pairs)
-    if not len(transitions_n2f):
-        raise ConfigError(f"The clips must be longer than a control step, {model.ctrl_dt:g} s. Check their fps.")
     if not np.isfinite(transitions_n2f).all():
         raise ConfigError(f"Observation group {group!r} is not finite for the clips. Look for a division by zero.")
     return transitions_n2f

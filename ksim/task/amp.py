@@ -16,7 +16,6 @@ from ksim.config import field
 from ksim.errors import ConfigError, shown
 from ksim.learn.learner import AbstractLearner
 from ksim.nn.actor_critic import AbstractActorCritic
-from ksim.physics.clip import load_clip
 from ksim.ppo.amp import AMP, SAMPLES_PER_ENV, STYLE, AMPHyperparameters
 from ksim.ppo.discriminator import Discriminator
 from ksim.ppo.learner import PPO
@@ -110,7 +109,11 @@ class AMPTask(PPOTask[ConfigT], Generic[ConfigT]):
             )
         if not self.config.style_clips:
             raise ConfigError("style_clips ([]) must name at least one file of a reference motion.")
-        clips = [load_clip(path, env.engine.model.mj_model) for path in self.config.style_clips]
+        from ksim.motion.files import load_motion  # noqa: PLC0415 - SciPy is slow to import
+        from ksim.motion.steps import physics_steps  # noqa: PLC0415
+
+        model = env.engine.model
+        clips = [physics_steps(load_motion(path, model), model) for path in self.config.style_clips]
         return reference_transitions(env, STYLE, clips)
 
     def get_discriminator_optimizer(self) -> optax.GradientTransformation:

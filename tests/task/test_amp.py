@@ -242,7 +242,7 @@ def test_clip_of_another_robot_is_an_error(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"style_clips": ["nothing.npz"]}, r"Clip nothing.npz must be an .npz file with 'qpos' and 'fps'"),
+        ({"style_clips": ["nothing.npz"]}, r"Motion file nothing.npz does not exist"),
         ({"style_clips": []}, r"style_clips \(\[\]\) must name at least one file"),
         ({"replay_size": 8}, r"replay_size \(8\) must hold the 4 transitions of each of num_envs \(8\).*at least 32"),
         ({"discriminator_sizes": [0]}, r"discriminator_sizes .* must be positive widths"),
