@@ -3,16 +3,29 @@
 import dataclasses
 import os
 import sys
+import time
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from examples.point_mass import PointMassConfig, PointMassTask
+from ksim.errors import ConfigError
 from ksim.parallel.multihost import process_index
 from ksim.train import loop
 
 FAULT = sys.argv.pop(1)
+
+
+class SlowError(ConfigError):
+    """Takes a second to be said again, once the others were told."""
+
+    num_said = 0
+
+    def __str__(self):
+        self.num_said += 1
+        time.sleep(float(self.num_said > 1))
+        return super().__str__()
 
 
 class Task(PointMassTask):
@@ -20,6 +33,8 @@ class Task(PointMassTask):
         state = super()._get_initial_env_state(rng)
         if FAULT == "leave" and process_index() == 1:
             os._exit(1)
+        if FAULT == "slow_error" and process_index() == 0:
+            raise SlowError("This takes a while to say.")
         if FAULT == "bad_state" and process_index() == 1:
             return dataclasses.replace(state, metrics={"distance": jnp.full(self.config.num_envs, jnp.nan)})
         return state

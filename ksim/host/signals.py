@@ -83,3 +83,9 @@ def stop_on_signal() -> Iterator[StopRequest]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
+
+
+def ignore_termination() -> None:
+    """Ignores SIGTERM from here on, in a process that is about to end by itself. Only SIGKILL ends it sooner."""
+    with contextlib.suppress(ValueError):  # not in the main thread
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)

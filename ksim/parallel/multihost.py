@@ -17,6 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ksim.errors import ConfigError, RunError
 from ksim.host.machine import process_state
+from ksim.host.signals import ignore_termination
 from ksim.types import Device
 
 _ENDING_S = 2.0
@@ -163,6 +164,9 @@ def together() -> Iterator[None]:
         yield
     except (Exception, SystemExit) as error:  # noqa: BLE001 - raised again below, after the others were told
         failure = error
+        if num_processes() > 1:
+            # Those who are told of it may end first, and a launcher would stop this process before it has said why.
+            ignore_termination()
     kind = "" if failure is None else "ConfigError" if isinstance(failure, ConfigError) else type(failure).__name__
     try:
         told = gather_texts("" if failure is None else f"{kind}\n{failure}")

@@ -253,6 +253,13 @@ def test_run_directory_that_holds_a_run_ends_all_processes(launch, tmp_path):
     assert "[1] Error: Process 0: run_dir (run) already holds a run" in output
 
 
+def test_error_is_said_by_its_process_though_another_that_was_told_ends_first(launch):
+    code, output = finish(launch("-m", "tests.faulty_job", "slow_error", *SMALL, "run_dir=run"))
+    assert code == 2
+    assert "[0] Error: This takes a while to say." in output
+    assert "[1] Error: Process 0: This takes a while to say." in output
+
+
 @pytest.mark.long
 def test_log_that_one_process_cannot_write_ends_all_with_its_name(tmp_path):
     (tmp_path / "file").touch()
