@@ -49,7 +49,12 @@ class SymmetricLoss:
         """The loss of a minibatch whose `alongside` is what the method of that name returns."""
         if self.mode == "augment":
             image = dataclasses.replace(batch, obs=batch.alongside, action=self.mirror().action(batch.action))
-            return ppo_loss(network, jax.tree.map(lambda *both: jnp.concatenate(both), batch, image), hyper)
+            total, metrics = ppo_loss(network, batch, hyper)
+            of_images, image_metrics = ppo_loss(network, image, hyper)
+            total = (total + of_images) / 2
+            # The learning rate follows the KL of the steps alone. That of the images also has how far the policy was
+            # from its own image when it acted, which a smaller rate would not lower.
+            return total, metrics | {"policy/kl_of_images": image_metrics["policy/kl"], "loss/total": total}
         total, metrics = ppo_loss(network, batch, hyper)
         mean, of_image = (
             evaluate_sequences(network, obs, batch.carry, batch.done, remat=hyper.remat).distribution.mean

@@ -82,8 +82,12 @@ def test_augmented_loss_is_the_mean_of_that_of_the_steps_and_of_their_images():
     steps = minibatch(None)
     images = dataclasses.replace(steps, obs=IMAGES, action=steps.action[..., ::-1])
     expected = (ppo_loss(network, steps, hyper)[0] + ppo_loss(network, images, hyper)[0]) / 2
-    loss, _ = SymmetricLoss(lambda: MIRROR, "augment")(network, minibatch(IMAGES), hyper)
+    loss, metrics = SymmetricLoss(lambda: MIRROR, "augment")(network, minibatch(IMAGES), hyper)
     np.testing.assert_allclose(loss, expected, rtol=1e-6)
+    # The learning rate follows the steps' own KL, whatever the policy's asymmetry.
+    for name, part in (("policy/kl", steps), ("policy/kl_of_images", images)):
+        np.testing.assert_allclose(metrics[name], ppo_loss(network, part, hyper)[1]["policy/kl"])
+    assert metrics["policy/kl"] != metrics["policy/kl_of_images"]
 
 
 def biped(**options):
