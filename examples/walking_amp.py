@@ -1,10 +1,12 @@
 """A humanoid that walks at a commanded velocity in the style of reference motions, without a reward for its gait.
 
-python -m examples.walking_amp style_clips=[walk.npz]
+python -m examples.walking_amp
+python -m examples.walking_amp style_clips=[my_walk.npz]
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import jax
 
@@ -12,6 +14,7 @@ import ksim
 from ksim.config import field
 from ksim.mdp import observations as obs, rewards
 
+from .motions import STROLL
 from .walking import FEET, HumanoidWalkingTask
 from .walking_distributed import HumanoidWalkingDistributedConfig
 
@@ -33,6 +36,9 @@ class HumanoidAMPTask(
     """A humanoid that learns to walk at a commanded velocity in the style of reference motions."""
 
     pretrained = None
+
+    def get_style_clips(self) -> Sequence[str | Path]:
+        return super().get_style_clips() or [STROLL]
 
     def get_observations(
         self, physics_model: ksim.PhysicsModel

@@ -30,6 +30,12 @@ def test_teacher_and_student_see_what_their_names_say():
     assert "teacher" not in HumanoidStudentTask(HumanoidStudentConfig(num_devices=1)).obs_sizes
 
 
+def test_style_is_that_of_a_stroll_or_of_any_files():
+    task = HumanoidAMPTask(HumanoidAMPConfig(num_devices=1))
+    assert task.reference.shape == (999, 2, task.obs_sizes["style"])  # of 20 s at 50 Hz
+    assert HumanoidAMPTask(HumanoidAMPConfig(num_devices=1, style_clips=["a.npz"])).get_style_clips() == ["a.npz"]
+
+
 def test_style_has_no_gait_clock():
     task = HumanoidAMPTask(HumanoidAMPConfig(num_devices=1))
     terms = task.environment.mdp.observations  # type: ignore[attr-defined]

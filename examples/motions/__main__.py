@@ -1,4 +1,4 @@
-"""Makes the humanoid's reference motions: a walk and a turn of its trained policy, a squat and a get-up of splines.
+"""Makes the humanoid's reference motions: walks and a turn of its trained policy, a squat and a get-up of splines.
 
 python -m examples.motions OUT_DIR
 """
@@ -19,7 +19,6 @@ from ksim.physics.names import ModelNames, base_of_qpos, joints_of_qpos
 from ..deploy import Policy, Robot, observe
 from ..pretrained import PRETRAINED
 from ..robots import HUMANOID
-from . import MOTIONS
 from .poses import FPS, Foot, Keyframe, motion_of
 
 WIDTH = 0.1
@@ -27,18 +26,24 @@ WIDTH = 0.1
 STANDING = 0.77
 """Height of the pelvis, in m."""
 REST = {"shoulder_pitch": 0.1, "shoulder_roll": 0.15, "elbow": 0.5}
+STROLL = (
+    *((0.4, 0.0, 0.0), (1.0, 0.0, 0.0), (0.7, 0.0, 0.5), (0.7, 0.0, -0.5)),
+    *((0.5, 0.3, 0.0), (0.5, -0.3, 0.0), (0.1, 0.0, 0.4), (0.1, 0.0, -0.4)),
+)
+"""Velocities, forward and leftward in m/s, and yaw rates in rad/s."""
 AHEAD = {"shoulder_pitch": 1.3, "shoulder_roll": 0.1, "elbow": 0.2}
 
 
-def from_policy(name: str, velocity: tuple[float, float, float], seconds: float) -> Motion:
-    """The trained walking policy at a commanded velocity: forward and leftward in m/s, yaw rate in rad/s."""
+def from_policy(name: str, velocities: Sequence[tuple[float, float, float]], seconds: float) -> Motion:
+    """The trained walking policy at commanded velocities, each for so long: as in `STROLL`."""
     policy = Policy(PRETRAINED / "humanoid" / "policy.onnx")
     robot = Robot(HUMANOID, policy.metadata)
-    robot.command = {"velocity": np.array(velocity)}
     qpos_tq = [robot.data.qpos.copy()]
-    for _ in range(round(seconds * FPS)):
-        robot.step(policy(observe(robot, policy.metadata)))
-        qpos_tq.append(robot.data.qpos.copy())
+    for velocity in velocities:
+        robot.command = {"velocity": np.array(velocity)}
+        for _ in range(round(seconds * FPS)):
+            robot.step(policy(observe(robot, policy.metadata)))
+            qpos_tq.append(robot.data.qpos.copy())
     if robot.has_fallen:
         raise RuntimeError(f"The robot fell while it made {name!r}.")
     names = ModelNames(robot.model)
@@ -91,10 +96,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     out_dir: Path = parser.parse_args(arguments).out_dir
     out_dir.mkdir(parents=True, exist_ok=True)
     model = mujoco.MjModel.from_xml_path(str(HUMANOID))
-    walk, turn = from_policy("walk", (0.8, 0.0, 0.0), 5.0), from_policy("turn", (0.0, 0.0, 0.5), 5.0)
-    for motion, path in zip((walk, turn, squat(model), get_up(model)), MOTIONS, strict=True):
-        save_motion(motion, out_dir / path.name)
-        print_line(f"{out_dir / path.name}: {motion.num_frames} frames, {motion.duration_s:.2f} s")
+    walks = from_policy("walk", [(0.8, 0.0, 0.0)], 5.0), from_policy("turn", [(0.0, 0.0, 0.5)], 5.0)
+    for motion in (*walks, squat(model), get_up(model), from_policy("stroll", STROLL, 2.5)):
+        path = out_dir / f"{motion.name}.npz"
+        save_motion(motion, path)
+        print_line(f"{path}: {motion.num_frames} frames, {motion.duration_s:.2f} s")
 
 
 if __name__ == "__main__":

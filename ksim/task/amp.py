@@ -1,8 +1,9 @@
 """Training a task with adversarial motion priors: a style from reference motions, beside the task's rewards."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 import jax
@@ -40,8 +41,8 @@ class AMPConfig(PPOConfig):
     style_clips: list[str] = field(
         [],
         details=(
-            "Each is an .npz file with qpos (frames, nq), in the model's order, and fps. The checkpoint keeps what the "
-            "discriminator sees of them, so that a run is resumed without the files."
+            "Each is an .npz or .csv file as for motion tracking; see docs/algorithms.md for the layouts. The "
+            "checkpoint keeps what the discriminator sees of them, so that a run is resumed without the files."
         ),
         help="files of the reference motions whose style is learned",
         fixed=True,
@@ -98,8 +99,8 @@ class AMPTask(PPOTask[ConfigT], Generic[ConfigT]):
     def get_reference(self) -> Float[np.ndarray, "n 2 f"]:
         """The features of consecutive states, one control step apart, of the motions whose style is learned.
 
-        By default the terms of the group `style` along `style_clips`. Override it for an environment that is not made
-        of terms.
+        By default the terms of the group `style` along `get_style_clips`. Override it for an environment that is not
+        made of terms.
         """
         env = self.environment
         if not isinstance(env, MdpEnvironment):
@@ -107,14 +108,19 @@ class AMPTask(PPOTask[ConfigT], Generic[ConfigT]):
                 f"What {type(env).__name__} would show of a clip is not known: it is not made of terms. Override "
                 f"{type(self).__name__}.get_reference."
             )
-        if not self.config.style_clips:
+        paths = self.get_style_clips()
+        if not paths:
             raise ConfigError("style_clips ([]) must name at least one file of a reference motion.")
         from ksim.motion.files import load_motion  # noqa: PLC0415 - SciPy is slow to import
         from ksim.motion.steps import physics_steps  # noqa: PLC0415
 
         model = env.engine.model
-        clips = [physics_steps(load_motion(path, model), model) for path in self.config.style_clips]
+        clips = [physics_steps(load_motion(path, model), model) for path in paths]
         return reference_transitions(env, STYLE, clips)
+
+    def get_style_clips(self) -> Sequence[str | Path]:
+        """The files of the motions whose style is learned: by default the option `style_clips`."""
+        return self.config.style_clips
 
     def get_discriminator_optimizer(self) -> optax.GradientTransformation:
         """Adam after clipping by the global norm."""
