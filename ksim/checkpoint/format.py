@@ -228,7 +228,8 @@ def _find_checkpoints(path: Path, name: str) -> list[Path]:
     found = list_checkpoints(path if path.name == CHECKPOINTS else path / CHECKPOINTS)
     if not found:
         raise ConfigError(
-            f"{name} ({shown(str(path), 400)}) must be a run's directory with checkpoints, or one of checkpoints/<number>."
+            f"{name} ({shown(str(path), 400)}) must be a run's directory with checkpoints, or one of "
+            "checkpoints/<number>."
         )
     return found[::-1]
 
