@@ -95,7 +95,9 @@ def test_states_of_every_env_are_the_same(runs, way):
     for path, expected in reference.items():
         if path.startswith(AHEAD):
             continue
-        np.testing.assert_allclose(envs[path], expected, rtol=1e-4, atol=1e-5, err_msg=path)
+        # Rounding is of the size of an array's largest numbers: accelerations are of the order of 10.
+        atol = 1e-5 * max(1.0, np.max(np.abs(expected), initial=0.0))
+        np.testing.assert_allclose(envs[path], expected, rtol=1e-4, atol=atol, err_msg=path)
 
 
 @pytest.mark.parametrize("way", OTHERS, ids=str)
