@@ -2,6 +2,7 @@
 
 python -m examples.quadruped num_envs=1024
 python -m examples.quadruped ground=flat
+python -m examples.quadruped run_mode=view checkpoint=pretrained
 """
 
 import dataclasses
@@ -18,6 +19,7 @@ from ksim.mdp.env_curriculum import TerrainCurriculum
 from ksim.mdp.noise import UniformNoise
 from ksim.physics import RoughTile, SlopeTile, StairsTile
 
+from .pretrained import PRETRAINED
 from .robots import QUADRUPED
 
 LEGS = ("front_left", "front_right", "rear_left", "rear_right")
@@ -71,6 +73,8 @@ class QuadrupedTask(ksim.DistributedPPOTask[QuadrupedConfig]):
     No reward or termination uses the height of the robot. Joint positions and ground contacts describe its posture on
     any ground.
     """
+
+    pretrained = PRETRAINED / "quadruped"
 
     def get_robot(self) -> Path:
         return QUADRUPED

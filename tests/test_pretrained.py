@@ -7,10 +7,18 @@ import numpy as np
 import pytest
 
 import ksim
-from examples import robots, unitree_go2, walking
+from examples import quadruped, robots, unitree_go2, walking, walking_teacher
 from examples.pretrained import PRETRAINED
 
-TASKS = {task.pretrained.name: task for task in (walking.HumanoidWalkingTask, unitree_go2.UnitreeGo2Task)}
+TASKS = {
+    task.pretrained.name: task
+    for task in (
+        walking.HumanoidWalkingTask,
+        walking_teacher.HumanoidTeacherTask,
+        quadruped.QuadrupedTask,
+        unitree_go2.UnitreeGo2Task,
+    )
+}
 POLICIES = pytest.mark.parametrize("name", TASKS)
 
 
