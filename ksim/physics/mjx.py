@@ -48,9 +48,11 @@ class MjxEngine(AbstractEngine):
         self.derived = derived_fields(needs, DERIVED_FIELDS)
         check_supported(model.mj_model)
         try:
-            # Named, since MJX_GPU_DEFAULT_WARP would choose another one, whose data have other fields.
-            self._model = mjx.put_model(model.mj_model, impl="jax")
-            self._data = mjx.make_data(model.mj_model, impl="jax")
+            # Named, since MJX_GPU_DEFAULT_WARP would choose another implementation, whose data have other fields, and
+            # since MJX takes the first device of all processes, which only the first process can read.
+            where = {"impl": "jax", "device": jax.local_devices()[0]}
+            self._model = mjx.put_model(model.mj_model, **where)
+            self._data = mjx.make_data(model.mj_model, **where)
         except (NotImplementedError, ValueError) as error:
             reason = explained(" ".join(str(error).split()), model.mj_model)
             raise ConfigError(f"MJX cannot simulate the model: {reason}. Or set engine=mujoco.") from error

@@ -14,6 +14,8 @@ from ksim.mirror import Mirror, SignedPermutation
 from ksim.ppo.hyperparameters import PPOHyperparameters
 from ksim.ppo.losses import Minibatch, ppo_loss
 from ksim.ppo.symmetry import SymmetricLoss
+from tests.processes import finish, start_job
+from tests.recorded import read_record
 from tests.tasks import (
     WITHOUT_REPORTS,
     BipedConfig,
@@ -100,6 +102,19 @@ def test_parameters_are_the_same_on_one_two_and_four_devices(symmetry):
     learners = {n: train_iterations(make(num_devices=n), 2)[0].learner for n in (1, 2, 4)}
     for n in (2, 4):
         assert_same_parameters(jax.tree.map(lambda x: x[0], learners[n]), learners[1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("engine", ["mujoco", "mjx"])
+@pytest.mark.long
+def test_two_processes_learn_what_one_device_does(engine, tmp_path):
+    options = {"symmetry": "augment", "num_batches": 2, "engine": engine}
+    worker = ("-m", "tests.recorded", "record", "biped", "2", *(f"{name}={x}" for name, x in options.items()))
+    for process in start_job(*worker, num_processes=2, num_devices=1, cwd=tmp_path):
+        code, output = finish(process)
+        assert code == 0, output
+    alone = biped(num_devices=1, **options)
+    learner = alone.layout.first(train_iterations(alone, 2)[0].learner)
+    assert_same_parameters(read_record(tmp_path / "record").learner, learner, rtol=1e-4, atol=1e-5)
 
 
 def test_loss_makes_the_policy_its_own_mirror_image():
