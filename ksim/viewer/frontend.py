@@ -14,6 +14,9 @@ MAX_LAG_S = 0.1
 BURST_S = 0.1
 """Processor time that a budget keeps for later."""
 
+START_S = 2.0
+"""Processor time that a budget begins with: on a busy machine, the first page would come after minutes without it."""
+
 EARN_S = 0.02
 """Seconds between two looks at what has been earned."""
 
@@ -93,10 +96,10 @@ class Budget:
         """
         self._earned_s, self._cpu_clock, self._sleep = earned_s, cpu_clock, sleep
         self._last_s = earned_s() - cpu_clock()
-        self._left_s = 0.0
+        self._left_s = START_S
 
     def wait(self) -> None:
-        """Sleeps until the time that was used has been earned; unused time is kept for `BURST_S` of work at most."""
+        """Sleeps until the time that was used has been earned; of unused time, `BURST_S` are kept at most."""
         self._count()
         while self._left_s < 0:
             self._sleep(EARN_S)
@@ -104,7 +107,7 @@ class Budget:
 
     def _count(self) -> None:
         now_s = self._earned_s() - self._cpu_clock()
-        self._left_s = min(self._left_s + now_s - self._last_s, BURST_S)
+        self._left_s = min(self._left_s + now_s - self._last_s, max(self._left_s, BURST_S))
         self._last_s = now_s
 
 

@@ -20,7 +20,7 @@ from ksim.host.failures import Failures
 from ksim.parallel.layout import SingleDevice
 from ksim.policy.context import without_caches
 from ksim.viewer import live
-from ksim.viewer.frontend import Budget
+from ksim.viewer.frontend import BURST_S, START_S, Budget
 from ksim.viewer.live import LiveViewer
 from ksim.viewer.live_feed import FAILED, READY, WANTED, read_policy, write_policy
 from ksim.viewer.live_worker import ASK_EVERY_S, CPU_SHARE, Feed, earned_s
@@ -150,15 +150,20 @@ def test_budget_lets_no_more_time_be_used_than_was_earned():
 
     clock = Clock()
     budget = Budget(lambda: 0.1 * clock.now, cpu_clock=lambda: clock.cpu, sleep=clock.sleep)
-    clock.now += 100.0  # of which 0.1 s of processor time are kept
+
+    def work(seconds):
+        start = clock.now
+        for _ in range(round(seconds / 0.02)):
+            clock.cpu += 0.02
+            clock.now += 0.02
+            budget.wait()
+        return clock.now - start
+
+    # Less what it begins with, and later less what was kept, at a tenth of a second per second.
+    assert work(START_S + 1.0) == pytest.approx(1.0 / 0.1, abs=0.05)
+    clock.now += 100.0
     budget.wait()
-    start = clock.now
-    for _ in range(100):
-        clock.cpu += 0.02
-        clock.now += 0.02
-        budget.wait()
-    # 2 s of work, less what was kept, at a tenth of a second per second.
-    assert clock.now - start == pytest.approx((2.0 - 0.1) / 0.1, abs=0.05)
+    assert work(1.0) == pytest.approx((1.0 - BURST_S) / 0.1, abs=0.05)
 
 
 def test_viewer_earns_a_share_of_the_trainings_time_or_of_all_cores():
