@@ -18,7 +18,7 @@ from tests.checkpoints import saved_learner
 from tests.faults.runs import read_lines, without_times
 from tests.processes import finish, start_job
 from tests.recorded import read_record
-from tests.tasks import MESSAGE, assert_same_parameters, point_mass_task, train_iterations
+from tests.tasks import MESSAGE, BipedConfig, BipedTask, assert_same_parameters, point_mass_task, train_iterations
 
 pytestmark = pytest.mark.filterwarnings(MESSAGE)
 
@@ -108,6 +108,32 @@ def test_two_processes_of_two_devices_learn_what_one_device_does(teacher, tmp_pa
     alone = student(teacher, num_devices=1)
     learner = alone.layout.first(train_iterations(alone, 4)[0].learner)
     assert_same_parameters(read_record(tmp_path / "record").learner, learner, rtol=1e-5, atol=1e-6)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(kw_only=True)
+class StudentBipedConfig(BipedConfig, ksim.DistillConfig):
+    pass
+
+
+class StudentBiped(ksim.DistillTask[StudentBipedConfig], BipedTask):
+    def get_observations(self, physics_model):
+        return dict.fromkeys(("actor", "critic", TEACHER), super().get_observations(physics_model))
+
+
+@pytest.fixture(scope="module")
+def biped_teacher(tmp_path_factory):
+    run_dir = tmp_path_factory.mktemp("biped") / "run"
+    BipedTask(BipedConfig(num_devices=1, engine="mujoco", max_iterations=1, run_dir=str(run_dir))).run()
+    return run_dir
+
+
+@pytest.mark.parametrize("engine", ["mujoco", pytest.param("mjx", marks=pytest.mark.long)])
+def test_robot_learns_from_a_teacher(biped_teacher, engine):
+    task = StudentBiped(StudentBipedConfig(teacher=str(biped_teacher), num_devices=1, engine=engine))
+    _, history = train_iterations(task, 2)
+    assert all(np.isfinite(metrics["loss/imitation"]) for metrics in history)
+    assert history[-1]["policy/bad_updates"] == 0
 
 
 def test_resumed_run_is_the_one_that_was_never_stopped_wherever_its_teacher_is(teacher, tmp_path):
