@@ -2,4 +2,5 @@
 
 from ksim.mirror.find import Mirror as Mirror, find_mirror as find_mirror
 from ksim.mirror.model import ModelMirror as ModelMirror, mirror_model as mirror_model
+from ksim.mirror.robot import RobotMirror as RobotMirror, mirror_robot as mirror_robot
 from ksim.mirror.signed import SignedPermutation as SignedPermutation

@@ -13,8 +13,8 @@ from ksim.errors import ConfigError
 from ksim.mdp.observations import AbstractObservation
 from ksim.mdp.term import Context
 from ksim.mdp.term_errors import naming
-from ksim.mirror.dynamics import SECONDS, mirrored_dynamics_gap
-from ksim.mirror.model import ModelMirror, mirror_model
+from ksim.mirror.model import ModelMirror
+from ksim.mirror.robot import mirror_robot
 from ksim.mirror.signed import SignedPermutation
 from ksim.physics.model import PhysicsModel
 from ksim.physics.names import place_base, tilt_base
@@ -26,7 +26,6 @@ NUM_SEQUENCES, NUM_STEPS = 8, 32
 """Of states drawn at random; several steps in a row for terms with memory."""
 TOLERANCE = 0.2
 """How far a component may be off from its image, as a part of its own size: contact solvers stop early."""
-MAX_DYNAMICS_GAP = 0.3
 _FIXES = "Leave it out of the observations, or override get_mirror."
 
 
@@ -70,15 +69,9 @@ def find_mirror(mdp: Mdp, physics_model: PhysicsModel) -> Mirror:
     Raises:
         ConfigError: The robot, its actuators, a command or a component of an observation has no mirror image.
     """
-    model_mirror = mirror_model(physics_model)
-    gap = mirrored_dynamics_gap(physics_model, model_mirror)
-    if gap > MAX_DYNAMICS_GAP:
-        raise ConfigError(
-            f"The robot does not move as its mirror image does: in {SECONDS} s, mirrored motions are off by {gap:.0%} "
-            f"of how far it moves, more than {MAX_DYNAMICS_GAP:.0%}. Override get_mirror, or set symmetry=off."
-        )
-    action = _action_image(mdp, physics_model, model_mirror.ctrl)
-    sampler = _Sampler(mdp, physics_model, model_mirror, action)
+    control = lambda action: mdp.control(action, physics_model)
+    robot = mirror_robot(physics_model, control, mdp.actuators.action_size(physics_model))
+    sampler = _Sampler(mdp, physics_model, robot.model, robot.action)
     key_s = jax.random.split(jax.random.key(0), NUM_SEQUENCES)
     seen, image = jax.jit(jax.vmap(sampler))(key_s)
     flat = lambda x: np.asarray(x, np.float64).reshape(NUM_SEQUENCES * NUM_STEPS, -1)
@@ -88,23 +81,7 @@ def find_mirror(mdp: Mdp, physics_model: PhysicsModel) -> Mirror:
         )
         for group, terms in mdp.observations.items()
     }
-    return Mirror(groups, action, model_mirror.pairs, gap)
-
-
-def _action_image(mdp: Mdp, model: PhysicsModel, ctrl: SignedPermutation) -> SignedPermutation:
-    """The image of actions: that of the controls that they set."""
-    size = mdp.actuators.action_size(model)
-    action_n = np.random.default_rng(0).uniform(-0.5, 0.5, (4, size)).astype(np.float32)
-    if size == ctrl.index.size:
-        control = jax.vmap(lambda action: mdp.control(action, model))
-        expected, found = ctrl(control(jnp.asarray(action_n))), control(ctrl(jnp.asarray(action_n)))
-        if np.allclose(expected, found, atol=0.02 * float(jnp.abs(expected).max())):
-            return ctrl
-    raise ConfigError(
-        "The mirror image of an action is not known: mirrored actions do not set mirrored controls. The actuators of "
-        "joints that are mirror images must be alike, also in their default positions. Override get_mirror, or set "
-        "symmetry=off."
-    )
+    return Mirror(groups, robot.action, robot.model.pairs, robot.dynamics_gap)
 
 
 _Values = dict[str, dict[str, Array]]

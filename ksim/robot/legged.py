@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 
-from ksim.physics import compile_model
+from ksim.physics import PhysicsModel, compile_model
 from ksim.physics.names import base_height_of
 from ksim.robot.findings import Findings, Leg, clipped_reference
 from ksim.robot.gains import Gains, gains_of
@@ -53,13 +53,9 @@ def legged_plan(spec: mujoco.MjSpec, found: Findings, report: Report) -> Plan:
 
     def hold(qpos: np.ndarray) -> tuple[mujoco.MjModel, np.ndarray]:
         plan = with_gains(Plan(found, report, added), rough(qpos), found)
-        held = spec.copy()
-        if plan.torque:
-            add_motors(held, plan.torque)
         joints = {name: float(qpos[model.joint(name).qposadr[0]]) for name in found.joints}
-        set_pose(held, joints, 1.0)
+        physics_model = driven_model(spec, dataclasses.replace(plan, pose=joints, height=1.0))
         actuators = plan.actuators()
-        physics_model = compile_model(held, dt=DT, ctrl_dt=CTRL_DT, edits=[actuators.edit_spec])
         action = jnp.zeros(actuators.action_size(physics_model))
         return physics_model.mj_model, np.asarray(actuators(action, physics_model))
 
@@ -92,6 +88,15 @@ def legged_plan(spec: mujoco.MjSpec, found: Findings, report: Report) -> Plan:
         pose_source=stance.source,
         stands=stood,
     )
+
+
+def driven_model(spec: mujoco.MjSpec, plan: Plan) -> PhysicsModel:
+    """The robot in the plan's pose and with its motors and servos, as the task compiles it."""
+    driven = spec.copy()
+    if plan.torque:
+        add_motors(driven, plan.torque)
+    set_pose(driven, plan.pose, plan.height)
+    return compile_model(driven, dt=DT, ctrl_dt=CTRL_DT, edits=[plan.actuators().edit_spec])
 
 
 def _first_height(model: mujoco.MjModel, found: Findings) -> float:
