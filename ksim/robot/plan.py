@@ -53,6 +53,7 @@ class Plan:
         swing: How high feet are lifted, in m.
         bends: Of two legs: by how many rad the joints of each bend to swing its foot; empty if it cannot.
         is_biped: Whether it has one or two legs.
+        is_mirrored: Whether its left is like its right.
         pose_source: Where the pose is from, in words.
         stands: In words, how it stood in it.
         floor: Of a fixed robot: height of the floor that is added, in m.
@@ -85,6 +86,7 @@ class Plan:
     swing: float = 0.0
     bends: tuple[Mapping[str, float], ...] = ()
     is_biped: bool = False
+    is_mirrored: bool = False
     pose_source: str = ""
     stands: str = ""
     floor: float = 0.0

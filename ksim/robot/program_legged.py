@@ -13,6 +13,7 @@ def legged_program(plan: Plan, class_name: str, purpose: str, path: str) -> str:
     sideways = round(0.4 * plan.forward, 1)
     backward = 0.0 if plan.is_biped else -round(0.5 * plan.forward, 1)
     turn = 0.5 if plan.is_biped else 0.8
+    symmetry = ' symmetry="augment",' if plan.is_mirrored else ""
     num_envs, iterations, gamma = (512, 2000, 0.98) if plan.is_biped else (256, 700, 0.99)
     return f'''from ksim import robot
 from ksim.mdp import commands, events, observations as obs, randomizers, resets, rewards, terminations
@@ -37,7 +38,7 @@ PERIOD_S, PHASES, SWING_M = {plan.period_s:.3g}, {plan.offsets}, {plan.swing}
 CONFIG = ksim.PPOConfig(
     num_envs={num_envs}, max_iterations={iterations}, dt={DT}, ctrl_dt={CTRL_DT},
     actor_sizes=[128, 128], critic_sizes=[128, 128], gamma={gamma},
-    learning_rate=1e-3, desired_kl=0.02, num_passes=5, entropy_coef=0.002, init_std=0.5,
+    learning_rate=1e-3, desired_kl=0.02, num_passes=5, entropy_coef=0.002, init_std=0.5,{symmetry}
 )  # fmt: skip
 
 

@@ -20,11 +20,12 @@ from pathlib import Path
 from ksim.errors import ConfigError
 from ksim.host.files import whole_file
 from ksim.host.terminal import print_line
-from ksim.physics import compile_model
+from ksim.mirror import mirror_robot
+from ksim.physics import PhysicsModel, compile_model
 from ksim.physics.mujoco import silence_warnings
 from ksim.robot.findings import base_lift, look_at
 from ksim.robot.fixed import fixed_plan
-from ksim.robot.legged import legged_plan
+from ksim.robot.legged import driven_model, legged_plan
 from ksim.robot.plan import CTRL_DT, DT, Plan, Report, report_found
 from ksim.robot.program import first_run_dir, program_text
 from ksim.robot.scene import load, raise_base
@@ -72,9 +73,23 @@ def make_plan(path: Path) -> Plan:
         report.guessed.append(f"The base's origin is near the ground: the task raises it by {lift} m.")
     found = look_at(model)
     report_found(report, model, found)
-    if found.kind == "legged":
-        return dataclasses.replace(legged_plan(spec, found, report), lift=lift)
-    return fixed_plan(spec, model, found, report)
+    if found.kind != "legged":
+        return fixed_plan(spec, model, found, report)
+    plan = legged_plan(spec, found, report)
+    return dataclasses.replace(plan, lift=lift, is_mirrored=_is_mirrored(driven_model(spec, plan), plan))
+
+
+def _is_mirrored(model: PhysicsModel, plan: Plan) -> bool:
+    """Whether the robot has a mirror image; adds to the report what that means for the task."""
+    actuators = plan.actuators()
+    try:
+        mirror_robot(model, lambda action: actuators(action, model), actuators.action_size(model))
+    except ConfigError as error:
+        why = str(error).partition(". ")[0]
+        plan.report.unknown.append(f"Its mirror image, so it learns without symmetry: {why}.")
+        return False
+    plan.report.guessed.append("Its left is like its right: it learns from each step's mirror image, too (symmetry).")
+    return True
 
 
 def module_name(stem: str) -> str:

@@ -155,6 +155,21 @@ def test_bends_of_two_legs_lift_each_foot_straight_up_with_its_sole_level(folder
 
 
 @pytest.mark.long
+def test_program_for_a_robot_with_a_mirror_image_learns_from_it(folder, capsys):
+    task_class, config, _ = written(folder, DOG)
+    assert "Its left is like its right" in capsys.readouterr().out
+    assert config.symmetry == "augment"
+    assert ("FL_knee", "FR_knee", 1) in task_of(task_class, config).mirror.pairs
+
+
+def test_program_for_a_lopsided_robot_learns_without_symmetry(folder, capsys):
+    _, config, _ = written(folder, DOG.replace('pos="0.18 -0.1 0"', 'pos="0.18 -0.2 0"'))
+    assert config.symmetry == "off"
+    output = " ".join(capsys.readouterr().out.split())
+    assert "so it learns without symmetry: joint 'FL_roll' has no mirror image" in output
+
+
+@pytest.mark.long
 def test_program_for_two_legs_trains(folder):
     task_class, config, _ = written(folder, HUMANOID.read_text())
     _, history = train_iterations(task_of(task_class, config), 1)
