@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ksim.checks import check_rule
 from ksim.errors import ConfigError, near_misses
 from ksim.motion.motion import Motion
 from ksim.physics.model import PhysicsModel
@@ -64,21 +65,34 @@ def _read_npz(path: Path, model: PhysicsModel, fps: float | None) -> Motion:
     if fps is None:
         if "fps" not in arrays:
             raise ConfigError(f"Motion file {path} has no 'fps'. Add it to the file, or give the rate of its frames.")
-        fps = float(np.asarray(arrays["fps"]).reshape(-1)[0])
+        fps_n = _numbers(path, "fps", arrays["fps"]).reshape(-1)
+        check_rule(f"Motion file {path}: fps of shape {arrays['fps'].shape}", fps_n.size == 1, "one number")
+        fps = float(fps_n[0])
     if "qpos" in arrays:
-        return _from_qpos(path, model, np.asarray(arrays["qpos"], float), fps)
+        return _from_qpos(path, model, _numbers(path, "qpos", arrays["qpos"]), fps)
     missing = [name for name in _POSES if name not in arrays]
     if missing:
         raise ConfigError(
             f"Motion file {path} has neither 'qpos' nor {', '.join(map(repr, missing))}; it has "
             f"{', '.join(map(repr, arrays)) or 'nothing'}. Save qpos, or root_pos, root_quat and joint_pos."
         )
-    root_pos, root_quat, joint_pos = (np.asarray(arrays[name], float) for name in _POSES)
+    root_pos, root_quat, joint_pos = (_numbers(path, name, arrays[name]) for name in _POSES)
+    for name, array in zip(_POSES, (root_pos, root_quat, joint_pos), strict=True):
+        is_table = f"of shape (frames, {'joints' if name == 'joint_pos' else 3 + (name == 'root_quat')})"
+        check_rule(f"Motion file {path}: {name} of shape {array.shape}", array.ndim == 2, is_table)
     if "joint_names" in arrays:
-        joints = tuple(str(name) for name in arrays["joint_names"])
+        names = arrays["joint_names"]
+        check_rule(f"Motion file {path}: joint_names of shape {names.shape}", names.ndim == 1, "a list of names")
+        joints = tuple(str(name) for name in names)
     else:
         joints = _joints_in_order(path, model, joint_pos)
     return Motion(path.stem, fps, joints, root_pos, root_quat, joint_pos)
+
+
+def _numbers(path: Path, name: str, array: np.ndarray) -> np.ndarray:
+    is_numeric = np.issubdtype(array.dtype, np.integer) or np.issubdtype(array.dtype, np.floating)
+    check_rule(f"Motion file {path}: {name} of type {array.dtype}", is_numeric, "of numbers")
+    return np.asarray(array, float)
 
 
 def _from_qpos(path: Path, model: PhysicsModel, qpos: np.ndarray, fps: float) -> Motion:

@@ -68,15 +68,23 @@ def test_joints_when_they_do_not_fit_the_robot_are_an_error(tmp_path, joint_name
         load_motion(tmp_path / "x.npz", biped(), joint_names=joint_names)
 
 
+POSES = {"fps": 50.0, "root_pos": np.zeros((3, 3)), "root_quat": np.eye(4)[[0, 0, 0]], "joint_pos": np.zeros((3, 2))}
+
+
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
         ({"qpos": np.zeros((3, 9))}, "has no 'fps'"),
         ({"fps": 50.0, "qpos": np.zeros((3, 8))}, r"shape \(3, 8\) must be of shape \(frames, 9\)"),
         ({"fps": 50.0, "joint_pos": np.zeros((3, 2))}, "neither 'qpos' nor 'root_pos', 'root_quat'"),
+        ({"fps": [], "qpos": np.zeros((3, 9))}, r"fps of shape \(0,\) must be one number"),
+        ({"fps": "fast", "qpos": np.zeros((3, 9))}, "fps of type <U4 must be of numbers"),
+        ({"fps": 50.0, "qpos": [["a"] * 9]}, "qpos of type <U1 must be of numbers"),
+        (POSES | {"root_pos": 0.0}, r"root_pos of shape \(\) must be of shape \(frames, 3\)"),
+        (POSES | {"joint_names": "hip"}, r"joint_names of shape \(\) must be a list of names"),
     ],
 )
-def test_npz_when_something_is_missing_is_an_error(tmp_path, arrays, message):
+def test_npz_that_is_not_as_it_must_be_is_an_error(tmp_path, arrays, message):
     np.savez(tmp_path / "x.npz", **arrays)
     with pytest.raises(ConfigError, match=message):
         load_motion(tmp_path / "x.npz", biped())
