@@ -29,18 +29,17 @@ def reference_transitions(
             and the poses before that step (n, q).
 
     Raises:
-        ConfigError: A term has noise, which clips have not, or cannot show a clip.
+        ConfigError: A term has noise, or reads what clips have not.
     """
-    for name, term in env.mdp.observations[group].items():
-        if term.noise is not None:
-            raise ConfigError(
-                f"Observation {name!r} of group {group!r} must have no noise, by which a rollout would be told from a "
-                "reference. Leave its noise out."
-            )
+    _check_has_no_noise(env, group)
     shown = _shown(env, group)
     pairs = []
     for states in clips:
-        features_nf = np.asarray(shown(*(jnp.asarray(x, jnp.float32) for x in states)))
+        at_rest, driven = shown(states, 0), shown(states, 1)
+        for name, values in at_rest.items():
+            if not np.array_equal(values, driven[name], equal_nan=True):
+                raise _not_shown(group, name)
+        features_nf = np.concatenate(list(at_rest.values()), axis=1)
         pairs.append(np.stack([features_nf[:-1], features_nf[1:]], axis=1))
     transitions_n2f = np.concatenate(pairs)
     if not np.isfinite(transitions_n2f).all():
@@ -48,31 +47,63 @@ def reference_transitions(
     return transitions_n2f
 
 
-def _shown(env: MdpEnvironment, group: str) -> Callable[[Array, Array, Array], Array]:
-    """`(qpos, qvel, qpos before the last physics step)`, one row per state, to what the group shows of each."""
-    mdp, model = env.mdp, env.engine.model
-    engine, action = mdp.make_engine("mujoco", model), jnp.zeros(env.action_size)
-    context = Context(
-        model=model,
-        physics=model.start(),
-        action=action,
-        previous_action=action,
-        control=mdp.control(action, model),
-        commands={},
-        episode_step=jnp.int32(0),
-        terminated=jnp.bool_(False),
-        overrides={},
-        key=jax.random.key(0),
+_States = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def _check_has_no_noise(env: MdpEnvironment, group: str) -> None:
+    for name, term in env.mdp.observations[group].items():
+        if term.noise is not None:
+            raise ConfigError(
+                f"Observation {name!r} of group {group!r} must have no noise, by which a rollout would be told from a "
+                "reference. Leave its noise out."
+            )
+
+
+def _not_shown(group: str, name: str) -> ConfigError:
+    return ConfigError(
+        f"Observation {name!r} of group {group!r} must follow from positions and velocities of one state: a clip has "
+        "no actions, forces or time, and no memory of earlier steps. Leave it out of the group."
     )
 
-    def of_state(qpos: Array, qvel: Array, qpos_before: Array) -> Float[Array, " f"]:
+
+def _shown(env: MdpEnvironment, group: str) -> Callable[[_States, int], dict[str, np.ndarray]]:
+    """`(states, k)` to what each term shows of each state, (n, f), `k` steps after a reset with `k` as all actions.
+
+    The states are rows of positions, velocities, and positions before the last physics step.
+    """
+    mdp, model = env.mdp, env.engine.model
+    engine = mdp.make_engine("mujoco", model)
+
+    def of_state(qpos: Array, qvel: Array, qpos_before: Array, k: Array) -> dict[str, Float[Array, " f"]]:
+        action = jnp.full(env.action_size, k, jnp.float32)
+        context = Context(
+            model=model,
+            physics=model.start(),
+            action=action,
+            previous_action=action,
+            control=mdp.control(action, model),
+            commands={},
+            episode_step=k,
+            terminated=jnp.bool_(False),
+            overrides={},
+            key=jax.random.key(0),
+        )
         before = dataclasses.replace(model.start(), qpos=qpos_before, qvel=qvel)
         physics = dataclasses.replace(engine.forward(before, context.control, {}), qpos=qpos, qvel=qvel)
-        values = []
+        own, values = dataclasses.replace(context, physics=physics), {}
         for name, term in mdp.observations[group].items():
-            own = dataclasses.replace(context, physics=physics)
             with naming(f"observation/{group}/{name}", term):
-                values.append(jnp.ravel(term(dataclasses.replace(own, memory=term.init(own)))))
-        return jnp.concatenate(values)
+                memory = term.init(own)
+                if jax.tree.leaves(memory):
+                    raise _not_shown(group, name)
+                values[name] = jnp.ravel(term(dataclasses.replace(own, memory=memory)))
+        return values
 
-    return jax.jit(jax.vmap(of_state))
+    mapped = jax.jit(jax.vmap(of_state, in_axes=(0, 0, 0, None)))
+
+    def shown(states: _States, k: int) -> dict[str, np.ndarray]:
+        values = mapped(*(jnp.asarray(x, jnp.float32) for x in states), jnp.int32(k))
+        # In the order of the group: mapping sorts the names.
+        return {name: np.asarray(values[name]) for name in mdp.observations[group]}
+
+    return shown

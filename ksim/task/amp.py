@@ -47,6 +47,9 @@ class AMPConfig(PPOConfig):
         help="files of the reference motions whose style is learned",
         fixed=True,
     )
+    style_fps: float | None = field(
+        None, help="frames per second of these files; null: as they say, 30 for .csv", fixed=True
+    )
     style_weight: float = field(
         2.0,
         details="The style reward is from 0 to 1 and counts as a reward term of this scale, per second.",
@@ -70,6 +73,7 @@ class AMPConfig(PPOConfig):
         super().validate()
         for name in ("discriminator_steps", "discriminator_batch_size", "replay_size"):
             check_count(name, getattr(self, name))
+        check_positive("style_fps", self.style_fps)
         check_positive("discriminator_learning_rate", self.discriminator_learning_rate)
         for name in ("style_weight", "task_weight", "gradient_penalty"):
             check_positive(name, getattr(self, name), allow_zero=True)
@@ -108,18 +112,22 @@ class AMPTask(PPOTask[ConfigT], Generic[ConfigT]):
                 f"What {type(env).__name__} would show of a clip is not known: it is not made of terms. Override "
                 f"{type(self).__name__}.get_reference."
             )
-        paths = self.get_style_clips()
-        if not paths:
+        clips = self.get_style_clips()
+        if not clips:
             raise ConfigError("style_clips ([]) must name at least one file of a reference motion.")
         from ksim.motion.files import load_motion  # noqa: PLC0415 - SciPy is slow to import
         from ksim.motion.steps import physics_steps  # noqa: PLC0415
 
-        model = env.engine.model
-        clips = [physics_steps(load_motion(path, model), model) for path in paths]
-        return reference_transitions(env, STYLE, clips)
+        model, fps = env.engine.model, self.config.style_fps
+        motions = [load_motion(clip, model, fps=fps) if isinstance(clip, str | Path) else clip for clip in clips]
+        return reference_transitions(env, STYLE, [physics_steps(motion, model) for motion in motions])
 
-    def get_style_clips(self) -> Sequence[str | Path]:
-        """The files of the motions whose style is learned: by default the option `style_clips`."""
+    def get_style_clips(self) -> Sequence[Any]:
+        """The files of the motions whose style is learned: by default the option `style_clips`.
+
+        Some may be motions already: what `ksim.motion.files.load_motion` reads with `joint_names`, of a file whose
+        joints have other names than the robot's.
+        """
         return self.config.style_clips
 
     def get_discriminator_optimizer(self) -> optax.GradientTransformation:
