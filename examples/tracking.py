@@ -44,9 +44,11 @@ class HumanoidTrackingConfig(ksim.DistributedPPOConfig):
     """Options of the humanoid that tracks motions."""
 
     motions: list[str] = field(
-        [], help="motion files, .npz or .csv; none: the walk, turn, squat and get-up of the example"
+        [], help="motion files, .npz or .csv; none: the walk, turn, squat and get-up of the example", fixed=True
     )
-    motion_fps: float | None = field(None, help="frames per second of these files; null: as they say, 30 for .csv")
+    motion_fps: float | None = field(
+        None, help="frames per second of these files; null: as they say, 30 for .csv", fixed=True
+    )
     adaptive: bool = field(True, help="start more episodes where the policy fails")
     at_beginning: bool = field(False, help="start at the first frame of a clip, without noise, as evaluations do")
     max_iterations: int | None = field(900, help="stop after this many iterations; null: no limit")
