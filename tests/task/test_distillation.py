@@ -116,7 +116,7 @@ class StudentBipedConfig(BipedConfig, ksim.DistillConfig):
     pass
 
 
-class StudentBiped(ksim.DistillTask[StudentBipedConfig], BipedTask):
+class StudentBiped(ksim.DistillTask, BipedTask):
     def get_observations(self, physics_model):
         return dict.fromkeys(("actor", "critic", TEACHER), super().get_observations(physics_model))
 
