@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import ksim
-from examples import quadruped, robots, unitree_go2, walking, walking_teacher
+from examples import quadruped, robots, unitree_g1, unitree_go2, walking, walking_teacher
 from examples.pretrained import PRETRAINED
 
 TASKS = {
@@ -16,6 +16,7 @@ TASKS = {
         walking.HumanoidWalkingTask,
         walking_teacher.HumanoidTeacherTask,
         quadruped.QuadrupedTask,
+        unitree_g1.UnitreeG1Task,
         unitree_go2.UnitreeGo2Task,
     )
 }
@@ -50,7 +51,7 @@ def test_robot_of_a_package_that_is_missing_is_an_error():
 @pytest.mark.filterwarnings("ignore:Only 1 device detected")
 @POLICIES
 def test_pretrained_robot_walks_on_command(name, tmp_path, monkeypatch):
-    if name == "unitree_go2" and importlib.util.find_spec("robosuite_models") is None:
+    if name.startswith("unitree_") and importlib.util.find_spec("robosuite_models") is None:
         pytest.skip("robosuite-models is not installed")
     monkeypatch.chdir(tmp_path)
     argv = ["run_mode=eval", "checkpoint=pretrained", "eval_num_envs=16", "video=false", "plots=false"]
