@@ -34,8 +34,7 @@ class Motion:
     def __post_init__(self) -> None:
         what = f"Motion {self.name!r}"
         check_positive(f"{what}: frames per second", self.fps)
-        num_frames = len(self.root_pos)
-        check_rule(f"{what} has {num_frames} frames, which", num_frames >= 2, "at least 2")
+        num_frames = len(self.root_pos) if self.root_pos.ndim else "frames"
         for field, width in (("root_pos", 3), ("root_quat", 4), ("joint_pos", len(self.joints))):
             array = getattr(self, field)
             rule = f"of shape ({num_frames}, {width})"
@@ -43,6 +42,7 @@ class Motion:
             if not np.isfinite(array).all():
                 bad = int(np.argwhere(~np.isfinite(array))[0][0])
                 raise ConfigError(f"{what}: {field} is not finite in frame {bad}. Cut or repair these frames.")
+        check_rule(f"{what} has {self.num_frames} frames, which", self.num_frames >= 2, "at least 2")
         norm_t = np.linalg.norm(self.root_quat, axis=1)
         is_met = bool((np.abs(norm_t - 1) < 0.01).all())
         check_rule(f"{what}: root_quat with norms {norm_t.min():.3g} to {norm_t.max():.3g}", is_met, "unit quaternions")
