@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from ksim.parallel.placement import check_divisible
 from ksim.preflight.hook_names import check_hook_names
 from ksim.preflight.hooks import check_eval_environment, check_hooks
 from ksim.preflight.memory import check_memory, env_shapes
@@ -11,7 +10,7 @@ from ksim.task.learned import LearnedTask
 
 def check_task(task: LearnedTask[Any]) -> None:
     """Raises ConfigError for whatever can be known to be wrong before anything compiles."""
-    check_divisible(task.config.num_envs, task.layout.num_devices)
+    task.config.check_shares(task.layout.num_devices)
     task.batch_figures()
     check_hook_names(task)
     learner, model = task.learner_shapes()

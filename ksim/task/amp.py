@@ -69,6 +69,15 @@ class AMPConfig(PPOConfig):
         32768, help="transitions of the policy, new and old, that the discriminator learns from", fixed=True
     )
 
+    def check_shares(self, num_devices: int) -> None:
+        super().check_shares(num_devices)
+        size = self.discriminator_batch_size
+        if size % num_devices:
+            raise ConfigError(
+                f"discriminator_batch_size ({size}) must be divisible by number of devices ({num_devices}). Nearest "
+                f"valid values: {max(size // num_devices, 1) * num_devices}, {(size // num_devices + 1) * num_devices}."
+            )
+
     def validate(self) -> None:
         super().validate()
         for name in ("discriminator_steps", "discriminator_batch_size", "replay_size"):
@@ -172,15 +181,6 @@ class AMPTask(PPOTask[ConfigT], Generic[ConfigT]):
             batch_size=config.discriminator_batch_size,
             replay_size=config.replay_size,
         )
-
-    def batch_figures(self) -> tuple[int, int]:
-        size, num_devices = self.config.discriminator_batch_size, self.layout.num_devices
-        if size % num_devices:
-            raise ConfigError(
-                f"discriminator_batch_size ({size}) must be divisible by number of devices ({num_devices}). Nearest "
-                f"valid values: {max(size // num_devices, 1) * num_devices}, {(size // num_devices + 1) * num_devices}."
-            )
-        return super().batch_figures()
 
     def network_sizes(self) -> tuple[str, ...]:
         return (*super().network_sizes(), "discriminator_sizes")

@@ -25,7 +25,6 @@ from ksim.learn.learner import AbstractLearner, trainable_leaves
 from ksim.mirror import Mirror
 from ksim.nn import AbstractActorCritic, GruActorCritic, MlpActorCritic
 from ksim.nn.heads import MIN_STD, StdKind
-from ksim.parallel.placement import check_divisible
 from ksim.ppo.hyperparameters import PPOHyperparameters
 from ksim.ppo.learner import PPO
 from ksim.ppo.symmetry import SymmetricLoss, SymmetryMode, check_mirror, check_without_memory
@@ -169,6 +168,10 @@ class PPOConfig(RLConfig):
         False, help="save memory by gradient checkpointing: recompute activations, step by step (jax.checkpoint)"
     )
 
+    def check_shares(self, num_devices: int) -> None:
+        super().check_shares(num_devices)
+        check_batch(self.num_envs, self.batch_size, self.num_batches, num_devices)
+
     def validate(self) -> None:
         super().validate()
         for name in ("num_passes", "memory_size", "batch_size", "num_batches"):
@@ -215,8 +218,9 @@ class PPOTask(LearnedTask[ConfigT], Generic[ConfigT]):
 
     def batch_figures(self) -> tuple[int, int]:
         config = self.config
-        check_divisible(config.num_envs, self.layout.num_devices)
-        return check_batch(config.num_envs, config.batch_size, config.num_batches, self.layout.num_devices)
+        config.check_shares(self.layout.num_devices)
+        num_batches = pick_num_batches(config.num_envs, config.batch_size, config.num_batches)
+        return config.num_envs // num_batches, num_batches
 
     def updates_per_iteration(self) -> int:
         return self.batch_figures()[1] * self.config.num_passes

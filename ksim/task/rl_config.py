@@ -15,6 +15,7 @@ from ksim.log.console import MODES as CONSOLE_MODES
 from ksim.parallel.collectives import DEVICE_AXIS
 from ksim.parallel.job import find_job
 from ksim.parallel.layout import AbstractLayout, SingleDevice
+from ksim.parallel.placement import check_divisible
 from ksim.physics import check_rates
 from ksim.physics.select import ENGINES
 
@@ -253,6 +254,10 @@ class RLConfig(BaseConfig):
                 "Derive it from DistributedPPOTask, or start one process."
             )
         return SingleDevice(jax.local_devices()[0], self.device_axis)
+
+    def check_shares(self, num_devices: int) -> None:
+        """Raises ConfigError unless so many devices can have equal shares of what is divided among them."""
+        check_divisible(self.num_envs, num_devices)
 
     def validate(self) -> None:
         """Raises ConfigError if a value is invalid for every task."""
