@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import jax
 
 from ksim.checks import check_count
-from ksim.config import field
+from ksim.config import check_types, field
 from ksim.envs.wrapped import InsteadOfMjx, Randomizer, WrappedEnvironment, observation_names
 from ksim.errors import ConfigError, near_misses
 from ksim.host.extras import install_command
@@ -72,6 +72,8 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
         options: Any = env
         if isinstance(env, str):
             options = dataclasses.replace(self.published_config(env) if config is None else config, env=env)
+        check_types(options)
+        options.join_job()  # before the environment's arrays start JAX's backend
         self.made = self.make(options)
         timing = {"dt": self.made.dt, "ctrl_dt": self.made.ctrl_dt * options.action_repeat}
         for name, own in timing.items():
