@@ -31,6 +31,11 @@ PROGRAM = "python -m ksim.envs.brax"
 class BraxConfig(WrappedConfig):
     """Options of an environment of Brax. `env_options=[backend=spring]` picks its physics."""
 
+    def agrees_natively(self) -> bool:
+        # tests/envs/test_contracts.py compares the trajectories of the package's own environments.
+        is_brax_own = getattr(_brax()._envs.get(self.env), "__module__", "").startswith("brax.envs.")
+        return is_brax_own and parsed_options(self.env_options).get("backend") == "mjx"
+
 
 class BraxTask(WrappedTask[BraxConfig]):
     """PPO in an environment of Brax: `BraxTask("ant").run()`."""
@@ -52,8 +57,6 @@ class BraxTask(WrappedTask[BraxConfig]):
             ctrl_dt=float(env.dt),
             mj_model=env.sys.mj_model,
             mjx_model=env.sys if env.backend == "mjx" else None,
-            # tests/envs/test_contracts.py compares the trajectories of the package's own environments.
-            agrees_natively=env.backend == "mjx" and type(env).__module__.startswith("brax.envs."),
             shown=shown_state(
                 env.sys.mj_model,
                 float(env.dt) * config.action_repeat,

@@ -43,6 +43,10 @@ BRAX_DEFAULTS = {
 class PlaygroundConfig(WrappedConfig):
     """Options of an environment of MuJoCo Playground."""
 
+    def agrees_natively(self) -> bool:
+        # tests/envs/test_contracts.py compares their trajectories.
+        return self.env in _playground().dm_control_suite.ALL_ENVS
+
 
 class PlaygroundTask(WrappedTask[PlaygroundConfig]):
     """PPO in an environment of MuJoCo Playground: `PlaygroundTask("CheetahRun").run()`."""
@@ -78,8 +82,6 @@ class PlaygroundTask(WrappedTask[PlaygroundConfig]):
             shown=shown_state(env.mj_model, env.dt * config.action_repeat, lambda state: _physics(env, state.data)),
             mj_model=env.mj_model,
             mjx_model=env.mjx_model,
-            # tests/envs/test_contracts.py compares their trajectories.
-            agrees_natively=config.env in registry.dm_control_suite.ALL_ENVS,
         )
 
 

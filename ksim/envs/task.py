@@ -45,6 +45,13 @@ class WrappedConfig(DistributedPPOConfig):
     dt: float | None = field(None, help="the environment's own seconds per physics step", of_the_run=False)  # type: ignore[assignment]
     ctrl_dt: float | None = field(None, help="its own seconds per step, times action_repeat", of_the_run=False)  # type: ignore[assignment]
 
+    def agrees_natively(self) -> bool:
+        """Whether the environment's trajectories in native MuJoCo were seen to be those of its own physics."""
+        return False
+
+    def steps_in_jax(self) -> bool:
+        return self.engine == "mjx" or (self.engine == "auto" and not self.agrees_natively())
+
     def validate(self) -> None:
         super().validate()
         check_count("episode_length", self.episode_length)
@@ -113,8 +120,8 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
 
     def _native(self, num_devices: int) -> InsteadOfMjx | None:
         """Native MuJoCo where it was asked for, or by itself on a CPU where it agrees; None for its own physics."""
-        is_picked = self.made.agrees_natively and self.layout.platform == "cpu"
-        if self.config.engine == "mjx" or (self.config.engine == "auto" and not is_picked):
+        is_auto = self.config.engine == "auto"
+        if self.config.steps_in_jax() or (is_auto and self.layout.platform != "cpu"):
             return None
         if self.made.mjx_model is None:
             raise ConfigError(f"engine (mujoco): {self.config.env} does not step MJX, which it would replace.")
@@ -135,7 +142,6 @@ class Made:
         shown: What is shown of it.
         mj_model: The model that it gave to MJX.
         mjx_model: What it calls MJX with; None where it does not.
-        agrees_natively: Whether its trajectories in native MuJoCo were seen to be those in MJX.
     """
 
     env: Any
@@ -145,7 +151,6 @@ class Made:
     shown: Shown | None = None
     mj_model: Any = None
     mjx_model: Any = None
-    agrees_natively: bool = False
 
 
 def check_name(name: str, known: Sequence[str], program: str) -> None:

@@ -9,6 +9,7 @@ import jax
 from ksim.checks import check_count, check_positive
 from ksim.config import CHECKPOINT_MODES, field
 from ksim.errors import ConfigError, shown
+from ksim.host.machine import num_cores
 from ksim.host.notices import warn_user
 from ksim.parallel.devices import CORES, check_devices, make_host_devices, select_devices
 from ksim.parallel.job import find_job, join_job
@@ -27,6 +28,8 @@ from ksim.task.rl import RLConfig, RLTask
 from ksim.types import GradSyncMode, LearnerState
 
 ON_DIVERGENCE = ("stop", "rebroadcast")
+MIN_ENVS_PER_HOST_DEVICE = 64
+"""Below which a CPU is not given another device by itself."""
 MAX_TIMEOUT_S = 10**6
 """More than a week; the timers of the operating system do not count much further."""
 
@@ -48,9 +51,11 @@ class DistributedRLConfig(RLConfig):
         None,
         details=(
             "On a CPU this makes several host devices, which share its cores: useful to try a job before it "
-            "goes to a cluster, and somewhat faster with native MuJoCo."
+            "goes to a cluster, and faster with MJX, which keeps a single one of them waiting. So null makes one per "
+            "core where a CPU steps MJX, if the batch can be divided among them with 64 environments or more for each."
         ),
-        help="devices per process: use the first N; on a CPU, create N; cores: one per core; null: all",
+        help="devices per process: use the first N; on a CPU, create N; cores: one per core; null: all, and on a CPU "
+        "with MJX one per core",
         kind="a whole number, cores or null",
         of_the_run=False,
     )
@@ -109,10 +114,28 @@ class DistributedRLConfig(RLConfig):
                 raise ConfigError(f"run_mode={self.run_mode} runs in one process, but {job.source} started several.")
             return
         job = find_job(self.coordinator_address, self.num_processes, self.process_id)
-        make_host_devices(self.num_devices)
+        make_host_devices(self._num_host_devices() if job is None else self.num_devices)
         if job is not None:
             join_job(job, connect_timeout_s=self.connect_timeout_s, heartbeat_timeout_s=self.heartbeat_timeout_s)
         # Options are compared later: process 0 makes copies of a task by itself, as for get_eval_environment.
+
+    def steps_in_jax(self) -> bool:
+        """Whether a CPU would compute the physics in JAX and not in native MuJoCo; known before JAX starts."""
+        return self.engine == "mjx"
+
+    def _num_host_devices(self) -> int | str | None:
+        """How many devices a CPU is given: as asked, or as many as cores, at most, where JAX computes the physics."""
+        if self.num_devices is not None or self.devices not in ("all", "cpu") or not self.steps_in_jax():
+            return self.num_devices
+        most = max(1, min(num_cores(), self.num_envs // MIN_ENVS_PER_HOST_DEVICE))
+        return next((count for count in range(most, 1, -1) if self._can_share(count)), None)
+
+    def _can_share(self, num_devices: int) -> bool:
+        try:
+            self.check_shares(num_devices)
+        except ConfigError:
+            return False
+        return True
 
     def training_layout(self, task_name: str) -> AbstractLayout:
         devices = select_devices(self.devices, self.num_devices)

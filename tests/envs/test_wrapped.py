@@ -11,6 +11,7 @@ from ksim.envs.task import Made, WrappedConfig, WrappedTask, check_name, main, p
 from ksim.envs.wrapped import Randomizer, WrappedEnvironment, observation_names
 from ksim.errors import ConfigError
 from ksim.rollout.environment import check_environment
+from tests.processes import finish, start
 from tests.tasks import WITHOUT_REPORTS
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
@@ -232,6 +233,29 @@ def test_task_trains_an_environment_by_its_name_with_the_options_published_for_i
     with pytest.raises(SystemExit) as ended:
         main(WalkTask, ["env=walk", "run_mode=eval", f"checkpoint={run_dir}", "eval_num_envs=2"])
     assert ended.value.code == 0
+
+
+MAKE_ON_DEVICES = """
+import jax
+from ksim.envs.task import Made, WrappedConfig, WrappedTask
+from ksim.host.machine import num_cores
+
+class StartingTask(WrappedTask):
+    def make(self, config):
+        return Made(jax.numpy.ones(1), dt=0.01, ctrl_dt=0.02)  # an array, as environments have, which starts JAX
+
+print(StartingTask(WrappedConfig(env="x", num_envs=192, num_devices=NUM_DEVICES)).layout.num_devices, num_cores())
+"""
+
+
+@pytest.mark.parametrize("asked", [3, None])
+def test_cpu_is_divided_into_devices_before_the_environment_starts_jax(asked, tmp_path):
+    program = MAKE_ON_DEVICES.replace("NUM_DEVICES", str(asked))
+    code, out = finish(start("-c", program, cwd=tmp_path, XLA_FLAGS=None))
+    assert code == 0, out
+    num_devices, num_cores = map(int, out.splitlines()[-1].split())
+    # Its own physics is computed in JAX: a device for each core, with 64 environments or more.
+    assert num_devices == (asked or min(num_cores, 3))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import pytest
 from examples.point_mass import PointMassConfig, PointMassTask
 from ksim import ConfigError
 from ksim.parallel.layout import LAYOUTS, PmapDevices, ShardMapDevices, SingleDevice
+from ksim.task import distributed_rl
 from tests.programs import operations
 from tests.tasks import assert_same_parameters, point_mass_task, train_iterations
 
@@ -84,6 +85,30 @@ def test_all_devices_are_used_by_default_in_the_layout_that_is_asked_for(options
     layout = PointMassTask(PointMassConfig(num_envs=16, **options)).layout
     assert type(layout) is expected
     assert layout.devices == jax.local_devices()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"engine": "mjx"}, 6),
+        ({"engine": "mjx", "num_envs": 384}, 6),  # 64 environments for each
+        ({"engine": "mjx", "num_envs": 320, "num_batches": 4}, 5),
+        ({"engine": "mjx", "num_envs": 512}, 4),  # 512 is not divisible by 6 or 5
+        ({"engine": "mjx", "num_envs": 768, "batch_size": 3}, 3),
+        ({"engine": "mjx", "num_envs": 64}, None),
+        ({"engine": "mjx", "num_devices": 1}, 1),
+        ({"engine": "mjx", "num_devices": "cores"}, "cores"),
+        ({"engine": "mjx", "devices": "0"}, None),
+        ({"engine": "mujoco"}, None),
+        ({"engine": "auto"}, None),
+    ],
+)
+def test_a_cpu_that_steps_mjx_has_as_many_devices_as_can_share_its_cores(monkeypatch, options, expected):
+    given = []
+    monkeypatch.setattr(distributed_rl, "num_cores", lambda: 6)
+    monkeypatch.setattr(distributed_rl, "make_host_devices", given.append)
+    PointMassConfig(**{"num_envs": 768, "batch_size": None, "num_batches": None} | options).join_job()
+    assert given == [expected]
 
 
 @pytest.mark.long  # programs that are not optimized round in other places
