@@ -27,8 +27,10 @@ class Estimate:
         return f"{self.mean:.{digits}f}{half_width}"
 
     def percent_words(self) -> str:
-        """A fraction and its interval, in per cent."""
-        return f"{self.mean:.0%} ({self.low:.0%} to {self.high:.0%})"
+        """A fraction and its interval, in per cent; with a decimal if it would round to all or none."""
+        is_between = 0 < self.mean < 1 and f"{self.mean:.0%}" in ("0%", "100%")
+        mean = f"{self.mean:.1%}" if is_between else f"{self.mean:.0%}"
+        return f"{mean} ({self.low:.0%} to {self.high:.0%})"
 
 
 def estimate_mean(values: np.ndarray) -> Estimate:

@@ -31,3 +31,8 @@ def test_fraction_of_all_still_has_a_lower_bound():
     estimate = estimate_fraction(np.ones(64, bool))
     assert (estimate.mean, estimate.low, estimate.high) == pytest.approx((1.0, 0.9434, 1.0), abs=1e-4)
     assert estimate.percent_words() == "100% (94% to 100%)"
+
+
+def test_fraction_of_all_but_one_is_not_shown_as_all():
+    assert estimate_fraction(np.arange(256) > 0).percent_words() == "99.6% (98% to 100%)"
+    assert estimate_fraction(np.arange(256) > 254).percent_words() == "0.4% (0% to 2%)"
