@@ -42,9 +42,10 @@ class BraxTask(WrappedTask[BraxConfig]):
 
     @classmethod
     def published_config(cls, name: str) -> BraxConfig:
-        """Ksim's options: the package publishes none."""
+        """Options that learn: the package publishes none."""
         check_name(name, sorted(_brax()._envs), PROGRAM)
-        return BraxConfig(env=name)
+        # Its actions are between -1 and 1, where a standard deviation of 1 hides the mean; its rewards have any scale.
+        return BraxConfig(env=name, init_std=0.5, normalize_values=True)
 
     def make(self, config: BraxConfig) -> Made:
         envs = _brax()

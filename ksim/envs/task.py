@@ -71,7 +71,7 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
 
         Args:
             env: Its name; or options that hold it.
-            config: Options; by default those that were published for it, where there are any.
+            config: Options; by default those of `published_config`.
 
         Raises:
             ConfigError: There is no such environment, or an option cannot work.
@@ -91,7 +91,7 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
     @classmethod
     @abstractmethod
     def published_config(cls, name: str) -> Any:
-        """Options that were published for an environment; ksim's own where none were."""
+        """Options to train an environment with: those that were published for it, or that proved good."""
 
     @abstractmethod
     def make(self, config: ConfigT) -> "Made":
@@ -204,7 +204,7 @@ def main(task_class: type[WrappedTask[Any]], argv: Sequence[str] | None = None) 
         sys.exit(2)
     published = changed_defaults(config)
     if published:
-        print_line(f"Options published for {name}, as far as none of yours replaces them: {published}")
+        print_line(f"Options for {name}, as far as none of yours replaces them: {published}")
     task_class.launch(dataclasses.replace(config, env=name), arguments)
 
 

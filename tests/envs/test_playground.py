@@ -124,6 +124,12 @@ def test_commands_of_the_extending_page_train(playground, tmp_path, capsys):
         assert "iteration 1/1" in capsys.readouterr().out
 
 
+def test_environment_of_brax_starts_with_little_noise_and_rewards_of_any_scale():
+    pytest.importorskip("brax.envs", reason="needs brax: pip install -e '.[brax]'")
+    config = BraxTask.published_config("ant")
+    assert (config.env, config.init_std, config.normalize_values) == ("ant", 0.5, True)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("backend", ["mjx", "generalized", "positional", "spring"])
 def test_environment_of_brax_trains_on_each_of_its_back_ends(backend):

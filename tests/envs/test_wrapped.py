@@ -226,7 +226,7 @@ def test_task_trains_an_environment_by_its_name_with_the_options_published_for_i
         assert ended.value.code == 0
     out = capsys.readouterr().out
     assert "iteration 3/3" in out
-    assert "published for walk" in out
+    assert "Options for walk, as far as" in out
     assert "num_envs=4 rollout_length=3 max_iterations=2" in out
     assert "actor_sizes=[4]" in out
     assert "kept" not in out
