@@ -17,7 +17,8 @@ later. A result with other options is an error.
   mean +- t(0.975, n - 1) s / sqrt(n), where s is the standard deviation of the n seeds. Evaluations are as many and
   after the same steps for all variants with the same batch; others are interpolated linearly.
 - *steps/s*: control steps over all environments per second of training, without compilation and evaluations: ksim's
-  from its third iteration on, Brax's from its second evaluation on.
+  from its third iteration on, Brax's from its second evaluation on. On a CPU ksim takes one device per core with MJX,
+  and Brax one device; `num_devices` sets both.
 - *first update*: seconds from the start of the process to the end of its first iteration, with nothing cached. Brax's
   is measured in a process of its own, without evaluations. It is left out with `--cache`.
 

@@ -44,7 +44,7 @@ class BraxTask(WrappedTask[BraxConfig]):
     def published_config(cls, name: str) -> BraxConfig:
         """Options that learn: the package publishes none."""
         check_name(name, sorted(_brax()._envs), PROGRAM)
-        # Its actions are between -1 and 1, where a standard deviation of 1 hides the mean; its rewards have any scale.
+        # A third of the actions of a standard deviation of 1 would be clipped. Rewards have any scale.
         return BraxConfig(env=name, init_std=0.5, normalize_values=True)
 
     def make(self, config: BraxConfig) -> Made:
