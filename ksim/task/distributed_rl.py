@@ -127,7 +127,7 @@ class DistributedRLConfig(RLConfig):
         """How many devices a CPU is given: as asked, or as many as cores, at most, where JAX computes the physics."""
         if self.num_devices is not None or self.devices not in ("all", "cpu") or not self.steps_in_jax():
             return self.num_devices
-        most = max(1, min(num_cores(), self.num_envs // MIN_ENVS_PER_HOST_DEVICE))
+        most = min(num_cores(), self.num_envs // MIN_ENVS_PER_HOST_DEVICE)
         return next((count for count in range(most, 1, -1) if self._can_share(count)), None)
 
     def _can_share(self, num_devices: int) -> bool:
