@@ -2,8 +2,8 @@
 
 Such an environment calls `mjx.forward(model, data)` and `mjx.step(model, data)`. While it is traced here, these are
 calls of ksim's native engine that return the same kind of `mjx.Data`. What native MuJoCo does not compute, or lays out
-otherwise (contacts, constraints, inertia matrices), is NaN in it, or -1 where it is a whole number: an environment that
-reads it is found out by its observations and rewards.
+otherwise (contacts, constraints, inertia matrices), is NaN in it, or -1 where it is a whole number. `fields_missed` finds
+what an environment reads of that.
 """
 
 import contextlib
@@ -18,7 +18,8 @@ import jax
 import jax.numpy as jnp
 import mujoco
 import numpy as np
-from jaxtyping import Array
+from jax.interpreters.partial_eval import dce_jaxpr
+from jaxtyping import Array, PyTree
 from mujoco import mjx
 from mujoco.batch import MODEL_FIELDS
 
@@ -68,6 +69,7 @@ class NativePhysics:
         self._quaternions = np.add.outer(np.array(starts, int), np.arange(4))
         self._engines: dict[int, MujocoEngine] = {}
         self._unknown: dict[str, Any] = {}
+        self._given: dict[str, Any] = {}
 
     def packed(self, state: Any) -> Any:
         """A state of the environment without what is unknown in its `mjx.Data`, which need not be carried along."""
@@ -75,9 +77,8 @@ class NativePhysics:
         def pack(data: Any) -> Any:
             if not isinstance(data, mjx.Data):
                 return data
-            unknown = {name: getattr(data, name) for name in _UNKNOWN}
-            self._unknown = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), unknown)
-            return data.replace(**dict.fromkeys(unknown))
+            self._unknown = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), _unknown(data))
+            return data.replace(**dict.fromkeys(_UNKNOWN))
 
         return jax.tree.map(pack, state, is_leaf=lambda x: isinstance(x, mjx.Data))
 
@@ -85,9 +86,34 @@ class NativePhysics:
         """The state that was packed."""
 
         def unpack(data: Any) -> Any:
-            return data.replace(**jax.tree.map(_unknown, self._unknown)) if isinstance(data, mjx.Data) else data
+            return data.replace(**self._filler(self._unknown)) if isinstance(data, mjx.Data) else data
 
         return jax.tree.map(unpack, state, is_leaf=lambda x: isinstance(x, mjx.Data))
+
+    def fields_missed(self, function: Callable[..., PyTree], *shapes: PyTree) -> list[str]:
+        """Fields of `mjx.Data` that native MuJoCo does not give, and on which what a function returns depends.
+
+        Found by a trace, in which they are inputs that are kept or dropped with what is computed from them. A field
+        that only some branch reads counts as read.
+
+        Args:
+            function: What steps the environment, from a reset that packs its state.
+            shapes: Its arguments, in shapes.
+        """
+        if not self._unknown:
+            jax.eval_shape(function, *shapes)  # whose reset tells the shapes of these fields
+
+        def given(unknown: dict[str, Any], *arguments: PyTree) -> PyTree:
+            self._given = unknown
+            try:
+                return function(*arguments)
+            finally:
+                self._given = {}
+
+        program = jax.make_jaxpr(given)(self._unknown, *shapes).jaxpr
+        _, is_read = dce_jaxpr(program, used_outputs=True)
+        fields = jax.tree_util.tree_leaves_with_path(self._unknown)
+        return [_field_name(path) for (path, x), read in zip(fields, is_read, strict=False) if read and x.size]
 
     @contextlib.contextmanager
     def instead_of_mjx(self) -> Iterator[None]:
@@ -113,13 +139,26 @@ class NativePhysics:
     def forward(self, model: Any, data: Any) -> Any:
         """The data with derived fields of its own state, as `mjx.forward` returns it."""
         state = self._engine(1).forward(self._state(data), data.ctrl, self._overrides(model))
-        return _filled(data, state)
+        return self._filled(data, state)
 
     def steps(self, model: Any, data: Any, ctrl: Array, num_substeps: int) -> Any:
         """The data after so many steps under constant controls."""
         data = data.replace(ctrl=ctrl)
         state = self._engine(num_substeps).substeps(self._state(data), ctrl, self._overrides(model))
-        return _filled(data, state)
+        return self._filled(data, state)
+
+    def _filled(self, data: Any, state: PhysicsState) -> Any:
+        """The data with a state and its derived fields, and nothing else."""
+        known: dict[str, Any] = {name: getattr(state, name) for name in STATE} | state.derived | state.extra
+        changes = self._filler(_unknown(data))
+        for name, x in known.items():
+            old = getattr(data, name)
+            changes[name] = jnp.reshape(x, jnp.shape(old)).astype(jnp.result_type(old))
+        return data.replace(**changes)
+
+    def _filler(self, like: dict[str, Any]) -> dict[str, Any]:
+        """What stands for the unknown fields."""
+        return dict(self._given) or jax.tree.map(_no_number, like)
 
     def _engine(self, num_substeps: int) -> MujocoEngine:
         if num_substeps not in self._engines:
@@ -197,16 +236,16 @@ def _fields(model: Any) -> dict[str, Any]:
     }
 
 
-def _filled(data: Any, state: PhysicsState) -> Any:
-    """The data with a state and its derived fields, and nothing else."""
-    known: dict[str, Any] = {name: getattr(state, name) for name in STATE} | state.derived | state.extra
-    changes = {name: jax.tree.map(_unknown, getattr(data, name)) for name in _UNKNOWN}
-    for name, x in known.items():
-        old = getattr(data, name)
-        changes[name] = jnp.reshape(x, jnp.shape(old)).astype(jnp.result_type(old))
-    return data.replace(**changes)
+def _unknown(data: Any) -> dict[str, Any]:
+    return {name: getattr(data, name) for name in _UNKNOWN}
 
 
-def _unknown(x: Any) -> Array:
+def _no_number(x: Any) -> Array:
     shape, kind = (x.shape, x.dtype) if hasattr(x, "shape") else ((), jnp.result_type(x))
     return jnp.full(shape, jnp.nan if jnp.issubdtype(kind, jnp.inexact) else -1, kind)
+
+
+def _field_name(path: jax.tree_util.KeyPath) -> str:
+    """A field as environments read it, `contact.dist`."""
+    names = [str(getattr(key, "name", getattr(key, "key", key))) for key in path]
+    return ".".join(name for name in names if name != "_impl")

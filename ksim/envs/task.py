@@ -102,7 +102,7 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
         actor_obs, critic_obs = self._observation_names
         if config.randomize and made.randomize is None:
             raise ConfigError(f"randomize (true): {config.env} has no randomization of its own. Remove it.")
-        return WrappedEnvironment(
+        env = WrappedEnvironment(
             env=made.env,
             actor_obs=actor_obs,
             critic_obs=critic_obs,
@@ -112,6 +112,13 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
             native=self._native(num_devices),
             show=made.shown,
         )
+        missed = [] if config.agrees_natively() else env.fields_missed()
+        if missed:
+            raise ConfigError(
+                f"engine (mujoco): {config.env} reads {', '.join(missed)} of mjx.Data, which native MuJoCo does not "
+                "give. Leave engine out, or set engine=mjx."
+            )
+        return env
 
     @functools.cached_property
     def _observation_names(self) -> tuple[str | None, str | None]:

@@ -34,6 +34,8 @@ class InsteadOfMjx(Protocol):
 
     def unpacked(self, state: Any) -> Any: ...
 
+    def fields_missed(self, function: Callable[..., PyTree], *shapes: PyTree) -> list[str]: ...
+
 
 class WrappedState(eqx.Module):
     """What a `WrappedEnvironment` carries from step to step.
@@ -118,6 +120,23 @@ class WrappedEnvironment(Environment):
 
     def shown(self) -> Shown | None:
         return self.show
+
+    def fields_missed(self) -> list[str]:
+        """What the environment reads of its physics and does not get from that which steps it instead of MJX."""
+        if self.native is None:
+            return []
+        learned = lambda state: (state.obs, state.reward, state.terminated, state.truncated, state.metrics)
+
+        def episode(key: PRNGKeyArray, action: Array) -> PyTree:
+            def step(state: EnvState, _: None) -> tuple[EnvState, PyTree]:
+                state = self._next(state, action)
+                return state, learned(state)
+
+            start = self._start(key)
+            return learned(start), jax.lax.scan(step, start, length=self.episode_length)[1]
+
+        action = jax.ShapeDtypeStruct((self.action_size,), jnp.float32)
+        return self.native.fields_missed(episode, jax.eval_shape(lambda: jax.random.key(0)), action)
 
     def reset(self, key: PRNGKeyArray) -> EnvState:
         return self._reset(key)

@@ -1,5 +1,7 @@
 """Native MuJoCo in place of MJX."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import mujoco
@@ -8,7 +10,12 @@ import pytest
 from mujoco import mjx
 
 from ksim.envs.native import NativePhysics
+from ksim.envs.task import Made, WrappedConfig, WrappedTask
+from ksim.envs.wrapped import WrappedEnvironment
 from ksim.errors import ConfigError
+from tests.envs.test_wrapped import State
+
+pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 
 PENDULUM = """
 <mujoco>
@@ -75,3 +82,71 @@ def test_options_of_the_solver_that_mjx_was_given_hold(models):
     weightless = model.tree_replace({"opt.timestep": jnp.float32(0.004), "opt.gravity": jnp.zeros(3)})
     found = check_same(NativePhysics(mj_model, weightless, 1), weightless, mj_model)
     assert abs(found[0][3] - 1.0 - 3 * 0.004) < 1e-5  # neither falls nor steps of 2 ms
+
+
+BALL = """
+<mujoco>
+  <worldbody>
+    <geom type="plane" size="5 5 .1"/>
+    <body pos="0 0 .1"><joint name="up" type="slide" axis="0 0 1"/><geom size=".1"/></body>
+  </worldbody>
+  <actuator><motor joint="up"/></actuator>
+</mujoco>
+"""
+
+
+class Ball:
+    """A ball on the ground. `read` makes of its data what it also observes; `later` observes that a step later."""
+
+    action_size = 1
+
+    def __init__(self, read, *, later=False):
+        self.mj_model = mujoco.MjModel.from_xml_string(BALL)
+        self.mjx_model, self.read, self.later = mjx.put_model(self.mj_model, impl="jax"), read, later
+
+    @property
+    def unwrapped(self):
+        return self
+
+    def reset(self, rng):
+        data = mjx.forward(self.mjx_model, mjx.make_data(self.mj_model, impl="jax"))
+        info = {"read": 0.0 * data.qpos[0]}
+        return State(data, self.observation(data, info), jnp.zeros(()), jnp.zeros(()), {}, info)
+
+    def observation(self, data, info):
+        return jnp.append(data.qpos, info["read"] if self.later else self.read(data))
+
+    def step(self, state, action):
+        data = mjx.step(self.mjx_model, state.data.replace(ctrl=action))
+        obs = self.observation(data, state.info)
+        return dataclasses.replace(state, data=data, obs=obs, info={"read": self.read(data)})
+
+
+class BallTask(WrappedTask[WrappedConfig]):
+    def make(self, config):
+        env = Ball(lambda data: jnp.float32(data._impl.contact.geom[0, 0]))
+        return Made(env, 0.002, 0.002, mj_model=env.mj_model, mjx_model=env.mjx_model)
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize(
+    ("read", "missed"),
+    [
+        (lambda data: data._impl.contact.dist[0], ["contact.dist"]),
+        (lambda data: (data._impl.contact.dist[0] < 0).astype(float), ["contact.dist"]),
+        (lambda data: jnp.float32(data._impl.contact.geom[0, 0]), ["contact.geom"]),
+        (lambda data: data.qacc[0] + data.site_xpos.sum() + data.qfrc_actuator[0], []),
+    ],
+    ids=["number", "condition", "whole number", "nothing"],
+)
+def test_what_an_environment_reads_that_native_mujoco_does_not_give_is_found_by_name(read, missed, later):
+    ball = Ball(read, later=later)
+    native = NativePhysics(ball.mj_model, ball.mjx_model, 1)
+    env = WrappedEnvironment(env=ball, actor_obs=None, critic_obs=None, episode_length=10, native=native)
+    assert env.fields_missed() == missed
+
+
+def test_environment_that_reads_it_is_refused_natively():
+    task = BallTask("ball", WrappedConfig(engine="mujoco", num_envs=8, num_devices=1))
+    with pytest.raises(ConfigError, match=r"ball reads contact\.geom of mjx\.Data, .* set engine=mjx"):
+        task.check()
