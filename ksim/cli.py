@@ -10,8 +10,6 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from xax.utils.text import camelcase_to_snakecase
-
 from ksim.checkpoint.options import make_config
 from ksim.errors import ConfigError, RunError
 from ksim.help import help_text, option_text
@@ -38,8 +36,7 @@ def launch(task_class: type[RLTask[Any]], config: RLConfig | None = None, argv: 
         if "--help" in argv or "-h" in argv:
             _print_help(task_class, base, [x for x in argv if x.isidentifier()])
             sys.exit(0)
-        name = camelcase_to_snakecase(task_class.__name__)
-        options = make_config(base, argv, name, task_class.pretrained)
+        options = make_config(base, argv, task_class.name_with(base), task_class.pretrained)
         task = task_class(options)
         task.program_config = base
         code = task.run().exit_code

@@ -6,6 +6,7 @@
 Source: Freeman et al. 2021, "Brax" (arXiv:2106.13281).
 """
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ from ksim.envs.task import (
     refusing_options,
 )
 from ksim.envs.wrapped import shown_state
+from ksim.errors import ConfigError
 
 PROGRAM = "python -m ksim.envs.brax"
 
@@ -31,10 +33,21 @@ PROGRAM = "python -m ksim.envs.brax"
 class BraxConfig(WrappedConfig):
     """Options of an environment of Brax. `env_options=[backend=spring]` picks its physics."""
 
+    def own_physics(self) -> str:
+        return str(parsed_options(self.env_options).get("backend", "generalized"))
+
+    def validate(self) -> None:
+        super().validate()
+        if self.engine != "auto" and self.own_physics() != "mjx":
+            raise ConfigError(
+                f"engine ({self.engine}) is for Brax's back end mjx, and {self.env} has {self.own_physics()}. Add "
+                "env_options=[backend=mjx], or leave engine out."
+            )
+
     def agrees_natively(self) -> bool:
         # tests/envs/test_contracts.py compares the trajectories of the package's own environments.
         is_brax_own = getattr(_brax()._envs.get(self.env), "__module__", "").startswith("brax.envs.")
-        return is_brax_own and parsed_options(self.env_options).get("backend") == "mjx"
+        return is_brax_own and self.own_physics() == "mjx"
 
 
 class BraxTask(WrappedTask[BraxConfig]):
@@ -50,20 +63,21 @@ class BraxTask(WrappedTask[BraxConfig]):
     def make(self, config: BraxConfig) -> Made:
         envs = _brax()
         check_name(config.env, sorted(envs._envs), PROGRAM)
-        with refusing_options(config):
+        known = inspect.signature(envs._envs[config.env]).parameters.keys() - {"kwargs"}
+        with refusing_options(config, known):
             env = envs.get_environment(config.env, **parsed_options(config.env_options))
-        return Made(
-            env=env,
-            dt=float(env.sys.opt.timestep),
-            ctrl_dt=float(env.dt),
-            mj_model=env.sys.mj_model,
-            mjx_model=env.sys if env.backend == "mjx" else None,
-            shown=shown_state(
-                env.sys.mj_model,
-                float(env.dt) * config.action_repeat,
-                lambda state: (state.pipeline_state.q, state.pipeline_state.qd, {}),
-            ),
-        )
+            return Made(
+                env=env,
+                dt=float(env.sys.opt.timestep),
+                ctrl_dt=float(env.dt),
+                mj_model=env.sys.mj_model,
+                mjx_model=env.sys if env.backend == "mjx" else None,
+                shown=shown_state(
+                    env.sys.mj_model,
+                    float(env.dt) * config.action_repeat,
+                    lambda state: (state.pipeline_state.q, state.pipeline_state.qd, {}),
+                ),
+            )
 
 
 def _brax() -> Any:

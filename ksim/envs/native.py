@@ -2,8 +2,8 @@
 
 Such an environment calls `mjx.forward(model, data)` and `mjx.step(model, data)`. While it is traced here, these are
 calls of ksim's native engine that return the same kind of `mjx.Data`. What native MuJoCo does not compute, or lays out
-otherwise (contacts, constraints, inertia matrices), is NaN in it, or -1 where it is a whole number. `fields_missed` finds
-what an environment reads of that.
+otherwise (contacts, constraints, inertia matrices), is NaN in it, or -1 where it is a whole number.
+`NativePhysics.fields_missed` finds what an environment reads of that.
 """
 
 import contextlib
@@ -77,7 +77,8 @@ class NativePhysics:
         def pack(data: Any) -> Any:
             if not isinstance(data, mjx.Data):
                 return data
-            self._unknown = jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x)), _unknown(data))
+            shape = lambda x: jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x))
+            self._unknown = jax.tree.map(shape, _unknown(data))
             return data.replace(**dict.fromkeys(_UNKNOWN))
 
         return jax.tree.map(pack, state, is_leaf=lambda x: isinstance(x, mjx.Data))

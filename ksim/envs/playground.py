@@ -44,8 +44,9 @@ class PlaygroundConfig(WrappedConfig):
     """Options of an environment of MuJoCo Playground."""
 
     def agrees_natively(self) -> bool:
-        # tests/envs/test_contracts.py compares their trajectories.
-        return self.env in _playground().dm_control_suite.ALL_ENVS
+        # tests/envs/test_contracts.py compares the trajectories of the suite's own environments.
+        made = _playground().dm_control_suite._envs.get(self.env)
+        return getattr(getattr(made, "func", made), "__module__", "").startswith("mujoco_playground.")
 
 
 class PlaygroundTask(WrappedTask[PlaygroundConfig]):
@@ -62,18 +63,23 @@ class PlaygroundTask(WrappedTask[PlaygroundConfig]):
 
     def make(self, config: PlaygroundConfig) -> Made:
         registry = _playground()
-        check_name(config.env, registry.ALL_ENVS, PROGRAM)
+        check_name(config.env, _names(registry), PROGRAM)
         known = registry.get_default_config(config.env)
         overrides = {"impl": "jax"} if "impl" in known else {}  # the other one needs a GPU
         overrides |= parsed_options(config.env_options)
-        try:
-            with refusing_options(config, known.keys()):
-                env = registry.load(config.env, config_overrides=overrides)
-        except subprocess.CalledProcessError as error:
+        if overrides.get("vision"):
             raise ConfigError(
-                f"{config.env} needs robots that Playground downloads (mujoco_menagerie), which failed: {error}. "
-                "Connect this machine to the network once, or choose an environment of dm_control."
-            ) from error
+                "env_options (vision=true): ksim learns from vectors only, not from pixels. Leave it out."
+            )
+        known = {*known} - {"action_repeat", "episode_length"}  # for what trains them
+        with refusing_options(config, known):
+            try:
+                env = registry.load(config.env, config_overrides=overrides)
+            except subprocess.CalledProcessError as error:
+                raise ConfigError(
+                    f"{config.env} needs robots that Playground downloads (mujoco_menagerie), which failed: {error}. "
+                    "Connect this machine to the network once, or choose an environment of dm_control."
+                ) from error
         return Made(
             env=env,
             dt=env.sim_dt,
@@ -92,12 +98,17 @@ def published_for_brax(name: str) -> Mapping[str, Any]:
         ConfigError: Playground is not installed, or has no such environment.
     """
     registry = _playground()
-    check_name(name, registry.ALL_ENVS, PROGRAM)
+    check_name(name, _names(registry), PROGRAM)
     return next(
         importlib.import_module(f"mujoco_playground.config.{suite}_params").brax_ppo_config(name)
         for suite in SUITES
         if name in getattr(registry, suite).ALL_ENVS
     )
+
+
+def _names(registry: Any) -> list[str]:
+    """All environments, with those that a program has registered."""
+    return [name for suite in SUITES for name in getattr(registry, suite).ALL_ENVS]
 
 
 def options_of(published: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,11 +6,13 @@ import functools
 import importlib
 import json
 import sys
+import traceback
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 import jax
+from xax.utils.text import camelcase_to_snakecase
 
 from ksim.checks import check_count
 from ksim.config import check_types, field
@@ -21,6 +23,7 @@ from ksim.host.plain_yaml import read_yaml
 from ksim.host.terminal import print_line
 from ksim.rollout.environment import Environment, Shown
 from ksim.task.distributed_ppo import DistributedPPOConfig, DistributedPPOTask
+from ksim.task.rl import RLConfig
 
 
 @jax.tree_util.register_dataclass
@@ -49,8 +52,19 @@ class WrappedConfig(DistributedPPOConfig):
         """Whether the environment's trajectories in native MuJoCo were seen to be those of its own physics."""
         return False
 
-    def steps_in_jax(self) -> bool:
-        return self.engine == "mjx" or (self.engine == "auto" and not self.agrees_natively())
+    def own_physics(self) -> str:
+        """What the environment itself steps."""
+        return "mjx"
+
+    def picked_engine(self, platform: str) -> tuple[str, str]:
+        name, reason = super().picked_engine(platform)
+        if name == "mujoco" and not self.may_step_natively():
+            return self.own_physics(), "auto: the environment's own"
+        return self.own_physics() if name == "mjx" else name, reason
+
+    def may_step_natively(self) -> bool:
+        """Whether native MuJoCo may step it: where that was asked for, or agrees."""
+        return self.engine == "mujoco" or self.agrees_natively()
 
     def validate(self) -> None:
         super().validate()
@@ -102,6 +116,7 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
         actor_obs, critic_obs = self._observation_names
         if config.randomize and made.randomize is None:
             raise ConfigError(f"randomize (true): {config.env} has no randomization of its own. Remove it.")
+        native = self._native(num_devices) if engine == "mujoco" and config.may_step_natively() else None
         env = WrappedEnvironment(
             env=made.env,
             actor_obs=actor_obs,
@@ -109,8 +124,9 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
             episode_length=config.episode_length,
             action_repeat=config.action_repeat,
             randomizer=Randomizer(made.env, made.randomize) if config.randomize and made.randomize else None,
-            native=self._native(num_devices),
+            native=native,
             show=made.shown,
+            engine_name=config.own_physics() if native is None else "mujoco",
         )
         missed = [] if config.agrees_natively() else env.fields_missed()
         if missed:
@@ -120,16 +136,26 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
             )
         return env
 
+    @property
+    def title(self) -> str:
+        return f"{type(self).__name__}({self.config.env!r})"
+
+    @classmethod
+    def name_with(cls, config: RLConfig) -> str:
+        return camelcase_to_snakecase(getattr(config, "env", "")) or super().name_with(config)
+
+    @functools.cached_property
+    def obs_sizes(self) -> dict[str, int]:
+        with refusing_options(self.config):
+            return super().obs_sizes
+
     @functools.cached_property
     def _observation_names(self) -> tuple[str | None, str | None]:
         """Found once: it traces a reset, for the environments of training and of evaluations."""
-        return observation_names(self.made.env, self.config.actor_obs, self.config.critic_obs)
+        with refusing_options(self.config):
+            return observation_names(self.made.env, self.config.actor_obs, self.config.critic_obs)
 
-    def _native(self, num_devices: int) -> InsteadOfMjx | None:
-        """Native MuJoCo where it was asked for, or by itself on a CPU where it agrees; None for its own physics."""
-        is_auto = self.config.engine == "auto"
-        if self.config.steps_in_jax() or (is_auto and self.layout.platform != "cpu"):
-            return None
+    def _native(self, num_devices: int) -> InsteadOfMjx:
         if self.made.mjx_model is None:
             raise ConfigError(f"engine (mujoco): {self.config.env} does not step MJX, which it would replace.")
         from ksim.envs.native import NativePhysics  # noqa: PLC0415 - imports MJX
@@ -164,16 +190,22 @@ def check_name(name: str, known: Sequence[str], program: str) -> None:
     """Raises ConfigError unless there is an environment of a name."""
     if name not in known:
         asked = f"env ({name!r}) is not an environment of this package" if name else "No environment is named"
-        raise ConfigError(f"{asked}. {near_misses(name, known)} Name one: {program} {known[0]}.")
+        raise ConfigError(f"{asked}. {near_misses(name, known)} Name one, as in {program} {known[0]}.")
 
 
 def parsed_options(options: Sequence[str]) -> dict[str, Any]:
-    """Options of an environment itself, from `name=value` with values in YAML."""
+    """Options of an environment itself, from `name=value` with values in YAML.
+
+    Raises:
+        ConfigError: One has another form, or is an option of the task, which the environment would not see.
+    """
     parsed = {}
     for option in options:
         name, equals, value = option.partition("=")
         if not (name and equals):
             raise ConfigError(f"env_options ({option!r}) must be name=value.")
+        if name in ("action_repeat", "episode_length"):
+            raise ConfigError(f"env_options ({option}): that is an option of the task. Add {option} by itself.")
         parsed[name] = read_yaml(value)
     return parsed
 
@@ -188,13 +220,19 @@ def imported(module: str, package: str, *, extra: str) -> Any:
 
 @contextlib.contextmanager
 def refusing_options(config: WrappedConfig, known: Iterable[str] = ()) -> Iterator[None]:
-    """Says of an environment that cannot be made what was asked of it, and the options that it knows."""
+    """Says of an environment that fails what was asked of it, where it failed, and the options that it knows."""
     try:
         yield
-    except (KeyError, TypeError, ValueError, NotImplementedError) as error:
-        asked, knows = ", ".join(config.env_options), f" It knows {', '.join(sorted(known))}." if known else ""
-        reason = str(error).rstrip(".")
-        raise ConfigError(f"{config.env} cannot be made with env_options ({asked}): {reason}.{knows}") from error
+    except ConfigError:
+        raise
+    except Exception as error:
+        asked = f" with env_options ({', '.join(config.env_options)})" if config.env_options else ""
+        knows = f" It knows the options {', '.join(sorted(known))}." if known and config.env_options else ""
+        at, reason = traceback.extract_tb(error.__traceback__)[-1], str(error).rstrip(".")
+        raise ConfigError(
+            f"{config.env} cannot be used{asked}: {type(error).__name__}: {reason} ({at.filename}, line {at.lineno})."
+            f"{knows} log_level=debug shows the traceback."
+        ) from error
 
 
 def main(task_class: type[WrappedTask[Any]], argv: Sequence[str] | None = None) -> None:
@@ -210,9 +248,12 @@ def main(task_class: type[WrappedTask[Any]], argv: Sequence[str] | None = None) 
         sys.stderr.write(f"Error: {error}\n")
         sys.exit(2)
     published = changed_defaults(config)
-    if published:
+    # Those of a checkpoint replace them.
+    goes_on = any(argument.startswith(("resume=", "checkpoint=")) for argument in arguments)
+    if published and not goes_on:
         print_line(f"Options for {name}, as far as none of yours replaces them: {published}")
-    task_class.launch(dataclasses.replace(config, env=name), arguments)
+    # An override as well: a checkpoint of another environment is none of this one.
+    task_class.launch(dataclasses.replace(config, env=name), [*arguments, f"env={name}"] if name else arguments)
 
 
 def changed_defaults(config: WrappedConfig) -> str:

@@ -97,6 +97,7 @@ class WrappedEnvironment(Environment):
         randomizer: Draws a model for each episode; None for that of the environment.
         native: What steps it instead of MJX; None for the environment's own physics.
         show: What is shown of it.
+        engine_name: What computes its physics.
     """
 
     env: Any = eqx.field(static=True)
@@ -107,6 +108,7 @@ class WrappedEnvironment(Environment):
     randomizer: Randomizer | None = eqx.field(static=True, default=None)
     native: InsteadOfMjx | None = eqx.field(static=True, default=None)
     show: Shown | None = eqx.field(static=True, default=None)
+    engine_name: str | None = eqx.field(static=True, default=None)  # type: ignore[assignment]
     _reset: Callable[[PRNGKeyArray], EnvState] = eqx.field(static=True, init=False)
     _step: Callable[[EnvState, Array], EnvState] = eqx.field(static=True, init=False)
 
@@ -225,9 +227,9 @@ def observation_names(env: Any, actor: str | None, critic: str | None) -> tuple[
     obs = jax.eval_shape(env.reset, jax.ShapeDtypeStruct((2,), jnp.uint32)).obs
     name = type(env).__name__
     if not isinstance(obs, Mapping):
-        if actor is not None or critic is not None:
-            asked = actor if actor is not None else critic
-            raise ConfigError(f"{name} has a single observation, without names. Remove {asked!r}.")
+        for option, asked in {"actor_obs": actor, "critic_obs": critic}.items():
+            if asked is not None:
+                raise ConfigError(f"{option} ({asked}): {name} has a single observation, without names. Leave it out.")
         _check_vector(name, "its observation", obs)
         return None, None
     picked_actor = _picked("actor_obs", actor, obs, ACTOR_GROUPS, name)

@@ -21,7 +21,6 @@ from ksim.parallel.collectives import bind_axis
 from ksim.policy.context import PolicyContext
 from ksim.rollout.environment import Environment
 from ksim.rollout.episodes import advance_episodes, start_episodes
-from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.types import Device
 
 logger = logging.getLogger(__name__)
@@ -216,10 +215,10 @@ class Evaluator:
         self._seed, self._groups = config.eval_seed, env.episode_groups()
         self._runner = runner(env, device=context.device)
         self._training_runner: EpisodeRunner | None = None
-        if not isinstance(env, MdpEnvironment):  # one of the task's own, which knows no engines
+        if env.engine_name is None:  # one of the task's own, which knows no engines
             self._engine = self._training_engine = type(env).__name__
             return
-        self._engine, self._training_engine = "mujoco", context.training_engine
+        self._engine, self._training_engine = env.engine_name, context.training_engine
         if self._training_engine != self._engine:
             training_env = task.get_eval_environment(self._training_engine)
             self._training_runner = runner(training_env, device=context.training_device)

@@ -3,7 +3,7 @@
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -27,11 +27,13 @@ class AbstractEngine(ABC):
     """Physics of one simulation as pure functions; under `jax.vmap`, of many.
 
     Attributes:
+        name: What the option `engine` calls it.
         model: The compiled model.
         derived: Derived fields that states carry, by their names in MjData.
         applied: Fields of forces from outside that states carry, likewise.
     """
 
+    name: ClassVar[str]
     model: PhysicsModel
     derived: tuple[str, ...]
     applied: tuple[str, ...]

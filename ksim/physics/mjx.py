@@ -26,6 +26,8 @@ class MjxEngine(AbstractEngine):
     scan's state, and with it memory and copies, some twenty times smaller.
     """
 
+    name = "mjx"
+
     def __init__(
         self,
         model: PhysicsModel,

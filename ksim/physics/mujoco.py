@@ -44,6 +44,8 @@ class MujocoEngine(AbstractEngine):
     any device's thread. Arguments and results each travel as one array, since every array of a callback costs.
     """
 
+    name = "mujoco"
+
     def __init__(
         self,
         model: PhysicsModel,

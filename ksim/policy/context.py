@@ -8,9 +8,7 @@ from typing import Any, TypeVar
 import jax
 
 from ksim.parallel.layout import SingleDevice
-from ksim.physics.select import pick_engine
 from ksim.rollout.environment import Environment
-from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.task.rl import RLTask
 from ksim.types import Device
 
@@ -42,8 +40,8 @@ def policy_context(task: RLTask[Any]) -> PolicyContext:
     return PolicyContext(
         task=task,
         env=env,
-        device=_cpu_or(training_device) if isinstance(env, MdpEnvironment) else training_device,
-        training_engine=pick_engine(task.config.engine, task.layout.platform)[0],
+        device=_cpu_or(training_device) if env.engine_name == "mujoco" else training_device,
+        training_engine=task.config.picked_engine(task.layout.platform)[0],
         training_device=training_device,
     )
 

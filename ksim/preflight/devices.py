@@ -10,9 +10,7 @@ from ksim.errors import ConfigError
 from ksim.parallel.collectives import device_index, sum_across_devices
 from ksim.parallel.multihost import meet_peers, num_processes, process_index
 from ksim.parallel.replicas import Divergence, find_divergence, gather_checksums, leaf_names
-from ksim.physics.select import pick_engine
 from ksim.preflight.memory import env_shapes, format_bytes, memory_per_device, next_start_bytes, num_bytes
-from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.task.distributed_rl import DistributedRLConfig
 from ksim.task.distributed_setup import DeviceInfo, DistributedSetup
 from ksim.task.rl import RLTask
@@ -47,7 +45,7 @@ def inspect_setup(task: RLTask[DistributedRLConfig]) -> DistributedSetup:
             )
             for device in layout.devices
         ),
-        engine=pick_engine(config.engine, layout.platform)[0] if isinstance(task.environment, MdpEnvironment) else None,
+        engine=task.environment.engine_name,
         num_envs=config.num_envs,
         batch_size=batch_size,
         num_batches=num_batches,

@@ -9,7 +9,6 @@ from ksim.mdp.env_curriculum import AbstractEnvCurriculum
 from ksim.mdp.observations import AbstractObservation
 from ksim.mdp.rewards import AbstractReward
 from ksim.nn.adapted import AdaptedActorCritic
-from ksim.physics.select import pick_engine
 from ksim.rollout.environment import Environment
 from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.task.returned import action_bounds
@@ -36,14 +35,13 @@ def inspect_start(task: RLTask[Any]) -> StartReport:
     """Looks at what is about to run."""
     config, layout, env = task.config, task.layout, task.environment
     figures = {
-        "task": type(task).__name__,
+        "task": task.title,
         "devices": f"{layout.num_devices} x {layout.platform} ({layout.devices[0].device_kind})",
         "JAX": jax.__version__,
         "matrix products": f"float32 with precision {config.matmul_precision}",
     }
-    if isinstance(env, MdpEnvironment):
-        name, reason = pick_engine(config.engine, layout.platform)
-        figures["engine"] = f"{name} ({reason})"
+    if env.engine_name is not None:
+        figures["engine"] = f"{env.engine_name} ({config.picked_engine(layout.platform)[1]})"
     figures |= {
         "environments": str(config.num_envs),
         "steps per iteration": f"{config.num_envs * config.rollout_length:,}",

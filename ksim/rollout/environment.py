@@ -43,6 +43,11 @@ class Environment(eqx.Module):
     def action_size(self) -> int:
         """Length of the action vector."""
 
+    @property
+    def engine_name(self) -> str | None:
+        """What computes its physics, `mjx`, `mujoco` or another; None, the default, where ksim does not know."""
+        return None
+
     @abstractmethod
     def reset(self, key: PRNGKeyArray) -> EnvState:
         """The start of an episode. `key` is the only source of randomness of the episode."""

@@ -151,6 +151,10 @@ class MdpEnvironment(Environment):
     def action_size(self) -> int:
         return self.mdp.actuators.action_size(self.engine.model)
 
+    @property
+    def engine_name(self) -> str:
+        return self.engine.name
+
     def shown(self) -> Shown:
         ghost_of = lambda state: pose_of(self.mdp.commands, state.inner.commands)
         return Shown(self.engine.model, lambda state: state.inner.physics, ghost_of)

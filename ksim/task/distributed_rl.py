@@ -121,7 +121,7 @@ class DistributedRLConfig(RLConfig):
 
     def steps_in_jax(self) -> bool:
         """Whether a CPU would compute the physics in JAX and not in native MuJoCo; known before JAX starts."""
-        return self.engine == "mjx"
+        return self.picked_engine("cpu")[0] != "mujoco"
 
     def _num_host_devices(self) -> int | str | None:
         """How many devices a CPU is given: as asked, or as many as cores, at most, where JAX computes the physics."""

@@ -7,6 +7,7 @@ from typing import ClassVar, Generic, TypeVar
 
 import jax
 from jaxtyping import Array, Int, Key, PRNGKeyArray, PyTree
+from xax.utils.text import camelcase_to_snakecase
 
 from ksim.errors import ConfigError, shown
 from ksim.log.console import ConsoleLogger
@@ -16,7 +17,6 @@ from ksim.log.tensorboard import TensorBoardLogger
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.parallel.collectives import device_index, global_env_index
 from ksim.parallel.layout import AbstractLayout
-from ksim.physics.select import pick_engine
 from ksim.rollout.environment import Environment, check_environment
 from ksim.rollout.unroll import env_keys, initial_env_states, unroll
 from ksim.task.callbacks import CallbackTask
@@ -143,6 +143,21 @@ class RLTask(RobotHooks, LearningHooks, CallbackTask[ConfigT], Generic[ConfigT])
     # What follows from the above.
 
     @property
+    def title(self) -> str:
+        """What a start calls the task."""
+        return type(self).__name__
+
+    @classmethod
+    def name_with(cls, config: RLConfig) -> str:  # noqa: ARG003 - of overrides
+        """The name of the task with some options, as in `runs/<task>/`."""
+        return camelcase_to_snakecase(cls.__name__)
+
+    @functools.cached_property
+    def task_name(self) -> str:
+        """Its name with its own options."""
+        return self.name_with(self.config)
+
+    @property
     def device_axis(self) -> str:
         """The name of the axis of devices, for collectives in hooks and terms; bound on a single device as well."""
         return self.config.device_axis
@@ -155,7 +170,7 @@ class RLTask(RobotHooks, LearningHooks, CallbackTask[ConfigT], Generic[ConfigT])
     @functools.cached_property
     def environment(self) -> Environment:
         """The environment that training steps."""
-        engine, _ = pick_engine(self.config.engine, self.layout.platform)
+        engine, _ = self.config.picked_engine(self.layout.platform)
         return self.get_environment(engine, len(self.layout.local_devices))
 
     @functools.cached_property

@@ -17,7 +17,7 @@ from ksim.parallel.job import find_job
 from ksim.parallel.layout import AbstractLayout, SingleDevice
 from ksim.parallel.placement import check_divisible
 from ksim.physics import check_rates
-from ksim.physics.select import ENGINES
+from ksim.physics.select import ENGINES, pick_engine
 
 RUN_MODES = ("train", *CHECKPOINT_MODES)
 MATMUL_PRECISIONS = ("highest", "high", "default")
@@ -258,6 +258,14 @@ class RLConfig(BaseConfig):
     def check_shares(self, num_devices: int) -> None:
         """Raises ConfigError unless so many devices can have equal shares of what is divided among them."""
         check_divisible(self.num_envs, num_devices)
+
+    def picked_engine(self, platform: str) -> tuple[str, str]:
+        """The engine of training on a platform (`cpu`; untried: `gpu`, `tpu`), and the reason in a few words.
+
+        Raises:
+            ConfigError: The engine is not known.
+        """
+        return pick_engine(self.engine, platform)
 
     def validate(self) -> None:
         """Raises ConfigError if a value is invalid for every task."""

@@ -84,14 +84,19 @@ def test_environment_of_playground_trains_is_filmed_resumed_and_exported(playgro
 @pytest.mark.long
 def test_environment_is_stepped_natively_on_a_cpu_unless_mjx_is_asked_for(playground):
     for engine, is_native in {"auto": True, "mujoco": True, "mjx": False}.items():
-        env = PlaygroundTask("CartpoleBalance", PlaygroundConfig(**SMALL, engine=engine)).environment
+        task = PlaygroundTask("CartpoleBalance", PlaygroundConfig(**SMALL, engine=engine))
+        env = task.environment
         assert isinstance(env, WrappedEnvironment)
         assert (env.native is not None) == is_native
+        assert env.engine_name == ("mujoco" if is_native else "mjx")
+        assert task.eval_environment.engine_name == "mujoco"
     pytest.importorskip("brax.envs")
     for backend, is_native in {"mjx": True, "generalized": False}.items():
-        env = BraxTask("inverted_pendulum", BraxConfig(**SMALL, env_options=[f"backend={backend}"])).environment
+        task = BraxTask("inverted_pendulum", BraxConfig(**SMALL, env_options=[f"backend={backend}"]))
+        env = task.environment
         assert isinstance(env, WrappedEnvironment)
         assert (env.native is not None) == is_native
+        assert env.engine_name == task.eval_environment.engine_name == ("mujoco" if is_native else backend)
 
 
 @pytest.mark.long
@@ -104,10 +109,31 @@ def test_names_and_options_that_playground_does_not_know_are_refused(playground,
         main(PlaygroundTask, ["CheetahRun", "--help"])
     assert ended.value.code == 0
     assert "playground NAME [KEY=VALUE ...]" in capsys.readouterr().out
-    with pytest.raises(ConfigError, match=r"cannot be made with env_options \(wings=2\).*It knows .*naconmax"):
+    with pytest.raises(ConfigError, match=r"cannot be used with env_options \(wings=2\).*It knows .*naconmax"):
         PlaygroundTask("CheetahRun", PlaygroundConfig(env_options=["wings=2"]))
     with pytest.raises(ConfigError, match="has no randomization of its own"):
         PlaygroundTask("CheetahRun", PlaygroundConfig(**SMALL, randomize=True)).check()
+    with pytest.raises(ConfigError, match="vectors only, not from pixels"):
+        PlaygroundTask("CartpoleBalance", PlaygroundConfig(env_options=["vision=true"]))
+    pytest.importorskip("brax.envs")
+    with pytest.raises(ConfigError, match=r"wings=2\): TypeError.*It knows .*contact_cost_weight"):
+        BraxTask("ant", BraxConfig(env_options=["wings=2"]))
+    with pytest.raises(ConfigError, match=r"engine \(mujoco\) is for .* Add env_options=\[backend=mjx\]"):
+        BraxTask("ant", BraxConfig(engine="mujoco"))
+    with pytest.raises(ConfigError, match="swimmer cannot be used: TypeError"):
+        BraxTask("swimmer", BraxConfig(**SMALL)).check()
+
+
+@pytest.mark.long
+def test_environment_that_a_program_registers_is_found_by_its_name(playground):
+    suite = playground.dm_control_suite
+    suite.register_environment("MyMass", suite._envs["PointMass"], suite._cfgs["PointMass"])
+    try:
+        assert PlaygroundTask.published_config("MyMass").num_envs > 0
+        task = PlaygroundTask("MyMass", PlaygroundConfig(**SMALL))
+        assert task.environment.engine_name == "mujoco"  # the package's own class
+    finally:
+        del suite._envs["MyMass"], suite._cfgs["MyMass"]
 
 
 @pytest.mark.long

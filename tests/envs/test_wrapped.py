@@ -165,7 +165,7 @@ def test_named_observations_become_those_of_actor_and_critic():
             "velocity",
             r"actor_obs \(velocity\): .* observes 'pixels', 'privileged_state', 'state'\. Name",
         ),
-        (Walk(), "state", "has a single observation, without names. Remove 'state'"),
+        (Walk(), "state", r"actor_obs \(state\): Walk has a single observation, without names\. Leave it out"),
     ],
 )
 def test_observation_that_is_not_there_or_is_an_image_is_refused(env, actor, message):
@@ -226,13 +226,38 @@ def test_task_trains_an_environment_by_its_name_with_the_options_published_for_i
         assert ended.value.code == 0
     out = capsys.readouterr().out
     assert "iteration 3/3" in out
-    assert "Options for walk, as far as" in out
+    assert out.count("Options for walk, as far as") == 1  # not for what is resumed
     assert "num_envs=4 rollout_length=3 max_iterations=2" in out
     assert "actor_sizes=[4]" in out
     assert "kept" not in out
     with pytest.raises(SystemExit) as ended:
         main(WalkTask, ["env=walk", "run_mode=eval", f"checkpoint={run_dir}", "eval_num_envs=2"])
     assert ended.value.code == 0
+    with pytest.raises(SystemExit) as ended:
+        main(WalkTask, ["run", f"resume={run_dir}"])
+    assert ended.value.code == 2
+    assert "env (run) cannot change when a run is resumed: its checkpoint was made with walk" in capsys.readouterr().err
+
+
+def test_each_environment_has_a_name_and_runs_of_its_own():
+    tasks = WalkTask("walk"), WalkTask("run")
+    assert [task.task_name for task in tasks] == ["walk", "run"]
+    assert [task.title for task in tasks] == ["WalkTask('walk')", "WalkTask('run')"]
+
+
+class Broken(Walk):
+    def step(self, state, action):
+        return state.nothing
+
+
+class BrokenTask(WalkTask):
+    def make(self, config):
+        return Made(Broken(), dt=0.01, ctrl_dt=0.02)
+
+
+def test_environment_that_fails_by_itself_is_named_with_the_place():
+    with pytest.raises(ConfigError, match=r"walk cannot be used: AttributeError: .* \(.*test_wrapped.py, line"):
+        BrokenTask("walk").check()
 
 
 MAKE_ON_DEVICES = """
@@ -281,7 +306,7 @@ def test_input_that_cannot_work_ends_with_2_and_leaves_nothing(arguments, messag
 def test_names_of_environments_are_checked():
     check_name("CheetahRun", ["CheetahRun"], "python -m x")
     with pytest.raises(
-        ConfigError, match=r"'CheetaRun'.* Did you mean 'CheetahRun'\? Name one: python -m x CheetahRun"
+        ConfigError, match=r"'CheetaRun'.* Did you mean 'CheetahRun'\? Name one, as in python -m x CheetahRun"
     ):
         check_name("CheetaRun", ["CheetahRun", "Walker"], "python -m x")
     with pytest.raises(ConfigError, match="No environment is named"):
@@ -296,3 +321,5 @@ def test_options_of_an_environment_are_read_as_yaml():
     }
     with pytest.raises(ConfigError, match="must be name=value"):
         parsed_options(["backend"])
+    with pytest.raises(ConfigError, match=r"env_options \(episode_length=7\): that is an option of the task"):
+        parsed_options(["episode_length=7"])
