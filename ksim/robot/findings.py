@@ -54,6 +54,7 @@ class Findings:
         drive: `servos`, `motors`, `none`, or `other` where an actuator drives something else than a joint.
         legs: Legs: front before rear, left before right.
         tip: Of a fixed robot: the body at the end, and the point in its frame farthest from the last joint, in m.
+        other_arms: Last bodies of further chains of three joints or more, as of a second arm.
         imu: A site of the base with a gyro; None without one.
         keyframes: Names of its keyframes, as far as they have one.
     """
@@ -66,6 +67,7 @@ class Findings:
     drive: str
     legs: tuple[Leg, ...]
     tip: tuple[str, np.ndarray] | None
+    other_arms: tuple[str, ...]
     imu: str | None
     keyframes: tuple[str, ...]
 
@@ -101,6 +103,7 @@ def look_at(model: mujoco.MjModel) -> Findings:
         drive=drive,
         legs=legs,
         tip=tip,
+        other_arms=() if tip is None else tuple(_other_arms(model, model.body(tip[0]).id)),
         imu=None if base is None else _imu(model, base),
         keyframes=tuple(model.key(i).name for i in range(model.nkey)),
     )
@@ -231,6 +234,25 @@ def _tip(model: mujoco.MjModel, bodies: tuple[int, ...]) -> tuple[str, np.ndarra
     return model.body(body).name, point
 
 
+def _other_arms(model: mujoco.MjModel, tip: int) -> Iterator[str]:
+    """The last bodies of chains of three joints or more that do not lead to a tip; fingers at the end do not count."""
+    parent, joints = model.body_parentid, model.body_jntnum
+    last, depth = np.arange(model.nbody), joints.copy()
+    for b in range(model.nbody - 1, 0, -1):  # children before their parents
+        if depth[b] + joints[parent[b]] > depth[parent[b]]:
+            last[parent[b]], depth[parent[b]] = last[b], depth[b] + joints[parent[b]]
+    is_long = (depth >= 3) & (np.arange(model.nbody) > 0)
+    goes_on = np.zeros(model.nbody, bool)
+    goes_on[parent[1:][is_long[1:]]] = True
+    to_tip = set()
+    while tip:
+        to_tip.add(tip)
+        tip = int(parent[tip])
+    for b in np.flatnonzero(is_long & ~goes_on):
+        if int(b) not in to_tip:
+            yield model.body(int(last[b])).name
+
+
 def _legs(model: mujoco.MjModel, base: int, bodies: tuple[int, ...]) -> Iterator[Leg]:
     data = _in_reference(model)
     chains = _branches(model, base, bodies)
@@ -256,6 +278,11 @@ def _legs(model: mujoco.MjModel, base: int, bodies: tuple[int, ...]) -> Iterator
     for z, geom in lowest.values():
         if z < ground + LOW_PART * height:
             found.append(_leg(model, data, base, geom, height))
+    if len(found) == 1:
+        raise ConfigError(
+            f"The robot's base is {what}, but of the parts that move relative to it only {found[0].body!r} reaches "
+            "near the ground, and one leg does not walk. Write its task by hand: see docs/extending.md."
+        )
     yield from _named(data, model, base, found)
 
 

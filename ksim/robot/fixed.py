@@ -33,6 +33,8 @@ def fixed_plan(spec: mujoco.MjSpec, model: mujoco.MjModel, found: Findings, repo
     plan = Plan(found, report, add_world(spec, report, floor), floor=floor)
     assert found.tip is not None
     tip = f"The point of body {found.tip[0]!r} that is farthest from its joint"
+    if found.other_arms:
+        report.unknown.append(f"What the joints that lead to {', '.join(map(repr, found.other_arms))} are for.")
     if found.kind == "balance":
         low, high, starts_up = _tip_heights(model, found)
         report.guessed.append(f"The task: to keep {tip[0].lower()}{tip[1:]} up, because not every joint is driven.")

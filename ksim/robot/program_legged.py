@@ -34,7 +34,7 @@ HEIGHT, STANDING_HEIGHT = {plan.height}, {plan.standing_height}  # STANDING: onc
 # The gait, {gait}. Larger animals step more slowly: 2.9 * sqrt(height / gravity), rounded.
 PERIOD_S, PHASES, SWING_M = {plan.period_s:.3g}, {plan.offsets}, {plan.swing}
 {_bends(plan)}
-# Few environments and a small init_std learn in the fewest steps, as a CPU needs.
+# Few environments and a small init_std learn in the fewest steps, as a CPU needs.{_symmetry_line(plan)}
 CONFIG = ksim.PPOConfig(
     num_envs={num_envs}, max_iterations={iterations}, dt={DT}, ctrl_dt={CTRL_DT},
     actor_sizes=[128, 128], critic_sizes=[128, 128], gamma={gamma},
@@ -52,7 +52,8 @@ CONFIG = ksim.PPOConfig(
         return {actuators_call(plan)}
 
     def get_commands(self, physics_model):
-        # m/s and rad/s. The highest speed grows with the root of the height, as that of animals does.
+        # m/s and rad/s; forward is taken to be the x axis of the base. The highest speed grows with the root of the
+        # height, as that of animals does.
         forward, leftward, yaw_rate = ({backward}, {plan.forward}), ({-sideways}, {sideways}), ({-turn}, {turn})
         return {{"velocity": commands.VelocityCommand(forward=forward, leftward=leftward, yaw_rate=yaw_rate)}}
 
@@ -152,6 +153,14 @@ def _deviation(plan: Plan) -> str:
 def _contact_line(plan: Plan) -> str:
     line = "robot.use_plain_contacts(spec)  # pyramidal cones, sliding friction: up to four times as fast"
     return method_lines([line] if plan.has_rich_contacts else [])
+
+
+def _symmetry_line(plan: Plan) -> str:
+    return (
+        "\n# Its left is like its right, so each step's mirror image is learned from as well."
+        if plan.is_mirrored
+        else ""
+    )
 
 
 def _feet(plan: Plan) -> str:

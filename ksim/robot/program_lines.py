@@ -67,7 +67,8 @@ def optional_lines(plan: Plan) -> str:
     """What `get_robot` does only to robots that need it."""
     lines = []
     if plan.imu and plan.findings.imu is None:
-        lines.append(f'robot.add_imu(spec, {json.dumps(plan.findings.base)}, "{plan.imu}")  # the file has none')
+        base = json.dumps(plan.findings.base)
+        lines.append(f'robot.add_imu(spec, {base}, "{plan.imu}")  # in the origin of the base: the file has none')
     if plan.torque:
         lines.append("robot.add_motors(spec, TORQUE)")
     if plan.pose and not plan.feet:

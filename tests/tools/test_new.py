@@ -79,6 +79,11 @@ IN_A_PLANE = """
   <joint name="x" type="slide" axis="1 0 0"/><joint name="z" type="slide" axis="0 0 1"/><geom size=".1"/>
   <body><joint name="hip" axis="0 1 0"/><geom type="capsule" fromto="0 0 0 0 0 -.5" size=".02"/></body>
 </body></worldbody><actuator><motor joint="hip"/></actuator></mujoco>"""
+ONE_LEG = f"""
+<mujoco><default><geom type="capsule" size=".1"/></default><worldbody>
+  <body name="trunk" pos="0 0 .5"><freejoint/><geom type="sphere"/>
+  {LEG.format(name="tail", x=-0.1, y=0)}
+</body></worldbody></mujoco>"""
 SMALL = {"num_envs": 8, "rollout_length": 4, "tensorboard": False} | WITHOUT_REPORTS
 
 
@@ -206,6 +211,18 @@ def test_arm_without_actuators_gets_a_task_to_reach_and_trains(folder):
     assert history[-1]["error/target/position_m"] > 0
 
 
+def test_second_arm_is_named_as_what_the_task_does_not_use(folder, capsys):
+    arm = ARM.partition("<worldbody>")[2].partition("</worldbody>")[0]
+    second = re.sub('name="', 'name="other_', arm).replace('pos="0 0 .3"', 'pos="0 1 .3"')
+    (folder / "my_robot.xml").write_text(f"<mujoco><worldbody>{arm}{second}</worldbody></mujoco>")
+    assert new.main(["my_robot.xml"]) == 0
+    out = capsys.readouterr().out
+    assert "What the joints that lead to 'other_lower' are for" in out.partition("Could not tell")[2]
+    (folder / "my_robot.xml").write_text(ARM)
+    assert new.main(["my_robot.xml", "--force"]) == 0
+    assert "that lead to" not in capsys.readouterr().out
+
+
 def test_cart_with_a_pole_gets_a_task_to_balance_and_trains(folder):
     task_class, config, names = written(folder, CART_POLE)
     assert names["HIGH"] == pytest.approx(0.52)
@@ -218,6 +235,7 @@ def test_cart_with_a_pole_gets_a_task_to_balance_and_trains(folder):
     [
         (BALL, "no hinge or slide joint"),
         (HOVERING, "no part that moves relative to it reaches below it|no legs"),
+        (ONE_LEG, "only 'tail_shin' reaches near the ground, and one leg does not walk"),
         (IN_A_PLANE, "slide 'z', which nothing drives"),
         ("<mujoco", "cannot read the robot file"),
     ],
@@ -308,8 +326,12 @@ FOOTPRINT = """
       <freejoint/> <site name="imu" pos=".1 0 .5"/>
       <frame pos="0 0 .5"><geom type="box" size=".1 .1 .05" mass="5"/></frame>
       <geom type="capsule" fromto="0 0 .5 0 .1 .5" size=".02"/>
-      <body name="leg" pos="0 0 .5">
+      <body name="leg" pos="0 .1 .5">
         <joint name="hip" axis="0 1 0" range="-60 60"/>
+        <geom type="capsule" fromto="0 0 0 0 0 -.48" size=".02"/>
+      </body>
+      <body name="other_leg" pos="0 -.1 .5">
+        <joint name="other_hip" axis="0 1 0" range="-60 60"/>
         <geom type="capsule" fromto="0 0 0 0 0 -.48" size=".02"/>
       </body>
     </body>
