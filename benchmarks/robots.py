@@ -3,8 +3,10 @@
 python -m benchmarks.robots ROBOT.xml [ROBOT.xml ...] [--out DIR] [--options max_iterations=100 ...]
 
 A robot walks if all episodes of 10 s survive, the velocity error is at most 0.2 m/s, and every foot steps: it is in the
-air for at least a tenth of the time, and lands at least once in two periods of the gait. Commands, pushes, friction and
-noise of the episodes are those of training; the policy is deterministic. Prints a row per robot, as Markdown.
+air for at least a tenth of the time, and lands at least once in two periods of the gait. Episodes are those of the
+task's evaluations: commands, friction and noise are those of training, and so are pushes of robots on more than two
+legs. `survived, pushed` is under the pushes of training. The policy is deterministic. Prints a row per robot, as
+Markdown.
 """
 
 import argparse
@@ -31,7 +33,7 @@ MAX_ERROR_M_S, MIN_AIR_PART, MIN_LANDINGS_PER_PERIOD = 0.2, 0.1, 0.5
 MOVING = 0.1
 """Norm of a velocity command, in m/s and rad/s together, above which it is one to move."""
 COLUMNS = (
-    "robot", "mass, kg", "iterations", "environment steps", "training, min", "survived", "velocity error, m/s",
+    "robot", "mass, kg", "iterations", "environment steps", "training, min", "survived", "survived, pushed", "velocity error, m/s",
     "yaw rate error, rad/s", "in the air, of the time", "landings per period", "walks",
 )  # fmt: skip
 
@@ -55,8 +57,11 @@ def judge(program: Path, run_dir: Path) -> dict[str, Any]:
     _, context, model = load_task_policy(task_class(config))
     never = lambda: False
     evaluation = Evaluator(context)(model, never)
+    pushed_env = context.task.get_environment("mujoco", num_devices=1)
+    pushed = Evaluator(dataclasses.replace(context, env=pushed_env))(model, never)
     recording = Recorder(context.env, seed=config.eval_seed, device=context.device)(model, never)
     assert evaluation is not None
+    assert pushed is not None
     assert recording is not None
     assert recording.model is not None
     air_f, landings_f = step_figures(recording, names["PERIOD_S"])
@@ -68,6 +73,7 @@ def judge(program: Path, run_dir: Path) -> dict[str, Any]:
         "iterations": len(history),
         "environment steps": f"{history[-1]['env_steps'] / 1e6:.1f} M",
         "survived": figures["survival"].percent_words(),
+        "survived, pushed": pushed.figures["survival"].percent_words(),
         "velocity error, m/s": figures["error/velocity/lin_vel_m_s"].words(2),
         "yaw rate error, rad/s": figures["error/velocity/yaw_rate_rad_s"].words(2),
         "in the air, of the time": f"{air_f.min():.2f} to {air_f.max():.2f}",

@@ -55,7 +55,7 @@ class UnitreeGo2Task(ksim.DistributedPPOTask[ksim.DistributedPPOConfig]):
         robot.use_implicitfast(spec)  # stable with the servos' damping, and fast
         robot.use_plain_contacts(spec)  # pyramidal cones, sliding friction: up to four times as fast
         robot.add_feet(spec, FEET)
-        robot.add_imu(spec, "body", "imu_")  # the file has none
+        robot.add_imu(spec, "body", "imu_")  # in the origin of the base: the file has none
         robot.set_pose(spec, POSE, HEIGHT)
         return spec
 
@@ -63,7 +63,8 @@ class UnitreeGo2Task(ksim.DistributedPPOTask[ksim.DistributedPPOConfig]):
         return ksim.PositionActuators(kp=STIFFNESS, kd=DAMPING, action_scale=ACTION_SCALE)
 
     def get_commands(self, physics_model):
-        # m/s and rad/s. The highest speed grows with the root of the height, as that of animals does.
+        # m/s and rad/s; forward is taken to be the x axis of the base. The highest speed grows with the root of the
+        # height, as that of animals does.
         forward, leftward, yaw_rate = (-0.3, 0.7), (-0.3, 0.3), (-0.8, 0.8)
         return {"velocity": commands.VelocityCommand(forward=forward, leftward=leftward, yaw_rate=yaw_rate)}
 

@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 from ksim.errors import ConfigError
 from ksim.nn.actor_critic import AbstractActorCritic, initial_carries
 from ksim.nn.normalizer import NormalizedActorCritic
-from ksim.parallel.collectives import shapes_on_devices
+from ksim.parallel.collectives import bind_axis, shapes_on_devices
 from ksim.rollout.environment import check_environment
 from ksim.task.described import HOOKS, described, is_float, tree_differences
 from ksim.task.learned import LearnedTask
@@ -22,13 +22,17 @@ from ksim.types import EnvState, LearnerState, TrainState, Trajectory
 
 def check_eval_environment(task: RLTask[Any]) -> None:
     """Raises ConfigError where the environment of evaluations shows something else than that of the training."""
-    if not is_overridden(task, "get_eval_environment"):
-        return
-    sizes = check_environment(task.eval_environment, task.device_axis)
+    env, axis_name = task.eval_environment, task.device_axis
+    if is_overridden(task, "get_eval_environment"):
+        sizes = check_environment(env, axis_name)
+    else:  # of hooks that training has already been checked with, but for what they return where `evaluating`
+        obs = jax.eval_shape(bind_axis(env.reset, axis_name), jax.eval_shape(lambda: jax.random.key(0))).obs
+        sizes = {group: x.shape[0] for group, x in obs.items()}
     if sizes != task.obs_sizes:
         raise ConfigError(
-            f"{hook_name(task, 'get_eval_environment')} must show what training shows, observations of sizes "
-            f"{task.obs_sizes}, but shows {sizes}."
+            f"The environment of evaluations must show what training shows, observations of sizes {task.obs_sizes}, "
+            f"but shows {sizes}. See what {type(task).__name__} does where it is `evaluating`, and in "
+            "get_eval_environment."
         )
 
 

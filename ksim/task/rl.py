@@ -1,5 +1,6 @@
 """A task: the hooks that describe a robot and its MDP, with defaults."""
 
+import copy
 import functools
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,6 +43,9 @@ class RLTask(RobotHooks, LearningHooks, CallbackTask[ConfigT], Generic[ConfigT])
     arguments: ClassVar[str] = "[KEY=VALUE ...]"
     """What its command line takes, as `--help` shows it."""
 
+    evaluating: bool = False
+    """Whether the environment of evaluations is being made: hooks may then return other terms, for fewer pushes, say."""
+
     pretrained: ClassVar[Path | None] = None
     """The directory of the policy that comes with the task, as `run_mode=export` writes it: `checkpoint=pretrained`."""
 
@@ -82,16 +86,19 @@ class RLTask(RobotHooks, LearningHooks, CallbackTask[ConfigT], Generic[ConfigT])
         return compose_environment(self, self.config, engine, num_devices)
 
     def get_eval_environment(self, engine: str) -> Environment:
-        """The environment of evaluations, on one device: by default that of training.
+        """The environment of evaluations, on one device: by default that of training, as hooks make it when evaluating.
 
-        Override it to evaluate under other conditions, for example with a copy of the task with other options:
+        To evaluate under other conditions, return other terms where `self.evaluating`, or override this hook, for
+        example with a copy of the task with other options:
 
             return type(self)(dataclasses.replace(self.config, episode_s=10.0)).get_environment(engine, 1)
 
         Args:
             engine: `mujoco`, and the engine of training if it is another, to compare the two.
         """
-        return self.get_environment(engine, num_devices=1)
+        twin = copy.copy(self)
+        twin.evaluating = True
+        return twin.get_environment(engine, num_devices=1)
 
     def _get_initial_env_state(self, rng: PRNGKeyArray) -> EnvState:
         """The first states of the global batch: every leaf with `num_envs` rows.

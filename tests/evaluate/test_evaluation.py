@@ -10,7 +10,7 @@ import pytest
 from ksim import ConfigError
 from ksim.evaluate import evaluator
 from ksim.evaluate.estimates import Estimate
-from ksim.mdp import commands, rewards, terminations
+from ksim.mdp import commands, events, rewards, terminations
 from ksim.policy.context import policy_context
 from tests.checkpoints import newest, saved_learner
 from tests.tasks import BipedConfig, BipedTask, assert_same_parameters, point_mass_task
@@ -138,8 +138,25 @@ def test_environment_for_evaluation_must_show_what_training_shows():
         def get_commands(self, physics_model):
             return {"velocity": commands.VelocityCommand(), "height": commands.HeightCommand(height=(0.4, 0.5))}
 
-    with pytest.raises(ConfigError, match="get_eval_environment must show what training shows"):
-        Other(BipedConfig(num_devices=1)).check()
+    class Asked(BipedTask):
+        def get_commands(self, physics_model):
+            return (WithoutCommand if self.evaluating else BipedTask).get_commands(self, physics_model)
+
+    for task in (Other, Asked):
+        with pytest.raises(ConfigError, match="The environment of evaluations must show what training shows"):
+            task(BipedConfig(num_devices=1)).check()
+
+
+def test_hooks_may_return_other_terms_when_evaluating():
+    class Pushed(BipedTask):
+        def get_events(self, physics_model):
+            return [] if self.evaluating else [events.PushVelocity()]
+
+    task = Pushed(BipedConfig(num_devices=1))
+    task.check()
+    assert not task.eval_environment.mdp.events
+    assert list(task.environment.mdp.events) == ["push_velocity"]
+    assert not task.evaluating
 
 
 def test_gap_is_the_difference_of_return_over_episodes_that_start_alike():
