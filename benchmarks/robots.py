@@ -33,8 +33,8 @@ MAX_ERROR_M_S, MIN_AIR_PART, MIN_LANDINGS_PER_PERIOD = 0.2, 0.1, 0.5
 MOVING = 0.1
 """Norm of a velocity command, in m/s and rad/s together, above which it is one to move."""
 COLUMNS = (
-    "robot", "mass, kg", "iterations", "environment steps", "training, min", "survived", "survived, pushed", "velocity error, m/s",
-    "yaw rate error, rad/s", "in the air, of the time", "landings per period", "walks",
+    "robot", "mass, kg", "iterations", "environment steps", "training, min", "survived", "survived, pushed",
+    "velocity error, m/s", "yaw rate error, rad/s", "in the air, of the time", "landings per period", "walks",
 )  # fmt: skip
 
 

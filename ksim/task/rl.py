@@ -44,7 +44,7 @@ class RLTask(RobotHooks, LearningHooks, CallbackTask[ConfigT], Generic[ConfigT])
     """What its command line takes, as `--help` shows it."""
 
     evaluating: bool = False
-    """Whether the environment of evaluations is being made: hooks may then return other terms, for fewer pushes, say."""
+    """Whether the environment of evaluations is being made; hooks may return other terms for it, such as no pushes."""
 
     pretrained: ClassVar[Path | None] = None
     """The directory of the policy that comes with the task, as `run_mode=export` writes it: `checkpoint=pretrained`."""
