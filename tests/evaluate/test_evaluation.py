@@ -12,6 +12,7 @@ from ksim.evaluate import evaluator
 from ksim.evaluate.estimates import Estimate
 from ksim.mdp import commands, events, rewards, terminations
 from ksim.policy.context import policy_context
+from ksim.rollout.mdp_environment import MdpEnvironment
 from tests.checkpoints import newest, saved_learner
 from tests.tasks import BipedConfig, BipedTask, assert_same_parameters, point_mass_task
 
@@ -154,8 +155,11 @@ def test_hooks_may_return_other_terms_when_evaluating():
 
     task = Pushed(BipedConfig(num_devices=1))
     task.check()
-    assert not task.eval_environment.mdp.events
-    assert list(task.environment.mdp.events) == ["push_velocity"]
+    evaluated, trained = task.eval_environment, task.environment
+    assert isinstance(evaluated, MdpEnvironment)
+    assert isinstance(trained, MdpEnvironment)
+    assert not evaluated.mdp.events
+    assert list(trained.mdp.events) == ["push_velocity"]
     assert not task.evaluating
 
 
