@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import numpy as np
 
 import ksim
@@ -27,6 +28,7 @@ from ksim.evaluate.plots import CONTACT_N
 from ksim.evaluate.recording import Recorder, Recording
 from ksim.log.records import read_metrics
 from ksim.policy.load import load_task_policy
+from ksim.rollout.mdp_environment import MDPEnvironment
 from ksim.tools.new import module_name
 
 MAX_ERROR_M_S, MIN_AIR_PART, MIN_LANDINGS_PER_PERIOD = 0.2, 0.1, 0.5
@@ -56,9 +58,12 @@ def judge(program: Path, run_dir: Path) -> dict[str, Any]:
     config = dataclasses.replace(names["CONFIG"], run_mode="eval", checkpoint=str(run_dir))
     _, context, model = load_task_policy(task_class(config))
     never = lambda: False
-    evaluation = Evaluator(context)(model, never)
-    pushed_env = context.task.get_environment("mujoco", num_devices=1)
-    pushed = Evaluator(dataclasses.replace(context, env=pushed_env))(model, never)
+    evaluation = pushed = Evaluator(context)(model, never)
+    env, training_env = context.env, context.task.get_environment("mujoco", num_devices=1)
+    assert isinstance(env, MDPEnvironment)
+    assert isinstance(training_env, MDPEnvironment)
+    if not eqx.tree_equal(env.events, training_env.events):
+        pushed = Evaluator(dataclasses.replace(context, env=training_env))(model, never)
     recording = Recorder(context.env, seed=config.eval_seed, device=context.device)(model, never)
     assert evaluation is not None
     assert pushed is not None

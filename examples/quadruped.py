@@ -5,7 +5,6 @@ python -m examples.quadruped ground=flat
 python -m examples.quadruped run_mode=view checkpoint=pretrained
 """
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,11 +149,9 @@ class QuadrupedTask(ksim.DistributedPPOTask[QuadrupedConfig]):
         if not self._is_rough:
             return ends
         ends.append(terminations.OffTerrain())
-        return [*ends, terminations.FarFromStart(distance=ROUGH.tile_m / 2)] if self.config.crossing_ends else ends
-
-    def get_eval_environment(self, engine: str) -> ksim.Environment:
-        whole_episodes = dataclasses.replace(self.config, crossing_ends=False)
-        return type(self)(whole_episodes).get_environment(engine, num_devices=1)
+        if self.config.crossing_ends and not self.evaluating:
+            ends.append(terminations.FarFromStart(distance=ROUGH.tile_m / 2))
+        return ends
 
     def get_curricula(self, physics_model: ksim.PhysicsModel) -> Mapping[str, ksim.AbstractEnvCurriculum]:
         if not self._is_rough:

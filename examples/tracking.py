@@ -5,7 +5,6 @@ python -m examples.tracking motions=[my_dance.npz,my_walk.csv]
 python -m examples.tracking run_mode=eval checkpoint=RUN
 """
 
-import dataclasses
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -93,6 +92,10 @@ class HumanoidTrackingTask(ksim.DistributedPPOTask[HumanoidTrackingConfig]):
             self._libraries[physics_model.ctrl_dt] = load_library(paths, physics_model, fps=self.config.motion_fps)
         return self._libraries[physics_model.ctrl_dt]
 
+    @property
+    def _at_beginning(self) -> bool:
+        return self.config.at_beginning or self.evaluating
+
     def get_action_filters(self, physics_model: ksim.PhysicsModel) -> list[ksim.AbstractActionFilter]:
         return [AroundMotion(command="motion", actuators=self.get_actuators())]
 
@@ -101,7 +104,7 @@ class HumanoidTrackingTask(ksim.DistributedPPOTask[HumanoidTrackingConfig]):
             "motion": commands.MotionCommand(
                 self.motions(physics_model),
                 starts="starts" if self.config.adaptive else None,
-                at_beginning=self.config.at_beginning,
+                at_beginning=self._at_beginning,
             )
         }
 
@@ -166,17 +169,13 @@ class HumanoidTrackingTask(ksim.DistributedPPOTask[HumanoidTrackingConfig]):
             resets.RandomJointPositions(magnitude=0.05),
             resets.RandomBaseMotion(max_lin_vel=(0.1, 0.1, 0.05), max_ang_vel=(0.2, 0.2, 0.2)),
         ]
-        return [resets.ToMotion(command="motion"), *([] if self.config.at_beginning else noise)]
+        return [resets.ToMotion(command="motion"), *([] if self._at_beginning else noise)]
 
     def get_events(self, physics_model: ksim.PhysicsModel) -> list[ksim.AbstractEvent]:
         return []
 
     def get_randomizers(self, physics_model: ksim.PhysicsModel) -> list[ksim.AbstractRandomizer]:
         return [randomizers.RandomFriction()]
-
-    def get_eval_environment(self, engine: str) -> ksim.Environment:
-        config = dataclasses.replace(self.config, at_beginning=True)
-        return type(self)(config).get_environment(engine, num_devices=1)
 
 
 if __name__ == "__main__":

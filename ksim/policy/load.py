@@ -158,7 +158,7 @@ def arrays_of_policy(checkpoint: Checkpoint, policy: Policy) -> dict[str, np.nda
 def _policy_of_task(path: str | Path, task_class: type[RLTask[Any]]) -> Policy:
     """The policy of a checkpoint, made by the code of its task."""
     base = dataclasses.replace(task_class.get_config_class()(), run_mode="eval", checkpoint=str(path))
-    task = task_class(make_config(base, [], task_class.__name__, task_class.pretrained))
+    task = task_class(make_config(base, [], task_class.name_with(base), task_class.pretrained))
     with jax.default_matmul_precision(task.config.matmul_precision):
         checkpoint, context, model = load_task_policy(task)
         program = compiled_program(deterministic_policy(model, context.task.obs_sizes))
