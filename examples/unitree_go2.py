@@ -35,10 +35,11 @@ ACTION_SCALE = {"*_hip_leg_joint": 0.25, "*_thigh_leg_joint": 0.25, "*_calf_leg_
 PERIOD_S, PHASES, SWING_M = 0.44, (0.0, 0.5, 0.5, 0.0), 0.045
 
 # Few environments and a small init_std learn in the fewest steps, as a CPU needs.
+# Its left is like its right, so each step's mirror image is learned from as well.
 CONFIG = ksim.DistributedPPOConfig(
     num_envs=256, max_iterations=700, dt=0.005, ctrl_dt=0.02,
     actor_sizes=[128, 128], critic_sizes=[128, 128], gamma=0.99,
-    learning_rate=1e-3, desired_kl=0.02, num_passes=5, entropy_coef=0.002, init_std=0.5,
+    learning_rate=1e-3, desired_kl=0.02, num_passes=5, entropy_coef=0.002, init_std=0.5, symmetry="augment",
 )  # fmt: skip
 
 
