@@ -28,7 +28,7 @@ from ksim.evaluate.plots import CONTACT_N
 from ksim.evaluate.recording import Recorder, Recording
 from ksim.log.records import read_metrics
 from ksim.policy.load import load_task_policy
-from ksim.rollout.mdp_environment import MDPEnvironment
+from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.tools.new import module_name
 
 MAX_ERROR_M_S, MIN_AIR_PART, MIN_LANDINGS_PER_PERIOD = 0.2, 0.1, 0.5
@@ -60,9 +60,9 @@ def judge(program: Path, run_dir: Path) -> dict[str, Any]:
     never = lambda: False
     evaluation = pushed = Evaluator(context)(model, never)
     env, training_env = context.env, context.task.get_environment("mujoco", num_devices=1)
-    assert isinstance(env, MDPEnvironment)
-    assert isinstance(training_env, MDPEnvironment)
-    if not eqx.tree_equal(env.events, training_env.events):
+    assert isinstance(env, MdpEnvironment)
+    assert isinstance(training_env, MdpEnvironment)
+    if not eqx.tree_equal(env.mdp.events, training_env.mdp.events):
         pushed = Evaluator(dataclasses.replace(context, env=training_env))(model, never)
     recording = Recorder(context.env, seed=config.eval_seed, device=context.device)(model, never)
     assert evaluation is not None

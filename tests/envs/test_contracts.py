@@ -2,8 +2,8 @@
 
 import os
 
+import chex
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -46,25 +46,26 @@ def brax_task(name, backend, engine):
     return BraxTask(name, BraxConfig(**SMALL, env_options=[f"backend={backend}"], engine=engine))
 
 
-def play(env):
-    """Observations, rewards and ends of an episode under random actions; two envs of one batch."""
+def player(env):
+    """A function that plays an episode of two envs under random actions: observations, rewards and ends."""
     rng = np.random.default_rng(0)
-    action_te = jnp.asarray(rng.uniform(-1, 1, (STEPS, 2, env.action_size)), jnp.float32)
+    action_te = rng.uniform(-1, 1, (STEPS, 2, env.action_size)).astype(np.float32)
+    reset, step = jax.jit(jax.vmap(env.reset)), jax.jit(chex.assert_max_traces(jax.vmap(env.step), n=1))
 
-    def run(key):
-        start = jax.vmap(env.reset)(jax.random.split(key, 2))
+    def play():
+        state = start = reset(jax.random.split(jax.random.key(7), 2))
+        steps = []
+        for action_e in action_te:
+            state = step(state, action_e)
+            steps.append((state.obs, state.reward, state.terminated))
+        return jax.tree.map(np.asarray, start.obs), jax.tree.map(lambda *x: np.stack(x), *steps)
 
-        def step(state, action_e):
-            state = jax.vmap(env.step)(state, action_e)
-            return state, (state.obs, state.reward, state.terminated)
-
-        return start.obs, jax.lax.scan(step, start, action_te)[1]
-
-    return jax.tree.map(np.asarray, jax.jit(run)(jax.random.key(7)))
+    return play
 
 
 def check_training(task):
-    played, again = play(task.environment), play(task.environment)
+    play = player(task.environment)
+    played, again = play(), play()
     for first, second in zip(jax.tree.leaves(played), jax.tree.leaves(again), strict=True):
         assert np.isfinite(first).all()
         np.testing.assert_array_equal(first, second)
@@ -90,13 +91,13 @@ def check_same(played, other):
 @pytest.mark.parametrize("name", PLAYGROUND if IS_FULL else ("CheetahRun",))
 def test_environment_of_playground_trains_natively_on_the_trajectories_of_mjx(name):
     played = check_natively(playground_task(name, "mujoco"))
-    check_same(played, play(playground_task(name, "mjx").environment))
+    check_same(played, player(playground_task(name, "mjx").environment)())
 
 
 @pytest.mark.parametrize("name", BRAX if IS_FULL else ("ant",))
 def test_environment_of_brax_trains_natively_on_the_trajectories_of_mjx(name):
     played = check_natively(brax_task(name, "mjx", "mujoco"))
-    check_same(played, play(brax_task(name, "mjx", "mjx").environment))
+    check_same(played, player(brax_task(name, "mjx", "mjx").environment)())
 
 
 @pytest.mark.parametrize("backend", BACKENDS[1:])
