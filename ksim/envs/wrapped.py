@@ -150,7 +150,9 @@ class WrappedEnvironment(Environment):
         draw_key, key = jax.random.split(key) if self.randomizer is not None else (key, key)
         drawn = [] if self.randomizer is None else self.randomizer.draw(draw_key)
         # Old-style keys: what such environments are written for, and keep in their states.
-        state = jax.tree.map(jnp.asarray, self._call(self.env.reset, drawn, jax.random.key_data(key)))
+        state = self._call(self.env.reset, drawn, jax.random.key_data(key))
+        # Not weakly typed, as what Python's numbers become: a step from there would be traced apart from the others.
+        state = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), state)
         return self._wrapped(state, jnp.int32(0), drawn, jnp.zeros(()))
 
     def _next(self, state: EnvState, action: Array) -> EnvState:
