@@ -1,5 +1,6 @@
 """A viewer in the browser, for machines without a display."""
 
+import threading
 import time
 from typing import Any
 
@@ -67,6 +68,8 @@ class BrowserFrontend(AbstractFrontend):
         self._shown_status = ""
         self._add_steering()
         self._add_buttons()
+        self._inputs_lock = threading.Lock()
+        self._known = {number: session.get(number) for number in session.numbers}
         self.inputs = self._add_inputs()
         self._next_inputs_s = 0.0
         with self._server.gui.add_folder("Show"):
@@ -173,17 +176,24 @@ class BrowserFrontend(AbstractFrontend):
 
         @handle.on_update
         def _(event: Any) -> None:
-            if event.client is not None:  # not what keys have changed
+            if event.client is None:  # what keys have changed
+                return
+            with self._inputs_lock:
                 self._session.set(number, float(handle.value))
+                self._known[number] = self._session.get(number)
 
         return handle
 
     def _update_inputs(self) -> None:
-        """Shows what keys and sticks have changed."""
-        if time.monotonic() >= self._next_inputs_s:
-            self._next_inputs_s = time.monotonic() + _INPUTS_EVERY_S
-            for number, handle in zip(self._session.numbers, self.inputs, strict=True):
-                handle.value = self._session.get(number)
+        """Shows what keys and sticks have changed; an input that they have not may hold what is yet to be heard."""
+        if time.monotonic() < self._next_inputs_s:
+            return
+        self._next_inputs_s = time.monotonic() + _INPUTS_EVERY_S
+        for number, handle in zip(self._session.numbers, self.inputs, strict=True):
+            with self._inputs_lock:
+                value = self._session.get(number)
+                if value != self._known[number]:
+                    handle.value = self._known[number] = value
 
     def _add_buttons(self) -> None:
         gui, session = self._server.gui, self._session

@@ -107,6 +107,17 @@ def wait_until(condition):
         time.sleep(0.05)
 
 
+def test_input_of_a_page_is_kept_until_it_is_heard(frontend, session):
+    # As when it has arrived, and the thread that tells the session of it has not run yet.
+    forward, handle = session.numbers[0], frontend.inputs[0]
+    handle._impl.value = 0.7
+    time.sleep(4 * frontend.frame_s)
+    assert handle.value == 0.7
+    # What keys change is shown all the same.
+    session.nudge(forward, 2)
+    wait_until(lambda: handle.value == session.get(forward) != 0.7)
+
+
 @pytest.mark.long
 def test_page_shows_the_robots_and_its_inputs_command_them(open_page, frontend, session, tmp_path):
     page = open_page(800, 500)
