@@ -68,8 +68,8 @@ class BrowserFrontend(AbstractFrontend):
         self._shown_status = ""
         self._add_steering()
         self._add_buttons()
-        self._inputs_lock = threading.Lock()
-        self._known = {number: session.get(number) for number in session.numbers}
+        self._inputs_lock = threading.Lock()  # the page's values are heard in threads of their own
+        self._shown_numbers: dict[CommandNumber, float] = {}
         self.inputs = self._add_inputs()
         self._next_inputs_s = 0.0
         with self._server.gui.add_folder("Show"):
@@ -167,7 +167,8 @@ class BrowserFrontend(AbstractFrontend):
         return inputs
 
     def _add_input(self, number: CommandNumber) -> Any:
-        gui, value = self._server.gui, self._session.get(number)
+        gui = self._server.gui
+        value = self._shown_numbers[number] = self._session.get(number)
         if number.range is not None and number.range[0] < number.range[1]:
             low, high = map(float, number.range)
             handle = gui.add_slider(number.label, low, high, min(0.01, (high - low) / 20), value)
@@ -180,7 +181,7 @@ class BrowserFrontend(AbstractFrontend):
                 return
             with self._inputs_lock:
                 self._session.set(number, float(handle.value))
-                self._known[number] = self._session.get(number)
+                self._shown_numbers[number] = self._session.get(number)
 
         return handle
 
@@ -192,8 +193,8 @@ class BrowserFrontend(AbstractFrontend):
         for number, handle in zip(self._session.numbers, self.inputs, strict=True):
             with self._inputs_lock:
                 value = self._session.get(number)
-                if value != self._known[number]:
-                    handle.value = self._known[number] = value
+                if value != self._shown_numbers[number]:
+                    handle.value = self._shown_numbers[number] = value
 
     def _add_buttons(self) -> None:
         gui, session = self._server.gui, self._session
