@@ -1,6 +1,5 @@
 """A viewer in the browser, for machines without a display."""
 
-import threading
 import time
 from typing import Any
 
@@ -12,6 +11,7 @@ from ksim.viewer.arrows import Arrows
 from ksim.viewer.driver import KEYS_HELP, Driver
 from ksim.viewer.frame import Pose
 from ksim.viewer.frontend import AbstractFrontend
+from ksim.viewer.inputs import NumberInput
 from ksim.viewer.manual import CommandNumber
 from ksim.viewer.plots import WINDOW_S, RewardPlot
 from ksim.viewer.recorder import Recorder
@@ -68,8 +68,6 @@ class BrowserFrontend(AbstractFrontend):
         self._shown_status = ""
         self._add_steering()
         self._add_buttons()
-        self._inputs_lock = threading.Lock()  # the page's values are heard in threads of their own
-        self._shown_numbers: dict[CommandNumber, float] = {}
         self.inputs = self._add_inputs()
         self._next_inputs_s = 0.0
         with self._server.gui.add_folder("Show"):
@@ -158,43 +156,30 @@ class BrowserFrontend(AbstractFrontend):
     def _nudge(self, step: tuple[int, int]) -> None:
         self.driver({"nudge": list(step)})
 
-    def _add_inputs(self) -> list[Any]:
-        inputs: list[Any] = []
+    def _add_inputs(self) -> list[NumberInput]:
+        inputs: list[NumberInput] = []
         gui = self._server.gui
         for name in dict.fromkeys(number.command for number in self._session.numbers):
             with gui.add_folder(f"Command: {name}"):
                 inputs += [self._add_input(number) for number in self._session.numbers if number.command == name]
         return inputs
 
-    def _add_input(self, number: CommandNumber) -> Any:
-        gui = self._server.gui
-        value = self._shown_numbers[number] = self._session.get(number)
+    def _add_input(self, number: CommandNumber) -> NumberInput:
+        gui, value = self._server.gui, self._session.get(number)
         if number.range is not None and number.range[0] < number.range[1]:
             low, high = map(float, number.range)
             handle = gui.add_slider(number.label, low, high, min(0.01, (high - low) / 20), value)
         else:
             handle = gui.add_number(number.label, value, step=0.01)
-
-        @handle.on_update
-        def _(event: Any) -> None:
-            if event.client is None:  # what keys have changed
-                return
-            with self._inputs_lock:
-                self._session.set(number, float(handle.value))
-                self._shown_numbers[number] = self._session.get(number)
-
-        return handle
+        return NumberInput(handle, lambda: self._session.get(number), lambda value: self._session.set(number, value))
 
     def _update_inputs(self) -> None:
-        """Shows what keys and sticks have changed; an input that they have not may hold what is yet to be heard."""
+        """Shows what keys and sticks have changed."""
         if time.monotonic() < self._next_inputs_s:
             return
         self._next_inputs_s = time.monotonic() + _INPUTS_EVERY_S
-        for number, handle in zip(self._session.numbers, self.inputs, strict=True):
-            with self._inputs_lock:
-                value = self._session.get(number)
-                if value != self._shown_numbers[number]:
-                    handle.value = self._shown_numbers[number] = value
+        for number in self.inputs:
+            number.update()
 
     def _add_buttons(self) -> None:
         gui, session = self._server.gui, self._session

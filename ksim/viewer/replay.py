@@ -9,6 +9,7 @@ import viser
 
 from ksim.errors import ConfigError
 from ksim.viewer.frame import Frame, Pose
+from ksim.viewer.inputs import NumberInput
 from ksim.viewer.recorder import Episode, Recorder, load_episode, save_episode, window
 from ksim.viewer.session import ViewSession
 
@@ -40,14 +41,14 @@ class Replay:
         with gui.add_folder("Recordings"):
             self.menu: Any = gui.add_dropdown("Show", (LIVE,), initial_value=LIVE)
             self._hint = gui.add_markdown("Every episode of the followed robot is recorded.")
-            self.scrubber = gui.add_slider("Time, s", 0.0, 1.0, 0.01, 0.0, visible=False)
+            scrubber: Any = gui.add_slider("Time, s", 0.0, 1.0, 0.01, 0.0, visible=False)
+            self.scrubber = NumberInput(scrubber, lambda: round(self._time_s, 2), self.seek)
             self.play = gui.add_button("Play", visible=False)
             self.speed = gui.add_dropdown("Speed", SPEEDS, initial_value="1 x", visible=False)
             self.save = gui.add_button("Save as a file", visible=False)
             self._load = gui.add_upload_button("Load a file", mime_type=".npz")
             keep = gui.add_button("Keep what was just seen")
         self.menu.on_update(lambda _: self.choose(self._menu.get(self.menu.value)))
-        self.scrubber.on_update(self._scrub)
         self.play.on_click(lambda _: self.toggle())
         self.save.on_click(lambda event: self._send(event.client))
         self._load.on_upload(lambda event: self._take(event.client))
@@ -67,11 +68,11 @@ class Replay:
                 self._session.paused = self._was_paused
             self._episode, self._time_s, self._last_s = episode, 0.0, time.monotonic()
             self._is_playing = episode is not None
-        for handle in (self.scrubber, self.play, self.speed, self.save):
+        for handle in (self.scrubber.handle, self.play, self.speed, self.save):
             handle.visible = episode is not None
         if episode is not None:
-            self.scrubber.max = max(0.01, episode.length_s)
-            self.scrubber.value = 0.0
+            self.scrubber.handle.max = max(0.01, episode.length_s)
+            self.scrubber.update()
             self.play.label = "Pause replay"
 
     def seek(self, time_s: float) -> None:
@@ -110,17 +111,12 @@ class Replay:
             self.play.label = "Play"
         if has_ended or now_s >= self._next_slider_s:
             self._next_slider_s = now_s + _SLIDER_EVERY_S
-            if self._is_playing or has_ended:
-                self.scrubber.value = round(time_s, 2)
+            self.scrubber.update()
 
     def frames(self, num_frames: int) -> Sequence[Frame]:
         """The frames of the episode up to the one that is shown, at most so many."""
         episode = self._episode
         return [] if episode is None else window(episode.frames, self._index(episode, self._time_s), num_frames)
-
-    def _scrub(self, event: Any) -> None:
-        if event.client is not None:  # not where playing has moved it
-            self.seek(float(self.scrubber.value))
 
     def _index(self, episode: Episode, time_s: float) -> int:
         return min(max(0, round(time_s / episode.step_s)), len(episode.frames) - 1)

@@ -1,10 +1,12 @@
 """The viewer in the browser, in a real Chromium without a display and without a GPU."""
 
 import contextlib
+import dataclasses
 import shutil
 import socket
 import threading
 import time
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -108,14 +110,38 @@ def wait_until(condition):
 
 
 def test_input_of_a_page_is_kept_until_it_is_heard(frontend, session):
-    # As when it has arrived, and the thread that tells the session of it has not run yet.
-    forward, handle = session.numbers[0], frontend.inputs[0]
-    handle._impl.value = 0.7
+    forward, handle = session.numbers[0], frontend.inputs[0].handle
+    hear = send(handle, 0.7)
+    time.sleep(4 * frontend.frame_s)
+    assert (handle.value, session.get(forward)) == (0.7, 0)
+    hear()
+    assert session.get(forward) == pytest.approx(0.7)
     time.sleep(4 * frontend.frame_s)
     assert handle.value == 0.7
-    # What keys change is shown all the same.
     session.nudge(forward, 2)
     wait_until(lambda: handle.value == session.get(forward) != 0.7)
+
+
+def test_scrubber_is_kept_until_it_is_heard(frontend, session):
+    replay = frontend.replay
+    wait_until(lambda: len(frontend.recorder.current.frames) > 2)
+    frontend.recorder.cut()
+    wait_until(lambda: frontend.recorder.finished)
+    episode = dataclasses.replace(frontend.recorder.finished[-1], step_s=1000.0)  # so that it plays all the time
+    replay.choose(episode)
+    wait_until(lambda: replay.scrubber.handle.value > 0)
+    hear = send(replay.scrubber.handle, episode.length_s)
+    time.sleep(4 * frontend.frame_s)
+    hear()
+    wait_until(lambda: replay.pose.data.time == episode.frames[-1].time_s)
+    assert replay.scrubber.handle.value == episode.length_s
+    replay.choose(None)
+
+
+def send(handle, value):
+    """Puts a value into an input, as when it has arrived from a page; what hears of it runs when it is called."""
+    handle._impl.value = value
+    return lambda: [hear(SimpleNamespace(client=object())) for hear in handle._impl.update_cb]
 
 
 @pytest.mark.long
@@ -129,7 +155,7 @@ def test_page_shows_the_robots_and_its_inputs_command_them(open_page, frontend, 
     assert (session.get(forward), session.get(leftward)) == (1.0, pytest.approx(-0.3))
     page.get_by_role("button", name="Zero commands").click()
     wait_until(lambda: not session.policy_commands["velocity"].any())
-    wait_until(lambda: [handle.value for handle in frontend.inputs] == [0, 0, 0])
+    wait_until(lambda: [number.handle.value for number in frontend.inputs] == [0, 0, 0])
 
     page.get_by_role("button", name="Pause", exact=True).click()
     page.get_by_text("paused").wait_for()
