@@ -37,6 +37,9 @@ class JsonlLogger(AbstractLogger):
 class JsonLines:
     """A file of one JSON object per line, each written whole or not at all.
 
+    Linux cuts the write of a process that is killed at the end of a page of 4,096 bytes, so its last line may have no
+    end: such a line was not written. `ksim.log.records` passes over it, and `cut_lines` removes it.
+
     What cannot be written, as on a full disk, is kept and written before the next line; so much of it that the oldest
     is given up in the end.
     """

@@ -73,7 +73,7 @@ class RLTask(RobotHooks, LearningHooks, CallbackTask[ConfigT], Generic[ConfigT])
         Called on process 0. `super().get_loggers()` has the defaults, for an override that adds to them. Every run
         writes metrics.jsonl and evaluations.jsonl, from which its best checkpoint, plots and result are read.
         """
-        default = [ConsoleLogger(self.config.console), JsonlLogger()]
+        default = [JsonlLogger(), ConsoleLogger(self.config.console)]
         return [*default, TensorBoardLogger()] if self.config.tensorboard else default
 
     def get_environment(self, engine: str, num_devices: int) -> Environment:

@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from ksim.checkpoint.format import list_checkpoints, read_checkpoint
+from ksim.log.records import read_metrics
 from tests.faults.runs import assert_same_metrics, read_lines, train
 from tests.faults.scale import scale
 
@@ -40,7 +41,7 @@ def test_run_killed_again_and_again_is_the_run_that_nobody_killed(tmp_path):
         assert code == -signal.SIGKILL, output
         num_killed += 1
         assert "damaged" not in output
-        done = [line["iteration"] for line in read_lines(run_dir / "metrics.jsonl")]
+        done = [line["iteration"] for line in read_metrics(run_dir)]
         # One checkpoint may be under way while the next iterations are done.
         assert newest_iteration(run_dir) >= max(done, default=0) - 2 * INTERVAL
         for path in list_checkpoints(run_dir / "checkpoints"):
