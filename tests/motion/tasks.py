@@ -1,6 +1,5 @@
 """A task for tests of motion tracking: a body that floats without gravity, with an arm, and two clips of it."""
 
-import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -54,7 +53,6 @@ class FloaterConfig(BipedConfig):
     dt: float = 0.01
     engine: str = "mujoco"
     init_std: float = 0.5
-    at_beginning: bool = False
 
 
 class FloaterTask(ksim.DistributedPPOTask[FloaterConfig]):
@@ -75,7 +73,7 @@ class FloaterTask(ksim.DistributedPPOTask[FloaterConfig]):
         return [AroundMotion(command="motion", actuators=ACTUATORS)]
 
     def get_commands(self, physics_model):
-        return {"motion": commands.MotionCommand(self.motions, starts="starts", at_beginning=self.config.at_beginning)}
+        return {"motion": commands.MotionCommand(self.motions, starts="starts", at_beginning=self.evaluating)}
 
     def get_curricula(self, physics_model):
         return {"starts": curriculum.AdaptiveStarts(motions=self.motions, command="motion", rate=0.2)}
@@ -115,9 +113,6 @@ class FloaterTask(ksim.DistributedPPOTask[FloaterConfig]):
             terminations.BaseOffMotion(command="motion"),
             terminations.BodyOffMotion(command="motion", bodies=("hand",), distance=0.15),
         ]
-
-    def get_eval_environment(self, engine):
-        return type(self)(dataclasses.replace(self.config, at_beginning=True)).get_environment(engine, num_devices=1)
 
 
 class TiltedFloaterTask(FloaterTask):
