@@ -40,7 +40,7 @@ $(VENV)/.extras: $(VENV)/.installed
 	touch $@
 
 test-long: $(VENV)/.extras
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --max-worker-restart 0 -m long $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --max-worker-restart 0 -m long $(ARGS)
 
 faults: $(VENV)/.installed
 	KSIM_FAULTS=full $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --max-worker-restart 0 tests/faults $(ARGS)
