@@ -21,11 +21,14 @@ def free_port():
 def xla_flags(num_devices):
     """Flags for so many host devices, and unless XLA is to optimize in full, for programs that compile quickly."""
     flags = [f"--xla_force_host_platform_device_count={num_devices}"]
-    is_quick = os.environ.get("JAX_DISABLE_MOST_OPTIMIZATIONS") != "0"
-    # XLA of later versions ends at a flag that it no longer has.
-    if is_quick and metadata.version("jaxlib").startswith("0.10."):
-        flags.append("--xla_cpu_use_fusion_emitters=false")
+    if os.environ.get("JAX_DISABLE_MOST_OPTIMIZATIONS") != "0":
+        flags += quick_flags()
     return " ".join(flags)
+
+
+def quick_flags():
+    """Flags for programs that compile quickly; XLA of later versions ends at a flag that it no longer has."""
+    return ["--xla_cpu_use_fusion_emitters=false"] if metadata.version("jaxlib").startswith("0.10.") else []
 
 
 def environment(num_devices=1, **changes):

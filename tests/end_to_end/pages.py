@@ -16,12 +16,14 @@ import sys
 from pathlib import Path
 
 from tests.end_to_end import stand_in
-from tests.processes import ROOT
+from tests.processes import ROOT, quick_flags
 
 BLOCK = re.compile(r"<!-- (file|runs|not run here)(?:: ([^>]*))? -->\n```(\w+)\n(.*?)```", re.DOTALL)
 
 OWN = ("XLA_", "PJRT_", "JAX_", "KSIM_", "SLURM_", "MAKE", "MFLAGS", "ARGS", "VENV", "PYTHON")
 """What names of variables begin with that may have been set for the tests."""
+CACHE = ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
+"""Those of the tests' own compilation cache."""
 
 
 def write_stand_ins(folder):
@@ -50,7 +52,10 @@ def start_bash(command, directory, *, task, **variables):
         "PYTHONPATH": str(ROOT),
         "PYTHONUNBUFFERED": "1",
         "JAX_PLATFORMS": "cpu",
-        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",  # compiling is most of what short runs do
+        # Compiling is most of what short runs do.
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+        "XLA_FLAGS": " ".join(quick_flags()),
+        **{name: value for name, value in os.environ.items() if name in CACHE},
         "XDG_CACHE_HOME": str(directory / "cache"),
         "DOCS_TASK": task,
         **variables,

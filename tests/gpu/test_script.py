@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from benchmarks import gpu
-from tests.processes import ROOT
+from tests.processes import ROOT, xla_flags
 
 SCRIPT = ROOT / "benchmarks" / "gpu.sh"
 
@@ -15,7 +15,8 @@ SCRIPT = ROOT / "benchmarks" / "gpu.sh"
 def run(*arguments):
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("XLA_", "PJRT_", "KSIM_"))}
     # MJX compiles for minutes otherwise, also in `make test-long`.
-    env = {**kept, "PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    quick = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "XLA_FLAGS": xla_flags(num_devices=1)}
+    env = {**kept, "PYTHON": sys.executable, "PYTHONPATH": str(ROOT), **quick}
     return subprocess.run(["bash", str(SCRIPT), *arguments], capture_output=True, text=True, env=env, check=False)
 
 
