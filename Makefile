@@ -39,8 +39,9 @@ $(VENV)/.extras: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $@
 
+# By files: some have tests that read what those before them wrote.
 test-long: $(VENV)/.extras
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal --max-worker-restart 0 -m long $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m long $(ARGS)
 
 faults: $(VENV)/.installed
 	KSIM_FAULTS=full $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --max-worker-restart 0 tests/faults $(ARGS)
