@@ -23,7 +23,7 @@ BLOCK = re.compile(r"<!-- (file|runs|not run here)(?:: ([^>]*))? -->\n```(\w+)\n
 OWN = ("XLA_", "PJRT_", "JAX_", "KSIM_", "SLURM_", "MAKE", "MFLAGS", "ARGS", "VENV", "PYTHON")
 """What names of variables begin with that may have been set for the tests."""
 CACHE = ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
-"""Those of the tests' own compilation cache."""
+"""Those of the tests' compilation cache, which commands use as well."""
 
 
 def write_stand_ins(folder):
@@ -44,8 +44,8 @@ def job_with_free_port():
 
 
 def start_bash(command, directory, *, task, **variables):
-    """Starts a command with nothing of this process's own settings for JAX and make."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(OWN)}
+    """Starts a command with nothing of this process's own settings for JAX and make but the compilation cache."""
+    kept = {name: value for name, value in os.environ.items() if name in CACHE or not name.startswith(OWN)}
     environment = {
         **kept,
         "PATH": f"{directory / 'bin'}:{os.environ['PATH']}",
@@ -55,8 +55,6 @@ def start_bash(command, directory, *, task, **variables):
         # Compiling is most of what short runs do.
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
         "XLA_FLAGS": " ".join(quick_flags()),
-        **{name: value for name, value in os.environ.items() if name in CACHE},
-        "XDG_CACHE_HOME": str(directory / "cache"),
         "DOCS_TASK": task,
         **variables,
     }

@@ -1,22 +1,19 @@
 """benchmarks/gpu.sh, tried on a CPU."""
 
-import os
 import subprocess
 import sys
 
 import pytest
 
 from benchmarks import gpu
-from tests.processes import ROOT, xla_flags
+from tests.processes import ROOT, environment
 
 SCRIPT = ROOT / "benchmarks" / "gpu.sh"
 
 
 def run(*arguments):
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("XLA_", "PJRT_", "KSIM_"))}
     # MJX compiles for minutes otherwise, also in `make test-long`.
-    quick = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "XLA_FLAGS": xla_flags(num_devices=1)}
-    env = {**kept, "PYTHON": sys.executable, "PYTHONPATH": str(ROOT), **quick}
+    env = environment(PYTHON=sys.executable, JAX_DISABLE_MOST_OPTIMIZATIONS="1")
     return subprocess.run(["bash", str(SCRIPT), *arguments], capture_output=True, text=True, env=env, check=False)
 
 
