@@ -7,10 +7,11 @@ your sensors and motors.
 """
 
 import argparse
+import contextlib
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,16 @@ import onnxruntime
 ROBOTS = Path(__file__).parent / "robots"
 SMOOTHING, AROUND = "ActionSmoothing", "AroundMotion"
 """The action filters that belong to the controller; the other filters imitate a real robot."""
+MODEL_FIELDS = {
+    f"actuator_{name}"
+    for name in (
+        *("dyntype", "gaintype", "gainprm", "biastype", "biasprm", "gear", "armature", "damping", "dampingpoly"),
+        *("ctrllimited", "ctrlrange", "forcelimited", "forcerange"),
+    )
+}
+"""Fields of MuJoCo's model that metadata may set: all numbers, none an address that MuJoCo follows."""
+MAX_SIZE, MAX_SUBSTEPS = 100_000, 1000
+"""The most numbers of a command, and the most physics steps of a control step, that a policy was ever trained with."""
 FALLEN_TILT = -0.5
 """Vertical component of gravity in the base's frame above which the robot has fallen: a tilt of 60 degrees."""
 
@@ -37,6 +48,7 @@ class Policy:
         self._session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         properties = self._session.get_modelmeta().custom_metadata_map
         self.metadata = {name: json.loads(text) for name, text in properties.items()}
+        check(self.metadata, {x.name: x.shape for x in self._session.get_inputs()})
         self.reset()
 
     def reset(self) -> None:
@@ -49,6 +61,77 @@ class Policy:
         action, *after = map(np.asarray, self._session.run(None, rows | self._memory))
         self._memory = {part["input"]: x for part, x in zip(self.metadata["memory"], after, strict=True)}
         return action[0]
+
+
+def check(metadata: Mapping[str, Any], inputs: Mapping[str, Sequence[Any]]) -> None:
+    """Checks what would be wrong in silence, or without end: sizes, times and names.
+
+    Args:
+        metadata: The metadata of a file.
+        inputs: The shapes of the file's inputs, by name.
+
+    Raises:
+        ValueError: They are not as ksim writes them. What else is wrong with them raises as it is used.
+    """
+
+    def demand(is_met: bool, rule: str) -> None:
+        if not is_met:
+            raise ValueError(rule)
+
+    json.dumps(metadata, allow_nan=False)  # numbers that are not finite are null
+    demand(metadata["format"] == 1, f"format ({metadata['format']!r:.40}) must be 1")
+    for group in metadata["observations"].values():
+        size = inputs[group["input"]][1]
+        demand(group["size"] == size, f"the size of {group['input']} ({group['size']!r:.40}) must be {size}")
+        ends = [0, *(term["start"] + term["size"] for term in group.get("terms", []))]
+        starts = [*(term["start"] for term in group.get("terms", [])), size]
+        demand("terms" not in group or starts == ends, f"the terms of {group['input']} must fill it, one after another")
+    for part in metadata["memory"]:
+        demand(list(np.shape(part["start"])) == list(inputs[part["input"]][1:]), "memory must be as the file's inputs")
+        demand(
+            np.dtype(part["dtype"]).kind in "biuf", f"the dtype of memory ({part['dtype']!r:.40}) must be a number's"
+        )
+    if "robot" not in metadata:
+        return
+    control_s, physics_s = metadata["control_dt_s"], metadata["physics_dt_s"]
+    demand(
+        1e-6 < physics_s < 1 and 1 <= round(control_s / physics_s) <= MAX_SUBSTEPS,
+        f"control_dt_s ({control_s!r:.40}) must be 1 to {MAX_SUBSTEPS} steps of physics_dt_s ({physics_s!r:.40})",
+    )
+    file = metadata["robot"]["file"]
+    demand(
+        file is None or Path(file).name == file, f"the robot's file ({file!r:.80}) must be a name without directories"
+    )
+    fields = metadata["actuators"]["model_fields"].keys()
+    demand(fields <= MODEL_FIELDS, f"model_fields must be some of {', '.join(sorted(MODEL_FIELDS))}")
+    for name, command in metadata["commands"].items():
+        is_size = type(command["size"]) is int and 0 < command["size"] <= MAX_SIZE
+        demand(is_size, f"the size of command {name!r:.80} must be 1 to {MAX_SIZE}")
+        if command["class"] == "MotionCommand":
+            motions, num_frames = command["args"]["motions"], len(command["args"]["motions"]["qpos"])
+            clips = list(zip(motions["names"], motions["first"], motions["last"], strict=True))
+            are_within = bool(clips) and all(0 <= first < last < num_frames for _, first, last in clips)
+            demand(are_within, f"the clips of command {name!r:.80} must lie within its {num_frames} frames")
+
+
+def fill(array: np.ndarray, values: Any, name: str) -> None:
+    """Sets all numbers of an array; unlike a plain assignment it spreads no single number over the array."""
+    if np.shape(values) != array.shape:
+        raise ValueError(f"{name} must have the shape {array.shape}, but has {np.shape(values)}")
+    array[:] = values
+
+
+@contextlib.contextmanager
+def metadata_of(path: Path) -> Iterator[None]:
+    """Reports whatever damaged, hostile or other metadata lead to, as one error."""
+    try:
+        yield
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [""])[0][:300]
+        raise SystemExit(
+            f"{path} cannot be run: it is no policy exported by ksim, or it is damaged "
+            f"({type(error).__name__}: {reason}). Export it again with run_mode=export."
+        ) from error
 
 
 class Robot:
@@ -91,7 +174,7 @@ class Robot:
         if names != metadata["joints"]["names"]:
             raise SystemExit(_of_another_robot(mjcf, metadata))
         for field, values in actuators["model_fields"].items():
-            getattr(model, field)[:] = values
+            fill(getattr(model, field), values, field)
         model.opt.timestep = metadata["physics_dt_s"]
         # A simulation that blows up must be visible; MuJoCo would silently reset it.
         model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
@@ -134,12 +217,12 @@ class Robot:
         if self.model.nkey:
             mujoco.mj_resetDataKeyframe(self.model, self.data, 0)
         self.data.time = 0
-        self.data.qpos[:] = self.default_qpos if qpos is None else qpos
+        fill(self.data.qpos, self.default_qpos if qpos is None else qpos, "qpos")
         if qvel is not None:
             self.data.qvel[:] = qvel
         self.last_action = np.zeros(self._metadata["action_size"])
         self._smoothed = np.zeros((len(self._smoothings), len(self.last_action)))
-        self.data.ctrl[:] = self.controls(self.last_action)
+        fill(self.data.ctrl, self.controls(self.last_action), "action_to_ctrl")
         self.model.actuator_forcerange[:] = self._force_range
         mujoco.mj_forward(self.model, self.data)  # initial sensor readings
 
@@ -365,6 +448,22 @@ def run(policy: Policy, robot: Robot, *, seconds: float, viewer: Any = None) -> 
     return robot.time_s
 
 
+def ask(robot: Robot, options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Sets the command or the motion that the user asks for."""
+    clips = [str(name) for motions in robot.motions.values() for name in motions["names"]]
+    if options.clip is not None and options.clip not in clips:
+        parser.error(f"the policy tracks no motion {options.clip!r}; known: {', '.join(clips) or 'none'}")
+    robot.clip = clips.index(options.clip) if options.clip else 0
+    if options.command is not None and robot.motions:
+        parser.error("the policy follows a motion; choose it by --clip and leave --command out")
+    if options.command is not None and not robot.command:
+        parser.error("the policy takes no command; leave --command out")
+    for name, value in list(robot.command.items())[:1]:
+        if options.command is not None and len(options.command) != len(value):
+            parser.error(f"command {name!r} has {len(value)} numbers, but --command has {len(options.command)}")
+        robot.command[name] = value if options.command is None else np.array(options.command)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the program."""
     parser = argparse.ArgumentParser(description="Runs an exported policy in plain MuJoCo.")
@@ -382,28 +481,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="duration in seconds")
     parser.add_argument("--viewer", action="store_true", help="show it in MuJoCo's window, in real time")
     options = parser.parse_args(arguments)
+    if not 0 < options.seconds < 1e6 or not np.isfinite(options.command or 0).all():
+        parser.error("--seconds must be above 0 and below 1e6, and the numbers of --command must be finite")
     if not options.policy.is_file():
         parser.error(f"there is no file {options.policy}; write it with run_mode=export checkpoint=<run directory>")
-    policy = Policy(options.policy)
-    metadata = policy.metadata
-    if "robot" not in metadata:
-        parser.error(f"{options.policy} was trained without ksim's terms, so it holds no robot")
-    mjcf = options.robot or ROBOTS / (metadata["robot"]["file"] or "")
-    if not mjcf.is_file():
-        parser.error(f"there is no robot file {mjcf}; give the MJCF file of the training with --robot")
-    robot = Robot(mjcf, metadata)
-    clips = [str(name) for motions in robot.motions.values() for name in motions["names"]]
-    if options.clip is not None and options.clip not in clips:
-        parser.error(f"the policy tracks no motion {options.clip!r}; known: {', '.join(clips) or 'none'}")
-    robot.clip = clips.index(options.clip) if options.clip else 0
-    if options.command is not None and robot.motions:
-        parser.error("the policy follows a motion; choose it by --clip and leave --command out")
-    if options.command is not None and not robot.command:
-        parser.error("the policy takes no command; leave --command out")
-    for name, value in list(robot.command.items())[:1]:
-        if options.command is not None and len(options.command) != len(value):
-            parser.error(f"command {name!r} has {len(value)} numbers, but --command has {len(options.command)}")
-        robot.command[name] = value if options.command is None else np.array(options.command)
+    with metadata_of(options.policy):
+        policy = Policy(options.policy)
+        metadata = policy.metadata
+        if "robot" not in metadata:
+            parser.error(f"{options.policy} was trained without ksim's terms, so it holds no robot")
+        mjcf = options.robot or ROBOTS / (metadata["robot"]["file"] or "")
+        if not mjcf.is_file():
+            parser.error(f"there is no robot file {mjcf}; give the MJCF file of the training with --robot")
+        robot = Robot(mjcf, metadata)
+    ask(robot, options, parser)
+    with metadata_of(options.policy):
+        for _ in range(2):  # the second step uses what the first one returned
+            robot.step(policy(observe(robot, metadata)))
     left_out = [name for name, term in metadata["action_filters"].items() if term["class"] not in (SMOOTHING, AROUND)]
     if left_out:
         print(f"Not simulated, unlike in training: {', '.join(left_out)}.", file=sys.stderr)

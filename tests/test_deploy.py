@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import random
 import re
 import subprocess
 import sys
@@ -27,6 +28,8 @@ from ksim.physics import AbstractActuators, DcMotorActuators, ModelActuators
 from ksim.policy.context import policy_context
 from ksim.policy.export.exporter import described_policy
 from tests.exports import exported_files
+from tests.faults.json_damages import misshapen
+from tests.faults.scale import scale
 from tests.robots import ACTUATORS, BIPED
 from tests.tasks import MESSAGE, BipedConfig, BipedTask, Undisturbed
 
@@ -321,6 +324,8 @@ def test_it_asks_for_the_middle_of_the_commands_ranges_if_not_told(exported, cap
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--seconds", "inf"], "--seconds must be above 0 and below 1e6"),
+        (["--command", "nan", "0", "0"], "the numbers of --command must be finite"),
         (["--command", "1"], "command 'velocity' has 3 numbers, but --command has 1"),
         (["--robot", "nowhere.xml"], "no robot file nowhere.xml; give the MJCF file of the training with --robot"),
         (["--robot", str(HUMANOID.with_name("quadruped.xml"))], "must be those of the policy, in the same order"),
@@ -387,3 +392,89 @@ def test_commands_of_the_page_and_the_readme_have_options_that_exist(exported, c
     for options in commands:
         deploy.main([str(exported[0] / "policy.onnx"), *options.split()])
         assert "Stood for" in capsys.readouterr().out
+
+
+def with_properties(path, out, properties):
+    """A copy of an ONNX file with other metadata, as texts."""
+    import onnx
+
+    model = onnx.load(path)
+    onnx.helper.set_model_props(model, properties)
+    onnx.save(model, out)
+    return out
+
+
+def changed(value, path, new):
+    """A copy of metadata with another value at one place."""
+    value = json.loads(json.dumps(value))
+    *parents, last = path
+    holder = value
+    for key in parents:
+        holder = holder[key]
+    holder[last] = new
+    return value
+
+
+SIZED = ("observations", "actor")
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "rule"),
+    [
+        (("format",), 2, "format (2) must be 1"),
+        (("physics_dt_s",), 1e-300, "must be 1 to 1000 steps of physics_dt_s"),
+        (("physics_dt_s",), -0.005, "must be 1 to 1000 steps of physics_dt_s"),
+        (("control_dt_s",), 1e300, "must be 1 to 1000 steps of physics_dt_s"),
+        ((*SIZED, "size"), 2**40, "the size of obs (1099511627776) must be"),
+        ((*SIZED, "terms", 1, "start"), -6, "the terms of obs must fill it, one after another"),
+        (("memory", 0, "dtype"), "S1000", "the dtype of memory ('S1000') must be a number's"),
+        (("memory", 0, "start"), [0.0], "memory must be as the file's inputs"),
+        (("commands", "velocity", "size"), 2**33, "the size of command 'velocity' must be 1 to 100000"),
+        (("robot", "file"), "../../../../etc/passwd", "must be a name without directories"),
+        (("robot", "default_qpos"), [0.5], "qpos must have the shape"),
+        (("actuators", "model_fields", "jnt_qposadr"), 2**30, "model_fields must be some of"),
+        (("actuators", "model_fields", "actuator_gear"), 1.0, "actuator_gear must have the shape"),
+        (("action_to_ctrl", "offset"), [], "could not be broadcast"),
+        (("joints",), None, "TypeError"),
+    ],
+)
+def test_metadata_that_would_be_wrong_in_silence_or_without_end_are_one_error(exported, tmp_path, place, value, rule):
+    metadata = changed(json.loads((exported[0] / "policy.json").read_text()), place, value)
+    properties = {name: json.dumps(entry) for name, entry in metadata.items()}
+    path = with_properties(exported[0] / "policy.onnx", tmp_path / "policy.onnx", properties)
+    with pytest.raises(SystemExit, match=re.escape(rule)) as stopped:
+        deploy.main([str(path), "--seconds", "0.1"])
+    assert str(stopped.value).startswith(f"{path} cannot be run: it is no policy exported by ksim, or it is damaged (")
+    assert str(stopped.value).endswith("Export it again with run_mode=export.")
+
+
+def test_damaged_metadata_run_or_are_one_error(exported, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)  # MuJoCo's warnings
+    whole = (exported[0] / "policy.json").read_text()
+    for seed in range(scale(25, 400)):
+        rng = random.Random(seed)
+        if seed % 3:
+            text = misshapen(whole, seed)
+            try:
+                properties = {str(name): json.dumps(entry) for name, entry in json.loads(text).items()}
+            except (ValueError, RecursionError, AttributeError):
+                properties = {"format": text[:1000]}
+        else:
+            properties = {name: json.dumps(entry) for name, entry in json.loads(whole).items()}
+            name = rng.choice(sorted(properties))
+            properties[name] = misshapen(properties[name], seed)
+        path = with_properties(exported[0] / "policy.onnx", tmp_path / "policy.onnx", properties)
+        message = ""
+        try:
+            deploy.main([str(path), "--seconds", "0.04"])
+        except SystemExit as stopped:
+            message = f"{stopped}{capfd.readouterr().err}"
+        assert not message or str(path) in message or "--robot" in message, seed
+
+
+@pytest.mark.parametrize("content", [b"", b"no onnx", bytes(1000)])
+def test_a_file_that_is_no_policy_is_one_error(content, tmp_path):
+    path = tmp_path / "policy.onnx"
+    path.write_bytes(content)
+    with pytest.raises(SystemExit, match=r"policy\.onnx cannot be run: it is no policy exported by ksim, or it is"):
+        deploy.main([str(path)])

@@ -74,7 +74,8 @@ def read_curves(run_dir: Path, name: str | None = None) -> Curves:
 def run_names(paths: Sequence[Path], num_parts: int = 1) -> list[str]:
     """What tells runs apart: the last parts of their directories' paths, or where those agree the whole paths."""
     names = ["/".join(path.resolve().parts[-num_parts:]) for path in paths]
-    return names if len(set(names)) == len(names) else [str(path) for path in paths]
+    names = names if len(set(names)) == len(names) else [str(path) for path in paths]
+    return [name.encode(errors="replace").decode() for name in names]  # bytes that are no Unicode cannot be drawn
 
 
 def thinned(values: np.ndarray, max_points: int) -> np.ndarray:

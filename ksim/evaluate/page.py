@@ -74,7 +74,8 @@ def _run(run_dir: Path, run: Curves) -> str:
     ]
     settings = run_dir / "config.yaml"
     if settings.is_file():
-        parts.append(f"<details><summary>Settings</summary><pre>{html.escape(settings.read_text())}</pre></details>")
+        text = settings.read_bytes().decode(errors="replace")  # as an editor left it: it is only shown
+        parts.append(f"<details><summary>Settings</summary><pre>{html.escape(text)}</pre></details>")
     return f"<section>{''.join(parts)}</section>"
 
 

@@ -65,6 +65,13 @@ def test_runs_stand_beside_each_other_under_names_that_tell_them_apart(tmp_path)
     ]
 
 
+def test_settings_and_names_that_are_no_utf_8_are_shown_as_far_as_they_can_be_read(tmp_path):
+    run_dir = make_run(tmp_path / "caf\udce9")  # a byte of Latin-1, as Python has it in a path
+    (run_dir / "config.yaml").write_bytes("run_dir: café\n".encode("latin-1"))
+    assert report.main([str(run_dir), "--out", str(tmp_path / "report.html")]) == 0
+    assert "run_dir: caf\ufffd\n" in (tmp_path / "report.html").read_text()
+
+
 def test_film_that_is_too_large_is_left_out(tmp_path, monkeypatch):
     monkeypatch.setattr("ksim.evaluate.page.MAX_FILM_BYTES", 3)
     write_page([make_run(tmp_path / "run")], tmp_path / "report.html")
