@@ -69,6 +69,15 @@ def test_height_scan_runs_from_behind_to_ahead_and_from_right_to_left():
     np.testing.assert_allclose(scan_22, [[-0.4, -0.3, -0.2]] * 2, atol=1e-5)
 
 
+@pytest.mark.parametrize(("size", "axis"), [((0.5, 0.0), 0), ((0.0, 0.5), 1)])
+def test_height_scan_when_the_spacing_does_not_divide_the_size_is_centred_on_the_base(size, axis, monkeypatch):
+    # Four points fit in 0.5 m at 0.15 m apart, 0.45 m in all. On a slope of 1, heights are places.
+    context = make_context(height=0.0)
+    monkeypatch.setattr(context.model.ground, "height", lambda position: position[..., axis])
+    scan = observations.HeightScan(size=size, spacing=0.15)(context)
+    np.testing.assert_allclose(scan, [-0.225, -0.075, 0.075, 0.225], atol=1e-6)
+
+
 def test_height_scan_is_clipped():
     term = observations.HeightScan(size=(0.0, 0.0), clip=0.25)
     np.testing.assert_allclose(term(context_at(0.0, -2.0, 0.9)), [-0.25])

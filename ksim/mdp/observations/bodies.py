@@ -31,7 +31,8 @@ class BodyPosition(AbstractObservation):
 class HeightScan(AbstractObservation):
     """Height of the ground relative to the base, in m, at points of a grid that shares the base's heading.
 
-    size: extent of the grid, in m, forward and sideways, centred on the base. spacing: between its points, in m.
+    size: extent of the grid, in m, forward and sideways, centred on the base. spacing: between its points, in m; the
+    grid has as many as fit in its size, as many behind the base as ahead of it, and as many right as left.
     offset: usual height of the base, in m, added to the values. clip: bound of the result, in m.
     """
 
@@ -49,7 +50,9 @@ class HeightScan(AbstractObservation):
         check_range(self, "clip", above=0.0)
 
     def __call__(self, context: Context) -> Float[Array, " p"]:
-        forward, sideways = (np.arange(round(s / self.spacing) + 1) * self.spacing - s / 2 for s in self.size)
+        # Rounded first: a spacing that divides the size must count as a whole one.
+        last = np.floor(np.round(np.array(self.size) / self.spacing, 6))
+        forward, sideways = ((np.arange(n + 1) - n / 2) * self.spacing for n in last)
         grid_p2 = np.stack(np.meshgrid(forward, sideways, indexing="ij"), axis=-1).reshape(-1, 2)
         names = context.model.names
         yaw, position_3 = yaw_of(base_orientation(context.physics, names)), base_position(context.physics, names)
