@@ -209,7 +209,7 @@ def parts_of_learning(subject: Subject) -> dict[str, Program]:
     """Parts of `PPO.learn`, each done as often as it does them."""
     ppo, state, trajectory = subject.ppo, subject.state, subject.collected.trajectory
     network: Any = ppo.network
-    rollout = ppo._prepare(state.normalizer, subject.collected, ppo._advantages(trajectory))
+    rollout = ppo._prepare(state.normalizer, state.normalizer, subject.collected, ppo._advantages(trajectory))
     num_envs, num_steps = subject.shape
     first = jax.tree.map(lambda x: x[:num_envs], rollout)
     order = jax.random.permutation(jax.random.key(5), trajectory.reward.shape[0])

@@ -15,6 +15,8 @@ from ksim.types import Observation
 
 MAX_NORMALIZED = 10.0
 """Normalised observations are clipped to this many standard deviations."""
+UNSEEN_SCALE = 2.0**-64
+"""The scale of values before any target was seen: nothing beside a reward, and a power of two, so exactly undone."""
 
 
 _Self = TypeVar("_Self", bound="RunningMoments")
@@ -64,22 +66,28 @@ class ValueNormalizer(RunningMoments):
 
     @staticmethod
     def init() -> "ValueNormalizer":
-        """A normalizer that has seen nothing, to which all values are 0."""
+        """A normalizer that has seen nothing, to which all values are next to 0."""
         return ValueNormalizer(jnp.zeros(()), {"value": jnp.zeros(())}, {"value": jnp.ones(())})
 
     def normalize(self, value: Float[Array, "*b"]) -> Float[Array, "*b"]:
         """Values in the units of rewards, as those of a network."""
-        return (value - self.mean["value"]) / self._scale()
+        return (value - self.mean["value"]) / self.scale
 
     def denormalize(self, value: Float[Array, "*b"]) -> Float[Array, "*b"]:
         """Values of a network in the units of rewards.
 
-        0 before anything was seen. A new network's own values, of about 1, would be the first targets in part, and
-        their scale would stay in the statistics, however small rewards are.
+        Next to 0 before anything was seen. A new network's own values, of about 1, would be the first targets in part,
+        and their scale would stay in the statistics, however small rewards are.
         """
-        return jnp.where(self.count > 0, value * self._scale() + self.mean["value"], 0.0)
+        return jnp.where(self.count > 0, value * self.scale + self.mean["value"], value * UNSEEN_SCALE)
 
-    def _scale(self) -> Float[Array, "*d"]:
+    def outputs(self, value: Float[Array, "*b"]) -> Float[Array, "*b"]:
+        """A network's outputs from its values: the inverse of `denormalize`, also before anything was seen."""
+        return jnp.where(self.count > 0, self.normalize(value), value / UNSEEN_SCALE)
+
+    @property
+    def scale(self) -> Float[Array, "*d"]:
+        """Rewards to a unit of the network."""
         return jnp.sqrt(self.variance["value"] + 1e-8)
 
 

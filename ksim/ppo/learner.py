@@ -99,7 +99,7 @@ class PPO(AbstractLearner):
         hyper, trajectory = self.hyper, collected.trajectory
         advantage_et = self._advantages(trajectory)
         normalizer = self._with_targets(learner.normalizer, trajectory.value + advantage_et, is_usable)
-        rollout = self._prepare(normalizer, collected, advantage_et)
+        rollout = self._prepare(learner.normalizer, normalizer, collected, advantage_et)
         env_index_mb = stratified_minibatches(
             key,
             trajectory.reward.shape[0],
@@ -117,7 +117,8 @@ class PPO(AbstractLearner):
             is_usable=is_usable,
         )
         learning_rate = optax.tree.get(updated.opt_state, "learning_rate")
-        metrics = self._metrics(outcome, rollout) | {"policy/learning_rate": learning_rate}
+        metrics = self._metrics(outcome) | {"policy/learning_rate": learning_rate}
+        metrics["rollout/explained_variance"] = self._explained_variance(advantage_et, rollout.value_target, normalizer)
         # A policy that did not move has a KL divergence of 0, by which the rate would rise just when updates fail.
         kl = jnp.where(metrics[BAD_UPDATES] > 0, jnp.nan, metrics["policy/kl_last_pass"])
         adapted = adapt_learning_rate(learning_rate, kl, hyper)
@@ -147,20 +148,34 @@ class PPO(AbstractLearner):
         return dataclasses.replace(normalizer, values=values)
 
     def _prepare(
-        self, normalizer: ObservationNormalizer, collected: Collected, advantage_et: Float[Array, "e t"]
+        self,
+        before: ObservationNormalizer,
+        normalizer: ObservationNormalizer,
+        collected: Collected,
+        advantage_et: Float[Array, "e t"],
     ) -> Minibatch:
-        """What the loss needs of the whole rollout."""
+        """What the loss needs of the whole rollout.
+
+        Args:
+            before: The statistics with which it was collected.
+            normalizer: Those with which it is learned from.
+            collected: The rollout.
+            advantage_et: Its advantages.
+        """
         trajectory = collected.trajectory
-        in_units = (lambda value: value) if normalizer.values is None else normalizer.values.normalize
+        value_et, target_et = trajectory.value, trajectory.value + advantage_et
+        if before.values is not None and normalizer.values is not None:
+            # A clipped value stays near what the network said, which new statistics would make another number of.
+            value_et, target_et = before.values.outputs(value_et), normalizer.values.normalize(target_et)
         return Minibatch(
             obs=normalizer(trajectory.obs),
             carry=collected.model_carry,
             done=trajectory.done,
             action=trajectory.action,
             log_prob=trajectory.log_prob,
-            value=in_units(trajectory.value),
+            value=value_et,
             advantage=normalize_advantages(advantage_et, self.axis_name),
-            value_target=in_units(trajectory.value + advantage_et),
+            value_target=target_et,
             alongside=self.alongside(trajectory, normalizer),
         )
 
@@ -176,13 +191,19 @@ class PPO(AbstractLearner):
             mode=hyper.grad_sync_mode,
         )
 
-    def _metrics(self, outcome: Outcome, rollout: Minibatch) -> Metrics:
-        """Metrics of an update over all minibatches and devices, and the critic's fit before it."""
+    def _metrics(self, outcome: Outcome) -> Metrics:
+        """Metrics of an update over all minibatches and devices."""
         metrics_m, num_skipped = outcome
         metrics: Metrics = jax.tree.map(jnp.mean, metrics_m)
         metrics[BAD_UPDATES] = num_skipped.astype(jnp.float32)
         metrics["policy/kl_last_pass"] = jnp.mean(metrics_m["policy/kl"][-self.hyper.num_batches :])
-        _, target_variance = moments_across_devices(rollout.value_target, self.axis_name)
-        _, residual_variance = moments_across_devices(rollout.value_target - rollout.value, self.axis_name)
-        explained = 1 - residual_variance / (target_variance + 1e-8)
-        return mean_across_devices(metrics, self.axis_name) | {"rollout/explained_variance": explained}
+        return mean_across_devices(metrics, self.axis_name)
+
+    def _explained_variance(
+        self, advantage_et: Float[Array, "e t"], target_et: Float[Array, "e t"], normalizer: ObservationNormalizer
+    ) -> Float[Array, ""]:
+        """The critic's fit before the update: what its values explain of the variance of their targets."""
+        scale = 1.0 if normalizer.values is None else normalizer.values.scale
+        _, target_variance = moments_across_devices(target_et, self.axis_name)
+        _, residual_variance = moments_across_devices(advantage_et / scale, self.axis_name)
+        return 1 - residual_variance / (target_variance + 1e-8)

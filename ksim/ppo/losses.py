@@ -24,9 +24,10 @@ class Minibatch(eqx.Module):
         done: The episode ended or was cut with this step.
         action: Actions as the policy's distribution drew them.
         log_prob: Their log-density under the policy that took them.
-        value: Values under the critic of the time.
+        value: The critic's outputs of the time, in the network's units.
         advantage: Normalised advantages.
-        value_target: What the critic should have said: the advantage, not normalised, plus the value.
+        value_target: What the critic should say: the advantage, not normalised, plus the value. In the network's units
+            by the statistics with this rollout, where values are normalised; those of `value` are without it.
         alongside: What a loss other than `ppo_loss` needs besides; None for that.
     """
 

@@ -10,8 +10,12 @@ import pytest
 
 import ksim
 from benchmarks.learning_task import ScaledRewards
+from ksim.learn.collect import Collected
 from ksim.nn import MlpActorCritic, NormalizedActorCritic, ObservationNormalizer
 from ksim.nn.normalizer import ValueNormalizer
+from ksim.ppo.learner import PPO
+from ksim.ppo.losses import value_loss
+from ksim.types import Trajectory
 from tests.tasks import point_mass_task, train_iterations
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
@@ -28,12 +32,45 @@ def test_values_go_back_and_forth_between_the_units_of_rewards_and_of_the_networ
     targets = jax.random.normal(jax.random.key(0), (4, 50)) * 30 + 200
     normalizer = ValueNormalizer.init()
     np.testing.assert_array_equal(normalizer.normalize(targets), targets)
-    np.testing.assert_array_equal(normalizer.denormalize(targets), 0)
+    # Next to 0, but not so that the network's outputs are lost.
+    np.testing.assert_allclose(normalizer.denormalize(targets), 0, atol=1e-15)
+    np.testing.assert_array_equal(normalizer.outputs(normalizer.denormalize(targets)), targets)
     for rows in (targets[:1], targets[1:]):
         normalizer = normalizer.update({"value": rows}, None)
     normalized = normalizer.normalize(targets)
     np.testing.assert_allclose([normalized.mean(), normalized.std()], [0, 1], atol=1e-5)
     np.testing.assert_allclose(normalizer.denormalize(normalized), targets, rtol=1e-5)
+    np.testing.assert_allclose(normalizer.outputs(targets), normalized, rtol=1e-5)
+
+
+@pytest.mark.parametrize("was_seen", [False, True])
+def test_value_is_clipped_around_the_networks_output_when_statistics_change(was_seen):
+    task = point_mass_task(num_devices=1, normalize_values=True, value_clip=0.2)
+    learner, network = task.initial_learner()
+    ppo = task.get_learner(network, None)
+    assert isinstance(ppo, PPO)
+    before, key = learner.normalizer, jax.random.key(0)
+    if was_seen:
+        values = before.values.update({"value": 50 * jax.random.normal(key, (4, 9))}, None)
+        before = dataclasses.replace(before, values=values)
+    obs_et = {"actor": jax.random.normal(key, (4, 8, task.obs_sizes["actor"]))}
+    say = lambda model: jax.vmap(jax.vmap(lambda obs: model(obs, None)[0].value))(obs_et)
+    value_et, advantage_et = say(NormalizedActorCritic(network, before)), 7 + jax.random.normal(key, (4, 8))
+    after = ppo._with_targets(before, value_et + advantage_et, jnp.bool_(True))
+    blank = jnp.zeros((4, 8))
+    trajectory = Trajectory(
+        obs=obs_et, action=blank[..., None], log_prob=blank, value=value_et, next_value=value_et, reward=blank,
+        terminated=blank > 0, done=blank > 0, metrics={},
+    )  # fmt: skip
+    batch = ppo._prepare(before, after, Collected(trajectory, None, blank, blank.astype(int)), advantage_et)
+    np.testing.assert_allclose(batch.value, say(network), rtol=1e-5, atol=1e-5)
+    # Before the first step the value is the old one: nothing is clipped, and every sample has its gradient.
+    loss = lambda value_et, clip: value_loss(value_et, batch.value, batch.value_target, clip)
+    plain, clipped = (jax.value_and_grad(loss)(batch.value, clip) for clip in (None, 0.2))
+    chex.assert_trees_all_close(clipped, plain, rtol=1e-6)
+    # Where the residuals are the advantages, the critic explains 1 - Var(advantage) / Var(target).
+    explained = ppo._explained_variance(advantage_et, batch.value_target, after)
+    np.testing.assert_allclose(explained, 1 - advantage_et.var() / (value_et + advantage_et).var(), atol=1e-4)
 
 
 def test_policy_behind_a_normalizer_of_values_says_them_in_the_units_of_rewards():
