@@ -62,14 +62,15 @@ def episode_metrics(
             "count": jnp.sum(done_et),
             "terminated": jnp.sum(trajectory.terminated),
             "return": jnp.sum(return_et, where=done_et),
-            "return_squared": jnp.sum(jnp.square(return_et), where=done_et),
             "length": jnp.sum(length_et, where=done_et),
         },
         axis_name,
     )
     count = jnp.where(sums["count"] > 0, sums["count"], jnp.nan)
     mean = sums["return"] / count
-    variance = jnp.maximum(sums["return_squared"] / count - jnp.square(mean), 0.0)
+    # Not the mean square less the squared mean: returns of 10,000 that differ by 1 are not told apart in float32.
+    gap_et = jnp.where(done_et, return_et - mean, 0.0)
+    variance = sum_across_devices(jnp.sum(jnp.square(gap_et)), axis_name) / count
     lowest = min_across_devices(jnp.min(return_et, where=done_et, initial=jnp.inf), axis_name)
     highest = max_across_devices(jnp.max(return_et, where=done_et, initial=-jnp.inf), axis_name)
     return {

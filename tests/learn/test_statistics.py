@@ -1,6 +1,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from ksim.learn.statistics import episode_metrics, finished_episodes
 from ksim.types import Trajectory
@@ -47,8 +48,18 @@ def test_episode_metrics_are_over_all_devices():
     np.testing.assert_allclose(two["episode/terminated_fraction"], 1 / 3, rtol=1e-6)
 
 
+@pytest.mark.parametrize("offset", [0.0, 1e4, -1e6])
+def test_spread_of_returns_when_their_mean_is_large_is_exact(offset):
+    reward = offset + jnp.array([[1.0], [3.0], [100.0], [8.0]])
+    done = jnp.array([[True], [True], [False], [True]])
+    for num_devices in (1, 2):
+        metrics = metrics_over(num_devices, reward, done, done, jnp.zeros(4))
+        # Returns 1, 3 and 8 beyond the offset: mean 4, variance (9 + 1 + 16) / 3.
+        np.testing.assert_allclose(metrics["episode/return_std"], np.sqrt(26 / 3), rtol=1e-5)
+
+
 def test_episode_metrics_when_none_finished_are_not_a_number():
     none = jnp.zeros((2, 1), bool)
     metrics = metrics_over(2, jnp.ones((2, 1)), none, none, jnp.zeros(2))
     assert metrics["episode/count"] == 0
-    assert np.isnan([metrics["episode/return"], metrics["episode/return_max"]]).all()
+    assert np.isnan([metrics[f"episode/{name}"] for name in ("return", "return_std", "return_max", "length")]).all()
