@@ -2,8 +2,8 @@
 
 A period is `GradientSync.period` minibatches. With the mode `accumulate` a device sums their gradients and takes the
 mean. With `local` it takes a step of its own with every minibatch but the last, whose gradients are left; after the
-step with these, parameters and moments are averaged as well. Devices talk to each other at the end of a period only,
-and replicas always leave it identical.
+step with these, parameters and moments are averaged as well, unless the period had no other minibatch. Devices talk to
+each other at the end of a period only, and replicas always leave it identical.
 """
 
 import dataclasses
@@ -59,21 +59,25 @@ class GradientSync:
             Parameters and optimizer state, which only local steps have changed; the gradients; and the metrics of every
             minibatch with the number of those with which any device skipped a local step.
         """
-        if self.mode == "local" and env_index_pb.shape[0] > 1:
+        if self._has_local_steps(env_index_pb):
             return self._local_steps(gradients, step, before, env_index_pb)
         return before, *_accumulated(gradients, before.params, env_index_pb)
 
-    def rejoin(self, stepped: Optimized) -> Optimized:
+    def rejoin(self, stepped: Optimized, env_index_pb: Int[Array, "p b"]) -> Optimized:
         """Makes replicas identical again after local steps: floating-point leaves become their means over devices.
 
         The others become those of the first device: a device that skipped a step of its own has counted one less.
+        After a period of a single minibatch, which has no local step, nothing is to be done.
         """
-        if self.mode != "local":
+        if not self._has_local_steps(env_index_pb):
             return stepped
         floats, rest = eqx.partition((stepped.params, stepped.opt_state), eqx.is_inexact_array)
         first = copy_from_replica(rest, jnp.int32(0), self.axis_name)
         params, opt_state = eqx.combine(mean_across_devices(floats, self.axis_name), first)
         return stepped._replace(params=params, opt_state=opt_state)
+
+    def _has_local_steps(self, env_index_pb: Int[Array, "p b"]) -> bool:
+        return self.mode == "local" and env_index_pb.shape[0] > 1
 
     def _local_steps(
         self, gradients: Gradients, step: Step, before: Optimized, env_index_pb: Int[Array, "p b"]

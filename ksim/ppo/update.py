@@ -63,7 +63,7 @@ def update(
     def one_period(before: Optimized, env_index_pb: Array) -> tuple[Optimized, Outcome]:
         at, grads, (metrics_p, num_skipped) = sync.gradients_of_period(gradients, step, before, env_index_pb)
         stepped, is_skipped = step(at, sync.average(grads), sync.axis_name)
-        return sync.rejoin(stepped), (metrics_p, num_skipped + is_skipped)
+        return sync.rejoin(stepped, env_index_pb), (metrics_p, num_skipped + is_skipped)
 
     return scan_periods(one_period, start, env_index_mb, sync.period)
 

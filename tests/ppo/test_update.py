@@ -172,6 +172,11 @@ def test_local_replicas_are_bitwise_equal_after_every_period_and_apart_in_betwee
     assert_replicas_equal(params)
 
 
+def test_period_of_one_when_local_is_that_of_accumulating():
+    accumulated, local = (run_update(2, grad_sync_mode=mode)[1:] for mode in ("accumulate", "local"))
+    chex.assert_trees_all_equal(local, accumulated)
+
+
 def test_local_replicas_are_identical_after_one_of_them_skipped_a_step_of_its_own():
     rollout, hyper = make_rollout(), PPOHyperparameters(num_batches=2, num_passes=1)
     # An env of the first of two minibatches: of the step that each device takes, or skips, by itself.
@@ -201,8 +206,8 @@ def all_reduces_of(num_devices=2, **options):
 def test_compiled_update_reduces_gradients_once_per_period_and_nothing_in_between(period, num_periods, mode):
     in_all, of_gradients = all_reduces_of(grad_sync_period=period, grad_sync_mode=mode)
     assert of_gradients == num_periods
-    # Gradients and whether they are finite; parameters and moments, and counts; the bad ones of the local steps.
-    each_time = 2 + 2 * (mode == "local") + (mode == "local" and period > 1)
+    # Gradients and whether they are finite; after local steps parameters and moments, counts, and the bad ones of them.
+    each_time = 2 + 3 * (mode == "local" and period > 1)
     assert in_all == num_periods * each_time
 
 
