@@ -50,6 +50,7 @@ def inspect_setup(task: RLTask[DistributedRLConfig]) -> DistributedSetup:
         batch_size=batch_size,
         num_batches=num_batches,
         rollout_length=config.rollout_length,
+        updates_per_iteration=task.updates_per_iteration(),
         grad_sync_period=config.grad_sync_period,
         grad_sync_mode=config.grad_sync_mode,
         param_bytes=num_bytes(learner.params),
@@ -57,17 +58,11 @@ def inspect_setup(task: RLTask[DistributedRLConfig]) -> DistributedSetup:
         env_state_bytes_per_device=share * (env_bytes + next_start_bytes(env_state)),
         rollout_bytes_per_device=share * (config.rollout_length * step_bytes + env_bytes),
     )
-    problems = find_problems(setup, task.updates_per_iteration())
-    return dataclasses.replace(setup, problems=tuple(problems))
+    return dataclasses.replace(setup, problems=tuple(find_problems(setup)))
 
 
-def find_problems(setup: DistributedSetup, updates_per_iteration: int | None) -> list[str]:
-    """What will hardly work, in sentences with the fix.
-
-    Args:
-        setup: The setup.
-        updates_per_iteration: Minibatches of an iteration over all passes; None for an algorithm without.
-    """
+def find_problems(setup: DistributedSetup) -> list[str]:
+    """What will hardly work, in sentences with the fix."""
     problems = []
     # Gradients and the optimizer's updates are as large as the parameters.
     fixed = setup.learner_bytes + 2 * setup.param_bytes
@@ -83,10 +78,11 @@ def find_problems(setup: DistributedSetup, updates_per_iteration: int | None) ->
             f"{format_bytes(fixed + per_device)} on each, besides the engine's own: "
             + (f"set num_envs to at most {num_envs}, or use more devices." if num_envs else "choose smaller networks.")
         )
-    if updates_per_iteration is not None and setup.grad_sync_period > updates_per_iteration:
+    if setup.grad_sync_period > setup.minibatches_per_sync:
+        most = setup.minibatches_per_sync
         problems.append(
             f"grad_sync_period ({setup.grad_sync_period}) is more than the minibatches of an iteration "
-            f"({updates_per_iteration}), after which gradients are synchronised in any case."
+            f"({most}), after which gradients are synchronised in any case. Set it to at most {most}."
         )
     return problems
 

@@ -47,8 +47,10 @@ def _setup_table(setup: DistributedSetup) -> Table:
         table.add_row("minibatches per pass", str(setup.num_batches), str(setup.num_batches))
         table.add_row("steps per optimizer step", f"{setup.effective_batch_size:,}", "")
     if setup.num_devices > 1:
-        plural = "es" if setup.grad_sync_period > 1 else ""
-        table.add_row("gradients", f"averaged every {setup.grad_sync_period} minibatch{plural}", setup.grad_sync_mode)
+        plural = "es" if setup.minibatches_per_sync > 1 else ""
+        table.add_row(
+            "gradients", f"averaged every {setup.minibatches_per_sync} minibatch{plural}", setup.grad_sync_mode
+        )
     table.add_row("parameters", "replicated", format_bytes(setup.param_bytes))
     table.add_row("learner with optimizer", "replicated", format_bytes(setup.learner_bytes))
     for name, share in (

@@ -35,6 +35,7 @@ class DistributedSetup:
         batch_size: Environments per minibatch over all devices; None where the algorithm has no minibatches.
         num_batches: Minibatches per pass, on any number of devices.
         rollout_length: Control steps per environment and iteration.
+        updates_per_iteration: Minibatches of an iteration over all passes; None likewise.
         grad_sync_period: Minibatches per synchronisation of gradients.
         grad_sync_mode: What happens in between.
         param_bytes: The parameters, of which every device has a copy.
@@ -53,6 +54,7 @@ class DistributedSetup:
     batch_size: int | None
     num_batches: int | None
     rollout_length: int
+    updates_per_iteration: int | None
     grad_sync_period: int
     grad_sync_mode: str
     param_bytes: int
@@ -77,13 +79,18 @@ class DistributedSetup:
         return None if self.batch_size is None else self.batch_size // self.num_devices
 
     @property
+    def minibatches_per_sync(self) -> int:
+        """Minibatches of a whole period: no more than an iteration has, after which gradients are averaged anyway."""
+        return min(self.grad_sync_period, self.updates_per_iteration or self.grad_sync_period)
+
+    @property
     def effective_batch_size(self) -> int | None:
-        """Control steps that one optimizer step goes by.
+        """Control steps that one optimizer step goes by: no more than an iteration has, however often it passes them.
 
         With `grad_sync_mode=local` those of one device, whose steps are its own between synchronisations.
         """
         if self.batch_size is None or self.batch_size_per_device is None:
             return None
-        if self.grad_sync_mode == "local" and self.grad_sync_period > 1:
+        if self.grad_sync_mode == "local" and self.minibatches_per_sync > 1:
             return self.batch_size_per_device * self.rollout_length
-        return self.batch_size * self.grad_sync_period * self.rollout_length
+        return min(self.batch_size * self.minibatches_per_sync, self.num_envs) * self.rollout_length

@@ -75,7 +75,7 @@ def _settings(make: MakeTask, whole: DistributedRLTask[Any]) -> list[Setting]:
     """The task's own setting, and those between which a user may choose."""
     config, updates = whole.config, whole.updates_per_iteration() or 1
     periods = sorted({1, updates, *(4**i for i in range(1, 16) if 4**i < updates)})
-    wanted = [(config.grad_sync_mode, config.grad_sync_period)]
+    wanted = [(config.grad_sync_mode, min(config.grad_sync_period, updates))]
     wanted += [("accumulate", period) for period in periods] + [("local", period) for period in periods if period > 1]
     state, step = whole.initial_state(), whole.make_train_step(None)
     collected = jax.eval_shape(bind_axis(step.roll_out, whole.device_axis), state.envs, state.learner)[1]

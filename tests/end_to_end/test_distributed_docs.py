@@ -185,6 +185,7 @@ def test_table_of_grad_sync_period_has_the_figures_of_the_code():
             batch_size=1024,
             num_batches=4,
             rollout_length=24,
+            updates_per_iteration=16,
             param_bytes=0,
             learner_bytes=0,
             env_state_bytes_per_device=0,

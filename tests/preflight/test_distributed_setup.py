@@ -21,8 +21,8 @@ def test_setup_has_global_and_per_device_figures(capsys):
     assert (setup.num_processes, setup.num_devices, setup.engine) == (1, 2, "mujoco")
     assert (setup.num_envs, setup.num_envs_per_device) == (16, 8)
     assert (setup.batch_size, setup.batch_size_per_device, setup.num_batches) == (8, 4, 2)
-    # Three minibatches of 8 environments of 6 steps.
-    assert setup.effective_batch_size == 3 * 8 * 6
+    # Three minibatches of 8 environments of 6 steps, but two hold all that there are.
+    assert setup.effective_batch_size == 2 * 8 * 6
     assert [d.name for d in setup.devices] == [str(d) for d in jax.devices()[:2]]
     assert all((d.platform, d.process) == ("cpu", 0) and d.memory_bytes > 2**20 for d in setup.devices)
     assert setup.problems == ()
@@ -74,13 +74,24 @@ def test_too_little_memory_is_a_warning_with_what_would_fit(monkeypatch):
         warnings.simplefilter("error")
         point_mass_task(num_devices=2, num_envs=fitting).verify_distributed_setup()
     tiny = dataclasses.replace(setup, devices=tuple(dataclasses.replace(d, memory_bytes=100) for d in setup.devices))
-    assert "choose smaller networks" in find_problems(tiny, None)[0]
+    assert "choose smaller networks" in find_problems(tiny)[0]
 
 
-def test_period_beyond_an_iteration_is_a_warning():
-    task = point_mass_task(num_devices=2, grad_sync_period=17)
-    with pytest.warns(UserWarning, match=r"grad_sync_period \(17\) is more than the minibatches .* \(16\)"):
-        task.verify_distributed_setup()
+@pytest.mark.parametrize(("mode", "period"), [("accumulate", 17), ("accumulate", 1_000_000), ("local", 1_000_000)])
+def test_period_beyond_an_iteration_is_a_warning_and_counts_as_long_as_that(capsys, mode, period):
+    task = point_mass_task(num_devices=2, grad_sync_period=period, grad_sync_mode=mode)
+    with pytest.warns(UserWarning, match=rf"grad_sync_period \({period}\) is more .* \(16\).* Set it to at most 16\."):
+        setup = task.verify_distributed_setup()
+    # An iteration has 16 environments of 8 steps, a local minibatch 2 of them.
+    assert setup.effective_batch_size == (16 * 8 if mode == "accumulate" else 2 * 8)
+    assert setup.minibatches_per_sync == 16
+    assert "averaged every 16 minibatches" in capsys.readouterr().out
+
+
+def test_local_mode_without_a_minibatch_between_synchronisations_steps_by_the_whole_batch():
+    options = {"num_batches": 1, "num_passes": 1, "grad_sync_period": 9, "grad_sync_mode": "local"}
+    with pytest.warns(UserWarning, match="at most 1"):
+        assert point_mass_task(num_devices=2, **options).verify_distributed_setup().effective_batch_size == 16 * 8
 
 
 def test_batch_that_does_not_fit_is_an_error_and_not_a_report(capsys):
