@@ -10,6 +10,7 @@ from ksim.errors import shown
 
 _AUTHORITY = re.compile(r"(\[[^\[\]]+\]|[^\s:/@\[\]]+)(?::(\d+))?")
 _LOOPBACK = "localhost"
+_SCHEMES = ("http", "https")
 
 
 class AccessRule:
@@ -18,7 +19,8 @@ class AccessRule:
     Such a page may connect to the viewer under the viewer's address (cross-site WebSocket hijacking: `Origin` then
     names the page's site), or under its own name, which it resolves to this machine (DNS rebinding: `Host` then is
     that name). So `Host` must be a loopback name or `viewer_host`, at any port, since a forwarded port may have
-    another number; and `Origin`, which only browsers send, must be the same site as `Host`. Where
+    another number; and `Origin`, which only browsers send, must be the same site as `Host`, by http, or by https if a
+    proxy in between says so in `X-Forwarded-Proto`, which no page can make a browser send. Where
     `viewer_host` means every network (0.0.0.0 or ::), `Host` may be this machine's name or any IP address: a page that
     rebinds a name has that name there.
     """
@@ -40,8 +42,10 @@ class AccessRule:
                 f"Host ({shown(', '.join(hosts))}) must be localhost or viewer_host ({self._viewer_host}). Open the "
                 "address that ksim printed, or set viewer_host to the name by which you reach this machine.\n"
             )
+        schemes = headers.get_all("X-Forwarded-Proto") or ["http"]
         for origin in origins:
-            if _site(origin.partition("://")[2]) != site:
+            scheme, _, authority = origin.partition("://")
+            if schemes != [scheme] or scheme not in _SCHEMES or _site(authority) != site:
                 return f"Origin ({shown(origin)}) must be the viewer's own page: it takes no commands from others.\n"
         return None
 

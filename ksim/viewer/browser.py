@@ -171,7 +171,8 @@ class BrowserFrontend(AbstractFrontend):
             handle = gui.add_slider(number.label, low, high, min(0.01, (high - low) / 20), value)
         else:
             handle = gui.add_number(number.label, value, step=0.01)
-        return NumberInput(handle, lambda: self._session.get(number), lambda value: self._session.set(number, value))
+        take = lambda value: self._session.set(number, number.clip(value))
+        return NumberInput(handle, lambda: self._session.get(number), take)
 
     def _update_inputs(self) -> None:
         """Shows what keys and sticks have changed."""

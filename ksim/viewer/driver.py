@@ -1,6 +1,5 @@
 """Driving a robot by keys, buttons and sticks."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,16 +23,16 @@ class Driver:
         self.numbers = [number for number in session.numbers if name in (None, number.command)][:3]
 
     def __call__(self, message: Mapping[str, Any]) -> None:
-        """Handles a message; what is malformed has no effect.
+        """Handles a message that has passed the gate; an index or a name that is unknown has no effect.
 
         Args:
             message: `{"nudge": [index, steps]}` changes a number by steps. `{"axes": [a, b, c]}`, each from -1 to 1,
                 sets all. `{"press": name}` is a button: zero, reset, push or pause.
         """
         match message:
-            case {"nudge": [int(index), int(steps)]} if 0 <= index < len(self.numbers) and abs(steps) == 1:
+            case {"nudge": [index, steps]} if index < len(self.numbers):
                 self._session.nudge(self.numbers[index], steps)
-            case {"axes": [*axes]} if all(isinstance(x, int | float) and math.isfinite(x) for x in axes):
+            case {"axes": axes}:
                 for number, x in zip(self.numbers, axes, strict=False):
                     self._session.set(number, deflected(number, float(x)))
             case {"press": "zero"}:

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from ksim.host.signals import StopRequest
-from ksim.host.terminal import print_line
+from ksim.host.terminal import print_line, print_warning
 from ksim.viewer.session import ViewSession
 
 MAX_LAG_S = 0.1
@@ -19,6 +19,9 @@ START_S = 2.0
 
 EARN_S = 0.02
 """Seconds between two looks at what has been earned."""
+
+MAX_FAILED_FRAMES = 100
+"""A session ends with the error of a frame when so many have failed, one after another."""
 
 
 class AbstractFrontend(ABC):
@@ -127,15 +130,19 @@ def run_session(
         stop: Whether to stop.
         before_step: Called before each step; may wait.
         budget: What the process may use; without one the terminal is told where the machine is too slow.
+
+    Raises:
+        Exception: That of a frame, after `MAX_FAILED_FRAMES` that have failed one after another. A single one is
+            reported, and the next frame is shown.
     """
-    pacer = Pacer(session.ctrl_dt)
+    pacer, show = Pacer(session.ctrl_dt), _Display(frontend)
     next_frame, said_slow = 0.0, budget is not None
     while frontend.is_open and stop.signal is None:
         before_step()
         session.advance()
         start = time.perf_counter()
         if start >= next_frame:
-            frontend.show(pacer.real_time_factor)
+            show(pacer.real_time_factor)
             # Where drawing is slow, half of the time is left for the steps.
             end = time.perf_counter()
             next_frame = max(start + 0.99 * frontend.frame_s, end + (end - start))
@@ -145,3 +152,23 @@ def run_session(
         if pacer.real_time_factor < 0.9 and not said_slow:
             said_slow = True
             print_line(f"This machine is too slow for real time. It runs at {pacer.real_time_factor:.2f} of it.")
+
+
+class _Display:
+    """Shows frames, of which one may fail: viser races with pages that come and go."""
+
+    def __init__(self, frontend: AbstractFrontend) -> None:
+        self._frontend, self._num_failed, self._said = frontend, 0, ""
+
+    def __call__(self, real_time_factor: float) -> None:
+        try:
+            self._frontend.show(real_time_factor)
+            self._num_failed = 0
+        except Exception as error:
+            self._num_failed += 1
+            if self._num_failed >= MAX_FAILED_FRAMES:
+                raise
+            said = f"{type(error).__name__}: {error!s:.300}"
+            if said != self._said:
+                self._said = said
+                print_warning(f"A frame of the viewer could not be shown, the viewer continues: {said}")

@@ -9,6 +9,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from ksim.viewer.session import shown_of
 
 NAME = "ksim-viewer"
 """The name of the process."""
+RESTART_EVERY_S = 60.0
+"""Shortest time between two starts of the process: each takes processor time from the training."""
 _STOP_S = 5.0
 
 
@@ -50,38 +53,29 @@ def is_viewer_process() -> bool:
 class LiveViewer:
     """Starts the viewer's process, and gives it the newest policy when it asks. Its failures end nothing.
 
-    As a context: the process lives as long as the block.
+    As a context: the process lives as long as the block. One that has shown a page and dies is started again.
     """
 
-    def __init__(self, task: RLTask[Any], failures: Failures) -> None:
+    def __init__(self, task: RLTask[Any], failures: Failures, *, clock: Callable[[], float] = time.monotonic) -> None:
         """Starts nothing yet.
 
         Args:
             task: The task; its class must be importable by another process.
             failures: Told what fails.
+            clock: Tells the time, in s.
         """
-        self._task, self._failures = task, failures
+        self._task, self._failures, self._clock = task, failures, clock
         self._stack = contextlib.ExitStack()
         self._process: Any = None
         self._receiver: Any = None
         self._policy_path = Path()
+        self._started_s, self._was_ready, self._is_due = 0.0, False, False
 
     def __enter__(self) -> "LiveViewer":
         with self._failures.absorbed("viewer"):
             directory = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="ksim-viewer-"))
             self._policy_path = Path(directory, "policy.npz")
-            # A fork of this process would hold its locks, and spawned ones import the program anew.
-            context = multiprocessing.get_context("spawn")
-            self._receiver, sender = context.Pipe(duplex=False)
-            self._stack.callback(self._receiver.close)
-            self._stack.callback(sender.close)  # at once when the process has it, here if it does not start
-            on_cpu = self._task.layout.platform == "cpu"
-            arguments = (without_caches(self._task), on_cpu, str(self._policy_path), sender)
-            process = context.Process(target=_serve, args=arguments, name=NAME, daemon=True)
-            with _environment_of_worker():
-                process.start()
-            sender.close()
-            self._process = process
+            self._start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -94,29 +88,54 @@ class LiveViewer:
         self._stack.close()
 
     def after_iteration(self, iteration: int, read_model: Callable[[], AbstractActorCritic]) -> None:
-        """Writes the newest policy if it is wanted, and prints what the process has to say.
+        """Writes the newest policy if it is wanted, prints what the process has to say, and replaces one that died.
 
         Args:
             iteration: Iterations done.
             read_model: Copies the policy to the host.
         """
-        if self._process is None:
-            return
-        is_wanted = False
         with self._failures.absorbed("viewer"):
-            try:
-                while self._receiver.poll():
-                    kind, text = self._receiver.recv()
-                    if kind == READY:
-                        print_line(f"Viewer: open {text} in a browser.")
-                    elif kind == FAILED:
-                        self._failures.add("viewer", RuntimeError(text))
-                    is_wanted |= kind == WANTED
-            except EOFError:
-                exit_code, self._process = self._process.exitcode, None
-                self._failures.add("viewer", RuntimeError(f"its process has ended (exit code {exit_code})"))
-            if is_wanted:
+            if self._is_due and self._clock() >= self._started_s + RESTART_EVERY_S:
+                self._start()
+            if self._process is not None and self._read():
                 write_policy(self._policy_path, iteration, read_model())
+
+    def _start(self) -> None:
+        self._started_s, self._was_ready, self._is_due = self._clock(), False, False
+        self._policy_path.unlink(missing_ok=True)  # one that the process before had asked for
+        # A fork of this process would hold its locks, and spawned ones import the program anew.
+        context = multiprocessing.get_context("spawn")
+        self._receiver, sender = context.Pipe(duplex=False)
+        self._stack.callback(self._receiver.close)
+        self._stack.callback(sender.close)  # at once when the process has it, here if it does not start
+        on_cpu = self._task.layout.platform == "cpu"
+        arguments = (without_caches(self._task), on_cpu, str(self._policy_path), sender)
+        process = context.Process(target=_serve, args=arguments, name=NAME, daemon=True)
+        with _environment_of_worker():
+            process.start()
+        sender.close()
+        self._process = process
+
+    def _read(self) -> bool:
+        """Takes what the process has sent, or that it has ended; whether it wants a policy."""
+        is_wanted = False
+        try:
+            while self._receiver.poll():
+                kind, text = self._receiver.recv()
+                if kind == READY:
+                    self._was_ready = True
+                    print_line(f"Viewer: open {text} in a browser.")
+                elif kind == FAILED:
+                    self._failures.add("viewer", RuntimeError(text))
+                is_wanted |= kind == WANTED
+        except (EOFError, OSError):
+            exit_code, self._process = self._process.exitcode, None
+            # One that never came so far would not the next time.
+            self._is_due = self._was_ready
+            after = "; it is started again" if self._is_due else ""
+            self._failures.add("viewer", RuntimeError(f"its process has ended (exit code {exit_code}){after}"))
+            return False
+        return is_wanted
 
 
 def _serve(*arguments: Any) -> None:

@@ -3,7 +3,7 @@
 import collections
 import io
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,6 +13,11 @@ from ksim.viewer.frame import Frame
 
 MAX_FRAMES = 15_000
 """Control steps that are kept of all episodes, 5 minutes at 50 Hz; the oldest episodes go first."""
+MAX_FILE_BYTES = 64 << 20
+"""The largest file of a recording that is loaded."""
+_MAX_COLUMNS = 500
+_MAX_NUMBER = 1e9
+_STEPS_S = (1e-5, 10.0)
 _VECTORS = ("qpos", "qvel", "actuation")
 _GROUPS = ("extra", "commands", "rewards")
 
@@ -114,23 +119,82 @@ def load_episode(name: str, content: bytes, like: Frame) -> Episode:
     Raises:
         ConfigError: It is no such file, or one of another robot.
     """
-    try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as file:
-            columns = {key: np.array(file[key], float) for key in file.files}
-        step_s = float(columns.pop("step_s"))
-        num_frames = len(columns["time_s"])
-    except (ValueError, KeyError, TypeError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise ConfigError(f"{name} is no recording of ksim's viewer ({type(error).__name__}).") from error
-    wanted = {"time_s": (), "qpos": like.qpos.shape, "qvel": like.qvel.shape}
+    name = " ".join(name.split())[:80]
+    wanted = {"step_s": None, "time_s": (), "qpos": like.qpos.shape, "qvel": like.qvel.shape}
     wanted |= {f"extra.{key}": x.shape for key, x in like.extra.items()}
     optional = {"actuation": like.qvel.shape} | {f"commands.{key}": x.shape for key, x in like.commands.items()}
-    optional |= {key: () for key in columns if key.startswith("rewards.")}
-    for key in wanted.keys() | columns.keys():
-        shape = wanted.get(key, optional.get(key))
-        found = columns[key].shape if key in columns else None
-        if shape is None or found != (num_frames, *shape) or not num_frames or not step_s > 0:
-            raise ConfigError(f"{name} is a recording of another robot or task: its {key} has the shape {found}.")
-    return Episode(name, step_s, [_frame(columns, i) for i in range(num_frames)])
+    try:
+        columns = _read_columns(content, wanted, optional)
+    # Whatever the readers of a file that somebody else may have made run into.
+    except Exception as error:
+        reason = (
+            str(error) if type(error) is _OtherRobotError else f"is no recording of ksim's viewer ({_words(error)})"
+        )
+        raise ConfigError(f"{name} {reason}.") from error
+    step_s = float(columns.pop("step_s"))
+    return Episode(name, step_s, [_frame(columns, i) for i in range(len(columns["time_s"]))])
+
+
+class _OtherRobotError(ValueError):
+    """A recording is of another robot; the message says why, as the end of a sentence."""
+
+
+def _read_columns(
+    content: bytes, wanted: Mapping[str, tuple[int, ...] | None], optional: Mapping[str, tuple[int, ...]]
+) -> dict[str, np.ndarray]:
+    """The columns of a file; nothing larger than they may be is unpacked.
+
+    Args:
+        content: The file's.
+        wanted: The shape of a row of each column that must be there; None for a single number.
+        optional: The same of columns that may be there; so may any number per frame called `rewards.<name>`.
+
+    Raises:
+        ValueError: It is not as `save_episode` writes it (or another error of the zip file).
+    """
+    if not 0 < len(content) <= MAX_FILE_BYTES:
+        raise ValueError(f"it is empty, or larger than {MAX_FILE_BYTES >> 20} MiB")
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        if len(members) > _MAX_COLUMNS or len(members) != len(archive.infolist()):
+            raise ValueError(f"it has more than {_MAX_COLUMNS} columns, or two of a name")
+        missing = wanted.keys() - members.keys()
+        if missing:
+            raise _OtherRobotError(f"is a recording of another robot or task: it has no {min(missing)}")
+        num_frames = _shape_of(archive, members["time_s"])[:1]
+        if not num_frames or not 0 < num_frames[0] <= MAX_FRAMES:
+            raise ValueError(f"it must have 1 to {MAX_FRAMES} frames")
+        columns = {}
+        for name, info in members.items():
+            row = wanted.get(name, optional.get(name, () if name.startswith("rewards.") else None))
+            shape, found = () if row is None else (*num_frames, *row), _shape_of(archive, info)
+            if found != shape or (row is None and name != "step_s"):
+                raise _OtherRobotError(f"is a recording of another robot or task: its {name:.80} has the shape {found}")
+            with archive.open(info) as file:
+                columns[name] = np.array(np.lib.format.read_array(file, allow_pickle=False), float)
+            x = columns[name]
+            x = x[np.isfinite(x)] if name.startswith("rewards.") else x  # a step that blew up may give any reward
+            if not (np.abs(x) <= _MAX_NUMBER).all():
+                raise ValueError(f"numbers of its {name:.80} are not finite, or beyond {_MAX_NUMBER:g}")
+    if not _STEPS_S[0] <= columns["step_s"] <= _STEPS_S[1]:
+        raise ValueError(f"its step_s must be {_STEPS_S[0]:g} to {_STEPS_S[1]:g} s")
+    return columns
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {error!s:.200}" if str(error) else type(error).__name__
+
+
+def _shape_of(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[int, ...]:
+    """The shape of an array of numbers in a zip file, by its header alone."""
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others need any memory
+        raise ValueError("it is compressed in another way")
+    with archive.open(info) as file:
+        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        shape, _, dtype = read[np.lib.format.read_magic(file)](file)
+    if dtype.kind not in "biuf" or dtype.itemsize > 8 or any(size < 0 for size in shape):
+        raise ValueError(f"it holds {dtype}, and no numbers")
+    return shape
 
 
 def _frame(columns: dict[str, np.ndarray], i: int) -> Frame:

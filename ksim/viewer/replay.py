@@ -78,7 +78,7 @@ class Replay:
     def seek(self, time_s: float) -> None:
         """Shows a time of the episode, and stops there."""
         with self._lock:
-            self._time_s, self._is_playing = time_s, False
+            self._time_s, self._is_playing = max(0.0, min(time_s, self._length_s)), False
         self.play.label = "Play"
 
     def toggle(self) -> None:
@@ -106,7 +106,12 @@ class Replay:
             if has_ended:
                 self._time_s, self._is_playing = episode.length_s, False
             time_s = self._time_s
-        self.pose.show(episode.frames[self._index(episode, time_s)])
+        try:
+            self.pose.show(episode.frames[self._index(episode, time_s)])
+        except Exception:
+            self.choose(None)  # a file of anybody's, and the next of its frames may be no better
+            self.menu.value = LIVE
+            raise
         if has_ended:
             self.play.label = "Play"
         if has_ended or now_s >= self._next_slider_s:
@@ -117,6 +122,10 @@ class Replay:
         """The frames of the episode up to the one that is shown, at most so many."""
         episode = self._episode
         return [] if episode is None else window(episode.frames, self._index(episode, self._time_s), num_frames)
+
+    @property
+    def _length_s(self) -> float:
+        return 0.0 if self._episode is None else self._episode.length_s
 
     def _index(self, episode: Episode, time_s: float) -> int:
         return min(max(0, round(time_s / episode.step_s)), len(episode.frames) - 1)
@@ -129,7 +138,10 @@ class Replay:
         if chosen is not None and chosen not in episodes:
             episodes = (*episodes, chosen)  # one that was dropped for newer ones stays while it is shown
         if [id(x) for x in listed] != [id(x) for x in episodes]:
-            self._menu = {LIVE: None} | {episode.label: episode for episode in episodes}
+            labels = [episode.label for episode in episodes]
+            # Two that are alike, such as a file that was loaded twice, are told apart by their number.
+            labels = [f"{x} ({labels[:i].count(x) + 1})" if x in labels[:i] else x for i, x in enumerate(labels)]
+            self._menu = {LIVE: None} | dict(zip(labels, episodes, strict=True))
             self.menu.options = tuple(self._menu)
 
     def _send(self, client: Any) -> None:
@@ -139,9 +151,10 @@ class Replay:
             client.send_file_download(name, save_episode(episode), save_immediately=True)
 
     def _take(self, client: Any) -> None:
-        file = self._load.value
+        file, like = self._load.value, self._session.poses[0].frame
+        assert like is not None  # a session shows its first state before it has a page
         try:
-            self._recorder.add(load_episode(file.name, file.content, self._recorder.current.frames[-1]))
+            self._recorder.add(load_episode(file.name, file.content, like))
         except ConfigError as error:
             if client is not None:
                 client.add_notification("Not loaded", str(error), color="red")

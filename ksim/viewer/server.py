@@ -1,9 +1,8 @@
-"""The viewer's web server: viser's, under an access rule, with keys and gamepads."""
+"""The viewer's web server: viser's, under an access rule and behind a gate, with keys and gamepads."""
 
 import contextlib
 import http
 import io
-import json
 from collections.abc import Callable, Iterator, Mapping
 from importlib import resources
 from typing import Any
@@ -13,17 +12,17 @@ import websockets.asyncio.server
 from websockets.exceptions import ConnectionClosed
 
 from ksim.viewer.access import AccessRule
+from ksim.viewer.gate import PageGate, read_control
 
 CONTROLS = "/ksim/controls"
 """Where the page's script connects to send what it reads from the keyboard and the gamepad."""
-_MAX_MESSAGE_BYTES = 1000
 
 Receive = Callable[[Mapping[str, Any]], None]
 """Takes a message of the page's script."""
 
 
 def start_server(host: str, port: int, receive: Receive) -> viser.ViserServer:
-    """Starts viser's server under an `AccessRule`; by itself it answers everybody.
+    """Starts viser's server under an `AccessRule` and behind a `PageGate`; by itself it takes anything from anybody.
 
     The page gets a script, `controls.js`, which sends keys and gamepads, and a style for phones, `page.css`: viser's
     own page knows nothing of them.
@@ -45,9 +44,11 @@ def start_server(host: str, port: int, receive: Receive) -> viser.ViserServer:
             server = viser.ViserServer(host=host, port=port, label="ksim", verbose=False)
     finally:
         websockets.asyncio.server.serve = serve  # type: ignore[misc]
-    if not guard.is_used:
+    inputs = getattr(getattr(server, "gui", None), "_gui_input_handle_from_uuid", None)
+    if not guard.is_used or inputs is None:
         server.stop()
-        raise RuntimeError(f"viser {viser.__version__} does not let ksim refuse requests of other web pages.")
+        raise RuntimeError(f"viser {viser.__version__} does not let ksim refuse what other web pages send.")
+    guard.gate.inputs = inputs.get
     return server
 
 
@@ -56,6 +57,7 @@ class _Guard:
 
     Attributes:
         is_used: Whether viser has started its server through it.
+        gate: Decides which messages reach viser.
     """
 
     def __init__(self, rule: AccessRule, receive: Receive) -> None:
@@ -63,7 +65,7 @@ class _Guard:
         own = resources.files("ksim.viewer")
         read = lambda name, tag: f"<{tag}>{own.joinpath(name).read_text()}</{tag}>".encode()
         self._head = read("controls.js", "script") + read("page.css", "style")
-        self.is_used = False
+        self.is_used, self.gate = False, PageGate()
 
     def serve(self, serve: Any, handler: Any, *args: Any, process_request: Any, **options: Any) -> Any:
         """Starts the server with this guard in front of viser's handlers."""
@@ -78,7 +80,13 @@ class _Guard:
             return self._with_head(process_request(connection, request))
 
         async def handle(connection: Any) -> None:
-            await (self._read(connection) if connection.request.path == CONTROLS else handler(connection))
+            if connection.request.path == CONTROLS:
+                await self._read(connection)
+                return
+            try:
+                await handler(_GatedConnection(connection, self.gate))
+            finally:
+                self.gate.forget(connection)
 
         return serve(handle, *args, process_request=answer, **options)
 
@@ -93,12 +101,28 @@ class _Guard:
     async def _read(self, connection: Any) -> None:
         with contextlib.suppress(ConnectionClosed):
             async for text in connection:
-                message = None
-                if len(text) <= _MAX_MESSAGE_BYTES:
-                    with contextlib.suppress(ValueError):
-                        message = json.loads(text)
-                if isinstance(message, dict):
+                message = read_control(text)
+                if message is not None:
                     self._receive(message)
+
+
+class _GatedConnection:
+    """A connection that gives viser only messages that pass the gate; viser reads by `recv` alone."""
+
+    def __init__(self, connection: Any, gate: PageGate) -> None:
+        self._connection, self._gate = connection, gate
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("recv"):  # another way to read, around the gate
+            raise AttributeError(name)
+        return getattr(self._connection, name)
+
+    async def recv(self) -> bytes:
+        """The next message that passes."""
+        while True:
+            message = self._gate.admitted(self._connection, await self._connection.recv())
+            if message is not None:
+                return message
 
 
 @contextlib.contextmanager

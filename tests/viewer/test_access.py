@@ -102,8 +102,21 @@ def test_connection_under_a_name_that_resolves_to_this_machine_is_refused(local)
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9000", "127.0.0.1", "127.1.2.3:81", "[::1]:9000", "[::1]"])
 def test_loopback_names_are_answered_at_any_port(local, host):
     assert get(local[1], host)[0] == 200
-    for origin in (None, f"http://{host}", f"https://{host}"):
+    for origin in (None, f"http://{host}"):
         connect_to(local[1], host=host, origin=origin).close()
+    for scheme in ("https", "ftp", "chrome-extension", "file", ""):
+        with pytest.raises(InvalidStatus, match="403"):
+            connect_to(local[1], host=host, origin=f"{scheme}://{host}")
+
+
+def test_origin_has_the_scheme_by_which_a_proxy_was_asked():
+    rule, host = AccessRule("127.0.0.1"), "localhost:9000"
+    refusal = lambda origin, **more: rule.refusal(
+        Headers({"Host": host, "Origin": f"{origin}://{host}"} | {key.replace("_", "-"): x for key, x in more.items()})
+    )
+    assert refusal("https", X_Forwarded_Proto="https") is None
+    assert "must be the viewer's own page" in refusal("http", X_Forwarded_Proto="https")
+    assert "must be the viewer's own page" in refusal("ftp", X_Forwarded_Proto="ftp")
 
 
 @pytest.mark.parametrize("host", ["evil.example", "192.168.1.5", "localhost.evil.example", "x@localhost", "", NAME])

@@ -88,6 +88,58 @@ def test_failures_of_the_viewer_are_warnings(connected_viewer, model, capsys):
     assert "viewer failed, the run continues: ValueError: no reason" in capsys.readouterr().out
 
 
+def test_viewer_that_has_died_is_started_again_if_it_ever_worked(connected_viewer, model, monkeypatch, capsys):
+    viewer, sender = connected_viewer
+    now, starts = [100.0], []
+    viewer._clock, viewer._start = lambda: now[0], lambda: starts.append(now[0])
+    viewer._started_s = 100.0
+    sender.send((READY, "http://127.0.0.1:8080"))
+    viewer.after_iteration(1, lambda: model)
+    sender.send((WANTED, ""))
+    sender.close()
+    viewer.after_iteration(2, lambda: model)
+    assert "its process has ended (exit code 1); it is started again" in capsys.readouterr().out
+    assert not starts
+    now[0] += live.RESTART_EVERY_S
+    viewer.after_iteration(3, lambda: model)
+    assert starts == [160.0]
+
+
+def test_started_viewer_can_ask_again(model, tmp_path, monkeypatch):
+    class Context:
+        Process = staticmethod(lambda **arguments: StartedProcess(arguments["args"][-1]))
+        Pipe = staticmethod(multiprocessing.Pipe)
+
+    class StartedProcess(SilentProcess):
+        def __init__(self, sender):
+            self._sender = sender
+
+        def start(self):
+            self._sender.send((READY, "url"))
+
+        def terminate(self):
+            pass
+
+        def join(self, _):
+            pass
+
+        def is_alive(self):
+            return False
+
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: Context)
+    now = [0.0]
+    with LiveViewer(BipedTask(BipedConfig(engine="mujoco", num_devices=1)), Failures(), clock=lambda: now[0]) as viewer:
+        (viewer._policy_path).write_bytes(b"of before")
+        viewer.after_iteration(1, lambda: model)  # ready, and dead at once
+        assert viewer._process is None
+        viewer.after_iteration(2, lambda: model)
+        assert viewer._process is None
+        now[0] = live.RESTART_EVERY_S
+        viewer._start()
+        assert viewer._process is not None
+        assert not viewer._policy_path.exists()
+
+
 def test_task_that_cannot_be_sent_to_another_process_ends_nothing(capsys):
     class LocalTask(BipedTask):
         """Of a function, so that no other process finds it."""

@@ -1,4 +1,8 @@
 import dataclasses
+import io
+import random
+import tracemalloc
+import zipfile
 
 import numpy as np
 import pytest
@@ -7,6 +11,7 @@ from ksim.errors import ConfigError
 from ksim.viewer import recorder
 from ksim.viewer.frame import Frame
 from ksim.viewer.recorder import Episode, Recorder, load_episode, save_episode, window
+from tests.faults.scale import scale
 
 
 def frame(step, **changes):
@@ -79,6 +84,83 @@ def test_saved_episode_is_loaded_as_it_was(actuation):
 def test_file_that_does_not_fit_is_refused(content, words):
     with pytest.raises(ConfigError, match=words):
         load_episode("file.npz", content, like=frame(0))
+
+
+def members(**changes):
+    """The bytes of a recording with other members in its zip file; None leaves one out."""
+    file = io.BytesIO()
+    with np.load(io.BytesIO(CONTENT)) as own, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, x in {**own, **changes}.items():
+            if x is not None:
+                archive.writestr(f"{name}.npy", x if isinstance(x, bytes) else npy(x))
+    return file.getvalue()
+
+
+def npy(array, shape=None):
+    """An npy file that may claim another shape than its array has."""
+    file = io.BytesIO()
+    header = np.lib.format.header_data_from_array_1_0(array) | ({} if shape is None else {"shape": shape})
+    np.lib.format.write_array_header_1_0(file, header)
+    return file.getvalue() + array.tobytes()
+
+
+CONTENT = save_episode(Episode("own", 0.02, [frame(step) for step in range(5)]))
+HOSTILE = {
+    "nothing": lambda: b"",
+    "too large": lambda: bytes(recorder.MAX_FILE_BYTES + 1),
+    "a bomb": lambda: members(qpos=np.zeros((5, 2_000_000))),
+    "a bomb of another name": lambda: members(**{"rewards.x": np.zeros((5, 2_000_000))}),
+    "a claim": lambda: members(qpos=npy(np.zeros(3), shape=(2**40, 2))),
+    "a claim of frames": lambda: members(time_s=npy(np.zeros(3), shape=(2**40,))),
+    "negative": lambda: members(time_s=npy(np.zeros(3), shape=(-1,))),
+    "no frames": lambda: members(time_s=np.zeros(0)),
+    "frames without an axis": lambda: members(time_s=np.zeros(())),
+    "texts": lambda: members(time_s=np.array(["1"] * 5)),
+    "dates": lambda: members(time_s=np.zeros(5, "M8[s]")),
+    "objects": lambda: members(time_s=npy(np.zeros(5, "O"))),
+    "structures": lambda: members(time_s=np.zeros(5, [("x", float)])),
+    "no npy": lambda: members(time_s=b"time"),
+    "many": lambda: members(**{f"rewards.{i}": np.zeros(5) for i in range(600)}),
+    "missing": lambda: members(qvel=None),
+    "step of 0": lambda: members(step_s=np.array(0.0)),
+    "step of nan": lambda: members(step_s=np.array(np.nan)),
+    "steps": lambda: members(step_s=np.zeros(2)),
+    "endless": lambda: members(qpos=np.full((5, 2), np.inf)),
+    "far": lambda: members(qpos=np.full((5, 2), 1e300)),
+    "reward": lambda: members(**{"rewards.total": np.full(5, 1e308)}),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_file_is_one_error_and_takes_no_memory(kind):
+    content = HOSTILE[kind]()
+    tracemalloc.start()
+    with pytest.raises(
+        ConfigError, match=r"^file.npz is (no recording of ksim's viewer \(|a recording of another robot)"
+    ):
+        load_episode("file.npz", content, like=frame(0))
+    assert tracemalloc.get_traced_memory()[1] < 10e6
+    tracemalloc.stop()
+
+
+def test_damaged_files_are_loaded_or_one_error():
+    rng, refused = random.Random(0), 0
+    for i in range(scale(200, 3000)):
+        data = bytearray(CONTENT if i % 2 else members())
+        for _ in range(rng.choice([1, 1, 2, 5])):
+            place = rng.randrange(len(data))
+            data[place] = rng.choice([0, 255, 1, rng.randrange(256)])
+        data = data[: rng.randrange(len(data))] if rng.random() < 0.1 else data
+        try:
+            episode = load_episode("file.npz", bytes(data), like=frame(0))
+            assert episode.label.startswith("file.npz")
+        except ConfigError:
+            refused += 1
+    assert refused > i / 3
+
+
+def test_long_name_of_a_file_is_cut():
+    assert load_episode("x\n" * 500, CONTENT, like=frame(0)).name == "x " * 39 + "x "
 
 
 def test_window_ends_with_a_frame():

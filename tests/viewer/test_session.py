@@ -209,3 +209,30 @@ def test_session_runs_until_a_signal_asks_it_to_stop(session):
     stop.signal = 2
     run_session(session, CountingFrontend(3), stop)
     assert session.episode_step == 0
+
+
+class FailingFrontend(CountingFrontend):
+    """Frames of which some fail."""
+
+    def __init__(self, num_left, fails):
+        super().__init__(num_left)
+        self._fails = fails
+
+    def show(self, real_time_factor):
+        super().show(real_time_factor)
+        if self._fails(self.num_left):
+            raise RuntimeError("deque mutated during iteration")
+
+
+def test_frames_that_fail_now_and_then_do_not_end_a_session(session, capsys):
+    run_session(session, FailingFrontend(4, lambda left: left % 2), StopRequest())
+    assert session.episode_step == 4
+    said = "Warning: A frame of the viewer could not be shown, the viewer continues: RuntimeError: deque mutated"
+    assert capsys.readouterr().out.count(said) == 1
+
+
+def test_session_none_of_whose_frames_can_be_shown_ends_with_their_error(session, monkeypatch):
+    monkeypatch.setattr("ksim.viewer.frontend.MAX_FAILED_FRAMES", 3)
+    with pytest.raises(RuntimeError, match="deque mutated"):
+        run_session(session, FailingFrontend(10, lambda left: left != 8), StopRequest())
+    assert session.episode_step == 5  # two of the frames before one that was shown, and three after it

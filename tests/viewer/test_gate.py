@@ -1,0 +1,350 @@
+"""What pages may send to the viewer: through real sockets, into a session that goes on."""
+
+import dataclasses
+import random
+import threading
+import time
+from contextlib import closing
+
+import jax
+import numpy as np
+import pytest
+
+pytest.importorskip("viser", reason="needs viser: pip install -e '.[viewer]'")
+
+import msgspec.msgpack
+import viser
+from websockets.sync.client import connect
+
+from ksim.host.signals import StopRequest
+from ksim.parallel.layout import SingleDevice
+from ksim.viewer import gate as gate_module
+from ksim.viewer.browser import BrowserFrontend
+from ksim.viewer.frontend import run_session
+from ksim.viewer.gate import MAX_NUMBER, PageGate, read_control
+from ksim.viewer.recorder import MAX_FILE_BYTES, Episode, load_episode, save_episode
+from ksim.viewer.session import ViewSession
+from tests.faults.scale import scale
+from tests.tasks import BipedConfig, BipedTask
+
+CAMERA = {
+    "type": "ViewerCameraMessage", "wxyz": [1.0, 0.0, 0.0, 0.0], "position": [1.0, 2, 3], "fov": 0.8, "near": 0.1,
+    "far": 100, "image_height": 400, "image_width": 600, "look_at": [0.0, 0, 0], "up_direction": [0, 0, 1.0],
+}  # fmt: skip
+TIMEOUT_S = 60
+
+
+@pytest.fixture(scope="module")
+def frontend():
+    """A session of two robots that is served and stepped in a thread; it must live to the end."""
+    task = BipedTask(BipedConfig(engine="mujoco"))
+    task.layout = SingleDevice()
+    session = ViewSession(task.environment, task._get_initial_model(jax.random.key(0)), seed=0, num_envs=2)
+    frontend, stop = BrowserFrontend(session, host="127.0.0.1", port=18280), StopRequest()
+    thread = threading.Thread(target=run_session, args=(session, frontend, stop))
+    thread.start()
+    with closing(frontend):
+        yield frontend
+        assert thread.is_alive()
+        stop.signal = 2
+        thread.join()
+
+
+def page_of(frontend):
+    """A connection as the page's own."""
+    server = frontend._server
+    return connect(f"ws://127.0.0.1:{server.get_port()}", subprotocols=[f"viser-v{viser.__version__}"])
+
+
+def send(page, message):
+    page.send(message if isinstance(message, bytes) else msgspec.msgpack.encode(message))
+
+
+def update(handle, value, name="value"):
+    return {"type": "GuiUpdateMessage", "uuid": handle._impl.uuid, "updates": {name: value}}
+
+
+def handles(frontend, kind):
+    found = frontend._server.gui._gui_input_handle_from_uuid.values()
+    return [handle for handle in found if type(handle) is kind]
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline, "It did not happen in time."
+        time.sleep(0.01)
+
+
+def after(frontend, page):
+    """Returns when all that a page has sent was handled: a later message has had its effect."""
+    checkbox, new = frontend._arrows.show_commands, not frontend._arrows.show_commands.value
+    send(page, update(checkbox, new))
+    wait_until(lambda: checkbox.value == new)
+
+
+NUMBERS = (
+    float("nan"),
+    float("inf"),
+    -float("inf"),
+    1e308,
+    -1e308,
+    10**18,
+    "",
+    "abc",
+    "0.5",
+    None,
+    True,
+    [],
+    [0.5],
+    {},
+)
+
+
+@pytest.mark.parametrize("value", NUMBERS, ids=repr)
+def test_sliders_and_the_scrubber_take_numbers_of_their_range_alone(frontend, value):
+    sliders = [*handles(frontend, viser.GuiSliderHandle), *handles(frontend, viser.GuiNumberHandle)]
+    before = [slider.value for slider in sliders]
+    assert len(sliders) >= 4
+    with page_of(frontend) as page:
+        for slider in sliders:
+            send(page, update(slider, value))
+        after(frontend, page)
+    assert [slider.value for slider in sliders] == before
+
+
+@pytest.mark.parametrize("value", ["99", "-7", "0", "", "abc", "nan", "1e308", 1, None, True, ["1"]], ids=repr)
+def test_menus_and_groups_of_buttons_take_known_choices_alone(frontend, value):
+    menus = [*handles(frontend, viser.GuiDropdownHandle), *handles(frontend, viser.GuiButtonGroupHandle)]
+    before = [menu.value for menu in menus]
+    assert {"1", "1 x", "live", "total"} <= set(before)
+    with page_of(frontend) as page:
+        for menu in menus:
+            send(page, update(menu, value))
+        after(frontend, page)
+    assert [menu.value for menu in menus] == before
+    assert frontend._session.followed == 0
+
+
+def test_what_a_page_sends_for_its_inputs_passes(frontend):
+    speed, robot = frontend.replay.speed, next(x for x in handles(frontend, viser.GuiDropdownHandle) if x.value == "1")
+    slider = frontend.inputs[0].handle
+    with page_of(frontend) as page:
+        send(page, CAMERA)
+        send(page, update(speed, "2 x"))
+        send(page, update(robot, "2"))
+        send(page, update(slider, slider.max))
+        wait_until(lambda: (speed.value, robot.value, slider.value) == ("2 x", "2", slider.max))
+        wait_until(lambda: frontend._session.followed == 1)
+        wait_until(lambda: frontend.is_watched)
+        number = frontend._session.numbers[0]
+        wait_until(lambda: frontend._session.get(number) == pytest.approx(slider.max))
+        send(page, update(slider, slider.max + slider.step))  # as rounded by the page
+        send(page, update(robot, "1"))
+        wait_until(lambda: frontend._session.followed == 0)
+    assert frontend._session.get(number) == pytest.approx(number.range[1])
+    frontend._session.set_to_start()
+
+
+def test_no_page_publishes_the_viewer_on_the_internet_or_changes_more_than_values(frontend, monkeypatch):
+    called = []
+    monkeypatch.setattr(frontend._server, "request_share_url", lambda *_: called.append("share"))
+    monkeypatch.setattr(frontend._server, "disconnect_share_url", lambda *_: called.append("disconnect"))
+    slider = frontend.inputs[0].handle
+    inner = {name: value for name, value in vars(slider._impl).items() if name not in ("value", "update_timestamp")}
+    with page_of(frontend) as page:
+        for kind in (
+            "ShareUrlRequest",
+            "ShareUrlDisconnect",
+            "GuiFormDirtyMessage",
+            "ResetGuiMessage",
+            "Message",
+            "",
+            1,
+        ):
+            send(page, {"type": kind})
+            send(page, {"type": kind, "uuid": slider._impl.uuid})
+        for name in ("update_cb", "removed", "sync_cb", "props", "uuid", "nothing"):
+            send(page, update(slider, [], name))
+            send(page, update(slider, 0.0) | {"updates": {"value": 0.0, name: []}})
+        after(frontend, page)
+    assert not called
+    assert {name: getattr(slider._impl, name) for name in inner} == inner
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"image_height": 0}, {"image_height": -1}, {"image_width": 10**9}, {"fov": float("nan")}, {"wxyz": [1, 0, 0]},
+        {"position": [1e300, 0, 0]}, {"position": "abc"}, {"look_at": None}, {"near": -1}, {"extra": 1},
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_camera_of_no_page_is_dropped(frontend, change):
+    with page_of(frontend) as page:
+        send(page, CAMERA | change)
+        after(frontend, page)
+        assert not frontend.is_watched
+
+
+def test_session_goes_on_under_any_messages(frontend):
+    rng = random.Random(0)
+    uuids = list(frontend._server.gui._gui_input_handle_from_uuid)
+    kinds = [kind.__name__ for kind in viser._messages.Message.get_subclasses()]
+    values = [*NUMBERS, *CAMERA.values(), b"x" * 1000, "x" * 100_000, -(2**63), 2**64 - 1, [[[]]] * 100, *uuids[:3]]
+    tried = 0
+    with page_of(frontend) as page, page_of(frontend) as other:
+        send(other, CAMERA)
+        for _ in range(scale(300, 20_000)):
+            name = rng.choice(
+                ["type", "uuid", "updates", "value", *CAMERA, "content", "part_index", "size_bytes", "name"]
+            )
+            base = rng.choice([CAMERA, {"type": rng.choice(kinds)}, update(frontend.inputs[0].handle, 0.0)])
+            message = base | {"uuid": rng.choice(uuids)} | {name: rng.choice(values)}
+            message |= rng.choice([{}, {"updates": {rng.choice(["value", "props", "disabled"]): rng.choice(values)}}])
+            data = msgspec.msgpack.encode(message)
+            send(page, data if rng.random() < 0.8 else data[: rng.randrange(len(data))] + rng.randbytes(3))
+            tried += 1
+        page.send("a text and no bytes")
+        after(frontend, page)
+    before = frontend._session.episode_step + frontend._session.num_falls
+    frontend._session.paused = False
+    wait_until(lambda: frontend._session.episode_step + frontend._session.num_falls != before)
+    assert tried >= 300
+
+
+def test_session_goes_on_when_many_pages_close_at_once(frontend):
+    for _ in range(scale(1, 20)):
+        pages = [page_of(frontend) for _ in range(50)]
+        for page in pages:
+            send(page, CAMERA)
+        for page in pages:
+            page.socket.close()
+    with page_of(frontend) as page:
+        after(frontend, page)
+
+
+class Inputs:
+    """An upload button and nothing else."""
+
+    def __init__(self, server):
+        self.button = server.gui.add_upload_button("Load")
+        self.gate = PageGate()
+        self.gate.inputs = lambda uuid: self.button if uuid == self.button._impl.uuid else None
+
+    def start(self, page, **changes):
+        own = {"source_component_uuid": self.button._impl.uuid, "transfer_uuid": "t", "filename": "f", "mime_type": ""}
+        own |= {"type": "FileTransferStartUpload", "size_bytes": 10, "part_count": 2} | changes
+        return self.gate.admitted(page, msgspec.msgpack.encode(own))
+
+    def part(self, page, content, **changes):
+        own = {"source_component_uuid": self.button._impl.uuid, "transfer_uuid": "t", "part_index": 0}
+        own |= {"type": "FileTransferPart", "content": content} | changes
+        return self.gate.admitted(page, msgspec.msgpack.encode(own))
+
+
+@pytest.fixture
+def inputs(frontend):
+    inputs = Inputs(frontend._server)
+    yield inputs
+    inputs.button.remove()
+
+
+def test_no_more_of_a_file_passes_than_was_announced(inputs):
+    assert inputs.part("page", b"12345") is None
+    assert inputs.start("page") is not None
+    assert inputs.start("page", transfer_uuid="u") is None  # one at a time
+    assert inputs.part("page", b"12345") is not None
+    assert inputs.part("page", b"123456") is None
+    assert inputs.part("page", b"12345", transfer_uuid="u") is None
+    assert inputs.part("other", b"12345") is None
+    assert inputs.part("page", b"12345", part_index=1) is not None
+    assert inputs.part("page", b"1") is None
+    assert inputs.start("page") is not None
+
+
+def test_files_that_never_end_keep_only_few_others_out(inputs):
+    pages = [f"page {i}" for i in range(gate_module.MAX_UPLOADS)]
+    assert all(inputs.start(page) for page in pages)
+    assert inputs.start("late") is None
+    inputs.gate.forget(pages[0])
+    assert inputs.start("late") is not None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"size_bytes": -1}, {"size_bytes": 1.5}, {"part_count": 10**9}, {"filename": "x" * 1000}, {"filename": 1},
+     {"source_component_uuid": "another"}, {"more": 1}],
+    ids=repr,
+)  # fmt: skip
+def test_file_that_no_page_would_send_is_dropped(inputs, change):
+    assert inputs.start("page", **change) is None
+
+
+def test_file_that_is_too_large_arrives_as_an_empty_one(inputs):
+    fields = msgspec.msgpack.decode(inputs.start("page", size_bytes=MAX_FILE_BYTES + 1, part_count=200))
+    assert (fields["size_bytes"], fields["part_count"], fields["filename"]) == (0, 0, "f")
+    assert inputs.part("page", b"12345") is None
+
+
+def upload(page, button, content, name):
+    own = {"source_component_uuid": button._impl.uuid, "transfer_uuid": name}
+    start = {"type": "FileTransferStartUpload", "filename": name, "mime_type": "", "size_bytes": len(content)}
+    send(page, own | start | {"part_count": 1})
+    send(page, own | {"type": "FileTransferPart", "part_index": 0, "content": content})
+
+
+def test_uploaded_recording_is_listed_and_shown_and_a_damaged_one_is_not(frontend, monkeypatch):
+    own, loaded = frontend._session.poses[0].frame, []
+
+    def load(*arguments):
+        loaded.append(arguments[0])
+        return load_episode(*arguments)
+
+    monkeypatch.setattr("ksim.viewer.replay.load_episode", load)
+    frames = [dataclasses.replace(own, time_s=0.1 * i, rewards={"total": 1.0}) for i in range(3)]
+    content = save_episode(Episode("mine", 0.1, frames))
+    (button,) = handles(frontend, viser.GuiUploadButtonHandle)
+    menu, label = frontend.replay.menu, "mine.npz: 0.2 s, return 0.2"
+    with page_of(frontend) as page:
+        send(page, CAMERA)
+        wait_until(lambda: frontend.is_watched)
+        for data, name in ((content[:-100], "damaged.npz"), (content, "mine.npz"), (content, "mine.npz")):
+            count = len(loaded)
+            upload(page, button, data, name)
+            wait_until(lambda count=count: len(loaded) > count)
+        wait_until(lambda: {label, f"{label} (2)"} <= set(menu.options))
+        assert loaded == ["damaged.npz", "mine.npz", "mine.npz"]
+        assert not any("damaged" in option for option in menu.options)
+        send(page, update(menu, f"{label} (2)"))
+        wait_until(lambda: frontend.replay.is_on)
+        send(page, update(frontend.replay.scrubber.handle, 0.1))
+        wait_until(lambda: frontend.replay.pose.data.time == 0.1)
+        send(page, update(menu, "live"))
+        wait_until(lambda: not frontend.replay.is_on)
+    np.testing.assert_array_equal(frontend.replay.pose.data.qpos, own.qpos)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "nothing", "[" * 900, "1" * 2000, b"\xff\xfe", "null", "[]", '{"axes": [1e400, 0, 0]}', '{"axes": [NaN]}',
+     f'{{"axes": [{"9" * 400}]}}', '{"axes": [1.5]}', '{"axes": [true]}', '{"axes": ["1"]}', '{"axes": 1}',
+     '{"nudge": [0, 5]}', '{"nudge": [-1, 1]}', '{"nudge": [0.0, 1]}', '{"nudge": "0"}', '{"press": 3}'],
+)  # fmt: skip
+def test_control_that_the_pages_script_does_not_send_is_dropped(text):
+    assert read_control(text) is None
+
+
+def test_controls_of_the_pages_script_pass():
+    for text in ('{"nudge": [1, -1]}', '{"axes": [1, -0.25, 0]}', '{"press": "reset"}'):
+        assert read_control(text) == msgspec.json.decode(text)
+
+
+def test_inputs_without_a_range_have_one(frontend):
+    handle = frontend._server.gui.add_number("free", 0.0)
+    gate = PageGate()
+    gate.inputs = lambda _: handle
+    passes = lambda value: gate.admitted("page", msgspec.msgpack.encode(update(handle, value))) is not None
+    assert passes(-MAX_NUMBER)
+    assert not passes(1.1 * MAX_NUMBER)
+    handle.remove()
