@@ -129,9 +129,12 @@ def train_with_ksim(run: Run, directory: Path, cache: Path | None) -> dict[str, 
     rows = [row for row in read_metrics(run_dir) if row["iteration"] > WARM_UP]
     seconds = sum(row.get(f"time/{name}_s") or 0.0 for row in rows for name in spent)
     steps = len(rows) * config.num_envs * config.rollout_length
+    evaluations = read_evaluations(run_dir)
+    # ksim and Brax count the repeated steps of an action.
     return {
         "evaluations": [
-            {"env_steps": x["env_steps"], "return": x["figures"]["return"]["mean"]} for x in read_evaluations(run_dir)
+            {"env_steps": x["env_steps"] // config.steps_per_action, "return": x["figures"]["return"]["mean"]}
+            for x in evaluations
         ],
         "steps_per_s": steps / seconds if rows else None,
         "first_update_s": float(seen.read_text()) if seen.exists() else None,
@@ -148,9 +151,9 @@ def train_with_brax(run: Run, directory: Path, cache: Path | None) -> dict[str, 
             first_s = elapsed_s if line.startswith(FIRST_UPDATE) else first_s
     for _ in logged([*command, "--out", str(out)], log, cache):
         pass
-    evaluations, repeat = [json.loads(line) for line in out.read_text().splitlines()], run.config().action_repeat
-    for evaluation in evaluations:  # Brax counts the repeated steps of an action
-        evaluation["env_steps"] //= repeat
+    evaluations = [json.loads(line) for line in out.read_text().splitlines()]
+    for evaluation in evaluations:
+        evaluation["env_steps"] //= run.config().steps_per_action
     # The first of them compiled.
     steps, seconds = (evaluations[-1][x] - evaluations[0][x] for x in ("env_steps", "training_s"))
     return {

@@ -13,14 +13,14 @@ class Progress:
     """The progress of a run: counters that outgrow 32 bits, and its pace.
 
     Attributes:
-        steps_per_iteration: Control steps over all environments in one iteration.
+        steps_per_iteration: Steps of all environments in one iteration, each repetition of an action counted.
         max_iterations: Where the run stops; None for no limit.
-        max_env_steps: Likewise, in control steps over all environments.
+        max_env_steps: Likewise, in steps of all environments.
         iteration: Iterations done, including those before the run was resumed.
-        env_steps: Control steps over all environments so far.
+        env_steps: Steps of all environments so far.
         elapsed_s: Seconds that all these iterations took.
         bad_updates: Updates skipped because a gradient was not finite.
-        not_finite_steps: Non-finite control steps of single environments, which were masked.
+        not_finite_steps: Those of them that were not finite, and masked.
         pace_s: Seconds per iteration, smoothed over the last ten or so.
         num_done_here: Iterations that this process has done.
         last_episodes: Metrics of episodes, of the last iteration in which any ended.

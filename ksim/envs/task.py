@@ -36,7 +36,7 @@ class WrappedConfig(DistributedPPOConfig):
     env: str = field("", help="name of the environment", fixed=True)
     env_options: list[str] = field([], help="options of the environment itself, as in [vision=false]", kind="a list")
     episode_length: int = field(1000, help="steps of the environment after which an episode is truncated")
-    action_repeat: int = field(1, help="steps of the environment for each action")
+    action_repeat: int = field(1, help="steps of the environment for each action; max_env_steps counts them all")
     actor_obs: str | None = field(
         None, help="the policy's observation, of those the environment has; null: state", network=True
     )
@@ -47,6 +47,10 @@ class WrappedConfig(DistributedPPOConfig):
     # Not options: the environment's own, which `env_options` may set where it lets them.
     dt: float | None = field(None, help="the environment's own seconds per physics step", of_the_run=False)  # type: ignore[assignment]
     ctrl_dt: float | None = field(None, help="its own seconds per step, times action_repeat", of_the_run=False)  # type: ignore[assignment]
+
+    @property
+    def steps_per_action(self) -> int:
+        return self.action_repeat
 
     def agrees_natively(self) -> bool:
         """Whether the environment's trajectories in native MuJoCo were seen to be those of its own physics."""

@@ -33,7 +33,7 @@ class Curves:
 
     @property
     def env_steps(self) -> np.ndarray:
-        """Control steps over all environments, by iteration."""
+        """Steps of all environments, by iteration."""
         return self.metrics["env_steps"]
 
     def evaluated(self, figure: str) -> tuple[np.ndarray, list[Estimate]]:

@@ -24,7 +24,7 @@ class RunInfo:
         hyperparameters: Names of those that shape what is learned.
         is_resumed: Whether the directory holds an earlier part of this run.
         iteration: Iterations done before, where the run starts from a checkpoint; else 0.
-        env_steps: Control steps over all environments so far.
+        env_steps: Steps of all environments so far, each repetition of an action counted.
         max_iterations: The iteration that the run ends at; None without that limit.
         last_episodes: Metrics of the last iteration in which episodes ended; kept up to date.
         eta_s: Seconds to the nearest limit, as of now; None without one.
@@ -62,7 +62,7 @@ class AbstractLogger(abc.ABC):
         Args:
             metrics: By name. NaN where there is no value, such as the mean return while no episode has ended.
             iteration: Iterations done, those before the run was resumed included.
-            env_steps: Control steps over all environments so far.
+            env_steps: Steps of all environments so far, each repetition of an action counted.
         """
 
     def log_evaluation(self, record: Mapping[str, Any]) -> None:  # noqa: B027
@@ -76,7 +76,7 @@ class AbstractLogger(abc.ABC):
                 `gait.png`, `rewards.png` and, at the end of the run, `learning.png`. A later evaluation may replace
                 the files.
             iteration: Iterations done.
-            env_steps: Control steps over all environments so far.
+            env_steps: Steps of all environments so far, each repetition of an action counted.
         """
 
     def log_samples(self, samples: Mapping[str, np.ndarray], iteration: int, env_steps: int) -> None:  # noqa: B027
@@ -86,7 +86,7 @@ class AbstractLogger(abc.ABC):
             samples: Arrays of one axis by name: `action/<actuator>`, the actions of the evaluated episode that is
                 recorded, one per control step.
             iteration: Iterations done.
-            env_steps: Control steps over all environments so far.
+            env_steps: Steps of all environments so far, each repetition of an action counted.
         """
 
     def log_checkpoint(self, path: Path, iteration: int) -> None:  # noqa: B027

@@ -53,6 +53,7 @@ def inspect_setup(task: RLTask[DistributedRLConfig]) -> DistributedSetup:
         updates_per_iteration=task.updates_per_iteration(),
         grad_sync_period=config.grad_sync_period,
         grad_sync_mode=config.grad_sync_mode,
+        steps_per_action=config.steps_per_action,
         param_bytes=num_bytes(learner.params),
         learner_bytes=num_bytes(learner),
         env_state_bytes_per_device=share * (env_bytes + next_start_bytes(env_state)),

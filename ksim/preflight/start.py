@@ -44,7 +44,7 @@ def inspect_start(task: RLTask[Any]) -> StartReport:
         figures["engine"] = f"{env.engine_name} ({config.picked_engine(layout.platform)[1]})"
     figures |= {
         "environments": str(config.num_envs),
-        "steps per iteration": f"{config.num_envs * config.rollout_length:,}",
+        "steps per iteration": steps_in_words(config.num_envs * config.rollout_length, config.steps_per_action),
     }
     figures |= {f"observation {group}": f"{size} numbers" for group, size in task.obs_sizes.items()}
     model = task.initial_learner()[1]
@@ -55,6 +55,12 @@ def inspect_start(task: RLTask[Any]) -> StartReport:
         figures["network"] = model.described()
     figures |= task.figures().start
     return StartReport(figures, term_rows(env, task.device_axis))
+
+
+def steps_in_words(control_steps: int, steps_per_action: int) -> str:
+    """A number of control steps, and in brackets that of the environment's own where each repeats its action."""
+    own = f" ({control_steps * steps_per_action:,} of the environment)" if steps_per_action > 1 else ""
+    return f"{control_steps:,}{own}"
 
 
 def term_rows(env: Environment, axis_name: str) -> list[TermRow]:

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from ksim.host.terminal import console, figures_table
 from ksim.preflight.memory import format_bytes
-from ksim.preflight.start import StartReport, TermRow
+from ksim.preflight.start import StartReport, TermRow, steps_in_words
 from ksim.task.distributed_setup import DistributedSetup
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,8 @@ def _setup_table(setup: DistributedSetup) -> Table:
         table.add_row("engine", setup.engine, "")
     table.add_row("environments", str(setup.num_envs), str(setup.num_envs_per_device))
     steps = setup.num_envs * setup.rollout_length
-    table.add_row("steps per iteration", f"{steps:,}", f"{steps // setup.num_devices:,}")
+    shares = (steps_in_words(x, setup.steps_per_action) for x in (steps, steps // setup.num_devices))
+    table.add_row("steps per iteration", *shares)
     if setup.batch_size is not None:
         table.add_row("batch size (environments)", str(setup.batch_size), str(setup.batch_size_per_device))
         table.add_row("minibatches per pass", str(setup.num_batches), str(setup.num_batches))

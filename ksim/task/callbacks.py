@@ -17,7 +17,7 @@ class TrainingStatus:
 
     Attributes:
         iteration: Iterations done, including those before the run was resumed.
-        env_steps: Control steps over all environments, counted in the same way.
+        env_steps: Steps of all environments, counted in the same way; an action that is repeated is several.
         elapsed_s: Seconds that these iterations took.
         iterations_left: Iterations to the limit; None without one.
         metrics: Metrics of the last iteration, as in its line of metrics.jsonl (NaN for null); empty before the first

@@ -45,6 +45,7 @@ class DistributedSetup:
             trajectory, its normalised observations and advantages, and the states for resets. The engine's own
             working memory is not in it.
         problems: What will hardly work.
+        steps_per_action: Steps of the environment to a control step.
     """
 
     num_processes: int
@@ -62,6 +63,7 @@ class DistributedSetup:
     env_state_bytes_per_device: int
     rollout_bytes_per_device: int
     problems: tuple[str, ...] = ()
+    steps_per_action: int = 1
 
     @property
     def num_devices(self) -> int:

@@ -47,7 +47,7 @@ class RLConfig(BaseConfig):
     )
     rollout_length: int = field(24, help="control steps per environment in each iteration")
     max_iterations: int | None = field(1000, help="stop after this many iterations; null: no limit")
-    max_env_steps: int | None = field(None, help="stop after this many control steps, summed over all environments")
+    max_env_steps: int | None = field(None, help="stop after this many steps, summed over all environments")
     seed: int = field(0, help="random seed", fixed=True)
     engine: str = field(
         "auto",
@@ -229,6 +229,16 @@ class RLConfig(BaseConfig):
         of_the_run=False,
     )
     tensorboard: bool = field(True, help="write TensorBoard events beside metrics.jsonl")
+
+    @property
+    def steps_per_action(self) -> int:
+        """Steps of the environment to a control step, as they are counted: more where it repeats an action."""
+        return 1
+
+    @property
+    def env_steps_per_iteration(self) -> int:
+        """Steps of all environments in an iteration, as `max_env_steps` and all that is reported count them."""
+        return self.num_envs * self.rollout_length * self.steps_per_action
 
     @property
     def device_axis(self) -> str:

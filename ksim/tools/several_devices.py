@@ -26,7 +26,7 @@ class Measurement:
         kind: `strong` or `weak`.
         num_devices: Devices.
         num_envs: Environments over all devices.
-        env_steps_per_s: Control steps per second over all environments, one figure per repetition.
+        env_steps_per_s: Environment steps per second over all environments, one figure per repetition.
         efficiency: Speed per device over that of one device in the same repetition.
         collective_share: Share of the time that collectives and waiting for them take, likewise.
     """
@@ -45,7 +45,7 @@ class _Subject:
     def __init__(self, task: DistributedRLTask[Any]) -> None:
         self.task, layout = task, task.layout
         start = task.initial_state()
-        self.num_steps = task.config.num_envs * task.config.rollout_length
+        self.num_steps = task.config.env_steps_per_iteration
         self._runs = {"whole": self._compile(layout.place(start), layout.axis_name)}
         if layout.axis_name is not None:
             # Devices go their own ways in it, over the same work.

@@ -159,7 +159,7 @@ def started_state(task: RLTask[Any], start: Start, state: TrainState) -> TrainSt
 
 def started_progress(config: RLConfig, start: Start) -> Progress:
     """Where a run stands before its first iteration here."""
-    progress = Progress(config.num_envs * config.rollout_length, config.max_iterations, config.max_env_steps)
+    progress = Progress(config.env_steps_per_iteration, config.max_iterations, config.max_env_steps)
     if start.resumed is not None:
         progress.resume(start.resumed.document["progress"])
         progress.last_episodes |= start.resumed.document.get("last_episodes", {})  # a dump has none

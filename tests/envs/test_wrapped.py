@@ -10,7 +10,9 @@ import pytest
 from ksim.envs.task import Made, WrappedConfig, WrappedTask, check_name, main, parsed_options
 from ksim.envs.wrapped import Randomizer, WrappedEnvironment, observation_names
 from ksim.errors import ConfigError
+from ksim.preflight.start import inspect_start
 from ksim.rollout.environment import check_environment
+from ksim.train.start import Start, started_progress
 from tests.processes import finish, start
 from tests.tasks import WITHOUT_REPORTS
 
@@ -237,6 +239,21 @@ def test_task_trains_an_environment_by_its_name_with_the_options_published_for_i
         main(WalkTask, ["run", f"resume={run_dir}"])
     assert ended.value.code == 2
     assert "env (run) cannot change when a run is resumed: its checkpoint was made with walk" in capsys.readouterr().err
+
+
+def test_steps_when_actions_are_repeated_count_every_repetition(capsys):
+    config = dataclasses.replace(
+        WalkTask.published_config("walk"), num_envs=8, action_repeat=5, max_env_steps=250, max_iterations=None
+    )
+    task = WalkTask("walk", config)
+    progress = started_progress(task.config, Start())
+    # 8 environments, 3 actions of 5 steps each: 120 in an iteration, of which three reach 250.
+    assert (progress.steps_per_iteration, progress.iterations_left) == (120, 3)
+    assert progress.advance(2.0)["time/env_steps_per_s"] == 60
+    assert progress.env_steps == 120
+    task.verify_distributed_setup()
+    assert "24 (120 of the environment)" in capsys.readouterr().out
+    assert inspect_start(task).figures["steps per iteration"] == "24 (120 of the environment)"
 
 
 def test_each_environment_has_a_name_and_runs_of_its_own():
