@@ -8,7 +8,7 @@ from jaxtyping import PyTree
 
 from ksim.errors import ConfigError
 from ksim.parallel.collectives import device_index, sum_across_devices
-from ksim.parallel.multihost import meet_peers, num_processes, process_index
+from ksim.parallel.multihost import meet_peers, process_index
 from ksim.parallel.replicas import Divergence, find_divergence, gather_checksums, leaf_names
 from ksim.preflight.memory import env_shapes, format_bytes, memory_per_device, next_start_bytes, num_bytes
 from ksim.task.distributed_rl import DistributedRLConfig
@@ -34,7 +34,7 @@ def inspect_setup(task: RLTask[DistributedRLConfig]) -> DistributedSetup:
     num_here = peers.hosts.count(peers.hosts[process_index()])
     memory = memory_per_device(layout.local_devices, num_here)
     setup = DistributedSetup(
-        num_processes=num_processes(),
+        peers=peers,
         devices=tuple(
             DeviceInfo(
                 name=str(device),

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from ksim.parallel.multihost import Peers
+
 
 @dataclass(frozen=True)
 class DeviceInfo:
@@ -28,7 +30,7 @@ class DistributedSetup:
     """Global and per-device figures of a distributed run.
 
     Attributes:
-        num_processes: Processes of the job.
+        peers: The processes of the job.
         devices: The devices in use, of all processes, in the order of the mapped axis.
         engine: The physics engine; None for an environment that knows none.
         num_envs: Environments over all devices.
@@ -48,7 +50,7 @@ class DistributedSetup:
         steps_per_action: Steps of the environment to a control step.
     """
 
-    num_processes: int
+    peers: Peers
     devices: tuple[DeviceInfo, ...]
     engine: str | None
     num_envs: int
@@ -64,6 +66,11 @@ class DistributedSetup:
     rollout_bytes_per_device: int
     problems: tuple[str, ...] = ()
     steps_per_action: int = 1
+
+    @property
+    def num_processes(self) -> int:
+        """Processes of the job."""
+        return len(self.peers.pids)
 
     @property
     def num_devices(self) -> int:
