@@ -9,13 +9,14 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from ksim.errors import ConfigError
+from ksim.mdp.term_errors import described_failure
 from ksim.nn.actor_critic import AbstractActorCritic, initial_carries
 from ksim.nn.normalizer import NormalizedActorCritic
-from ksim.parallel.collectives import bind_axis, shapes_on_devices
+from ksim.parallel.collectives import bind_axis, maps_over_devices, shapes_on_devices
 from ksim.rollout.environment import check_environment
 from ksim.task.described import HOOKS, described, is_float, tree_differences
 from ksim.task.learned import LearnedTask
-from ksim.task.returned import hook_name, is_overridden, shapes_of
+from ksim.task.returned import hook_name, is_overridden, traced
 from ksim.task.rl import RLTask
 from ksim.types import EnvState, LearnerState, TrainState, Trajectory
 
@@ -62,8 +63,31 @@ def check_hooks(task: LearnedTask[Any], learner: LearnerState, model: AbstractAc
         _check_rollout(task, NormalizedActorCritic(model, learner.normalizer), env_state, share)
 
 
+def _hook_shapes(task: LearnedTask[Any], name: str, *inputs: Any) -> Any:
+    """What a traced hook returns, with shapes in place of arrays.
+
+    Raises:
+        ConfigError: The hook raised an error, which is its cause, or maps over devices itself.
+    """
+    hook = hook_name(task, name)
+    fix = (
+        "ksim calls it inside the mapped step with the share of one device: remove pmap, shard_map and jit, "
+        f"and reduce with jax.lax.pmean or its siblings over the axis {task.device_axis!r} (self.device_axis). "
+        f"See {HOOKS}."
+    )
+    try:
+        program, returned = traced(task, getattr(task, name), *inputs)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{described_failure(hook, task, error).rstrip('.')}. {fix}") from error
+    if maps_over_devices(program):
+        raise ConfigError(f"{hook} maps over devices itself. {fix}")
+    return returned
+
+
 def _check_sync_gradients(task: LearnedTask[Any], params: PyTree) -> None:
-    synced = shapes_of(task, task.sync_gradients, params)
+    synced = _hook_shapes(task, "sync_gradients", params)
     problem = tree_differences(params, synced, "grads")
     if problem:
         raise ConfigError(
@@ -76,7 +100,7 @@ def _check_rollout(task: LearnedTask[Any], model: AbstractActorCritic, env_state
     hook, num_steps = hook_name(task, "_rollout"), task.config.rollout_length
     carry = eqx.filter_eval_shape(initial_carries, model, num_envs)
     key = jax.eval_shape(lambda: jax.random.key(0))
-    returned = shapes_of(task, task._rollout, model, env_state, carry, key)
+    returned = _hook_shapes(task, "_rollout", model, env_state, carry, key)
     rule = f"{hook} must return (trajectory, env_state, model_carry)"
     if not isinstance(returned, tuple | list) or len(returned) != 3:
         raise ConfigError(f"{rule}, but returned {described(returned)}. See {HOOKS}.")
