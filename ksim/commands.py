@@ -19,7 +19,6 @@ provide(
         "kept_in_run": "ksim.checkpoint.kept:kept_in_run",
         "load_teacher": "ksim.policy.teacher:load_teacher",
         "check": "ksim.preflight.check:check_task",
-        "log_setup": "ksim.preflight.diagnosis:log_setup",
         "verify_distributed_setup": "ksim.preflight.verify:verify_setup",
     }
 )

@@ -105,8 +105,6 @@ class Trajectory(eqx.Module):
         terminated: The episode ended with this step.
         done: The episode terminated or was truncated with this step.
         metrics: The environment's metrics, each (env, time).
-        reached: Observations of the states reached, before any reset, of the groups that the learner asks for: where an
-            episode ends, the next `obs` is that of another one.
     """
 
     obs: Observation
@@ -118,7 +116,6 @@ class Trajectory(eqx.Module):
     terminated: Bool[Array, "*e_t"]
     done: Bool[Array, "*e_t"]
     metrics: Metrics
-    reached: Observation = eqx.field(default_factory=dict)
 
 
 class LearnerState(eqx.Module):

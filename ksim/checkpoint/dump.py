@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from ksim.checkpoint.format import list_checkpoints, write_checkpoint
+from ksim.checkpoint.format import DUMPS, list_checkpoints, write_checkpoint
 from ksim.checkpoint.snapshot import host_state, named_arrays, run_document
 from ksim.host.terminal import print_warning
 from ksim.parallel.multihost import is_main_process
@@ -15,8 +15,6 @@ from ksim.types import TrainState
 
 logger = logging.getLogger(__name__)
 
-DUMPS = "dumps"
-"""Where a run's directory holds them, each under the number of the iteration that it leads to."""
 MAX_DUMPS = 8
 """Most dumps in the directory of a run, however often the run is resumed."""
 KINDS = {"policy/bad_updates": "non-finite updates, which were skipped", NOT_FINITE: "non-finite environment steps"}

@@ -1,7 +1,8 @@
 """Checkpoints on disk: arrays by name and a document, written by Orbax and never trusted when read.
 
-A checkpoint is data: reading it runs none of its code. The document has a digest of every file and of itself, so damage
-is found before a library reads a damaged file.
+A checkpoint is data: reading it runs none of its code. The document has the size and a digest of every file, and a
+digest of itself, so damage is found before a library reads a damaged file; and no array takes more memory than the
+document says.
 """
 
 import contextlib
@@ -12,7 +13,8 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+import stat
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,8 @@ from ksim.parallel.multihost import num_processes, process_index
 
 CHECKPOINTS = "checkpoints"
 """Where a run's directory holds them, each under the number of iterations done."""
+DUMPS = "dumps"
+"""Where it holds states to replay, each under the number of the iteration that follows."""
 BEST = "best"
 """The name `checkpoints/best`, the best checkpoint by evaluation."""
 FORMAT = 1
@@ -44,9 +48,14 @@ _KINDS: Mapping[str, Any] = {
     "versions": dict[str, str],
     "leaves": dict[str, dict[str, Any]],
     "files": dict[str, str],
+    "sizes": dict[str, int],
 }
 """What a document holds, and of which types."""
 _MAX_DEPTH = 12
+_MAX_FILES = 10_000
+_MAX_DOCUMENT_BYTES = 64 << 20
+_MAX_RATIO = 2**15
+"""What zstd makes of zeros, at most: 128 KiB of 4 bytes."""
 _UNFINISHED, _REMOVED = ".unfinished", ".removed"
 
 Arrays = Mapping[str, np.ndarray]
@@ -92,7 +101,8 @@ def write_checkpoint(path: Path, arrays: Arrays, document: Mapping[str, Any]) ->
     with _checkpointer() as checkpointer, _system_errors(path):
         checkpointer.save((unfinished / _STATE).resolve(), args=ocp.args.PyTreeSave(_packed(arrays)))
     (unfinished / _STATE / _COMMIT).unlink(missing_ok=True)
-    content = {**document, "format": FORMAT, "leaves": leaves, "files": _digests(unfinished)}
+    sizes = _sizes(unfinished)
+    content = {**document, "format": FORMAT, "leaves": leaves, "sizes": sizes, "files": _digests(unfinished, sizes)}
     content = json.loads(json.dumps(content))  # as it will be read
     content["digest"] = _digest_of_document(content)
     (unfinished / _DOCUMENT).write_text(json.dumps(content))
@@ -110,13 +120,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """
     document = read_document(path)
     try:
-        found = _digests(path)
-        for name, digest in document["files"].items():
-            if found.get(name) != digest:
-                raise ValueError(f"{name} is not what was written")
-        with _checkpointer() as checkpointer:
-            packed = checkpointer.restore((path / _STATE).resolve(), args=_orbax().args.PyTreeRestore())
-        return Checkpoint(path, _unpacked(packed, document["leaves"]), document)
+        _check_files(path, document)
+        return Checkpoint(path, _read_arrays(path / _STATE, document["leaves"]), document)
     # Whatever a reader of files that somebody else may have written runs into.
     except Exception as error:
         raise DamagedError(f"Checkpoint {path} is damaged: {_first_line(error)}.") from error
@@ -131,7 +136,7 @@ def read_document(path: Path) -> Mapping[str, Any]:
     """
     try:
         # Not by Orbax, which would start JAX's backend; a process may still have to join its job.
-        document = json.loads((path / _DOCUMENT).read_bytes())
+        document = json.loads(_read_document_file(path / _DOCUMENT))
         is_sound = dict(document)["digest"] == _digest_of_document(document)
     except Exception as error:
         raise DamagedError(f"Checkpoint {path} is damaged: {_DOCUMENT}: {_first_line(error)}.") from error
@@ -149,12 +154,15 @@ def read_document(path: Path) -> Mapping[str, Any]:
     problem = _problem_of_document(document)
     if problem is not None:
         raise DamagedError(f"Checkpoint {path} is damaged: {_DOCUMENT}: {problem}.")
+    number = document["iteration"] + (path.parent.name == DUMPS)
+    if as_number(path.name) not in (None, number):
+        raise DamagedError(f"Checkpoint {path} is damaged: it is that of iteration {number}, under another number.")
     return document
 
 
 def _problem_of_document(document: Mapping[str, Any]) -> str | None:
     """What in a document is not as `write_checkpoint` and its callers write it, in words; None if nothing is."""
-    content = {"last_episodes": {}, **document}  # a dump has none
+    content = {"last_episodes": {}, "sizes": {}, **document}  # a dump has no episodes, an older document no sizes
     for name, kind in _KINDS.items():
         if not is_of_type(content.get(name), kind):
             return f"{name} ({shown(content.get(name))}) is not what a run saves"
@@ -340,22 +348,115 @@ def _packed(arrays: Arrays) -> dict[str, np.ndarray]:
     return {t: np.concatenate([x.ravel() for x in arrays.values() if str(x.dtype) == t]) for t in dtypes}
 
 
-def _unpacked(packed: Arrays, leaves: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def _read_arrays(directory: Path, leaves: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """The arrays that Orbax has written, as the document tells them.
+
+    By TensorStore alone: it is told what to read, and asked before how large that is. It ends the process if it cannot
+    get the memory for an array.
+
+    Raises:
+        ValueError: They are not there, or other than the document tells.
+    """
+    import tensorstore as ts  # noqa: PLC0415 - most programs that import ksim read no checkpoint
+
+    shapes = {name: tuple(leaf["shape"]) for name, leaf in leaves.items()}
+    if any(type(n) is not int or n < 0 for shape in shapes.values() for n in shape):
+        raise ValueError("the shape of an array is none")
+    if any(
+        np.dtype(leaf["dtype"]).hasobject or str(np.dtype(leaf["dtype"])) != leaf["dtype"] for leaf in leaves.values()
+    ):
+        raise ValueError("the type of an array is none")
+    counts: dict[str, int] = {}
+    for name, leaf in leaves.items():
+        counts[leaf["dtype"]] = counts.get(leaf["dtype"], 0) + math.prod(shapes[name])
+    num_bytes = sum(count * np.dtype(dtype).itemsize for dtype, count in counts.items())
+    if num_bytes > _MAX_RATIO * sum(_sizes(directory).values()):
+        raise ValueError(f"its files are too small for arrays of {num_bytes} bytes")
+    np.empty(num_bytes, np.uint8)  # or MemoryError, which ends nothing
+    packed = {}
+    for dtype, count in counts.items():
+        if count:
+            base = {"driver": "file", "path": f"{directory.resolve()}/"}
+            store = {"driver": "ocdbt", "base": base, "path": f"{dtype}/"}
+            array = ts.open({"driver": "zarr", "kvstore": store}, open=True, read=True).result()
+            chunk = tuple(n or 0 for n in array.chunk_layout.read_chunk.shape or ())
+            is_told = array.shape == (count,) and array.dtype.numpy_dtype == np.dtype(dtype)
+            if not is_told or not 0 < math.prod(chunk) <= count:
+                raise ValueError(f"its {dtype} are {array.shape} in parts of {chunk}, and not {count}")
+            packed[dtype] = np.asarray(array.read().result())
+    return _unpacked(packed, shapes, leaves)
+
+
+def _unpacked(
+    packed: Arrays, shapes: Mapping[str, tuple[int, ...]], leaves: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
     """The inverse of `_packed`, for arrays as the document tells them."""
     taken = dict.fromkeys((leaf["dtype"] for leaf in leaves.values()), 0)
     arrays = {}
-    for name, leaf in leaves.items():
-        dtype, size = leaf["dtype"], math.prod(leaf["shape"])
-        flat = np.asarray(packed[dtype])[taken[dtype] :][:size] if size else np.zeros(0, dtype)
+    for name, shape in shapes.items():
+        dtype, size = leaves[name]["dtype"], math.prod(shape)
+        flat = packed[dtype][taken[dtype] :][:size] if size else np.zeros(0, dtype)
         taken[dtype] += size
-        arrays[name] = flat.reshape(leaf["shape"]).copy()
+        arrays[name] = flat.reshape(shape).copy()
     return arrays
 
 
-def _digests(directory: Path) -> dict[str, str]:
+def _check_files(path: Path, document: Mapping[str, Any]) -> None:
+    """Checks that a checkpoint has the files of its document, and no others.
+
+    Raises:
+        ValueError: One is missing, is another, is not listed, or is no regular file.
+    """
+    listed, sizes = document["files"], _sizes(path)
+    del sizes[_DOCUMENT]
+    # Before any is read: one that has grown may be endless.
+    for name in listed.keys() | sizes.keys():
+        if name not in sizes:
+            raise ValueError(f"{name} is missing")
+        if name not in listed:
+            raise ValueError(f"{name} is not of it; remove that")
+        if sizes[name] != document.get("sizes", sizes).get(name):
+            raise ValueError(f"{name} is not what was written: it has another size")
+    found = _digests(path, sizes)
+    for name, digest in listed.items():
+        if found[name] != digest:
+            raise ValueError(f"{name} is not what was written")
+
+
+def _sizes(directory: Path) -> dict[str, int]:
+    """The size of each file of a checkpoint in bytes, by its path in it; nothing is opened and no link followed.
+
+    Raises:
+        ValueError: It holds something else than regular files and directories, or very many of them.
+    """
+    sizes: dict[str, int] = {}
+    directories = [directory]
+    while directories:
+        with os.scandir(directories.pop()) as entries:
+            for entry in entries:
+                name = Path(entry.path).relative_to(directory).as_posix()
+                if entry.is_dir(follow_symlinks=False):
+                    directories.append(Path(entry.path))
+                elif entry.is_file(follow_symlinks=False):
+                    sizes[name] = entry.stat(follow_symlinks=False).st_size
+                else:
+                    raise ValueError(f"{name} is no regular file")
+                if len(sizes) + len(directories) > _MAX_FILES:
+                    raise ValueError(f"it has more than {_MAX_FILES} files")
+    return sizes
+
+
+def _digests(directory: Path, names: Iterable[str]) -> dict[str, str]:
     """The hash of each file of a checkpoint, by its path in it."""
-    files = sorted(path for path in directory.rglob("*") if path.is_file())
-    return {path.relative_to(directory).as_posix(): _digest(path.read_bytes()) for path in files}
+    return {name: _digest((directory / name).read_bytes()) for name in sorted(names)}
+
+
+def _read_document_file(path: Path) -> bytes:
+    """The bytes of a document, which must be a regular file of a bearable size."""
+    found = path.lstat()
+    if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_DOCUMENT_BYTES:
+        raise ValueError("it is no regular file, or a very large one")
+    return path.read_bytes()
 
 
 def _digest(data: bytes) -> str:

@@ -105,7 +105,7 @@ def bin_counts(trajectory: Trajectory, levels: Levels, axis_name: str | None) ->
         levels: Levels of the curricula by name, of which those with bins are vectors.
         axis_name: The axis of devices, over which counts are summed.
     """
-    is_finite_et = finite_steps(trajectory)
+    is_finite_et = trajectory.metrics.get(NOT_FINITE, jnp.zeros_like(trajectory.reward)) == 0
     counts = {}
     for name, bin_et in trajectory.metrics.items():
         if name.startswith(BINS):
@@ -140,9 +140,6 @@ def device_metrics(trajectory: Trajectory, axis_name: str | None) -> Metrics:
 
 def _finished(trajectory: Trajectory) -> Bool[Array, "e t"]:
     """Where an episode finished: one that was cut because a step was not finite has not."""
-    return trajectory.done & finite_steps(trajectory)
-
-
-def finite_steps(trajectory: Trajectory) -> Bool[Array, "e t"]:
-    """Which steps are finite; all, of a rollout that does not tell."""
-    return trajectory.metrics.get(NOT_FINITE, jnp.zeros_like(trajectory.reward)) == 0
+    if NOT_FINITE not in trajectory.metrics:
+        return trajectory.done
+    return trajectory.done & (trajectory.metrics[NOT_FINITE] == 0)

@@ -170,7 +170,7 @@ def resumed_id(run: RunInfo, path: Path) -> str | None:
 
     A run that was stopped before its first checkpoint starts again.
     """
-    is_there = run.is_resumed and run.iteration and path.exists()
+    is_there = run.is_resumed and run.iteration and path.is_file()
     return (path.read_text() or None) if is_there else None
 
 

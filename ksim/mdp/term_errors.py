@@ -56,25 +56,14 @@ def naming(name: str, term: object) -> Iterator[None]:
     Raises:
         ConfigError: The code raised an error, which is its cause.
     """
-    kind, *_, own = name.split("/") if "/" in name else (name, "")
     try:
         yield
     except Exception as error:
-        title = f"{kind.replace('_', ' ').capitalize()}{f' {own!r}' if own else ''} ({type(term).__name__})"
+        kind, *_, own = name.split("/") if "/" in name else (name, "")
+        what = f"{kind.replace('_', ' ').capitalize()}{f' {own!r}' if own else ''} ({type(term).__name__})"
         if isinstance(error, ConfigError):
-            raise ConfigError(f"{title}: {error}") from error
-        raise ConfigError(described_failure(title, term, error)) from error
-
-
-def described_failure(title: str, owner: object, error: Exception) -> str:
-    """An error in a user's code, with the line and with the fix of JAX's common ones.
-
-    Args:
-        title: The name of the code, as in `Reward 'alive' (Alive)`.
-        owner: The object whose class has it.
-        error: The error, as it was raised.
-    """
-    return f"{title} failed{_place(error.__traceback__, owner)}: {_explained(error)}"
+            raise ConfigError(f"{what}: {error}") from error
+        raise ConfigError(f"{what} failed{_place(error.__traceback__, term)}: {_explained(error)}") from error
 
 
 def _place(trace: TracebackType | None, term: object) -> str:

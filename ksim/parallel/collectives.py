@@ -14,8 +14,6 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 DEVICE_AXIS = "device"
 """The name of the axis of devices, unless a task names it otherwise."""
-_MAPS = ("shard_map", "pmap", "xla_pmap")
-"""Primitives of pmap and shard_map."""
 
 
 def bind_axis(function: Callable[..., Any], axis_name: str) -> Callable[..., Any]:
@@ -48,18 +46,7 @@ def shapes_on_devices(function: Callable[..., Any], axis_name: str, num_devices:
         num_devices: Its length.
         args: Trees of arrays or of shapes.
     """
-    return trace_on_devices(function, axis_name, num_devices, *args)[1]
-
-
-def trace_on_devices(function: Callable[..., Any], axis_name: str, num_devices: int, *args: Any) -> tuple[Any, Any]:
-    """The program of a function on each of so many devices, and the shapes that it returns; see `shapes_on_devices`."""
-    return jax.make_jaxpr(function, axis_env=[(axis_name, num_devices)], return_shape=True)(*args)
-
-
-def maps_over_devices(jaxpr: Any) -> bool:
-    """Whether a program has a pmap or a shard_map in it, also in its loops, branches and calls."""
-    inner = [x for eqn in jaxpr.eqns for x in jax.tree.leaves(list(eqn.params.values())) if hasattr(x, "eqns")]
-    return any(eqn.primitive.name in _MAPS for eqn in jaxpr.eqns) or any(map(maps_over_devices, inner))
+    return jax.make_jaxpr(function, axis_env=[(axis_name, num_devices)], return_shape=True)(*args)[1]
 
 
 def mean_across_devices(tree: PyTree, axis_name: str | None) -> PyTree:

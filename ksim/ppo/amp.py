@@ -14,7 +14,6 @@ from ksim.keys import DISCRIMINATOR
 from ksim.learn.collect import Collected
 from ksim.learn.finite import BAD_UPDATES, Optimized, all_finite, optimizer_step, updated_normalizer
 from ksim.learn.learner import AbstractLearner, Figures
-from ksim.learn.statistics import finite_steps
 from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
 from ksim.parallel.collectives import (
     all_across_devices,
@@ -87,6 +86,16 @@ class AMPState(LearnerState):
     style: StyleState
 
 
+class AMPCollected(Collected):
+    """A rollout, and what the discriminator sees of the states after it.
+
+    Attributes:
+        features_after: Features of the state of each env after the last step.
+    """
+
+    features_after: Float[Array, "*e f"]
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class AMP(AbstractLearner):
     """Adversarial motion priors around PPO, Peng et al. 2021 (arXiv:2104.02180).
@@ -118,8 +127,9 @@ class AMP(AbstractLearner):
         )
         return AMPState(**_fields(self.ppo.init(key)), style=style)
 
-    def collect(self, state: TrainState, key: PRNGKeyArray) -> tuple[Collected, EnvBatch]:
-        return self.ppo.collect(state, key)
+    def collect(self, state: TrainState, key: PRNGKeyArray) -> tuple[AMPCollected, EnvBatch]:
+        collected, envs = self.ppo.collect(state, key)
+        return AMPCollected(**_fields(collected), features_after=envs.env_state.obs[STYLE]), envs
 
     def policy(self, learner: LearnerState) -> NormalizedActorCritic:
         return self.ppo.policy(learner)
@@ -139,13 +149,15 @@ class AMP(AbstractLearner):
     ) -> tuple[LearnerState, Metrics]:
         """The rewards by the discriminator that was there before, then PPO's update, then the discriminator's."""
         assert isinstance(learner, AMPState)
+        assert isinstance(collected, AMPCollected)
         hyper, style, trajectory = self.hyper, learner.style, collected.trajectory
-        reward_et = _style_rewards(style, trajectory)
+        pair_et2f = _transitions(trajectory, collected.features_after)
+        reward_et = jnp.where(trajectory.done, 0.0, style_reward(_scores(style, pair_et2f)))
         total_et = hyper.task_weight * trajectory.reward + hyper.style_weight * reward_et
         rewarded = dataclasses.replace(collected, trajectory=dataclasses.replace(trajectory, reward=total_et))
         learned, metrics = self.ppo.learn(learner, rewarded, key, is_usable)
         style_key = jax.random.fold_in(key, DISCRIMINATOR)
-        style, style_metrics = self._learn_style(style, trajectory, style_key, is_usable)
+        style, style_metrics = self._learn_style(style, trajectory, pair_et2f, style_key, is_usable)
         style_metrics["style/reward"] = mean_across_devices(jnp.mean(reward_et), self.axis_name)
         metrics[BAD_UPDATES] += style_metrics.pop(BAD_UPDATES)
         num_bad = jnp.maximum(learned.num_bad_updates, style.num_bad)
@@ -155,6 +167,7 @@ class AMP(AbstractLearner):
         self,
         style: StyleState,
         trajectory: Trajectory,
+        pair_et2f: Float[Array, "e t 2 f"],
         key: PRNGKeyArray,
         is_usable: Bool[Array, ""],
     ) -> tuple[StyleState, Metrics]:
@@ -162,7 +175,7 @@ class AMP(AbstractLearner):
         sample_key, batch_key = jax.random.split(key)
         features = {STYLE: trajectory.obs[STYLE]}
         normalizer = updated_normalizer(style.normalizer, features, is_usable, self.axis_name)
-        new_n2f = self._sampled(trajectory, sample_key)
+        new_n2f = self._sampled(pair_et2f, trajectory.done, sample_key)
         replay, num_replayed = _put(style.replay, style.num_replayed, new_n2f, is_usable)
         style = dataclasses.replace(style, normalizer=normalizer, replay=replay, num_replayed=num_replayed)
 
@@ -182,12 +195,13 @@ class AMP(AbstractLearner):
         metrics = mean_across_devices(jax.tree.map(jnp.mean, metrics_s), self.axis_name)
         return style, metrics | {BAD_UPDATES: jnp.sum(is_skipped_s).astype(jnp.float32)}
 
-    def _sampled(self, trajectory: Trajectory, key: PRNGKeyArray) -> Float[Array, "n 2 f"]:
+    def _sampled(
+        self, pair_et2f: Float[Array, "e t 2 f"], done_et: Bool[Array, "e t"], key: PRNGKeyArray
+    ) -> Float[Array, "n 2 f"]:
         """Some transitions of every env of all devices, in the order of the global batch: the same on every device."""
-        pair_et2f = _transitions(trajectory)
-        key_e = env_keys(key, global_env_index(len(pair_et2f), self.axis_name))
-        # A step that is not finite leads nowhere: never drawn where there is another.
-        logit_et = jnp.where(finite_steps(trajectory), 0.0, -jnp.inf)
+        key_e = env_keys(key, global_env_index(len(done_et), self.axis_name))
+        # A step that ends an episode leads to a state that nobody sees: never drawn where there is another.
+        logit_et = jnp.where(done_et, -jnp.inf, 0.0)
         draw = lambda key, logit_t: jax.random.categorical(key, logit_t, shape=(SAMPLES_PER_ENV,))
         step_es = jax.vmap(draw)(key_e, logit_et)
         drawn_es2f = jax.vmap(lambda pair_t2f, step_s: pair_t2f[step_s])(pair_et2f, step_es)
@@ -218,15 +232,11 @@ def _fields(module: eqx.Module) -> dict[str, PyTree]:
     return {field.name: getattr(module, field.name) for field in dataclasses.fields(module)}
 
 
-def _transitions(trajectory: Trajectory) -> Float[Array, "e t 2 f"]:
-    """The features of the states before and after each step, also where it ends an episode."""
-    return jnp.stack([trajectory.obs[STYLE], trajectory.reached[STYLE]], axis=2)
-
-
-def _style_rewards(style: StyleState, trajectory: Trajectory) -> Float[Array, "e t"]:
-    """The style reward of each step, also of one that ends an episode; 0 where the step is not finite."""
-    reward_et = style_reward(_scores(style, _transitions(trajectory)))
-    return jnp.where(finite_steps(trajectory), reward_et, 0.0)
+def _transitions(trajectory: Trajectory, features_after_ef: Float[Array, "e f"]) -> Float[Array, "e t 2 f"]:
+    """The features of the states before and after each step; before alone, twice, where the step ends an episode."""
+    before_etf = trajectory.obs[STYLE]
+    after_etf = jnp.concatenate([before_etf[:, 1:], features_after_ef[:, None]], axis=1)
+    return jnp.stack([before_etf, jnp.where(trajectory.done[..., None], before_etf, after_etf)], axis=2)
 
 
 def _normalized(style: StyleState, pair_b2f: Float[Array, "*b 2 f"]) -> Float[Array, "*b f2"]:

@@ -8,9 +8,9 @@ from jaxtyping import PyTree
 
 from ksim.errors import ConfigError
 from ksim.parallel.collectives import device_index, sum_across_devices
-from ksim.parallel.multihost import meet_peers, process_index
+from ksim.parallel.multihost import meet_peers, num_processes, process_index
 from ksim.parallel.replicas import Divergence, find_divergence, gather_checksums, leaf_names
-from ksim.preflight.memory import env_shapes, format_bytes, memory_per_device, next_start_bytes, num_bytes, seen_in_step
+from ksim.preflight.memory import env_shapes, format_bytes, memory_per_device, next_start_bytes, num_bytes
 from ksim.task.distributed_rl import DistributedRLConfig
 from ksim.task.distributed_setup import DeviceInfo, DistributedSetup
 from ksim.task.rl import RLTask
@@ -29,13 +29,12 @@ def inspect_setup(task: RLTask[DistributedRLConfig]) -> DistributedSetup:
     share = config.num_envs // layout.num_devices
     env_state, env_bytes = env_shapes(task, model)
     # Of a step: observations, raw and normalised, metrics, the action, and ten numbers such as values and advantages.
-    seen_bytes = num_bytes(seen_in_step(task, env_state))
-    step_bytes = 2 * seen_bytes + num_bytes(env_state.metrics) + 4 * task.environment.action_size + 40
+    step_bytes = 2 * num_bytes(env_state.obs) + num_bytes(env_state.metrics) + 4 * task.environment.action_size + 40
     peers = meet_peers()
     num_here = peers.hosts.count(peers.hosts[process_index()])
     memory = memory_per_device(layout.local_devices, num_here)
     setup = DistributedSetup(
-        peers=peers,
+        num_processes=num_processes(),
         devices=tuple(
             DeviceInfo(
                 name=str(device),

@@ -15,9 +15,8 @@ from typing import Any
 import jax
 
 from ksim.learn.train_step import TrainStep
-from ksim.parallel.multihost import Peers, process_index
+from ksim.parallel.multihost import Peers, num_processes, process_index
 from ksim.preflight.memory import format_bytes
-from ksim.task.distributed_setup import DistributedSetup
 from ksim.task.rl import RLTask
 from ksim.types import TrainState
 
@@ -35,40 +34,36 @@ _ARRAY = re.compile(r"([a-z]+)(\d*)\[([\d,]*)\]")
 _VARIABLES = ("CUDA_VISIBLE_DEVICES", "JAX_", "XLA_", "PJRT_", "KSIM_", "NCCL_")
 
 
-def log_setup(task: RLTask[Any], peers: Peers, setup: DistributedSetup | None = None) -> None:
-    """Logs the processes, the devices, the environments that each holds, and the placement of the state.
+def log_setup(task: RLTask[Any], step: TrainStep, state: TrainState, peers: Peers) -> None:
+    """Logs the processes, the devices, the batch and the placement of every leaf of the state.
 
     Args:
         task: The task.
+        step: The training step.
+        state: The placed state.
         peers: The processes of the job.
-        setup: The setup of a task on several devices, once it has been inspected.
     """
     if not logger.isEnabledFor(logging.DEBUG):
         return
-    logger.debug("This is process %d of %d.", process_index(), len(peers.pids))
+    logger.debug("This is process %d of %d.", process_index(), num_processes())
     for i, (host, pid) in enumerate(zip(peers.hosts, peers.pids, strict=True)):
         logger.debug("Process %d: pid %d on %s.", i, pid, host)
     for name in sorted(os.environ):
         if name.startswith(_VARIABLES):
             logger.debug("Environment: %s=%s", name, os.environ[name])
     layout, config = task.layout, task.config
-    share = config.num_envs // layout.num_devices
-    logger.debug("Layout: %s, axis %s.", type(layout).__name__, layout.axis_name)
-    logger.debug("Batch: %d environments, %d on each device, %d steps.", config.num_envs, share, config.rollout_length)
     for i, device in enumerate(layout.devices):
-        kind, process = f"{device.platform}, {device.device_kind}", device.process_index
-        envs = f"environments {i * share} to {(i + 1) * share - 1}"
-        logger.debug("Device %d: %s (%s) of process %d, %s.", i, device, kind, process, envs)
-    if setup is not None:
-        logger.debug("Placement: the learner, %s, copied to each device.", format_bytes(setup.learner_bytes))
-        of_envs = format_bytes(setup.env_state_bytes_per_device)
-        logger.debug("Placement: the environments' states, %s on each device, sharded.", of_envs)
-
-
-def log_state(step: TrainStep, state: TrainState) -> None:
-    """Logs the hyperparameters, and the shape and the placement of every leaf of a placed state."""
-    if not logger.isEnabledFor(logging.DEBUG):
-        return
+        logger.debug(
+            "Device %d: %s (%s, %s) of process %d.",
+            i,
+            device,
+            device.platform,
+            device.device_kind,
+            device.process_index,
+        )
+    logger.debug("Layout: %s, axis %s.", type(layout).__name__, layout.axis_name)
+    share = config.num_envs // layout.num_devices
+    logger.debug("Batch: %d environments, %d on each device, %d steps.", config.num_envs, share, config.rollout_length)
     logger.debug("Hyperparameters: %s", step.learner.figures().hyper)
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         name, shape = jax.tree_util.keystr(path), list(leaf.shape)

@@ -1,7 +1,6 @@
 """Methods of a task that would silently never be called, or with other arguments than they take."""
 
 import difflib
-import functools
 import inspect
 import types
 from typing import Any
@@ -34,8 +33,7 @@ def check_hook_names(task: BaseTask[Any]) -> None:
         ConfigError: One has a name by which another program calls a hook, or a callback takes other arguments.
     """
     theirs, ours = _methods(type(task))
-    # Whatever a decorator has made of it.
-    for name in (RENAMED.keys() - ours.keys()) & set(dir(task)):
+    for name in theirs.keys() & RENAMED.keys():
         raise ConfigError(f"{type(task).__name__}.{name} is never called. Override {RENAMED[name]}.")
     # Of xax's other methods, as `__init__` and `debug`, nobody but the task itself calls an override.
     callbacks = {name for name, x in vars(CallbackTask).items() if isinstance(x, types.FunctionType)}
@@ -61,19 +59,14 @@ def _methods(task_class: type) -> tuple[dict[str, Any], dict[str, Any]]:
     ours: dict[str, Any] = {}
     for base in reversed(task_class.__mro__):
         found = ours if base.__module__.partition(".")[0] in ("ksim", "xax") else theirs
-        found.update({name: x for name, x in vars(base).items() if _is_method(x)})
+        found.update({name: x for name, x in vars(base).items() if isinstance(x, types.FunctionType)})
     return theirs, ours
-
-
-def _is_method(attribute: Any) -> bool:
-    """Whether an attribute of a class is a method, also under a decorator that makes another object of it."""
-    return (callable(attribute) and not isinstance(attribute, type)) or isinstance(attribute, functools.partialmethod)
 
 
 def _takes_arguments_of(method: Any, hook: Any) -> bool:
     """Whether a method can be called as a hook is, all its arguments by position."""
     try:
         inspect.signature(method).bind(*inspect.signature(hook).parameters)
-    except (TypeError, ValueError):  # ValueError: a callable without a signature
+    except TypeError:
         return False
     return True

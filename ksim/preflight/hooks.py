@@ -9,14 +9,13 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from ksim.errors import ConfigError
-from ksim.mdp.term_errors import described_failure
 from ksim.nn.actor_critic import AbstractActorCritic, initial_carries
 from ksim.nn.normalizer import NormalizedActorCritic
-from ksim.parallel.collectives import bind_axis, maps_over_devices, shapes_on_devices
+from ksim.parallel.collectives import bind_axis, shapes_on_devices
 from ksim.rollout.environment import check_environment
 from ksim.task.described import HOOKS, described, is_float, tree_differences
 from ksim.task.learned import LearnedTask
-from ksim.task.returned import hook_name, is_overridden, traced
+from ksim.task.returned import hook_name, is_overridden, shapes_of
 from ksim.task.rl import RLTask
 from ksim.types import EnvState, LearnerState, TrainState, Trajectory
 
@@ -63,31 +62,8 @@ def check_hooks(task: LearnedTask[Any], learner: LearnerState, model: AbstractAc
         _check_rollout(task, NormalizedActorCritic(model, learner.normalizer), env_state, share)
 
 
-def _hook_shapes(task: LearnedTask[Any], name: str, *inputs: Any) -> Any:
-    """What a traced hook returns, with shapes in place of arrays.
-
-    Raises:
-        ConfigError: The hook raised an error, which is its cause, or maps over devices itself.
-    """
-    hook = hook_name(task, name)
-    fix = (
-        "ksim calls it inside the mapped step with the share of one device: remove pmap, shard_map and jit, "
-        f"and reduce with jax.lax.pmean or its siblings over the axis {task.device_axis!r} (self.device_axis). "
-        f"See {HOOKS}."
-    )
-    try:
-        program, returned = traced(task, getattr(task, name), *inputs)
-    except ConfigError:
-        raise
-    except Exception as error:
-        raise ConfigError(f"{described_failure(hook, task, error).rstrip('.')}. {fix}") from error
-    if maps_over_devices(program):
-        raise ConfigError(f"{hook} maps over devices itself. {fix}")
-    return returned
-
-
 def _check_sync_gradients(task: LearnedTask[Any], params: PyTree) -> None:
-    synced = _hook_shapes(task, "sync_gradients", params)
+    synced = shapes_of(task, task.sync_gradients, params)
     problem = tree_differences(params, synced, "grads")
     if problem:
         raise ConfigError(
@@ -100,14 +76,14 @@ def _check_rollout(task: LearnedTask[Any], model: AbstractActorCritic, env_state
     hook, num_steps = hook_name(task, "_rollout"), task.config.rollout_length
     carry = eqx.filter_eval_shape(initial_carries, model, num_envs)
     key = jax.eval_shape(lambda: jax.random.key(0))
-    returned = _hook_shapes(task, "_rollout", model, env_state, carry, key)
+    returned = shapes_of(task, task._rollout, model, env_state, carry, key)
     rule = f"{hook} must return (trajectory, env_state, model_carry)"
     if not isinstance(returned, tuple | list) or len(returned) != 3:
         raise ConfigError(f"{rule}, but returned {described(returned)}. See {HOOKS}.")
     trajectory, env_state_after, carry_after = returned
     if not isinstance(trajectory, Trajectory):
         raise ConfigError(f"{rule}, the first a ksim.Trajectory, but returned {described(returned)}. See {HOOKS}.")
-    problem = _trajectory_differences(task, trajectory, env_state, (num_envs, num_steps))
+    problem = _trajectory_differences(trajectory, env_state, task.environment.action_size, (num_envs, num_steps))
     if problem:
         raise ConfigError(
             f"{hook} must return a trajectory of this device's {num_envs} environments and {num_steps} steps "
@@ -121,18 +97,14 @@ def _check_rollout(task: LearnedTask[Any], model: AbstractActorCritic, env_state
         )
 
 
-def _trajectory_differences(
-    task: LearnedTask[Any], trajectory: Trajectory, env_state: EnvState, leading: tuple[int, int]
-) -> str:
+def _trajectory_differences(trajectory: Trajectory, env_state: EnvState, size: int, leading: tuple[int, int]) -> str:
     metrics = trajectory.metrics
     if not isinstance(metrics, Mapping):
         return f"trajectory.metrics is {described(metrics)} instead of a dict"
     number = lambda x: jnp.zeros(leading, x.dtype if is_float(x) else jnp.float32)
-    obs = lambda groups: {x: jnp.zeros((*leading, *env_state.obs[x].shape[1:]), env_state.obs[x].dtype) for x in groups}
     expected = lambda: Trajectory(
-        obs=obs(env_state.obs),
-        reached=obs(task.reached_groups),
-        action=jnp.zeros((*leading, task.environment.action_size)),
+        obs={group: jnp.zeros((*leading, *x.shape[1:]), x.dtype) for group, x in env_state.obs.items()},
+        action=jnp.zeros((*leading, size)),
         terminated=jnp.zeros(leading, bool),
         done=jnp.zeros(leading, bool),
         metrics={name: jnp.zeros(leading, getattr(x, "dtype", jnp.float32)) for name, x in metrics.items()},

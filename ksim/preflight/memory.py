@@ -34,7 +34,7 @@ def check_memory(task: LearnedTask[Any], learner: LearnerState, env_state: EnvSt
     """
     config, layout = task.config, task.layout
     # Of a step: the observations, metrics, the action, five numbers and two flags.
-    step_bytes = num_bytes((seen_in_step(task, env_state), env_state.metrics)) + 4 * task.environment.action_size + 22
+    step_bytes = num_bytes((env_state.obs, env_state.metrics)) + 4 * task.environment.action_size + 22
     kept_bytes = state_bytes + next_start_bytes(env_state)
     env_bytes = kept_bytes + config.rollout_length * step_bytes
     # The gradients are as large as the parameters.
@@ -91,11 +91,6 @@ def env_shapes(task: RLTask[Any], model: AbstractActorCritic) -> tuple[EnvState,
         bind_axis(task.environment.first_episode, task.device_axis), jax.eval_shape(lambda: jax.random.key(0))
     )
     return state, num_bytes(state) + num_bytes(eqx.filter_eval_shape(initial_carries, model, 1))
-
-
-def seen_in_step(task: RLTask[Any], env_state: EnvState) -> PyTree:
-    """The observations that a rollout keeps of each step of an env, in shapes."""
-    return env_state.obs, [env_state.obs[group] for group in task.reached_groups if group in env_state.obs]
 
 
 def next_start_bytes(env_state: EnvState) -> int:

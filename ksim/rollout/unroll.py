@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import chex
@@ -65,7 +64,6 @@ def unroll(
     *,
     num_steps: int,
     deterministic: bool = False,
-    reached_groups: Sequence[str] = (),
 ) -> tuple[Trajectory, EnvState, PyTree]:
     """Steps a batch of envs under a policy.
 
@@ -84,7 +82,6 @@ def unroll(
         key_e: One key per env for this rollout.
         num_steps: Control steps.
         deterministic: Use the deterministic policy instead of sampling.
-        reached_groups: Observation groups that the trajectory also holds of the states reached.
 
     Returns:
         The trajectory with leading axes (env, time), and the states and memories after it.
@@ -105,8 +102,6 @@ def unroll(
         is_good_e = _is_finite((state_e.obs, reached_e.obs, reached_e.reward))
         value_at_cut_e = _value_at_cut(model, decision_e.value, reached_e, carry_e, is_good_e)
         transition_e = _transition(obs_e, decision_e, reached_e, value_at_cut_e, is_good_e)
-        seen_e, before_e = ({group: obs[group] for group in reached_groups} for obs in (reached_e.obs, obs_e))
-        transition_e = dataclasses.replace(transition_e, reached=select_envs(is_good_e, seen_e, before_e))
         done_e = transition_e.done
 
         def ended(index_r: Array) -> EnvState:

@@ -109,8 +109,6 @@ class AMPTask(PPOTask[ConfigT], Generic[ConfigT]):
     that read the physics alone. The policy's networks and statistics do not know the group.
     """
 
-    reached_groups: ClassVar[tuple[str, ...]] = (STYLE,)
-
     def get_reference(self) -> Float[np.ndarray, "n 2 f"]:
         """The features of consecutive states, one control step apart, of the motions whose style is learned.
 

@@ -173,13 +173,12 @@ class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
         """Checks the devices by running on them, then prints and returns the setup.
 
         Warns if a device is likely to run out of memory. The check runs once per task: later calls, such as the one by
-        `run`, return the same result. Every call logs processes, devices and placement at debug.
+        `run`, return the same result.
 
         Raises:
             ConfigError: The batch does not fit the devices, they do not work together, or the options of the job's
                 processes differ.
         """
-        command("log_setup")(self, self._setup.peers, self._setup)
         return self._setup
 
     @functools.cached_property

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from ksim.parallel.multihost import Peers
-
 
 @dataclass(frozen=True)
 class DeviceInfo:
@@ -30,7 +28,7 @@ class DistributedSetup:
     """Global and per-device figures of a distributed run.
 
     Attributes:
-        peers: The processes of the job.
+        num_processes: Processes of the job.
         devices: The devices in use, of all processes, in the order of the mapped axis.
         engine: The physics engine; None for an environment that knows none.
         num_envs: Environments over all devices.
@@ -50,7 +48,7 @@ class DistributedSetup:
         steps_per_action: Steps of the environment to a control step.
     """
 
-    peers: Peers
+    num_processes: int
     devices: tuple[DeviceInfo, ...]
     engine: str | None
     num_envs: int
@@ -66,11 +64,6 @@ class DistributedSetup:
     rollout_bytes_per_device: int
     problems: tuple[str, ...] = ()
     steps_per_action: int = 1
-
-    @property
-    def num_processes(self) -> int:
-        """Processes of the job."""
-        return len(self.peers.pids)
 
     @property
     def num_devices(self) -> int:

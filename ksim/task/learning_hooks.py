@@ -1,7 +1,7 @@
 """What a task says of how it learns. `PPOTask` says it of PPO, `LearnedTask` of any on-policy algorithm."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NoReturn
+from typing import Any, NoReturn
 
 import equinox as eqx
 import numpy as np
@@ -18,9 +18,6 @@ from ksim.types import LearnerState, TrainState
 
 class LearningHooks:
     """The hooks through which the training loop, evaluations and checkpoints reach the algorithm."""
-
-    reached_groups: ClassVar[tuple[str, ...]] = ()
-    """Observation groups that the algorithm also needs of the states reached, in `Trajectory.reached`."""
 
     def _get_initial_model(self, rng: PRNGKeyArray) -> AbstractActorCritic | eqx.Module:
         """The actor-critic before the first iteration. Traced, with `rng` the only input that varies.

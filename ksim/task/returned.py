@@ -16,7 +16,7 @@ from ksim.nn.actor_critic import AbstractActorCritic, ActorCriticOutput
 from ksim.nn.adapted import AdaptedActorCritic
 from ksim.nn.distributions import AbstractDistribution
 from ksim.nn.heads import MIN_STD
-from ksim.parallel.collectives import bind_axis, trace_on_devices
+from ksim.parallel.collectives import bind_axis, shapes_on_devices
 from ksim.parallel.placement import local_rows
 from ksim.task.described import HOOKS, NETWORKS, described, is_float, tree_differences
 from ksim.task.rl import RLTask
@@ -241,11 +241,6 @@ def check_finite(env_state: EnvState) -> None:
 
 def shapes_of(task: RLTask[Any], function: Any, *inputs: Any) -> Any:
     """What a function returns, with shapes in place of arrays; collectives over the axis of devices work in it."""
-    return traced(task, function, *inputs)[1]
-
-
-def traced(task: RLTask[Any], function: Any, *inputs: Any) -> tuple[Any, Any]:
-    """The program of a function, and what it returns; see `shapes_of`."""
     arrays, static = eqx.partition(inputs, lambda x: isinstance(x, jax.ShapeDtypeStruct) or eqx.is_array(x))
     rest: list[Any] = []
 
@@ -254,8 +249,8 @@ def traced(task: RLTask[Any], function: Any, *inputs: Any) -> tuple[Any, Any]:
         rest.append(other)
         return found
 
-    program, found = trace_on_devices(arrays_of, task.device_axis, task.layout.num_devices, arrays)
-    return program, eqx.combine(found, rest[-1])
+    found = shapes_on_devices(arrays_of, task.device_axis, task.layout.num_devices, arrays)
+    return eqx.combine(found, rest[-1])
 
 
 def is_overridden(task: RLTask[Any], name: str) -> bool:

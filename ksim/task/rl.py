@@ -4,7 +4,7 @@ import copy
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import jax
 from jaxtyping import Array, Int, Key, PRNGKeyArray, PyTree
@@ -125,8 +125,7 @@ class RLTask(RobotHooks, LearningHooks, CallbackTask[ConfigT], Generic[ConfigT])
             The trajectory with leading axes (env, time), and the states and memories after it.
         """
         key_e = self.env_keys(rng, env_state.reward.shape[0])
-        options: dict[str, Any] = {"num_steps": self.config.rollout_length, "reached_groups": self.reached_groups}
-        return unroll(self.environment, model, env_state, model_carry, key_e, **options)
+        return unroll(self.environment, model, env_state, model_carry, key_e, num_steps=self.config.rollout_length)
 
     def env_keys(self, rng: PRNGKeyArray, num_local_envs: int) -> Key[Array, " e"]:
         """One key per env of this device, which depends only on the env's index in the global batch.

@@ -22,7 +22,7 @@ from ksim.log.logger import AbstractLogger, Loggers, RunInfo
 from ksim.log.run_log import log_path, run_log
 from ksim.parallel.multihost import Peers, is_main_process, meet_peers, naming_lost, together
 from ksim.policy.load import PolicyExport
-from ksim.preflight.diagnosis import log_setup, log_state
+from ksim.preflight.diagnosis import log_setup
 from ksim.preflight.start import inspect_start
 from ksim.preflight.tables import print_start
 from ksim.preflight.verify import verify_setup
@@ -75,9 +75,7 @@ def train(task: RLTask[Any]) -> RunResult:
         if isinstance(task, DistributedRLTask):
             task.verify_distributed_setup()
         elif isinstance(task.config, DistributedRLConfig):  # the options say where a task runs, whatever its class
-            log_setup(task, peers, verify_setup(task))
-        else:
-            log_setup(task, peers)
+            verify_setup(task)
         print_start(inspect_start(task))
         print_resumed(task, start)
         with together():
@@ -124,7 +122,7 @@ def _train_in(
             stack.enter_context(loop.callbacks)
         print_line(f"First states: {prepare_s:.1f} s.")
         with Activity.doing("Compiling the training step"):
-            compile_s, step = _timed(lambda: _compiled_step(task, state))
+            compile_s, step = _timed(lambda: _compiled_step(task, state, peers))
         print_line(f"Compiled in {compile_s:.1f} s.")
         logger.info("First states in %.1f s, training step compiled in %.1f s.", prepare_s, compile_s)
         with naming_lost(peers, lambda: f"in iteration {loop.progress.iteration + 1}"):
@@ -220,9 +218,9 @@ def open_files(loop: Loop, start: Start, run_dir: Path, stack: contextlib.ExitSt
         stack.enter_context(loop.viewer)
 
 
-def _compiled_step(task: RLTask[Any], state: RunState) -> TimedStep:
+def _compiled_step(task: RLTask[Any], state: RunState, peers: Peers) -> TimedStep:
     step = task.make_train_step(task.layout.axis_name)
-    log_state(step, state.get())
+    log_setup(task, step, state.get(), peers)
     # The state before a step that is not finite is what is dumped, and so outlives the step.
     return TimedStep(task.layout, step, state.get(), donate=not task.config.dump_on_nan)
 

@@ -247,8 +247,9 @@ def _look_for_beginning(config: RLConfig, task_name: str) -> Start:
 
 def _check_began_afresh(run_dir: Path) -> None:
     """Raises ConfigError for a run without checkpoints that had begun with those of another."""
+    path = run_dir / "config.yaml"
     try:
-        options = read_yaml((run_dir / "config.yaml").read_bytes())
+        options = read_yaml(path.read_bytes()) if path.is_file() else None
     except (OSError, ValueError):
         return
     for name in ("resume", "load_weights"):

@@ -1,9 +1,13 @@
 """Damage to a checkpoint's files, one at a time: found, or without effect; never a silent wrong load."""
 
 import builtins
+import contextlib
+import hashlib
+import json
 import os
 import pickle
 import random
+import re
 import shutil
 import socket
 import subprocess
@@ -11,7 +15,9 @@ import subprocess
 import chex
 import numpy as np
 import pytest
+import tensorstore as ts
 
+import ksim
 from ksim.checkpoint.format import (
     DamagedError,
     list_checkpoints,
@@ -105,10 +111,142 @@ def test_checkpoint_has_its_name_once_all_of_it_is_on_the_disk_and_then_its_name
 def test_arrays_of_another_checkpoint_in_their_place_are_found(checkpoint, tmp_path):
     other = read_checkpoint(checkpoint)
     arrays = {name: x + 1 if name == "incompressible" else x for name, x in other.arrays.items()}
-    write_checkpoint(tmp_path / "8", arrays, other.document)
-    shutil.copy(checkpoint / "document.json", tmp_path / "8" / "document.json")
-    with pytest.raises(DamagedError, match=r"state/.* is not what was written"):
-        read_checkpoint(tmp_path / "8")
+    write_checkpoint(tmp_path / "7", arrays, other.document)
+    shutil.copy(checkpoint / "document.json", tmp_path / "7" / "document.json")
+    with pytest.raises(DamagedError, match=r"state/.* is (not what was written|missing|not of it)"):
+        read_checkpoint(tmp_path / "7")
+
+
+def signed(path, **changes):
+    """Writes a checkpoint's document anew, with digests of the files that are there, as somebody of ill will would."""
+    document = json.loads((path / "document.json").read_text())
+    files = {p.relative_to(path).as_posix(): p for p in path.rglob("*") if p.is_file() and p.name != "document.json"}
+    document["sizes"] = {name: file.stat().st_size for name, file in files.items()}
+    document["files"] = {
+        name: hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest() for name, file in files.items()
+    }
+    document |= changes
+    text = json.dumps({name: x for name, x in document.items() if name != "digest"}, sort_keys=True)
+    document["digest"] = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    (path / "document.json").write_text(json.dumps(document))
+
+
+def arrays_of(path, count, chunk, dtype="<f4"):
+    """Replaces the arrays of a checkpoint by one that is of a size by its header alone."""
+    shutil.rmtree(path / "state")
+    header = {"chunks": [chunk], "shape": [count], "dtype": dtype, "compressor": {"id": "zstd", "level": 1}}
+    header |= {"fill_value": None, "filters": None, "order": "C", "dimension_separator": ".", "zarr_format": 2}
+    store = ts.KvStore.open({"driver": "ocdbt", "base": f"file://{path}/state/"}).result()
+    store.write("float32/.zarray", json.dumps(header).encode()).result()
+
+
+def numbers(count, chunk, *shape, dtype="float32"):
+    """A checkpoint whose arrays are of a size by their header, and of a shape by the document."""
+
+    def change(path):
+        arrays_of(path, count, chunk)
+        signed(path, leaves={"x": {"shape": list(shape), "dtype": dtype}})
+
+    return change
+
+
+def told(*shape, dtype="float32"):
+    return lambda path: signed(path, leaves={"x": {"shape": list(shape), "dtype": dtype}})
+
+
+def linked(name, target, **changes):
+    """A checkpoint with a link in place of a file, whose document knows of no other, or only of `changes`."""
+
+    def change(path):
+        (path / name).unlink(missing_ok=True)
+        (path / name).symlink_to(target)
+        if changes:
+            signed(path, **changes)
+
+    return change
+
+
+def fifo(name):
+    def change(path):
+        (path / name).unlink()
+        os.mkfifo(path / name)
+
+    return change
+
+
+def bound(path):
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as server:
+        server.bind(os.path.relpath(path / "state" / "socket"))
+
+
+def moved(path):
+    shutil.move(path / "document.json", path.parent / "x")
+    (path / "document.json").symlink_to("../x")
+
+
+METADATA = "state/_METADATA"
+HOSTILE = {
+    "2^40 numbers": (numbers(2**40, 2**40, 3), "and not 3"),
+    "2^40 numbers that it tells of": (numbers(2**40, 2**40, 2**40), "too small for arrays of 4398046511104 bytes"),
+    "parts of 2^40 numbers": (numbers(3, 2**40, 3), "in parts of"),
+    "shapes that overflow": (told(*[2**40] * 40), "too small for arrays"),
+    "a negative shape": (told(-1, -3), "the shape of an array is none"),
+    "a shape of texts": (told("3"), "the shape of an array is none"),
+    "objects": (told(3, dtype="object"), "the type of an array is none"),
+    "a type by another name": (told(3, dtype="f4"), "the type of an array is none"),
+    "a type that leads out": (told(3, dtype="../x"), "data type '../x' not understood"),
+    "a FIFO as document": (fifo("document.json"), "document.json: it is no regular file"),
+    "a FIFO in the state": (fifo(METADATA), f"{METADATA} is no regular file"),
+    "a link as document": (moved, "document.json: it is no regular file"),
+    "a link out": (linked(METADATA, "/etc/hostname"), f"{METADATA} is no regular file"),
+    "a link out, listed": (linked(METADATA, "/etc/hostname", iteration=7), f"{METADATA} is no regular file"),
+    "a link out, of no files": (
+        linked(METADATA, "/etc/hostname", files={}, sizes={}),
+        f"{METADATA} is no regular file",
+    ),
+    "a link to what never ends": (linked(METADATA, "/dev/zero"), f"{METADATA} is no regular file"),
+    "a linked directory": (linked("state/more", "/etc"), "state/more is no regular file"),
+    "a link into itself": (linked("state/more", "."), "state/more is no regular file"),
+    "a socket": (bound, "state/socket is no regular file"),
+    "no files": (lambda path: signed(path, files={}, sizes={}), "is not of it; remove that"),
+    "a file more": (lambda path: (path / "state/more").touch(), "state/more is not of it; remove that"),
+    "a file that has grown": (lambda path: os.truncate(path / METADATA, 2**40), "it has another size"),
+    "a very large document": (lambda path: os.truncate(path / "document.json", 2**40), "a very large one"),
+    "another number": (lambda path: signed(path, iteration=8), "it is that of iteration 8, under another number"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_checkpoint_is_damage_before_it_takes_time_or_memory(kind, checkpoint, tmp_path):
+    path = tmp_path / "checkpoints" / "7"
+    shutil.copytree(checkpoint, path)
+    change, words = HOSTILE[kind]
+    change(path)
+    with pytest.raises(DamagedError, match=f"^Checkpoint {path} is damaged: .*{re.escape(words)}"):
+        read_checkpoint(path)
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        ksim.load_policy(tmp_path)
+
+
+def test_checkpoint_without_sizes_is_read_as_before_there_were_any(checkpoint, tmp_path):
+    path = shutil.copytree(checkpoint, tmp_path / "7")
+    document = {
+        x: y for x, y in json.loads((path / "document.json").read_text()).items() if x not in ("sizes", "digest")
+    }
+    text = json.dumps(document, sort_keys=True)
+    document["digest"] = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    (path / "document.json").write_text(json.dumps(document))
+    chex.assert_trees_all_equal(dict(read_checkpoint(path).arrays), dict(read_checkpoint(checkpoint).arrays))
+    os.truncate(path / "state" / "_METADATA", 5)
+    with pytest.raises(DamagedError, match="_METADATA is not what was written"):
+        read_checkpoint(path)
+
+
+def test_checkpoint_renamed_to_a_higher_number_is_not_the_newest(checkpoint, tmp_path):
+    for name in ("7", "900"):
+        shutil.copytree(checkpoint, tmp_path / "checkpoints" / name)
+    with pytest.warns(UserWarning, match=r"900 is damaged: it is that of iteration 7, under another number\. The one"):
+        assert load_checkpoint(tmp_path, "resume").path.name == "7"
 
 
 def test_only_what_was_never_finished_is_removed_with_old_checkpoints(checkpoint, tmp_path):

@@ -15,7 +15,14 @@ import pytest
 
 import ksim
 from examples.point_mass import PointMassConfig, PointMassTask
-from ksim.checkpoint.format import _digest_of_document, _digests, load_checkpoint, read_checkpoint, write_checkpoint
+from ksim.checkpoint.format import (
+    _digest_of_document,
+    _digests,
+    _sizes,
+    load_checkpoint,
+    read_checkpoint,
+    write_checkpoint,
+)
 from ksim.checkpoint.options import make_config
 from ksim.checkpoint.progress import Progress
 from ksim.checkpoint.run_dir import newest_run_dir, save_config
@@ -217,7 +224,8 @@ def test_arrays_of_others_with_right_digests(run, tmp_path):
             data[np.random.default_rng(seed).integers(len(data))] ^= 1 << seed % 8
         file.write_bytes(data)
         document = json.loads((path / "document.json").read_text())
-        document["files"] = {name: x for name, x in _digests(path).items() if name != "document.json"}
+        document["sizes"] = {name: x for name, x in _sizes(path).items() if name != "document.json"}
+        document["files"] = _digests(path, document["sizes"])
         with_digests(path, json.dumps(document))
         for reader in (resume, load_weights):
             assert str(copy.path) in (complaint_of(reader, copy) or str(copy.path))
@@ -230,7 +238,7 @@ def test_program_that_does_not_fit_its_checkpoint_is_an_error(run, tmp_path):
     for number, wrong in enumerate(
         (arrays, {**found.arrays, PROGRAM: found.arrays[START]}, {**found.arrays, START: np.zeros((), np.float32)})
     ):
-        path = tmp_path / "run" / "checkpoints" / str(number)
+        path = tmp_path / str(number) / "checkpoints" / "1"
         write_checkpoint(path, wrong, {k: x for k, x in found.document.items() if k not in ("leaves", "files")})
         with pytest.raises(
             ConfigError, match=rf"program of the policy in checkpoint {path} .*load_policy\(path, task="

@@ -14,6 +14,7 @@ pytest.importorskip("viser", reason="needs viser: pip install -e '.[viewer]'")
 
 import msgspec.msgpack
 import viser
+import viser._messages as viser_messages
 from websockets.sync.client import connect
 
 from ksim.host.signals import StopRequest
@@ -190,7 +191,7 @@ def test_camera_of_no_page_is_dropped(frontend, change):
 def test_session_goes_on_under_any_messages(frontend):
     rng = random.Random(0)
     uuids = list(frontend._server.gui._gui_input_handle_from_uuid)
-    kinds = [kind.__name__ for kind in viser._messages.Message.get_subclasses()]
+    kinds = [kind.__name__ for kind in viser_messages.Message.get_subclasses()]
     values = [*NUMBERS, *CAMERA.values(), b"x" * 1000, "x" * 100_000, -(2**63), 2**64 - 1, [[[]]] * 100, *uuids[:3]]
     tried = 0
     with page_of(frontend) as page, page_of(frontend) as other:
