@@ -74,7 +74,8 @@ class BraxTask(WrappedTask[BraxConfig]):
                 mjx_model=env.sys if env.backend == "mjx" else None,
                 shown=shown_state(
                     env.sys.mj_model,
-                    float(env.dt) * config.action_repeat,
+                    float(env.dt),
+                    config.action_repeat,
                     lambda state: (state.pipeline_state.q, state.pipeline_state.qd, {}),
                 ),
             )

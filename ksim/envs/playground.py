@@ -85,7 +85,7 @@ class PlaygroundTask(WrappedTask[PlaygroundConfig]):
             dt=env.sim_dt,
             ctrl_dt=env.dt,
             randomize=registry.get_domain_randomizer(config.env) if config.randomize else None,
-            shown=shown_state(env.mj_model, env.dt * config.action_repeat, lambda state: _physics(env, state.data)),
+            shown=shown_state(env.mj_model, env.dt, config.action_repeat, lambda state: _physics(env, state.data)),
             mj_model=env.mj_model,
             mjx_model=env.mjx_model,
         )

@@ -261,20 +261,21 @@ def _check_vector(env_name: str, what: str, obs: Any) -> None:
 
 
 def shown_state(
-    mj_model: Any, ctrl_dt: float, physics_of: Callable[[Any], tuple[Array, Array, dict[str, Array]]]
+    mj_model: Any, step_s: float, action_repeat: int, physics_of: Callable[[Any], tuple[Array, Array, dict[str, Array]]]
 ) -> Shown:
     """What is shown of an environment.
 
     Args:
         mj_model: Its model.
-        ctrl_dt: Seconds per control step.
+        step_s: Seconds per step of its own.
+        action_repeat: Its own steps to a control step.
         physics_of: Positions, velocities and the extra fields of `PhysicsState` of the environment's own state.
     """
-    model = PhysicsModel(mj_model, ctrl_dt)
+    model = PhysicsModel(mj_model, step_s * action_repeat)
 
     def physics(state: EnvState) -> PhysicsState:
         qpos, qvel, extra = physics_of(state.inner.state)
-        time = state.inner.num_steps * jnp.float32(ctrl_dt)
+        time = state.inner.num_steps * jnp.float32(step_s)
         return PhysicsState(
             qpos, qvel, jnp.zeros(mj_model.na), jnp.zeros(mj_model.nv), time, derived={}, extra=dict(extra)
         )

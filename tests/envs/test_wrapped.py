@@ -4,11 +4,12 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import mujoco
 import numpy as np
 import pytest
 
 from ksim.envs.task import Made, WrappedConfig, WrappedTask, check_name, main, parsed_options
-from ksim.envs.wrapped import Randomizer, WrappedEnvironment, observation_names
+from ksim.envs.wrapped import Randomizer, WrappedEnvironment, observation_names, shown_state
 from ksim.errors import ConfigError
 from ksim.preflight.start import inspect_start
 from ksim.rollout.environment import check_environment
@@ -139,6 +140,11 @@ def test_repeated_action_adds_up_the_rewards_of_its_steps_until_the_end():
     np.testing.assert_allclose(twice[2].reward, one_by_one[3].reward)
     assert twice[2].terminated
     assert twice[2].inner.state.info["steps"] == 3
+    # Of steps of 0.1 s, two to an action.
+    spec = mujoco.MjSpec.from_string("<mujoco><worldbody><geom size='1'/></worldbody></mujoco>")
+    shown = shown_state(spec.compile(), 0.1, 2, lambda state: (jnp.zeros(0), jnp.zeros(0), {}))
+    assert shown.model.ctrl_dt == 0.2
+    np.testing.assert_allclose([shown.physics_of(state).time for state in twice], [0.0, 0.2, 0.4], rtol=1e-6)
     limited = play(wrapped(action_repeat=2, episode_length=4), [0.0, 0.0])
     assert [bool(state.truncated) for state in limited] == [False, False, True]
 
