@@ -23,16 +23,10 @@ import onnxruntime
 ROBOTS = Path(__file__).parent / "robots"
 SMOOTHING, AROUND = "ActionSmoothing", "AroundMotion"
 """The action filters that belong to the controller; the other filters imitate a real robot."""
-MODEL_FIELDS = {
-    f"actuator_{name}"
-    for name in (
-        *("dyntype", "gaintype", "gainprm", "biastype", "biasprm", "gear", "armature", "damping", "dampingpoly"),
-        *("ctrllimited", "ctrlrange", "forcelimited", "forcerange"),
-    )
-}
-"""Fields of MuJoCo's model that metadata may set: all numbers, none an address that MuJoCo follows."""
-MAX_SIZE, MAX_SUBSTEPS = 100_000, 1000
-"""The most numbers of a command, and the most physics steps of a control step, that a policy was ever trained with."""
+CHOICES = {name: getattr(mujoco, f"mjt{name.title()}") for name in ("integrator", "cone", "jacobian", "solver")}
+"""The options of MuJoCo's model that are one of several."""
+MAX_SIZE, MAX_SUBSTEPS, MAX_ITERATIONS = 100_000, 1000, 10_000
+"""The most numbers of a command, physics steps of a control step, and iterations of any of MuJoCo's solvers."""
 FALLEN_TILT = -0.5
 """Vertical component of gravity in the base's frame above which the robot has fallen: a tilt of 60 degrees."""
 
@@ -79,7 +73,7 @@ def check(metadata: Mapping[str, Any], inputs: Mapping[str, Sequence[Any]]) -> N
             raise ValueError(rule)
 
     json.dumps(metadata, allow_nan=False)  # numbers that are not finite are null
-    demand(metadata["format"] == 1, f"format ({metadata['format']!r:.40}) must be 1")
+    demand(metadata["format"] == 2, f"format ({metadata['format']!r:.40}) must be 2")
     for group in metadata["observations"].values():
         size = inputs[group["input"]][1]
         demand(group["size"] == size, f"the size of {group['input']} ({group['size']!r:.40}) must be {size}")
@@ -102,8 +96,11 @@ def check(metadata: Mapping[str, Any], inputs: Mapping[str, Sequence[Any]]) -> N
     demand(
         file is None or Path(file).name == file, f"the robot's file ({file!r:.80}) must be a name without directories"
     )
-    fields = metadata["actuators"]["model_fields"].keys()
-    demand(fields <= MODEL_FIELDS, f"model_fields must be some of {', '.join(sorted(MODEL_FIELDS))}")
+    for name, value in metadata["model"]["option"].items():
+        if name in CHOICES:
+            CHOICES[name](value)
+        is_count = "iterations" in name or "initpoints" in name
+        demand(not is_count or 0 <= value <= MAX_ITERATIONS, f"{name} ({value!r:.40}) must be 0 to {MAX_ITERATIONS}")
     for name, command in metadata["commands"].items():
         is_size = type(command["size"]) is int and 0 < command["size"] <= MAX_SIZE
         demand(is_size, f"the size of command {name!r:.80} must be 1 to {MAX_SIZE}")
@@ -118,7 +115,105 @@ def fill(array: np.ndarray, values: Any, name: str) -> None:
     """Sets all numbers of an array; unlike a plain assignment it spreads no single number over the array."""
     if np.shape(values) != array.shape:
         raise ValueError(f"{name} must have the shape {array.shape}, but has {np.shape(values)}")
+    if not np.isfinite(np.asarray(values, float)).all():
+        raise ValueError(f"{name} must have numbers that are finite")
     array[:] = values
+
+
+def trained_model(mjcf: str | Path, metadata: Mapping[str, Any]) -> mujoco.MjModel:
+    """The model of the training: the robot's file, with everything that training added to it or changed in it.
+
+    Meshes and looks are the file's; all numbers of the simulation are those of the training.
+    """
+    wanted, actuators = metadata["model"], metadata["actuators"]
+    names, structure, spec = wanted["names"], wanted["structure"], mujoco.MjSpec.from_file(str(mjcf))
+    for kind, parts in (("body", spec.bodies), ("joint", spec.joints)):
+        theirs = names[kind]
+        if len(parts) != len(theirs) or any(x.name not in ("", y) for x, y in zip(parts, theirs, strict=True)):
+            raise SystemExit(_of_another_robot(mjcf, metadata))
+        for part, name in zip(parts, theirs, strict=True):
+            part.name = name  # training names those without one
+    _match_actuators(spec, actuators, structure)
+    if [actuator.name for actuator in spec.actuators] != actuators["names"]:
+        raise SystemExit(_of_another_robot(mjcf, metadata))
+    _match_geoms(spec, names["geom"], structure)
+    _match_sites_and_sensors(spec, wanted)
+    for key in list(spec.keys):
+        spec.delete(key)  # the metadata have the state in which episodes start
+    for name, value in wanted["option"].items():
+        setattr(spec.option, name, value)
+    model = spec.compile()
+    for name, values in structure.items():
+        if not np.array_equal(np.ravel(getattr(model, name)), np.ravel(values)):
+            raise SystemExit(
+                f"{mjcf} cannot be made into the model of the training: {name} would be {getattr(model, name)}, but "
+                f"must be {np.array(values)}. Save that model as a file (task.get_robot().to_file), and give it with "
+                "--robot."
+            )
+    for name, values in wanted["fields"].items():
+        if getattr(model, name).dtype.kind not in "fb":
+            raise ValueError(f"{name} must be a field of real numbers or flags, none of addresses that MuJoCo follows")
+        fill(getattr(model, name), values, name)
+    # Where a part's frame is that of its body or its inertia, MuJoCo skips the offset between them, which may be new.
+    for sameframe in (model.body_sameframe, model.geom_sameframe, model.site_sameframe):
+        sameframe[:] = 0
+    # It looks for contacts by boxes around geoms where the file has them.
+    model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_MIDPHASE)
+    return model
+
+
+def _match_actuators(spec: mujoco.MjSpec, actuators: Mapping[str, Any], structure: Mapping[str, Any]) -> None:
+    """Removes and adds actuators until they are those of the training, of the same kinds."""
+    for actuator in list(spec.actuators):
+        if actuator.name not in actuators["names"]:
+            spec.delete(actuator)
+    known = [actuator.name for actuator in spec.actuators]
+    for name, joint in zip(actuators["names"], actuators["joints"], strict=True):
+        if name not in known and joint is not None:
+            spec.add_actuator(name=name, target=joint, trntype=mujoco.mjtTrn.mjTRN_JOINT)
+    # Their kinds decide how many states and inputs the model is compiled with.
+    kinds = {"dyntype": mujoco.mjtDyn, "gaintype": mujoco.mjtGain, "biastype": mujoco.mjtBias}
+    for i, actuator in enumerate(spec.actuators):
+        for name, kind in kinds.items():
+            setattr(actuator, name, kind(structure[f"actuator_{name}"][i]))
+        actuator.ctrlspec = structure["actuator_ctrlspec"][i]
+        actuator.inheritrange = 0  # the metadata has the control range
+        if actuator.dyntype == mujoco.mjtDyn.mjDYN_NONE:  # has no state whose range the file could give
+            actuator.actlimited, actuator.actrange = mujoco.mjtLimited.mjLIMITED_FALSE, [0, 0]
+
+
+def _match_geoms(spec: mujoco.MjSpec, names: Sequence[str], structure: Mapping[str, Any]) -> None:
+    """Removes and adds geoms, body by body, until they are those of the training, with the same contact bits."""
+    bits = ("contype", "conaffinity", "condim", "priority")
+    kinds = [structure[f"geom_{name}"] for name in ("bodyid", "type", *bits)]
+    rows = list(zip(names, *kinds, strict=True))
+    for number, body in enumerate(spec.bodies):
+        left = [(name, kind, values) for name, of, kind, *values in rows if of == number]
+        for geom in list(body.geoms):
+            if left and (geom.name, int(geom.type)) == left[0][:2]:
+                for name, value in zip(bits, left.pop(0)[2], strict=True):
+                    setattr(geom, name, value)
+            else:
+                spec.delete(geom)
+        for name, kind, values in left:
+            body.add_geom(
+                name=name, type=mujoco.mjtGeom(kind), size=[1, 1, 1], mass=0, **dict(zip(bits, values, strict=True))
+            )
+
+
+def _match_sites_and_sensors(spec: mujoco.MjSpec, wanted: Mapping[str, Any]) -> None:
+    """Adds the sites and sensors that the file lacks."""
+    structure = wanted["structure"]
+    kinds = zip(wanted["names"]["site"], structure["site_bodyid"], structure["site_type"], strict=True)
+    known = {site.name for site in spec.sites}
+    for name, body, kind in kinds:
+        if name and name not in known:
+            spec.bodies[body].add_site(name=name, type=mujoco.mjtGeom(kind), size=[1, 1, 1])
+    known = {sensor.name for sensor in spec.sensors}
+    for sensor in wanted["sensors"]:
+        if sensor["name"] not in known:
+            objects = {name: mujoco.mjtObj(sensor[name]) for name in ("objtype", "reftype")}
+            spec.add_sensor(**sensor | objects | {"type": mujoco.mjtSensor(sensor["type"])})
 
 
 @contextlib.contextmanager
@@ -149,36 +244,10 @@ class Robot:
 
     def __init__(self, mjcf: str | Path, metadata: dict[str, Any]) -> None:
         self._metadata = metadata
-        actuators, spec = metadata["actuators"], mujoco.MjSpec.from_file(str(mjcf))
-        if len(spec.actuators) != len(actuators["names"]):
-            raise SystemExit(_of_another_robot(mjcf, metadata))
-        # Their kinds decide how many states and inputs the model is compiled with.
-        kinds = {"dyntype": mujoco.mjtDyn, "gaintype": mujoco.mjtGain, "biastype": mujoco.mjtBias}
-        before = [actuator.dyntype for actuator in spec.actuators]
-        for name, kind in kinds.items():
-            for actuator, number in zip(spec.actuators, actuators["model_fields"][f"actuator_{name}"], strict=True):
-                setattr(actuator, name, kind(number))
-        for actuator in spec.actuators:
-            actuator.inheritrange = 0  # the metadata has the control range
-            if actuator.dyntype == mujoco.mjtDyn.mjDYN_NONE:  # has no state whose range the file could give
-                actuator.actlimited, actuator.actrange = mujoco.mjtLimited.mjLIMITED_FALSE, [0, 0]
-        are_replaced = [actuator.dyntype for actuator in spec.actuators] != before
-        for key in spec.keys:
-            key.ctrl = []  # actions set the controls
-            if are_replaced:
-                key.act = []
-        self.model = model = spec.compile()
-        is_joint = np.isin(model.jnt_type, (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE))
+        actuators, self.model = metadata["actuators"], trained_model(mjcf, metadata)
+        is_joint = np.isin(self.model.jnt_type, (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE))
         self._joints = np.flatnonzero(is_joint)
-        names = [model.joint(i).name for i in self._joints]
-        if names != metadata["joints"]["names"]:
-            raise SystemExit(_of_another_robot(mjcf, metadata))
-        for field, values in actuators["model_fields"].items():
-            fill(getattr(model, field), values, field)
-        model.opt.timestep = metadata["physics_dt_s"]
-        # A simulation that blows up must be visible; MuJoCo would silently reset it.
-        model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
-        self._motor_curve, self._force_range = actuators["motor_curve"], model.actuator_forcerange.copy()
+        self._motor_curve, self._force_range = actuators["motor_curve"], self.model.actuator_forcerange.copy()
         if metadata["action_to_ctrl"] is None or "class" in (self._motor_curve or {}):
             raise SystemExit(f"Actuators {actuators['class']} are custom: implement them in Robot.step.")
         self._smoothings = [
@@ -203,20 +272,20 @@ class Robot:
             if term["class"] == "MotionCommand"
         }
         self.clip = 0
-        self.data = mujoco.MjData(model)
+        self.data = mujoco.MjData(self.model)
         self.reset()
 
     def reset(self, qpos: np.ndarray | None = None, qvel: np.ndarray | None = None) -> None:
-        """Resets the robot to its first keyframe or its clip, optionally with other positions and velocities."""
+        """Resets the robot to the start of episodes or of its clip, optionally with other positions and velocities."""
         for name, motions in self.motions.items():
             first = motions["first"][self.clip]
             self.command[name] = np.array([first + 1.0])
             if qpos is None:
                 qpos, qvel = motions["qpos"][first], motions["qvel"][first]
         mujoco.mj_resetData(self.model, self.data)
-        if self.model.nkey:
-            mujoco.mj_resetDataKeyframe(self.model, self.data, 0)
-        self.data.time = 0
+        for name in ("qvel", "act", "mocap_pos", "mocap_quat"):
+            if name in self._metadata["robot"]["start"]:
+                fill(getattr(self.data, name), self._metadata["robot"]["start"][name], name)
         fill(self.data.qpos, self.default_qpos if qpos is None else qpos, "qpos")
         if qvel is not None:
             self.data.qvel[:] = qvel
@@ -225,6 +294,8 @@ class Robot:
         fill(self.data.ctrl, self.controls(self.last_action), "action_to_ctrl")
         self.model.actuator_forcerange[:] = self._force_range
         mujoco.mj_forward(self.model, self.data)  # initial sensor readings
+        self._start = self.data.qpos.copy()
+        self._deepest = self._half_height() if self.has_base else 0.0
 
     def controls(self, action: np.ndarray) -> np.ndarray:
         """The controls for an action: for servos, joint targets in rad, around those of a motion that is tracked."""
@@ -277,21 +348,38 @@ class Robot:
     @property
     def has_base(self) -> bool:
         """Whether the robot moves through the world."""
-        return bool((self.model.jnt_type == mujoco.mjtJoint.mjJNT_FREE).any())
+        return self._metadata["robot"]["base_body"] is not None
 
     def base(self) -> tuple[int, int]:
-        """Indices of the free joint into qpos and qvel."""
-        free = int(np.flatnonzero(self.model.jnt_type == mujoco.mjtJoint.mjJNT_FREE)[0])
-        return int(self.model.jnt_qposadr[free]), int(self.model.jnt_dofadr[free])
+        """Indices of the base's free joint into qpos and qvel."""
+        joint = self.model.body_jntadr[self._metadata["robot"]["base_body"]]
+        return int(self.model.jnt_qposadr[joint]), int(self.model.jnt_dofadr[joint])
 
     @property
     def has_fallen(self) -> bool:
-        """Whether the simulation blew up, or the base is tilted by more than 60 degrees."""
-        is_tilted = self.has_base and projected_gravity(self)[2] > FALLEN_TILT
-        return is_tilted or not np.isfinite(self.data.qpos).all()
+        """Whether the simulation blew up, the base is tilted by more than 60 degrees, or it has sunk.
+
+        It has if it is lower than at the start, or than in the motion that is followed, by more than half the height
+        of the robot's centre of mass above the ground at the start.
+        """
+        if not np.isfinite(self.data.qpos).all():
+            return True
+        if not self.has_base:
+            return False
+        place, _ = self.base()
+        frames = [motions["qpos"][int(self.command[name][0])] for name, motions in self.motions.items()]
+        asked = min(qpos[place + 2] for qpos in (frames or [self._start]))
+        return projected_gravity(self)[2] > FALLEN_TILT or asked - self.data.qpos[place + 2] > self._deepest
+
+    def _half_height(self) -> float:
+        """Half the height of the centre of mass above the ground, and what the ground may fall."""
+        model, planes = self.model, self.model.geom_type == int(mujoco.mjtGeom.mjGEOM_PLANE)
+        floors = model.geom_pos[planes & (model.geom_bodyid == 0), 2]
+        height = self.data.subtree_com[self._metadata["robot"]["base_body"], 2] - (floors[0] if len(floors) else 0)
+        return max(0.5 * height, 0.05) + model.hfield_size[:, 2].sum()
 
 
-def _of_another_robot(mjcf: str | Path, metadata: dict[str, Any]) -> str:
+def _of_another_robot(mjcf: str | Path, metadata: Mapping[str, Any]) -> str:
     return (
         f"The joints and actuators of {mjcf} must be those of the policy, in the same order: "
         f"{', '.join(metadata['joints']['names'])}. Give the MJCF file of its training with --robot."
@@ -322,6 +410,14 @@ def base_angular_velocity(robot: Robot) -> np.ndarray:
     """The base's angular velocity in its own frame, in rad/s."""
     _, start = robot.base()
     return robot.data.qvel[start + 3 : start + 6]
+
+
+def imu_reading(robot: Robot, site: str, kind: mujoco.mjtSensor) -> np.ndarray:
+    """The reading of an IMU's sensor at a site, whatever it is called."""
+    model = robot.model
+    is_it = (model.sensor_type == int(kind)) & (model.sensor_objid == model.site(site).id)
+    start = model.sensor_adr[np.flatnonzero(is_it)[0]]
+    return robot.data.sensordata[start : start + 3]
 
 
 def joint_position(robot: Robot, joints: Sequence[str] | None) -> np.ndarray:
@@ -389,6 +485,8 @@ OBSERVATIONS: dict[str, Callable[..., np.ndarray]] = {
     "BaseAngularVelocity": base_angular_velocity,
     "BaseLinearVelocity": base_linear_velocity,
     "SensorReading": lambda robot, sensor: robot.data.sensor(sensor).data,
+    "ImuGyro": lambda robot, site: imu_reading(robot, site, mujoco.mjtSensor.mjSENS_GYRO),
+    "ImuAccelerometer": lambda robot, site: imu_reading(robot, site, mujoco.mjtSensor.mjSENS_ACCELEROMETER),
     "JointPosition": joint_position,
     "JointVelocity": joint_velocity,
     "PhaseClock": phase_clock,
@@ -499,6 +597,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for _ in range(2):  # the second step uses what the first one returned
             robot.step(policy(observe(robot, metadata)))
     left_out = [name for name, term in metadata["action_filters"].items() if term["class"] not in (SMOOTHING, AROUND)]
+    left_out += ["the terrain (its floor is flat)"] if metadata["model"]["on_terrain"] else []
     if left_out:
         print(f"Not simulated, unlike in training: {', '.join(left_out)}.", file=sys.stderr)
     viewer = mujoco.viewer.launch_passive(robot.model, robot.data) if options.viewer else None

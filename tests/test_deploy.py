@@ -21,12 +21,15 @@ pytest.importorskip("onnxruntime")
 from examples import deploy
 from examples.robots import HUMANOID
 from examples.walking import HumanoidWalkingConfig, HumanoidWalkingTask
-from ksim.mdp import terminations
+from ksim import robot
+from ksim.mdp import observations, terminations
 from ksim.mdp.actions import AbstractActionFilter, ActionSmoothing
 from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
 from ksim.physics import AbstractActuators, DcMotorActuators, ModelActuators
+from ksim.physics.terrain import RoughTile, Terrain
 from ksim.policy.context import policy_context
 from ksim.policy.export.exporter import described_policy
+from ksim.rollout.mdp_environment import MdpEnvironment
 from tests.exports import exported_files
 from tests.faults.json_damages import misshapen
 from tests.faults.scale import scale
@@ -185,6 +188,60 @@ class Controllers(Driven):
     actuators = ModelActuators()
 
 
+class Rebuilt(Driven):
+    """A robot of which training changes almost everything: its file has its origin on the ground and lacks the rest."""
+
+    xml = """
+    <mujoco>
+      <option cone="elliptic" impratio="10" gravity="0 0 0" solver="CG" iterations="100"/>
+      <worldbody>
+        <body name="trunk">
+          <freejoint/>
+          <geom type="box" pos="0 0 .5" size=".1 .15 .1" mass="5" condim="6"/>
+          <geom name="logo" size=".02" pos="0 0 .6" contype="0" conaffinity="0"/>
+          <body pos="0 .1 .4">
+            <joint axis="0 1 0" range="-60 60"/>
+            <geom type="capsule" fromto="0 0 0 0 0 -.3" size=".03" mass="1"/>
+            <geom type="sphere" pos="0 0 -.35" size=".05" mass=".2"/>
+          </body>
+          <body name="right" pos="0 -.1 .4">
+            <joint name="right_hip" axis="0 1 0" range="-60 60"/>
+            <geom type="capsule" fromto="0 0 0 0 0 -.3" size=".03" mass="1"/>
+            <geom type="sphere" pos="0 0 -.35" size=".05" mass=".2"/>
+          </body>
+        </body>
+      </worldbody>
+    </mujoco>"""
+
+    def get_robot(self):
+        Path("rebuilt.xml").write_text(self.xml)
+        spec = robot.load("rebuilt.xml")
+        robot.add_gravity(spec)
+        robot.raise_base(spec, 0.5)
+        robot.add_ground(spec, height=0.02)
+        robot.add_motors(spec, {"right_hip": 20.0, "joint_*": 20.0})
+        robot.touch_ground_only(spec)
+        robot.use_implicitfast(spec)
+        robot.use_plain_contacts(spec)
+        robot.add_feet(spec, [robot.Foot("foot", "right", pos=(0, 0, -0.35), size=(0.06, 0.06, 0.06))])
+        robot.add_imu(spec, "trunk")
+        robot.set_pose(spec, {"right_hip": 0.3}, 0.5)
+        spec.option.iterations, spec.option.solver = 6, mujoco.mjtSolver.mjSOL_NEWTON
+        spec.delete(spec.geom("logo"))
+        spec.body("right").add_geom(name="toe", size=[0.04, 0, 0], pos=[0.05, 0, -0.35], contype=0, mass=0.1)
+        return spec
+
+    def get_observations(self, physics_model):
+        return [observations.ImuGyro(site="imu"), observations.JointPosition(), observations.ImuAccelerometer("imu")]
+
+
+class OnRough(Driven):
+    """A biped on a terrain, which no file holds."""
+
+    def get_terrain(self):
+        return Terrain(tiles=(RoughTile(),), num_levels=1, tile_m=2.0, border_m=1.0)
+
+
 class TwiceTheCurve(DcMotorActuators):
     """Motors whose curve is the user's own."""
 
@@ -251,12 +308,91 @@ def test_a_robot_whose_file_has_activations_or_several_controls_is_driven_as_in_
 
 def test_a_robot_is_driven_otherwise_without_what_the_metadata_say_of_it(driven):
     path, metadata, *recorded = driven
-    actuators = metadata["actuators"]
-    fields = actuators["model_fields"] | {"actuator_dyntype": [int(mujoco.mjtDyn.mjDYN_FILTER)] * 2}
-    if "general" not in path.read_text():
-        fields = actuators["model_fields"]
-    without = {"actuators": actuators | {"motor_curve": None, "model_fields": fields}, "action_filters": {}}
+    model = metadata["model"]
+    gear = {"actuator_gear": 2 * np.array(model["fields"]["actuator_gear"])} if "general" in path.read_text() else {}
+    without = {
+        "actuators": metadata["actuators"] | {"motor_curve": None},
+        "model": model | {"fields": model["fields"] | gear},
+        "action_filters": {},
+    }
     assert farthest(path, metadata | without, *recorded) > 1e-2
+
+
+LOOKS = ("bvh_", "cam_", "key_", "light_", "mat_", "name", "sensor_", "skin_", "tex_", "text_")
+"""Fields of a model that do not change how it moves: looks, names, keyframes, and boxes for a faster search."""
+
+
+def parts_that_differ(first, second):
+    """The fields and options in which two models are not the same numbers."""
+    other = {"geom_group", "geom_matid", "geom_rgba", "geom_user", "body_sameframe", "geom_sameframe", "site_sameframe"}
+    other |= {"site_group", "site_matid", "site_rgba", "paths", "_sizes"}
+    fields = [name for name in dir(first) if isinstance(getattr(first, name, None), np.ndarray)]
+    fields = [name for name in fields if not name.startswith(LOOKS) and name not in other]
+    found = [name for name in fields if not np.array_equal(getattr(first, name), getattr(second, name))]
+    options = [name for name in dir(first.opt) if not name.startswith("_") and name != "disableflags"]
+    return found + [name for name in options if not np.array_equal(getattr(first.opt, name), getattr(second.opt, name))]
+
+
+def trained(task):
+    """The model that a task's evaluations run in."""
+    env = task.eval_environment
+    assert isinstance(env, MdpEnvironment)
+    return env.engine.model.mj_model
+
+
+def test_an_episode_of_a_robot_that_training_changed_is_that_of_the_evaluation(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    task = Rebuilt(BipedConfig(num_devices=1))
+    task.environment = env = task.eval_environment
+    metadata = described(task)
+    (tmp_path / "robot.xml").write_text(task.xml)
+    mine, num_contacts = deploy.Robot(tmp_path / "robot.xml", metadata), 0
+    assert parts_that_differ(trained(task), mine.model) == []
+    state, step = jax.jit(env.reset)(jax.random.key(0)), jax.jit(env.step)
+    mine.reset(*(np.asarray(x) for x in (state.inner.physics.qpos, state.inner.physics.qvel)))
+    for action in np.random.default_rng(0).normal(size=(25, env.action_size)).astype(np.float32):
+        np.testing.assert_allclose(deploy.observe(mine, metadata)["obs"], state.obs["actor"], rtol=1e-4, atol=1e-3)
+        mine.step(action)
+        state = step(state, action)
+        np.testing.assert_allclose(mine.data.qpos, state.inner.physics.qpos, atol=1e-4)
+        num_contacts += mine.data.ncon
+    assert num_contacts > 0  # on the floor that its file lacks
+
+
+def test_a_robot_of_the_original_file_is_not_that_of_the_training(tmp_path, monkeypatch):
+    # Otherwise the test above would not notice.
+    monkeypatch.chdir(tmp_path)
+    task = Rebuilt(BipedConfig(num_devices=1))
+    task.get_robot()
+    alone = mujoco.MjModel.from_xml_string(task.xml)
+    differ = parts_that_differ(trained(task), alone)
+    assert {"geom_contype", "geom_condim", "body_ipos", "integrator", "cone", "gravity", "iterations"} <= set(differ)
+
+
+def test_a_file_that_cannot_become_the_model_of_the_training_is_refused_with_what_differs(driven, tmp_path):
+    path, metadata, *_ = driven
+    text = path.read_text().replace("<sensor>", '<contact><exclude body1="trunk" body2="left_leg"/></contact><sensor>')
+    (tmp_path / "other.xml").write_text(text)
+    with pytest.raises(SystemExit, match=r"cannot be made into the model of the training: exclude_signature would be"):
+        deploy.Robot(tmp_path / "other.xml", metadata)
+
+
+def test_a_policy_of_a_terrain_deploys_on_its_files_floor(tmp_path):
+    task = OnRough(BipedConfig(num_devices=1))
+    task.environment = task.eval_environment
+    (tmp_path / "robot.xml").write_text(BIPED)
+    metadata = described(task)
+    assert metadata["model"]["on_terrain"]
+    assert deploy.Robot(tmp_path / "robot.xml", metadata).model.geom("floor").type == mujoco.mjtGeom.mjGEOM_PLANE
+
+
+@pytest.mark.parametrize(("height", "has_fallen"), [(0.5, False), (0.3, False), (0.2, True), (-19.4, True)])
+def test_a_robot_that_sinks_by_half_its_height_has_fallen(driven, height, has_fallen):
+    # Its centre of mass is 5 * 0.5 + 2 * 1 * 0.25 + 2 * 0.2 * 0.05 = 3.02 kg m above the ground, or 0.41 m.
+    robot = deploy.Robot(*driven[:2])
+    assert not robot.has_fallen
+    robot.data.qpos[2] = height
+    assert robot.has_fallen == has_fallen
 
 
 def test_a_robot_starts_with_the_activations_of_its_keyframe(tmp_path):
@@ -421,7 +557,7 @@ SIZED = ("observations", "actor")
 @pytest.mark.parametrize(
     ("place", "value", "rule"),
     [
-        (("format",), 2, "format (2) must be 1"),
+        (("format",), 1, "format (1) must be 2"),
         (("physics_dt_s",), 1e-300, "must be 1 to 1000 steps of physics_dt_s"),
         (("physics_dt_s",), -0.005, "must be 1 to 1000 steps of physics_dt_s"),
         (("control_dt_s",), 1e300, "must be 1 to 1000 steps of physics_dt_s"),
@@ -432,10 +568,14 @@ SIZED = ("observations", "actor")
         (("commands", "velocity", "size"), 2**33, "the size of command 'velocity' must be 1 to 100000"),
         (("robot", "file"), "../../../../etc/passwd", "must be a name without directories"),
         (("robot", "default_qpos"), [0.5], "qpos must have the shape"),
-        (("actuators", "model_fields", "jnt_qposadr"), 2**30, "model_fields must be some of"),
-        (("actuators", "model_fields", "actuator_gear"), 1.0, "actuator_gear must have the shape"),
+        (("model", "fields", "jnt_qposadr"), [0, 7, 8], "jnt_qposadr must be a field of real numbers or flags"),
+        (("model", "fields", "actuator_gear"), 1.0, "actuator_gear must have the shape"),
+        (("model", "fields", "qpos0", 0), None, "qpos0 must have numbers that are finite"),
+        (("model", "option", "iterations"), 2**30, "iterations (1073741824) must be 0 to 10000"),
+        (("model", "option", "integrator"), 99, "Invalid int value for mjtIntegrator: 99"),
+        (("model", "structure", "geom_condim", 0), 1000, "condim"),
         (("action_to_ctrl", "offset"), [], "could not be broadcast"),
-        (("joints",), None, "TypeError"),
+        (("model",), None, "TypeError"),
     ],
 )
 def test_metadata_that_would_be_wrong_in_silence_or_without_end_are_one_error(exported, tmp_path, place, value, rule):

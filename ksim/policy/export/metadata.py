@@ -16,39 +16,27 @@ import numpy as np
 
 from ksim._version import __version__
 from ksim.errors import as_number
+from ksim.host.notices import warn_user
 from ksim.mdp.term import Term
 from ksim.motion.library import MotionLibrary
 from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.physics import AbstractActuators, PhysicsModel
 from ksim.physics.actuators import SpeedTorqueLine
 from ksim.policy.context import PolicyContext
+from ksim.policy.export.model_record import model_record
 from ksim.policy.program import DeterministicPolicy, policy_arrays
 from ksim.rollout.mdp_environment import MdpEnvironment
+from ksim.task.mdp import compile_robot
 from ksim.task.returned import action_bounds
 from ksim.task.rl import RLTask
 
-FORMAT = 1
+FORMAT = 2
 """Incremented when an entry changes its meaning."""
-
-ACTUATOR_FIELDS = (
-    "actuator_dyntype",
-    "actuator_gaintype",
-    "actuator_gainprm",
-    "actuator_biastype",
-    "actuator_biasprm",
-    "actuator_gear",
-    "actuator_armature",
-    "actuator_damping",
-    "actuator_dampingpoly",
-    "actuator_ctrllimited",
-    "actuator_ctrlrange",
-    "actuator_forcelimited",
-    "actuator_forcerange",
-)
-"""Fields of MjModel that define the actuators of the training."""
 
 _FAR = 1e6
 """An action that reaches every limit there is."""
+_TRIED = 1e-3 * 2.0 ** np.arange(18)
+"""Actions at which the actuators are asked for their slopes."""
 
 
 def policy_metadata(
@@ -100,8 +88,9 @@ def _of_robot(context: PolicyContext, env: MdpEnvironment, shapes: Mapping[str, 
     return {
         "physics_dt_s": physics_model.dt,
         "engine": context.training_engine,
+        "model": model_record(_on_flat_ground(context.task, env)) | {"on_terrain": physics_model.terrain is not None},
         "robot": _robot(context.task, physics_model),
-        "joints": _joints(physics_model),
+        "joints": described_joints(physics_model),
         "actuators": _actuators(mdp.actuators, physics_model),
         "action_to_ctrl": action_map(mdp.actuators, physics_model),
         "action_filters": {name: describe(term) for name, term in mdp.action_filters.items()},
@@ -182,19 +171,35 @@ def _plain(value: Any) -> Any:
     return value.record() if isinstance(value, MotionLibrary) else str(value)
 
 
+def _on_flat_ground(task: RLTask[Any], env: MdpEnvironment) -> PhysicsModel:
+    """The model of the training; on its own floor where a terrain took its place, whose heights no file holds."""
+    model = env.engine.model
+    return compile_robot(task, task.config, [env.mdp.edit_spec], on_terrain=False) if model.terrain else model
+
+
 def _robot(task: RLTask[Any], model: PhysicsModel) -> dict[str, Any]:
-    robot, names = task.get_robot(), model.mj_model.names
-    file = Path(robot).name if isinstance(robot, str | Path) else None
-    return {"model": names[: names.index(b"\0")].decode(), "file": file, "default_qpos": numbers(model.default_qpos)}
-
-
-def _joints(model: PhysicsModel) -> dict[str, Any]:
-    names = model.names
+    robot, names, start = task.get_robot(), model.mj_model.names, model.start()
     return {
-        "names": names.joints,
-        "default_position": numbers(model.default_qpos[names.joint_qpos()]),
-        "range": numbers(names.joint_range()),
+        "model": names[: names.index(b"\0")].decode(),
+        "file": Path(robot).name if isinstance(robot, str | Path) else None,
+        "base_body": model.names.base_body() if model.names.has_base else None,
+        "default_qpos": numbers(model.default_qpos),
+        "start": {name: numbers(x) for name, x in {"qvel": start.qvel, "act": start.act, **start.extra}.items()},
     }
+
+
+def described_joints(model: PhysicsModel) -> dict[str, Any]:
+    """Joints; warns of those whose default positions no joint of the robot can have."""
+    names = model.names
+    position, limits = model.default_qpos[names.joint_qpos()], names.joint_range()
+    for name, x, (low, high) in zip(names.joints, position, limits, strict=True):
+        if not low - 1e-6 <= x <= high + 1e-6:
+            warn_user(
+                f"The default pose has joint {name!r} at {x:.4g}, outside its range of {low:.4g} to {high:.4g}: "
+                "actions around 0 hold it at the limit, on the robot as in training. To train otherwise, move the pose "
+                "of the first keyframe into the range."
+            )
+    return {"names": names.joints, "default_position": numbers(position), "range": numbers(limits)}
 
 
 def _actuators(actuators: AbstractActuators, model: PhysicsModel) -> dict[str, Any]:
@@ -209,7 +214,6 @@ def _actuators(actuators: AbstractActuators, model: PhysicsModel) -> dict[str, A
         "damping": numbers(np.where(has_feedback, -mj_model.actuator_biasprm[:, 2], 0.0)),
         "force_limit": numbers(np.abs(limits).max(axis=1)),
         "motor_curve": _motor_curve(actuators, model),
-        "model_fields": {name: numbers(getattr(mj_model, name)) for name in ACTUATOR_FIELDS},
     }
 
 
@@ -234,11 +238,18 @@ def action_map(actuators: AbstractActuators, model: PhysicsModel) -> dict[str, A
     size = actuators.action_size(model)
     control = jax.jit(jax.vmap(lambda action: jnp.asarray(actuators(action, model), jnp.float32)))
     slopes = jax.jit(jax.vmap(jax.jacfwd(lambda action: jnp.asarray(actuators(action, model), jnp.float32))))
+    # To both sides, farther and farther: where the middle is at a limit or beyond it, only some of these have a slope.
+    tried_na = np.concatenate([side * most * np.eye(size) for most in _TRIED for side in (1, -1)])
+    slope_nu = np.stack([slope[:, n % size] for n, slope in enumerate(np.asarray(slopes(tried_na)))])
+    slope_pua = slope_nu.reshape(-1, size, slope_nu.shape[1]).swapaxes(1, 2)
+    scale_ua = np.take_along_axis(slope_pua, np.abs(slope_pua).argmax(axis=0)[None], axis=0)[0]
     offset_u = np.asarray(control(jnp.zeros((1, size))))[0]
-    # To both sides: where the middle is at a limit, one of them has no slope.
-    up, down = (np.asarray(slopes(side * 1e-3 * jnp.eye(size))) for side in (1, -1))
-    up_ua, down_ua = (np.stack([slope[i, :, i] for i in range(size)], axis=1) for slope in (up, down))
-    scale_ua = np.where(np.abs(up_ua) >= np.abs(down_ua), up_ua, down_ua)
+    # The offset of what is clipped at 0 is that of the nearest action at which it is not.
+    moves_nu = (np.abs(slope_nu) > 0) & (slope_nu == scale_ua.T[np.arange(len(tried_na)) % size])
+    without_nu = np.asarray(control(jnp.asarray(tried_na, jnp.float32))) - tried_na @ scale_ua.T
+    unclipped_u = without_nu[moves_nu.argmax(axis=0), np.arange(len(offset_u))]
+    is_clipped_u = moves_nu.any(axis=0) & ~np.isclose(unclipped_u, offset_u, rtol=1e-5, atol=1e-5)
+    offset_u = np.where(is_clipped_u, unclipped_u, offset_u).astype(np.float32)
     reach_u = _FAR * np.abs(scale_ua).sum(axis=1)
     far_ua = _FAR * np.sign(scale_ua)
     upper_u, lower_u = (np.diag(np.asarray(control(jnp.asarray(side * far_ua, jnp.float32)))) for side in (1, -1))

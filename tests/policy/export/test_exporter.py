@@ -40,7 +40,7 @@ from ksim.physics import (  # noqa: E402
 )
 from ksim.policy.export import exporter  # noqa: E402
 from ksim.policy.export.exporter import onnx_step  # noqa: E402
-from ksim.policy.export.metadata import action_map, git_revision  # noqa: E402
+from ksim.policy.export.metadata import action_map, described_joints, git_revision  # noqa: E402
 from ksim.policy.load import load_task_policy  # noqa: E402
 from ksim.rollout.episodes import advance_episodes, start_episodes  # noqa: E402
 from ksim.rollout.mdp_environment import MdpEnvironment  # noqa: E402
@@ -409,6 +409,29 @@ def test_actions_of_joints_that_start_at_a_limit_have_their_scale():
     assert isinstance(env, MdpEnvironment)
     found = action_map(env.mdp.actuators, env.engine.model)
     assert (found["scale"], found["lower"]) == ([0.5, 0.5], [0, 0])
+
+
+class BeyondLimit(AtLimit):
+    """A biped whose default pose has one leg beyond the end of its range, 0.25 rad."""
+
+    def get_robot(self):
+        spec = BipedTask.get_robot(self)
+        spec.joint("left_hip").range = [-60, np.rad2deg(0.25)]
+        spec.add_key(name="home", qpos=[0, 0, 0.5, 1, 0, 0, 0, 0.3, 0.0])
+        return spec
+
+
+def test_default_pose_beyond_a_joints_range_keeps_its_map_and_is_warned_of():
+    # ctrl = clip(0.3 + 0.5 * action, -pi / 3, 0.25): an action of -0.1 reaches the end of the range.
+    env = BeyondLimit(BipedConfig(num_devices=1)).eval_environment
+    assert isinstance(env, MdpEnvironment)
+    model = env.engine.model
+    with pytest.warns(UserWarning, match=r"'left_hip' at 0\.3, outside its range of -1\.047 to 0\.25:"):
+        described_joints(model)
+    found = action_map(env.mdp.actuators, model)
+    np.testing.assert_allclose(found["offset"], [0.3, 0.0], atol=1e-6)
+    np.testing.assert_allclose(found["scale"], [0.5, 0.5])
+    np.testing.assert_allclose(found["upper"], [0.25, np.pi / 3], atol=1e-6)
 
 
 def test_git_revision_is_that_of_the_users_repository_and_says_whether_it_was_changed(tmp_path):
