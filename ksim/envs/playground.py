@@ -88,6 +88,7 @@ class PlaygroundTask(WrappedTask[PlaygroundConfig]):
             shown=shown_state(env.mj_model, env.dt, config.action_repeat, lambda state: _physics(env, state.data)),
             mj_model=env.mj_model,
             mjx_model=env.mjx_model,
+            published_obs=_published_observations(config.env),
         )
 
 
@@ -139,8 +140,23 @@ def options_of(published: Mapping[str, Any]) -> dict[str, Any]:
         "episode_length": numbers["episode_length"],
         "action_repeat": numbers["action_repeat"],
     }
-    optional = {"max_grad_norm": "max_grad_norm", "policy_obs_key": "actor_obs", "value_obs_key": "critic_obs"}
-    return options | {option: numbers[name] for name, option in optional.items() if numbers.get(name) is not None}
+    return options | {name: numbers[name] for name in ("max_grad_norm",) if numbers.get(name) is not None}
+
+
+def published_observations(published: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """The names of the observations of policy and critic, if any.
+
+    They are no options: Playground names them for whole suites, and Brax reads them of environments that have several.
+    """
+    factory = published.get("network_factory", {})
+    return factory.get("policy_obs_key"), factory.get("value_obs_key")
+
+
+def _published_observations(name: str) -> tuple[str | None, str | None]:
+    try:
+        return published_observations(published_for_brax(name))
+    except ValueError:  # which Playground raises for one that a program registers
+        return None, None
 
 
 def _playground() -> Any:

@@ -38,10 +38,12 @@ class WrappedConfig(DistributedPPOConfig):
     episode_length: int = field(1000, help="steps of the environment after which an episode is truncated")
     action_repeat: int = field(1, help="steps of the environment for each action; max_env_steps counts them all")
     actor_obs: str | None = field(
-        None, help="the policy's observation, of those the environment has; null: state", network=True
+        None,
+        help="the policy's observation, of those the environment has; null: the published one, or state",
+        network=True,
     )
     critic_obs: str | None = field(
-        None, help="the critic's; null: privileged_state if there is one, else the policy's", network=True
+        None, help="the critic's; null: the published one, or privileged_state, or the policy's", network=True
     )
     randomize: bool = field(False, help="draw a model for each episode with the environment's own randomization")
     # Not options: the environment's own, which `env_options` may set where it lets them.
@@ -157,7 +159,8 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
     def _observation_names(self) -> tuple[str | None, str | None]:
         """Found once: it traces a reset, for the environments of training and of evaluations."""
         with refusing_options(self.config):
-            return observation_names(self.made.env, self.config.actor_obs, self.config.critic_obs)
+            config, made = self.config, self.made
+            return observation_names(made.env, config.actor_obs, config.critic_obs, made.published_obs)
 
     def _native(self, num_devices: int) -> InsteadOfMjx:
         if self.made.mjx_model is None:
@@ -179,6 +182,7 @@ class Made:
         shown: What is shown of it.
         mj_model: The model that it gave to MJX.
         mjx_model: What it calls MJX with; None where it does not.
+        published_obs: The observations of policy and critic in the hyper-parameters published for it, if they name any.
     """
 
     env: Any
@@ -188,6 +192,7 @@ class Made:
     shown: Shown | None = None
     mj_model: Any = None
     mjx_model: Any = None
+    published_obs: tuple[str | None, str | None] = (None, None)
 
 
 def check_name(name: str, known: Sequence[str], program: str) -> None:

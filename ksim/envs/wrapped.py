@@ -61,18 +61,17 @@ class Randomizer:
     def __init__(self, env: Any, randomize: Callable[[Any, Array], tuple[Any, Any]]) -> None:
         self._env, self._randomize = env.unwrapped, randomize
         _, axes = randomize(self._env.mjx_model, jnp.zeros((1, 2), jnp.uint32))
-        self._is_drawn = [axis == 0 for axis in jax.tree.leaves(axes, is_leaf=lambda x: x is None)]
+        self._is_drawn = [axis == 0 for axis in _leaves(axes)]
 
     def draw(self, key: PRNGKeyArray) -> list[Array]:
         """Arrays of the model of one env."""
         models, _ = self._randomize(self._env.mjx_model, jax.random.key_data(key)[None])
-        leaves = jax.tree.leaves(models)
-        return [x[0] for x, is_drawn in zip(leaves, self._is_drawn, strict=True) if is_drawn]
+        return [x[0] for x, is_drawn in zip(_leaves(models), self._is_drawn, strict=True) if is_drawn]
 
     def call(self, function: Callable[..., Any], drawn: list[Array], *arguments: Any) -> Any:
         """What a function of the environment returns under the model with the arrays that were drawn."""
         own = self._env._mjx_model
-        leaves, structure = jax.tree.flatten(own)
+        leaves, structure = jax.tree.flatten(own, is_leaf=_is_none)
         rest = iter(drawn)
         leaves = [next(rest) if is_drawn else x for x, is_drawn in zip(leaves, self._is_drawn, strict=True)]
         self._env._mjx_model = jax.tree.unflatten(structure, leaves)
@@ -80,6 +79,15 @@ class Randomizer:
             return function(*arguments)
         finally:
             self._env._mjx_model = own
+
+
+def _leaves(model: PyTree) -> list[Any]:
+    """The leaves of a model or of its axes. None is one: an absent mesh in a model, a shared array in its axes."""
+    return jax.tree.leaves(model, is_leaf=_is_none)
+
+
+def _is_none(x: Any) -> bool:
+    return x is None
 
 
 class WrappedEnvironment(Environment):
@@ -215,13 +223,17 @@ def named_metrics(metrics: Mapping[str, Array]) -> Metrics:
     return {name if "/" in name else f"env/{name}": x for name, x in scalars.items()}
 
 
-def observation_names(env: Any, actor: str | None, critic: str | None) -> tuple[str | None, str | None]:
+def observation_names(
+    env: Any, actor: str | None, critic: str | None, published: tuple[str | None, str | None] = (None, None)
+) -> tuple[str | None, str | None]:
     """The names of the observations that policy and critic see, as a `WrappedEnvironment` wants them.
 
     Args:
         env: The environment.
         actor: The policy's as the user named it, or None for the usual one.
         critic: The critic's likewise.
+        published: Those of both in published hyper-parameters, which come before the usual ones where the environment
+            has them: they are shared by environments with a single observation.
 
     Raises:
         ConfigError: There is no such observation, or one is not a vector, as pixels are not.
@@ -234,8 +246,9 @@ def observation_names(env: Any, actor: str | None, critic: str | None) -> tuple[
                 raise ConfigError(f"{option} ({asked}): {name} has a single observation, without names. Leave it out.")
         _check_vector(name, "its observation", obs)
         return None, None
-    picked_actor = _picked("actor_obs", actor, obs, ACTOR_GROUPS, name)
-    picked_critic = _picked("critic_obs", critic, obs, (*CRITIC_GROUPS, picked_actor), name)
+    first_actor, first_critic = ([x] if x is not None else [] for x in published)
+    picked_actor = _picked("actor_obs", actor, obs, (*first_actor, *ACTOR_GROUPS), name)
+    picked_critic = _picked("critic_obs", critic, obs, (*first_critic, *CRITIC_GROUPS, picked_actor), name)
     for group in (picked_actor, picked_critic):
         _check_vector(name, f"observation {group!r}", obs[group])
     return picked_actor, None if picked_critic == picked_actor else picked_critic

@@ -8,7 +8,7 @@ import pytest
 
 import ksim
 from ksim.envs.brax import BraxConfig, BraxTask
-from ksim.envs.playground import PlaygroundConfig, PlaygroundTask, options_of
+from ksim.envs.playground import PlaygroundConfig, PlaygroundTask, options_of, published_observations
 from ksim.envs.task import main
 from ksim.envs.wrapped import WrappedEnvironment
 from ksim.errors import ConfigError
@@ -52,7 +52,8 @@ def test_published_hyperparameters_become_ksims():
     # 1024 * 32 pieces of 30 steps, 16 of each environment.
     assert (config.rollout_length, config.num_batches, config.num_passes) == (480, 32, 16)
     assert (config.actor_sizes, config.critic_sizes) == ([64, 64], [256] * 5)
-    assert (config.critic_obs, config.actor_obs, config.action_repeat) == ("privileged_state", None, 4)
+    assert (config.critic_obs, config.actor_obs, config.action_repeat) == (None, None, 4)
+    assert published_observations(published) == (None, "privileged_state")
     assert (config.max_env_steps, config.max_iterations, config.normalize_values) == (60_000_000, None, True)
 
 

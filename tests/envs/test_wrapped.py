@@ -38,6 +38,7 @@ class State:
 class Model:
     mass: jax.Array
     size: jax.Array
+    mesh_convex: tuple = (None,)  # as MJX has it for a mesh that nothing collides with
 
 
 class Walk:
@@ -162,6 +163,19 @@ def test_named_observations_become_those_of_actor_and_critic():
     state = play(wrapped(env, actor_obs="state", critic_obs="privileged_state"), [])[0]
     assert {group: x.shape for group, x in state.obs.items()} == {"actor": (1,), "critic": (2,)}
     assert observation_names(Walk(), None, None) == (None, None)
+
+
+def test_published_observations_are_those_of_an_environment_that_has_them():
+    assert observation_names(ManyObservations(), None, None, ("privileged_state", "state")) == (
+        "privileged_state",
+        "state",
+    )
+    assert observation_names(ManyObservations(), "state", None, ("privileged_state", None)) == (
+        "state",
+        "privileged_state",
+    )
+    assert observation_names(ManyObservations(), None, None, ("proprioception", None)) == ("state", "privileged_state")
+    assert observation_names(Walk(), None, None, ("state", "state")) == (None, None)
 
 
 @pytest.mark.parametrize(
