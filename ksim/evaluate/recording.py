@@ -128,7 +128,7 @@ class Recorder:
         if not isinstance(self._env, MdpEnvironment):
             return recorded
         recorded["touch"] = {
-            name: physics_e.derived["sensordata"][:, model.names.sensor(name)][:, 0]
+            name: model.names.reading(physics_e.derived["sensordata"], name)[:, 0]
             for name in foot_sensors(self._env.mdp, model)
         }
         for name, command in self._env.mdp.commands.items():

@@ -7,11 +7,11 @@ from jaxtyping import Array, Float
 from ksim.errors import ConfigError
 from ksim.mdp.term import Context, Term
 from ksim.physics.names import find_in_spec
+from ksim.physics.touch import add_body_touch_sensor
 
 # Of the contact that presses hardest: its force in its own frame, its normal and its first tangent.
 _FORCE, _NORMAL, _TANGENT = 1 << 1, 1 << 5, 1 << 6
 _BY_LARGEST_FORCE = 2
-_EVERYWHERE = 100.0  # m: no contact of a body is further from it
 
 
 def check_parts(term: Term) -> None:
@@ -34,14 +34,7 @@ def add_contact_sensors(spec: mujoco.MjSpec, bodies: tuple[str, ...] = (), geoms
         body = find_in_spec(spec, "body", name)
         _check_collides(spec, f"Body {name!r}", body.geoms)
         if spec.sensor(_body_sensor(name)) is None:
-            # A touch sensor adds up the contacts of its body within its site: here, within reach of nothing else.
-            body.add_site(name=_body_sensor(name), size=[_EVERYWHERE, 0, 0], group=5, rgba=[0, 0, 0, 0])
-            spec.add_sensor(
-                name=_body_sensor(name),
-                type=mujoco.mjtSensor.mjSENS_TOUCH,
-                objtype=mujoco.mjtObj.mjOBJ_SITE,
-                objname=_body_sensor(name),
-            )
+            add_body_touch_sensor(spec, _body_sensor(name), body)
     for name in geoms:
         _check_collides(spec, f"Geom {name!r}", [find_in_spec(spec, "geom", name)])
         if spec.sensor(_geom_sensor(name)) is None:

@@ -93,7 +93,7 @@ class Context:
 
     def sensor(self, name: str) -> Array:
         """A sensor's readings."""
-        return self.derived("sensordata")[self.model.names.sensor(name)]
+        return self.model.names.reading(self.derived("sensordata"), name)
 
     def sensors(self, names: Sequence[str]) -> Array:
         """The readings of several sensors, concatenated."""

@@ -1,6 +1,7 @@
 """From names to indices, and from generalized coordinates to joints and bases: the only file with their offsets."""
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,8 +14,10 @@ from jaxtyping import Array, Bool, Float
 from ksim.errors import ConfigError, near_misses
 from ksim.physics.labels import driven, label
 from ksim.physics.rotations import heading_frame, multiply_quaternions, rotate, rotate_inverse
+from ksim.physics.touch import part_of
 from ksim.types import PhysicsState
 
+_SENSOR = mujoco.mjtObj.mjOBJ_SENSOR
 _FREE = int(mujoco.mjtJoint.mjJNT_FREE)
 _ON_JOINTS = (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT))
 _ONE_DOF = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
@@ -68,6 +71,18 @@ class ModelNames:
         index = self.index("sensor", name)
         start = int(self._model.sensor_adr[index])
         return slice(start, start + int(self._model.sensor_dim[index]))
+
+    def reading(self, sensordata: Float[Array, "*n s"], name: str) -> Float[Array, "*n d"]:
+        """The readings of a sensor, summed with those of its parts.
+
+        Args:
+            sensordata: Of all sensors.
+            name: The sensor's name. Its parts are the sensors `part_of(name, 1)`, `part_of(name, 2)` and so on, as of a
+                foot with a toe; most sensors have none.
+        """
+        parts = (part_of(name, k) for k in itertools.count(1))
+        found = itertools.takewhile(lambda part: mujoco.mj_name2id(self._model, _SENSOR, part) >= 0, parts)
+        return sum((sensordata[..., self.sensor(part)] for part in found), start=sensordata[..., self.sensor(name)])
 
     @property
     def has_base(self) -> bool:

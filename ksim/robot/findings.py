@@ -27,7 +27,7 @@ class Leg:
     Attributes:
         name: `FL`, `FR`, `RL`, `RR` of four, `left` and `right` of two, else `leg_0` and so on.
         joints: Hinge and slide joints from the base to the foot.
-        body: The foot's body.
+        body: The foot's body, of several the one that carries the others.
         pos: Middle of the box around the foot, in m in the body's frame.
         size: Half the sides of that box, in m.
         is_flat: The foot is a body of its own, with a sole, and not the end of a shank.
@@ -322,12 +322,18 @@ def _is_below(model: mujoco.MjModel, body: int, head: int) -> bool:
 
 
 def _leg(model: mujoco.MjModel, data: mujoco.MjData, base: int, lowest: int, height: float) -> Leg:
-    """The leg whose lowest geom is `lowest`, still without its name."""
-    body = int(model.geom_bodyid[lowest])
-    turn = data.xmat[body].reshape(3, 3)
+    """The leg whose lowest geom is `lowest`, still without its name.
+
+    A foot of several bodies, such as a heel and a toe, is the first of them, which carries the others.
+    """
     end = lowest_point(model, data, lowest)
-    own = [g for g in range(model.ngeom) if model.geom_bodyid[g] == body and collides(model, g)]
-    sole = [g for g in own if lowest_point(model, data, g)[2] < end[2] + SOLE_PART * height]
+    parts = lambda body: [g for g in range(model.ngeom) if model.geom_bodyid[g] == body and collides(model, g)]
+    low_parts = lambda body: [g for g in parts(body) if lowest_point(model, data, g)[2] < end[2] + SOLE_PART * height]
+    body = int(model.geom_bodyid[lowest])
+    while (above := int(model.body_parentid[body])) != base and low_parts(above):
+        body = above
+    turn = data.xmat[body].reshape(3, 3)
+    own, sole = parts(body), low_parts(body)
     boxes = [box_in_body(model, g) for g in sole]
     low = np.min([middle - half for middle, half in boxes], axis=0)
     high = np.max([middle + half for middle, half in boxes], axis=0)

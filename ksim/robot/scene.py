@@ -1,6 +1,6 @@
 """Adding to a robot's model what training needs. Every function changes the spec that it is given, never a file."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from ksim.physics import load_spec
 from ksim.physics.actuators import per_joint
 from ksim.physics.looks import add_light_and_sky
 from ksim.physics.names import find_in_spec, with_level_base
+from ksim.physics.touch import add_body_touch_sensor, add_touch_sensor, part_of
 
 Vector = tuple[float, float, float]
 HOME = "home"
@@ -184,6 +185,9 @@ def is_fixed(body: mujoco.MjsBody) -> bool:
 def add_feet(spec: mujoco.MjSpec, feet: Sequence[Foot]) -> None:
     """Adds a site and a touch sensor for each foot.
 
+    A touch sensor of MuJoCo feels the contacts of one body. Each further body of a foot, such as a toe, gets its own
+    sensor, whose reading terms add to that of the foot.
+
     Raises:
         ConfigError: The model has no such body, or already has a site or sensor of that name.
     """
@@ -199,12 +203,15 @@ def add_feet(spec: mujoco.MjSpec, feet: Sequence[Foot]) -> None:
             group=5,
             rgba=[0.2, 0.6, 0.9, 0.3],
         )
-        spec.add_sensor(
-            name=foot.touch,
-            type=mujoco.mjtSensor.mjSENS_TOUCH,
-            objtype=mujoco.mjtObj.mjOBJ_SITE,
-            objname=foot.name,
-        )
+        add_touch_sensor(spec, foot.touch, foot.name)
+        for k, part in enumerate((below for below in _bodies_below(body) if below.geoms), start=1):
+            add_body_touch_sensor(spec, part_of(foot.touch, k), part)
+
+
+def _bodies_below(body: mujoco.MjsBody) -> Iterator[mujoco.MjsBody]:
+    for child in body.bodies:
+        yield child
+        yield from _bodies_below(child)
 
 
 def add_imu(spec: mujoco.MjSpec, body: str, name: str = "imu") -> None:
