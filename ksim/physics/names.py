@@ -1,6 +1,7 @@
 """From names to indices, and from generalized coordinates to joints and bases: the only file with their offsets."""
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -15,10 +16,10 @@ from ksim.errors import ConfigError, near_misses
 from ksim.physics.labels import driven, label
 from ksim.physics.rotations import heading_frame, multiply_quaternions, rotate, rotate_inverse
 from ksim.physics.touch import part_of
+from ksim.physics.trees import free_joint_of, robot_root
 from ksim.types import PhysicsState
 
 _SENSOR = mujoco.mjtObj.mjOBJ_SENSOR
-_FREE = int(mujoco.mjtJoint.mjJNT_FREE)
 _ON_JOINTS = (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT))
 _ONE_DOF = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
 
@@ -86,33 +87,42 @@ class ModelNames:
 
     @property
     def has_base(self) -> bool:
-        """Whether the robot moves through the world: whether the model has a free joint."""
-        return bool((self._model.jnt_type == _FREE).any())
-
-    def free_joint(self) -> tuple[int, int]:
-        """Where the first free joint starts in qpos and in qvel.
+        """Whether the robot moves through the world: whether its tree begins with a free joint.
 
         Raises:
-            ConfigError: The model has no free joint.
+            ConfigError: Several trees may be the robot.
         """
-        joint = self._first_free_joint()
+        return self._base_joint is not None
+
+    def free_joint(self) -> tuple[int, int]:
+        """Where the robot's free joint starts in qpos and in qvel.
+
+        Raises:
+            ConfigError: The robot has no free joint, or several trees may be the robot.
+        """
+        joint = self._needed_base_joint()
         return int(self._model.jnt_qposadr[joint]), int(self._model.jnt_dofadr[joint])
 
     def base_body(self) -> int:
-        """The index of the body that the first free joint moves.
+        """The index of the body that the robot's free joint moves.
 
         Raises:
-            ConfigError: The model has no free joint.
+            ConfigError: The robot has no free joint, or several trees may be the robot.
         """
-        return int(self._model.jnt_bodyid[self._first_free_joint()])
+        return int(self._model.jnt_bodyid[self._needed_base_joint()])
 
-    def _first_free_joint(self) -> int:
-        if not self.has_base:
+    @functools.cached_property
+    def _base_joint(self) -> int | None:
+        root = robot_root(self._model)
+        return None if root is None else free_joint_of(self._model, root)
+
+    def _needed_base_joint(self) -> int:
+        if self._base_joint is None:
             raise ConfigError(
-                "The model has no free joint, so it has no base with a pose and a velocity. Add <freejoint/> to the "
+                "The robot has no free joint, so it has no base with a pose and a velocity. Add <freejoint/> to the "
                 "body that is the robot's base in the MJCF file, or remove the term that needs it."
             )
-        return int(np.flatnonzero(self._model.jnt_type == _FREE)[0])
+        return self._base_joint
 
     def actuator_joint(self, actuator: int) -> str | None:
         """The hinge or slide joint that an actuator drives; None where it drives something else."""
@@ -152,7 +162,7 @@ def base_height_of(model: mujoco.MjModel, qpos: np.ndarray) -> float:
     """The height of the base in a pose, in m, on the host.
 
     Raises:
-        ConfigError: The model has no free joint.
+        ConfigError: The robot has no free joint.
     """
     start, _ = ModelNames(model).free_joint()
     return float(qpos[start + 2])
@@ -162,7 +172,7 @@ def base_rotation(model: mujoco.MjModel) -> slice:
     """Where the base's angular velocity is in qvel.
 
     Raises:
-        ConfigError: The model has no free joint.
+        ConfigError: The robot has no free joint.
     """
     _, start = ModelNames(model).free_joint()
     return slice(start + 3, start + 6)
@@ -172,7 +182,7 @@ def with_level_base(model: mujoco.MjModel, qpos: np.ndarray, height: float) -> n
     """A pose with the base level, facing along x, at a height in m, on the host.
 
     Raises:
-        ConfigError: The model has no free joint.
+        ConfigError: The robot has no free joint.
     """
     start, _ = ModelNames(model).free_joint()
     qpos = qpos.copy()
@@ -184,7 +194,7 @@ def base_of_qpos(names: ModelNames, qpos: Any) -> tuple[Any, Any]:
     """Position, in m, (..., 3), and orientation (w, x, y, z), (..., 4), of the base in poses (..., q).
 
     Raises:
-        ConfigError: The model has no free joint.
+        ConfigError: The robot has no free joint.
     """
     start, _ = names.free_joint()
     return qpos[..., start : start + 3], qpos[..., start + 3 : start + 7]
@@ -223,7 +233,7 @@ def states_of_motion(
             velocities (t, j).
 
     Raises:
-        ConfigError: The model has no free joint, or no joint of a name.
+        ConfigError: The robot has no free joint, or no joint of a name.
     """
     in_qpos, in_qvel = names.free_joint()
     qpos_tq = np.tile(np.asarray(default_qpos, float), (len(poses[0]), 1))

@@ -12,15 +12,16 @@ _ON_JOINTS = (mujoco.mjtTrn.mjTRN_JOINT, mujoco.mjtTrn.mjTRN_JOINTINPARENT)
 
 
 def joints_to_drive(spec: mujoco.MjSpec, drive: object) -> list[str]:
-    """The hinge or slide joint of each actuator.
+    """The hinge or slide joint of each actuator, one for each.
 
     Args:
         spec: The model.
         drive: What is to drive the joints, for the message.
 
     Raises:
-        ConfigError: An actuator drives something else.
+        ConfigError: An actuator drives something else, or two drive the same joint.
     """
+    of_joint: dict[str, mujoco.MjsActuator] = {}
     for actuator in spec.actuators:
         joint = spec.joint(actuator.target) if actuator.trntype in _ON_JOINTS else None
         if joint is None or joint.type not in _ONE_DOF:
@@ -28,6 +29,14 @@ def joints_to_drive(spec: mujoco.MjSpec, drive: object) -> list[str]:
             raise ConfigError(
                 f"{type(drive).__name__} needs every actuator to drive a hinge or slide joint, but "
                 f"{spec_label(actuator)} acts on {instead}. Remove the actuator from the MJCF file, or let "
+                "get_actuators return ModelActuators(), which uses the model's actuators unchanged."
+            )
+        other = of_joint.setdefault(actuator.target, actuator)
+        if other is not actuator:
+            raise ConfigError(
+                f"{type(drive).__name__} puts one servo or motor in the place of each actuator, but both "
+                f"{spec_label(other)} and {spec_label(actuator)} drive joint {actuator.target!r}, which would get two, "
+                "with twice the gains and torque. Remove one of them in get_robot or in the MJCF file, or let "
                 "get_actuators return ModelActuators(), which uses the model's actuators unchanged."
             )
     return [actuator.target for actuator in spec.actuators]

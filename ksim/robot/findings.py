@@ -9,9 +9,9 @@ import numpy as np
 from ksim.errors import ConfigError
 from ksim.physics.actuator_kinds import ActuatorKind, actuator_kinds
 from ksim.physics.labels import label
+from ksim.physics.trees import free_joint_of, robot_root
 from ksim.robot.geometry import box_in_body, collides, in_world, lowest_point
 
-_FREE = int(mujoco.mjtJoint.mjJNT_FREE)
 _HINGE, _SLIDE = int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE)
 _ON_JOINTS = (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT))
 LOW_PART = 0.25
@@ -146,25 +146,14 @@ def clipped_reference(model: mujoco.MjModel) -> np.ndarray:
 
 
 def _robot_bodies(model: mujoco.MjModel) -> tuple[int, ...]:
-    """The bodies of the kinematic tree with the most hinge and slide joints."""
-    roots = model.body_rootid
-    counts = np.zeros(model.nbody, int)
-    for j in range(model.njnt):
-        counts[roots[model.jnt_bodyid[j]]] += int(model.jnt_type[j] in (_HINGE, _SLIDE))
-    root = int(counts.argmax())
-    free = [b for b in range(model.nbody) if _free_joint(model, b) is not None]
-    if free and root in free and free[0] != root:
-        raise ConfigError(
-            f"The first free joint of the model moves {label(model, 'body', free[0])}, but the robot is "
-            f"{label(model, 'body', root)}, with {counts[root]} joints. Put the robot's body first in worldbody, or "
-            "take the other out."
-        )
-    return tuple(b for b in range(1, model.nbody) if roots[b] == root)
+    """The bodies of the robot's kinematic tree."""
+    root = robot_root(model)
+    return tuple(b for b in range(1, model.nbody) if model.body_rootid[b] == root)
 
 
 def _base(model: mujoco.MjModel, bodies: tuple[int, ...]) -> int | None:
     """The first of the bodies that has a free joint."""
-    return next((b for b in bodies if _free_joint(model, b) is not None), None)
+    return next((b for b in bodies if free_joint_of(model, b) is not None), None)
 
 
 def _in_reference(model: mujoco.MjModel) -> mujoco.MjData:
@@ -173,11 +162,6 @@ def _in_reference(model: mujoco.MjModel) -> mujoco.MjData:
     data.qpos[:] = clipped_reference(model)
     mujoco.mj_kinematics(model, data)
     return data
-
-
-def _free_joint(model: mujoco.MjModel, body: int) -> int | None:
-    start = int(model.body_jntadr[body])
-    return start if start >= 0 and model.jnt_type[start] == _FREE else None
 
 
 def _drive(model: mujoco.MjModel, joints: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:

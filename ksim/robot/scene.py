@@ -11,7 +11,7 @@ from ksim.errors import ConfigError
 from ksim.physics import load_spec
 from ksim.physics.actuators import per_joint
 from ksim.physics.looks import add_light_and_sky
-from ksim.physics.names import find_in_spec, with_level_base
+from ksim.physics.names import ModelNames, find_in_spec, with_level_base
 from ksim.physics.touch import add_body_touch_sensor, add_touch_sensor, part_of
 
 Vector = tuple[float, float, float]
@@ -66,14 +66,15 @@ def raise_base(spec: mujoco.MjSpec, height: float) -> None:
     of the base at its origin.
 
     Raises:
-        ConfigError: The model has no free joint.
+        ConfigError: The robot has no free joint.
     """
-    base = next((joint.parent for joint in spec.joints if joint.type == mujoco.mjtJoint.mjJNT_FREE), None)
-    if base is None:
-        raise ConfigError("raise_base needs a robot with a free joint.")
-    up_3 = np.array([0.0, 0.0, height])
     model = spec.copy().compile()
-    start = int(model.jnt_qposadr[model.body(base.name).jntadr[0]])
+    names = ModelNames(model)
+    if not names.has_base:
+        raise ConfigError("raise_base needs a robot with a free joint.")
+    base = spec.body(model.body(names.base_body()).name)
+    up_3 = np.array([0.0, 0.0, height])
+    start, _ = names.free_joint()
     for key in spec.keys:
         qpos = np.array(key.qpos)
         if qpos.size:

@@ -1,9 +1,16 @@
 import jax.numpy as jnp
+import mujoco
 import numpy as np
 import pytest
 
 from ksim.errors import ConfigError
-from ksim.physics import DcMotorActuators, PositionActuators, PositionVelocityActuators, compile_model
+from ksim.physics import (
+    DcMotorActuators,
+    PositionActuators,
+    PositionVelocityActuators,
+    TorqueActuators,
+    compile_model,
+)
 from tests.robots import biped_spec
 
 
@@ -39,3 +46,15 @@ def test_dc_motors_without_a_torque_limit_are_an_error():
         actuator.ctrllimited = False
     with pytest.raises(ConfigError, match="torque limit to be driven by DcMotorActuators"):
         compile_model(spec, dt=0.004, ctrl_dt=0.02, edits=[DcMotorActuators().edit_spec])
+
+
+@pytest.mark.parametrize(
+    "actuators", [PositionActuators(), PositionVelocityActuators(), DcMotorActuators(), TorqueActuators()]
+)
+def test_two_actuators_on_one_joint_when_they_would_be_replaced_are_an_error(actuators):
+    spec = biped_spec()  # a PD servo is often written as a position and a velocity servo
+    damper = spec.add_actuator(name="damper", target="left_hip", trntype=mujoco.mjtTrn.mjTRN_JOINT)
+    damper.set_to_velocity(kv=2.0)
+    damper.forcelimited, damper.forcerange = True, [-6.0, 6.0]
+    with pytest.raises(ConfigError, match="'left_hip' and actuator 'damper' drive joint 'left_hip', which would get"):
+        compile_model(spec, dt=0.004, ctrl_dt=0.02, edits=[actuators.edit_spec])

@@ -8,8 +8,10 @@ from ksim import ConfigError
 from ksim.errors import near_misses
 from ksim.physics import ModelActuators, PositionActuators, TorqueActuators, compile_model, load_spec
 from ksim.physics.actuators import per_joint
+from ksim.physics.names import base_height_of
 from ksim.physics.rotations import heading_frame, multiply_quaternions, rotate, rotate_inverse, yaw_of
-from tests.robots import ACTUATORS, biped_model, biped_spec
+from ksim.robot.findings import look_at
+from tests.robots import ACTUATORS, BIPED, biped_model, biped_spec
 
 
 def test_joint_places_skip_the_free_joint():
@@ -43,6 +45,46 @@ def test_base_of_a_model_without_one_is_an_error():
     )
     with pytest.raises(ConfigError, match=r"no free joint.* Add <freejoint/>"):
         compile_model(spec, dt=0.01, ctrl_dt=0.01).names.free_joint()
+
+
+BALL = '<body name="ball" pos="1 0 .1"><freejoint/><geom size=".1" mass="1"/></body>'
+CHAIN = "".join(f'<body name="link_{i}"><joint/><geom size=".1"/>' for i in range(4)) + "</body>" * 4
+
+
+def beside(*bodies: str) -> mujoco.MjSpec:
+    """The biped with other bodies before it in the file."""
+    return mujoco.MjSpec.from_string(BIPED.replace("<worldbody>", f"<worldbody>{''.join(bodies)}"))
+
+
+@pytest.mark.parametrize("bodies", [(BALL,), (BALL, CHAIN), (CHAIN,)])
+def test_base_when_other_things_move_is_that_of_the_tree_with_the_driven_joints(bodies):
+    model = compile_model(beside(*bodies), dt=0.004, ctrl_dt=0.02)
+    assert model.mj_model.body(model.names.base_body()).name == "trunk"
+    start, _ = model.names.free_joint()
+    assert start == 7 * (BALL in bodies) + 4 * (CHAIN in bodies)
+    assert base_height_of(model.mj_model, model.default_qpos) == 0.5  # the ball's is 0.1
+    assert look_at(model.mj_model).base == "trunk"
+
+
+def test_base_when_the_driven_tree_is_fixed_to_the_world_is_none():
+    spec = mujoco.MjSpec.from_string(f"<mujoco><worldbody>{BALL}{CHAIN}</worldbody></mujoco>")
+    for joint in spec.joints:
+        joint.name = joint.parent.name
+    spec.add_actuator(name="m", target="link_3", trntype=mujoco.mjtTrn.mjTRN_JOINT)
+    assert not compile_model(spec, dt=0.01, ctrl_dt=0.01).names.has_base
+
+
+def test_base_when_two_trees_may_be_the_robot_is_the_one_that_is_named_or_an_error():
+    balls = BALL + BALL.replace("ball", "other")
+    text = "<custom><text name='robot' data='{}'/></custom>"
+    make = lambda named: compile_model(
+        mujoco.MjSpec.from_string(f"<mujoco><worldbody>{balls}</worldbody>{named}</mujoco>"), dt=0.01, ctrl_dt=0.01
+    )
+    with pytest.raises(ConfigError, match=r"body 'ball' and body 'other' have 0 driven .* Say which"):
+        make("").names.free_joint()
+    assert make(text.format("other")).names.free_joint() == (7, 6)
+    with pytest.raises(ConfigError, match=r"no moving body 'othe'.*'other'"):
+        make(text.format("othe")).names.free_joint()
 
 
 @pytest.mark.parametrize(
