@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ksim.host.terminal import console, format_seconds, print_line
-from ksim.log.live import LiveView, number, shares, skipped
+from ksim.log.live import LiveView, faults, number, shares
 from ksim.log.logger import AbstractLogger, RunInfo
 
 MODES = ("auto", "live", "plain")
@@ -81,7 +81,7 @@ def iteration_line(
         (2, f"length {number(metrics['episode/length'])}"),
         (5, f"reward/step {number(metrics['rollout/reward'], 4)}"),
         *((7, f"{words} {number(metrics[name], 4)}") for words, name in (of_learner or {}).items()),
-        (0, skipped(metrics)),
+        (0, faults(metrics)),
     ]
     for least in range(7, 0, -1):
         if width is None or len(_joined(parts)) <= width:

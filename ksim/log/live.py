@@ -134,7 +134,7 @@ class LiveView:
             ("errors", " · ".join(error_value(name, x) for name, x in errors.items())),
             ("rewards", " · ".join(f"{name} {change:+.2g}" for name, change in self.changes())),
             ("learner", " · ".join(learner)),
-            ("skipped", skipped(metrics)),
+            ("faults", faults(metrics)),
             ("evaluation", self._evaluation),
         )
 
@@ -212,7 +212,10 @@ def shares(metrics: Mapping[str, float]) -> str:
     return f"rollout {1 - update:.0%} update {update:.0%}"
 
 
-def skipped(metrics: Mapping[str, float]) -> str:
-    """A notice of skipped updates; empty where there were none."""
+def faults(metrics: Mapping[str, float]) -> str:
+    """A notice of updates that were skipped and of steps that were not finite; empty where there were none."""
     bad = metrics["policy/bad_updates"]
-    return f"{bad:.0f} non-finite updates skipped" if bad else ""
+    share = sum(metrics.get(name, 0.0) for name in ("termination/not_finite", "rollout/not_finite"))
+    updates = f"{bad:.0f} non-finite updates skipped" if bad else ""
+    steps = f"{100 * share:.2g} % of steps non-finite" if share > 0 else ""
+    return " · ".join(filter(None, (updates, steps)))

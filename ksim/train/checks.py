@@ -1,4 +1,4 @@
-"""What is checked after each iteration: that updates are finite, and that devices hold the same learner."""
+"""Checks after each iteration: of updates that are not finite, of episodes that fail at once, and of replicas."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,12 +9,18 @@ import numpy as np
 
 from ksim.checkpoint.dump import NanDump
 from ksim.errors import RunError
+from ksim.host.notices import warn_user
 from ksim.learn.finite import MAX_NOT_FINITE
+from ksim.parallel.multihost import is_main_process
 from ksim.parallel.replica_guard import ReplicasDivergedError
 from ksim.rollout.unroll import NOT_FINITE
 from ksim.task.distributed_rl import make_replica_guard
 from ksim.task.rl import RLTask
 from ksim.train.state import RunState
+
+HOPELESS_STEPS = 5
+"""Control steps within which an episode that fails has shown nothing."""
+HOPELESS_ITERATIONS = 10
 
 
 class TrainingDivergedError(RunError):
@@ -31,6 +37,8 @@ class Checks:
     def __init__(self, task: RLTask[Any], state: RunState, run_dir: Path) -> None:
         self._task, self._state = task, state
         self.nan_dump = NanDump(task, run_dir)
+        self._steps = task.config.num_envs * task.config.rollout_length
+        self._num_hopeless = 0
         self._guard = make_replica_guard(task.config, task.layout, state.get().learner)
 
     def check_finite(self, metrics: Mapping[str, float]) -> None:
@@ -48,6 +56,31 @@ class Checks:
             f"{num_bad_updates} updates in a row were skipped because a loss or gradient was not finite "
             f"(max_bad_updates={limit}).{cause} Look for a division by zero in a reward or observation, "
             f"or lower learning_rate.{self.nan_dump.hint()}"
+        )
+
+    def check_episodes(self, metrics: Mapping[str, float]) -> None:
+        """Warns, once, where episodes have failed within a few steps for many iterations: then nothing is learned."""
+        if self._num_hopeless == HOPELESS_ITERATIONS:  # warned already
+            return
+        ends = {name: share for name, share in metrics.items() if name.startswith("termination/")}
+        ends |= {NOT_FINITE: metrics[NOT_FINITE]} if metrics.get(NOT_FINITE) else {}
+        failed = np.nan_to_num(metrics["episode/count"] * metrics["episode/terminated_fraction"]) / self._steps
+        failed += metrics.get(NOT_FINITE, 0.0)
+        self._num_hopeless = self._num_hopeless + 1 if failed * HOPELESS_STEPS >= 1 else 0
+        if self._num_hopeless < HOPELESS_ITERATIONS or not is_main_process():
+            return
+        cause = ""
+        if ends:
+            name = max(ends, key=lambda name: ends[name])
+            cause = f" {min(ends[name] / failed, 1):.0%} of them end by {name}."
+        advice = (
+            "The simulation blows up: try a smaller dt, and check masses, gains and start states."
+            if cause.endswith("not_finite.")
+            else "Compare the limits of the termination with the start states."
+        )
+        warn_user(
+            f"For {HOPELESS_ITERATIONS} iterations, episodes have failed after {1 / failed:.1f} steps on average, and "
+            f"nothing can be learned.{cause} {advice} run_mode=view shows them."
         )
 
     def check_replicas(self, iteration: int) -> None:

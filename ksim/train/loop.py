@@ -95,6 +95,7 @@ class Loop:
             self.checks.nan_dump.after_iteration(number, before, record_before, metrics)
             del before
             self.checks.check_finite(metrics)
+            self.checks.check_episodes(metrics)
             self.checks.check_replicas(number)
         self.callbacks.step_end(metrics)
         if self.viewer is not None:

@@ -136,6 +136,8 @@ def test_iteration_line_fits_the_terminal_and_keeps_what_matters_most():
     assert "12,852" in iteration_line(METRICS, 700, 217.0, age=3, width=80)
     bad = METRICS | {"policy/bad_updates": 2.0}
     assert "2 non-finite updates skipped" in iteration_line(bad, 700, None, width=40)
+    exploding = METRICS | {"termination/not_finite": 0.97, "rollout/not_finite": 0.01}
+    assert "98 % of steps non-finite" in iteration_line(exploding, 700, None, width=40)
 
 
 def as_text(logger):
