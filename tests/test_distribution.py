@@ -10,9 +10,12 @@ import sysconfig
 import tarfile
 import tomllib
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import ksim
 from tests.end_to_end.stand_in import view
@@ -60,17 +63,56 @@ def wheel(dist):
     return wheel
 
 
+def required_by(wheel, *extras):
+    """The distributions that a wheel requires, and those that these require, of those installed here."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        lines = email.message_from_bytes(archive.read(name)).get_all("Requires-Dist")
+    left, found, seen = [(line, extras) for line in lines], {}, set()
+    while left:
+        line, wanted = left.pop()
+        required = Requirement(line)
+        if required.marker is not None and not any(required.marker.evaluate({"extra": x}) for x in ("", *wanted)):
+            continue
+        key = (canonicalize_name(required.name), frozenset(required.extras))
+        if key not in seen:
+            seen.add(key)
+            found[key[0]] = metadata.distribution(required.name)
+            assert found[key[0]].version in required.specifier
+            left += [(more, tuple(required.extras)) for more in found[key[0]].requires or ()]
+    return found
+
+
+def environment_of(wheel, path, *extras):
+    """The programs of a fresh environment that has a wheel and what it requires, by links to each file, and no more."""
+    run(sys.executable, "-m", "venv", "--without-pip", path, cwd=path.parent)
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(path), "platbase": str(path)}))
+    for distribution in required_by(wheel, *extras).values():
+        for file in distribution.files:
+            if ".." not in file.parts and (source := Path(distribution.locate_file(file))).is_file():
+                link = packages / file
+                link.parent.mkdir(parents=True, exist_ok=True)
+                if not link.exists():  # some packages of a family bring the same file
+                    link.symlink_to(source)
+    pip = (sys.executable, "-m", "pip", "--python", path / "bin/python")
+    run(*pip, "install", "--no-deps", "--no-index", wheel, cwd=path.parent)
+    return path / "bin"
+
+
 @pytest.fixture(scope="module")
 def programs(wheel, tmp_path_factory):
-    """The programs of a fresh environment that has the wheel, and of this one the packages that ksim requires."""
-    path = tmp_path_factory.mktemp("fresh")
-    run(sys.executable, "-m", "venv", path, cwd=path)
-    packages = sysconfig.get_path("purelib", vars={"base": str(path), "platbase": str(path)})
-    # A path in a .pth file comes last, and .pth files there are not read: neither this clone nor another ksim is seen.
-    others = [place for place in sys.path if place.endswith("site-packages")]
-    Path(packages, "others.pth").write_text("\n".join(others))
-    run(path / "bin/pip", "install", "--no-deps", "--no-index", wheel, cwd=path)
-    return path / "bin"
+    """The programs of an environment that has the wheel and nothing but what it requires."""
+    return environment_of(wheel, tmp_path_factory.mktemp("base") / "env")
+
+
+@pytest.fixture(scope="module")
+def run_dir(programs, tmp_path_factory):
+    """A run of the humanoid that `ksim-train` has made in an empty folder."""
+    folder = tmp_path_factory.mktemp("trained")
+    done = run(programs / "ksim-train", *TRAIN, cwd=folder)
+    assert "iteration 2/2" in done.stdout
+    assert "will hold no program" not in done.stdout + done.stderr
+    return folder / "runs/humanoid_walking_distributed_task/run_000"
 
 
 def test_wheel_has_every_file_of_ksim_and_the_examples_and_no_other(wheel):
@@ -80,10 +122,10 @@ def test_wheel_has_every_file_of_ksim_and_the_examples_and_no_other(wheel):
 def test_name_licence_and_readme_are_in_the_wheel(wheel):
     info = f"ksim_rl-{ksim.__version__}.dist-info"
     with zipfile.ZipFile(wheel) as archive:
-        metadata = email.message_from_bytes(archive.read(f"{info}/METADATA"))
+        message = email.message_from_bytes(archive.read(f"{info}/METADATA"))
         assert archive.read(f"{info}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
-    readme = str(metadata.get_payload())
-    assert (metadata["Name"], metadata["Description-Content-Type"]) == ("ksim-rl", "text/markdown")
+    readme = str(message.get_payload())
+    assert (message["Name"], message["Description-Content-Type"]) == ("ksim-rl", "text/markdown")
     assert readme.startswith("# ksim\n")
     # On the page of an index they would lead nowhere.
     assert not re.findall(r"\]\((?!https?:)|<img", readme)
@@ -108,10 +150,41 @@ def test_installed_ksim_needs_no_clone_and_takes_no_other_name(programs, tmp_pat
     assert "No module named 'examples'" in done.stderr
 
 
-def test_ksim_train_trains_the_humanoid_in_an_empty_folder(programs, tmp_path):
-    done = run(programs / "ksim-train", *TRAIN, cwd=tmp_path)
-    assert "iteration 2/2" in done.stdout
-    assert (tmp_path / "runs/humanoid_walking_distributed_task/run_000/checkpoints/2").is_dir()
+def test_environment_has_nothing_but_the_requirements(programs, tmp_path):
+    for name in ("pytest", "viser", "onnx", "hypothesis"):
+        done = run(programs / "python", "-c", f"import {name}", cwd=tmp_path, check=False)
+        assert f"No module named '{name}'" in done.stderr
+
+
+def test_ksim_train_trains_the_humanoid_in_an_empty_folder(run_dir):
+    assert (run_dir / "checkpoints/2").is_dir()
+
+
+LOAD = """
+import sys, jax, ksim, numpy as np
+policy = ksim.load_policy(sys.argv[1])
+assert policy(np.zeros(policy.obs_sizes["actor"])).shape == (policy.action_size,)
+"""
+
+
+def test_policy_of_a_run_is_loaded_without_its_task(programs, run_dir, tmp_path):
+    run(programs / "python", "-c", LOAD, run_dir, cwd=tmp_path)  # by the program in the checkpoint
+
+
+@pytest.mark.parametrize(
+    ("options", "extra"), [(("run_mode=export",), "export"), (("run_mode=view", "viewer=browser"), "viewer")]
+)
+def test_what_needs_an_extra_says_which(programs, run_dir, options, extra, tmp_path):
+    done = run(programs / "ksim-train", *options, f"checkpoint={run_dir}", cwd=tmp_path, check=False)
+    assert done.returncode == 2
+    assert f"pip install 'ksim-rl[{extra}]'" in done.stdout + done.stderr
+
+
+def test_policy_of_a_run_is_exported_with_the_extra(wheel, run_dir, tmp_path):
+    pytest.importorskip("onnxruntime", reason="needs onnxruntime: pip install -e '.[export]'")
+    programs = environment_of(wheel, tmp_path / "env", "export")
+    run(programs / "ksim-train", "run_mode=export", f"checkpoint={run_dir}", cwd=tmp_path)
+    assert (run_dir / "export/policy.onnx").is_file()
 
 
 def test_policy_in_the_wheel_walks(programs, tmp_path):
@@ -121,8 +194,9 @@ def test_policy_in_the_wheel_walks(programs, tmp_path):
     assert json.loads(written.read_text())["figures"]["survival"]["mean"] == 1.0
 
 
-def test_policy_in_the_wheel_is_shown_in_the_browser(programs, tmp_path):
+def test_policy_in_the_wheel_is_shown_in_the_browser_with_the_extra(wheel, tmp_path):
     pytest.importorskip("viser", reason="needs viser: pip install -e '.[viewer]'")
+    programs = environment_of(wheel, tmp_path / "env", "viewer")
     options = ("run_mode=view", "viewer=browser", "checkpoint=pretrained", f"viewer_port={free_port()}")
     env = environment(PYTHONPATH=None)
     assert view([programs / "ksim-train", "walking", *options], cwd=tmp_path, env=env) == 0
