@@ -67,7 +67,7 @@ def required_by(wheel, *extras):
     """The distributions that a wheel requires, and those that these require, of those installed here."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        lines = email.message_from_bytes(archive.read(name)).get_all("Requires-Dist")
+        lines = email.message_from_bytes(archive.read(name)).get_all("Requires-Dist") or []
     left, found, seen = [(line, extras) for line in lines], {}, set()
     while left:
         line, wanted = left.pop()

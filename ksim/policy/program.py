@@ -20,7 +20,7 @@ from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.parallel.placement import named_leaves
 from ksim.policy.jaxprs import evaluate, live_equations
-from ksim.policy.program_check import PLATFORMS, RefusedError, read_programs
+from ksim.policy.program_check import PLATFORMS, RefusedError, bounded, read_programs
 from ksim.types import Observation
 
 _LOCATIONS = "jax_traceback_in_locations_limit"
@@ -296,8 +296,8 @@ def load_program(step: bytes, start: bytes) -> PolicyProgram:
         memory_names=tuple(memory),
         action_size=action.shape[1],
         takes_one_row=action.shape[0] == 1,
-        step=jax.jit(step_program.call),
-        start=jax.jit(start_program.call),
+        step=bounded(step_program),
+        start=bounded(start_program),
     )
 
 

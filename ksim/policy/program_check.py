@@ -1,16 +1,18 @@
 """Checks of the programs that `ksim.load_policy` runs: they may compute and do nothing else.
 
 A checkpoint may come from anybody, and its programs become machine code. So they may hold only the operations of a
-list, and nothing compiles before all operations were checked. MLIR's reader and XLA are written in C++ and can crash on
-crafted input, so `check_apart` first tries both in a separate process. There this file runs by its path and imports
-only JAX.
+list, arrays of a bearable size and counted loops that end soon, and nothing compiles before all were checked. MLIR's
+reader and XLA are written in C++ and can crash on crafted input, and a loop may never end, so `check_apart` first tries
+all of it in a separate process, with limits of time and memory. There this file runs by its path and imports only JAX.
 """
 
 import functools
 import io
+import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import jax
 import jax.export
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
@@ -50,6 +53,13 @@ _NOTES = {
     "jax.global_constant",
     "jax.result_info",
 }
+MAX_BYTES = 4 << 30
+"""The most memory that a program may take for its results and in between."""
+_MAX_NUMBERS = 2**27
+"""The most numbers of an array in a program."""
+_MAX_WORK = 10**10
+"""The most numbers that a program may read and write for one row, where an operation counts as `_OVERHEAD` at least."""
+_OVERHEAD = 100
 _TIMEOUT_S = 120.0
 _MAX_MEMORY = 16 << 30
 _REFUSED = 3
@@ -81,7 +91,7 @@ def read_programs(step: bytes, start: bytes) -> tuple[jax.export.Exported, jax.e
 
 @functools.lru_cache(maxsize=16)
 def check_apart(step: bytes, start: bytes) -> None:
-    """Reads, checks and compiles programs in a separate process, which may crash.
+    """Reads, checks, compiles and runs programs in a separate process, which may crash.
 
     Raises:
         RefusedError: They fail a check, or the process crashed or hung on them.
@@ -96,7 +106,7 @@ def check_apart(step: bytes, start: bytes) -> None:
             command, input=stdin.getvalue(), capture_output=True, timeout=_TIMEOUT_S, env=environment, check=False
         )
     except subprocess.TimeoutExpired:
-        raise RefusedError(f"it could not be compiled within {_TIMEOUT_S:.0f} s") from None
+        raise RefusedError(f"it could not be compiled and run within {_TIMEOUT_S:.0f} s") from None
     except OSError as error:
         raise RefusedError(f"the process that checks it cannot be started ({error})") from error
     if done.returncode == _REFUSED:
@@ -146,8 +156,11 @@ def _check_operations(program: jax.export.Exported) -> None:
         stablehlo.register_dialect(context)
         module = stablehlo.deserialize_portable_artifact(context, program.mlir_module_serialized)
         module.operation.walk(look)
-    if problems:
-        raise RefusedError(f"it holds {problems[0]}, which is none of the operations that a policy may be made of")
+        if problems:
+            raise RefusedError(f"it holds {problems[0]}, which is none of the operations that a policy may be made of")
+        work = _Work(module).of_function("main")
+    if work > _MAX_WORK:
+        raise RefusedError(f"it handles {float(work):.0e} numbers for one row, and may handle {_MAX_WORK:.0e}")
 
 
 def _problem(operation: Any) -> str | None:
@@ -169,6 +182,106 @@ def _problem(operation: Any) -> str | None:
     notes = [named for part in parts for named in (x.name for x in ir.DictAttr(part))]
     unknown = {named for named in (*attributes, *notes) if "." in named} - _NOTES
     return f"{name!r} with {min(unknown)!r:.80}" if unknown else None
+
+
+class _Work:
+    """How many numbers the functions of a module handle, where sizes that depend on the rows count as 1."""
+
+    def __init__(self, module: Any) -> None:
+        self._functions = {ir.StringAttr(f.operation.attributes["sym_name"]).value: f.operation for f in module.body}
+        self._known: dict[str, int | None] = {}
+
+    def of_function(self, name: str) -> int:
+        """The numbers that a function handles in one call.
+
+        Raises:
+            RefusedError: It calls itself, or holds an array that is too large.
+        """
+        if name not in self._known:
+            self._known[name] = None  # until it is known
+            self._known[name] = self._of_regions(self._functions[name], _OVERHEAD)
+        work = self._known[name]
+        if work is None:
+            raise RefusedError("it holds a function that calls itself")
+        return work
+
+    def _of_regions(self, operation: Any, overhead: int) -> int:
+        return sum(self._of(op.operation, overhead) for region in operation.regions for block in region for op in block)
+
+    def _of(self, operation: Any, overhead: int) -> int:
+        name, attributes = operation.name, operation.attributes
+        operands, results = ([_num_numbers(x.type) for x in part] for part in (operation.operands, operation.results))
+        largest = max([*operands, *results], default=0)
+        if largest > _MAX_NUMBERS:
+            raise RefusedError(f"it holds an array of {largest} numbers, and may hold {_MAX_NUMBERS}")
+        own = overhead + sum(operands) + sum(results)
+        match name:
+            case "func.call" | "stablehlo.composite":
+                callee = attributes["callee" if name == "func.call" else "decomposition"]
+                return own + self.of_function(ir.FlatSymbolRefAttr(callee).value)
+            case "stablehlo.while":
+                return own + (_num_turns(operation) + 1) * self._of_regions(operation, _OVERHEAD)
+            case "stablehlo.case":
+                return own + self._of_regions(operation, overhead)
+            case "stablehlo.dot_general" | "stablehlo.triangular_solve" | "stablehlo.cholesky":
+                return own + math.isqrt(math.prod(operands) * largest) + largest  # the most that such sizes allow
+            case "stablehlo.convolution" | "stablehlo.dynamic_conv":
+                return own + max(results) * operands[1]
+            case "stablehlo.sort" | "stablehlo.fft":
+                own *= 64  # more than the logarithm of any size
+        if "window_dimensions" in attributes:
+            own *= math.prod(ir.DenseI64ArrayAttr(attributes["window_dimensions"]))
+        return own * (1 + self._of_regions(operation, 1))  # of a reduction: once for each number
+
+
+def _num_numbers(kind: Any) -> int:
+    """The numbers of a tensor, where a size that depends on the rows counts as 1."""
+    return math.prod(n for n in kind.shape if n >= 0) if isinstance(kind, ir.RankedTensorType) else 1
+
+
+def _num_turns(loop: Any) -> int:
+    """How often a loop turns whose counter goes from a constant to a constant by a constant, as in those of scans.
+
+    Of any other loop nobody knows; it counts once here, and `check_apart` finds out whether it ends.
+    """
+    condition, body = (region.blocks[0] for region in loop.regions)
+    compare = _origin(_returned(condition)[0])
+    if compare is not None and compare.name == "stablehlo.compare":
+        counter, end = compare.operands
+        is_less = "comparison_direction LT" in str(compare.attributes["comparison_direction"])
+        if is_less and isinstance(counter, ir.BlockArgument) and counter.owner == condition:
+            index = counter.arg_number
+            after = _origin(_returned(body)[index])
+            first, last, steps = _constant(loop.operands[index]), _constant(end, loop), []
+            if after is not None and after.name == "stablehlo.add":
+                steps = [_constant(x) for x in after.operands if x != body.arguments[index]]
+            (step,) = steps if len(steps) == 1 else (None,)
+            largest = {"tensor<i32>": 2**31, "tensor<i64>": 2**63}.get(str(counter.type), 0)
+            # Beyond the largest number it would begin anew.
+            if first is not None and last is not None and step is not None and 0 < step < largest - last:
+                return max(0, -(-(last - first) // step))
+    return 1
+
+
+def _returned(block: Any) -> Any:
+    return list(block.operations)[-1].operation.operands
+
+
+def _origin(value: Any) -> Any:
+    """The operation that a value is the result of; None for an argument of a block."""
+    return value.owner.operation if isinstance(value, ir.OpResult) else None
+
+
+def _constant(value: Any, loop: Any = None) -> int | None:
+    """The number that a value is in every run; None for another. `loop`: also where it only carries it along."""
+    if loop is not None and isinstance(value, ir.BlockArgument):
+        index, (condition, body) = value.arg_number, (region.blocks[0] for region in loop.regions)
+        is_carried = value.owner == condition and _returned(body)[index] == body.arguments[index]
+        return _constant(loop.operands[index]) if is_carried else None
+    origin = _origin(value)
+    if origin is None or origin.name != "stablehlo.constant" or _num_numbers(value.type) != 1:
+        return None
+    return int(ir.DenseIntElementsAttr(origin.attributes["value"])[0])
 
 
 def _check_signatures(step: jax.export.Exported, start: jax.export.Exported) -> None:
@@ -196,10 +309,40 @@ def _check_signatures(step: jax.export.Exported, start: jax.export.Exported) -> 
         raise RefusedError("its inputs and outputs are not those of a policy's program")
 
 
-def _compile(program: jax.export.Exported) -> None:
-    one = lambda x: jax.ShapeDtypeStruct([n if isinstance(n, int) else 1 for n in x.shape], x.dtype)
+def bounded(program: jax.export.Exported) -> Callable[..., Any]:
+    """A program as a function that raises RefusedError before it takes more memory than `MAX_BYTES`.
+
+    It is compiled for each number of rows, of which the memory may depend in any way.
+    """
+    function = jax.jit(program.call)
+    compiled: dict[Any, Callable[..., Any]] = {}
+
+    def call(*arguments: Any) -> Any:
+        leaves = jax.tree.leaves(arguments)
+        if any(isinstance(x, Tracer) for x in leaves):  # a part of a larger program, of which a user decides
+            return function(*arguments)
+        key = tuple((x.shape, x.dtype, getattr(x, "sharding", None)) for x in leaves)
+        if key not in compiled:
+            compiled[key] = _compiled(function, arguments)
+        return compiled[key](*arguments)
+
+    return call
+
+
+def _compiled(function: Any, arguments: Any) -> Any:
+    compiled = function.lower(*arguments).compile()
+    memory = compiled.memory_analysis()
+    num_bytes = 0 if memory is None else memory.temp_size_in_bytes + memory.output_size_in_bytes
+    if num_bytes > MAX_BYTES:
+        raise RefusedError(f"it takes {num_bytes / 2**30:.0f} GiB of memory, and may take {MAX_BYTES / 2**30:.0f}")
+    return compiled
+
+
+def _try(program: jax.export.Exported) -> None:
+    """Compiles a program, and runs it for one row of zeros."""
+    one = lambda x: np.zeros([n if isinstance(n, int) else 1 for n in x.shape], x.dtype)
     arguments, _ = jax.tree.unflatten(program.in_tree, [one(x) for x in program.in_avals])
-    jax.jit(program.call).lower(*arguments).compile()
+    jax.block_until_ready(bounded(program)(*arguments))
 
 
 def _first_line(error: BaseException) -> str:
@@ -221,9 +364,11 @@ def _main() -> int:
     try:
         for program in read_programs(step, start):
             try:
-                _compile(program)
+                _try(program)
+            except RefusedError:
+                raise
             except Exception as error:  # whatever the compiler says of it
-                raise RefusedError(f"it cannot be compiled ({_first_line(error)})") from error
+                raise RefusedError(f"it cannot be compiled and run ({_first_line(error)})") from error
     except RefusedError as error:
         sys.stdout.write(str(error))
         return _REFUSED

@@ -1,6 +1,7 @@
 """Programs of a policy that somebody has made to do more than compute."""
 
 import dataclasses
+import re
 
 import jax
 import jax.export
@@ -16,7 +17,7 @@ from ksim.errors import ConfigError
 from ksim.nn import AbstractActorCritic, ActorCriticOutput, Gaussian, MlpActorCritic
 from ksim.policy import program_check
 from ksim.policy.load import PROGRAM, START
-from ksim.policy.program import policy_programs
+from ksim.policy.program import load_program, policy_programs
 from ksim.policy.program_check import PLATFORMS, RefusedError, check_apart, read_programs
 from tests.checkpoints import DOCUMENT
 from tests.policy.test_program import SIZES, normalized
@@ -47,7 +48,8 @@ def with_operation(line):
     """The program with another operation in the place of the negation."""
     (before,) = [x.strip() for x in STEP.mlir_module().splitlines() if "stablehlo.negate" in x]
     result, argument = before.split()[0], before.split()[3]
-    after = f"{result} = {line.replace('%x', argument).replace('T', 'tensor<1x2xf32>')}"
+    line = re.sub(r"\bT\b", "tensor<1x2xf32>", line)
+    after = f"{result} = {line.replace('%x', argument)}"
     with ir.Context() as context, ir.Location.unknown():
         stablehlo.register_dialect(context)
         stablehlo.deserialize_portable_artifact(context, STEP.mlir_module_serialized)  # loads the dialect of functions
@@ -83,6 +85,116 @@ OPERATIONS = {
 def test_operation_that_may_do_more_than_compute_is_refused(words):
     with pytest.raises(RefusedError, match=words):
         read_programs(with_operation(OPERATIONS[words]), START_PROGRAM)
+
+
+def program_of(function, rows=1):
+    """The program of a step that has a function for its action."""
+    step = exported(lambda arrays, obs, memory: (function(obs["actor"]), memory), {}, {"actor": row_of(rows)}, {})
+    return bytes(step.serialize())
+
+
+def row_of(rows):
+    return jax.ShapeDtypeStruct((rows, 2), jnp.float32)
+
+
+def turned(num_times, function):
+    return lambda x: jax.lax.fori_loop(0, num_times, lambda _, y: function(y), x)
+
+
+ENDLESS = {
+    "handles .* numbers for one row": turned(10**9, jnp.sin),
+    "handles .* numbers for": turned(100, turned(100, turned(100, turned(10, turned(100, jnp.sin))))),
+    "handles .* for one row": turned(10_000, lambda x: x + jnp.sum(jnp.ones((1000, 1000)) * x[0, 0])),
+    "an array of 8589934592 numbers": lambda x: jnp.sort(jnp.broadcast_to(x, (2**32, 2)), axis=0)[:1],
+    "it handles .* numbers": lambda x: (jnp.ones((2**13, 2**13)) @ jnp.full((2**13, 2**13), x[0, 0]))[:1, :2],
+}
+
+
+@pytest.mark.parametrize("words", ENDLESS)
+def test_program_that_cannot_end_is_refused_before_it_compiles(words):
+    with pytest.raises(RefusedError, match=words):
+        read_programs(program_of(ENDLESS[words]), START_PROGRAM)
+
+
+def test_loops_and_sizes_of_policies_pass():
+    def step(x):
+        weights = jnp.ones((512, 512))
+        y = jax.lax.scan(lambda y, _: (jnp.tanh(y @ weights), None), jnp.ones((x.shape[0], 512)), None, length=100)[0]
+        return turned(3, jnp.sin)(jnp.sort(x, axis=-1)) + y[:, :2] + jax.random.normal(jax.random.key(0), (2,))
+
+    (rows,) = jax.export.symbolic_shape("b")
+    for num in (1, rows):
+        read_programs(program_of(step, num), START_PROGRAM)
+
+
+LOOP = """stablehlo.abs %x : T
+%start = stablehlo.constant dense<FIRST> : tensor<i32>
+%one = stablehlo.constant dense<STEP> : tensor<i32>
+%end = stablehlo.constant dense<MOST> : tensor<i32>
+%loop:2 = "stablehlo.while"(%start, %end) ({
+^bb0(%i: tensor<i32>, %e: tensor<i32>):
+  %c = stablehlo.compare LT, %i, BOUND, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>
+  stablehlo.return %c : tensor<i1>
+}, {
+^bb0(%j: tensor<i32>, %f: tensor<i32>):
+  %n = stablehlo.add %j, %one : tensor<i32>
+  stablehlo.return NEXT, %f : tensor<i32>, tensor<i32>
+}) : (tensor<i32>, tensor<i32>) -> (tensor<i32>, tensor<i32>)"""
+COUNTED = {"FIRST": "0", "STEP": "1", "MOST": "2000000000", "BOUND": "%end", "NEXT": "%n"}
+
+
+def looped(**changes):
+    text = LOOP
+    for name, value in (COUNTED | changes).items():
+        text = text.replace(name, value)
+    return with_operation(text)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"BOUND": "%e"}, {"FIRST": "-2000000000", "MOST": "0"}, {"STEP": "2"}], ids=str
+)
+def test_loop_that_counts_for_long_is_refused_before_it_compiles(changes):
+    with pytest.raises(RefusedError, match="numbers for one row"):
+        read_programs(looped(**changes), START_PROGRAM)
+
+
+@pytest.mark.parametrize("changes", [{"MOST": "9"}, {"MOST": "9", "BOUND": "%e"}, {"FIRST": "5", "MOST": "2"}], ids=str)
+def test_loop_that_counts_to_a_small_number_passes(changes):
+    read_programs(looped(**changes), START_PROGRAM)
+
+
+def counting(step, end):
+    """A loop that counts by a step, and beyond the largest number begins anew."""
+    return lambda x: jax.lax.while_loop(lambda y: y[0] < end, lambda y: (y[0] + step, jnp.sin(y[1]) + 1), (0, x))[1]
+
+
+def until(x):
+    """Never ends for the zeros that it is tried with."""
+    return jax.lax.while_loop(lambda y: (y < 10).all(), lambda y: y + x, x)
+
+
+@pytest.mark.parametrize("function", [counting(2**30, 2**31 - 1), until], ids=["anew", "until"])
+def test_loop_that_never_ends_is_refused_by_the_process_that_tries_it(function, monkeypatch):
+    monkeypatch.setattr(program_check, "_TIMEOUT_S", 5.0)
+    program = program_of(function)
+    read_programs(program, START_PROGRAM)
+    with pytest.raises(RefusedError, match="could not be compiled and run within 5 s"):
+        check_apart(program, START_PROGRAM)
+
+
+def test_function_that_calls_itself_is_refused():
+    with pytest.raises(RefusedError, match=r"calls itself|cannot be read"):
+        read_programs(with_operation("func.call @main(%arg0, %x) : (tensor<i32>, T) -> T"), START_PROGRAM)
+
+
+def test_program_that_takes_too_much_memory_for_its_rows_is_refused_before_it_does(monkeypatch):
+    (rows,) = jax.export.symbolic_shape("b")
+    large = lambda x: x + jnp.sort(jnp.broadcast_to(x[:, :1], (x.shape[0], 1000)), axis=1)[:, -2:]
+    program = load_program(program_of(large, rows), START_PROGRAM)
+    monkeypatch.setattr(program_check, "MAX_BYTES", 10**6)
+    assert program({}, {"actor": np.ones((1, 2), np.float32)})[0].shape == (1, 2)
+    with pytest.raises(RefusedError, match=r"it takes .* GiB of memory, and may take"):
+        program({}, {"actor": np.ones((500, 2), np.float32)})
 
 
 HEADERS = {
