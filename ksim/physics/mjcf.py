@@ -100,7 +100,7 @@ def find_not_finite(model: mujoco.MjModel) -> str | None:
             return f"{name} of {_owner(model, name, row)} ({value[bad][0]})"
     option = model.opt
     for name in ("gravity", "wind", "magnetic", "density", "viscosity", "impratio", "tolerance"):
-        if not np.isfinite(getattr(option, name)).all():
+        if not np.all(np.abs(getattr(option, name)) <= np.finfo(np.float32).max):
             return f"option {name} ({getattr(option, name)})"
     return None
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 
+from ksim.errors import ConfigError
 from ksim.physics import PhysicsModel, compile_model
 from ksim.physics.names import base_height_of
 from ksim.robot.findings import Findings, Leg, clipped_reference
@@ -25,6 +26,8 @@ BEND_PART = 1.6
 """How high the legs of two bend to lift a foot, over how high it is to be lifted: servos lag behind."""
 FROUDE = {True: 0.12, False: 0.25}
 """Squared speed over gravity times height, at the highest forward command: of two legs, and of more."""
+GRAVITY = (0.1, 100.0)
+"""Between which gaits are planned, in m/s^2; on Jupiter it is 25."""
 
 
 def legged_plan(spec: mujoco.MjSpec, found: Findings, report: Report) -> Plan:
@@ -46,9 +49,14 @@ def legged_plan(spec: mujoco.MjSpec, found: Findings, report: Report) -> Plan:
             "times as long: the task takes pyramidal cones and sliding friction."
         )
     model = spec.copy().compile()
+    gravity = float(np.linalg.norm(model.opt.gravity))
+    if not GRAVITY[0] <= gravity <= GRAVITY[1]:
+        raise ConfigError(
+            f"Gravity ({gravity:g} m/s^2) must be between {GRAVITY[0]:g} and {GRAVITY[1]:g} m/s^2 for a gait."
+        )
     limits = torque_limits(spec)
     assert found.base is not None
-    height = _first_height(model, found)
+    height = _above_ground(_first_height(model, found), "the reference pose")
     rough = lambda qpos: _gains(model, qpos, found, limits, height)
 
     def hold(qpos: np.ndarray) -> tuple[mujoco.MjModel, np.ndarray]:
@@ -62,8 +70,7 @@ def legged_plan(spec: mujoco.MjSpec, found: Findings, report: Report) -> Plan:
     stance = find_stance(model, found.base, found.legs, found.joints, hold)
     qpos = _qpos(spec, stance)
     feet = tuple(_foot(spec, leg) for leg in found.legs)
-    height = stance.settled_height if stance.stands else stance.height
-    gravity = float(np.linalg.norm(model.opt.gravity))
+    height = _above_ground(stance.settled_height if stance.stands else stance.height, stance.source)
     plan = with_gains(Plan(found, report, added), _gains(model, qpos, found, limits, height), found)
     is_biped = len(found.legs) <= 2
     swing = round((0.1 if is_biped else 0.2) * height, 3)
@@ -97,6 +104,16 @@ def driven_model(spec: mujoco.MjSpec, plan: Plan) -> PhysicsModel:
         add_motors(driven, plan.torque)
     set_pose(driven, plan.pose, plan.height)
     return compile_model(driven, dt=DT, ctrl_dt=CTRL_DT, edits=[plan.actuators().edit_spec])
+
+
+def _above_ground(height: float, pose: str) -> float:
+    """Raises ConfigError unless the base is above the ground in a pose, in words; returns its height, in m."""
+    if height > 0:
+        return height
+    raise ConfigError(
+        f"The robot's base is {height:.3g} m above the ground in {pose}, but a robot that walks has it above its feet. "
+        "Check that the feet can touch the ground (contype, conaffinity), and that the z axis of the base points up."
+    )
 
 
 def _first_height(model: mujoco.MjModel, found: Findings) -> float:

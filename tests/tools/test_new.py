@@ -11,7 +11,9 @@ import pytest
 import ksim
 from examples.robots import HUMANOID, QUADRUPED
 from ksim import robot
+from ksim.robot import legged
 from ksim.robot.patterns import grouped
+from ksim.robot.pose import find_stance
 from ksim.tools import new
 from tests.processes import ROOT
 from tests.tasks import WITHOUT_REPORTS, train_iterations
@@ -69,6 +71,13 @@ ARM = """
     </body>
   </worldbody>
 </mujoco>"""
+
+
+def under_gravity(gravity):
+    """The dog, with gravity in m/s^2."""
+    return DOG.replace("<mujoco>", f'<mujoco><option gravity="{gravity}"/>')
+
+
 BALL = '<mujoco><worldbody><body name="ball"><freejoint/><geom size=".1"/></body></worldbody></mujoco>'
 HOVERING = """
 <mujoco><worldbody><body name="box"><freejoint/><geom size=".1"/>
@@ -238,6 +247,9 @@ def test_cart_with_a_pole_gets_a_task_to_balance_and_trains(folder):
         (ONE_LEG, "only 'tail_shin' reaches near the ground, and one leg does not walk"),
         (IN_A_PLANE, "slide 'z', which nothing drives"),
         ("<mujoco", "cannot read the robot file"),
+        (under_gravity("0 0 -1e300"), r"not finite in 32 bits: option gravity"),
+        (under_gravity("0 0 -1e30"), r"Gravity \(1e\+30 m/s\^2\) must be between 0\.1 and 100 m/s\^2"),
+        (under_gravity("0 0 -1e-30"), r"Gravity \(1e-30 m/s\^2\) must be between 0\.1 and 100 m/s\^2"),
     ],
 )
 def test_model_without_sense_is_an_error_that_says_what_is_missing(folder, capsys, text, message):
@@ -246,6 +258,18 @@ def test_model_without_sense_is_an_error_that_says_what_is_missing(folder, capsy
     error = capsys.readouterr().out
     assert error.startswith("Error: ")
     assert re.search(message, error)
+    assert not (folder / "my_robot.py").exists()
+
+
+def test_robot_that_settles_below_the_ground_is_an_error_with_its_height(folder, capsys, monkeypatch):
+    # As one whose feet and floor cannot touch each other.
+    settle = lambda *args: dataclasses.replace(find_stance(*args), settled_height=-0.174, stands=True)
+    monkeypatch.setattr(legged, "find_stance", settle)
+    (folder / "my_robot.xml").write_text(DOG)
+    assert new.main(["my_robot.xml"]) == 2
+    assert re.search(
+        r"base is -0\.174 m above the ground in .* See whether the feet can touch", capsys.readouterr().out
+    )
     assert not (folder / "my_robot.py").exists()
 
 
