@@ -267,9 +267,7 @@ def test_robot_that_settles_below_the_ground_is_an_error_with_its_height(folder,
     monkeypatch.setattr(legged, "find_stance", settle)
     (folder / "my_robot.xml").write_text(DOG)
     assert new.main(["my_robot.xml"]) == 2
-    assert re.search(
-        r"base is -0\.174 m above the ground in .* See whether the feet can touch", capsys.readouterr().out
-    )
+    assert re.search(r"base is -0\.174 m above the ground in .* Check that the feet can touch", capsys.readouterr().out)
     assert not (folder / "my_robot.py").exists()
 
 
