@@ -12,6 +12,7 @@ from ksim.checks import check_rule
 from ksim.errors import ConfigError
 from ksim.physics.labels import label
 from ksim.physics.looks import add_light_and_sky
+from ksim.physics.loops import Loops
 from ksim.physics.mjcf import check_mjcf, find_not_finite
 from ksim.physics.names import ModelNames
 from ksim.physics.terrain import Ground, Terrain
@@ -44,6 +45,7 @@ class PhysicsModel:
         default_qpos: Positions in the first keyframe, or in the model's reference pose where it has none.
         ground: The height of the ground anywhere.
         terrain: The tiles that the ground is made of; None for the model's own floor.
+        loops: Its closed loops.
     """
 
     def __init__(self, mj_model: mujoco.MjModel, ctrl_dt: float, terrain: Terrain | None = None) -> None:
@@ -52,6 +54,7 @@ class PhysicsModel:
         self.extra_state = tuple(name for name, size in _EXTRA_STATE.items() if getattr(mj_model, size))
         self.ground = Ground(mj_model)
         self.terrain = terrain
+        self.loops = Loops(mj_model)
         self.dt = float(mj_model.opt.timestep)
         self.ctrl_dt = ctrl_dt
         self.decimation = round(ctrl_dt / self.dt)

@@ -9,6 +9,8 @@ from ksim.mdp.env_curriculum import AbstractEnvCurriculum
 from ksim.mdp.observations import AbstractObservation
 from ksim.mdp.rewards import AbstractReward
 from ksim.nn.adapted import AdaptedActorCritic
+from ksim.physics import PhysicsModel
+from ksim.physics.loops import OPEN
 from ksim.rollout.environment import Environment
 from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.task.returned import action_bounds
@@ -42,6 +44,8 @@ def inspect_start(task: RLTask[Any]) -> StartReport:
     }
     if env.engine_name is not None:
         figures["engine"] = f"{env.engine_name} ({config.picked_engine(layout.platform)[1]})"
+    if isinstance(env, MdpEnvironment) and env.engine.model.loops.are_there:
+        figures["closed loops"] = _loops_in_words(env.engine.model)
     figures |= {
         "environments": str(config.num_envs),
         "steps per iteration": steps_in_words(config.num_envs * config.rollout_length, config.steps_per_action),
@@ -55,6 +59,13 @@ def inspect_start(task: RLTask[Any]) -> StartReport:
         figures["network"] = model.described()
     figures |= task.figures().start
     return StartReport(figures, term_rows(env, task.device_axis))
+
+
+def _loops_in_words(model: PhysicsModel) -> str:
+    gap = model.loops.closed(model.default_qpos)[2]
+    if gap <= OPEN:
+        return f"{model.mj_model.neq} equality constraints, met where episodes start"
+    return f"off by {gap:.2g} m or rad where episodes start, which no joint can close: the physics pulls them together"
 
 
 def steps_in_words(control_steps: int, steps_per_action: int) -> str:

@@ -14,7 +14,7 @@ from ksim.task.distributed_setup import DistributedSetup
 
 logger = logging.getLogger(__name__)
 
-_BRIEF = ("task", "devices", "engine", "environments", "network")
+_BRIEF = ("task", "devices", "engine", "closed loops", "environments", "network")
 """Figures of a run that a terminal shows."""
 _LOG_WIDTH = 160
 

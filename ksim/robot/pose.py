@@ -7,6 +7,7 @@ import mujoco
 import numpy as np
 from scipy.optimize import least_squares
 
+from ksim.physics.loops import Loops
 from ksim.physics.names import base_height_of, base_rotation, with_level_base
 from ksim.robot.findings import Leg, clipped_reference
 from ksim.robot.geometry import collides, in_world, lowest_point
@@ -109,7 +110,7 @@ def bent_pose(model: mujoco.MjModel, base: str, legs: Sequence[Leg], part: float
         feet = [in_world(data, model.body(leg.body).id, leg.pos) for leg in legs]
         shift += float(data.body(base).subtree_com[0] - np.mean(feet, axis=0)[0])
         qpos = _with_feet_under_hips(model, legs, part, shift)
-    return qpos
+    return None if qpos is None else Loops(model).closed(qpos)[0]
 
 
 def lifting_bends(

@@ -11,6 +11,7 @@ from ksim.errors import ConfigError
 from ksim.physics import load_spec
 from ksim.physics.actuators import per_joint
 from ksim.physics.looks import add_light_and_sky
+from ksim.physics.loops import OPEN, Loops
 from ksim.physics.names import ModelNames, find_in_spec, with_level_base
 from ksim.physics.touch import add_body_touch_sensor, add_touch_sensor, part_of
 
@@ -260,7 +261,8 @@ def add_motors(spec: mujoco.MjSpec, torque: Mapping[str, float]) -> None:
 def set_pose(spec: mujoco.MjSpec, joints: Mapping[str, float], height: float | None = None) -> None:
     """Makes a pose the first keyframe, where episodes start and to which actions are relative. Others stay, behind it.
 
-    The base is level and faces along x. Joints that no pattern matches are in the model's reference pose.
+    The base is level and faces along x. Joints that no pattern matches are in the model's reference pose. Where the
+    model has closed loops, joints move to where these are closed: those that nothing drives, others only if need be.
 
     Args:
         spec: The model.
@@ -268,7 +270,7 @@ def set_pose(spec: mujoco.MjSpec, joints: Mapping[str, float], height: float | N
         height: Of the base, in m; None for a robot without one.
 
     Raises:
-        ConfigError: A pattern matches no joint.
+        ConfigError: A pattern matches no joint, or the pose would tear a closed loop open.
     """
     model = spec.copy().compile()
     names = [joint.name for joint in spec.joints if joint.type in _ONE_DOF]
@@ -279,6 +281,12 @@ def set_pose(spec: mujoco.MjSpec, joints: Mapping[str, float], height: float | N
             qpos[model.joint(name).qposadr[0]] = value
     if height is not None:
         qpos = with_level_base(model, qpos, height)
+    qpos, _, gap = Loops(model).closed(qpos)
+    if gap > OPEN:
+        raise ConfigError(
+            f"set_pose cannot close the loops of the model: in the pose nearest to the one asked for an equality "
+            f"constraint is off by {gap:.3g} m (or rad). Ask for a pose that the linkage has."
+        )
     kept = ("name", "time", "qpos", "qvel", "act", "mpos", "mquat", "ctrl")
     others = [
         {field: np.array(x) if field != "name" else x for field in kept for x in [getattr(key, field)]}

@@ -334,7 +334,11 @@ def _drawn(mdp: Mdp, calls: TermCalls, context: Context) -> Context:
             changed = event.overrides(own)
         changed = checked_overrides(name, changed, mj_model)
         context = dataclasses.replace(context, overrides=context.overrides | changed)
-    return context
+    if not context.model.loops.are_there:
+        return context
+    before = context.physics
+    qpos, qvel = context.model.loops.close_traced(before.qpos, before.qvel, before.extra, context.overrides)
+    return dataclasses.replace(context, physics=dataclasses.replace(before, qpos=qpos, qvel=qvel))
 
 
 def _reached(before: MdpState, context: Context, calls: TermCalls) -> MdpState:

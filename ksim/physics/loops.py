@@ -1,0 +1,191 @@
+"""Closed loops: states that meet the equality constraints of a model, found by moving what no actuator drives.
+
+Resets, poses and motions set joints one by one, which tears the loops of a linkage open: MuJoCo then closes them within
+the first steps, by forces that throw the robot about.
+"""
+
+import copy
+import functools
+import hashlib
+import math
+import threading
+from collections.abc import Mapping, Sequence
+
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+from jaxtyping import Array
+
+from ksim.physics.host_call import HostFunction, host_function
+from ksim.physics.trees import free_joint_of, robot_root
+
+CLOSED = 1e-6
+"""Gap, in m or rad, below which a pose stays as it is."""
+OPEN = 2e-3
+"""Gap, in m or rad, from which on a loop counts as open."""
+MAX_STEPS = 30
+DRIVEN_WEIGHT = 1e-2
+"""How readily driven joints move, over others: only where these alone cannot close a loop."""
+MAX_STEP = 0.3
+"""The most that a step moves a joint, in rad or m."""
+_FREE, _BALL = int(mujoco.mjtJoint.mjJNT_FREE), int(mujoco.mjtJoint.mjJNT_BALL)
+_ON_JOINTS = (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT))
+_DISABLED = mujoco.mjtDisableBit.mjDSBL_CONTACT | mujoco.mjtDisableBit.mjDSBL_LIMIT
+_EQUALITY = int(mujoco.mjtConstraint.mjCNSTR_EQUALITY)
+
+
+def has_loops(model: mujoco.MjModel) -> bool:
+    """Whether equality constraints are in force at the start."""
+    return bool(model.neq and np.any(model.eq_active0) and model.nv)
+
+
+class Loops:
+    """Closes the loops of a model. For a model without equality constraints in force it does nothing.
+
+    Attributes:
+        are_there: Whether there are any.
+    """
+
+    def __init__(self, model: mujoco.MjModel) -> None:
+        self.are_there = has_loops(model)
+        self._original, self._lock = model, threading.Lock()
+        self._functions: dict[tuple[str, ...], HostFunction] = {}
+
+    @functools.cached_property
+    def _model(self) -> mujoco.MjModel:
+        model = copy.copy(self._original)
+        model.opt.jacobian = mujoco.mjtJacobian.mjJAC_DENSE
+        model.opt.disableflags = int(model.opt.disableflags) | int(_DISABLED)
+        return model
+
+    @functools.cached_property
+    def _data(self) -> mujoco.MjData:
+        return mujoco.MjData(self._model)
+
+    @functools.cached_property
+    def _weight_v(self) -> np.ndarray:
+        """How readily each degree of freedom moves: not at all that of the robot's base."""
+        model = self._model
+        weight_v = np.ones(model.nv)
+        for kind, joint in zip(model.actuator_trntype, model.actuator_trnid[:, 0], strict=True):
+            if int(kind) in _ON_JOINTS:
+                start = int(model.jnt_dofadr[joint])
+                weight_v[start : start + {_FREE: 6, _BALL: 3}.get(int(model.jnt_type[joint]), 1)] = DRIVEN_WEIGHT
+        root = robot_root(model)
+        base = None if root is None else free_joint_of(model, root)
+        if base is not None:
+            start = int(model.jnt_dofadr[base])
+            weight_v[start : start + 6] = 0.0
+        return weight_v
+
+    def closed(
+        self, qpos: np.ndarray, qvel: np.ndarray | None = None, held: Sequence[int] = ()
+    ) -> tuple[np.ndarray, np.ndarray, float]:
+        """The nearest pose with closed loops, the velocities with which they stay closed, and the gap that is left.
+
+        Args:
+            qpos: The pose, (q,).
+            qvel: Velocities, (v,); default at rest.
+            held: Degrees of freedom that stay, besides those of the base.
+
+        Returns:
+            The gap is the largest violation of a constraint, in m or rad.
+        """
+        with self._lock:
+            return self._closed(qpos, np.zeros(self._model.nv) if qvel is None else qvel, held)
+
+    def gap(self, qpos: np.ndarray) -> float:
+        """The largest violation of an equality constraint in a pose, in m or rad."""
+        if not self.are_there:
+            return 0.0
+        with self._lock:
+            self._data.qpos[:] = qpos
+            return float(np.abs(self._rows()[1]).max(initial=0.0))
+
+    def close_traced(
+        self, qpos: Array, qvel: Array, extra: Mapping[str, Array], overrides: Mapping[str, Array]
+    ) -> tuple[Array, Array]:
+        """The same in a traced function, by a call of the host.
+
+        Args:
+            qpos: The pose, (q,).
+            qvel: Velocities, (v,).
+            extra: Further fields of MjData, such as `mocap_pos`.
+            overrides: Fields of MjModel with values of their own.
+        """
+        if not self.are_there:
+            return qpos, qvel
+        fields = dict(sorted({**extra, **overrides}.items()))
+        parts = [jnp.ravel(x).astype(jnp.float32) for x in (qpos, qvel, *fields.values())]
+        out = self._function(tuple(fields))(jnp.concatenate(parts), qpos.shape[0] + qvel.shape[0])
+        return out[: qpos.shape[0]], out[qpos.shape[0] :]
+
+    def _function(self, fields: tuple[str, ...]) -> HostFunction:
+        if fields not in self._functions:
+            saved = np.empty(mujoco.mj_sizeModel(self._model), np.uint8)
+            mujoco.mj_saveModel(self._model, None, saved)
+            content = hashlib.sha256(saved.tobytes() + repr(("loops", fields)).encode()).digest()
+            self._functions[fields] = host_function(functools.partial(self._fill, fields), content)
+        return self._functions[fields]
+
+    def _fill(self, fields: tuple[str, ...], rows: np.ndarray, out: np.ndarray) -> None:
+        rows, out = rows.reshape(-1, rows.shape[-1]), out.reshape(-1, out.shape[-1])
+        nq, nv = self._model.nq, self._model.nv
+        with self._lock:
+            views = [getattr(self._data if hasattr(self._data, name) else self._model, name) for name in fields]
+            before = [view.copy() for view in views]
+            for row, result in zip(rows, out, strict=True):
+                start = nq + nv
+                for view in views:
+                    view[...] = row[start : start + math.prod(view.shape)].reshape(view.shape)
+                    start += math.prod(view.shape)
+                result[:] = row[: nq + nv]
+                if np.isfinite(row).all():
+                    qpos, qvel, _ = self._closed(row[:nq].astype(float), row[nq : nq + nv].astype(float), ())
+                    result[:nq], result[nq:] = qpos, qvel
+            for view, value in zip(views, before, strict=True):
+                view[...] = value
+
+    def _closed(self, qpos: np.ndarray, qvel: np.ndarray, held: Sequence[int]) -> tuple[np.ndarray, np.ndarray, float]:
+        if not self.are_there:
+            return qpos.copy(), qvel.copy(), 0.0
+        weight_v, data = self._weight_v.copy(), self._data
+        weight_v[list(held)] = 0.0
+        data.qpos[:] = qpos
+        jacobian, error = self._rows()
+        best, least = qpos.copy(), float(np.abs(error).max(initial=0.0))
+        for _ in range(MAX_STEPS):
+            if least <= CLOSED:
+                break
+            step_v = weight_v * np.linalg.lstsq(jacobian * weight_v, -error, rcond=1e-7)[0]
+            step_v *= min(1.0, MAX_STEP / max(float(np.abs(step_v).max(initial=0.0)), 1e-12))
+            mujoco.mj_integratePos(self._model, data.qpos, step_v, 1.0)
+            self._clip()
+            jacobian, error = self._rows()
+            gap = float(np.abs(error).max(initial=0.0))
+            if gap < least:
+                best, least = data.qpos.copy(), gap
+        data.qpos[:] = best
+        jacobian, _ = self._rows()
+        speed = jacobian @ qvel
+        if np.abs(speed).max(initial=0.0) > CLOSED:
+            qvel = qvel + weight_v * np.linalg.lstsq(jacobian * weight_v, -speed, rcond=1e-7)[0]
+        return best, qvel, least
+
+    def _rows(self) -> tuple[np.ndarray, np.ndarray]:
+        """The Jacobian of the equality constraints (r, v), and by how much each is violated, (r,)."""
+        model, data = self._model, self._data
+        mujoco.mj_kinematics(model, data)
+        mujoco.mj_comPos(model, data)
+        mujoco.mj_tendon(model, data)
+        mujoco.mj_makeConstraint(model, data)
+        rows = np.asarray(data.efc_type) == _EQUALITY
+        jacobian = np.asarray(data.efc_J).reshape(-1, model.nv)[: len(rows)]
+        return jacobian[rows].copy(), np.asarray(data.efc_pos)[rows].copy()
+
+    def _clip(self) -> None:
+        model, qpos = self._model, self._data.qpos
+        for joint in np.flatnonzero(model.jnt_limited):
+            if int(model.jnt_type[joint]) not in (_FREE, _BALL):
+                at = int(model.jnt_qposadr[joint])
+                qpos[at] = np.clip(qpos[at], *model.jnt_range[joint])
