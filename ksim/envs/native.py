@@ -21,16 +21,17 @@ import numpy as np
 from jax.interpreters.partial_eval import dce_jaxpr
 from jaxtyping import Array, PyTree
 from mujoco import mjx
-from mujoco.batch import MODEL_FIELDS
 
 from ksim.errors import ConfigError
 from ksim.physics import PhysicsModel
+from ksim.physics.constants import LOOKS, check_overrides, derive_constants
 from ksim.physics.mujoco import MujocoEngine
 from ksim.types import Overrides, PhysicsState
 
 STATE = ("qpos", "qvel", "act", "qacc_warmstart", "time")
 APPLIED = ("xfrc_applied", "qfrc_applied")
-MOCAP = ("mocap_pos", "mocap_quat")
+EXTRA = {"mocap_pos": "nmocap", "mocap_quat": "nmocap", "eq_active": "neq"}
+"""Fields that a simulation goes on from where the model has any, and which of its sizes tells."""
 KEPT = ("ctrl", "eq_active", "userdata", "plugin_state", "history")
 """Fields that a step leaves as they are."""
 DERIVED = (
@@ -44,7 +45,7 @@ DERIVED = (
 _UNKNOWN = tuple(
     field.name
     for field in dataclasses.fields(mjx.Data)
-    if field.name not in (*STATE, *APPLIED, *MOCAP, *KEPT, *DERIVED)
+    if field.name not in (*STATE, *APPLIED, *EXTRA, *KEPT, *DERIVED)
 )
 _patching = threading.RLock()
 
@@ -61,7 +62,9 @@ class NativePhysics:
                 the model of that env.
             num_devices: How many devices will call at the same time.
         """
-        self._mj_model = _with_options(mj_model, mjx_model.opt)
+        _check_delays(mj_model)
+        self._mj_model = _as_given(mj_model, mjx_model)
+        self._extra = tuple(name for name, size in EXTRA.items() if getattr(mj_model, size))
         self._mjx_model, self._num_devices = mjx_model, num_devices
         offsets = {int(mujoco.mjtJoint.mjJNT_FREE): 3, int(mujoco.mjtJoint.mjJNT_BALL): 0}
         joints = zip(mj_model.jnt_type.tolist(), mj_model.jnt_qposadr.tolist(), strict=True)
@@ -164,12 +167,12 @@ class NativePhysics:
     def _engine(self, num_substeps: int) -> MujocoEngine:
         if num_substeps not in self._engines:
             model = PhysicsModel(self._mj_model, num_substeps * float(self._mj_model.opt.timestep))
+            model.extra_state = self._extra
             more = {"needs": DERIVED, "known": DERIVED, "applies": APPLIED}
             self._engines[num_substeps] = MujocoEngine(model, num_devices=self._num_devices, **more)
         return self._engines[num_substeps]
 
     def _state(self, data: Any) -> PhysicsState:
-        extra = MOCAP if self._mj_model.nmocap else ()
         fields = {name: getattr(data, name) for name in STATE}
         if len(self._quaternions):  # which MJX normalises, and native MuJoCo leaves as they are
             q_j4 = data.qpos[self._quaternions]
@@ -179,41 +182,54 @@ class NativePhysics:
             **fields,
             derived={},
             applied={name: getattr(data, name) for name in APPLIED},
-            extra={name: getattr(data, name) for name in extra},
+            extra={name: getattr(data, name).astype(jnp.float32) for name in self._extra},
         )
 
     def _overrides(self, model: Any) -> Overrides:
         """The fields of a model that are not those of the environment's."""
         own, given = _fields(self._mjx_model), _fields(model)
-        changed = {name: x for name, x in given.items() if x is not own.get(name)}
-        for name in changed:
-            if name not in MODEL_FIELDS:
-                raise ConfigError(
-                    f"engine (mujoco): the environment changes {name} of its model, which native MuJoCo cannot do for "
-                    "one environment alone. Leave the option out."
-                )
-        return changed | self._simple_inertia(changed)
+        changed = {name: x for name, x in given.items() if name not in LOOKS and not _is_same(x, own.get(name))}
+        _check_changed(self._mj_model, changed)
+        # MJX has rows of constraints only for dry friction that there is when it is given the model.
+        for name in {"dof_frictionloss", "tendon_frictionloss"} & {*changed}:
+            changed[name] = jnp.where(getattr(self._mj_model, name) > 0, changed[name], 0.0)
+        return changed
 
-    def _simple_inertia(self, changed: Overrides) -> Overrides:
-        """What native MuJoCo takes for the inertia of bodies that move nothing else, whose masses may have changed.
 
-        It is the same in every pose, so MuJoCo computes it once, when it compiles a model: along a slide or a direction
-        of a free joint the mass, about any other axis, which is one of the body's, the moment of inertia.
-        """
-        model = self._mj_model
-        dofs = np.flatnonzero(model.body_simple[model.dof_bodyid])
-        fields = ("body_mass", "body_inertia", "dof_armature")
-        if not (len(dofs) and {*fields} & {*changed}):
-            return {}
-        now = {name: changed[name] if name in changed else jnp.asarray(getattr(model, name)) for name in fields}
-        joints, bodies = model.dof_jntid[dofs], model.dof_bodyid[dofs]
-        kinds, nth = model.jnt_type[joints], dofs - model.jnt_dofadr[joints]
-        is_free, is_ball = (kinds == int(getattr(mujoco.mjtJoint, f"mjJNT_{kind}")) for kind in ("FREE", "BALL"))
-        is_linear = (kinds == int(mujoco.mjtJoint.mjJNT_SLIDE)) | (is_free & (nth < 3))
-        of_hinge = np.argmax(np.abs(model.jnt_axis[joints]), axis=1)
-        axis = np.where(is_free | is_ball, nth % 3, of_hinge)
-        inertia = jnp.where(is_linear, now["body_mass"][bodies], now["body_inertia"][bodies, axis])
-        return {"dof_M0": jnp.asarray(model.dof_M0).at[dofs].set(inertia + now["dof_armature"][dofs])}
+def _check_delays(model: mujoco.MjModel) -> None:
+    """Raises ConfigError where the model keeps samples of its past, which MJX leaves as they are."""
+    if model.nhistory:
+        raise ConfigError(
+            "engine (mujoco): the environment's model has built-in delays, which MJX leaves out. Leave the option out."
+        )
+
+
+def _check_changed(model: mujoco.MjModel, changed: dict[str, Any]) -> None:
+    for name in changed:
+        try:
+            check_overrides(model, [name])
+        except ConfigError as error:
+            raise ConfigError(
+                f"engine (mujoco): the environment changes {name} of its model, which native MuJoCo cannot do for it: "
+                f"{error} Or leave the option out."
+            ) from None
+
+
+def _as_given(mj_model: mujoco.MjModel, mjx_model: Any) -> mujoco.MjModel:
+    """The model with the options and fields that MJX was given, which an environment may have written to since."""
+    model = _with_options(mj_model, mjx_model.opt)
+    changed = {}
+    for name, x in _fields(mjx_model).items():
+        own = getattr(model, name, None)
+        if not isinstance(own, np.ndarray) or name in LOOKS or own.shape != np.shape(x):
+            continue
+        if not np.array_equal(own.astype(np.asarray(x).dtype), np.asarray(x), equal_nan=own.dtype.kind == "f"):
+            changed[name] = np.asarray(x)
+    _check_changed(model, changed)
+    for name, x in changed.items():
+        getattr(model, name)[...] = x
+    derive_constants(model)
+    return model
 
 
 def _with_options(model: mujoco.MjModel, options: Any) -> mujoco.MjModel:
@@ -226,15 +242,26 @@ def _with_options(model: mujoco.MjModel, options: Any) -> mujoco.MjModel:
 
 
 def _fields(model: Any) -> dict[str, Any]:
-    """The arrays of a model by the names of MjModel's fields, as `opt.gravity`."""
-    parts = {"": (model, model._impl), "opt.": (model.opt,)}
+    """The fields of a model by the names of MjModel's, as `opt.gravity`."""
+    parts = {"": (model, model._impl), "opt.": (model.opt, model.opt._impl), "stat.": (model.stat,)}
     return {
-        prefix + x.name: value
+        prefix + x.name: getattr(part, x.name)
         for prefix, group in parts.items()
         for part in group
         for x in dataclasses.fields(part)
-        if isinstance(value := getattr(part, x.name), jax.Array | np.ndarray)
+        if x.name not in ("opt", "stat", "_impl", "_sizes", "names", "signature")
     }
+
+
+def _is_same(x: Any, own: Any) -> bool:
+    """Whether a field is the environment's own. Of arrays that a trace makes, only that they are the same is known."""
+    if x is own:
+        return True
+    if isinstance(x, jax.Array):
+        return False
+    return bool(jax.tree.structure(x) == jax.tree.structure(own)) and all(
+        np.array_equal(a, b) for a, b in zip(jax.tree.leaves(x), jax.tree.leaves(own), strict=True)
+    )
 
 
 def _unknown(data: Any) -> dict[str, Any]:

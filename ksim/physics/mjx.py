@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ksim.errors import ConfigError
+from ksim.physics.constants import check_overrides
 from ksim.physics.engine import DERIVED_FIELDS, AbstractEngine, MotorCurve, applied_fields, derived_fields
 from ksim.physics.mjx_support import check_supported, check_touch, explained
 from ksim.physics.model import PhysicsModel
@@ -64,12 +65,12 @@ class MjxEngine(AbstractEngine):
 
     def forward(self, state: PhysicsState, ctrl: Float[Array, " u"], overrides: Overrides) -> PhysicsState:
         state = self.without_applied_forces(state)
-        return self._state(mjx.forward(self._model.tree_replace(overrides), self._load(state, ctrl)), state)
+        return self._state(mjx.forward(self._overridden(overrides), self._load(state, ctrl)), state)
 
     def substeps(
         self, state: PhysicsState, ctrl: Float[Array, " u"] | Float[Array, "s u"], overrides: Overrides
     ) -> PhysicsState:
-        model = self._model.tree_replace(overrides)
+        model = self._overridden(overrides)
 
         def substep(state: PhysicsState, ctrl: Float[Array, " u"]) -> tuple[PhysicsState, None]:
             data = mjx.step(self._at_velocity(model, state), self._load(state, ctrl))
@@ -78,6 +79,10 @@ class MjxEngine(AbstractEngine):
         ctrl_su = jnp.broadcast_to(ctrl, (self.model.decimation, ctrl.shape[-1]))
         # Nested scans are the small form: unrolled, the program would be several times larger.
         return jax.lax.scan(substep, state, ctrl_su)[0]
+
+    def _overridden(self, overrides: Overrides) -> mjx.Model:
+        check_overrides(self.model.mj_model, overrides)
+        return self._model.tree_replace(overrides)
 
     def _at_velocity(self, model: mjx.Model, state: PhysicsState) -> mjx.Model:
         """The model with the force ranges that its actuators have at their velocities."""

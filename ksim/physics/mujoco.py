@@ -15,10 +15,11 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 from jaxtyping import Array, Float
-from mujoco.batch import MODEL_FIELDS, Batch, SimulationError
+from mujoco.batch import Batch, SimulationError
 
-from ksim.errors import ConfigError, near_misses
+from ksim.errors import ConfigError
 from ksim.host.machine import num_cores
+from ksim.physics.constants import BatchConstants, check_overrides
 from ksim.physics.engine import DERIVED_FIELDS, AbstractEngine, MotorCurve, applied_fields, derived_fields
 from ksim.physics.host_call import HostFunction, host_function
 from ksim.physics.model import PhysicsModel
@@ -101,9 +102,7 @@ class MujocoEngine(AbstractEngine):
         *,
         num_substeps: int,
     ) -> PhysicsState:
-        for name in overrides:
-            if name not in MODEL_FIELDS:
-                raise ConfigError(f"The model has no field {name!r} to override. {near_misses(name, MODEL_FIELDS)}")
+        check_overrides(self.model.mj_model, overrides)
         # In one order, whoever made the mapping: a batch is kept for each.
         overrides = dict(sorted(overrides.items()))
         fields = _state_fields(state) | state.applied
@@ -133,7 +132,6 @@ class MujocoEngine(AbstractEngine):
             # A batch keeps only what is bound.
             outputs = [batch.data_field(name) for name in (*self._state_shapes, *self._derived_shapes)]
             batch.load(rows, call.fields, call.overrides)
-            self._update_simple_inertia(batch, call.overrides)
             ctrl_shape = call.ctrl_shape if len(call.ctrl_shape) == 2 else (1, *call.ctrl_shape)
             ctrl_esu = rows[:, rows.shape[1] - math.prod(ctrl_shape) :].reshape(len(rows), *ctrl_shape)
             failed = batch.step(ctrl_esu, call.num_substeps, self._motors(batch, call.overrides))
@@ -141,17 +139,6 @@ class MujocoEngine(AbstractEngine):
             with np.errstate(over="ignore", invalid="ignore"):
                 np.concatenate(outputs, axis=1, out=out, casting="same_kind")
             out[failed] = np.nan
-
-    def _update_simple_inertia(self, batch: "_PooledBatch", overrides: tuple[str, ...]) -> None:
-        """Adds overridden armatures to `dof_M0`, from which MuJoCo takes the inertia of joints of simple bodies.
-
-        Such a body moves nothing else, and its inertia is the same in every pose: MuJoCo computes it once, with the
-        armature, when it compiles a model.
-        """
-        mj_model = self.model.mj_model
-        if "dof_armature" in overrides and "dof_M0" not in overrides and mj_model.dof_simplenum.any():
-            added = batch.model_field("dof_armature") - mj_model.dof_armature
-            batch.model_field("dof_M0")[...] = mj_model.dof_M0 + added
 
     def _motors(self, batch: "_PooledBatch", overrides: tuple[str, ...]) -> Callable[[], None] | None:
         """Sets the force ranges of a batch's actuators to those at rest; what sets them to those at their velocities.
@@ -196,11 +183,21 @@ def _unpack(row: Array, shapes: dict[str, tuple[int, ...]]) -> dict[str, Array]:
     return parts
 
 
+def _copy_columns(rows: np.ndarray, start: int, views: Sequence[np.ndarray]) -> int:
+    """Copies columns from `start` on into views, in their order; returns the first column that is left."""
+    for view in views:
+        stop = start + view.shape[1]
+        view[...] = rows[:, start:stop]
+        start = stop
+    return start
+
+
 class _PooledBatch:
     """A Batch with the views through which rows of float32 come and go."""
 
-    def __init__(self, model: mujoco.MjModel, num_sims: int, num_threads: int) -> None:
+    def __init__(self, model: mujoco.MjModel, num_sims: int, num_threads: int, overridden: tuple[str, ...]) -> None:
         self._batch = Batch(model, num_sims, num_threads)
+        self._constants = BatchConstants(self._batch, overridden)
         self._data_fields: dict[str, np.ndarray] = {}
         self._ctrl = self.data_field("ctrl")
         self._has_failed = False
@@ -218,11 +215,10 @@ class _PooledBatch:
     def load(self, rows: np.ndarray, data_fields: tuple[str, ...], model_fields: tuple[str, ...]) -> None:
         """Copies the columns of `rows` into fields, in their order."""
         overrides = [self.model_field(name).reshape(self._batch.nsim, -1) for name in model_fields]
-        start = 0
-        for view in (*[self.data_field(name) for name in data_fields], *overrides):
-            stop = start + view.shape[1]
-            view[...] = rows[:, start:stop]
-            start = stop
+        start = _copy_columns(rows, 0, [self.data_field(name) for name in data_fields])
+        _copy_columns(rows, start, overrides)
+        if self._constants.update():
+            _copy_columns(rows, start, overrides)
 
     def step(self, ctrl_esu: np.ndarray, num_substeps: int, before_substep: Callable[[], None] | None) -> list[int]:
         """Steps under controls, constant or one row per substep; with no substeps, computes the derived fields.
@@ -282,7 +278,7 @@ class _BatchPool:
         try:
             batch = idle.get_nowait()
         except queue.Empty:
-            batch = _PooledBatch(self._model, num_sims, self._num_threads)
+            batch = _PooledBatch(self._model, num_sims, self._num_threads, overridden)
         try:
             yield batch
         finally:

@@ -1,5 +1,6 @@
 """Native MuJoCo in place of MJX."""
 
+import contextlib
 import dataclasses
 
 import jax
@@ -82,6 +83,84 @@ def test_options_of_the_solver_that_mjx_was_given_hold(models):
     weightless = model.tree_replace({"opt.timestep": jnp.float32(0.004), "opt.gravity": jnp.zeros(3)})
     found = check_same(NativePhysics(mj_model, weightless, 1), weightless, mj_model)
     assert abs(found[0][3] - 1.0 - 3 * 0.004) < 1e-5  # neither falls nor steps of 2 ms
+
+
+DOOR = """
+<mujoco>
+  <worldbody>
+    <body name="door" pos="0 0 1">
+      <joint name="hinge" axis="0 1 0"/>
+      <geom type="capsule" size=".05" fromto="0 0 0 .5 0 0"/>
+      <body name="handle" pos=".5 0 0">
+        <joint name="handle" axis="0 1 0" frictionloss=".1"/>
+        <geom type="box" size=".05 .02 .02" pos=".01 0 0" mass=".2"/>
+      </body>
+    </body>
+  </worldbody>
+  <equality><weld name="lock" body1="door"/></equality>
+  <actuator><motor joint="hinge"/></actuator>
+  <sensor><subtreecom body="door"/></sensor>
+</mujoco>
+"""
+
+
+def door(change=None, *, is_locked=False, native=None):
+    """Angles of the door after 10 steps by MJX, or by what stands for it; where its mass is."""
+    mj_model = mujoco.MjModel.from_xml_string(DOOR)
+    model = mjx.put_model(mj_model, impl="jax")
+
+    def run():
+        changed = model if change is None else model.tree_replace(change(model))
+        data = mjx.make_data(mj_model, impl="jax").replace(eq_active=jnp.array([is_locked]))
+        data, _ = jax.lax.scan(lambda data, _: (mjx.step(changed, data), None), data, length=10)
+        return data.qpos, data.subtree_com[1]
+
+    with NativePhysics(mj_model, model, 1).instead_of_mjx() if native else contextlib.nullcontext():
+        return jax.tree.map(np.asarray, jax.jit(run)())
+
+
+DOOR_CHANGES = {
+    "body_ipos": lambda model: {"body_ipos": model.body_ipos + jnp.array([0.05, 0.0, 0.02])},
+    "body_mass": lambda model: {"body_mass": model.body_mass * jnp.array([1.0, 1.0, 5.0])},
+    "friction that there was not": lambda model: {"dof_frictionloss": model.dof_frictionloss + 0.2},
+}
+
+
+@pytest.mark.parametrize("change", DOOR_CHANGES)
+def test_change_of_a_model_reaches_what_native_mujoco_derives_from_it(change):
+    found, expected = (door(DOOR_CHANGES[change], native=native) for native in (True, False))
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), found, expected)
+
+
+def test_weld_that_is_off_in_the_data_holds_nothing():
+    # Free, the door falls by 1.5 g / l t^2 / 2, some 0.006 rad in 0.02 s.
+    assert abs(door(is_locked=True, native=True)[0][0]) < 1e-3
+    assert 0.003 < door(is_locked=False, native=True)[0][0] < 0.01
+
+
+def test_model_that_an_environment_wrote_to_before_or_after_it_gave_it_to_mjx_is_what_is_stepped():
+    mj_model = mujoco.MjModel.from_xml_string(DOOR)
+    mj_model.body_mass[2] *= 5
+    model = mjx.put_model(mj_model, impl="jax")
+    native = NativePhysics(mj_model, model.replace(geom_size=model.geom_size * 2), 1)._mj_model
+    np.testing.assert_allclose(native.body_subtreemass[0], mj_model.body_mass.sum())
+    np.testing.assert_allclose(native.geom_rbound, [2 * (0.25 + 0.05), 2 * np.sqrt(0.05**2 + 2 * 0.02**2)], rtol=1e-6)
+    np.testing.assert_array_equal(native.body_invweight0, mj_model.body_invweight0)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda model: {"opt.iterations": 7}, r"changes opt.iterations of its model"),
+        (lambda model: {"geom_contype": model.geom_contype * 2}, r"changes geom_contype of its model"),
+        (lambda model: {"stat.meaninertia": model.stat.meaninertia * 2}, r"changes stat.meaninertia of its model"),
+        (lambda model: {"geom_rbound": model.geom_rbound * 2}, r"Change geom_size instead"),
+        (lambda model: {"opt.wind": jnp.ones(3)}, r"the compiled model has no fluid"),
+    ],
+)
+def test_change_that_native_mujoco_would_not_see_is_refused_by_name(change, words):
+    with pytest.raises(ConfigError, match=words):
+        door(change, native=True)
 
 
 BALL = """

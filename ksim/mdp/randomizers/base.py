@@ -14,8 +14,10 @@ from ksim.types import Overrides
 class AbstractRandomizer(Term):
     """New values of model fields, drawn at every reset.
 
-    Only these fields change. Constants that MuJoCo derives from them when it compiles a model (such as inverse weights,
-    which only affect the softness of constraints) keep the values of the compiled model.
+    What native MuJoCo derives from these fields and MJX computes in every step (masses of subtrees, bounding volumes,
+    frames that coincide) follows them. Constants that both engines take from the model (such as inverse weights, which
+    only affect the softness of constraints) keep the values of the compiled model. A field that not every engine reads
+    anew for each simulation is an error.
     """
 
     @abstractmethod
