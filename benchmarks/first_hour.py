@@ -11,6 +11,7 @@ import argparse
 import os
 import re
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -100,7 +101,7 @@ def main() -> None:
                 subprocess.run(command, cwd=clone, env=environment, stdout=sys.stderr, check=True)
             step_s = time.perf_counter() - start_s
             total_s += step_s
-            shown = " ".join(command).replace(str(args.robot.resolve()), args.robot.name).replace(str(ROOT), "ksim")
+            shown = shlex.join(command).replace(str(args.robot.resolve()), args.robot.name).replace(str(ROOT), "ksim")
             print(f"| {name} | `{shown}` | {step_s:.0f} | {processor_s() - before_s:.0f} |", flush=True)
     print(f"| all of it | | {total_s:.0f} | |")
 

@@ -98,6 +98,14 @@ def pick_num_batches(num_envs: int, batch_size: int | None, num_batches: int | N
     return 4 if batch_size is None else num_envs // batch_size
 
 
+def is_host(text: str) -> bool:
+    """Whether a text can be a host's name or address. For others, such as `a..b`, sockets raise UnicodeError."""
+    try:
+        return bool(text.encode("idna"))
+    except UnicodeError:
+        return False
+
+
 def check_batch(num_envs: int, batch_size: int | None, num_batches: int | None, num_devices: int) -> tuple[int, int]:
     """The global batch size and number of minibatches, from either, both or neither (then 4 minibatches).
 
@@ -106,6 +114,11 @@ def check_batch(num_envs: int, batch_size: int | None, num_batches: int | None, 
     """
     check_count("Batch size", batch_size)
     check_count("Number of batches", num_batches)
+    if num_batches is None and batch_size is not None and batch_size > num_envs:
+        raise ConfigError(
+            f"Batch size ({batch_size}) must be at most the number of environments ({num_envs}). "
+            f"Nearest valid batch sizes: {_nearest_batch_sizes(num_envs, batch_size, num_devices)}."
+        )
     num_batches = pick_num_batches(num_envs, batch_size, num_batches)
     if batch_size is None:
         if num_envs % num_batches:

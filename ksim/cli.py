@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shlex
 import signal
 import sys
 import time
@@ -102,4 +103,4 @@ def describe_program(task_class: type[RLTask[Any]]) -> str:
         return f"python -m {task_class.__module__}"
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
-    return f"python -m {spec.name}" if spec is not None else f"python {sys.argv[0]}"
+    return f"python -m {spec.name}" if spec is not None else f"python {shlex.quote(sys.argv[0])}"

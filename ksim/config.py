@@ -25,7 +25,7 @@ GROUPS = ("Run", "Environment", "PPO", "Network", "Devices", "Evaluation", "Chec
 """The headings of `--help`."""
 _ABOUT_RUNS = ("Devices", "Evaluation", "Checkpoints", "Viewer")
 
-_TIME = r"[0-9]+(?::[0-9]{1,2}){1,2}(?:\.[0-9]*)?"
+_TIME = r"[0-9]+(?::[0-5]?[0-9]){1,2}(?:\.[0-9]*)?"
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a string", type(None): "null"}
 
 
@@ -124,6 +124,11 @@ def is_text(config_class: type, name: str) -> bool:
     return set(_alternatives(typing.get_type_hints(config_class)[name])) <= {str, type(None)}
 
 
+def allows_null(config_class: type, name: str) -> bool:
+    """Whether an option may be null."""
+    return type(None) in _alternatives(typing.get_type_hints(config_class)[name])
+
+
 def as_argument(name: str, value: Any) -> str:
     """An option as the command line takes it, quoted for a shell: `desired_kl=null`, `'actor_sizes=[64,64]'`."""
     text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
@@ -145,11 +150,8 @@ def check_types(config: Any) -> None:
         for item in value if isinstance(value, list | tuple) else (value,):
             if isinstance(item, int) and not -(2**63) <= item < 2**63:
                 raise ConfigError(f"{name} ({shown(value)}) must be a number of at most 64 bits.")
-            if isinstance(item, str) and not _is_plain(item):
-                raise ConfigError(
-                    f"{name} ({shown(value)}) must be plain text: without line breaks and other control characters, "
-                    "and neither ??? nor with ${...}, which stand for something else in a config file."
-                )
+            if isinstance(item, str):
+                check_plain(name, item)
         if isinstance(value, str) and "choices" in metadata[name]:
             check_choice(name, value, metadata[name]["choices"])
 
@@ -174,9 +176,16 @@ def is_of_type(value: Any, hint: Any) -> bool:
     return type(value) in exactly[hint] if hint in exactly else True
 
 
-def _is_plain(text: str) -> bool:
-    is_control = any(unicodedata.category(character) in ("Cc", "Cs") for character in text)
-    return not is_control and text != "???" and "${" not in text
+def check_plain(name: str, text: str) -> None:
+    """Raises ConfigError for a text that no option may be, since a config file or a message could not show it."""
+    categories = {unicodedata.category(character) for character in text}
+    if "Cs" in categories:  # as Python has bytes of an argument that are no text
+        raise ConfigError(f"{name} ({shown(text)}) must be text in UTF-8.")
+    if "Cc" in categories or text == "???" or "${" in text:
+        raise ConfigError(
+            f"{name} ({shown(text)}) must be plain text: without line breaks and other control characters, "
+            "and neither ??? nor with ${...}, which stand for something else in a config file."
+        )
 
 
 def seconds_of(name: str, value: Any) -> float | None:

@@ -1,5 +1,6 @@
 import dataclasses
 import re
+import shlex
 
 import pytest
 
@@ -9,8 +10,9 @@ from examples.quadruped import QuadrupedConfig
 from examples.walking_distributed import HumanoidWalkingDistributedConfig
 from ksim import ConfigError
 from ksim.cli import launch
-from ksim.config import GROUPS, options_metadata, seconds_of
+from ksim.config import GROUPS, as_argument, options_metadata, seconds_of
 from ksim.help import MAX_WIDTH, help_text
+from ksim.host.plain_yaml import read_value
 from ksim.task.overrides import parse_overrides
 from tests.tasks import BipedConfig, BipedTask
 
@@ -22,7 +24,7 @@ from tests.tasks import BipedConfig, BipedTask
         ("--nproc_per_node", ["'--nproc_per_node' must be of the form", "ksim.launch --nproc-per-node N"]),
         ("--master_addr=node0", ["no option '--master_addr'", "Here it is coordinator_address=HOST:PORT"]),
         ("--master_port=1", ["Here it is coordinator_address=HOST:PORT"]),
-        ("--gpu-ids=0,1", ["Here it is devices=[0,1]"]),
+        ("--gpu-ids=0,1", ["Here it is devices=all, devices=cpu, or devices=[0,1], by index."]),
         ("device_timers=off", ["Every device is timed now", "leave it out"]),
         ("num_gpus=2", ["no option 'num_gpus'", "Here it is num_devices=N"]),
         ("--distributed", ["A DistributedPPOTask needs none", "python -m ksim.launch"]),
@@ -33,7 +35,16 @@ from tests.tasks import BipedConfig, BipedTask
         ("num_envs", ["key=value"]),
         ("max_iterations=", ["max_iterations ('')", "a whole number or null"]),
         ("actor_sizes=[1,", ["actor_sizes ('[1,')", "a list, as in [256,128]."]),
-        ("run_dir=${foo}", ["run_dir ('${foo}')", "a string or null"]),
+        ("run_dir=${foo}", ["run_dir ('${foo}') must be plain text"]),
+        ("run_dir=a\nb", ["run_dir ('a\\nb') must be plain text: without line breaks"]),
+        ("run_dir=a\udcffb", ["run_dir ('a\\udcffb') must be text in UTF-8"]),
+        ("run_dir=", ["run_dir ('') must not be empty"]),
+        ("viewer_host=a..b", ["viewer_host ('a..b') must be an address of this machine"]),
+        ("devices=cpu #2", ["devices ('cpu #2') must be all, cpu or a list"]),
+        ("actor_sizes=[8,\n8]", ["actor_sizes ('[8,\\n8]') must be a list"]),
+        ("max_runtime=25:99", ["max_runtime ('25:99') must be seconds, or hours, minutes and seconds"]),
+        ("max_runtime=1:60:00", ["max_runtime ('1:60:00') must be seconds, or hours, minutes and seconds"]),
+        ("batch_size=4096", ["Batch size (4096) must be at most the number of environments (64)", "sizes: 32, 64"]),
         ("learning_rate=inf", ["learning_rate ('inf')", "a number"]),
         ("--num_envs=4", ["num_envs=VALUE", "without dashes"]),
         ("num_envs=0", ["Number of environments (0)"]),
@@ -117,6 +128,13 @@ DECIMAL = [
     ("run_dir=0100", "0100"),
     ("run_dir=1:30", "1:30"),
     ("run_dir=on", "on"),
+    *(
+        (f"run_dir={text}", text)
+        for text in [
+            *("exp #2", "#x", "[x]", "{a: 1}", "%d", " a ", "'a'", '"a"', "a: b", "- a", "!!str 5", "&a", "*", "---"),
+            *("~", "Null", "back\\slash", "gs:", "a,b", "@x", "|", ">", "? a", "a  b", "0x10", "1e3", "true", "日本"),
+        ]
+    ),
 ]
 
 
@@ -130,6 +148,34 @@ def test_numbers_are_decimal_and_anything_else_is_an_error_that_shows_it(argumen
         return
     found = getattr(PointMassTask(parse_overrides(PointMassConfig(), [argument])).config, name)
     assert (found, type(found)) == (value, type(value))
+
+
+def test_option_that_is_given_twice_with_two_values_is_an_error():
+    with pytest.raises(ConfigError, match=r"Option num_envs is given twice: '16' and '32'\. Leave one of them out"):
+        parse_overrides(PointMassConfig(), ["num_envs=16", "seed=1", "num_envs=32"])
+    assert parse_overrides(PointMassConfig(), ["num_envs=16", "num_envs=16"]).num_envs == 16
+
+
+def test_null_is_none_where_a_text_may_be_left_out_and_a_text_where_not():
+    config = parse_overrides(PointMassConfig(run_dir="run"), ["run_dir=null", "viewer_host=null"])
+    assert (config.run_dir, config.viewer_host) == (None, "null")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *((text, text) for text in ("run #2", "#x", "%d", " a", "a ", "[x", "8 #x", "@a", "a\\b", "", "1_000", "a  b")),
+        *(("8", 8), ("false", False), ("null", None), ("'8'", "8"), ("[1,2]", [1, 2]), ("{a: 1.5}", {"a": 1.5})),
+    ],
+)
+def test_value_of_an_option_of_unknown_type_is_what_it_says_or_the_text_itself(text, value):
+    assert (read_value(text), type(read_value(text))) == (value, type(value))
+
+
+def test_argument_that_is_shown_is_read_as_the_same_by_a_shell_and_the_command_line():
+    config = PointMassConfig(run_dir="it's #1: [a] \\ %d", actor_sizes=[8, 4], max_iterations=None)
+    shown = " ".join(as_argument(name, getattr(config, name)) for name in ("run_dir", "actor_sizes", "max_iterations"))
+    assert parse_overrides(PointMassConfig(), shlex.split(shown)) == config
 
 
 def test_time_is_hours_minutes_and_seconds():

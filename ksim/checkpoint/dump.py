@@ -7,6 +7,7 @@ from typing import Any
 
 from ksim.checkpoint.format import DUMPS, list_checkpoints, write_checkpoint
 from ksim.checkpoint.snapshot import host_state, named_arrays, run_document
+from ksim.config import as_argument
 from ksim.host.terminal import print_warning
 from ksim.parallel.multihost import is_main_process
 from ksim.rollout.unroll import NOT_FINITE
@@ -63,7 +64,7 @@ class NanDump:
                 write_checkpoint(path, {**named_arrays(state), **self._task.kept_arrays()}, document)
                 print_warning(
                     f"Iteration {iteration} had {what}. The state before it is saved; to replay it: "
-                    f"run_mode=replay checkpoint={path}"
+                    f"run_mode=replay {as_argument('checkpoint', str(path))}"
                 )
             self._last = path
         except Exception as error:

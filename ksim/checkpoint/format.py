@@ -7,6 +7,7 @@ document says.
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import json
 import math
@@ -14,6 +15,7 @@ import os
 import re
 import shutil
 import stat
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -51,6 +53,7 @@ _KINDS: Mapping[str, Any] = {
     "sizes": dict[str, int],
 }
 """What a document holds, and of which types."""
+_PLAIN_PATH = re.compile(r"(?:/(?![^/]*\.__lock(?:/|$))[\w.+=,@~-]+)+", re.ASCII)
 _MAX_DEPTH = 12
 _MAX_FILES = 10_000
 _MAX_DOCUMENT_BYTES = 64 << 20
@@ -97,9 +100,11 @@ def write_checkpoint(path: Path, arrays: Arrays, document: Mapping[str, Any]) ->
     leaves = {name: {"shape": list(x.shape), "dtype": str(x.dtype)} for name, x in arrays.items()}
     unfinished = path.with_name(path.name + _UNFINISHED)
     shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
     ocp = _orbax()
-    with _checkpointer() as checkpointer, _system_errors(path):
-        checkpointer.save((unfinished / _STATE).resolve(), args=ocp.args.PyTreeSave(_packed(arrays)))
+    with _checkpointer() as checkpointer, _system_errors(path), _plain_path(unfinished) as place:
+        checkpointer.save(place / _STATE, args=ocp.args.PyTreeSave(_packed(arrays)))
+    _check_is_here(unfinished / _STATE)
     (unfinished / _STATE / _COMMIT).unlink(missing_ok=True)
     sizes = _sizes(unfinished)
     content = {**document, "format": FORMAT, "leaves": leaves, "sizes": sizes, "files": _digests(unfinished, sizes)}
@@ -121,7 +126,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
     document = read_document(path)
     try:
         _check_files(path, document)
-        return Checkpoint(path, _read_arrays(path / _STATE, document["leaves"]), document)
+        with _plain_path(path) as place:
+            return Checkpoint(path, _read_arrays(place / _STATE, document["leaves"]), document)
     # Whatever a reader of files that somebody else may have written runs into.
     except Exception as error:
         raise DamagedError(f"Checkpoint {path} is damaged: {_first_line(error)}.") from error
@@ -339,6 +345,33 @@ def _system_errors(path: Path) -> Iterator[None]:
         raise OSError(int(code[1]), os.strerror(int(code[1])), str(path)) from error
 
 
+@contextlib.contextmanager
+def _plain_path(directory: Path) -> Iterator[Path]:
+    """A path of a directory that Orbax and TensorStore take as it stands: a link's, where its own is not plain.
+
+    Where a name has a backslash or brackets, or is such as `gs:` or `x.__lock`, they write elsewhere or fail.
+
+    Raises:
+        OSError: There is no place for a link.
+    """
+    path = directory.resolve()
+    if _PLAIN_PATH.fullmatch(str(path)):
+        yield path
+        return
+    with tempfile.TemporaryDirectory(prefix="ksim-") as holder:
+        link = Path(holder).resolve() / "checkpoint"
+        if not _PLAIN_PATH.fullmatch(str(link)):
+            raise OSError(errno.EINVAL, "TMPDIR must name a directory with a plain name, as /tmp", holder)
+        link.symlink_to(path, target_is_directory=True)
+        yield link
+
+
+def _check_is_here(state: Path) -> None:
+    """Raises OSError unless TensorStore wrote to the directory that it was told."""
+    if not ((state / "manifest.ocdbt").is_file() and any((state / "d").glob("*"))):
+        raise OSError(errno.EIO, "TensorStore did not write its files to the directory", str(state))
+
+
 def _packed(arrays: Arrays) -> dict[str, np.ndarray]:
     """All arrays of a type as one, by the type's name, in their order.
 
@@ -376,7 +409,7 @@ def _read_arrays(directory: Path, leaves: Mapping[str, Any]) -> dict[str, np.nda
     packed = {}
     for dtype, count in counts.items():
         if count:
-            base = {"driver": "file", "path": f"{directory.resolve()}/"}
+            base = {"driver": "file", "path": f"{directory}/"}
             store = {"driver": "ocdbt", "base": base, "path": f"{dtype}/"}
             array = ts.open({"driver": "zarr", "kvstore": store}, open=True, read=True).result()
             chunk = tuple(n or 0 for n in array.chunk_layout.read_chunk.shape or ())

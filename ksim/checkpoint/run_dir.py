@@ -16,6 +16,7 @@ from ksim.errors import ConfigError, as_number, shown
 from ksim.host.files import whole_file
 from ksim.host.terminal import print_warning
 from ksim.log.run_log import LOG_DIR
+from ksim.parallel.environment import missed_job
 from ksim.parallel.multihost import gather_texts, is_main_process, num_processes, together
 
 _APPEARING_S = 5.0
@@ -31,6 +32,11 @@ def make_run_dir(run_dir: str | None, task_name: str) -> Path:
     try:
         if run_dir is None:
             return _next_numbered(task_name)
+        if holds_run(Path(run_dir)):
+            raise ConfigError(
+                f"run_dir ({run_dir:.200}) holds a run by now: another process was faster to begin one there. Stop "
+                f"that, or choose another. {missed_job()}".rstrip()
+            )
         check_run_dir(run_dir)
         Path(run_dir).mkdir(parents=True, exist_ok=True)
         return Path(run_dir)
@@ -43,12 +49,19 @@ def check_run_dir(run_dir: str | None) -> None:
     check_can_be_made(run_dir)
     if run_dir is not None and holds_run(Path(run_dir)):
         raise ConfigError(
-            f"run_dir ({run_dir:.200}) already holds a run. Choose another, resume it with resume=auto, or remove it."
+            f"run_dir ({run_dir:.200}) already holds a run. Choose another, resume it with resume=auto, or remove it. "
+            f"{missed_job()}".rstrip()
         )
 
 
 def check_can_be_made(run_dir: str | None) -> None:
-    """Raises ConfigError if the requested directory cannot be created or written."""
+    """Raises ConfigError if the requested directory cannot be created or written, or its path told to others."""
+    try:
+        os.path.abspath(run_dir or "runs").encode()
+    except UnicodeError:
+        raise ConfigError(
+            f"run_dir ({shown(os.path.abspath(run_dir or 'runs'))}) must have a path in UTF-8. Choose another."
+        ) from None
     if run_dir is None:
         return
     path = Path(run_dir)
@@ -184,7 +197,8 @@ def locked(run_dir: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigError(
-                f"run_dir ({run_dir}) is in use: another process is training there. Stop it first, or choose another."
+                f"run_dir ({run_dir}) is in use: another process is training there. Stop it first, or choose another. "
+                f"{missed_job()}".rstrip()
             ) from None
         except OSError:  # a file system without locks
             pass

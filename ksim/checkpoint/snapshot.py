@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from ksim._version import __version__
 from ksim.checkpoint.format import CHECKPOINTS, Arrays, Checkpoint, write_checkpoint
 from ksim.config import is_of_the_run
-from ksim.errors import ConfigError
+from ksim.errors import ConfigError, shown
 from ksim.parallel.placement import copy_of, named_leaves, unwrap_keys, wrap_keys
 from ksim.task.rl import RLTask
 from ksim.types import LearnerState, TrainState
@@ -117,6 +117,15 @@ def restored(checkpoint: Checkpoint, like: PyTree, prefix: str = "") -> PyTree:
     return wrap_keys(jax.tree.unflatten(jax.tree.structure(unwrap_keys(like)), leaves), like)
 
 
+def check_policy_fits(checkpoint: Checkpoint, task: RLTask[Any]) -> None:
+    """Raises ConfigError unless the policy of a checkpoint has the shapes of a task's, which needs no compilation."""
+    learner = task.learner_shapes()[0]
+    parts = dict(zip(_OF_THE_POLICY, unwrap_keys((learner.params, learner.normalizer)), strict=True))
+    wanted = {name: x for part, tree in parts.items() for name, x in named_leaves(tree, part).items()}
+    there = {name: x for name, x in checkpoint.arrays.items() if name.startswith(_OF_THE_POLICY)}
+    _check_fit(checkpoint, there, wanted, task.task_name)
+
+
 def restored_policy(checkpoint: Checkpoint, initial: LearnerState) -> LearnerState:
     """An initial learner with a checkpoint's networks and observation statistics."""
     return dataclasses.replace(
@@ -145,7 +154,7 @@ def write_policy_alone(checkpoint: Checkpoint, directory: Path, programs: Arrays
     return path
 
 
-def _check_fit(checkpoint: Checkpoint, there: Arrays, wanted: Mapping[str, Any]) -> None:
+def _check_fit(checkpoint: Checkpoint, there: Arrays, wanted: Mapping[str, Any], task_name: str | None = None) -> None:
     problems = [
         f"{name} is {_kind(there.get(name))} there and {_kind(wanted.get(name))} here"
         for name in {**wanted, **there}
@@ -154,9 +163,11 @@ def _check_fit(checkpoint: Checkpoint, there: Arrays, wanted: Mapping[str, Any])
     if not problems:
         return
     more = f"; and {len(problems) - _MAX_NAMED} more" if len(problems) > _MAX_NAMED else ""
+    other = checkpoint.document.get("task", task_name)
+    of_another = "" if task_name in (None, other) else f" It is of the task {shown(other)}, and this is {task_name!r}."
     raise ConfigError(
-        f"Checkpoint {checkpoint.path} does not fit this task: {'; '.join(problems[:_MAX_NAMED])}{more}. "
-        "Use the options of its config.yaml and the code that it was written with."
+        f"Checkpoint {checkpoint.path} does not fit this task: {'; '.join(problems[:_MAX_NAMED])}{more}."
+        f"{of_another} Use the options of its config.yaml and the code that it was written with."
     )
 
 

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import functools
 import importlib
-import json
 import sys
 import traceback
 from abc import abstractmethod
@@ -15,11 +14,11 @@ import jax
 from xax.utils.text import camelcase_to_snakecase
 
 from ksim.checks import check_count
-from ksim.config import check_types, field
+from ksim.config import as_argument, check_types, field
 from ksim.envs.wrapped import InsteadOfMjx, Randomizer, WrappedEnvironment, observation_names
 from ksim.errors import ConfigError, near_misses
 from ksim.host.extras import install_command
-from ksim.host.plain_yaml import read_yaml
+from ksim.host.plain_yaml import read_value
 from ksim.host.terminal import print_line
 from ksim.rollout.environment import Environment, Shown
 from ksim.task.distributed_ppo import DistributedPPOConfig, DistributedPPOTask
@@ -203,7 +202,7 @@ def check_name(name: str, known: Sequence[str], program: str) -> None:
 
 
 def parsed_options(options: Sequence[str]) -> dict[str, Any]:
-    """Options of an environment itself, from `name=value` with values in YAML.
+    """Options of an environment itself, from `name=value`, with values as `read_value` reads them.
 
     Raises:
         ConfigError: One has another form, or is an option of the task, which the environment would not see.
@@ -215,7 +214,7 @@ def parsed_options(options: Sequence[str]) -> dict[str, Any]:
             raise ConfigError(f"env_options ({option!r}) must be name=value.")
         if name in ("action_repeat", "episode_length"):
             raise ConfigError(f"env_options ({option}): that is an option of the task. Add {option} by itself.")
-        parsed[name] = read_yaml(value)
+        parsed[name] = read_value(value)
     return parsed
 
 
@@ -249,9 +248,12 @@ def main(task_class: type[WrappedTask[Any]], argv: Sequence[str] | None = None) 
     arguments = list(sys.argv[1:] if argv is None else argv)
     is_first = bool(arguments) and "=" not in arguments[0] and not arguments[0].startswith("-")
     name = arguments.pop(0) if is_first else ""
-    named = [argument.removeprefix("env=") for argument in arguments if argument.startswith("env=")]
-    name = named[-1] if named else name
+    named = [name] * is_first + [argument[4:] for argument in arguments if argument.startswith("env=")]
+    name = named[0] if named else ""
+    arguments = [argument for argument in arguments if not argument.startswith("env=")]
     try:
+        if len(set(named)) > 1:
+            raise ConfigError(f"env is given twice: {' and '.join(map(repr, named))}. Leave one of them out.")
         config = task_class.published_config(name) if name else task_class.get_config_class()()
     except ConfigError as error:
         sys.stderr.write(f"Error: {error}\n")
@@ -270,4 +272,4 @@ def changed_defaults(config: WrappedConfig) -> str:
     default = type(config)()
     names = [option.name for option in dataclasses.fields(config) if option.name != "env"]
     values = {name: getattr(config, name) for name in names if getattr(config, name) != getattr(default, name)}
-    return " ".join(f"{name}={json.dumps(value, separators=(',', ':'))}" for name, value in values.items())
+    return " ".join(as_argument(name, value) for name, value in values.items())

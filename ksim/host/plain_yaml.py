@@ -38,3 +38,32 @@ def read_yaml(text: str | bytes) -> Any:
     # PyYAML lets through what Python's conversions raise.
     except Exception as error:
         raise ValueError(f"It is not valid YAML: {type(error).__name__}.") from error
+
+
+def read_value(text: str) -> Any:
+    """The value of an argument whose type is not known: null, true, false, a number, a list or mapping in YAML.
+
+    A text in quotes is what is in them; any other text is itself, with all its spaces and signs.
+    """
+    try:
+        first = None if has_lost_text(text) else list(yaml.scan(text))[1]
+        value = read_yaml(text)
+    except (yaml.YAMLError, ValueError):
+        return text
+    is_plain = first is None or not isinstance(first, yaml.ScalarToken) or first.plain
+    is_text = first is None or isinstance(value, str) or not text.strip()
+    return text if is_text and is_plain else value
+
+
+def has_lost_text(text: str) -> bool:
+    """Whether YAML would leave out or change a part of a text: a comment, or line breaks.
+
+    Raises:
+        yaml.YAMLError: It is no YAML.
+    """
+    at = 0
+    for token in yaml.scan(text):
+        if text[at : token.start_mark.index].strip():
+            return True
+        at = max(at, token.end_mark.index)
+    return bool(text[at:].strip()) or "\n" in text.strip()

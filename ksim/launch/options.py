@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from ksim.checks import check_rule
+from ksim.checks import check_rule, is_host
 from ksim.errors import ConfigError, near_misses
 from ksim.parallel.hints import hint
 
@@ -91,7 +91,7 @@ def parse_options(argv: Sequence[str]) -> LaunchOptions:
         ConfigError: An option is unknown or invalid.
         SystemExit: With code 0, after --help.
     """
-    own, program = _split(list(argv))
+    own, program = _split(argv)
     parsed = _make_parser().parse_args(own)
     nnodes = _whole_number("--nnodes", parsed.nnodes, least=1)
     nproc_per_node = _whole_number("--nproc-per-node", parsed.nproc_per_node, least=1)
@@ -131,22 +131,24 @@ def _make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _split(argv: list[str]) -> tuple[list[str], list[str]]:
-    """The launcher's own arguments and the program's.
+def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The launcher's own arguments, with dashes where torchrun may have underscores, and the program's.
 
     Argparse's REMAINDER would swallow a `--` that is the program's.
 
     Raises:
         ConfigError: The launcher has no such option.
     """
-    helps = ("-h", "--help")
+    argv, helps = list(argv), ("-h", "--help")
     i = 0
     while i < len(argv) and argv[i] != "-m" and argv[i].startswith("-"):
-        name, equals, _ = argv[i].partition("=")
+        given, equals, value = argv[i].partition("=")
+        name = given.replace("_", "-")
+        argv[i] = f"{name}{equals}{value}"
         if name not in _OPTIONS and name not in helps:
             meant = hint(name, to_launcher=True) or near_misses(name, _OPTIONS)
             raise ConfigError(
-                f"The launcher has no option {name!r}. {meant} The program's own arguments follow its name."
+                f"The launcher has no option {given!r}. {meant} The program's own arguments follow its name."
             )
         i += 1 if equals or name in helps else 2
     return argv[:i], argv[i:]
@@ -213,13 +215,14 @@ def _address(value: str | None) -> str:
     host, _, port = value.rpartition(":")
     is_port = port.isascii() and port.isdigit() and 0 < int(port) < 65536
     rule = "HOST:PORT with a port from 1 to 65535, as in 10.0.0.1:8476"
-    check_rule(f"--coordinator-address ({value})", bool(host) and "/" not in host and is_port, rule)
+    check_rule(f"--coordinator-address ({value})", is_host(host.strip("[]")) and "/" not in host and is_port, rule)
     return value
 
 
 def _log_dir(value: str | None) -> Path | None:
     if value is None:
         return None
+    check_rule(f"--log-dir ({value!r})", bool(value), "the name of a directory")
     path = Path(value).absolute()
     parent = next(p for p in (path, *path.parents) if p.exists())
     if not (parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)):

@@ -1,7 +1,6 @@
 """Starting the processes again after a failure, from the run's newest checkpoint."""
 
 import dataclasses
-import json
 import signal
 import tempfile
 import time
@@ -102,13 +101,15 @@ class _Restarts:
     def _options_of(self, num: int) -> LaunchOptions:
         """What a restart in `num` processes starts."""
         options, run_dir = self._options, self._run_dir()
-        # In quotes, as YAML reads it, and it may hold anything.
-        resumed = () if run_dir is None else (f"run_dir={json.dumps(run_dir, ensure_ascii=False)}", "resume=auto")
+        program, resumed = options.program, ()
+        if run_dir is not None:
+            resumed = (f"run_dir={run_dir}", "resume=auto")
+            program = tuple(argument for argument in program if not argument.startswith(("run_dir=", "resume=")))
         return dataclasses.replace(
             options,
             nproc_per_node=num,
             coordinator_address=free_address() if options.picks_port else options.coordinator_address,
-            program=(*options.program, *resumed),
+            program=(*program, *resumed),
         )
 
     def _run_dir(self) -> str | None:

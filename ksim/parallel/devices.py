@@ -57,6 +57,13 @@ def select_devices(devices: Any, num_devices: int | str | None) -> list[Device]:
     return selected
 
 
+def local_name(device: Device) -> str:
+    """A device as its own process counts: `cpu:0` for process 1's first one, which JAX calls `cpu:2048`."""
+    kind = str(device).partition(":")[0]
+    before = [d for d in jax.devices(device.platform) if d.process_index == device.process_index and d.id < device.id]
+    return f"{kind}:{len(before)}"
+
+
 def check_same_kind(devices: Sequence[Device]) -> None:
     """Warns of devices of several kinds, the slowest of which sets the pace.
 

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from ksim.checks import check_rule
+from ksim.checks import check_rule, is_host
 from ksim.errors import ConfigError, as_number, shown
 from ksim.host.notices import warn_user
 
@@ -116,7 +116,7 @@ def _replace_address(job: Job, address: str, name: str = "coordinator_address") 
 def _check_address(name: str, address: str) -> None:
     host, colon, port = address.rpartition(":")
     is_port = port.isdecimal() and port.isascii() and len(port) <= 5 and 0 < int(port) < 2**16
-    is_met = bool(host and colon) and is_port
+    is_met = is_host(host.strip("[]")) and bool(colon) and is_port
     check_rule(f"{name} ({shown(address, 200)})", is_met, "of the form HOST:PORT, as in node0:12345")
 
 
@@ -142,8 +142,8 @@ def _from_environment(environ: Mapping[str, str], *, quiet: bool = False) -> Job
     address = environ.get("JAX_COORDINATOR_ADDRESS")
     if started is not None and address:
         return _replace_address(started, address, "JAX_COORDINATOR_ADDRESS")  # as JAX itself would
-    if started is None and not quiet:
-        _warn_of_signs(environ)
+    if started is None and not quiet and (missed := missed_job(environ)):
+        warn_user(missed)
     return started
 
 
@@ -194,8 +194,8 @@ def _whole_number(environ: Mapping[str, str], name: str) -> int:
     return int(value)
 
 
-def _warn_of_signs(environ: Mapping[str, str]) -> None:
-    """Warns where variables speak of several processes that this one cannot join."""
+def missed_job(environ: Mapping[str, str] = os.environ) -> str:
+    """What variables say of several processes, and lack for this one to join them; empty where they speak of none."""
     for names in (_JAX_VARIABLES, _TORCHRUN_VARIABLES):
         given = [name for name in names if environ.get(name)]
         missing = [name for name in names if name not in given]
@@ -203,19 +203,18 @@ def _warn_of_signs(environ: Mapping[str, str]) -> None:
         # Every process of a job is told its place; a machine may say who is master, or that it is one of one, for good.
         is_sign = size not in ("", "1") if names is _TORCHRUN_VARIABLES else bool(given)
         if missing and is_sign:
-            warn_user(
+            return (
                 f"{' and '.join(f'{name}={environ[name]}' for name in given)} describe a job of several processes, but "
                 f"{' and '.join(missing)} must be set as well to join it. {_RUNS_ALONE}"
             )
-            return
     for count, (place, launcher) in _OTHER_LAUNCHERS.items():
         if (as_number(environ.get(count, "")) or 1) > 1:
-            warn_user(
+            return (
                 f"{launcher} has started {environ[count]} processes ({count}), but does not say where the first one "
                 f"listens. To join them: coordinator_address=HOST:PORT num_processes={environ[count]} process_id=N, "
                 f"which is {place} ({environ.get(place, 'unset')}) here. {_RUNS_ALONE}"
             )
-            return
+    return ""
 
 
 def _from_cluster(environ: Mapping[str, str], number: Callable[[str], int | None], *, quiet: bool) -> Job | None:

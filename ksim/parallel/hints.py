@@ -28,7 +28,10 @@ _HINTS = {
         "Here it is process_id=N, for a job that is joined by hand.",
         "Here machines have a --node-rank N, and processes are numbered by the launcher.",
     ),
-    "gpu_ids gpus gpu gpu_id device_ids device cuda": ("Here it is devices=[0,1], by index.", _GPUS),
+    "gpu_ids gpus gpu gpu_id device_ids device cuda": (
+        "Here it is devices=all, devices=cpu, or devices=[0,1], by index.",
+        f"{_GPUS} For none, add devices=cpu after the program's name.",
+    ),
     "num_gpus n_gpus ngpus n_gpu gpus_per_node": ("Here it is num_devices=N, of each process.", _GPUS),
     "distributed multi_gpu ddp data_parallel": (
         f"A DistributedPPOTask needs none to train on all devices; several processes are started by {_START}.",

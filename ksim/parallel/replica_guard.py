@@ -8,6 +8,7 @@ import numpy as np
 
 from ksim.errors import RunError
 from ksim.host.terminal import print_warning
+from ksim.parallel.devices import local_name
 from ksim.parallel.layout import AbstractLayout
 from ksim.parallel.replicas import Divergence, copy_from_replica, find_divergence, gather_checksums, leaf_names
 from ksim.types import Device, LearnerState
@@ -74,5 +75,7 @@ class ReplicaGuard:
 
 def describe_replicas(divergence: Divergence, devices: Sequence[Device]) -> str:
     """Which devices of which processes hold the copies that deviate."""
-    parts = [f"replica {i} is {devices[i]} of process {devices[i].process_index}" for i in divergence.replicas]
+    parts = [
+        f"replica {i} is {local_name(devices[i])} of process {devices[i].process_index}" for i in divergence.replicas
+    ]
     return f"({'; '.join(parts)}.)"

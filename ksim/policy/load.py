@@ -13,7 +13,7 @@ from jaxtyping import Float
 
 from ksim.checkpoint.format import Checkpoint, load_checkpoint, read_document
 from ksim.checkpoint.options import make_config
-from ksim.checkpoint.snapshot import restored_policy
+from ksim.checkpoint.snapshot import check_policy_fits, restored_policy
 from ksim.errors import ConfigError
 from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.parallel.placement import named_leaves
@@ -174,6 +174,7 @@ def load_task_policy(task: RLTask[Any]) -> tuple[Path, PolicyContext, Normalized
     checkpoint = load_checkpoint(task.config.checkpoint, "checkpoint")
     # Native MuJoCo on one device, whatever trained the policy: a check from one simulator to the other.
     context = policy_context(task_on_one_device(task))
+    check_policy_fits(checkpoint, context.task)
     learner = restored_policy(checkpoint, context.task.initial_learner()[0])
     return checkpoint.path.absolute(), context, context.task.policy_of(learner)
 

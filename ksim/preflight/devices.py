@@ -8,6 +8,7 @@ from jaxtyping import PyTree
 
 from ksim.errors import ConfigError
 from ksim.parallel.collectives import device_index, sum_across_devices
+from ksim.parallel.devices import local_name
 from ksim.parallel.multihost import meet_peers, num_processes, process_index
 from ksim.parallel.replicas import Divergence, find_divergence, gather_checksums, leaf_names
 from ksim.preflight.memory import env_shapes, format_bytes, memory_per_device, next_start_bytes, num_bytes
@@ -37,7 +38,7 @@ def inspect_setup(task: RLTask[DistributedRLConfig]) -> DistributedSetup:
         num_processes=num_processes(),
         devices=tuple(
             DeviceInfo(
-                name=str(device),
+                name=local_name(device) + (f" of process {device.process_index}" if num_processes() > 1 else ""),
                 platform=device.platform,
                 kind=device.device_kind,
                 process=device.process_index,

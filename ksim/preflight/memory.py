@@ -12,6 +12,7 @@ from jaxtyping import PyTree
 from ksim.errors import ConfigError, shown
 from ksim.nn.actor_critic import AbstractActorCritic, initial_carries
 from ksim.parallel.collectives import bind_axis
+from ksim.parallel.devices import local_name
 from ksim.rollout.starts import no_starts_yet
 from ksim.task.learned import LearnedTask
 from ksim.task.rl import RLTask
@@ -43,7 +44,7 @@ def check_memory(task: LearnedTask[Any], learner: LearnerState, env_state: EnvSt
     device = layout.local_devices[0]
     memory = most_memory(device, len(layout.local_devices))
     if memory is not None:
-        has = f"but device {device} has {format_bytes(memory)}"
+        has = f"but device {local_name(device)} has {format_bytes(memory)}"
         if learner_bytes > memory:
             sizes = ", ".join(f"{name} ({shown(getattr(config, name))})" for name in task.network_sizes())
             what = f"The networks of {sizes}" if sizes else "The networks"

@@ -1,6 +1,7 @@
 """The text of a robot's task: a program that its user reads, owns and changes."""
 
 import json
+import shlex
 from pathlib import Path
 
 from xax.utils.text import camelcase_to_snakecase
@@ -29,8 +30,8 @@ def program_text(plan: Plan, *, class_name: str, mjcf: Path, output: Path) -> st
 
 `python -m ksim.tools.new {mjcf.name}` wrote this. It is yours to change: comments tell what was guessed, and why.
 
-python {output.name}
-python {output.name} run_mode=view checkpoint={first_run_dir(class_name)}
+python {shlex.quote(output.name)}
+python {shlex.quote(output.name)} run_mode=view checkpoint={first_run_dir(class_name)}
 """
 
 from pathlib import Path

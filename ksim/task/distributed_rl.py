@@ -139,7 +139,7 @@ class DistributedRLConfig(RLConfig):
 
     def training_layout(self, task_name: str) -> AbstractLayout:
         devices = select_devices(self.devices, self.num_devices)
-        if len(devices) == 1:
+        if len(devices) == 1 and self.num_devices != 1 and self.devices in ("all", "cpu"):
             warn_user("Only 1 device detected. Distributed training will fall back to single-device mode.")
         return make_layout(devices, self.device_axis, self.layout)
 

@@ -8,7 +8,7 @@ class DeviceInfo:
     """One device.
 
     Attributes:
-        name: As JAX prints it.
+        name: As in `cpu:0`, and with its process where there are several.
         platform: `cpu`, `gpu` or `tpu`.
         kind: Its make.
         process: The process that it belongs to.

@@ -10,9 +10,9 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.base import SCMode
 
-from ksim.config import check_types, describe_type, is_of_type, is_text
+from ksim.config import allows_null, check_plain, check_types, describe_type, is_of_type, is_text
 from ksim.errors import ConfigError, near_misses, shown
-from ksim.host.plain_yaml import read_yaml
+from ksim.host.plain_yaml import has_lost_text, read_yaml
 from ksim.parallel.hints import hint
 from ksim.task.distributed_rl import DistributedRLConfig
 from ksim.task.rl_config import RLConfig
@@ -23,8 +23,11 @@ _REMOVED = {"device_timers": "Every device is timed now, under every engine: lea
 def parse_overrides(base: RLConfig, argv: Sequence[str]) -> Any:
     """A config with `key=value` overrides.
 
+    An option that is a text takes the value as it stands; those of other types read it as YAML.
+
     Raises:
-        ConfigError: An argument is no `key=value`, its key is not known, or its value is not of the option's type.
+        ConfigError: An argument is no `key=value`, its key is not known or given twice with different values, or its
+            value is not of the option's type.
     """
     known = {f.name: f for f in dataclasses.fields(base)}
     check_types(base)
@@ -38,7 +41,10 @@ def parse_overrides(base: RLConfig, argv: Sequence[str]) -> Any:
             raise ConfigError(f"Argument {shown(argument)} must be of the form key=value. {_meant(key, known)}")
         if key not in known:
             raise ConfigError(f"There is no option {shown(key)}. {_meant(key, known)} --help lists all.")
-        given[key] = value
+        if given.setdefault(key, value) != value:
+            raise ConfigError(
+                f"Option {key} is given twice: {shown(given[key])} and {shown(value)}. Leave one of them out."
+            )
         with _naming(base, key, value):
             parsed = _parse_value(value, type(base), key)
             config = OmegaConf.merge(config, OmegaConf.create({key: parsed}))
@@ -61,21 +67,27 @@ def _meant(key: str, known: Mapping[str, Any]) -> str:
 
 
 def _parse_value(text: str, config_class: type, key: str) -> Any:
-    """The value that a text stands for in YAML; a number or a date is left as the text it is where one is wanted.
+    """The value that a text stands for: itself where the option is a text, else what it says in YAML.
 
     Raises:
-        ValueError: It has tags or anchors, is empty, which would be taken for null, or is not of the option's type.
+        ConfigError: It has characters that no option may have.
+        ValueError: It has tags, anchors or comments, is empty, which would be taken for null, or is not of the option's
+            type.
         Exception: It is no YAML; the parser raises errors of many kinds.
     """
+    if is_text(config_class, key):
+        if text == "null" and allows_null(config_class, key):
+            return None
+        check_plain(key, text)
+        return text
     refused = yaml.TagToken, yaml.AnchorToken, yaml.AliasToken, yaml.DocumentStartToken
     if any(isinstance(token, refused) for token in yaml.scan(text)):
         raise ValueError("Tags and anchors are not allowed on the command line.")
+    if has_lost_text(text):
+        raise ValueError("YAML would leave out a part of it.")
     value = read_yaml(text)
-    is_null = text.strip().lower() in ("null", "~")
-    if value == "???" or (value is None and not is_null):
+    if value == "???" or (value is None and text.strip().lower() not in ("null", "~")):
         raise ValueError("It would be taken for a value that is missing, or null.")
-    if is_text(config_class, key) and not is_null and not isinstance(value, str | list | dict):
-        return text
     # Before OmegaConf, which takes the text 0100 for a number.
     is_open = lambda x: isinstance(x, str) and "${" in x
     known = [x for x in value if not is_open(x)] if isinstance(value, list) else value
@@ -89,6 +101,8 @@ def _naming(base: RLConfig, key: str, value: str) -> Iterator[None]:
     """Whatever the parsers raise, turned into what the option must be."""
     try:
         yield
+    except ConfigError:
+        raise
     except Exception:  # noqa: BLE001 - YAML and OmegaConf let through what Python's conversions raise
         kind = describe_type(type(base), key)
         raise ConfigError(f"Option {key} ({shown(value)}) must be {kind}.") from None

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Self
 import jax
 from xax.task.base import BaseConfig
 
-from ksim.checks import check_count, check_positive, check_rule, check_seed
+from ksim.checks import check_count, check_positive, check_rule, check_seed, is_host
 from ksim.config import CHECKPOINT_MODES, check_types, field, seconds_of
-from ksim.errors import ConfigError
+from ksim.errors import ConfigError, shown
 from ksim.log.console import MODES as CONSOLE_MODES
 from ksim.parallel.collectives import DEVICE_AXIS
 from ksim.parallel.job import find_job
@@ -300,6 +300,8 @@ class RLConfig(BaseConfig):
         for name in ("run_dir", "checkpoint", "resume", "load_weights", "eval_output", "export_dir", "viewer_host"):
             if getattr(self, name) == "":
                 raise ConfigError(f"{name} ('') must not be empty. Leave it out for the default.")
+        is_met, rule = is_host(self.viewer_host), "an address of this machine, as 127.0.0.1 or 0.0.0.0"
+        check_rule(f"viewer_host ({shown(self.viewer_host)})", is_met, rule)
         self._check_viewer()
         self._check_sources()
 

@@ -13,6 +13,7 @@ import dataclasses
 import importlib.machinery
 import keyword
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -145,8 +146,9 @@ def _print(plan: Plan, output: Path) -> None:
             for line in lines:
                 print_line(f"  - {line}")
     print_line(f"Wrote {output}. Read it: its comments tell what was guessed. Next:")
-    print_line(f"  python {output}")
-    print_line(f"  python {output} run_mode=view checkpoint={first_run_dir(class_name(output.stem))}")
+    program = shlex.quote(str(output))
+    print_line(f"  python {program}")
+    print_line(f"  python {program} run_mode=view checkpoint={first_run_dir(class_name(output.stem))}")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from ksim.checkpoint.orbax_log import log_orbax
 from ksim.checkpoint.run_dir import locked, note_run_dir, save_config, shared_run_dir
 from ksim.checkpoint.saver import Saver
-from ksim.checkpoint.snapshot import plain_config, versions
+from ksim.checkpoint.snapshot import check_policy_fits, plain_config, versions
 from ksim.config import hyperparameters, seconds_of
 from ksim.errors import RunError
 from ksim.evaluate.reports import Reports
@@ -69,6 +69,8 @@ def train(task: RLTask[Any]) -> RunResult:
     ):
         start = find_start(task.config, task.task_name)
         with together():
+            if start.checkpoint is not None:
+                check_policy_fits(start.checkpoint, task)
             task.check()
             check_live_viewer(task)
             loggers = given_loggers(task) if is_main_process() else []

@@ -220,7 +220,8 @@ def _look(config: RLConfig, task_name: str) -> Start:
     if newer and find_checkpoints(path, "resume")[0] == checkpoint.path:
         raise ConfigError(
             f"resume ({config.resume}) is not the newest checkpoint of its run, {newer[-1]} is, and resuming there "
-            f"would undo what came after it. Add run_dir=<a new directory>, or resume the whole run: resume={origin}"
+            "would undo what came after it. Add run_dir=<a new directory>, or resume the whole run: "
+            f"{as_argument('resume', str(origin))}"
         )
     run_dir = origin if config.run_dir is None else Path(config.run_dir)
     return Start(run_dir=run_dir, checkpoint=checkpoint, damaged=tuple(path.name for path in newer))
@@ -256,8 +257,9 @@ def _check_began_afresh(run_dir: Path) -> None:
         source = options.get(name) if isinstance(options, dict) else None
         if source not in (None, AUTO):
             raise ConfigError(
-                f"run_dir ({run_dir}) had begun with {name}={source} and was stopped before its first checkpoint, so "
-                f"that resume=auto would start from scratch. Remove it, and start again with {name}={source}."
+                f"run_dir ({run_dir}) had begun with {as_argument(name, source)} and was stopped before its first "
+                "checkpoint, so that resume=auto would start from scratch. Remove it, and start again with "
+                f"{as_argument(name, source)}."
             )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from ksim.checkpoint.format import find_best
 from ksim.checkpoint.progress import Progress
 from ksim.checkpoint.saver import Saver
+from ksim.config import as_argument
 from ksim.evaluate.reports import Reports
 from ksim.host.signals import StopRequest
 from ksim.host.terminal import format_seconds, print_figures
@@ -39,8 +40,8 @@ def print_summary(
             best = find_best(run_dir)
         if best is not None and best != saver.newest[1]:
             figures["best by evaluation"] = str(best)
-        figures["evaluate it"] = f"run_mode=eval checkpoint={run_dir}"
-        figures["resume it"] = f"resume={run_dir}"
+        figures["evaluate it"] = f"run_mode=eval {as_argument('checkpoint', str(run_dir))}"
+        figures["resume it"] = as_argument("resume", str(run_dir))
     if progress.bad_updates:
         figures["updates skipped"] = f"{progress.bad_updates:,}, non-finite"
     if progress.not_finite_steps:

@@ -32,7 +32,7 @@ def python(arguments):
     elif "ksim.tools.scaling" in arguments:
         arguments += ["--repeats", "1", "--iterations", "1"]
     elif "run_mode=view" in arguments:
-        sys.exit(view([sys.executable, *arguments, "viewer_port=" + os.environ["DOCS_PORT"]]))
+        sys.exit(view([sys.executable, *with_last_values([*arguments, "viewer_port=" + os.environ["DOCS_PORT"]])]))
     elif "run_mode=eval" in arguments:
         arguments += ["eval_num_envs=2", "video=false", "plots=false"]
     elif not {"--help", "run_mode=export", "examples/deploy.py"} & {*arguments}:
@@ -40,7 +40,13 @@ def python(arguments):
         arguments += ["max_iterations=" + iterations, "eval_at_end=false", "tensorboard=false"]
         arguments += ["video=false", "plots=false"]
         arguments += ["num_envs=16"] if task == "small" else []
-    os.execv(sys.executable, [sys.executable, *arguments])
+    os.execv(sys.executable, [sys.executable, *with_last_values(arguments)])
+
+
+def with_last_values(arguments):
+    """Arguments in which what is short replaces the option of the docs, as no option may be given twice."""
+    last = {argument.partition("=")[0]: argument for argument in arguments if "=" in argument}
+    return [argument for argument in arguments if last.get(argument.partition("=")[0], argument) == argument]
 
 
 def newest_run():

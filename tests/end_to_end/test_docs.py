@@ -14,6 +14,7 @@ import pytest
 
 from examples.walking import HumanoidWalkingConfig
 from ksim.mdp.term import Context
+from tests.end_to_end.stand_in import with_last_values
 from tests.processes import ROOT
 from tests.tasks import WITHOUT_REPORTS, train_iterations
 
@@ -86,7 +87,7 @@ def run_script(command, monkeypatch):
     evaluates = "run_mode=eval" in arguments
     small = ["eval_num_envs=2"] if evaluates else ["num_envs=4", "max_iterations=1", "eval_at_end=false"]
     small += ["video=false", "plots=false"]
-    monkeypatch.setattr("sys.argv", [file, *arguments, *small])
+    monkeypatch.setattr("sys.argv", [file, *with_last_values([*arguments, *small])])
     with pytest.raises(SystemExit) as stopped:
         runpy.run_path(file, run_name="__main__")
     assert stopped.value.code == 0

@@ -324,10 +324,12 @@ def test_what_is_too_large_or_too_small_is_refused_with_what_would_do(arguments,
 
 def test_values_mean_what_they_say():
     argv = ["run_dir=2024_11", "coordinator_address=1e3", "seed=${num_envs}", "checkpoint=null", "viewer_host=a #b"]
+    argv += ["eval_output='a'", "export_dir=[x] %d"]
     config = make_config(BASE, argv, "fuzzed_task")
     assert (config.run_dir, config.coordinator_address, config.seed) == ("2024_11", "1e3", BASE.num_envs)
-    assert (config.checkpoint, config.viewer_host) == (None, "a")
-    with pytest.raises(ConfigError, match=r"Option run_dir \('\?\?\?'\) must be a string or null"):
+    assert (config.checkpoint, config.viewer_host) == (None, "a #b")
+    assert (config.eval_output, config.export_dir) == ("'a'", "[x] %d")
+    with pytest.raises(ConfigError, match=r"run_dir \('\?\?\?'\) must be plain text"):
         make_config(BASE, ["run_dir=???"], "fuzzed_task")
 
 

@@ -31,15 +31,17 @@ NODES = ["--nnodes", "2", "--node-rank", "1", "--coordinator-address", "h:1"]
         (["--max-restarts", "1", "--min-nproc", "0"], ["--min-nproc (0)", "at least 1"]),
         (["--max-restarts", "1", "--min-nproc", "2"], ["--min-nproc (2)", "at most --nproc-per-node (1)"]),
         (["--min-nproc", "1"], ["--min-nproc (1) needs --max-restarts", "--max-restarts 3"]),
-        (["--max_restarts=1"], ["no option '--max_restarts'", "'--max-restarts'"]),
+        (["--max_restart=1"], ["no option '--max_restart'", "'--max-restarts'"]),
+        (["--log-dir="], ["--log-dir ('') must be the name of a directory"]),
+        (["--coordinator-address", "a..b:1"], ["--coordinator-address (a..b:1)", "HOST:PORT"]),
         (["--log-dir", "program.py"], ["--log-dir (program.py)", "no directory", "Choose another"]),
         (["--log-dir", "program.py/logs"], ["--log-dir (program.py/logs)", "no directory"]),
         (["--nproc", "2"], ["no option '--nproc'", "'--nproc-per-node'"]),
-        (["--nproc_per_node=2"], ["no option '--nproc_per_node'", "Here it is --nproc-per-node N."]),
+        (["--nprocs=2"], ["no option '--nprocs'", "Here it is --nproc-per-node N."]),
         (["--master_addr", "node0"], ["no option '--master_addr'", "Here it is --coordinator-address HOST:PORT"]),
         (["--master_port=1"], ["Here it is --coordinator-address HOST:PORT"]),
-        (["--node_rank=1"], ["Here it is --node-rank N."]),
-        (["--gpu-ids", "0,1"], ["no option '--gpu-ids'", "CUDA_VISIBLE_DEVICES=0,1"]),
+        (["--machine_rank=1"], ["Here it is --node-rank N."]),
+        (["--gpu-ids", "0,1"], ["no option '--gpu-ids'", "CUDA_VISIBLE_DEVICES=0,1", "devices=cpu"]),
         (["--distributed"], ["no option '--distributed'", "it needs none"]),
     ],
 )
@@ -68,6 +70,17 @@ def test_missing_program_exits_with_2_and_says_how_to_name_one(program, words, c
     message = capsys.readouterr().err
     for word in words:
         assert word in message
+
+
+def test_underscores_in_names_of_options_are_dashes_as_for_torchrun_and_those_of_values_are_kept():
+    given = ["--nproc_per_node=2", "--nnodes", "2", "--node_rank", "1", "--coordinator_address=a_b:1"]
+    given += ["--log_dir", "a_b"]
+    options = parse_options([*given, "--grace_s=5", "-m", "a_b", "--nproc_per_node=9"])
+    assert (options.nproc_per_node, options.nnodes, options.node_rank, options.grace_s) == (2, 2, 1, 5.0)
+    assert (options.coordinator_address, options.log_dir.name) == ("a_b:1", "a_b")
+    assert options.program == ("-m", "a_b", "--nproc_per_node=9")
+    restarted = parse_options(["--nproc_per_node=2", "--max_restarts=1", "--min_nproc=1", "-m", "a_b"])
+    assert (restarted.max_restarts, restarted.min_nproc) == (1, 1)
 
 
 def test_everything_after_the_program_is_its_own():

@@ -85,7 +85,16 @@ def test_failure_before_the_run_has_a_directory_starts_the_same_command_again(ca
 
 def test_failure_before_the_first_checkpoint_starts_over_in_the_same_directory(capfd, tmp_path):
     assert launch("note_run_dir(os.getcwd()); sys.exit(0 if life else 134)", "--max-restarts", "1", num=1) == 0
-    assert lives()[1]["argv"][1:] == [f'run_dir="{tmp_path}"', "resume=auto"]
+    assert lives()[1]["argv"][1:] == [f"run_dir={tmp_path}", "resume=auto"]
+
+
+def test_restart_replaces_the_options_of_the_first_start_that_say_where_to_begin(capfd, tmp_path):
+    program = write_program(MORTAL + "note_run_dir(os.getcwd()); sys.exit(0 if life else 134)")
+    assert main(["--max-restarts", "1", program, "resume=old #1", "run_dir=new", "seed=1"]) == 0
+    assert [life["argv"] for life in lives()] == [
+        ["resume=old #1", "run_dir=new", "seed=1"],
+        ["seed=1", f"run_dir={tmp_path}", "resume=auto"],
+    ]
     assert f"from the beginning: there is no checkpoint yet in {tmp_path}." in capfd.readouterr().err
 
 

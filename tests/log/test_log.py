@@ -5,6 +5,7 @@ import logging
 import warnings
 from pathlib import Path
 
+import jax
 import pytest
 
 from examples.point_mass import PointMassConfig, PointMassTask
@@ -160,8 +161,9 @@ def test_command_line_shortens_warnings_unless_the_program_shows_them_itself(mon
     assert warnings.formatwarning("words", UserWarning, "file.py", 1) == "Warning: words\n"
 
 
-def test_run_warns_of_one_device_at_the_users_line_and_logs_that_and_what_a_debugger_needs(tmp_path):
-    task = point_mass_task(num_devices=1, max_iterations=1, log_level="debug", run_dir=str(tmp_path / "run"))
+def test_run_warns_of_one_device_at_the_users_line_and_logs_that_and_what_a_debugger_needs(tmp_path, monkeypatch):
+    monkeypatch.setattr("ksim.task.distributed_rl.select_devices", lambda *_: jax.devices()[:1])
+    task = point_mass_task(max_iterations=1, log_level="debug", run_dir=str(tmp_path / "run"))
     line = inspect.currentframe().f_lineno + 2
     with pytest.warns(UserWarning, match="Only 1 device detected") as given:
         task.run()

@@ -9,7 +9,7 @@ import pytest
 
 from ksim import ConfigError
 from ksim.host.machine import num_cores
-from ksim.parallel.devices import check_same_kind, select_devices
+from ksim.parallel.devices import check_same_kind, local_name, select_devices
 from tests.processes import PREPARED, ROOT
 
 LOCAL = jax.local_devices()
@@ -88,6 +88,13 @@ def test_devices_of_all_processes_are_the_same_places_in_each_process_by_process
         ConfigError, match=r"Process 0 has 2 devices, but every process must have the 3 that each one uses"
     ):
         select_devices("all", None)
+
+
+def test_device_is_named_as_its_own_process_counts(monkeypatch):
+    job = [FakeDevice(id=2048 * p + i, process_index=p) for p in (0, 1) for i in (0, 1)]
+    monkeypatch.setattr(jax, "devices", lambda backend=None: job)
+    monkeypatch.setattr(FakeDevice, "__str__", lambda device: f"cuda:{device.id}")
+    assert [local_name(device) for device in job] == ["cuda:0", "cuda:1"] * 2
 
 
 def run_alone(code, **environment):

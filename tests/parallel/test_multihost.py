@@ -136,6 +136,7 @@ def test_signs_of_a_job_that_cannot_be_joined_are_a_warning_unless_it_is_said_by
         ),
         (OF_JAX | {"JAX_PROCESS_ID": "2"}, r"JAX_PROCESS_ID \(2\) must be from 0 to JAX_NUM_PROCESSES - 1 \(1\)\."),
         (OF_JAX | {"JAX_COORDINATOR_ADDRESS": "node0"}, r"JAX_COORDINATOR_ADDRESS \('node0'\) must be of the form"),
+        (TORCHRUN | {"MASTER_ADDR": "a..b"}, r"MASTER_ADDR and MASTER_PORT \('a\.\.b:\d+'\) must be of the form"),
     ],
 )
 def test_malformed_variables_of_a_job_are_an_error_unless_it_is_said_by_hand(environ, message):
@@ -175,6 +176,8 @@ def test_options_come_before_the_environment_and_can_deny_it():
         ((None, None, 0), "coordinator_address and num_processes must be set as well"),
         (("node", 2, 0), r"coordinator_address \('node'\) must be of the form HOST:PORT"),
         (("node:0", 2, 0), r"must be of the form HOST:PORT"),
+        (("a..b:1234", 2, 1), r"coordinator_address \('a\.\.b:1234'\) must be of the form HOST:PORT"),
+        (("x" * 64 + ":1234", 2, 1), r"must be of the form HOST:PORT"),
         (("node:1", 2, 2), r"process_id \(2\) must be from 0 to num_processes - 1 \(1\)"),
         (("node:1", 2, -1), r"process_id \(-1\) must be from 0"),
     ],

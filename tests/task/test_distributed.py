@@ -71,9 +71,13 @@ def test_both_layouts_compile_to_the_same_operations_in_the_same_memory():
     assert sizes[0][1] > 0
 
 
-def test_one_device_falls_back_with_a_warning_and_trains():
-    task = point_mass_task(num_devices=1)
+def test_one_device_falls_back_with_a_warning_unless_it_was_chosen_and_trains(monkeypatch, recwarn):
     message = "Only 1 device detected. Distributed training will fall back to single-device mode."
+    for chosen in ({"num_devices": 1}, {"devices": [1]}, {"devices": "0"}):
+        assert isinstance(point_mass_task(**chosen).layout, SingleDevice)
+    assert not [warning for warning in recwarn if str(warning.message) == message]
+    monkeypatch.setattr(distributed_rl, "select_devices", lambda *_: jax.devices()[:1])
+    task = point_mass_task()
     with pytest.warns(UserWarning, match=message):
         assert isinstance(task.layout, SingleDevice)
     _, history = train_iterations(task, 2)

@@ -301,5 +301,5 @@ def test_run_directories_are_numbered_and_a_used_one_is_refused(tmp_path):
     assert make_run_dir(None, "task").name == "run_001"
     used = make_run_dir(str(tmp_path / "mine"), "task")
     (used / "config.yaml").touch()
-    with pytest.raises(ConfigError, match="already holds a run"):
+    with pytest.raises(ConfigError, match="holds a run by now"):
         make_run_dir(str(used), "task")
