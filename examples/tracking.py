@@ -20,6 +20,7 @@ from ksim.mdp.actions import AroundMotion
 from ksim.mdp.noise import UniformNoise
 from ksim.motion.library import MotionLibrary
 from ksim.motion.load import load_library
+from ksim.motion.raw import ANGLES, QUATERNIONS
 
 from .motions import MOTIONS
 from .robots import HUMANOID
@@ -43,10 +44,15 @@ class HumanoidTrackingConfig(ksim.DistributedPPOConfig):
     """Options of the humanoid that tracks motions."""
 
     motions: list[str] = field(
-        [], help="motion files, .npz or .csv; none: the walk, turn, squat and get-up of the example", fixed=True
+        [], help="motion files, .npz, .csv or .pkl; none: the walk, turn, squat and get-up of the example", fixed=True
     )
-    motion_fps: float | None = field(
-        None, help="frames per second of these files; null: as they say, 30 for .csv", fixed=True
+    motion_fps: float | None = field(None, help="frames per second of these files; null: as they say", fixed=True)
+    motion_quaternions: str | None = field(
+        None, help="order of their quaternions; null: as their layout has it", choices=QUATERNIONS, fixed=True
+    )
+    motion_angles: str | None = field(None, help="unit of their hinge joints; null: rad", choices=ANGLES, fixed=True)
+    motion_joints: list[str] = field(
+        [], help="their joints in their order, where they name none; none: the robot's", fixed=True
     )
     adaptive: bool = field(True, help="start more episodes where the policy fails")
     at_beginning: bool = field(False, help="start at the first frame of a clip, without noise, as evaluations do")
@@ -89,7 +95,14 @@ class HumanoidTrackingTask(ksim.DistributedPPOTask[HumanoidTrackingConfig]):
         """The clips, which the command and the curriculum share."""
         paths = self.config.motions or MOTIONS
         if physics_model.ctrl_dt not in self._libraries:
-            self._libraries[physics_model.ctrl_dt] = load_library(paths, physics_model, fps=self.config.motion_fps)
+            self._libraries[physics_model.ctrl_dt] = load_library(
+                paths,
+                physics_model,
+                fps=self.config.motion_fps,
+                quaternions=self.config.motion_quaternions,
+                angles=self.config.motion_angles,
+                joints=self.config.motion_joints or None,
+            )
         return self._libraries[physics_model.ctrl_dt]
 
     @property

@@ -21,7 +21,7 @@ ALLOWED = {
     "keys": set(),
     "config": {"errors", "host", "checks"},
     "physics": {"errors", "checks", "types", "host"},
-    "motion": {"errors", "checks", "physics"},
+    "motion": {"errors", "checks", "host", "physics"},
     "mdp": {"errors", "checks", "types", "keys", "physics", "motion"},
     "robot": {"errors", "physics"},
     "parallel": {"errors", "checks", "types", "host"},

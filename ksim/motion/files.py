@@ -1,53 +1,85 @@
-"""Files of reference motions: `.npz`, and `.csv` in the layout of the retargeted LAFAN1 motions."""
+"""Files of reference motions: ksim's own, and those that other people's tools write."""
 
+import fnmatch
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from ksim.checks import check_rule
 from ksim.errors import ConfigError, near_misses
+from ksim.motion.joint_order import joints_by_bodies
 from ksim.motion.motion import Motion
+from ksim.motion.pickled import load_arrays
+from ksim.motion.raw import RawMotion, Reading
+from ksim.motion.tables import read_table
+from ksim.motion.understand import check_reading, understood
 from ksim.physics.model import PhysicsModel
 from ksim.physics.names import base_of_qpos, joints_of_qpos
 
-LAFAN1_FPS = 30.0
-"""The rate of the retargeted LAFAN1 motions, whose files do not state it."""
 _POSES = ("root_pos", "root_quat", "joint_pos")
+_BODIES = ("joint_pos", "body_pos_w", "body_quat_w")
+_PICKLED = ("root_pos", "root_rot", "dof_pos")
+_SHORTENED = ("waist_roll*", "waist_pitch*", "*_wrist_pitch*", "*_wrist_yaw*")
+"""The joints that a Unitree G1 with 23 joints lacks."""
 
 JointNames = Mapping[str, str | None]
 """The model's name of a joint by the name in the file; None leaves the joint out."""
 
 
 def load_motion(
-    path: str | Path, model: PhysicsModel, *, fps: float | None = None, joint_names: JointNames | None = None
+    path: str | Path,
+    model: PhysicsModel,
+    *,
+    fps: float | None = None,
+    quaternions: str | None = None,
+    angles: str | None = None,
+    joints: Sequence[str] | None = None,
+    joint_names: JointNames | None = None,
 ) -> Motion:
-    """A reference motion from a file, named after it.
+    """A reference motion from a file, named after it; prints what was understood.
 
-    An `.npz` file has `fps` and either `qpos` (t, q), in the model's order, or `root_pos` (t, 3) in m, `root_quat`
-    (t, 4) as (w, x, y, z) and `joint_pos` (t, j) in rad, optionally with `joint_names` (j).
-
-    A `.csv` file has one frame per row and no header, as in the retargeted LAFAN1 motions: position of the base in m,
-    its quaternion as (x, y, z, w), then the joints in rad, in the order of the robot's file.
+    docs/algorithms.md has the layouts: ksim's own `.npz`, that of mjlab and BeyondMimic, GMR's `.pkl`, and `.csv` with
+    and without a header. What a file does not say is found out by what the numbers can be for the robot; where that
+    leaves two meanings, the file is refused until one of these arguments decides.
 
     Args:
         path: The file.
         model: The robot. Joints of the robot that the file leaves out stay in their default positions.
-        fps: Frames per second. Default: the file's own, or 30 for `.csv`.
+        fps: Frames per second. Default: the file's own.
+        quaternions: The order of quaternions, wxyz or xyzw.
+        angles: The unit of hinge joints, rad or deg.
+        joints: Names of the file's joints in its order, where it does not name them.
         joint_names: The model's names of joints that the file calls otherwise.
 
     Raises:
-        ConfigError: There is no such file, it has another layout, or it is of another robot.
+        ConfigError: There is no such file, it has another layout, it is of another robot, or its numbers cannot be
+            what they would have to be.
     """
-    path = Path(path)
+    path, names = Path(path), joint_names or {}
     if not path.is_file():
-        raise ConfigError(f"Motion file {path} does not exist. Give the path of an .npz or .csv file.")
-    readers = {".npz": _read_npz, ".csv": _read_csv}
-    if path.suffix not in readers:
-        raise ConfigError(f"Motion file {path} must be an .npz or a .csv file. See docs/algorithms.md for the layouts.")
-    motion = readers[path.suffix](path, model, fps)
-    return _renamed(motion, model, joint_names or {}, path)
+        raise ConfigError(f"Motion file {path} does not exist. Give the path of an .npz, .csv or .pkl file.")
+    reading = Reading(fps, quaternions, angles, None if joints is None else tuple(joints))
+    check_reading(reading)
+    if path.suffix == ".npz":
+        raw = _read_npz(path, model)
+    elif path.suffix == ".csv":
+        raw = read_table(path)
+    elif path.suffix == ".pkl":
+        raw = _read_pickle(path)
+    else:
+        raise ConfigError(
+            f"Motion file {path} must be an .npz, a .csv or a .pkl file. See docs/algorithms.md for the layouts."
+        )
+    columns = _columns(path, raw, reading, model)
+    for name in names:
+        if name not in columns:
+            raise ConfigError(f"joint_names maps {name!r}, but {path} has no such joint. {near_misses(name, columns)}")
+    renamed = [names.get(name, _name_in(model, name)) for name in columns]
+    kept = _kept(path, renamed, columns, model)
+    raw = raw._replace(joint_pos=raw.joint_pos[:, kept] if raw.joint_pos.ndim == 2 else raw.joint_pos)
+    return understood(path, raw, reading, model, [str(renamed[i]) for i in kept])
 
 
 def save_motion(motion: Motion, path: str | Path) -> None:
@@ -56,20 +88,32 @@ def save_motion(motion: Motion, path: str | Path) -> None:
     np.savez_compressed(path, allow_pickle=False, fps=motion.fps, joint_names=np.array(motion.joints), **arrays)
 
 
-def _read_npz(path: Path, model: PhysicsModel, fps: float | None) -> Motion:
+def _read_npz(path: Path, model: PhysicsModel) -> RawMotion:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = dict(file)
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise ConfigError(f"Motion file {path} cannot be read as .npz ({type(error).__name__}: {error}).") from error
-    if fps is None:
-        if "fps" not in arrays:
-            raise ConfigError(f"Motion file {path} has no 'fps'. Add it to the file, or give the rate of its frames.")
-        fps_n = _numbers(path, "fps", arrays["fps"]).reshape(-1)
-        check_rule(f"Motion file {path}: fps of shape {arrays['fps'].shape}", fps_n.size == 1, "one number")
-        fps = float(fps_n[0])
+    fps = _rate(path, arrays)
     if "qpos" in arrays:
-        return _from_qpos(path, model, _numbers(path, "qpos", arrays["qpos"]), fps)
+        qpos, num = _numbers(path, "qpos", arrays["qpos"]), model.mj_model.nq
+        if qpos.ndim != 2 or qpos.shape[1] != num:
+            raise ConfigError(
+                f"Motion file {path}: qpos of shape {qpos.shape} must be of shape (frames, {num}), as the robot's. "
+                "Save root_pos, root_quat, joint_pos and joint_names to map the joints by name."
+            )
+        root_pos, root_quat = base_of_qpos(model.names, qpos)
+        joint_pos = joints_of_qpos(model.names, qpos)
+        return RawMotion(".npz of qpos", root_pos, root_quat, joint_pos, fps=fps, joints=tuple(model.names.joints))
+    names = _joint_names(path, arrays)
+    if all(name in arrays for name in _BODIES):
+        joint_pos, body_pos, body_quat = (_numbers(path, name, arrays[name]) for name in _BODIES)
+        for name, array, width in (("body_pos_w", body_pos, 3), ("body_quat_w", body_quat, 4)):
+            is_met = array.ndim == 3 and array.shape[1] > 0 and array.shape[2] == width
+            check_rule(f"Motion file {path}: {name} of shape {array.shape}", is_met, f"of shape (frames, n, {width})")
+        layout = ".npz of bodies, as mjlab and BeyondMimic write it"
+        root_pos, root_quat = body_pos[:, 0], body_quat[:, 0]
+        return RawMotion(layout, root_pos, root_quat, joint_pos, fps=fps, joints=names, body_pos=body_pos)
     missing = [name for name in _POSES if name not in arrays]
     if missing:
         raise ConfigError(
@@ -77,13 +121,42 @@ def _read_npz(path: Path, model: PhysicsModel, fps: float | None) -> Motion:
             f"{', '.join(map(repr, arrays)) or 'nothing'}. Save qpos, or root_pos, root_quat and joint_pos."
         )
     root_pos, root_quat, joint_pos = (_numbers(path, name, arrays[name]) for name in _POSES)
-    if "joint_names" in arrays:
-        names = arrays["joint_names"]
-        check_rule(f"Motion file {path}: joint_names of shape {names.shape}", names.ndim == 1, "a list of names")
-        joints = tuple(str(name) for name in names)
-    else:
-        joints = _joints_in_order(path, model, joint_pos)
-    return Motion(path.stem, fps, joints, root_pos, root_quat, joint_pos)
+    return RawMotion(".npz of base and joints", root_pos, root_quat, joint_pos, fps=fps, joints=names)
+
+
+def _read_pickle(path: Path) -> RawMotion:
+    """A motion as GMR writes it; quaternions are (x, y, z, w) in that layout."""
+    try:
+        content = load_arrays(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"Motion file {path} cannot be read as arrays in a pickle: {error!s:.200}. Save it as .npz with fps, "
+            "root_pos, root_quat and joint_pos."
+        ) from error
+    if not isinstance(content, dict) or any(name not in content for name in _PICKLED):
+        held = ", ".join(map(repr, content)) if isinstance(content, dict) else f"a {type(content).__name__}"
+        raise ConfigError(
+            f"Motion file {path} must hold {', '.join(map(repr, _PICKLED))}, as GMR's do; it has {held or 'nothing'}."
+        )
+    arrays = {name: np.asarray(content[name]) for name in (*_PICKLED, "fps") if content.get(name) is not None}
+    root_pos, root_quat, joint_pos = (_numbers(path, name, arrays.get(name, np.array("none"))) for name in _PICKLED)
+    return RawMotion(".pkl of GMR", root_pos, root_quat, joint_pos, "xyzw", _rate(path, arrays))
+
+
+def _rate(path: Path, arrays: Mapping[str, np.ndarray]) -> float | None:
+    if "fps" not in arrays:
+        return None
+    fps_n = _numbers(path, "fps", arrays["fps"]).reshape(-1)
+    check_rule(f"Motion file {path}: fps of shape {arrays['fps'].shape}", fps_n.size == 1, "one number")
+    return float(fps_n[0])
+
+
+def _joint_names(path: Path, arrays: Mapping[str, np.ndarray]) -> tuple[str, ...] | None:
+    if "joint_names" not in arrays:
+        return None
+    names = arrays["joint_names"]
+    check_rule(f"Motion file {path}: joint_names of shape {names.shape}", names.ndim == 1, "a list of names")
+    return tuple(str(name) for name in names)
 
 
 def _numbers(path: Path, name: str, array: np.ndarray) -> np.ndarray:
@@ -92,50 +165,40 @@ def _numbers(path: Path, name: str, array: np.ndarray) -> np.ndarray:
     return np.asarray(array, float)
 
 
-def _from_qpos(path: Path, model: PhysicsModel, qpos: np.ndarray, fps: float) -> Motion:
-    num = model.mj_model.nq
-    if qpos.ndim != 2 or qpos.shape[1] != num:
+def _columns(path: Path, raw: RawMotion, reading: Reading, model: PhysicsModel) -> tuple[str, ...]:
+    """The names of the file's joints, in its order."""
+    joints, shape = model.names.joints, raw.joint_pos.shape
+    given = reading.joints or raw.joints
+    if given is not None:
+        is_met = len(shape) == 2 and shape[1] == len(given)
+        check_rule(f"Motion file {path}: joint positions of shape {shape}", is_met, f"of shape (frames, {len(given)})")
+        return given
+    if raw.body_pos is not None and len(shape) == 2 and shape[1] == len(joints):
+        return joints_by_bodies(path, raw, model, reading.quaternions or raw.quaternions)
+    if len(shape) != 2 or shape[1] != len(joints):
+        shorter = [name for name in joints if not any(fnmatch.fnmatch(name, x) for x in _SHORTENED)]
+        hint = ""
+        if len(shape) == 2 and shape[1] == len(shorter):
+            hint = f" If it is Unitree's layout of {shape[1]} joints: motion_joints=[{','.join(shorter)}]."
         raise ConfigError(
-            f"Motion file {path}: qpos of shape {qpos.shape} must be of shape (frames, {num}), as the robot's. Save "
-            "root_pos, root_quat, joint_pos and joint_names to map the joints by name."
-        )
-    return Motion(
-        path.stem, fps, tuple(model.names.joints), *base_of_qpos(model.names, qpos), joints_of_qpos(model.names, qpos)
-    )
-
-
-def _read_csv(path: Path, model: PhysicsModel, fps: float | None) -> Motion:
-    try:
-        row_tn = np.loadtxt(path, delimiter=",", ndmin=2)
-    except ValueError as error:
-        raise ConfigError(f"Motion file {path} cannot be read as rows of numbers without a header: {error}.") from error
-    root_pos, xyzw, joint_pos = np.split(row_tn, [3, 7], axis=1)
-    joints = _joints_in_order(path, model, joint_pos)
-    return Motion(path.stem, fps or LAFAN1_FPS, joints, root_pos, xyzw[:, [3, 0, 1, 2]], joint_pos)
-
-
-def _joints_in_order(path: Path, model: PhysicsModel, joint_pos: np.ndarray) -> tuple[str, ...]:
-    """The names of the model's joints, where a file tells none."""
-    joints = model.names.joints
-    if joint_pos.ndim != 2 or joint_pos.shape[1] != len(joints):
-        raise ConfigError(
-            f"Motion file {path} has joint positions of shape {joint_pos.shape} and no names. Without names there must "
-            f"be one for each of the robot's {len(joints)} joints: {', '.join(joints)}. Save them as .npz with "
-            "joint_names."
+            f"Motion file {path} has joint positions of shape {shape} and no names. Without names there must be one "
+            f"for each of the robot's {len(joints)} joints: {', '.join(joints)}. Name the file's joints in its order "
+            f"with motion_joints (style_joints for the clips of a style; joints in Python), or save them as .npz with "
+            f"joint_names.{hint}"
         )
     return tuple(joints)
 
 
-def _renamed(motion: Motion, model: PhysicsModel, joint_names: JointNames, path: Path) -> Motion:
-    """The motion with the model's names of its joints, in the model's order."""
-    for name in joint_names:
-        if name not in motion.joints:
-            raise ConfigError(
-                f"joint_names maps {name!r}, but {path} has no such joint. {near_misses(name, motion.joints)}"
-            )
+def _name_in(model: PhysicsModel, name: str) -> str:
+    """The robot's name of a joint that a file calls with or without `_joint` behind it."""
+    known = model.names.joints
+    return next((x for x in (name, f"{name}_joint", name.removesuffix("_joint")) if x in known), name)
+
+
+def _kept(path: Path, renamed: Sequence[str | None], columns: Sequence[str], model: PhysicsModel) -> list[int]:
+    """The columns of joints that are kept, in the model's order."""
     column: dict[str, int] = {}
-    for i, name in enumerate(motion.joints):
-        mapped = joint_names.get(name, name)
+    for i, mapped in enumerate(renamed):
         if mapped is None:
             continue
         if mapped not in model.names.joints:
@@ -147,7 +210,5 @@ def _renamed(motion: Motion, model: PhysicsModel, joint_names: JointNames, path:
             raise ConfigError(f"Two joints of {path} are mapped to {mapped!r}. Map one of them to None.")
         column[mapped] = i
     if not column:
-        raise ConfigError(f"{path} moves no joint of the robot: {', '.join(motion.joints) or 'it has no joints'}.")
-    joints = tuple(name for name in model.names.joints if name in column)
-    joint_pos = motion.joint_pos[:, [column[name] for name in joints]]
-    return Motion(motion.name, motion.fps, joints, motion.root_pos, motion.root_quat, joint_pos)
+        raise ConfigError(f"{path} moves no joint of the robot: {', '.join(columns) or 'it has no joints'}.")
+    return [column[name] for name in model.names.joints if name in column]

@@ -21,6 +21,9 @@ def load_library(
     model: PhysicsModel,
     *,
     fps: float | None = None,
+    quaternions: str | None = None,
+    angles: str | None = None,
+    joints: Sequence[str] | None = None,
     joint_names: JointNames | None = None,
     bin_s: float = 0.5,
 ) -> MotionLibrary:
@@ -29,8 +32,8 @@ def load_library(
     Raises:
         ConfigError: A file cannot be read or is of another robot, or the files make no library.
     """
-    motions = [load_motion(path, model, fps=fps, joint_names=joint_names) for path in paths]
-    return make_library(motions, model, bin_s=bin_s)
+    said = {"fps": fps, "quaternions": quaternions, "angles": angles, "joints": joints, "joint_names": joint_names}
+    return make_library([load_motion(path, model, **said) for path in paths], model, bin_s=bin_s)
 
 
 def make_library(motions: Sequence[Motion], model: PhysicsModel, *, bin_s: float = 0.5) -> MotionLibrary:

@@ -16,6 +16,7 @@ from ksim.checks import MAX_COUNT, check_count, check_positive
 from ksim.config import field
 from ksim.errors import ConfigError, shown
 from ksim.learn.learner import AbstractLearner
+from ksim.motion.raw import ANGLES, QUATERNIONS
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.ppo.amp import AMP, SAMPLES_PER_ENV, STYLE, AMPHyperparameters
 from ksim.ppo.discriminator import Discriminator
@@ -41,14 +42,19 @@ class AMPConfig(PPOConfig):
     style_clips: list[str] = field(
         [],
         details=(
-            "Each is an .npz or .csv file as for motion tracking; see docs/algorithms.md for the layouts. The "
+            "Each is an .npz, .csv or .pkl file as for motion tracking; see docs/algorithms.md for the layouts. The "
             "checkpoint keeps what the discriminator sees of them, so that a run is resumed without the files."
         ),
         help="files of the reference motions whose style is learned",
         fixed=True,
     )
-    style_fps: float | None = field(
-        None, help="frames per second of these files; null: as they say, 30 for .csv", fixed=True
+    style_fps: float | None = field(None, help="frames per second of these files; null: as they say", fixed=True)
+    style_quaternions: str | None = field(
+        None, help="order of their quaternions; null: as their layout has it", choices=QUATERNIONS, fixed=True
+    )
+    style_angles: str | None = field(None, help="unit of their hinge joints; null: rad", choices=ANGLES, fixed=True)
+    style_joints: list[str] = field(
+        [], help="their joints in their order, where they name none; none: the robot's", fixed=True
     )
     style_weight: float = field(
         2.0,
@@ -127,8 +133,10 @@ class AMPTask(PPOTask[ConfigT], Generic[ConfigT]):
         from ksim.motion.files import load_motion  # noqa: PLC0415 - SciPy is slow to import
         from ksim.motion.steps import physics_steps  # noqa: PLC0415
 
-        model, fps = env.engine.model, self.config.style_fps
-        motions = [load_motion(clip, model, fps=fps) if isinstance(clip, str | Path) else clip for clip in clips]
+        model, config = env.engine.model, self.config
+        said = {name: getattr(config, f"style_{name}") for name in ("fps", "quaternions", "angles")}
+        said["joints"] = config.style_joints or None
+        motions = [load_motion(clip, model, **said) if isinstance(clip, str | Path) else clip for clip in clips]
         return reference_transitions(env, STYLE, [physics_steps(motion, model) for motion in motions])
 
     def get_style_clips(self) -> Sequence[Any]:

@@ -37,7 +37,7 @@ def test_csv_is_read_as_lafan1_lays_it_out(tmp_path):
     sway = swaying(fps=30.0)
     xyzw = sway.root_quat[:, [1, 2, 3, 0]]
     np.savetxt(tmp_path / "dance.csv", np.concatenate([sway.root_pos, xyzw, sway.joint_pos], axis=1), delimiter=",")
-    assert_same_poses(load_motion(tmp_path / "dance.csv", biped()), sway)
+    assert_same_poses(load_motion(tmp_path / "dance.csv", biped(), fps=30.0), sway)
     assert load_motion(tmp_path / "dance.csv", biped(), fps=60.0).fps == 60.0
 
 
@@ -74,7 +74,7 @@ POSES = {"fps": 50.0, "root_pos": np.zeros((3, 3)), "root_quat": np.eye(4)[[0, 0
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"qpos": np.zeros((3, 9))}, "has no 'fps'"),
+        ({"qpos": np.zeros((3, 9))}, "does not say how many frames per second"),
         ({"fps": 50.0, "qpos": np.zeros((3, 8))}, r"shape \(3, 8\) must be of shape \(frames, 9\)"),
         ({"fps": 50.0, "joint_pos": np.zeros((3, 2))}, "neither 'qpos' nor 'root_pos', 'root_quat'"),
         ({"fps": [], "qpos": np.zeros((3, 9))}, r"fps of shape \(0,\) must be one number"),
@@ -93,7 +93,10 @@ def test_npz_that_is_not_as_it_must_be_is_an_error(tmp_path, arrays, message):
 def test_file_when_it_is_missing_or_of_another_kind_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match="does not exist"):
         load_motion(tmp_path / "x.npz", biped())
-    for name, content, message in (("x.bvh", "", "must be an .npz or a .csv"), ("x.csv", "a,b", "without a header")):
+    for name, content, message in (
+        ("x.bvh", "", "must be an .npz, a .csv or a .pkl"),
+        ("x.csv", "a,b", "header must name the base's position x"),
+    ):
         (tmp_path / name).write_text(content)
         with pytest.raises(ConfigError, match=message):
             load_motion(tmp_path / name, biped())
