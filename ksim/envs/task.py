@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 import jax
+import numpy as np
 from xax.utils.text import camelcase_to_snakecase
 
 from ksim.checks import check_count
@@ -18,8 +19,10 @@ from ksim.config import as_argument, check_types, field
 from ksim.envs.wrapped import InsteadOfMjx, Randomizer, WrappedEnvironment, observation_names
 from ksim.errors import ConfigError, near_misses
 from ksim.host.extras import install_command
+from ksim.host.notices import warn_user
 from ksim.host.plain_yaml import read_value
 from ksim.host.terminal import print_line
+from ksim.parallel.multihost import gather_rows
 from ksim.rollout.environment import Environment, Shown
 from ksim.task.distributed_ppo import DistributedPPOConfig, DistributedPPOTask
 from ksim.task.rl import RLConfig
@@ -56,6 +59,10 @@ class WrappedConfig(DistributedPPOConfig):
     def agrees_natively(self) -> bool:
         """Whether the environment's trajectories in native MuJoCo were seen to be those of its own physics."""
         return False
+
+    def is_measured(self) -> bool:
+        """Whether that was seen of the environment as it is configured: its own options may change its physics."""
+        return self.agrees_natively() and {*parsed_options(self.env_options)} <= {"backend"}
 
     def own_physics(self) -> str:
         """What the environment itself steps."""
@@ -101,6 +108,7 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
         check_types(options)
         options.join_job()  # before the environment's arrays start JAX's backend
         self.made = self.make(options)
+        self._gap: dict[str, float] = {}  # between engines: kept by copies, which processes make by themselves
         timing = {"dt": self.made.dt, "ctrl_dt": self.made.ctrl_dt * options.action_repeat}
         for name, own in timing.items():
             if getattr(options, name) not in (None, own):
@@ -116,13 +124,48 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
     def make(self, config: ConfigT) -> "Made":
         """The environment that the options name."""
 
+    @functools.cached_property
+    def picked_engine(self) -> tuple[str, str]:
+        """The engine of training, and the reason; native MuJoCo only where its physics is that of MJX, or asked for.
+
+        An environment that was not measured is compared here, by a program that takes some tens of seconds to compile.
+        """
+        config = self.config
+        name, reason = super().picked_engine
+        is_asked = config.engine == "mujoco"
+        if name != "mujoco" or config.is_measured() or (is_asked and config.run_mode != "train"):
+            return name, reason
+        env = self._environment(native=self._native(num_devices=1))
+        missed = env.fields_missed()
+        if missed:
+            if is_asked:
+                raise ConfigError(self._missed(missed))
+            return config.own_physics(), f"auto: native MuJoCo does not give {', '.join(missed)}"
+        from ksim.envs.agreement import gap_to_mjx, in_words  # noqa: PLC0415 - imports MJX
+
+        if "largest" not in self._gap:  # of all processes, which must decide alike
+            gap = np.asarray(gap_to_mjx(env, self.made.mjx_model), np.float32)
+            self._gap["largest"] = float(gather_rows(gap).max())
+        agrees, words = in_words(self._gap["largest"])
+        if is_asked and not agrees:
+            warn_user(f"engine (mujoco): {words} in {config.env}. Set engine=mjx for its own physics.")
+        return ("mujoco" if agrees or is_asked else config.own_physics()), f"{reason}; {words}"
+
     def get_environment(self, engine: str, num_devices: int) -> Environment:
         config, made = self.config, self.made
-        actor_obs, critic_obs = self._observation_names
         if config.randomize and made.randomize is None:
             raise ConfigError(f"randomize (true): {config.env} has no randomization of its own. Remove it.")
         native = self._native(num_devices) if engine == "mujoco" and config.may_step_natively() else None
-        env = WrappedEnvironment(
+        env = self._environment(native)
+        missed = [] if config.is_measured() else env.fields_missed()
+        if missed and config.engine == "mujoco":
+            raise ConfigError(self._missed(missed))
+        return self._environment(native=None) if missed else env
+
+    def _environment(self, native: InsteadOfMjx | None) -> WrappedEnvironment:
+        config, made = self.config, self.made
+        actor_obs, critic_obs = self._observation_names
+        return WrappedEnvironment(
             env=made.env,
             actor_obs=actor_obs,
             critic_obs=critic_obs,
@@ -133,13 +176,12 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
             show=made.shown,
             engine_name=config.own_physics() if native is None else "mujoco",
         )
-        missed = [] if config.agrees_natively() else env.fields_missed()
-        if missed:
-            raise ConfigError(
-                f"engine (mujoco): {config.env} reads {', '.join(missed)} of mjx.Data, which native MuJoCo does not "
-                "give. Leave engine out, or set engine=mjx."
-            )
-        return env
+
+    def _missed(self, fields: list[str]) -> str:
+        return (
+            f"engine (mujoco): {self.config.env} reads {', '.join(fields)} of mjx.Data, which native MuJoCo does not "
+            "give. Leave engine out, or set engine=mjx."
+        )
 
     @property
     def title(self) -> str:

@@ -41,7 +41,7 @@ def policy_context(task: RLTask[Any]) -> PolicyContext:
         task=task,
         env=env,
         device=_cpu_or(training_device) if env.engine_name == "mujoco" else training_device,
-        training_engine=task.config.picked_engine(task.layout.platform)[0],
+        training_engine=task.picked_engine[0],
         training_device=training_device,
     )
 

@@ -43,7 +43,7 @@ def inspect_start(task: RLTask[Any]) -> StartReport:
         "matrix products": f"float32 with precision {config.matmul_precision}",
     }
     if env.engine_name is not None:
-        figures["engine"] = f"{env.engine_name} ({config.picked_engine(layout.platform)[1]})"
+        figures["engine"] = f"{env.engine_name} ({task.picked_engine[1]})"
     if isinstance(env, MdpEnvironment) and env.engine.model.loops.are_there:
         figures["closed loops"] = _loops_in_words(env.engine.model)
     figures |= {

@@ -177,8 +177,12 @@ class RLTask(RobotHooks, LearningHooks, CallbackTask[ConfigT], Generic[ConfigT])
     @functools.cached_property
     def environment(self) -> Environment:
         """The environment that training steps."""
-        engine, _ = self.config.picked_engine(self.layout.platform)
-        return self.get_environment(engine, len(self.layout.local_devices))
+        return self.get_environment(self.picked_engine[0], len(self.layout.local_devices))
+
+    @functools.cached_property
+    def picked_engine(self) -> tuple[str, str]:
+        """The engine of training, and the reason in a few words."""
+        return self.config.picked_engine(self.layout.platform)
 
     @functools.cached_property
     def eval_environment(self) -> Environment:

@@ -1,0 +1,109 @@
+"""How far native MuJoCo and MJX are apart in an environment that is to be stepped by the one in place of the other.
+
+They are two implementations of the same physics, but not of the same contacts. MJX keeps, of a box on a plane, the
+corners within 1 mm of the deepest; native MuJoCo keeps all that touch. A foot that is a box, as those of Playground's
+G1, is held otherwise while it is tilted, and no number of solver iterations brings them together.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PRNGKeyArray, PyTree
+from mujoco import mjx
+
+from ksim.envs.native import NativePhysics
+from ksim.envs.wrapped import WrappedEnvironment
+from ksim.types import EnvState
+
+TOLERANCE = 0.05
+"""Difference of the velocities after one physics step, as a share of what the step changes.
+
+Measured: rounding to float32 gives 1e-6 to 1e-5 (Playground's CartpoleBalance), a solver that stops after a single
+iteration 1.6 % (Go1JoystickFlatTerrain), contacts that one engine lacks 137 % (G1JoystickFlatTerrain).
+"""
+NUM_ENVS, NUM_STEPS = 8, 12
+COMPARED = (0, 2, 6, NUM_STEPS)
+"""Control steps after a reset at which the engines are compared; the reset itself is 0."""
+QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+"""Options of XLA for a program that runs once: compiled in a third of the time."""
+
+
+def gap_to_mjx(env: WrappedEnvironment, mjx_model: Any) -> float:
+    """The largest difference between one physics step of native MuJoCo and of MJX, as a share of the step's change.
+
+    Compared are the velocities after a step, from states at and after resets, under random actions in native MuJoCo.
+    A share is that of the state's own change, or of the median change where the state's own is smaller: the states of
+    rest would otherwise compare rounding errors. It is infinite where an engine gives a number that is not finite.
+
+    Args:
+        env: The environment, stepped natively.
+        mjx_model: What it calls MJX with.
+    """
+    native = env.native
+    if not isinstance(native, NativePhysics):
+        raise TypeError("env must be stepped by native MuJoCo")
+    env = dataclasses.replace(env, randomizer=None)
+
+    def visited(key: PRNGKeyArray) -> Any:
+        reset_key, action_key = jax.random.split(key)
+        start = env.reset(reset_key)
+        action_ta = jax.random.uniform(action_key, (NUM_STEPS, env.action_size), minval=-1.0, maxval=1.0)
+
+        def step(state: EnvState, action: Array) -> tuple[EnvState, PyTree]:
+            state = env.step(state, action)
+            return state, state.inner.state
+
+        after = jax.lax.scan(step, start, action_ta)[1]
+        states = jax.tree.map(lambda x, y: jnp.concatenate([x[None], y]), start.inner.state, after)
+        return jax.tree.map(lambda x: x[jnp.array(COMPARED)], states)
+
+    def prepared(key: PRNGKeyArray) -> Any:
+        states_et = jax.vmap(visited)(jax.random.split(key, NUM_ENVS))
+        states_s = jax.tree.map(lambda x: jnp.reshape(x, (NUM_ENVS * len(COMPARED), *x.shape[2:])), states_et)
+        data_s = jax.vmap(lambda state: _data(native.unpacked(state)))(states_s)
+        return jax.tree.map(jnp.nan_to_num, data_s)  # a step computes anew what is unknown
+
+    def by_native(data: Any) -> Array:
+        return native.steps(mjx_model, data, data.ctrl, 1).qvel
+
+    def by_mjx(data: Any) -> Array:
+        return mjx.step(mjx_model, data).qvel
+
+    # Apart, so that the program of MJX, which takes long to compile, is found in the compilation cache the next time.
+    compiled = functools.partial(jax.jit, compiler_options=QUICKLY)
+    data_s = compiled(prepared)(jax.random.key(0))
+    velocities = (data_s.qvel, compiled(jax.vmap(by_native))(data_s), compiled(jax.vmap(by_mjx))(data_s))
+    return largest_share(*(np.asarray(x, np.float64) for x in velocities))
+
+
+def largest_share(before_sv: np.ndarray, native_sv: np.ndarray, mjx_sv: np.ndarray) -> float:
+    """The largest difference between two engines' velocities, as a share of the change that it belongs to.
+
+    Args:
+        before_sv: Velocities before the step, a row for each state.
+        native_sv: Those after it, in native MuJoCo.
+        mjx_sv: Likewise in MJX.
+    """
+    difference_s = np.abs(native_sv - mjx_sv).max(axis=1)
+    change_s = np.abs(mjx_sv - before_sv).max(axis=1)
+    if not np.isfinite([difference_s, change_s]).all():
+        return float("inf")
+    scale_s = np.maximum(change_s, np.median(change_s))
+    return float(np.max(difference_s / np.maximum(scale_s, np.finfo(np.float32).eps)))
+
+
+def in_words(gap: float) -> tuple[bool, str]:
+    """Whether engines so far apart agree, and that in a few words."""
+    if gap <= TOLERANCE:
+        return True, f"one physics step is within {gap:.1g} of that of MJX"
+    return False, f"one physics step differs from that of MJX by {gap:.0%} of its change, {TOLERANCE:.0%} at most agree"
+
+
+def _data(state: Any) -> Any:
+    """The `mjx.Data` in an environment's state."""
+    is_data = lambda x: isinstance(x, mjx.Data)
+    return next(x for x in jax.tree.leaves(state, is_leaf=is_data) if is_data(x))

@@ -1,0 +1,161 @@
+"""Native MuJoCo beside MJX, before the one takes the other's place in an environment."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+import pytest
+from mujoco import mjx
+
+from ksim.envs.agreement import TOLERANCE, gap_to_mjx, in_words, largest_share
+from ksim.envs.native import NativePhysics
+from ksim.envs.playground import PlaygroundConfig
+from ksim.envs.task import Made, WrappedConfig, WrappedTask
+from ksim.envs.wrapped import WrappedEnvironment
+from ksim.errors import ConfigError
+from tests.envs.test_wrapped import State
+
+pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
+
+RESTING = """
+<mujoco>
+  <option timestep="0.002" iterations="100" ls_iterations="50"/>
+  <worldbody>
+    <geom type="plane" size="0 0 1"/>
+    <body pos="0 0 0.0985"><freejoint/><geom type="{kind}" size="0.1 0.1 0.1" mass="5"/><site name="centre"/></body>
+  </worldbody>
+  <actuator><motor site="centre" gear="0 0 1 0 0 0"/></actuator>
+</mujoco>
+"""
+
+
+class Resting:
+    """A body that rests on a plane, tilted by up to 0.02 rad."""
+
+    action_size = 1
+
+    def __init__(self, kind):
+        self.mj_model = mujoco.MjModel.from_xml_string(RESTING.format(kind=kind))
+        self.mjx_model = mjx.put_model(self.mj_model, impl="jax")
+
+    def reset(self, rng):
+        half = jax.random.uniform(rng, minval=0.004, maxval=0.01)
+        data = mjx.make_data(self.mj_model, impl="jax")
+        quaternion = jnp.stack([jnp.cos(half), jnp.sin(half), 0.0, 0.0])
+        data = mjx.forward(self.mjx_model, data.replace(qpos=data.qpos.at[3:7].set(quaternion)))
+        return State(data, data.qpos, jnp.zeros(()), jnp.zeros(()), {}, {})
+
+    def step(self, state, action):
+        data = mjx.step(self.mjx_model, state.data.replace(ctrl=action))
+        return dataclasses.replace(state, data=data, obs=data.qpos)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("kind", "agrees"), [("sphere", True), ("box", False)])
+def test_engines_agree_on_a_sphere_on_a_plane_and_not_on_a_tilted_box(kind, agrees):
+    made = Resting(kind)
+    native = NativePhysics(made.mj_model, made.mjx_model, 1)
+    env = WrappedEnvironment(env=made, actor_obs=None, critic_obs=None, episode_length=100, native=native)
+    gap = gap_to_mjx(env, made.mjx_model)
+    assert gap < 1e-3 if agrees else gap > 10 * TOLERANCE
+
+
+def test_share_is_of_the_change_of_the_state_or_of_the_median_where_it_is_at_rest():
+    before = np.zeros((3, 2))
+    by_mjx = np.array([[2.0, 0.0], [4.0, 0.0], [0.0, 0.0]])  # changes of 2, 4 and 0: the median is 2
+    by_native = by_mjx + np.array([[0.1, 0.0], [0.1, 0.0], [0.0, 0.4]])
+    np.testing.assert_allclose(largest_share(before, by_native, by_mjx), 0.4 / 2)
+    np.testing.assert_allclose(largest_share(before[:2], by_native[:2], by_mjx[:2]), 0.1 / 3)
+    by_native[0, 0] = np.nan
+    assert largest_share(before, by_native, by_mjx) == np.inf
+
+
+def test_words_name_the_gap_and_the_tolerance():
+    assert in_words(TOLERANCE / 2) == (True, "one physics step is within 0.03 of that of MJX")
+    agrees, words = in_words(1.37)
+    assert not agrees
+    assert words == "one physics step differs from that of MJX by 137% of its change, 5% at most agree"
+    assert not in_words(float("inf"))[0]
+
+
+def test_mjx_leaves_out_corners_of_a_tilted_box_that_touch_the_plane():
+    # Tilted by 0.01 rad, two corners are 1.5 + 1 mm deep and two 1.5 - 1 mm: more than 1 mm apart, which MJX drops.
+    model = mujoco.MjModel.from_xml_string(RESTING.format(kind="box"))
+    data = mujoco.MjData(model)
+    data.qpos[3:7] = [np.cos(0.005), np.sin(0.005), 0, 0]
+    mujoco.mj_forward(model, data)
+    assert data.ncon == 4
+    model_x = mjx.put_model(model, impl="jax")
+    collide = jax.jit(lambda qpos: mjx.collision(model_x, mjx.kinematics(model_x, start.replace(qpos=qpos))))
+    start = mjx.make_data(model, impl="jax")
+    assert int((np.asarray(collide(data.qpos)._impl.contact.dist) < 0).sum()) == 2
+
+
+class Compared(WrappedTask):
+    """Says how far apart its engines are instead of finding it out."""
+
+    gap = 0.0
+
+    @classmethod
+    def published_config(cls, name):
+        return WrappedConfig(env=name)
+
+    def make(self, config):
+        return Made(env=None, dt=0.002, ctrl_dt=0.02, mj_model=None, mjx_model="its own")
+
+
+class Unmeasured(WrappedConfig):
+    def agrees_natively(self):
+        return True
+
+    def is_measured(self):
+        return False
+
+
+class FakeEnvironment:
+    missed = ()
+
+    def fields_missed(self):
+        return list(self.missed)
+
+
+@pytest.fixture
+def compared(monkeypatch):
+    def picked(engine, gap, missed=()):
+        env = FakeEnvironment()
+        env.missed = missed
+        monkeypatch.setattr("ksim.envs.agreement.gap_to_mjx", lambda env, mjx_model: gap)
+        monkeypatch.setattr(Compared, "_native", lambda self, num_devices: None)
+        monkeypatch.setattr(Compared, "_environment", lambda self, native: env)
+        return Compared(dataclasses.replace(Unmeasured(env="box", num_devices=1), engine=engine)).picked_engine
+
+    return picked
+
+
+def test_auto_keeps_mjx_where_native_mujoco_differs_and_says_so(compared):
+    engine, reason = compared("auto", 1.37)
+    assert engine == "mjx"
+    assert "differs from that of MJX by 137%" in reason
+    engine, reason = compared("auto", 1e-5)
+    assert engine == "mujoco"
+    assert "within 1e-05 of that of MJX" in reason
+    engine, reason = compared("auto", 0.0, ["contact.dist"])
+    assert (engine, reason) == ("mjx", "auto: native MuJoCo does not give contact.dist")
+
+
+def test_native_mujoco_that_was_asked_for_and_differs_warns(compared):
+    with pytest.warns(UserWarning, match=r"engine \(mujoco\): one physics step differs .* in box\. Set engine=mjx"):
+        engine, reason = compared("mujoco", 1.37)
+    assert engine == "mujoco"
+    assert "differs from that of MJX by 137%" in reason
+    with pytest.raises(ConfigError, match=r"engine \(mujoco\): box reads contact\.dist of mjx\.Data"):
+        compared("mujoco", 0.0, ["contact.dist"])
+
+
+def test_options_of_an_environment_make_it_one_that_was_not_measured():
+    pytest.importorskip("mujoco_playground", reason="needs playground: pip install -e '.[playground]'")
+    assert PlaygroundConfig(env="CheetahRun").is_measured()
+    assert not PlaygroundConfig(env="CheetahRun", env_options=["sim_dt=0.02"]).is_measured()
+    assert not PlaygroundConfig(env="G1JoystickFlatTerrain").is_measured()
