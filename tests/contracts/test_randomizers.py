@@ -55,12 +55,12 @@ def reset_and_step(name, overrides):
     return start.derived, {"qpos": end.qpos, "qvel": end.qvel}
 
 
-def in_plain_mujoco(overrides):
+def in_plain_mujoco(overrides, ctrl=CTRL):
     mj_model = copy.copy(model().mj_model)
     for name, value in overrides.items():
         operator.attrgetter(name)(mj_model)[:] = value
     data = mujoco.MjData(mj_model)
-    data.qpos, data.qvel, data.ctrl = START["qpos"], START["qvel"], CTRL
+    data.qpos, data.qvel, data.ctrl = START["qpos"], START["qvel"], ctrl
     mujoco.mj_forward(mj_model, data)
     start = {name: np.array(getattr(data, name)) for name in DERIVED}
     mujoco.mj_step(mj_model, data, nstep=model().decimation)
@@ -93,6 +93,16 @@ def test_two_randomizers_in_any_order_change_the_model_as_if_it_were_written_to_
             np.testing.assert_allclose(start[name], value, rtol=1e-3, atol=atol, err_msg=f"{pair}: {name}")
         np.testing.assert_allclose(end["qpos"], expected_end["qpos"], atol=1e-4, err_msg=pair)
         np.testing.assert_allclose(end["qvel"], expected_end["qvel"], atol=1e-2, err_msg=pair)
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_randomizer_changes_the_state_or_the_sensors_after_the_next_step(cls):
+    drawn = make_term(cls)(make_context(model=model(), key=jax.random.key(0)))
+    # One control that reaches the force range, and one that does not.
+    (start, end), (own_start, own_end) = (in_plain_mujoco(overrides, [5.0, -0.4]) for overrides in (drawn, {}))
+    moved = [np.abs(end[name] - own_end[name]).max() for name in end]
+    sensed = np.abs(start["sensordata"] - own_start["sensordata"]).max()
+    assert max(*moved, sensed) > 1e-5
 
 
 @pytest.mark.parametrize("order", [1, -1])

@@ -25,7 +25,7 @@ _STRENGTH = {
 class RandomActuatorGains(AbstractRandomizer):
     """Multiplies kp and kd of each position servo by its own uniform numbers from `kp_factor` and `kd_factor`.
 
-    `position`, `intvelocity` and `pid` are position servos; other actuators keep their gains.
+    `position`, `intvelocity` and `pid` are position servos; other actuators keep their gains. One must be a servo.
     """
 
     kp_factor: tuple[float, float] = (0.9, 1.1)
@@ -38,6 +38,12 @@ class RandomActuatorGains(AbstractRandomizer):
     def __call__(self, context: Context) -> Overrides:
         kp_key, kd_key = jax.random.split(context.key)
         kinds = actuator_kinds(context.model.mj_model)
+        if not any(kind in _HAS_KP for kind in kinds):
+            found = ", ".join(sorted({kind.name.lower() for kind in kinds})) or "none"
+            raise ConfigError(
+                f"RandomActuatorGains changes nothing: no actuator is a position servo (found: {found}). Use "
+                "PositionActuators, or RandomMotorStrength for motors."
+            )
         kp_u = jax.random.uniform(kp_key, (len(kinds),), minval=self.kp_factor[0], maxval=self.kp_factor[1])
         kd_u = jax.random.uniform(kd_key, (len(kinds),), minval=self.kd_factor[0], maxval=self.kd_factor[1])
         # A servo's force is gain[0] * target + bias[1] * position + bias[2] * velocity.

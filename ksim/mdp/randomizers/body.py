@@ -43,7 +43,7 @@ class RandomMassFactor(AbstractRandomizer):
         check_range(self, "factor", above=0.0)
 
     def __call__(self, context: Context) -> Overrides:
-        indices = np.array([movable_body(context, name) for name in self.bodies])
+        indices = np.array([movable_body(context, name, weighs=True) for name in self.bodies])
         factor_n = jax.random.uniform(context.key, indices.shape, minval=self.factor[0], maxval=self.factor[1])
         before_b = self.current(context, "body_mass")
         mass_b = before_b.at[indices].multiply(factor_n)
@@ -66,7 +66,12 @@ class RandomCenterOfMass(AbstractRandomizer):
         check_range(self, "max_offset", least=0.0)
 
     def __call__(self, context: Context) -> Overrides:
-        index = movable_body(context, self.body)
+        index = movable_body(context, self.body, weighs=True)
+        if context.model.mj_model.body_simple[index]:
+            raise ConfigError(
+                f"Body {self.body!r} moves nothing else: native MuJoCo has compiled its inertia as the same in every "
+                "pose, and its centre of mass cannot be randomized. Choose a body with a joint to another."
+            )
         offset_3 = jax.random.uniform(context.key, (3,), minval=-self.max_offset, maxval=self.max_offset)
         return {"body_ipos": self.current(context, "body_ipos").at[index].add(offset_3)}
 
@@ -81,7 +86,7 @@ class RandomInertia(AbstractRandomizer):
         check_range(self, "factor", above=0.0)
 
     def __call__(self, context: Context) -> Overrides:
-        index = movable_body(context, self.body)
+        index = movable_body(context, self.body, weighs=True)
         return {"body_inertia": self.current(context, "body_inertia").at[index].multiply(uniform(context, self.factor))}
 
 
@@ -96,20 +101,23 @@ def with_added_mass(context: Context, body: str, mass: Array) -> Overrides:
     }
 
 
-def movable_body(context: Context, name: str) -> int:
-    """The index of a body whose inertia may change.
+def movable_body(context: Context, name: str, *, weighs: bool = False) -> int:
+    """The index of a body whose inertia matters.
+
+    Args:
+        context: Of the model.
+        name: The body's name.
+        weighs: Whether it must have a mass: a multiple of none, or none elsewhere, changes nothing.
 
     Raises:
-        ConfigError: The model has no such body, or native MuJoCo would ignore the change.
+        ConfigError: The model has no such body, or its inertia moves nothing.
     """
+    mj_model = context.model.mj_model
     index = context.model.names.index("body", name)
-    if index == 0:
-        raise ConfigError("Body 'world' cannot move, so its mass does not matter. Name a body of the robot.")
-    if context.model.mj_model.body_simple[index]:
-        raise ConfigError(
-            f"Body {name!r} moves freely by itself: MuJoCo takes its inertia from the compiled model, and it cannot "
-            "be randomized. Choose a body with a joint to another."
-        )
+    if mj_model.body_weldid[index] == 0:
+        raise ConfigError(f"Body {name!r} cannot move, so its mass does not matter. Name a moving body of the robot.")
+    if weighs and mj_model.body_mass[index] == 0:
+        raise ConfigError(f"Body {name!r} has no mass, which nothing would be changed of. Name a body with a mass.")
     return index
 
 

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import mujoco
+import numpy as np
 
 from ksim.checks import check_range
 from ksim.errors import ConfigError
@@ -15,7 +16,10 @@ MIN_FRICTION = 1e-6
 
 
 class RandomArmature(AbstractRandomizer):
-    """Multiplies the armature of each joint by its own uniform number from `factor`. `joints`: names, default all."""
+    """Multiplies the armature of each joint by its own uniform number from `factor`.
+
+    joints: names of joints with an armature, default all, of which one must have some.
+    """
 
     factor: tuple[float, float] = (0.8, 1.2)
     joints: tuple[str, ...] | None = None
@@ -28,7 +32,10 @@ class RandomArmature(AbstractRandomizer):
 
 
 class RandomDamping(AbstractRandomizer):
-    """Multiplies the damping of each joint by its own uniform number from `factor`. `joints`: names, default all."""
+    """Multiplies the damping of each joint by its own uniform number from `factor`.
+
+    joints: names of joints with some damping, default all, of which one must have some.
+    """
 
     factor: tuple[float, float] = (0.8, 1.2)
     joints: tuple[str, ...] | None = None
@@ -130,5 +137,13 @@ def _scaled_dofs(
     joints: tuple[str, ...] | None,
 ) -> Overrides:
     places = context.model.names.joint_qvel(joints)
+    has_some = getattr(context.model.mj_model, field)[places] != 0
+    if not has_some.any() or (joints is not None and not has_some.all()):
+        which = "all joints" if joints is None else ", ".join(repr(joints[i]) for i in np.flatnonzero(~has_some))
+        name = field.removeprefix("dof_")
+        raise ConfigError(
+            f"{type(term).__name__} multiplies the {name}, which is 0 at {which} and stays so. Give the joints some "
+            f"{name} in the MJCF file, or remove the randomizer."
+        )
     factor_j = jax.random.uniform(context.key, (len(places),), minval=factor[0], maxval=factor[1])
     return {field: term.current(context, field).at[places].multiply(factor_j)}
