@@ -190,9 +190,6 @@ class NativePhysics:
         own, given = _fields(self._mjx_model), _fields(model)
         changed = {name: x for name, x in given.items() if name not in LOOKS and not _is_same(x, own.get(name))}
         _check_changed(self._mj_model, changed)
-        # MJX has rows of constraints only for dry friction that there is when it is given the model.
-        for name in {"dof_frictionloss", "tendon_frictionloss"} & {*changed}:
-            changed[name] = jnp.where(getattr(self._mj_model, name) > 0, changed[name], 0.0)
         return changed
 
 

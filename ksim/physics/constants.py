@@ -9,12 +9,14 @@ takes from the model (inverse weights, anchors, lengths in the reference pose) k
 import contextlib
 from collections.abc import Iterable, Mapping
 
+import jax.numpy as jnp
 import mujoco
 import numpy as np
 from mujoco.batch import MODEL_FIELDS, Batch, SimulationError
 
 from ksim.errors import ConfigError, near_misses
 from ksim.physics.labels import label
+from ksim.types import Overrides
 
 KEPT_CONSTANTS = (
     *("body_invweight0", "dof_invweight0", "tendon_invweight0", "tendon_length0", "actuator_acc0", "eq_data"),
@@ -103,6 +105,16 @@ def _left_out(model: mujoco.MjModel, name: str) -> str:
     if name in ("opt.density", "opt.viscosity", "opt.wind") and not has_fluid:
         return "the compiled model has no fluid. Give <option> in the MJCF file a density or viscosity."
     return ""
+
+
+def as_in_mjx(model: mujoco.MjModel, overrides: Overrides) -> Overrides:
+    """Overrides with what MJX follows of them: dry friction only where the compiled model has some."""
+    changed = {
+        name: jnp.where(getattr(model, name) > 0, overrides[name], 0.0)
+        for name in ("dof_frictionloss", "tendon_frictionloss")
+        if name in overrides
+    }
+    return overrides | changed
 
 
 def check_simple_bodies(model: mujoco.MjModel, overrides: Mapping[str, np.ndarray]) -> None:

@@ -19,7 +19,7 @@ from mujoco.batch import Batch, SimulationError
 
 from ksim.errors import ConfigError
 from ksim.host.machine import num_cores
-from ksim.physics.constants import BatchConstants, check_overrides
+from ksim.physics.constants import BatchConstants, as_in_mjx, check_overrides
 from ksim.physics.engine import DERIVED_FIELDS, AbstractEngine, MotorCurve, applied_fields, derived_fields
 from ksim.physics.host_call import HostFunction, host_function
 from ksim.physics.model import PhysicsModel
@@ -104,7 +104,7 @@ class MujocoEngine(AbstractEngine):
     ) -> PhysicsState:
         check_overrides(self.model.mj_model, overrides)
         # In one order, whoever made the mapping: a batch is kept for each.
-        overrides = dict(sorted(overrides.items()))
+        overrides = dict(sorted(as_in_mjx(self.model.mj_model, overrides).items()))
         fields = _state_fields(state) | state.applied
         inputs = jnp.concatenate([jnp.ravel(x) for x in (*fields.values(), *overrides.values(), ctrl)])
         out_shapes = self._state_shapes | self._derived_shapes

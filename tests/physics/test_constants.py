@@ -94,6 +94,12 @@ def test_override_moves_native_mujoco_as_if_the_model_had_its_numbers_and_its_co
     np.testing.assert_allclose(back, [expected[i] for i in (1, 0, 1)], rtol=1e-4, atol=1e-4)
 
 
+def test_dry_friction_of_a_joint_compiled_without_any_changes_nothing_as_in_mjx(engine):
+    none = as_float32("dof_frictionloss")
+    found = stepped(engine, {"dof_frictionloss": jnp.stack([none, none + 5])})
+    np.testing.assert_array_equal(found[1], found[0])
+
+
 def test_constants_that_both_engines_read_keep_the_values_of_the_compiled_model():
     batch = mujoco.batch.Batch(MODEL, 2, 1)
     derived = BatchConstants(batch, ["body_mass"])
