@@ -183,8 +183,12 @@ def locked(run_dir: Path) -> Iterator[None]:
     """Keeps other processes from training in the run, if the file system supports locks.
 
     Raises:
-        ConfigError: Another process is training in it.
+        ConfigError: Another process is training in it, or it holds something that is neither a file nor a directory,
+            such as a FIFO, which whoever writes to it would wait at for ever.
     """
+    for path in run_dir.iterdir():
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise ConfigError(f"{path} is neither a file nor a directory. Remove it, or choose another run_dir.")
     try:
         import fcntl  # noqa: PLC0415 - not on Windows
 

@@ -117,3 +117,10 @@ def test_policy_of_another_task_is_refused_before_anything_compiles(tmp_path, mo
         config = PointMassConfig(num_devices=1, num_envs=16, actor_sizes=[9], **{option: "run"})
         with pytest.raises(ConfigError, match="is of the task 'point_mass_task', and this is 'other_task'"):
             OtherTask(config).run()
+
+
+@pytest.mark.parametrize("name", [".lock", "metrics.jsonl", "process_0.log"])
+def test_run_directory_with_a_fifo_is_refused_before_anything_waits_at_it(name, tmp_path):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ConfigError, match=rf"{name} is neither a file nor a directory"), locked(tmp_path):
+        pass
