@@ -5,6 +5,7 @@ Every rule about one value ends in `check_rule`, which words the error.
 
 import inspect
 import math
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +97,11 @@ def pick_num_batches(num_envs: int, batch_size: int | None, num_batches: int | N
     if num_batches is not None:
         return num_batches
     return 4 if batch_size is None else num_envs // batch_size
+
+
+def is_one_line(text: str) -> bool:
+    """Whether a text has no line breaks, other control characters, or bytes that are not UTF-8."""
+    return not {"Cc", "Cs", "Zl", "Zp"} & {unicodedata.category(character) for character in text}
 
 
 def is_host(text: str) -> bool:

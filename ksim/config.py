@@ -8,14 +8,13 @@ import re
 import shlex
 import types
 import typing
-import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import xax
 
-from ksim.checks import check_choice, check_positive, check_rule
+from ksim.checks import check_choice, check_positive, check_rule, is_one_line
 from ksim.errors import ConfigError, shown
 from ksim.host.plain_yaml import FRACTION
 
@@ -178,10 +177,9 @@ def is_of_type(value: Any, hint: Any) -> bool:
 
 def check_plain(name: str, text: str) -> None:
     """Raises ConfigError for a text that no option may be, since a config file or a message could not show it."""
-    categories = {unicodedata.category(character) for character in text}
-    if "Cs" in categories:  # as Python has bytes of an argument that are no text
+    if any("\ud800" <= character <= "\udfff" for character in text):  # as Python has bytes that are no text
         raise ConfigError(f"{name} ({shown(text)}) must be text in UTF-8.")
-    if "Cc" in categories or text == "???" or "${" in text:
+    if not is_one_line(text) or text == "???" or "${" in text:
         raise ConfigError(
             f"{name} ({shown(text)}) must be plain text: without line breaks and other control characters, "
             "and neither ??? nor with ${...}, which stand for something else in a config file."

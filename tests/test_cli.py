@@ -37,6 +37,7 @@ from tests.tasks import BipedConfig, BipedTask
         ("actor_sizes=[1,", ["actor_sizes ('[1,')", "a list, as in [256,128]."]),
         ("run_dir=${foo}", ["run_dir ('${foo}') must be plain text"]),
         ("run_dir=a\nb", ["run_dir ('a\\nb') must be plain text: without line breaks"]),
+        ("run_dir=a\u2028b", ["run_dir ('a\\u2028b') must be plain text: without line breaks"]),
         ("run_dir=a\udcffb", ["run_dir ('a\\udcffb') must be text in UTF-8"]),
         ("run_dir=", ["run_dir ('') must not be empty"]),
         ("viewer_host=a..b", ["viewer_host ('a..b') must be an address of this machine"]),
@@ -164,7 +165,10 @@ def test_null_is_none_where_a_text_may_be_left_out_and_a_text_where_not():
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        *((text, text) for text in ("run #2", "#x", "%d", " a", "a ", "[x", "8 #x", "@a", "a\\b", "", "1_000", "a  b")),
+        *(
+            (text, text)
+            for text in ("run #2", "#x", "%d", " a", "a ", "[x", "|", ">", "8 #x", "@a", "a\\b", "", "1_000", "a  b")
+        ),
         *(("8", 8), ("false", False), ("null", None), ("'8'", "8"), ("[1,2]", [1, 2]), ("{a: 1.5}", {"a": 1.5})),
     ],
 )

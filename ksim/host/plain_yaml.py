@@ -50,9 +50,9 @@ def read_value(text: str) -> Any:
         value = read_yaml(text)
     except (yaml.YAMLError, ValueError):
         return text
-    is_plain = first is None or not isinstance(first, yaml.ScalarToken) or first.plain
+    is_quoted = isinstance(first, yaml.ScalarToken) and first.style in ("'", '"')
     is_text = first is None or isinstance(value, str) or not text.strip()
-    return text if is_text and is_plain else value
+    return text if is_text and not is_quoted else value
 
 
 def has_lost_text(text: str) -> bool:

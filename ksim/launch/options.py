@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from ksim.checks import check_rule, is_host
-from ksim.errors import ConfigError, near_misses
+from ksim.checks import check_rule, is_host, is_one_line
+from ksim.errors import ConfigError, near_misses, shown
 from ksim.parallel.hints import hint
 
 _USAGE = "python -m ksim.launch [OPTIONS] (-m MODULE | FILE) [ARGUMENT ...]"
@@ -150,7 +150,10 @@ def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
             raise ConfigError(
                 f"The launcher has no option {given!r}. {meant} The program's own arguments follow its name."
             )
-        i += 1 if equals or name in helps else 2
+        num = 1 if equals or name in helps else 2
+        for argument in argv[i : i + num]:
+            check_rule(f"Argument {shown(argument)} of {name}", is_one_line(argument), "one line of text in UTF-8")
+        i += num
     return argv[:i], argv[i:]
 
 

@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from ksim.log import records
+from tests.end_to_end.stand_in import with_last_values
 from tests.end_to_end.test_processes import SMALL, processes_of, read_metrics
 from tests.processes import finish, read_until, start
 
@@ -21,7 +22,8 @@ def finish_mortal_job(cwd, num_processes, restarts, deaths, *options):
     """The output of a run whose workers are killed, `iteration:process` for each."""
     launcher = ("--nproc-per-node", str(num_processes), *restarts)
     code, output = finish(
-        launch(cwd, *launcher, "-m", "tests.mortal_job", deaths, *SMALL, *SAVED, *options), timeout=600
+        launch(cwd, *launcher, "-m", "tests.mortal_job", deaths, *with_last_values([*SMALL, *SAVED, *options])),
+        timeout=600,
     )
     assert code == 0, output
     return output
@@ -49,7 +51,8 @@ def test_run_with_two_killed_workers_learns_what_one_without_does(tmp_path):
     restarts = ("--max-restarts", "2", "--min-nproc", "2")
     output = finish_mortal_job(tmp_path, 3, restarts, "15:2,27:1", *options)
     assert restarts_in(output) == [(2, 10), (2, 20)]
-    code, output = finish(start("-m", "examples.point_mass", *SMALL, *SAVED, *options, "run_dir=alone", cwd=tmp_path))
+    alone = with_last_values([*SMALL, *SAVED, *options, "run_dir=alone"])
+    code, output = finish(start("-m", "examples.point_mass", *alone, cwd=tmp_path))
     assert code == 0, output
     restarted, alone = read_metrics(tmp_path / "run"), read_metrics(tmp_path / "alone")
     assert [line["iteration"] for line in restarted] == list(range(1, 41))

@@ -32,6 +32,8 @@ NODES = ["--nnodes", "2", "--node-rank", "1", "--coordinator-address", "h:1"]
         (["--max-restarts", "1", "--min-nproc", "2"], ["--min-nproc (2)", "at most --nproc-per-node (1)"]),
         (["--min-nproc", "1"], ["--min-nproc (1) needs --max-restarts", "--max-restarts 3"]),
         (["--max_restart=1"], ["no option '--max_restart'", "'--max-restarts'"]),
+        (["--log-dir=a\nb"], ["Argument '--log-dir=a\\nb' of --log-dir must be one line of text in UTF-8"]),
+        (["--grace-s", "\udcff"], ["Argument '\\udcff' of --grace-s must be one line of text"]),
         (["--log-dir="], ["--log-dir ('') must be the name of a directory"]),
         (["--coordinator-address", "a..b:1"], ["--coordinator-address (a..b:1)", "HOST:PORT"]),
         (["--log-dir", "program.py"], ["--log-dir (program.py)", "no directory", "Choose another"]),
