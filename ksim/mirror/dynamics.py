@@ -9,6 +9,8 @@ from ksim.physics.model import PhysicsModel
 SECONDS, NUM_MOTIONS = 0.05, 8
 """Longer ones tell small differences from large ones less and less: contacts make them grow."""
 
+_NOT_FINITE = tuple(int(getattr(mujoco.mjtWarning, f"mjWARN_BAD{name}")) for name in ("CTRL", "QPOS", "QVEL", "QACC"))
+
 
 def mirrored_dynamics_gap(physics_model: PhysicsModel, mirror: ModelMirror) -> float:
     """How far mirrored robots under mirrored controls get from the mirror images of robots, over how far these move.
@@ -19,6 +21,9 @@ def mirrored_dynamics_gap(physics_model: PhysicsModel, mirror: ModelMirror) -> f
     Args:
         physics_model: The robot on a flat floor.
         mirror: What `mirror_model` found.
+
+    Returns:
+        The gap; NaN where a simulation does not stay finite, which MuJoCo answers by starting anew.
     """
     model, rng = physics_model.mj_model, np.random.default_rng(0)
     gap = moved = 0.0
@@ -36,6 +41,8 @@ def mirrored_dynamics_gap(physics_model: PhysicsModel, mirror: ModelMirror) -> f
             image.ctrl[:] = mirror.ctrl(robot.ctrl)
             mujoco.mj_step(model, robot)
             mujoco.mj_step(model, image)
+        if any(data.warning[kind].number for data in (robot, image) for kind in _NOT_FINITE):
+            return float("nan")
         gap += float(np.square(mirror.qpos(robot.qpos) - image.qpos).sum())
         moved += float(np.square(robot.qpos - start).sum())
     return float(np.sqrt(gap / max(moved, 1e-12)))

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import enum
 from collections.abc import Mapping, Sequence
 
 import jax
@@ -13,20 +14,23 @@ from ksim.errors import ConfigError
 from ksim.mdp.observations import AbstractObservation
 from ksim.mdp.term import Context
 from ksim.mdp.term_errors import naming
+from ksim.mirror.fit import Fit, Samples
 from ksim.mirror.model import ModelMirror
 from ksim.mirror.robot import mirror_robot
 from ksim.mirror.signed import SignedPermutation
+from ksim.mirror.states import trial_states
+from ksim.mirror.touch import event_readings, touch_images
 from ksim.physics.model import PhysicsModel
-from ksim.physics.names import place_base, tilt_base
 from ksim.rollout.env_levels import full_levels
 from ksim.rollout.mdp_environment import Mdp
 from ksim.types import Observation, PhysicsState
 
 NUM_SEQUENCES, NUM_STEPS = 8, 32
 """Of states drawn at random; several steps in a row for terms with memory."""
-TOLERANCE = 0.2
-"""How far a component may be off from its image, as a part of its own size: contact solvers stop early."""
-_FIXES = "Leave it out of the observations, or override get_mirror."
+_TOUCH = 100.0
+"""The highest reading of those that are drawn."""
+_FORCES = {"cfrc_ext", "cfrc_int", "qfrc_constraint"}
+"""Derived fields that contacts and limits change."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -38,12 +42,14 @@ class Mirror:
         action: Images of actions.
         pairs: Joints with their images and signs, to print; empty where they are not known.
         dynamics_gap: How far mirrored motions are from motions, see `mirrored_dynamics_gap`; None where not known.
+        constants: Components of observations, by group and name, that nothing moves: taken as their own images.
     """
 
     observations: Mapping[str, SignedPermutation]
     action: SignedPermutation
     pairs: Sequence[tuple[str, str, int]] = ()
     dynamics_gap: float | None = None
+    constants: Mapping[str, Sequence[int]] = dataclasses.field(default_factory=dict)
 
     def observe(self, obs: Observation) -> Observation:
         """The images of observations, along the last axis."""
@@ -53,35 +59,55 @@ class Mirror:
         """The joints and their images, to print: `left_knee = right_knee, left_hip_roll = -right_hip_roll`."""
         shown = [f"{joint} = {'-' if sign < 0 else ''}{image}" for joint, image, sign in self.pairs if joint <= image]
         gap = "" if self.dynamics_gap is None else f" (mirrored motions are off by {self.dynamics_gap:.1%})"
-        return (", ".join(shown) or "given by get_mirror") + gap
+        named = [f"{name}[{', '.join(map(str, index))}]" for name, index in self.constants.items()]
+        constants = f"; nothing moves, so taken as constants: {', '.join(named)}" if named else ""
+        return (", ".join(shown) or "given by get_mirror") + gap + constants
 
 
 def find_mirror(mdp: Mdp, physics_model: PhysicsModel) -> Mirror:
     """Finds the image of each component of each observation, and of each action.
 
     A component's image is the one that has, for the mirrored robot, the same value or its negative, in all of many
-    poses, velocities, actions, commands and times drawn at random, above a ground drawn at random.
+    poses, velocities, actions, commands and times drawn at random, above a ground drawn at random: standing, lying on
+    any side, with joints beyond their limits. Where a component stays the same in all of them, commands also leave
+    their ranges, and touch sensors are pressed, whose images are known by where they are and by their names.
 
     Args:
         mdp: The terms.
         physics_model: The robot on a flat floor, which is its own mirror image.
 
     Raises:
-        ConfigError: The robot, its actuators, a command or a component of an observation has no mirror image.
+        ConfigError: The robot, its actuators, a command or a component of an observation has no mirror image, or a
+            component stays the same in all states, so that its image is not known.
     """
     control = lambda action: mdp.control(action, physics_model)
     robot = mirror_robot(physics_model, control, mdp.actuators.action_size(physics_model))
     sampler = _Sampler(mdp, physics_model, robot.model, robot.action)
-    key_s = jax.random.split(jax.random.key(0), NUM_SEQUENCES)
-    seen, image = jax.jit(jax.vmap(sampler))(key_s)
-    flat = lambda x: np.asarray(x, np.float64).reshape(NUM_SEQUENCES * NUM_STEPS, -1)
+    fits = {name: Fit(samples) for name, samples in sampler.samples(_Trial.MOVED).items()}
+    if any(fit.still.size for fit in fits.values()):
+        for name, samples in sampler.samples(_Trial.DRIVEN).items():
+            fits[name].add(samples)
+    if any(fit.still.size for fit in fits.values()):
+        for name, samples in sampler.samples(_Trial.DISTURBED).items():
+            fits[name].check_constant(samples)
     groups = {
-        group: SignedPermutation.joined(
-            [_fitted(f"{group}/{name}", flat(seen[group][name]), flat(image[group][name])) for name in terms]
-        )
+        group: SignedPermutation.joined([fits[f"{group}/{name}"].result() for name in terms])
         for group, terms in mdp.observations.items()
     }
-    return Mirror(groups, robot.action, robot.model.pairs, robot.dynamics_gap)
+    constants = {name: fit.still.tolist() for name, fit in fits.items() if fit.still.size}
+    return Mirror(groups, robot.action, robot.model.pairs, robot.dynamics_gap, constants)
+
+
+class _Trial(enum.IntEnum):
+    """What the samples of observations are taken under.
+
+    MOVED: states of the robot alone. DRIVEN: commands and touches beyond these, and their mirror images. DISTURBED:
+    readings of contacts and limits, and forces, that are drawn apart for the robot and its image.
+    """
+
+    MOVED = 0
+    DRIVEN = 1
+    DISTURBED = 2
 
 
 _Values = dict[str, dict[str, Array]]
@@ -97,18 +123,37 @@ class _Sampler:
         self._terms = {
             group: {name: term.exact() for name, term in terms.items()} for group, terms in mdp.observations.items()
         }
+        self._is_touch, self._touch_image = touch_images(model)
+        self._is_event = event_readings(model)
+        self._states = trial_states(model, NUM_SEQUENCES, NUM_STEPS + 1)
+        self._observe = jax.jit(jax.vmap(self._sequence, in_axes=(0, 0, None)))
 
-    def __call__(self, key: PRNGKeyArray) -> tuple[_Values, _Values]:
+    def samples(self, trial: _Trial) -> dict[str, Samples]:
+        """Values of all observations, by group and name."""
+        keys_s = jax.random.split(jax.random.key(0), NUM_SEQUENCES)
+        states = [jnp.asarray(x, jnp.float32) for x in dataclasses.astuple(self._states)]
+        seen, image = self._observe(keys_s, states, jnp.int32(trial))
+        flat = lambda x: np.asarray(x, np.float64).reshape(NUM_SEQUENCES * NUM_STEPS, -1)
+        return {
+            f"{group}/{name}": Samples.of(f"{group}/{name}", flat(seen[group][name]), flat(image[group][name]))
+            for group, terms in self._terms.items()
+            for name in terms
+        }
+
+    def _sequence(self, key: PRNGKeyArray, states: list[Array], trial: Array) -> tuple[_Values, _Values]:
         """All observations along one sequence of states, (t, n), by group and name; and those of its image."""
 
+        def at(step: Array) -> tuple[Context, Context]:
+            return self._contexts(jax.random.fold_in(key, step), step, [x[step] for x in states], trial)
+
         def step(memories: tuple, step: Array) -> tuple[tuple, tuple[_Values, _Values]]:
-            contexts = self._contexts(jax.random.fold_in(key, step), step)
+            contexts = at(step)
             (seen, after), (image, image_after) = (
                 self._observed(*both, key) for both in zip(contexts, memories, strict=True)
             )
             return (after, image_after), (seen, image)
 
-        first = self._contexts(jax.random.fold_in(key, 0), jnp.int32(0))
+        first = at(jnp.int32(0))
         memories = tuple(self._observed(context, None, key)[1] for context in first)
         _, values = jax.lax.scan(step, memories, jnp.arange(1, NUM_STEPS + 1))
         return values
@@ -136,20 +181,22 @@ class _Sampler:
         is_image = context.model is self._models[1]
         return context.episode_step + (term.mirror_s / context.dt if is_image else 0.0)
 
-    def _contexts(self, key: PRNGKeyArray, step: Array) -> tuple[Context, Context]:
-        """What terms see of the robot in a state drawn at random, and of its image."""
-        pose_key, action_key, command_key = jax.random.split(key, 3)
+    def _contexts(self, key: PRNGKeyArray, step: Array, state: list[Array], trial: Array) -> tuple[Context, Context]:
+        """What terms see of the robot in a state, and of its image."""
+        touch_key, action_key, command_key = jax.random.split(key, 3)
         model, engine = self._engine.model, self._engine
-        physics = _random_state(model, pose_key)
+        qpos, qvel, act = state
+        physics = dataclasses.replace(model.start(), qpos=qpos, qvel=qvel, act=act)
+        touches = _touches(touch_key, self._is_touch.size)
         actions = jax.random.normal(action_key, (2, self._action.index.size))
         sides = []
         for is_image in (False, True):
-            state = self._mirror.state(physics) if is_image else physics
+            start = self._mirror.state(physics) if is_image else physics
             action, previous = self._action(actions) if is_image else actions
             control = self._mdp.control(action, model)
             context = Context(
                 model=self._models[is_image],
-                physics=engine.forward(state, control, {}),
+                physics=self._touched(engine.forward(start, control, {}), touches, trial, is_image=is_image),
                 action=action,
                 previous_action=previous,
                 control=control,
@@ -163,17 +210,34 @@ class _Sampler:
                 command_terms=self._mdp.commands,
             )
             sides.append(context)
-        commands = self._commands(sides[0])
+        commands = self._commands(sides[0], trial)
         return (
             dataclasses.replace(sides[0], commands=commands),
             dataclasses.replace(sides[1], commands={name: self._reflected(name, x) for name, x in commands.items()}),
         )
 
-    def _commands(self, context: Context) -> dict[str, Array]:
+    def _touched(self, physics: PhysicsState, touches: Array, trial: Array, *, is_image: bool) -> PhysicsState:
+        """The state, with readings that are drawn in place of what the trial replaces."""
+        derived = dict(physics.derived)
+        driven_m = touches[0][self._touch_image] if is_image else touches[0]
+        readings_m = jnp.where((trial == _Trial.DRIVEN) & self._is_touch, driven_m, derived["sensordata"])
+        derived["sensordata"] = jnp.where(
+            (trial == _Trial.DISTURBED) & self._is_event, touches[int(is_image)], readings_m
+        )
+        for name in _FORCES & derived.keys():
+            noise = touches[int(is_image)].mean() if touches.size else 1.0
+            derived[name] += jnp.where(trial == _Trial.DISTURBED, noise, 0.0)
+        return dataclasses.replace(physics, derived=derived)
+
+    def _commands(self, context: Context, trial: Array) -> dict[str, Array]:
         commands = {}
-        for name, term in self._mdp.commands.items():
+        for i, (name, term) in enumerate(self._mdp.commands.items()):
             with naming(f"command/{name}", term):
-                commands[name] = term(dataclasses.replace(context, memory=term.init(context)))
+                command = term(dataclasses.replace(context, memory=term.init(context)))
+            if jnp.issubdtype(command.dtype, jnp.floating):
+                offset = 0.3 * jax.random.normal(jax.random.fold_in(context.key, i), command.shape, command.dtype)
+                command += jnp.where(trial == _Trial.DRIVEN, offset, 0.0)
+            commands[name] = command
         return commands
 
     def _reflected(self, name: str, command: Array) -> Array:
@@ -187,21 +251,9 @@ class _Sampler:
         return image
 
 
-def _random_state(model: PhysicsModel, key: PRNGKeyArray) -> PhysicsState:
-    """The robot near its default pose, turned and tilted, about as high as it stands, and moving."""
-    base_key, joint_key, speed_key = jax.random.split(key, 3)
-    state, names = model.start(), model.names
-    places = names.joint_qpos()
-    low_j, high_j = names.joint_range().T
-    offset_j = jax.random.uniform(joint_key, (places.size,), minval=-0.4, maxval=0.4)
-    qpos = state.qpos.at[places].set(jnp.clip(state.qpos[places] + offset_j, low_j, high_j))
-    qvel = 0.5 * jax.random.normal(speed_key, state.qvel.shape)
-    state = dataclasses.replace(state, qpos=qpos, qvel=qvel)
-    if not names.has_base:
-        return state
-    roll, pitch, yaw, x, y, z = jax.random.uniform(base_key, (6,), minval=-1.0, maxval=1.0)
-    state = tilt_base(state, names, 0.3 * roll, 0.3 * pitch)
-    return place_base(state, names, jnp.stack([x, y, 0.05 * z]), jnp.pi * yaw)
+def _touches(key: PRNGKeyArray, count: int) -> Float[Array, "2 m"]:
+    """Readings of sensors drawn at random, such as forces in N: half of them 0. Of the robot, and of its image."""
+    return _TOUCH * jnp.maximum(jax.random.uniform(key, (2, count), minval=-1.0), 0.0)
 
 
 class _RandomGround:
@@ -222,35 +274,3 @@ def _on_random_ground(model: PhysicsModel, sign: float) -> PhysicsModel:
     changed = copy.copy(model)
     changed.ground = _RandomGround(sign)  # type: ignore[assignment]
     return changed
-
-
-def _fitted(name: str, seen_sn: Float[np.ndarray, "s n"], image_sn: Float[np.ndarray, "s n"]) -> SignedPermutation:
-    """The signed permutation that turns what was seen into what the image saw."""
-    size_n = np.sqrt(np.mean(image_sn**2, axis=0))
-    # Mean squared gaps of image i from the negative and from the value of component j.
-    gaps_2nn = np.stack([np.mean((image_sn[:, :, None] - s * seen_sn[:, None, :]) ** 2, axis=0) for s in (-1, 1)])
-    relative_2nn = np.sqrt(gaps_2nn) / (size_n[:, None] + 1e-6)
-    count = size_n.size
-    index, sign = np.zeros(count, int), np.ones(count)
-    for i in range(count):
-        if size_n[i] < 1e-6 and relative_2nn[1, i, i] <= TOLERANCE:  # always 0
-            index[i] = i
-            continue
-        best = relative_2nn[:, i].min()
-        if best > TOLERANCE:
-            raise ConfigError(
-                f"Component {i} of observation {name!r} has no mirror image: nothing in that observation has its value "
-                f"or the negative of it when the robot is mirrored. {_FIXES}"
-            )
-        # Itself rather than others that always have the same value.
-        is_best_2n = relative_2nn[:, i] <= best + 1e-4
-        side, index[i] = np.argwhere(is_best_2n)[-1]
-        if is_best_2n[:, i].any():
-            side, index[i] = int(is_best_2n[:, i].argmax()), i
-        sign[i] = 2 * side - 1
-    found = SignedPermutation.of(index, sign)
-    if not found.is_involution:
-        raise ConfigError(
-            f"The mirror image of observation {name!r} is not clear: components always have the same values. {_FIXES}"
-        )
-    return found

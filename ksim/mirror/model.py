@@ -17,8 +17,8 @@ from ksim.types import PhysicsState
 
 TOLERANCE = 0.03
 """How far an image may be off, as a part of the robot's size, or in rad."""
-_FREE, _BALL, _SLIDE = (int(getattr(mujoco.mjtJoint, f"mjJNT_{name}")) for name in ("FREE", "BALL", "SLIDE"))
-_POLAR, _AXIAL = np.array([1.0, -1.0, 1.0]), np.array([-1.0, 1.0, -1.0])
+FREE, BALL, _SLIDE = (int(getattr(mujoco.mjtJoint, f"mjJNT_{name}")) for name in ("FREE", "BALL", "SLIDE"))
+POLAR, _AXIAL = np.array([1.0, -1.0, 1.0]), np.array([-1.0, 1.0, -1.0])
 """Signs of the components of the image of a vector, and of an axis of rotation."""
 _QUATERNION = np.array([1.0, -1.0, 1.0, -1.0])
 
@@ -60,7 +60,7 @@ def mirror_model(physics_model: PhysicsModel) -> ModelMirror:
         ConfigError: A joint, an actuator or the default pose has no mirror image.
     """
     model = physics_model.mj_model
-    image, sign = _joint_images(model)
+    image, sign = _joint_images(physics_model)
     qpos, qvel = _coordinates(model, image, sign)
     _check_bodies(model, qpos)
     off = np.abs(qpos(physics_model.default_qpos) - physics_model.default_qpos)[_hinge_places(model)]
@@ -94,34 +94,39 @@ def _name(model: mujoco.MjModel, joint: int) -> str:
 
 
 def _has_one_dof(model: mujoco.MjModel) -> np.ndarray:
-    return ~np.isin(model.jnt_type, (_FREE, _BALL))
+    return ~np.isin(model.jnt_type, (FREE, BALL))
 
 
 def _hinge_places(model: mujoco.MjModel) -> np.ndarray:
     return model.jnt_qposadr[_has_one_dof(model)]
 
 
-def _joint_images(model: mujoco.MjModel) -> tuple[np.ndarray, np.ndarray]:
+def base_frame(physics_model: PhysicsModel, data: mujoco.MjData) -> tuple[np.ndarray, np.ndarray]:
+    """Position, in m, and axes (as columns) of the frame in whose plane y = 0 the mirror is."""
+    if not physics_model.names.has_base:
+        return np.zeros(3), np.eye(3)
+    body = physics_model.names.base_body()
+    return data.xpos[body].copy(), data.xmat[body].reshape(3, 3).copy()
+
+
+def _joint_images(physics_model: PhysicsModel) -> tuple[np.ndarray, np.ndarray]:
     """For each joint its image, and whether the image turns the other way (-1)."""
+    model = physics_model.mj_model
     data = mujoco.MjData(model)
     mujoco.mj_kinematics(model, data)
-    free = np.flatnonzero(model.jnt_type == _FREE)
-    origin_3, turn_33 = np.zeros(3), np.eye(3)
-    if free.size:
-        body = int(model.jnt_bodyid[free[0]])
-        origin_3, turn_33 = data.xpos[body].copy(), data.xmat[body].reshape(3, 3).copy()
+    origin_3, turn_33 = base_frame(physics_model, data)
     anchor_j3, axis_j3 = (data.xanchor - origin_3) @ turn_33, data.xaxis @ turn_33
     size = max(float(np.ptp(anchor_j3, axis=0).max()), 1e-3)
     image, sign = np.arange(model.njnt), np.ones(model.njnt)
     for j in range(model.njnt):
-        if model.jnt_type[j] == _FREE:
+        if model.jnt_type[j] == FREE:
             continue
         is_alike = model.jnt_type == model.jnt_type[j]
-        signs = _POLAR if model.jnt_type[j] == _SLIDE else _AXIAL
+        signs = POLAR if model.jnt_type[j] == _SLIDE else _AXIAL
         along_j = axis_j3 @ (signs * axis_j3[j])
-        if model.jnt_type[j] == _BALL:
+        if model.jnt_type[j] == BALL:
             along_j = np.ones(model.njnt)
-        off_j = np.linalg.norm(anchor_j3 - _POLAR * anchor_j3[j], axis=1) / size + (1 - np.abs(along_j))
+        off_j = np.linalg.norm(anchor_j3 - POLAR * anchor_j3[j], axis=1) / size + (1 - np.abs(along_j))
         pattern = side_pattern(model.joint(j).name)
         # A name only decides between joints that are in the same place.
         named_j = np.array([side_pattern(model.joint(k).name) == pattern for k in range(model.njnt)])
@@ -151,15 +156,15 @@ def _coordinates(
         index: list[int] = []
         signs: list[float] = []
         for j, kind in enumerate(model.jnt_type.tolist()):
-            part = {_FREE: free, _BALL: ball}.get(kind, sign[[j]])
+            part = {FREE: free, BALL: ball}.get(kind, sign[[j]])
             index += range(int(address[image[j]]), int(address[image[j]]) + part.size)
             signs += part.tolist()
         return SignedPermutation.of(index, signs)
 
     # A free joint's angular velocity is in its own frame.
     return (
-        images(model.jnt_qposadr, np.concatenate([_POLAR, _QUATERNION]), _QUATERNION),
-        images(model.jnt_dofadr, np.concatenate([_POLAR, _AXIAL]), _AXIAL),
+        images(model.jnt_qposadr, np.concatenate([POLAR, _QUATERNION]), _QUATERNION),
+        images(model.jnt_dofadr, np.concatenate([POLAR, _AXIAL]), _AXIAL),
     )
 
 
@@ -176,7 +181,7 @@ def _check_bodies(model: mujoco.MjModel, qpos: SignedPermutation) -> None:
         mujoco.mj_kinematics(model, data)
         mujoco.mj_kinematics(model, mirrored)
         size = max(float(np.ptp(data.xpos[moving], axis=0).max()), 1e-3)
-        gap_bb = np.linalg.norm(mirrored.xpos[moving, None] - _POLAR * data.xpos[None, moving], axis=2)
+        gap_bb = np.linalg.norm(mirrored.xpos[moving, None] - POLAR * data.xpos[None, moving], axis=2)
         worst = int(gap_bb.min(axis=0).argmax())
         if gap_bb.min(axis=0)[worst] > TOLERANCE * size:
             raise ConfigError(

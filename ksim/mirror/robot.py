@@ -46,6 +46,12 @@ def mirror_robot(physics_model: PhysicsModel, control: Callable[[Array], Array],
     """
     mirror = mirror_model(physics_model)
     gap = mirrored_dynamics_gap(physics_model, mirror)
+    if not np.isfinite(gap):
+        raise ConfigError(
+            f"The robot's simulation does not stay finite for {SECONDS} s near its default pose, so its mirror image "
+            f"cannot be compared: it flies apart at dt={physics_model.mj_model.opt.timestep:g} s. Look at its first "
+            "keyframe and its actuators, take a smaller dt, or set symmetry=off."
+        )
     if gap > MAX_DYNAMICS_GAP:
         raise ConfigError(
             f"The robot does not move as its mirror image does: in {SECONDS} s, mirrored motions are off by {gap:.0%} "

@@ -30,6 +30,9 @@ from ksim.robot.legged import driven_model, legged_plan
 from ksim.robot.plan import CTRL_DT, DT, Plan, Report, report_found
 from ksim.robot.program import first_run_dir, program_text
 from ksim.robot.scene import load, raise_base
+from ksim.tools.written import mirror_fault
+
+_NO_MIRROR = "Its mirror image, so it learns without symmetry"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         output = options.output or Path(f"{module_name(options.robot.stem)}.py")
         check_output(output, force=options.force)
         plan = make_plan(options.robot)
-        text = program_text(plan, class_name=class_name(output.stem), mjcf=options.robot, output=output)
+        plan, text = _program(plan, options.robot, output)
         _write(output, text)
     except ConfigError as error:
         print_line(f"Error: {error}")
@@ -80,16 +83,28 @@ def make_plan(path: Path) -> Plan:
     return dataclasses.replace(plan, lift=lift, is_mirrored=_is_mirrored(driven_model(spec, plan), plan))
 
 
+def _program(plan: Plan, robot: Path, output: Path) -> tuple[Plan, str]:
+    """The plan and its program, without symmetry where the task turns out to have no mirror image."""
+    name, unknown, guessed = class_name(output.stem), plan.report.unknown, plan.report.guessed
+    text = program_text(plan, class_name=name, mjcf=robot, output=output)
+    if plan.is_mirrored:
+        why = mirror_fault(text, name, output)
+        if why is not None:
+            unknown.append(f"{_NO_MIRROR}: {why}.")
+            plan = dataclasses.replace(plan, is_mirrored=False)
+            return plan, program_text(plan, class_name=name, mjcf=robot, output=output)
+        guessed.append("Its left is like its right: it learns from each step's mirror image, too (symmetry).")
+    return plan, text
+
+
 def _is_mirrored(model: PhysicsModel, plan: Plan) -> bool:
-    """Whether the robot has a mirror image; adds to the report what that means for the task."""
+    """Whether the robot has a mirror image, whatever its task sees; adds to the report why not."""
     actuators = plan.actuators()
     try:
         mirror_robot(model, lambda action: actuators(action, model), actuators.action_size(model))
     except ConfigError as error:
-        why = str(error).partition(". ")[0]
-        plan.report.unknown.append(f"Its mirror image, so it learns without symmetry: {why}.")
+        plan.report.unknown.append(f"{_NO_MIRROR}: {str(error).partition('. ')[0]}.")
         return False
-    plan.report.guessed.append("Its left is like its right: it learns from each step's mirror image, too (symmetry).")
     return True
 
 

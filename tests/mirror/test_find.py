@@ -146,3 +146,70 @@ def test_feet_in_another_order_are_still_each_others_images():
     rolling = BIPED.replace('axis="0 1 0"', 'axis="1 1 0"', 1).replace('axis="0 1 0"', 'axis="-1 1 0"')
     mirror = found({"feet": observations.SitePosition(sites=FEET[::-1])}, text=rolling)
     np.testing.assert_allclose(mirror.observe({"actor": np.arange(1.0, 7.0)})["actor"], [4, -5, 6, 1, -2, 3])
+
+
+KNEES = "".join(f'<touch name="{side}_knee" site="{side}_knee"/>' for side in ("left", "right"))
+"""Touch sensors on legs that cannot touch anything."""
+
+
+def with_knees(text, left="0 0 -.1", right="0 0 -.1"):
+    for side, place in (("left", left), ("right", right)):
+        site = f'<site name="{side}_knee" pos="{place}" size=".05"/>'
+        text = text.replace(f'<site name="{side}_foot"', f'{site}<site name="{side}_foot"')
+    return text.replace("<sensor>", f"<sensor>{KNEES}")
+
+
+class BeyondLimit(AbstractObservation):
+    noise: AbstractNoise | None = None
+
+    def __call__(self, context):
+        return 1.0 * (context.physics.qpos[7:9] > jnp.pi / 3)
+
+
+@pytest.mark.parametrize(
+    ("term", "text"),
+    [
+        (observations.FootContact(sensors=TOUCH), BIPED.replace('pos="0 0 .5"', 'pos="0 0 .9"')),
+        (observations.FootForce(sensors=("left_knee", "right_knee")), with_knees(BIPED)),
+        (BeyondLimit(), BIPED),
+    ],
+    ids=["feet above the ground", "knees that cannot touch", "joints beyond their limits"],
+)
+def test_what_seldom_happens_is_mirrored_from_left_to_right(term, text):
+    mirror = found({"seldom": term}, text=text)
+    np.testing.assert_array_equal(mirror.observations["actor"].index, [1, 0])
+    np.testing.assert_array_equal(mirror.observations["actor"].sign, [1, 1])
+    assert "constants" not in mirror.words()
+
+
+def test_what_never_happens_and_has_no_place_in_the_mirror_is_an_error():
+    crooked = with_knees(BIPED, left="0 0 -.1", right=".1 0 -.1")
+    with pytest.raises(ConfigError, match=r"component 0 of observation 'actor/knees' is not known: it depends on cont"):
+        found({"knees": observations.FootForce(sensors=("left_knee", "right_knee"))}, text=crooked)
+
+
+def test_constants_of_a_robot_that_moves_in_a_plane_are_named():
+    mirror = found({"feet": observations.BodyOrientationInBase(bodies=("left_leg", "right_leg"))})
+    assert "nothing moves, so taken as constants: actor/feet[" in mirror.words()
+
+
+def test_large_mean_does_not_hide_that_a_component_has_no_image():
+    class FarAway(AbstractObservation):
+        noise: AbstractNoise | None = None
+
+        def __call__(self, context):
+            return 10.0 + context.physics.qpos[7:9] * jnp.array([1.0, 2.0])
+
+    with pytest.raises(ConfigError, match=r"Component 0 of observation 'actor/far' has no mirror image"):
+        found({"far": FarAway()})
+
+
+def test_observation_that_is_not_finite_is_an_error_that_names_it():
+    class Divided(AbstractObservation):
+        noise: AbstractNoise | None = None
+
+        def __call__(self, context):
+            return context.physics.qpos[:1] / 0.0
+
+    with pytest.raises(ConfigError, match=r"Component 0 of observation 'actor/divided' is not finite"):
+        found({"divided": Divided()})

@@ -8,7 +8,7 @@ import pytest
 
 from examples.robots import HUMANOID, QUADRUPED
 from ksim.errors import ConfigError
-from ksim.mirror import SignedPermutation, mirror_model
+from ksim.mirror import SignedPermutation, mirror_model, mirror_robot
 from ksim.mirror.dynamics import mirrored_dynamics_gap
 from ksim.physics import PositionActuators, compile_model, load_spec
 from tests.robots import BIPED, biped_model
@@ -83,3 +83,12 @@ def test_image_of_servos_is_that_of_their_joints():
     mirror = mirror_model(model)
     np.testing.assert_allclose(mirror.ctrl(np.array([0.3, -0.2])), [0.2, -0.3])
     assert mirrored_dynamics_gap(model, mirror) < 1e-6
+
+
+# Controls are a tenth of their range; MuJoCo starts anew from 1e10 N m, and from 1e10 rad/s^2 at 0.15 kg m^2.
+@pytest.mark.parametrize("limit", ["1e12", "9e10"])
+def test_robot_that_flies_apart_is_an_error_and_not_a_mirror_that_is_off_by_nan(limit):
+    model = model_of(BIPED.replace("-20 20", f"-{limit} {limit}"))
+    assert np.isnan(mirrored_dynamics_gap(model, mirror_model(model)))
+    with pytest.raises(ConfigError, match=r"does not stay finite for 0.05 s .* dt=0.004 s"):
+        mirror_robot(model, lambda action: action, 2)

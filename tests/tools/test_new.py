@@ -15,7 +15,9 @@ from ksim.robot import legged
 from ksim.robot.patterns import grouped
 from ksim.robot.pose import find_stance
 from ksim.tools import new
+from ksim.tools.written import mirror_fault
 from tests.processes import ROOT
+from tests.robots import BIPED
 from tests.tasks import WITHOUT_REPORTS, train_iterations
 
 LEG = """
@@ -99,6 +101,7 @@ SMALL = {"num_envs": 8, "rollout_length": 4, "tensorboard": False} | WITHOUT_REP
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(new, "mirror_fault", lambda *_: None)  # takes seconds; a test of its own does that
     return tmp_path
 
 
@@ -169,7 +172,8 @@ def test_bends_of_two_legs_lift_each_foot_straight_up_with_its_sole_level(folder
 
 
 @pytest.mark.long
-def test_program_for_a_robot_with_a_mirror_image_learns_from_it(folder, capsys):
+def test_program_for_a_robot_with_a_mirror_image_learns_from_it(folder, capsys, monkeypatch):
+    monkeypatch.setattr(new, "mirror_fault", mirror_fault)
     task_class, config, _ = written(folder, DOG)
     assert "Its left is like its right" in capsys.readouterr().out
     assert config.symmetry == "augment"
@@ -181,6 +185,38 @@ def test_program_for_a_lopsided_robot_learns_without_symmetry(folder, capsys):
     assert config.symmetry == "off"
     output = " ".join(capsys.readouterr().out.split())
     assert "so it learns without symmetry: joint 'FL_roll' has no mirror image" in output
+
+
+def test_program_promises_no_mirror_image_that_its_task_does_not_find(folder, capsys, monkeypatch):
+    monkeypatch.setattr(new, "mirror_fault", lambda *_: "Component 0 of observation 'critic/contact' has none")
+    _, config, _ = written(folder, DOG)
+    assert config.symmetry == "off"
+    output = " ".join(capsys.readouterr().out.split())
+    assert "so it learns without symmetry: Component 0 of observation 'critic/contact' has none." in output
+    assert "Its left is like its right" not in output
+
+
+def test_fault_of_a_mirror_is_what_the_task_of_a_program_finds(folder):
+    (folder / "robot.xml").write_text(BIPED)
+    text = """
+from pathlib import Path
+import ksim
+from ksim.mdp import observations, rewards
+CONFIG = ksim.PPOConfig(dt=0.004)
+class Walker(ksim.PPOTask[ksim.PPOConfig]):
+    def get_robot(self):
+        return Path(__file__).parent / "robot.xml"
+    def get_rewards(self, physics_model):
+        return [rewards.Alive(scale=1.0)]
+    def get_observations(self, physics_model):
+        return [observations.JointPosition(joints=("left_hip", {more}))]
+"""
+    find = lambda more: mirror_fault(text.format(more=more), "Walker", folder / "program.py")
+    assert find('"right_hip"') is None
+    assert find("") == (
+        "Component 0 of observation 'actor/joint_position' has no mirror image: nothing in that observation has its "
+        "value or the negative of it when the robot is mirrored"
+    )
 
 
 @pytest.mark.long
