@@ -250,7 +250,7 @@ def add_motors(spec: mujoco.MjSpec, torque: Mapping[str, float]) -> None:
             f"The model has {len(spec.actuators)} actuators of its own. Use them, and leave out add_motors."
         )
     joints = [joint.name for joint in spec.joints if joint.type in _ONE_DOF]
-    limits = per_joint({**torque, "*": 0.0}, joints, "torque")
+    limits = per_joint({**torque, "*": torque.get("*", 0.0)}, joints, "torque")
     for joint, limit in zip(joints, limits.tolist(), strict=True):
         if limit > 0:
             motor = spec.add_actuator(name=joint, target=joint, trntype=mujoco.mjtTrn.mjTRN_JOINT)
@@ -275,7 +275,7 @@ def set_pose(spec: mujoco.MjSpec, joints: Mapping[str, float], height: float | N
     model = spec.copy().compile()
     names = [joint.name for joint in spec.joints if joint.type in _ONE_DOF]
     qpos = model.qpos0.copy()
-    values = per_joint({**joints, "*": float("nan")}, names, "joints")
+    values = per_joint({**joints, "*": joints.get("*", float("nan"))}, names, "joints")
     for name, value in zip(names, values.tolist(), strict=True):
         if not np.isnan(value):
             qpos[model.joint(name).qposadr[0]] = value

@@ -367,6 +367,15 @@ def test_pose_becomes_the_first_keyframe_and_others_follow():
     np.testing.assert_allclose(model.key_qpos[0], [0, 0, 0.3, 1, 0, 0, 0] + [0, 0, -1.2] * 4)
 
 
+def test_pattern_of_all_joints_is_heeded_by_motors_and_poses():
+    spec = mujoco.MjSpec.from_string(DOG)
+    robot.add_motors(spec, {"*_knee": 30.0, "*": 20.0})
+    robot.set_pose(spec, {"*_knee": -1.2, "*": 0.1}, height=0.3)
+    model = spec.compile()
+    np.testing.assert_allclose(model.actuator_ctrlrange[:, 1], [20, 20, 30] * 4)
+    np.testing.assert_allclose(model.key_qpos[0][7:], [0.1, 0.1, -1.2] * 4)
+
+
 def test_parts_without_a_name_get_one(folder):
     (folder / "arm.xml").write_text(ARM)
     assert [joint.name for joint in robot.load("arm.xml").joints] == ["yaw", "joint_1", "elbow"]
