@@ -24,7 +24,7 @@ from mujoco import mjx
 
 from ksim.errors import ConfigError
 from ksim.physics import PhysicsModel
-from ksim.physics.constants import LOOKS, check_overrides, derive_constants
+from ksim.physics.constants import LOOKS, check_overrides, check_simple_bodies, derive_constants
 from ksim.physics.mujoco import MujocoEngine
 from ksim.types import Overrides, PhysicsState
 
@@ -184,6 +184,18 @@ class NativePhysics:
             applied={name: getattr(data, name) for name in APPLIED},
             extra={name: getattr(data, name).astype(jnp.float32) for name in self._extra},
         )
+
+    def check_models(self, models: Any) -> None:
+        """Checks models that an environment draws, with rows of envs or without.
+
+        Raises:
+            ConfigError: Native MuJoCo cannot follow what they change.
+        """
+        fields = {name: np.asarray(x) for name, x in self._overrides(models).items()}
+        try:
+            check_simple_bodies(self._mj_model, fields)
+        except ConfigError as error:
+            raise ConfigError(f"engine (mujoco): {error} Or leave the option out.") from None
 
     def _overrides(self, model: Any) -> Overrides:
         """The fields of a model that are not those of the environment's."""

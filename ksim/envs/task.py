@@ -157,6 +157,13 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
             raise ConfigError(f"randomize (true): {config.env} has no randomization of its own. Remove it.")
         native = self._native(num_devices) if engine == "mujoco" and config.may_step_natively() else None
         env = self._environment(native)
+        if native is not None and env.randomizer is not None:
+            try:
+                native.check_models(env.randomizer.drawn)
+            except ConfigError:
+                if config.engine == "mujoco":
+                    raise
+                return self._environment(native=None)
         missed = [] if config.is_measured() else env.fields_missed()
         if missed and config.engine == "mujoco":
             raise ConfigError(self._missed(missed))

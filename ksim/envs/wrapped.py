@@ -36,6 +36,8 @@ class InsteadOfMjx(Protocol):
 
     def fields_missed(self, function: Callable[..., PyTree], *shapes: PyTree) -> list[str]: ...
 
+    def check_models(self, models: Any) -> None: ...
+
 
 class WrappedState(eqx.Module):
     """What a `WrappedEnvironment` carries from step to step.
@@ -56,11 +58,14 @@ class Randomizer:
 
     Such a function draws the models of a whole batch of envs; `axes` is 0 for the arrays that have a row for each env
     and None for those that all share.
+
+    Attributes:
+        drawn: The models that it draws for one env.
     """
 
     def __init__(self, env: Any, randomize: Callable[[Any, Array], tuple[Any, Any]]) -> None:
         self._env, self._randomize = env.unwrapped, randomize
-        _, axes = randomize(self._env.mjx_model, jnp.zeros((1, 2), jnp.uint32))
+        self.drawn, axes = randomize(self._env.mjx_model, jnp.zeros((1, 2), jnp.uint32))
         self._is_drawn = [axis == 0 for axis in _leaves(axes)]
 
     def draw(self, key: PRNGKeyArray) -> list[Array]:

@@ -163,6 +163,15 @@ def test_change_that_native_mujoco_would_not_see_is_refused_by_name(change, word
         door(change, native=True)
 
 
+def test_models_that_an_environment_draws_with_another_centre_of_mass_of_a_free_box_are_refused(models):
+    mj_model, model = models
+    native = NativePhysics(mj_model, model, 1)
+    offsets = jnp.array([[0.0, 0.0, 0.0], [0.1, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    native.check_models(model.replace(body_ipos=model.body_ipos[None] + offsets))
+    with pytest.raises(ConfigError, match=r"engine \(mujoco\): body_ipos of body.*Or leave the option out"):
+        native.check_models(model.replace(body_ipos=model.body_ipos[None] + offsets[::-1] + offsets[1]))
+
+
 BALL = """
 <mujoco>
   <worldbody>
