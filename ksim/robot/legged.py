@@ -178,6 +178,8 @@ def _report_legged(report: Report, found: Findings, stance: Stance, limits: Mapp
     if found.drive in ("none", "motors"):
         guessed.append("Servo gains from the robot's weight, reach and inertias (see ksim.robot.gains).")
     stood = "it stood for 3 s" + (", helped against falling over" if stance.is_helped else "")
+    if stance.crouches:
+        guessed.append(f"Not to walk in, because far below the height of the legs: {', '.join(stance.crouches)}.")
     if stance.stands:
         guessed.append(f"Standing pose: {stance.source}; {stood}, its base {stance.settled_height:.2f} m high.")
     else:

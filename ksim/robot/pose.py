@@ -1,13 +1,13 @@
 """A pose in which a robot stands, found by letting it settle."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import mujoco
 import numpy as np
 from scipy.optimize import least_squares
 
-from ksim.physics.loops import Loops
+from ksim.physics.loops import OPEN, Loops
 from ksim.physics.names import base_height_of, base_rotation, with_level_base
 from ksim.robot.findings import Leg, clipped_reference
 from ksim.robot.geometry import collides, in_world, lowest_point
@@ -16,10 +16,17 @@ SETTLE_S = 3.0
 MAX_TILT_RAD = 0.25
 MAX_SPEED = 0.5
 """Of the base in m/s, over the last second: more is a robot that still falls."""
+STAYS_UP = 0.8
+"""The least height of a pose that stands once its servos have given way, as a part of its height before."""
+CARRIED = 0.8
+"""The least part of the weight that the feet of a pose that stands carry, over the last second."""
+CROUCH = 0.6
+"""A pose lower than this part of the height with bent legs is one to lie or crouch in."""
 HELP_S = 30.0
 BENT = {True: 0.94, False: 0.76}
 """The height of a bent leg as a part of its height when stretched: of two legs, and of more."""
-
+KEYFRAME, BENT_LEGS = "keyframe", "legs bent so that the feet are under the centre of mass"
+"""Where poses are from, in words."""
 
 Hold = Callable[[np.ndarray], tuple[mujoco.MjModel, np.ndarray]]
 """`(qpos) -> the model and the controls` with which its servos hold a pose."""
@@ -36,6 +43,7 @@ class Stance:
         source: Where the pose is from, in words.
         stands: Whether it still stood on its feet at the end.
         is_helped: Whether its base was made slow to tilt, as if a policy balanced it.
+        crouches: Poses that were left out because they are far lower than bent legs, in words.
     """
 
     joints: Mapping[str, float]
@@ -44,10 +52,13 @@ class Stance:
     source: str
     stands: bool
     is_helped: bool = False
+    crouches: tuple[str, ...] = ()
 
 
 def find_stance(model: mujoco.MjModel, base: str, legs: Sequence[Leg], joints: Sequence[str], hold: Hold) -> Stance:
     """The first of these poses in which the robot stands: its keyframes, bent legs under the hips, its reference pose.
+
+    Poses far below the height with bent legs are left out: they are for lying or crouching.
 
     If it stands in none, the pose in which it stayed upright for longest.
 
@@ -59,28 +70,50 @@ def find_stance(model: mujoco.MjModel, base: str, legs: Sequence[Leg], joints: S
         hold: Makes the servos that hold a pose.
     """
     tried = []
-    poses = [(source, on_ground(model, base, qpos)) for source, qpos in candidates(model, base, legs)]
+    poses, crouches = _to_walk_in(model, _with_closed_loops(model, base, candidates(model, base, legs)))
     for is_helped in (False, True):
         for source, qpos in poses:
             held, ctrl = hold(qpos)
             settled, upright_s, stands = settle(held, ctrl, qpos, base, legs, is_helped=is_helped)
             heights = base_height_of(model, qpos), base_height_of(model, settled)
             angles = {name: float(qpos[model.joint(name).qposadr[0]]) for name in joints}
-            stance = Stance(angles, *heights, source, stands, is_helped)
+            stance = Stance(angles, *heights, source, stands, is_helped, crouches)
             if stance.stands:
                 return stance
             tried.append((upright_s, -len(tried), stance))
     return max(tried, key=lambda item: item[:2])[2]
 
 
+def _to_walk_in(
+    model: mujoco.MjModel, poses: Sequence[tuple[str, np.ndarray]]
+) -> tuple[list[tuple[str, np.ndarray]], tuple[str, ...]]:
+    """Poses to walk in, and where the others are from: those far below the height with bent legs."""
+    heights = [base_height_of(model, qpos) for source, qpos in poses if source == BENT_LEGS]
+    least = CROUCH * max(heights, default=0.0)
+    crouches = [source for source, qpos in poses if base_height_of(model, qpos) < least]
+    return [(source, qpos) for source, qpos in poses if source not in crouches], tuple(crouches)
+
+
+def _with_closed_loops(
+    model: mujoco.MjModel, base: str, poses: Iterable[tuple[str, np.ndarray]]
+) -> list[tuple[str, np.ndarray]]:
+    """Poses on the ground with closed loops; without those that no joint can close, as long as there are others."""
+    loops, closed = Loops(model), []
+    for source, qpos in poses:
+        nearest, _, gap = loops.closed(qpos)
+        closed.append((gap, (source, on_ground(model, base, nearest))))
+    least = max(OPEN, min(gap for gap, _ in closed))
+    return [pose for gap, pose in closed if gap <= least]
+
+
 def candidates(model: mujoco.MjModel, base: str, legs: Sequence[Leg]) -> Iterator[tuple[str, np.ndarray]]:
     """Poses to try, each with where it is from."""
     for i in range(model.nkey):
-        yield f"keyframe {model.key(i).name!r}" if model.key(i).name else f"keyframe {i}", model.key_qpos[i].copy()
+        yield f"{KEYFRAME} {model.key(i).name!r}" if model.key(i).name else f"{KEYFRAME} {i}", model.key_qpos[i].copy()
     for less in (0.0, 0.08):
         bent = bent_pose(model, base, legs, BENT[len(legs) <= 2] - less)
         if bent is not None:
-            yield "legs bent so that the feet are under the centre of mass", bent
+            yield BENT_LEGS, bent
     yield "the reference pose, within the joints' ranges", clipped_reference(model)
 
 
@@ -110,7 +143,7 @@ def bent_pose(model: mujoco.MjModel, base: str, legs: Sequence[Leg], part: float
         feet = [in_world(data, model.body(leg.body).id, leg.pos) for leg in legs]
         shift += float(data.body(base).subtree_com[0] - np.mean(feet, axis=0)[0])
         qpos = _with_feet_under_hips(model, legs, part, shift)
-    return None if qpos is None else Loops(model).closed(qpos)[0]
+    return qpos
 
 
 def lifting_bends(
@@ -239,8 +272,8 @@ def settle(
             that a policy walks with may be too soft to balance a biped by themselves.
 
     Returns:
-        The pose at the end, for how many seconds the base was upright, and whether the robot still stood on its feet,
-        and on nothing else, at the end.
+        The pose at the end, for how many seconds the base was upright, and whether the robot still stood at the end:
+        about as high as before, on its feet and on nothing else, and these carried its weight.
     """
     data = mujoco.MjData(model)
     data.qpos[:] = qpos
@@ -249,7 +282,10 @@ def settle(
     if is_helped:
         weight = float(model.body_subtreemass[body] * np.linalg.norm(model.opt.gravity))
         model.dof_damping[base_rotation(model)] = HELP_S * weight * base_height_of(model, qpos)
-    upright_s, speed = 0.0, 0.0
+    root = model.body_rootid[body]
+    feet = {model.body(leg.body).id for leg in legs}
+    feet |= {int(model.body_parentid[b]) for b in feet} - {body}  # heels above toes
+    upright_s, speed, carried = 0.0, 0.0, []
     while data.time < SETTLE_S - 1e-6:
         mujoco.mj_step(model, data)
         if not np.isfinite(data.qpos).all() or data.xmat[body][8] < np.cos(MAX_TILT_RAD):
@@ -257,11 +293,26 @@ def settle(
         upright_s = float(data.time)
         if data.time > SETTLE_S - 1.0:
             speed = max(speed, float(np.linalg.norm(data.cvel[body][3:])))
-    root = model.body_rootid[body]
+            carried.append(_lifted_by(model, data, feet))
     touching = {int(b) for b in model.geom_bodyid[data.contact.geom.ravel()] if model.body_rootid[b] == root}
-    feet = {model.body(leg.body).id for leg in legs}
-    heels = {int(model.body_parentid[b]) for b in feet} - {body}  # above toes
     # One foot of several may hover: on a hard floor three carry a stiff robot.
-    on_feet = touching <= feet | heels and len(touching) >= max(1, len(feet) - 1)
-    stands = upright_s > SETTLE_S - 0.01 and speed < MAX_SPEED and on_feet
+    on_feet = touching <= feet and len(touching) >= max(1, len(legs) - 1)
+    is_up = base_height_of(model, data.qpos) >= STAYS_UP * base_height_of(model, qpos)
+    own = model.body_rootid == root
+    weight = float(model.body_mass[own] @ (1 - model.body_gravcomp[own]) * np.linalg.norm(model.opt.gravity))
+    is_carried = bool(carried) and float(np.mean(carried)) >= CARRIED * weight
+    stands = upright_s > SETTLE_S - 0.01 and speed < MAX_SPEED and on_feet and is_up and is_carried
     return data.qpos.copy(), upright_s, stands
+
+
+def _lifted_by(model: mujoco.MjModel, data: mujoco.MjData, feet: set[int]) -> float:
+    """The force, in N, by which contacts of feet with anything else push them up."""
+    lifted, force_6 = 0.0, np.zeros(6)
+    for i in range(data.ncon):
+        bodies = model.geom_bodyid[data.contact.geom[i]]
+        of_feet = [int(b) in feet for b in bodies]
+        if of_feet[0] != of_feet[1]:
+            mujoco.mj_contactForce(model, data, i, force_6)
+            up = float(data.contact.frame[i].reshape(3, 3)[:, 2] @ force_6[:3])
+            lifted += up if of_feet[1] else -up  # of the first on the second
+    return lifted

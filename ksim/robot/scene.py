@@ -18,6 +18,8 @@ from ksim.physics.touch import add_body_touch_sensor, add_touch_sensor, part_of
 Vector = tuple[float, float, float]
 HOME = "home"
 _GROUNDS = (mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_HFIELD)
+LEAST_ITERATIONS = (8, 10)
+"""Of the constraint solver and of its line search, where integrator or timestep are not those of the file."""
 _SLIDING = 3
 """The condim of a contact with sliding friction."""
 _ONE_DOF = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
@@ -152,9 +154,13 @@ def touch_ground_only(spec: mujoco.MjSpec) -> None:
 def use_implicitfast(spec: mujoco.MjSpec) -> None:
     """Integrates with MuJoCo's implicitfast, which takes the damping of servos implicitly and so stays stable.
 
-    Models in a fluid keep their integrator: there MJX does not know this one.
+    Models in a fluid keep their integrator: there MJX does not know this one. The solver gets at least
+    `LEAST_ITERATIONS`: fewer, as files made for MJX ask for, are tuned to their own integrator and timestep.
     """
     option = spec.option
+    iterations, ls_iterations = LEAST_ITERATIONS
+    option.iterations = max(option.iterations, iterations)
+    option.ls_iterations = max(option.ls_iterations, ls_iterations)
     if not (option.density or option.viscosity or any(option.wind)):
         option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
 

@@ -34,6 +34,9 @@ from ksim.tools.written import mirror_fault
 
 _NO_MIRROR = "Its mirror image, so it learns without symmetry"
 
+SMALL_DT = 0.002
+"""MuJoCo's default timestep: a file with a smaller one may need it."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Does what the module says; returns the exit code, 2 for input that cannot work."""
@@ -70,6 +73,9 @@ def make_plan(path: Path) -> Plan:
     spec = load(path)
     compiled = lambda: compile_model(spec, dt=DT, ctrl_dt=CTRL_DT, source=path).mj_model
     model, report = compiled(), Report()
+    step = float(spec.option.timestep)
+    if step < SMALL_DT:
+        report.guessed.append(f"Physics steps of {DT:g} s, where the file asks for {step:g} s: see dt in CONFIG.")
     lift = round(base_lift(model), 2)
     if lift:
         raise_base(spec, lift)
