@@ -69,8 +69,9 @@ def find_mirror(mdp: Mdp, physics_model: PhysicsModel) -> Mirror:
 
     A component's image is the one that has, for the mirrored robot, the same value or its negative, in all of many
     poses, velocities, actions, commands and times drawn at random, above a ground drawn at random: standing, lying on
-    any side, with joints beyond their limits. Where a component stays the same in all of them, commands also leave
-    their ranges, and touch sensors are pressed, whose images are known by where they are and by their names.
+    any side, with joints beyond their limits. Where a component stays the same in all of them, or always
+    equals another one, commands also leave their ranges, and touch sensors are pressed, whose images are known by where
+    they are and by their names.
 
     Args:
         mdp: The terms.
@@ -84,7 +85,7 @@ def find_mirror(mdp: Mdp, physics_model: PhysicsModel) -> Mirror:
     robot = mirror_robot(physics_model, control, mdp.actuators.action_size(physics_model))
     sampler = _Sampler(mdp, physics_model, robot.model, robot.action)
     fits = {name: Fit(samples) for name, samples in sampler.samples(_Trial.MOVED).items()}
-    if any(fit.still.size for fit in fits.values()):
+    if any(fit.is_open for fit in fits.values()):
         for name, samples in sampler.samples(_Trial.DRIVEN).items():
             fits[name].add(samples)
     if any(fit.still.size for fit in fits.values()):

@@ -57,21 +57,31 @@ class Fit:
     def __init__(self, samples: Samples) -> None:
         self._name, count = samples.name, samples.seen.shape[1]
         self._index, self._sign = np.full(count, -1), np.ones(count)
+        self._allowed_2nn = np.ones((2, count, count), bool)
         self._constant = samples.seen.mean(axis=0)  # what it is if it stays the same
         self.add(samples)
 
     @property
     def still(self) -> np.ndarray:
-        """The components whose image is not known yet."""
+        """The components whose image is not known yet, for they never move."""
         return np.flatnonzero(self._index < 0)
 
+    @property
+    def _is_open(self) -> Bool[np.ndarray, " n"]:
+        return (self._index < 0) | (self._allowed_2nn.sum(axis=(0, 2)) > 1)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether other states may tell more: a component is still, or has always moved as another one does."""
+        return bool(self._is_open.any())
+
     def add(self, samples: Samples) -> None:
-        """Finds the images of those components that were still and now move.
+        """Finds the images of those components that move, and were still or moved as another one does.
 
         Raises:
             ConfigError: One has no image.
         """
-        new = np.flatnonzero(samples.moves & (self._index < 0))
+        new = np.flatnonzero(samples.moves & self._is_open)
         seen, image = samples.seen[:, new], samples.image[:, new]
         # Root mean squared gaps of image i from the negative and from the value of component j.
         middle_n = seen.mean(axis=0)
@@ -86,6 +96,7 @@ class Fit:
             ]
         )
         relative_2nn = np.sqrt(np.maximum(gaps_2nn, 0)) / np.std(image, axis=0)[:, None]
+        relative_2nn[~self._allowed_2nn[:, new[:, None], new]] = np.inf
         for i in range(new.size):
             best = relative_2nn[:, i].min()
             if not best <= TOLERANCE:
@@ -98,6 +109,8 @@ class Fit:
             side, j = np.argwhere(is_best_2n)[-1]
             if is_best_2n[:, i].any():
                 side, j = int(is_best_2n[:, i].argmax()), i
+            self._allowed_2nn[:, new[i]] = False
+            self._allowed_2nn[:, new[i], new] = is_best_2n
             self._index[new[i]], self._sign[new[i]] = new[j], 2 * side - 1
 
     def check_constant(self, samples: Samples) -> None:

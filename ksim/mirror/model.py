@@ -64,7 +64,7 @@ def mirror_model(physics_model: PhysicsModel) -> ModelMirror:
     qpos, qvel = _coordinates(model, image, sign)
     _check_bodies(model, qpos)
     off = np.abs(qpos(physics_model.default_qpos) - physics_model.default_qpos)[_hinge_places(model)]
-    if off.size and off.max() > TOLERANCE:
+    if off.size and not off.max() <= TOLERANCE:  # also NaN
         joint = label(model, "joint", int(np.flatnonzero(_has_one_dof(model))[off.argmax()]))
         raise ConfigError(
             f"The default pose is not its own mirror image: {joint} is off by {off.max():.2g} rad or m. Change the "
@@ -131,7 +131,7 @@ def _joint_images(physics_model: PhysicsModel) -> tuple[np.ndarray, np.ndarray]:
         # A name only decides between joints that are in the same place.
         named_j = np.array([side_pattern(model.joint(k).name) == pattern for k in range(model.njnt)])
         k = int(np.argmin(np.where(is_alike, off_j + 0.1 * TOLERANCE * ~named_j, np.inf)))
-        if off_j[k] > TOLERANCE:
+        if not off_j[k] <= TOLERANCE:
             raise ConfigError(
                 f"{label(model, 'joint', j)} has no mirror image: the nearest joint to where that should be is "
                 f"{label(model, 'joint', k)}. A robot whose left is not like its right cannot be mirrored: override "
@@ -183,7 +183,7 @@ def _check_bodies(model: mujoco.MjModel, qpos: SignedPermutation) -> None:
         size = max(float(np.ptp(data.xpos[moving], axis=0).max()), 1e-3)
         gap_bb = np.linalg.norm(mirrored.xpos[moving, None] - POLAR * data.xpos[None, moving], axis=2)
         worst = int(gap_bb.min(axis=0).argmax())
-        if gap_bb.min(axis=0)[worst] > TOLERANCE * size:
+        if not gap_bb.min(axis=0)[worst] <= TOLERANCE * size:
             raise ConfigError(
                 f"{label(model, 'body', int(moving[worst]))} has no mirror image in a pose drawn at random: no body is "
                 f"within {gap_bb.min(axis=0)[worst]:.2g} m of it. Override get_mirror, or set symmetry=off."

@@ -52,7 +52,7 @@ def mirror_robot(physics_model: PhysicsModel, control: Callable[[Array], Array],
             f"cannot be compared: it flies apart at dt={physics_model.mj_model.opt.timestep:g} s. Look at its first "
             "keyframe and its actuators, take a smaller dt, or set symmetry=off."
         )
-    if gap > MAX_DYNAMICS_GAP:
+    if not gap <= MAX_DYNAMICS_GAP:
         raise ConfigError(
             f"The robot does not move as its mirror image does: in {SECONDS} s, mirrored motions are off by {gap:.0%} "
             f"of how far it moves, more than {MAX_DYNAMICS_GAP:.0%}. Override get_mirror, or set symmetry=off."

@@ -171,9 +171,10 @@ class BeyondLimit(AbstractObservation):
     [
         (observations.FootContact(sensors=TOUCH), BIPED.replace('pos="0 0 .5"', 'pos="0 0 .9"')),
         (observations.FootForce(sensors=("left_knee", "right_knee")), with_knees(BIPED)),
+        (observations.FootAirTime(sensors=("left_knee", "right_knee")), with_knees(BIPED)),
         (BeyondLimit(), BIPED),
     ],
-    ids=["feet above the ground", "knees that cannot touch", "joints beyond their limits"],
+    ids=["feet above the ground", "knees that cannot touch", "time since they touched", "joints beyond their limits"],
 )
 def test_what_seldom_happens_is_mirrored_from_left_to_right(term, text):
     mirror = found({"seldom": term}, text=text)

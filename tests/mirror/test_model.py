@@ -70,6 +70,13 @@ def test_default_pose_that_is_not_its_own_image_is_an_error():
         mirror_model(model_of(BIPED.replace("</mujoco>", key)))
 
 
+def test_default_pose_that_is_not_finite_is_an_error():
+    model = biped_model()
+    model.default_qpos = np.where(np.arange(9) == 8, np.nan, model.default_qpos)
+    with pytest.raises(ConfigError, match=r"default pose is not its own mirror image: joint '.*_hip' is off by nan"):
+        mirror_model(model)
+
+
 def test_actuator_without_an_image_is_named():
     one = BIPED.replace('<motor name="right_hip" joint="right_hip" ctrlrange="-20 20"/>', "")
     with pytest.raises(ConfigError, match=r"actuator 'left_hip' has no mirror image: nothing alike drives .*right_hip"):
