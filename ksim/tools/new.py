@@ -30,7 +30,7 @@ from ksim.robot.legged import driven_model, legged_plan
 from ksim.robot.plan import CTRL_DT, DT, Plan, Report, report_found
 from ksim.robot.program import first_run_dir, program_text
 from ksim.robot.scene import load, raise_base
-from ksim.tools.written import mirror_fault
+from ksim.tools.written import drive_fault, mirror_fault
 
 _NO_MIRROR = "Its mirror image, so it learns without symmetry"
 
@@ -56,6 +56,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_output(output, force=options.force)
         plan = make_plan(options.robot)
         plan, text = _program(plan, options.robot, output)
+        fault = drive_fault(text, class_name(output.stem), output)
+        if fault is not None:
+            plan.report.unknown.append(
+                f"Whether it can learn: {fault}. Set a smaller dt in CONFIG, or look at its start with run_mode=view."
+            )
         _write(output, text)
     except ConfigError as error:
         print_line(f"Error: {error}")

@@ -1,8 +1,19 @@
 """A program before it is written: whether its task can do what it promises."""
 
 from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import mujoco
+import numpy as np
 
 from ksim.errors import ConfigError
+from ksim.physics.names import MAX_VELOCITY
+
+DRIVEN_STEPS = 10
+"""Control steps for which a program is driven before it is written."""
+ACTION_STD = 0.5
+"""Of the random actions with which it is driven, as of those with which training begins."""
 
 
 def mirror_fault(text: str, class_name: str, output: Path) -> str | None:
@@ -13,10 +24,44 @@ def mirror_fault(text: str, class_name: str, output: Path) -> str | None:
         class_name: Its task.
         output: Where it will be, to which its path of the robot's file is relative.
     """
-    program: dict = {"__name__": output.stem, "__file__": str(output.absolute())}
-    exec(compile(text, str(output), "exec"), program)
+    program = _run(text, output)
     try:
         _ = program[class_name](program["CONFIG"]).mirror
     except ConfigError as error:
         return str(error).partition(". ")[0]
     return None
+
+
+def drive_fault(text: str, class_name: str, output: Path) -> str | None:
+    """What is wrong with the first steps of a program's task, in words; None where they go well.
+
+    Its robot is driven by native MuJoCo from its first pose, as episodes begin, by random actions.
+
+    Args:
+        text: The program.
+        class_name: Its task.
+        output: Where it will be.
+
+    Raises:
+        ConfigError: The task refuses what the program gives it.
+    """
+    program = _run(text, output)
+    env = program[class_name](program["CONFIG"]).environment
+    model, rng = env.engine.model, np.random.default_rng(0)
+    data = mujoco.MjData(model.mj_model)
+    data.qpos[:] = model.loops.closed(model.default_qpos)[0]
+    for step in range(1, DRIVEN_STEPS + 1):
+        action = jnp.asarray(rng.normal(0.0, ACTION_STD, env.action_size), jnp.float32)
+        data.ctrl[:] = np.asarray(env.mdp.control(action, model))
+        mujoco.mj_step(model.mj_model, data, model.decimation)
+        fastest = np.abs(data.qvel).max(initial=0.0)
+        if not np.isfinite(data.qpos).all() or not fastest < MAX_VELOCITY:
+            return f"its physics blew up within {step * model.ctrl_dt:.2g} s of an episode, in steps of {model.dt:g} s"
+    return None
+
+
+def _run(text: str, output: Path) -> dict[str, Any]:
+    """What a program defines when it is imported."""
+    program: dict[str, Any] = {"__name__": output.stem, "__file__": str(output.absolute())}
+    exec(compile(text, str(output), "exec"), program)
+    return program

@@ -15,7 +15,7 @@ from ksim.robot import legged
 from ksim.robot.findings import look_at
 from ksim.robot.patterns import grouped
 from ksim.robot.pose import BENT_LEGS, STAYS_UP, bent_pose, find_stance, on_ground, settle
-from ksim.tools import new
+from ksim.tools import new, written as written_program
 from ksim.tools.written import mirror_fault
 from tests.processes import ROOT
 from tests.robots import BIPED
@@ -493,3 +493,17 @@ def test_solver_gets_iterations_where_the_integrator_is_changed():
     spec.option.iterations, spec.option.ls_iterations = 1, 5
     robot.use_implicitfast(spec)
     assert (spec.option.iterations, spec.option.ls_iterations) == (8, 10)
+
+
+def test_program_is_driven_for_some_steps_before_it_is_written(folder, capsys):
+    written(folder, DOG)
+    new.main(["my_robot.xml", "--force"])
+    assert "Whether it can learn" not in capsys.readouterr().out
+    text = (folder / "my_robot.py").read_text()
+    stiff = text
+    for name, value in (("STIFFNESS", 1e9), ("DAMPING", 0.0), ("TORQUE", 1e9)):
+        stiff, count = re.subn(rf"(?m)^{name} = .*$", f'{name} = {{"*": {value}}}', stiff)
+        assert count == 1
+    fault = written_program.drive_fault(stiff, "MyRobot", folder / "my_robot.py")
+    assert fault is not None
+    assert re.match(r"its physics blew up within 0\.\d+ s of an episode, in steps of 0\.005 s", fault)
