@@ -11,6 +11,7 @@ from ksim.robot.scene import (
     add_imu as add_imu,
     add_motors as add_motors,
     add_tip as add_tip,
+    leave_out as leave_out,
     load as load,
     raise_base as raise_base,
     set_pose as set_pose,

@@ -109,6 +109,19 @@ def look_at(model: mujoco.MjModel) -> Findings:
     )
 
 
+def stray_bodies(model: mujoco.MjModel) -> tuple[str, ...]:
+    """Bodies of the world apart from a robot that moves freely, on whose joints there are motors all the same.
+
+    Some files have such joints in the places of motors that the robot does not have.
+    """
+    bodies = _robot_bodies(model)
+    if _base(model, bodies) is None:
+        return ()
+    on_joints = np.flatnonzero(np.isin(model.actuator_trntype, _ON_JOINTS))
+    driven = {int(model.body_rootid[model.jnt_bodyid[j]]) for j in model.actuator_trnid[on_joints, 0]}
+    return tuple(model.body(root).name for root in sorted(driven - {int(model.body_rootid[bodies[0]])}))
+
+
 def base_lift(model: mujoco.MjModel) -> float:
     """How far the middle of the base is above its origin, in m, if that is nearer to the ground; else 0.
 

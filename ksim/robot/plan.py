@@ -35,6 +35,7 @@ class Plan:
         added: What the scene lacked and gets: floor, light, sky.
         lacks_gravity: Whether the file has no gravity.
         has_rich_contacts: Whether the file asks for more than pyramidal cones of sliding friction.
+        left_out: Bodies apart from the robot that are removed, since there are motors on their joints.
         lift: How far the origin of the base is raised, in m.
         imu: The site of the IMU; None without a free base.
         feet: Feet, in the order of the gait's phases.
@@ -68,6 +69,7 @@ class Plan:
     added: tuple[str, ...]
     lacks_gravity: bool = False
     has_rich_contacts: bool = False
+    left_out: tuple[str, ...] = ()
     lift: float = 0.0
     imu: str | None = None
     feet: tuple[Foot, ...] = ()

@@ -56,6 +56,8 @@ def _ground_line(plan: Plan) -> str:
 
 def _base_lines(plan: Plan) -> str:
     lines = []
+    if plan.left_out:
+        lines.append(f"robot.leave_out(spec, {json.dumps(list(plan.left_out))})  # apart from the robot, with motors")
     if plan.lift:
         lines.append(f"robot.raise_base(spec, {plan.lift})  # to its centre of mass; the file has its origin lower")
     if plan.lacks_gravity:

@@ -94,6 +94,16 @@ def raise_base(spec: mujoco.MjSpec, height: float) -> None:
             part.pos -= up_3
 
 
+def leave_out(spec: mujoco.MjSpec, bodies: Sequence[str]) -> None:
+    """Removes bodies from the model, with all that is on them and all motors, sensors and constraints of that.
+
+    Raises:
+        ConfigError: The model has no such body.
+    """
+    for name in bodies:
+        spec.delete(find_in_spec(spec, "body", name))
+
+
 def add_gravity(spec: mujoco.MjSpec) -> bool:
     """Lets things fall, by 9.81 m/s^2 against the z axis, in a model without gravity; returns whether it had none."""
     if any(spec.option.gravity):

@@ -24,12 +24,12 @@ from ksim.host.terminal import print_line
 from ksim.mirror import mirror_robot
 from ksim.physics import PhysicsModel, compile_model
 from ksim.physics.mujoco import silence_warnings
-from ksim.robot.findings import base_lift, look_at
+from ksim.robot.findings import base_lift, look_at, stray_bodies
 from ksim.robot.fixed import fixed_plan
 from ksim.robot.legged import driven_model, legged_plan
 from ksim.robot.plan import CTRL_DT, DT, Plan, Report, report_found
 from ksim.robot.program import first_run_dir, program_text
-from ksim.robot.scene import load, raise_base
+from ksim.robot.scene import leave_out, load, raise_base
 from ksim.tools.written import drive_fault, mirror_fault
 
 _NO_MIRROR = "Its mirror image, so it learns without symmetry"
@@ -78,6 +78,12 @@ def make_plan(path: Path) -> Plan:
     spec = load(path)
     compiled = lambda: compile_model(spec, dt=DT, ctrl_dt=CTRL_DT, source=path).mj_model
     model, report = compiled(), Report()
+    left_out = stray_bodies(model)
+    if left_out:
+        leave_out(spec, left_out)
+        model = compiled()
+        named = " and ".join(repr(name) for name in left_out)
+        report.guessed.append(f"No part of the robot, though their joints have motors, and left out: {named}.")
     step = float(spec.option.timestep)
     if step < SMALL_DT:
         report.guessed.append(f"Physics steps of {DT:g} s, where the file asks for {step:g} s: see dt in CONFIG.")
@@ -91,7 +97,8 @@ def make_plan(path: Path) -> Plan:
     if found.kind != "legged":
         return fixed_plan(spec, model, found, report)
     plan = legged_plan(spec, found, report)
-    return dataclasses.replace(plan, lift=lift, is_mirrored=_is_mirrored(driven_model(spec, plan), plan))
+    is_mirrored = _is_mirrored(driven_model(spec, plan), plan)
+    return dataclasses.replace(plan, left_out=left_out, lift=lift, is_mirrored=is_mirrored)
 
 
 def _program(plan: Plan, robot: Path, output: Path) -> tuple[Plan, str]:

@@ -368,6 +368,20 @@ def test_pose_becomes_the_first_keyframe_and_others_follow():
     np.testing.assert_allclose(model.key_qpos[0], [0, 0, 0.3, 1, 0, 0, 0] + [0, 0, -1.2] * 4)
 
 
+def test_motors_on_bodies_apart_from_the_robot_are_left_out_and_named(folder, capsys):
+    joints = [f"{leg}_{joint}" for leg in ("FL", "FR", "RL", "RR") for joint in ("roll", "pitch", "knee")]
+    motors = "".join(f'<motor joint="{joint}" ctrlrange="-20 20"/>' for joint in joints)
+    spare = """<body name="spare" pos="0 0 20"><joint name="spare"/><geom type="sphere" size=".1"/></body>"""
+    text = DOG.replace("</worldbody>", f'{spare}</worldbody><actuator>{motors}<motor joint="spare"/></actuator>')
+    task_class, config, _ = written(folder, text)
+    assert "motors, and left out: 'spare'." in capsys.readouterr().out
+    model = task_of(task_class, config).get_robot().compile()
+    assert [model.joint(j).name for j in model.actuator_trnid[:, 0]] == joints
+    assert 'robot.leave_out(spec, ["spare"])' in (folder / "my_robot.py").read_text()
+    found = new.make_plan(folder / "my_robot.xml").findings
+    assert (found.drive, found.driven) == ("motors", tuple(joints))
+
+
 def test_pattern_of_all_joints_is_heeded_by_motors_and_poses():
     spec = mujoco.MjSpec.from_string(DOG)
     robot.add_motors(spec, {"*_knee": 30.0, "*": 20.0})
