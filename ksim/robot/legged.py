@@ -30,13 +30,14 @@ GRAVITY = (0.1, 100.0)
 """Between which gaits are planned, in m/s^2; on Jupiter it is 25."""
 
 
-def legged_plan(spec: mujoco.MjSpec, found: Findings, report: Report) -> Plan:
+def legged_plan(spec: mujoco.MjSpec, found: Findings, report: Report, dt: float = DT) -> Plan:
     """Chooses the numbers, and adds to the report what it guessed.
 
     Args:
         spec: The robot; gets a ground, and gravity if it has none.
         found: What it is.
         report: What is printed.
+        dt: Physics steps, in s.
     """
     added = add_world(spec, report)
     lacks_gravity = add_gravity(spec)
@@ -60,7 +61,7 @@ def legged_plan(spec: mujoco.MjSpec, found: Findings, report: Report) -> Plan:
     rough = lambda qpos: _gains(model, qpos, found, limits, height)
 
     def hold(qpos: np.ndarray) -> tuple[mujoco.MjModel, np.ndarray]:
-        plan = with_gains(Plan(found, report, added), rough(qpos), found)
+        plan = with_gains(Plan(found, report, added, dt), rough(qpos), found)
         joints = {name: float(qpos[model.joint(name).qposadr[0]]) for name in found.joints}
         physics_model = driven_model(spec, dataclasses.replace(plan, pose=joints, height=1.0))
         actuators = plan.actuators()
@@ -71,7 +72,7 @@ def legged_plan(spec: mujoco.MjSpec, found: Findings, report: Report) -> Plan:
     qpos = _qpos(spec, stance)
     feet = tuple(_foot(spec, leg) for leg in found.legs)
     height = _above_ground(stance.settled_height if stance.stands else stance.height, stance.source)
-    plan = with_gains(Plan(found, report, added), _gains(model, qpos, found, limits, height), found)
+    plan = with_gains(Plan(found, report, added, dt), _gains(model, qpos, found, limits, height), found)
     is_biped = len(found.legs) <= 2
     swing = round((0.1 if is_biped else 0.2) * height, 3)
     stood = _report_legged(report, found, stance, limits)
@@ -103,7 +104,7 @@ def driven_model(spec: mujoco.MjSpec, plan: Plan) -> PhysicsModel:
     if plan.torque:
         add_motors(driven, plan.torque)
     set_pose(driven, plan.pose, plan.height)
-    return compile_model(driven, dt=DT, ctrl_dt=CTRL_DT, edits=[plan.actuators().edit_spec])
+    return compile_model(driven, dt=plan.dt, ctrl_dt=CTRL_DT, edits=[plan.actuators().edit_spec])
 
 
 def _above_ground(height: float, pose: str) -> float:

@@ -33,6 +33,8 @@ class Plan:
         findings: What the model is.
         report: What is printed.
         added: What the scene lacked and gets: floor, light, sky.
+        dt: Physics steps, in s.
+        file_dt: The same in the robot's file.
         lacks_gravity: Whether the file has no gravity.
         has_rich_contacts: Whether the file asks for more than pyramidal cones of sliding friction.
         left_out: Bodies apart from the robot that are removed, since there are motors on their joints.
@@ -67,6 +69,8 @@ class Plan:
     findings: Findings
     report: Report
     added: tuple[str, ...]
+    dt: float = DT
+    file_dt: float = DT
     lacks_gravity: bool = False
     has_rich_contacts: bool = False
     left_out: tuple[str, ...] = ()

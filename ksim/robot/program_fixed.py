@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 
-from ksim.robot.plan import CTRL_DT, DT, Plan
+from ksim.robot.plan import CTRL_DT, Plan
 from ksim.robot.program_lines import actuators_call, class_head, drive_constants, optional_lines, table
 
 
@@ -19,7 +19,7 @@ MJCF = {path}
 {_tip(plan)}
 {_fixed_constants(plan)}
 CONFIG = ksim.PPOConfig(
-    num_envs=512, max_iterations=200, dt={DT}, ctrl_dt={CTRL_DT},
+    num_envs=512, max_iterations=200, dt={plan.dt:g}, ctrl_dt={CTRL_DT},
     actor_sizes=[128, 128], critic_sizes=[128, 128],
     learning_rate=1e-3, desired_kl=0.01, entropy_coef=0.002, init_std=0.7,
 )  # fmt: skip
@@ -65,7 +65,7 @@ MJCF = {path}
 LOW, HIGH = {low}, {high}  # heights of the tip in m: hanging, and upright
 
 CONFIG = ksim.PPOConfig(
-    num_envs=256, max_iterations=150, dt={DT}, ctrl_dt={CTRL_DT},
+    num_envs=256, max_iterations=150, dt={plan.dt:g}, ctrl_dt={CTRL_DT},
     actor_sizes=[64, 64], critic_sizes=[64, 64],
     learning_rate=1e-3, desired_kl=0.01, entropy_coef=0.002, init_std=0.7,
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 import json
 
-from ksim.robot.plan import CTRL_DT, DT, Plan
+from ksim.robot.plan import CTRL_DT, Plan
 from ksim.robot.program_lines import actuators_call, class_head, drive_constants, method_lines, optional_lines, table
 
 
@@ -36,7 +36,7 @@ PERIOD_S, PHASES, SWING_M = {plan.period_s:.3g}, {plan.offsets}, {plan.swing}
 {_bends(plan)}
 # Few environments and a small init_std learn in the fewest steps, as a CPU needs.{_symmetry_line(plan)}
 CONFIG = ksim.PPOConfig(
-    num_envs={num_envs}, max_iterations={iterations}, dt={DT}, ctrl_dt={CTRL_DT},
+    num_envs={num_envs}, max_iterations={iterations}, dt={plan.dt:g}, ctrl_dt={CTRL_DT},
     actor_sizes=[128, 128], critic_sizes=[128, 128], gamma={gamma},
     learning_rate=1e-3, desired_kl=0.02, num_passes=5, entropy_coef=0.002, init_std=0.5,{symmetry}
 )  # fmt: skip

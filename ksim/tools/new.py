@@ -36,6 +36,8 @@ _NO_MIRROR = "Its mirror image, so it learns without symmetry"
 
 SMALL_DT = 0.002
 """MuJoCo's default timestep: a file with a smaller one may need it."""
+FINER_DTS = (0.0025, 0.002, 0.001, 0.0005, 0.00025, 0.0001)
+"""Physics steps for robots that blow up with the usual ones, the largest that is not above the file's."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,9 +56,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         output = options.output or Path(f"{module_name(options.robot.stem)}.py")
         check_output(output, force=options.force)
-        plan = make_plan(options.robot)
-        plan, text = _program(plan, options.robot, output)
-        fault = drive_fault(text, class_name(output.stem), output)
+        plan, text, fault = _driven_program(options.robot, output, DT)
+        if fault is not None and plan.file_dt < DT:
+            dt = next((dt for dt in FINER_DTS if dt <= plan.file_dt), FINER_DTS[-1])
+            finer = _driven_program(options.robot, output, dt)
+            if finer[2] is None:
+                plan, text, fault = finer
         if fault is not None:
             plan.report.unknown.append(
                 f"Whether it can learn: {fault}. Set a smaller dt in CONFIG, or look at its start with run_mode=view."
@@ -69,14 +74,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def make_plan(path: Path) -> Plan:
+def _driven_program(robot: Path, output: Path, dt: float) -> tuple[Plan, str, str | None]:
+    """The plan of a robot with physics steps of `dt`, its program, and what is wrong with its first steps."""
+    plan, text = _program(make_plan(robot, dt), robot, output)
+    return plan, text, drive_fault(text, class_name(output.stem), output)
+
+
+def make_plan(path: Path, dt: float = DT) -> Plan:
     """Looks at a robot's file and chooses the numbers of its task.
+
+    Args:
+        path: The robot's file.
+        dt: Physics steps, in s.
 
     Raises:
         ConfigError: MuJoCo cannot read the file, or ksim cannot make sense of the model.
     """
     spec = load(path)
-    compiled = lambda: compile_model(spec, dt=DT, ctrl_dt=CTRL_DT, source=path).mj_model
+    compiled = lambda: compile_model(spec, dt=dt, ctrl_dt=CTRL_DT, source=path).mj_model
     model, report = compiled(), Report()
     left_out = stray_bodies(model)
     if left_out:
@@ -85,7 +100,11 @@ def make_plan(path: Path) -> Plan:
         named = " and ".join(repr(name) for name in left_out)
         report.guessed.append(f"No part of the robot, though their joints have motors, and left out: {named}.")
     step = float(spec.option.timestep)
-    if step < SMALL_DT:
+    if dt < DT:
+        report.guessed.append(
+            f"Physics steps of {dt:g} s (the file's: {step:g} s): in steps of {DT:g} s its physics blew up."
+        )
+    elif step < SMALL_DT:
         report.guessed.append(f"Physics steps of {DT:g} s, where the file asks for {step:g} s: see dt in CONFIG.")
     lift = round(base_lift(model), 2)
     if lift:
@@ -95,10 +114,10 @@ def make_plan(path: Path) -> Plan:
     found = look_at(model)
     report_found(report, model, found)
     if found.kind != "legged":
-        return fixed_plan(spec, model, found, report)
-    plan = legged_plan(spec, found, report)
+        return dataclasses.replace(fixed_plan(spec, model, found, report), dt=dt, file_dt=step)
+    plan = legged_plan(spec, found, report, dt)
     is_mirrored = _is_mirrored(driven_model(spec, plan), plan)
-    return dataclasses.replace(plan, left_out=left_out, lift=lift, is_mirrored=is_mirrored)
+    return dataclasses.replace(plan, left_out=left_out, lift=lift, is_mirrored=is_mirrored, file_dt=step)
 
 
 def _program(plan: Plan, robot: Path, output: Path) -> tuple[Plan, str]:

@@ -521,3 +521,16 @@ def test_program_is_driven_for_some_steps_before_it_is_written(folder, capsys):
     fault = written_program.drive_fault(stiff, "MyRobot", folder / "my_robot.py")
     assert fault is not None
     assert re.match(r"its physics blew up within 0\.\d+ s of an episode, in steps of 0\.005 s", fault)
+
+
+@pytest.mark.parametrize(("file_dt", "dt"), [("0.0005", 0.0005), ("0.0003", 0.00025)])
+def test_robot_that_blows_up_in_the_usual_physics_steps_gets_those_of_its_file(
+    file_dt, dt, folder, capsys, monkeypatch
+):
+    blows_up = lambda text, *_: "it blew up" if "dt=0.005," in text else None
+    monkeypatch.setattr(new, "drive_fault", blows_up)
+    _, config, _ = written(folder, DOG.replace("<mujoco>", f'<mujoco><option timestep="{file_dt}"/>'))
+    out = capsys.readouterr().out
+    assert config.dt == dt
+    assert f"Physics steps of {dt:g} s (the file's: {file_dt} s): in steps of 0.005 s its physics blew up." in out
+    assert "Whether it can learn" not in out
