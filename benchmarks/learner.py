@@ -197,7 +197,7 @@ def advantages(x: Trajectory, hyper: PPOHyperparameters) -> Array:
     """Normalised advantages."""
     numbers = {"gamma": hyper.gamma, "gae_lambda": hyper.gae_lambda}
     advantage_et = generalized_advantages(x.reward, x.value, x.next_value, x.terminated, x.done, **numbers)
-    return normalize_advantages(advantage_et, None)
+    return normalize_advantages(advantage_et, None)[0]
 
 
 def normalize(normalizer: ObservationNormalizer, obs: dict[str, Array]) -> PyTree:

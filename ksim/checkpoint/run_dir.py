@@ -60,7 +60,7 @@ def check_can_be_made(run_dir: str | None) -> None:
         os.path.abspath(run_dir or "runs").encode()
     except UnicodeError:
         raise ConfigError(
-            f"run_dir ({shown(os.path.abspath(run_dir or 'runs'))}) must have a path in UTF-8. Choose another."
+            f"run_dir ({shown(os.path.abspath(run_dir or 'runs'), 1000)}) must have a path in UTF-8. Choose another."
         ) from None
     if run_dir is None:
         return

@@ -48,11 +48,13 @@ def generalized_advantages(
     return advantage_te.T
 
 
-def normalize_advantages(advantage_et: Float[Array, "e t"], axis_name: str | None) -> Float[Array, "e t"]:
-    """Advantages with mean 0 and variance 1 over the whole batch of all devices.
+def normalize_advantages(
+    advantage_et: Float[Array, "e t"], axis_name: str | None
+) -> tuple[Float[Array, "e t"], Float[Array, ""]]:
+    """Advantages with mean 0 and variance 1 over the whole batch of all devices, and the variance that they had.
 
     Normalised per device instead, the averaged gradient would depend on the number of devices.
     """
     chex.assert_rank(advantage_et, 2)
     mean, variance = moments_across_devices(advantage_et, axis_name)
-    return (advantage_et - mean) * jax.lax.rsqrt(variance + 1e-8)
+    return (advantage_et - mean) * jax.lax.rsqrt(variance + 1e-8), variance

@@ -99,7 +99,7 @@ class PPO(AbstractLearner):
         hyper, trajectory = self.hyper, collected.trajectory
         advantage_et = self._advantages(trajectory)
         normalizer = self._with_targets(learner.normalizer, trajectory.value + advantage_et, is_usable)
-        rollout = self._prepare(learner.normalizer, normalizer, collected, advantage_et)
+        rollout, residual_variance = self._prepare(learner.normalizer, normalizer, collected, advantage_et)
         env_index_mb = stratified_minibatches(
             key,
             trajectory.reward.shape[0],
@@ -118,7 +118,8 @@ class PPO(AbstractLearner):
         )
         learning_rate = optax.tree.get(updated.opt_state, "learning_rate")
         metrics = self._metrics(outcome) | {"policy/learning_rate": learning_rate}
-        metrics["rollout/explained_variance"] = self._explained_variance(advantage_et, rollout.value_target, normalizer)
+        _, target_variance = moments_across_devices(rollout.value_target, self.axis_name)
+        metrics["rollout/explained_variance"] = 1 - residual_variance / (target_variance + 1e-8)
         # A policy that did not move has a KL divergence of 0, by which the rate would rise just when updates fail.
         kl = jnp.where(metrics[BAD_UPDATES] > 0, jnp.nan, metrics["policy/kl_last_pass"])
         adapted = adapt_learning_rate(learning_rate, kl, hyper)
@@ -153,8 +154,8 @@ class PPO(AbstractLearner):
         normalizer: ObservationNormalizer,
         collected: Collected,
         advantage_et: Float[Array, "e t"],
-    ) -> Minibatch:
-        """What the loss needs of the whole rollout.
+    ) -> tuple[Minibatch, Float[Array, ""]]:
+        """What the loss needs of the whole rollout, and the variance of value targets that values do not explain.
 
         Args:
             before: The statistics with which it was collected.
@@ -167,17 +168,21 @@ class PPO(AbstractLearner):
         if before.values is not None and normalizer.values is not None:
             # A clipped value stays near what the network said, which new statistics would make another number of.
             value_et, target_et = before.values.outputs(value_et), normalizer.values.normalize(target_et)
-        return Minibatch(
+        normalized_et, residual_variance = normalize_advantages(advantage_et, self.axis_name)
+        if normalizer.values is not None:
+            residual_variance /= jnp.square(normalizer.values.scale)
+        rollout = Minibatch(
             obs=normalizer(trajectory.obs),
             carry=collected.model_carry,
             done=trajectory.done,
             action=trajectory.action,
             log_prob=trajectory.log_prob,
             value=value_et,
-            advantage=normalize_advantages(advantage_et, self.axis_name),
+            advantage=normalized_et,
             value_target=target_et,
             alongside=self.alongside(trajectory, normalizer),
         )
+        return rollout, residual_variance
 
     def _loss(self, params: PyTree, minibatch: Minibatch) -> tuple[Float[Array, ""], Metrics]:
         return self.loss(eqx.combine(params, static_leaves(self.network)), minibatch, self.hyper)
@@ -198,12 +203,3 @@ class PPO(AbstractLearner):
         metrics[BAD_UPDATES] = num_skipped.astype(jnp.float32)
         metrics["policy/kl_last_pass"] = jnp.mean(metrics_m["policy/kl"][-self.hyper.num_batches :])
         return mean_across_devices(metrics, self.axis_name)
-
-    def _explained_variance(
-        self, advantage_et: Float[Array, "e t"], target_et: Float[Array, "e t"], normalizer: ObservationNormalizer
-    ) -> Float[Array, ""]:
-        """The critic's fit before the update: what its values explain of the variance of their targets."""
-        scale = 1.0 if normalizer.values is None else normalizer.values.scale
-        _, target_variance = moments_across_devices(target_et, self.axis_name)
-        _, residual_variance = moments_across_devices(advantage_et / scale, self.axis_name)
-        return 1 - residual_variance / (target_variance + 1e-8)

@@ -64,6 +64,7 @@ def test_advantage_when_the_episode_ends_keeps_the_bootstrap_only_if_truncated(t
 
 
 def test_normalized_advantages_have_mean_zero_and_variance_one():
-    advantage_et = normalize_advantages(jnp.arange(12.0).reshape(3, 4), None)
+    advantage_et, variance = normalize_advantages(jnp.arange(12.0).reshape(3, 4), None)
     np.testing.assert_allclose(jnp.mean(advantage_et), 0.0, atol=1e-6)
     np.testing.assert_allclose(jnp.var(advantage_et), 1.0, rtol=1e-5)
+    np.testing.assert_allclose(variance, (12**2 - 1) / 12, rtol=1e-5)

@@ -62,15 +62,16 @@ def test_value_is_clipped_around_the_networks_output_when_statistics_change(was_
         obs=obs_et, action=blank[..., None], log_prob=blank, value=value_et, next_value=value_et, reward=blank,
         terminated=blank > 0, done=blank > 0, metrics={},
     )  # fmt: skip
-    batch = ppo._prepare(before, after, Collected(trajectory, None, blank, blank.astype(int)), advantage_et)
+    collected = Collected(trajectory, None, blank, blank.astype(int))
+    batch, residual_variance = ppo._prepare(before, after, collected, advantage_et)
     np.testing.assert_allclose(batch.value, say(network), rtol=1e-5, atol=1e-5)
     # Before the first step the value is the old one: nothing is clipped, and every sample has its gradient.
     loss = lambda value_et, clip: value_loss(value_et, batch.value, batch.value_target, clip)
     plain, clipped = (jax.value_and_grad(loss)(batch.value, clip) for clip in (None, 0.2))
     chex.assert_trees_all_close(clipped, plain, rtol=1e-6)
     # Where the residuals are the advantages, the critic explains 1 - Var(advantage) / Var(target).
-    explained = ppo._explained_variance(advantage_et, batch.value_target, after)
-    np.testing.assert_allclose(explained, 1 - advantage_et.var() / (value_et + advantage_et).var(), atol=1e-4)
+    unexplained = residual_variance / batch.value_target.var()
+    np.testing.assert_allclose(unexplained, advantage_et.var() / (value_et + advantage_et).var(), atol=1e-4)
 
 
 def test_policy_behind_a_normalizer_of_values_says_them_in_the_units_of_rewards():
