@@ -72,7 +72,8 @@ _DERIVED = {
 }
 """Fields that native MuJoCo alone reads, and what they follow from."""
 _OF_SIMPLE_BODIES = {"body_ipos": None, "body_iquat": None, "jnt_pos": "jnt_bodyid", "jnt_axis": "jnt_bodyid"}
-"""Fields on which it depends that a body's inertia is the same in every pose, and what tells the body of a row."""
+"""Fields that must keep their compiled values for a body's inertia to be the same in every pose, each with the field
+that maps its rows to bodies (None: rows are bodies)."""
 
 
 def check_overrides(model: mujoco.MjModel, names: Iterable[str]) -> None:
@@ -98,7 +99,7 @@ def check_overrides(model: mujoco.MjModel, names: Iterable[str]) -> None:
 
 
 def _left_out(model: mujoco.MjModel, name: str) -> str:
-    """Why MJX, which looks at the compiled model for what there is, leaves a field out; empty where it does not."""
+    """The reason for which MJX, which follows the compiled model, leaves a field out; empty where it does not."""
     if name == "body_gravcomp" and not model.flg_gravcomp:
         return "no body of the compiled model has any. Give a body some gravcomp in the MJCF file."
     has_fluid = model.opt.density > 0 or model.opt.viscosity > 0 or np.any(model.opt.wind)
@@ -108,7 +109,7 @@ def _left_out(model: mujoco.MjModel, name: str) -> str:
 
 
 def as_in_mjx(model: mujoco.MjModel, overrides: Overrides) -> Overrides:
-    """Overrides with what MJX follows of them: dry friction only where the compiled model has some."""
+    """The overrides as MJX applies them: dry friction stays 0 where the compiled model has none."""
     changed = {
         name: jnp.where(getattr(model, name) > 0, overrides[name], 0.0)
         for name in ("dof_frictionloss", "tendon_frictionloss")
@@ -150,7 +151,7 @@ def derive_constants(model: mujoco.MjModel) -> None:
 
 
 class BatchConstants:
-    """What MuJoCo derives from the overridden fields of a batch, kept up to date."""
+    """The constants that MuJoCo derives from the overridden fields of a batch, kept up to date."""
 
     def __init__(self, batch: Batch, overridden: Iterable[str]) -> None:
         """Expands the fields.

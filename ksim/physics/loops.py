@@ -25,7 +25,7 @@ OPEN = 2e-3
 """Gap, in m or rad, from which on a loop counts as open."""
 MAX_STEPS = 30
 DRIVEN_WEIGHT = 1e-2
-"""How readily driven joints move, over others: only where these alone cannot close a loop."""
+"""Weight of driven joints in a step, where the others have 1: they move where these alone cannot close a loop."""
 MAX_STEP = 0.3
 """The most that a step moves a joint, in rad or m."""
 _FREE, _BALL = int(mujoco.mjtJoint.mjJNT_FREE), int(mujoco.mjtJoint.mjJNT_BALL)
@@ -64,7 +64,7 @@ class Loops:
 
     @functools.cached_property
     def _weight_v(self) -> np.ndarray:
-        """How readily each degree of freedom moves: not at all that of the robot's base."""
+        """The weight of each degree of freedom in a step, (v,): 0 for those of the robot's base."""
         model = self._model
         weight_v = np.ones(model.nv)
         for kind, joint in zip(model.actuator_trntype, model.actuator_trnid[:, 0], strict=True):
@@ -89,10 +89,11 @@ class Loops:
             held: Degrees of freedom that stay, besides those of the base.
 
         Returns:
-            The gap is the largest violation of a constraint, in m or rad.
+            The gap is the largest violation of a constraint, in m or rad; NaN for a pose that is not finite, which
+            stays as it is.
         """
         with self._lock:
-            return self._closed(qpos, np.zeros(self._model.nv) if qvel is None else qvel, held)
+            return self._closed(qpos, np.zeros(self._original.nv) if qvel is None else qvel, held)
 
     def gap(self, qpos: np.ndarray) -> float:
         """The largest violation of an equality constraint in a pose, in m or rad."""
@@ -105,17 +106,17 @@ class Loops:
     def close_traced(
         self, qpos: Array, qvel: Array, extra: Mapping[str, Array], overrides: Mapping[str, Array]
     ) -> tuple[Array, Array]:
-        """The same in a traced function, by a call of the host.
+        """Closes the loops in a traced function, by a call of the host.
 
         Args:
             qpos: The pose, (q,).
             qvel: Velocities, (v,).
             extra: Further fields of MjData, such as `mocap_pos`.
-            overrides: Fields of MjModel with values of their own.
+            overrides: Fields of MjModel with values of their own. No constraint depends on those of `opt`.
         """
         if not self.are_there:
             return qpos, qvel
-        fields = dict(sorted({**extra, **overrides}.items()))
+        fields = {name: x for name, x in sorted({**extra, **overrides}.items()) if not name.startswith("opt.")}
         parts = [jnp.ravel(x).astype(jnp.float32) for x in (qpos, qvel, *fields.values())]
         out = self._function(tuple(fields))(jnp.concatenate(parts), qpos.shape[0] + qvel.shape[0])
         return out[: qpos.shape[0]], out[qpos.shape[0] :]
@@ -149,6 +150,8 @@ class Loops:
     def _closed(self, qpos: np.ndarray, qvel: np.ndarray, held: Sequence[int]) -> tuple[np.ndarray, np.ndarray, float]:
         if not self.are_there:
             return qpos.copy(), qvel.copy(), 0.0
+        if not np.isfinite(qpos).all():
+            return qpos.copy(), qvel.copy(), math.nan
         weight_v, data = self._weight_v.copy(), self._data
         weight_v[list(held)] = 0.0
         data.qpos[:] = qpos
@@ -177,6 +180,7 @@ class Loops:
         model, data = self._model, self._data
         mujoco.mj_kinematics(model, data)
         mujoco.mj_comPos(model, data)
+        mujoco.mj_flex(model, data)
         mujoco.mj_tendon(model, data)
         mujoco.mj_makeConstraint(model, data)
         rows = np.asarray(data.efc_type) == _EQUALITY

@@ -298,7 +298,7 @@ def set_pose(spec: mujoco.MjSpec, joints: Mapping[str, float], height: float | N
     if height is not None:
         qpos = with_level_base(model, qpos, height)
     qpos, _, gap = Loops(model).closed(qpos)
-    if gap > OPEN:
+    if not gap <= OPEN:  # nor is it in a pose that is not finite
         raise ConfigError(
             f"set_pose cannot close the loops of the model: in the pose nearest to the one asked for an equality "
             f"constraint is off by {gap:.3g} m (or rad). Ask for a pose that the linkage has."

@@ -62,8 +62,9 @@ def test_pose_with_closed_loops_stays_exactly_as_it_is():
         ((resets.RandomJointPositions(magnitude=0.2), resets.RandomJointVelocities()), ()),
         ((resets.ToPose({"crank": 0.4}),), ()),
         ((), (randomizers.RandomJointZero(max_offset=0.1),)),
+        ((resets.ToPose({"crank": 0.4}),), (randomizers.RandomGravity(),)),
     ],
-    ids=["RandomJointPositions", "ToPose", "RandomJointZero"],
+    ids=["RandomJointPositions", "ToPose", "RandomJointZero", "RandomGravity"],
 )
 def test_episodes_when_terms_set_joints_start_with_closed_loops(start, drawn):
     actuators = ModelActuators()
@@ -90,10 +91,30 @@ def test_episodes_when_terms_set_joints_start_with_closed_loops(start, drawn):
         assert Loops(mj_model).gap(np.asarray(inner.physics.qpos[i])) < 1e-5  # in 32 bits; 3 to 7 cm before
 
 
+def test_edge_of_a_flex_that_is_held_at_its_length_counts():
+    flex = (
+        '<flexcomp name="rope" type="grid" dim="1" count="3 1 1" spacing=".1 .1 .1"><edge equality="true"/></flexcomp>'
+    )
+    model = mujoco.MjModel.from_xml_string(f"<mujoco><worldbody>{flex}</worldbody></mujoco>")
+    loops, qpos = Loops(model), model.qpos0.copy()
+    qpos[0] += 0.05  # the first of its points, along the rope
+    assert loops.gap(qpos) == pytest.approx(0.05)
+    assert loops.closed(qpos)[2] <= CLOSED
+
+
+def test_pose_that_is_not_finite_stays_as_it_is():
+    qpos, qvel, gap = Loops(four_bar().compile()).closed(np.array([np.nan, 0.0, 0.0]), np.array([1.0, 0.0, 0.0]))
+    np.testing.assert_array_equal(qpos, [np.nan, 0.0, 0.0])
+    np.testing.assert_array_equal(qvel, [1.0, 0.0, 0.0])
+    assert np.isnan(gap)
+
+
 def test_pose_that_is_set_closes_the_loops_and_one_that_cannot_be_is_an_error():
     spec = four_bar()
     set_pose(spec, {"crank": 0.4})
     np.testing.assert_allclose(spec.compile().key_qpos, [[0.4, -0.4, 0.4]], atol=1e-3)
+    with pytest.raises(ConfigError, match="cannot close the loops"):
+        set_pose(four_bar(), {"crank": np.inf})
     spec = four_bar()
     spec.delete(spec.equalities[0])
     spec.body("coupler").add_site(name="here", pos=[0.3, 0, 0])

@@ -117,7 +117,7 @@ def movable_body(context: Context, name: str, *, weighs: bool = False) -> int:
     if mj_model.body_weldid[index] == 0:
         raise ConfigError(f"Body {name!r} cannot move, so its mass does not matter. Name a moving body of the robot.")
     if weighs and mj_model.body_mass[index] == 0:
-        raise ConfigError(f"Body {name!r} has no mass, which nothing would be changed of. Name a body with a mass.")
+        raise ConfigError(f"Body {name!r} has no mass, so randomizing it changes nothing. Name a body with a mass.")
     return index
 
 
