@@ -1,4 +1,4 @@
-"""How far native MuJoCo and MJX are apart in an environment that is to be stepped by the one in place of the other.
+"""The difference between native MuJoCo and MJX in an environment that the one is to step in place of the other.
 
 They are two implementations of the same physics, but not of the same contacts. MJX keeps, of a box on a plane, the
 corners within 1 mm of the deepest; native MuJoCo keeps all that touch. A foot that is a box, as those of Playground's
@@ -61,11 +61,12 @@ def gap_to_mjx(env: WrappedEnvironment, mjx_model: Any) -> float:
         states = jax.tree.map(lambda x, y: jnp.concatenate([x[None], y]), start.inner.state, after)
         return jax.tree.map(lambda x: x[jnp.array(COMPARED)], states)
 
-    def prepared(key: PRNGKeyArray) -> Any:
+    def prepared(key: PRNGKeyArray) -> tuple[Array, Any]:
         states_et = jax.vmap(visited)(jax.random.split(key, NUM_ENVS))
         states_s = jax.tree.map(lambda x: jnp.reshape(x, (NUM_ENVS * len(COMPARED), *x.shape[2:])), states_et)
         data_s = jax.vmap(lambda state: _data(native.unpacked(state)))(states_s)
-        return jax.tree.map(jnp.nan_to_num, data_s)  # a step computes anew what is unknown
+        # A step computes anew what is unknown. A velocity that is not a number is none of that.
+        return data_s.qvel, jax.tree.map(jnp.nan_to_num, data_s)
 
     def by_native(data: Any) -> Array:
         return native.steps(mjx_model, data, data.ctrl, 1).qvel
@@ -75,8 +76,8 @@ def gap_to_mjx(env: WrappedEnvironment, mjx_model: Any) -> float:
 
     # Apart, so that the program of MJX, which takes long to compile, is found in the compilation cache the next time.
     compiled = functools.partial(jax.jit, compiler_options=QUICKLY)
-    data_s = compiled(prepared)(jax.random.key(0))
-    velocities = (data_s.qvel, compiled(jax.vmap(by_native))(data_s), compiled(jax.vmap(by_mjx))(data_s))
+    before_sv, data_s = compiled(prepared)(jax.random.key(0))
+    velocities = (before_sv, compiled(jax.vmap(by_native))(data_s), compiled(jax.vmap(by_mjx))(data_s))
     return largest_share(*(np.asarray(x, np.float64) for x in velocities))
 
 

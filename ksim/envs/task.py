@@ -108,7 +108,8 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
         check_types(options)
         options.join_job()  # before the environment's arrays start JAX's backend
         self.made = self.make(options)
-        self._gap: dict[str, float] = {}  # between engines: kept by copies, which processes make by themselves
+        # Shared with copies of the task: measuring is collective, and copies are made by single processes.
+        self._gap: dict[str, float] = {}
         timing = {"dt": self.made.dt, "ctrl_dt": self.made.ctrl_dt * options.action_repeat}
         for name, own in timing.items():
             if getattr(options, name) not in (None, own):
@@ -129,13 +130,20 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
         """The engine of training, and the reason; native MuJoCo only where its physics is that of MJX, or asked for.
 
         An environment that was not measured is compared here, by a program that takes some tens of seconds to compile.
+
+        Raises:
+            ConfigError: Native MuJoCo was asked for and cannot step the environment.
         """
         config = self.config
         name, reason = super().picked_engine
         is_asked = config.engine == "mujoco"
-        if name != "mujoco" or config.is_measured() or (is_asked and config.run_mode != "train"):
+        if name != "mujoco" or (is_asked and (config.is_measured() or config.run_mode != "train")):
             return name, reason
-        env = self._environment(native=self._native(num_devices=1))
+        env, refusal = self._stepped_natively(num_devices=1)
+        if env is None:
+            return config.own_physics(), f"auto: {refusal}"
+        if config.is_measured():
+            return name, reason
         missed = env.fields_missed()
         if missed:
             if is_asked:
@@ -155,19 +163,38 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
         config, made = self.config, self.made
         if config.randomize and made.randomize is None:
             raise ConfigError(f"randomize (true): {config.env} has no randomization of its own. Remove it.")
-        native = self._native(num_devices) if engine == "mujoco" and config.may_step_natively() else None
-        env = self._environment(native)
-        if native is not None and env.randomizer is not None:
-            try:
-                native.check_models(env.randomizer.drawn)
-            except ConfigError:
-                if config.engine == "mujoco":
-                    raise
-                return self._environment(native=None)
-        missed = [] if config.is_measured() else env.fields_missed()
-        if missed and config.engine == "mujoco":
+        is_asked = config.engine == "mujoco"
+        may_be_native = config.may_step_natively() and (is_asked or not self._was_seen_to_differ())
+        env = self._stepped_natively(num_devices)[0] if engine == "mujoco" and may_be_native else None
+        missed = [] if env is None or config.is_measured() else env.fields_missed()
+        if missed and is_asked:
             raise ConfigError(self._missed(missed))
-        return self._environment(native=None) if missed else env
+        return self._environment(native=None) if missed or env is None else env
+
+    def _was_seen_to_differ(self) -> bool:
+        """Whether the engines were compared, and do not agree."""
+        if "largest" not in self._gap:
+            return False
+        from ksim.envs.agreement import in_words  # noqa: PLC0415 - imports MJX
+
+        return not in_words(self._gap["largest"])[0]
+
+    def _stepped_natively(self, num_devices: int) -> tuple[WrappedEnvironment | None, str]:
+        """The environment in native MuJoCo; or None and the reason, where that cannot be and was not asked for.
+
+        Raises:
+            ConfigError: It cannot be, and was asked for.
+        """
+        try:
+            native = self._native(num_devices)
+            env = self._environment(native)
+            if env.randomizer is not None:
+                native.check_models(env.randomizer.drawn)
+        except ConfigError as error:
+            if self.config.engine == "mujoco":
+                raise
+            return None, str(error).removeprefix("engine (mujoco): ")
+        return env, ""
 
     def _environment(self, native: InsteadOfMjx | None) -> WrappedEnvironment:
         config, made = self.config, self.made

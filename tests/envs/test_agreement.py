@@ -1,6 +1,7 @@
 """Native MuJoCo beside MJX, before the one takes the other's place in an environment."""
 
 import dataclasses
+import types
 
 import jax
 import jax.numpy as jnp
@@ -62,6 +63,21 @@ def test_engines_agree_on_a_sphere_on_a_plane_and_not_on_a_tilted_box(kind, agre
     assert gap < 1e-3 if agrees else gap > 10 * TOLERANCE
 
 
+class Diverging(Resting):
+    """Its velocities are not numbers after the first step."""
+
+    def step(self, state, action):
+        state = super().step(state, action)
+        return dataclasses.replace(state, data=state.data.replace(qvel=jnp.full_like(state.data.qvel, jnp.nan)))
+
+
+def test_gap_is_infinite_where_a_visited_velocity_is_not_finite():
+    made = Diverging("sphere")
+    native = NativePhysics(made.mj_model, made.mjx_model, 1)
+    env = WrappedEnvironment(env=made, actor_obs=None, critic_obs=None, episode_length=100, native=native)
+    assert gap_to_mjx(env, made.mjx_model) == np.inf
+
+
 def test_share_is_of_the_change_of_the_state_or_of_the_median_where_it_is_at_rest():
     before = np.zeros((3, 2))
     by_mjx = np.array([[2.0, 0.0], [4.0, 0.0], [0.0, 0.0]])  # changes of 2, 4 and 0: the median is 2
@@ -114,8 +130,25 @@ class Unmeasured(WrappedConfig):
         return False
 
 
+class Measured(Unmeasured):
+    def is_measured(self):
+        return True
+
+
+class FakeNative:
+    def __init__(self, refusal=""):
+        self.refusal = refusal
+
+    def check_models(self, models):
+        if self.refusal:
+            raise ConfigError(f"engine (mujoco): {self.refusal}")
+
+
+@dataclasses.dataclass
 class FakeEnvironment:
-    missed = ()
+    native: object = None
+    missed: tuple = ()
+    randomizer: object = dataclasses.field(default_factory=lambda: types.SimpleNamespace(drawn=None))
 
     def fields_missed(self):
         return list(self.missed)
@@ -123,35 +156,66 @@ class FakeEnvironment:
 
 @pytest.fixture
 def compared(monkeypatch):
-    def picked(engine, gap, missed=()):
-        env = FakeEnvironment()
-        env.missed = missed
+    def made(engine, gap, missed=(), config=Unmeasured, native=FakeNative):
         monkeypatch.setattr("ksim.envs.agreement.gap_to_mjx", lambda env, mjx_model: gap)
-        monkeypatch.setattr(Compared, "_native", lambda self, num_devices: None)
-        monkeypatch.setattr(Compared, "_environment", lambda self, native: env)
-        return Compared(dataclasses.replace(Unmeasured(env="box", num_devices=1), engine=engine)).picked_engine
+        monkeypatch.setattr(Compared, "_native", lambda self, num_devices: native())
+        monkeypatch.setattr(Compared, "_environment", lambda self, native: FakeEnvironment(native, missed))
+        return Compared(dataclasses.replace(config(env="box", num_devices=1), engine=engine))
 
-    return picked
+    return made
+
+
+def no_native():
+    raise ConfigError("engine (mujoco): the environment's model has built-in delays")
 
 
 def test_auto_keeps_mjx_where_native_mujoco_differs_and_says_so(compared):
-    engine, reason = compared("auto", 1.37)
+    engine, reason = compared("auto", 1.37).picked_engine
     assert engine == "mjx"
     assert "differs from that of MJX by 137%" in reason
-    engine, reason = compared("auto", 1e-5)
+    engine, reason = compared("auto", 1e-5).picked_engine
     assert engine == "mujoco"
     assert "within 1e-05 of that of MJX" in reason
-    engine, reason = compared("auto", 0.0, ["contact.dist"])
+    engine, reason = compared("auto", 0.0, ["contact.dist"]).picked_engine
     assert (engine, reason) == ("mjx", "auto: native MuJoCo does not give contact.dist")
 
 
 def test_native_mujoco_that_was_asked_for_and_differs_warns(compared):
     with pytest.warns(UserWarning, match=r"engine \(mujoco\): one physics step differs .* in box\. Set engine=mjx"):
-        engine, reason = compared("mujoco", 1.37)
+        engine, reason = compared("mujoco", 1.37).picked_engine
     assert engine == "mujoco"
     assert "differs from that of MJX by 137%" in reason
     with pytest.raises(ConfigError, match=r"engine \(mujoco\): box reads contact\.dist of mjx\.Data"):
-        compared("mujoco", 0.0, ["contact.dist"])
+        _ = compared("mujoco", 0.0, ["contact.dist"]).picked_engine
+
+
+@pytest.mark.parametrize("config", [Unmeasured, Measured])
+@pytest.mark.parametrize(
+    ("native", "reason"),
+    [
+        (lambda: FakeNative("body_ipos differs"), "body_ipos differs"),
+        (no_native, "the environment's model has built-in"),
+    ],
+    ids=["models", "model"],
+)
+def test_auto_keeps_mjx_where_native_mujoco_refuses_the_model_and_says_so(compared, config, native, reason):
+    task = compared("auto", 0.0, config=config, native=native)
+    engine, words = task.picked_engine
+    assert engine == "mjx"
+    assert words.startswith(f"auto: {reason}")
+    assert task.get_environment("mujoco", 1).native is None
+    with pytest.raises(ConfigError, match=reason):
+        compared("mujoco", 0.0, config=config, native=native).get_environment("mujoco", 1)
+
+
+@pytest.mark.filterwarnings("ignore:engine .mujoco.")
+@pytest.mark.parametrize(
+    ("engine", "gap", "is_native"), [("auto", 1.37, False), ("auto", 0, True), ("mujoco", 1.37, True)]
+)
+def test_evaluations_step_natively_where_training_may(compared, engine, gap, is_native):
+    task = compared(engine, gap)
+    assert (task.picked_engine[0] == "mujoco") == is_native
+    assert (task.get_environment("mujoco", 1).native is not None) == is_native
 
 
 def test_options_of_an_environment_make_it_one_that_was_not_measured():
