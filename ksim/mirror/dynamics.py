@@ -23,7 +23,7 @@ def mirrored_dynamics_gap(physics_model: PhysicsModel, mirror: ModelMirror) -> f
         mirror: What `mirror_model` found.
 
     Returns:
-        The gap; NaN where a simulation does not stay finite, which MuJoCo answers by starting anew.
+        The gap; NaN where a simulation does not stay finite.
     """
     model, rng = physics_model.mj_model, np.random.default_rng(0)
     gap = moved = 0.0

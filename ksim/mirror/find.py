@@ -29,8 +29,6 @@ NUM_SEQUENCES, NUM_STEPS = 8, 32
 """Of states drawn at random; several steps in a row for terms with memory."""
 _TOUCH = 100.0
 """The highest reading of those that are drawn."""
-_FORCES = {"cfrc_ext", "cfrc_int", "qfrc_constraint"}
-"""Derived fields that contacts and limits change."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -100,10 +98,10 @@ def find_mirror(mdp: Mdp, physics_model: PhysicsModel) -> Mirror:
 
 
 class _Trial(enum.IntEnum):
-    """What the samples of observations are taken under.
+    """The kind of state in which observations are sampled.
 
     MOVED: states of the robot alone. DRIVEN: commands and touches beyond these, and their mirror images. DISTURBED:
-    readings of contacts and limits, and forces, that are drawn apart for the robot and its image.
+    readings of contacts and limits that are drawn apart for the robot and its image.
     """
 
     MOVED = 0
@@ -183,7 +181,7 @@ class _Sampler:
         return context.episode_step + (term.mirror_s / context.dt if is_image else 0.0)
 
     def _contexts(self, key: PRNGKeyArray, step: Array, state: list[Array], trial: Array) -> tuple[Context, Context]:
-        """What terms see of the robot in a state, and of its image."""
+        """Contexts of terms, for the robot in a state and for its image."""
         touch_key, action_key, command_key = jax.random.split(key, 3)
         model, engine = self._engine.model, self._engine
         qpos, qvel, act = state
@@ -225,9 +223,6 @@ class _Sampler:
         derived["sensordata"] = jnp.where(
             (trial == _Trial.DISTURBED) & self._is_event, touches[int(is_image)], readings_m
         )
-        for name in _FORCES & derived.keys():
-            noise = touches[int(is_image)].mean() if touches.size else 1.0
-            derived[name] += jnp.where(trial == _Trial.DISTURBED, noise, 0.0)
         return dataclasses.replace(physics, derived=derived)
 
     def _commands(self, context: Context, trial: Array) -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""Which component of a vector is the mirror image of which, from values of it and of its image."""
+"""The mirror image of each component of a vector, from values of the vector and of its image."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ from ksim.errors import ConfigError
 from ksim.mirror.signed import SignedPermutation
 
 TOLERANCE = 0.2
-"""How far a component may be off from its image, as a part of how much it varies: contact solvers stop early."""
+"""Tolerance of a component and its image, as a part of the standard deviation: contact solvers stop early."""
 _STILL_PART, _STILL = 1e-4, 1e-6
 """A component that varies by less, as a part of its size or in its own unit, does not move."""
 _ALIKE = 1e-4

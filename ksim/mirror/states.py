@@ -10,9 +10,9 @@ from ksim.mirror.model import BALL, FREE
 from ksim.physics.model import PhysicsModel
 
 BEYOND_PART = 0.05
-"""How far joints go beyond their limits, as a part of the range."""
+"""The part of their range by which joints go beyond their limits."""
 DEPTH_PART = 0.03
-"""How deep the ground is pressed at most, as a part of the robot's size."""
+"""The greatest depth to which the ground is pressed, as a part of the robot's size."""
 _BISECTIONS, _STEPS_DOWN = 12, 40
 
 
@@ -93,7 +93,9 @@ def _lay_down(
     """Moves the base, by its height's place in qpos, to where something presses the ground; not where there is none."""
     data.qpos[:] = qpos
     mujoco.mj_kinematics(model, data)
-    moving = np.flatnonzero(model.body_weldid[model.geom_bodyid] != 0)
+    base = int(model.jnt_bodyid[np.flatnonzero(model.jnt_qposadr == height - 2)[0]])
+    is_own_b = model.body_rootid == model.body_rootid[base]
+    moving = np.flatnonzero(is_own_b[model.geom_bodyid])
     if not moving.size:
         return
     off_g = np.linalg.norm(data.geom_xpos[moving] - qpos[height - 2 : height + 1], axis=1) + model.geom_rbound[moving]
@@ -104,8 +106,9 @@ def _lay_down(
         mujoco.mj_kinematics(model, data)
         mujoco.mj_comPos(model, data)
         mujoco.mj_collision(model, data)
-        is_fixed = model.body_weldid[model.geom_bodyid[data.contact.geom]] == 0
-        return bool(np.any(is_fixed.any(axis=-1) & (data.contact.dist < 0))) if data.ncon else False
+        body_c2 = model.geom_bodyid[data.contact.geom]
+        is_own_c, is_fixed_c = is_own_b[body_c2].any(axis=-1), (model.body_weldid[body_c2] == 0).any(axis=-1)
+        return bool(np.any(is_own_c & is_fixed_c & (data.contact.dist < 0))) if data.ncon else False
 
     above = top = abs(qpos[height]) + 2 * float(off_g.max())
     for step in range(1, _STEPS_DOWN + 1):

@@ -16,14 +16,14 @@ _EVENTS = (
 
 
 def event_readings(physics_model: PhysicsModel) -> Bool[np.ndarray, " m"]:
-    """Which readings are those of sensors of contacts, distances and limits."""
+    """A mask of the readings of contacts, distances and limits."""
     model = physics_model.mj_model
     kinds = [int(getattr(mujoco.mjtSensor, f"mjSENS_{name}")) for name in _EVENTS]
     return np.repeat(np.isin(model.sensor_type, kinds), model.sensor_dim)
 
 
 def touch_images(physics_model: PhysicsModel) -> tuple[Bool[np.ndarray, " m"], Int[np.ndarray, " m"]]:
-    """Which readings are those of touch sensors whose image is known, and for all readings the index of the image.
+    """A mask of readings of touch sensors whose image is known, and for all readings the index of the image.
 
     The image of a sensor is the one on a site of the same size at the mirrored place in the default pose. Where several
     are, their names decide; where these do not tell either, or there is none, it is not known.

@@ -78,7 +78,7 @@ def load_motion(
             raise ConfigError(f"joint_names maps {name!r}, but {path} has no such joint. {near_misses(name, columns)}")
     renamed = [names.get(name, _name_in(model, name)) for name in columns]
     kept = _kept(path, renamed, columns, model)
-    raw = raw._replace(joint_pos=raw.joint_pos[:, kept] if raw.joint_pos.ndim == 2 else raw.joint_pos)
+    raw = raw._replace(joint_pos=raw.joint_pos[:, kept])
     return understood(path, raw, reading, model, [str(renamed[i]) for i in kept])
 
 
@@ -111,6 +111,8 @@ def _read_npz(path: Path, model: PhysicsModel) -> RawMotion:
         for name, array, width in (("body_pos_w", body_pos, 3), ("body_quat_w", body_quat, 4)):
             is_met = array.ndim == 3 and array.shape[1] > 0 and array.shape[2] == width
             check_rule(f"Motion file {path}: {name} of shape {array.shape}", is_met, f"of shape (frames, n, {width})")
+        counts = [len(array) for array in (joint_pos, body_pos, body_quat)]
+        check_rule(f"Motion file {path}: {', '.join(_BODIES)} of {counts} frames", len(set(counts)) == 1, "of as many")
         layout = ".npz of bodies, as mjlab and BeyondMimic write it"
         root_pos, root_quat = body_pos[:, 0], body_quat[:, 0]
         return RawMotion(layout, root_pos, root_quat, joint_pos, fps=fps, joints=names, body_pos=body_pos)
@@ -128,17 +130,18 @@ def _read_pickle(path: Path) -> RawMotion:
     """A motion as GMR writes it; quaternions are (x, y, z, w) in that layout."""
     try:
         content = load_arrays(path.read_bytes())
+        held = content if isinstance(content, dict) else {}
+        arrays = {name: np.asarray(held[name]) for name in (*_PICKLED, "fps") if held.get(name) is not None}
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"Motion file {path} cannot be read as arrays in a pickle: {error!s:.200}. Save it as .npz with fps, "
             "root_pos, root_quat and joint_pos."
         ) from error
     if not isinstance(content, dict) or any(name not in content for name in _PICKLED):
-        held = ", ".join(map(repr, content)) if isinstance(content, dict) else f"a {type(content).__name__}"
+        words = ", ".join(map(repr, content)) if isinstance(content, dict) else f"a {type(content).__name__}"
         raise ConfigError(
-            f"Motion file {path} must hold {', '.join(map(repr, _PICKLED))}, as GMR's do; it has {held or 'nothing'}."
+            f"Motion file {path} must hold {', '.join(map(repr, _PICKLED))}, as GMR's do; it has {words or 'nothing'}."
         )
-    arrays = {name: np.asarray(content[name]) for name in (*_PICKLED, "fps") if content.get(name) is not None}
     root_pos, root_quat, joint_pos = (_numbers(path, name, arrays.get(name, np.array("none"))) for name in _PICKLED)
     return RawMotion(".pkl of GMR", root_pos, root_quat, joint_pos, "xyzw", _rate(path, arrays))
 

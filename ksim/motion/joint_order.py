@@ -11,7 +11,7 @@ from ksim.physics.model import PhysicsModel
 from ksim.physics.names import states_of_motion
 
 _NEAR = 0.05
-"""How far, in m, bodies of the file may be from where its joints put the robot's."""
+"""Largest distance, in m, of the file's bodies from those of the robot with the file's joints."""
 _FRAMES = 8
 
 

@@ -77,7 +77,7 @@ def _latin1(text: str, encoding: str) -> bytes:
 
 
 def load_arrays(content: bytes) -> Any:
-    """What a pickle holds: dicts, lists, numbers, texts and NumPy arrays of numbers.
+    """The content of a pickle: dicts, lists, numbers, texts and NumPy arrays of numbers.
 
     Raises:
         ValueError: It holds anything else, or it is damaged.
@@ -90,7 +90,7 @@ def load_arrays(content: bytes) -> Any:
 
 def _plain(value: Any, depth: int = 0) -> Any:
     """The value with its arrays finished."""
-    if depth > 2:  # what is shared among many lists would grow without end
+    if depth > 3:  # what is shared among many lists would grow without end
         raise ValueError("it is nested too deeply")
     if isinstance(value, _Array):
         if value.array is None:

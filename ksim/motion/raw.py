@@ -37,7 +37,7 @@ class RawMotion(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What the user says of a file; None leaves it to the file.
+    """The user's word on a file; None leaves it to the file.
 
     Attributes:
         fps: Frames per second.

@@ -16,6 +16,9 @@ _TIME = ("time", "t", "time_s", "timestamp")
 _COUNTERS = ("frame", "index", "frame_index", "")
 _ENDS = ("_dof", "_pos", "_position")
 
+_RATES = (1.0, 10_000.0)
+"""Frames per second that a column of times can mean."""
+
 
 def read_table(path: Path) -> RawMotion:
     """A motion of a `.csv` file: the layout of the retargeted LAFAN1 motions, or columns that a header names.
@@ -64,14 +67,20 @@ def _by_header(path: Path, header: list[str], table_tn: np.ndarray) -> RawMotion
         lower = name.lower()
         if lower in _TIME:
             fps = _rate_of(path, name, table_tn[:, column])
-        elif lower in _COUNTERS:
             continue
-        elif match := _QUATERNION.fullmatch(lower):
-            quaternion[match[1]] = column
+        if lower in _COUNTERS:
+            continue
+        if match := _QUATERNION.fullmatch(lower):
+            kind, key = quaternion, match[1]
         elif match := _POSITION.fullmatch(lower):
-            position[match[1]] = column
+            kind, key = position, match[1]
         else:
-            joints[next((name.removesuffix(end) for end in _ENDS if name.endswith(end)), name)] = column
+            kind, key = joints, next((name.removesuffix(end) for end in _ENDS if name.endswith(end)), name)
+        if kind.setdefault(key, column) != column:
+            raise ConfigError(
+                f"Motion file {path}: columns {header[kind[key]]!r} and {name!r} may both be {key!r} of the base, or "
+                "the same joint. Remove one of them."
+            )
     missing = [f"position {x}" for x in "xyz" if x not in position]
     missing += [f"quaternion {x}" for x in "wxyz" if x not in quaternion]
     if missing:
@@ -98,4 +107,10 @@ def _rate_of(path: Path, name: str, time_t: np.ndarray) -> float:
             f"Motion file {path}: the times of column {name!r} must grow by equal steps, in s. Resample the motion to "
             "a constant rate."
         )
-    return round(float(1 / steps.mean()), 3)
+    fps = float(1 / steps.mean())
+    if not _RATES[0] <= fps <= _RATES[1]:
+        raise ConfigError(
+            f"Motion file {path}: by column {name!r} the motion has {fps:.3g} frames per second; {_RATES[0]:g} to "
+            f"{_RATES[1]:g} are possible. Give the times in s, or remove the column and set motion_fps."
+        )
+    return round(fps, 3)

@@ -1,10 +1,9 @@
-"""What the numbers of a motion's file mean, by what they can be: the order of quaternions, units, and the rate."""
+"""The meaning of a motion's numbers, by what they can be: the order of quaternions, units, and the rate."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import mujoco
 import numpy as np
 from scipy.spatial.transform import Rotation
@@ -18,11 +17,11 @@ from ksim.physics.model import PhysicsModel
 from ksim.physics.names import base_of_qpos
 
 _BEYOND_RANGE = 0.5
-"""How far, in rad, retargeted joints may leave the robot's ranges."""
+"""The angle, in rad, by which retargeted joints may leave the robot's ranges."""
 _OUTSIDE, _FAR_OUTSIDE = 0.02, 2.0
 """The share of numbers that may be farther outside, and how far, in rad, none may be."""
 _FASTEST_BASE, _FASTEST_JOINT = 20.0, 60.0
-"""Speeds, in m/s and rad/s, that no robot's motion has in more than a hundredth of its frames."""
+"""Speeds, in m/s and rad/s, that no robot's motion has in more than a tenth of its frames."""
 
 
 def check_reading(reading: Reading) -> None:
@@ -53,12 +52,11 @@ def understood(path: Path, raw: RawMotion, reading: Reading, model: PhysicsModel
     motion = Motion(path.stem, fps, tuple(joints), raw.root_pos, root_quat, joint_pos)
     _check_size(path, motion, model)
     _check_speeds(path, motion, model)
-    if jax.process_index() == 0:
-        print_line(
-            f"Motion {motion.name}: {raw.layout}, {motion.num_frames} frames at {fps:g} per second ({rate}), "
-            f"{motion.duration_s:.2f} s; quaternions ({', '.join(order)}), tilted by {tilt:.0f} degrees on average; "
-            f"{len(joints)} joints in {unit}, {joint_pos.min(initial=0):.2f} to {joint_pos.max(initial=0):.2f} rad"
-        )
+    print_line(
+        f"Motion {motion.name}: {raw.layout}, {motion.num_frames} frames at {fps:g} per second ({rate}), "
+        f"{motion.duration_s:.2f} s; quaternions ({', '.join(order)}), tilted by {tilt:.0f} degrees on average; "
+        f"{len(joints)} joints in {unit}, {joint_pos.min(initial=0):.2f} to {joint_pos.max(initial=0):.2f} rad"
+    )
     return motion
 
 
@@ -74,7 +72,7 @@ def _rate(path: Path, raw: RawMotion, reading: Reading) -> tuple[float, str]:
 
 
 class _Order(NamedTuple):
-    """How a clip looks with its quaternions read in an order, against the robot's default pose.
+    """The look of a clip with its quaternions read in an order, against the robot's default pose.
 
     Attributes:
         upright: Mean vertical part of the axis that was vertical, from -1 to 1.
@@ -89,7 +87,8 @@ class _Order(NamedTuple):
 
 def _quaternions(path: Path, raw: RawMotion, reading: Reading, model: PhysicsModel) -> tuple[str, float]:
     """The order of the quaternions, and the mean tilt of the base in degrees."""
-    shape_ok = raw.root_quat.ndim == 2 and raw.root_quat.shape[1] == 4 and raw.root_pos.shape == (len(raw.root_quat), 3)
+    num = len(raw.root_quat)
+    shape_ok = num >= 2 and raw.root_quat.shape == (num, 4) and raw.root_pos.shape == (num, 3)
     norms_ok = shape_ok and bool((np.abs(np.linalg.norm(raw.root_quat, axis=1) - 1) < 0.01).all())
     given = raw.quaternions if raw.names_quaternions else reading.quaternions
     if not norms_ok:  # what is wrong with them is said later
@@ -101,7 +100,7 @@ def _quaternions(path: Path, raw: RawMotion, reading: Reading, model: PhysicsMod
     usual = raw.quaternions
     other = next(order for order in QUATERNIONS if order != usual)
     gap = seen[usual].upright - seen[other].upright
-    # Of turns about the vertical both are upright, and differ by half a turn: robots walk forward, clips face along x.
+    # Near a yaw of 0 or 180 degrees both are upright, half a turn apart: robots walk forward, and clips face along x.
     travels = max(abs(x.forward) for x in seen.values()) > 0.1
     is_ahead = [x.forward > 0 if travels else x.facing > 0.3 for x in (seen[usual], seen[other])]
     if gap > 0.2 or (gap > -0.2 and is_ahead == [True, False]):
@@ -146,16 +145,20 @@ def _angles(
     is_far = (values < low - _FAR_OUTSIDE) | (values > high + _FAR_OUTSIDE)
     if outside(values) <= _OUTSIDE and not is_far.any():
         return values, "rad"
-    worst = int((~within(values)).sum(axis=0).argmax())
+    beyond = np.maximum(low - values, values - high).max(axis=0)
+    worst = int(beyond.argmax() if outside(values) <= _OUTSIDE else (~within(values)).sum(axis=0).argmax())
     found = (
         f"Motion file {path}: joint {joints[worst]!r} goes from {values[:, worst].min():.3g} to "
         f"{values[:, worst].max():.3g}, but can go from {low[worst]:.3g} to {high[worst]:.3g} rad; "
         f"{outside(values):.0%} of all positions are beyond the robot's ranges"
     )
+    if outside(values) <= _OUTSIDE:  # nearly all are as they can be in rad: some frames are not
+        frame = int(np.maximum(low - values, values - high).max(axis=1).argmax())
+        raise ConfigError(f"{found}, most in frame {frame}. Repair it, or set motion_angles=rad if it is right.")
     if outside(in_rad) <= _OUTSIDE:
         raise ConfigError(
-            f"{found}, and none if they are degrees. If they are, set motion_angles=deg (style_angles for the clips of "
-            "a style; angles in Python)."
+            f"{found}, and nearly none if they are degrees. If they are, set motion_angles=deg (style_angles for the "
+            "clips of a style; angles in Python)."
         )
     raise ConfigError(
         f"{found}, also as degrees. The joints may be in another order: name them with motion_joints (style_joints; "

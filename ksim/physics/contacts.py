@@ -1,4 +1,4 @@
-"""Which geoms of a model can touch, and which of the two decides the friction."""
+"""Pairs of geoms that can touch, and the one of the two that decides the friction."""
 
 import mujoco
 import numpy as np

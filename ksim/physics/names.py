@@ -16,7 +16,7 @@ from ksim.errors import ConfigError, near_misses
 from ksim.physics.labels import driven, label
 from ksim.physics.rotations import heading_frame, multiply_quaternions, rotate, rotate_inverse
 from ksim.physics.touch import part_of
-from ksim.physics.trees import free_joint_of, robot_root
+from ksim.physics.trees import ROBOT_TEXT, free_joint_of, robot_root
 from ksim.types import PhysicsState
 
 _SENSOR = mujoco.mjtObj.mjOBJ_SENSOR
@@ -120,9 +120,19 @@ class ModelNames:
         if self._base_joint is None:
             raise ConfigError(
                 "The robot has no free joint, so it has no base with a pose and a velocity. Add <freejoint/> to the "
-                "body that is the robot's base in the MJCF file, or remove the term that needs it."
+                f"body that is the robot's base in the MJCF file, or remove the term that needs it.{self._taken()}"
             )
         return self._base_joint
+
+    def _taken(self) -> str:
+        """The tree that is taken for the robot, in a sentence; empty where no other part of the model moves freely."""
+        root = robot_root(self._model)
+        if root is None or not (self._model.jnt_type == int(mujoco.mjtJoint.mjJNT_FREE)).any():
+            return ""
+        return (
+            f" The robot is taken to be {label(self._model, 'body', root)}; if it is another, name its first body by "
+            f'<custom><text name="{ROBOT_TEXT}" data="BODY"/></custom>.'
+        )
 
     def actuator_joint(self, actuator: int) -> str | None:
         """The hinge or slide joint that an actuator drives; None where it drives something else."""

@@ -1,4 +1,4 @@
-"""Which kinematic tree of a model is the robot, where balls, boxes or doors move beside it."""
+"""The robot's kinematic tree, in a model in which balls, boxes or doors move beside it."""
 
 from collections.abc import Iterator
 
@@ -71,7 +71,7 @@ def _named_root(model: mujoco.MjModel, roots: list[int]) -> int | None:
 
 
 def _driven_parts(model: mujoco.MjModel, actuator: int) -> Iterator[tuple[tuple[int, int], int]]:
-    """What an actuator acts on, as its kind and index, each with its body."""
+    """The parts that an actuator acts on, as kind and index, each with its body."""
     kind, index = int(model.actuator_trntype[actuator]), int(model.actuator_trnid[actuator, 0])
     if kind == int(_TRN.mjTRN_TENDON):
         start = int(model.tendon_adr[index])

@@ -155,7 +155,7 @@ class PPO(AbstractLearner):
         collected: Collected,
         advantage_et: Float[Array, "e t"],
     ) -> tuple[Minibatch, Float[Array, ""]]:
-        """What the loss needs of the whole rollout, and the variance of value targets that values do not explain.
+        """The whole rollout as the loss needs it, and the variance of value targets that values do not explain.
 
         Args:
             before: The statistics with which it was collected.

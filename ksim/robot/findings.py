@@ -318,6 +318,15 @@ def _is_below(model: mujoco.MjModel, body: int, head: int) -> bool:
     return body == head
 
 
+def _box_seen_from(model: mujoco.MjModel, data: mujoco.MjData, geom: int, body: int) -> tuple[np.ndarray, np.ndarray]:
+    """Middle and half sides, in m, of a box in a body's frame around a geom of that or of another body."""
+    middle, half = box_in_body(model, geom)
+    own = int(model.geom_bodyid[geom])
+    turn = data.xmat[body].reshape(3, 3).T @ data.xmat[own].reshape(3, 3)
+    point = data.xmat[body].reshape(3, 3).T @ (in_world(data, own, middle) - data.xpos[body])
+    return point, np.abs(turn) @ half
+
+
 def _leg(model: mujoco.MjModel, data: mujoco.MjData, base: int, lowest: int, height: float) -> Leg:
     """The leg whose lowest geom is `lowest`, still without its name.
 
@@ -330,8 +339,9 @@ def _leg(model: mujoco.MjModel, data: mujoco.MjData, base: int, lowest: int, hei
     while (above := int(model.body_parentid[body])) != base and low_parts(above):
         body = above
     turn = data.xmat[body].reshape(3, 3)
-    own, sole = parts(body), low_parts(body)
-    boxes = [box_in_body(model, g) for g in sole]
+    of_foot = [b for b in range(body, model.nbody) if _is_below(model, b, body)]
+    own, sole = ([g for b in of_foot for g in kind(b)] for kind in (parts, low_parts))
+    boxes = [_box_seen_from(model, data, g, body) for g in sole]
     low = np.min([middle - half for middle, half in boxes], axis=0)
     high = np.max([middle + half for middle, half in boxes], axis=0)
     middle, half = (low + high) / 2, (high - low) / 2

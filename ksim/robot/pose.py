@@ -89,7 +89,7 @@ def _to_walk_in(
 ) -> tuple[list[tuple[str, np.ndarray]], tuple[str, ...]]:
     """Poses to walk in, and where the others are from: those far below the height with bent legs."""
     heights = [base_height_of(model, qpos) for source, qpos in poses if source == BENT_LEGS]
-    least = CROUCH * max(heights, default=0.0)
+    least = CROUCH * max([0.0, *heights])
     crouches = [source for source, qpos in poses if base_height_of(model, qpos) < least]
     return [(source, qpos) for source, qpos in poses if source not in crouches], tuple(crouches)
 
@@ -285,6 +285,9 @@ def settle(
     root = model.body_rootid[body]
     feet = {model.body(leg.body).id for leg in legs}
     feet |= {int(model.body_parentid[b]) for b in feet} - {body}  # heels above toes
+    for b in range(1, model.nbody):  # toes behind heels
+        if int(model.body_parentid[b]) in feet:
+            feet.add(b)
     upright_s, speed, carried = 0.0, 0.0, []
     while data.time < SETTLE_S - 1e-6:
         mujoco.mj_step(model, data)

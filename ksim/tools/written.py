@@ -13,7 +13,7 @@ from ksim.physics.names import MAX_VELOCITY
 DRIVEN_STEPS = 10
 """Control steps for which a program is driven before it is written."""
 ACTION_STD = 0.5
-"""Of the random actions with which it is driven, as of those with which training begins."""
+"""Standard deviation of the random actions of the trial, about that with which training begins."""
 
 
 def mirror_fault(text: str, class_name: str, output: Path) -> str | None:
@@ -33,7 +33,7 @@ def mirror_fault(text: str, class_name: str, output: Path) -> str | None:
 
 
 def drive_fault(text: str, class_name: str, output: Path) -> str | None:
-    """What is wrong with the first steps of a program's task, in words; None where they go well.
+    """A fault of the first steps of a program's task, in words; None where they go well.
 
     Its robot is driven by native MuJoCo from its first pose, as episodes begin, by random actions.
 
@@ -61,7 +61,7 @@ def drive_fault(text: str, class_name: str, output: Path) -> str | None:
 
 
 def _run(text: str, output: Path) -> dict[str, Any]:
-    """What a program defines when it is imported."""
+    """The names that a program defines when it is imported."""
     program: dict[str, Any] = {"__name__": output.stem, "__file__": str(output.absolute())}
     exec(compile(text, str(output), "exec"), program)
     return program

@@ -89,6 +89,15 @@ def test_angles_in_degrees_are_refused_and_the_option_reads_them(tmp_path, capsy
     assert "quaternions (x, y, z, w), tilted by 0 degrees on average; 2 joints in deg, -0.70 to 0.70 rad" in said
 
 
+def test_frame_in_which_a_joint_is_far_outside_its_range_is_named_and_not_taken_for_degrees(tmp_path):
+    root_quat, root_pos = turning(num_frames=200)
+    joint_pos = np.zeros((200, 2))
+    joint_pos[17, 1] = 9.0
+    path = write(tmp_path / "x.npz", root_quat, root_pos, joint_pos)
+    with pytest.raises(ConfigError, match=r"'right_hip' goes from 0 to 9, .* most in frame 17\. Repair it, or set mot"):
+        load_motion(path, biped())
+
+
 @pytest.mark.parametrize(
     ("changes", "arguments", "message"),
     [
@@ -169,6 +178,12 @@ def test_pickle_of_gmr_is_read(tmp_path):
         assert motion.fps == 30
         np.testing.assert_allclose(motion.root_quat, qpos_tq[:, 3:7])
         np.testing.assert_allclose(motion.joint_pos, qpos_tq[:, 7:])
+    lists = {name: x.tolist() if isinstance(x, np.ndarray) else x for name, x in content.items()}
+    (tmp_path / "x.pkl").write_bytes(pickle.dumps(lists))
+    np.testing.assert_allclose(load_motion(tmp_path / "x.pkl", model).joint_pos, qpos_tq[:, 7:])
+    (tmp_path / "x.pkl").write_bytes(pickle.dumps(lists | {"dof_pos": [[0.0], [0.0, 1.0]]}))
+    with pytest.raises(ConfigError, match=r"cannot be read as arrays in a pickle: .*inhomogeneous"):
+        load_motion(tmp_path / "x.pkl", model)
     (tmp_path / "x.pkl").write_bytes(pickle.dumps({"fps": 30}))
     with pytest.raises(ConfigError, match="must hold 'root_pos', 'root_rot', 'dof_pos', as GMR's do; it has 'fps'"):
         load_motion(tmp_path / "x.pkl", model)
@@ -237,6 +252,9 @@ def test_csv_with_a_header_is_read_by_its_names(tmp_path):
         ("x,y,z,qw,qx,qy,qz,left_hip\n0,0,0,1,0,0,0", "8 numbers in each row after the first, but row 2 has"),
         ("x,y,z,qw,qx,qy,qz,left_hip\n0,0,0,1,0,0,0,a", "but row 2 has"),
         ("t,x,y,z,qw,qx,qy,qz,left_hip\n0,0,0,0,1,0,0,0,0\n0,0,0,0,1,0,0,0,0", "times of column 't' must grow"),
+        ("t,x,y,z,qw,qx,qy,qz,k\n0,0,0,0,1,0,0,0,0\n33,0,0,0,1,0,0,0,0", r"0\.0303 frames per second; .* times in s"),
+        ("x,y,z,qw,qx,qy,qz,torso_x\n0,0,0,1,0,0,0,0", "columns 'x' and 'torso_x' may both be 'x' of the base"),
+        ("x,y,z,qw,qx,qy,qz,k,k_pos\n0,0,0,1,0,0,0,0,0", "columns 'k' and 'k_pos' may both be 'k'"),
         ("x,y,z,qw,qx,qy,qz,root_rotateX\n0,0,0,1,0,0,0,0", "no joint 'root_rotateX'"),
         ("", "no names"),
     ],

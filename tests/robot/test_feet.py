@@ -7,6 +7,7 @@ import pytest
 
 from ksim import robot
 from ksim.physics import compile_model
+from ksim.robot.pose import settle
 
 LEG = """
 <body name="{side}_thigh" pos="0 {y} 0">
@@ -44,6 +45,17 @@ def with_toes(toe_z):
 def test_foot_of_several_bodies_when_looked_at_is_the_one_that_carries_the_others(toe_z):
     legs = robot.look_at(with_toes(toe_z).compile()).legs
     assert [leg.body for leg in legs] == ["left_heel", "right_heel"]
+
+
+def test_robot_on_feet_of_heels_and_toes_when_let_go_stands_on_them():
+    model = with_toes(0.0).compile()
+    legs = robot.look_at(model).legs
+    # The box around a foot of a heel from -0.08 to 0.02 m and a toe from 0.02 to 0.12 m, at 0.02 m behind the ankle.
+    np.testing.assert_allclose([leg.pos for leg in legs], [[0.02, 0, 0]] * 2, atol=1e-6)
+    np.testing.assert_allclose([leg.size for leg in legs], [[0.1, 0.04, 0.02]] * 2, atol=1e-6)
+    _, upright_s, stands = settle(model, np.zeros(0), model.qpos0, "trunk", legs, is_helped=True)
+    assert upright_s > 2.9
+    assert stands
 
 
 def test_touch_sensor_of_a_foot_when_it_has_a_toe_feels_the_whole_foot():
