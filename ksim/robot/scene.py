@@ -19,7 +19,7 @@ Vector = tuple[float, float, float]
 HOME = "home"
 _GROUNDS = (mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_HFIELD)
 LEAST_ITERATIONS = (8, 10)
-"""Of the constraint solver and of its line search, where integrator or timestep are not those of the file."""
+"""Least iterations of the constraint solver and of its line search, where integrator or timestep are changed."""
 _SLIDING = 3
 """The condim of a contact with sliding friction."""
 _ONE_DOF = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
@@ -75,7 +75,7 @@ def raise_base(spec: mujoco.MjSpec, height: float) -> None:
     names = ModelNames(model)
     if not names.has_base:
         raise ConfigError("raise_base needs a robot with a free joint.")
-    base = spec.body(model.body(names.base_body()).name)
+    base = spec.bodies[names.base_body()]
     up_3 = np.array([0.0, 0.0, height])
     start, _ = names.free_joint()
     for key in spec.keys:
