@@ -83,7 +83,7 @@ def raise_base(spec: mujoco.MjSpec, height: float) -> None:
         if qpos.size:
             qpos[start : start + 3] += _rotated(up_3, qpos[start + 3 : start + 7])
             key.qpos = qpos
-    base.pos += _rotated(up_3, model.body(base.name).quat)
+    base.pos += _rotated(up_3, model.body_quat[names.base_body()])
     if base.explicitinertial:
         base.ipos -= up_3
     parts = (*base.frames, *base.bodies, *base.geoms, *base.sites, *base.cameras, *base.lights)

@@ -75,3 +75,10 @@ def test_touch_sensor_of_a_foot_when_it_has_a_toe_feels_the_whole_foot():
     assert 0.1 * on_all_parts < heels < 0.9 * on_all_parts
     readings = [model.names.reading(jnp.asarray(data.sensordata, jnp.float32), foot.touch) for foot in feet]
     np.testing.assert_allclose(float(np.sum(readings)), on_all_parts, rtol=1e-4)
+
+
+def test_base_without_a_name_is_raised():
+    spec = with_toes(0.0)
+    spec.body("trunk").name = ""
+    robot.raise_base(spec, 0.1)
+    np.testing.assert_allclose(spec.compile().body_pos[1], [0.03, 0, 0.57])
