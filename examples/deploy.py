@@ -58,14 +58,14 @@ class Policy:
 
 
 def check(metadata: Mapping[str, Any], inputs: Mapping[str, Sequence[Any]]) -> None:
-    """Checks what would be wrong in silence, or without end: sizes, times and names.
+    """Checks sizes, times and names that would give wrong results silently, or run for ever.
 
     Args:
         metadata: The metadata of a file.
         inputs: The shapes of the file's inputs, by name.
 
     Raises:
-        ValueError: They are not as ksim writes them. What else is wrong with them raises as it is used.
+        ValueError: They are not as ksim writes them. Other faults raise when they are used.
     """
 
     def demand(is_met: bool, rule: str) -> None:
@@ -120,13 +120,25 @@ def fill(array: np.ndarray, values: Any, name: str) -> None:
     array[:] = values
 
 
+@contextlib.contextmanager
+def loading(mjcf: str | Path) -> Iterator[None]:
+    """Reports a robot's file that MuJoCo refuses."""
+    try:
+        yield
+    except Exception as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise SystemExit(f"{mjcf} cannot be loaded: {reason}. Mend it, or give another with --robot.") from error
+
+
 def trained_model(mjcf: str | Path, metadata: Mapping[str, Any]) -> mujoco.MjModel:
     """The model of the training: the robot's file, with everything that training added to it or changed in it.
 
     Meshes and looks are the file's; all numbers of the simulation are those of the training.
     """
     wanted, actuators = metadata["model"], metadata["actuators"]
-    names, structure, spec = wanted["names"], wanted["structure"], mujoco.MjSpec.from_file(str(mjcf))
+    names, structure = wanted["names"], wanted["structure"]
+    with loading(mjcf):
+        spec = mujoco.MjSpec.from_file(str(mjcf))
     for kind, parts in (("body", spec.bodies), ("joint", spec.joints)):
         theirs = names[kind]
         if len(parts) != len(theirs) or any(x.name not in ("", y) for x, y in zip(parts, theirs, strict=True)):
@@ -142,7 +154,12 @@ def trained_model(mjcf: str | Path, metadata: Mapping[str, Any]) -> mujoco.MjMod
         spec.delete(key)  # the metadata have the state in which episodes start
     for name, value in wanted["option"].items():
         setattr(spec.option, name, value)
-    model = spec.compile()
+    try:
+        model = spec.compile()
+    except Exception:
+        with loading(mjcf):  # whether the file alone fails, as for want of a mesh
+            mujoco.MjSpec.from_file(str(mjcf)).compile()
+        raise
     for name, values in structure.items():
         if not np.array_equal(np.ravel(getattr(model, name)), np.ravel(values)):
             raise SystemExit(
@@ -372,7 +389,7 @@ class Robot:
         return projected_gravity(self)[2] > FALLEN_TILT or asked - self.data.qpos[place + 2] > self._deepest
 
     def _half_height(self) -> float:
-        """Half the height of the centre of mass above the ground, and what the ground may fall."""
+        """Half the height of the centre of mass above the ground, plus the height by which terrain may drop."""
         model, planes = self.model, self.model.geom_type == int(mujoco.mjtGeom.mjGEOM_PLANE)
         floors = model.geom_pos[planes & (model.geom_bodyid == 0), 2]
         height = self.data.subtree_com[self._metadata["robot"]["base_body"], 2] - (floors[0] if len(floors) else 0)
@@ -499,21 +516,23 @@ OBSERVATIONS: dict[str, Callable[..., np.ndarray]] = {
     "MotionBaseOrientation": motion_base_orientation,
 }
 """The function for each class of observation: `(robot, **arguments) -> array`."""
+OWN_OBSERVATIONS: dict[str, Callable[..., np.ndarray]] = {}
+"""Enter the functions for your own classes here, likewise. Their errors show where they happen."""
 
 
 def observe(robot: Robot, metadata: dict[str, Any]) -> dict[str, np.ndarray]:
     """The observations as in training, by the names of the file's inputs."""
-    obs = {}
+    obs, functions = {}, OBSERVATIONS | OWN_OBSERVATIONS
     for group in metadata["observations"].values():
         obs[group["input"]] = vector = np.full(group["size"], np.nan)
         for term in group["terms"]:
-            if term["class"] not in OBSERVATIONS:
+            if term["class"] not in functions:
                 raise SystemExit(
                     f"Observation {term['name']!r} is a {term['class']}, which examples/deploy.py does not know. Write "
                     f"a function of the robot and of {term['args']} that returns its {term['size']} numbers, and enter "
-                    f"it in OBSERVATIONS as {term['class']!r}. Known: {', '.join(OBSERVATIONS)}."
+                    f"it in OWN_OBSERVATIONS as {term['class']!r}. Known: {', '.join(functions)}."
                 )
-            value = OBSERVATIONS[term["class"]](robot, **term["args"])
+            value = functions[term["class"]](robot, **term["args"])
             vector[term["start"] : term["start"] + term["size"]] = np.ravel(value)
     return obs
 
@@ -593,7 +612,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             parser.error(f"there is no robot file {mjcf}; give the MJCF file of the training with --robot")
         robot = Robot(mjcf, metadata)
     ask(robot, options, parser)
-    with metadata_of(options.policy):
+    # Where a function of the user's has a part in it, an error may be its own, and shows where it happens.
+    with contextlib.nullcontext() if OWN_OBSERVATIONS else metadata_of(options.policy):
         for _ in range(2):  # the second step uses what the first one returned
             robot.step(policy(observe(robot, metadata)))
     left_out = [name for name, term in metadata["action_filters"].items() if term["class"] not in (SMOOTHING, AROUND)]

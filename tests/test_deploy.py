@@ -492,8 +492,36 @@ def test_an_observation_that_it_does_not_know_is_named_with_what_to_write(export
     policy, robot = start(exported[0], exported[1][0])
     term = policy.metadata["observations"]["actor"]["terms"][1]
     term |= {"class": "FootForce", "args": {"sensors": ["left"]}}
-    with pytest.raises(SystemExit, match=r"'gyro' is a FootForce.*'sensors': \['left'\].*its 3 numbers.*OBSERVATIONS"):
+    with pytest.raises(
+        SystemExit, match=r"'gyro' is a FootForce.*'sensors': \['left'\].*its 3 numbers.*OWN_OBSERVATIONS"
+    ):
         deploy.observe(robot, policy.metadata)
+
+
+def test_an_error_of_a_users_own_observation_shows(exported, tmp_path, monkeypatch):
+    place = ("observations", "actor", "terms", 1, "class")
+    metadata = changed(json.loads((exported[0] / "policy.json").read_text()), place, "FootForce")
+    properties = {name: json.dumps(entry) for name, entry in metadata.items()}
+    path = with_properties(exported[0] / "policy.onnx", tmp_path / "policy.onnx", properties)
+    monkeypatch.setitem(deploy.OWN_OBSERVATIONS, "FootForce", lambda robot, **_: robot.data.no_such_thing)
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        deploy.main([str(path), "--seconds", "0.04"])
+
+
+BROKEN = {
+    "no XML": lambda xml: xml[:200],
+    "a missing mesh": lambda xml: xml.replace(
+        "</mujoco>", '<asset><mesh name="shell" file="nowhere.stl"/></asset></mujoco>'
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_robot_file_that_mujoco_refuses_is_named_and_not_the_policy(kind, exported, tmp_path):
+    path = tmp_path / "robot.xml"
+    path.write_text(BROKEN[kind](HUMANOID.read_text()))
+    with pytest.raises(SystemExit, match=rf"^{path} cannot be loaded: .*Mend it, or give another with --robot\."):
+        deploy.main([str(exported[0] / "policy.onnx"), "--robot", str(path)])
 
 
 def test_python_of_the_page_runs_in_the_directory_of_an_export(exported, monkeypatch):

@@ -122,12 +122,27 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
     Raises:
         DamagedError: It is not.
+        ConfigError: It is of another version of ksim, or this machine has no room to read it.
     """
     document = read_document(path)
     try:
         _check_files(path, document)
-        with _plain_path(path) as place:
+        with contextlib.ExitStack() as stack:
+            try:
+                place = stack.enter_context(_plain_path(path))
+            except OSError as error:
+                raise ConfigError(
+                    f"Checkpoint {path} cannot be read here: its path needs a link in the directory for temporary "
+                    f"files, which cannot be made ({error}). Set TMPDIR to one that can be written."
+                ) from error
             return Checkpoint(path, _read_arrays(place / _STATE, document["leaves"]), document)
+    except ConfigError:
+        raise
+    except MemoryError as error:
+        raise ConfigError(
+            f"Checkpoint {path} cannot be read here: its arrays do not fit into memory. Free some, or read it on a "
+            "machine with more."
+        ) from error
     # Whatever a reader of files that somebody else may have written runs into.
     except Exception as error:
         raise DamagedError(f"Checkpoint {path} is damaged: {_first_line(error)}.") from error
@@ -160,8 +175,9 @@ def read_document(path: Path) -> Mapping[str, Any]:
     problem = _problem_of_document(document)
     if problem is not None:
         raise DamagedError(f"Checkpoint {path} is damaged: {_DOCUMENT}: {problem}.")
-    number = document["iteration"] + (path.parent.name == DUMPS)
-    if as_number(path.name) not in (None, number):
+    place, number = path.parent.name, document["iteration"] + (path.parent.name == DUMPS)
+    # A copy elsewhere may have any name.
+    if place in (CHECKPOINTS, DUMPS) and as_number(path.name) not in (None, number):
         raise DamagedError(f"Checkpoint {path} is damaged: it is that of iteration {number}, under another number.")
     return document
 
@@ -394,11 +410,11 @@ def _read_arrays(directory: Path, leaves: Mapping[str, Any]) -> dict[str, np.nda
 
     shapes = {name: tuple(leaf["shape"]) for name, leaf in leaves.items()}
     if any(type(n) is not int or n < 0 for shape in shapes.values() for n in shape):
-        raise ValueError("the shape of an array is none")
+        raise ValueError("an array has an invalid shape")
     if any(
         np.dtype(leaf["dtype"]).hasobject or str(np.dtype(leaf["dtype"])) != leaf["dtype"] for leaf in leaves.values()
     ):
-        raise ValueError("the type of an array is none")
+        raise ValueError("an array has an invalid type")
     counts: dict[str, int] = {}
     for name, leaf in leaves.items():
         counts[leaf["dtype"]] = counts.get(leaf["dtype"], 0) + math.prod(shapes[name])
@@ -447,7 +463,7 @@ def _check_files(path: Path, document: Mapping[str, Any]) -> None:
         if name not in sizes:
             raise ValueError(f"{name} is missing")
         if name not in listed:
-            raise ValueError(f"{name} is not of it; remove that")
+            raise ValueError(f"{name} is no part of the checkpoint; remove it")
         if sizes[name] != document.get("sizes", sizes).get(name):
             raise ValueError(f"{name} is not what was written: it has another size")
     found = _digests(path, sizes)

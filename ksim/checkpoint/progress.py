@@ -20,7 +20,7 @@ class Progress:
         env_steps: Steps of all environments so far.
         elapsed_s: Seconds that all these iterations took.
         bad_updates: Updates skipped because a gradient was not finite.
-        not_finite_steps: Those of them that were not finite, and masked.
+        not_finite_steps: Steps of `env_steps` that were not finite, and were masked.
         pace_s: Seconds per iteration, smoothed over the last ten or so.
         num_done_here: Iterations that this process has done.
         last_episodes: Metrics of episodes, of the last iteration in which any ended.

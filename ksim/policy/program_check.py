@@ -1,9 +1,10 @@
 """Checks of the programs that `ksim.load_policy` runs: they may compute and do nothing else.
 
 A checkpoint may come from anybody, and its programs become machine code. So they may hold only the operations of a
-list, arrays of a bearable size and counted loops that end soon, and nothing compiles before all were checked. MLIR's
-reader and XLA are written in C++ and can crash on crafted input, and a loop may never end, so `check_apart` first tries
-all of it in a separate process, with limits of time and memory. There this file runs by its path and imports only JAX.
+list and arrays of a bearable size, and no loop that is known to count for long; nothing compiles before all were
+checked. MLIR's reader and XLA are written in C++ and can crash on crafted input, and a loop may never end, so
+`check_apart` first tries all of it in a separate process, with limits of time and memory. There this file runs by its
+path and imports only JAX. It is tried on zeros: a loop that depends on its input may still not end on other input.
 """
 
 import functools
@@ -242,21 +243,21 @@ def _num_numbers(kind: Any) -> int:
 def _num_turns(loop: Any) -> int:
     """How often a loop turns whose counter goes from a constant to a constant by a constant, as in those of scans.
 
-    Of any other loop nobody knows; it counts once here, and `check_apart` finds out whether it ends.
+    Any other loop counts once; `check_apart` tries it on zeros, and it may still not end on other input.
     """
     condition, body = (region.blocks[0] for region in loop.regions)
     compare = _origin(_returned(condition)[0])
     if compare is not None and compare.name == "stablehlo.compare":
         counter, end = compare.operands
         is_less = "comparison_direction LT" in str(compare.attributes["comparison_direction"])
-        if is_less and isinstance(counter, ir.BlockArgument) and counter.owner == condition:
+        largest = {"tensor<i32>": 2**31, "tensor<i64>": 2**63}.get(str(counter.type))
+        if is_less and largest and isinstance(counter, ir.BlockArgument) and counter.owner == condition:
             index = counter.arg_number
             after = _origin(_returned(body)[index])
             first, last, steps = _constant(loop.operands[index]), _constant(end, loop), []
             if after is not None and after.name == "stablehlo.add":
                 steps = [_constant(x) for x in after.operands if x != body.arguments[index]]
             (step,) = steps if len(steps) == 1 else (None,)
-            largest = {"tensor<i32>": 2**31, "tensor<i64>": 2**63}.get(str(counter.type), 0)
             # Beyond the largest number it would begin anew.
             if first is not None and last is not None and step is not None and 0 < step < largest - last:
                 return max(0, -(-(last - first) // step))
@@ -273,13 +274,15 @@ def _origin(value: Any) -> Any:
 
 
 def _constant(value: Any, loop: Any = None) -> int | None:
-    """The number that a value is in every run; None for another. `loop`: also where it only carries it along."""
+    """The integer that a value is in every run; None for another. `loop`: also where it only carries it along."""
     if loop is not None and isinstance(value, ir.BlockArgument):
         index, (condition, body) = value.arg_number, (region.blocks[0] for region in loop.regions)
         is_carried = value.owner == condition and _returned(body)[index] == body.arguments[index]
         return _constant(loop.operands[index]) if is_carried else None
     origin = _origin(value)
     if origin is None or origin.name != "stablehlo.constant" or _num_numbers(value.type) != 1:
+        return None
+    if not isinstance(value.type.element_type, ir.IntegerType):
         return None
     return int(ir.DenseIntElementsAttr(origin.attributes["value"])[0])
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from ksim.checkpoint.orbax_log import log_orbax
 from ksim.checkpoint.run_dir import locked, note_run_dir, save_config, shared_run_dir
 from ksim.checkpoint.saver import Saver
-from ksim.checkpoint.snapshot import check_policy_fits, plain_config, versions
+from ksim.checkpoint.snapshot import plain_config, versions
 from ksim.config import hyperparameters, seconds_of
 from ksim.errors import RunError
 from ksim.evaluate.reports import Reports
@@ -33,7 +33,15 @@ from ksim.train.callbacks import Callbacks, added_handlers, exiting_as_asked, gi
 from ksim.train.checks import Checks
 from ksim.train.loop import Loop
 from ksim.train.saving import Saving
-from ksim.train.start import Start, find_start, log_resumed, prepare_run_dir, print_resumed, started_progress
+from ksim.train.start import (
+    Start,
+    check_start,
+    find_start,
+    log_resumed,
+    prepare_run_dir,
+    print_resumed,
+    started_progress,
+)
 from ksim.train.state import RunState
 from ksim.train.stopping import Stopping
 from ksim.train.summary import print_summary
@@ -69,8 +77,7 @@ def train(task: RLTask[Any]) -> RunResult:
     ):
         start = find_start(task.config, task.task_name)
         with together():
-            if start.checkpoint is not None:
-                check_policy_fits(start.checkpoint, task)
+            check_start(task, start)
             task.check()
             check_live_viewer(task)
             loggers = given_loggers(task) if is_main_process() else []

@@ -20,7 +20,14 @@ from ksim.checkpoint.format import (
 from ksim.checkpoint.options import AUTO, auto_run_dir, check_resumed, is_fixed, resumed_path
 from ksim.checkpoint.progress import Progress
 from ksim.checkpoint.run_dir import check_can_be_made, check_run_dir, holds_run
-from ksim.checkpoint.snapshot import changed_options, kept_options, restored, restored_policy, versions
+from ksim.checkpoint.snapshot import (
+    changed_options,
+    check_policy_fits,
+    kept_options,
+    restored,
+    restored_policy,
+    versions,
+)
 from ksim.config import as_argument
 from ksim.errors import ConfigError
 from ksim.host.plain_yaml import read_yaml
@@ -137,6 +144,14 @@ def _undo_after(run_dir: Path, iteration: int, damaged: tuple[str, ...]) -> None
         path.rename(kept)
 
 
+def check_start(task: RLTask[Any], start: Start) -> None:
+    """Raises ConfigError unless a task can go on from a checkpoint, as far as no compilation is needed to tell."""
+    if start.resumed is not None:
+        check_resumed(task.config, changed_options(task.config, start.resumed))
+    if start.checkpoint is not None:
+        check_policy_fits(start.checkpoint, task)
+
+
 def started_state(task: RLTask[Any], start: Start, state: TrainState) -> TrainState:
     """The state that a run starts from.
 
@@ -146,14 +161,13 @@ def started_state(task: RLTask[Any], start: Start, state: TrainState) -> TrainSt
         state: A fresh one.
 
     Raises:
-        ConfigError: The checkpoint does not fit the task, or an option has changed that cannot.
+        ConfigError: The checkpoint does not fit the task.
     """
     if start.checkpoint is None:
         return state
     if start.only_policy:
         return dataclasses.replace(state, learner=restored_policy(start.checkpoint, state.learner))
     changed = changed_options(task.config, start.checkpoint)
-    check_resumed(task.config, changed)
     return task.adapt_resumed(restored(start.checkpoint, state), changed)
 
 

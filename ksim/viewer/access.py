@@ -11,6 +11,8 @@ from ksim.errors import shown
 _AUTHORITY = re.compile(r"(\[[^\[\]]+\]|[^\s:/@\[\]]+)(?::(\d+))?")
 _LOOPBACK = "localhost"
 _SCHEMES = ("http", "https")
+_PAGES = {"ws": "http", "wss": "https"}
+"""The scheme of the page that opens a WebSocket; proxies send either."""
 
 
 class AccessRule:
@@ -42,11 +44,16 @@ class AccessRule:
                 f"Host ({shown(', '.join(hosts))}) must be localhost or viewer_host ({self._viewer_host}). Open the "
                 "address that ksim printed, or set viewer_host to the name by which you reach this machine.\n"
             )
-        schemes = headers.get_all("X-Forwarded-Proto") or ["http"]
+        forwarded = ",".join(headers.get_all("X-Forwarded-Proto")) or "http"
+        asked = forwarded.split(",")[0].strip().lower()  # each proxy may add one; the first is the browser's
+        asked = _PAGES.get(asked, asked)
         for origin in origins:
             scheme, _, authority = origin.partition("://")
-            if schemes != [scheme] or scheme not in _SCHEMES or _site(authority) != site:
-                return f"Origin ({shown(origin)}) must be the viewer's own page: it takes no commands from others.\n"
+            refusal = f"Origin ({shown(origin)}) must be the viewer's own page: it takes no commands from others."
+            if scheme not in _SCHEMES or _site(authority) != site:
+                return f"{refusal}\n"
+            if scheme != asked:
+                return f"{refusal} If it is the page behind a proxy, let the proxy set X-Forwarded-Proto: {scheme}.\n"
         return None
 
     def _is_own(self, name: str) -> bool:

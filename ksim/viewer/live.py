@@ -130,6 +130,7 @@ class LiveViewer:
                 is_wanted |= kind == WANTED
         except (EOFError, OSError):
             exit_code, self._process = self._process.exitcode, None
+            self._receiver.close()
             # One that never came so far would not the next time.
             self._is_due = self._was_ready
             after = "; it is started again" if self._is_due else ""

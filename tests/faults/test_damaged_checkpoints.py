@@ -2,6 +2,7 @@
 
 import builtins
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -18,6 +19,7 @@ import pytest
 import tensorstore as ts
 
 import ksim
+from ksim.checkpoint import format as checkpoint_format
 from ksim.checkpoint.format import (
     DamagedError,
     list_checkpoints,
@@ -113,7 +115,7 @@ def test_arrays_of_another_checkpoint_in_their_place_are_found(checkpoint, tmp_p
     arrays = {name: x + 1 if name == "incompressible" else x for name, x in other.arrays.items()}
     write_checkpoint(tmp_path / "7", arrays, other.document)
     shutil.copy(checkpoint / "document.json", tmp_path / "7" / "document.json")
-    with pytest.raises(DamagedError, match=r"state/.* is (not what was written|missing|not of it)"):
+    with pytest.raises(DamagedError, match=r"state/.* is (not what was written|missing|no part of the checkpoint)"):
         read_checkpoint(tmp_path / "7")
 
 
@@ -190,10 +192,10 @@ HOSTILE = {
     "2^40 numbers that it tells of": (numbers(2**40, 2**40, 2**40), "too small for arrays of 4398046511104 bytes"),
     "parts of 2^40 numbers": (numbers(3, 2**40, 3), "in parts of"),
     "shapes that overflow": (told(*[2**40] * 40), "too small for arrays"),
-    "a negative shape": (told(-1, -3), "the shape of an array is none"),
-    "a shape of texts": (told("3"), "the shape of an array is none"),
-    "objects": (told(3, dtype="object"), "the type of an array is none"),
-    "a type by another name": (told(3, dtype="f4"), "the type of an array is none"),
+    "a negative shape": (told(-1, -3), "an array has an invalid shape"),
+    "a shape of texts": (told("3"), "an array has an invalid shape"),
+    "objects": (told(3, dtype="object"), "an array has an invalid type"),
+    "a type by another name": (told(3, dtype="f4"), "an array has an invalid type"),
     "a type that leads out": (told(3, dtype="../x"), "data type '../x' not understood"),
     "a FIFO as document": (fifo("document.json"), "document.json: it is no regular file"),
     "a FIFO in the state": (fifo(METADATA), f"{METADATA} is no regular file"),
@@ -208,8 +210,8 @@ HOSTILE = {
     "a linked directory": (linked("state/more", "/etc"), "state/more is no regular file"),
     "a link into itself": (linked("state/more", "."), "state/more is no regular file"),
     "a socket": (bound, "state/socket is no regular file"),
-    "no files": (lambda path: signed(path, files={}, sizes={}), "is not of it; remove that"),
-    "a file more": (lambda path: (path / "state/more").touch(), "state/more is not of it; remove that"),
+    "no files": (lambda path: signed(path, files={}, sizes={}), "is no part of the checkpoint; remove it"),
+    "a file more": (lambda path: (path / "state/more").touch(), "state/more is no part of the checkpoint; remove it"),
     "a file that has grown": (lambda path: os.truncate(path / METADATA, 2**40), "it has another size"),
     "a very large document": (lambda path: os.truncate(path / "document.json", 2**40), "a very large one"),
     "another number": (lambda path: signed(path, iteration=8), "it is that of iteration 8, under another number"),
@@ -247,6 +249,32 @@ def test_checkpoint_renamed_to_a_higher_number_is_not_the_newest(checkpoint, tmp
         shutil.copytree(checkpoint, tmp_path / "checkpoints" / name)
     with pytest.warns(UserWarning, match=r"900 is damaged: it is that of iteration 7, under another number\. The one"):
         assert load_checkpoint(tmp_path, "resume").path.name == "7"
+
+
+def test_copy_of_a_dump_may_have_its_number(checkpoint, tmp_path):
+    # Dumps have the number of the iteration that follows.
+    for directory in ("dumps", "copies"):
+        assert read_checkpoint(shutil.copytree(checkpoint, tmp_path / directory / "8")).iteration == 7
+
+
+ROOMLESS = {
+    "no place for a link": ("_plain_path", OSError(errno.ENOSPC, "No space left on device"), "No space left.*TMPDIR"),
+    "no memory": ("_read_arrays", MemoryError(), "its arrays do not fit into memory"),
+}
+
+
+@pytest.mark.parametrize("kind", ROOMLESS)
+def test_machine_without_room_is_no_damage_and_no_older_checkpoint_is_used(kind, checkpoint, tmp_path, monkeypatch):
+    name, error, words = ROOMLESS[kind]
+
+    def fail(*_):
+        raise error
+
+    for number in (6, 7):
+        shutil.copytree(checkpoint, tmp_path / "checkpoints" / str(number))
+    monkeypatch.setattr(checkpoint_format, name, fail)
+    with pytest.raises(ConfigError, match=f"7 cannot be read here: .*{words}"):
+        load_checkpoint(tmp_path, "resume")
 
 
 def test_only_what_was_never_finished_is_removed_with_old_checkpoints(checkpoint, tmp_path):

@@ -33,7 +33,7 @@ from ksim.log.jsonl import cut_lines
 from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.policy.load import PROGRAM, START, PolicyExport
 from ksim.tools import plot
-from ksim.train.start import find_start, prepare_run_dir, print_resumed, started_state
+from ksim.train.start import check_start, find_start, prepare_run_dir, print_resumed, started_state
 from tests.checkpoints import DOCUMENT
 from tests.faults.json_damages import DEEP, garbled, misshapen
 from tests.faults.scale import scale
@@ -83,6 +83,7 @@ def resume(run):
     start = find_start(config, "point_mass_task")
     if start.checkpoint is not None:
         task = PointMassTask(config)
+        check_start(run.task, start)
         print_resumed(task, start)
         if start.run_dir is not None:
             prepare_run_dir(run.path, start)

@@ -182,6 +182,11 @@ def test_loop_that_never_ends_is_refused_by_the_process_that_tries_it(function, 
         check_apart(program, START_PROGRAM)
 
 
+def test_loop_that_counts_in_floats_passes():
+    halves = lambda x: jax.lax.while_loop(lambda y: y[0] < 1.0, lambda y: (y[0] + 0.5, jnp.sin(y[1])), (0.0, x))[1]
+    read_programs(program_of(halves), START_PROGRAM)
+
+
 def test_function_that_calls_itself_is_refused():
     with pytest.raises(RefusedError, match=r"calls itself|cannot be read"):
         read_programs(with_operation("func.call @main(%arg0, %x) : (tensor<i32>, T) -> T"), START_PROGRAM)

@@ -114,7 +114,12 @@ def test_origin_has_the_scheme_by_which_a_proxy_was_asked():
     refusal = lambda origin, **more: rule.refusal(
         Headers({"Host": host, "Origin": f"{origin}://{host}"} | {key.replace("_", "-"): x for key, x in more.items()})
     )
-    assert refusal("https", X_Forwarded_Proto="https") is None
+    for asked in ("https", "wss", "https,http", "https, http"):
+        assert refusal("https", X_Forwarded_Proto=asked) is None
+    for asked in ("http", "ws", "http,https"):
+        assert refusal("http", X_Forwarded_Proto=asked) is None
+    assert "let the proxy set X-Forwarded-Proto: https." in refusal("https")
+    assert "let the proxy set X-Forwarded-Proto: https." in refusal("https", X_Forwarded_Proto="http,https")
     assert "must be the viewer's own page" in refusal("http", X_Forwarded_Proto="https")
     assert "must be the viewer's own page" in refusal("ftp", X_Forwarded_Proto="ftp")
 

@@ -99,6 +99,7 @@ def test_viewer_that_has_died_is_started_again_if_it_ever_worked(connected_viewe
     sender.close()
     viewer.after_iteration(2, lambda: model)
     assert "its process has ended (exit code 1); it is started again" in capsys.readouterr().out
+    assert viewer._receiver.closed
     assert not starts
     now[0] += live.RESTART_EVERY_S
     viewer.after_iteration(3, lambda: model)
