@@ -12,6 +12,7 @@ from ksim.envs.playground import PlaygroundConfig, PlaygroundTask, options_of, p
 from ksim.envs.task import main
 from ksim.envs.wrapped import WrappedEnvironment
 from ksim.errors import ConfigError
+from tests.end_to_end.stand_in import with_last_values
 from tests.processes import ROOT
 from tests.tasks import WITHOUT_REPORTS, train_iterations
 
@@ -145,8 +146,9 @@ def test_commands_of_the_extending_page_train(playground, tmp_path, capsys):
     for module, arguments in commands:
         small = ["num_envs=4", "rollout_length=2", "num_batches=2", "num_passes=1", "max_iterations=1", "num_devices=1"]
         quiet = ["eval_at_end=false", "plots=false", "tensorboard=false", f"run_dir={tmp_path / module}"]
+        argv = with_last_values([*arguments.split(), *small, *quiet])
         with pytest.raises(SystemExit) as ended:
-            main({"playground": PlaygroundTask, "brax": BraxTask}[module], [*arguments.split(), *small, *quiet])
+            main({"playground": PlaygroundTask, "brax": BraxTask}[module], argv)
         assert ended.value.code == 0
         assert "iteration 1/1" in capsys.readouterr().out
 
