@@ -34,7 +34,7 @@ from ksim.parallel.multihost import num_processes, process_index
 CHECKPOINTS = "checkpoints"
 """Where a run's directory holds them, each under the number of iterations done."""
 DUMPS = "dumps"
-"""Where it holds states to replay, each under the number of the iteration that follows."""
+"""Its directory of states to replay, each under the number of the iteration that follows."""
 BEST = "best"
 """The name `checkpoints/best`, the best checkpoint by evaluation."""
 FORMAT = 1
@@ -58,7 +58,7 @@ _MAX_DEPTH = 12
 _MAX_FILES = 10_000
 _MAX_DOCUMENT_BYTES = 64 << 20
 _MAX_RATIO = 2**15
-"""What zstd makes of zeros, at most: 128 KiB of 4 bytes."""
+"""The largest ratio of zstd: 128 KiB of zeros in 4 bytes."""
 _UNFINISHED, _REMOVED = ".unfinished", ".removed"
 
 Arrays = Mapping[str, np.ndarray]

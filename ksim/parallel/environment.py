@@ -195,7 +195,7 @@ def _whole_number(environ: Mapping[str, str], name: str) -> int:
 
 
 def missed_job(environ: Mapping[str, str] = os.environ) -> str:
-    """What variables say of several processes, and lack for this one to join them; empty where they speak of none."""
+    """The variables of a job of several processes, and those lacking to join it; empty where there are none."""
     for names in (_JAX_VARIABLES, _TORCHRUN_VARIABLES):
         given = [name for name in names if environ.get(name)]
         missing = [name for name in names if name not in given]

@@ -186,7 +186,7 @@ def _problem(operation: Any) -> str | None:
 
 
 class _Work:
-    """How many numbers the functions of a module handle, where sizes that depend on the rows count as 1."""
+    """The numbers that the functions of a module handle, where sizes that depend on the rows count as 1."""
 
     def __init__(self, module: Any) -> None:
         self._functions = {ir.StringAttr(f.operation.attributes["sym_name"]).value: f.operation for f in module.body}
@@ -241,7 +241,7 @@ def _num_numbers(kind: Any) -> int:
 
 
 def _num_turns(loop: Any) -> int:
-    """How often a loop turns whose counter goes from a constant to a constant by a constant, as in those of scans.
+    """The turns of a loop whose counter goes from a constant to a constant by a constant, as in those of scans.
 
     Any other loop counts once; `check_apart` tries it on zeros, and it may still not end on other input.
     """

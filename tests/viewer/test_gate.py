@@ -1,4 +1,4 @@
-"""What pages may send to the viewer: through real sockets, into a session that goes on."""
+"""Messages of pages to the viewer: through real sockets, into a session that goes on."""
 
 import dataclasses
 import random
