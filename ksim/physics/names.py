@@ -95,7 +95,7 @@ class ModelNames:
         return self._base_joint is not None
 
     def free_joint(self) -> tuple[int, int]:
-        """Where the robot's free joint starts in qpos and in qvel.
+        """The places in qpos and in qvel at which the robot's free joint starts.
 
         Raises:
             ConfigError: The robot has no free joint, or several trees may be the robot.

@@ -64,7 +64,7 @@ def inspect_setup(task: RLTask[DistributedRLConfig]) -> DistributedSetup:
 
 
 def find_problems(setup: DistributedSetup) -> list[str]:
-    """What will hardly work, in sentences with the fix."""
+    """Problems of a setup, in sentences with the fix."""
     problems = []
     # Gradients and the optimizer's updates are as large as the parameters.
     fixed = setup.learner_bytes + 2 * setup.param_bytes

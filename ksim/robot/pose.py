@@ -26,7 +26,7 @@ HELP_S = 30.0
 BENT = {True: 0.94, False: 0.76}
 """The height of a bent leg as a part of its height when stretched: of two legs, and of more."""
 KEYFRAME, BENT_LEGS = "keyframe", "legs bent so that the feet are under the centre of mass"
-"""Where poses are from, in words."""
+"""Sources of poses, in words."""
 
 Hold = Callable[[np.ndarray], tuple[mujoco.MjModel, np.ndarray]]
 """`(qpos) -> the model and the controls` with which its servos hold a pose."""
