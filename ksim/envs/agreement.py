@@ -5,18 +5,26 @@ corners within 1 mm of the deepest; native MuJoCo keeps all that touch. A foot t
 G1, is held otherwise while it is tilted, and no number of solver iterations brings them together.
 """
 
+import contextlib
 import dataclasses
 import functools
+import hashlib
+import json
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import mujoco
 import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 from mujoco import mjx
 
 from ksim.envs.native import NativePhysics
 from ksim.envs.wrapped import WrappedEnvironment
+from ksim.host.files import whole_file
 from ksim.types import EnvState
 
 TOLERANCE = 0.05
@@ -43,9 +51,7 @@ def gap_to_mjx(env: WrappedEnvironment, mjx_model: Any) -> float:
         env: The environment, stepped natively.
         mjx_model: What it calls MJX with.
     """
-    native = env.native
-    if not isinstance(native, NativePhysics):
-        raise TypeError("env must be stepped by native MuJoCo")
+    native = _native(env)
     env = dataclasses.replace(env, randomizer=None)
 
     def visited(key: PRNGKeyArray) -> Any:
@@ -81,6 +87,46 @@ def gap_to_mjx(env: WrappedEnvironment, mjx_model: Any) -> float:
     return largest_share(*(np.asarray(x, np.float64) for x in velocities))
 
 
+def kept_gap(env: WrappedEnvironment, mjx_model: Any, package: str, options: Sequence[str]) -> float:
+    """The gap of an environment, measured the first time and then read from a file beside JAX's compiled programs.
+
+    It is measured anew where MuJoCo, MJX, JAX, ksim or the package have another version, or the environment another
+    model or options. It is not kept where JAX keeps no programs on this machine.
+
+    Args:
+        env: The environment, stepped natively.
+        mjx_model: The model that it calls MJX with.
+        package: The installed package that has its code; empty for code that may change, whose gap is not kept.
+        options: The options of the environment itself.
+    """
+    directory = cache_directory()
+    if not package or directory is None or "://" in directory:
+        return gap_to_mjx(env, mjx_model)
+    path = Path(directory) / "engines" / f"{_digest(env, package, options)}.json"
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return float(json.loads(path.read_text(encoding="utf-8"))["gap"])
+    gap = gap_to_mjx(env, mjx_model)
+    with contextlib.suppress(OSError), whole_file(path) as file:
+        file.write_text(json.dumps({"env": type(env.env).__name__, "gap": gap}), encoding="utf-8")
+    return gap
+
+
+def cache_directory() -> str | None:
+    """The directory, or address, of JAX's compilation cache."""
+    return jax.config.values["jax_compilation_cache_dir"]
+
+
+def _digest(env: WrappedEnvironment, package: str, options: Sequence[str]) -> str:
+    """A digest of all that a gap depends on."""
+    model = _native(env).mj_model
+    model_bytes = np.empty(mujoco.mj_sizeModel(model), np.uint8)
+    mujoco.mj_saveModel(model, None, model_bytes)
+    names = ("mujoco", "mujoco-mjx", "jax", "ksim-rl", package)
+    versions = [f"{name} {version(name)}" for name in names]
+    settings = [type(env.env).__qualname__, *sorted(options), str(env.action_repeat), str(env.episode_length)]
+    return hashlib.sha256(json.dumps(versions + settings).encode() + model_bytes.tobytes()).hexdigest()[:32]
+
+
 def largest_share(before_sv: np.ndarray, native_sv: np.ndarray, mjx_sv: np.ndarray) -> float:
     """The largest difference between two engines' velocities, as a share of the change that it belongs to.
 
@@ -102,6 +148,12 @@ def in_words(gap: float) -> tuple[bool, str]:
     if gap <= TOLERANCE:
         return True, f"one physics step is within {gap:.1g} of that of MJX"
     return False, f"one physics step differs from that of MJX by {gap:.0%} of its change, {TOLERANCE:.0%} at most agree"
+
+
+def _native(env: WrappedEnvironment) -> NativePhysics:
+    if not isinstance(env.native, NativePhysics):
+        raise TypeError("env must be stepped by native MuJoCo")
+    return env.native
 
 
 def _data(state: Any) -> Any:

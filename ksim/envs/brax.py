@@ -72,6 +72,7 @@ class BraxTask(WrappedTask[BraxConfig]):
                 ctrl_dt=float(env.dt),
                 mj_model=env.sys.mj_model,
                 mjx_model=env.sys if env.backend == "mjx" else None,
+                package="brax" if type(env).__module__.startswith("brax.envs.") else "",
                 shown=shown_state(
                     env.sys.mj_model,
                     float(env.dt),

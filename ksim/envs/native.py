@@ -51,7 +51,11 @@ _patching = threading.RLock()
 
 
 class NativePhysics:
-    """`mjx.forward`, `mjx.step` and repeated steps of one model, by native MuJoCo."""
+    """`mjx.forward`, `mjx.step` and repeated steps of one model, by native MuJoCo.
+
+    Attributes:
+        mj_model: The model, with the options and fields that MJX was given.
+    """
 
     def __init__(self, mj_model: mujoco.MjModel, mjx_model: Any, num_devices: int) -> None:
         """Makes the engine.
@@ -63,7 +67,7 @@ class NativePhysics:
             num_devices: How many devices will call at the same time.
         """
         _check_delays(mj_model)
-        self._mj_model = _as_given(mj_model, mjx_model)
+        self.mj_model = _as_given(mj_model, mjx_model)
         self._extra = tuple(name for name, size in EXTRA.items() if getattr(mj_model, size))
         self._mjx_model, self._num_devices = mjx_model, num_devices
         offsets = {int(mujoco.mjtJoint.mjJNT_FREE): 3, int(mujoco.mjtJoint.mjJNT_BALL): 0}
@@ -166,7 +170,7 @@ class NativePhysics:
 
     def _engine(self, num_substeps: int) -> MujocoEngine:
         if num_substeps not in self._engines:
-            model = PhysicsModel(self._mj_model, num_substeps * float(self._mj_model.opt.timestep))
+            model = PhysicsModel(self.mj_model, num_substeps * float(self.mj_model.opt.timestep))
             model.extra_state = self._extra
             more = {"needs": DERIVED, "known": DERIVED, "applies": APPLIED}
             self._engines[num_substeps] = MujocoEngine(model, num_devices=self._num_devices, **more)
@@ -193,7 +197,7 @@ class NativePhysics:
         """
         fields = {name: np.asarray(x) for name, x in self._overrides(models).items()}
         try:
-            check_simple_bodies(self._mj_model, fields)
+            check_simple_bodies(self.mj_model, fields)
         except ConfigError as error:
             raise ConfigError(f"engine (mujoco): {error} Or leave the option out.") from None
 
@@ -201,7 +205,7 @@ class NativePhysics:
         """The fields of a model that are not those of the environment's."""
         own, given = _fields(self._mjx_model), _fields(model)
         changed = {name: x for name, x in given.items() if name not in LOOKS and not _is_same(x, own.get(name))}
-        _check_changed(self._mj_model, changed)
+        _check_changed(self.mj_model, changed)
         return changed
 
 

@@ -88,6 +88,7 @@ class PlaygroundTask(WrappedTask[PlaygroundConfig]):
             shown=shown_state(env.mj_model, env.dt, config.action_repeat, lambda state: _physics(env, state.data)),
             mj_model=env.mj_model,
             mjx_model=env.mjx_model,
+            package="playground" if type(env).__module__.startswith("mujoco_playground.") else "",
             published_obs=_published_observations(config.env),
         )
 

@@ -21,7 +21,7 @@ from ksim.errors import ConfigError, near_misses
 from ksim.host.extras import install_command
 from ksim.host.notices import warn_user
 from ksim.host.plain_yaml import read_value
-from ksim.host.terminal import print_line
+from ksim.host.terminal import Activity, print_line
 from ksim.parallel.multihost import gather_rows
 from ksim.rollout.environment import Environment, Shown
 from ksim.task.distributed_ppo import DistributedPPOConfig, DistributedPPOTask
@@ -59,10 +59,6 @@ class WrappedConfig(DistributedPPOConfig):
     def agrees_natively(self) -> bool:
         """Whether the environment's trajectories in native MuJoCo were seen to be those of its own physics."""
         return False
-
-    def is_measured(self) -> bool:
-        """Whether that was seen of the environment as it is configured: its own options may change its physics."""
-        return self.agrees_natively() and {*parsed_options(self.env_options)} <= {"backend"}
 
     def own_physics(self) -> str:
         """What the environment itself steps."""
@@ -129,7 +125,7 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
     def picked_engine(self) -> tuple[str, str]:
         """The engine of training, and the reason; native MuJoCo only where its physics is that of MJX, or asked for.
 
-        An environment that was not measured is compared here, by a program that takes some tens of seconds to compile.
+        The two are compared here the first time, by a program that takes some tens of seconds to compile.
 
         Raises:
             ConfigError: Native MuJoCo was asked for and cannot step the environment.
@@ -137,23 +133,22 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
         config = self.config
         name, reason = super().picked_engine
         is_asked = config.engine == "mujoco"
-        if name != "mujoco" or (is_asked and (config.is_measured() or config.run_mode != "train")):
+        if name != "mujoco" or (is_asked and config.run_mode != "train"):
             return name, reason
         env, refusal = self._stepped_natively(num_devices=1)
         if env is None:
             return config.own_physics(), f"auto: {refusal}"
-        if config.is_measured():
-            return name, reason
         missed = env.fields_missed()
         if missed:
             if is_asked:
                 raise ConfigError(self._missed(missed))
             return config.own_physics(), f"auto: native MuJoCo does not give {', '.join(missed)}"
-        from ksim.envs.agreement import gap_to_mjx, in_words  # noqa: PLC0415 - imports MJX
+        from ksim.envs.agreement import in_words, kept_gap  # noqa: PLC0415 - imports MJX
 
         if "largest" not in self._gap:  # of all processes, which must decide alike
-            gap = np.asarray(gap_to_mjx(env, self.made.mjx_model), np.float32)
-            self._gap["largest"] = float(gather_rows(gap).max())
+            with Activity.doing("Comparing native MuJoCo with MJX"):
+                gap = kept_gap(env, self.made.mjx_model, self.made.package, config.env_options)
+            self._gap["largest"] = float(gather_rows(np.asarray(gap, np.float32)).max())
         agrees, words = in_words(self._gap["largest"])
         if is_asked and not agrees:
             warn_user(f"engine (mujoco): {words} in {config.env}. Set engine=mjx for its own physics.")
@@ -166,7 +161,7 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
         is_asked = config.engine == "mujoco"
         may_be_native = config.may_step_natively() and (is_asked or not self._was_seen_to_differ())
         env = self._stepped_natively(num_devices)[0] if engine == "mujoco" and may_be_native else None
-        missed = [] if env is None or config.is_measured() else env.fields_missed()
+        missed = [] if env is None else env.fields_missed()
         if missed and is_asked:
             raise ConfigError(self._missed(missed))
         return self._environment(native=None) if missed or env is None else env
@@ -257,6 +252,7 @@ class Made:
         shown: What is shown of it.
         mj_model: The model that it gave to MJX.
         mjx_model: What it calls MJX with; None where it does not.
+        package: The installed package that has its code; empty where a program brought it.
         published_obs: The observations of policy and critic in the hyper-parameters published for it, if they name any.
     """
 
@@ -267,6 +263,7 @@ class Made:
     shown: Shown | None = None
     mj_model: Any = None
     mjx_model: Any = None
+    package: str = ""
     published_obs: tuple[str | None, str | None] = (None, None)
 
 

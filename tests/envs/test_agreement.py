@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from mujoco import mjx
 
-from ksim.envs.agreement import TOLERANCE, gap_to_mjx, in_words, largest_share
+from ksim.envs.agreement import TOLERANCE, gap_to_mjx, in_words, kept_gap, largest_share
 from ksim.envs.native import NativePhysics
-from ksim.envs.playground import PlaygroundConfig
 from ksim.envs.task import Made, WrappedConfig, WrappedTask
 from ksim.envs.wrapped import WrappedEnvironment
 from ksim.errors import ConfigError
@@ -122,16 +121,8 @@ class Compared(WrappedTask):
         return Made(env=None, dt=0.002, ctrl_dt=0.02, mj_model=None, mjx_model="its own")
 
 
-class Unmeasured(WrappedConfig):
+class OfferedNatively(WrappedConfig):
     def agrees_natively(self):
-        return True
-
-    def is_measured(self):
-        return False
-
-
-class Measured(Unmeasured):
-    def is_measured(self):
         return True
 
 
@@ -156,11 +147,11 @@ class FakeEnvironment:
 
 @pytest.fixture
 def compared(monkeypatch):
-    def made(engine, gap, missed=(), config=Unmeasured, native=FakeNative):
+    def made(engine, gap, missed=(), native=FakeNative):
         monkeypatch.setattr("ksim.envs.agreement.gap_to_mjx", lambda env, mjx_model: gap)
         monkeypatch.setattr(Compared, "_native", lambda self, num_devices: native())
         monkeypatch.setattr(Compared, "_environment", lambda self, native: FakeEnvironment(native, missed))
-        return Compared(dataclasses.replace(config(env="box", num_devices=1), engine=engine))
+        return Compared(dataclasses.replace(OfferedNatively(env="box", num_devices=1), engine=engine))
 
     return made
 
@@ -189,7 +180,6 @@ def test_native_mujoco_that_was_asked_for_and_differs_warns(compared):
         _ = compared("mujoco", 0.0, ["contact.dist"]).picked_engine
 
 
-@pytest.mark.parametrize("config", [Unmeasured, Measured])
 @pytest.mark.parametrize(
     ("native", "reason"),
     [
@@ -198,14 +188,14 @@ def test_native_mujoco_that_was_asked_for_and_differs_warns(compared):
     ],
     ids=["models", "model"],
 )
-def test_auto_keeps_mjx_where_native_mujoco_refuses_the_model_and_says_so(compared, config, native, reason):
-    task = compared("auto", 0.0, config=config, native=native)
+def test_auto_keeps_mjx_where_native_mujoco_refuses_the_model_and_says_so(compared, native, reason):
+    task = compared("auto", 0.0, native=native)
     engine, words = task.picked_engine
     assert engine == "mjx"
     assert words.startswith(f"auto: {reason}")
     assert task.get_environment("mujoco", 1).native is None
     with pytest.raises(ConfigError, match=reason):
-        compared("mujoco", 0.0, config=config, native=native).get_environment("mujoco", 1)
+        compared("mujoco", 0.0, native=native).get_environment("mujoco", 1)
 
 
 @pytest.mark.filterwarnings("ignore:engine .mujoco.")
@@ -218,8 +208,35 @@ def test_evaluations_step_natively_where_training_may(compared, engine, gap, is_
     assert (task.get_environment("mujoco", 1).native is not None) == is_native
 
 
-def test_options_of_an_environment_make_it_one_that_was_not_measured():
-    pytest.importorskip("mujoco_playground", reason="needs playground: pip install -e '.[playground]'")
-    assert PlaygroundConfig(env="CheetahRun").is_measured()
-    assert not PlaygroundConfig(env="CheetahRun", env_options=["sim_dt=0.02"]).is_measured()
-    assert not PlaygroundConfig(env="G1JoystickFlatTerrain").is_measured()
+@pytest.fixture
+def measured(monkeypatch, tmp_path):
+    """A function that says how far apart the engines are, and how often they were compared to find that out."""
+    monkeypatch.setattr("ksim.envs.agreement.cache_directory", lambda: str(tmp_path))
+    calls = []
+    monkeypatch.setattr("ksim.envs.agreement.gap_to_mjx", lambda env, mjx_model: calls.append(env) or 0.25)
+    made = Resting("sphere")
+
+    def gap(package="mujoco", options=(), mj_model=made.mj_model, mjx_model=made.mjx_model):
+        native = NativePhysics(mj_model, mjx_model, 1)
+        env = WrappedEnvironment(env=made, actor_obs=None, critic_obs=None, episode_length=100, native=native)
+        return kept_gap(env, mjx_model, package, options), len(calls)
+
+    return gap
+
+
+def test_engines_are_compared_once_for_a_package_its_options_and_its_model(measured, tmp_path):
+    assert measured() == (0.25, 1)
+    assert measured() == (0.25, 1)
+    assert measured(options=["sim_dt=0.02"]) == (0.25, 2)
+    heavier = mujoco.MjModel.from_xml_string(RESTING.format(kind="sphere").replace('mass="5"', 'mass="6"'))
+    assert measured(mj_model=heavier, mjx_model=mjx.put_model(heavier, impl="jax")) == (0.25, 3)
+    for file in (tmp_path / "engines").iterdir():
+        file.write_text("{")
+    assert measured() == (0.25, 4)
+
+
+def test_engines_are_compared_at_every_start_where_code_may_change_or_nothing_is_kept(measured, monkeypatch):
+    assert [measured(package="")[1] for _ in range(2)] == [1, 2]
+    for directory in (None, "gs://bucket/programs"):
+        monkeypatch.setattr("ksim.envs.agreement.cache_directory", lambda directory=directory: directory)
+        assert [measured()[1] - measured()[1] for _ in range(2)] == [-1, -1]

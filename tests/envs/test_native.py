@@ -142,7 +142,7 @@ def test_model_that_an_environment_wrote_to_before_or_after_it_gave_it_to_mjx_is
     mj_model = mujoco.MjModel.from_xml_string(DOOR)
     mj_model.body_mass[2] *= 5
     model = mjx.put_model(mj_model, impl="jax")
-    native = NativePhysics(mj_model, model.replace(geom_size=model.geom_size * 2), 1)._mj_model
+    native = NativePhysics(mj_model, model.replace(geom_size=model.geom_size * 2), 1).mj_model
     np.testing.assert_allclose(native.body_subtreemass[0], mj_model.body_mass.sum())
     np.testing.assert_allclose(native.geom_rbound, [2 * (0.25 + 0.05), 2 * np.sqrt(0.05**2 + 2 * 0.02**2)], rtol=1e-6)
     np.testing.assert_array_equal(native.body_invweight0, mj_model.body_invweight0)
