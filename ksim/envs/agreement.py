@@ -25,15 +25,23 @@ from mujoco import mjx
 from ksim.envs.native import NativePhysics
 from ksim.envs.wrapped import WrappedEnvironment
 from ksim.host.files import whole_file
+from ksim.host.terminal import Activity
 from ksim.types import EnvState
 
 TOLERANCE = 0.05
 """Difference of the velocities after one physics step, as a share of what the step changes.
 
-Measured: rounding to float32 gives 1e-6 to 1e-5 (Playground's CartpoleBalance), a solver that stops after a single
-iteration 1.6 % (Go1JoystickFlatTerrain), contacts that one engine lacks 137 % (G1JoystickFlatTerrain).
+Measured: rounding to float32 gives 1e-7 to 1e-5 (Playground's dm_control suite), a solver that stops after a single
+iteration up to 1.6 % (Go1JoystickFlatTerrain), contacts that one engine lacks up to 137 % (G1JoystickFlatTerrain).
 """
-NUM_ENVS, NUM_STEPS = 8, 12
+QUANTILE = 0.9
+"""The share of the states that must be within the tolerance.
+
+Engines that else differ by rounding alone are apart in a few states: in 6 % of HopperHop's and 3 % of HumanoidRun's,
+whatever the number of solver iterations, and in 2 % of FingerTurnHard's, whose solver stops after two. In
+G1JoystickFlatTerrain it is 49 %.
+"""
+NUM_ENVS, NUM_STEPS = 64, 12
 COMPARED = (0, 2, 6, NUM_STEPS)
 """Control steps after a reset at which the engines are compared; the reset itself is 0."""
 QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
@@ -41,7 +49,9 @@ QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disabl
 
 
 def gap_to_mjx(env: WrappedEnvironment, mjx_model: Any) -> float:
-    """The largest difference between one physics step of native MuJoCo and of MJX, as a share of the step's change.
+    """The difference between one physics step of native MuJoCo and of MJX, as a share of the step's change.
+
+    Nine states of ten have at most this difference.
 
     Compared are the velocities after a step, from states at and after resets, under random actions in native MuJoCo.
     A share is that of the state's own change, or of the median change where the state's own is smaller: the states of
@@ -84,7 +94,7 @@ def gap_to_mjx(env: WrappedEnvironment, mjx_model: Any) -> float:
     compiled = functools.partial(jax.jit, compiler_options=QUICKLY)
     before_sv, data_s = compiled(prepared)(jax.random.key(0))
     velocities = (before_sv, compiled(jax.vmap(by_native))(data_s), compiled(jax.vmap(by_mjx))(data_s))
-    return largest_share(*(np.asarray(x, np.float64) for x in velocities))
+    return usual_share(*(np.asarray(x, np.float64) for x in velocities))
 
 
 def kept_gap(env: WrappedEnvironment, mjx_model: Any, package: str, options: Sequence[str]) -> float:
@@ -101,14 +111,19 @@ def kept_gap(env: WrappedEnvironment, mjx_model: Any, package: str, options: Seq
     """
     directory = cache_directory()
     if not package or directory is None or "://" in directory:
-        return gap_to_mjx(env, mjx_model)
+        return _measured(env, mjx_model)
     path = Path(directory) / "engines" / f"{_digest(env, package, options)}.json"
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         return float(json.loads(path.read_text(encoding="utf-8"))["gap"])
-    gap = gap_to_mjx(env, mjx_model)
+    gap = _measured(env, mjx_model)
     with contextlib.suppress(OSError), whole_file(path) as file:
         file.write_text(json.dumps({"env": type(env.env).__name__, "gap": gap}), encoding="utf-8")
     return gap
+
+
+def _measured(env: WrappedEnvironment, mjx_model: Any) -> float:
+    with Activity.doing("Comparing native MuJoCo with MJX"):
+        return gap_to_mjx(env, mjx_model)
 
 
 def cache_directory() -> str | None:
@@ -127,8 +142,8 @@ def _digest(env: WrappedEnvironment, package: str, options: Sequence[str]) -> st
     return hashlib.sha256(json.dumps(versions + settings).encode() + model_bytes.tobytes()).hexdigest()[:32]
 
 
-def largest_share(before_sv: np.ndarray, native_sv: np.ndarray, mjx_sv: np.ndarray) -> float:
-    """The largest difference between two engines' velocities, as a share of the change that it belongs to.
+def usual_share(before_sv: np.ndarray, native_sv: np.ndarray, mjx_sv: np.ndarray) -> float:
+    """The difference between two engines' velocities that nine states of ten have at most, as a share of their change.
 
     Args:
         before_sv: Velocities before the step, a row for each state.
@@ -140,7 +155,7 @@ def largest_share(before_sv: np.ndarray, native_sv: np.ndarray, mjx_sv: np.ndarr
     if not np.isfinite([difference_s, change_s]).all():
         return float("inf")
     scale_s = np.maximum(change_s, np.median(change_s))
-    return float(np.max(difference_s / np.maximum(scale_s, np.finfo(np.float32).eps)))
+    return float(np.quantile(difference_s / np.maximum(scale_s, np.finfo(np.float32).eps), QUANTILE))
 
 
 def in_words(gap: float) -> tuple[bool, str]:

@@ -21,7 +21,7 @@ from ksim.errors import ConfigError, near_misses
 from ksim.host.extras import install_command
 from ksim.host.notices import warn_user
 from ksim.host.plain_yaml import read_value
-from ksim.host.terminal import Activity, print_line
+from ksim.host.terminal import print_line
 from ksim.parallel.multihost import gather_rows
 from ksim.rollout.environment import Environment, Shown
 from ksim.task.distributed_ppo import DistributedPPOConfig, DistributedPPOTask
@@ -146,8 +146,7 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
         from ksim.envs.agreement import in_words, kept_gap  # noqa: PLC0415 - imports MJX
 
         if "largest" not in self._gap:  # of all processes, which must decide alike
-            with Activity.doing("Comparing native MuJoCo with MJX"):
-                gap = kept_gap(env, self.made.mjx_model, self.made.package, config.env_options)
+            gap = kept_gap(env, self.made.mjx_model, self.made.package, config.env_options)
             self._gap["largest"] = float(gather_rows(np.asarray(gap, np.float32)).max())
         agrees, words = in_words(self._gap["largest"])
         if is_asked and not agrees:

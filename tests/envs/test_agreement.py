@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from mujoco import mjx
 
-from ksim.envs.agreement import TOLERANCE, gap_to_mjx, in_words, kept_gap, largest_share
+from ksim.envs.agreement import TOLERANCE, gap_to_mjx, in_words, kept_gap, usual_share
 from ksim.envs.native import NativePhysics
 from ksim.envs.task import Made, WrappedConfig, WrappedTask
 from ksim.envs.wrapped import WrappedEnvironment
@@ -81,10 +81,19 @@ def test_share_is_of_the_change_of_the_state_or_of_the_median_where_it_is_at_res
     before = np.zeros((3, 2))
     by_mjx = np.array([[2.0, 0.0], [4.0, 0.0], [0.0, 0.0]])  # changes of 2, 4 and 0: the median is 2
     by_native = by_mjx + np.array([[0.1, 0.0], [0.1, 0.0], [0.0, 0.4]])
-    np.testing.assert_allclose(largest_share(before, by_native, by_mjx), 0.4 / 2)
-    np.testing.assert_allclose(largest_share(before[:2], by_native[:2], by_mjx[:2]), 0.1 / 3)
+    # Shares of 0.1 / 2, 0.1 / 4 and 0.4 / 2: sorted, nine tenths of the way from 0 to 2 is 0.8 of that from 1 to 2.
+    np.testing.assert_allclose(usual_share(before, by_native, by_mjx), 0.05 + 0.8 * (0.2 - 0.05))
     by_native[0, 0] = np.nan
-    assert largest_share(before, by_native, by_mjx) == np.inf
+    assert usual_share(before, by_native, by_mjx) == np.inf
+
+
+def test_share_passes_over_a_few_states_that_differ():
+    before, by_mjx = np.zeros((100, 1)), np.ones((100, 1))
+    by_native = by_mjx + 0.001
+    by_native[:9] += 1.0
+    np.testing.assert_allclose(usual_share(before, by_native, by_mjx), 0.001)
+    by_native[:12] += 1.0
+    assert usual_share(before, by_native, by_mjx) > 1
 
 
 def test_words_name_the_gap_and_the_tolerance():
