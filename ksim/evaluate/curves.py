@@ -66,7 +66,9 @@ def read_curves(run_dir: Path, name: str | None = None) -> Curves:
     if not rows:
         raise ConfigError(f"There are no metrics in {path}. Give the directory of a run.")
     names = dict.fromkeys(name for row in rows for name in row)
-    metrics = {name: np.array([np.nan if row.get(name) is None else row[name] for row in rows]) for name in names}
+    metrics = {
+        name: np.array([np.nan if row.get(name) is None else row[name] for row in rows], float) for name in names
+    }
     written = datetime.datetime.fromtimestamp(path.stat().st_mtime)
     return Curves(name or run_dir.name, metrics, evaluations, f"{written:%Y-%m-%d %H:%M}")
 

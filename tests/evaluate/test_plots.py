@@ -68,6 +68,11 @@ def test_thinned_values_are_means_of_stretches_without_what_is_missing():
     np.testing.assert_array_equal(thinned(np.array([1, 3, nan, 5, nan, nan]), 3), [2, 5, nan])
 
 
+def test_whole_numbers_beyond_64_bits_are_curves(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"iteration": 0, "env_steps": 8, "huge": 100000000000000000000000}\n')
+    assert read_curves(tmp_path).record()["metrics"]["huge"] == [1e23]
+
+
 def test_learning_is_drawn_with_and_without_evaluations(tmp_path):
     plots.plot_learning([read_curves(write_run(tmp_path / "run"))], tmp_path / "plots" / "learning.png")
     assert drawn_something(tmp_path / "plots" / "learning.png")
