@@ -49,7 +49,7 @@ def environment_of(name: str, options: dict[str, Any]) -> tuple[Any, dict[str, A
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Does what the module says."""
+    """Runs the program."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", help="playground/ENV or brax/ENV")
     parser.add_argument("arguments", type=json.loads, help="arguments of train, as JSON")

@@ -37,7 +37,7 @@ ENDS = ("done", "deadlock", "crash", "timeout")
 
 
 class Cell(NamedTuple):
-    """What is run."""
+    """A combination of settings to run."""
 
     jaxlib: str
     program: str

@@ -1,4 +1,4 @@
-"""What distribution costs: figures of one process and device beside those of several.
+"""The cost of distribution: one process and device compared with several.
 
 python -m benchmarks.distribution --repeats 7
 

@@ -63,7 +63,7 @@ def see(command: Sequence[str], folder: Path, environment: dict[str, str]) -> No
 
 
 def steps(robot: Path, iterations: int, python: str) -> list[tuple[str, list[str]]]:
-    """What a newcomer does, and the commands; those of `run_mode=view` are seen in the browser."""
+    """A newcomer's steps and their commands. Commands with `run_mode=view` are opened in the browser."""
     program = f"{module_name(robot.stem)}.py"
     own = [".venv/bin/python", program]
     walking = [".venv/bin/python", "-m", "examples.walking"]

@@ -112,7 +112,7 @@ def row(found: dict[str, Any]) -> str:
 
 
 def in_a_process(impl: str, num_envs: int, repeats: int, platform: str) -> dict[str, Any] | str:
-    """What `measure` returns, from a process of its own; the last line that it wrote if it failed."""
+    """The result of `measure` in its own process; if that failed, the last line of its output."""
     arguments = ["--one", impl, "--num-envs", str(num_envs), "--repeats", str(repeats), "--platform", platform]
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "benchmarks.gpu", *arguments],
@@ -128,7 +128,7 @@ def in_a_process(impl: str, num_envs: int, repeats: int, platform: str) -> dict[
 
 
 def machine(platform: str) -> str:
-    """What the figures are of, as a sentence."""
+    """The machine and the versions of packages, as a sentence."""
     code = f"import jax; d = jax.devices({platform!r}); print(len(d), 'x', d[0].device_kind)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     device = done.stdout.strip() or f"no {platform}"

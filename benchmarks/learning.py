@@ -1,4 +1,4 @@
-r"""How well tasks are learned: returns at equal numbers of steps, over seeds, of several variants side by side.
+r"""Returns of several variants at equal numbers of steps, over seeds.
 
     python -m benchmarks.learning runs/learning --tasks playground/CartpoleBalance playground/CheetahRun \
         --seeds 0 1 2 --steps 1_000_000 --options num_envs=512 rollout_length=32 num_batches=8 num_passes=8 \
@@ -92,11 +92,11 @@ class Run:
 
     @property
     def name(self) -> str:
-        """What tells it from others, as the name of a directory."""
+        """A unique name of the run, used for its directory."""
         return f"{self.task}-{self.variant}-{self.seed}".replace("/", "_").replace(":", "_")
 
     def record(self) -> dict[str, Any]:
-        """What was asked for, for JSON."""
+        """The fields of the run, as JSON values."""
         return json.loads(json.dumps(dataclasses.asdict(self)))
 
     def config(self) -> Any:
@@ -297,7 +297,7 @@ def result_of(run: Run, results: Sequence[dict[str, Any]]) -> dict[str, Any] | N
 
 
 def machine() -> dict[str, Any]:
-    """Where and with what the runs were done, for the results."""
+    """The machine and the versions that the runs used, for the results."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     versions = {name: version(name) for name in ("jax", "mujoco", "mujoco-mjx")}
     cores = len(os.sched_getaffinity(0))
@@ -305,7 +305,7 @@ def machine() -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Does what the module says; returns the exit code: 1 if a run failed, 2 for input that cannot work."""
+    """Runs the program; returns the exit code: 1 if a run failed, 2 for invalid input."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path, help="where results are, and runs")
     parser.add_argument("--tasks", nargs="+", required=True, metavar="TASK")

@@ -89,7 +89,7 @@ def measured(task_class: type[Any], reward_scale: float) -> type[Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Does what the module says; exits the process as a task does."""
+    """Runs the program; exits the process as a task does."""
     name, *options = sys.argv[1:] if argv is None else argv
     scales = [float(option.partition("=")[2]) for option in options if option.startswith("reward_scale=")]
     task_class, config = task_of(name)

@@ -1,9 +1,9 @@
-"""What `ksim.tools.scaling --predict` says beside what really happens, on host devices and in two processes.
+"""Predictions of `ksim.tools.scaling --predict` compared with measurements, on host devices and in two processes.
 
 python -m benchmarks.prediction --repeats 3
 
 Predictions are for devices that share nothing, so one device is measured in a process of a single core. Two processes
-of one device each have a core of their own (`ksim.launch` divides them), which is what is predicted. Host devices of
+of one device each have their own core (`ksim.launch` divides the cores), which is the predicted case. Host devices of
 one process run on as many cores, or on all c of them: n devices are predicted to be max(1, n / c) times as slow as one
 on one core, which neglects that they also share a pool of threads, caches and memory.
 

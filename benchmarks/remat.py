@@ -1,4 +1,4 @@
-"""What gradient checkpointing (`remat=true`) saves and costs: memory of the compiled program, and time of the update.
+"""Gradient checkpointing (`remat=true`): memory of the compiled program, and time of the update, with and without it.
 
 python -m benchmarks.remat --num-envs 1024 --repeats 7
 

@@ -1,4 +1,4 @@
-"""What resets cost: ksim's rollout over a bare scan of the environment's steps.
+"""The cost of resets: ksim's rollout over a bare scan of the environment's steps.
 
 python -m benchmarks.resets --cases settling mujoco mjx --windows 5
 

@@ -1,4 +1,4 @@
-"""Where the time of a rollout goes, kernel by kernel: `python -m benchmarks.throughput --profile`.
+"""The time of a rollout by kernel: `python -m benchmarks.throughput --profile`.
 
 JAX's profiler records one rollout. Each kernel counts with the lower quartile of its durations over the steps, so the
 steps in which another process held the core do not count. Under native MuJoCo the time within `Batch.step` is also
@@ -29,7 +29,7 @@ GROUPS = {
     "writing the trajectory": r"dynamic_update_slice",
     "resets and other choices": r"select",
 }
-"""What a kernel counts to: the first group whose pattern is in the name of its last operation."""
+"""Groups of kernels. A kernel belongs to the first group whose pattern is in the name of its last operation."""
 
 
 def print_profile(rollout: Any, state: Any, num_steps: int, num_kernels: int = 12) -> None:
@@ -39,7 +39,7 @@ def print_profile(rollout: Any, state: Any, num_steps: int, num_kernels: int = 1
         rollout: A compiled rollout.
         state: Its argument.
         num_steps: Its control steps.
-        num_kernels: How many of the longest kernels are listed by name.
+        num_kernels: Number of the longest kernels, which are listed by name.
     """
     with physics_times() as physics_s:
         jax.block_until_ready(rollout(state))

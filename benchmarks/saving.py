@@ -1,9 +1,9 @@
-"""What a checkpoint costs: seconds for which training waits, seconds until it is written, and its size.
+"""The cost of a checkpoint: seconds for which training waits, seconds until it is written, and its size.
 
 python -m benchmarks.saving --iterations 24
 
-Trains the walking humanoid with networks of about a million parameters, and saves after every second iteration; what
-saving costs in all is the ratio of the iterations during which a checkpoint is written to those between.
+Trains the walking humanoid with networks of about a million parameters, and saves after every second iteration. The
+total cost of saving is the ratio of the iterations during which a checkpoint is written to those between.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def main() -> None:
         newest = list_checkpoints(Path(run_dir) / "checkpoints")[-1]
         size = sum(path.stat().st_size for path in newest.rglob("*") if path.is_file())
     num_params = sum(np.size(x) for x in jax.tree.leaves(task.initial_learner()[0].params))
-    # The first iterations warm up. A line tells of the saving before its iteration.
+    # The first iterations warm up. A line reports the saving before its iteration.
     blocked_s = [line["time/saving_s"] for line in lines[4:] if line["time/saving_s"]]
     beside = [line["time/iteration_s"] for line in lines[4:] if line["time/saving_s"]]
     between = [line["time/iteration_s"] for line in lines[4:] if not line["time/saving_s"]]

@@ -1,4 +1,4 @@
-"""Whether a long run grows: memory, open files, threads and the run's directory, looked at from outside.
+"""Growth of a long run: its memory, open files, threads and directory, measured from another process.
 
 python -m benchmarks.soak --iterations 20000
 
@@ -35,7 +35,7 @@ def size_of(run_dir: Path) -> tuple[int, int]:
 
 
 def look_at(pid: int, run_dir: Path) -> dict[str, float]:
-    """What a process takes now."""
+    """The resources that a process uses now."""
     status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     history, rest = size_of(run_dir)
     return {

@@ -50,7 +50,7 @@ def processor_s() -> float:
 
 
 def start_up_s(arguments: list[str], checkout: str) -> dict[str, float]:
-    """What a process takes that prints nothing of interest."""
+    """Seconds, total and of the processor, of a process whose output is ignored."""
     before_s = processor_s()
     *_, (total_s, _) = timed_lines(arguments, checkout, cache="")
     return {"total": total_s, "processor": processor_s() - before_s}

@@ -1,10 +1,10 @@
-"""How evenly a robot walks: the time of each foot in the air, left against right.
+"""The symmetry of a robot's gait: the time of each foot in the air, left against right.
 
 python -m benchmarks.symmetry examples.quadruped:QuadrupedTask RUN_DIR [RUN_DIR ...] [--episodes 64]
 
 For each run, whole episodes of its newest policy, deterministic, on the terms of training. A foot's part of the time in
 the air counts control steps under a command to move, in its whole steps: from the first time that it lifts off to the
-last. (In 12.5 periods of a gait one foot swings 13 times and its partner 12 times, which is no unevenness.) Feet are
+last. (In 12.5 periods of a gait one foot swings 13 times and its partner 12 times, which is no asymmetry.) Feet are
 compared in pairs, in the order of the task's touch sensors: first with second, third with fourth. Commands are as often
 to the left as to the right, so a robot that walks evenly has a difference near 0. Prints a row per run, as Markdown:
 return, survival, velocity error, and for each pair the difference (left - right) in per cent of the mean of both;

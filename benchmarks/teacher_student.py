@@ -1,4 +1,4 @@
-"""A teacher and its students in one table: what is lost by seeing less.
+"""A teacher and its students in one table: the loss from fewer observations.
 
 python -m benchmarks.teacher_student --teacher runs/TEACHER --students runs/MLP runs/GRU runs/PPO
 
@@ -23,7 +23,7 @@ VELOCITY, YAW_RATE = "error/velocity/lin_vel_m_s", "error/velocity/yaw_rate_rad_
 
 
 def figures_of(task_class: type[Any], run: str, num_episodes: int) -> Mapping[str, Estimate]:
-    """What an evaluation of a run's policy found: `return`, `survival` and `error/...`.
+    """The figures of an evaluation of a run's policy: `return`, `survival` and `error/...`.
 
     Raises:
         ConfigError: There is no checkpoint, or it does not fit the task.
@@ -35,7 +35,7 @@ def figures_of(task_class: type[Any], run: str, num_episodes: int) -> Mapping[st
     task = task_class(make_config(base, argv, task_class.__name__, task_class.pretrained))
     _, context, model = load_task_policy(task)
     evaluation = Evaluator(context)(model, lambda: False)
-    assert evaluation is not None  # nobody asks it to stop
+    assert evaluation is not None  # it is never stopped
     return evaluation.figures
 
 
@@ -57,7 +57,7 @@ def table(rows: Mapping[str, Mapping[str, Estimate]]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Does what the module says."""
+    """Runs the program."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--teacher", required=True, help="run of examples.walking_teacher")
     parser.add_argument("--students", nargs="+", required=True, help="runs of examples.walking_student")

@@ -1,4 +1,4 @@
-"""How programs are timed beside each other: in turn, in one process, by the clock and by the processor."""
+"""Interleaved timing of programs in one process, in wall time and processor time."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -10,21 +10,21 @@ Result = TypeVar("Result")
 
 
 class Seconds(NamedTuple):
-    """Time on the clock, and of the processors over all threads, which other programs disturb less."""
+    """Wall time, and processor time over all threads, which other programs disturb less."""
 
     wall: float
     processor: float
 
 
 def timed(run: Callable[[], Result]) -> tuple[Result, Seconds]:
-    """What a function returns, once JAX has computed it, and how long that took."""
+    """A function's result, once JAX has computed it, and the time that it took."""
     start = Seconds(time.perf_counter(), time.process_time())
     result = jax.block_until_ready(run())
     return result, Seconds(time.perf_counter() - start.wall, time.process_time() - start.processor)
 
 
 def interleaved(runs: dict[str, Callable[[], Result]], repeats: int, warm_up: int = 1) -> dict[str, list[Result]]:
-    """What each returns, run in turn; the first turns warm up and are dropped."""
+    """The results of each function, called in turn. The first turns warm up and are dropped."""
     found: dict[str, list[Result]] = {name: [] for name in runs}
     for repeat in range(-warm_up, repeats):
         # In alternating order, or the second would always have the warmer machine.
@@ -36,7 +36,7 @@ def interleaved(runs: dict[str, Callable[[], Result]], repeats: int, warm_up: in
 
 
 def time_in_turn(runs: dict[str, Callable[[], Any]], repeats: int, warm_up: int = 1) -> dict[str, list[Seconds]]:
-    """How long each takes, run in turn; the first turns compile and warm up, and are dropped."""
+    """The times of each function, called in turn. The first turns compile and warm up, and are dropped."""
     return interleaved({name: lambda run=run: timed(run)[1] for name, run in runs.items()}, repeats, warm_up)
 
 

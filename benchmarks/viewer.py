@@ -1,4 +1,4 @@
-"""What watching a training run costs it: its speed with a page open, in ratio to its speed with none.
+"""The cost of watching a training run: its speed with a page open, in ratio to its speed with none.
 
 python -m benchmarks.viewer --pairs 8
 

@@ -26,7 +26,7 @@ SMOOTHING, AROUND = "ActionSmoothing", "AroundMotion"
 CHOICES = {name: getattr(mujoco, f"mjt{name.title()}") for name in ("integrator", "cone", "jacobian", "solver")}
 """The options of MuJoCo's model that are one of several."""
 MAX_SIZE, MAX_SUBSTEPS, MAX_ITERATIONS = 100_000, 1000, 10_000
-"""The most numbers of a command, physics steps of a control step, and iterations of any of MuJoCo's solvers."""
+"""Upper limits: numbers in a command, physics steps per control step, iterations of any of MuJoCo's solvers."""
 FALLEN_TILT = -0.5
 """Vertical component of gravity in the base's frame above which the robot has fallen: a tilt of 60 degrees."""
 
@@ -72,7 +72,7 @@ def check(metadata: Mapping[str, Any], inputs: Mapping[str, Sequence[Any]]) -> N
         if not is_met:
             raise ValueError(rule)
 
-    json.dumps(metadata, allow_nan=False)  # numbers that are not finite are null
+    json.dumps(metadata, allow_nan=False)  # non-finite numbers are null
     demand(metadata["format"] == 2, f"format ({metadata['format']!r:.40}) must be 2")
     for group in metadata["observations"].values():
         size = inputs[group["input"]][1]
@@ -461,7 +461,7 @@ def coming_frames(robot: Robot, command: str, steps: Sequence[int]) -> list[int]
 
 
 def motion_phase(robot: Robot, command: str) -> np.ndarray:
-    """How much of the clip is over, from 0 to 1."""
+    """The elapsed share of the clip, from 0 to 1."""
     first, last = (robot.motions[command][name][robot.clip] for name in ("first", "last"))
     return (robot.command[command] - first) / (last - first)
 

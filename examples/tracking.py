@@ -35,7 +35,7 @@ ACTION_SCALE = {  # rad per unit of action
 }
 ENDS = ("left_forearm", "right_forearm", "left_foot", "right_foot")
 KNEE_RADIUS = 0.053
-"""Of the spheres on which the robot kneels, in m: the knee's height in the first frame of the get-up."""
+"""Radius of the spheres on which the robot kneels, in m: the knee's height in the first frame of the get-up."""
 
 
 @jax.tree_util.register_dataclass

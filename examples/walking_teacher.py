@@ -28,12 +28,12 @@ class FloorFriction(ksim.AbstractObservation):
 
 
 def privileged(groups: Groups) -> dict[str, ksim.AbstractObservation]:
-    """What only a simulation knows, without noise: all that the critic sees, and the friction of the floor."""
+    """Observations that only a simulation has, without noise: all of the critic's, and the floor's friction."""
     return {**groups["critic"], "friction": FloorFriction()}
 
 
 class HumanoidTeacherTask(HumanoidWalkingDistributedTask):
-    """The walking humanoid, whose policy sees what only a simulation knows."""
+    """The walking humanoid, whose policy has observations that only a simulation has."""
 
     pretrained = PRETRAINED / "humanoid_teacher"
 

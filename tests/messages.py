@@ -17,7 +17,7 @@ def parts_of(node):
 
 
 def num_literal(parts, text):
-    """How many characters of `text`, which must be the beginning of what `parts` give, are literal; -1 if it is not."""
+    """The number of literal characters of `text`, a prefix of what `parts` can form; -1 if it is not a prefix."""
     if not text:
         return 0
     if not parts:
@@ -48,7 +48,7 @@ def strings_of(path, *, raised):
 
 
 def rules_of(tree):
-    """What `check_rule(what, is_met, rule)` says: `what must be rule.`, where both may be variables of the function."""
+    """Messages of `check_rule(what, is_met, rule)`: `what must be rule.`, both of which may be local variables."""
     for function in ast.walk(tree):
         if not isinstance(function, ast.FunctionDef):
             continue

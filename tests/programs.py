@@ -21,5 +21,5 @@ def free_programs() -> None:
 
 
 def operations(compiled: Any) -> Counter[str]:
-    """How often each operation of XLA is in a compiled program."""
+    """The number of occurrences of each XLA operation in a compiled program."""
     return Counter(re.findall(r"= \S+ ([a-z0-9-]+)\(", compiled.as_text()))

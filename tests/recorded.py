@@ -25,7 +25,7 @@ NUM_ITERATIONS = 20
 
 
 class Run(NamedTuple):
-    """What came of a training, on the host.
+    """The results of a training, on the host.
 
     Attributes:
         learner: The learner at the end.
@@ -41,7 +41,7 @@ class Run(NamedTuple):
 
 
 def read_record(path):
-    """What the main process of a job has written."""
+    """The results that the main process of a job has written."""
     return Run(*pickle.loads(Path(path).read_bytes()))
 
 

@@ -102,7 +102,7 @@ def start(out_dir, state):
 
 
 def differences(out_dir, states, actions, *, read_sensors_anew=False):
-    """How far each action is from that of ksim's environment."""
+    """The largest difference of each action from the expected action, and the final positions."""
     policy, robot = start(out_dir, states[0])
     found = []
     for expected in actions:
@@ -257,7 +257,7 @@ class OwnCurve(Driven):
 
 
 def described(task):
-    """What files say of a task's policy."""
+    """The metadata of a task's policy, as in its files."""
     model = NormalizedActorCritic(task.initial_learner()[1], ObservationNormalizer.init(task.obs_sizes))
     _, metadata = described_policy(policy_context(task), model, Path("checkpoints/7"), Path())
     return json.loads(json.dumps(metadata))
@@ -283,7 +283,7 @@ def recorded(task_class, directory):
 
 
 def farthest(path, metadata, action_ta, physics_t):
-    """How far a robot gets from ksim's under the same actions."""
+    """The largest deviation of a robot from ksim's under the same actions."""
     robot = deploy.Robot(path, metadata)
     force_range = robot.model.actuator_forcerange.copy()
     for _ in range(3):

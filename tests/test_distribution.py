@@ -35,7 +35,7 @@ def run(*command, cwd, check=True, **changes):
 
 
 def files_of(folder):
-    """What belongs into a wheel of ksim's and the examples' files, by their place in it."""
+    """The files of ksim and of the examples that belong into a wheel, by their path in it."""
     found = {}
     for package, place in (("ksim", "ksim"), ("examples", "ksim/examples")):
         paths = [path for path in (folder / package).rglob("*") if path.is_file() and path.parent.name != "__pycache__"]

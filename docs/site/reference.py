@@ -1,4 +1,4 @@
-"""What the site adds to Sphinx: the reference from the package itself, pictures of terms, links from code to it."""
+"""Sphinx extensions of the site: the reference from the package, pictures of terms, links from code to it."""
 
 import importlib
 import inspect
@@ -158,7 +158,7 @@ def _plain(text: str) -> str:
 
 
 def setup(app: Any) -> dict[str, Any]:
-    """Connects it all."""
+    """Registers the extensions with Sphinx."""
     app.add_directive("modules", Modules)
     app.add_directive("gallery", Gallery)
     app.add_post_transform(CodeToReference)

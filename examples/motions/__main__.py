@@ -22,7 +22,7 @@ from ..robots import HUMANOID
 from .poses import FPS, Foot, Keyframe, motion_of
 
 WIDTH = 0.1
-"""Of a foot from the middle, in m."""
+"""Lateral distance of a foot from the middle, in m."""
 STANDING = 0.77
 """Height of the pelvis, in m."""
 REST = {"shoulder_pitch": 0.1, "shoulder_roll": 0.15, "elbow": 0.5}

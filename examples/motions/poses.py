@@ -18,7 +18,7 @@ LEG = ("hip_yaw", "hip_roll", "hip_pitch", "knee", "ankle_pitch", "ankle_roll")
 
 @dataclasses.dataclass(frozen=True)
 class Foot:
-    """Where a foot is.
+    """The position of a foot.
 
     Attributes:
         x: Of the ankle in the world, in m.
@@ -35,7 +35,7 @@ class Foot:
 
 @dataclasses.dataclass(frozen=True)
 class Keyframe:
-    """What the robot does at a time; between keyframes everything is interpolated without overshooting.
+    """The robot's pose at a time. Between keyframes all numbers are interpolated without overshooting.
 
     Attributes:
         time_s: Seconds from the start.

@@ -19,13 +19,13 @@ logger = logging.getLogger(__name__)
 MAX_DUMPS = 8
 """Most dumps in the directory of a run, however often the run is resumed."""
 KINDS = {"policy/bad_updates": "non-finite updates, which were skipped", NOT_FINITE: "non-finite environment steps"}
-"""Metrics that count what was not finite, and what it was."""
+"""Metrics that count non-finite updates and steps, with the words for them in messages."""
 
 
 class NanDump:
-    """Dumps the state before the first iteration in which an update was not finite, and before the first with a step.
+    """Dumps of the state before the first iteration with a non-finite update, and the first with a non-finite env step.
 
-    A training step depends only on the state, so replaying a dump shows the same: see `ksim.checkpoint.replay`.
+    A training step depends only on the state, so a replay repeats the failure: see `ksim.checkpoint.replay`.
     """
 
     def __init__(self, task: RLTask[Any], run_dir: Path) -> None:
@@ -36,13 +36,15 @@ class NanDump:
     def after_iteration(
         self, iteration: int, before: TrainState, record_before: dict[str, Any], metrics: dict[str, float]
     ) -> None:
-        """Checks the metrics of an iteration, if `dump_on_nan` says so; all processes must call it.
+        """Checks the metrics of an iteration if `dump_on_nan` is set, and writes a dump if needed.
+
+        All processes must call this.
 
         Args:
-            iteration: Its number, from 1.
-            before: The placed state before it.
-            record_before: `Progress.record` before it, so that a run can resume from the dump.
-            metrics: Its metrics, the same in all processes.
+            iteration: The number of the iteration, from 1.
+            before: The placed state before the iteration.
+            record_before: `Progress.record` before the iteration, so that a run can resume from the dump.
+            metrics: Metrics of the iteration, the same in all processes.
         """
         if not self._task.config.dump_on_nan:
             return
@@ -71,5 +73,5 @@ class NanDump:
             logger.warning("The state before iteration %d cannot be dumped.", iteration, exc_info=error)
 
     def hint(self) -> str:
-        """Where to find the dump, for the message of a failed run."""
+        """A sentence with the path of the dump, for the message of a failed run; empty without a dump."""
         return "" if self._last is None else f" The first such iteration can be replayed: {self._last}."

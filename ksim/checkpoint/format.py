@@ -1,8 +1,7 @@
-"""Checkpoints on disk: arrays by name and a document, written by Orbax and never trusted when read.
+"""Checkpoints on disk: named arrays, written by Orbax, and a JSON document. Their content is never trusted.
 
-A checkpoint is data: reading it runs none of its code. The document has the size and a digest of every file, and a
-digest of itself, so damage is found before a library reads a damaged file; and no array takes more memory than the
-document says.
+A checkpoint is data: reading it runs no code from it. The document contains the size and digest of every file, and its
+own digest, so damage is found before a library reads a damaged file. No array takes more memory than the document says.
 """
 
 import contextlib
@@ -32,15 +31,16 @@ from ksim.log.records import read_evaluations
 from ksim.parallel.multihost import num_processes, process_index
 
 CHECKPOINTS = "checkpoints"
-"""Where a run's directory holds them, each under the number of iterations done."""
+"""Subdirectory of a run for checkpoints, each named by the number of iterations done."""
 DUMPS = "dumps"
-"""Its directory of states to replay, each under the number of the iteration that follows."""
+"""Subdirectory of a run for states to replay, each named by the number of the next iteration."""
 BEST = "best"
-"""The name `checkpoints/best`, the best checkpoint by evaluation."""
+"""Name in the path `checkpoints/best`, which stands for the best checkpoint by evaluation."""
 FORMAT = 1
+"""Version of the format; only checkpoints of this version can be read."""
 _DOCUMENT, _STATE = "document.json", "state"
 _COMMIT = "commit_success.txt"
-"""A file of Orbax's for storage that cannot rename, with the path of where it was written; not needed on disks."""
+"""A file that Orbax writes for storage without renaming. It contains a path, and is not needed on disks."""
 _KINDS: Mapping[str, Any] = {
     "iteration": int,
     "num_devices": int,
@@ -52,17 +52,18 @@ _KINDS: Mapping[str, Any] = {
     "files": dict[str, str],
     "sizes": dict[str, int],
 }
-"""What a document holds, and of which types."""
+"""Entries of a document and their types."""
 _PLAIN_PATH = re.compile(r"(?:/(?![^/]*\.__lock(?:/|$))[\w.+=,@~-]+)+", re.ASCII)
+"""Paths that Orbax and TensorStore take literally; see `_plain_path`."""
 _MAX_DEPTH = 12
 _MAX_FILES = 10_000
 _MAX_DOCUMENT_BYTES = 64 << 20
 _MAX_RATIO = 2**15
-"""The largest ratio of zstd: 128 KiB of zeros in 4 bytes."""
+"""The largest compression ratio of zstd: 128 KiB of zeros in 4 bytes."""
 _UNFINISHED, _REMOVED = ".unfinished", ".removed"
 
 Arrays = Mapping[str, np.ndarray]
-"""Host arrays by name; typed keys as their raw data."""
+"""Host arrays by name; typed PRNG keys as their raw data."""
 
 
 class DamagedError(ConfigError):
@@ -74,9 +75,7 @@ class Checkpoint:
     """The content of a checkpoint.
 
     Attributes:
-        path: Its path.
-        arrays: Its arrays.
-        document: Other data, as JSON can hold it.
+        document: All other data, of types that JSON can represent.
     """
 
     path: Path
@@ -90,12 +89,12 @@ class Checkpoint:
 
 
 def write_checkpoint(path: Path, arrays: Arrays, document: Mapping[str, Any]) -> None:
-    """Writes a checkpoint; it appears under its path only once it is complete and on the disk.
+    """Writes a checkpoint from the calling process alone.
 
-    Only the calling process writes.
+    It appears under its path only when it is complete and flushed to disk.
 
     Raises:
-        OSError: It cannot be written (or another error of the file system, as Orbax reports it).
+        OSError: It cannot be written. Orbax may report an error of the file system by another exception.
     """
     leaves = {name: {"shape": list(x.shape), "dtype": str(x.dtype)} for name, x in arrays.items()}
     unfinished = path.with_name(path.name + _UNFINISHED)
@@ -118,11 +117,11 @@ def write_checkpoint(path: Path, arrays: Arrays, document: Mapping[str, Any]) ->
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Reads a checkpoint and checks that it is what was written.
+    """Reads a checkpoint and checks that it is unchanged since it was written.
 
     Raises:
-        DamagedError: It is not.
-        ConfigError: It is of another version of ksim, or this machine has no room to read it.
+        DamagedError: It was changed.
+        ConfigError: It is of another format version, or this machine has not enough memory or no place for a link.
     """
     document = read_document(path)
     try:
@@ -143,20 +142,20 @@ def read_checkpoint(path: Path) -> Checkpoint:
             f"Checkpoint {path} cannot be read here: its arrays do not fit into memory. Free some, or read it on a "
             "machine with more."
         ) from error
-    # Whatever a reader of files that somebody else may have written runs into.
+    # Readers of untrusted files may raise anything.
     except Exception as error:
         raise DamagedError(f"Checkpoint {path} is damaged: {_first_line(error)}.") from error
 
 
 def read_document(path: Path) -> Mapping[str, Any]:
-    """Reads what a checkpoint holds besides arrays, and checks that it is what was written.
+    """Reads the document of a checkpoint and checks that it is unchanged since it was written.
 
     Raises:
-        DamagedError: It is not.
-        ConfigError: It is of another version of ksim.
+        DamagedError: It was changed.
+        ConfigError: It is of another format version.
     """
     try:
-        # Not by Orbax, which would start JAX's backend; a process may still have to join its job.
+        # Not by Orbax, which would start the JAX backend before this process has joined its job.
         document = json.loads(_read_document_file(path / _DOCUMENT))
         is_sound = dict(document)["digest"] == _digest_of_document(document)
     except Exception as error:
@@ -183,7 +182,7 @@ def read_document(path: Path) -> Mapping[str, Any]:
 
 
 def _problem_of_document(document: Mapping[str, Any]) -> str | None:
-    """What in a document is not as `write_checkpoint` and its callers write it, in words; None if nothing is."""
+    """A description of the first invalid entry of a document, by type or range; None if all are valid."""
     content = {"last_episodes": {}, "sizes": {}, **document}  # a dump has no episodes, an older document no sizes
     for name, kind in _KINDS.items():
         if not is_of_type(content.get(name), kind):
@@ -202,7 +201,7 @@ def _is_shallow(value: Any, most: int) -> bool:
 
 
 def list_checkpoints(directory: Path) -> list[Path]:
-    """The checkpoints of a directory, oldest first; those that have lost files are among them.
+    """The checkpoints of a directory, oldest first, including damaged ones.
 
     Raises:
         OSError: It exists but cannot be read.
@@ -211,12 +210,12 @@ def list_checkpoints(directory: Path) -> list[Path]:
 
 
 def find_checkpoints(path: str | Path, name: str) -> list[Path]:
-    """The checkpoints that a path stands for, in the order in which they are to be tried.
+    """The checkpoints that a path stands for, in the order in which to try them.
 
     Args:
-        path: A checkpoint, `<run>/checkpoints/best`, or a run's directory or its `checkpoints`: then the newest comes
-            first.
-        name: What messages call the path, as in `resume`.
+        path: A checkpoint, `<run>/checkpoints/best`, or a run's directory or its `checkpoints`. For a directory, the
+            newest checkpoint comes first.
+        name: The name of the path in messages, such as `resume`.
 
     Raises:
         ConfigError: There is none, or its directory cannot be read.
@@ -228,14 +227,14 @@ def find_checkpoints(path: str | Path, name: str) -> list[Path]:
 
 @contextlib.contextmanager
 def readable(path: str | Path, name: str) -> Iterator[None]:
-    """Looks for what a path stands for.
+    """Turns an OSError of the block into a ConfigError.
 
     Args:
-        path: As it was given.
-        name: As of `find_checkpoints`.
+        path: The path as the user gave it.
+        name: See `find_checkpoints`.
 
     Raises:
-        ConfigError: A directory on the way cannot be read, as that of somebody else.
+        ConfigError: A directory of the path cannot be read, for instance because another user owns it.
     """
     try:
         yield
@@ -252,7 +251,7 @@ def _find_checkpoints(path: Path, name: str) -> list[Path]:
         if best is None:
             raise ConfigError(f"{name} ({path}) does not exist yet: there was no evaluation. Give the run's directory.")
         return [best]
-    # A run's directory may have a number for its name as well.
+    # The name of a run's directory may be a number, too.
     if _is_checkpoint(path) and any((path / name).exists() for name in (_DOCUMENT, _STATE)):
         return [path]
     found = list_checkpoints(path if path.name == CHECKPOINTS else path / CHECKPOINTS)
@@ -265,17 +264,17 @@ def _find_checkpoints(path: Path, name: str) -> list[Path]:
 
 
 def load_checkpoint(path: str | Path, name: str) -> Checkpoint:
-    """Reads the checkpoint that a path stands for; where the newest of a run is damaged, the one before.
+    """Reads the checkpoint that a path stands for. If the newest checkpoint of a run is damaged, reads an older one.
 
     Args:
-        path: As of `find_checkpoints`.
-        name: As of `find_checkpoints`.
+        path: See `find_checkpoints`.
+        name: See `find_checkpoints`.
 
     Warns:
-        UserWarning: One is damaged, and the one before it is used.
+        UserWarning: A checkpoint is damaged, and the one before it is used.
 
     Raises:
-        ConfigError: There is none, or none that is not damaged.
+        ConfigError: There is no checkpoint, or all are damaged.
     """
     candidates = find_checkpoints(path, name)
     for candidate, before in zip(candidates, [*candidates[1:], None], strict=True):
@@ -289,12 +288,11 @@ def load_checkpoint(path: str | Path, name: str) -> Checkpoint:
 
 
 def remove_all_but(directory: Path, max_to_keep: int, also: Path | None) -> None:
-    """Removes old checkpoints, and what killed processes left of unfinished ones.
+    """Removes old checkpoints, and unfinished ones of killed processes.
 
     Args:
-        directory: Where they are.
-        max_to_keep: How many of the newest are kept.
-        also: Another one to keep.
+        max_to_keep: Number of newest checkpoints to keep.
+        also: Another checkpoint to keep.
     """
     for path in list_checkpoints(directory)[:-max_to_keep]:
         if path != also:
@@ -305,26 +303,26 @@ def remove_all_but(directory: Path, max_to_keep: int, also: Path | None) -> None
 
 
 def remove_checkpoint(path: Path) -> None:
-    """Removes a checkpoint; one that is removed in part counts as unfinished."""
+    """Removes a checkpoint. It is renamed first, so that a partly removed checkpoint counts as unfinished."""
     trash = path.with_name(path.name + _REMOVED)
     path.rename(trash)
     shutil.rmtree(trash, ignore_errors=True)
 
 
 def find_best(run_dir: Path) -> Path | None:
-    """The checkpoint of the highest return that an evaluation found, of those that are there; None without one."""
+    """The existing checkpoint with the highest return by evaluation; None if no checkpoint was evaluated."""
     returns = {record["iteration"]: record["figures"]["return"]["mean"] for record in read_evaluations(run_dir)}
     rated = [path for path in list_checkpoints(run_dir / CHECKPOINTS) if returns.get(int(path.name)) is not None]
     return max(rated, key=lambda path: returns[int(path.name)], default=None)
 
 
 def _is_checkpoint(path: Path) -> bool:
-    # Only a complete one gets this name; whatever it has lost since is damage.
+    # Only complete checkpoints get such a name; if files are missing, it is damaged.
     return as_number(path.name) is not None and bool(_entries(path))
 
 
 def _entries(directory: Path) -> list[Path]:
-    """What a directory holds; nothing where it is none. Unlike `glob` it tells of one that cannot be read."""
+    """The entries of a directory; empty if it is not a directory. Unlike `glob`, raises OSError if unreadable."""
     try:
         return list(directory.iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -332,7 +330,7 @@ def _entries(directory: Path) -> list[Path]:
 
 
 def _orbax() -> Any:
-    """Orbax, which takes a second to import: most programs that import ksim read and write no checkpoint."""
+    """The module of Orbax. It is imported late: it takes a second, and most programs use no checkpoint."""
     with without_handlers():
         import orbax.checkpoint as ocp  # noqa: PLC0415
     return ocp
@@ -340,7 +338,7 @@ def _orbax() -> Any:
 
 def _checkpointer() -> Any:
     ocp = _orbax()
-    # Of several processes only the one that calls this takes part; Orbax would wait for the others.
+    # Only the calling process takes part; by default Orbax would wait for the other processes.
     own = {process_index()} if num_processes() > 1 else None
     alone = ocp.options.MultiprocessingOptions(
         primary_host=process_index(), active_processes=own, barrier_sync_key_prefix="ksim" if own else None
@@ -351,7 +349,7 @@ def _checkpointer() -> Any:
 
 @contextlib.contextmanager
 def _system_errors(path: Path) -> Iterator[None]:
-    """Raises as OSError what TensorStore tells at length of an error of the system."""
+    """Turns a ValueError of TensorStore that contains an OS error code into the OSError."""
     try:
         yield
     except ValueError as error:
@@ -363,12 +361,12 @@ def _system_errors(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _plain_path(directory: Path) -> Iterator[Path]:
-    """A path of a directory that Orbax and TensorStore take as it stands: a link's, where its own is not plain.
+    """A path of a directory that Orbax and TensorStore take literally: its own, or the path of a temporary link to it.
 
-    Where a name has a backslash or brackets, or is such as `gs:` or `x.__lock`, they write elsewhere or fail.
+    With a backslash or brackets in a name, or names such as `gs:` or `x.__lock`, they write elsewhere or fail.
 
     Raises:
-        OSError: There is no place for a link.
+        OSError: A link is needed and cannot be made.
     """
     path = directory.resolve()
     if _PLAIN_PATH.fullmatch(str(path)):
@@ -383,28 +381,31 @@ def _plain_path(directory: Path) -> Iterator[Path]:
 
 
 def _check_is_here(state: Path) -> None:
-    """Raises OSError unless TensorStore wrote to the directory that it was told."""
+    """Raises OSError unless TensorStore wrote to the given directory."""
     if not ((state / "manifest.ocdbt").is_file() and any((state / "d").glob("*"))):
         raise OSError(errno.EIO, "TensorStore did not write its files to the directory", str(state))
 
 
 def _packed(arrays: Arrays) -> dict[str, np.ndarray]:
-    """All arrays of a type as one, by the type's name, in their order.
+    """All arrays concatenated by dtype, in their order; by the name of the dtype.
 
-    Orbax takes time, and TensorStore never frees a little memory for every array that is written.
+    For every array written, Orbax takes time and TensorStore leaks a little memory.
     """
     dtypes = dict.fromkeys(str(x.dtype) for x in arrays.values() if x.size)
     return {t: np.concatenate([x.ravel() for x in arrays.values() if str(x.dtype) == t]) for t in dtypes}
 
 
 def _read_arrays(directory: Path, leaves: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """The arrays that Orbax has written, as the document tells them.
+    """Reads the arrays that Orbax has written, with the shapes and dtypes of the document.
 
-    By TensorStore alone: it is told what to read, and asked before how large that is. It ends the process if it cannot
-    get the memory for an array.
+    They are read with TensorStore alone, and sizes are checked first: TensorStore aborts the process if it cannot
+    allocate an array.
+
+    Args:
+        leaves: Shape and dtype of each array, from the document.
 
     Raises:
-        ValueError: They are not there, or other than the document tells.
+        ValueError: The arrays are missing or differ from the document.
     """
     import tensorstore as ts  # noqa: PLC0415 - most programs that import ksim read no checkpoint
 
@@ -421,7 +422,7 @@ def _read_arrays(directory: Path, leaves: Mapping[str, Any]) -> dict[str, np.nda
     num_bytes = sum(count * np.dtype(dtype).itemsize for dtype, count in counts.items())
     if num_bytes > _MAX_RATIO * sum(_sizes(directory).values()):
         raise ValueError(f"its files are too small for arrays of {num_bytes} bytes")
-    np.empty(num_bytes, np.uint8)  # or MemoryError, which ends nothing
+    np.empty(num_bytes, np.uint8)  # raises MemoryError, where TensorStore would abort the process
     packed = {}
     for dtype, count in counts.items():
         if count:
@@ -439,7 +440,7 @@ def _read_arrays(directory: Path, leaves: Mapping[str, Any]) -> dict[str, np.nda
 def _unpacked(
     packed: Arrays, shapes: Mapping[str, tuple[int, ...]], leaves: Mapping[str, Any]
 ) -> dict[str, np.ndarray]:
-    """The inverse of `_packed`, for arrays as the document tells them."""
+    """The inverse of `_packed`, with the shapes and dtypes of the document."""
     taken = dict.fromkeys((leaf["dtype"] for leaf in leaves.values()), 0)
     arrays = {}
     for name, shape in shapes.items():
@@ -454,11 +455,11 @@ def _check_files(path: Path, document: Mapping[str, Any]) -> None:
     """Checks that a checkpoint has the files of its document, and no others.
 
     Raises:
-        ValueError: One is missing, is another, is not listed, or is no regular file.
+        ValueError: A file is missing, changed, not listed, or not a regular file.
     """
     listed, sizes = document["files"], _sizes(path)
     del sizes[_DOCUMENT]
-    # Before any is read: one that has grown may be endless.
+    # Sizes are compared before any file is read, because a file may have become huge.
     for name in listed.keys() | sizes.keys():
         if name not in sizes:
             raise ValueError(f"{name} is missing")
@@ -473,10 +474,10 @@ def _check_files(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def _sizes(directory: Path) -> dict[str, int]:
-    """The size of each file of a checkpoint in bytes, by its path in it; nothing is opened and no link followed.
+    """The size in bytes of each file of a checkpoint, by relative path. No file is opened and no link followed.
 
     Raises:
-        ValueError: It holds something else than regular files and directories, or very many of them.
+        ValueError: It contains more than `_MAX_FILES` entries, or anything but regular files and directories.
     """
     sizes: dict[str, int] = {}
     directories = [directory]
@@ -496,12 +497,12 @@ def _sizes(directory: Path) -> dict[str, int]:
 
 
 def _digests(directory: Path, names: Iterable[str]) -> dict[str, str]:
-    """The hash of each file of a checkpoint, by its path in it."""
+    """The digest of each file of a checkpoint, by relative path."""
     return {name: _digest((directory / name).read_bytes()) for name in sorted(names)}
 
 
 def _read_document_file(path: Path) -> bytes:
-    """The bytes of a document, which must be a regular file of a bearable size."""
+    """The bytes of a document; raises ValueError if it is not a regular file, or larger than `_MAX_DOCUMENT_BYTES`."""
     found = path.lstat()
     if not stat.S_ISREG(found.st_mode) or found.st_size > _MAX_DOCUMENT_BYTES:
         raise ValueError("it is no regular file, or a very large one")

@@ -1,4 +1,4 @@
-"""Arrays that a task keeps in its checkpoints besides the state, read back by the run that continues."""
+"""Arrays that a task keeps in its checkpoints besides the state, read back by a resumed run."""
 
 from typing import Any
 
@@ -10,11 +10,10 @@ from ksim.task.rl import RLTask
 def kept_in_run(task: RLTask[Any], prefix: str) -> Checkpoint | None:
     """The kept arrays of the checkpoint that a task resumes or replays, by their names without the prefix.
 
-    None where the task starts afresh, or the checkpoint has none of these.
+    None if the task starts from scratch, or the checkpoint has no such arrays.
 
     Args:
-        task: The task.
-        prefix: What the names of the arrays begin with.
+        prefix: The prefix of the names of the arrays.
 
     Raises:
         ConfigError: There is no such checkpoint, or it is damaged.

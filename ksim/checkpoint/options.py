@@ -1,4 +1,4 @@
-"""The options of a run: overrides on top of the saved options of the run that is resumed, evaluated or shown."""
+"""The options of a run: overrides on top of the saved options of a resumed, evaluated or shown run."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -23,13 +23,13 @@ AUTO = "auto"
 
 
 def make_config(base: RLConfig, argv: Sequence[str], task_name: str, pretrained: Path | None = None) -> Any:
-    """A config with overrides, on top of the saved options of a run that is resumed, evaluated or shown.
+    """A config with overrides, on top of the saved options of a resumed, evaluated or shown run.
 
     Args:
         base: The config without overrides.
         argv: The overrides.
-        task_name: The task's name, for the directories of its runs.
-        pretrained: The directory of the policy that comes with the task, if one does.
+        task_name: The task's name, which is part of the path of its runs.
+        pretrained: The directory of the policy that comes with the task; None without one.
 
     Raises:
         ConfigError: An override is invalid, there is no such run, or its config is damaged.
@@ -40,7 +40,7 @@ def make_config(base: RLConfig, argv: Sequence[str], task_name: str, pretrained:
     of_the_run = {f.name for f in dataclasses.fields(base) if is_of_the_run(f)}
     saved = {name: value for name, value in saved_options(config, task_name).items() if name in of_the_run}
     for name, value in saved.items():
-        # Data, that no resolver of OmegaConf's is to act on.
+        # Saved options are data, which no OmegaConf resolver may act on.
         if "${" in str(value):
             raise ConfigError(f"Option {name} ({shown(value)}) of the checkpoint must not be an interpolation.")
     return parse_overrides(dataclasses.replace(base, **saved), argv).with_pretrained(pretrained, task_name)
@@ -68,7 +68,7 @@ def saved_options(config: RLConfig, task_name: str) -> dict[str, Any]:
 
 
 def _options_of(path: Path, config: RLConfig) -> dict[str, Any]:
-    """The options that a checkpoint was saved with; those that `config` would take from it are of the right types."""
+    """The saved options of a checkpoint. The types of the options that `config` would take from it are checked."""
     options = dict(read_document(path)["config"])
     taken = {f.name: options[f.name] for f in dataclasses.fields(config) if is_of_the_run(f) and f.name in options}
     try:
@@ -88,7 +88,7 @@ def resumed_path(config: RLConfig, task_name: str) -> str | Path | None:
 
 
 def auto_run_dir(config: RLConfig, task_name: str) -> Path | None:
-    """The directory of the run for resume=auto."""
+    """The directory of the run that resume=auto looks at; None if there is none."""
     return newest_run_dir(task_name) if config.run_dir is None else Path(config.run_dir)
 
 
@@ -96,8 +96,7 @@ def check_resumed(config: RLConfig, changed: Mapping[str, tuple[Any, Any]]) -> N
     """Raises ConfigError for a changed option that a resumed run cannot change.
 
     Args:
-        config: The options of the resumed run.
-        changed: Values in the checkpoint and here, by option.
+        changed: The saved and the new value, by option.
     """
     for name in options_with(type(config), "fixed"):
         if name in changed:
@@ -109,5 +108,5 @@ def check_resumed(config: RLConfig, changed: Mapping[str, tuple[Any, Any]]) -> N
 
 
 def is_fixed(config: RLConfig, name: str) -> bool:
-    """Whether another value of an option, or networks of another shape, would not fit a checkpoint."""
+    """Whether an option cannot change on resume, because the checkpoint or its networks would not fit."""
     return any(name in options_with(type(config), role) for role in ("fixed", "network"))

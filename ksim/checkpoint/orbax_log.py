@@ -1,4 +1,4 @@
-"""What threads of Orbax and TensorStore print of an error, sent to the log."""
+"""Redirection of the errors that threads of Orbax and TensorStore print to the log."""
 
 import contextlib
 import functools
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 @contextlib.contextmanager
 def without_handlers() -> Iterator[None]:
-    """Takes away the handlers that an import gives the root logger, so that a program's own set-up comes first."""
+    """Removes handlers that an import in the block adds to the root logger, so that the program can set up its own."""
     root = logging.getLogger()
     before = list(root.handlers)
     yield
@@ -25,35 +25,35 @@ def without_handlers() -> Iterator[None]:
 
 @functools.cache
 def log_orbax() -> None:
-    """From now on, logs what they would print, as on a full disk, beside the error that Orbax raises.
+    """Logs the messages that these threads would print, for instance on a full disk, in addition to the error raised.
 
-    It stays so: a thread may print after the error was raised and has ended the run.
+    The redirection is permanent, because a thread may print after the error has ended the run.
     """
     unraisable_hook = sys.unraisablehook
 
     def is_for_others(record: logging.LogRecord) -> bool:
         if not record.exc_info or not any(f"{os.sep}orbax{os.sep}" in path for path in _paths(record)):
             return True
-        # Not to the program's handlers, which print. Once the run's log is closed there is none.
+        # Only to the run's log: handlers of the program would print. Once the log is closed, the message is dropped.
         for handler in logging.getLogger("ksim").handlers:
             if isinstance(handler, RunLog):
                 handler.handle(record)
         return False
 
     def log_unraisable(unraisable: Any) -> None:
-        # Orbax closes its event loop when one array cannot be written; the next one's failure then finds it closed.
+        # Orbax closes its event loop when an array cannot be written; a second failure then finds it closed.
         if isinstance(unraisable.exc_value, RuntimeError) and str(unraisable.exc_value) == "Event loop is closed":
             logger.info("TensorStore found Orbax's event loop closed.")
         else:
             unraisable_hook(unraisable)
 
-    # By asyncio, where a second array cannot be written either and nobody waits for it.
+    # asyncio logs the failure of a second array, which nothing awaits.
     for name in ("absl", "asyncio"):
         logging.getLogger(name).addFilter(is_for_others)
     sys.unraisablehook = log_unraisable
 
 
 def _paths(record: logging.LogRecord) -> list[str]:
-    """The files of a record: that which made it, and those of the error's traceback."""
+    """The source files of a record: the file that logged it, and the files of the traceback."""
     traceback_of = record.exc_info[2] if isinstance(record.exc_info, tuple) else None
     return [record.pathname, *(frame.filename for frame in traceback.extract_tb(traceback_of))]

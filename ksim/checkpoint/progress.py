@@ -1,4 +1,4 @@
-"""The progress of a run, on the host."""
+"""Counters of a run, kept on the host."""
 
 import dataclasses
 import math
@@ -10,20 +10,20 @@ from ksim.rollout.unroll import NOT_FINITE
 
 @dataclasses.dataclass
 class Progress:
-    """The progress of a run: counters that outgrow 32 bits, and its pace.
+    """The progress of a run: counters, which outgrow 32 bits, and the pace.
 
     Attributes:
         steps_per_iteration: Steps of all environments in one iteration, each repetition of an action counted.
-        max_iterations: Where the run stops; None for no limit.
-        max_env_steps: Likewise, in steps of all environments.
+        max_iterations: Iterations after which the run stops; None for no limit.
+        max_env_steps: Steps of all environments after which the run stops; None for no limit.
         iteration: Iterations done, including those before the run was resumed.
         env_steps: Steps of all environments so far.
-        elapsed_s: Seconds that all these iterations took.
-        bad_updates: Updates skipped because a gradient was not finite.
-        not_finite_steps: Steps of `env_steps` that were not finite, and were masked.
+        elapsed_s: Total seconds of these iterations.
+        bad_updates: Updates skipped because of a non-finite gradient.
+        not_finite_steps: Non-finite steps among `env_steps`, which were masked.
         pace_s: Seconds per iteration, smoothed over the last ten or so.
-        num_done_here: Iterations that this process has done.
-        last_episodes: Metrics of episodes, of the last iteration in which any ended.
+        num_done_here: Iterations done by this process.
+        last_episodes: Episode metrics of the last iteration in which an episode ended.
     """
 
     steps_per_iteration: int
@@ -39,12 +39,12 @@ class Progress:
     last_episodes: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def advance(self, iteration_s: float) -> dict[str, float]:
-        """Counts an iteration that took so many seconds; returns what its metrics say of that."""
+        """Counts an iteration; returns its metrics of progress and time."""
         self.iteration += 1
         self.env_steps += self.steps_per_iteration
         self.elapsed_s += iteration_s
         self.num_done_here += 1
-        # The first iteration warms up; it says nothing about the rest.
+        # The first iteration warms up, so its time is not averaged in.
         self.pace_s = iteration_s if self.num_done_here <= 2 else 0.9 * self.pace_s + 0.1 * iteration_s
         return {
             "iteration": self.iteration,
@@ -54,14 +54,17 @@ class Progress:
         }
 
     def note(self, metrics: Mapping[str, float]) -> None:
-        """Counts what an iteration left out as not finite, and keeps what it says of episodes: in many, none ends."""
+        """Counts non-finite updates and steps of an iteration, and keeps its episode metrics.
+
+        Metrics that are NaN are not kept: in many iterations no episode ends.
+        """
         self.bad_updates += round(metrics["policy/bad_updates"])
         self.not_finite_steps += round(metrics.get(NOT_FINITE, 0.0) * self.steps_per_iteration)
         self.last_episodes |= {k: x for k, x in metrics.items() if k.startswith("episode/") and not math.isnan(x)}
 
     @property
     def iterations_left(self) -> int | None:
-        """Iterations to the nearer limit; None without one."""
+        """Iterations to the nearer limit; None without a limit."""
         limits = []
         if self.max_iterations is not None:
             limits.append(self.max_iterations - self.iteration)
@@ -71,7 +74,7 @@ class Progress:
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds to the nearer limit; None without one."""
+        """Estimated seconds to the nearer limit; None without a limit."""
         return None if self.iterations_left is None else self.iterations_left * self.pace_s
 
     def record(self) -> dict[str, Any]:
@@ -79,10 +82,10 @@ class Progress:
         return {name: getattr(self, name) for name in KEPT}
 
     def resume(self, record: dict[str, Any]) -> None:
-        """Restores the progress of a `record`."""
+        """Restores the progress from a `record`."""
         for name in KEPT:
             setattr(self, name, record[name])
 
 
 KEPT = {"iteration": int, "env_steps": int, "elapsed_s": float, "bad_updates": int, "not_finite_steps": int}
-"""What `Progress.record` holds, and of which types."""
+"""Fields of `Progress.record` and their types."""

@@ -1,4 +1,4 @@
-"""run_mode=replay: repeats the iteration of a dump and reports what is not finite in it."""
+"""run_mode=replay: repeating the iteration of a dump and reporting its non-finite numbers."""
 
 import dataclasses
 from typing import Any
@@ -24,9 +24,8 @@ class Replay:
     """The results of a replayed iteration.
 
     Attributes:
-        state: The state before it, on the task's devices.
-        trajectory: Its rollout, on the host; leading axes env, time.
-        metrics: Its metrics.
+        state: The state before the iteration, on the task's devices.
+        trajectory: The rollout, on the host; leading axes env, time.
     """
 
     state: TrainState
@@ -36,22 +35,22 @@ class Replay:
     def bad_steps(self) -> np.ndarray:
         """Indices (env, step) of non-finite steps, shape (n, 2), in order of time."""
         metrics = self.trajectory.metrics
-        if NOT_FINITE not in metrics:  # of a rollout of the task's own
+        if NOT_FINITE not in metrics:  # the task overrides the rollout
             return np.zeros((0, 2), int)
         bad_et = np.asarray(metrics[NOT_FINITE]) > 0
         place = np.argwhere(bad_et.T)
         return place[:, ::-1]
 
     def bad_metrics(self, env: int, step: int) -> list[str]:
-        """Names of the metrics, such as rewards, that are not finite in a step of an env."""
+        """Names of the metrics, such as rewards, that are non-finite in a step of an env."""
         return [name for name, x_et in self.trajectory.metrics.items() if not np.isfinite(x_et[env, step])]
 
 
 def load_dump(task: RLTask[Any], path: str) -> TrainState:
-    """The state that a dump or a checkpoint holds, on the task's devices: what `task.make_train_step` steps.
+    """The state of a dump or a checkpoint on the task's devices, as input of the step by `task.make_train_step`.
 
     Raises:
-        ConfigError: There is none, it is damaged, or it does not fit the task.
+        ConfigError: There is no such checkpoint, it is damaged, or it does not fit the task.
     """
     return _placed(task, load_checkpoint(path, "checkpoint"))
 
@@ -66,7 +65,7 @@ def replay(task: RLTask[Any], state: TrainState) -> Replay:
     """Repeats the iteration that follows a state."""
     layout = task.layout
     step = task.make_train_step(layout.axis_name)
-    # As in the run, whoever calls this.
+    # The precision of the run, whatever the caller has set.
     with jax.default_matmul_precision(task.config.matmul_precision):
         _, collected = layout.map(lambda envs, learner: step.roll_out(envs, learner))(state.envs, state.learner)
         _, metrics = layout.map(lambda learner, collected: step.improve(learner, collected))(state.learner, collected)
@@ -74,7 +73,7 @@ def replay(task: RLTask[Any], state: TrainState) -> Replay:
 
 
 def replay_dump(task: RLTask[Any]) -> RunResult:
-    """Replays the dump that the config names and prints what is not finite; see `RLTask.run`.
+    """Replays the dump that the config names and prints its non-finite numbers; see `RLTask.run`.
 
     Raises:
         ConfigError: There is no such dump, it is damaged, or it does not fit the task.

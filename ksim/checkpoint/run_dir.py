@@ -1,4 +1,4 @@
-"""The directory that a run writes."""
+"""The directory of a run: creation, checks and locking."""
 
 import contextlib
 import os
@@ -20,7 +20,7 @@ from ksim.parallel.environment import missed_job
 from ksim.parallel.multihost import gather_texts, is_main_process, num_processes, together
 
 _APPEARING_S = 5.0
-"""How long a directory created by another machine may take to become visible."""
+"""Seconds that a directory created by another machine may take to become visible, as NFS caches lookups."""
 
 
 def make_run_dir(run_dir: str | None, task_name: str) -> Path:
@@ -55,7 +55,7 @@ def check_run_dir(run_dir: str | None) -> None:
 
 
 def check_can_be_made(run_dir: str | None) -> None:
-    """Raises ConfigError if the requested directory cannot be created or written, or its path told to others."""
+    """Raises ConfigError if the requested directory cannot be created or written, or its path is not valid UTF-8."""
     try:
         os.path.abspath(run_dir or "runs").encode()
     except UnicodeError:
@@ -81,7 +81,7 @@ def holds_run(run_dir: Path) -> bool:
 
 
 def newest_run_dir(task_name: str) -> Path | None:
-    """The directory under `runs/<task>/` with the highest number of those that hold a run; None where there is none."""
+    """The directory under `runs/<task>/` with the highest number that holds a run; None if there is none."""
     numbered = {number: path for number, path in _numbered(task_name).items() if holds_run(path)}
     return numbered[max(numbered)] if numbered else None
 
@@ -125,7 +125,7 @@ def make_again(config: Any, run_dir: Path) -> None:
     if run_dir.is_dir() and holds_run(run_dir):
         return
     run_dir.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(ConfigError):  # whatever keeps it from being written, a checkpoint will say so, too
+    with contextlib.suppress(ConfigError):  # writing the checkpoint will report the same cause
         save_config(config, run_dir)
     print_warning(f"The run's directory {run_dir} was removed. It was created again; its contents are lost.")
 
@@ -134,12 +134,11 @@ def shared_run_dir(made_by_main: Path | None, run_dir: str | None, task_name: st
     """The directory of the run, for all processes of the job.
 
     Args:
-        made_by_main: The directory that process 0 resumes in; None to create one, as `make_run_dir`.
-        run_dir: The requested directory.
-        task_name: The task's name, for a numbered one.
+        made_by_main: The directory in which process 0 resumes; None to create one by `make_run_dir`.
+        run_dir: The requested directory; None for a numbered one.
 
     Raises:
-        ConfigError: It cannot be made, or this process does not see it and has nowhere to log to.
+        ConfigError: It cannot be created, or this process neither sees it nor has another directory for its log.
     """
     made = made_by_main or Path()
     with together():
@@ -158,21 +157,21 @@ def shared_run_dir(made_by_main: Path | None, run_dir: str | None, task_name: st
 
 
 def note_run_dir(run_dir: Path) -> None:
-    """Tells a launcher that restarts runs, where there is one, which run to resume."""
+    """Writes the run's path to the file of a restarting launcher, if there is one, which resumes the run from it."""
     if "KSIM_RUN_DIR_FILE" in os.environ:
         with contextlib.suppress(OSError):  # no reason for a run to end
             Path(os.environ["KSIM_RUN_DIR_FILE"]).write_text(str(run_dir.absolute()))
 
 
 def _appears(directory: Path) -> bool:
-    """Whether a directory is there, at the latest after some seconds: NFS remembers for a while what was not."""
+    """Whether a directory exists or appears within `_APPEARING_S`. NFS caches for a while that a file was missing."""
     deadline_s = time.monotonic() + _APPEARING_S
     while not directory.is_dir():
         if time.monotonic() >= deadline_s:
             return False
         time.sleep(0.1)
         for parent in reversed(directory.parents):
-            # Listing it makes NFS ask again what is in it.
+            # Listing a directory makes NFS refresh its entries.
             with contextlib.suppress(OSError):
                 os.listdir(parent)
     return True
@@ -180,11 +179,11 @@ def _appears(directory: Path) -> bool:
 
 @contextmanager
 def locked(run_dir: Path) -> Iterator[None]:
-    """Keeps other processes from training in the run, if the file system supports locks.
+    """Locks the run against training by other processes, if the file system supports locks.
 
     Raises:
-        ConfigError: Another process is training in it, or it holds something that is neither a file nor a directory,
-            such as a FIFO, which whoever writes to it would wait at for ever.
+        ConfigError: Another process is training in the directory, or it contains an entry that is neither a file nor a
+            directory. Opening a FIFO to write, for example, would block for ever.
     """
     for path in run_dir.iterdir():
         if path.exists() and not (path.is_file() or path.is_dir()):

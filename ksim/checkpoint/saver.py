@@ -19,25 +19,23 @@ from ksim.types import TrainState
 logger = logging.getLogger(__name__)
 
 _SLOW_S = 300.0
+"""Seconds of writing from which a checkpoint is reported as slow."""
 
 
 class Saver:
-    """Writes checkpoints in a separate thread, one at a time. Only process 0 has one.
+    """A writer of checkpoints in a separate thread, one at a time. Only process 0 has one.
 
-    If a checkpoint cannot be written, training continues. The failure is reported and counted, and the next one tries
-    again.
+    If a checkpoint cannot be written, training continues. The failure is reported and counted, and the next checkpoint
+    is tried again.
 
     Attributes:
-        newest: Iteration and path of the last written checkpoint.
+        newest: Iteration and path of the last written checkpoint; None before the first.
     """
 
     def __init__(self, run_dir: Path, config: RLConfig, failures: Failures, constants: Arrays) -> None:
-        """Makes a saver.
+        """Nothing is written yet.
 
         Args:
-            run_dir: The run's directory.
-            config: How often to save, and what to keep.
-            failures: Told of what cannot be written.
             constants: Arrays that every checkpoint holds besides the state.
         """
         self._constants = constants
@@ -58,7 +56,7 @@ class Saver:
         by_iterations, by_seconds = self._config.save_every_n_iterations, self._config.save_every_n_seconds
         if by_iterations is not None and iteration % by_iterations == 0:
             return True
-        # Where writing takes longer than the interval, training does not wait for it.
+        # If writing takes longer than the interval, training does not wait for it.
         since_s = time.monotonic() - self._last_s
         if self._running is not None and not self._running.done():
             self._warn_if_slow(since_s)
@@ -70,23 +68,22 @@ class Saver:
         self._best = iteration
 
     def resume(self, iteration: int, path: Path) -> None:
-        """Continues from a checkpoint of this run."""
+        """Sets the checkpoint that the run was resumed from as the newest."""
         self.newest = (iteration, path)
 
     def save(self, iteration: int, state: TrainState, document: Mapping[str, Any]) -> None:
         """Starts to write a checkpoint, after waiting for the previous one.
 
         Args:
-            iteration: Iterations done.
-            state: Host arrays that nobody else will change.
-            document: Other data.
+            state: Host arrays, which must not change while they are written.
+            document: All other data, as JSON can hold it.
         """
         self.wait()
         self._begun, self._last_s = iteration, time.monotonic()
         self._running = self._thread.submit(self._write, iteration, state, document)
 
     def wait(self) -> None:
-        """Returns once nothing is being written."""
+        """Waits until no checkpoint is being written."""
         if self._running is not None:
             self._running.result()
 
@@ -119,7 +116,7 @@ class Saver:
             write_checkpoint(path, {**named_arrays(state), **self._constants}, document)
             self.newest = (iteration, path)
             logger.info("Saved %s.", path)
-        except Exception as error:  # noqa: BLE001 - of the file system, in whatever form Orbax passes it on
+        except Exception as error:  # noqa: BLE001 - Orbax may wrap an error of the file system in any type
             self._last_error = error
             self._failures.add("checkpoint", error)
         with self._failures.absorbed("removal of old checkpoints"):

@@ -1,4 +1,4 @@
-"""The content of a checkpoint, and how it becomes a training state again."""
+"""The content of a checkpoint: conversion from and to a training state."""
 
 import dataclasses
 import functools
@@ -25,31 +25,31 @@ from ksim.types import LearnerState, TrainState
 
 _PACKAGES = ("jax", "jaxlib", "mujoco", "mujoco-mjx", "equinox", "optax", "orbax-checkpoint", "numpy")
 _STATE = ("learner.", "envs.")
-"""What the names of a training state's arrays begin with; a checkpoint may hold others."""
+"""Prefixes of the names of a training state's arrays. A checkpoint may hold other arrays as well."""
 _OF_THE_POLICY = ("learner.params", "learner.normalizer")
-"""What the names begin with of arrays that a policy needs to act."""
+"""Prefixes of the names of the arrays that a policy needs to act."""
 _NEXT_STARTS = "envs.next_start."
-"""What the names begin with of arrays that checkpoints did not always hold."""
+"""Prefix of the names of the arrays that older checkpoints do not have."""
 _MAX_NAMED = 8
 
 
 def host_state(task: RLTask[Any], state: TrainState) -> TrainState:
     """A copy of a placed state as host arrays, without a device axis, all envs in global order.
 
-    To be called by all processes alike.
+    All processes must call this.
     """
     layout = task.layout
-    # Copied: the next step reuses the state's memory.
+    # Copied, because the next step reuses the memory of the state.
     return copy_of(TrainState(learner=layout.first(state.learner), envs=layout.join_envs(state.envs)))
 
 
 def named_arrays(tree: PyTree) -> dict[str, np.ndarray]:
-    """The leaves of a tree on the host by their path; typed keys as their raw data."""
+    """The leaves of a pytree on the host by path; typed PRNG keys as their raw data."""
     return {name: np.asarray(leaf) for name, leaf in named_leaves(unwrap_keys(tree)).items()}
 
 
 def run_document(task: RLTask[Any], **parts: Any) -> dict[str, Any]:
-    """What is worth knowing of a run besides its arrays, and `parts`."""
+    """The document of a checkpoint: task, config, versions, number of devices, and `parts`."""
     return {
         "task": task.task_name,
         "config": plain_config(task.config),
@@ -60,31 +60,31 @@ def run_document(task: RLTask[Any], **parts: Any) -> dict[str, Any]:
 
 
 def plain_config(config: Any) -> dict[str, Any]:
-    """A config as JSON can hold it."""
+    """A config as a dict of types that JSON can represent."""
     container = OmegaConf.create(dataclasses.asdict(config))  # type: ignore[call-overload]
-    # A tuple becomes the list that a checkpoint gives back, or the two would seem to differ.
+    # Through JSON, so that a tuple becomes a list, as in a checkpoint that was read, and the two compare equal.
     return json.loads(json.dumps(OmegaConf.to_container(container, enum_to_str=True)))
 
 
 @functools.cache
 def versions() -> Mapping[str, str]:
-    """The versions of Python and of the packages that results depend on, as they were when first asked for.
+    """The versions of Python and of the packages that results depend on, read once, in the first call.
 
-    Packages replaced on disk during a run are not those that it imported.
+    Packages that are replaced on disk during a run are not the ones that it imported.
     """
     found = {"python": platform.python_version(), "ksim": __version__}
     return found | {name: importlib.metadata.version(name) for name in _PACKAGES}
 
 
 def changed_options(config: Any, checkpoint: Checkpoint) -> dict[str, tuple[Any, Any]]:
-    """Options that differ from the saved ones: the saved and the new value."""
+    """Options whose value differs from the saved one: the saved and the new value."""
     return _differences(checkpoint, plain_config(config), config)
 
 
 def kept_options(config: Any, program_config: Any, checkpoint: Checkpoint) -> dict[str, tuple[Any, Any]]:
-    """Saved options that differ from the program's config: both values.
+    """Saved options that differ from the program's config: the saved and the program's value.
 
-    This reports options that were edited in the program since, which the checkpoint overrides.
+    These options were edited in the program since, but the checkpoint overrides the edit.
     """
     changed = changed_options(config, checkpoint)
     differ = _differences(checkpoint, plain_config(program_config), config)
@@ -98,15 +98,14 @@ def _differences(checkpoint: Checkpoint, values: Mapping[str, Any], config: Any)
 
 
 def restored(checkpoint: Checkpoint, like: PyTree, prefix: str = "") -> PyTree:
-    """A tree of the structure of `like` with a checkpoint's arrays, on the host; typed keys are typed.
+    """A pytree like `like` with the arrays of a checkpoint, on the host; typed PRNG keys are restored as typed keys.
 
     Args:
-        checkpoint: Where they are.
-        like: A tree with the shapes and types that are wanted.
-        prefix: What the names of its leaves begin with there.
+        like: A pytree with the expected structure, shapes and dtypes.
+        prefix: The prefix of the names of its leaves in the checkpoint.
 
     Raises:
-        ConfigError: A leaf is missing, or of another shape or type.
+        ConfigError: A leaf is missing, or has another shape or dtype.
     """
     wanted = named_leaves(unwrap_keys(like), prefix)
     there = {name: x for name, x in checkpoint.arrays.items() if name.startswith(prefix or _STATE)}
@@ -118,7 +117,7 @@ def restored(checkpoint: Checkpoint, like: PyTree, prefix: str = "") -> PyTree:
 
 
 def check_policy_fits(checkpoint: Checkpoint, task: RLTask[Any]) -> None:
-    """Raises ConfigError unless the policy of a checkpoint has the shapes of a task's, which needs no compilation."""
+    """Raises ConfigError unless the policy of a checkpoint has the shapes of the task's policy; compiles nothing."""
     learner = task.learner_shapes()[0]
     parts = dict(zip(_OF_THE_POLICY, unwrap_keys((learner.params, learner.normalizer)), strict=True))
     wanted = {name: x for part, tree in parts.items() for name, x in named_leaves(tree, part).items()}
@@ -136,14 +135,13 @@ def restored_policy(checkpoint: Checkpoint, initial: LearnerState) -> LearnerSta
 
 
 def write_policy_alone(checkpoint: Checkpoint, directory: Path, programs: Arrays) -> Path:
-    """Writes what of a checkpoint its policy needs to act, without the optimizer and the environments; returns where.
+    """Writes a checkpoint with only the arrays that its policy needs, without optimizer and envs; returns its path.
 
-    It takes the place of what was written there before.
+    Replaces the checkpoints that the directory held before.
 
     Args:
-        checkpoint: The checkpoint.
-        directory: Gets `checkpoints/<iteration>`.
-        programs: The programs of the policy, made by this version of JAX.
+        directory: The directory to write `checkpoints/<iteration>` in.
+        programs: The programs of the policy, exported by this version of JAX.
     """
     path = directory / CHECKPOINTS / str(checkpoint.iteration)
     if path.resolve() != checkpoint.path.resolve():

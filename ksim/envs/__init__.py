@@ -1,1 +1,1 @@
-"""Environments that others made, each package of them in one file: `playground` and `brax` (extras)."""
+"""Third-party environments, one module per package: `playground` and `brax` (extras)."""

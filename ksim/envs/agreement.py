@@ -1,8 +1,8 @@
-"""The difference between native MuJoCo and MJX in an environment that the one is to step in place of the other.
+"""The difference between native MuJoCo and MJX in an environment written for MJX.
 
-They are two implementations of the same physics, but not of the same contacts. MJX keeps, of a box on a plane, the
-corners within 1 mm of the deepest; native MuJoCo keeps all that touch. A foot that is a box, as those of Playground's
-G1, is held otherwise while it is tilted, and no number of solver iterations brings them together.
+Both implement the same physics, but not the same contacts. For a box on a plane, MJX keeps the corners within 1 mm of
+the deepest one; native MuJoCo keeps all corners that touch. A tilted box foot, such as those of Playground's G1, is
+therefore supported differently, whatever the number of solver iterations.
 """
 
 import contextlib
@@ -29,37 +29,38 @@ from ksim.host.terminal import Activity
 from ksim.types import EnvState
 
 TOLERANCE = 0.05
-"""Difference of the velocities after one physics step, as a share of what the step changes.
+"""Largest accepted difference of the velocities after one physics step, as a share of the change by the step.
 
-Measured: rounding to float32 gives 1e-7 to 1e-5 (Playground's dm_control suite), a solver that stops after a single
-iteration up to 1.6 % (Go1JoystickFlatTerrain), contacts that one engine lacks up to 137 % (G1JoystickFlatTerrain).
+Measured: rounding to float32 gives 1e-7 to 1e-5 (Playground's dm_control suite). A solver that stops after a single
+iteration gives up to 1.6 % (Go1JoystickFlatTerrain). Contacts that one engine lacks give up to 137 %
+(G1JoystickFlatTerrain).
 """
 QUANTILE = 0.9
-"""The share of the states that must be within the tolerance.
+"""Share of the states that must be within the tolerance.
 
-Engines that else differ by rounding alone are apart in a few states: in 6 % of HopperHop's and 3 % of HumanoidRun's,
-whatever the number of solver iterations, and in 2 % of FingerTurnHard's, whose solver stops after two. In
-G1JoystickFlatTerrain it is 49 %.
+Engines that otherwise differ only by rounding exceed the tolerance in a few states: in 6 % of HopperHop's and 3 % of
+HumanoidRun's, whatever the number of solver iterations, and in 2 % of FingerTurnHard's, whose solver stops after two
+iterations. In G1JoystickFlatTerrain they exceed it in 49 % of the states.
 """
 NUM_ENVS, NUM_STEPS = 64, 12
 COMPARED = (0, 2, 6, NUM_STEPS)
-"""Control steps after a reset at which the engines are compared; the reset itself is 0."""
+"""Control steps after a reset at which the engines are compared. The reset itself is 0."""
 QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-"""Options of XLA for a program that runs once: compiled in a third of the time."""
+"""XLA options for a program that runs once: it compiles in a third of the time."""
 
 
 def gap_to_mjx(env: WrappedEnvironment, mjx_model: Any) -> float:
     """The difference between one physics step of native MuJoCo and of MJX, as a share of the step's change.
 
-    Nine states of ten have at most this difference.
+    90 % of the states have at most this difference. It is infinite if an engine returns a non-finite velocity.
 
-    Compared are the velocities after a step, from states at and after resets, under random actions in native MuJoCo.
-    A share is that of the state's own change, or of the median change where the state's own is smaller: the states of
-    rest would otherwise compare rounding errors. It is infinite where an engine gives a number that is not finite.
+    The velocities after one step are compared. The states are those at resets and after random actions in native
+    MuJoCo. The difference is divided by the change of velocity in the same state, or by the median change if that is
+    larger: at rest, rounding errors would otherwise be compared with each other.
 
     Args:
-        env: The environment, stepped natively.
-        mjx_model: What it calls MJX with.
+        env: The environment, stepped by native MuJoCo.
+        mjx_model: The model that it passes to MJX.
     """
     native = _native(env)
     env = dataclasses.replace(env, randomizer=None)
@@ -81,7 +82,7 @@ def gap_to_mjx(env: WrappedEnvironment, mjx_model: Any) -> float:
         states_et = jax.vmap(visited)(jax.random.split(key, NUM_ENVS))
         states_s = jax.tree.map(lambda x: jnp.reshape(x, (NUM_ENVS * len(COMPARED), *x.shape[2:])), states_et)
         data_s = jax.vmap(lambda state: _data(native.unpacked(state)))(states_s)
-        # A step computes anew what is unknown. A velocity that is not a number is none of that.
+        # NaN marks fields that a step computes anew. The velocities are no such fields: they are returned as they are.
         return data_s.qvel, jax.tree.map(jnp.nan_to_num, data_s)
 
     def by_native(data: Any) -> Array:
@@ -90,7 +91,7 @@ def gap_to_mjx(env: WrappedEnvironment, mjx_model: Any) -> float:
     def by_mjx(data: Any) -> Array:
         return mjx.step(mjx_model, data).qvel
 
-    # Apart, so that the program of MJX, which takes long to compile, is found in the compilation cache the next time.
+    # Separate programs, so that MJX's, which takes long to compile, is found in the compilation cache the next time.
     compiled = functools.partial(jax.jit, compiler_options=QUICKLY)
     before_sv, data_s = compiled(prepared)(jax.random.key(0))
     velocities = (before_sv, compiled(jax.vmap(by_native))(data_s), compiled(jax.vmap(by_mjx))(data_s))
@@ -98,15 +99,15 @@ def gap_to_mjx(env: WrappedEnvironment, mjx_model: Any) -> float:
 
 
 def kept_gap(env: WrappedEnvironment, mjx_model: Any, package: str, options: Sequence[str]) -> float:
-    """The gap of an environment, measured the first time and then read from a file beside JAX's compiled programs.
+    """The result of `gap_to_mjx`, cached in a file in JAX's compilation cache.
 
-    It is measured anew where MuJoCo, MJX, JAX, ksim or the package have another version, or the environment another
-    model or options. It is not kept where JAX keeps no programs on this machine.
+    It is measured again if the version of MuJoCo, MJX, JAX, ksim or the package changes, or the environment's model or
+    options. It is not cached if JAX has no compilation cache on this machine.
 
     Args:
-        env: The environment, stepped natively.
-        mjx_model: The model that it calls MJX with.
-        package: The installed package that has its code; empty for code that may change, whose gap is not kept.
+        env: The environment, stepped by native MuJoCo.
+        mjx_model: The model that it passes to MJX.
+        package: The installed package with its code; empty for code that may change, whose gap is not cached.
         options: The options of the environment itself.
     """
     directory = cache_directory()
@@ -127,12 +128,12 @@ def _measured(env: WrappedEnvironment, mjx_model: Any) -> float:
 
 
 def cache_directory() -> str | None:
-    """The directory, or address, of JAX's compilation cache."""
+    """The directory or URL of JAX's compilation cache; None if there is none."""
     return jax.config.values["jax_compilation_cache_dir"]
 
 
 def _digest(env: WrappedEnvironment, package: str, options: Sequence[str]) -> str:
-    """A digest of all that a gap depends on."""
+    """A digest of everything that a gap depends on."""
     model = _native(env).mj_model
     model_bytes = np.empty(mujoco.mj_sizeModel(model), np.uint8)
     mujoco.mj_saveModel(model, None, model_bytes)
@@ -143,12 +144,12 @@ def _digest(env: WrappedEnvironment, package: str, options: Sequence[str]) -> st
 
 
 def usual_share(before_sv: np.ndarray, native_sv: np.ndarray, mjx_sv: np.ndarray) -> float:
-    """The difference between two engines' velocities that nine states of ten have at most, as a share of their change.
+    """The 90 % quantile over states of the difference between two engines' velocities, as a share of their change.
 
     Args:
-        before_sv: Velocities before the step, a row for each state.
-        native_sv: Those after it, in native MuJoCo.
-        mjx_sv: Likewise in MJX.
+        before_sv: Velocities before the step, one row per state.
+        native_sv: Velocities after the step in native MuJoCo.
+        mjx_sv: Velocities after the step in MJX.
     """
     difference_s = np.abs(native_sv - mjx_sv).max(axis=1)
     change_s = np.abs(mjx_sv - before_sv).max(axis=1)
@@ -159,7 +160,7 @@ def usual_share(before_sv: np.ndarray, native_sv: np.ndarray, mjx_sv: np.ndarray
 
 
 def in_words(gap: float) -> tuple[bool, str]:
-    """Whether engines so far apart agree, and that in a few words."""
+    """Whether engines with this gap agree, and the result in words."""
     if gap <= TOLERANCE:
         return True, f"one physics step is within {gap:.1g} of that of MJX"
     return False, f"one physics step differs from that of MJX by {gap:.0%} of its change, {TOLERANCE:.0%} at most agree"

@@ -1,4 +1,4 @@
-"""Environments of Brax (`pip install brax`), by their names, on any of its back ends.
+"""Environments of Brax (`pip install brax`) by name, on any of its backends.
 
     python -m ksim.envs.brax ant num_envs=512
     python -m ksim.envs.brax humanoid env_options=[backend=spring]
@@ -31,7 +31,7 @@ PROGRAM = "python -m ksim.envs.brax"
 @jax.tree_util.register_dataclass
 @dataclass(kw_only=True)
 class BraxConfig(WrappedConfig):
-    """Options of an environment of Brax. `env_options=[backend=spring]` picks its physics."""
+    """Options of a Brax environment. `env_options=[backend=spring]` picks its physics."""
 
     def own_physics(self) -> str:
         return str(parsed_options(self.env_options).get("backend", "generalized"))
@@ -51,13 +51,13 @@ class BraxConfig(WrappedConfig):
 
 
 class BraxTask(WrappedTask[BraxConfig]):
-    """PPO in an environment of Brax: `BraxTask("ant").run()`."""
+    """PPO in a Brax environment: `BraxTask("ant").run()`."""
 
     @classmethod
     def published_config(cls, name: str) -> BraxConfig:
-        """Options that learn: the package publishes none."""
+        """Options with which its environments learn; Brax publishes none."""
         check_name(name, sorted(_brax()._envs), PROGRAM)
-        # A third of the actions of a standard deviation of 1 would be clipped. Rewards have any scale.
+        # With a standard deviation of 1, a third of the actions would be clipped. Rewards differ in scale.
         return BraxConfig(env=name, init_std=0.5, normalize_values=True)
 
     def make(self, config: BraxConfig) -> Made:

@@ -1,9 +1,9 @@
-"""Native MuJoCo in place of MJX, for environments that were written for MJX.
+"""Native MuJoCo in place of MJX, for environments written for MJX.
 
-Such an environment calls `mjx.forward(model, data)` and `mjx.step(model, data)`. While it is traced here, these are
-calls of ksim's native engine that return the same kind of `mjx.Data`. What native MuJoCo does not compute, or lays out
-otherwise (contacts, constraints, inertia matrices), is NaN in it, or -1 where it is a whole number.
-`NativePhysics.fields_missed` finds what an environment reads of that.
+Such an environment calls `mjx.forward(model, data)` and `mjx.step(model, data)`. While it is traced here, these
+functions call ksim's native engine and return an `mjx.Data` with the same fields. Fields that native MuJoCo does not
+compute, or stores in another layout (contacts, constraints, inertia matrices), are NaN, or -1 if they are integers.
+`NativePhysics.fields_missed` lists those that an environment reads.
 """
 
 import contextlib
@@ -31,16 +31,16 @@ from ksim.types import Overrides, PhysicsState
 STATE = ("qpos", "qvel", "act", "qacc_warmstart", "time")
 APPLIED = ("xfrc_applied", "qfrc_applied")
 EXTRA = {"mocap_pos": "nmocap", "mocap_quat": "nmocap", "eq_active": "neq"}
-"""Fields that a simulation goes on from where the model has any, and which of its sizes tells."""
+"""State fields that only some models have, with the size of the model that is nonzero if it has them."""
 KEPT = ("ctrl", "eq_active", "userdata", "plugin_state", "history")
-"""Fields that a step leaves as they are."""
+"""Fields that a step does not change."""
 DERIVED = (
     *("qacc", "act_dot", "sensordata", "xpos", "xquat", "xmat", "xipos", "ximat", "xanchor", "xaxis", "ten_length"),
     *("geom_xpos", "geom_xmat", "site_xpos", "site_xmat", "cam_xpos", "cam_xmat", "subtree_com", "cvel", "cdof"),
     *("cdof_dot", "qfrc_bias", "qfrc_gravcomp", "qfrc_fluid", "qfrc_passive", "qfrc_actuator", "actuator_force"),
     *("actuator_length", "qfrc_smooth", "qacc_smooth", "qfrc_constraint"),
 )
-"""Fields of `mjx.Data` that native MuJoCo computes in every step, in the same layout but for the shape."""
+"""Fields of `mjx.Data` that native MuJoCo computes in every step, in the same layout except for the shape."""
 
 _UNKNOWN = tuple(
     field.name
@@ -54,7 +54,7 @@ class NativePhysics:
     """`mjx.forward`, `mjx.step` and repeated steps of one model, by native MuJoCo.
 
     Attributes:
-        mj_model: The model, with the options and fields that MJX was given.
+        mj_model: The model, with the options and fields of the MJX model.
     """
 
     def __init__(self, mj_model: mujoco.MjModel, mjx_model: Any, num_devices: int) -> None:
@@ -62,9 +62,9 @@ class NativePhysics:
 
         Args:
             mj_model: The environment's model.
-            mjx_model: The same as it gave it to MJX. Of a model that it calls MJX with, what differs from this one is
-                the model of that env.
-            num_devices: How many devices will call at the same time.
+            mjx_model: The environment's MJX model. When the environment passes another model to MJX, the fields that
+                differ from this one are the overrides of that env.
+            num_devices: Number of devices that call at the same time.
         """
         _check_delays(mj_model)
         self.mj_model = _as_given(mj_model, mjx_model)
@@ -79,7 +79,7 @@ class NativePhysics:
         self._given: dict[str, Any] = {}
 
     def packed(self, state: Any) -> Any:
-        """A state of the environment without what is unknown in its `mjx.Data`, which need not be carried along."""
+        """A state of the environment without the unknown fields of its `mjx.Data`, which need not be carried along."""
 
         def pack(data: Any) -> Any:
             if not isinstance(data, mjx.Data):
@@ -91,7 +91,7 @@ class NativePhysics:
         return jax.tree.map(pack, state, is_leaf=lambda x: isinstance(x, mjx.Data))
 
     def unpacked(self, state: Any) -> Any:
-        """The state that was packed."""
+        """The state before `packed`, with fillers for the unknown fields."""
 
         def unpack(data: Any) -> Any:
             return data.replace(**self._filler(self._unknown)) if isinstance(data, mjx.Data) else data
@@ -99,17 +99,17 @@ class NativePhysics:
         return jax.tree.map(unpack, state, is_leaf=lambda x: isinstance(x, mjx.Data))
 
     def fields_missed(self, function: Callable[..., PyTree], *shapes: PyTree) -> list[str]:
-        """Fields of `mjx.Data` that native MuJoCo does not give, and on which what a function returns depends.
+        """Fields of `mjx.Data` that native MuJoCo does not compute, but the results of a function depend on.
 
-        Found by a trace, in which they are inputs that are kept or dropped with what is computed from them. A field
-        that only some branch reads counts as read.
+        Found by tracing the function with these fields as inputs and removing dead code. A field that is read in only
+        one branch counts as read.
 
         Args:
-            function: What steps the environment, from a reset that packs its state.
-            shapes: Its arguments, in shapes.
+            function: Resets and steps the environment; the reset packs its state.
+            shapes: The shapes of its arguments.
         """
         if not self._unknown:
-            jax.eval_shape(function, *shapes)  # whose reset tells the shapes of these fields
+            jax.eval_shape(function, *shapes)  # its reset records the shapes of these fields
 
         def given(unknown: dict[str, Any], *arguments: PyTree) -> PyTree:
             self._given = unknown
@@ -125,7 +125,7 @@ class NativePhysics:
 
     @contextlib.contextmanager
     def instead_of_mjx(self) -> Iterator[None]:
-        """What is traced inside calls native MuJoCo where it calls MJX."""
+        """Makes code traced inside this context call native MuJoCo instead of MJX."""
         replaced: list[tuple[Any, str, Callable[..., Any]]] = [
             (mjx, "forward", self.forward),
             (mjx, "step", lambda model, data: self.steps(model, data, data.ctrl, 1)),
@@ -145,18 +145,18 @@ class NativePhysics:
                     setattr(module, name, function)
 
     def forward(self, model: Any, data: Any) -> Any:
-        """The data with derived fields of its own state, as `mjx.forward` returns it."""
+        """The data with the fields derived from its state, as `mjx.forward` returns it."""
         state = self._engine(1).forward(self._state(data), data.ctrl, self._overrides(model))
         return self._filled(data, state)
 
     def steps(self, model: Any, data: Any, ctrl: Array, num_substeps: int) -> Any:
-        """The data after so many steps under constant controls."""
+        """The data after `num_substeps` steps under constant controls."""
         data = data.replace(ctrl=ctrl)
         state = self._engine(num_substeps).substeps(self._state(data), ctrl, self._overrides(model))
         return self._filled(data, state)
 
     def _filled(self, data: Any, state: PhysicsState) -> Any:
-        """The data with a state and its derived fields, and nothing else."""
+        """The data with a state and its derived fields; the unknown fields are filled."""
         known: dict[str, Any] = {name: getattr(state, name) for name in STATE} | state.derived | state.extra
         changes = self._filler(_unknown(data))
         for name, x in known.items():
@@ -165,7 +165,7 @@ class NativePhysics:
         return data.replace(**changes)
 
     def _filler(self, like: dict[str, Any]) -> dict[str, Any]:
-        """What stands for the unknown fields."""
+        """Placeholders for the unknown fields."""
         return dict(self._given) or jax.tree.map(_no_number, like)
 
     def _engine(self, num_substeps: int) -> MujocoEngine:
@@ -178,7 +178,7 @@ class NativePhysics:
 
     def _state(self, data: Any) -> PhysicsState:
         fields = {name: getattr(data, name) for name in STATE}
-        if len(self._quaternions):  # which MJX normalises, and native MuJoCo leaves as they are
+        if len(self._quaternions):  # MJX normalises them, native MuJoCo does not
             q_j4 = data.qpos[self._quaternions]
             unit_j4 = q_j4 / jnp.linalg.norm(q_j4, axis=1, keepdims=True)
             fields["qpos"] = data.qpos.at[self._quaternions].set(unit_j4)
@@ -190,10 +190,10 @@ class NativePhysics:
         )
 
     def check_models(self, models: Any) -> None:
-        """Checks models that an environment draws, with rows of envs or without.
+        """Checks models drawn by an environment, with or without a leading axis of envs.
 
         Raises:
-            ConfigError: Native MuJoCo cannot follow what they change.
+            ConfigError: Native MuJoCo does not support their changes.
         """
         fields = {name: np.asarray(x) for name, x in self._overrides(models).items()}
         try:
@@ -202,7 +202,7 @@ class NativePhysics:
             raise ConfigError(f"engine (mujoco): {error} Or leave the option out.") from None
 
     def _overrides(self, model: Any) -> Overrides:
-        """The fields of a model that are not those of the environment's."""
+        """The fields of a model that differ from the environment's own model."""
         own, given = _fields(self._mjx_model), _fields(model)
         changed = {name: x for name, x in given.items() if name not in LOOKS and not _is_same(x, own.get(name))}
         _check_changed(self.mj_model, changed)
@@ -210,7 +210,7 @@ class NativePhysics:
 
 
 def _check_delays(model: mujoco.MjModel) -> None:
-    """Raises ConfigError where the model keeps samples of its past, which MJX leaves as they are."""
+    """Raises ConfigError if the model has delay buffers, which MJX does not update."""
     if model.nhistory:
         raise ConfigError(
             "engine (mujoco): the environment's model has built-in delays, which MJX leaves out. Leave the option out."
@@ -229,7 +229,7 @@ def _check_changed(model: mujoco.MjModel, changed: dict[str, Any]) -> None:
 
 
 def _as_given(mj_model: mujoco.MjModel, mjx_model: Any) -> mujoco.MjModel:
-    """The model with the options and fields that MJX was given, which an environment may have written to since."""
+    """The model with the options and fields of the MJX model, which an environment may have changed since."""
     model = _with_options(mj_model, mjx_model.opt)
     changed = {}
     for name, x in _fields(mjx_model).items():
@@ -246,7 +246,7 @@ def _as_given(mj_model: mujoco.MjModel, mjx_model: Any) -> mujoco.MjModel:
 
 
 def _with_options(model: mujoco.MjModel, options: Any) -> mujoco.MjModel:
-    """The model with the solver's options and the timestep that MJX was given, which an environment may change."""
+    """The model with the solver options and the timestep of the MJX model, which an environment may change."""
     model = copy.copy(model)
     for part in (options, options._impl):
         for name in (x.name for x in dataclasses.fields(part) if hasattr(model.opt, x.name)):
@@ -255,7 +255,7 @@ def _with_options(model: mujoco.MjModel, options: Any) -> mujoco.MjModel:
 
 
 def _fields(model: Any) -> dict[str, Any]:
-    """The fields of a model by the names of MjModel's, as `opt.gravity`."""
+    """The fields of an MJX model by their names in MjModel, such as `opt.gravity`."""
     parts = {"": (model, model._impl), "opt.": (model.opt, model.opt._impl), "stat.": (model.stat,)}
     return {
         prefix + x.name: getattr(part, x.name)
@@ -267,7 +267,7 @@ def _fields(model: Any) -> dict[str, Any]:
 
 
 def _is_same(x: Any, own: Any) -> bool:
-    """Whether a field is the environment's own. Of arrays that a trace makes, only that they are the same is known."""
+    """Whether a field has the environment's own value. Arrays made in a trace count as equal only if identical."""
     if x is own:
         return True
     if isinstance(x, jax.Array):
@@ -287,6 +287,6 @@ def _no_number(x: Any) -> Array:
 
 
 def _field_name(path: jax.tree_util.KeyPath) -> str:
-    """A field as environments read it, `contact.dist`."""
+    """The name of a field as environments read it, such as `contact.dist`."""
     names = [str(getattr(key, "name", getattr(key, "key", key))) for key in path]
     return ".".join(name for name in names if name != "_impl")

@@ -1,4 +1,4 @@
-"""Environments of MuJoCo Playground (`pip install playground`), by their names.
+"""Environments of MuJoCo Playground (`pip install playground`) by name.
 
     python -m ksim.envs.playground CheetahRun num_envs=512
 
@@ -35,13 +35,13 @@ BRAX_DEFAULTS = {
     "policy_hidden_layer_sizes": (32,) * 4,
     "value_hidden_layer_sizes": (256,) * 5,
 }
-"""What Brax's PPO takes where published hyper-parameters leave it out, by its documentation."""
+"""Documented defaults of Brax's PPO, for hyper-parameters that Playground does not publish."""
 
 
 @jax.tree_util.register_dataclass
 @dataclass(kw_only=True)
 class PlaygroundConfig(WrappedConfig):
-    """Options of an environment of MuJoCo Playground."""
+    """Options of a MuJoCo Playground environment."""
 
     def agrees_natively(self) -> bool:
         # tests/envs/test_contracts.py compares the trajectories of the suite's own environments.
@@ -50,11 +50,11 @@ class PlaygroundConfig(WrappedConfig):
 
 
 class PlaygroundTask(WrappedTask[PlaygroundConfig]):
-    """PPO in an environment of MuJoCo Playground: `PlaygroundTask("CheetahRun").run()`."""
+    """PPO in a MuJoCo Playground environment: `PlaygroundTask("CheetahRun").run()`."""
 
     @classmethod
     def published_config(cls, name: str) -> PlaygroundConfig:
-        """Ksim's options from the hyper-parameters that Playground publishes for Brax's PPO.
+        """The options of ksim for the hyper-parameters that Playground publishes for Brax's PPO.
 
         Raises:
             ConfigError: Playground is not installed, or has no such environment.
@@ -65,13 +65,13 @@ class PlaygroundTask(WrappedTask[PlaygroundConfig]):
         registry = _playground()
         check_name(config.env, _names(registry), PROGRAM)
         known = registry.get_default_config(config.env)
-        overrides = {"impl": "jax"} if "impl" in known else {}  # the other one needs a GPU
+        overrides = {"impl": "jax"} if "impl" in known else {}  # the other implementation needs a GPU
         overrides |= parsed_options(config.env_options)
         if overrides.get("vision"):
             raise ConfigError(
                 "env_options (vision=true): ksim learns from vectors only, not from pixels. Leave it out."
             )
-        known = {*known} - {"action_repeat", "episode_length"}  # for what trains them
+        known = {*known} - {"action_repeat", "episode_length"}  # read by training, not by the environment
         with refusing_options(config, known):
             try:
                 env = registry.load(config.env, config_overrides=overrides)
@@ -109,16 +109,15 @@ def published_for_brax(name: str) -> Mapping[str, Any]:
 
 
 def _names(registry: Any) -> list[str]:
-    """All environments, with those that a program has registered."""
+    """All environments, including those registered by the program."""
     return [name for suite in SUITES for name in getattr(registry, suite).ALL_ENVS]
 
 
 def options_of(published: Mapping[str, Any]) -> dict[str, Any]:
-    """Ksim's options from hyper-parameters of Brax's PPO.
+    """The options of ksim for hyper-parameters of Brax's PPO.
 
     An iteration of Brax's PPO collects `batch_size * num_minibatches` pieces of `unroll_length` steps, several from
-    each environment; here an environment's pieces are one rollout. Rewards are not scaled: values are normalised
-    instead.
+    each env. Here the pieces of an env are one rollout. Rewards are not scaled; values are normalised instead.
     """
     numbers = {**BRAX_DEFAULTS, **published, **published.get("network_factory", {})}
     pieces = numbers["batch_size"] * numbers["num_minibatches"] // numbers["num_envs"]
@@ -145,9 +144,10 @@ def options_of(published: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def published_observations(published: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """The names of the observations of policy and critic, if any.
+    """The names of the policy's and the critic's observations; None where none is published.
 
-    They are no options: Playground names them for whole suites, and Brax reads them of environments that have several.
+    They are not options: Playground names them for whole suites, and Brax reads them only in environments with several
+    observations.
     """
     factory = published.get("network_factory", {})
     return factory.get("policy_obs_key"), factory.get("value_obs_key")
@@ -156,7 +156,7 @@ def published_observations(published: Mapping[str, Any]) -> tuple[str | None, st
 def _published_observations(name: str) -> tuple[str | None, str | None]:
     try:
         return published_observations(published_for_brax(name))
-    except ValueError:  # which Playground raises for one that a program registers
+    except ValueError:  # Playground has no parameters for environments registered by the program
         return None, None
 
 

@@ -1,4 +1,4 @@
-"""A task around an environment that somebody else made."""
+"""A task around a third-party environment."""
 
 import contextlib
 import dataclasses
@@ -31,7 +31,7 @@ from ksim.task.rl import RLConfig
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(kw_only=True)
 class WrappedConfig(DistributedPPOConfig):
-    """Options of an environment that somebody else made. Its robot, rewards and time steps are its own."""
+    """Options of a third-party environment. The environment defines its robot, rewards and time steps."""
 
     help_group: ClassVar[str] = "Environment"
 
@@ -48,7 +48,7 @@ class WrappedConfig(DistributedPPOConfig):
         None, help="the critic's; null: the published one, or privileged_state, or the policy's", network=True
     )
     randomize: bool = field(False, help="draw a model for each episode with the environment's own randomization")
-    # Not options: the environment's own, which `env_options` may set where it lets them.
+    # Not options: the environment defines them, and `env_options` may set them if it allows that.
     dt: float | None = field(None, help="the environment's own seconds per physics step", of_the_run=False)  # type: ignore[assignment]
     ctrl_dt: float | None = field(None, help="its own seconds per step, times action_repeat", of_the_run=False)  # type: ignore[assignment]
 
@@ -57,11 +57,11 @@ class WrappedConfig(DistributedPPOConfig):
         return self.action_repeat
 
     def agrees_natively(self) -> bool:
-        """Whether the environment's trajectories in native MuJoCo were seen to be those of its own physics."""
+        """Whether tests found the same trajectories in native MuJoCo as in the environment's own physics."""
         return False
 
     def own_physics(self) -> str:
-        """What the environment itself steps."""
+        """The name of the environment's own physics engine."""
         return "mjx"
 
     def picked_engine(self, platform: str) -> tuple[str, str]:
@@ -71,7 +71,7 @@ class WrappedConfig(DistributedPPOConfig):
         return self.own_physics() if name == "mjx" else name, reason
 
     def may_step_natively(self) -> bool:
-        """Whether native MuJoCo may step it: where that was asked for, or agrees."""
+        """Whether native MuJoCo may step the environment: if `engine` requests it, or if it agrees."""
         return self.engine == "mujoco" or self.agrees_natively()
 
     def validate(self) -> None:
@@ -84,7 +84,7 @@ ConfigT = TypeVar("ConfigT", bound=WrappedConfig)
 
 
 class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
-    """PPO in an environment that somebody else made, by its name."""
+    """PPO in a third-party environment, by name."""
 
     arguments: ClassVar[str] = "NAME [KEY=VALUE ...]"
 
@@ -92,8 +92,8 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
         """Makes the environment.
 
         Args:
-            env: Its name; or options that hold it.
-            config: Options; by default those of `published_config`.
+            env: The name of the environment, or options that contain it.
+            config: Options; by default the result of `published_config`.
 
         Raises:
             ConfigError: There is no such environment, or an option cannot work.
@@ -102,9 +102,9 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
         if isinstance(env, str):
             options = dataclasses.replace(self.published_config(env) if config is None else config, env=env)
         check_types(options)
-        options.join_job()  # before the environment's arrays start JAX's backend
+        options.join_job()  # before the environment's arrays initialize JAX's backend
         self.made = self.make(options)
-        # Shared with copies of the task: measuring is collective, and copies are made by single processes.
+        # Shared with copies of the task: all processes must measure together, but a single process may make a copy.
         self._gap: dict[str, float] = {}
         timing = {"dt": self.made.dt, "ctrl_dt": self.made.ctrl_dt * options.action_repeat}
         for name, own in timing.items():
@@ -115,20 +115,20 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
     @classmethod
     @abstractmethod
     def published_config(cls, name: str) -> Any:
-        """Options to train an environment with: those that were published for it, or that proved good."""
+        """Options to train an environment with: published for it, or found to work well."""
 
     @abstractmethod
     def make(self, config: ConfigT) -> "Made":
-        """The environment that the options name."""
+        """The environment named by the options."""
 
     @functools.cached_property
     def picked_engine(self) -> tuple[str, str]:
-        """The engine of training, and the reason; native MuJoCo only where its physics is that of MJX, or asked for.
+        """The engine of training, and the reason. Native MuJoCo only if it agrees with MJX, or if `engine` requests it.
 
-        The two are compared here the first time, by a program that takes some tens of seconds to compile.
+        The first access compares the two engines, by a program that takes some tens of seconds to compile.
 
         Raises:
-            ConfigError: Native MuJoCo was asked for and cannot step the environment.
+            ConfigError: Native MuJoCo was requested and cannot step the environment.
         """
         config = self.config
         name, reason = super().picked_engine
@@ -145,7 +145,7 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
             return config.own_physics(), f"auto: native MuJoCo does not give {', '.join(missed)}"
         from ksim.envs.agreement import in_words, kept_gap  # noqa: PLC0415 - imports MJX
 
-        if "largest" not in self._gap:  # of all processes, which must decide alike
+        if "largest" not in self._gap:  # the maximum over processes, which must all decide alike
             gap = kept_gap(env, self.made.mjx_model, self.made.package, config.env_options)
             self._gap["largest"] = float(gather_rows(np.asarray(gap, np.float32)).max())
         agrees, words = in_words(self._gap["largest"])
@@ -166,7 +166,7 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
         return self._environment(native=None) if missed or env is None else env
 
     def _was_seen_to_differ(self) -> bool:
-        """Whether the engines were compared, and do not agree."""
+        """Whether the engines were compared and do not agree."""
         if "largest" not in self._gap:
             return False
         from ksim.envs.agreement import in_words  # noqa: PLC0415 - imports MJX
@@ -174,10 +174,10 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
         return not in_words(self._gap["largest"])[0]
 
     def _stepped_natively(self, num_devices: int) -> tuple[WrappedEnvironment | None, str]:
-        """The environment in native MuJoCo; or None and the reason, where that cannot be and was not asked for.
+        """The environment in native MuJoCo and an empty string, or None and the reason why it cannot run there.
 
         Raises:
-            ConfigError: It cannot be, and was asked for.
+            ConfigError: Native MuJoCo was requested and cannot step the environment.
         """
         try:
             native = self._native(num_devices)
@@ -226,7 +226,7 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
 
     @functools.cached_property
     def _observation_names(self) -> tuple[str | None, str | None]:
-        """Found once: it traces a reset, for the environments of training and of evaluations."""
+        """The policy's and critic's observation names. Cached, because finding them traces a reset."""
         with refusing_options(self.config):
             config, made = self.config, self.made
             return observation_names(made.env, config.actor_obs, config.critic_obs, made.published_obs)
@@ -241,18 +241,18 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
 
 @dataclasses.dataclass(frozen=True)
 class Made:
-    """An environment that somebody else made.
+    """A third-party environment.
 
     Attributes:
         env: The environment.
         dt: Seconds per physics step.
         ctrl_dt: Seconds per step of the environment.
-        randomize: Its own randomization of its model; None where it has none.
-        shown: What is shown of it.
-        mj_model: The model that it gave to MJX.
-        mjx_model: What it calls MJX with; None where it does not.
-        package: The installed package that has its code; empty where a program brought it.
-        published_obs: The observations of policy and critic in the hyper-parameters published for it, if they name any.
+        randomize: Its own randomization of its model; None if it has none.
+        shown: Its model and physics state for videos and the viewer.
+        mj_model: The model from which its MJX model was made.
+        mjx_model: The model that it passes to MJX; None if it does not step MJX.
+        package: The installed package with its code; empty for an environment registered by the program.
+        published_obs: The names of the policy's and critic's observations in its published hyper-parameters, if any.
     """
 
     env: Any
@@ -267,17 +267,17 @@ class Made:
 
 
 def check_name(name: str, known: Sequence[str], program: str) -> None:
-    """Raises ConfigError unless there is an environment of a name."""
+    """Raises ConfigError unless there is an environment of this name."""
     if name not in known:
         asked = f"env ({name!r}) is not an environment of this package" if name else "No environment is named"
         raise ConfigError(f"{asked}. {near_misses(name, known)} Name one, as in {program} {known[0]}.")
 
 
 def parsed_options(options: Sequence[str]) -> dict[str, Any]:
-    """Options of an environment itself, from `name=value`, with values as `read_value` reads them.
+    """The options of an environment itself, from `name=value`. Values are parsed by `read_value`.
 
     Raises:
-        ConfigError: One has another form, or is an option of the task, which the environment would not see.
+        ConfigError: An option has another form, or is an option of the task, which the environment does not read.
     """
     parsed = {}
     for option in options:
@@ -291,7 +291,7 @@ def parsed_options(options: Sequence[str]) -> dict[str, Any]:
 
 
 def imported(module: str, package: str, *, extra: str) -> Any:
-    """A module of a package that is an extra; raises ConfigError with how to install it."""
+    """A module of an optional package. Raises ConfigError with the install command if it cannot be imported."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -300,7 +300,7 @@ def imported(module: str, package: str, *, extra: str) -> Any:
 
 @contextlib.contextmanager
 def refusing_options(config: WrappedConfig, known: Iterable[str] = ()) -> Iterator[None]:
-    """Says of an environment that fails what was asked of it, where it failed, and the options that it knows."""
+    """Turns an exception of an environment into a ConfigError with its options, the failing line, and known options."""
     try:
         yield
     except ConfigError:
@@ -316,7 +316,7 @@ def refusing_options(config: WrappedConfig, known: Iterable[str] = ()) -> Iterat
 
 
 def main(task_class: type[WrappedTask[Any]], argv: Sequence[str] | None = None) -> None:
-    """Runs an environment named first on the command line, with the options that were published for it."""
+    """Runs the environment named first on the command line, with the options published for it."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     is_first = bool(arguments) and "=" not in arguments[0] and not arguments[0].startswith("-")
     name = arguments.pop(0) if is_first else ""
@@ -331,16 +331,16 @@ def main(task_class: type[WrappedTask[Any]], argv: Sequence[str] | None = None) 
         sys.stderr.write(f"Error: {error}\n")
         sys.exit(2)
     published = changed_defaults(config)
-    # Those of a checkpoint replace them.
+    # Options of a checkpoint replace the published ones.
     goes_on = any(argument.startswith(("resume=", "checkpoint=")) for argument in arguments)
     if published and not goes_on:
         print_line(f"Options for {name}, as far as none of yours replaces them: {published}")
-    # An override as well: a checkpoint of another environment is none of this one.
+    # Also as an override, so that a checkpoint of another environment is not taken for one of this environment.
     task_class.launch(dataclasses.replace(config, env=name), [*arguments, f"env={name}"] if name else arguments)
 
 
 def changed_defaults(config: WrappedConfig) -> str:
-    """The options that are not ksim's defaults, as the command line takes them."""
+    """The options that differ from ksim's defaults, in command-line form."""
     default = type(config)()
     names = [option.name for option in dataclasses.fields(config) if option.name != "env"]
     values = {name: getattr(config, name) for name in names if getattr(config, name) != getattr(default, name)}

@@ -1,7 +1,8 @@
-"""Environments with the interface that Brax introduced and MuJoCo Playground shares, as ksim's.
+"""Adapter for environments with the interface of Brax and MuJoCo Playground.
 
-Theirs is `reset(rng) -> State` and `step(State, action) -> State`, where a State has `obs`, `reward`, `done`, `metrics`
-and `info`. Their end of an episode says neither why it ended nor how long it may last; here it does.
+Their interface is `reset(rng) -> State` and `step(State, action) -> State`, where a State has `obs`, `reward`, `done`,
+`metrics` and `info`. `done` alone neither separates termination from truncation nor limits the length of an episode;
+the adapter adds both.
 """
 
 import contextlib
@@ -22,11 +23,11 @@ from ksim.types import EnvState, Metrics, Observation, PhysicsState
 
 ACTOR_GROUPS = ("state",)
 CRITIC_GROUPS = ("privileged_state", "state")
-"""Which of an environment's observations the policy and the critic see, the first of them that there is."""
+"""Default observations of the policy and the critic, by name: the first that the environment has."""
 
 
 class InsteadOfMjx(Protocol):
-    """Physics in place of the environment's; see `ksim.envs.native`."""
+    """Physics in place of the environment's own; see `ksim.envs.native`."""
 
     def instead_of_mjx(self) -> contextlib.AbstractContextManager[None]: ...
 
@@ -40,12 +41,12 @@ class InsteadOfMjx(Protocol):
 
 
 class WrappedState(eqx.Module):
-    """What a `WrappedEnvironment` carries from step to step.
+    """The state of a `WrappedEnvironment`.
 
     Attributes:
         state: The environment's own state.
-        num_steps: Its steps since the reset.
-        drawn: Arrays of the model that were drawn for this episode.
+        num_steps: Steps of the environment since the reset.
+        drawn: Arrays of the model drawn for this episode.
     """
 
     state: PyTree
@@ -54,13 +55,13 @@ class WrappedState(eqx.Module):
 
 
 class Randomizer:
-    """Draws the model of an env, by a function `(model, keys) -> (models, axes)` as such environments have them.
+    """Domain randomization of one env, by an environment's function `(model, keys) -> (models, axes)`.
 
-    Such a function draws the models of a whole batch of envs; `axes` is 0 for the arrays that have a row for each env
-    and None for those that all share.
+    Such a function draws the models of a whole batch of envs. `axes` is 0 for arrays with one row per env, and None
+    for arrays shared by all envs.
 
     Attributes:
-        drawn: The models that it draws for one env.
+        drawn: The models drawn for a batch of one env.
     """
 
     def __init__(self, env: Any, randomize: Callable[[Any, Array], tuple[Any, Any]]) -> None:
@@ -69,12 +70,12 @@ class Randomizer:
         self._is_drawn = [axis == 0 for axis in _leaves(axes)]
 
     def draw(self, key: PRNGKeyArray) -> list[Array]:
-        """Arrays of the model of one env."""
+        """The drawn arrays of the model of one env."""
         models, _ = self._randomize(self._env.mjx_model, jax.random.key_data(key)[None])
         return [x[0] for x, is_drawn in zip(_leaves(models), self._is_drawn, strict=True) if is_drawn]
 
     def call(self, function: Callable[..., Any], drawn: list[Array], *arguments: Any) -> Any:
-        """What a function of the environment returns under the model with the arrays that were drawn."""
+        """The result of a function of the environment, called while its model has the drawn arrays."""
         own = self._env._mjx_model
         leaves, structure = jax.tree.flatten(own, is_leaf=_is_none)
         rest = iter(drawn)
@@ -87,7 +88,7 @@ class Randomizer:
 
 
 def _leaves(model: PyTree) -> list[Any]:
-    """The leaves of a model or of its axes. None is one: an absent mesh in a model, a shared array in its axes."""
+    """The leaves of a model or of its axes. None is a leaf: an absent mesh in a model, a shared array in axes."""
     return jax.tree.leaves(model, is_leaf=_is_none)
 
 
@@ -96,21 +97,21 @@ def _is_none(x: Any) -> bool:
 
 
 class WrappedEnvironment(Environment):
-    """An environment of Brax's interface.
+    """An environment with Brax's interface as a ksim environment.
 
-    Actions are clipped to [-1, 1], for which such environments are made. Where an environment says itself that an
-    episode was cut off (`truncation` in its `info`), it is truncated; where it ends it otherwise, it is terminated.
+    Actions are clipped to [-1, 1], the range that such environments expect. An episode is truncated if the environment
+    reports it (`truncation` in its `info`). If the environment ends it otherwise, it is terminated.
 
     Attributes:
         env: The environment.
-        actor_obs: The name of the policy's observation; None where there is only one.
-        critic_obs: That of the critic's; None where it is the policy's.
-        episode_length: Steps after which an episode is truncated.
-        action_repeat: Steps of the environment for each action; their rewards are added up.
-        randomizer: Draws a model for each episode; None for that of the environment.
-        native: What steps it instead of MJX; None for the environment's own physics.
-        show: What is shown of it.
-        engine_name: What computes its physics.
+        actor_obs: The name of the policy's observation; None if the environment has only one.
+        critic_obs: The name of the critic's observation; None if it is the policy's.
+        episode_length: Steps of the environment after which an episode is truncated.
+        action_repeat: Steps of the environment per action; their rewards are summed.
+        randomizer: Draws a model for each episode; None for the environment's own model.
+        native: The physics that replaces MJX; None for the environment's own physics.
+        show: Its model and physics state for videos and the viewer.
+        engine_name: The name of its physics engine.
     """
 
     env: Any = eqx.field(static=True)
@@ -137,7 +138,7 @@ class WrappedEnvironment(Environment):
         return self.show
 
     def fields_missed(self) -> list[str]:
-        """What the environment reads of its physics and does not get from that which steps it instead of MJX."""
+        """Fields of `mjx.Data` that the environment reads and the replacement of MJX does not compute."""
         if self.native is None:
             return []
         learned = lambda state: (state.obs, state.reward, state.terminated, state.truncated, state.metrics)
@@ -162,9 +163,9 @@ class WrappedEnvironment(Environment):
     def _start(self, key: PRNGKeyArray) -> EnvState:
         draw_key, key = jax.random.split(key) if self.randomizer is not None else (key, key)
         drawn = [] if self.randomizer is None else self.randomizer.draw(draw_key)
-        # Old-style keys: what such environments are written for, and keep in their states.
+        # Old-style keys: such environments expect them, and keep them in their states.
         state = self._call(self.env.reset, drawn, jax.random.key_data(key))
-        # Not weakly typed, as what Python's numbers become: a step from there would be traced apart from the others.
+        # Python numbers become weakly typed arrays; the first step would then be traced separately from the others.
         state = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(x)), state)
         return self._wrapped(state, jnp.int32(0), drawn, jnp.zeros(()))
 
@@ -181,8 +182,8 @@ class WrappedEnvironment(Environment):
         return self._wrapped(own, inner.num_steps + self.action_repeat, inner.drawn, reward)
 
     def _stepped(self, own: Any, action: Array, drawn: list[Array]) -> Any:
-        """The environment's state after one step of its own."""
-        copy = jax.tree.map(lambda x: x, own)  # whose dictionaries the environment may write to
+        """The environment's own state after one of its steps."""
+        copy = jax.tree.map(lambda x: x, own)  # the environment may write to its dictionaries
         return _with_types_of(own, self._call(self.env.step, drawn, copy, action), self.env)
 
     def _call(self, function: Callable[..., Any], drawn: list[Array], *arguments: Any) -> Any:
@@ -213,7 +214,7 @@ class WrappedEnvironment(Environment):
 
 
 def _with_types_of(before: PyTree, after: PyTree, env: Any) -> PyTree:
-    """A state after a step in the types of that before: such environments mix whole numbers, truths and floats."""
+    """The state after a step, cast to the dtypes of the state before: such environments mix ints, bools and floats."""
     if jax.tree.structure(before) != jax.tree.structure(after):
         raise ConfigError(
             f"{type(env).__name__}.step must return a state of the structure that its reset returns. "
@@ -223,7 +224,7 @@ def _with_types_of(before: PyTree, after: PyTree, env: Any) -> PyTree:
 
 
 def named_metrics(metrics: Mapping[str, Array]) -> Metrics:
-    """An environment's scalar metrics by their names, those without a group in the group `env`."""
+    """An environment's scalar metrics by name. Names without a group get the group `env`."""
     scalars = {name: jnp.asarray(x, jnp.float32) for name, x in metrics.items() if jnp.ndim(x) == 0}
     return {name if "/" in name else f"env/{name}": x for name, x in scalars.items()}
 
@@ -231,17 +232,17 @@ def named_metrics(metrics: Mapping[str, Array]) -> Metrics:
 def observation_names(
     env: Any, actor: str | None, critic: str | None, published: tuple[str | None, str | None] = (None, None)
 ) -> tuple[str | None, str | None]:
-    """The names of the observations that policy and critic see, as a `WrappedEnvironment` wants them.
+    """The names of the policy's and the critic's observations, for a `WrappedEnvironment`.
 
     Args:
         env: The environment.
-        actor: The policy's as the user named it, or None for the usual one.
-        critic: The critic's likewise.
-        published: Those of both in published hyper-parameters, which come before the usual ones where the environment
-            has them: they are shared by environments with a single observation.
+        actor: The policy's observation as named by the user; None for the default.
+        critic: The critic's observation as named by the user; None for the default.
+        published: The names in published hyper-parameters. They precede the defaults, and are ignored if the
+            environment lacks them, because environments with a single observation share these hyper-parameters.
 
     Raises:
-        ConfigError: There is no such observation, or one is not a vector, as pixels are not.
+        ConfigError: There is no such observation, or it is not a vector (pixels, for example).
     """
     obs = jax.eval_shape(env.reset, jax.ShapeDtypeStruct((2,), jnp.uint32)).obs
     name = type(env).__name__
@@ -281,13 +282,13 @@ def _check_vector(env_name: str, what: str, obs: Any) -> None:
 def shown_state(
     mj_model: Any, step_s: float, action_repeat: int, physics_of: Callable[[Any], tuple[Array, Array, dict[str, Array]]]
 ) -> Shown:
-    """What is shown of an environment.
+    """The model and physics state of an environment, for videos and the viewer.
 
     Args:
         mj_model: Its model.
-        step_s: Seconds per step of its own.
-        action_repeat: Its own steps to a control step.
-        physics_of: Positions, velocities and the extra fields of `PhysicsState` of the environment's own state.
+        step_s: Seconds per step of the environment.
+        action_repeat: Steps of the environment per control step.
+        physics_of: Maps the environment's own state to positions, velocities and the extra fields of `PhysicsState`.
     """
     model = PhysicsModel(mj_model, step_s * action_repeat)
 

@@ -18,7 +18,7 @@ def evaluate_checkpoint(task: RLTask[Any]) -> RunResult:
     """Loads a checkpoint, evaluates its policy, and prints and writes the results; see `RLTask.run`.
 
     Raises:
-        ConfigError: There is no checkpoint, it does not fit the task, or there is nowhere to write.
+        ConfigError: There is no checkpoint, it does not fit the task, or the output cannot be written.
     """
     path, context, model = load_task_policy(task)
     # <run>/checkpoints/<number>
@@ -49,7 +49,7 @@ def evaluate_checkpoint(task: RLTask[Any]) -> RunResult:
 
 
 def evaluation_figures(evaluation: Evaluation) -> dict[str, str]:
-    """The results of an evaluation as printed, by name."""
+    """The results of an evaluation as printed: texts by name."""
     estimates = evaluation.figures
     return {
         "episodes": f"{evaluation.num_episodes}, one per environment, deterministic policy, in {evaluation.engine}",
@@ -63,7 +63,7 @@ def evaluation_figures(evaluation: Evaluation) -> dict[str, str]:
 
 
 def group_rows(evaluation: Evaluation) -> tuple[list[str], list[list[str]]]:
-    """The heads and the rows of a table of the kinds of episodes: how many were completed, and their errors."""
+    """Head and rows of a table of the kinds of episodes: the share completed, and the errors."""
     errors = [name for name in evaluation.figures if name.startswith("error/")]
     heads = ["", "completed", *(name.removeprefix("error/") for name in errors)]
     rows = [

@@ -20,10 +20,9 @@ class Curves:
     """A run's metrics by iteration, and its evaluations.
 
     Attributes:
-        name: The run's name.
-        metrics: By name, a value per iteration; NaN where a line has none.
+        metrics: Values per iteration by name; NaN if a line has none.
         evaluations: Lines of evaluations.jsonl.
-        date: When the metrics were written last, as in `2026-11-20 14:05`; empty if unknown.
+        date: Time of the last write to the metrics, as in `2026-11-20 14:05`; empty if unknown.
     """
 
     name: str
@@ -37,14 +36,14 @@ class Curves:
         return self.metrics["env_steps"]
 
     def evaluated(self, figure: str) -> tuple[np.ndarray, list[Estimate]]:
-        """Control steps and evaluated values of one quantity."""
+        """The environment steps and estimates of one quantity, of all evaluations that have it."""
         found = [e for e in self.evaluations if e["figures"].get(figure, {}).get("mean") is not None]
         nan = lambda x: float("nan") if x is None else x
         estimates = [Estimate(*(nan(e["figures"][figure][k]) for k in ("mean", "low", "high"))) for e in found]
         return np.array([e["env_steps"] for e in found], float), estimates
 
     def record(self, max_points: int = 100) -> dict[str, Any]:
-        """The curves for JSON, each averaged down to a number of points, and the evaluations."""
+        """The curves for JSON, each averaged down to at most `max_points` points, and the evaluations."""
         steps = thinned(self.env_steps, max_points)
         metrics = {name: thinned(x, max_points) for name, x in self.metrics.items() if name != "env_steps"}
         as_list = lambda x: [float(f"{v:.5g}") if np.isfinite(v) else None for v in x]
@@ -74,14 +73,14 @@ def read_curves(run_dir: Path, name: str | None = None) -> Curves:
 
 
 def run_names(paths: Sequence[Path], num_parts: int = 1) -> list[str]:
-    """What tells runs apart: the last parts of their directories' paths, or where those agree the whole paths."""
+    """Distinct names of runs: the last parts of their directories' paths, or the whole paths if those parts agree."""
     names = ["/".join(path.resolve().parts[-num_parts:]) for path in paths]
     names = names if len(set(names)) == len(names) else [str(path) for path in paths]
-    return [name.encode(errors="replace").decode() for name in names]  # bytes that are no Unicode cannot be drawn
+    return [name.encode(errors="replace").decode() for name in names]  # bytes that are not Unicode cannot be plotted
 
 
 def thinned(values: np.ndarray, max_points: int) -> np.ndarray:
-    """Values averaged over at most this many equal intervals; NaN for an interval without numbers."""
+    """Values averaged over at most `max_points` equal intervals; NaN for an interval without finite values."""
     if len(values) <= max_points:
         return values
     stretches = np.array_split(np.asarray(values, float), max_points)

@@ -1,4 +1,4 @@
-"""Evaluates a policy over whole episodes in native MuJoCo, and in the training engine if that differs."""
+"""Evaluation of a policy over whole episodes in native MuJoCo, and in the training engine if that differs."""
 
 import dataclasses
 import functools
@@ -26,12 +26,12 @@ from ksim.types import Device
 logger = logging.getLogger(__name__)
 
 MAX_EPISODE_STEPS = 20_000
-"""Maximum length of an episode in an evaluation."""
+"""Maximum length of an episode in an evaluation, in control steps."""
 CHUNK_STEPS = 50
-"""Control steps per compiled call; between calls the host checks for ends of episodes and requests to stop."""
+"""Control steps per compiled call. Between calls the host checks whether episodes have ended or a stop is requested."""
 
 SHORTFALL = 0.3
-"""Fraction of the reward per step of training below which an evaluation warns."""
+"""Relative shortfall of the reward per step, compared with training, from which an evaluation warns."""
 
 ShouldStop = Callable[[], bool]
 
@@ -46,7 +46,7 @@ class EpisodeResults:
         fell: The episode ended by termination.
         errors: Metrics named `error/...`, averaged over the episode.
         num_unfinished: Episodes stopped after `MAX_EPISODE_STEPS`.
-        seconds: Duration, including compilation if it was not compiled before.
+        seconds: Duration, including compilation in the first run.
         group: The kind of each episode, as an index into `Environment.episode_groups`.
     """
 
@@ -59,7 +59,7 @@ class EpisodeResults:
     group: np.ndarray
 
     def figures(self, which: np.ndarray | slice = slice(None)) -> dict[str, Estimate]:
-        """Means over some of the episodes: `return`, `length`, `survival` and `error/...`."""
+        """Estimates over some of the episodes: `return`, `length`, `survival` and `error/...`."""
         return {
             "return": estimate_mean(self.total_reward[which]),
             "length": estimate_mean(self.length[which]),
@@ -82,8 +82,8 @@ class Evaluation:
         gap: Sim-to-sim gap: return in this engine minus return in the training engine, over pairs of episodes with the
             same start; None if the engines are the same.
         seconds: Duration.
-        groups: The same figures of each kind of episodes, such as the clips of a motion library, by its name; without
-            those of which there was no episode.
+        groups: The same figures by kind of episode, such as the clips of a motion library. Kinds without an episode are
+            left out.
     """
 
     engine: str
@@ -97,7 +97,7 @@ class Evaluation:
     groups: Mapping[str, Mapping[str, Estimate]] = dataclasses.field(default_factory=dict)
 
     def record(self) -> dict[str, Any]:
-        """All results, for JSON."""
+        """The results for JSON."""
         return {
             "engine": self.engine,
             "training_engine": self.training_engine,
@@ -114,18 +114,18 @@ class Evaluation:
         }
 
     def gap_words(self) -> str:
-        """The gap to the training engine, also in per cent of the return there."""
+        """The gap to the training engine as text, also in per cent of the return there."""
         if self.gap is None:
             hint = "; engine=mjx compares the two" if self.engine == "mujoco" else ""
             return f"none, trained in {self.training_engine} as well{hint}"
         training_return = self.figures["return"].mean - self.gap.mean
-        # Rounded first, and no minus before a zero.
+        # Rounded first, then + 0.0, so that -0.0 prints without a minus sign.
         percent = f" ({round(100 * self.gap.mean / abs(training_return), 1) + 0.0:.1f} %)" if training_return else ""
         return f"{self.gap.words()}{percent} in {self.engine} against {self.training_engine}"
 
 
 def evaluation_line(iteration: int, evaluation: Evaluation) -> str:
-    """The line of one evaluation: return, length, survival, errors and the gap, with 95 % confidence."""
+    """One line about an evaluation: return, length, survival, errors and gap, with 95 % confidence intervals."""
     estimates = evaluation.figures
     errors = error_names(name for name in estimates if name.startswith("error/"))
     parts = [
@@ -141,11 +141,10 @@ def evaluation_line(iteration: int, evaluation: Evaluation) -> str:
 
 
 def shortfall_words(evaluation: Evaluation, trained: Mapping[str, float]) -> str | None:
-    """A warning where the deterministic policy earns much less per step than training did; None where it does not.
+    """A warning if the deterministic policy earns much less per step than in training; None otherwise.
 
     Args:
-        evaluation: The results of the deterministic policy.
-        trained: Metrics of training episodes, which had the policy's noise: `episode/return` and `episode/length`.
+        trained: Metrics of training episodes, with exploration noise: `episode/return` and `episode/length`.
     """
     if not trained.get("episode/length"):
         return None
@@ -153,7 +152,7 @@ def shortfall_words(evaluation: Evaluation, trained: Mapping[str, float]) -> str
     returns = evaluation.figures["return"]
     earned, with_noise = returns.mean / length, trained["episode/return"] / trained["episode/length"]
     least = with_noise - SHORTFALL * abs(with_noise)
-    # NaN, of a single episode, is no bound.
+    # For a single episode the bound is NaN, and the second comparison is false.
     if not earned < least or returns.high / length >= least:
         return None
     return (
@@ -164,19 +163,19 @@ def shortfall_words(evaluation: Evaluation, trained: Mapping[str, float]) -> str
 
 
 class EpisodeRunner:
-    """Runs whole episodes in one environment. It compiles at the first call, for any parameters of the policy."""
+    """A runner of whole episodes in one environment. The first call compiles, for any parameters of the policy."""
 
     def __init__(self, env: Environment, *, num_envs: int, seed: int, device: Device, axis_name: str) -> None:
         self._seed, self._device = seed, device
         start = lambda model, key: start_episodes(env, model, key, num_envs)
         advance = lambda model, at: advance_episodes(env, model, at, CHUNK_STEPS)[0]
-        # The policy is an argument: nothing is compiled again as it learns.
+        # The policy is an argument, so a changed policy does not recompile.
         self._start = eqx.filter_jit(bind_axis(start, axis_name))
         self._advance = eqx.filter_jit(bind_axis(advance, axis_name))
         self._group_of = jax.vmap(env.episode_group)
 
     def __call__(self, model: AbstractActorCritic, should_stop: ShouldStop) -> EpisodeResults | None:
-        """The results, or None if it was stopped before the last episode ended."""
+        """Runs all episodes; returns None if stopped before the last one ended."""
         start_s = time.perf_counter()
         with jax.default_device(self._device):
             model = on_device(model, self._device)
@@ -205,7 +204,7 @@ class EpisodeRunner:
 
 
 class Evaluator:
-    """Evaluates policies in a context, always on the same episodes, without affecting training."""
+    """An evaluator of policies in a context, always with the same episode keys, without effect on training."""
 
     def __init__(self, context: PolicyContext) -> None:
         task, env, config = context.task, context.env, context.task.config
@@ -215,7 +214,7 @@ class Evaluator:
         self._seed, self._groups = config.eval_seed, env.episode_groups()
         self._runner = runner(env, device=context.device)
         self._training_runner: EpisodeRunner | None = None
-        if env.engine_name is None:  # one of the task's own, which knows no engines
+        if env.engine_name is None:  # an environment of the task's own, without engines
             self._engine = self._training_engine = type(env).__name__
             return
         self._engine, self._training_engine = env.engine_name, context.training_engine
@@ -224,7 +223,7 @@ class Evaluator:
             self._training_runner = runner(training_env, device=context.training_device)
 
     def __call__(self, model: AbstractActorCritic, should_stop: ShouldStop = lambda: False) -> Evaluation | None:
-        """An evaluation of a policy, or None if it was stopped before its end."""
+        """Evaluates a policy; returns None if stopped before the end."""
         results, gap = self._runner(model, should_stop), None
         if results is None:
             return None
@@ -253,7 +252,7 @@ class Evaluator:
 
 
 def episode_key(seed: int) -> PRNGKeyArray:
-    """The key of all episodes of an evaluation; it differs from all keys of training with the same seed."""
+    """The key of an evaluation's episodes. It differs from all training keys of the same seed."""
     return jax.random.fold_in(jax.random.key(seed), EVALUATION)
 
 

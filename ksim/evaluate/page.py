@@ -1,4 +1,4 @@
-"""The report of runs as one HTML page that needs no other file: figures, curves, plots, film and settings."""
+"""The report of runs as one self-contained HTML page: figures, curves, plots, video and settings."""
 
 import html
 import tempfile
@@ -27,16 +27,14 @@ pre { background: var(--soft); border-radius: 4px; font-size: 12px; overflow-x: 
 _PLOTS = ("velocity", "gait", "rewards")
 _PACKAGES = ("python", "jax", "mujoco", "ksim")
 MAX_FILM_BYTES = 20 * 2**20
-"""A film that is larger is left out: the page holds it in full."""
+"""Maximum size of a video in the report, in bytes. Larger ones are left out, because videos are embedded."""
 
 
 def write_page(run_dirs: Sequence[Path], path: Path, of_learner: Mapping[str, str] | None = None) -> None:
-    """Writes the report of runs, beside each other if there are several.
+    """Writes the report of one or several runs, side by side.
 
     Args:
-        run_dirs: Directories of runs.
-        path: The page.
-        of_learner: Metrics of the algorithm to plot as well; see `plot_learning`.
+        of_learner: Additional metrics of the algorithm to plot; see `plot_learning`.
 
     Raises:
         ConfigError: A directory holds no metrics, or cannot be read.
@@ -60,7 +58,7 @@ def write_page(run_dirs: Sequence[Path], path: Path, of_learner: Mapping[str, st
 
 
 def _run(run_dir: Path, run: Curves) -> str:
-    """A run's figures, film, plots and settings."""
+    """The HTML of a run's figures, video, plots and settings."""
     films = find_films(run_dir)
     parts = [f"<h2>{html.escape(run.name)}</h2>", _table(_facts(run_dir, run))]
     if run.evaluations:
@@ -74,13 +72,13 @@ def _run(run_dir: Path, run: Curves) -> str:
     ]
     settings = run_dir / "config.yaml"
     if settings.is_file():
-        text = settings.read_bytes().decode(errors="replace")  # as an editor left it: it is only shown
+        text = settings.read_bytes().decode(errors="replace")  # an editor may have changed the encoding
         parts.append(f"<details><summary>Settings</summary><pre>{html.escape(text)}</pre></details>")
     return f"<section>{''.join(parts)}</section>"
 
 
 def _facts(run_dir: Path, run: Curves) -> dict[str, str]:
-    """What there is to know of a run besides its figures."""
+    """Facts of a run: date, iterations, steps, time, task, devices and versions."""
     seconds = float(sum(x for x in run.metrics.get("time/iteration_s", ()) if x == x))  # noqa: PLR0124 - NaN
     facts = {
         "written": run.date,
@@ -99,7 +97,7 @@ def _facts(run_dir: Path, run: Curves) -> dict[str, str]:
 
 
 def _newest_document(run_dir: Path) -> dict[str, Any] | None:
-    """What the newest checkpoint that is not damaged says of its run."""
+    """The document of the newest undamaged checkpoint; None if there is none."""
     for checkpoint in reversed(list_checkpoints(run_dir / CHECKPOINTS)):
         try:
             return dict(read_document(checkpoint))

@@ -21,23 +21,22 @@ DPI = 110
 CONTACT_N = 1.0
 """Force above which a foot counts as in contact, in N, as in ksim's gait terms."""
 MAX_POINTS = 500
+"""Maximum number of points of a training curve; longer ones are averaged."""
 LEARNING = {"KL divergence of an update": "policy/kl", "learning rate": "policy/learning_rate"}
-"""Panels of metrics that most algorithms report; drawn where a run has them."""
+"""Metrics that most algorithms report, by the titles of their panels. Drawn if a run has them."""
 
 Drawing = Callable[[Recording, Path], bool]
 ScalingPoint = tuple[int, tuple[Sequence[float], Sequence[float], Sequence[float]]]
-"""A number of devices, with repeated measurements of speed, efficiency and the share of time in collectives."""
+"""Number of devices, with repeated measurements of speed (env steps/s), efficiency and share of time in collectives."""
 
 
 def plot_learning(runs: Sequence[Curves], path: Path, of_learner: Mapping[str, str] | None = None) -> None:
     """Plots return, length, errors, learning and throughput over environment steps, for one or several runs.
 
-    Training is a thin line; evaluations are points on a line, with 95 % confidence intervals as a shade.
+    Training is a thin line. Evaluations are points on a line, with shaded 95 % confidence intervals.
 
     Args:
-        runs: The runs.
-        path: The file.
-        of_learner: Metrics of the algorithm to draw as well, by the panel's title.
+        of_learner: Additional metrics of the algorithm to plot, by the title of their panel.
     """
     errors = error_words(sorted({name for run in runs for name in run.metrics if name.startswith("error/")}))
     learning = {**LEARNING, **(of_learner or {})}
@@ -71,7 +70,7 @@ def _plot_curve(axes: Axes, run: Curves, metric: str, evaluated: str | None, col
     steps, estimates = run.evaluated(evaluated) if evaluated else (np.zeros(0), [])
     if metric in run.metrics:
         x, values = thinned(run.env_steps, MAX_POINTS), thinned(run.metrics[metric], MAX_POINTS)
-        # In many iterations no episode ends: a line through all points would consist of gaps.
+        # In many iterations no episode ends, so a line with NaN would be mostly gaps.
         has_value = np.isfinite(values)
         marker = "." if has_value.sum() == 1 else ""
         alpha = 0.6 if estimates else 1.0
@@ -82,12 +81,12 @@ def _plot_curve(axes: Axes, run: Curves, metric: str, evaluated: str | None, col
     low, high = (np.array([getattr(x, edge) for x in estimates]) for edge in ("low", "high"))
     axes.plot(steps, mean, "o-", color=color, linewidth=1.5, markersize=4, markeredgecolor="black")
     axes.fill_between(steps, low, high, color=color, alpha=0.25, linewidth=0)
-    # A shade has no width where there is one evaluation.
+    # With a single evaluation the shaded interval has no width, so error bars are drawn as well.
     axes.errorbar(steps, mean, np.nan_to_num([mean - low, high - mean]), fmt="none", color=color, capsize=2)
 
 
 def plot_velocity(recording: Recording, path: Path) -> bool:
-    """Plots commanded and measured velocity of the base over one episode; False without a velocity command."""
+    """Plots commanded and measured velocity of the base over one episode; returns False without a velocity command."""
     if not len(recording.commanded_velocity) or not len(recording.velocity):
         return False
     time = _times(recording)
@@ -104,7 +103,7 @@ def plot_velocity(recording: Recording, path: Path) -> bool:
 
 
 def plot_gait(recording: Recording, path: Path) -> bool:
-    """Plots contacts and air times of the feet; False if the feet have no touch sensors."""
+    """Plots contacts and air times of the feet; returns False if the feet have no touch sensors."""
     if not recording.touch or recording.dt is None:
         return False
     figure, (contact_axes, air_axes) = _figure(2, columns=1)
@@ -112,7 +111,7 @@ def plot_gait(recording: Recording, path: Path) -> bool:
         is_down = force > CONTACT_N
         bars = [(start * recording.dt, (stop - start) * recording.dt) for start, stop in stretches(is_down)]
         contact_axes.broken_barh(bars, (i - 0.4, 0.8), facecolors=f"C{i}")
-        # A flight that the end of the episode, or its start, cuts short has no length.
+        # The start or end of the episode cuts a flight short: its length is unknown.
         flights = [(a, b) for a, b in stretches(~is_down) if a > 0 and b < len(is_down)]
         landing_s = [stop * recording.dt for _, stop in flights]
         air_axes.plot(landing_s, [(b - a) * recording.dt for a, b in flights], "o-", markersize=3, label=name)
@@ -129,7 +128,7 @@ def plot_gait(recording: Recording, path: Path) -> bool:
 
 
 def plot_rewards(recording: Recording, path: Path) -> bool:
-    """Plots each reward over one episode, per second; the total reward if the terms are unknown."""
+    """Plots each reward over one episode, per second; only the total reward if the terms are unknown."""
     time = _times(recording)
     terms = {n.removeprefix("reward/"): x for n, x in recording.metrics.items() if n.startswith("reward/")}
     figure, (axes,) = _figure(1, columns=1)
@@ -138,7 +137,7 @@ def plot_rewards(recording: Recording, path: Path) -> bool:
         axes.set_ylabel("reward per second")
     else:
         axes.plot(time, recording.reward, color="black", linewidth=1.2, label="reward per step")
-    # The largest first, as they matter; a penalty at the very end would hide all others.
+    # Largest first. The last step is left out: a penalty there would dwarf everything else.
     for i, name in enumerate(sorted(terms, key=lambda n: -np.abs(terms[n][:-1]).sum())):
         axes.plot(time, terms[name], linewidth=0.8, color=f"C{i % 10}", linestyle=("-", "--")[i // 10 % 2], label=name)
     inner = np.concatenate([x[:-1] for x in terms.values()] or [recording.reward])
@@ -156,18 +155,17 @@ EPISODE_PLOTS: dict[str, Drawing] = {"velocity": plot_velocity, "gait": plot_gai
 
 
 def plot_episode(recording: Recording, directory: Path) -> list[Path]:
-    """Draws all plots of an episode that have data, and returns their paths."""
+    """Draws all plots of an episode that have data; returns their paths."""
     paths = {name: directory / f"{name}.png" for name in EPISODE_PLOTS}
     return [path for name, path in paths.items() if EPISODE_PLOTS[name](recording, path)]
 
 
 def plot_scaling(curves: Mapping[str, Sequence[ScalingPoint]], title: str, path: Path) -> None:
-    """Speed, efficiency and time in collectives over the number of devices, as median, lowest and highest.
+    """Plots speed, efficiency and time in collectives over the number of devices: median, minimum and maximum.
 
     Args:
-        curves: Strong and weak scaling.
-        title: What it was measured on.
-        path: Where to write the image.
+        curves: Measurements by kind of scaling, strong or weak.
+        title: The title, which names the machine.
     """
     figure, all_axes = _figure(3, columns=3)
     figure.suptitle(title, fontsize=8, wrap=True)
@@ -190,12 +188,11 @@ def plot_scaling(curves: Mapping[str, Sequence[ScalingPoint]], title: str, path:
 
 
 def plot_efficiency(curves: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]], title: str, path: Path) -> None:
-    """Predicted efficiency over the number of devices.
+    """Plots predicted efficiency over the number of devices.
 
     Args:
-        curves: For strong and weak scaling, numbers of devices and efficiencies by setting.
-        title: What it was predicted from.
-        path: Where to write the image.
+        curves: Numbers of devices and efficiencies by setting, for strong and weak scaling.
+        title: The title, which names the basis of the prediction.
     """
     figure, all_axes = _figure(2, columns=2)
     figure.suptitle(title, fontsize=7, wrap=True)
@@ -211,7 +208,7 @@ def plot_efficiency(curves: Mapping[str, Mapping[str, Sequence[tuple[int, float]
 
 
 def stretches(is_true: np.ndarray) -> list[tuple[int, int]]:
-    """First and past-the-last index of every run of true values."""
+    """First and past-the-end index of every run of true values."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], is_true, [False]]).astype(int)))
     return [(int(a), int(b)) for a, b in edges.reshape(-1, 2)]
 

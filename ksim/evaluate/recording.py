@@ -27,23 +27,21 @@ from ksim.types import Device, EnvState, PhysicsState
 
 @dataclasses.dataclass(frozen=True)
 class Recording:
-    """One episode, every array with one row per control step.
+    """The recording of one episode. Every array has one row per control step.
 
     Attributes:
-        reward: Rewards of the steps.
         metrics: The environment's metrics; rewards by name are per second.
-        action: Actions that the policy took.
-        model: The robot's model; None for an environment that shows none, and everything below is empty.
+        action: Actions of the policy.
+        model: The robot's model; None for an environment that shows none. Then everything below is empty.
         qpos: Generalized positions, in m and rad.
         extra: State that only some models have, as in `PhysicsState`.
-        ghost: Generalized positions that the robot should have had; empty where nothing says so.
-        base_position: In the world, in m; empty without a free joint, as are the two below.
+        ghost: Target generalized positions, in m and rad; empty if the environment has none.
+        base_position: In the world, in m; empty without a free joint, like the next two.
         heading: Heading of the base in the world, in rad.
-        velocity: Velocity of the base, forward and leftward, in m/s, and its yaw rate, in rad/s, in its level heading
-            frame.
-        commanded_velocity: The same of the first velocity command that was in force; empty where there is none.
-        touch: Readings of the touch sensors of the feet, in N, by their names; see `foot_sensors`. Only of an
-            environment of ksim's terms.
+        velocity: Velocity of the base in its level heading frame: forward and leftward in m/s, yaw rate in rad/s.
+        commanded_velocity: The same for the first velocity command; empty without one.
+        touch: Readings of the feet's touch sensors, in N, by name; see `foot_sensors`. Empty if the environment is not
+            made of ksim's terms.
     """
 
     reward: np.ndarray
@@ -66,7 +64,7 @@ class Recording:
 
     @property
     def actions(self) -> dict[str, np.ndarray]:
-        """The elements of the action by name: the actuators, or the joints of those without a name; else numbers."""
+        """The elements of the action by the name of the actuator, else of its joint, else by index."""
         size = self.action.shape[1]
         found: list[str | None] = [None] * size
         if self.model is not None and len(self.model.names.actuators) == size:
@@ -76,7 +74,7 @@ class Recording:
 
 
 class Recorder:
-    """Records the episodes of the first envs of an evaluation by running them again."""
+    """A recorder of the first envs' episodes of an evaluation; it runs them again."""
 
     def __init__(
         self, env: Environment, *, seed: int, device: Device, axis_name: str = DEVICE_AXIS, num_envs: int = 1
@@ -89,12 +87,12 @@ class Recorder:
         self._advance = eqx.filter_jit(bind_axis(advance, axis_name))
 
     def __call__(self, model: AbstractActorCritic, should_stop: ShouldStop) -> Recording | None:
-        """The episode of the first env under a policy, or None if it was stopped before the end."""
+        """The episode of the first env under a policy; None if stopped before its end."""
         recordings = self.episodes(model, should_stop)
         return recordings[0] if recordings else None
 
     def episodes(self, model: AbstractActorCritic, should_stop: ShouldStop) -> list[Recording]:
-        """The episode of each env under a policy; none if they were stopped before the end."""
+        """The episode of each env under a policy; empty if stopped before their end."""
         chunks = []
         with jax.default_device(self._device):
             model = on_device(model, self._device)
@@ -119,7 +117,7 @@ class Recorder:
             return recorded
         model, physics_e = self._shown.model, jax.vmap(self._shown.physics_of)(after_e)
         recorded |= {"qpos": physics_e.qpos, "extra": physics_e.extra}
-        # The pose that was asked for with the action that led here.
+        # The target pose at the time of the action that led to this state.
         ghost_e = jax.vmap(self._shown.ghost_of)(before_e)
         if ghost_e is not None:
             recorded["ghost"] = ghost_e
@@ -148,9 +146,9 @@ def _base_motion(physics: PhysicsState, model: PhysicsModel) -> dict[str, Array]
 
 
 def foot_sensors(mdp: Mdp, model: PhysicsModel) -> list[str]:
-    """Names of the feet's touch sensors: those of the first reward, else observation, that names touch sensors.
+    """Names of the feet's touch sensors, from the first reward, else the first observation, that names touch sensors.
 
-    If none does, all touch sensors of the robot's file.
+    If no term does, all touch sensors of the robot's file.
     """
     touch = touch_sensors(model)
     observations = [term for group in mdp.observations.values() for term in group.values()]
@@ -171,7 +169,7 @@ def _with_wrapped(term: Term) -> Iterator[Term]:
 
 
 def touch_sensors(model: PhysicsModel) -> list[str]:
-    """Names of the model's touch sensors that have one."""
+    """Names of the model's named touch sensors."""
     kinds = model.mj_model.sensor_type
     names = [model.mj_model.sensor(i).name for i in np.flatnonzero(kinds == int(mujoco.mjtSensor.mjSENS_TOUCH))]
     return [name for name in names if name]

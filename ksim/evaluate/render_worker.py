@@ -1,8 +1,8 @@
 """A program that renders a video: `render_worker.py MODEL.mjb SCENE.npz OUT.mp4 OUT.gif`, or `--probe`.
 
-It runs in a separate process, by its path. MuJoCo chooses its OpenGL backend from MUJOCO_GL when it is imported, which
-in a training run is long before rendering; and a graphics driver that crashes must not end training. It imports neither
-JAX nor the rest of ksim.
+It runs in a separate process, started by its path, for two reasons. MuJoCo chooses its OpenGL backend from MUJOCO_GL at
+import, which in a training run is long before rendering. And a crash of the graphics driver must not end training. It
+imports neither JAX nor the rest of ksim.
 """
 
 import io
@@ -15,14 +15,14 @@ import numpy as np
 
 WIDTH, HEIGHT = 640, 480
 MAX_GIF_BYTES = 2_000_000
-# Ever smaller GIFs, until one fits: every n-th frame, width in pixels, colours.
+# Settings of ever smaller GIFs, tried until one fits: every n-th frame, width in pixels, number of colours.
 GIF_STEPS = ((2, 320, 64), (3, 240, 48), (3, 200, 32), (4, 160, 32), (6, 120, 16))
 ARROW_WIDTH = 0.03  # m
 GHOST_RGB, GHOST_ALPHA = (0.35, 0.6, 1.0), 0.45
 
 
 def probe() -> None:
-    """Renders one image, or fails."""
+    """Renders one image; raises if MuJoCo cannot render."""
     model = mujoco.MjModel.from_xml_string("<mujoco><worldbody><geom size='.1'/></worldbody></mujoco>")
     data = mujoco.MjData(model)
     mujoco.mj_forward(model, data)
@@ -36,10 +36,10 @@ def film(model_path: str, scene_path: str, mp4_path: str, gif_path: str) -> None
 
     Args:
         model_path: The compiled model.
-        scene_path: `fps`, `state.qpos` (frame, q) and other fields of MjData that a pose consists of, likewise,
-            `ghost` (frame, q), poses of a second, translucent robot, with no rows for none, `body` that the camera
-            follows (0: none), `look_at` (3) and `distance` in m of the camera, `arrows` (frame,
-            arrow, two ends, 3) in the world, in m, and their `colors` (arrow, rgba).
+        scene_path: An npz file with `fps`; `state.qpos` (frame, q) and, likewise, other fields of MjData that make up
+            a pose; `ghost` (frame, q), poses of a second, translucent robot, with no rows for none; `body`, which the
+            camera follows (0: none); `look_at` (3) and `distance` of the camera, in m; `arrows` (frame, arrow, two
+            ends, 3) in the world, in m; and their `colors` (arrow, rgba).
         mp4_path: Path of the video.
         gif_path: Path of a smaller GIF, of at most `MAX_GIF_BYTES` if one of `GIF_STEPS` is that small.
     """
@@ -48,10 +48,10 @@ def film(model_path: str, scene_path: str, mp4_path: str, gif_path: str) -> None
 
     model, scene = mujoco.MjModel.from_binary_path(model_path), dict(np.load(scene_path))
     data, ghost, fps = mujoco.MjData(model), mujoco.MjData(model), float(scene["fps"])
-    # Without a graphics card these take most of the time, and are barely visible at this size.
+    # Without a GPU, antialiasing and shadows take most of the time. They are barely visible at this size.
     model.vis.quality.offsamples = min(4, model.vis.quality.offsamples)
     model.vis.quality.shadowsize = min(2048, model.vis.quality.shadowsize)
-    # A model may ask for a smaller buffer.
+    # A model may define a smaller offscreen buffer.
     width, height = min(WIDTH, model.vis.global_.offwidth), min(HEIGHT, model.vis.global_.offheight)
     size = (width, height)
     writer = imageio_ffmpeg.write_frames(mp4_path, size, fps=fps, macro_block_size=2, quality=6)  # type: ignore[arg-type]
@@ -78,7 +78,7 @@ def film(model_path: str, scene_path: str, mp4_path: str, gif_path: str) -> None
 
 
 def set_pose(model: mujoco.MjModel, data: mujoco.MjData, scene: Mapping[str, np.ndarray], frame: int) -> None:
-    """Puts the simulation into the pose of a frame."""
+    """Sets the simulation to the pose of a frame."""
     for name in scene:
         if name.startswith("state."):
             getattr(data, name.removeprefix("state."))[:] = scene[name][frame]
@@ -86,7 +86,7 @@ def set_pose(model: mujoco.MjModel, data: mujoco.MjData, scene: Mapping[str, np.
 
 
 def make_camera(scene: Mapping[str, np.ndarray]) -> mujoco.MjvCamera:
-    """A camera from the side and slightly above, that follows a body if there is one."""
+    """A camera at the side, slightly above the robot. It follows a body if there is one."""
     camera = mujoco.MjvCamera()
     camera.lookat[:], camera.distance = scene["look_at"], float(scene["distance"])
     camera.azimuth, camera.elevation = 120, -20
@@ -97,7 +97,7 @@ def make_camera(scene: Mapping[str, np.ndarray]) -> mujoco.MjvCamera:
 
 
 def add_ghost(scene: mujoco.MjvScene, model: mujoco.MjModel, data: mujoco.MjData) -> None:
-    """Adds a translucent robot in one colour to the next image, without the world around it."""
+    """Adds a translucent robot of one colour to the next image, without the static geoms of its world."""
     before = scene.ngeom
     options, category = mujoco.MjvOption(), int(mujoco.mjtCatBit.mjCAT_DYNAMIC)
     mujoco.mjv_addGeoms(model, data, options, mujoco.MjvPerturb(), category, scene)
@@ -107,7 +107,7 @@ def add_ghost(scene: mujoco.MjvScene, model: mujoco.MjModel, data: mujoco.MjData
 
 
 def add_arrow(scene: mujoco.MjvScene, start: np.ndarray, end: np.ndarray, color: np.ndarray) -> None:
-    """Adds an arrow to the next image, unless its length is zero."""
+    """Adds an arrow to the next image, unless it is shorter than 0.01 m."""
     if scene.ngeom >= scene.maxgeom or np.linalg.norm(end - start) < 0.01:
         return
     geom = scene.geoms[scene.ngeom]
@@ -119,9 +119,9 @@ def add_arrow(scene: mujoco.MjvScene, start: np.ndarray, end: np.ndarray, color:
 
 
 def encode_gif(frames: list, fps: float) -> bytes:
-    """An animated GIF of images, the first of `GIF_STEPS` that fits, else the smallest.
+    """An animated GIF of images, by the first setting of `GIF_STEPS` that fits, else the last.
 
-    The octree keeps the colours of the arrows' few pixels.
+    Octree quantisation keeps the colours of the arrows, which cover few pixels.
     """
     from PIL import Image  # noqa: PLC0415 - not for the probe
 

@@ -1,4 +1,4 @@
-"""Evaluations, videos and plots during a run. None of them changes or ends the training."""
+"""Evaluations, videos and plots during a run. They neither change nor end the training."""
 
 import dataclasses
 import logging
@@ -31,10 +31,9 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class ReportedEpisode:
-    """An evaluated episode, and the files that show it.
+    """An evaluated episode with its video and plots.
 
     Attributes:
-        recording: The episode.
         files: Paths by name, as `AbstractLogger.log_files` takes them.
     """
 
@@ -46,13 +45,13 @@ class EpisodeReport:
     """Video and plots of one evaluated episode.
 
     Attributes:
-        paths: The files written last, by description.
+        paths: The newest files, by description.
     """
 
     def __init__(
         self, get_context: Callable[[], PolicyContext], out_dir: Path, failures: Failures, should_stop: ShouldStop
     ) -> None:
-        """Makes the report. `get_context` is called for the first episode: what it does may fail, as that may."""
+        """`get_context` is called with the first episode, so that its failure is contained as well."""
         self._get_context, self._out_dir = get_context, out_dir
         self._failures, self._should_stop = failures, should_stop
         self._recorder: Recorder | None = None
@@ -65,7 +64,7 @@ class EpisodeReport:
         """Runs the episode again, renders it to `videos/<name>` and plots it in `plots`.
 
         Returns:
-            The episode with what could be made of it; None if there is none.
+            The episode with the files that could be written; None if no episode was recorded.
         """
         if not (with_video or with_plots):
             return None
@@ -112,11 +111,10 @@ def _make_recorder(context: PolicyContext) -> Recorder:
 
 
 class Reports:
-    """Evaluates, renders videos and plots, during and after training. Only process 0 does.
+    """Evaluations, videos and plots, during and after training, on process 0 alone.
 
     Attributes:
-        failures: The failures of the run.
-        paths: The files written, by description.
+        paths: The newest files, by description.
     """
 
     def __init__(self, task: RLTask[Any], run_dir: Path, *, failures: Failures, should_stop: ShouldStop) -> None:
@@ -133,7 +131,7 @@ class Reports:
         self.paths = self._episode_report.paths
 
     def open(self, loggers: Loggers, saver: Saver) -> None:
-        """Sets where results are written, and what saves the best policy."""
+        """Sets the loggers of the results, and the saver of the best policy; reads the evaluations of a resumed run."""
         self._loggers, self._saver = loggers, saver
         for record in read_evaluations(self._run_dir):  # of a resumed run
             self._last_iteration = record["iteration"]
@@ -143,11 +141,11 @@ class Reports:
 
     @property
     def is_warm(self) -> bool:
-        """Whether there was an evaluation, so that the next one compiles nothing."""
+        """Whether the first evaluation has begun: later ones do not compile."""
         return self._evaluator is not None
 
     def after_iteration(self, progress: Progress, learner: LearnerState) -> None:
-        """Evaluates, and shows an episode if one is due."""
+        """Evaluates, and writes the video and plots of an episode if they are due."""
         self._evaluate(progress, learner)
         every = self._task.config.video_every_n_evaluations
         if every is not None and self._num_evaluations % every == 0 and progress.iterations_left != 0:

@@ -20,14 +20,15 @@ from ksim.physics.names import with_moved_base
 
 FPS = 25
 MAX_VIDEO_S = 10.0
-"""Length of a video, from the start of the episode: without a graphics card a frame takes about 0.1 s."""
+"""Maximum length of a video, in s from the start of the episode: without a GPU a frame takes about 0.1 s to render."""
 TIMEOUT_S = 900.0
+"""Maximum time of rendering, in s."""
 COMMANDED = (0.1, 0.7, 0.2, 1.0)
 """Colour of the commanded velocity: green."""
 MEASURED = (0.1, 0.4, 1.0, 1.0)
 """Colour of the measured velocity: blue."""
 GHOST_APART = 1.1
-"""How far to the side of the robot its ghost is shown, in m for each m of the base's greatest height."""
+"""Sideways distance between robot and ghost, relative to the greatest height of the base."""
 
 NO_GL = "MuJoCo cannot render here: neither EGL nor OSMesa works. Install one, or set video=false."
 
@@ -40,10 +41,9 @@ class RenderError(RuntimeError):
 
 @functools.cache
 def find_gl() -> str | None:
-    """The value of MUJOCO_GL with which MuJoCo can render: the user's, or egl, osmesa or the system default.
+    """The value of MUJOCO_GL with which MuJoCo can render: the user's, or else egl, osmesa or the system default.
 
-    Returns:
-        None if none works.
+    None if none works.
     """
     if "MUJOCO_GL" in os.environ:
         candidates = [os.environ["MUJOCO_GL"]]
@@ -52,7 +52,7 @@ def find_gl() -> str | None:
     for gl in candidates:
         command = [sys.executable, "-P", str(_WORKER), "--probe"]
         try:
-            # A separate session, so that Ctrl-C in the terminal does not reach it.
+            # In a separate session, so that Ctrl-C in the terminal does not reach it.
             done = subprocess.run(
                 command, env=_environment(gl), capture_output=True, timeout=60, check=False, start_new_session=True
             )
@@ -66,15 +66,15 @@ def find_gl() -> str | None:
 def film(recording: Recording, path: Path, should_stop: ShouldStop) -> list[Path]:
     """Renders a video of an episode. The camera follows the base; arrows show commanded and measured velocity.
 
-    A pose that the robot should have, such as that of a reference motion, is shown as a ghost beside it.
+    A target pose, such as the pose of a reference motion, is shown as a ghost beside the robot.
 
     Args:
         recording: The episode, of an environment with a model.
         path: Path of the videos, without a suffix.
-        should_stop: Checked now and then; if true there is no video.
+        should_stop: Polled during rendering; if true, rendering is aborted.
 
     Returns:
-        The paths of an MP4 and of a smaller GIF; none if it was stopped.
+        The paths of an MP4 and of a smaller GIF; empty if aborted.
 
     Raises:
         RenderError: Rendering failed, or there is no OpenGL.
@@ -98,7 +98,7 @@ def film(recording: Recording, path: Path, should_stop: ShouldStop) -> list[Path
 
 
 def make_scene(recording: Recording) -> dict[str, np.ndarray]:
-    """The input of the worker: pose and arrows of every frame, in real time."""
+    """The input of the worker: pose and arrows of every frame, with frames spaced in real time."""
     assert recording.model is not None
     dt, names = recording.model.ctrl_dt, recording.model.names
     fps = min(FPS, 1 / dt)
@@ -113,7 +113,7 @@ def make_scene(recording: Recording) -> dict[str, np.ndarray]:
     for i, (velocity_f3, _) in enumerate(velocities):
         forward_f, leftward_f = velocity_f3[:, 0], velocity_f3[:, 1]
         cos_f, sin_f = np.cos(recording.heading[steps]), np.sin(recording.heading[steps])
-        # Above a robot whose base is at half its height, one above the other; 1 m/s is 1 m long.
+        # Arrows float above the robot, assuming its base at half its height, each below the last. 1 m/s is 1 m long.
         above = np.array([0.0, 0.0, 1.2 * recording.base_position[0, 2] - 0.06 * i])
         arrows[:, i] = (recording.base_position[steps] + above)[:, None]
         arrows[:, i, 1, 0] += cos_f * forward_f - sin_f * leftward_f
@@ -138,7 +138,7 @@ def make_scene(recording: Recording) -> dict[str, np.ndarray]:
 
 
 def _ghost(recording: Recording) -> np.ndarray:
-    """The poses of the ghost, beside the robot if that has a base."""
+    """The poses of the ghost, moved to the side of the robot if it has a free base."""
     if not len(recording.base_position) or recording.model is None:
         return recording.ghost
     apart = GHOST_APART * max(float(recording.base_position[:, 2].max()), 0.1)
@@ -146,7 +146,7 @@ def _ghost(recording: Recording) -> np.ndarray:
 
 
 def _run_worker(arguments: list[str], gl: str, should_stop: ShouldStop) -> bool:
-    """Runs the worker to its end; False if it was stopped before."""
+    """Runs the worker to its end; returns False if it was stopped before."""
     command = [sys.executable, "-P", str(_WORKER), *arguments]
     deadline = time.monotonic() + TIMEOUT_S
     with tempfile.TemporaryFile("w+") as errors:
@@ -162,7 +162,7 @@ def _run_worker(arguments: list[str], gl: str, should_stop: ShouldStop) -> bool:
                 time.sleep(0.2)
         finally:
             if worker.poll() is None:
-                # With the encoder that it started.
+                # The group, to include the encoder that the worker started.
                 os.killpg(worker.pid, signal.SIGKILL)
                 worker.wait()
         if worker.returncode != 0:

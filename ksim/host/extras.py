@@ -1,4 +1,4 @@
-"""Packages that only some users need."""
+"""Optional packages, installed as extras."""
 
 import importlib
 from typing import Any
@@ -6,11 +6,11 @@ from typing import Any
 from ksim.errors import ConfigError
 
 DISTRIBUTION = "ksim-rl"
-"""What package indexes and pip call ksim: there, `ksim` is another project."""
+"""ksim's name on package indexes, where `ksim` is another project."""
 
 
 def install_command(extra: str) -> str:
-    """The command that adds an extra to an installed ksim, be it from a wheel or from a clone."""
+    """The command that adds an extra to an installed ksim, from a wheel or from a clone."""
     return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 
@@ -18,12 +18,12 @@ def import_extra(package: str, extra: str, user: str) -> Any:
     """Imports a package of one of ksim's extras.
 
     Args:
-        package: The package's name in Python.
+        package: The package's import name.
         extra: The extra that installs it.
-        user: What needs it, for the message.
+        user: The feature that needs it, for the message.
 
     Raises:
-        ConfigError: It is not installed.
+        ConfigError: The package is not installed.
     """
     try:
         return importlib.import_module(package)

@@ -1,4 +1,4 @@
-"""Failures that end nothing."""
+"""Failures that do not end a run."""
 
 import collections
 import contextlib
@@ -11,10 +11,10 @@ logger = logging.getLogger(__name__)
 
 
 class Failures:
-    """Failures of what a run can do without: each kind is reported once, and all are counted.
+    """Failures in optional parts of a run. Each kind is reported once, and all are counted.
 
     Attributes:
-        counts: How often each kind failed.
+        counts: Number of failures of each kind.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class Failures:
 
     @contextlib.contextmanager
     def absorbed(self, kind: str) -> Iterator[None]:
-        """Logs the first failure of a kind as a warning, and counts all; signals and exits pass."""
+        """Counts failures of the block, and logs the first of a kind as a warning. Signals and exits propagate."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - logged and counted

@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, and as addresses that hold them."""
+"""Files: atomic writes, output directories and data URLs."""
 
 import base64
 import errno
@@ -14,10 +14,10 @@ from ksim.errors import ConfigError
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A temporary path beside `path` and with its suffix, to write to; renamed to it at the end, removed on an error.
+    """A temporary path beside `path`, with its suffix. It is renamed to `path` at the end, and removed on an error.
 
     Raises:
-        OSError: The directory cannot be made, or the file cannot be written to the disk or renamed.
+        OSError: The directory cannot be created, or the file cannot be flushed to disk or renamed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem}.tmp{path.suffix}")
@@ -31,10 +31,10 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def write_through(path: Path) -> None:
-    """Returns once a file, or which files a directory holds, is on the disk and outlives a loss of power.
+    """Flushes a file, or a directory's entries, to disk (fsync), so that they survive a power loss.
 
     Raises:
-        OSError: It cannot be written there. Not for directories on a file system that does not do so for these.
+        OSError: The flush failed. Directories on file systems without fsync for directories are skipped.
     """
     file = os.open(path, os.O_RDONLY)
     try:
@@ -47,10 +47,10 @@ def write_through(path: Path) -> None:
 
 
 def output_dir(option: str, wanted: str | None, default: Path) -> Path:
-    """The directory that an option names, or a default; made where there is none.
+    """The directory that an option names, or a default. It is created if missing.
 
     Raises:
-        ConfigError: It cannot be written to.
+        ConfigError: The directory is not writable.
     """
     path = default if wanted is None else Path(wanted)
     try:
@@ -62,7 +62,7 @@ def output_dir(option: str, wanted: str | None, default: Path) -> Path:
 
 
 def data_url(path: Path) -> str:
-    """An address that holds the whole file, for pages that need no other file.
+    """A `data:` URL with the content of a file, for self-contained pages.
 
     Raises:
         OSError: The file cannot be read.

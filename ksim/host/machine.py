@@ -1,4 +1,4 @@
-"""What the machine has for this process, asked without JAX, whose backend that would start. GPUs are untried."""
+"""The machine's cores, processes and GPUs, found without JAX, whose backend would start. GPUs are untried."""
 
 import os
 import re
@@ -14,7 +14,7 @@ def num_cores() -> int:
 
 
 def process_state(pid: int) -> str | None:
-    """A process's state as /proc has it (`R`, `S`, `T` for stopped, `Z` for ended, ...); None where it is not there."""
+    """A process's state in /proc (`R`, `S`, `T` for stopped, `Z` for ended, ...); None if it does not exist."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -23,10 +23,9 @@ def process_state(pid: int) -> str | None:
 
 
 def visible_gpus(environ: Mapping[str, str], tell: Callable[[str], None]) -> list[str]:
-    """The GPUs or MIG instances of CUDA_VISIBLE_DEVICES, or where that is not set all that nvidia-smi lists.
+    """The GPUs or MIG instances in CUDA_VISIBLE_DEVICES; all that nvidia-smi lists if it is unset.
 
     Args:
-        environ: The environment.
         tell: Called with a message if nvidia-smi fails, which counts as no GPUs.
     """
     chosen = environ.get("CUDA_VISIBLE_DEVICES")
@@ -34,7 +33,7 @@ def visible_gpus(environ: Mapping[str, str], tell: Callable[[str], None]) -> lis
         return parse_gpu_list(list_gpus(tell))
     gpus = []
     for name in (part.strip() for part in chosen.split(",")):
-        # As CUDA reads it: what follows an invalid name is not there. Slurm writes NoDevFiles where a job has none.
+        # As in CUDA: an invalid name ends the list. Slurm writes NoDevFiles for a job without GPUs.
         if not re.fullmatch(r"\d+|(GPU|MIG)-.+", name):
             break
         gpus.append(name)
@@ -42,7 +41,7 @@ def visible_gpus(environ: Mapping[str, str], tell: Callable[[str], None]) -> lis
 
 
 def list_gpus(tell: Callable[[str], None]) -> str:
-    """What `nvidia-smi -L` prints; nothing where it is missing or fails."""
+    """The output of `nvidia-smi -L`; empty if it is missing or fails."""
     command = shutil.which("nvidia-smi")
     if command is None:
         return ""
@@ -54,9 +53,9 @@ def list_gpus(tell: Callable[[str], None]) -> str:
 
 
 def parse_gpu_list(listing: str) -> list[str]:
-    """UUIDs of GPUs as listed by `nvidia-smi -L`; of a GPU in MIG mode, those of its instances.
+    """UUIDs of the GPUs listed by `nvidia-smi -L`. A GPU in MIG mode is replaced by its instances.
 
-    UUIDs, since nvidia-smi numbers GPUs in another order than CUDA does.
+    UUIDs, because nvidia-smi and CUDA number GPUs in different orders.
     """
     gpus: list[str] = []
     whole = None

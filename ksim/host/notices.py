@@ -1,4 +1,4 @@
-"""Warnings that point at the line of the user's program that led to them."""
+"""Warnings that point at the line of the user's program that caused them."""
 
 import collections
 import contextlib
@@ -16,12 +16,12 @@ import jax
 import jaxtyping
 
 _BETWEEN = (equinox, jax, jaxtyping)
-"""Packages that call ksim's functions for a user."""
+"""Packages whose frames may lie between the user's code and ksim's."""
 _INTERNAL = (
     str(Path(__file__).parents[1]) + os.sep,
     *(str(Path(inspect.getfile(package)).parent) + os.sep for package in _BETWEEN),
     *(inspect.getfile(module) for module in (contextlib, functools)),
-    "<@beartype",  # what it generates
+    "<@beartype",  # code that beartype generates
 )
 _MOST_KEPT = 100
 _given: collections.deque[tuple[str, str, int]] = collections.deque(maxlen=_MOST_KEPT)
@@ -29,7 +29,7 @@ _listeners: list[Callable[[str, str, int], None]] = []
 
 
 def warn_user(message: str) -> None:
-    """Warns at the innermost line outside ksim; where there is none, as in ksim's own tools, at the outermost."""
+    """Warns at the innermost line outside ksim; at the outermost line if all are ksim's, as in its own tools."""
     frame: FrameType = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_INTERNAL):
         frame = frame.f_back
@@ -44,7 +44,7 @@ def warn_user(message: str) -> None:
 
 
 def take_given() -> list[tuple[str, str, int]]:
-    """The warnings given since the last call, outside `given_to`: each with its file and line."""
+    """Message, file and line of each warning since the last call that no `given_to` block received."""
     taken = list(_given)
     _given.clear()
     return taken
@@ -52,12 +52,12 @@ def take_given() -> list[tuple[str, str, int]]:
 
 @contextlib.contextmanager
 def given_to(listen: Callable[[str, str, int], None]) -> Iterator[None]:
-    """Hands all warnings of the block to a log, and before them those given since the last such block.
+    """Passes all warnings of the block to `listen`, after those since the last such block.
 
-    Python shows one of the same words and line only once in a process, but the log of a later run has it as well.
+    Python shows a warning with the same text and line only once per process, but every run's log should have it.
 
     Args:
-        listen: Takes the message, the file and the line.
+        listen: Called with the message, the file and the line.
     """
     for given in take_given():
         listen(*given)

@@ -1,7 +1,7 @@
-"""YAML whose numbers are decimal.
+"""YAML with decimal numbers only.
 
-YAML 1.1 takes 0100 for 64, 1:30 for 90, 1_000 for 1000 and on for true. Here such words are texts, which an option that
-is a number refuses.
+YAML 1.1 reads 0100 as 64, 1:30 as 90, 1_000 as 1000 and on as true. Here they are strings, which numeric options
+reject.
 """
 
 import re
@@ -10,15 +10,15 @@ from typing import Any
 import yaml
 
 WHOLE = r"[-+]?(?:0|[1-9][0-9]*)"
-"""A whole number as text: decimal, and without zeros in front, which some would read as octal."""
+"""Pattern of a decimal integer without leading zeros, which some would read as octal."""
 FRACTION = rf"(?:{WHOLE}(?:\.[0-9]*)?|[-+]?\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
-"""A number as text, with or without fraction and exponent."""
+"""Pattern of a decimal number, with or without fraction and exponent."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Null, true, false, decimal numbers, and texts."""
+    """A YAML loader for null, true, false, decimal numbers and strings."""
 
-    yaml_implicit_resolvers = {}  # noqa: RUF012 - of the class, as PyYAML has it
+    yaml_implicit_resolvers = {}  # noqa: RUF012 - a class attribute, as in PyYAML
 
 
 _Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"(~|null|Null|NULL|)\Z"), ["~", "n", "N", ""])
@@ -28,22 +28,22 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(rf"({FRACTIO
 
 
 def read_yaml(text: str | bytes) -> Any:
-    """What a text of YAML stands for.
+    """The value of a YAML text.
 
     Raises:
-        ValueError: It is no YAML, has tags that are none of plain values, or is nested too deeply.
+        ValueError: It is no valid YAML, has tags of other types than plain values, or is nested too deeply.
     """
     try:
         return yaml.load(text, _Loader)
-    # PyYAML lets through what Python's conversions raise.
+    # PyYAML does not wrap the errors of Python's conversions.
     except Exception as error:
         raise ValueError(f"It is not valid YAML: {type(error).__name__}.") from error
 
 
 def read_value(text: str) -> Any:
-    """The value of an argument whose type is not known: null, true, false, a number, a list or mapping in YAML.
+    """The value of an argument of unknown type: null, true, false, a number, a string, or a list or mapping in YAML.
 
-    A text in quotes is what is in them; any other text is itself, with all its spaces and signs.
+    Quotes around a string are removed. Any other string is returned unchanged, with all its spaces and signs.
     """
     try:
         first = None if has_lost_text(text) else list(yaml.scan(text))[1]
@@ -56,10 +56,10 @@ def read_value(text: str) -> Any:
 
 
 def has_lost_text(text: str) -> bool:
-    """Whether YAML would leave out or change a part of a text: a comment, or line breaks.
+    """Whether YAML would drop or change part of a text: a comment, or line breaks.
 
     Raises:
-        yaml.YAMLError: It is no YAML.
+        yaml.YAMLError: The text is not valid YAML.
     """
     at = 0
     for token in yaml.scan(text):

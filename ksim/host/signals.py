@@ -1,4 +1,4 @@
-"""Stopping a run before it is done."""
+"""Signals and limits that stop a run early."""
 
 import contextlib
 import os
@@ -9,20 +9,20 @@ from contextlib import contextmanager
 from types import FrameType
 
 OUT_OF_TIME_EXIT_CODE = 75
-"""The exit code of a run that `max_runtime` stopped: EX_TEMPFAIL of sysexits.h, so a script knows to queue it again."""
+"""Exit code of a run stopped by `max_runtime`: EX_TEMPFAIL of sysexits.h, so that scripts can requeue it."""
 STOPPING = [signal.SIGINT, signal.SIGTERM, *([signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else [])]
-"""What asks a run to stop; the last is what Slurm can be told to send some time before the end of a job."""
+"""Signals that stop a run. Slurm can be set to send SIGUSR1 some time before a job's time limit."""
 _REPEAT_S = 1.0
-"""For so long another SIGTERM is the first one again, by another way: a process manager's, and a launcher's."""
+"""Seconds in which a second SIGTERM counts as a copy of the first: process managers and launchers both send one."""
 
 
 class StopRequest:
-    """Whether the run has been asked to stop.
+    """A request to stop the run, and its reason.
 
     Attributes:
-        signal: The number of the signal that asked; None while none has.
+        signal: The number of the signal that was received; None without one.
         is_out_of_time: Whether `max_runtime` is over.
-        has_failed: Whether something failed whose error is raised once all processes know.
+        has_failed: Whether there is an error that will be raised once all processes know of it.
     """
 
     signal: int | None = None
@@ -31,12 +31,12 @@ class StopRequest:
 
     @property
     def is_made(self) -> bool:
-        """Whether the run is to stop, for whatever reason."""
+        """Whether the run is to stop, for any reason."""
         return self.signal is not None or self.is_out_of_time or self.has_failed
 
     @property
     def reason(self) -> str | None:
-        """Why, in words."""
+        """The signal or `max_runtime`, as text; None for other reasons."""
         if self.signal is not None:
             return f"signal {self.signal} ({signal.Signals(self.signal).name})"
         return "max_runtime" if self.is_out_of_time else None
@@ -51,9 +51,9 @@ class StopRequest:
 
 @contextmanager
 def stop_on_signal() -> Iterator[StopRequest]:
-    """Turns the first signal into a request to stop after the iteration; SIGINT or SIGTERM then stop at once.
+    """Turns the first signal into a request to stop after the iteration. A later SIGINT or SIGTERM stops at once.
 
-    But for a SIGTERM within a second of the first one, which is the same request.
+    A SIGTERM within a second of a first SIGTERM is ignored: it is the same request, sent twice.
     """
     request = StopRequest()
     previous: dict[int, object] = {}
@@ -61,15 +61,15 @@ def stop_on_signal() -> Iterator[StopRequest]:
     def handle(number: int, _: FrameType | None) -> None:
         request.signal = number
         for caught in previous:
-            # A warning that comes twice, from a queue and a launcher, is no more than a warning.
+            # SIGUSR1 never stops at once: a queue and a launcher may both send the same warning.
             ends_at_once = caught == signal.SIGINT or (caught == signal.SIGTERM and number != signal.SIGTERM)
             signal.signal(caught, signal.SIG_DFL if ends_at_once else signal.SIG_IGN)
-        # Not by sys.stderr: the signal may have come while that was being written to, and whatever fails here would be
-        # raised wherever the run happens to be.
+        # Not through sys.stderr: the signal may interrupt a write to it, and an error here would be raised at an
+        # arbitrary point of the run.
         with contextlib.suppress(OSError):
             os.write(2, b"Stopping as soon as what is running is done; once more to stop at once.\n")
         if number == signal.SIGTERM:
-            # By waiting: later only the default action can end the process while it is in a library's code.
+            # Wait here: only the default action, set below, can end the process while it runs a library's native code.
             time.sleep(_REPEAT_S)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
@@ -86,6 +86,6 @@ def stop_on_signal() -> Iterator[StopRequest]:
 
 
 def ignore_termination() -> None:
-    """Ignores SIGTERM from here on, in a process that is about to end by itself. Only SIGKILL ends it sooner."""
+    """Ignores SIGTERM from now on, in a process that is about to end by itself. SIGKILL still ends it."""
     with contextlib.suppress(ValueError):  # not in the main thread
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

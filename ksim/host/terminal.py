@@ -14,11 +14,11 @@ from rich.table import Table
 logger = logging.getLogger(__name__)
 
 CELL_WIDTH = 100
-"""Columns of the output of a notebook's cell."""
+"""Width of a notebook cell's output, in characters."""
 
 
 class _Output(Console):
-    """Standard output that may go away: its disk may be full, or who reads it have ended. That ends no run."""
+    """Standard output that survives a full disk or a closed pipe."""
 
     _is_told = False
 
@@ -31,21 +31,21 @@ class _Output(Console):
                 logger.warning("Standard output cannot be written: %s", error)
 
     def on_broken_pipe(self) -> None:
-        """Goes on in silence, where rich would end the process."""
+        """Silences the output. Rich would end the process."""
         self.quiet = True
 
 
 def standard_output(is_notebook: bool | None = None) -> Console:
-    """Standard output, whose lines are as long as they are in a file or a pipe, and wrapped in a notebook.
+    """Standard output, with lines wrapped in a notebook and unwrapped in a file or a pipe.
 
     Args:
-        is_notebook: Whether it is the output of a notebook's cell; None to find out.
+        is_notebook: Whether it is the output of a notebook's cell; None to detect it.
     """
     # Rich would wrap lines at 80 columns.
     width = None if sys.stdout is not None and sys.stdout.isatty() else 120
     output = _Output(highlight=False, soft_wrap=True, width=width, force_jupyter=is_notebook)
     if output.is_jupyter:
-        # A cell does not wrap them: what is beyond its edge is out of sight.
+        # Notebook cells do not wrap lines; the part beyond the edge is hidden.
         output.soft_wrap, output.width = False, CELL_WIDTH
     return output
 
@@ -54,7 +54,7 @@ console = standard_output()
 
 
 def print_line(text: str) -> None:
-    """Prints a line as it is, without reading brackets in it as markup."""
+    """Prints a line verbatim: brackets in it are no markup."""
     console.print(text, markup=False)
 
 
@@ -65,10 +65,10 @@ def print_warning(text: str) -> None:
 
 
 class Activity:
-    """What is being done, said while it lasts: in the live view, in a line that goes away, or in a line that stays.
+    """The current activity, shown while it lasts: in the live view, as a transient status, or as a printed line.
 
     Attributes:
-        show: How a live view says it; None without one.
+        show: Shows a text in the live view; None without one.
     """
 
     show: ClassVar[Callable[[str], None] | None] = None
@@ -77,7 +77,7 @@ class Activity:
     @classmethod
     @contextlib.contextmanager
     def doing(cls, what: str) -> Iterator[None]:
-        """Says what is being done, as in `Evaluating`, until it is done. Do not nest."""
+        """Shows an activity, such as `Evaluating`, during the block. Do not nest."""
         with contextlib.ExitStack() as stack:
             if cls.show is not None:
                 cls.show(f"{what} ...")
@@ -94,7 +94,7 @@ class Activity:
 
     @classmethod
     def tell(cls, text: str) -> None:
-        """Says how far it is, where that can be shown in place."""
+        """Shows the progress of the activity, if it can be updated in place."""
         if cls.show is not None:
             cls.show(text)
         elif cls._status is not None:
@@ -107,7 +107,7 @@ def print_figures(title: str, figures: dict[str, str]) -> None:
 
 
 def print_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Prints rows under their heads."""
+    """Prints a table with column heads."""
     table = Table(title=escape(title), title_justify="left")
     for head in heads:
         table.add_column(escape(head), overflow="fold")

@@ -1,4 +1,4 @@
-"""A program that replaces itself by another: `child.py LAUNCHER_PID CORES PROGRAM [ARGUMENT ...]`.
+"""A program that replaces itself with another: `child.py LAUNCHER_PID CORES PROGRAM [ARGUMENT ...]`.
 
 It runs by its path, before the real program replaces it, and needs only the standard library. Code between fork and
 exec would do the same, but may deadlock if the launcher has threads.
@@ -12,20 +12,20 @@ PR_SET_PDEATHSIG = 1
 
 
 def become(launcher_pid: int, cores: set[int], program: list[str]) -> None:
-    """Ties this process to the launcher's life and to its cores, and becomes the program.
+    """Ties this process to the launcher's lifetime, binds it to its cores, and executes the program.
 
     Args:
         launcher_pid: The process whose end also ends this one.
-        cores: The only ones to use; empty: all.
+        cores: CPU cores to bind to; empty for all.
         program: The interpreter's path and its arguments.
     """
     if sys.platform == "linux":
         import ctypes  # noqa: PLC0415
 
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
-    if os.getppid() != launcher_pid:  # it ended before it could be tied to
+    if os.getppid() != launcher_pid:  # the launcher ended before prctl took effect
         sys.exit(1)
-    # A warning, which kills whoever has no handler yet.
+    # SIGUSR1 is a warning, but kills a process without a handler.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     if cores:
         os.sched_setaffinity(0, cores)

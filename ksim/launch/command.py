@@ -1,4 +1,4 @@
-"""The launcher's command: options, then the processes, then an exit code."""
+"""The launcher's command line entry point."""
 
 import os
 import sys
@@ -11,14 +11,15 @@ from ksim.launch.restarts import run_to_the_end
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the processes of this node to their end, and those of restarts.
+    """Runs the processes of this node to their end, with restarts.
 
     Args:
-        argv: Options, then the program and its arguments; default those of the process.
+        argv: Options, then the program and its arguments; None for `sys.argv[1:]`.
 
     Returns:
-        0 if every process succeeded; 2 for invalid options, with nothing started; the exit code of the process that
-        failed first, 128 + n if signal n killed it, of the last restart; or 128 + n if signal n stopped the launcher.
+        0 if every process succeeded; 2 for invalid options, with nothing started; after a failure, the exit code of the
+        process that failed first in the last restart, 128 + n if signal n killed it; or 128 + n if signal n stopped
+        the launcher.
     """
     try:
         options = parse_options(sys.argv[1:] if argv is None else argv)

@@ -1,4 +1,4 @@
-"""How a node's GPUs (untried) or cores are divided among its processes."""
+"""Division of a node's GPUs (untried) or cores among its processes."""
 
 import itertools
 import os
@@ -18,7 +18,7 @@ _TOPOLOGY = Path("/sys/devices/system/cpu")
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceShares:
-    """The devices of each process of a node; None if nothing is divided.
+    """The devices of each process of a node; None for devices that are not divided.
 
     Attributes:
         gpus: For each process, the names of its GPUs as CUDA_VISIBLE_DEVICES has them.
@@ -29,9 +29,9 @@ class DeviceShares:
     cores: list[list[int]] | None = None
 
     def of(self, indices: Sequence[int]) -> "DeviceShares":
-        """The shares of a group that is made of these processes alone.
+        """The shares of a group of only these processes.
 
-        Each keeps its GPUs, as one of the others may have failed with its own. Cores do not fail: all are divided.
+        Each keeps its GPUs, because a removed process may have failed due to its own. All cores are divided anew.
         """
         if self.gpus is not None:
             return DeviceShares(gpus=[self.gpus[i] for i in indices])
@@ -53,7 +53,7 @@ def divide_devices(num_processes: int, environ: Mapping[str, str]) -> DeviceShar
 
     Args:
         num_processes: Number of processes on this node. A single process gets everything.
-        environ: The environment, of which JAX_PLATFORMS and CUDA_VISIBLE_DEVICES are read.
+        environ: Environment variables; JAX_PLATFORMS and CUDA_VISIBLE_DEVICES are read.
 
     Raises:
         ConfigError: The number of GPUs is not divisible by the number of processes.
@@ -76,14 +76,14 @@ def divide_devices(num_processes: int, environ: Mapping[str, str]) -> DeviceShar
 
 
 def usable_cores() -> list[int]:
-    """The cores that this process may use, siblings of one physical core side by side; none if unknown."""
+    """The cores that this process may use, with siblings of a physical core adjacent; empty if unknown."""
     if not hasattr(os, "sched_setaffinity"):
         return []
     return sorted(os.sched_getaffinity(0), key=_place_of_core)
 
 
 def _place_of_core(core: int) -> tuple[int, int, int]:
-    """Package and physical core, so that two processes do not share one where that can be helped."""
+    """Sort key by package and physical core, so that two processes share a physical core only if necessary."""
     topology = _TOPOLOGY / f"cpu{core}" / "topology"
     try:
         package, physical = (int((topology / name).read_text()) for name in ("physical_package_id", "core_id"))
@@ -93,6 +93,6 @@ def _place_of_core(core: int) -> tuple[int, int, int]:
 
 
 def _shares(items: list[_T], num_shares: int) -> list[list[_T]]:
-    """Consecutive shares whose sizes differ by one at most."""
+    """Consecutive shares whose sizes differ by at most one."""
     bounds = [len(items) * i // num_shares for i in range(num_shares + 1)]
     return [items[start:end] for start, end in itertools.pairwise(bounds)]

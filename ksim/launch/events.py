@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 PASSED_ON = {
     signal.SIGINT: signal.SIGINT,
     signal.SIGTERM: signal.SIGTERM,
-    signal.SIGHUP: signal.SIGTERM,  # the terminal went away: time to save
+    signal.SIGHUP: signal.SIGTERM,  # the terminal was closed: time to save
     signal.SIGUSR1: signal.SIGUSR1,
 }
 
@@ -39,11 +39,11 @@ class Signaled(NamedTuple):
 
 
 class Events:
-    """Waits for ends of processes and for signals; a context in which `PASSED_ON` are caught.
+    """A queue of process ends and signals. As a context manager, it catches the signals in `PASSED_ON`.
 
-    The kernel puts pidfds into an epoll's list as their processes end, so that the first to end comes out first even if
-    both ended while the launcher slept. Without pidfds (macOS, old kernels) one thread waits per process, and ends
-    that are less than milliseconds apart may be taken for each other.
+    The kernel queues pidfds in an epoll as their processes end, so the order of ends is kept even if several end while
+    the launcher sleeps. Without pidfds (macOS, old kernels) one thread waits per process, and ends within
+    milliseconds of each other may be reordered.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Events:
             self._epoll.close()
 
     def watch(self, place: int, process: subprocess.Popen[bytes]) -> None:
-        """Also waits for the end of this process."""
+        """Adds a process whose end is an event."""
         if self._epoll is not None:
             descriptor = os.pidfd_open(process.pid)
             self._pidfds[descriptor] = place
@@ -78,11 +78,7 @@ class Events:
             threading.Thread(target=self._wait_for, args=(place, process), daemon=True).start()
 
     def next(self, timeout_s: float | None) -> Ended | Signaled | None:
-        """The next event; None after the timeout.
-
-        Args:
-            timeout_s: Seconds to wait; None: no limit.
-        """
+        """The next event; None after `timeout_s` seconds. A `timeout_s` of None means no limit."""
         if self._epoll is None:
             try:
                 return self._queue.get(timeout=timeout_s)

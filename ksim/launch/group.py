@@ -27,16 +27,14 @@ class Group:
 
     Attributes:
         first_failure: The process that failed first; None while none has.
-        was_signaled: Whether the launcher was asked to stop, or warned that it will be, while they ran.
+        was_signaled: Whether the launcher received a stop or warning signal while the processes ran.
     """
 
     def __init__(self, options: LaunchOptions, device_shares: DeviceShares, variables: Mapping[str, str]):
         """Makes a group that is not running yet.
 
         Args:
-            options: What to start.
-            device_shares: What each process may use.
-            variables: Environment variables for all processes, besides those of the launcher.
+            variables: Environment variables for all processes, in addition to the launcher's.
 
         Raises:
             ConfigError: A log cannot be written.
@@ -48,7 +46,7 @@ class Group:
         self._stop_signal: int | None = None
         self.first_failure: Member | None = None
         self.was_signaled = False
-        # How a process ends when its time is up, when a queue warned it or one of another node, or when asked to stop.
+        # Exit codes at max_runtime and after a queue's warning, to this node or another. Stop signals add theirs.
         self._planned_codes = {OUT_OF_TIME_EXIT_CODE, 128 + signal.SIGUSR1}
         self._kill_at: float | None = None
 
@@ -75,13 +73,13 @@ class Group:
         return max(exit_code(member.return_code) for member in self._members)
 
     def lost_index(self) -> int:
-        """The index of the process to do without: one that stood still, or else the one that failed first."""
+        """Index of the process to drop: a stopped one, or else the one that failed first."""
         assert self.first_failure is not None
         stopped = [member for member in self._members if member.was_stopped]
         return self._members.index((stopped or [self.first_failure])[0])
 
     def wait_for_leftovers(self) -> None:
-        """Returns once what the processes themselves had started is gone, at the latest after a while."""
+        """Waits, at most `_LEFTOVERS_S` seconds, until the processes' own children are gone."""
         deadline_s = time.monotonic() + _LEFTOVERS_S
         while any(member.has_leftovers() for member in self._members) and time.monotonic() < deadline_s:
             time.sleep(0.01)
@@ -119,7 +117,7 @@ class Group:
         return environment
 
     def _step(self, events: Events) -> None:
-        """Waits for what happens next, and acts on it."""
+        """Waits for the next event, and handles it."""
         event = events.next(None if self._kill_at is None else max(0.0, self._kill_at - time.monotonic()))
         if isinstance(event, Ended):
             self._on_end(self._members[event.place])
@@ -130,7 +128,7 @@ class Group:
 
     def _on_end(self, member: Member) -> None:
         member.running = False
-        # While its group has members, its id is not given to another.
+        # The id of a process group is not reused while the group has members.
         member.kill_group()
         code = member.popen.wait()
         self._tell_guard(f"-{member.popen.pid}")
@@ -140,7 +138,7 @@ class Group:
             self._end_group()
 
     def _end_group(self) -> None:
-        """Asks the others to end, and sees to it that they will."""
+        """Sends SIGTERM to the other processes, and schedules SIGKILL after the grace period."""
         others = [member for member in self._members if member.running]
         if others and self.first_failure is not None:
             first = f"Process {self.first_failure.process_id} {describe_end(self.first_failure.return_code)}"
@@ -149,7 +147,7 @@ class Group:
             member.was_stopped = member.is_stopped()
         for member in others:
             member.popen.send_signal(signal.SIGTERM)
-            # One that stands still would not see it.
+            # A stopped process would not receive SIGTERM.
             member.popen.send_signal(signal.SIGCONT)
         self._kill_at = time.monotonic() + self._options.grace_s
 
@@ -184,7 +182,7 @@ class Group:
 
 @contextlib.contextmanager
 def start_guard() -> Iterator[subprocess.Popen[bytes]]:
-    """The program that kills the processes' own children should the launcher be killed; see `guard.py`."""
+    """Starts the program that kills the processes' own children if the launcher is killed; see `guard.py`."""
     command = [sys.executable, "-I", "-S", str(_HERE / "guard.py")]
     guard = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     try:

@@ -1,7 +1,8 @@
-"""A program that outlives the launcher and kills what a killed launcher leaves behind.
+"""A program that outlives the launcher, and kills the process groups that a killed launcher leaves behind.
 
-It runs by its path. Lines `+GROUP` and `-GROUP` on stdin tell of process groups that began and that ended; the end of
-stdin, that the launcher has. The kernel kills the launcher's children with it (`child.py`), but not their children.
+It runs by its path. Lines `+GROUP` and `-GROUP` on stdin report started and ended process groups. The end of stdin
+means that the launcher has ended. The kernel kills the launcher's children with it (`child.py`), but not their
+children.
 """
 
 import contextlib
@@ -11,7 +12,7 @@ import sys
 
 
 def guard() -> None:
-    """Does what the module says."""
+    """Kills the process groups that the launcher leaves behind."""
     groups = set()
     for line in sys.stdin:
         (groups.add if line[0] == "+" else groups.discard)(int(line[1:]))

@@ -21,9 +21,7 @@ class Member:
 
     Attributes:
         process_id: Its global id.
-        output: Where its output goes.
         process: The process; None before the start.
-        running: Whether it has not ended.
         was_stopped: Whether it was stopped, as by SIGSTOP, when the group was ended.
         was_killed: Whether the launcher sent SIGKILL.
     """
@@ -51,10 +49,10 @@ class Member:
 
         Args:
             program: Arguments of the interpreter.
-            environment: All of its environment.
-            cores: The CPU cores to bind it to; none: it is not bound.
+            environment: Its complete environment.
+            cores: The CPU cores to bind it to; empty to leave it unbound.
         """
-        # -I -S: quickly, and importing nothing that the program might not want.
+        # -I -S: starts fast, and imports nothing that the program might not want.
         tie = [sys.executable, "-I", "-S", str(_CHILD), str(os.getpid()), ",".join(map(str, cores))]
         stdout, stderr = self.output.targets()
         self.process = process = subprocess.Popen(
@@ -78,7 +76,7 @@ class Member:
             os.killpg(self.popen.pid, signal.SIGKILL)
 
     def has_leftovers(self) -> bool:
-        """Whether anything is left of its process group after its own end."""
+        """Whether its process group still has members after its own end."""
         try:
             os.killpg(self.popen.pid, 0)
         except OSError:

@@ -47,18 +47,18 @@ _OPTIONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchOptions:
-    """What to start, checked.
+    """Checked options of the launcher.
 
     Attributes:
         nnodes: Number of machines of the job.
         nproc_per_node: Number of processes on each.
         node_rank: Index of this machine, from 0.
         coordinator_address: HOST:PORT at which process 0 will listen.
-        log_dir: Directory of each process's output; None: print it with a prefix.
-        picks_port: Whether the launcher chose that address, so that restarts may choose another.
+        log_dir: Directory of each process's output; None to print it with a prefix.
+        picks_port: Whether the launcher chose the coordinator's address, so that restarts may choose another.
         grace_s: Seconds between SIGTERM and SIGKILL after a failure.
-        max_restarts: How often to start the processes again, in all.
-        min_nproc: Processes that a restart may make do with; None: as many as before.
+        max_restarts: Largest total number of restarts.
+        min_nproc: Smallest number of processes of a restart; None: as many as before.
         program: Arguments of the interpreter: `("-m", module, ...)` or `(file, ...)`.
     """
 
@@ -132,9 +132,9 @@ def _make_parser() -> argparse.ArgumentParser:
 
 
 def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The launcher's own arguments, with dashes where torchrun may have underscores, and the program's.
+    """The launcher's arguments, with underscores as in torchrun turned into dashes, and the program's arguments.
 
-    Argparse's REMAINDER would swallow a `--` that is the program's.
+    Argparse's REMAINDER would swallow a `--` that belongs to the program.
 
     Raises:
         ConfigError: The launcher has no such option.
@@ -205,14 +205,14 @@ def _seconds(name: str, value: str) -> float:
 
 
 def free_address() -> str:
-    """HOST:PORT of this machine alone, of which the port is free now."""
+    """HOST:PORT on the loopback interface, with a port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 def _address(value: str | None) -> str:
-    """A checked HOST:PORT; by default one that is free on this machine now."""
+    """A checked HOST:PORT; `free_address()` if the value is None."""
     if value is None:
         return free_address()
     host, _, port = value.rpartition(":")

@@ -1,4 +1,4 @@
-"""Output of the processes, to files or line by line with a prefix; and their last lines, for reports of failures."""
+"""Output of the processes, to files or prefixed line by line. The last lines are kept for failure reports."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ from typing import IO
 from ksim.errors import ConfigError
 
 NUM_LAST_LINES = 20
-# Bytes of a line that are held back for its end, and of a file that are searched for its last lines.
+# Bytes of an unfinished line that are buffered, and bytes at the end of a file that are searched for its last lines.
 _MAX_LINE = _MAX_TAIL = 64 * 1024
 _MAX_SHOWN = 500  # characters
 _ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -31,7 +31,7 @@ class AbstractOutput(ABC):
     """The destination of the output of one process.
 
     Attributes:
-        path: The file, if it goes to one.
+        path: The file; None if the output does not go to a file.
     """
 
     path: Path | None = None
@@ -53,7 +53,7 @@ class FileOutput(AbstractOutput):
     """Output appended to a file by the process itself.
 
     Args:
-        path: The file; it and its directory are made.
+        path: The file. It and its directory are created.
 
     Raises:
         ConfigError: The file cannot be written.
@@ -91,7 +91,7 @@ class PrefixedOutput(AbstractOutput):
 
     Args:
         process_id: The id.
-        pump: What copies the lines.
+        pump: The thread that copies the lines.
     """
 
     def __init__(self, process_id: int, pump: "Pump"):
@@ -113,14 +113,14 @@ class PrefixedOutput(AbstractOutput):
 
 
 class _Lines:
-    """Makes lines of the bytes of one pipe and writes them out."""
+    """Splits the bytes of one pipe into lines, and writes them."""
 
     def __init__(self, prefix: bytes, target: str, last: deque[bytes]):
         self._prefix, self._target, self._last = prefix, target, last
         self._partial = b""
 
     def feed(self, data: bytes) -> None:
-        """Takes the next bytes; none at the end."""
+        """Takes the next bytes; empty at the end of the pipe."""
         *lines, self._partial = (self._partial + data).split(b"\n")
         if len(self._partial) > _MAX_LINE or (self._partial and not data):
             lines.append(self._partial)
@@ -140,18 +140,18 @@ class Pump:
         self._thread = threading.Thread(target=self._run, name="output", daemon=True)
 
     def add(self, pipe: IO[bytes], lines: _Lines) -> None:
-        """Copies one more pipe; only before the start."""
+        """Adds a pipe to copy. Call it before `start`."""
         self._selector.register(pipe, selectors.EVENT_READ, lines)
 
     def start(self) -> None:
         self._thread.start()
 
     def finish(self, timeout_s: float) -> None:
-        """Copies what is left to the pipes' ends, which a process that escaped its group may hold open."""
+        """Copies the rest of the pipes. A process that escaped its group may hold them open, hence the timeout."""
         self._thread.join(timeout_s)
         self._stop = True
         self._thread.join(timeout_s)
-        if self._thread.is_alive():  # whoever reads the launcher's output does not
+        if self._thread.is_alive():  # blocked: the reader of the launcher's output has stalled
             return
         for key in list(self._selector.get_map().values()):
             self._end(key)
@@ -182,12 +182,12 @@ def _write(target: str, data: bytes) -> None:
 
 
 def _after_return(line: bytes) -> bytes:
-    """What a terminal shows of a line in which a progress bar was drawn again and again."""
+    """The text after the last carriage return, as a terminal shows a redrawn progress bar."""
     return line.rstrip(b"\r").rpartition(b"\r")[2]
 
 
 def printable(lines: Sequence[bytes]) -> list[str]:
-    """The last of these lines that say anything, cut to a length, with a placeholder for what is no text."""
+    """The last non-empty lines, truncated, with unprintable characters replaced."""
     texts = []
     for line in lines:
         text = _ESCAPE_SEQUENCE.sub("", _after_return(line).decode(errors="replace")).rstrip()

@@ -9,7 +9,7 @@ from ksim.launch.options import LaunchOptions
 
 
 def signal_name(number: int) -> str:
-    """SIGTERM for 15."""
+    """The name of a signal, as in SIGTERM for 15."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -17,12 +17,12 @@ def signal_name(number: int) -> str:
 
 
 def exit_code(return_code: int) -> int:
-    """As shells report it: 128 + n for signal n, which is -n here."""
+    """The exit code as shells report it: 128 + n for a return code of -n (signal n)."""
     return return_code if return_code >= 0 else 128 - return_code
 
 
 def describe_end(return_code: int) -> str:
-    """How a process ended, as in 'was killed by SIGKILL'."""
+    """The end of a process in words, as in 'was killed by SIGKILL'."""
     if return_code < 0:
         return f"was killed by {signal_name(-return_code)}"
     if return_code > 128 and return_code - 128 in set(signal.Signals):
@@ -31,7 +31,7 @@ def describe_end(return_code: int) -> str:
 
 
 def describe_start(options: LaunchOptions) -> str:
-    """A line about what is started."""
+    """A line about the started processes."""
     first, num_local, total = options.first_process_id, options.nproc_per_node, options.num_processes
     here = f"process {first}" if num_local == 1 else f"processes {first} to {first + num_local - 1}"
     log = "" if options.log_dir is None else f" Their output: {options.log_dir}{os.sep}process_N.out."
@@ -42,12 +42,9 @@ def describe_start(options: LaunchOptions) -> str:
 
 
 def describe_failure(first: Member, ended: Sequence[Member], options: LaunchOptions) -> str:
-    """Describes which process failed first, how, its last lines, and how the others ended.
+    """A report of the first failure: the process, its exit, its last lines, and the ends of the others.
 
-    Args:
-        first: The process.
-        ended: All processes, in the order of their ends.
-        options: What was started.
+    `ended` holds all processes, in the order of their ends.
     """
     stopped = [member for member in ended if member.was_stopped]
     where = "" if options.nnodes == 1 else f" of node {options.node_rank}"

@@ -1,4 +1,4 @@
-"""Starting the processes again after a failure, from the run's newest checkpoint."""
+"""Restarts after a failure, from the run's newest checkpoint."""
 
 import dataclasses
 import signal
@@ -21,10 +21,6 @@ _ASKED_TO_STOP = 128 + signal.SIGINT, 128 + signal.SIGTERM
 def run_to_the_end(options: LaunchOptions, shares: DeviceShares) -> int:
     """Runs the processes, and restarts them as the options say; returns the launcher's exit code.
 
-    Args:
-        options: What to start.
-        shares: What each process may use.
-
     Raises:
         ConfigError: A log or a temporary file cannot be written.
     """
@@ -41,11 +37,9 @@ def run_to_the_end(options: LaunchOptions, shares: DeviceShares) -> int:
 
 
 class _Restarts:
-    """Groups, one after another, of as many or fewer processes.
+    """Successive groups of processes, each of the same size as the one before or smaller.
 
     Args:
-        options: What the first one starts.
-        shares: What each of its processes may use.
         note: The file in which process 0 writes the run's directory.
     """
 
@@ -70,14 +64,14 @@ class _Restarts:
                 group = Group(options, shares, self._variables)
 
     def _left(self, group: Group, num: int, events: Events) -> list[int] | None:
-        """Which processes the next group keeps of a failed one, by their indices; None if there is no next one."""
+        """Indices of the processes that the next group keeps; None if there is no next group."""
         assert group.first_failure is not None
         code, least = exit_code(group.first_failure.return_code), self._options.min_nproc or num
         if self._is_asked_to_stop(group, events, code):
             say("There is no restart, because the launcher or the process was asked to stop.")
             return None
         if code == _INVALID_INPUT:
-            # If a number that fitted before is refused now, something else is wrong.
+            # Fewer processes may not fit the program. If a number that fitted before is refused, that is not the cause.
             if self._num_fitting is not None and least < num < self._num_fitting:
                 say(f"The program refused to go on in {num} processes; the next attempt is with {num - 1}.")
                 return list(range(num - 1))
@@ -99,7 +93,7 @@ class _Restarts:
         return group.was_signaled or code in _ASKED_TO_STOP or events.next(0.0) is not None
 
     def _options_of(self, num: int) -> LaunchOptions:
-        """What a restart in `num` processes starts."""
+        """The options of a restart with `num` processes."""
         options, run_dir = self._options, self._run_dir()
         program, resumed = options.program, ()
         if run_dir is not None:
@@ -117,7 +111,7 @@ class _Restarts:
         return self._note.read_text() or None
 
     def _origin(self) -> str:
-        """What a restart starts from, in words."""
+        """The starting point of a restart, in words."""
         run_dir = self._run_dir()
         if run_dir is None:
             return "the beginning: the run had no directory yet"

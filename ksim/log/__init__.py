@@ -1,1 +1,1 @@
-"""Where metrics and records go: the console, metrics.jsonl, TensorBoard, the log of each process."""
+"""Loggers of metrics and records: the console, metrics.jsonl, TensorBoard, and one log per process."""

@@ -1,4 +1,4 @@
-"""Which checkpoints of a run a service is sent."""
+"""Uploads of a run's checkpoints to a service."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,14 +9,14 @@ CHOICES = ("last", "all", "none")
 
 
 class CheckpointUploads:
-    """Sends the checkpoints of a run to a service: the last one when the run ends, all as they are written, or none."""
+    """Uploads of a run's checkpoints: the last one when the run ends, all as they are written, or none."""
 
     def __init__(self, which: str, upload: Callable[[Path, int], None]) -> None:
-        """Makes what has nothing to send yet.
+        """Makes the uploads.
 
         Args:
             which: `last`, `all` or `none`.
-            upload: Sends a checkpoint: its directory, and its iteration.
+            upload: Uploads a checkpoint, given its directory and its iteration.
 
         Raises:
             ConfigError: `which` is something else.
@@ -26,14 +26,14 @@ class CheckpointUploads:
         self._last: tuple[Path, int] | None = None
 
     def add(self, path: Path, iteration: int) -> None:
-        """Takes a checkpoint that was written."""
+        """Uploads a written checkpoint, now or at the end of the run."""
         if self._which == "all":
             self._upload(path, iteration)
         elif self._which == "last":
             self._last = path, iteration
 
     def finish(self) -> None:
-        """Sends what is left."""
+        """Uploads the last checkpoint, if it is still to be uploaded."""
         last, self._last = self._last, None
         if last is not None:
             self._upload(*last)

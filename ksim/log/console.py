@@ -1,4 +1,4 @@
-"""What a run shows of its iterations: a live view in a terminal or a notebook, lines elsewhere."""
+"""Console output of a run's iterations: a live view in a terminal or a notebook, lines elsewhere."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ class ConsoleLogger(AbstractLogger):
     def log(self, metrics: Mapping[str, float], iteration: int, env_steps: int) -> None:
         if not math.isnan(metrics.get("episode/return", math.nan)):
             self._ended_at = iteration
-        # In many iterations no episode ends; what is shown is the last that did, and how old it is.
+        # In many iterations no episode ends. The metrics of the last ended episodes are shown, with their age.
         age = 0 if self._ended_at is None else iteration - self._ended_at
         if self._view is not None:
             self._view.log(metrics, age)
@@ -62,12 +62,12 @@ def iteration_line(
     """The line of one iteration: progress, time left, speed, where the time goes, return, episode length.
 
     Args:
-        metrics: Of the iteration, and of the last episodes that ended.
+        metrics: Metrics of the iteration, and of the last episodes that ended.
         max_iterations: The last iteration; None without a limit.
         eta_s: Seconds to the limit; None without one.
-        of_learner: Metrics of the algorithm to show as well, by the words before them.
+        of_learner: Names of additional metrics of the algorithm, by their labels.
         age: Iterations since the last episode ended.
-        width: Columns that the line may take: what matters least is left out. None for all.
+        width: Columns that the line may take: the least important parts are left out. None for no limit.
     """
     of = f"/{max_iterations}" if max_iterations else ""
     ago = f" ({age} ago)" if age else ""

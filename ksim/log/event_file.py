@@ -15,15 +15,14 @@ _RETRY_S = 60.0
 
 
 class EventFile:
-    """TensorBoard events, written in the caller's thread: a failure is raised where it can be handled."""
+    """A file of TensorBoard events, written in the caller's thread, so that the caller can handle a failure."""
 
     def __init__(self, run_dir: Path, *, first_step: int, header: Sequence[Summary] = ()) -> None:
         """Makes a writer whose file is opened at the first event.
 
         Args:
-            run_dir: The run's directory.
-            first_step: Events of this step and later ones, which a run before this one may have written, are void.
-            header: What each file begins with.
+            first_step: Events of an earlier run at this step or later are void.
+            header: Summaries at the beginning of each file.
         """
         self._run_dir, self._first_step, self._header = run_dir, first_step, header
         self._writer: EventsWriter | None = None
@@ -34,7 +33,7 @@ class EventFile:
         """Writes an event.
 
         Raises:
-            OSError: It could not be written. Those of the next minute are left out; then a new file is tried.
+            OSError: The event could not be written. Events of the next minute are dropped; then a new file is tried.
         """
         if time.monotonic() < self._retry_s:
             return
@@ -52,10 +51,10 @@ class EventFile:
             raise
 
     def close(self) -> None:
-        """Writes what is left.
+        """Writes buffered events and closes the file.
 
         Raises:
-            OSError: It could not be written.
+            OSError: They could not be written.
         """
         writer, self._writer = self._writer, None
         if writer is not None:
@@ -63,7 +62,7 @@ class EventFile:
 
     def _open(self) -> EventsWriter:
         self._run_dir.mkdir(parents=True, exist_ok=True)
-        # Named by the second, which two runs in the same directory may share.
+        # The file's name has a resolution of one second. The suffix separates runs in the same directory.
         writer = EventsWriter(str(self._run_dir / "events"), f".{os.getpid()}.{time.monotonic_ns()}")
         if self._first_step:
             session = SessionLog(status=SessionLog.START)
@@ -71,6 +70,6 @@ class EventFile:
             # Once: a file that is opened after a failure continues with this run's events.
             self._first_step = 0
         for summary in self._header:
-            # Of the very first step, so that no later run declares it void.
+            # At step 0, so that no later run declares it void.
             writer.write_event(Event(wall_time=time.time(), step=0, summary=summary))
         return writer

@@ -20,8 +20,7 @@ _MAX_PENDING = 10_000
 class JsonlLogger(AbstractLogger):
     """Writes a line of metrics.jsonl per iteration and one of evaluations.jsonl per evaluation.
 
-    Each line is on its way to the disk when it is written, so that a run that is killed keeps all of them. A metric
-    that is not finite is null.
+    Lines are not buffered in the process, so a run that is killed keeps all of them. A non-finite metric is null.
     """
 
     def open(self, run: RunInfo) -> None:
@@ -37,11 +36,11 @@ class JsonlLogger(AbstractLogger):
 class JsonLines:
     """A file of one JSON object per line, each written whole or not at all.
 
-    Linux cuts the write of a process that is killed at the end of a page of 4,096 bytes, so its last line may have no
-    end: such a line was not written. `ksim.log.records` passes over it, and `cut_lines` removes it.
+    If a process is killed, Linux cuts its write at a page boundary (4,096 bytes), so the last line may be incomplete.
+    Such a line counts as not written: `ksim.log.records` skips it, and `cut_lines` removes it.
 
-    What cannot be written, as on a full disk, is kept and written before the next line; so much of it that the oldest
-    is given up in the end.
+    Lines that cannot be written, for example on a full disk, are kept and written before the next line. At most 10,000
+    lines are kept; then the oldest is dropped.
     """
 
     def __init__(self, path: Path) -> None:
@@ -49,10 +48,10 @@ class JsonLines:
         self._pending: collections.deque[bytes] = collections.deque(maxlen=_MAX_PENDING)
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Writes a line, and those before it that could not be written.
+        """Writes a line, after the earlier lines that could not be written.
 
         Raises:
-            OSError: It could not be written; the file ends with the last whole line.
+            OSError: The line could not be written. The file ends with the last whole line.
         """
         self._pending.append(json.dumps(record).encode() + b"\n")
         # Opened for every line, so that a directory that was removed or mounted elsewhere is noticed.
@@ -67,7 +66,7 @@ class JsonLines:
 
 
 def _append_whole(file: int, line: bytes) -> None:
-    """Writes a line to the end of an open file, or leaves the file as it was."""
+    """Appends a line to an open file, or leaves the file unchanged."""
     end, num_written = os.fstat(file).st_size, 0
     try:
         num_written = os.write(file, line)
@@ -79,10 +78,12 @@ def _append_whole(file: int, line: bytes) -> None:
 
 
 def set_lines_aside(run_dir: Path) -> int:
-    """Renames the files of lines to `<name>.before`, unless what an earlier call has kept there is longer.
+    """Renames metrics.jsonl and evaluations.jsonl to `<name>.before`.
+
+    Files that an earlier call has kept there are not replaced by files with fewer lines of metrics.
 
     Returns:
-        Lines of metrics that there were.
+        Number of lines in metrics.jsonl.
 
     Raises:
         OSError: A file cannot be read or renamed.
@@ -90,7 +91,7 @@ def set_lines_aside(run_dir: Path) -> int:
     paths = run_dir / METRICS, run_dir / f"{METRICS}.before"
     num_lines, num_kept = (path.read_bytes().count(b"\n") if path.is_file() else 0 for path in paths)
     if num_lines > num_kept:
-        # Metrics last: until they are there, the next attempt does the same.
+        # Metrics last: if this fails before, the next attempt repeats all of it.
         for name in (EVALUATIONS, METRICS):
             if (run_dir / name).is_file():
                 (run_dir / name).replace(run_dir / f"{name}.before")
@@ -98,7 +99,7 @@ def set_lines_aside(run_dir: Path) -> int:
 
 
 def cut_lines(run_dir: Path, iteration: int) -> None:
-    """Removes the lines after `iteration`, whose iterations a resumed run repeats.
+    """Removes the lines of iterations after `iteration`, which a resumed run repeats.
 
     Raises:
         OSError: A file cannot be rewritten; it is left unchanged.
@@ -116,5 +117,5 @@ def cut_lines(run_dir: Path, iteration: int) -> None:
 def _is_up_to(line: bytes, iteration: int) -> bool:
     try:
         return line.endswith(b"\n") and json.loads(line)["iteration"] <= iteration
-    except (ValueError, KeyError, TypeError, RecursionError):  # half a line of a process that was killed, or damage
+    except (ValueError, KeyError, TypeError, RecursionError):  # an incomplete line of a killed process, or damage
         return False

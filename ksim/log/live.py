@@ -1,4 +1,4 @@
-"""The live view of a run: one block of lines that stays in place, in a terminal or in a notebook's cell."""
+"""The live view of a run: a block of lines that is updated in place, in a terminal or in a notebook's cell."""
 
 import importlib
 import io
@@ -20,22 +20,18 @@ from ksim.log.words import quantity_and_unit
 
 BARS = "▁▂▃▄▅▆▇█"
 TREND = 24
-"""Iterations of the sparkline."""
+"""Iterations in the sparkline and in the trend of rewards."""
 _COMPARED = 5
-"""Iterations at either end of the trend whose means tell how much a reward has changed."""
+"""Iterations at each end of the trend. The change of a reward is the difference of its means over them."""
 _NUM_CHANGED = 3
 _PER_SECOND = 4
 
 
 class LiveView:
-    """Progress, speed, return with its trend, errors, the rewards that changed most, the learner and what goes on."""
+    """The live view: progress, speed, return and its trend, errors, rewards that changed most, learner and activity."""
 
     def __init__(self, run: RunInfo) -> None:
-        """Starts to show a run.
-
-        Args:
-            run: The run.
-        """
+        """Starts to show a run."""
         self._run = run
         self._metrics: Mapping[str, float] = {}
         self._recent: deque[Mapping[str, float]] = deque(maxlen=TREND)
@@ -52,10 +48,9 @@ class LiveView:
         Activity.show = self._tell
 
     def log(self, metrics: Mapping[str, float], age: int) -> None:
-        """Shows the metrics of an iteration from now on.
+        """Shows the metrics of an iteration.
 
         Args:
-            metrics: Of the iteration.
             age: Iterations since the last episode ended.
         """
         self._metrics, self._age = metrics, age
@@ -65,7 +60,7 @@ class LiveView:
         self._changed()
 
     def log_evaluation(self, record: Mapping[str, Any]) -> None:
-        """Shows an evaluation from now on."""
+        """Shows an evaluation."""
         figures = record["figures"]
         survived = figures.get("survival", {}).get("mean")
         parts = [f"return {number(figures['return']['mean'])}"]
@@ -74,7 +69,7 @@ class LiveView:
         self._changed()
 
     def close(self) -> None:
-        """Leaves what was shown last."""
+        """Stops updates; the last state stays visible."""
         Activity.show = None
         self._activity = ""
         self._live.stop()
@@ -84,18 +79,18 @@ class LiveView:
         self._changed()
 
     def _changed(self) -> None:
-        # In a terminal a thread of the view's own looks for changes.
+        # In a terminal, the view's own thread refreshes it.
         if isinstance(self._live, NotebookCell):
             self._live.refresh()
 
     def render(self) -> Group:
-        """The block."""
+        """The block of lines."""
         metrics, run = self._metrics, self._run
         if not metrics:
             return Group(Text(self._activity or "The first iteration ..."))
         rows = Table.grid(padding=(0, 2))
         rows.add_column(style="dim", no_wrap=True)
-        # In a terminal the block is redrawn in place, and so has a line for each row.
+        # In a terminal, the block is redrawn in place, so each row must take one line.
         rows.add_column(overflow="ellipsis", no_wrap=not console.is_jupyter)
         for name, value in self._rows(metrics):
             if value:
@@ -139,7 +134,7 @@ class LiveView:
         )
 
     def changes(self) -> list[tuple[str, float]]:
-        """The rewards that changed most over the trend, and by how much."""
+        """The rewards that changed most over the trend, each with its change."""
         rows = list(self._recent)
         if len(rows) < 2 * _COMPARED:
             return []
@@ -151,30 +146,30 @@ class LiveView:
 
 
 class NotebookCell:
-    """A part of the output of a notebook's cell that is shown anew in place."""
+    """An output of a notebook's cell that is updated in place."""
 
     def __init__(self, render: Callable[[], Any]) -> None:
-        """Makes what shows a view.
+        """Makes the output.
 
         Args:
-            render: What it shows now.
+            render: Returns the current content, as something that rich can print.
         """
         self._render = render
         self._shown_s = -math.inf
 
     def start(self) -> None:
-        """Adds it to the output of the cell that runs."""
-        self._display = importlib.import_module("IPython.display")  # what runs a notebook brings it
+        """Adds the output to the running cell."""
+        self._display = importlib.import_module("IPython.display")  # installed wherever a notebook runs
         self._handle: Any = self._display.display(self._display.HTML(""), display_id=True)
         self._show()
 
     def refresh(self) -> None:
-        """Shows what there is now, unless that was done a moment ago."""
+        """Shows the current content, at most four times per second."""
         if time.monotonic() - self._shown_s >= 1 / _PER_SECOND:
             self._show()
 
     def stop(self) -> None:
-        """Leaves what there is now."""
+        """Shows the final content."""
         self._show()
 
     def _show(self) -> None:
@@ -186,7 +181,7 @@ class NotebookCell:
 
 
 def sparkline(values: Sequence[float] | deque[float]) -> str:
-    """Values as bars, the lowest as the lowest bar."""
+    """Values as bars, scaled from the lowest to the highest value."""
     if not values:
         return ""
     low, high = min(values), max(values)
@@ -195,25 +190,25 @@ def sparkline(values: Sequence[float] | deque[float]) -> str:
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """A number in words; a dash where there is none."""
+    """A number as text; a dash for None and NaN."""
     return "-" if value is None or math.isnan(value) else f"{value:.{digits}f}"
 
 
 def error_value(name: str, value: float) -> str:
-    """An error in words, as in `velocity 0.21 m/s`."""
+    """An error as text, such as `velocity 0.21 m/s`."""
     quantity, unit = quantity_and_unit(name)
     return f"{quantity} {value:.3g} {unit}".rstrip()
 
 
 def shares(metrics: Mapping[str, float]) -> str:
-    """Where the time of an iteration went."""
+    """The shares of rollout and update in the time of an iteration."""
     rollout_s, update_s = metrics["time/rollout_s"], metrics["time/update_s"]
     update = update_s / (rollout_s + update_s)
     return f"rollout {1 - update:.0%} update {update:.0%}"
 
 
 def faults(metrics: Mapping[str, float]) -> str:
-    """A notice of updates that were skipped and of steps that were not finite; empty where there were none."""
+    """A notice of skipped updates and non-finite steps; empty if there were none."""
     bad = metrics["policy/bad_updates"]
     share = sum(metrics.get(name, 0.0) for name in ("termination/not_finite", "rollout/not_finite"))
     updates = f"{bad:.0f} non-finite updates skipped" if bad else ""

@@ -1,4 +1,4 @@
-"""What logs a run: the interface of a logger, and the group of those that a task has."""
+"""The interface of loggers, and the group of a task's loggers."""
 
 import abc
 import math
@@ -20,16 +20,16 @@ class RunInfo:
     Attributes:
         run_dir: The run's directory.
         task_name: The task's name, as in `runs/<task>/`.
-        config: The options by name, as JSON holds them.
-        hyperparameters: Names of those that shape what is learned.
+        config: The options by name, as JSON values.
+        hyperparameters: Names of the options that affect learning.
         is_resumed: Whether the directory holds an earlier part of this run.
-        iteration: Iterations done before, where the run starts from a checkpoint; else 0.
-        env_steps: Steps of all environments so far, each repetition of an action counted.
-        max_iterations: The iteration that the run ends at; None without that limit.
-        last_episodes: Metrics of the last iteration in which episodes ended; kept up to date.
-        eta_s: Seconds to the nearest limit, as of now; None without one.
-        devices: The devices, in words.
-        line: Metrics of the algorithm for the line of an iteration, by the words before them.
+        iteration: Iterations already done, if the run starts from a checkpoint; else 0.
+        env_steps: Steps of all envs so far, each repetition of an action counted.
+        max_iterations: The iteration at which the run ends; None without that limit.
+        last_episodes: Metrics of the last iteration in which episodes ended; updated during the run.
+        eta_s: Returns the current estimate of the seconds to the nearest limit; None without one.
+        devices: The devices, as text.
+        line: Names of the algorithm's metrics in the line of an iteration, by their labels.
     """
 
     run_dir: Path
@@ -47,9 +47,9 @@ class RunInfo:
 
 
 class AbstractLogger(abc.ABC):
-    """Where the metrics and evaluations of a run go. Only process 0 has loggers, and training waits for them.
+    """A destination of a run's metrics and evaluations. Only process 0 has loggers, and training waits for them.
 
-    An error in one never ends a run: it is reported once and counted.
+    An error in a logger never ends a run: it is reported once and counted.
     """
 
     def open(self, run: RunInfo) -> None:  # noqa: B027 - a logger may need nothing
@@ -60,8 +60,8 @@ class AbstractLogger(abc.ABC):
         """Logs the metrics of one iteration.
 
         Args:
-            metrics: By name. NaN where there is no value, such as the mean return while no episode has ended.
-            iteration: Iterations done, those before the run was resumed included.
+            metrics: Metrics by name. NaN if there is no value, such as the mean return while no episode has ended.
+            iteration: Iterations done, including those before the run was resumed.
             env_steps: Steps of all environments so far, each repetition of an action counted.
         """
 
@@ -83,8 +83,8 @@ class AbstractLogger(abc.ABC):
         """Logs distributions, for histograms.
 
         Args:
-            samples: Arrays of one axis by name: `action/<actuator>`, the actions of the evaluated episode that is
-                recorded, one per control step.
+            samples: Arrays with one axis, by name: `action/<actuator>`, the actions of the recorded episode of the
+                evaluation, one per control step.
             iteration: Iterations done.
             env_steps: Steps of all environments so far, each repetition of an action counted.
         """
@@ -98,18 +98,18 @@ class AbstractLogger(abc.ABC):
         """
 
     def dashboards(self) -> Mapping[str, str]:
-        """How to open what shows the run, by name: a command or an address. Called once, after `open`."""
+        """Commands or addresses that open the run's dashboards, by name. Called once, after `open`."""
         return {}
 
     def close(self) -> None:  # noqa: B027
-        """Called once, when the run ends in whatever way, or `open` failed."""
+        """Called once, when the run ends for any reason, or when `open` failed."""
 
 
 class Loggers:
-    """Passes on what is to be logged to each logger. A failure is reported once, counted, and ends nothing.
+    """The loggers of a run, called in turn. A failure is reported once and counted; the run continues.
 
     Attributes:
-        dashboards: How to open what shows the run, by name; see `AbstractLogger.dashboards`.
+        dashboards: Commands or addresses by name; see `AbstractLogger.dashboards`.
     """
 
     def __init__(self, loggers: Sequence[AbstractLogger], failures: Failures) -> None:
@@ -117,7 +117,7 @@ class Loggers:
         self.dashboards: dict[str, str] = {}
 
     def open(self, run: RunInfo) -> None:
-        """Opens all; those that fail are closed and left out."""
+        """Opens all loggers. Loggers that fail are closed and left out."""
         opened = []
         for logger in self._loggers:
             if self._succeeds(logger, "open", run):
@@ -150,7 +150,7 @@ class Loggers:
         self._call_all("log_checkpoint", path, iteration)
 
     def close(self) -> None:
-        """Closes all that are open."""
+        """Closes all open loggers."""
         self._call_all("close")
         self._loggers = []
 
@@ -166,16 +166,16 @@ class Loggers:
 
 
 def resumed_id(run: RunInfo, path: Path) -> str | None:
-    """The id under which a service has the run that is resumed, from a file of its directory; None for a new run.
+    """A service's id of the resumed run, from a file in the run's directory; None for a new run.
 
-    A run that was stopped before its first checkpoint starts again.
+    A run that was stopped before its first checkpoint starts again as a new run.
     """
     is_there = run.is_resumed and run.iteration and path.is_file()
     return (path.read_text() or None) if is_there else None
 
 
 def finite(metrics: Mapping[str, float]) -> dict[str, float]:
-    """The metrics that are finite."""
+    """The finite metrics."""
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
@@ -184,7 +184,7 @@ def evaluation_scalars(record: Mapping[str, Any], *, bounds: str = "eval") -> di
 
     Args:
         record: A line of evaluations.jsonl.
-        bounds: What the names of the bounds begin with.
+        bounds: Group of the bounds, before the slash of their names.
     """
     estimates = record["figures"] | {"return_gap": record["return_gap"] or {}}
     return {

@@ -1,4 +1,4 @@
-"""MLflow."""
+"""The MLflow logger."""
 
 import shlex
 import time
@@ -12,7 +12,7 @@ from ksim.log.checkpoints import CheckpointUploads
 from ksim.log.logger import AbstractLogger, RunInfo, evaluation_scalars, finite, resumed_id
 
 _ID = "mlflow_id"
-"""The file of a run's directory with the id of its MLflow run."""
+"""File in a run's directory with the id of its MLflow run."""
 _MOST_AT_ONCE = {"metrics": 1000, "params": 100}
 _LONGEST_PARAM = 6000
 
@@ -20,8 +20,8 @@ _LONGEST_PARAM = 6000
 class MlflowLogger(AbstractLogger):
     """Logs to MLflow over iterations; needs the extra `mlflow`. A resumed run continues in the same MLflow run.
 
-    Videos, plots and checkpoints are artifacts. Without a server, give a local database:
-    `MlflowLogger("sqlite:///mlflow.db")`; it keeps artifacts in `mlruns/` of the directory where the run was started.
+    Videos, plots and checkpoints are artifacts. Without a server, pass a local database:
+    `MlflowLogger("sqlite:///mlflow.db")`. Its artifacts are in `mlruns/` of the directory where the run was started.
     """
 
     def __init__(
@@ -36,11 +36,11 @@ class MlflowLogger(AbstractLogger):
         """Makes the logger.
 
         Args:
-            tracking_uri: The server's address, or a database; by default what MLFLOW_TRACKING_URI says.
-            experiment: The experiment, made if there is none of that name; by default the task's name.
-            name: The run's name; by default that of the run's directory.
+            tracking_uri: The server's address, or a database; by default the value of MLFLOW_TRACKING_URI.
+            experiment: The experiment, created if it does not exist; by default the task's name.
+            name: The run's name; by default the name of the run's directory.
             tags: Tags of the run.
-            checkpoints: Which become artifacts: `last`, that of the end of the run, `all` or `none`.
+            checkpoints: Checkpoints to upload as artifacts: `last` (at the end of the run), `all` or `none`.
 
         Raises:
             ConfigError: MLflow is not installed, or `checkpoints` is something else.
@@ -65,7 +65,7 @@ class MlflowLogger(AbstractLogger):
         self._id = run_id
         with whole_file(path) as temporary:
             temporary.write_text(run_id)
-        # Once: MLflow takes no other value later.
+        # Only once: MLflow does not accept another value later.
         self._log("params", [self._entities.Param(k, str(x)[:_LONGEST_PARAM]) for k, x in run.config.items()])
 
     def log(self, metrics: Mapping[str, float], iteration: int, env_steps: int) -> None:

@@ -1,4 +1,4 @@
-"""What a run wrote, read back: the lines of metrics.jsonl and evaluations.jsonl, and its films."""
+"""Readers of a run's output: the lines of metrics.jsonl and evaluations.jsonl, and its videos."""
 
 import json
 import warnings
@@ -11,7 +11,7 @@ _ESTIMATE = {"mean", "low", "high"}
 
 
 def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
-    """The metrics of a run's iterations, in their order; lines that are none are left out, with a warning.
+    """The metrics of a run's iterations, in order. Invalid lines are left out, with a warning.
 
     Raises:
         OSError: Their file cannot be read.
@@ -20,7 +20,7 @@ def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def read_evaluations(run_dir: Path) -> list[dict[str, Any]]:
-    """What the evaluations of a run found, in their order; lines that are none are left out, with a warning.
+    """The records of a run's evaluations, in order. Invalid lines are left out, with a warning.
 
     Raises:
         OSError: Their file cannot be read.
@@ -29,15 +29,15 @@ def read_evaluations(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def find_films(run_dir: Path) -> list[Path]:
-    """The MP4 files of a run or an evaluation, the newest last."""
+    """The MP4 videos of a run or an evaluation, the newest last."""
     return sorted((run_dir / "videos").glob("*.mp4"), key=lambda film: film.stat().st_mtime)
 
 
 def _read_lines(path: Path, fits: Callable[[Any], bool]) -> list[dict[str, Any]]:
-    """The records of a file of JSON lines; none where there is no file.
+    """The records of a file of JSON lines; an empty list if there is no file.
 
     Warns:
-        UserWarning: A line is no such record, and left out.
+        UserWarning: A line is not a valid record, and is left out.
 
     Raises:
         OSError: The file cannot be read.
@@ -51,18 +51,18 @@ def _read_lines(path: Path, fits: Callable[[Any], bool]) -> list[dict[str, Any]]
             row = None
         if fits(row):
             rows.append(row)
-        elif line.endswith(b"\n"):  # not the last of a run that was killed while it wrote
+        elif line.endswith(b"\n"):  # complete: not the last line of a run that was killed while writing
             warnings.warn(f"{path}: line {number} is not what a run writes, and is left out.", stacklevel=2)
     return rows
 
 
 def _is_metrics(row: Any) -> bool:
-    """Whether a line of metrics.jsonl is what a run writes."""
+    """Whether a line of metrics.jsonl is a valid record."""
     return isinstance(row, dict) and _is_place(row) and all(map(_is_figure, row.values()))
 
 
 def _is_evaluation(row: Any) -> bool:
-    """Whether a line of evaluations.jsonl is what a run writes."""
+    """Whether a line of evaluations.jsonl is a valid record."""
     if not (isinstance(row, dict) and _is_place(row) and isinstance(row.get("figures"), dict)):
         return False
     is_estimate = lambda x: isinstance(x, dict) and x.keys() >= _ESTIMATE and all(map(_is_figure, x.values()))

@@ -1,4 +1,4 @@
-"""A run's log: `process_<i>.log`, with ksim's records and all warnings."""
+"""The log of a run, one per process: `process_<i>.log`, with ksim's log records and all warnings."""
 
 import contextlib
 import logging
@@ -14,7 +14,7 @@ from ksim.host.notices import given_to
 from ksim.parallel.multihost import process_index
 
 LOG_DIR = "KSIM_LOG_DIR"
-"""The environment variable that says where processes log to, if not to the run's directory."""
+"""Environment variable with the directory of the logs; by default the run's directory."""
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -28,11 +28,11 @@ class _LogFile(logging.handlers.WatchedFileHandler):
             self.handleError(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        """Prints nothing: every record is printed as well, and a full disk is reported by whatever else fails."""
+        """Prints nothing: every record is also printed, and other failures report a full disk."""
 
 
 class RunLog(logging.Handler):
-    """Keeps records until the run has a directory, and writes them and all later ones to its log."""
+    """Handler that buffers records until the run has a directory, then writes them and all later ones to its log."""
 
     def __init__(self, level: int) -> None:
         super().__init__(level)
@@ -76,7 +76,7 @@ class RunLog(logging.Handler):
 
 
 class _Program(logging.Handler):
-    """Passes ksim's records on to the program's own handlers, if the program's own levels let them through."""
+    """Handler that passes ksim's records to the program's own handlers, if the program's own levels allow it."""
 
     def __init__(self, logger: logging.Logger) -> None:
         super().__init__()
@@ -100,18 +100,18 @@ class _Program(logging.Handler):
                 handler.handle(record)
 
     def _is_of_the_program(self, handler: logging.Handler) -> bool:
-        # Where the root logger has no handler, absl calls logging.basicConfig with its first record.
+        # If the root logger has no handler, absl calls logging.basicConfig at its first record.
         return handler in self._handlers_before or type(handler) is not logging.StreamHandler
 
 
 @contextlib.contextmanager
 def run_log(level: str) -> Iterator[RunLog]:
-    """Keeps ksim's records and all warnings for the log of a run, whatever levels the program has set.
+    """Collects ksim's records and all warnings for the log of a run, whatever levels the program has set.
 
-    The program's own handlers get what they would get without it.
+    The program's own handlers get the same records as without it.
 
     Args:
-        level: The least level that is written: `debug`, `info` or `warning`.
+        level: The lowest level that is written: `debug`, `info` or `warning`.
     """
     logger = logging.getLogger("ksim")
     log, program = RunLog(logging.getLevelNamesMapping()[level.upper()]), _Program(logger)
@@ -138,7 +138,7 @@ def run_log(level: str) -> Iterator[RunLog]:
 
 @contextlib.contextmanager
 def _warnings_to(log: RunLog) -> Iterator[None]:
-    """Sends warnings to a log as well, those of ksim's since the last run included; shown as they were before."""
+    """Also writes warnings to a log, including ksim's since the last run. They are shown as before."""
     told: set[tuple[str, str, int]] = set()
     show_before = warnings.showwarning
 
@@ -164,5 +164,5 @@ def _warnings_to(log: RunLog) -> Iterator[None]:
 
 
 def log_path(run_dir: Path) -> Path:
-    """Where this process logs to: the run's directory, or that which KSIM_LOG_DIR names."""
+    """The path of this process's log, in the directory named by KSIM_LOG_DIR or else in the run's directory."""
     return Path(os.environ.get(LOG_DIR) or run_dir) / f"process_{process_index()}.log"

@@ -1,4 +1,4 @@
-"""What a TensorBoard event can hold, as its protocol buffers."""
+"""TensorBoard summaries, as protocol buffers."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -12,7 +12,7 @@ from tensorboardX.proto.summary_pb2 import Summary
 
 _NUM_BINS = 50
 BOUNDS = "eval_interval"
-"""What the tags of the bounds of intervals begin with: a group of their own, which leaves one chart per figure."""
+"""Group of the tags of interval bounds. A separate group keeps one chart per figure in the group `eval`."""
 
 
 def scalars(values: Mapping[str, float]) -> Summary:
@@ -21,10 +21,10 @@ def scalars(values: Mapping[str, float]) -> Summary:
 
 
 def images(paths: Mapping[str, Path]) -> Summary:
-    """Images by tag, as they are in their files; TensorBoard plays a GIF.
+    """Images by tag, with the unchanged content of their files. TensorBoard plays GIFs.
 
     Raises:
-        OSError: A file cannot be read, or holds no image.
+        OSError: A file cannot be read, or is not an image.
     """
     return Summary(value=[Summary.Value(tag=tag, image=_image(path)) for tag, path in paths.items()])
 
@@ -36,7 +36,7 @@ def _image(path: Path) -> Summary.Image:
 
 
 def histograms(samples: Mapping[str, np.ndarray]) -> Summary:
-    """Histograms by tag, of the samples that are finite; none where no sample is."""
+    """Histograms of the finite samples, by tag; none for a tag without finite samples."""
     finite = {tag: x[np.isfinite(x)].astype(float) for tag, x in samples.items()}
     value = [
         Summary.Value(tag=tag, histo=tensorboardx.make_histogram(x, _NUM_BINS)) for tag, x in finite.items() if x.size
@@ -45,14 +45,14 @@ def histograms(samples: Mapping[str, np.ndarray]) -> Summary:
 
 
 def hyperparameters(options: Mapping[str, Any], metrics: Iterable[str]) -> list[Summary]:
-    """Options of a run for the HParams tab, and the tags of the scalars that it compares runs by.
+    """Options of a run for the HParams tab, and the tags of the scalars by which it compares runs.
 
-    Lists are shown as JSON, and so is null: TensorBoard takes the columns of all runs from one of them.
+    Lists and null are shown as JSON: TensorBoard takes the columns of all runs from one of the runs.
     """
     is_plain = lambda x: isinstance(x, bool | int | float | str)
     shown = {name: x if is_plain(x) else json.dumps(x) for name, x in options.items()}
     experiment, start, _ = tensorboardx.hparams(shown, dict.fromkeys(metrics, 0.0))
-    # Not the third, that the run succeeded: how it ended is not known here.
+    # The third summary reports that the run succeeded. It is left out, because the outcome is not known here.
     return [experiment, start]
 
 

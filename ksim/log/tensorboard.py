@@ -1,4 +1,4 @@
-"""TensorBoard events."""
+"""The TensorBoard logger."""
 
 import importlib.util
 import shlex
@@ -15,7 +15,7 @@ _COMPARED = ("eval/return", "eval/length", "eval/survival", "episode/return")
 
 
 class TensorBoardLogger(AbstractLogger):
-    """Writes TensorBoard events over environment steps. Metrics that are not finite are left out.
+    """Writes TensorBoard events over environment steps. Non-finite metrics are left out.
 
     Videos and plots are images, actions are histograms, and the options are hyper-parameters. The Custom Scalars tab
     has a chart for each figure of the evaluations, with its 95 % confidence interval as a band.
@@ -38,11 +38,11 @@ class TensorBoardLogger(AbstractLogger):
     def log_evaluation(self, record: Mapping[str, Any]) -> None:
         values = evaluation_scalars(record, bounds=self._summaries.BOUNDS)
         self._events.write(self._summaries.scalars(values), record["env_steps"])
-        # Every time, so that the last one is never void; a layout is a few hundred bytes.
+        # At every evaluation, so that the last layout is never void. A layout is a few hundred bytes.
         self._events.write(self._summaries.layout(record), record["env_steps"])
 
     def log_files(self, files: Mapping[str, Path], iteration: int, env_steps: int) -> None:
-        # TensorBoard shows no MP4.
+        # TensorBoard does not show MP4.
         images = {f"eval/{Path(name).stem}": path for name, path in files.items() if path.suffix in (".png", ".gif")}
         self._events.write(self._summaries.images(images), env_steps)
 

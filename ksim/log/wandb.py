@@ -1,4 +1,4 @@
-"""Weights & Biases."""
+"""The Weights & Biases logger."""
 
 import shlex
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ from ksim.log.checkpoints import CheckpointUploads
 from ksim.log.logger import AbstractLogger, RunInfo, evaluation_scalars, finite, resumed_id
 
 _ID = "wandb_id"
-"""The file of a run's directory with the id of its W&B run."""
+"""File in a run's directory with the id of its W&B run."""
 
 
 class WandbLogger(AbstractLogger):
     """Logs to Weights & Biases over iterations; needs the extra `wandb`. A resumed run continues in the same W&B run.
 
-    It also gets videos, plots, histograms of actions, and checkpoints as artifacts. Without a network, set
-    WANDB_MODE=offline, or give `mode="offline"`; `wandb sync` uploads the run later.
+    Videos, plots and histograms of actions are logged as well; checkpoints are artifacts. Without a network, set
+    WANDB_MODE=offline or pass `mode="offline"`; `wandb sync` uploads the run later.
     """
 
     def __init__(self, project: str | None = None, *, checkpoints: str = "last", **options: Any) -> None:
@@ -28,8 +28,8 @@ class WandbLogger(AbstractLogger):
 
         Args:
             project: The W&B project; by default the task's name.
-            checkpoints: Which become artifacts: `last`, that of the end of the run, `all` or `none`.
-            options: More of what `wandb.init` takes, such as `entity`, `name`, `tags` and `mode`.
+            checkpoints: Checkpoints to upload as artifacts: `last` (at the end of the run), `all` or `none`.
+            options: Further arguments of `wandb.init`, such as `entity`, `name`, `tags` and `mode`.
 
         Raises:
             ConfigError: wandb is not installed, or `checkpoints` is something else.
@@ -45,7 +45,7 @@ class WandbLogger(AbstractLogger):
         if run_id := resumed_id(run, path):
             options |= {"id": run_id, "resume": "allow"}
         self._run = self._wandb.init(**options | {k: x for k, x in self._options.items() if x is not None})
-        # W&B's own steps only ever rise, and iterations after the last checkpoint are done again.
+        # W&B's own steps can only increase, but a resumed run repeats the iterations after its last checkpoint.
         self._run.define_metric("*", step_metric="iteration")
         with whole_file(path) as temporary:
             temporary.write_text(self._run.id)
@@ -76,7 +76,7 @@ class WandbLogger(AbstractLogger):
 
     def dashboards(self) -> Mapping[str, str]:
         if self._run.offline:
-            # Of all parts of a resumed run.
+            # Matches all parts of a resumed run.
             parts = Path(self._run.sync_dir).with_name(f"offline-run-*-{self._run.id}")
             return {"Weights & Biases": f"wandb sync {shlex.quote(str(parts.parent))}/{parts.name}"}
         return {"Weights & Biases": self._run.url} if self._run.url else {}
@@ -92,6 +92,6 @@ class WandbLogger(AbstractLogger):
     def _upload(self, path: Path, iteration: int) -> None:
         metadata = {"iteration": iteration}
         artifact = self._wandb.Artifact(f"checkpoint-{self._run.id}", type="model", metadata=metadata)
-        # Copied: the directory may be gone before W&B has sent it.
+        # Copied, because the directory may be removed before W&B has uploaded it.
         artifact.add_dir(str(path), policy="mutable")
         self._run.log_artifact(artifact, aliases=["latest", f"iteration_{iteration}"])

@@ -1,4 +1,4 @@
-"""Names of metrics as people say them."""
+"""Readable names of metrics."""
 
 from collections.abc import Iterable
 
@@ -7,7 +7,10 @@ _QUANTITIES = {"lin_vel": "velocity"}
 
 
 def quantity_and_unit(name: str) -> tuple[str, str]:
-    """What a metric `error/<command>/<quantity>_<unit>` measures, as in `yaw rate` and `rad/s`; no unit if unknown."""
+    """Quantity and unit of a metric `error/<command>/<quantity>_<unit>`, such as `yaw rate` and `rad/s`.
+
+    The unit is empty if it is unknown.
+    """
     last = name.rpartition("/")[2]
     suffix = next((suffix for suffix in _UNITS if last.endswith(suffix)), "")
     quantity = last.removesuffix(suffix)
@@ -15,7 +18,7 @@ def quantity_and_unit(name: str) -> tuple[str, str]:
 
 
 def error_names(names: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Errors and units by metric, as in `velocity error` and `m/s`; with the command where two are called alike."""
+    """Error names and units by metric, such as `velocity error` and `m/s`. Equal names get the command appended."""
     said = {name: quantity_and_unit(name) for name in names}
     alike = list(said.values())
     return {
@@ -25,5 +28,5 @@ def error_names(names: Iterable[str]) -> dict[str, tuple[str, str]]:
 
 
 def error_words(names: Iterable[str]) -> dict[str, str]:
-    """Errors in words, by metric, as in `velocity error, m/s`."""
+    """Error labels by metric, such as `velocity error, m/s`."""
     return {name: ", ".join(filter(None, parts)) for name, parts in error_names(names).items()}

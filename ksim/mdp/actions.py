@@ -13,7 +13,7 @@ from ksim.physics.actuators import PositionActuators, per_joint
 
 
 class AbstractActionFilter(Term):
-    """Maps the chosen action, `context.action`, to the applied action. Filters apply in order."""
+    """A map from the chosen action, `context.action`, to the applied action. Filters apply in order."""
 
     @abstractmethod
     def __call__(self, context: Context) -> Float[Array, " a"] | Float[Array, "s a"]:

@@ -17,7 +17,7 @@ from ksim.types import Metrics
 
 @dataclasses.dataclass(frozen=True)
 class CurriculumContext:
-    """What a curriculum sees after an iteration. It lives within a trace only.
+    """The input of a curriculum after an iteration. It exists only while tracing.
 
     Attributes:
         iteration: Iterations done.
@@ -76,7 +76,7 @@ class AbstractBinCurriculum(AbstractCurriculum):
     @property
     @abstractmethod
     def num_bins(self) -> int:
-        """Bins."""
+        """The number of bins."""
 
     @abstractmethod
     def bin_of(self, context: Context) -> Int[Array, ""]:

@@ -36,7 +36,7 @@ class AbstractEnvCurriculum(Term):
         """
 
     def draw(self, key: PRNGKeyArray, model: PhysicsModel) -> Float[Array, ""]:
-        """One of all levels, each with equal probability; by default uniform from 0 to 1."""
+        """A level drawn from all levels with equal probability; by default uniform from 0 to 1."""
         return jax.random.uniform(key)
 
     def __check_init__(self) -> None:
@@ -44,10 +44,10 @@ class AbstractEnvCurriculum(Term):
 
 
 class _Walk(eqx.Module):
-    """How far a robot has come in this episode.
+    """The distance that a robot has come in this episode.
 
     Attributes:
-        start_2: Where it started, in m in the world.
+        start_2: Its start, in m in the world.
         farthest_m: The farthest that it has been from there, horizontally.
         commanded_3: Position, in m, and heading, in rad, to which the commands alone would have taken it from zero.
         commanded_m: The farthest from the start that they would have taken it.

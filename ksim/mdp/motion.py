@@ -1,4 +1,4 @@
-"""What terms of motion tracking share: how far bodies are from a reference, in the frame of an anchor.
+"""Errors of motion tracking: bodies relative to a reference, in the frame of an anchor.
 
 Derived fields, and with them these errors, describe the state before the last physics substep.
 """
@@ -17,7 +17,7 @@ from ksim.physics.rotations import angle_between, inverse_quaternion, multiply_q
 
 
 class AnchorFrame(NamedTuple):
-    """Where the reference of an anchor body would be if the motion were moved to the robot.
+    """The pose of an anchor body's reference after the motion is moved to the robot.
 
     The motion is moved horizontally so that the anchors are above each other, and turned about the vertical by the yaw
     between them; its heights stay. So what is left of a body's error is its pose, not how far the robot has drifted.

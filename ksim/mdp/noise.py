@@ -51,7 +51,7 @@ class AbstractMemoryNoise(AbstractNoise):
 
 
 class UniformNoise(AbstractNoise):
-    """Adds a uniform number from [-magnitude, magnitude], in the quantity's own unit, to every component."""
+    """Uniform noise from [-magnitude, magnitude], in the quantity's own unit, on every component."""
 
     magnitude: float
 
@@ -60,7 +60,7 @@ class UniformNoise(AbstractNoise):
 
 
 class GaussianNoise(AbstractNoise):
-    """Adds a normal number with standard deviation `std`, in the quantity's own unit, to every component."""
+    """Normal noise with standard deviation `std`, in the quantity's own unit, on every component."""
 
     std: float
 
@@ -124,7 +124,7 @@ class GaussianBias(AbstractMemoryNoise):
 
 
 class DriftingBias(AbstractMemoryNoise):
-    """Adds a bias that drifts as a random walk, like that of a gyro.
+    """A bias that drifts as a random walk, like the bias of a gyro.
 
     std_per_root_s: standard deviation of the drift after one second, in the quantity's own unit; after t seconds it is
     sqrt(t) times as large. initial_std: standard deviation of the bias at the start of an episode.

@@ -19,7 +19,7 @@ from ksim.types import Levels, Overrides, PhysicsState
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """What a term sees of one env at one step. It exists only while tracing.
+    """The input of a term: one env at one step. It exists only while tracing.
 
     Attributes:
         model: The compiled model, for names and rates.

@@ -20,7 +20,7 @@ from ksim.types import PhysicsState
 _KSIM = f"{Path(__file__).parents[1]}{os.sep}"
 _NO_AUTHOR = "site-packages", "dist-packages", sysconfig.get_path("stdlib")
 _INTERACTIVE = "<stdin>", "<ipython-input", "<python-input"
-"""What Python calls code that was typed; other names in angle brackets are those of code that it made itself."""
+"""File names that Python gives to typed code; other names in angle brackets belong to generated code."""
 
 _TRACING = {
     jax.errors.TracerBoolConversionError: (
@@ -42,7 +42,7 @@ _TRACING = {
         "of jnp."
     ),
 }
-"""What to do instead, by JAX's error; a subclass comes before its base."""
+"""Advice by the class of JAX's error; a subclass comes before its base."""
 
 
 @contextlib.contextmanager
@@ -51,7 +51,6 @@ def naming(name: str, term: object) -> Iterator[None]:
 
     Args:
         name: The term's name, `kind/name` or `kind/group/name`; for the actuators their kind alone.
-        term: The term.
 
     Raises:
         ConfigError: The code raised an error, which is its cause.
@@ -67,7 +66,7 @@ def naming(name: str, term: object) -> Iterator[None]:
 
 
 def _place(trace: TracebackType | None, term: object) -> str:
-    """The last line on the way to an error that the term's author wrote: of no library, nor of ksim if it can be."""
+    """The last traceback line in the term author's code: outside libraries, and outside ksim if possible."""
     file_of_term = getattr(sys.modules.get(type(term).__module__), "__file__", None)
     lines = [
         line for line in traceback.extract_tb(trace) if line.filename == file_of_term or _has_author(line.filename)

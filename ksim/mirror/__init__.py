@@ -1,4 +1,4 @@
-"""The mirror image of a robot: its left for its right, found from the model."""
+"""The mirror image of a robot (left and right exchanged), found from the model."""
 
 from ksim.mirror.find import Mirror as Mirror, find_mirror as find_mirror
 from ksim.mirror.model import ModelMirror as ModelMirror, mirror_model as mirror_model

@@ -1,4 +1,4 @@
-"""Whether the mirror image of a motion is a motion: two simulations side by side."""
+"""Check that the mirror image of a motion is a motion of the robot, by two simulations side by side."""
 
 import mujoco
 import numpy as np
@@ -7,23 +7,24 @@ from ksim.mirror.model import ModelMirror
 from ksim.physics.model import PhysicsModel
 
 SECONDS, NUM_MOTIONS = 0.05, 8
-"""Longer ones tell small differences from large ones less and less: contacts make them grow."""
+"""Seconds per motion, and number of motions. In longer motions contacts amplify all differences, which makes small and
+large ones harder to distinguish."""
 
 _NOT_FINITE = tuple(int(getattr(mujoco.mjtWarning, f"mjWARN_BAD{name}")) for name in ("CTRL", "QPOS", "QVEL", "QACC"))
 
 
 def mirrored_dynamics_gap(physics_model: PhysicsModel, mirror: ModelMirror) -> float:
-    """How far mirrored robots under mirrored controls get from the mirror images of robots, over how far these move.
+    """The distance between simulated mirrored motions and mirror images of motions, over the distance moved.
 
-    Robots start near their default pose and are driven by controls drawn at random. 0 is a perfect mirror image; 1 is
-    none. What differs a little between left and right, such as masses from a drawing, gives a small number.
+    Robots start near their default pose and are driven by random controls. 0 is a perfect mirror image; 1 is none.
+    Slight differences between left and right, such as masses from a drawing, give a small number.
 
     Args:
         physics_model: The robot on a flat floor.
-        mirror: What `mirror_model` found.
+        mirror: The result of `mirror_model`.
 
     Returns:
-        The gap; NaN where a simulation does not stay finite.
+        The gap; NaN if a simulation becomes non-finite.
     """
     model, rng = physics_model.mj_model, np.random.default_rng(0)
     gap = moved = 0.0

@@ -1,4 +1,4 @@
-"""The mirror image of what a policy sees and does, found by asking each term about a robot and its mirror image."""
+"""Mirror images of observations and actions, found by evaluating each term for a robot and for its mirror image."""
 
 import copy
 import dataclasses
@@ -26,21 +26,21 @@ from ksim.rollout.mdp_environment import Mdp
 from ksim.types import Observation, PhysicsState
 
 NUM_SEQUENCES, NUM_STEPS = 8, 32
-"""Of states drawn at random; several steps in a row for terms with memory."""
+"""Numbers of random sequences of states, and of steps in each; consecutive steps are for terms with memory."""
 _TOUCH = 100.0
-"""The highest reading of those that are drawn."""
+"""The highest random reading of a touch sensor, in N."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Mirror:
-    """What a robot would see, and do, as its own mirror image.
+    """Mirror images of a robot's observations and actions.
 
     Attributes:
         observations: Images of raw observations, by group.
         action: Images of actions.
         pairs: Joints with their images and signs, to print; empty where they are not known.
-        dynamics_gap: How far mirrored motions are from motions, see `mirrored_dynamics_gap`; None where not known.
-        constants: Components of observations, by group and name, that nothing moves: taken as their own images.
+        dynamics_gap: See `mirrored_dynamics_gap`; None if not known.
+        constants: Components that never vary, by group and name of the observation: taken as their own images.
     """
 
     observations: Mapping[str, SignedPermutation]
@@ -65,19 +65,18 @@ class Mirror:
 def find_mirror(mdp: Mdp, physics_model: PhysicsModel) -> Mirror:
     """Finds the image of each component of each observation, and of each action.
 
-    A component's image is the one that has, for the mirrored robot, the same value or its negative, in all of many
-    poses, velocities, actions, commands and times drawn at random, above a ground drawn at random: standing, lying on
-    any side, with joints beyond their limits. Where a component stays the same in all of them, or always
-    equals another one, commands also leave their ranges, and touch sensors are pressed, whose images are known by where
-    they are and by their names.
+    The image of a component is the component that has the same value, or its negative, for the mirrored robot. This
+    must hold in many random poses, velocities, actions, commands and times, above a random ground: standing, lying on
+    any side, with joints beyond their limits. If a component is constant in all of them, or always equals another one,
+    further states are tried: commands leave their ranges, and touch sensors are pressed. The images of touch sensors
+    are known from their positions and names.
 
     Args:
-        mdp: The terms.
         physics_model: The robot on a flat floor, which is its own mirror image.
 
     Raises:
         ConfigError: The robot, its actuators, a command or a component of an observation has no mirror image, or a
-            component stays the same in all states, so that its image is not known.
+            component is constant in all states, so that its image is not known.
     """
     control = lambda action: mdp.control(action, physics_model)
     robot = mirror_robot(physics_model, control, mdp.actuators.action_size(physics_model))
@@ -100,8 +99,8 @@ def find_mirror(mdp: Mdp, physics_model: PhysicsModel) -> Mirror:
 class _Trial(enum.IntEnum):
     """The kind of state in which observations are sampled.
 
-    MOVED: states of the robot alone. DRIVEN: commands and touches beyond these, and their mirror images. DISTURBED:
-    readings of contacts and limits that are drawn apart for the robot and its image.
+    MOVED: only the robot's state varies. DRIVEN: also random commands and touches, with their mirror images. DISTURBED:
+    readings of contacts and limits are drawn independently for the robot and its image.
     """
 
     MOVED = 0
@@ -216,7 +215,7 @@ class _Sampler:
         )
 
     def _touched(self, physics: PhysicsState, touches: Array, trial: Array, *, is_image: bool) -> PhysicsState:
-        """The state, with readings that are drawn in place of what the trial replaces."""
+        """The state, with the sensor readings that the trial replaces set to random ones."""
         derived = dict(physics.derived)
         driven_m = touches[0][self._touch_image] if is_image else touches[0]
         readings_m = jnp.where((trial == _Trial.DRIVEN) & self._is_touch, driven_m, derived["sensordata"])
@@ -248,12 +247,12 @@ class _Sampler:
 
 
 def _touches(key: PRNGKeyArray, count: int) -> Float[Array, "2 m"]:
-    """Readings of sensors drawn at random, such as forces in N: half of them 0. Of the robot, and of its image."""
+    """Random readings of sensors, such as forces in N, for the robot and for its image; half of them are 0."""
     return _TOUCH * jnp.maximum(jax.random.uniform(key, (2, count), minval=-1.0), 0.0)
 
 
 class _RandomGround:
-    """A smooth ground, or its image for `sign` -1, that every part of a robot tells from every other."""
+    """A smooth random ground, or its image for `sign` -1. Its height differs under all parts of a robot."""
 
     half_size, center = None, np.zeros(2)
 

@@ -1,4 +1,4 @@
-"""The mirror image of each component of a vector, from values of the vector and of its image."""
+"""Fit of the mirror image of each component of a vector, from values of the vector and of its image."""
 
 import dataclasses
 
@@ -9,9 +9,11 @@ from ksim.errors import ConfigError
 from ksim.mirror.signed import SignedPermutation
 
 TOLERANCE = 0.2
-"""Tolerance of a component and its image, as a part of the standard deviation: contact solvers stop early."""
+"""Largest error of a component's image, as a fraction of the standard deviation. Contact solvers stop early, so images
+are not exact."""
 _STILL_PART, _STILL = 1e-4, 1e-6
-"""A component that varies by less, as a part of its size or in its own unit, does not move."""
+"""Standard deviations, as a fraction of a component's largest value and in its own unit. A component that varies by
+less than their sum counts as constant."""
 _ALIKE = 1e-4
 FIXES = "Leave it out of the observations, or override get_mirror."
 
@@ -21,9 +23,9 @@ class Samples:
     """Values of an observation for a robot, and for its mirror image. Each is also the image of the other.
 
     Attributes:
-        name: Of the observation, for errors.
-        seen: Values.
-        image: Values for the mirror image.
+        name: Name of the observation, for error messages.
+        seen: Values for the robot.
+        image: Values for its mirror image.
     """
 
     name: str
@@ -32,7 +34,7 @@ class Samples:
 
     @staticmethod
     def of(name: str, seen_sn: np.ndarray, image_sn: np.ndarray) -> "Samples":
-        """Both ways round.
+        """Samples that contain every pair in both directions.
 
         Raises:
             ConfigError: A value is not finite.
@@ -47,7 +49,7 @@ class Samples:
 
     @property
     def moves(self) -> Bool[np.ndarray, " n"]:
-        """The components that vary, and so tell their image."""
+        """A mask of the components that vary, so that their image can be found."""
         return np.std(self.seen, axis=0) > _STILL_PART * np.abs(self.seen).max(axis=0, initial=0.0) + _STILL
 
 
@@ -58,12 +60,12 @@ class Fit:
         self._name, count = samples.name, samples.seen.shape[1]
         self._index, self._sign = np.full(count, -1), np.ones(count)
         self._allowed_2nn = np.ones((2, count, count), bool)
-        self._constant = samples.seen.mean(axis=0)  # what it is if it stays the same
+        self._constant = samples.seen.mean(axis=0)  # the value, for constant components
         self.add(samples)
 
     @property
     def still(self) -> np.ndarray:
-        """The components whose image is not known yet, for they never move."""
+        """Indices of the components whose image is not known yet because they have been constant."""
         return np.flatnonzero(self._index < 0)
 
     @property
@@ -72,14 +74,14 @@ class Fit:
 
     @property
     def is_open(self) -> bool:
-        """Whether other states may tell more: a component is still, or has always moved as another one does."""
+        """Whether further states may help: a component has been constant, or always equal to another one."""
         return bool(self._is_open.any())
 
     def add(self, samples: Samples) -> None:
-        """Finds the images of those components that move, and were still or moved as another one does.
+        """Finds the images of open components (constant, or equal to another one, so far) that vary in these samples.
 
         Raises:
-            ConfigError: One has no image.
+            ConfigError: A component has no image.
         """
         new = np.flatnonzero(samples.moves & self._is_open)
         seen, image = samples.seen[:, new], samples.image[:, new]
@@ -104,7 +106,7 @@ class Fit:
                     f"Component {new[i]} of observation {self._name!r} has no mirror image: nothing in that "
                     "observation has its value or the negative of it when the robot is mirrored. " + FIXES
                 )
-            # Itself rather than others that always have the same value.
+            # A component's own value is preferred over components that always have the same value.
             is_best_2n = relative_2nn[:, i] <= best + _ALIKE
             side, j = np.argwhere(is_best_2n)[-1]
             if is_best_2n[:, i].any():
@@ -114,13 +116,13 @@ class Fit:
             self._index[new[i]], self._sign[new[i]] = new[j], 2 * side - 1
 
     def check_constant(self, samples: Samples) -> None:
-        """Checks that components that nothing has moved are constants.
+        """Checks that the components without a known image are really constant.
 
         Args:
-            samples: Values under readings of contacts and limits, and forces, that need not fit the state.
+            samples: Values for readings of contacts, limits and forces that need not be consistent with the state.
 
         Raises:
-            ConfigError: One moves now, so it may in training, and its image is not known.
+            ConfigError: A component varies here, so it may vary in training, and its image is not known.
         """
         moving = np.flatnonzero(samples.moves & (self._index < 0))
         if moving.size:

@@ -1,6 +1,6 @@
-"""The mirror image of a model: which joint is the image of which, and states and controls seen in the mirror.
+"""The mirror image of a model: images of joints, states and controls.
 
-The mirror is the plane y = 0: of the base's frame for a robot that moves through the world, else of the world.
+The mirror is the plane y = 0, of the base's frame for a robot with a free base, else of the world.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from ksim.physics.sides import side_pattern
 from ksim.types import PhysicsState
 
 TOLERANCE = 0.03
-"""How far an image may be off, as a part of the robot's size, or in rad."""
+"""Largest error of an image, as a fraction of the robot's size, or in rad."""
 FREE, BALL, _SLIDE = (int(getattr(mujoco.mjtJoint, f"mjJNT_{name}")) for name in ("FREE", "BALL", "SLIDE"))
 POLAR, _AXIAL = np.array([1.0, -1.0, 1.0]), np.array([-1.0, 1.0, -1.0])
 """Signs of the components of the image of a vector, and of an axis of rotation."""
@@ -25,7 +25,7 @@ _QUATERNION = np.array([1.0, -1.0, 1.0, -1.0])
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ModelMirror:
-    """A model's states and controls seen in the mirror.
+    """Mirror images of a model's states and controls.
 
     Attributes:
         qpos: Images of positions.
@@ -54,7 +54,7 @@ class ModelMirror:
 
 
 def mirror_model(physics_model: PhysicsModel) -> ModelMirror:
-    """Finds the mirror image of each joint by where it is and how it turns, and by its name where two are alike.
+    """Finds the mirror image of each joint by its position and axis, and by its name if two joints coincide.
 
     Raises:
         ConfigError: A joint, an actuator or the default pose has no mirror image.
@@ -102,7 +102,7 @@ def _hinge_places(model: mujoco.MjModel) -> np.ndarray:
 
 
 def base_frame(physics_model: PhysicsModel, data: mujoco.MjData) -> tuple[np.ndarray, np.ndarray]:
-    """Position, in m, and axes (as columns) of the frame in whose plane y = 0 the mirror is."""
+    """Position, in m, and axes (as columns) of the frame whose plane y = 0 is the mirror."""
     if not physics_model.names.has_base:
         return np.zeros(3), np.eye(3)
     body = physics_model.names.base_body()
@@ -110,7 +110,7 @@ def base_frame(physics_model: PhysicsModel, data: mujoco.MjData) -> tuple[np.nda
 
 
 def _joint_images(physics_model: PhysicsModel) -> tuple[np.ndarray, np.ndarray]:
-    """For each joint its image, and whether the image turns the other way (-1)."""
+    """For each joint its image, and the sign of the image's motion: -1 if it turns the other way."""
     model = physics_model.mj_model
     data = mujoco.MjData(model)
     mujoco.mj_kinematics(model, data)
@@ -128,7 +128,7 @@ def _joint_images(physics_model: PhysicsModel) -> tuple[np.ndarray, np.ndarray]:
             along_j = np.ones(model.njnt)
         off_j = np.linalg.norm(anchor_j3 - POLAR * anchor_j3[j], axis=1) / size + (1 - np.abs(along_j))
         pattern = side_pattern(model.joint(j).name)
-        # A name only decides between joints that are in the same place.
+        # A name only decides between joints at the same position.
         named_j = np.array([side_pattern(model.joint(k).name) == pattern for k in range(model.njnt)])
         k = int(np.argmin(np.where(is_alike, off_j + 0.1 * TOLERANCE * ~named_j, np.inf)))
         if not off_j[k] <= TOLERANCE:
@@ -169,7 +169,7 @@ def _coordinates(
 
 
 def _check_bodies(model: mujoco.MjModel, qpos: SignedPermutation) -> None:
-    """Raises ConfigError unless moving bodies are where the images of others are, in poses drawn at random."""
+    """Raises ConfigError unless the mirrored moving bodies coincide with moving bodies in random poses."""
     rng, data, mirrored = np.random.default_rng(0), mujoco.MjData(model), mujoco.MjData(model)
     moving = np.unique(model.jnt_bodyid)
     one_dof = np.flatnonzero(_has_one_dof(model))
@@ -209,7 +209,7 @@ def _actuator_images(
                 f"{label(model, 'actuator', i)} has no mirror image: nothing alike drives "
                 f"{label(model, 'joint', int(image[joints[i]]))}. Override get_mirror, or set symmetry=off."
             )
-        # Of several actuators of a joint, the one at the same place among them.
+        # If a joint has several actuators, the image has the same rank among them.
         own = np.flatnonzero((joints == joints[i]) & np.all(kinds == kinds[i], axis=1))
         found[i] = candidates[min(int(np.flatnonzero(own == i)[0]), candidates.size - 1)]
         gear = model.actuator_gear[i, 0] * model.actuator_gear[found[i], 0]

@@ -1,4 +1,4 @@
-"""The mirror image of a robot and its actuators, whatever it sees."""
+"""The mirror image of a robot and its actuators, independent of observations."""
 
 import dataclasses
 from collections.abc import Callable
@@ -15,17 +15,17 @@ from ksim.mirror.signed import SignedPermutation
 from ksim.physics.model import PhysicsModel
 
 MAX_DYNAMICS_GAP = 0.1
-"""Robots whose drawings differ a little between left and right are off by up to 0.035."""
+"""Largest gap of `mirrored_dynamics_gap`. Robots with slight differences between left and right have up to 0.035."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RobotMirror:
-    """What mirrors a robot.
+    """Mirror images of a robot's states, controls and actions.
 
     Attributes:
         model: Images of its states and controls.
         action: Images of actions.
-        dynamics_gap: How far mirrored motions are from motions, see `mirrored_dynamics_gap`.
+        dynamics_gap: See `mirrored_dynamics_gap`.
     """
 
     model: ModelMirror
@@ -38,8 +38,7 @@ def mirror_robot(physics_model: PhysicsModel, control: Callable[[Array], Array],
 
     Args:
         physics_model: The robot on a flat floor, which is its own mirror image.
-        control: The actuators: controls, (u,), of an action, (a,).
-        action_size: The size of actions.
+        control: The function of the actuators from an action, (a,), to controls, (u,).
 
     Raises:
         ConfigError: The robot or its actuators have no mirror image.
@@ -61,7 +60,7 @@ def mirror_robot(physics_model: PhysicsModel, control: Callable[[Array], Array],
 
 
 def _action_image(control: Callable[[Array], Array], size: int, ctrl: SignedPermutation) -> SignedPermutation:
-    """The image of actions: that of the controls that they set."""
+    """The image of actions, which is the image of the controls that they set."""
     action_n = np.random.default_rng(0).uniform(-0.5, 0.5, (4, size)).astype(np.float32)
     if size == ctrl.index.size:
         control_n = jax.vmap(control)

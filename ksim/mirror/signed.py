@@ -1,4 +1,4 @@
-"""Vectors seen in a mirror: components change places and signs."""
+"""Mirror images of vectors, as permutations of components with signs."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,23 +11,23 @@ from jaxtyping import Float
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SignedPermutation:
-    """Maps a vector to its mirror image.
+    """The map from a vector to its mirror image.
 
     Attributes:
-        index: For each component of the image, the component of the vector that it is made of.
-        sign: Its sign there, 1 or -1.
+        index: For each component of the image, the index of its source in the vector.
+        sign: For each component of the image, its sign, 1 or -1.
     """
 
     index: np.ndarray
     sign: np.ndarray
 
     def __call__(self, vector: Float[Any, "*batch n"]) -> Float[Any, "*batch n"]:
-        """The images of vectors, of numpy or JAX, along the last axis."""
+        """The images of vectors (numpy or JAX arrays) along the last axis."""
         return vector[..., self.index] * self.sign
 
     @property
     def is_involution(self) -> bool:
-        """Whether the image of an image is the vector."""
+        """Whether the image of the image is the vector itself."""
         return bool(
             np.array_equal(self.index[self.index], np.arange(self.index.size))
             and np.all(self.sign * self.sign[self.index] == 1)
@@ -35,12 +35,12 @@ class SignedPermutation:
 
     @staticmethod
     def of(index: npt.ArrayLike, sign: npt.ArrayLike) -> "SignedPermutation":
-        """From numbers of any kind."""
+        """A permutation from lists or arrays of any numeric type."""
         return SignedPermutation(np.asarray(index, np.int32), np.asarray(sign, np.float32))
 
     @staticmethod
     def joined(parts: Sequence["SignedPermutation"]) -> "SignedPermutation":
-        """Of the concatenation of vectors, each with its own image."""
+        """The permutation of concatenated vectors, each with its own image."""
         starts = np.cumsum([0, *(part.index.size for part in parts)])
         index = [part.index + start for part, start in zip(parts, starts, strict=False)]
         return SignedPermutation.of(np.concatenate(index), np.concatenate([part.sign for part in parts]))

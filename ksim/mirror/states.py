@@ -1,4 +1,4 @@
-"""States in which what a robot feels changes: moving freely, lying on the ground in any pose, joints beyond limits."""
+"""Random states in which all sensor readings vary: moving freely, lying in any pose, joints beyond their limits."""
 
 import dataclasses
 
@@ -10,21 +10,15 @@ from ksim.mirror.model import BALL, FREE
 from ksim.physics.model import PhysicsModel
 
 BEYOND_PART = 0.05
-"""The part of their range by which joints go beyond their limits."""
+"""Fraction of their range by which joints go beyond their limits."""
 DEPTH_PART = 0.03
-"""The greatest depth to which the ground is pressed, as a part of the robot's size."""
+"""Largest penetration of the ground, as a fraction of the robot's size."""
 _BISECTIONS, _STEPS_DOWN = 12, 40
 
 
 @dataclasses.dataclass(frozen=True)
 class TrialStates:
-    """States along sequences.
-
-    Attributes:
-        qpos: Positions.
-        qvel: Velocities.
-        act: Activations.
-    """
+    """Sequences of states: s sequences of t states."""
 
     qpos: Float[np.ndarray, "s t q"]
     qvel: Float[np.ndarray, "s t v"]
@@ -32,15 +26,14 @@ class TrialStates:
 
 
 def trial_states(physics_model: PhysicsModel, num_sequences: int, num_steps: int) -> TrialStates:
-    """States drawn at random, the same in each run.
+    """Random states, the same in each run.
 
-    In turns the robot is near its default pose, about as high as it stands; and in any pose, its joints up to and
-    beyond their limits, and lying on the ground with any of its sides, so that any of its parts may touch it.
+    Every other state is near the default pose, at about standing height. In the others, joints are anywhere up to and
+    beyond their limits, and the robot lies on the ground on any side, so that any of its parts may touch it.
 
     Args:
         physics_model: The robot on a flat floor.
-        num_sequences: How many sequences.
-        num_steps: States of each.
+        num_steps: Number of states of each sequence.
     """
     model, rng = physics_model.mj_model, np.random.default_rng(0)
     count = num_sequences * num_steps
@@ -90,7 +83,7 @@ def _joint_position(
 def _lay_down(
     model: mujoco.MjModel, data: mujoco.MjData, qpos: np.ndarray, height: int, rng: np.random.Generator
 ) -> None:
-    """Moves the base, by its height's place in qpos, to where something presses the ground; not where there is none."""
+    """Moves the base down until the robot presses the ground; does nothing without one. `height`: its index in qpos."""
     data.qpos[:] = qpos
     mujoco.mj_kinematics(model, data)
     base = int(model.jnt_bodyid[np.flatnonzero(model.jnt_qposadr == height - 2)[0]])
@@ -130,7 +123,7 @@ def _any_turn(rng: np.random.Generator) -> np.ndarray:
 
 
 def _small_turn(rng: np.random.Generator, tilt: float, yaw: float) -> np.ndarray:
-    """A turn about the vertical, then a tilt, in rad at most."""
+    """A random quaternion: a tilt of up to `tilt`, then a turn about the vertical of up to `yaw`, in rad."""
     turn, lean = np.zeros(4), np.zeros(4)
     direction = rng.uniform(-np.pi, np.pi)
     mujoco.mju_axisAngle2Quat(turn, np.array([0.0, 0.0, 1.0]), rng.uniform(-yaw, yaw))

@@ -1,4 +1,4 @@
-"""Mirror images of touch sensors, by where they are and by their names, for those that no state of a trial presses."""
+"""Mirror images of touch sensors by position and name, for sensors that no trial state presses."""
 
 import mujoco
 import numpy as np
@@ -12,7 +12,7 @@ _EVENTS = (
     *("TOUCH", "CONTACT", "RANGEFINDER", "INSIDESITE", "GEOMDIST", "GEOMNORMAL", "GEOMFROMTO", "TACTILE"),
     *(f"{of}LIMIT{what}" for of in ("JOINT", "TENDON") for what in ("POS", "VEL", "FRC")),
 )
-"""Kinds of sensors that change where something touches, or is near, something or a limit."""
+"""Kinds of sensors that react to contacts, distances and limits."""
 
 
 def event_readings(physics_model: PhysicsModel) -> Bool[np.ndarray, " m"]:
@@ -25,8 +25,8 @@ def event_readings(physics_model: PhysicsModel) -> Bool[np.ndarray, " m"]:
 def touch_images(physics_model: PhysicsModel) -> tuple[Bool[np.ndarray, " m"], Int[np.ndarray, " m"]]:
     """A mask of readings of touch sensors whose image is known, and for all readings the index of the image.
 
-    The image of a sensor is the one on a site of the same size at the mirrored place in the default pose. Where several
-    are, their names decide; where these do not tell either, or there is none, it is not known.
+    The image of a sensor is the sensor on a site of the same size at the mirrored position in the default pose. If
+    there are several, their names decide. If there is none, or the names do not decide, the image is not known.
     """
     model = physics_model.mj_model
     known, index = np.zeros(model.nsensordata, bool), np.arange(model.nsensordata)

@@ -1,5 +1,5 @@
 """Reference motions: their files, and the library of clips that a policy learns to track.
 
-`motion` has one clip and how it is resampled and differentiated, `files` reads and writes it, and `load` puts many into
-a `library`, whose arrays the terms of a task look up. Only `library` is imported with ksim; the others load SciPy.
+`motion` is one clip with resampling and differentiation, and `files` reads and writes it. `load` puts many clips into a
+`library`, whose arrays the terms of a task index. Only `library` is imported with ksim; the others load SciPy.
 """

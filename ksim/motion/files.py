@@ -1,4 +1,4 @@
-"""Files of reference motions: ksim's own, and those that other people's tools write."""
+"""Files of reference motions: ksim's own format, and the formats of other tools."""
 
 import fnmatch
 import zipfile
@@ -38,11 +38,11 @@ def load_motion(
     joints: Sequence[str] | None = None,
     joint_names: JointNames | None = None,
 ) -> Motion:
-    """A reference motion from a file, named after it; prints what was understood.
+    """A reference motion from a file, named after it; prints how the file was interpreted.
 
     docs/algorithms.md has the layouts: ksim's own `.npz`, that of mjlab and BeyondMimic, GMR's `.pkl`, and `.csv` with
-    and without a header. What a file does not say is found out by what the numbers can be for the robot; where that
-    leaves two meanings, the file is refused until one of these arguments decides.
+    and without a header. Missing information is inferred from values that are plausible for the robot. If two
+    interpretations remain, the file is rejected until one of these arguments decides.
 
     Args:
         path: The file.
@@ -193,7 +193,7 @@ def _columns(path: Path, raw: RawMotion, reading: Reading, model: PhysicsModel) 
 
 
 def _name_in(model: PhysicsModel, name: str) -> str:
-    """The robot's name of a joint that a file calls with or without `_joint` behind it."""
+    """The robot's name of a joint, which a file may name with or without the suffix `_joint`."""
     known = model.names.joints
     return next((x for x in (name, f"{name}_joint", name.removesuffix("_joint")) if x in known), name)
 

@@ -1,4 +1,4 @@
-"""The order of a file's joints where it names none but has the positions of all bodies."""
+"""The joint order of a file that does not name its joints but has the positions of all bodies."""
 
 from pathlib import Path
 
@@ -16,9 +16,9 @@ _FRAMES = 8
 
 
 def joints_by_bodies(path: Path, raw: RawMotion, model: PhysicsModel, quaternions: str) -> tuple[str, ...]:
-    """The robot's joints in the order that puts its bodies where the file has them.
+    """The robot's joints in the order for which its bodies match the file's body positions.
 
-    mjlab has MuJoCo's order, down each limb; Isaac Lab, and so BeyondMimic, has that of levels, across the limbs.
+    mjlab uses MuJoCo's order, depth first. Isaac Lab, and so BeyondMimic, goes level by level, across the limbs.
 
     Raises:
         ConfigError: No order does.
@@ -45,7 +45,7 @@ def joints_by_bodies(path: Path, raw: RawMotion, model: PhysicsModel, quaternion
 
 
 def _by_levels(mj_model: mujoco.MjModel) -> np.ndarray:
-    """The bodies but the world, all of a level of the tree before those of the next."""
+    """All bodies except the world, level by level of the tree."""
     level = np.zeros(mj_model.nbody, int)
     for body in range(1, mj_model.nbody):
         level[body] = level[mj_model.body_parentid[body]] + 1
@@ -53,7 +53,7 @@ def _by_levels(mj_model: mujoco.MjModel) -> np.ndarray:
 
 
 def _joints_of(mj_model: mujoco.MjModel, bodies: np.ndarray, known: list[str]) -> tuple[str, ...]:
-    """The hinges and slides of bodies, in their order."""
+    """The hinge and slide joints of bodies, in order."""
     names = [
         mj_model.joint(joint).name
         for body in bodies
@@ -65,7 +65,7 @@ def _joints_of(mj_model: mujoco.MjModel, bodies: np.ndarray, known: list[str]) -
 def _distance(
     raw: RawMotion, model: PhysicsModel, joints: tuple[str, ...], bodies: np.ndarray, quaternions: str
 ) -> float:
-    """The largest distance, in m, of one of the robot's bodies from the file's, in some frames."""
+    """The largest distance of a robot's body from the file's, in m, over `_FRAMES` frames."""
     assert raw.body_pos is not None
     frames = np.unique(np.linspace(0, len(raw.joint_pos) - 1, _FRAMES).astype(int))
     quat_t4 = raw.root_quat[frames]

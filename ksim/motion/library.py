@@ -1,4 +1,4 @@
-"""Many clips in arrays that the terms of a task look up by frame."""
+"""A library of clips, as arrays that the terms of a task index by frame."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -12,27 +12,27 @@ from ksim.errors import look_up
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class MotionLibrary:
-    """Reference motions of one robot at its control rate, one after the other: f frames of c clips in b bins.
+    """Reference motions of one robot at its control rate, concatenated: f frames of c clips in b bins.
 
-    A program that looks frames up holds the arrays as constants, on each device. Bins divide every clip for adaptive
+    A program that looks frames up holds the arrays as constants on each device. Bins divide every clip for adaptive
     sampling; no bin holds frames of two clips.
 
     Attributes:
-        names: What the clips are called.
+        names: Names of the clips.
         ctrl_dt: Seconds per frame.
         bodies: Names of the model's bodies, in its order.
         qpos: Generalized positions, in m and rad, (f, q).
         qvel: Generalized velocities, in m/s and rad/s, (f, v).
         body_pos: Positions of the bodies' frames in the world, in m, (f, n, 3).
         body_quat: Orientations of the bodies in the world (w, x, y, z), (f, n, 4).
-        body_lin_vel: Their velocities in the world frame, in m/s, (f, n, 3).
-        body_ang_vel: Their angular velocities in the world frame, in rad/s, (f, n, 3).
+        body_lin_vel: Velocities of the bodies in the world frame, in m/s, (f, n, 3).
+        body_ang_vel: Angular velocities of the bodies in the world frame, in rad/s, (f, n, 3).
         clip: The clip of each frame, (f,).
         first: The first frame of each clip, (c,).
         last: The last frame of each clip, (c,).
         bin: The bin of each frame, (f,).
         bin_first: The first frame of each bin, (b,).
-        bin_size: The frames of each bin from which an episode may start, all but the last of a clip, (b,).
+        bin_size: Number of frames of each bin from which an episode may start, all but the last of a clip, (b,).
     """
 
     names: tuple[str, ...]
@@ -53,7 +53,7 @@ class MotionLibrary:
 
     @property
     def num_bins(self) -> int:
-        """Bins of all clips."""
+        """Number of bins of all clips."""
         return len(self.bin_first)
 
     @property
@@ -66,7 +66,7 @@ class MotionLibrary:
         return self.clip[self.bin_first]
 
     def following_bins(self, horizon: int) -> tuple[Int[np.ndarray, "h b"], Bool[np.ndarray, "h b"]]:
-        """The bins 0, 1, ... after each bin, and whether they are of the same clip; others are the bin itself."""
+        """The bins 0, 1, ... after each bin, and whether they belong to the same clip; if not, the bin itself."""
         bin_b = np.arange(self.num_bins)
         after_hb = bin_b + np.arange(horizon)[:, None]
         inside_hb = after_hb < self.num_bins
@@ -75,7 +75,7 @@ class MotionLibrary:
         return np.where(inside_hb, after_hb, bin_b), inside_hb
 
     def body_index(self, bodies: Sequence[str]) -> Int[np.ndarray, " n"]:
-        """Places of bodies in the arrays.
+        """Indices of bodies in the arrays.
 
         Raises:
             ConfigError: There is no such body.
@@ -84,7 +84,7 @@ class MotionLibrary:
         return np.array([look_up(places, name, "body") for name in bodies])
 
     def record(self) -> dict[str, Any]:
-        """What a program without ksim needs to replay the clips, for JSON."""
+        """The data with which a program without ksim replays the clips, for JSON."""
         return {
             "names": list(self.names),
             "dt_s": self.ctrl_dt,

@@ -1,4 +1,4 @@
-"""A library of motions, from files or from motions at hand."""
+"""Construction of a motion library, from files or from motions in memory."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,7 +30,7 @@ def load_library(
     """A library from files; see `load_motion` and `make_library`.
 
     Raises:
-        ConfigError: A file cannot be read or is of another robot, or the files make no library.
+        ConfigError: A file cannot be read or is of another robot, or no library can be made of the files.
     """
     said = {"fps": fps, "quaternions": quaternions, "angles": angles, "joints": joints, "joint_names": joint_names}
     return make_library([load_motion(path, model, **said) for path in paths], model, bin_s=bin_s)
@@ -88,7 +88,7 @@ def _at_control_rate(motion: Motion, model: PhysicsModel) -> tuple[np.ndarray, n
 
 
 def states_at(motion: Motion, model: PhysicsModel, fps: float) -> tuple[np.ndarray, np.ndarray]:
-    """Positions (t, q) and velocities (t, v) of a motion at a rate; what it does not move stays in its default pose."""
+    """Positions (t, q) and velocities (t, v) of a motion at a rate. Joints outside it stay in the default pose."""
     resampled = motion.resampled(fps)
     poses = resampled.root_pos, resampled.root_quat, resampled.joint_pos
     velocities = resampled.root_lin_vel(), resampled.root_ang_vel_body(), resampled.joint_vel()
@@ -96,7 +96,7 @@ def states_at(motion: Motion, model: PhysicsModel, fps: float) -> tuple[np.ndarr
 
 
 def _bins(num_frames: int, most: int) -> Int[np.ndarray, " f"]:
-    """The bin of each frame of a clip: equal ones of at most so many frames from which an episode may start."""
+    """The bin of each frame of a clip. Bins are equally large, with at most `most` frames to start an episode from."""
     num_starts = num_frames - 1
     num_bins = -(-num_starts // most)
     return np.minimum(np.arange(num_frames) * num_bins // num_starts, num_bins - 1)
@@ -112,7 +112,7 @@ def _body_motion(mj_model: mujoco.MjModel, qpos_fq: np.ndarray, qvel_fv: np.ndar
         mujoco.mj_comPos(mj_model, data)
         mujoco.mj_comVel(mj_model, data)
         ang_vel_n3, lin_vel_n3 = np.split(data.cvel, 2, axis=1)
-        # MuJoCo's cvel is that of a point at the centre of mass of the body's whole tree.
+        # MuJoCo's cvel is the velocity of a point at the centre of mass of the body's whole tree.
         arm_n3 = data.xpos - data.subtree_com[mj_model.body_rootid]
         rows.append((data.xpos.copy(), data.xquat.copy(), lin_vel_n3 + np.cross(ang_vel_n3, arm_n3), ang_vel_n3.copy()))
     return tuple(np.array(column, np.float32) for column in zip(*rows, strict=True))

@@ -16,7 +16,7 @@ class Motion:
     """Poses of a robot at a constant rate.
 
     Attributes:
-        name: What the motion is called in tables and metrics.
+        name: Name of the motion in tables and metrics.
         fps: Frames per second.
         joints: Names of the joints, in the order of `joint_pos`.
         root_pos: Position of the base in the world, in m, (t, 3).
@@ -49,7 +49,7 @@ class Motion:
 
     @property
     def num_frames(self) -> int:
-        """Frames."""
+        """Number of frames."""
         return len(self.root_pos)
 
     @property

@@ -1,4 +1,4 @@
-"""Arrays out of a pickle, without running anything that is in it."""
+"""Arrays from a pickle, without executing any of its code."""
 
 import io
 import pickle
@@ -9,10 +9,10 @@ import numpy as np
 
 
 class _ArraysOnly(pickle._Unpickler):  # type: ignore[name-defined]
-    """Knows arrays of numbers and plain containers alone.
+    """An unpickler for arrays of numbers and plain containers only.
 
-    The one in Python: that in C takes memory for any index that a file names. It calls nothing but these functions,
-    which make arrays of the bytes that are in the file.
+    It uses the Python implementation, because the C implementation allocates memory for any index that a file names. It
+    only calls the functions below, which make arrays from the bytes in the file.
     """
 
     def find_class(self, module: str, name: str) -> Any:
@@ -31,7 +31,7 @@ class _ArraysOnly(pickle._Unpickler):  # type: ignore[name-defined]
 
 
 class _Number:
-    """A type of numbers in the making: NumPy sets its byte order after it."""
+    """A numeric dtype under construction: NumPy sets the byte order afterwards."""
 
     def __init__(self, code: str) -> None:
         self.code = code
@@ -49,7 +49,7 @@ class _Number:
 
 
 class _Array:
-    """An array in the making."""
+    """An array under construction."""
 
     array: np.ndarray | None = None
 
@@ -80,7 +80,7 @@ def load_arrays(content: bytes) -> Any:
     """The content of a pickle: dicts, lists, numbers, texts and NumPy arrays of numbers.
 
     Raises:
-        ValueError: It holds anything else, or it is damaged.
+        ValueError: The pickle contains anything else, or is damaged.
     """
     try:
         return _plain(_ArraysOnly(io.BytesIO(content)).load())
@@ -89,8 +89,8 @@ def load_arrays(content: bytes) -> Any:
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    """The value with its arrays finished."""
-    if depth > 3:  # what is shared among many lists would grow without end
+    """The value with its arrays completed."""
+    if depth > 3:  # objects shared by nested lists would grow exponentially
         raise ValueError("it is nested too deeply")
     if isinstance(value, _Array):
         if value.array is None:

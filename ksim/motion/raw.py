@@ -1,4 +1,4 @@
-"""A motion as its file has it, before it is known what its numbers mean."""
+"""Motions as read from a file, before units and quaternion order are known."""
 
 from typing import Literal, NamedTuple
 
@@ -14,15 +14,15 @@ class RawMotion(NamedTuple):
     """The columns of a file.
 
     Attributes:
-        layout: Whose layout it is, in words.
+        layout: Description of the file's layout.
         root_pos: Positions of the base, (t, 3).
-        root_quat: Its orientations, (t, 4), in the order of the file.
+        root_quat: Orientations of the base, (t, 4), in the file's quaternion order.
         joint_pos: Positions of the joints, (t, j).
-        quaternions: The order that the layout has.
-        fps: Frames per second; None where the file does not say.
-        joints: Names of the columns of `joint_pos`; None where the file does not say.
-        names_quaternions: Whether the file itself names the four numbers.
-        body_pos: Positions of all bodies in the world, (t, n, 3), where the file has them.
+        quaternions: The quaternion order of the layout.
+        fps: Frames per second; None if not in the file.
+        joints: Names of the columns of `joint_pos`; None if not in the file.
+        names_quaternions: Whether the file names the four components of quaternions.
+        body_pos: Positions of all bodies in the world, (t, n, 3); None if not in the file.
     """
 
     layout: str
@@ -37,7 +37,7 @@ class RawMotion(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """The user's word on a file; None leaves it to the file.
+    """The user's settings for reading a file; None: as the file says.
 
     Attributes:
         fps: Frames per second.

@@ -1,4 +1,4 @@
-"""A motion as the physics would have stepped through it."""
+"""Physics steps of a motion: poses and the velocities between them, as in simulation."""
 
 import mujoco
 import numpy as np
@@ -15,7 +15,7 @@ Steps = tuple[Float[np.ndarray, "n q"], Float[np.ndarray, "n v"], Float[np.ndarr
 def physics_steps(motion: Motion, model: PhysicsModel) -> Steps:
     """The last physics step before each control step of a motion: poses after it, velocities, and poses before it.
 
-    A velocity is what leads from the pose before a step to the one after it, as in the integrator of the physics.
+    A velocity leads from the pose before a step to the pose after it, as in the integrator of the physics.
 
     Raises:
         ConfigError: The motion is not longer than a control step.

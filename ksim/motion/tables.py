@@ -1,4 +1,4 @@
-"""Motions as tables of text: a frame per row, with or without a header."""
+"""Motions as text tables: one frame per row, with or without a header."""
 
 import csv
 import re
@@ -17,14 +17,14 @@ _COUNTERS = ("frame", "index", "frame_index", "")
 _ENDS = ("_dof", "_pos", "_position")
 
 _RATES = (1.0, 10_000.0)
-"""Frames per second that a column of times can mean."""
+"""Plausible range of the frames per second computed from a column of times."""
 
 
 def read_table(path: Path) -> RawMotion:
     """A motion of a `.csv` file: the layout of the retargeted LAFAN1 motions, or columns that a header names.
 
     Raises:
-        ConfigError: It is no such table.
+        ConfigError: The file has none of these layouts.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -100,7 +100,7 @@ def _by_header(path: Path, header: list[str], table_tn: np.ndarray) -> RawMotion
 
 
 def _rate_of(path: Path, name: str, time_t: np.ndarray) -> float:
-    """Frames per second of a column of times in s."""
+    """The frames per second of a column of times in s."""
     steps = np.diff(time_t)
     if not len(steps) or not steps.min() > 0 or steps.max() - steps.min() > 0.1 * steps.mean():
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""The meaning of a motion's numbers, by what they can be: the order of quaternions, units, and the rate."""
+"""Interpretation of a motion's numbers by plausibility: quaternion order, units, and rate."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,15 +17,15 @@ from ksim.physics.model import PhysicsModel
 from ksim.physics.names import base_of_qpos
 
 _BEYOND_RANGE = 0.5
-"""The angle, in rad, by which retargeted joints may leave the robot's ranges."""
+"""Angle, in rad, by which retargeted joints may exceed the robot's ranges."""
 _OUTSIDE, _FAR_OUTSIDE = 0.02, 2.0
-"""The share of numbers that may be farther outside, and how far, in rad, none may be."""
+"""Largest fraction of positions that may be farther outside, and the excess, in rad, that no position may have."""
 _FASTEST_BASE, _FASTEST_JOINT = 20.0, 60.0
 """Speeds, in m/s and rad/s, that no robot's motion has in more than a tenth of its frames."""
 
 
 def check_reading(reading: Reading) -> None:
-    """Raises ConfigError unless what the user says of a file is one of what can be said."""
+    """Raises ConfigError unless the user's settings for a file are valid."""
     check_positive("frames per second", reading.fps)
     for name, value, choices in (("quaternions", reading.quaternions, QUATERNIONS), ("angles", reading.angles, ANGLES)):
         if value is not None:
@@ -33,17 +33,10 @@ def check_reading(reading: Reading) -> None:
 
 
 def understood(path: Path, raw: RawMotion, reading: Reading, model: PhysicsModel, joints: Sequence[str]) -> Motion:
-    """The motion of a file, in SI units and with quaternions (w, x, y, z); prints what was understood.
-
-    Args:
-        path: The file.
-        raw: What it has.
-        reading: What the user says of it.
-        model: The robot.
-        joints: Names of the columns of joints; the robot's names where it has them.
+    """The motion of a file, in SI units and with quaternions (w, x, y, z); prints how the file was interpreted.
 
     Raises:
-        ConfigError: The numbers cannot be what the layout says, or may be two things that nobody has decided on.
+        ConfigError: The numbers contradict the layout, or are ambiguous and no setting decides.
     """
     fps, rate = _rate(path, raw, reading)
     order, tilt = _quaternions(path, raw, reading, model)
@@ -167,7 +160,7 @@ def _angles(
 
 
 def _check_size(path: Path, motion: Motion, model: PhysicsModel) -> None:
-    """Raises ConfigError where the base is as high as if it were not in metres."""
+    """Raises ConfigError if the base is so high that its position cannot be in metres."""
     usual = float(base_of_qpos(model.names, model.default_qpos)[0][2])
     height = float(np.median(motion.root_pos[:, 2]))
     if usual > 0.1 and height > 10 * usual:
@@ -178,7 +171,7 @@ def _check_size(path: Path, motion: Motion, model: PhysicsModel) -> None:
 
 
 def _check_speeds(path: Path, motion: Motion, model: PhysicsModel) -> None:
-    """Raises ConfigError where everything is faster than a robot moves."""
+    """Raises ConfigError if the base or the fastest joint moves faster than robots do."""
     parts: list[tuple[str, Any, float, str]] = [
         ("base", np.linalg.norm(motion.root_lin_vel(), axis=1), _FASTEST_BASE, "m/s")
     ]

@@ -1,1 +1,1 @@
-"""How a step runs on the devices of a machine: the only package that knows of devices."""
+"""Running a step on the devices of a machine. No other package deals with devices."""

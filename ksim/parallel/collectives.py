@@ -1,6 +1,6 @@
-"""Reductions over devices, inside the mapped step. Each is the identity where `axis_name` is None.
+"""Reductions over devices, inside the mapped step. Each is the identity if `axis_name` is None.
 
-`bind_axis` is what gives code of a user's the axis where there is but one device.
+On a single device, `bind_axis` binds the axis for the user's code.
 """
 
 import functools
@@ -13,18 +13,17 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 DEVICE_AXIS = "device"
-"""The name of the axis of devices, unless a task names it otherwise."""
+"""Default name of the device axis; a task may choose another."""
 
 
 def bind_axis(function: Callable[..., Any], axis_name: str) -> Callable[..., Any]:
-    """A function in which collectives over `axis_name` work, as on a single device.
+    """The function with `axis_name` bound to an axis of length 1, so that collectives over it work on one device.
 
-    Nothing is mapped, so that the program of a function without collectives is the same as unbound, and that of a mean
-    over one device is the identity. What depends on `jax.lax.axis_index` has an axis of length 1 more inside.
+    Nothing is mapped: without collectives the program is the same as that of the unbound function, and a mean over
+    one device is the identity. Values that depend on `jax.lax.axis_index` have an extra axis of length 1 inside.
 
     Args:
-        function: A function of anything; it returns arrays.
-        axis_name: The name of the axis.
+        function: Takes any arguments, and returns arrays.
     """
 
     @functools.wraps(function, updated=())
@@ -36,15 +35,13 @@ def bind_axis(function: Callable[..., Any], axis_name: str) -> Callable[..., Any
 
 
 def shapes_on_devices(function: Callable[..., Any], axis_name: str, num_devices: int, *args: Any) -> Any:
-    """What a function returns on each of so many devices, with shapes in place of arrays; nothing is run.
+    """The shapes that a function returns on each of `num_devices` devices. The function is traced, not run.
 
-    Unlike in `bind_axis`, collectives may be over groups of the devices (`axis_index_groups`), as where it is mapped.
+    Unlike in `bind_axis`, collectives may use groups of devices (`axis_index_groups`), as in the mapped function.
 
     Args:
-        function: A function of arrays; it returns arrays.
-        axis_name: The name of the axis of devices.
-        num_devices: Its length.
-        args: Trees of arrays or of shapes.
+        function: A function from arrays to arrays.
+        args: Pytrees of arrays or shapes.
     """
     return jax.make_jaxpr(function, axis_env=[(axis_name, num_devices)], return_shape=True)(*args)[1]
 
@@ -60,17 +57,17 @@ def sum_across_devices(tree: PyTree, axis_name: str | None) -> PyTree:
 
 
 def min_across_devices(tree: PyTree, axis_name: str | None) -> PyTree:
-    """The smallest of every leaf over devices."""
+    """The minimum of every leaf over devices."""
     return tree if axis_name is None else _reduce(jax.lax.pmin, tree, axis_name)
 
 
 def max_across_devices(tree: PyTree, axis_name: str | None) -> PyTree:
-    """The largest of every leaf over devices."""
+    """The maximum of every leaf over devices."""
     return tree if axis_name is None else _reduce(jax.lax.pmax, tree, axis_name)
 
 
 def _reduce(reduce: Callable[[Array, str], Array], tree: PyTree, axis_name: str) -> PyTree:
-    """Reduces all leaves of a type as one vector: between processes every single reduction costs milliseconds."""
+    """Reduces all leaves of one dtype as one vector: between processes each reduction costs milliseconds."""
     leaves, structure = jax.tree.flatten(jax.tree.map(jnp.asarray, tree))
     reduced: dict[int, Array] = {}
     for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
@@ -82,7 +79,7 @@ def _reduce(reduce: Callable[[Array, str], Array], tree: PyTree, axis_name: str)
 
 
 def gather_across_devices(x: Array, axis_name: str | None) -> Array:
-    """The arrays of all devices, in their order, under a new leading axis."""
+    """The arrays of all devices, stacked in device order along a new leading axis."""
     return x[None] if axis_name is None else jax.lax.all_gather(x, axis_name)
 
 
@@ -92,19 +89,19 @@ def all_across_devices(flag: Bool[Array, ""], axis_name: str | None) -> Bool[Arr
 
 
 def device_index(axis_name: str | None) -> Int[Array, ""]:
-    """This device's place among the devices; 0 on a single one."""
+    """This device's index on the device axis; 0 on a single device."""
     return jnp.int32(0) if axis_name is None else jax.lax.axis_index(axis_name)
 
 
 def global_env_index(num_local_envs: int, axis_name: str | None) -> Int[Array, " e"]:
-    """The place of each of this device's envs in the global batch: device d of D holds [d*E/D, (d+1)*E/D)."""
+    """Indices of this device's envs in the global batch: device d of D holds [d*E/D, (d+1)*E/D)."""
     return device_index(axis_name) * num_local_envs + jnp.arange(num_local_envs)
 
 
 def moments_across_devices(
     x: Float[Array, "*batch"], axis_name: str | None
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Mean and variance of all elements on all devices, each holding as many; two passes, for accuracy."""
+    """Mean and variance of all elements over devices of equal share, in two passes for accuracy."""
     mean = mean_across_devices(jnp.mean(x), axis_name)
     variance = mean_across_devices(jnp.mean(jnp.square(x - mean)), axis_name)
     return mean, variance

@@ -1,4 +1,4 @@
-"""Which devices a run uses."""
+"""Choice of the devices that a run uses."""
 
 import contextlib
 import os
@@ -15,26 +15,27 @@ from ksim.host.threads import JAXLIB_VERSION, num_pool_threads, size_thread_pool
 from ksim.types import Device
 
 CORES = "cores"
-"""The value of `num_devices` that asks for one host device per core."""
+"""The value of `num_devices` for one host device per core."""
 MAX_DEVICES = 1024
-"""Of one process. JAX makes host devices in a time that grows with the square of their number."""
+"""Largest number of devices per process. The time JAX takes to make host devices grows with its square."""
 _COUNT_FLAG = "xla_force_host_platform_device_count"
 
 
 def select_devices(devices: Any, num_devices: int | str | None) -> list[Device]:
-    """The devices of all processes, in the order of the mapped axis: those of process 0 first.
+    """The devices of all processes, in the order of the mapped axis: process 0 first.
 
-    Where JAX's backend has not started, a CPU is first given as many host devices as `num_devices` says, unless the
-    user has given it a number of them.
+    If JAX's backend has not started, `num_devices` host devices are made on the CPU first, unless the user has set
+    their number.
 
     Args:
-        devices: `all`, `cpu`, or indices into the local devices (a list, or a text as in `0,1`), which are those that
-            CUDA_VISIBLE_DEVICES shows where it is set. The same for every process.
-        num_devices: Only the first so many of them in each process, or `cores` for one per core of a CPU.
+        devices: `all`, `cpu`, or indices into the local devices (a list, or a string such as `0,1`). If
+            CUDA_VISIBLE_DEVICES is set, only the devices in it count. The same for every process.
+        num_devices: Use only the first `num_devices` of them in each process; `cores` for one per CPU core; None
+            for all.
 
     Raises:
-        ConfigError: An index is no number, out of range or given twice; there are fewer devices than asked for;
-            `cores` is asked of an accelerator (untried); or devices are of several platforms.
+        ConfigError: An index is no number, out of range or given twice; there are fewer devices than requested;
+            `cores` is used with an accelerator (untried); or devices are of several platforms.
     """
     count = make_host_devices(num_devices)
     backend = "cpu" if devices == "cpu" else None
@@ -58,17 +59,17 @@ def select_devices(devices: Any, num_devices: int | str | None) -> list[Device]:
 
 
 def local_name(device: Device) -> str:
-    """A device as its own process counts: `cpu:0` for process 1's first one, which JAX calls `cpu:2048`."""
+    """A device's name within its process: `cpu:0` for process 1's first device, which JAX calls `cpu:2048`."""
     kind = str(device).partition(":")[0]
     before = [d for d in jax.devices(device.platform) if d.process_index == device.process_index and d.id < device.id]
     return f"{kind}:{len(before)}"
 
 
 def check_same_kind(devices: Sequence[Device]) -> None:
-    """Warns of devices of several kinds, the slowest of which sets the pace.
+    """Warns about devices of several kinds, since the slowest sets the pace.
 
     Raises:
-        ConfigError: They are of several platforms, which no one program can run on.
+        ConfigError: The devices are of several platforms, and one program cannot run on several.
     """
     platforms = sorted({device.platform for device in devices})
     if len(platforms) > 1:
@@ -85,7 +86,10 @@ def check_same_kind(devices: Sequence[Device]) -> None:
 
 
 def _check_thread_pool(num_host_devices: int) -> None:
-    """Warns of a pool too small for its devices: JAX's backend started before ksim knew of them, or the user chose."""
+    """Warns if XLA's thread pool is too small for its devices.
+
+    That happens if JAX's backend started before ksim sized the pool, or if the user chose the size.
+    """
     needed, found = thread_pool_size(JAXLIB_VERSION, 1, num_host_devices), num_pool_threads()
     if needed is not None and found is not None and 1 < found < needed:  # a single thread does not wait for others
         warn_user(
@@ -95,15 +99,15 @@ def _check_thread_pool(num_host_devices: int) -> None:
 
 
 def make_host_devices(num_devices: int | str | None) -> int | None:
-    """Gives a CPU so many devices, unless the user has said how many or JAX's backend has started.
+    """Makes host devices on the CPU, unless the user has set their number or JAX's backend has started.
 
-    To be called before anything asks JAX for devices, which starts the backend.
+    Call it before anything asks JAX for devices, which starts the backend.
 
     Returns:
-        The number, with `cores` counted.
+        The number of devices, with `cores` resolved; None if `num_devices` is None.
 
     Raises:
-        ConfigError: It is no positive number.
+        ConfigError: The number is not positive, or too large.
     """
     count = num_cores() if num_devices == CORES else num_devices
     if count is not None:
@@ -112,9 +116,9 @@ def make_host_devices(num_devices: int | str | None) -> int | None:
         assert isinstance(count, int)
         check_rule(what, count <= MAX_DEVICES, f"at most {MAX_DEVICES}")
         if _COUNT_FLAG not in os.environ.get("XLA_FLAGS", "") and jax.config.values["jax_num_cpu_devices"] <= 0:
-            with contextlib.suppress(RuntimeError):  # started: what there is, is counted later
+            with contextlib.suppress(RuntimeError):  # the backend has started: the caller counts its devices
                 jax.config.update("jax_num_cpu_devices", count)
-    # Also if the user has asked JAX for devices since `import ksim`.
+    # Also if the user has set the number of devices since `import ksim`.
     size_thread_pool(jax.config.values["jax_num_cpu_devices"])
     return count
 
@@ -136,7 +140,7 @@ def _places(devices: Any, num_local: int) -> list[int]:
 
 
 def check_devices(devices: Any) -> None:
-    """Raises ConfigError unless the value is `all`, `cpu` or indices, of devices that may not exist."""
+    """Raises ConfigError unless the value is `all`, `cpu` or indices. The devices need not exist."""
     if not isinstance(devices, str) or devices not in ("all", "cpu"):
         _indices(devices)
 
@@ -144,7 +148,7 @@ def check_devices(devices: Any) -> None:
 def _indices(devices: Any) -> list[int]:
     parts = devices.split(",") if isinstance(devices, str) else devices
     parts = parts if isinstance(parts, list | tuple) else [parts]
-    # Not those of other types, which Python would make whole numbers as well.
+    # Only int and str: Python would convert other types, such as bool and float, as well.
     read = [part if type(part) is int else as_number(part.strip()) if isinstance(part, str) else None for part in parts]
     indices = [index for index in read if index is not None and abs(index) < 2**31]
     is_met = 0 < len(indices) == len(parts)
@@ -153,7 +157,11 @@ def _indices(devices: Any) -> list[int]:
 
 
 def _of_all_processes(places: Sequence[int], devices: Sequence[Device]) -> list[Device]:
-    """The devices at the same places in every process, which has as many to choose from."""
+    """The devices at the same places in every process.
+
+    Raises:
+        ConfigError: A process has too few devices.
+    """
     by_process: dict[int, list[Device]] = {}
     for device in sorted(devices, key=lambda device: (device.process_index, device.id)):
         by_process.setdefault(device.process_index, []).append(device)

@@ -1,6 +1,6 @@
-"""The job of several processes that this one belongs to, found in its options and environment variables.
+"""Detection of this process's multi-process job, from options and environment variables.
 
-Untried are Kubernetes, TPU pods, GPUs and several machines.
+Untried: Kubernetes, TPU pods, GPUs and several machines.
 """
 
 import contextlib
@@ -24,23 +24,23 @@ _OTHER_LAUNCHERS = {
     "PMI_SIZE": ("PMI_RANK", "MPICH or Intel MPI"),
     "MV2_COMM_WORLD_SIZE": ("MV2_COMM_WORLD_RANK", "MVAPICH"),
 }
-"""Variables with the number of processes: the one with this one's place, and who sets them."""
+"""By the variable with the number of processes: the variable with this process's rank, and the launcher."""
 _UNSET_IT = "To run alone, unset it or add num_processes=1"
 _RUNS_ALONE = "This process runs alone. If that is intended, add num_processes=1."
 
 
 @dataclass(frozen=True)
 class Job:
-    """This process's place in a job of several.
+    """This process's place in a multi-process job.
 
     Attributes:
-        source: Who started the job: `ksim.launch`, `options`, `torchrun`, `Slurm`, `Open MPI`, `Kubernetes`,
-            `TPU pod`, or a launcher that is known by JAX's variables alone.
-        coordinator_address: `host:port` of process 0; None where JAX finds it.
-        num_processes: Processes of the job; None where JAX finds it.
-        process_id: This one's number; None where JAX finds it.
-        local_process_id: Its number on its machine; None where that is not known.
-        num_local_processes: Processes on its machine; None where that is not known.
+        source: Launcher of the job: `ksim.launch`, `options`, `torchrun`, `Slurm`, `Open MPI`, `Kubernetes`,
+            `TPU pod`, or an unnamed launcher that sets JAX's variables.
+        coordinator_address: `host:port` of process 0; None if JAX detects it.
+        num_processes: Processes of the job; None if JAX detects it.
+        process_id: Rank of this process; None if JAX detects it.
+        local_process_id: Rank of this process on its machine; None if unknown.
+        num_local_processes: Processes on this machine; None if unknown.
     """
 
     source: str
@@ -57,19 +57,18 @@ def find_job(
     process_id: int | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Job | None:
-    """The job that this process belongs to, by its options or its environment; None where it is on its own.
+    """The job that this process belongs to, from its options or its environment; None if it runs alone.
 
     Args:
-        coordinator_address: Option of that name; it also helps where a cluster does not say it.
-        num_processes: Option of that name; 1 says that there is no job, whatever the environment.
-        process_id: Option of that name.
-        environ: Environment variables.
+        coordinator_address: The option of that name. It also replaces the address that a cluster provides.
+        num_processes: The option of that name; 1 means no job, whatever the environment.
+        process_id: The option of that name.
 
     Warns:
-        UserWarning: The environment speaks of several processes, but does not say enough to join them.
+        UserWarning: The environment describes several processes, but lacks variables needed to join them.
 
     Raises:
-        ConfigError: The options do not fit each other, or a variable of the environment is malformed.
+        ConfigError: The options contradict each other, or an environment variable is malformed.
     """
     if num_processes == 1:
         return None
@@ -89,7 +88,7 @@ def find_job(
 def _from_options(
     coordinator_address: str | None, num_processes: int | None, process_id: int | None, environ: Mapping[str, str]
 ) -> Job:
-    """The job that is joined by hand: all three options are needed."""
+    """The job described by the three options, all of which are required."""
     given = {"coordinator_address": coordinator_address, "num_processes": num_processes, "process_id": process_id}
     missing = [name for name, value in given.items() if value is None]
     if missing:
@@ -100,9 +99,9 @@ def _from_options(
     _check_address("coordinator_address", coordinator_address)
     is_met = 0 <= process_id < num_processes
     check_rule(f"process_id ({process_id})", is_met, f"from 0 to num_processes - 1 ({num_processes - 1})")
-    with contextlib.suppress(ConfigError):  # of variables that do not matter
+    with contextlib.suppress(ConfigError):  # these variables do not matter here
         found = _from_environment(environ, quiet=True)
-        if found is not None and found.source != "ksim.launch":  # which has divided the GPUs
+        if found is not None and found.source != "ksim.launch":  # ksim.launch has divided the GPUs already
             local = found.local_process_id, found.num_local_processes
             return Job("options", coordinator_address, num_processes, process_id, *local)
     return Job("options", coordinator_address, num_processes, process_id)
@@ -148,7 +147,7 @@ def _from_environment(environ: Mapping[str, str], *, quiet: bool = False) -> Job
 
 
 def _from_jax_variables(environ: Mapping[str, str]) -> Job | None:
-    """The job of three variables, of which JAX itself reads the address; launchers and scripts set all."""
+    """The job described by three variables, set by launchers and scripts. JAX itself reads only the address."""
     if not all(environ.get(name) for name in _JAX_VARIABLES):
         return None
     address = environ["JAX_COORDINATOR_ADDRESS"]
@@ -158,7 +157,7 @@ def _from_jax_variables(environ: Mapping[str, str]) -> Job | None:
 
 
 def _from_torchrun(environ: Mapping[str, str]) -> Job | None:
-    """The job of torchrun's variables, which other launchers of PyTorch's kind set as well."""
+    """The job described by torchrun's variables, which other PyTorch launchers set as well."""
     if not all(environ.get(name) for name in _TORCHRUN_VARIABLES):
         return None
     count, place = _place(environ, "WORLD_SIZE", "RANK")
@@ -167,7 +166,7 @@ def _from_torchrun(environ: Mapping[str, str]) -> Job | None:
     host, port = environ["MASTER_ADDR"], environ.get("MASTER_PORT") or _TORCHRUN_PORT
     address = f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
     _check_address("MASTER_ADDR and MASTER_PORT", address)
-    # At that port torchrun's own store listens; who sets the variables by hand has left it free.
+    # torchrun's own store listens on that port. It is free if the variables were set by hand.
     if environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         head, _, port = address.rpartition(":")
         address = f"{head}:{int(port) + 1 if int(port) < 2**16 - 1 else int(port) - 1}"
@@ -180,7 +179,7 @@ def _from_torchrun(environ: Mapping[str, str]) -> Job | None:
 
 
 def _place(environ: Mapping[str, str], count_name: str, place_name: str) -> tuple[int, int]:
-    """A number of processes and the place among them, checked."""
+    """The number of processes and this process's rank, checked."""
     count, place = _whole_number(environ, count_name), _whole_number(environ, place_name)
     rule = f"from 0 to {count_name} - 1 ({count - 1}). {_UNSET_IT}"
     check_rule(f"{place_name} ({place})", place < count, rule)
@@ -195,12 +194,12 @@ def _whole_number(environ: Mapping[str, str], name: str) -> int:
 
 
 def missed_job(environ: Mapping[str, str] = os.environ) -> str:
-    """The variables of a job of several processes, and those lacking to join it; empty where there are none."""
+    """A warning about a job that the variables describe incompletely; empty if there is none."""
     for names in (_JAX_VARIABLES, _TORCHRUN_VARIABLES):
         given = [name for name in names if environ.get(name)]
         missing = [name for name in names if name not in given]
         size = environ.get(names[0], "")
-        # Every process of a job is told its place; a machine may say who is master, or that it is one of one, for good.
+        # A job gives each process its rank. MASTER_ADDR or WORLD_SIZE=1 may be set permanently on a machine.
         is_sign = size not in ("", "1") if names is _TORCHRUN_VARIABLES else bool(given)
         if missing and is_sign:
             return (
@@ -218,8 +217,8 @@ def missed_job(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def _from_cluster(environ: Mapping[str, str], number: Callable[[str], int | None], *, quiet: bool) -> Job | None:
-    """The job of a cluster that JAX knows."""
-    # Before Slurm, on whose nodes mpirun starts its own helpers by srun: processes inherit what that sets.
+    """The job of a cluster that JAX supports."""
+    # Before Slurm: mpirun starts its helpers by srun on Slurm nodes, so its processes inherit Slurm's variables.
     if (number("OMPI_COMM_WORLD_SIZE") or 1) > 1:
         return Job(
             "Open MPI",
@@ -229,7 +228,7 @@ def _from_cluster(environ: Mapping[str, str], number: Callable[[str], int | None
             local_process_id=number("OMPI_COMM_WORLD_LOCAL_RANK"),
             num_local_processes=number("OMPI_COMM_WORLD_LOCAL_SIZE"),
         )
-    # Set by srun for the tasks of a step; a batch script sees those of the job, and is one process.
+    # srun sets the STEP variables for its tasks. A batch script sees only the job's variables, and is one process.
     if (number("SLURM_STEP_NUM_TASKS") or 1) > 1:
         return Job(
             "Slurm",
@@ -253,17 +252,17 @@ def _from_cluster(environ: Mapping[str, str], number: Callable[[str], int | None
 
 
 def _open_mpi_address(environ: Mapping[str, str]) -> str | None:
-    """Where process 0 listens, if Open MPI does not tell JAX: version 5 does not, which matters on one machine only."""
+    """Address of process 0, for jobs on one machine under Open MPI 5, which does not provide it to JAX; else None."""
     if "OMPI_MCA_orte_hnp_uri" in environ or environ["OMPI_COMM_WORLD_SIZE"] != environ.get(
         "OMPI_COMM_WORLD_LOCAL_SIZE"
     ):
         return None
-    # The same number for all processes of a job, and hardly for another job.
+    # The same port for all processes of a job, and very likely another one for another job.
     number = zlib.crc32(environ.get("PMIX_NAMESPACE", "").encode()) % 2**12
     return f"127.0.0.1:{2**16 - 2**12 + number}"
 
 
 def _first_number(text: str) -> int | None:
-    """Of Slurm's "2", "2(x3)" or "2,1" the first number, which is right wherever tasks are spread evenly."""
+    """The first number of Slurm's "2", "2(x3)" or "2,1". It holds for all nodes if tasks are spread evenly."""
     found = re.match(r"\d+", text)
     return int(found[0]) if found else None

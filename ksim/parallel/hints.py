@@ -1,4 +1,4 @@
-"""How other launchers and frameworks call what ksim calls otherwise."""
+"""Option names of other launchers and frameworks, with ksim's own."""
 
 _START = "python -m ksim.launch --nproc-per-node N -m MODULE"
 _GPUS = "Here it is CUDA_VISIBLE_DEVICES=0,1 before the command; every process gets its share of them."
@@ -38,7 +38,7 @@ _HINTS = {
         "Here it needs none: all processes that it starts train together.",
     ),
 }
-"""What names of theirs are in ksim, for the command line of a task and for that of the launcher."""
+"""By foreign option names: a hint for the command line of a task, and one for that of the launcher."""
 
 
 def hint(name: str, *, to_launcher: bool = False) -> str:
@@ -46,7 +46,7 @@ def hint(name: str, *, to_launcher: bool = False) -> str:
 
     Args:
         name: The option, with or without dashes.
-        to_launcher: Whether it was given to `ksim.launch`, and not to a task.
+        to_launcher: Whether it was passed to `ksim.launch` instead of a task.
     """
     plain = name.lstrip("-").replace("-", "_").lower()
     return next((hints[to_launcher] for names, hints in _HINTS.items() if plain in names.split()), "")

@@ -1,6 +1,6 @@
-"""Joining the job of several processes that this one belongs to; `jax.distributed` does the work.
+"""Joining a multi-process job, through `jax.distributed`.
 
-Untried are Kubernetes, TPU pods, GPUs and several machines.
+Untried: Kubernetes, TPU pods, GPUs and several machines.
 """
 
 import os
@@ -21,12 +21,12 @@ _REMIND_AFTER_S = 10.0
 
 
 def join_job(job: Job, *, connect_timeout_s: int, heartbeat_timeout_s: int) -> None:
-    """Connects to the other processes; does nothing where that was done before.
+    """Connects to the other processes; does nothing if they are connected already.
 
     Args:
-        job: This process's place.
-        connect_timeout_s: Seconds to wait for the others.
-        heartbeat_timeout_s: Seconds after which a process that is not heard of counts as dead.
+        job: The job to join.
+        connect_timeout_s: Seconds to wait for the other processes.
+        heartbeat_timeout_s: Seconds without a heartbeat after which a process counts as dead.
 
     Raises:
         ConfigError: JAX's backend has started already, or the others cannot be reached.
@@ -40,19 +40,19 @@ def join_job(job: Job, *, connect_timeout_s: int, heartbeat_timeout_s: int) -> N
     where = address or f"the coordinator that {job.source} names"
     waiting = f"Waiting for {job.num_processes or 'all'} processes at {where}"
     watch = _ConnectionWatch(waiting, connect_timeout_s)
-    # Left on, it would swallow every SIGTERM that comes before the training loop catches it.
+    # Otherwise it would swallow every SIGTERM before the training loop installs its handler.
     jax.config.update("jax_enable_preemption_service", False)
     try:
-        # A cluster's process id and count go with its own coordinator; with another one all three are given.
+        # Without an address, the cluster provides coordinator, process id and count. With one, all three are passed.
         jax.distributed.initialize(
             coordinator_address=address,
             num_processes=None if address is None else job.num_processes,
             process_id=None if address is None else job.process_id,
             local_device_ids=local_gpu_ids(job, os.environ),
-            # Else a cluster around a job of its own would give every process one GPU.
+            # Otherwise a surrounding cluster would give every process one GPU.
             cluster_detection_method=None if None in (address, job.num_processes, job.process_id) else "deactivate",
-            initialization_timeout=connect_timeout_s + 60,  # the watch is to be first
-            # JAX would listen on all interfaces, also where no other machine has any business with the job.
+            initialization_timeout=connect_timeout_s + 60,  # longer than the watch's timeout, which reports better
+            # By default JAX listens on all interfaces, even if the whole job runs on this machine.
             coordinator_bind_address=address if address is not None and _is_loopback(address) else None,
             heartbeat_timeout_seconds=heartbeat_timeout_s,
             shutdown_timeout_seconds=heartbeat_timeout_s,
@@ -76,9 +76,9 @@ def _not_connected(reason: str, where: str) -> ConfigError:
 
 
 class _ConnectionWatch:
-    """Says where the process waits for the others, and ends it with exit code 2 when they do not come.
+    """A timer that prints a reminder while the process waits for the others, and exits with code 2 at the timeout.
 
-    JAX itself would abort it, with a stack trace and no word of what was waited for.
+    JAX itself would abort with a stack trace that does not say what it waited for.
     """
 
     def __init__(self, waiting: str, timeout_s: float) -> None:
@@ -98,7 +98,7 @@ class _ConnectionWatch:
             timer.start()
 
     def end(self) -> None:
-        """The others are there, or will not come."""
+        """Stops the reminders."""
         for timer in self._timers:
             timer.cancel()
 
@@ -107,7 +107,7 @@ class _ConnectionWatch:
 
 
 def _wait_for_coordinator(address: str, timeout_s: float) -> None:
-    """Returns once process 0 listens; raises ConfigError where it does not within the time."""
+    """Waits until process 0 listens; raises ConfigError at the timeout."""
     host, _, port = address.rpartition(":")
     deadline = time.monotonic() + timeout_s
     while True:
@@ -125,20 +125,20 @@ def _wait_for_coordinator(address: str, timeout_s: float) -> None:
 
 
 def local_gpu_ids(job: Job, environ: Mapping[str, str]) -> list[int] | None:
-    """Which of the GPUs that this process sees are its own; None where JAX knows best.
+    """Indices of this process's GPUs among those that it sees; None to leave the choice to JAX.
 
-    Left to itself, JAX gives a process under Slurm or Open MPI one GPU, that of its number on its machine, even where
-    it is alone there, or sees no other than its own.
+    Under Slurm or Open MPI, JAX by default gives a process the one GPU whose index is its rank on the machine, even if
+    it is the only process there, or sees only its own GPU.
 
     Raises:
-        ConfigError: They cannot be divided evenly among the machine's processes.
+        ConfigError: The GPUs cannot be divided evenly among the machine's processes.
     """
     if job.source in ("Kubernetes", "TPU pod") or environ.get("JAX_LOCAL_DEVICE_IDS"):
         return None
     place, num_gpus = job.local_process_id, len(visible_gpus(environ, warn_user))
-    # Of how many is not known where a script has set LOCAL_RANK alone, which by custom is the number of a GPU.
+    # If a script has set LOCAL_RANK alone, the number of local processes is unknown; by convention it is a GPU index.
     num_local = num_gpus if job.num_local_processes is None and place is not None else job.num_local_processes or 1
-    # Whoever divided them has done so through CUDA_VISIBLE_DEVICES.
+    # In these cases the GPUs are divided already, by CUDA_VISIBLE_DEVICES.
     is_divided = job.source == "ksim.launch" or "SLURM_GPUS_PER_TASK" in environ or num_gpus < num_local
     if place is None or is_divided or place >= num_local:
         return list(range(num_gpus))
@@ -152,6 +152,6 @@ def local_gpu_ids(job: Job, environ: Mapping[str, str]) -> list[int] | None:
 
 
 def _is_loopback(address: str) -> bool:
-    """Whether an address, as in 127.0.0.1:8476, can be reached from this machine alone."""
+    """Whether an address, such as 127.0.0.1:8476, can be reached only from this machine."""
     host = address.rpartition(":")[0].strip("[]")
     return host in ("localhost", "::1") or host.startswith("127.")

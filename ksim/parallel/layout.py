@@ -1,4 +1,4 @@
-"""The ways to run the one training step: on a single device, or mapped over several by pmap or by shard_map."""
+"""Layouts of the training step: on a single device, or mapped over several by pmap or shard_map."""
 
 import functools
 from abc import ABC, abstractmethod
@@ -28,16 +28,16 @@ from ksim.types import Device, TrainState
 Step = Callable[[TrainState], tuple[TrainState, PyTree]]
 
 MakeEnvs = Callable[[Key[Array, ""], Int[Array, " e"]], PyTree]
-"""`(key, places in the global batch) -> their rows`."""
+"""`(key, env indices in the global batch) -> the rows of these envs`."""
 
 
 class AbstractLayout(ABC):
-    """Where the state lives and how a step is mapped over it.
+    """Placement of the state on devices, and mapping of a step over them.
 
     Attributes:
         devices: The devices in use, of all processes, in the order of the mapped axis.
         axis_name: The axis over which ksim's own collectives reduce; None on a single device, where they are the
-            identity. The axis that a user's code names is bound in any case.
+            identity. The axis name for the user's code is always bound.
     """
 
     devices: list[Device]
@@ -45,17 +45,17 @@ class AbstractLayout(ABC):
 
     @property
     def num_devices(self) -> int:
-        """How many devices share the envs."""
+        """Number of devices that share the envs."""
         return len(self.devices)
 
     @property
     def local_devices(self) -> list[Device]:
-        """Those of this process."""
+        """The devices of this process."""
         return [device for device in self.devices if device.process_index == jax.process_index()]
 
     @property
     def platform(self) -> str:
-        """`cpu`, `gpu` or `tpu`, the same for all of them."""
+        """`cpu`, `gpu` or `tpu`, the same for all devices."""
         return self.devices[0].platform
 
     @abstractmethod
@@ -72,7 +72,7 @@ class AbstractLayout(ABC):
 
     @abstractmethod
     def make_envs(self, make: MakeEnvs, key: Key[Array, ""], num_envs: int) -> PyTree:
-        """A global batch, every row made on the device that will hold it: no device ever holds all."""
+        """A global batch, each row made on the device that holds it: no device ever holds the whole batch."""
 
     @abstractmethod
     def map(self, function: Callable[..., Any], *, donate: bool = False) -> Any:
@@ -89,7 +89,7 @@ class AbstractLayout(ABC):
     def compile(self, step: Step, state: TrainState, *, donate: bool = True) -> Step:
         """Maps and compiles the step ahead of time: another shape or placement is an error, never a recompilation.
 
-        With `donate` the state's memory is reused for the next one, and it is gone after the step.
+        With `donate` the state's memory is reused for the next state, and the argument is invalid after the step.
         """
         return self.map(step, donate=donate).lower(state).compile()
 
@@ -98,7 +98,7 @@ class SingleDevice(AbstractLayout):
     """The step jitted on one device."""
 
     def __init__(self, device: Device | None = None, axis_name: str = DEVICE_AXIS) -> None:
-        """Makes the layout. `axis_name` is what collectives of a user's code call the axis."""
+        """Makes the layout. `axis_name` is the name of the axis in collectives of the user's code."""
         self.devices = [device or jax.local_devices()[0]]
         self.axis_name = None
         self._bound_axis = axis_name
@@ -165,7 +165,7 @@ class PmapDevices(AbstractMappedDevices):
         return Mapped(pmapped, self.local_view, self.platform)
 
     def local_view(self, tree: PyTree) -> PyTree:
-        """Placed leaves as the rows of this process's devices alone, which is what pmap is told of."""
+        """Placed leaves restricted to the rows of this process's devices, as pmap takes them."""
         local = self.local_devices
         if len(local) == self.num_devices:
             return tree
@@ -192,17 +192,17 @@ class ShardMapDevices(AbstractMappedDevices):
         mesh, rows = Mesh(np.asarray(self.devices), (self._axis_name,)), PartitionSpec(self._axis_name)
         # Unchecked, as in pmap: users' collectives need not tell JAX which values are the same on all devices.
         mapped = jax.shard_map(on_one_device, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False)
-        # Said, or jit would replicate what has no elements.
+        # Explicit, because jit would replicate arrays without elements.
         placed = NamedSharding(mesh, rows)
         jitted = jax.jit(mapped, donate_argnums=0 if donate else (), out_shardings=placed)
         return Mapped(jitted, lambda args: args, self.platform)
 
 
 def _without_empty_inputs(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function to be mapped over devices, with arrays without elements made inside and not passed in.
+    """The function, with arrays without elements made inside instead of passed in.
 
-    JAX 0.11 dies of a SIGSEGV while it compiles a shard_map or a pmap with such an input: XLA removes it before Shardy
-    looks for its sharding. MJX models have many.
+    JAX 0.11 crashes with a SIGSEGV while it compiles a shard_map or a pmap with such an input: XLA removes it before
+    Shardy looks for its sharding. MJX models have many.
     """
 
     @functools.wraps(function, updated=())
@@ -215,15 +215,15 @@ def _without_empty_inputs(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 LAYOUTS: dict[str, type[AbstractMappedDevices]] = {"pmap": PmapDevices, "shard_map": ShardMapDevices}
-"""The layouts of several devices, as the option `layout` names them."""
+"""The layouts for several devices, by the value of the option `layout`."""
 
 
 def make_layout(devices: Sequence[Device], axis_name: str, name: str = "pmap") -> AbstractLayout:
     """The layout of a step on some devices.
 
     Args:
-        devices: Those of all processes, in the order of the axis.
-        axis_name: What a user's code calls the axis.
-        name: Which of `LAYOUTS`, where there are several devices.
+        devices: The devices of all processes, in the order of the axis.
+        axis_name: Name of the axis in the user's code.
+        name: A name in `LAYOUTS`; used only with several devices.
     """
     return SingleDevice(devices[0], axis_name) if len(devices) == 1 else LAYOUTS[name](devices, axis_name)

@@ -1,4 +1,4 @@
-"""Functions mapped over devices: lowering, compiling, and which programs JAX's compilation cache may hold."""
+"""Lowering and compiling functions mapped over devices. Some are kept out of JAX's compilation cache."""
 
 import math
 import re
@@ -25,8 +25,8 @@ class Mapped:
 
         Args:
             jitted: The function, with a method `lower`.
-            view: Placed arguments as `jitted` takes them.
-            platform: That of the devices, as in `cpu`.
+            view: Converts placed arguments for `jitted`.
+            platform: Platform of the devices, such as `cpu`.
         """
         self._jitted = jitted
         self._view = view
@@ -48,7 +48,7 @@ class Lowered:
     """A mapped function's program before it is compiled."""
 
     def __init__(self, lowered: Any, platform: str) -> None:
-        """Wraps what JAX lowered for devices of a platform."""
+        """Wraps a program that JAX lowered for devices of a platform."""
         self._lowered = lowered
         self._platform = platform
 
@@ -59,9 +59,9 @@ class Lowered:
     def compile(self) -> Any:
         """The compiled program.
 
-        On CPU, one with collectives is kept out of the compilation cache. XLA runs independent collectives in the same
-        order on every device, but a program that it has read from the cache has lost that order: one device then adds
-        to one sum what another device adds to a second, which ends in SIGSEGV, in an abort or in wrong numbers.
+        On CPU, programs with collectives are kept out of the compilation cache. XLA runs independent collectives in the
+        same order on every device, but a program read from the cache has lost that order. Devices then add to
+        different sums at the same time, which ends in SIGSEGV, an abort or wrong numbers.
         """
         if self._platform != "cpu":
             return self._lowered.compile()

@@ -1,6 +1,6 @@
-"""What the processes of a job tell each other on the host.
+"""Host-side communication between the processes of a job.
 
-Nothing here is traced. What gathers or waits must be called by all processes alike.
+Nothing here is traced. Functions that gather or wait must be called by all processes.
 """
 
 import contextlib
@@ -21,25 +21,25 @@ from ksim.host.signals import ignore_termination
 from ksim.types import Device
 
 _ENDING_S = 2.0
-"""How long a process whose connection broke may take to end."""
+"""Seconds that a process may take to end after its connection broke."""
 
 
 class PeerFailedError(RunError):
-    """Another process of the job has failed, so that this one cannot go on."""
+    """Another process of the job has failed, so this one cannot continue."""
 
 
 def num_processes() -> int:
-    """Processes of the job; 1 without one. Starts no backend where there is none."""
+    """Number of processes of the job; 1 without a job. Does not start JAX's backend."""
     return jax.process_count() if jax.distributed.is_initialized() else 1
 
 
 def process_index() -> int:
-    """This process's number in the job; 0 without one. Starts no backend where there is none."""
+    """This process's rank in the job; 0 without a job. Does not start JAX's backend."""
     return jax.process_index() if jax.distributed.is_initialized() else 0
 
 
 def is_main_process() -> bool:
-    """Whether this is process 0, which alone prints and writes what a run leaves behind."""
+    """Whether this is process 0, which alone prints and writes the run's files."""
     return process_index() == 0
 
 
@@ -75,24 +75,24 @@ def gather_texts(text: str) -> list[str]:
 
 
 def wait_for_all() -> None:
-    """Returns once all processes are here."""
+    """A barrier over all processes."""
     gather_rows(np.zeros((), np.int32))
 
 
 @dataclass(frozen=True)
 class Peers:
-    """Where the processes of the job run, so that one that is lost can be named.
+    """Machines and process ids of the job, to name a lost process.
 
     Attributes:
-        hosts: Their machines' names.
-        pids: Their process ids there.
+        hosts: Host name of each process's machine.
+        pids: Each process's id on its machine.
     """
 
     hosts: tuple[str, ...]
     pids: tuple[int, ...]
 
     def describe_lost(self) -> str:
-        """Which of the others on this machine have ended or stand still; where none has, the other machines."""
+        """Processes of this machine that have ended or hang, as text; if none, the other machines."""
         # A killed process's connections close a moment before it counts as ended.
         deadline_s = time.monotonic() + _ENDING_S
         while not (found := self._find_lost()) and time.monotonic() < deadline_s:
@@ -111,13 +111,13 @@ class Peers:
 
 
 def meet_peers() -> Peers:
-    """Tells all processes where each runs."""
+    """Gathers the machine and process id of every process."""
     said = [text.rsplit(" ", 1) for text in gather_texts(f"{socket.gethostname()} {os.getpid()}")]
     return Peers(tuple(host for host, _ in said), tuple(int(pid) for _, pid in said))
 
 
 def _condition(pid: int) -> str | None:
-    """What is wrong with a process of this machine; None where nothing is, or /proc does not say."""
+    """The fault of a process on this machine, as text; None if there is none, or no /proc."""
     if not Path("/proc/self/stat").exists():
         return None
     conditions = {"Z": "has ended", "X": "has ended", "T": "is stopped (SIGSTOP)", "t": "is held by a debugger"}
@@ -127,11 +127,10 @@ def _condition(pid: int) -> str | None:
 
 @contextlib.contextmanager
 def naming_lost(peers: Peers, doing: Callable[[], str]) -> Iterator[None]:
-    """Says which process was lost where a collective of the block fails.
+    """Names the lost process if a collective of the block fails.
 
     Args:
-        peers: Where the processes run.
-        doing: What this one was at, as in `in iteration 7`.
+        doing: Returns the activity of this process, as in `in iteration 7`.
 
     Raises:
         PeerFailedError: Another process could not be reached.
@@ -151,27 +150,27 @@ def naming_lost(peers: Peers, doing: Callable[[], str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def together() -> Iterator[None]:
-    """Runs a block in every process; where it fails in one, it fails in all, and says in which.
+    """Runs a block in every process. If it fails in one, it fails in all, and the error names the process.
 
-    Without it the others would wait for ever in their next collective. The block must hold no collective itself.
+    Without it the others would wait forever in their next collective. The block must hold no collective itself.
 
     Raises:
-        ConfigError: Bad input was found, here or in another process.
-        PeerFailedError: Another process failed in another way.
+        ConfigError: Invalid input, here or in another process.
+        PeerFailedError: Another process failed with another error.
     """
     failure: Exception | SystemExit | None = None
     try:
         yield
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - raised again below, after the others were told
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - raised again below, after the others have been notified
         failure = error
         if num_processes() > 1:
-            # Those who are told of it may end first, and a launcher would stop this process before it has said why.
+            # The notified processes may end first, and a launcher would then stop this one before it reports its error.
             ignore_termination()
     kind = "" if failure is None else "ConfigError" if isinstance(failure, ConfigError) else type(failure).__name__
     try:
         told = gather_texts("" if failure is None else f"{kind}\n{failure}")
     except Exception as error:
-        # Another process is gone; what went wrong here is still worth more than that.
+        # Another process is gone. If this one failed too, its own error is more useful.
         raise error if failure is None else failure from error
     if failure is not None:
         raise failure

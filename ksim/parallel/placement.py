@@ -1,10 +1,10 @@
-"""Putting state on devices: copies of what is replicated, equal shares of what is per env; and getting it back.
+"""Placement of state on devices, replicated or sharded by envs, and its inverse.
 
-Placed leaves have a leading axis of devices, those of all processes, and live one row to a device. That is how the
-mapped step returns them, so that its first call compiles it once and for all.
+Placed leaves have a leading axis over the devices of all processes, with one row on each device. The mapped step
+returns the same placement, so it compiles only once, at its first call.
 
-Leaves may be arrays of JAX or NumPy, typed PRNG keys and Python numbers. Whatever else a tree holds (a string, the
-activation function of an Equinox module) belongs to its structure and stays as it is.
+Leaves may be JAX or NumPy arrays, typed PRNG keys and Python numbers. Anything else in a tree (a string, the
+activation function of an Equinox module) belongs to its structure and is unchanged.
 """
 
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ def is_key(x: object) -> bool:
 
 
 def unwrap_keys(tree: PyTree) -> PyTree:
-    """Typed keys as their raw data, every other leaf as it is: what numpy and checkpoints can hold."""
+    """Typed keys as their raw data, with other leaves unchanged, for NumPy and checkpoints."""
     return jax.tree.map(lambda x: jax.random.key_data(x) if is_key(x) else x, tree)
 
 
@@ -182,12 +182,12 @@ def check_divisible(num_envs: int, num_devices: int) -> None:
 
 
 def _partition(tree: PyTree) -> tuple[PyTree, PyTree]:
-    """What is placed, and the rest."""
+    """The leaves to place, and the rest of the tree."""
     return eqx.partition(tree, eqx.is_array_like)
 
 
 def _host(tree: PyTree) -> PyTree:
-    """Host arrays of the types that they have on a device; typed keys as raw data."""
+    """Host arrays with the dtypes that they have on a device; typed keys as raw data."""
 
     def convert(path: Any, x: Any) -> np.ndarray:
         host = np.asarray(x)

@@ -1,4 +1,4 @@
-"""Whether all devices still hold the same learner, and what follows where they do not."""
+"""Comparison of the devices' copies of the learner, and repair or an error if they differ."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,7 +18,7 @@ class ReplicasDivergedError(RunError):
     """Devices' copies of the learner differ.
 
     Attributes:
-        learner: That of more than half of them, on all devices; None where no more than half agree in everything.
+        learner: The majority's learner, on all devices; None unless more than half of the copies are equal.
     """
 
     def __init__(self, message: str, learner: LearnerState | None) -> None:
@@ -27,7 +27,7 @@ class ReplicasDivergedError(RunError):
 
 
 class ReplicaGuard:
-    """Compares the devices' copies of the learner, bit for bit, at every so many iterations."""
+    """Compares the devices' copies of the learner, bit for bit, at a fixed interval of iterations."""
 
     def __init__(
         self, layout: AbstractLayout, learner: LearnerState, *, interval: int | None, rebroadcasts: bool
@@ -35,10 +35,9 @@ class ReplicaGuard:
         """Makes the guard.
 
         Args:
-            layout: Where the copies are.
             learner: A placed learner, for the names of its leaves.
-            interval: Iterations from one comparison to the next; None for none.
-            rebroadcasts: Whether to go on with the copy of the majority, where copies differ.
+            interval: Iterations between comparisons; None for no comparisons.
+            rebroadcasts: Whether to continue with the majority's copy if copies differ.
         """
         self._layout, self._interval, self._rebroadcasts = layout, interval, rebroadcasts
         self._names = leaf_names(learner)
@@ -46,14 +45,14 @@ class ReplicaGuard:
         self._copy: Any = layout.map(lambda learner, source: copy_from_replica(learner, source, layout.axis_name))
 
     def is_due(self, iteration: int) -> bool:
-        """Whether to look after this iteration."""
+        """Whether to compare after this iteration."""
         return self._interval is not None and self._layout.num_devices > 1 and iteration % self._interval == 0
 
     def __call__(self, learner: LearnerState, iteration: int) -> LearnerState:
         """The learner, the same on all devices.
 
         Raises:
-            ReplicasDivergedError: It is not, and the run is to stop then.
+            ReplicasDivergedError: The copies differ, and `rebroadcasts` is false.
         """
         checksums_dl = np.asarray(self._layout.first(self._gather(learner)))
         divergence = find_divergence(checksums_dl, self._names)
@@ -74,7 +73,7 @@ class ReplicaGuard:
 
 
 def describe_replicas(divergence: Divergence, devices: Sequence[Device]) -> str:
-    """Which devices of which processes hold the copies that deviate."""
+    """The devices and processes of the deviating copies, as text."""
     parts = [
         f"replica {i} is {local_name(devices[i])} of process {devices[i].process_index}" for i in divergence.replicas
     ]

@@ -1,4 +1,4 @@
-"""Whether devices that should hold the same hold the same, bit for bit, and copying one's leaves to the others."""
+"""Bitwise comparison of replicas on devices, and copying one replica to the others."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from ksim.parallel.collectives import device_index, sum_across_devices
 
 @dataclass(frozen=True)
 class Divergence:
-    """How replicas differ.
+    """A difference between replicas.
 
     Attributes:
-        leaves: The leaves in which any two do.
-        replicas: Those that deviate in any leaf from the value that most have; where as many have one value as
-            another, from the one of the first of them.
+        leaves: Names of the leaves that differ between any two replicas.
+        replicas: Indices of the replicas that deviate from the most common value in any leaf. If values are equally
+            common, the first of them counts as the most common.
         source: A replica of the largest group that agrees in all leaves; of several such groups, one that deviates
             from most in the fewest leaves, and of these the first.
     """
@@ -58,7 +58,7 @@ def gather_checksums(tree: PyTree, axis_name: str | None) -> UInt32[Array, "devi
 
 
 def find_divergence(checksums_dl: np.ndarray, names: Sequence[str]) -> Divergence | None:
-    """Where the checksums of replicas differ; None where they do not. For the host.
+    """The difference between the checksums of replicas; None if they are equal. Runs on the host.
 
     Args:
         checksums_dl: Checksums, one row per replica, as `gather_checksums` returns them.

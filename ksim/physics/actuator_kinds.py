@@ -1,4 +1,4 @@
-"""What an actuator is and what its control means, read from how MuJoCo lets it make its force."""
+"""Kinds of actuators and the meaning of their controls, from MuJoCo's gain, bias and dynamics types."""
 
 import enum
 import math
@@ -15,15 +15,15 @@ class ActuatorKind(enum.Enum):
 
     Attributes:
         FORCE: A force, by a fixed gain: `motor`, `cylinder`, `adhesion`.
-        SPRUNG: A force against a spring, or a target in units of its own: a `general` with a fixed gain and a
-            stiffness that differs from it.
+        SPRUNG: A force against a spring, or a target in its own units: a `general` with a fixed gain and a stiffness
+            that differs from it.
         POSITION: A target for the length: `position`, and a `general` whose gain equals the stiffness of its bias.
         INTEGRATED_VELOCITY: The rate at which the target of a position servo moves: `intvelocity`.
         VELOCITY: A target for the velocity: `velocity`.
         VARIABLE_GAIN: The factor of a gain that depends on length and velocity: `damper`.
         MUSCLE: The excitation of a `muscle`.
-        PID: Targets for length and velocity and a force, as many of them as it declares: `pid`.
-        OTHER: Whatever else: `dcmotor`, `orientation`, plugins and callbacks.
+        PID: A target length, a target velocity and a force, or those of them that the `pid` declares.
+        OTHER: Anything else: `dcmotor`, `orientation`, plugins and callbacks.
     """
 
     FORCE = enum.auto()
@@ -40,8 +40,8 @@ class ActuatorKind(enum.Enum):
 def kind_of(gaintype: int, biastype: int, dyntype: int, gainprm: np.ndarray, biasprm: np.ndarray) -> ActuatorKind:
     """The kind of an actuator, from its fields in MjModel or MjSpec.
 
-    The XML reference of MuJoCo, under `actuator`, says which fields each element sets. A servo is told from a force
-    with a spring as MuJoCo does for `inheritrange`: its gain equals its stiffness.
+    MuJoCo's XML reference, under `actuator`, says which fields each element sets. As MuJoCo does for `inheritrange`, a
+    servo is distinguished from a force with a spring by its gain, which equals its stiffness.
     """
     if gaintype == _GAIN.mjGAIN_FIXED and biastype in (_BIAS.mjBIAS_NONE, _BIAS.mjBIAS_AFFINE):
         stiffness, damping = (-biasprm[1], -biasprm[2]) if biastype == _BIAS.mjBIAS_AFFINE else (0.0, 0.0)
@@ -67,7 +67,10 @@ def actuator_kinds(model: mujoco.MjModel) -> list[ActuatorKind]:
 
 
 def position_inputs(model: mujoco.MjModel) -> dict[int, int]:
-    """Controls that are targets for a length, each with its actuator: one of a position servo, the first of a PID's."""
+    """Actuators by the index of their control, for controls that are target lengths.
+
+    That is the control of a position servo, and the first control of a PID or DC motor that declares a target length.
+    """
     declared = model.actuator_ctrlspec & int(mujoco.mjtCtrlInput.mjINPUT_POS) != 0
     has_controller = np.isin(model.actuator_gaintype, (int(_GAIN.mjGAIN_PID), int(_GAIN.mjGAIN_DCMOTOR)))
     kinds = actuator_kinds(model)

@@ -1,4 +1,4 @@
-"""From the policy's action to the controls of the model's actuators."""
+"""Actuators: the mapping from the policy's actions to controls."""
 
 import dataclasses
 import fnmatch
@@ -20,26 +20,27 @@ from ksim.physics.model import PhysicsModel
 from ksim.physics.torques import joints_to_drive, needed_torque_range, torque_range
 
 PerJoint = float | Mapping[str, float]
-"""One number for all joints, or numbers by pattern (`"*_knee"`) of the joint's name, the first that matches."""
+"""One number for all joints, or numbers by pattern of the joint's name (`"*_knee"`). The first matching pattern
+applies."""
 
 
 class AbstractActuators(CheckedModule):
-    """The actuators of the model, and how actions become their controls."""
+    """The actuators of the model, and the mapping from actions to their controls."""
 
     @abstractmethod
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
-        """Changes the actuators of the model as this class needs."""
+        """Replaces or adjusts the actuators of the model."""
 
     @abstractmethod
     def __call__(self, action: Float[Array, " a"], model: PhysicsModel) -> Float[Array, " u"]:
         """The controls for an action, one component per actuator."""
 
     def action_size(self, model: PhysicsModel) -> int:
-        """Length of the action vector: one component per actuator, unless a class says otherwise."""
+        """Length of the action vector: by default, one component per control."""
         return model.mj_model.nu
 
     def motor_curve(self, model: PhysicsModel) -> MotorCurve | None:
-        """How velocity limits the actuators' forces, asked in every substep; None, the default, where it does not."""
+        """The actuators' force ranges as a function of velocity, evaluated in every substep; None (default): fixed."""
         return None
 
 
@@ -50,7 +51,7 @@ class ModelActuators(AbstractActuators):
     other control between the middle (0) and the ends (-1 and 1) of its range: a motor's force, a muscle's excitation,
     a velocity servo's target, the target of a servo that drives a tendon.
 
-    action_scale: of a servo, rad of target per unit of action.
+    action_scale: for servos, rad of target per unit of action.
     """
 
     action_scale: PerJoint = 0.25
@@ -80,10 +81,10 @@ class ModelActuators(AbstractActuators):
 
 
 class PositionActuators(AbstractActuators):
-    """PD servos that replace the model's actuators: an action offsets the target from the default pose.
+    """PD servos that replace the model's actuators. An action is an offset of the target from the default pose.
 
-    The torque kp * (target - position) - kd * velocity is computed in every physics substep, within the force limits
-    of the model's actuators; targets stay within the joints' limits.
+    The torque kp * (target - position) - kd * velocity is computed in every physics substep, and clipped to the force
+    limits of the model's actuators. Targets are clipped to the joints' limits.
 
     kp: stiffness, in N m/rad. kd: damping, in N m s/rad. action_scale: rad of target per unit of action.
     """
@@ -118,12 +119,14 @@ class PositionActuators(AbstractActuators):
 class PositionVelocityActuators(AbstractActuators):
     """PD servos that also have a velocity target: torque = kp * (target - position) + kd * (target - velocity).
 
-    The first half of an action moves the position targets from the default pose, as with `PositionActuators`, the
+    The first half of an action offsets the position targets from the default pose, as with `PositionActuators`. The
     second half sets the velocity targets.
 
     kp: stiffness, in N m/rad. kd: damping, in N m s/rad. action_scale: rad of target per unit of action.
-    velocity_scale: rad/s of target per unit of action. Where gains are randomized, the velocity's target counts with
-    kp's factor, as it travels as a part of the position's.
+    velocity_scale: rad/s of target per unit of action.
+
+    The velocity target is passed to the servo as a part of the position target. If gains are randomized, it is
+    therefore scaled by the factor of kp.
     """
 
     kp: PerJoint = 100.0
@@ -145,15 +148,17 @@ class PositionVelocityActuators(AbstractActuators):
         position_u = PositionActuators(self.kp, self.kd, self.action_scale)(position_action, model)
         joints = model.names.actuator_joints()
         velocity_u = per_joint(self.velocity_scale, joints, "velocity_scale") * velocity_action
-        # The servo's force is kp * (control - position) - kd * velocity: a velocity is worth kd / kp of a position.
+        # The servo's force is kp * (control - position) - kd * velocity, so a velocity target v adds kd / kp * v to the
+        # control.
         return position_u + per_joint(self.kd, joints, "kd") / per_joint(self.kp, joints, "kp") * velocity_u
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SpeedTorqueLine:
-    """The limits of a DC motor's torque at its velocity: a `MotorCurve`.
+    """The torque limits of DC motors as a function of velocity: a `MotorCurve`.
 
-    no_load_speed: per actuator, in rad/s, where no torque is left. stall_ratio: the torque at rest over the limit.
+    no_load_speed: speed of each actuator at which no torque is left, in rad/s. stall_ratio: the torque at rest over the
+    limit.
     """
 
     no_load_speed: np.ndarray
@@ -171,12 +176,12 @@ class SpeedTorqueLine:
 class DcMotorActuators(AbstractActuators):
     """PD servos with DC motors, whose torque limit falls with speed.
 
-    In the direction of motion the torque is at most stall * (1 - velocity / no_load_speed), against it at most
-    stall * (1 + velocity / no_load_speed), and never more than the force limit of the model's actuator: the
-    speed-torque line of a motor at its full voltage.
+    The torque limit is the speed-torque line of a motor at full voltage. In the direction of motion the torque is at
+    most stall * (1 - velocity / no_load_speed). Against the direction of motion it is at most
+    stall * (1 + velocity / no_load_speed). It never exceeds the force limit of the model's actuator.
 
-    kp: stiffness, in N m/rad. kd: damping, in N m s/rad. no_load_speed: in rad/s, where no torque is left.
-    stall_ratio: the torque at rest over the force limit; above 1 the limit (of the current) holds at low speeds.
+    kp: stiffness, in N m/rad. kd: damping, in N m s/rad. no_load_speed: speed at which no torque is left, in rad/s.
+    stall_ratio: the torque at rest over the force limit; above 1, the force limit (of the current) holds at low speeds.
     action_scale: rad of target per unit of action.
     """
 
@@ -207,7 +212,7 @@ class TorqueActuators(AbstractActuators):
     """Motors that replace the model's actuators: torques proportional to the action.
 
     An actuator's torque limit is the tightest of its force range, a motor's control range and the joint's
-    actuatorfrcrange. `action_scale`: the fraction of that limit that an action of 1 spends.
+    actuatorfrcrange. action_scale: the fraction of that limit that an action of 1 applies.
     """
 
     action_scale: PerJoint = 1.0
@@ -229,9 +234,9 @@ class TorqueActuators(AbstractActuators):
 
 
 def _drive_directly(actuator: mujoco.MjsActuator) -> None:
-    """Puts an actuator to its joint without a gear in between, and takes its limits away."""
+    """Sets an actuator's gear to 1 and removes its limits."""
     gear = actuator.gear[0]
-    # MuJoCo reflects an actuator's own inertia and damping to its joint by the square of the gear.
+    # MuJoCo reflects an actuator's inertia and damping to its joint by the square of the gear.
     actuator.armature, actuator.damping = actuator.armature * gear**2, np.array(actuator.damping) * gear**2
     actuator.gear[0] = 1.0
     actuator.ctrllimited = actuator.forcelimited = actuator.actlimited = mujoco.mjtLimited.mjLIMITED_FALSE
@@ -239,13 +244,13 @@ def _drive_directly(actuator: mujoco.MjsActuator) -> None:
 
 
 def _forget_old_actuators(spec: mujoco.MjSpec) -> None:
-    """Takes the activations and controls of the actuators that were replaced out of the keyframes."""
+    """Removes the activations and controls of the replaced actuators from the keyframes."""
     for key in spec.keys:
         key.act, key.ctrl = [], []
 
 
 def _check_ranges(model: mujoco.MjModel, has_meaning: np.ndarray) -> None:
-    """Raises ConfigError unless there is a way from actions to every control, told by one flag per control."""
+    """Raises ConfigError unless actions can be mapped to every control; `has_meaning` is a flag per control."""
     for i, start in enumerate(model.actuator_ctrladr):
         if not has_meaning[start : start + model.actuator_ctrlnum[i]].all():
             what = label(model, "actuator", i)
@@ -257,7 +262,7 @@ def _check_ranges(model: mujoco.MjModel, has_meaning: np.ndarray) -> None:
 
 
 def _check_gains(actuators: AbstractActuators, *above: str) -> None:
-    """Raises ConfigError unless all numbers of `kd` are 0 or more, and those of the fields `above` above 0."""
+    """Raises ConfigError unless all numbers of `kd` are at least 0, and all numbers of the fields `above` above 0."""
     numbers = lambda field: list(value.values()) if isinstance(value := getattr(actuators, field), Mapping) else [value]
     check_field(actuators, "kd", all(number >= 0 for number in numbers("kd")), "0 or more")
     for field in above:
@@ -268,7 +273,7 @@ def per_joint(value: PerJoint, joints: list[str], what: str) -> np.ndarray:
     """One number per joint.
 
     Raises:
-        ConfigError: No pattern matches a joint, or a pattern matches none.
+        ConfigError: A joint matches no pattern, or a pattern matches no joint.
     """
     if not isinstance(value, Mapping):
         return np.full(len(joints), value, np.float32)

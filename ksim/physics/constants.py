@@ -1,8 +1,8 @@
 """Model fields that differ between simulations, and the constants that native MuJoCo derives from them.
 
-Native MuJoCo derives a part of its model once, by `mj_setConst`: masses of subtrees, frames that coincide, bounding
-volumes, the inertia of bodies that move nothing else. MJX computes these in every step, or does without. So that both
-engines simulate the same, they are derived anew for each simulation whose fields changed. The constants that MJX too
+Native MuJoCo derives a part of its model once, by `mj_setConst`: masses of subtrees, coinciding frames, bounding
+volumes, the inertia of bodies that move no other body. MJX computes these in every step, or does not need them. To make
+both engines simulate the same, they are derived again for each simulation whose fields changed. Constants that MJX also
 takes from the model (inverse weights, anchors, lengths in the reference pose) keep the values of the compiled model.
 """
 
@@ -22,7 +22,7 @@ KEPT_CONSTANTS = (
     *("body_invweight0", "dof_invweight0", "tendon_invweight0", "tendon_length0", "actuator_acc0", "eq_data"),
     *("cam_pos0", "cam_poscom0", "cam_mat0"),
 )
-"""Fields that `mj_setConst` derives and both engines read: an override changes them only by naming them."""
+"""Fields that `mj_setConst` derives and both engines read. They change only if an override names them."""
 _DERIVED_INPUTS = (
     *("qpos0", "qpos_spring", "body_pos", "body_quat", "body_ipos", "body_iquat", "body_mass", "body_inertia"),
     *("body_gravcomp", "jnt_pos", "jnt_axis", "dof_armature", "geom_pos", "geom_quat", "geom_size", "geom_margin"),
@@ -48,7 +48,7 @@ OVERRIDABLE = frozenset(
         *("opt.ls_tolerance", "opt.timestep"),
     )
 )
-"""Fields that both engines read anew for each simulation."""
+"""Fields that both engines read separately for each simulation."""
 LOOKS = frozenset(
     (
         *("geom_rgba", "geom_matid", "mat_rgba", "mat_texid", "mat_emission", "mat_specular", "mat_shininess"),
@@ -57,7 +57,7 @@ LOOKS = frozenset(
         *("light_dir0", "cam_fovy", "cam_intrinsic"),
     )
 )
-"""Fields of MJX's model that change pictures alone."""
+"""Fields of MJX's model that only change rendering."""
 _DERIVED = {
     "dof_M0": "body_mass, body_inertia or dof_armature",
     "geom_rbound": "geom_size",
@@ -70,17 +70,17 @@ _DERIVED = {
     "geom_sameframe": "geom_pos",
     "site_sameframe": "site_pos",
 }
-"""Fields that native MuJoCo alone reads, and what they follow from."""
+"""Fields that only native MuJoCo reads, each with the fields that it is derived from."""
 _OF_SIMPLE_BODIES = {"body_ipos": None, "body_iquat": None, "jnt_pos": "jnt_bodyid", "jnt_axis": "jnt_bodyid"}
 """Fields that must keep their compiled values for a body's inertia to be the same in every pose, each with the field
 that maps its rows to bodies (None: rows are bodies)."""
 
 
 def check_overrides(model: mujoco.MjModel, names: Iterable[str]) -> None:
-    """Checks that every engine reads some fields of a model anew for each simulation.
+    """Checks that every engine can read these model fields separately for each simulation.
 
     Raises:
-        ConfigError: One of them is none of `OVERRIDABLE`, or the compiled model leaves out what it is about.
+        ConfigError: A field is not in `OVERRIDABLE`, or belongs to a feature that the compiled model does not have.
     """
     for name in names:
         if name in _DERIVED:
@@ -99,7 +99,7 @@ def check_overrides(model: mujoco.MjModel, names: Iterable[str]) -> None:
 
 
 def _left_out(model: mujoco.MjModel, name: str) -> str:
-    """The reason for which MJX, which follows the compiled model, leaves a field out; empty where it does not."""
+    """The reason why MJX ignores a field, given the features of the compiled model; empty if MJX reads it."""
     if name == "body_gravcomp" and not model.flg_gravcomp:
         return "no body of the compiled model has any. Give a body some gravcomp in the MJCF file."
     has_fluid = model.opt.density > 0 or model.opt.viscosity > 0 or np.any(model.opt.wind)
@@ -109,7 +109,7 @@ def _left_out(model: mujoco.MjModel, name: str) -> str:
 
 
 def as_in_mjx(model: mujoco.MjModel, overrides: Overrides) -> Overrides:
-    """The overrides as MJX applies them: dry friction stays 0 where the compiled model has none."""
+    """The overrides as MJX applies them: dry friction stays 0 for joints and tendons without any in the model."""
     changed = {
         name: jnp.where(getattr(model, name) > 0, overrides[name], 0.0)
         for name in ("dof_frictionloss", "tendon_frictionloss")
@@ -119,11 +119,12 @@ def as_in_mjx(model: mujoco.MjModel, overrides: Overrides) -> Overrides:
 
 
 def check_simple_bodies(model: mujoco.MjModel, overrides: Mapping[str, np.ndarray]) -> None:
-    """Checks the values of fields, of one simulation or of many.
+    """Checks the overridden values of one simulation or of many for bodies that MuJoCo compiled as simple.
+
+    The inertia of a simple body is the same in every pose.
 
     Raises:
-        ConfigError: Under them, the inertia of a body would depend on its pose, which MuJoCo has compiled as one that
-            does not.
+        ConfigError: With these values, the inertia of a simple body would depend on its pose.
     """
     simple = np.flatnonzero(model.body_simple * model.body_dofnum)
     for name, of in _OF_SIMPLE_BODIES.items():
@@ -143,7 +144,7 @@ def check_simple_bodies(model: mujoco.MjModel, overrides: Mapping[str, np.ndarra
 
 
 def derive_constants(model: mujoco.MjModel) -> None:
-    """Derives the constants of a compiled model from its fields, which may have been written to since."""
+    """Derives the constants of a compiled model again, after its fields have been written to."""
     kept = {name: np.array(getattr(model, name)) for name in KEPT_CONSTANTS}
     mujoco.mj_setConst(model, mujoco.MjData(model))
     for name, x in kept.items():
@@ -154,21 +155,17 @@ class BatchConstants:
     """The constants that MuJoCo derives from the overridden fields of a batch, kept up to date."""
 
     def __init__(self, batch: Batch, overridden: Iterable[str]) -> None:
-        """Expands the fields.
-
-        Args:
-            batch: The batch.
-            overridden: Fields with values for each simulation.
-        """
+        """Expands the overridden fields, so that every simulation has its own values."""
         self._batch = batch
         self._inputs = {name: batch.expand(name) for name in sorted({*_DERIVED_INPUTS} & {*overridden})}
         self._seen = {name: np.full_like(x, np.nan) for name, x in self._inputs.items()}
 
     def update(self) -> bool:
-        """Derives the constants of simulations whose fields have changed since the last call, if there are any.
+        """Derives the constants of simulations whose fields have changed since the last call.
 
         Returns:
-            Whether there are. The overridden fields must then be written again: MuJoCo derives some of these too.
+            Whether any fields have changed. The overridden fields must then be written again, because MuJoCo also
+            derives some of these.
 
         Raises:
             ConfigError: See `check_simple_bodies`.
@@ -182,7 +179,7 @@ class BatchConstants:
         check_simple_bodies(self._batch.model, {name: x[changed] for name, x in self._inputs.items()})
         for name, x in self._inputs.items():
             self._seen[name][changed] = x[changed]
-        with contextlib.suppress(SimulationError):  # of fields that are not finite, as then the next state is
+        with contextlib.suppress(SimulationError):  # from non-finite fields; the next state is then non-finite too
             self._batch.set_const(changed)
         for name in KEPT_CONSTANTS:
             if self._batch.expanded(name) is not None:

@@ -1,11 +1,11 @@
-"""Pairs of geoms that can touch, and the one of the two that decides the friction."""
+"""Pairs of geoms that can touch, and whether a geom's friction decides the friction of a contact."""
 
 import mujoco
 import numpy as np
 
 
 def colliding_geoms(model: mujoco.MjModel) -> np.ndarray:
-    """The pairs of geoms (n, 2) that can touch by their contact bits, without those that a `<pair>` names.
+    """The pairs of geoms, (n, 2), that can touch by their contact bits, without the pairs listed as `<pair>`.
 
     See "Collision detection" in MuJoCo's documentation: bodies that are welded together, parents with children, and
     excluded bodies do not collide.
@@ -13,7 +13,7 @@ def colliding_geoms(model: mujoco.MjModel) -> np.ndarray:
     weld = model.body_weldid[model.geom_bodyid]
     parent = model.body_weldid[model.body_parentid[weld]]
     i, j = (x.ravel() for x in np.meshgrid(np.flatnonzero(weld), np.arange(model.ngeom), indexing="ij"))
-    is_new = (weld[j] == 0) | (i < j)  # each pair once: those of two moving geoms come both ways
+    is_new = (weld[j] == 0) | (i < j)  # each pair once: pairs of two moving geoms appear in both orders
     bits = (model.geom_contype[i] & model.geom_conaffinity[j]) | (model.geom_contype[j] & model.geom_conaffinity[i])
     keeps_parents = bool(model.opt.disableflags & mujoco.mjtDisableBit.mjDSBL_FILTERPARENT)
     is_kin = ((weld[i] == parent[j]) & (weld[j] != 0)) | ((weld[j] == parent[i]) & (weld[j] != 0))
@@ -27,9 +27,9 @@ def colliding_geoms(model: mujoco.MjModel) -> np.ndarray:
 
 
 def decides_friction(model: mujoco.MjModel, geoms: np.ndarray, high: float) -> bool:
-    """Whether some contact changes if the sliding friction of geoms is set to numbers up to `high`.
+    """Whether any contact changes if the sliding friction of geoms is set to values up to `high`.
 
-    Of two geoms, the one of the higher priority decides; if they have the same, the larger friction does.
+    The geom of higher priority decides the friction of a contact. At equal priority, the larger friction applies.
     """
     pairs = colliding_geoms(model)
     ours, theirs = np.concatenate([pairs, pairs[:, ::-1]]).T

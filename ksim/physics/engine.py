@@ -1,4 +1,4 @@
-"""The seam between the MDP and the physics, and the one recipe of a control step."""
+"""The interface between the MDP and the physics, and the control step that all engines share."""
 
 import dataclasses
 from abc import ABC, abstractmethod
@@ -17,20 +17,19 @@ MotorCurve = Callable[[Any, Any], Any]
 """(velocity (..., u) in rad/s, force range (..., u, 2)) -> the range at that velocity; for numpy and JAX arrays."""
 
 Strike = Callable[[PhysicsState, Overrides], tuple[PhysicsState, Overrides]]
-"""What an event does to the physics state and to the model fields that differ in this simulation."""
+"""The effect of an event on the physics state and on the model fields that differ in this simulation."""
 
 ALWAYS_DERIVED = ("sensordata",)
-"""Derived fields that every state has, whether a term asks for them or not."""
+"""Derived fields that every state has, whether or not a term needs them."""
 
 
 class AbstractEngine(ABC):
     """Physics of one simulation as pure functions; under `jax.vmap`, of many.
 
     Attributes:
-        name: What the option `engine` calls it.
-        model: The compiled model.
-        derived: Derived fields that states carry, by their names in MjData.
-        applied: Fields of forces from outside that states carry, likewise.
+        name: Value of the option `engine` that selects it.
+        derived: Names in MjData of the derived fields that states carry.
+        applied: Names in MjData of the fields of external forces that states carry.
     """
 
     name: ClassVar[str]
@@ -40,10 +39,10 @@ class AbstractEngine(ABC):
 
     @abstractmethod
     def forward(self, state: PhysicsState, ctrl: Float[Array, " u"], overrides: Overrides) -> PhysicsState:
-        """The state with no force from outside, and its derived fields those of this very state.
+        """The state without external forces and with up-to-date derived fields.
 
         Args:
-            state: As `PhysicsModel.start` returns it, or a change of that; derived fields are not read.
+            state: A state from `PhysicsModel.start`, or a modified one. Its derived fields are not read.
             ctrl: The actuators' controls.
             overrides: Model fields that differ in this simulation.
         """
@@ -55,24 +54,23 @@ class AbstractEngine(ABC):
         """The state after one control step, that is `model.decimation` substeps.
 
         Args:
-            state: Where it starts.
             ctrl: The actuators' controls, constant or one row per substep.
             overrides: Model fields that differ in this simulation.
         """
 
     def without_applied_forces(self, state: PhysicsState) -> PhysicsState:
-        """The state with no force from outside."""
+        """The state without external forces."""
         applied = {name: jnp.zeros(shape) for name, shape in self.applied_shapes().items()}
         return dataclasses.replace(state, applied=applied)
 
     def applied_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the fields of forces from outside that states carry."""
+        """The shapes of the fields of external forces that states carry."""
         mj_model = self.model.mj_model
         shapes = {"xfrc_applied": (mj_model.nbody, 6), "qfrc_applied": (mj_model.nv,)}
         return {name: shapes[name] for name in self.applied}
 
     def actuator_velocity_at(self) -> tuple[np.ndarray, np.ndarray]:
-        """Which joint velocity (a place in qvel) moves each actuator, and by which gear."""
+        """For each actuator, the index in qvel of its joint's velocity, and its gear."""
         names = self.model.names
         return names.joint_qvel(names.actuator_joints()), self.model.mj_model.actuator_gear[:, 0]
 
@@ -84,10 +82,10 @@ def control_step(
     overrides: Overrides,
     events: Sequence[Strike] = (),
 ) -> tuple[PhysicsState, Overrides]:
-    """One control step of any engine: events strike, then the substeps run under the actuators' controls.
+    """One control step of any engine: events are applied, then the substeps run with the actuators' controls.
 
     Returns:
-        The state reached, and the overrides as the events left them.
+        The new state, and the overrides as changed by the events.
     """
     state = engine.without_applied_forces(state)
     for strike in events:
@@ -96,10 +94,10 @@ def control_step(
 
 
 def derived_fields(needs: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
-    """The derived fields to carry: what terms need, each once, and what always is there.
+    """The derived fields to carry, without duplicates: `ALWAYS_DERIVED` and the fields that terms need.
 
     Raises:
-        ConfigError: A term needs a field that the engines do not give.
+        ConfigError: A term needs a field that the engines do not provide.
     """
     wanted = tuple(dict.fromkeys([*ALWAYS_DERIVED, *needs]))
     for name in wanted:
@@ -109,14 +107,14 @@ def derived_fields(needs: Sequence[str], known: Sequence[str]) -> tuple[str, ...
 
 
 APPLIED_FIELDS = ("xfrc_applied", "qfrc_applied")
-"""Fields of MjData through which events can push on bodies or joints, in every engine."""
+"""Fields of MjData through which events can push bodies or joints, in every engine."""
 
 
 def applied_fields(wanted: Sequence[str]) -> tuple[str, ...]:
-    """The fields of forces from outside to carry: what terms apply, each once.
+    """The fields of external forces to carry, without duplicates: the fields that terms apply.
 
     Raises:
-        ConfigError: A term applies a field that the engines do not take.
+        ConfigError: A term applies a field that the engines do not support.
     """
     for name in wanted:
         if name not in APPLIED_FIELDS:
@@ -138,4 +136,4 @@ DERIVED_FIELDS = (
     "actuator_force",
     "qfrc_actuator",
 )
-"""Fields of MjData that every engine can give."""
+"""Fields of MjData that every engine can provide."""

@@ -1,10 +1,10 @@
-"""Calls from compiled programs to functions of this process, on a CPU, that leave the programs cacheable.
+"""Calls from compiled CPU programs to Python functions, such that the programs stay cacheable.
 
-JAX keeps no program with a `jax.pure_callback` in its compilation cache: such a program holds the index of a Python
-function in a list of the process that compiled it. Here a program holds a number that every process derives from what
-the function does, and one handler finds the function by it. The handler is a typed foreign function of XLA (`jax.ffi`),
-whose C structures are read with ctypes: those of xla/ffi/api/c_api.h in jaxlib, version 0.3, which XLA promises to
-keep. It hands over XLA's own buffers, so nothing is copied on the way.
+JAX does not keep programs with a `jax.pure_callback` in its compilation cache, because they hold the index of a Python
+function in a list of the process that compiled them. Here a program holds a number that every process derives from the
+function's content, and one handler looks the function up by it. The handler is a typed foreign function of XLA
+(`jax.ffi`). Its C structures are read with ctypes; they are defined in xla/ffi/api/c_api.h in jaxlib, version 0.3,
+which XLA promises to keep. The handler passes XLA's own buffers, so nothing is copied.
 """
 
 import ctypes
@@ -22,28 +22,29 @@ from jax.core import Tracer
 from jaxtyping import Array
 
 Fill = Callable[[np.ndarray, np.ndarray], None]
-"""(rows (..., n), out (..., m)): fills `out`, one row for each; both of float32, and gone after the call."""
+"""(rows (..., n), out (..., m)) -> None: fills `out`, one row per input row. Both are float32 and only valid during the
+call."""
 
 _TARGET = "ksim_host_function"
 _METADATA = 1
-"""The type of the extension by which XLA asks for the handler's version, when it is registered."""
+"""The type of the extension with which XLA queries the handler's version at registration."""
 _INTERNAL = 13
-"""The error code of a function that raised."""
+"""The error code to return if a function raised."""
 
 
 class HostFunction:
-    """A function of rows that programs call. They find it for as long as somebody holds this object."""
+    """A function of rows that programs call. They can find it as long as a reference to this object exists."""
 
     def __init__(self, fill: Fill, number: int) -> None:
         self.fill = fill
         self._number = number
 
     def __call__(self, row: Array, out_size: int) -> Array:
-        """Calls it, from a traced function or not; under `jax.vmap`, once for all rows.
+        """The result for a row, traced or not; under `jax.vmap`, one call for all rows.
 
         Args:
-            row: Its argument, of float32.
-            out_size: The length of its result.
+            row: Argument, (n,), float32.
+            out_size: Length of the result.
         """
 
         def on_host(rows: Array) -> np.ndarray:
@@ -52,7 +53,7 @@ class HostFunction:
             return out
 
         if not isinstance(row, Tracer):
-            return jnp.asarray(on_host(row))  # without compiling a program around it
+            return jnp.asarray(on_host(row))  # avoids compiling a program
         result = jax.ShapeDtypeStruct((out_size,), jnp.float32)
         return jax.lax.platform_dependent(
             row,
@@ -64,11 +65,11 @@ class HostFunction:
 
 
 def host_function(fill: Fill, content: bytes) -> HostFunction:
-    """The function of some content: the one that is there, or a new one.
+    """The host function for some content: an existing one, or a new one.
 
     Args:
-        fill: What it does.
-        content: Whatever its results depend on. Functions of equal content are one; so is the number, in every process.
+        content: All data that the results depend on. Functions of equal content are shared, and have the same number in
+            every process.
     """
     number = int.from_bytes(hashlib.sha256(content).digest()[:8], "little", signed=True)
     function = _functions.get(number)
@@ -81,7 +82,7 @@ _functions: weakref.WeakValueDictionary[int, HostFunction] = weakref.WeakValueDi
 
 
 class _Struct(ctypes.Structure):
-    """What the structures of XLA's interface begin with."""
+    """The fields with which all structures of XLA's interface begin."""
 
     _fields_ = (("struct_size", ctypes.c_size_t), ("extension", ctypes.c_void_p))
 
@@ -98,7 +99,7 @@ class _Metadata(ctypes.Structure):
 
 
 class _Extension(ctypes.Structure):
-    """The metadata are there if the type says so."""
+    """An extension. It has metadata if its type is `_METADATA`."""
 
     _fields_ = (
         ("struct_size", ctypes.c_size_t),
@@ -116,7 +117,7 @@ class _ErrorArgs(_Struct):
 
 
 class _Api(_Struct):
-    """Its first fields."""
+    """The first fields of XLA's API structure."""
 
     _fields_ = (
         ("version", _ApiVersion),
@@ -167,7 +168,7 @@ class _CallFrame(_Struct):
 
 
 def _array(buffer: _Buffer) -> np.ndarray:
-    """XLA's memory of an array of float32."""
+    """A view of XLA's memory of a float32 array."""
     shape = tuple(buffer.dims[: buffer.rank])
     memory = (ctypes.c_float * math.prod(shape)).from_address(buffer.data)
     return np.frombuffer(memoryview(memory), np.float32).reshape(shape)
@@ -175,7 +176,7 @@ def _array(buffer: _Buffer) -> np.ndarray:
 
 @ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_CallFrame))
 def _handle(pointer: Any) -> int | None:
-    """Called by XLA, on one of its threads; returns an error, or nothing."""
+    """The handler that XLA calls on one of its threads. Returns an error, or None."""
     frame = pointer.contents
     try:
         extension = _Extension.from_address(frame.extension) if frame.extension else None
@@ -190,7 +191,7 @@ def _handle(pointer: Any) -> int | None:
         rows, out = _array(frame.args.values[0].contents), _array(frame.rets.values[0].contents)
         rows.setflags(write=False)  # XLA may still read them
         function.fill(rows, out)
-    except BaseException:  # noqa: BLE001 - nothing may leave a function that C calls
+    except BaseException:  # noqa: BLE001 - no exception may leave a function that C calls
         message = traceback.format_exc().encode()
         error = _ErrorArgs(ctypes.sizeof(_ErrorArgs), None, message, _INTERNAL)
         return frame.api.contents.create_error(ctypes.byref(error))

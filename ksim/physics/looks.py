@@ -1,4 +1,4 @@
-"""How a model looks in films and viewers: light, sky, and how far away to stand. None of it changes the physics."""
+"""Appearance of a model in videos and viewers: light, sky and camera distance. The physics does not change."""
 
 import math
 
@@ -6,11 +6,11 @@ import mujoco
 import numpy as np
 
 MARGIN = 1.3
-"""Distance of a camera, in distances from which the robot would just fit into the picture."""
+"""Distance of the camera, relative to the distance at which the robot just fits into the picture."""
 
 
 def add_light_and_sky(spec: mujoco.MjSpec) -> list[str]:
-    """Adds a light and a sky where the model has none; returns which of them."""
+    """Adds a light and a sky if the model has none; returns the names of those added."""
     added = []
     if not spec.lights:
         light = spec.worldbody.add_light(pos=[0, 0, 4], dir=[0.2, 0.2, -1])
@@ -31,12 +31,11 @@ def add_light_and_sky(spec: mujoco.MjSpec) -> list[str]:
 
 
 def frame_robot(model: mujoco.MjModel, data: mujoco.MjData, body: int = 0) -> tuple[np.ndarray, float]:
-    """Where to look, and from how far, to see a robot whole.
+    """The camera's target and distance that show the whole robot.
 
     Args:
-        model: The model.
         data: The pose, after `mj_forward`.
-        body: A body of the robot; 0 for all that is not fixed to the world.
+        body: A body of the robot; 0 for everything that is not fixed to the world.
 
     Returns:
         The middle of the robot in the world, and the camera's distance from it, both in m.

@@ -1,7 +1,7 @@
-"""Closed loops: states that meet the equality constraints of a model, found by moving what no actuator drives.
+"""Closed kinematic loops: states that satisfy a model's equality constraints, found by moving undriven joints.
 
-Resets, poses and motions set joints one by one, which tears the loops of a linkage open: MuJoCo then closes them within
-the first steps, by forces that throw the robot about.
+Resets, poses and motions set joints one by one, which opens the loops of a linkage. MuJoCo would then close them within
+the first steps, with forces that throw the robot off its pose.
 """
 
 import copy
@@ -20,14 +20,15 @@ from ksim.physics.host_call import HostFunction, host_function
 from ksim.physics.trees import free_joint_of, robot_root
 
 CLOSED = 1e-6
-"""Gap, in m or rad, below which a pose stays as it is."""
+"""Gap, in m or rad, up to which a pose is left unchanged."""
 OPEN = 2e-3
-"""Gap, in m or rad, from which on a loop counts as open."""
+"""Gap, in m or rad, above which a loop counts as open."""
 MAX_STEPS = 30
 DRIVEN_WEIGHT = 1e-2
-"""Weight of driven joints in a step, where the others have 1: they move where these alone cannot close a loop."""
+"""Weight of driven joints in a step, relative to 1 for undriven joints. Driven joints thus move only where undriven
+joints cannot close a loop."""
 MAX_STEP = 0.3
-"""The most that a step moves a joint, in rad or m."""
+"""Largest change of a joint in one step, in rad or m."""
 _FREE, _BALL = int(mujoco.mjtJoint.mjJNT_FREE), int(mujoco.mjtJoint.mjJNT_BALL)
 _ON_JOINTS = (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT))
 _DISABLED = mujoco.mjtDisableBit.mjDSBL_CONTACT | mujoco.mjtDisableBit.mjDSBL_LIMIT
@@ -35,15 +36,15 @@ _EQUALITY = int(mujoco.mjtConstraint.mjCNSTR_EQUALITY)
 
 
 def has_loops(model: mujoco.MjModel) -> bool:
-    """Whether equality constraints are in force at the start."""
+    """Whether equality constraints are active at the start."""
     return bool(model.neq and np.any(model.eq_active0) and model.nv)
 
 
 class Loops:
-    """Closes the loops of a model. For a model without equality constraints in force it does nothing.
+    """The closed loops of a model. Without active equality constraints, all states are returned unchanged.
 
     Attributes:
-        are_there: Whether there are any.
+        are_there: Whether the model has active equality constraints.
     """
 
     def __init__(self, model: mujoco.MjModel) -> None:
@@ -64,7 +65,7 @@ class Loops:
 
     @functools.cached_property
     def _weight_v(self) -> np.ndarray:
-        """The weight of each degree of freedom in a step, (v,): 0 for those of the robot's base."""
+        """The weight of each degree of freedom in a step, (v,); 0 for the robot's base."""
         model = self._model
         weight_v = np.ones(model.nv)
         for kind, joint in zip(model.actuator_trntype, model.actuator_trnid[:, 0], strict=True):
@@ -81,16 +82,16 @@ class Loops:
     def closed(
         self, qpos: np.ndarray, qvel: np.ndarray | None = None, held: Sequence[int] = ()
     ) -> tuple[np.ndarray, np.ndarray, float]:
-        """The nearest pose with closed loops, the velocities with which they stay closed, and the gap that is left.
+        """The nearest pose with closed loops, velocities that keep them closed, and the remaining gap.
 
         Args:
             qpos: The pose, (q,).
-            qvel: Velocities, (v,); default at rest.
-            held: Degrees of freedom that stay, besides those of the base.
+            qvel: Velocities, (v,); None: at rest.
+            held: Degrees of freedom that do not move. The base never moves.
 
         Returns:
-            The gap is the largest violation of a constraint, in m or rad; NaN for a pose that is not finite, which
-            stays as it is.
+            The pose, (q,); the velocities, (v,); and the gap. The gap is the largest violation of a constraint, in m or
+            rad. For a non-finite pose it is NaN, and the pose is returned unchanged.
         """
         with self._lock:
             return self._closed(qpos, np.zeros(self._original.nv) if qvel is None else qvel, held)
@@ -106,13 +107,14 @@ class Loops:
     def close_traced(
         self, qpos: Array, qvel: Array, extra: Mapping[str, Array], overrides: Mapping[str, Array]
     ) -> tuple[Array, Array]:
-        """Closes the loops in a traced function, by a call of the host.
+        """Closes the loops in a traced function, by a host call.
 
         Args:
             qpos: The pose, (q,).
             qvel: Velocities, (v,).
             extra: Further fields of MjData, such as `mocap_pos`.
-            overrides: Fields of MjModel with values of their own. No constraint depends on those of `opt`.
+            overrides: Fields of MjModel that differ in this simulation. Those of `opt` are ignored, since no constraint
+                depends on them.
         """
         if not self.are_there:
             return qpos, qvel
@@ -176,7 +178,7 @@ class Loops:
         return best, qvel, least
 
     def _rows(self) -> tuple[np.ndarray, np.ndarray]:
-        """The Jacobian of the equality constraints (r, v), and by how much each is violated, (r,)."""
+        """The Jacobian of the equality constraints, (r, v), and their violations in m or rad, (r,)."""
         model, data = self._model, self._data
         mujoco.mj_kinematics(model, data)
         mujoco.mj_comPos(model, data)

@@ -1,4 +1,4 @@
-"""What MuJoCo does not survive in a robot's file, looked for before it reads the file; and what it lets through."""
+"""Checks of MJCF files: content that would crash MuJoCo, before it reads a file, and non-finite numbers afterwards."""
 
 import math
 import re
@@ -12,7 +12,7 @@ from ksim.errors import ConfigError
 from ksim.physics.labels import label
 
 MAX_COPIES = 10_000
-"""Copies that replicate may make: MuJoCo takes seconds for so many, in a time that grows with their square."""
+"""The most copies that <replicate> may make. MuJoCo takes seconds for this many, and its time grows quadratically."""
 _USER_DATA = [f"nuser_{kind}" for kind in ("body", "jnt", "geom", "site", "cam", "tendon", "actuator", "sensor")]
 _LIMITS = {
     "hfield": [(("nrow", "ncol"), 2**27)],
@@ -20,17 +20,17 @@ _LIMITS = {
     "flexcomp": [(("count",), 10**6)],
     "size": [((name,), 10**6) for name in ("nkey", "nuserdata")] + [((name,), 10**4) for name in _USER_DATA],
 }
-"""By element: attributes whose product says how much it makes, and the most that it may make."""
+"""By element: attributes whose product is the number of items that it creates, and the largest number allowed."""
 
 _TAG = re.compile(r"<!--.*?-->|<(/?)(\w+)([^<>]*)>", re.DOTALL)
 _ATTRIBUTE = re.compile(r"(\w+)\s*=\s*(?:\"([^\"]*)\"|'([^']*)')")
 
 
 def check_mjcf(path: Path) -> None:
-    """Looks through an MJCF file and those that it names for what would crash or hang the process.
+    """Checks an MJCF file and the files that it includes or attaches for content that would crash or hang the process.
 
     Raises:
-        ConfigError: A file attaches itself, or an element makes more than can be held.
+        ConfigError: A file attaches itself, or an element creates too many items.
     """
     _check_file(path.absolute(), (), set())
 
@@ -60,7 +60,7 @@ def _check_file(path: Path, chain: tuple[Path, ...], seen: set[Path]) -> None:
                 f"Robot file {path}, line {line}: {element} {given} makes more than {most}. Make it less."
             )
         file = attributes.get("file")
-        # MuJoCo finds a file that includes itself, but not one that attaches itself.
+        # MuJoCo detects a file that includes itself, but not a file that attaches itself.
         if file and element in ("include", "model"):
             target = (path.parent / file).resolve()
             if element == "model" or target not in chain:
@@ -68,7 +68,7 @@ def _check_file(path: Path, chain: tuple[Path, ...], seen: set[Path]) -> None:
 
 
 def _product(attributes: Mapping[str, str], names: tuple[str, ...]) -> float:
-    """The product of all numbers in these attributes; 0 where one is no number."""
+    """The product of all numbers in these attributes; 0 if one of them is not a number."""
     try:
         return math.prod(abs(float(number)) for name in names for number in attributes.get(name, "1").split())
     except ValueError:
@@ -76,17 +76,18 @@ def _product(attributes: Mapping[str, str], names: tuple[str, ...]) -> float:
 
 
 _KINDS = {"body": "body", "jnt": "joint", "dof": "joint", "geom": "geom", "site": "site", "actuator": "actuator"}
-"""Prefixes of MjModel's fields, and what they are of."""
+"""Prefixes of MjModel's fields, and the kinds of elements that they belong to."""
 _ACTUATOR_ROWS = {"actuator_ctrlrange": "actuator_ctrladr"} | dict.fromkeys(
     ("actuator_gear", "actuator_acc0", "actuator_length0", "actuator_lengthrange"), "actuator_outadr"
 )
-"""Fields with a row per control or per force, of which an actuator may have several, and where an actuator's start."""
+"""Fields with one row per control or per force, of which an actuator may have several, each with the field that holds
+the first row of each actuator."""
 
 
 def find_not_finite(model: mujoco.MjModel) -> str | None:
-    """Where a compiled model has a number that is not finite in 32 bits, in words; None where there is none.
+    """The name of a field of a compiled model with a number that is non-finite in float32, with its element and value.
 
-    Ranges may be infinite.
+    None if all are finite. Ranges may be infinite.
     """
     for name in dir(model):
         value = getattr(model, name) if not name.startswith("_") else None

@@ -21,10 +21,10 @@ _DATA_FIELDS = frozenset(field.name for field in dataclasses.fields(mjx.Data))
 
 
 class MjxEngine(AbstractEngine):
-    """Substeps by `mjx.step`.
+    """Physics by `mjx.step`.
 
-    Only what a step really needs is carried from one to the next; MJX's Data is rebuilt around it, which keeps the
-    scan's state, and with it memory and copies, some twenty times smaller.
+    Only the fields that a step needs are carried from one substep to the next, and MJX's Data is rebuilt around them.
+    This makes the scan's carry, and with it memory and copies, some twenty times smaller.
     """
 
     name = "mjx"
@@ -37,13 +37,12 @@ class MjxEngine(AbstractEngine):
         applies: Sequence[str] = (),
         motor_curve: MotorCurve | None = None,
     ) -> None:
-        """Makes the engine.
+        """Creates the engine.
 
         Args:
-            model: The compiled model.
             needs: Derived fields that terms read.
-            applies: Fields of forces from outside that terms write.
-            motor_curve: How velocity limits the actuators' forces; None where it does not.
+            applies: Fields of external forces that terms write.
+            motor_curve: The actuators' force ranges as a function of velocity; None if velocity does not limit them.
         """
         self.model = model
         self.applied = applied_fields(applies)
@@ -51,8 +50,8 @@ class MjxEngine(AbstractEngine):
         self.derived = derived_fields(needs, DERIVED_FIELDS)
         check_supported(model.mj_model)
         try:
-            # Named, since MJX_GPU_DEFAULT_WARP would choose another implementation, whose data have other fields, and
-            # since MJX takes the first device of all processes, which only the first process can read.
+            # The implementation is given because MJX_GPU_DEFAULT_WARP would choose another one, with other fields. The
+            # device is given because MJX takes the first device of all processes, which only process 0 can address.
             where = {"impl": "jax", "device": jax.local_devices()[0]}
             self._model = mjx.put_model(model.mj_model, **where)
             self._data = mjx.make_data(model.mj_model, **where)
@@ -77,7 +76,7 @@ class MjxEngine(AbstractEngine):
             return self._state(data, state), None
 
         ctrl_su = jnp.broadcast_to(ctrl, (self.model.decimation, ctrl.shape[-1]))
-        # Nested scans are the small form: unrolled, the program would be several times larger.
+        # A nested scan keeps the program small: unrolled, it would be several times larger.
         return jax.lax.scan(substep, state, ctrl_su)[0]
 
     def _overridden(self, overrides: Overrides) -> mjx.Model:
@@ -85,7 +84,7 @@ class MjxEngine(AbstractEngine):
         return self._model.tree_replace(overrides)
 
     def _at_velocity(self, model: mjx.Model, state: PhysicsState) -> mjx.Model:
-        """The model with the force ranges that its actuators have at their velocities."""
+        """The model with the actuators' force ranges at their current velocities."""
         if self._motor_curve is None:
             return model
         places, gear = self.actuator_velocity_at()
@@ -105,7 +104,7 @@ class MjxEngine(AbstractEngine):
         )
 
     def _state(self, data: mjx.Data, before: PhysicsState) -> PhysicsState:
-        """The state in `data`, with the forces from outside of the one `before`."""
+        """The state in `data`, with the external forces of the state `before`."""
         return PhysicsState(
             qpos=data.qpos,
             qvel=data.qvel,
@@ -118,6 +117,6 @@ class MjxEngine(AbstractEngine):
         )
 
     def _derived(self, data: mjx.Data, name: str) -> Array:
-        # Fields that not all of MJX's implementations have live in `_impl`; matrices have MuJoCo's flat shape.
+        # Fields that only some of MJX's implementations have are in `_impl`. Matrices get MuJoCo's flat shape.
         holder = data if name in _DATA_FIELDS else data._impl
         return jnp.reshape(getattr(holder, name), self._shapes[name])

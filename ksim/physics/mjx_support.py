@@ -1,4 +1,4 @@
-"""What MJX cannot simulate, in the words of the MJCF file: which element to edit, and how."""
+"""Checks for features that MJX does not support. Messages name the MJCF elements to edit."""
 
 import re
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ _OPTIONS = {
     "cone": (mjx.ConeType, mujoco.mjtCone, "mjCONE_", "pyramidal or elliptic"),
     "jacobian": (mjx.JacobianType, mujoco.mjtJacobian, "mjJAC_", "auto"),
 }
-"""By attribute of `<option>`: the values that MJX has, all there are, their prefix, and what to write instead."""
+"""By attribute of `<option>`: MJX's enum, MuJoCo's enum, the prefix of its names, and supported values to write."""
 _FORCES = {
     "dyntype": (mjx.DynType, mujoco.mjtDyn, "mjDYN_"),
     "gaintype": (mjx.GainType, mujoco.mjtGain, "mjGAIN_"),
@@ -34,25 +34,25 @@ _SENSORS = {
     "jointactfrc": "jointactuatorfrc",
     "tendonactfrc": "tendonactuatorfrc",
 }
-"""Elements of sensors whose name is not that of their type."""
+"""XML element of each sensor type whose element has another name than the type."""
 _IGNORED = {
     "damping": (("actuator_damping", "actuator_dampingpoly"), "take it out and give it to the joint"),
     "armature": (("actuator_armature",), "take it out and give it to the joint"),
     "actearly": (("actuator_actearly",), "take it out"),
 }
-"""Attributes of actuators that MJX leaves out without a word: their fields, and what to do instead."""
+"""Attributes of actuators that MJX silently ignores: their fields, and the fix for the message."""
 _MOST = 8
-"""Of what is not supported, so much is listed."""
+"""The most problems that a message lists, so that it stays readable."""
 _MATCHED_BY = {"SITE": "site", "BODY": "body1 or body2", "XBODY": "subtree1 or subtree2"}
 
 
 def check_supported(model: mujoco.MjModel) -> None:
-    """Checks a model for what MJX does not know, or would silently ignore.
+    """Checks a model for features that MJX does not know or would silently ignore.
 
-    MJX itself may refuse more, such as pairs of shapes that it cannot collide: see `explained`.
+    MJX itself may reject more, such as pairs of shapes that it cannot collide: see `explained`.
 
     Raises:
-        ConfigError: It has some; the message names each element and attribute to edit.
+        ConfigError: The model has such features. The message names the elements and attributes to edit.
     """
     found = [*_in_options(model), *_in_actuators(model), *_elsewhere(model)]
     if found:
@@ -63,14 +63,13 @@ def check_supported(model: mujoco.MjModel) -> None:
 
 
 def check_touch(model: mujoco.MjModel, num_contacts: int) -> None:
-    """Checks that touch sensors have something to feel: without any, MJX fails while it is traced.
+    """Checks that a model with touch sensors can have contacts. Without any, MJX fails while it is traced.
 
     Args:
-        model: The model.
-        num_contacts: How many contacts MJX has room for.
+        num_contacts: Number of contacts that MJX allocates.
 
     Raises:
-        ConfigError: There is a touch sensor, and no contact.
+        ConfigError: The model has a touch sensor, but no contacts.
     """
     touch = np.flatnonzero(model.sensor_type == int(mujoco.mjtSensor.mjSENS_TOUCH))
     if touch.size and not num_contacts:
@@ -151,7 +150,7 @@ def _of_contact_sensor(model: mujoco.MjModel, sensor: int) -> Iterator[str]:
 
 
 def explained(reason: str, model: mujoco.MjModel) -> str:
-    """A refusal of MJX with the geoms that it is about: it names types of geoms only."""
+    """MJX's error message with the names of the geoms concerned: MJX itself only names types of geoms."""
     types = list(dict.fromkeys(re.findall(r"mjGEOM_[A-Z]+", reason)))
     if not types:
         return reason

@@ -20,7 +20,7 @@ from ksim.types import PhysicsState
 
 SpecEdit = Callable[[mujoco.MjSpec], None]
 MIN_DT, MAX_DT = 1e-6, 1.0
-"""Bounds of the physics step, in s: below, the 32 bits of a simulation's time soon stand still."""
+"""Bounds of the physics step, in s. With smaller steps, the simulation's time in float32 soon stops advancing."""
 MAX_DECIMATION = 10_000
 """The most physics steps in a control step."""
 _EXTRA_STATE = {
@@ -29,7 +29,7 @@ _EXTRA_STATE = {
     "plastic": "nplastic",
     "plugin_state": "npluginstate",
 }
-"""Fields of MjData that only some models have in their state, and which size of the model tells."""
+"""Fields of MjData that only some models have in their state, each with the field of MjModel that holds its size."""
 
 
 class PhysicsModel:
@@ -37,8 +37,8 @@ class PhysicsModel:
 
     Attributes:
         mj_model: The compiled model.
-        names: Its names.
-        extra_state: What its states have in `PhysicsState.extra`.
+        names: Lookup of its names.
+        extra_state: Names of the fields that its states have in `PhysicsState.extra`.
         dt: Seconds per physics substep.
         ctrl_dt: Seconds per control step.
         decimation: Substeps per control step.
@@ -136,8 +136,8 @@ def compile_model(
         dt: Seconds per physics substep.
         ctrl_dt: Seconds per control step, a multiple of `dt`.
         edits: Functions that change the spec before it is compiled.
-        terrain: What takes the place of the floor; None leaves it.
-        source: The file that the spec is from, for messages.
+        terrain: A terrain that replaces the floor; None leaves the floor.
+        source: The file that the spec is from, for error messages.
 
     Raises:
         ConfigError: The rates do not fit, the model has no floor for the terrain, or MuJoCo cannot compile the model.
@@ -148,21 +148,21 @@ def compile_model(
     for edit in (*([terrain.edit_spec] if terrain else []), *edits):
         edit(spec)
     spec.option.timestep = dt
-    # MuJoCo would silently reset a simulation that blew up; ksim finds it, counts it and resets it.
+    # MuJoCo would silently reset a simulation that blew up. ksim detects, counts and resets it instead.
     spec.option.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET
     add_light_and_sky(spec)
     with _reported(f"MuJoCo cannot compile the model{of_file}"):
         mj_model = spec.compile()
     _check_compiled(mj_model, of_file)
-    # Where a body's frame is that of its inertia, or of a site, MuJoCo skips the offset between them, also once it is
-    # randomized.
+    # If a body's frame coincides with its inertial frame or with a site's, MuJoCo skips the offset between them, even
+    # after the offset has been randomized.
     mj_model.body_sameframe[:] = 0
     mj_model.site_sameframe[:] = 0
     return PhysicsModel(mj_model, ctrl_dt, terrain)
 
 
 def _check_compiled(mj_model: mujoco.MjModel, of_file: str) -> None:
-    """Raises ConfigError where a model holds what MuJoCo compiles, but a batch of simulations cannot use."""
+    """Raises ConfigError if MuJoCo compiled the model, but a batch of simulations cannot use it."""
     not_finite = find_not_finite(mj_model)
     if not_finite is not None:
         raise ConfigError(f"The model{of_file} has a number that is not finite in 32 bits: {not_finite}. Change it.")
@@ -175,7 +175,7 @@ def _check_compiled(mj_model: mujoco.MjModel, of_file: str) -> None:
 
 
 def _delayed(mj_model: mujoco.MjModel) -> list[str]:
-    """What keeps samples of its past, such as `sensor 'gyro'`."""
+    """The sensors and actuators that keep samples of their past, such as `sensor 'gyro'`."""
     kinds = {"sensor": mj_model.sensor_history, "actuator": mj_model.actuator_history}
     return [
         label(mj_model, kind, int(place)) for kind, history in kinds.items() for place in np.flatnonzero(history[:, 0])
@@ -183,22 +183,22 @@ def _delayed(mj_model: mujoco.MjModel) -> list[str]:
 
 
 def _copy(spec: mujoco.MjSpec, of_file: str = "") -> mujoco.MjSpec:
-    """A copy of a spec, whole: MuJoCo silently leaves out what refers to a name that is not there.
+    """A complete copy of a spec. MuJoCo's copy silently drops elements that refer to a missing name.
 
     Raises:
-        ConfigError: It did.
+        ConfigError: The copy lacks an element.
     """
     copy = spec.copy()
     kinds = ("actuators", "sensors", "equalities", "tendons", "pairs", "excludes", "skins", "flexes")
     if any(len(getattr(copy, kind)) < len(getattr(spec, kind)) for kind in kinds):
         with _reported(f"MuJoCo cannot compile the model{of_file}"):
-            spec.compile()  # which says what it is
+            spec.compile()  # its error names the missing reference
     return copy
 
 
 @contextlib.contextmanager
 def _reported(what: str) -> Iterator[None]:
-    """Whatever MuJoCo raises, as an error with its words on one line."""
+    """Turns any error of MuJoCo into a ConfigError with its message on one line."""
     try:
         yield
     except ConfigError:

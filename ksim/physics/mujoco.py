@@ -1,4 +1,4 @@
-"""Native MuJoCo: many simulations on C threads, called from inside the traced step."""
+"""Native MuJoCo: many simulations on C threads, called from the traced step."""
 
 import contextlib
 import functools
@@ -30,19 +30,20 @@ logger = logging.getLogger(__name__)
 _STATE_FIELDS = ("qpos", "qvel", "act", "qacc_warmstart", "time")
 _FORCE_RANGE = "actuator_forcerange"
 _motor_curves = itertools.count()
-"""Functions cannot be compared, so that each is one of its own, in the order of a process."""
+"""Numbers of motor curves, in the order of their creation in the process. Functions cannot be compared, so each engine
+with a motor curve gets its own number."""
 
 
 def silence_warnings() -> None:
-    """Sends MuJoCo's own warnings, as of a simulation that blows up, to the log and not to a file where ksim runs."""
+    """Sends MuJoCo's warnings, as of a simulation that blows up, to the log instead of a file in the current folder."""
     mujoco.set_mju_user_warning(lambda text: logger.debug("MuJoCo: %s", text))
 
 
 class MujocoEngine(AbstractEngine):
-    """Substeps by `mujoco.batch.Batch`, which compiled programs call by `host_call`.
+    """Physics by `mujoco.batch.Batch`, called from compiled programs through `host_call`.
 
-    A call is a pure function: all state goes in and comes out, so that any batch of the pool can serve any call, from
-    any device's thread. Arguments and results each travel as one array, since every array of a callback costs.
+    A call is a pure function: all state goes in and comes out. So any batch of the pool can serve any call, from any
+    device's thread. Arguments and results are each packed into one array, since every array of a callback costs time.
     """
 
     name = "mujoco"
@@ -57,15 +58,14 @@ class MujocoEngine(AbstractEngine):
         motor_curve: MotorCurve | None = None,
         known: Sequence[str] = DERIVED_FIELDS,
     ) -> None:
-        """Makes the engine.
+        """Creates the engine.
 
         Args:
-            model: The compiled model.
             needs: Derived fields that terms read.
-            num_devices: How many devices will call at the same time, each with its share of the machine's threads.
-            applies: Fields of forces from outside that terms write.
-            motor_curve: How velocity limits the actuators' forces; None where it does not.
-            known: Derived fields that may be asked for.
+            num_devices: Number of devices that call at the same time. Each gets an equal share of the CPU cores.
+            applies: Fields of external forces that terms write.
+            motor_curve: The actuators' force ranges as a function of velocity; None if velocity does not limit them.
+            known: Derived fields that `needs` may name.
         """
         self.model = model
         self.applied = applied_fields(applies)
@@ -103,7 +103,7 @@ class MujocoEngine(AbstractEngine):
         num_substeps: int,
     ) -> PhysicsState:
         check_overrides(self.model.mj_model, overrides)
-        # In one order, whoever made the mapping: a batch is kept for each.
+        # Sorted, since the pool keeps a batch for each order of fields.
         overrides = dict(sorted(as_in_mjx(self.model.mj_model, overrides).items()))
         fields = _state_fields(state) | state.applied
         inputs = jnp.concatenate([jnp.ravel(x) for x in (*fields.values(), *overrides.values(), ctrl)])
@@ -118,32 +118,33 @@ class MujocoEngine(AbstractEngine):
         )
 
     def _host_function(self, call: "_Call") -> HostFunction:
-        """What programs call to step a batch."""
+        """The host function with which programs step a batch."""
         if call not in self._host_functions:
             content = self._content + repr((call, self.derived)).encode()
             self._host_functions[call] = host_function(functools.partial(self._step, call), content)
         return self._host_functions[call]
 
     def _step(self, call: "_Call", rows: np.ndarray, out: np.ndarray) -> None:
-        """Steps a batch from `rows` to `out`."""
+        """Steps a batch from the states in `rows`, and writes the new states to `out`."""
         rows, out = rows.reshape(-1, rows.shape[-1]), out.reshape(-1, out.shape[-1])
         overridden = call.overrides if self._motor_curve is None else (*call.overrides, _FORCE_RANGE)
         with self._pool.batch(len(rows), tuple(dict.fromkeys(overridden))) as batch:
-            # A batch keeps only what is bound.
+            # A batch keeps the values of bound fields only.
             outputs = [batch.data_field(name) for name in (*self._state_shapes, *self._derived_shapes)]
             batch.load(rows, call.fields, call.overrides)
             ctrl_shape = call.ctrl_shape if len(call.ctrl_shape) == 2 else (1, *call.ctrl_shape)
             ctrl_esu = rows[:, rows.shape[1] - math.prod(ctrl_shape) :].reshape(len(rows), *ctrl_shape)
             failed = batch.step(ctrl_esu, call.num_substeps, self._motors(batch, call.overrides))
-            # A simulation that blows up leaves float32's range; what is left of it is found and reset.
+            # A simulation that blows up overflows float32. It is detected and reset later.
             with np.errstate(over="ignore", invalid="ignore"):
                 np.concatenate(outputs, axis=1, out=out, casting="same_kind")
             out[failed] = np.nan
 
     def _motors(self, batch: "_PooledBatch", overrides: tuple[str, ...]) -> Callable[[], None] | None:
-        """Sets the force ranges of a batch's actuators to those at rest; what sets them to those at their velocities.
+        """Sets the actuators' force ranges to those at rest.
 
-        None where they do not vary.
+        Returns:
+            A function that sets the force ranges for the current velocities; None if they do not vary.
         """
         curve = self._motor_curve
         if curve is None:
@@ -161,7 +162,7 @@ class MujocoEngine(AbstractEngine):
 
 
 class _Call(NamedTuple):
-    """What a program asks of each row: its columns, by the names of fields, and the substeps."""
+    """The layout of a call's rows, by the names of fields, and the number of substeps."""
 
     fields: tuple[str, ...]
     overrides: tuple[str, ...]
@@ -170,7 +171,7 @@ class _Call(NamedTuple):
 
 
 def _state_fields(state: PhysicsState) -> dict[str, Array]:
-    """All that a simulation goes on from, by its name in MjData."""
+    """All fields from which a simulation resumes, by name in MjData."""
     return {name: getattr(state, name) for name in _STATE_FIELDS} | state.extra
 
 
@@ -184,7 +185,7 @@ def _unpack(row: Array, shapes: dict[str, tuple[int, ...]]) -> dict[str, Array]:
 
 
 def _copy_columns(rows: np.ndarray, start: int, views: Sequence[np.ndarray]) -> int:
-    """Copies columns from `start` on into views, in their order; returns the first column that is left."""
+    """Copies columns from `start` on into views, in order; returns the index of the first remaining column."""
     for view in views:
         stop = start + view.shape[1]
         view[...] = rows[:, start:stop]
@@ -193,7 +194,7 @@ def _copy_columns(rows: np.ndarray, start: int, views: Sequence[np.ndarray]) -> 
 
 
 class _PooledBatch:
-    """A Batch with the views through which rows of float32 come and go."""
+    """A Batch with the views through which rows of float32 are read and written."""
 
     def __init__(self, model: mujoco.MjModel, num_sims: int, num_threads: int, overridden: tuple[str, ...]) -> None:
         self._batch = Batch(model, num_sims, num_threads)
@@ -209,11 +210,11 @@ class _PooledBatch:
         return self._data_fields[name]
 
     def model_field(self, name: str) -> np.ndarray:
-        """A view of a field of MjModel with values of its own for every simulation."""
+        """A view of a field of MjModel that has its own values for every simulation."""
         return self._batch.expand(name)
 
     def load(self, rows: np.ndarray, data_fields: tuple[str, ...], model_fields: tuple[str, ...]) -> None:
-        """Copies the columns of `rows` into fields, in their order."""
+        """Copies the columns of `rows` into fields, in order."""
         overrides = [self.model_field(name).reshape(self._batch.nsim, -1) for name in model_fields]
         start = _copy_columns(rows, 0, [self.data_field(name) for name in data_fields])
         _copy_columns(rows, start, overrides)
@@ -224,7 +225,7 @@ class _PooledBatch:
         """Steps under controls, constant or one row per substep; with no substeps, computes the derived fields.
 
         Returns:
-            The simulations that MuJoCo gave up, as where the model's memory does not do for its contacts.
+            The simulations in which MuJoCo raised an error, such as too little memory for the contacts.
         """
         if ctrl_esu.shape[1] == 1 and (before_substep is None or not num_substeps):
             self._ctrl[...] = ctrl_esu[:, 0]
@@ -239,9 +240,10 @@ class _PooledBatch:
         return failed
 
     def _given_up(self, run: Callable[[], object]) -> list[int]:
-        """Runs the batch; returns the simulations in which MuJoCo raised an error, the first of which goes to the log.
+        """Runs the batch, and returns the simulations in which MuJoCo raised an error. The first error is a warning.
 
-        Their state would be that of before; as not finite, they are found, counted and reset.
+        MuJoCo leaves the state of these simulations unchanged. The caller sets it to NaN, so that they are detected,
+        counted and reset.
         """
         try:
             run()
@@ -255,7 +257,7 @@ class _PooledBatch:
 class _BatchPool:
     """Batches by number of simulations and overridden fields, each lent to one call at a time.
 
-    Callbacks of several devices overlap, and so do those of one device where XLA runs two at once.
+    Callbacks of several devices overlap. Callbacks of one device overlap if XLA runs two of them at once.
     """
 
     def __init__(self, model: mujoco.MjModel, num_threads: int) -> None:
@@ -265,14 +267,14 @@ class _BatchPool:
         self._lock = threading.Lock()
 
     def digest(self) -> bytes:
-        """A digest of what its batches are made of."""
+        """A digest of the model and the number of threads."""
         saved = np.empty(mujoco.mj_sizeModel(self._model), np.uint8)
         mujoco.mj_saveModel(self._model, None, saved)
         return hashlib.sha256(saved.tobytes() + b"%d" % self._num_threads).digest()
 
     @contextlib.contextmanager
     def batch(self, num_sims: int, overridden: tuple[str, ...]) -> Iterator[_PooledBatch]:
-        """Lends an idle batch, or a new one where all are lent; one that overrides the same model fields."""
+        """Lends an idle batch that overrides the same model fields, or creates one if none is idle."""
         with self._lock:
             idle = self._idle.setdefault((num_sims, overridden), queue.SimpleQueue())
         try:

@@ -1,4 +1,4 @@
-"""From names to indices, and from generalized coordinates to joints and bases: the only file with their offsets."""
+"""Indices by name, and the joints and base within generalized coordinates. No other module knows their offsets."""
 
 import dataclasses
 import functools
@@ -25,7 +25,7 @@ _ONE_DOF = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
 
 
 class ModelNames:
-    """Looks names up in a model, on the host: at trace time, so that a name costs nothing at run time.
+    """Name lookup in a model, on the host at trace time, so that it costs nothing at run time.
 
     Attributes:
         joints: Hinge and slide joints, in the model's order.
@@ -54,21 +54,21 @@ class ModelNames:
         return found
 
     def joint_qpos(self, joints: Sequence[str] | None = None) -> np.ndarray:
-        """Places in qpos of hinge and slide joints, default all."""
+        """Indices in qpos of hinge and slide joints; by default of all."""
         return self._model.jnt_qposadr[self._joint_indices(joints)]
 
     def joint_qvel(self, joints: Sequence[str] | None = None) -> np.ndarray:
-        """Places in qvel of hinge and slide joints, default all."""
+        """Indices in qvel of hinge and slide joints; by default of all."""
         return self._model.jnt_dofadr[self._joint_indices(joints)]
 
     def joint_range(self, joints: Sequence[str] | None = None) -> np.ndarray:
-        """Lower and upper limits in rad or m, (joints, 2); infinite where a joint has none."""
+        """Lower and upper limits, in rad or m, (joints, 2); infinite for unlimited joints."""
         indices = self._joint_indices(joints)
         limited = self._model.jnt_limited[indices].astype(bool)
         return np.where(limited[:, None], self._model.jnt_range[indices], [-np.inf, np.inf])
 
     def sensor(self, name: str) -> slice:
-        """The place of a sensor's readings in sensordata."""
+        """The slice of a sensor's readings in sensordata."""
         index = self.index("sensor", name)
         start = int(self._model.sensor_adr[index])
         return slice(start, start + int(self._model.sensor_dim[index]))
@@ -77,9 +77,8 @@ class ModelNames:
         """The readings of a sensor, summed with those of its parts.
 
         Args:
-            sensordata: Of all sensors.
-            name: The sensor's name. Its parts are the sensors `part_of(name, 1)`, `part_of(name, 2)` and so on, as of a
-                foot with a toe; most sensors have none.
+            name: The sensor's name. Its parts are the sensors `part_of(name, 1)`, `part_of(name, 2)` and so on, such as
+                the toe of a foot. Most sensors have none.
         """
         parts = (part_of(name, k) for k in itertools.count(1))
         found = itertools.takewhile(lambda part: mujoco.mj_name2id(self._model, _SENSOR, part) >= 0, parts)
@@ -87,18 +86,18 @@ class ModelNames:
 
     @property
     def has_base(self) -> bool:
-        """Whether the robot moves through the world: whether its tree begins with a free joint.
+        """Whether the robot has a free base, that is, its tree begins with a free joint.
 
         Raises:
-            ConfigError: Several trees may be the robot.
+            ConfigError: It is ambiguous which tree is the robot.
         """
         return self._base_joint is not None
 
     def free_joint(self) -> tuple[int, int]:
-        """The places in qpos and in qvel at which the robot's free joint starts.
+        """The first index of the robot's free joint in qpos, and in qvel.
 
         Raises:
-            ConfigError: The robot has no free joint, or several trees may be the robot.
+            ConfigError: The robot has no free joint, or it is ambiguous which tree is the robot.
         """
         joint = self._needed_base_joint()
         return int(self._model.jnt_qposadr[joint]), int(self._model.jnt_dofadr[joint])
@@ -107,7 +106,7 @@ class ModelNames:
         """The index of the body that the robot's free joint moves.
 
         Raises:
-            ConfigError: The robot has no free joint, or several trees may be the robot.
+            ConfigError: The robot has no free joint, or it is ambiguous which tree is the robot.
         """
         return int(self._model.jnt_bodyid[self._needed_base_joint()])
 
@@ -125,7 +124,7 @@ class ModelNames:
         return self._base_joint
 
     def _taken(self) -> str:
-        """The tree that is taken for the robot, in a sentence; empty where no other part of the model moves freely."""
+        """A sentence that names the tree taken as the robot; empty if the model has no free joint."""
         root = robot_root(self._model)
         if root is None or not (self._model.jnt_type == int(mujoco.mjtJoint.mjJNT_FREE)).any():
             return ""
@@ -135,7 +134,7 @@ class ModelNames:
         )
 
     def actuator_joint(self, actuator: int) -> str | None:
-        """The hinge or slide joint that an actuator drives; None where it drives something else."""
+        """The hinge or slide joint that an actuator drives; None if it drives something else."""
         joint = int(self._model.actuator_trnid[actuator, 0])
         is_on_joint = self._model.actuator_trntype[actuator] in _ON_JOINTS and self._model.jnt_type[joint] in _ONE_DOF
         return self._model.joint(joint).name if is_on_joint else None
@@ -144,7 +143,7 @@ class ModelNames:
         """The hinge or slide joint that each actuator drives.
 
         Raises:
-            ConfigError: An actuator drives something else than a hinge or slide joint.
+            ConfigError: An actuator drives something other than a hinge or slide joint.
         """
         joints = []
         for actuator in range(self._model.nactuator):
@@ -159,7 +158,7 @@ class ModelNames:
         return joints
 
     def _joint_indices(self, joints: Sequence[str] | None) -> np.ndarray:
-        if joints is None:  # also those without a name
+        if joints is None:  # includes unnamed joints
             return np.flatnonzero(np.isin(self._model.jnt_type, _ONE_DOF))
         indices = np.array([self.index("joint", name) for name in joints], dtype=int)
         for name, index in zip(joints, indices, strict=True):
@@ -179,7 +178,7 @@ def base_height_of(model: mujoco.MjModel, qpos: np.ndarray) -> float:
 
 
 def base_rotation(model: mujoco.MjModel) -> slice:
-    """Where the base's angular velocity is in qvel.
+    """The slice of the base's angular velocity in qvel.
 
     Raises:
         ConfigError: The robot has no free joint.
@@ -189,7 +188,7 @@ def base_rotation(model: mujoco.MjModel) -> slice:
 
 
 def with_level_base(model: mujoco.MjModel, qpos: np.ndarray, height: float) -> np.ndarray:
-    """A pose with the base level, facing along x, at a height in m, on the host.
+    """The pose with the base level, facing along x, at a height in m, on the host.
 
     Raises:
         ConfigError: The robot has no free joint.
@@ -201,7 +200,7 @@ def with_level_base(model: mujoco.MjModel, qpos: np.ndarray, height: float) -> n
 
 
 def base_of_qpos(names: ModelNames, qpos: Any) -> tuple[Any, Any]:
-    """Position, in m, (..., 3), and orientation (w, x, y, z), (..., 4), of the base in poses (..., q).
+    """The base's position, in m, (..., 3), and orientation (w, x, y, z), (..., 4), in poses (..., q).
 
     Raises:
         ConfigError: The robot has no free joint.
@@ -211,7 +210,7 @@ def base_of_qpos(names: ModelNames, qpos: Any) -> tuple[Any, Any]:
 
 
 def with_moved_base(names: ModelNames, qpos_tq: np.ndarray, offset_3: np.ndarray) -> np.ndarray:
-    """Poses over time with the base moved, in m, on the host; unchanged where there is no base."""
+    """Poses over time with the base moved by an offset in m, on the host; unchanged if there is no base."""
     if not names.has_base:
         return qpos_tq
     start, _ = names.free_joint()
@@ -235,15 +234,14 @@ def states_of_motion(
     """Positions (t, q) and velocities (t, v) of a motion of base and joints, on the host.
 
     Args:
-        names: The names of the model.
-        default_qpos: Where everything else stays.
+        default_qpos: The pose of everything else, (q,).
         joints: The joints that move.
         poses: Position (t, 3) and orientation (t, 4) of the base in the world, and joint positions (t, j).
         vels: Velocity of the base in the world (t, 3), its angular velocity in its own frame (t, 3), and joint
             velocities (t, j).
 
     Raises:
-        ConfigError: The robot has no free joint, or no joint of a name.
+        ConfigError: The robot has no free joint, or one of the names is no joint.
     """
     in_qpos, in_qvel = names.free_joint()
     qpos_tq = np.tile(np.asarray(default_qpos, float), (len(poses[0]), 1))
@@ -255,7 +253,7 @@ def states_of_motion(
 
 
 def find_in_spec(spec: mujoco.MjSpec, kind: str, name: str) -> Any:
-    """The `body`, `geom` or `site` with a name, in a model that is not compiled yet.
+    """The `body`, `geom` or `site` with a name, in an uncompiled model.
 
     Raises:
         ConfigError: The model has no such name; the message lists the nearest ones.
@@ -286,7 +284,7 @@ def base_lin_vel_world(physics: PhysicsState, names: ModelNames) -> Float[Array,
 
 
 def base_ang_vel_body(physics: PhysicsState, names: ModelNames) -> Float[Array, "3"]:
-    """The base's angular velocity in its own frame, in rad/s: how MuJoCo stores a free joint's."""
+    """The base's angular velocity in its own frame, in rad/s, as MuJoCo stores it for free joints."""
     _, start = names.free_joint()
     return physics.qvel[start + 3 : start + 6]
 
@@ -304,14 +302,14 @@ def base_heading_velocity(physics: PhysicsState, names: ModelNames) -> Float[Arr
 def in_base_frame(
     physics: PhysicsState, names: ModelNames, vector_world_n3: Float[Array, "n 3"]
 ) -> Float[Array, "n 3"]:
-    """Vectors of the world frame in the base's own."""
+    """World-frame vectors in the base's frame."""
     return jax.vmap(rotate_inverse, in_axes=(0, None))(vector_world_n3, base_orientation(physics, names))
 
 
 def relative_to_base(
     physics: PhysicsState, names: ModelNames, position_world_3: Float[Array, "3"]
 ) -> Float[Array, "3"]:
-    """A position in the world relative to the base, in the base's frame, in m; unchanged where there is no base."""
+    """A world position relative to the base, in the base's frame, in m; unchanged if there is no base."""
     if not names.has_base:
         return position_world_3
     return rotate_inverse(position_world_3 - base_position(physics, names), base_orientation(physics, names))
@@ -320,7 +318,7 @@ def relative_to_base(
 def add_to_base_velocity(
     physics: PhysicsState, names: ModelNames, lin_vel_world: Float[Array, "3"], ang_vel_body: Float[Array, "3"]
 ) -> PhysicsState:
-    """The state with a velocity added to the base's, in m/s and rad/s."""
+    """The state with the base's velocity increased, in m/s and rad/s."""
     _, start = names.free_joint()
     qvel = physics.qvel.at[start : start + 6].add(jnp.concatenate([lin_vel_world, ang_vel_body]))
     return dataclasses.replace(physics, qvel=qvel)
@@ -334,7 +332,7 @@ def place_base(
     turn = jnp.array([jnp.cos(yaw / 2), 0.0, 0.0, jnp.sin(yaw / 2)])
     orientation = multiply_quaternions(turn, base_orientation(physics, names))
     position = base_position(physics, names) + offset_world
-    # Put together and not updated in place: JAX 0.12 on a CPU was seen to fuse an in-place update with the rotation,
+    # Concatenated instead of updated in place: JAX 0.12 on a CPU was seen to fuse an in-place update with the rotation,
     # which then reads a component that is already overwritten.
     qpos = jnp.concatenate([physics.qpos[:start], position, orientation, physics.qpos[start + 7 :]])
     return dataclasses.replace(physics, qpos=qpos)
@@ -350,16 +348,16 @@ def tilt_base(
     about_x = jnp.stack([jnp.cos(roll / 2), jnp.sin(roll / 2), zero, zero])
     turn = multiply_quaternions(about_y, about_x)
     orientation = multiply_quaternions(base_orientation(physics, names), turn)
-    # Put together and not updated in place, as in place_base.
+    # Concatenated instead of updated in place, as in place_base.
     qpos = jnp.concatenate([physics.qpos[: start + 3], orientation, physics.qpos[start + 7 :]])
     return dataclasses.replace(physics, qpos=qpos)
 
 
 MAX_VELOCITY = 200.0
-"""Velocity, in rad/s or m/s, from which on a simulation counts as blown up: far above what a robot's joint can do."""
+"""In rad/s or m/s. At this velocity a simulation counts as blown up: it is far above what a robot's joint can reach."""
 
 
 def is_physical(physics: PhysicsState) -> Bool[Array, ""]:
-    """Whether all of the state is finite and nothing moves faster than `MAX_VELOCITY`."""
+    """Whether the state is finite and all velocities are below `MAX_VELOCITY`."""
     finite = [jnp.all(jnp.isfinite(x)) for x in (physics.qpos, physics.act, *physics.derived.values())]
     return jnp.all(jnp.stack(finite)) & jnp.all(jnp.abs(physics.qvel) < MAX_VELOCITY)

@@ -1,4 +1,4 @@
-"""MJX, imported without the lines that it prints where the optional warp-lang package is missing."""
+"""MJX, imported without the lines that it prints if the optional warp-lang package is missing."""
 
 import contextlib
 import io
@@ -8,4 +8,4 @@ with contextlib.redirect_stdout(_printed):
     from mujoco import mjx as mjx
 for _line in _printed.getvalue().splitlines():
     if not _line.startswith("Failed to import"):
-        print(_line)  # noqa: T201 - of another thread meanwhile
+        print(_line)  # noqa: T201 - printed by another thread meanwhile

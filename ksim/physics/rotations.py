@@ -23,7 +23,7 @@ def yaw_of(quaternion: Float[Array, "4"]) -> Float[Array, ""]:
 
 
 def roll_pitch_of(quaternion: Float[Array, "4"]) -> Float[Array, "2"]:
-    """Roll, to the right, and pitch, nose down, of a body, in rad: the angles that are left without its heading."""
+    """Roll (to the right) and pitch (nose down) of a body, in rad. They do not depend on its heading."""
     x, y, z = rotate_inverse(jnp.array([0.0, 0.0, 1.0]), quaternion)
     return jnp.stack([jnp.arctan2(y, z), jnp.arctan2(-x, jnp.hypot(y, z))])
 

@@ -1,4 +1,4 @@
-"""Which engine to use."""
+"""Choice of the physics engine."""
 
 from collections.abc import Sequence
 
@@ -10,10 +10,10 @@ ENGINES = ("mjx", "mujoco")
 
 
 def pick_engine(engine: str, platform: str) -> tuple[str, str]:
-    """The engine to use on a platform (`cpu`; untried: `gpu`, `tpu`), and the reason in a few words.
+    """The engine for a platform (`cpu`; untried: `gpu`, `tpu`), and the reason in a few words.
 
     Raises:
-        ConfigError: The engine is not known.
+        ConfigError: There is no such engine.
     """
     check_choice("engine", engine, ("auto", *ENGINES))
     if engine != "auto":
@@ -32,17 +32,16 @@ def make_engine(
     applies: Sequence[str] = (),
     motor_curve: MotorCurve | None = None,
 ) -> AbstractEngine:
-    """Makes an engine by name.
+    """Creates an engine by name.
 
     Args:
         engine: One of `ENGINES`.
-        model: The compiled model.
         needs: Derived fields that terms read.
-        num_devices: How many devices will step it at the same time.
-        applies: Fields of forces from outside that terms write.
-        motor_curve: How velocity limits the actuators' forces; None where it does not.
+        num_devices: Number of devices that step it at the same time.
+        applies: Fields of external forces that terms write.
+        motor_curve: The actuators' force ranges as a function of velocity; None if velocity does not limit them.
     """
-    # Imported here: an engine is set up only where it is used.
+    # Imported here, so that only the engine in use is set up.
     if engine == "mujoco":
         from ksim.physics.mujoco import MujocoEngine  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Ground that is not flat: heightfields made of tiles of rising difficulty, and the height of the ground anywhere."""
+"""Uneven ground: heightfields made of tiles of rising difficulty, and the height of the ground at any position."""
 
 import math
 from abc import abstractmethod
@@ -27,7 +27,6 @@ class AbstractTile(CheckedModule):
             difficulty: From 0, the easiest, to 1.
             num_points: Points along each side.
             spacing: Distance between neighbours, in m.
-            rng: Random generator.
 
         Returns:
             Heights, (points along y, points along x).
@@ -68,8 +67,8 @@ class RoughTile(AbstractTile):
 class StairsTile(AbstractTile):
     """Concentric steps around a platform. step_height: of one step, in m, at the lowest and the highest difficulty.
 
-    step_width: depth of a step, in m. platform_m: side of the platform. down: they lead down to the platform instead of
-    up.
+    step_width: depth of a step, in m. platform_m: side of the platform, in m. down: the steps lead down to the platform
+    instead of up.
     """
 
     step_height: tuple[float, float] = (0.02, 0.12)
@@ -84,7 +83,7 @@ class StairsTile(AbstractTile):
 
     def heights(self, difficulty: float, num_points: int, spacing: float, rng: np.random.Generator) -> np.ndarray:
         from_edge = _distance_from_edge(num_points, spacing)
-        # Rounded first: a width that divides the distance must count as a whole step.
+        # Rounded before floor, so that a step width that divides the distance gives whole steps.
         last = np.floor(np.round((from_edge.max() - self.platform_m / 2) / self.step_width, 6))
         steps = np.clip(np.floor(np.round(from_edge / self.step_width, 6)), 0, max(last, 0))
         return (-1 if self.down else 1) * _between(self.step_height, difficulty) * steps
@@ -113,8 +112,8 @@ class SlopeTile(AbstractTile):
 class Terrain(CheckedModule):
     """A heightfield of square tiles that replaces the model's floor (its plane).
 
-    Along x the difficulty rises from 0 to 1 in `num_levels` rows, along y the kinds of tiles follow each other. The
-    whole is centred on the world's origin, with a level border around it.
+    Along x the difficulty rises from 0 to 1 in `num_levels` rows. Along y the kinds of tiles follow each other. The
+    heightfield is centred on the world's origin and has a level border.
 
     tiles: kinds of ground. num_levels: degrees of difficulty. tile_m: side of a tile, in m. spacing: distance between
     the points of the heightfield, in m. border_m: width of the border, in m. seed: random seed of the ground.
@@ -151,7 +150,7 @@ class Terrain(CheckedModule):
         return np.pad(inner, num_border)
 
     def tile_centers(self) -> Float[np.ndarray, "l k 2"]:
-        """Where the tiles are, in m in the world: by level, kind, and x and y."""
+        """Centres of the tiles in the world, in m: (level, kind, x and y)."""
         x_l = (np.arange(self.num_levels) - (self.num_levels - 1) / 2) * self.tile_m
         y_k = (np.arange(len(self.tiles)) - (len(self.tiles) - 1) / 2) * self.tile_m
         return np.stack(np.meshgrid(x_l, y_k, indexing="ij"), axis=-1)
@@ -181,13 +180,13 @@ class Terrain(CheckedModule):
 
 
 class Ground:
-    """The height of the ground of a compiled model: of its heightfield, or of its floor where it has none.
+    """The height of the ground of a compiled model: of its heightfield, or else of its floor.
 
-    The floor is the first plane of the world that faces up. A heightfield must be part of the world, and not be turned.
+    The floor is the first plane of the world that faces up. A heightfield must belong to worldbody and not be rotated.
 
     Attributes:
-        half_size: Half the heightfield's extent along x and y, in m; None without one.
-        center: Its centre, in m in the world.
+        half_size: Half the heightfield's extent along x and y, in m; None without a heightfield.
+        center: The heightfield's centre in the world, in m.
     """
 
     def __init__(self, mj_model: mujoco.MjModel) -> None:
@@ -196,7 +195,7 @@ class Ground:
         self._level = 0.0
         types = mj_model.geom_type.tolist()
         on_world = mj_model.geom_bodyid == 0
-        # A quaternion without x and y turns about the vertical at most: a plane with one faces up, and is no wall.
+        # A quaternion with x = y = 0 rotates only about the vertical: a plane with such a quaternion faces up.
         faces_up = np.all(np.abs(mj_model.geom_quat[:, 1:3]) < 1e-6, axis=1)
         floors = np.flatnonzero(on_world & faces_up & (mj_model.geom_type == int(mujoco.mjtGeom.mjGEOM_PLANE)))
         if floors.size:
@@ -219,9 +218,9 @@ class Ground:
         self._heights_yx = heights_yx.astype(np.float32)
 
     def height(self, position: Float[Array, "*n 2"] | Float[Array, "*n 3"]) -> Float[Array, "*n"]:
-        """The height of the ground, in m in the world, under positions; beyond a heightfield, that of its edge.
+        """The height of the ground in the world, in m, under positions; beyond a heightfield, the height of its edge.
 
-        As MuJoCo does, each cell of a heightfield is two triangles, split from its lowest to its highest corner.
+        As in MuJoCo, each cell of a heightfield is two triangles, split from its lowest to its highest corner.
         """
         if self.half_size is None:
             return jnp.full(position.shape[:-1], self._level)
@@ -243,13 +242,13 @@ def _between(bounds: Sequence[float], fraction: float) -> float:
 
 
 def _distance_from_edge(num_points: int, spacing: float) -> np.ndarray:
-    """How far each point of a tile is from its nearest edge, in m."""
+    """Distance of each point of a tile from the nearest edge, in m."""
     from_end = np.minimum(np.arange(num_points), np.arange(num_points)[::-1]) * spacing
     return np.minimum.outer(from_end, from_end)
 
 
 def footprint(radius: float, spacing: float = 0.1) -> Float[np.ndarray, "n 2"]:
-    """Points of a disc around the origin, in m: where to look for the highest ground under a robot."""
+    """Points of a disc around the origin, in m, at which to sample the ground under a robot."""
     count = math.ceil(radius / spacing)
     line = np.arange(-count, count + 1) * spacing
     points = np.stack(np.meshgrid(line, line), axis=-1).reshape(-1, 2)

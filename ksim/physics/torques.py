@@ -1,4 +1,4 @@
-"""The torques that a robot's own actuators can give at its joints, for actuators put in their place."""
+"""Torque limits of a robot's own actuators at its joints, for the actuators that replace them."""
 
 import mujoco
 import numpy as np
@@ -12,14 +12,13 @@ _ON_JOINTS = (mujoco.mjtTrn.mjTRN_JOINT, mujoco.mjtTrn.mjTRN_JOINTINPARENT)
 
 
 def joints_to_drive(spec: mujoco.MjSpec, drive: object) -> list[str]:
-    """The hinge or slide joint of each actuator, one for each.
+    """The hinge or slide joint of each actuator.
 
     Args:
-        spec: The model.
-        drive: What is to drive the joints, for the message.
+        drive: The actuators that will drive the joints; error messages give the name of their class.
 
     Raises:
-        ConfigError: An actuator drives something else, or two drive the same joint.
+        ConfigError: An actuator drives something else, or two actuators drive the same joint.
     """
     of_joint: dict[str, mujoco.MjsActuator] = {}
     for actuator in spec.actuators:
@@ -43,15 +42,15 @@ def joints_to_drive(spec: mujoco.MjSpec, drive: object) -> list[str]:
 
 
 def torque_range(spec: mujoco.MjSpec, actuator: mujoco.MjsActuator) -> np.ndarray | None:
-    """The lowest and the highest torque, in N m (N on a slide), that an actuator can give its joint; None without any.
+    """The lowest and the highest torque of an actuator at its joint, in N m (N on a slide); None if it is unlimited.
 
-    The tightest of these holds: the force range times gear, the control range times gain and gear where the control is
-    a force, and the joint's actuatorfrcrange. The last is left out where it holds for the sum of the actuators and of
-    a compensation of gravity, which MuJoCo goes on to limit by itself.
+    The tightest of these limits applies: the force range times gear; the control range times gain and gear, if the
+    control is a force; and the joint's actuatorfrcrange. The last is ignored if it limits the sum of the actuators and
+    of gravity compensation, because MuJoCo then still applies it.
     """
     gear = actuator.gear[0]
     limits = np.array([-np.inf, np.inf])
-    # What the gain multiplies: an integrator's activation, which its control does not bound.
+    # The gain multiplies the control, or the activation of an integrator, which the control range does not bound.
     signal = "act" if actuator.dyntype == mujoco.mjtDyn.mjDYN_INTEGRATOR else "ctrl"
     if _kind(actuator) is ActuatorKind.FORCE and _is_limited(actuator, signal):
         bias = actuator.biasprm[0] if actuator.biastype == mujoco.mjtBias.mjBIAS_AFFINE else 0.0
@@ -67,7 +66,7 @@ def torque_range(spec: mujoco.MjSpec, actuator: mujoco.MjsActuator) -> np.ndarra
 
 
 def needed_torque_range(spec: mujoco.MjSpec, actuator: mujoco.MjsActuator, drive: object) -> np.ndarray:
-    """The same, for a `drive` that cannot do without.
+    """The torque range of an actuator (see `torque_range`), for a `drive` that needs one.
 
     Raises:
         ConfigError: Nothing limits the torque.
@@ -88,7 +87,7 @@ def _kind(actuator: mujoco.MjsActuator) -> ActuatorKind:
 
 
 def _is_limited(element: mujoco.MjsActuator | mujoco.MjsJoint, what: str) -> bool:
-    """Whether an element's `ctrl`, `force`, ... is limited; by default it is where a range is given."""
+    """Whether an element's `ctrl`, `force`, ... is limited. By MuJoCo's default it is if a range is given."""
     flag = int(getattr(element, f"{what}limited"))
     low, high = getattr(element, f"{what}range")
     return bool(low < high) if flag == int(mujoco.mjtLimited.mjLIMITED_AUTO) else bool(flag)

@@ -1,9 +1,9 @@
-"""Touch sensors of single bodies, and of feet that are made of several."""
+"""Touch sensors of single bodies, and of feet made of several bodies."""
 
 import mujoco
 
 _EVERYWHERE_M = 100.0
-"""No contact of a body is further from it."""
+"""Radius of the site of a body's touch sensor, in m: large enough to contain all contacts of the body."""
 
 
 def add_touch_sensor(spec: mujoco.MjSpec, name: str, site: str) -> None:

@@ -1,4 +1,4 @@
-"""The robot's kinematic tree, in a model in which balls, boxes or doors move beside it."""
+"""The robot's kinematic tree, in a model that may also contain balls, boxes or doors."""
 
 from collections.abc import Iterator
 
@@ -12,17 +12,17 @@ _FREE = int(mujoco.mjtJoint.mjJNT_FREE)
 _ONE_DOF = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
 _TRN, _WRAP = mujoco.mjtTrn, mujoco.mjtWrap
 ROBOT_TEXT = "robot"
-"""The custom text of a model whose data names a body of the robot, where the actuators do not tell."""
+"""Name of the custom text in a model that names a body of the robot, if the actuators do not identify the robot."""
 
 
 def robot_root(model: mujoco.MjModel) -> int | None:
-    """The first body of the robot; None where nothing moves.
+    """The first body of the robot; None if nothing in the model moves.
 
-    The robot is the tree with the most parts that actuators drive; of those with as many, the one with the most hinge
-    and slide joints. `<custom><text name="robot" data="BODY"/></custom>` in the model overrules that.
+    The robot is the tree with the most driven parts. Among trees with equally many, it is the tree with the most hinge
+    and slide joints. `<custom><text name="robot" data="BODY"/></custom>` in the model overrides this choice.
 
     Raises:
-        ConfigError: Two trees have as many of both, and at least one of them has a free joint; or the text names no
+        ConfigError: Two trees are tied in both counts and at least one of them has a free joint, or the text names no
             body that moves.
     """
     roots = sorted({int(model.body_rootid[body]) for body in model.jnt_bodyid})
@@ -48,7 +48,7 @@ def robot_root(model: mujoco.MjModel) -> int | None:
 
 
 def free_joint_of(model: mujoco.MjModel, root: int) -> int | None:
-    """The free joint of a tree, by its first body; None where it has none."""
+    """The free joint of the tree that begins at body `root`; None if it has none."""
     start = int(model.body_jntadr[root])
     return start if start >= 0 and model.jnt_type[start] == _FREE else None
 
@@ -71,7 +71,7 @@ def _named_root(model: mujoco.MjModel, roots: list[int]) -> int | None:
 
 
 def _driven_parts(model: mujoco.MjModel, actuator: int) -> Iterator[tuple[tuple[int, int], int]]:
-    """The parts that an actuator acts on, as kind and index, each with its body."""
+    """The parts that an actuator acts on, as (kind, index), each with its body."""
     kind, index = int(model.actuator_trntype[actuator]), int(model.actuator_trnid[actuator, 0])
     if kind == int(_TRN.mjTRN_TENDON):
         start = int(model.tendon_adr[index])
@@ -83,7 +83,7 @@ def _driven_parts(model: mujoco.MjModel, actuator: int) -> Iterator[tuple[tuple[
                 yield (int(_TRN.mjTRN_SITE), at), int(model.site_bodyid[at])
     elif kind in (int(_TRN.mjTRN_JOINT), int(_TRN.mjTRN_JOINTINPARENT)):
         yield (int(_TRN.mjTRN_JOINT), index), int(model.jnt_bodyid[index])
-    elif kind == int(_TRN.mjTRN_SO3):  # of a ball joint, or of a site where there is a second one
+    elif kind == int(_TRN.mjTRN_SO3):  # drives a ball joint, or a site if a second site is given
         is_joint = model.actuator_trnid[actuator, 1] < 0
         body = model.jnt_bodyid[index] if is_joint else model.site_bodyid[index]
         yield (int(_TRN.mjTRN_JOINT if is_joint else _TRN.mjTRN_SITE), index), int(body)

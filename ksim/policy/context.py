@@ -1,4 +1,4 @@
-"""What a policy acts in where nothing is trained: while it is evaluated, shown or exported."""
+"""The environment and devices of a policy outside training: in evaluation, view and export."""
 
 import copy
 import dataclasses
@@ -17,13 +17,13 @@ TaskT = TypeVar("TaskT", bound=RLTask[Any])
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PolicyContext:
-    """What the policies of a task act in where nothing is trained.
+    """The environment and devices of a policy outside training.
 
     Attributes:
-        task: The task, for its options and hooks.
-        env: Its environment of evaluations, in native MuJoCo whatever trains.
-        device: Where this is stepped: a CPU for native MuJoCo, or every step would cross to the GPU (untried) and back.
-        training_engine: The engine that training steps.
+        env: The evaluation environment, in native MuJoCo whatever engine trains.
+        device: The device that steps `env`. A CPU for native MuJoCo: otherwise every step would be copied to the GPU
+            and back (untried).
+        training_engine: The engine of the training environment.
         training_device: The first device of this process that training runs on.
     """
 
@@ -35,7 +35,7 @@ class PolicyContext:
 
 
 def policy_context(task: RLTask[Any]) -> PolicyContext:
-    """The context of a task's policies; makes the environment of evaluations."""
+    """The context of a task's policies. Makes the evaluation environment."""
     env, training_device = task.eval_environment, task.layout.local_devices[0]
     return PolicyContext(
         task=task,
@@ -47,7 +47,7 @@ def policy_context(task: RLTask[Any]) -> PolicyContext:
 
 
 def without_caches(task: TaskT) -> TaskT:
-    """A copy of a task without what was made for the training's layout and environment."""
+    """A copy of a task without its cached properties, which belong to the training's layout and environment."""
     twin = copy.copy(task)
     for name in [name for name in vars(task) if isinstance(getattr(type(task), name, None), functools.cached_property)]:
         del vars(twin)[name]
@@ -55,9 +55,9 @@ def without_caches(task: TaskT) -> TaskT:
 
 
 def task_on_one_device(task: TaskT) -> TaskT:
-    """A copy of a task whose policy acts in the environment of evaluations, on one device, whatever has trained it.
+    """A copy of a task that uses the evaluation environment on one device, whatever it was trained on.
 
-    Hooks that make the policy, such as `_get_initial_model`, find that environment, and no other is made.
+    Hooks that make the policy, such as `_get_initial_model`, see the evaluation environment. No other is made.
     """
     twin = without_caches(task)
     twin.layout = SingleDevice(axis_name=task.device_axis)
@@ -68,5 +68,5 @@ def task_on_one_device(task: TaskT) -> TaskT:
 def _cpu_or(device: Device) -> Device:
     try:
         return jax.local_devices(backend="cpu")[0]
-    except RuntimeError:  # JAX was told to leave CPUs alone
+    except RuntimeError:  # JAX is configured without the CPU backend
         return device

@@ -1,4 +1,4 @@
-"""Following a traced function back from its outputs, to run or translate no more of it than they depend on."""
+"""Dead-code elimination in jaxprs: the equations that given outputs depend on, to run or translate only those."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 import jax
 import jax.extend.core
 
-# Primitives that do what the one jaxpr in their parameters does.
+# Primitives that only call the single jaxpr in their parameters.
 _CALLS = {"jit", "pjit", "closed_call", "core_call", "custom_jvp_call", "custom_vjp_call", "checkpoint", "remat2"}
 
 
 def inner_jaxpr(eqn: Any) -> jax.extend.core.ClosedJaxpr | None:
-    """The jaxpr that an equation calls with its own arguments; None where it is no call."""
+    """The jaxpr that an equation calls with its own arguments; None if it is not a call."""
     if eqn.primitive.name not in _CALLS:
         return None
     for value in eqn.params.values():
@@ -23,17 +23,17 @@ def inner_jaxpr(eqn: Any) -> jax.extend.core.ClosedJaxpr | None:
 
 
 def is_literal(atom: Any) -> bool:
-    """Whether an argument of an equation is a number and no variable."""
+    """Whether an argument of an equation is a literal, not a variable."""
     return isinstance(atom, jax.extend.core.Literal)
 
 
 def live_equations(jaxpr: Any, wanted: Sequence[bool]) -> tuple[list[tuple[Any, list[bool]]], list[bool]]:
-    """What the wanted outputs of a jaxpr depend on.
+    """The equations and inputs that the wanted outputs of a jaxpr depend on.
 
     Follows calls. Loops and branches count as depending on all of their inputs.
 
     Returns:
-        The equations in their order, each with which of its outputs are needed; and which inputs are read.
+        The needed equations in order, each with a mask of its needed outputs; and a mask of the inputs that are read.
     """
     live = {v for v, want in zip(jaxpr.outvars, wanted, strict=True) if want and not is_literal(v)}
     needed = []
@@ -49,9 +49,9 @@ def live_equations(jaxpr: Any, wanted: Sequence[bool]) -> tuple[list[tuple[Any, 
 
 
 def evaluate(jaxpr: Any, wanted: Sequence[bool], inputs: Sequence[Any]) -> list[Any]:
-    """The wanted outputs of a closed jaxpr, None in place of the others; inputs that they do not read may be None.
+    """The wanted outputs of a closed jaxpr, with None in place of the others.
 
-    May itself be traced.
+    Inputs that the wanted outputs do not read may be None. This function can itself be traced.
     """
     values = dict(zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True))
     values |= dict(zip(jaxpr.jaxpr.invars, inputs, strict=True))

@@ -32,25 +32,24 @@ from ksim.task.rl import RLTask
 logger = logging.getLogger(__name__)
 
 PROGRAM, START = "policy.program", "policy.start"
-"""Names of the arrays of a checkpoint that are the serialized programs of its policy; see `ksim.policy.program`."""
+"""Names of the checkpoint arrays that hold the serialized programs of its policy; see `ksim.policy.program`."""
 _BY_TASK = "Load it by the class of its task, ksim.load_policy(path, task=...), or evaluate it there: run_mode=eval."
 _OWN = "policy.arrays."
-# What the arrays of a policy are called there, and where a checkpoint has them.
+# Prefixes of array names in a policy, and the matching prefixes in a checkpoint.
 _SHARED = {"network.": "learner.params.", "normalizer.": "learner.normalizer."}
 
 
 class Policy:
     """A trained deterministic policy with its observation statistics: from raw observations to actions.
 
-    Calling it keeps the memory of a recurrent policy between calls; `reset` starts an episode. `step` does the same
-    without internal state.
+    Calls keep the memory of a recurrent policy; `reset` starts an episode. `step` takes and returns the memory instead.
 
     Attributes:
-        obs_sizes: The length of each group of observations that it reads, usually `actor`.
+        obs_sizes: The length of each observation group that the policy reads, usually only `actor`.
         action_size: Length of the action.
         iteration: Iterations after which the checkpoint was saved.
         document: Other data of the checkpoint about its run, such as its `config`.
-        program: What computes the action.
+        program: The function that computes the action.
         arrays: The arrays that the program reads, by name.
     """
 
@@ -65,7 +64,7 @@ class Policy:
         self._memory = None
 
     def __call__(self, obs: Any) -> Float[np.ndarray, "*b a"]:
-        """The action for what is observed now; see `step`."""
+        """The action for the current observation; see `step`."""
         action, self._memory = self.step(obs, self._memory)
         return action
 
@@ -118,7 +117,7 @@ def load_policy(path: str | Path, task: type[RLTask[Any]] | None = None) -> Poli
 
 
 def policy_in(checkpoint: Checkpoint) -> Policy:
-    """The policy of a checkpoint, by its program.
+    """The policy of a checkpoint, from its saved program.
 
     Raises:
         ConfigError: The checkpoint has no program that this JAX can run.
@@ -150,13 +149,13 @@ def policy_in(checkpoint: Checkpoint) -> Policy:
 
 
 def arrays_of_policy(checkpoint: Checkpoint, policy: Policy) -> dict[str, np.ndarray]:
-    """What of a checkpoint `policy_in` makes its policy of, by the names there."""
+    """The arrays of a checkpoint that `policy_in` reads, by their names in the checkpoint."""
     names = {PROGRAM, START, *(_place(name, checkpoint.arrays) for name in policy.program.arrays)}
     return {name: checkpoint.arrays[name] for name in sorted(names)}
 
 
 def _policy_of_task(path: str | Path, task_class: type[RLTask[Any]]) -> Policy:
-    """The policy of a checkpoint, made by the code of its task."""
+    """The policy of a checkpoint, built by the code of its task."""
     base = dataclasses.replace(task_class.get_config_class()(), run_mode="eval", checkpoint=str(path))
     task = task_class(make_config(base, [], task_class.name_with(base), task_class.pretrained))
     with jax.default_matmul_precision(task.config.matmul_precision):
@@ -166,13 +165,13 @@ def _policy_of_task(path: str | Path, task_class: type[RLTask[Any]]) -> Policy:
 
 
 def load_task_policy(task: RLTask[Any]) -> tuple[Path, PolicyContext, NormalizedActorCritic]:
-    """The path of the checkpoint that the config names, the context to run it in, and its policy.
+    """The path of the checkpoint named by the config, the context to run it in, and its policy.
 
     Raises:
         ConfigError: There is no checkpoint, or it does not fit the task.
     """
     checkpoint = load_checkpoint(task.config.checkpoint, "checkpoint")
-    # Native MuJoCo on one device, whatever trained the policy: a check from one simulator to the other.
+    # Native MuJoCo on one device, whatever engine trained the policy: a sim-to-sim check.
     context = policy_context(task_on_one_device(task))
     check_policy_fits(checkpoint, context.task)
     learner = restored_policy(checkpoint, context.task.initial_learner()[0])
@@ -183,7 +182,7 @@ class PolicyExport:
     """The programs that a run saves in its checkpoints for `load_policy`."""
 
     def __init__(self, model: NormalizedActorCritic, obs_sizes: Mapping[str, int]) -> None:
-        """Exports the policy of a model once, for all arrays that it may come to have.
+        """Exports the policy of a model once; the programs take its arrays as inputs, so they fit every checkpoint.
 
         Args:
             model: The policy on raw observations.
@@ -206,7 +205,7 @@ class PolicyExport:
 
 
 def _place(name: str, arrays: Mapping[str, np.ndarray]) -> str:
-    """Where a checkpoint has an array of the policy."""
+    """The name in a checkpoint of an array of the policy."""
     for start, there in _SHARED.items():
         if name.startswith(start) and there + name.removeprefix(start) in arrays:
             return there + name.removeprefix(start)

@@ -1,6 +1,7 @@
 """A policy as programs that run without the code of the task: the deterministic policy, serialized by `jax.export`.
 
-They hold no weights: they are made once per run, under 10 kB, and run with the arrays of any of its checkpoints.
+The programs hold no weights. They are made once per run, take less than 10 kB, and run with the arrays of any
+checkpoint of the run.
 """
 
 import dataclasses
@@ -32,22 +33,22 @@ PolicyFunction = Callable[[dict[str, Array], Observation, dict[str, Array]], tup
 """`(arrays, obs, memory) -> (action, memory)` for one env."""
 
 StartFunction = Callable[[dict[str, Array]], dict[str, Array]]
-"""`arrays -> memory` at the start of an episode; a policy may learn it."""
+"""`arrays -> memory` at the start of an episode. The initial memory may be learned."""
 
 
 @dataclasses.dataclass(frozen=True)
 class DeterministicPolicy:
     """The part of an actor-critic that the deterministic policy depends on.
 
-    What it does not depend on is left out: the critic, its observations, and its memory.
+    The critic, its observations and its memory are left out.
 
     Attributes:
-        function: `(arrays, obs, memory) -> (action, memory)` for one env; takes exactly what is named below.
+        function: `(arrays, obs, memory) -> (action, memory)` for one env; takes exactly the inputs listed below.
         start: `arrays -> memory` at the start of an episode, by the same names.
         arrays: Shapes and types of the model's arrays, by name.
         obs: Shapes and types of the observations, by group.
         memory: Shapes and types of the memory, by name; empty for a feed-forward policy.
-        is_bound: Whether the arrays are in the function; see `bound`.
+        is_bound: Whether the arrays are constants of the function; see `bound`.
     """
 
     function: PolicyFunction
@@ -58,12 +59,12 @@ class DeterministicPolicy:
     is_bound: bool = False
 
     def input_names(self) -> tuple[dict[str, str], dict[str, str]]:
-        """What files call the inputs: observations by group, and parts of the memory by their names here."""
+        """Input names in exported files: of observations by group, and of memory arrays by their names here."""
         observations = {group: "obs" if group == "actor" else f"obs_{group}" for group in self.obs}
         return observations, {name: f"memory_{i}" for i, name in enumerate(self.memory)}
 
     def bound(self, arrays: Arrays) -> "DeterministicPolicy":
-        """The policy with its arrays in it, and its inputs named as in files."""
+        """The policy with its arrays as constants, and its inputs named as in exported files."""
         known = {name: jnp.asarray(arrays[name]) for name in self.arrays}
         obs_names, memory_names = self.input_names()
 
@@ -81,9 +82,9 @@ class DeterministicPolicy:
         return DeterministicPolicy(function, start, {}, obs, memory, is_bound=True)
 
     def batched(self, num_rows: Any) -> tuple[Callable[..., Any], tuple[dict[str, jax.ShapeDtypeStruct], ...]]:
-        """The function with a leading axis of so many rows of observations and memories, and its arguments' shapes.
+        """The function over a leading axis of `num_rows` observations and memories, and the shapes of its arguments.
 
-        That of a bound policy takes observations and memories alone.
+        The function of a bound policy takes only observations and memories.
         """
         rows = lambda tree: {k: jax.ShapeDtypeStruct((num_rows, *x.shape), x.dtype) for k, x in tree.items()}
         mapped, shapes = jax.vmap(self.function, in_axes=(None, 0, 0)), (rows(self.obs), rows(self.memory))
@@ -100,11 +101,11 @@ def deterministic_policy(model: AbstractActorCritic, obs_sizes: Mapping[str, int
         obs_sizes: The length of each observation group.
     """
     jaxpr, start_jaxpr, inputs = _traced(model, obs_sizes)
-    # As JAX flattens them: dicts by their sorted keys.
+    # In the order in which JAX flattens dicts: by sorted keys.
     places = [(i, name) for i, part in enumerate(inputs) for name in sorted(part)]
     array_names, memory_names = sorted(inputs[0]), sorted(inputs[2])
     outs = [None, *((2, name) for name in memory_names)]
-    # The actor's observations in any case: they tell the number of rows.
+    # Always keep the actor's observations: they determine the number of rows.
     read = _places_read(jaxpr.jaxpr, places, outs) | {(1, "actor")}
     is_kept = [(2, name) in read for name in memory_names]
     used = live_equations(start_jaxpr.jaxpr, is_kept)[1]
@@ -129,7 +130,7 @@ def deterministic_policy(model: AbstractActorCritic, obs_sizes: Mapping[str, int
 def _traced(
     model: AbstractActorCritic, obs_sizes: Mapping[str, int]
 ) -> tuple[Any, Any, tuple[dict[str, jax.ShapeDtypeStruct], ...]]:
-    """Jaxprs of a whole model's `PolicyFunction` and `StartFunction`; and the shapes of arrays, obs and memory."""
+    """Jaxprs of a whole model's `PolicyFunction` and `StartFunction`, and the shapes of arrays, obs and memory."""
     arrays, static = _split(model)
     carry = eqx.filter_eval_shape(lambda m: m.initial_carry(), model)
     names, carry_names = list(named_leaves(arrays)), list(named_leaves(carry, "carry"))
@@ -155,7 +156,10 @@ def _traced(
 
 
 def _places_read(jaxpr: Any, places: Sequence[Any], outs: Sequence[Any]) -> set[Any]:
-    """Which inputs the action depends on, now or through the memory, whose outputs are named as its inputs."""
+    """The inputs that the action depends on, directly or through the memory.
+
+    Memory outputs have the same names as memory inputs.
+    """
     needed: set[Any] = {None}
     while True:
         used = live_equations(jaxpr, [place in needed for place in outs])[1]
@@ -166,9 +170,9 @@ def _places_read(jaxpr: Any, places: Sequence[Any], outs: Sequence[Any]) -> set[
 
 
 def policy_arrays(model: AbstractActorCritic) -> dict[str, Array]:
-    """All arrays of a model by the names that its programs know.
+    """All arrays of a model, by the names that its programs use.
 
-    They read those that the policy depends on; `PolicyProgram.array_names` lists them.
+    A program reads only the arrays that the policy depends on: `PolicyProgram.arrays`.
     """
     return named_leaves(_split(model)[0])
 
@@ -176,11 +180,11 @@ def policy_arrays(model: AbstractActorCritic) -> dict[str, Array]:
 def policy_programs(model: NormalizedActorCritic, obs_sizes: Mapping[str, int]) -> tuple[bytes, bytes]:
     """The programs of a model's deterministic policy, for all platforms: a step, and the memory at an episode's start.
 
-    The step is for any number of rows. Where the model cannot be traced with an unknown number of them, it takes one
-    at a time; `load_program` gives both the same face.
+    The step takes any number of rows. If the model cannot be traced with an unknown number of rows, the step takes one
+    row at a time; `load_program` gives both the same interface.
 
     Args:
-        model: A policy on raw observations; its arrays may be shapes (`jax.ShapeDtypeStruct`) no less than numbers.
+        model: A policy on raw observations; its arrays may be shapes (`jax.ShapeDtypeStruct`) instead of values.
         obs_sizes: The length of each observation group.
 
     Raises:
@@ -200,10 +204,10 @@ def policy_programs(model: NormalizedActorCritic, obs_sizes: Mapping[str, int]) 
 
 
 def export_policy(policy: DeterministicPolicy) -> bytes:
-    """A policy serialized by `jax.export`, for all platforms and any number of rows, or one where it must be.
+    """A policy serialized by `jax.export` for all platforms, and for any number of rows if possible, else for one.
 
     Raises:
-        ConfigError: It cannot be exported.
+        ConfigError: The policy cannot be exported.
     """
     (any_number,) = jax.export.symbolic_shape("b")
     failures = []
@@ -220,7 +224,7 @@ def export_policy(policy: DeterministicPolicy) -> bytes:
 
 
 def _exported(function: Callable[..., Any], *shapes: Any) -> bytes:
-    # Without the lines of code that operations are from: the paths there are those of whoever exports.
+    # Without source locations, which would contain paths of the machine that exports.
     limit = jax.config.values[_LOCATIONS]
     jax.config.update(_LOCATIONS, 0)
     try:
@@ -235,14 +239,14 @@ def _serialized(function: Callable[..., Any], *shapes: Any) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class PolicyProgram:
-    """A deterministic policy for any number of rows, ready to be called: from its programs, or from its model.
+    """A callable deterministic policy for any number of rows, from its programs or from its model.
 
     Attributes:
         arrays: Shapes and types of the arrays that it reads, by name.
         obs_sizes: The length of each observation group that it reads.
-        memory_names: The parts of its memory; none for a feed-forward policy.
+        memory_names: Names of its memory arrays; empty for a feed-forward policy.
         action_size: Length of the action.
-        takes_one_row: Whether the program itself takes rows one at a time.
+        takes_one_row: Whether `step` takes one row at a time.
         step: `(arrays, obs, memory) -> (action, memory)` over rows.
         start: `arrays -> memory` at the start of an episode, for one row.
     """
@@ -266,9 +270,9 @@ class PolicyProgram:
         """The actions of the deterministic policy, and the next memory.
 
         Args:
-            arrays: Those of `policy_arrays`; what the programs do not read may be missing.
-            obs: Raw observations by group, one row per robot; other groups than those it reads may be there.
-            memory: The memory before the step, one row per robot; None for that of an episode's start.
+            arrays: The result of `policy_arrays`; arrays that the programs do not read may be missing.
+            obs: Raw observations by group, one row per robot; groups that the policy does not read are ignored.
+            memory: The memory before the step, one row per robot; None at the start of an episode.
         """
         obs = {group: obs[group] for group in self.obs_sizes}
         num_rows = len(next(iter(obs.values())))
@@ -282,10 +286,10 @@ class PolicyProgram:
 
 
 def load_program(step: bytes, start: bytes) -> PolicyProgram:
-    """The inverse of `policy_programs`; needs no code of the task.
+    """The inverse of `policy_programs`. Needs no code of the task.
 
     Raises:
-        RefusedError: The programs are damaged, of another JAX, or may do more than compute.
+        RefusedError: The programs are damaged, come from another version of JAX, or could do more than compute.
     """
     step_program, start_program = read_programs(step, start)
     (arrays, obs, memory), _ = jax.tree.unflatten(step_program.in_tree, step_program.in_avals)
@@ -302,7 +306,7 @@ def load_program(step: bytes, start: bytes) -> PolicyProgram:
 
 
 def compiled_program(policy: DeterministicPolicy) -> PolicyProgram:
-    """A policy without the way through programs: by the code of its model."""
+    """A policy compiled from the code of its model, without serialized programs."""
     step, shapes = policy.batched(1)
     return PolicyProgram(
         arrays=policy.arrays,
@@ -316,7 +320,7 @@ def compiled_program(policy: DeterministicPolicy) -> PolicyProgram:
 
 
 def _split(model: AbstractActorCritic) -> tuple[Any, Any]:
-    """The arrays of a model, and the rest of it."""
+    """The arrays of a model, and the rest of its pytree."""
     is_array = lambda x: (
         isinstance(x, jax.ShapeDtypeStruct) or (eqx.is_array(x) and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key))
     )

@@ -1,10 +1,13 @@
-"""Checks of the programs that `ksim.load_policy` runs: they may compute and do nothing else.
+"""Security checks of the programs that `ksim.load_policy` runs: they may compute and do nothing else.
 
-A checkpoint may come from anybody, and its programs become machine code. So they may hold only the operations of a
-list and arrays of a bearable size, and no loop that is known to count for long; nothing compiles before all were
-checked. MLIR's reader and XLA are written in C++ and can crash on crafted input, and a loop may never end, so
-`check_apart` first tries all of it in a separate process, with limits of time and memory. There this file runs by its
-path and imports only JAX. It is tried on zeros: a loop that depends on its input may still not end on other input.
+A checkpoint may come from an untrusted source, and its programs are compiled to machine code. A program may hold only
+the operations in `OPERATIONS`, arrays of limited size, and no loop whose count is known to be too large. Nothing is
+compiled before all checks have passed.
+
+MLIR's reader and XLA are written in C++ and can crash on crafted input, and a loop may never end. So `check_apart`
+first reads, compiles and runs the programs in a separate process, with limits of time and memory. That process runs
+this file by its path and imports only JAX. It runs the programs on zeros: a loop that depends on its input may still
+not end on other input.
 """
 
 import functools
@@ -26,7 +29,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 PLATFORMS = ("cpu", "cuda", "rocm", "tpu")
-"""What a program is lowered for."""
+"""Platforms that a program is lowered for."""
 
 _STABLEHLO = """
 abs add and atan2 bitcast_convert broadcast_in_dim case cbrt ceil cholesky clamp compare complex concatenate constant
@@ -41,12 +44,13 @@ xor
 OPERATIONS = {"builtin.module", "func.func", "func.call", "func.return"} | {
     f"stablehlo.{name}" for name in _STABLEHLO.split()
 }
-"""Operations that compute: none that calls code of the machine, talks to a device or a process, or has an effect."""
-# Of custom calls this one, which is gone before anything is compiled: JAX's checks of an unknown number of rows.
+"""Operations that only compute: none calls native code, communicates with a device or process, or has side effects."""
+# Attributes of the only allowed custom call: JAX's assertion on a symbolic number of rows, removed before compilation.
 _ASSERTION = {"call_target_name", "api_version", "error_message", "has_side_effect"}
-# Functions that JAX's lowering names and spells out, as in "chlo.erfc".
+# Prefix of composites: functions that JAX's lowering names and also defines, as in "chlo.erfc".
 _COMPOSITE = "chlo."
-# What JAX notes on modules and functions; elsewhere a dialect's attributes could tell the compiler anything.
+# Attributes that JAX sets on modules and functions. Other dialect attributes are refused: they could instruct the
+# compiler in any way.
 _NOTES = {
     "jax.uses_shape_polymorphism",
     "mhlo.num_partitions",
@@ -55,11 +59,11 @@ _NOTES = {
     "jax.result_info",
 }
 MAX_BYTES = 4 << 30
-"""The most memory that a program may take for its results and in between."""
+"""Bytes that a program may take at most for its results and temporaries."""
 _MAX_NUMBERS = 2**27
-"""The most numbers of an array in a program."""
+"""Elements that an array in a program may have at most."""
 _MAX_WORK = 10**10
-"""The most numbers that a program may read and write for one row, where an operation counts as `_OVERHEAD` at least."""
+"""Elements that a program may read and write at most for one row. An operation counts as `_OVERHEAD` at least."""
 _OVERHEAD = 100
 _TIMEOUT_S = 120.0
 _MAX_MEMORY = 16 << 30
@@ -67,7 +71,7 @@ _REFUSED = 3
 
 
 class RefusedError(ValueError):
-    """A program is refused; the message says why, as the end of a sentence."""
+    """A program is refused. The message is the reason, worded as the end of a sentence."""
 
 
 def read_programs(step: bytes, start: bytes) -> tuple[jax.export.Exported, jax.export.Exported]:
@@ -84,7 +88,7 @@ def read_programs(step: bytes, start: bytes) -> tuple[jax.export.Exported, jax.e
         _check_signatures(*programs)
     except RefusedError:
         raise
-    # Whatever the readers of files that somebody else may have written run into.
+    # The readers can raise anything on a damaged or crafted file.
     except Exception as error:
         raise RefusedError(f"it cannot be read ({_first_line(error)})") from error
     return programs
@@ -97,7 +101,7 @@ def check_apart(step: bytes, start: bytes) -> None:
     Raises:
         RefusedError: They fail a check, or the process crashed or hung on them.
     """
-    # For CPUs, which are there in any case: an accelerator may have no room for a second process.
+    # On the CPU, which always exists: an accelerator may have no memory for a second process.
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-P", str(Path(__file__).absolute())]
     stdin = io.BytesIO()
@@ -120,7 +124,7 @@ def check_apart(step: bytes, start: bytes) -> None:
 
 
 def _check_header(program: jax.export.Exported) -> None:
-    """Checks what a program says of itself."""
+    """Checks the metadata of a program: version, platforms, devices, effects."""
     version = program.calling_convention_version
     oldest = jax.export.minimum_supported_calling_convention_version
     newest = jax.export.maximum_supported_calling_convention_version
@@ -144,7 +148,7 @@ def _check_header(program: jax.export.Exported) -> None:
 
 
 def _check_operations(program: jax.export.Exported) -> None:
-    """Checks every operation of a program, and what is noted on them."""
+    """Checks every operation of a program and its attributes."""
     problems: list[str] = []
 
     def look(operation: Any) -> ir.WalkResult:
@@ -165,8 +169,8 @@ def _check_operations(program: jax.export.Exported) -> None:
 
 
 def _problem(operation: Any) -> str | None:
-    """What is wrong with an operation."""
-    # Looked up by name alone: MLIR's bindings cannot read all attributes, such as complex constants.
+    """The reason to refuse an operation; None if it is allowed."""
+    # Attributes are checked by name only: MLIR's bindings cannot read all of them, such as complex constants.
     name, attributes = operation.name, set(operation.attributes)
     text = lambda attribute: ir.StringAttr(operation.attributes[attribute]).value
     if name == "stablehlo.custom_call":
@@ -186,20 +190,20 @@ def _problem(operation: Any) -> str | None:
 
 
 class _Work:
-    """The numbers that the functions of a module handle, where sizes that depend on the rows count as 1."""
+    """The array elements that the functions of a module process. Sizes that depend on the rows count as 1."""
 
     def __init__(self, module: Any) -> None:
         self._functions = {ir.StringAttr(f.operation.attributes["sym_name"]).value: f.operation for f in module.body}
         self._known: dict[str, int | None] = {}
 
     def of_function(self, name: str) -> int:
-        """The numbers that a function handles in one call.
+        """The array elements that a function processes in one call.
 
         Raises:
-            RefusedError: It calls itself, or holds an array that is too large.
+            RefusedError: The function calls itself, or holds an array that is too large.
         """
         if name not in self._known:
-            self._known[name] = None  # until it is known
+            self._known[name] = None  # in progress
             self._known[name] = self._of_regions(self._functions[name], _OVERHEAD)
         work = self._known[name]
         if work is None:
@@ -225,25 +229,25 @@ class _Work:
             case "stablehlo.case":
                 return own + self._of_regions(operation, overhead)
             case "stablehlo.dot_general" | "stablehlo.triangular_solve" | "stablehlo.cholesky":
-                return own + math.isqrt(math.prod(operands) * largest) + largest  # the most that such sizes allow
+                return own + math.isqrt(math.prod(operands) * largest) + largest  # the upper bound for these sizes
             case "stablehlo.convolution" | "stablehlo.dynamic_conv":
                 return own + max(results) * operands[1]
             case "stablehlo.sort" | "stablehlo.fft":
                 own *= 64  # more than the logarithm of any size
         if "window_dimensions" in attributes:
             own *= math.prod(ir.DenseI64ArrayAttr(attributes["window_dimensions"]))
-        return own * (1 + self._of_regions(operation, 1))  # of a reduction: once for each number
+        return own * (1 + self._of_regions(operation, 1))  # a reduction runs its region once per element
 
 
 def _num_numbers(kind: Any) -> int:
-    """The numbers of a tensor, where a size that depends on the rows counts as 1."""
+    """The number of elements of a tensor. A size that depends on the rows counts as 1."""
     return math.prod(n for n in kind.shape if n >= 0) if isinstance(kind, ir.RankedTensorType) else 1
 
 
 def _num_turns(loop: Any) -> int:
-    """The turns of a loop whose counter goes from a constant to a constant by a constant, as in those of scans.
+    """The iterations of a loop whose counter has a constant start, end and step, as loops of scans do.
 
-    Any other loop counts once; `check_apart` tries it on zeros, and it may still not end on other input.
+    Any other loop counts as one iteration. `check_apart` runs it on zeros; it may still not end on other input.
     """
     condition, body = (region.blocks[0] for region in loop.regions)
     compare = _origin(_returned(condition)[0])
@@ -258,7 +262,7 @@ def _num_turns(loop: Any) -> int:
             if after is not None and after.name == "stablehlo.add":
                 steps = [_constant(x) for x in after.operands if x != body.arguments[index]]
             (step,) = steps if len(steps) == 1 else (None,)
-            # Beyond the largest number it would begin anew.
+            # The counter must not overflow.
             if first is not None and last is not None and step is not None and 0 < step < largest - last:
                 return max(0, -(-(last - first) // step))
     return 1
@@ -269,12 +273,15 @@ def _returned(block: Any) -> Any:
 
 
 def _origin(value: Any) -> Any:
-    """The operation that a value is the result of; None for an argument of a block."""
+    """The operation that produces a value; None for a block argument."""
     return value.owner.operation if isinstance(value, ir.OpResult) else None
 
 
 def _constant(value: Any, loop: Any = None) -> int | None:
-    """The integer that a value is in every run; None for another. `loop`: also where it only carries it along."""
+    """The integer that a value has in every run; None if it is not constant.
+
+    With `loop`, a value that the loop carries unchanged counts as constant.
+    """
     if loop is not None and isinstance(value, ir.BlockArgument):
         index, (condition, body) = value.arg_number, (region.blocks[0] for region in loop.regions)
         is_carried = value.owner == condition and _returned(body)[index] == body.arguments[index]
@@ -288,7 +295,7 @@ def _constant(value: Any, loop: Any = None) -> int | None:
 
 
 def _check_signatures(step: jax.export.Exported, start: jax.export.Exported) -> None:
-    """Checks that two programs are `(arrays, obs, memory) -> (action, memory)` and `(arrays) -> memory`."""
+    """Checks the signatures of two programs: `(arrays, obs, memory) -> (action, memory)` and `arrays -> memory`."""
     (arrays, obs, memory), keywords = jax.tree.unflatten(step.in_tree, step.in_avals)
     action, after = jax.tree.unflatten(step.out_tree, step.out_avals)
     (start_arrays,), start_keywords = jax.tree.unflatten(start.in_tree, start.in_avals)
@@ -313,16 +320,16 @@ def _check_signatures(step: jax.export.Exported, start: jax.export.Exported) -> 
 
 
 def bounded(program: jax.export.Exported) -> Callable[..., Any]:
-    """A program as a function that raises RefusedError before it takes more memory than `MAX_BYTES`.
+    """A program as a function that raises RefusedError instead of taking more than `MAX_BYTES` of memory.
 
-    It is compiled for each number of rows, of which the memory may depend in any way.
+    It is compiled for each number of rows, because the memory may depend on that number in any way.
     """
     function = jax.jit(program.call)
     compiled: dict[Any, Callable[..., Any]] = {}
 
     def call(*arguments: Any) -> Any:
         leaves = jax.tree.leaves(arguments)
-        if any(isinstance(x, Tracer) for x in leaves):  # a part of a larger program, of which a user decides
+        if any(isinstance(x, Tracer) for x in leaves):  # part of a larger program, the caller's responsibility
             return function(*arguments)
         key = tuple((x.shape, x.dtype, getattr(x, "sharding", None)) for x in leaves)
         if key not in compiled:
@@ -342,7 +349,7 @@ def _compiled(function: Any, arguments: Any) -> Any:
 
 
 def _try(program: jax.export.Exported) -> None:
-    """Compiles a program, and runs it for one row of zeros."""
+    """Compiles a program and runs it on one row of zeros."""
     one = lambda x: np.zeros([n if isinstance(n, int) else 1 for n in x.shape], x.dtype)
     arguments, _ = jax.tree.unflatten(program.in_tree, [one(x) for x in program.in_avals])
     jax.block_until_ready(bounded(program)(*arguments))
@@ -354,13 +361,13 @@ def _first_line(error: BaseException) -> str:
 
 
 def _main() -> int:
-    """Checks and compiles the programs on standard input, prints why it refuses them."""
+    """Checks, compiles and runs the programs on standard input. Prints the reason if it refuses them."""
     try:
         import resource  # noqa: PLC0415 - not on Windows
 
         resource.setrlimit(resource.RLIMIT_DATA, (_MAX_MEMORY, _MAX_MEMORY))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    except (ImportError, ValueError, OSError):  # or the limit is lower already
+    except (ImportError, ValueError, OSError):  # no such module or limit, or the limit is lower already
         pass
     with np.load(io.BytesIO(sys.stdin.buffer.read()), allow_pickle=False) as given:
         step, start = given["step"].tobytes(), given["start"].tobytes()
@@ -370,7 +377,7 @@ def _main() -> int:
                 _try(program)
             except RefusedError:
                 raise
-            except Exception as error:  # whatever the compiler says of it
+            except Exception as error:  # the compiler can raise anything
                 raise RefusedError(f"it cannot be compiled and run ({_first_line(error)})") from error
     except RefusedError as error:
         sys.stdout.write(str(error))

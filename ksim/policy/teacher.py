@@ -1,4 +1,4 @@
-"""The teacher of a distillation, from its own checkpoint or from one of its student's."""
+"""The teacher of a distillation, from its own checkpoint or from a checkpoint of its student."""
 
 import dataclasses
 import functools
@@ -19,14 +19,14 @@ from ksim.task.rl import RLTask
 from ksim.types import Observation
 
 _KEPT = "teacher."
-"""What the names of a teacher's arrays begin with in a checkpoint of its student."""
+"""Prefix of the names of a teacher's arrays in a checkpoint of its student."""
 
 
 def load_teacher(task: RLTask[Any], path: str | Path) -> Teacher:
     """Loads the teacher of a task.
 
-    Checkpoints of a student hold its teacher: a run that is resumed or replayed takes it from there, wherever the
-    teacher's own run is now.
+    Checkpoints of a student hold its teacher. A run that is resumed or replayed loads the teacher from there, even if
+    the teacher's own run has moved.
 
     Args:
         task: The student's task.
@@ -61,7 +61,7 @@ def _act(program: PolicyProgram, arrays: dict[str, Any], obs: Observation) -> Ar
 
 
 def _kept_in_run(task: RLTask[Any]) -> Checkpoint | None:
-    """The teacher in the checkpoint that a task resumes or replays, as a checkpoint of its own."""
+    """The teacher in the checkpoint that a task resumes or replays, as a separate checkpoint."""
     found = kept_in_run(task, _KEPT)
     if found is None:
         return None

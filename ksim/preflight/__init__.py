@@ -1,1 +1,1 @@
-"""What is checked and measured before the first iteration: what hooks return, devices, memory."""
+"""Checks and measurements before the first iteration: results of hooks, devices, memory."""

@@ -1,4 +1,4 @@
-"""What is known to be wrong with a task before anything compiles."""
+"""The checks of a task that need no compilation."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from ksim.task.learned import LearnedTask
 
 
 def check_task(task: LearnedTask[Any]) -> None:
-    """Raises ConfigError for whatever can be known to be wrong before anything compiles."""
+    """Raises ConfigError for every problem that can be found without compiling."""
     task.config.check_shares(task.layout.num_devices)
     task.batch_figures()
     check_hook_names(task)

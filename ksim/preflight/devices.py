@@ -1,4 +1,4 @@
-"""What a distributed task will run on, how its batch is divided, and what that takes."""
+"""The setup of a distributed task: its devices, the shares of its batch, and the memory needed."""
 
 import dataclasses
 
@@ -18,10 +18,10 @@ from ksim.task.rl import RLTask
 
 
 def inspect_setup(task: RLTask[DistributedRLConfig]) -> DistributedSetup:
-    """Figures of a task's setup, from shapes alone but for one small program that is run on the devices.
+    """The setup of a task, computed from shapes; one small program is run to test the devices.
 
     Raises:
-        ConfigError: The batch does not fit the devices, or they do not work together.
+        ConfigError: The batch does not fit the devices, or the devices do not work together.
     """
     config, layout = task.config, task.layout
     batch_size, num_batches = task.batch_figures()
@@ -29,7 +29,7 @@ def inspect_setup(task: RLTask[DistributedRLConfig]) -> DistributedSetup:
     check_devices_work_together(task, learner)
     share = config.num_envs // layout.num_devices
     env_state, env_bytes = env_shapes(task, model)
-    # Of a step: observations, raw and normalised, metrics, the action, and ten numbers such as values and advantages.
+    # Per env step: observations (raw and normalised), metrics, action, and ten numbers such as values and advantages.
     step_bytes = 2 * num_bytes(env_state.obs) + num_bytes(env_state.metrics) + 4 * task.environment.action_size + 40
     peers = meet_peers()
     num_here = peers.hosts.count(peers.hosts[process_index()])
@@ -64,9 +64,9 @@ def inspect_setup(task: RLTask[DistributedRLConfig]) -> DistributedSetup:
 
 
 def find_problems(setup: DistributedSetup) -> list[str]:
-    """Problems of a setup, in sentences with the fix."""
+    """Problems of a setup, as sentences that name the fix."""
     problems = []
-    # Gradients and the optimizer's updates are as large as the parameters.
+    # The gradients and the optimizer's updates are each as large as the parameters.
     fixed = setup.learner_bytes + 2 * setup.param_bytes
     per_device = setup.env_state_bytes_per_device + setup.rollout_bytes_per_device
     memory = {device.name: device.memory_bytes for device in setup.devices if device.memory_bytes is not None}
@@ -90,10 +90,10 @@ def find_problems(setup: DistributedSetup) -> list[str]:
 
 
 def check_devices_work_together(task: RLTask[DistributedRLConfig], learner: PyTree) -> None:
-    """Runs a collective and compares copies of the learner, on the devices that the task will use.
+    """Runs a collective and compares copies of the learner, on the devices of the task.
 
     Raises:
-        ConfigError: They do not work together.
+        ConfigError: The devices do not work together.
     """
     layout = task.layout
     if layout.num_devices == 1:
@@ -109,7 +109,11 @@ def check_devices_work_together(task: RLTask[DistributedRLConfig], learner: PyTr
 
 
 def check_probe(total: int, divergence: Divergence | None, num_devices: int) -> None:
-    """Raises ConfigError unless the devices' places add up and their copies of the learner are the same."""
+    """Raises ConfigError unless the sum over devices is right and their copies of the learner are the same.
+
+    Args:
+        total: The sum of 1, 2, ..., `num_devices`, as the devices computed it.
+    """
     expected = num_devices * (num_devices + 1) // 2
     if total != expected:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""What a debugger needs to know of a run, logged at debug: processes, devices, placement, programs."""
+"""Debug logs of a run's setup: processes, devices, placement, compiled programs."""
 
 import collections
 import contextlib
@@ -35,14 +35,7 @@ _VARIABLES = ("CUDA_VISIBLE_DEVICES", "JAX_", "XLA_", "PJRT_", "KSIM_", "NCCL_")
 
 
 def log_setup(task: RLTask[Any], step: TrainStep, state: TrainState, peers: Peers) -> None:
-    """Logs the processes, the devices, the batch and the placement of every leaf of the state.
-
-    Args:
-        task: The task.
-        step: The training step.
-        state: The placed state.
-        peers: The processes of the job.
-    """
+    """Logs at debug the processes, the devices, the batch and the placement of every leaf of the placed state."""
     if not logger.isEnabledFor(logging.DEBUG):
         return
     logger.debug("This is process %d of %d.", process_index(), num_processes())
@@ -71,13 +64,14 @@ def log_setup(task: RLTask[Any], step: TrainStep, state: TrainState, peers: Peer
 
 
 def compiling(name: str, mapped: Any, *args: Any) -> Callable[[], Any]:
-    """Lowers a mapped function, and compiles it beside what the caller does next; returns what waits for the program.
+    """Lowers a mapped function and compiles it in a thread; returns a function that waits for the program.
 
-    Logs at debug what that took and what is in the program. Lowering is Python and holds its lock, compiling is not.
+    Logs at debug the times and the collectives of the program. Lowering is Python and holds the GIL, so only compiling
+    runs in the thread.
 
     Args:
-        name: What the log calls it, as in `the update`.
-        mapped: What `AbstractLayout.map` returned.
+        name: The program's name in the log, as in `the update`.
+        mapped: A function returned by `AbstractLayout.map`.
         args: Placed arguments.
     """
     start_s = time.perf_counter()
@@ -104,7 +98,7 @@ def _compiled(name: str, lowered: Any, lowering_s: float) -> Any:
 
 @contextlib.contextmanager
 def _cache_events() -> Iterator[set[str]]:
-    """What the compilation cache says while this thread compiles a program: `cache hit` or `cache miss`."""
+    """The events of the compilation cache while this thread compiles a program: `cache hit` or `cache miss`."""
     events: set[str] = set()
     thread = threading.get_ident()
 
@@ -122,7 +116,7 @@ def _cache_events() -> Iterator[set[str]]:
 def describe_collectives(text: str) -> list[str]:
     """The collectives in a compiled program's text, as in `2 x all-reduce of f32[58411] (228.2 KiB)`.
 
-    One in a loop is written once, however often it runs.
+    A collective in a loop counts once, however often it runs.
     """
     counts: collections.Counter[tuple[str, str]] = collections.Counter()
     for line in text.splitlines():
@@ -136,6 +130,6 @@ def describe_collectives(text: str) -> list[str]:
 
 
 def _num_bytes(array: re.Match[str]) -> int:
-    """Bytes of an array such as `f32[8,4]`; a `pred` takes one for each number."""
+    """Bytes of an array such as `f32[8,4]`; a `pred` takes one byte per element."""
     bits = int(array[2] or 8)
     return math.prod(int(n) for n in array[3].split(",") if n) * max(bits // 8, 1)

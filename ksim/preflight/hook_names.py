@@ -1,4 +1,4 @@
-"""Methods of a task that would silently never be called, or with other arguments than they take."""
+"""Checks of a task's method names: methods that ksim would never call, or call with the wrong arguments."""
 
 import difflib
 import inspect
@@ -17,25 +17,26 @@ RENAMED = {
     "custom_gradient_sync": "sync_gradients(grads), which is called inside the mapped step with this device's "
     "gradients and returns what all devices apply (DISTRIBUTED_TRAINING.md, Custom gradient synchronisation)",
 }
-"""Names under which hooks are known elsewhere, and what ksim calls instead."""
+"""Names of hooks in other programs, each with the hooks that ksim calls instead."""
 _HOOKS = ("get_", "_get_", "on_", "_rollout", "sync_gradients", "add_logger_handlers")
-"""What the names of hooks begin with."""
+"""Prefixes of the names of hooks."""
 _CLOSE = 0.85
+"""Similarity, from 0 to 1 by difflib, from which a method's name is taken for a misspelt hook."""
 
 
 def check_hook_names(task: BaseTask[Any]) -> None:
-    """Looks at the methods of a task's class that are not ksim's.
+    """Checks the methods of a task's class that its authors wrote.
 
     Warns:
-        UserWarning: One takes the arguments of a hook that the class does not override, under nearly its name.
+        UserWarning: A method nearly has the name of a hook that the class does not override, and takes its arguments.
 
     Raises:
-        ConfigError: One has a name by which another program calls a hook, or a callback takes other arguments.
+        ConfigError: A method has the name of another program's hook, or a callback takes other arguments.
     """
     theirs, ours = _methods(type(task))
     for name in theirs.keys() & RENAMED.keys():
         raise ConfigError(f"{type(task).__name__}.{name} is never called. Override {RENAMED[name]}.")
-    # Of xax's other methods, as `__init__` and `debug`, nobody but the task itself calls an override.
+    # Overrides of xax's other methods, such as `__init__` and `debug`, are called by the task itself alone.
     callbacks = {name for name, x in vars(CallbackTask).items() if isinstance(x, types.FunctionType)}
     for name in theirs.keys() & callbacks:
         if not _takes_arguments_of(theirs[name], ours[name]):
@@ -54,7 +55,7 @@ def check_hook_names(task: BaseTask[Any]) -> None:
 
 
 def _methods(task_class: type) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The functions of a class and its bases by name: those of its authors, and those of ksim and xax."""
+    """The functions of a class and its bases by name: first its authors', then the ones of ksim and xax."""
     theirs: dict[str, Any] = {}
     ours: dict[str, Any] = {}
     for base in reversed(task_class.__mro__):
@@ -64,7 +65,7 @@ def _methods(task_class: type) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _takes_arguments_of(method: Any, hook: Any) -> bool:
-    """Whether a method can be called as a hook is, all its arguments by position."""
+    """Whether a method can be called like a hook, with all arguments by position."""
     try:
         inspect.signature(method).bind(*inspect.signature(hook).parameters)
     except TypeError:

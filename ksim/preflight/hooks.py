@@ -1,4 +1,4 @@
-"""What the traced hooks of a task return: checked by shapes, before the training step is compiled."""
+"""Checks of the traced hooks of a task, by the shapes that they return, before the training step is compiled."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,11 +21,11 @@ from ksim.types import EnvState, LearnerState, TrainState, Trajectory
 
 
 def check_eval_environment(task: RLTask[Any]) -> None:
-    """Raises ConfigError where the environment of evaluations shows something else than that of the training."""
+    """Raises ConfigError if the evaluation environment has other observation sizes than the training environment."""
     env, axis_name = task.eval_environment, task.device_axis
     if is_overridden(task, "get_eval_environment"):
         sizes = check_environment(env, axis_name)
-    else:  # of hooks that training has already been checked with, but for what they return where `evaluating`
+    else:  # its hooks were checked with the training environment, but may return others if `evaluating`
         obs = jax.eval_shape(bind_axis(env.reset, axis_name), jax.eval_shape(lambda: jax.random.key(0))).obs
         sizes = {group: x.shape[0] for group, x in obs.items()}
     if sizes != task.obs_sizes:
@@ -37,22 +37,21 @@ def check_eval_environment(task: RLTask[Any]) -> None:
 
 
 def check_curricula(task: RLTask[Any], state: TrainState) -> None:
-    """Raises ConfigError for a curriculum that goes by a metric which does not exist, from a trace of the step."""
+    """Raises ConfigError for a curriculum that depends on a metric that does not exist; traces the training step."""
     if state.learner.levels:
         shapes_on_devices(task.make_train_step(None), task.device_axis, task.layout.num_devices, state)
 
 
 def check_hooks(task: LearnedTask[Any], learner: LearnerState, model: AbstractActorCritic, env_state: EnvState) -> None:
-    """Checks what the traced hooks that a task overrides return.
+    """Checks the results of the traced hooks that a task overrides.
 
     Args:
-        task: The task.
-        learner: The learner in shapes.
-        model: The actor-critic, likewise.
-        env_state: The state of one env, likewise.
+        learner: Shapes of the learner.
+        model: The actor-critic, as shapes.
+        env_state: Shapes of the state of one env.
 
     Raises:
-        ConfigError: One returns something that cannot be trained with.
+        ConfigError: A hook returns something that training cannot use.
     """
     if is_overridden(task, "sync_gradients"):
         _check_sync_gradients(task, learner.params)

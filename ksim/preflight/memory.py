@@ -1,4 +1,4 @@
-"""What a task takes of memory, from shapes alone."""
+"""The memory that a task needs, computed from shapes."""
 
 import math
 from pathlib import Path
@@ -20,21 +20,20 @@ from ksim.types import Device, EnvState, LearnerState
 
 
 def check_memory(task: LearnedTask[Any], learner: LearnerState, env_state: EnvState, state_bytes: int) -> None:
-    """Refuses what cannot be held in memory, by the least that it takes and the most that there is.
+    """Raises ConfigError for a task that cannot fit into memory: a lower bound of its needs exceeds all there is.
 
-    So what is let through may still not fit: `find_problems` warns of that, by what is likely.
+    A task that passes may still not fit; `find_problems` warns of that, by an estimate.
 
     Args:
-        task: The task.
-        learner: Its learner in shapes.
-        env_state: The state of one env, likewise; as `env_shapes` has it, and the bytes.
-        state_bytes: What that takes.
+        learner: Shapes of the learner.
+        env_state: Shapes of the state of one env, from `env_shapes`.
+        state_bytes: The bytes that `env_shapes` gives with them.
 
     Raises:
-        ConfigError: The networks, the batch or the evaluation cannot be held.
+        ConfigError: The networks, the batch or the evaluation do not fit.
     """
     config, layout = task.config, task.layout
-    # Of a step: the observations, metrics, the action, five numbers and two flags.
+    # Per env step: the observations, metrics, the action, five numbers and two flags.
     step_bytes = num_bytes((env_state.obs, env_state.metrics)) + 4 * task.environment.action_size + 22
     kept_bytes = state_bytes + next_start_bytes(env_state)
     env_bytes = kept_bytes + config.rollout_length * step_bytes
@@ -82,10 +81,9 @@ def check_memory(task: LearnedTask[Any], learner: LearnerState, env_state: EnvSt
 
 
 def env_shapes(task: RLTask[Any], model: AbstractActorCritic) -> tuple[EnvState, int]:
-    """The shapes of an environment's state, and the bytes that it takes with the policy's memory.
+    """The shapes of the state of one env, and its bytes including the carry of the policy.
 
     Args:
-        task: The task.
         model: The actor-critic; its arrays may be shapes.
     """
     state = jax.eval_shape(
@@ -95,27 +93,27 @@ def env_shapes(task: RLTask[Any], model: AbstractActorCritic) -> tuple[EnvState,
 
 
 def next_start_bytes(env_state: EnvState) -> int:
-    """The bytes of the next start that training holds beside the state of an env.
+    """The bytes of the next start that training holds besides the state of each env.
 
     Args:
-        env_state: The state of one env in shapes.
+        env_state: Shapes of the state of one env.
     """
     batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), env_state)
     return num_bytes(jax.eval_shape(lambda: no_starts_yet(batch, jax.random.split(jax.random.key(0), 1))))
 
 
 def num_bytes(tree: PyTree) -> int:
-    """Bytes of all arrays, or shapes of arrays, of a tree."""
+    """Bytes of all arrays of a pytree, which may be shapes."""
     size = lambda x: math.prod(x.shape) * (8 if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x.dtype.itemsize)
     return sum(size(x) for x in jax.tree.leaves(tree))
 
 
 def memory_per_device(devices: list[Device], num_processes_here: int) -> dict[int, int]:
-    """Memory of local devices by their id; devices of a CPU share what the machine has free.
+    """Bytes of memory of local devices by their id; CPU devices share the free memory of the machine.
 
     Args:
         devices: This process's devices.
-        num_processes_here: Processes of the job on this machine, each with as many.
+        num_processes_here: Processes of the job on this machine, each with as many devices as this one.
     """
     memory = {}
     for device in devices:
@@ -128,9 +126,12 @@ def memory_per_device(devices: list[Device], num_processes_here: int) -> dict[in
 
 
 def most_memory(device: Device, num_local: int) -> int | None:
-    """The most that a device can hold: its memory, or for one of `num_local` of a CPU its share of the machine's.
+    """The bytes that a device can hold at most: its own memory, or a CPU device's share of the machine's.
 
-    None where that is not known.
+    None if unknown.
+
+    Args:
+        num_local: Devices among which the machine's memory, with swap, is shared.
     """
     own = _own_memory(device)
     if own is not None:
@@ -140,18 +141,18 @@ def most_memory(device: Device, num_local: int) -> int | None:
 
 
 def _own_memory(device: Device) -> int | None:
-    """The memory of an accelerator (untried) that tells it; None for a device of a CPU."""
+    """Bytes of memory of an accelerator (untested); None if it reports none, and for a CPU device."""
     stats = device.memory_stats()
     return int(stats["bytes_limit"]) if stats is not None and "bytes_limit" in stats else None
 
 
 def free_host_memory() -> int | None:
-    """Bytes that the machine has free; None where it does not say."""
+    """Bytes of free memory of the machine; None if unknown."""
     return _meminfo("MemAvailable")
 
 
 def _meminfo(*names: str) -> int | None:
-    """The sum of lines of /proc/meminfo, in bytes; None where there is no such file, or none of the lines."""
+    """The sum of entries of /proc/meminfo, in bytes; None if the file or all the entries are missing."""
     path = Path("/proc/meminfo")
     if not path.exists():
         return None
@@ -161,7 +162,7 @@ def _meminfo(*names: str) -> int | None:
 
 
 def format_bytes(count: float) -> str:
-    """Bytes in the largest unit of which there is at least one."""
+    """A number of bytes in the largest unit, up to GiB, in which it is at least 1."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""What is about to run, where, and what the robot is asked: found out before it is shown."""
+"""The content of the start screen: task, devices, sizes and terms."""
 
 import dataclasses
 from typing import Any
@@ -17,16 +17,16 @@ from ksim.task.returned import action_bounds
 from ksim.task.rl import RLTask
 
 TermRow = tuple[str, str, str, str, str]
-"""Kind, name, class, shape and scale of a term, in words; empty where it has none."""
+"""Kind, name, class, shape and scale of a term, as text; empty if it has none."""
 
 
 @dataclasses.dataclass(frozen=True)
 class StartReport:
-    """What is about to run.
+    """The content of the start screen.
 
     Attributes:
-        figures: By name, in words.
-        terms: The MDP's terms; none of an environment that ksim does not know.
+        figures: Texts by name.
+        terms: The terms of the MDP; empty for an environment that is not made of ksim's terms.
     """
 
     figures: dict[str, str]
@@ -34,7 +34,7 @@ class StartReport:
 
 
 def inspect_start(task: RLTask[Any]) -> StartReport:
-    """Looks at what is about to run."""
+    """The content of the start screen for a task."""
     config, layout, env = task.config, task.layout, task.environment
     figures = {
         "task": task.title,
@@ -69,20 +69,20 @@ def _loops_in_words(model: PhysicsModel) -> str:
 
 
 def steps_in_words(control_steps: int, steps_per_action: int) -> str:
-    """A number of control steps, and in brackets that of the environment's own where each repeats its action."""
+    """A number of control steps as text, followed by the number of environment steps if actions are repeated."""
     own = f" ({control_steps * steps_per_action:,} of the environment)" if steps_per_action > 1 else ""
     return f"{control_steps:,}{own}"
 
 
 def term_rows(env: Environment, axis_name: str) -> list[TermRow]:
-    """The terms of the MDP, where ksim knows them."""
+    """One row per term of the MDP; none for an environment that is not made of ksim's terms."""
     if not isinstance(env, MdpEnvironment):
         return []
     rows: list[TermRow] = []
     shapes = env.shapes(axis_name)
     for full_name, term in env.mdp.terms().items():
         if isinstance(term, AbstractEnvCurriculum):
-            continue  # with the other curricula below
+            continue  # added with the other curricula below
         kind, _, name = full_name.rpartition("/")
         scale = f"{term.scale:g}" if isinstance(term, AbstractReward) else ""
         shape = " x ".join(map(str, shapes[full_name])) or "1" if full_name in shapes else ""

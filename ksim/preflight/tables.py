@@ -1,4 +1,4 @@
-"""The start tables: devices, batch, terms of the MDP. A terminal shows them in short; then the log has them whole."""
+"""The start tables: devices, batch, terms of the MDP. A terminal shows a short form; the full tables are logged."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -17,10 +17,11 @@ logger = logging.getLogger(__name__)
 _BRIEF = ("task", "devices", "engine", "closed loops", "environments", "network")
 """Figures of a run that a terminal shows."""
 _LOG_WIDTH = 160
+"""Width of tables in the log, in characters."""
 
 
 def print_distributed_setup(setup: DistributedSetup) -> None:
-    """Prints a distributed run's global and per-device figures side by side, or the most important ones."""
+    """Prints a distributed run's global and per-device figures side by side; a terminal gets a short form."""
     each = f"{setup.num_envs_per_device} environments on each of {setup.num_devices} devices"
     processes = f"{setup.num_processes} process{'es' * (setup.num_processes > 1)}"
     brief = {"setup": f"{each}, {processes}, {format_bytes(setup.param_bytes)} of parameters"}
@@ -65,14 +66,14 @@ def _setup_table(setup: DistributedSetup) -> Table:
 def print_start(report: StartReport) -> None:
     """Prints task, devices, engine, sizes and terms before training."""
     figures = report.figures
-    # Without the reasons in brackets.
+    # The reasons in brackets are left out.
     brief = {name: figures[name].partition(" (")[0] for name in _BRIEF if name in figures}
     _print(figures_table("Run", figures), brief)
     print_terms(report.terms)
 
 
 def print_terms(rows: Sequence[TermRow]) -> None:
-    """Prints a table of the MDP's terms, or their names by kind with scales or sizes, if there are any."""
+    """Prints a table of the MDP's terms, if there are any; a terminal gets names by kind, with scales or sizes."""
     if not rows:
         return
     table = Table("kind", "term", "class", "shape", "scale", title="Terms of the MDP", title_justify="left")
@@ -82,7 +83,7 @@ def print_terms(rows: Sequence[TermRow]) -> None:
 
 
 def _brief_terms(rows: Sequence[TermRow]) -> dict[str, str]:
-    """The terms of each kind, with their scales or sizes; of another group of observations only what is new."""
+    """The terms of each kind, with their scales or sizes. A later observation group lists only its new terms."""
     brief: dict[str, list[str]] = {}
     first_group = next((row[0] for row in rows if row[0].startswith("observation/")), "")
     of_first = {row[1:] for row in rows if row[0] == first_group}
@@ -96,7 +97,7 @@ def _brief_terms(rows: Sequence[TermRow]) -> dict[str, str]:
 
 
 def _print(table: Table, brief: Mapping[str, str]) -> None:
-    """Prints a table; in a terminal its most important figures alone, while the log gets the table."""
+    """Prints a table. In a terminal it prints only `brief`, and logs the table."""
     if not console.is_terminal:
         console.print(table)
         return

@@ -1,4 +1,4 @@
-"""What `verify_distributed_setup` does."""
+"""The implementation of `DistributedRLTask.verify_distributed_setup`."""
 
 import dataclasses
 import json
@@ -15,7 +15,7 @@ from ksim.task.rl import RLTask
 
 
 def verify_setup(task: RLTask[DistributedRLConfig]) -> DistributedSetup:
-    """Checks the setup of a task's devices, prints and returns it; see `DistributedRLTask.verify_distributed_setup`."""
+    """Checks, prints and returns the setup of a task; see `DistributedRLTask.verify_distributed_setup`."""
     check_same_options(task.config)
     task.check()
     setup = inspect_setup(task)

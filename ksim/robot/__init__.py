@@ -1,4 +1,4 @@
-"""Other people's robots: what a model is made of, and what training adds to it."""
+"""Robots from MJCF files: analysis of a model, and additions that training needs."""
 
 from ksim.robot.findings import Findings as Findings, Leg as Leg, look_at as look_at
 from ksim.robot.gains import Gains as Gains, gains_of as gains_of

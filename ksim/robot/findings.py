@@ -1,4 +1,4 @@
-"""What a model is: its base, its legs and feet, what drives it, and what it lacks."""
+"""Analysis of a robot's model: base, legs and feet, actuators, IMU, keyframes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ _ON_JOINTS = (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPAR
 LOW_PART = 0.25
 """A branch is a leg if its lowest point is within this fraction of the base's height from the robot's lowest point."""
 SOLE_PART = 0.06
-"""Geoms belong to a foot if they reach down to this fraction of the base's height from its lowest point."""
+"""A geom belongs to a foot if it reaches within this fraction of the base's height above the foot's lowest point."""
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,12 @@ class Leg:
     """A leg.
 
     Attributes:
-        name: `FL`, `FR`, `RL`, `RR` of four, `left` and `right` of two, else `leg_0` and so on.
+        name: `FL`, `FR`, `RL`, `RR` for four legs, `left` and `right` for two, else `leg_0` and so on.
         joints: Hinge and slide joints from the base to the foot.
-        body: The foot's body, of several the one that carries the others.
-        pos: Middle of the box around the foot, in m in the body's frame.
-        size: Half the sides of that box, in m.
-        is_flat: The foot is a body of its own, with a sole, and not the end of a shank.
+        body: The foot's body; for a foot of several bodies, the body that carries the others.
+        pos: Centre of the foot's bounding box in the body's frame, in m.
+        size: Half sizes of that box, in m.
+        is_flat: Whether the foot is a separate body with a sole, rather than the end of a shank.
     """
 
     name: str
@@ -43,20 +43,20 @@ class Leg:
 
 @dataclass(frozen=True)
 class Findings:
-    """What a model is.
+    """Results of the analysis of a model.
 
     Attributes:
-        kind: `legged`; `arm`, fixed to the world, every joint driven; or `balance`, fixed, with joints that are not.
-        base: The body of the free joint; None where there is none.
-        mass: Of the robot, in kg.
+        kind: `legged`; `arm`: fixed to the world, all joints driven; `balance`: fixed, with undriven joints.
+        base: The body of the free joint; None without a free joint.
+        mass: Mass of the robot, in kg.
         joints: Hinge and slide joints of the robot.
-        driven: Those of them that actuators drive.
-        drive: `servos`, `motors`, `none`, or `other` where an actuator drives something else than a joint.
-        legs: Legs: front before rear, left before right.
-        tip: Of a fixed robot: the body at the end, and the point in its frame farthest from the last joint, in m.
-        other_arms: Last bodies of further chains of three joints or more, as of a second arm.
+        driven: Joints that actuators drive.
+        drive: `servos`, `motors`, `none`, or `other` if there is not one motor or position servo per driven joint.
+        legs: Legs, front before rear, left before right.
+        tip: For fixed robots: the body at the end, and the point in its frame farthest from the last joint, in m.
+        other_arms: Last bodies of further chains of three joints or more, such as a second arm.
         imu: A site of the base with a gyro; None without one.
-        keyframes: Names of its keyframes, as far as they have one.
+        keyframes: Names of the keyframes; empty strings for unnamed ones.
     """
 
     kind: str
@@ -73,10 +73,10 @@ class Findings:
 
 
 def look_at(model: mujoco.MjModel) -> Findings:
-    """Looks at a compiled model in which bodies and joints have names.
+    """Analyses a compiled model in which bodies and joints have names.
 
     Raises:
-        ConfigError: It is no robot that ksim can make sense of; the message says what is missing.
+        ConfigError: ksim cannot use the model as a robot. The message says what is missing.
     """
     if not np.isin(model.jnt_type, (_HINGE, _SLIDE)).any():
         raise ConfigError(
@@ -110,9 +110,9 @@ def look_at(model: mujoco.MjModel) -> Findings:
 
 
 def stray_bodies(model: mujoco.MjModel) -> tuple[str, ...]:
-    """Bodies of the world apart from a robot that moves freely, on whose joints there are motors all the same.
+    """Root bodies outside a free robot's tree whose joints have actuators.
 
-    Some files have such joints in the places of motors that the robot does not have.
+    Some files have such joints as placeholders for motors that the robot does not have.
     """
     bodies = _robot_bodies(model)
     if _base(model, bodies) is None:
@@ -123,11 +123,11 @@ def stray_bodies(model: mujoco.MjModel) -> tuple[str, ...]:
 
 
 def base_lift(model: mujoco.MjModel) -> float:
-    """How far the middle of the base is above its origin, in m, if that is nearer to the ground; else 0.
+    """Height of the base's middle above its origin, in m, if the origin is nearer to the ground than that; else 0.
 
-    The base is the body of the free joint, with what is fixed to it, in the reference pose. Its middle is its centre of
-    mass, or its lowest joint if that is higher and something reaches below the base: some files give a robot on legs a
-    mass at an origin on the ground.
+    The base is the body of the free joint with all bodies fixed to it, in the reference pose. Its middle is its centre
+    of mass. If the lowest point of the robot is not on the base, the middle is at least as high as the lowest joint on
+    the base: some files of legged robots put mass at an origin on the ground.
     """
     bodies = _robot_bodies(model)
     base = _base(model, bodies)
@@ -149,7 +149,7 @@ def base_lift(model: mujoco.MjModel) -> float:
 
 
 def clipped_reference(model: mujoco.MjModel) -> np.ndarray:
-    """The model's reference pose, with joints moved into their ranges."""
+    """The model's reference pose, with joints clipped to their ranges."""
     qpos = model.qpos0.copy()
     for j in range(model.njnt):
         if model.jnt_type[j] in (_HINGE, _SLIDE) and model.jnt_limited[j]:
@@ -170,7 +170,7 @@ def _base(model: mujoco.MjModel, bodies: tuple[int, ...]) -> int | None:
 
 
 def _in_reference(model: mujoco.MjModel) -> mujoco.MjData:
-    """Where everything is in the reference pose, within the joints' ranges."""
+    """The model's data in the reference pose, with joints clipped to their ranges, after `mj_kinematics`."""
     data = mujoco.MjData(model)
     data.qpos[:] = clipped_reference(model)
     mujoco.mj_kinematics(model, data)
@@ -200,7 +200,7 @@ def _imu(model: mujoco.MjModel, base: int) -> str | None:
 
 
 def _check_fixed(model: mujoco.MjModel, names: tuple[str, ...], driven: tuple[str, ...]) -> None:
-    """A robot that slides up and down without a motor is one that walks in a plane, not an arm and not a cart."""
+    """Raises ConfigError if the robot slides up and down on an undriven joint: it is a planar walker, not an arm."""
     for name in names:
         j = model.joint(name).id
         up = abs(model.jnt_axis[j][2])
@@ -213,14 +213,14 @@ def _check_fixed(model: mujoco.MjModel, names: tuple[str, ...], driven: tuple[st
 
 
 def _tip(model: mujoco.MjModel, bodies: tuple[int, ...]) -> tuple[str, np.ndarray]:
-    """The point of the last bodies, those behind the most joints, that is farthest from where the last joint is."""
+    """The point of the last bodies (those behind the most joints) that is farthest from the last joint."""
     depth = {0: 0}
     for b in bodies:
         depth[b] = depth.get(int(model.body_parentid[b]), 0) + int(model.body_jntnum[b])
     last = [b for b in bodies if depth[b] == max(depth.values())]
     data = mujoco.MjData(model)
     mujoco.mj_kinematics(model, data)
-    # Of bodies behind as many joints, the first in the tree has the last of these joints.
+    # Of bodies behind equally many joints, the first in the tree has the last joint.
     anchor_3 = data.xanchor[model.body_jntadr[last[0]] + model.body_jntnum[last[0]] - 1]
     points = [(b, np.zeros(3)) for b in last]
     for g in (g for g in range(model.ngeom) if model.geom_bodyid[g] in last):
@@ -232,7 +232,7 @@ def _tip(model: mujoco.MjModel, bodies: tuple[int, ...]) -> tuple[str, np.ndarra
 
 
 def _other_arms(model: mujoco.MjModel, tip: int) -> Iterator[str]:
-    """The last bodies of chains of three joints or more that do not lead to a tip; fingers at the end do not count."""
+    """The last bodies of chains of three or more joints that do not lead to the tip; fingers on it do not count."""
     parent, joints = model.body_parentid, model.body_jntnum
     last, depth = np.arange(model.nbody), joints.copy()
     for b in range(model.nbody - 1, 0, -1):  # children before their parents
@@ -284,9 +284,9 @@ def _legs(model: mujoco.MjModel, base: int, bodies: tuple[int, ...]) -> Iterator
 
 
 def _branches(model: mujoco.MjModel, base: int, bodies: tuple[int, ...]) -> dict[int, list[int]]:
-    """The parts that move relative to the base, each with its bodies, by their first body.
+    """The branches that move relative to the base: their bodies, by the first body of each.
 
-    A part that divides into several chains of joints, as a waist that carries two legs, is those chains.
+    If a part divides into several chains of joints, as a waist that carries two legs, each chain is a branch.
     """
     jointed: dict[int, list[int]] = {}
     for b in bodies:
@@ -308,7 +308,7 @@ def _branches(model: mujoco.MjModel, base: int, bodies: tuple[int, ...]) -> dict
 
 
 def _has_chain(model: mujoco.MjModel, body: int, bodies: tuple[int, ...]) -> bool:
-    """Whether at least two joints follow each other from a body on, as in a leg."""
+    """Whether a body and the bodies below it have at least two joints, as a leg has."""
     return sum(int(model.body_jntnum[b]) for b in bodies if _is_below(model, b, body)) >= 2
 
 
@@ -319,7 +319,7 @@ def _is_below(model: mujoco.MjModel, body: int, head: int) -> bool:
 
 
 def _box_seen_from(model: mujoco.MjModel, data: mujoco.MjData, geom: int, body: int) -> tuple[np.ndarray, np.ndarray]:
-    """Middle and half sides, in m, of a box in a body's frame around a geom of that or of another body."""
+    """Centre and half sizes, in m, of the bounding box, in a body's frame, of a geom of this or another body."""
     middle, half = box_in_body(model, geom)
     own = int(model.geom_bodyid[geom])
     turn = data.xmat[body].reshape(3, 3).T @ data.xmat[own].reshape(3, 3)
@@ -328,9 +328,9 @@ def _box_seen_from(model: mujoco.MjModel, data: mujoco.MjData, geom: int, body: 
 
 
 def _leg(model: mujoco.MjModel, data: mujoco.MjData, base: int, lowest: int, height: float) -> Leg:
-    """The leg whose lowest geom is `lowest`, still without its name.
+    """The leg whose lowest geom is `lowest`, still unnamed.
 
-    A foot of several bodies, such as a heel and a toe, is the first of them, which carries the others.
+    The body of a foot of several bodies, such as a heel and a toe, is the first of them, which carries the others.
     """
     end = lowest_point(model, data, lowest)
     parts = lambda body: [g for g in range(model.ngeom) if model.geom_bodyid[g] == body and collides(model, g)]
@@ -347,7 +347,7 @@ def _leg(model: mujoco.MjModel, data: mujoco.MjData, base: int, lowest: int, hei
     middle, half = (low + high) / 2, (high - low) / 2
     extent = np.abs(turn) @ half
     is_flat = len(sole) == len(own) and extent[:2].max() > 1.5 * extent[2]
-    if 2 * extent[2] > LOW_PART * height:  # a shank: its lower end is the foot
+    if 2 * extent[2] > LOW_PART * height:  # a shank, whose lower end is the foot
         radius = float(model.geom_aabb[lowest][3:].min())
         middle = turn.T @ (end - data.xpos[body] + np.array([0, 0, radius]))
         half, is_flat = np.full(3, radius), False
@@ -362,7 +362,7 @@ def _leg(model: mujoco.MjModel, data: mujoco.MjData, base: int, lowest: int, hei
 
 
 def _named(data: mujoco.MjData, model: mujoco.MjModel, base: int, legs: list[Leg]) -> Iterator[Leg]:
-    """Legs in the order front to rear, left before right, by where their feet are in the base's frame."""
+    """Named legs, front before rear and left before right, ordered by their feet's positions in the base's frame."""
     places = []
     for leg in legs:
         from_base = in_world(data, model.body(leg.body).id, leg.pos) - data.xpos[base]
@@ -379,6 +379,6 @@ def _named(data: mujoco.MjData, model: mujoco.MjModel, base: int, legs: list[Leg
         )
     shared = [joint for leg in legs for joint in leg.joints]
     for name, i in zip(names, order, strict=True):
-        # A waist above several legs is no joint of one of them.
+        # A waist joint that several legs share belongs to none of them.
         joints = tuple(joint for joint in legs[i].joints if shared.count(joint) == 1 or len(legs) == 1)
         yield replace(legs[i], name=name, joints=joints)

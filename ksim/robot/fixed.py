@@ -1,4 +1,4 @@
-"""The numbers of a task for a robot that is fixed to the world: an arm that reaches, or something to balance."""
+"""The plan of a task for a robot that is fixed to the world: an arm that reaches, or a pole that balances."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -14,20 +14,18 @@ from ksim.robot.patterns import grouped
 from ksim.robot.plan import Plan, Report, add_world, own_kp, torque_limits, with_gains
 
 FREQUENCY_HZ = 2.0
-"""Natural frequency of an arm's joints."""
+"""Natural frequency of an arm's joints, in Hz."""
 
 
 def fixed_plan(spec: mujoco.MjSpec, model: mujoco.MjModel, found: Findings, report: Report) -> Plan:
-    """Chooses the numbers, and adds to the report what it guessed.
+    """Chooses the plan, and adds the guesses to the report.
 
     Args:
-        spec: The robot; gets a ground.
-        model: The robot, compiled.
-        found: What it is.
-        report: What is printed.
+        spec: The robot; a ground is added.
+        model: The compiled robot.
 
     Raises:
-        ConfigError: There is nothing to balance.
+        ConfigError: Some joints are undriven, but none of them is a hinge that could balance.
     """
     floor = _below(model, found)
     plan = Plan(found, report, add_world(spec, report, floor), floor=floor)
@@ -66,7 +64,7 @@ def fixed_plan(spec: mujoco.MjSpec, model: mujoco.MjModel, found: Findings, repo
 def _reachable(
     model: mujoco.MjModel, found: Findings, qpos: np.ndarray, num_poses: int = 1000
 ) -> tuple[tuple[tuple[float, float], ...], float]:
-    """Where an arm's tip is in most of its poses: ranges of x, y and z, in m, and the diagonal of their box."""
+    """Ranges of x, y and z in which an arm's tip is in most poses, and the diagonal of their box, all in m."""
     joints = found.driven or found.joints
     points = [_tip_position(model, data, found) for data in _random_poses(model, joints, qpos, num_poses)]
     lowest, highest = np.quantile(points, [0.15, 0.85], axis=0)
@@ -77,7 +75,7 @@ def _reachable(
 def _random_poses(
     model: mujoco.MjModel, joints: Sequence[str], qpos: np.ndarray, count: int
 ) -> Iterator[mujoco.MjData]:
-    """A pose, then others with random positions of joints, within their ranges or a whole turn."""
+    """The given pose, then poses with joints drawn within their ranges (unlimited hinges: a full turn, slides: 1 m)."""
     rng, data = np.random.default_rng(0), mujoco.MjData(model)
     ids = np.array([model.joint(name).id for name in joints])
     places, limited = model.jnt_qposadr[ids], model.jnt_limited[ids].astype(bool)
@@ -92,7 +90,7 @@ def _random_poses(
 
 
 def _below(model: mujoco.MjModel, found: Findings) -> float:
-    """A height, in m, that no part of a fixed robot reaches: 0 where that is below it anyway."""
+    """A height for the floor, in m, that no part of a fixed robot reaches; 0 if the robot stays above 0."""
     geoms = [g for g in range(model.ngeom) if model.body_weldid[model.geom_bodyid[g]] != 0]
     heights = [
         float(lowest_point(model, data, g)[2])
@@ -108,7 +106,7 @@ def _tip_position(model: mujoco.MjModel, data: mujoco.MjData, found: Findings) -
 
 
 def _tip_heights(model: mujoco.MjModel, found: Findings) -> tuple[float, float, bool]:
-    """The least and the greatest height of the tip about the first joint that nothing drives, and if it starts up."""
+    """The lowest and highest height of the tip around the first undriven hinge, in m, and whether it starts upright."""
     data = mujoco.MjData(model)
     data.qpos[:] = model.key_qpos[0] if model.nkey else model.qpos0
     mujoco.mj_kinematics(model, data)

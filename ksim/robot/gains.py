@@ -1,20 +1,20 @@
 """Gains, torque limits and action scales of servos, from masses and reach.
 
-Two rules, and the larger stiffness holds:
+The stiffness is the larger one of two rules:
 
-- *Load.* A joint of a leg gives way by `LEG_SAG_RAD` when the robot's weight hangs on it at the distance of the foot:
-  kp = m g r / LEG_SAG_RAD. With a sag of 1 rad that is the stiffness that just balances an inverted pendulum of
-  length r and the robot's mass. Any other joint gives way by `SAG_RAD`, or a slide by `SAG_M`, under all it carries.
-- *Speed.* It moves what it carries with a natural frequency f: kp = I (2 pi f)^2, where I is the joint's own entry of
-  the mass matrix, which holds its armature and the composite inertia of the bodies beyond it.
+- *Load.* A leg's joint deflects by `LEG_SAG_RAD` if it bears the robot's weight at the distance of the foot:
+  kp = m g r / LEG_SAG_RAD. For a sag of 1 rad this is the stiffness that just balances an inverted pendulum of
+  length r and the robot's mass. Any other joint deflects by `SAG_RAD` (slides: `SAG_M`) under the load that it carries.
+- *Speed.* A joint moves its load with a natural frequency f: kp = I (2 pi f)^2. I is the joint's diagonal entry of the
+  mass matrix, which contains its armature and the composite inertia of the bodies beyond it.
 
-The damping is kd = 2 z sqrt(kp I), with a damping ratio z, and at least kp * `LEAST_DAMPING_S`, since what a leg
-carries in stance is more than I. For a robot with legs an action of 1 asks for the fraction `TORQUE_PART` of the torque
-limit: action_scale = TORQUE_PART * limit / kp, within `ACTION_SCALE_RAD` and a quarter of the joint's range. For
-another it is that quarter.
+The damping is kd = 2 z sqrt(kp I), with a damping ratio z. It is at least kp * `LEAST_DAMPING_S`, since the load of a
+leg in stance is larger than I. For a legged robot, an action of 1 commands the fraction `TORQUE_PART` of the torque
+limit: action_scale = TORQUE_PART * limit / kp, within `ACTION_SCALE_RAD` and at most a quarter of the joint's range.
+For other robots, action_scale is a quarter of the joint's range.
 
 The natural frequency, the damping ratio and the action scale of legs follow Liao et al. 2025, "BeyondMimic"
-(arXiv:2508.08241). They take I as the reflected inertia of the motor alone, which most models do not tell.
+(arXiv:2508.08241). They use only the motor's reflected inertia as I, which most models do not specify.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,12 +36,12 @@ ACTION_SCALE_RAD = (0.25, 0.4)
 
 @dataclass(frozen=True)
 class Gains:
-    """A servo for each joint, by the joint's name.
+    """Servo parameters by joint name.
 
     Attributes:
         kp: Stiffness, in N m/rad (N/m on slides).
         kd: Damping, in N m s/rad.
-        torque: What a motor should be able to give, in N m: what the rules take as load.
+        torque: Torque that a motor should be able to provide, in N m (N on slides), from the load of the rules.
         action_scale: rad (m) of target per unit of action.
     """
 
@@ -64,13 +64,12 @@ def gains_of(
     """Gains by the rules of this module.
 
     Args:
-        model: The robot.
-        qpos: Its standing pose.
+        qpos: The standing pose.
         joints: Joints to drive.
-        legs: Its legs; none for one that is fixed to the world.
-        limits: Torque limits that are known, in N m, by joint.
-        own_kp: Stiffness of servos that the model has, by joint; it stays.
-        frequency_hz: Natural frequency of a joint that carries no load: 1.5 times that of the gait.
+        legs: The robot's legs; empty if it is fixed to the world.
+        limits: Known torque limits by joint, in N m.
+        own_kp: Stiffness of the model's own servos by joint; it is kept.
+        frequency_hz: Natural frequency of an unloaded joint, in Hz. For legs: 1.5 times the gait's frequency.
     """
     data = mujoco.MjData(model)
     data.qpos[:] = qpos
@@ -104,7 +103,7 @@ def gains_of(
 
 
 def _reach(model: mujoco.MjModel, data: mujoco.MjData, joint: str, leg: Leg) -> float:
-    """The largest distance, in m, of a corner of the foot's box from the axis of a joint."""
+    """The largest distance of a corner of the foot's box from the axis of a joint, in m."""
     body = model.body(leg.body).id
     corners = leg.pos + leg.size * np.array([(x, y, z) for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)])
     points = data.xpos[body] + corners @ data.xmat[body].reshape(3, 3).T
@@ -114,7 +113,7 @@ def _reach(model: mujoco.MjModel, data: mujoco.MjData, joint: str, leg: Leg) -> 
 
 
 def _weight_moment(model: mujoco.MjModel, data: mujoco.MjData, joint: str, weight: float) -> float:
-    """The most that the weight beyond a joint can press on it, in N m (N on a slide), whichever way it is turned."""
+    """The largest load on a joint by the weight beyond it, in N m (N on a slide), over all directions of gravity."""
     j = model.joint(joint).id
     body = int(model.jnt_bodyid[j])
     mass = float(model.body_subtreemass[body])
@@ -122,5 +121,5 @@ def _weight_moment(model: mujoco.MjModel, data: mujoco.MjData, joint: str, weigh
         return mass * weight
     arm_3 = data.subtree_com[body] - data.xanchor[j]
     across = float(np.linalg.norm(np.cross(arm_3, data.xaxis[j])))
-    # Also what a joint turns about its own axis is not perfectly balanced.
+    # A load that turns about its own axis is not perfectly balanced either.
     return mass * weight * max(across, 0.3 * float(np.linalg.norm(arm_3)))

@@ -1,4 +1,4 @@
-"""Where geoms are: their lowest points and the boxes around them."""
+"""Geometry of geoms: their lowest points and bounding boxes."""
 
 import mujoco
 import numpy as np
@@ -7,18 +7,18 @@ _GEOM = mujoco.mjtGeom
 
 
 def in_world(data: mujoco.MjData, body: int, point_3: np.ndarray | tuple[float, float, float]) -> np.ndarray:
-    """Where a point of a body, in m in its frame, is in the world; `mj_kinematics` must have run."""
+    """The world position, in m, of a point given in a body's frame, in m. `mj_kinematics` must have run."""
     return data.xpos[body] + data.xmat[body].reshape(3, 3) @ point_3
 
 
 def collides(model: mujoco.MjModel, geom: int) -> bool:
-    """Whether a geom can touch anything, by its own bits or by a `<pair>`."""
+    """Whether a geom can touch anything, by its contact bits or by a `<pair>`."""
     in_pair = geom in model.pair_geom1 or geom in model.pair_geom2
     return bool(model.geom_contype[geom] or model.geom_conaffinity[geom] or in_pair)
 
 
 def lowest_point(model: mujoco.MjModel, data: mujoco.MjData, geom: int) -> np.ndarray:
-    """A geom's lowest point in the world, in m; `mj_kinematics` must have run."""
+    """A geom's lowest point in the world, in m. `mj_kinematics` must have run."""
     turn = data.geom_xmat[geom].reshape(3, 3)
     down_3 = -turn[2]  # in the geom's frame
     size, kind = model.geom_size[geom], int(model.geom_type[geom])
@@ -43,7 +43,7 @@ def lowest_point(model: mujoco.MjModel, data: mujoco.MjData, geom: int) -> np.nd
 
 
 def box_in_body(model: mujoco.MjModel, geom: int) -> tuple[np.ndarray, np.ndarray]:
-    """Middle and half the sides, in m, of the box around a geom along the axes of its body."""
+    """Centre and half sizes, in m, of a geom's bounding box along the axes of its body."""
     turn = np.zeros(9)
     mujoco.mju_quat2Mat(turn, model.geom_quat[geom])
     turn = turn.reshape(3, 3)

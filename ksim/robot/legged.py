@@ -1,4 +1,4 @@
-"""The numbers of a task for a robot with legs."""
+"""The plan of a task for a legged robot: gait, pose, gains, speeds."""
 
 import dataclasses
 import math
@@ -20,24 +20,22 @@ from ksim.robot.pose import Stance, find_stance, lifting_bends, on_ground
 from ksim.robot.scene import Foot, add_gravity, add_motors, set_pose, use_plain_contacts
 
 PERIOD_PART = 2.9
-"""Period of a gait over sqrt(height / gravity): animals of any size walk alike at the same Froude number, Alexander and
+"""Period of a gait over sqrt(height / gravity). Animals of any size walk alike at the same Froude number: Alexander and
 Jayes 1983 (doi:10.1111/j.1469-7998.1983.tb04266.x)."""
 BEND_PART = 1.6
-"""How high the legs of two bend to lift a foot, over how high it is to be lifted: servos lag behind."""
+"""For bipeds: the foot height to which the legs bend, over the desired swing height. Above 1, because servos lag."""
 FROUDE = {True: 0.12, False: 0.25}
-"""Squared speed over gravity times height, at the highest forward command: of two legs, and of more."""
+"""Froude number (squared speed over gravity times height) at the highest forward command: for bipeds, for others."""
 GRAVITY = (0.1, 100.0)
-"""Between which gaits are planned, in m/s^2; on Jupiter it is 25."""
+"""Range of gravity for which gaits are planned, in m/s^2. On Jupiter it is 25."""
 
 
 def legged_plan(spec: mujoco.MjSpec, found: Findings, report: Report, dt: float = DT) -> Plan:
-    """Chooses the numbers, and adds to the report what it guessed.
+    """Chooses the plan, and adds the guesses to the report.
 
     Args:
-        spec: The robot; gets a ground, and gravity if it has none.
-        found: What it is.
-        report: What is printed.
-        dt: Physics steps, in s.
+        spec: The robot; a ground is added, and gravity if it has none.
+        dt: Physics step, in s.
     """
     added = add_world(spec, report)
     lacks_gravity = add_gravity(spec)
@@ -99,7 +97,7 @@ def legged_plan(spec: mujoco.MjSpec, found: Findings, report: Report, dt: float 
 
 
 def driven_model(spec: mujoco.MjSpec, plan: Plan) -> PhysicsModel:
-    """The robot in the plan's pose and with its motors and servos, as the task compiles it."""
+    """The robot in the plan's pose, with the plan's motors and servos, as the task compiles it."""
     driven = spec.copy()
     if plan.torque:
         add_motors(driven, plan.torque)
@@ -108,7 +106,7 @@ def driven_model(spec: mujoco.MjSpec, plan: Plan) -> PhysicsModel:
 
 
 def _above_ground(height: float, pose: str) -> float:
-    """Raises ConfigError unless the base is above the ground in a pose, in words; returns its height, in m."""
+    """Raises ConfigError unless the base's height, in m, is above 0; returns the height. `pose` describes the pose."""
     if height > 0:
         return height
     raise ConfigError(
@@ -118,7 +116,7 @@ def _above_ground(height: float, pose: str) -> float:
 
 
 def _first_height(model: mujoco.MjModel, found: Findings) -> float:
-    """About how high the base stands, in m, for the gains under which it settles."""
+    """The approximate standing height of the base, in m, for the gains with which the robot settles."""
     return base_height_of(model, on_ground(model, str(found.base), clipped_reference(model)))
 
 
@@ -144,7 +142,7 @@ def _qpos(spec: mujoco.MjSpec, stance: Stance) -> np.ndarray:
 
 
 def _rest_height(model: mujoco.MjModel, qpos: np.ndarray, feet: Sequence[Foot]) -> float:
-    """How high the middle of the feet is, in m."""
+    """Mean height of the feet's boxes, in m."""
     data = mujoco.MjData(model)
     data.qpos[:] = qpos
     mujoco.mj_kinematics(model, data)
@@ -154,7 +152,7 @@ def _rest_height(model: mujoco.MjModel, qpos: np.ndarray, feet: Sequence[Foot]) 
 def _foot(spec: mujoco.MjSpec, leg: Leg) -> Foot:
     name = _free_name(spec, "site", f"{leg.name}_foot")
     pos = tuple(round(float(x), 3) + 0.0 for x in leg.pos)
-    # A contact lies between two surfaces, so the box is a little larger than the foot.
+    # A contact lies between two surfaces, so the box must be slightly larger than the foot.
     size = tuple(round(float(x) + max(0.2 * float(leg.size.min()), 0.003), 3) for x in leg.size)
     return Foot(name, leg.body, pos, size)  # type: ignore[arg-type]
 
@@ -166,12 +164,12 @@ def _free_name(spec: mujoco.MjSpec, kind: str, name: str) -> str:
 
 
 def _offsets(num_feet: int) -> tuple[float, ...]:
-    """Feet in rows of left and right: neighbours step in turns, so that four trot and six walk on tripods."""
+    """Phases of feet in rows of left and right. Neighbours alternate: four legs trot, six walk on tripods."""
     return tuple(0.5 * ((i // 2 + i % 2) % 2) for i in range(num_feet))
 
 
 def _report_legged(report: Report, found: Findings, stance: Stance, limits: Mapping[str, float]) -> str:
-    """Adds what was guessed and what could not be told; returns how it stood, in words."""
+    """Adds guesses and unknowns to the report; returns a description of how the robot stood."""
     guessed, unknown = report.guessed, report.unknown
     guessed.append("Feet: where the lowest part of each leg touches the ground. Each gets a site and a touch sensor.")
     if found.drive == "none":

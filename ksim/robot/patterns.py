@@ -1,4 +1,4 @@
-"""One number for all joints that differ in their side alone, and how to write that."""
+"""Joint patterns: one number for all joints that differ only in their side."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,12 +10,12 @@ from ksim.physics.sides import escaped, side_pattern
 
 
 def grouped(values: Mapping[str, float], *, digits: int | None = None, decimals: int | None = None) -> dict[str, float]:
-    """Numbers by pattern of joints' names: joints that differ in their side alone share one, where their numbers agree.
+    """Numbers by pattern of joint names. Joints that differ only in their side share a pattern if their numbers agree.
 
     Args:
-        values: By joint.
-        digits: Significant digits to round to.
-        decimals: Or decimals.
+        values: Numbers by joint.
+        digits: Significant digits to round to; None: round to `decimals`.
+        decimals: Decimals to round to, if `digits` is None.
     """
     rounded = lambda x: round(x, decimals) + 0.0 if digits is None else rounded_to(x, digits)
     groups: dict[str, list[str]] = {}
@@ -42,5 +42,5 @@ def _catches_others(pattern: str, names: Sequence[str], values: Mapping[str, flo
 
 
 def rounded_to(value: float, digits: int) -> float:
-    """A number with so many significant digits; 0 for one that is next to nothing."""
+    """A number rounded to significant digits; 0 for numbers up to 1e-6."""
     return float(f"{value:.{digits}g}") + 0.0 if abs(value) > 1e-6 else 0.0

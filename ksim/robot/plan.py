@@ -1,4 +1,4 @@
-"""What the task of a robot says: the numbers that are chosen for it, and why."""
+"""The plan of a robot's task: the numbers chosen for it, and a report of the reasons."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ DT, CTRL_DT = 0.005, 0.02
 
 @dataclasses.dataclass
 class Report:
-    """What is printed: lines of what was found, guessed, and could not be told."""
+    """The lines to print: findings, guesses and unknowns."""
 
     found: list[str] = dataclasses.field(default_factory=list)
     guessed: list[str] = dataclasses.field(default_factory=list)
@@ -30,40 +30,38 @@ class Plan:
     """The numbers of a task.
 
     Attributes:
-        findings: What the model is.
-        report: What is printed.
-        added: What the scene lacked and gets: floor, light, sky.
-        dt: Physics steps, in s.
-        file_dt: The same in the robot's file.
+        added: Missing parts of the scene that are added: floor, light, sky.
+        dt: Physics step, in s.
+        file_dt: Physics step of the robot's file, in s.
         lacks_gravity: Whether the file has no gravity.
-        has_rich_contacts: Whether the file asks for more than pyramidal cones of sliding friction.
-        left_out: Bodies apart from the robot that are removed, since there are motors on their joints.
-        lift: How far the origin of the base is raised, in m.
+        has_rich_contacts: Whether the file has elliptic cones, or torsional or rolling friction.
+        left_out: Bodies outside the robot that are removed, since there are motors on their joints.
+        lift: Height by which the origin of the base is raised, in m.
         imu: The site of the IMU; None without a free base.
-        feet: Feet, in the order of the gait's phases.
-        offsets: Phases of the feet.
-        stiffness: By pattern of joints, as all of these; empty where the model's own actuators stay.
-        damping: Likewise.
-        torque: Likewise; empty where the model has actuators.
-        action_scale: Likewise.
-        pose: The default pose.
-        height: Of the base in it, in m.
-        standing_height: Of the base once its servos have given way, in m.
-        period_s: Of the gait.
+        feet: Feet, in the order of `offsets`.
+        offsets: Phases of the feet in the gait, from 0 to 1.
+        stiffness: Stiffness in N m/rad, by joint pattern; empty if the model's own actuators stay.
+        damping: Damping in N m s/rad, by joint pattern; empty if the model's own actuators stay.
+        torque: Torque limits of added motors in N m, by joint pattern; empty if the model has actuators.
+        action_scale: rad of target per unit of action, by joint pattern; empty if it has no meaning for the actuators.
+        pose: The default pose, in rad (m), by joint pattern.
+        height: Height of the base in that pose, in m; None without a free base.
+        standing_height: Height of the base once the servos have sagged, in m.
+        period_s: Period of the gait, in s.
         forward: Highest forward command, in m/s.
         effort: Weight of the squared torques.
-        rest_height: Of the feet's sites in that pose, in m.
-        swing: How high feet are lifted, in m.
-        bends: Of two legs: by how many rad the joints of each bend to swing its foot; empty if it cannot.
+        rest_height: Height of the feet's sites in that pose, in m.
+        swing: Swing height of the feet, in m.
+        bends: For bipeds: angles in rad by which each leg's joints bend to swing its foot; empty if it cannot.
         is_biped: Whether it has one or two legs.
-        is_mirrored: Whether its left is like its right.
-        pose_source: Where the pose is from, in words.
-        stands: In words, how it stood in it.
-        floor: Of a fixed robot: height of the floor that is added, in m.
-        reach: Of an arm: ranges of x, y and z, in m, in which its tip can be.
-        coarse: Of an arm: distance from the target, in m, at which a reward begins to matter.
-        tip_heights: Of what balances: the lowest and the highest height of its tip, in m.
-        starts_up: Whether its tip starts above the joint on which it balances.
+        is_mirrored: Whether the robot is its own mirror image.
+        pose_source: Source of the pose, in words.
+        stands: Description of how the robot stood in the pose.
+        floor: For fixed robots: height of the added floor, in m.
+        reach: For arms: ranges of x, y and z that the tip reaches, in m.
+        coarse: For arms: distance from the target, in m, at which a reward begins to matter.
+        tip_heights: For balancing robots: the lowest and the highest height of the tip, in m.
+        starts_up: For balancing robots: whether the tip starts above the joint on which it balances.
     """
 
     findings: Findings
@@ -102,7 +100,7 @@ class Plan:
     starts_up: bool = True
 
     def actuators(self) -> AbstractActuators:
-        """What the task's `get_actuators` returns."""
+        """The actuators of the task, as its `get_actuators` returns them."""
         if not self.stiffness:
             return ModelActuators(self.action_scale) if self.action_scale else ModelActuators()
         return PositionActuators(self.stiffness, self.damping, self.action_scale)
@@ -117,7 +115,7 @@ def own_kp(model: mujoco.MjModel, found: Findings) -> dict[str, float]:
 
 
 def with_gains(plan: Plan, gains: Gains, found: Findings) -> Plan:
-    """The plan with those of the gains that the robot's own actuators leave open."""
+    """The plan with the gains that the robot's own actuators do not define."""
     if found.drive == "other":
         return plan
     scale = grouped(gains.action_scale, digits=2)
@@ -133,12 +131,11 @@ def with_gains(plan: Plan, gains: Gains, found: Findings) -> Plan:
 
 
 def add_world(spec: mujoco.MjSpec, report: Report, height: float = 0.0) -> tuple[str, ...]:
-    """Changes the world of a model as the task's `get_robot` will; returns what was added.
+    """Changes the world of a model as the task's `get_robot` will; returns the names of the added parts.
 
     Args:
-        spec: The model.
-        report: Gets what was added.
-        height: Of the floor, in m.
+        report: The added parts are reported in it.
+        height: Height of the floor, in m.
     """
     added = tuple(add_ground(spec, height))
     if added:
@@ -151,7 +148,7 @@ def add_world(spec: mujoco.MjSpec, report: Report, height: float = 0.0) -> tuple
 
 
 def torque_limits(spec: mujoco.MjSpec) -> dict[str, float]:
-    """Torque limits by joint, where the model tells."""
+    """Torque limits by joint, in N m, for joints for which the model defines one."""
     limits = {}
     for actuator in spec.actuators:
         joint = spec.joint(actuator.target)
@@ -161,7 +158,7 @@ def torque_limits(spec: mujoco.MjSpec) -> dict[str, float]:
 
 
 def report_found(report: Report, model: mujoco.MjModel, found: Findings) -> None:
-    """Adds to the report what a model is."""
+    """Adds the findings about a model to the report."""
     lines = report.found
     where = f"a free base, {found.base!r}" if found.base else "no free joint: it is fixed to the world"
     lines.append(f"{found.mass:.3g} kg, {len(found.joints)} joints, {where}.")

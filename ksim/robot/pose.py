@@ -15,21 +15,21 @@ from ksim.robot.geometry import collides, in_world, lowest_point
 SETTLE_S = 3.0
 MAX_TILT_RAD = 0.25
 MAX_SPEED = 0.5
-"""Of the base in m/s, over the last second: more is a robot that still falls."""
+"""Largest speed of the base, in m/s, over the last second: a faster robot is still falling."""
 STAYS_UP = 0.8
-"""The least height of a pose that stands once its servos have given way, as a part of its height before."""
+"""Least height of a standing pose once the servos have sagged, as a fraction of its height before."""
 CARRIED = 0.8
-"""The least part of the weight that the feet of a pose that stands carry, over the last second."""
+"""Least fraction of the weight that the feet carry in a standing pose, over the last second."""
 CROUCH = 0.6
-"""A pose lower than this part of the height with bent legs is one to lie or crouch in."""
+"""Fraction of the height with bent legs. A lower pose counts as lying or crouching."""
 HELP_S = 30.0
 BENT = {True: 0.94, False: 0.76}
-"""The height of a bent leg as a part of its height when stretched: of two legs, and of more."""
+"""Height of a bent leg as a fraction of its stretched height: for bipeds, for others."""
 KEYFRAME, BENT_LEGS = "keyframe", "legs bent so that the feet are under the centre of mass"
 """Sources of poses, in words."""
 
 Hold = Callable[[np.ndarray], tuple[mujoco.MjModel, np.ndarray]]
-"""`(qpos) -> the model and the controls` with which its servos hold a pose."""
+"""`(qpos) -> (model, controls)`: a model with servos, and the controls with which they hold a pose."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Stance:
 
     Attributes:
         joints: Positions of hinge and slide joints, in rad (m), by name.
-        height: Of the base with the feet on the ground, in m.
-        settled_height: Of the base after its servos have given way, in m.
-        source: Where the pose is from, in words.
+        height: Height of the base with the feet on the ground, in m.
+        settled_height: Height of the base after the servos have sagged, in m.
+        source: Source of the pose, in words.
         stands: Whether it still stood on its feet at the end.
-        is_helped: Whether its base was made slow to tilt, as if a policy balanced it.
-        crouches: Poses that were left out because they are far lower than bent legs, in words.
+        is_helped: Whether tilting of its base was damped, as if a policy balanced it.
+        crouches: Descriptions of poses that were skipped because they are far lower than bent legs.
     """
 
     joints: Mapping[str, float]
@@ -58,16 +58,12 @@ class Stance:
 def find_stance(model: mujoco.MjModel, base: str, legs: Sequence[Leg], joints: Sequence[str], hold: Hold) -> Stance:
     """The first of these poses in which the robot stands: its keyframes, bent legs under the hips, its reference pose.
 
-    Poses far below the height with bent legs are left out: they are for lying or crouching.
-
-    If it stands in none, the pose in which it stayed upright for longest.
+    Poses far below the height with bent legs are skipped: they are for lying or crouching. If the robot stands in no
+    pose, the result is the pose in which it stayed upright longest.
 
     Args:
         model: The robot on its ground.
-        base: Its base.
-        legs: Its legs.
-        joints: Its hinge and slide joints.
-        hold: Makes the servos that hold a pose.
+        hold: Makes the model with servos that hold a pose.
     """
     tried = []
     poses, crouches = _to_walk_in(model, _with_closed_loops(model, base, candidates(model, base, legs)))
@@ -87,7 +83,7 @@ def find_stance(model: mujoco.MjModel, base: str, legs: Sequence[Leg], joints: S
 def _to_walk_in(
     model: mujoco.MjModel, poses: Sequence[tuple[str, np.ndarray]]
 ) -> tuple[list[tuple[str, np.ndarray]], tuple[str, ...]]:
-    """Poses to walk in, and where the others are from: those far below the height with bent legs."""
+    """Poses to walk in, and the sources of the other poses, which are far below the height with bent legs."""
     heights = [base_height_of(model, qpos) for source, qpos in poses if source == BENT_LEGS]
     least = CROUCH * max([0.0, *heights])
     crouches = [source for source, qpos in poses if base_height_of(model, qpos) < least]
@@ -97,7 +93,7 @@ def _to_walk_in(
 def _with_closed_loops(
     model: mujoco.MjModel, base: str, poses: Iterable[tuple[str, np.ndarray]]
 ) -> list[tuple[str, np.ndarray]]:
-    """Poses on the ground with closed loops; without those that no joint can close, as long as there are others."""
+    """Poses on the ground with closed loops. Poses whose loops cannot be closed are dropped if there are others."""
     loops, closed = Loops(model), []
     for source, qpos in poses:
         nearest, _, gap = loops.closed(qpos)
@@ -107,7 +103,7 @@ def _with_closed_loops(
 
 
 def candidates(model: mujoco.MjModel, base: str, legs: Sequence[Leg]) -> Iterator[tuple[str, np.ndarray]]:
-    """Poses to try, each with where it is from."""
+    """Poses to try, each with its source in words."""
     for i in range(model.nkey):
         yield f"{KEYFRAME} {model.key(i).name!r}" if model.key(i).name else f"{KEYFRAME} {i}", model.key_qpos[i].copy()
     for less in (0.0, 0.08):
@@ -149,15 +145,13 @@ def bent_pose(model: mujoco.MjModel, base: str, legs: Sequence[Leg], part: float
 def lifting_bends(
     model: mujoco.MjModel, legs: Sequence[Leg], qpos: np.ndarray, height: float
 ) -> tuple[dict[str, float], ...]:
-    """By how many rad the joints of each leg bend to lift its foot straight up, the sole level.
+    """Angles, in rad, by which the joints of each leg bend to lift its foot straight up with a level sole.
 
-    Joints that hardly take part are left out. Empty where a foot does not get up, or legs are not alike.
+    Joints that hardly move are left out. Empty if a foot cannot be lifted, or legs have different numbers of joints.
 
     Args:
-        model: The robot.
-        legs: Its legs.
         qpos: The pose from which feet are lifted.
-        height: How far, in m.
+        height: Height by which feet are lifted, in m.
     """
     bends = []
     for leg in legs:
@@ -190,17 +184,16 @@ class LegKinematics:
     """Inverse kinematics of one leg, by least squares within the ranges of its joints.
 
     Attributes:
-        places: Where its joints are in qpos.
+        places: Indices of its joints in qpos.
     """
 
     def __init__(self, model: mujoco.MjModel, leg: Leg, reference: np.ndarray, shift: float | None) -> None:
         """Measures the leg.
 
         Args:
-            model: The robot.
-            leg: Its leg, with at least one joint.
-            reference: The pose of everything else, and the one near which the leg should stay.
-            shift: How far in front of its hip the foot should be, in m; None: as far as it is in the reference.
+            leg: A leg with at least one joint.
+            reference: The pose of everything else, near which the leg should also stay.
+            shift: Desired distance of the foot in front of its hip, in m; None: as in the reference.
         """
         ids = [model.joint(name).id for name in leg.joints]
         self.places = model.jnt_qposadr[ids]
@@ -215,7 +208,7 @@ class LegKinematics:
         self._under_2 = np.array([foot_3[0] if shift is None else self._hip_3[0] + shift, foot_3[1]])
 
     def bent(self, part: float) -> np.ndarray | None:
-        """The joints with the leg at a part of its stretched height; None where the foot does not get under the hip."""
+        """Joint positions with the leg at a fraction of its stretched height; None if the foot cannot get there."""
         rest = self._reference[self.places]
         middle = (self._low + self._high) / 2
         stretched = self._solve(10 * self._length, [rest, np.clip(middle, rest - 0.6, rest + 0.6)])
@@ -225,7 +218,7 @@ class LegKinematics:
         return bent if is_there else None
 
     def lifted(self, height: float) -> np.ndarray | None:
-        """The joints with the foot `height` m above where it is in the reference; None where it does not get there."""
+        """Joint positions with the foot `height` m above its reference position; None if it cannot get there."""
         rest = self._reference[self.places]
         below = float(self._hip_3[2] - self._foot(rest)[0][2]) - height
         middle = (self._low + self._high) / 2
@@ -264,10 +257,7 @@ def settle(
 
     Args:
         model: The robot with its servos.
-        ctrl: Their controls.
-        qpos: The pose.
-        base: The base.
-        legs: The legs.
+        ctrl: Controls of the servos.
         is_helped: Whether the base's rotation is damped, so that a tilt grows with a time constant of `HELP_S`: servos
             that a policy walks with may be too soft to balance a biped by themselves.
 
@@ -317,5 +307,5 @@ def _lifted_by(model: mujoco.MjModel, data: mujoco.MjData, feet: set[int]) -> fl
         if of_feet[0] != of_feet[1]:
             mujoco.mj_contactForce(model, data, i, force_6)
             up = float(data.contact.frame[i].reshape(3, 3)[:, 2] @ force_6[:3])
-            lifted += up if of_feet[1] else -up  # of the first on the second
+            lifted += up if of_feet[1] else -up  # the force acts from the first geom on the second
     return lifted

@@ -12,13 +12,12 @@ from ksim.robot.program_legged import legged_program
 
 
 def program_text(plan: Plan, *, class_name: str, mjcf: Path, output: Path) -> str:
-    """The program.
+    """The text of the program.
 
     Args:
-        plan: Its numbers.
-        class_name: The name of its task.
+        class_name: The name of the task's class.
         mjcf: The robot's file.
-        output: Where the program will be, to which its path of the robot's file is relative.
+        output: Path of the program. Its path to the robot's file is relative to it.
     """
     make = {"legged": legged_program, "arm": arm_program, "balance": balance_program}[plan.findings.kind]
     purpose = {
@@ -47,12 +46,12 @@ if __name__ == "__main__":
 
 
 def first_run_dir(class_name: str) -> str:
-    """Where the first run of a task is written, as seen from where its program is run."""
+    """The directory of a task's first run, relative to the working directory of its program."""
     return f"runs/{camelcase_to_snakecase(class_name)}/run_000"
 
 
 def _path_code(mjcf: Path, output: Path) -> str:
-    """The robot's file as seen from the program: beside or below it by a relative path, elsewhere by its own."""
+    """Code for the path of the robot's file: relative if it is beside or below the program, else absolute."""
     mjcf, folder = mjcf.absolute(), output.absolute().parent
     if mjcf.is_relative_to(folder):
         return f"Path(__file__).parent / {json.dumps(mjcf.relative_to(folder).as_posix())}"

@@ -1,4 +1,4 @@
-"""The texts of tasks of robots without a free base: an arm that reaches, and what balances."""
+"""Programs of tasks for robots without a free base: an arm that reaches, and a pole that balances."""
 
 import json
 from collections.abc import Sequence

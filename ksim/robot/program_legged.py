@@ -1,4 +1,4 @@
-"""The text of a task of a robot with legs: it walks at a commanded velocity."""
+"""The program of a legged robot's task: walking at a commanded velocity."""
 
 import json
 
@@ -7,7 +7,7 @@ from ksim.robot.program_lines import actuators_call, class_head, drive_constants
 
 
 def legged_program(plan: Plan, class_name: str, purpose: str, path: str) -> str:
-    """The program from its imports to the end of its task, where `path` is the code of the path of the robot's file."""
+    """The program from its imports to the end of its task. `path` is code for the path of the robot's file."""
     gait = {2: "a walk: feet in turns", 4: "a trot: diagonal feet together"}.get(len(plan.feet), "neighbours in turns")
     low = round(0.5 * plan.standing_height, 2)
     sideways = round(0.4 * plan.forward, 1)

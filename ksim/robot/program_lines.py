@@ -1,4 +1,4 @@
-"""Pieces of a robot's task that several kinds of tasks have."""
+"""Parts of a task's program that several kinds of tasks share."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ WIDTH = 120
 
 
 def class_head(plan: Plan, class_name: str, purpose: str) -> str:
-    """The beginning of a task, up to what `get_robot` does to the model of any robot."""
+    """The head of the task's class, up to the lines of `get_robot` that all robots share."""
     return f'''class {class_name}(ksim.PPOTask[ksim.PPOConfig]):
     """{class_name} {purpose}."""
 
@@ -20,7 +20,7 @@ def class_head(plan: Plan, class_name: str, purpose: str) -> str:
 
 
 def drive_constants(plan: Plan) -> str:
-    """The constants of the actuators, with the rules that they are from."""
+    """The constants of the actuators, with comments on the rules behind them."""
     lines = []
     if plan.torque:
         what = "the robot's weight times the reach of the leg" if plan.feet else "twice the weight times the reach"
@@ -38,7 +38,7 @@ def drive_constants(plan: Plan) -> str:
 
 
 def actuators_call(plan: Plan) -> str:
-    """What `get_actuators` returns."""
+    """The expression that `get_actuators` returns."""
     if plan.stiffness:
         return "ksim.PositionActuators(kp=STIFFNESS, kd=DAMPING, action_scale=ACTION_SCALE)"
     if plan.action_scale:
@@ -66,7 +66,7 @@ def _base_lines(plan: Plan) -> str:
 
 
 def optional_lines(plan: Plan) -> str:
-    """What `get_robot` does only to robots that need it."""
+    """The lines of `get_robot` that only some robots need."""
     lines = []
     if plan.imu and plan.findings.imu is None:
         base = json.dumps(plan.findings.base)
@@ -84,7 +84,7 @@ def method_lines(lines: Sequence[str]) -> str:
 
 
 def table(name: str, values: Mapping[str, float]) -> str:
-    """A dictionary as code: on one line where it fits."""
+    """A dictionary as code, on one line if it fits."""
     items = [f"{json.dumps(key)}: {value!r}" for key, value in values.items()]
     line = f"{name} = {{{', '.join(items)}}}"
     if len(line) <= WIDTH:

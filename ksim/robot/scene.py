@@ -1,4 +1,4 @@
-"""Adding to a robot's model what training needs. Every function changes the spec that it is given, never a file."""
+"""Additions to a robot's model that training needs. All functions change the given spec, never a file."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,20 +19,20 @@ Vector = tuple[float, float, float]
 HOME = "home"
 _GROUNDS = (mujoco.mjtGeom.mjGEOM_PLANE, mujoco.mjtGeom.mjGEOM_HFIELD)
 LEAST_ITERATIONS = (8, 10)
-"""Least iterations of the constraint solver and of its line search, where integrator or timestep are changed."""
+"""Least iterations of the constraint solver and of its line search, if the integrator or the timestep are changed."""
 _SLIDING = 3
 """The condim of a contact with sliding friction."""
 _ONE_DOF = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
 
 
 class Foot(NamedTuple):
-    """Where a foot is: a box around its contacts with the ground.
+    """A foot: a box around its contacts with the ground.
 
     Attributes:
-        name: Name of the site that is added; its touch sensor is called `<name>_touch`.
+        name: Name of the site to add. Its touch sensor is called `<name>_touch`.
         body: The body that it belongs to.
-        pos: Middle of the box in the body's frame, in m.
-        size: Half its sides along the body's axes, in m.
+        pos: Centre of the box in the body's frame, in m.
+        size: Half sizes of the box along the body's axes, in m.
     """
 
     name: str
@@ -95,7 +95,7 @@ def raise_base(spec: mujoco.MjSpec, height: float) -> None:
 
 
 def leave_out(spec: mujoco.MjSpec, bodies: Sequence[str]) -> None:
-    """Removes bodies from the model, with all that is on them and all motors, sensors and constraints of that.
+    """Removes bodies from the model, with everything attached to them, including motors, sensors and constraints.
 
     Raises:
         ConfigError: The model has no such body.
@@ -105,7 +105,7 @@ def leave_out(spec: mujoco.MjSpec, bodies: Sequence[str]) -> None:
 
 
 def add_gravity(spec: mujoco.MjSpec) -> bool:
-    """Lets things fall, by 9.81 m/s^2 against the z axis, in a model without gravity; returns whether it had none."""
+    """Adds gravity of 9.81 m/s^2 along -z to a model without gravity; returns whether it had none."""
     if any(spec.option.gravity):
         return False
     spec.option.gravity = [0.0, 0.0, -9.81]
@@ -113,13 +113,12 @@ def add_gravity(spec: mujoco.MjSpec) -> bool:
 
 
 def add_ground(spec: mujoco.MjSpec, height: float = 0.0) -> list[str]:
-    """Adds a floor, a light and a sky where the model has none; returns which of them.
+    """Adds a floor, a light and a sky if the model has none; returns the names of those added.
 
     The floor is a plane with friction 1.
 
     Args:
-        spec: The model.
-        height: Of the floor, in m.
+        height: Height of the floor, in m.
     """
     added = []
     if not any(geom.type in _GROUNDS and (geom.contype or geom.conaffinity) for geom in spec.geoms):
@@ -152,9 +151,9 @@ def add_ground(spec: mujoco.MjSpec, height: float = 0.0) -> list[str]:
 
 
 def touch_ground_only(spec: mujoco.MjSpec) -> None:
-    """Lets all that collides in what moves collide with what is fixed to the world alone.
+    """Restricts collisions of moving geoms to geoms that are fixed to the world.
 
-    Collisions between parts of the robot take time, above all on MJX. Explicit `<pair>`s stay.
+    Collisions between parts of the robot take time, especially on MJX. Explicit `<pair>`s stay.
     """
     for geom in spec.geoms:
         if geom.contype or geom.conaffinity:
@@ -176,7 +175,7 @@ def use_implicitfast(spec: mujoco.MjSpec) -> None:
 
 
 def use_plain_contacts(spec: mujoco.MjSpec) -> bool:
-    """Gives contacts pyramidal friction cones and sliding friction alone; returns whether they had more.
+    """Gives contacts pyramidal friction cones and only sliding friction; returns whether they had more.
 
     Elliptic cones, torsional and rolling friction make the constraint problem larger: a quadruped with all of them
     steps 3.6 times as fast without, see docs/benchmarks.md.
@@ -275,15 +274,15 @@ def add_motors(spec: mujoco.MjSpec, torque: Mapping[str, float]) -> None:
 
 
 def set_pose(spec: mujoco.MjSpec, joints: Mapping[str, float], height: float | None = None) -> None:
-    """Makes a pose the first keyframe, where episodes start and to which actions are relative. Others stay, behind it.
+    """Makes a pose the first keyframe. Episodes start in it, and actions are relative to it. Other keyframes follow.
 
-    The base is level and faces along x. Joints that no pattern matches are in the model's reference pose. Where the
-    model has closed loops, joints move to where these are closed: those that nothing drives, others only if need be.
+    The base is level and faces along x. Joints that no pattern matches are in the model's reference pose. If the model
+    has closed loops, joints move to close them: undriven joints first, driven joints only if necessary.
 
     Args:
         spec: The model.
         joints: Positions in rad (m of slides), by pattern of the joint's name, the first that matches.
-        height: Of the base, in m; None for a robot without one.
+        height: Height of the base, in m; None for a robot without a free base.
 
     Raises:
         ConfigError: A pattern matches no joint, or the pose would tear a closed loop open.

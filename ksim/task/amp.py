@@ -29,7 +29,7 @@ from ksim.task.ppo import MAX_LAYERS, PPOConfig, PPOTask
 from ksim.task.returned import hook_name
 
 _KEPT = "style."
-"""What the names of the reference's arrays begin with in a checkpoint."""
+"""Prefix of the names of the reference's arrays in a checkpoint."""
 
 
 @jax.tree_util.register_dataclass
@@ -111,12 +111,12 @@ ConfigT = TypeVar("ConfigT", bound=AMPConfig)
 class AMPTask(PPOTask[ConfigT], Generic[ConfigT]):
     """A task that learns to move like reference motions while it earns its rewards.
 
-    `get_observations` shows the discriminator, as group `style`, what of a state makes a style: terms without noise
-    that read the physics alone. The policy's networks and statistics do not know the group.
+    `get_observations` returns the discriminator's observations as group `style`: terms without noise that read the
+    physics only. The policy's networks and statistics do not use this group.
     """
 
     def get_reference(self) -> Float[np.ndarray, "n 2 f"]:
-        """The features of consecutive states, one control step apart, of the motions whose style is learned.
+        """Transitions of the reference motions: features of consecutive states, one control step apart.
 
         By default the terms of the group `style` along `get_style_clips`. Override it for an environment that is not
         made of terms.
@@ -140,10 +140,10 @@ class AMPTask(PPOTask[ConfigT], Generic[ConfigT]):
         return reference_transitions(env, STYLE, [physics_steps(motion, model) for motion in motions])
 
     def get_style_clips(self) -> Sequence[Any]:
-        """The files of the motions whose style is learned: by default the option `style_clips`.
+        """Reference motions, as paths or loaded motions: by default the option `style_clips`.
 
-        Some may be motions already: what `ksim.motion.files.load_motion` reads with `joint_names`, of a file whose
-        joints have other names than the robot's.
+        If a file names its joints differently than the robot does, load it by `ksim.motion.files.load_motion` with
+        `joint_names` and return the motion.
         """
         return self.config.style_clips
 
@@ -170,7 +170,7 @@ class AMPTask(PPOTask[ConfigT], Generic[ConfigT]):
             hyper=self.amp_hyperparameters(),
             make_discriminator=self._make_discriminator,
             optimizer=self._checked_optimizer(),
-            # Made when training is traced: a policy that is evaluated or exported needs no clips.
+            # Loaded when training is traced: evaluating or exporting a policy needs no clips.
             reference=lambda: jnp.asarray(self.reference),
         )
 
@@ -179,7 +179,7 @@ class AMPTask(PPOTask[ConfigT], Generic[ConfigT]):
         return parts | {"obs_sizes": {group: size for group, size in self.obs_sizes.items() if group != STYLE}}
 
     def amp_hyperparameters(self) -> AMPHyperparameters:
-        """The algorithm's numbers besides those of PPO."""
+        """Hyperparameters of AMP, without those of PPO."""
         config = self.config
         return AMPHyperparameters(
             style_weight=config.style_weight * config.ctrl_dt,
@@ -195,12 +195,12 @@ class AMPTask(PPOTask[ConfigT], Generic[ConfigT]):
 
     @functools.cached_property
     def reference(self) -> Float[np.ndarray, "n 2 f"]:
-        """What `get_reference` returns, made once and checked; that of the checkpoint where a run is resumed.
+        """The checked result of `get_reference`, computed once; for a resumed run, the reference in the checkpoint.
 
         Raises:
-            ConfigError: It cannot be made, or is of other features.
+            ConfigError: It cannot be computed, or has the wrong shape.
         """
-        with jax.ensure_compile_time_eval():  # also where it is first needed while tracing
+        with jax.ensure_compile_time_eval():  # the first access may be during a trace
             kept = command("kept_in_run")(self, _KEPT)
             found = np.asarray(self.get_reference() if kept is None else kept.arrays["reference"], np.float32)
         size = self.obs_sizes[STYLE]

@@ -13,20 +13,21 @@ from ksim.nn.actor_critic import AbstractActorCritic
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingStatus:
-    """Where training stands.
+    """Progress of training, passed to the callbacks.
 
     Attributes:
         iteration: Iterations done, including those before the run was resumed.
-        env_steps: Steps of all environments, counted in the same way; an action that is repeated is several.
+        env_steps: Steps of all environments in these iterations; each repetition of an action counts.
         elapsed_s: Seconds that these iterations took.
         iterations_left: Iterations to the limit; None without one.
         metrics: Metrics of the last iteration, as in its line of metrics.jsonl (NaN for null); empty before the first
             iteration of this process.
         run_dir: The run's directory.
         checkpoint: The newest written checkpoint; None if there is none.
-        ended_by: In `on_training_end`, the signal, `max_runtime` or the error that ended the run; None for its limit.
-        read_model: Copies the policy and value function, on raw observations, to the host. Call it in the hook only:
-            the next iteration changes what it reads. Raises RunError after a training step that failed half-way.
+        ended_by: In `on_training_end`, the signal, `max_runtime` or the error that ended the run; None if the run
+            reached its limit.
+        read_model: Copies the policy and value function, on raw observations, to the host. Call it only in the hook:
+            the next iteration changes the arrays. Raises RunError if a training step failed half-way.
     """
 
     iteration: int
@@ -47,7 +48,7 @@ class CallbackTask(BaseTask[ConfigT], Generic[ConfigT]):
     """Callbacks, named as in xax, called by process 0 during training. Each does nothing by default.
 
     Training waits for them; `time/callbacks_s` is the time they take. They cannot change training: a hook returns
-    nothing or, as in xax, the record that it was given. An exception in a hook ends the run after its state is saved.
+    None or, as in xax, its argument. An exception in a hook ends the run after its state is saved.
     """
 
     def on_training_start(self, state: TrainingStatus) -> TrainingStatus | None:  # type: ignore[override]
@@ -65,7 +66,7 @@ class CallbackTask(BaseTask[ConfigT], Generic[ConfigT]):
         """Called once a checkpoint is on disk. Training continues while it is written.
 
         Args:
-            ckpt_path: The checkpoint; old ones are removed as `max_to_keep` says, so copy what you want to keep.
+            ckpt_path: The checkpoint. `max_to_keep` limits how many are kept, so copy those that you need later.
             state: The status of training when it was saved.
         """
 

@@ -1,6 +1,6 @@
-"""What a task can be told to do by what is built on tasks: training, evaluating, showing, ...
+"""The run modes of a task, and the functions that implement them.
 
-A task knows none of them. `ksim.commands`, on top of all, says which function does what.
+A task does not import these functions, which are built on tasks. `ksim.commands` registers them.
 """
 
 import importlib
@@ -11,11 +11,11 @@ _FUNCTIONS: dict[str, str] = {}
 
 
 def provide(functions: Mapping[str, str]) -> None:
-    """Says which functions do what, by the names of commands, as `module:function`."""
+    """Registers functions, as `module:function`, under the names of commands."""
     _FUNCTIONS.update(functions)
 
 
 def command(name: str) -> Callable[..., Any]:
-    """The function of a command; its module is imported now, which for some takes seconds."""
+    """The function of a command. Imports its module, which can take seconds."""
     module, _, function = _FUNCTIONS[name].partition(":")
     return getattr(importlib.import_module(module), function)

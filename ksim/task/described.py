@@ -1,4 +1,4 @@
-"""What hooks take and return, in the words of error messages."""
+"""Descriptions of hooks' arguments and results for error messages."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ _MAX_LISTED = 4
 
 
 def described(value: Any) -> str:
-    """A value by its type, arrays with their shapes."""
+    """A description of a value by its type; of arrays, dtype and shape."""
     if value is None:
         return "None"
     if hasattr(value, "shape") and hasattr(value, "dtype"):
@@ -29,7 +29,7 @@ def described(value: Any) -> str:
 
 
 def tree_differences(expected: PyTree, found: PyTree, name: str) -> str:
-    """Where a tree differs from the one expected in structure, shapes or types, in words; empty where it does not."""
+    """Differences of a tree from the expected structure, shapes and dtypes, as text; empty if there are none."""
     leaves = [
         {f"{name}{jax.tree_util.keystr(path)}": x for path, x in jax.tree_util.tree_leaves_with_path(tree)}
         for tree in (expected, found)
@@ -50,7 +50,7 @@ def tree_differences(expected: PyTree, found: PyTree, name: str) -> str:
 def _is_alike(expected: Any, found: Any) -> bool:
     if not hasattr(found, "dtype") or not hasattr(found, "shape"):
         return False
-    # As on a device: code of the host may hold 64 bits.
+    # Compare dtypes as on a device: NumPy arrays of host code may have 64 bits.
     is_same_type = found.dtype == expected.dtype or (
         isinstance(found, np.ndarray) and jax.dtypes.canonicalize_dtype(found.dtype) == expected.dtype
     )
@@ -63,7 +63,7 @@ def is_float(x: Any) -> bool:
 
 
 def check_one_key(hook: str, rng: Any) -> None:
-    """Raises ConfigError unless `rng`, which a hook was given, is one typed key."""
+    """Raises ConfigError unless `rng`, an argument of a hook, is one typed key."""
     is_key = hasattr(rng, "dtype") and jnp.issubdtype(rng.dtype, jax.dtypes.prng_key)
     if not is_key or rng.shape != ():
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Training a student that sees less than its teacher: distillation first, then PPO by the same task."""
+"""Training a student that observes less than its teacher: distillation first, then PPO with the same task."""
 
 import functools
 from collections.abc import Mapping
@@ -56,19 +56,20 @@ ConfigT = TypeVar("ConfigT", bound=DistillConfig)
 
 
 class DistillTask(PPOTask[ConfigT], Generic[ConfigT]):
-    """A task that learns from a teacher where the option `teacher` names one, and by PPO otherwise.
+    """A task that learns from a teacher if the option `teacher` is set, and by PPO otherwise.
 
-    `get_observations` shows the student what the robot sees, as group `actor`, and the teacher what its own group
-    `actor` showed, as group `teacher`. The student's networks and statistics do not know the latter.
+    `get_observations` returns the student's observations as group `actor`. It returns the teacher's as group
+    `teacher`: the same observations as group `actor` of the teacher's own task. The student's networks and statistics
+    do not use group `teacher`.
     """
 
     pretrained_teacher: ClassVar[Path | None] = None
-    """The directory of the policy that `teacher=pretrained` stands for, as `run_mode=export` writes it."""
+    """Directory of the policy for `teacher=pretrained`, as written by `run_mode=export`."""
 
     def get_learner(self, network: AbstractActorCritic, axis_name: str | None) -> AbstractLearner:
         if self.config.teacher is None:
             return super().get_learner(network, axis_name)
-        # The teacher is loaded when training is traced: a student that is evaluated or exported needs none.
+        # The teacher is loaded when training is traced: evaluating or exporting a student needs none.
         loss = DistillationLoss(lambda: self.teacher)
         return PPO(
             **self.learner_parts(network, axis_name),
@@ -87,15 +88,15 @@ class DistillTask(PPOTask[ConfigT], Generic[ConfigT]):
 
     def hyperparameters(self) -> PPOHyperparameters:
         hyper = super().hyperparameters()
-        # How far the policy moves is right for a policy gradient; a student may jump to its teacher.
+        # desired_kl limits a policy gradient's step; a student may move to its teacher at once.
         return hyper if self.config.teacher is None else replace(hyper, desired_kl=None)
 
     @functools.cached_property
     def teacher(self) -> Teacher:
-        """The policy that `teacher` names, checked against the environment.
+        """The policy given by the option `teacher`, checked against the environment.
 
         Raises:
-            ConfigError: There is none, or it cannot act here.
+            ConfigError: There is no such policy, or it does not fit the environment.
         """
         path = self.config.teacher
         if path == PRETRAINED:
@@ -105,7 +106,7 @@ class DistillTask(PPOTask[ConfigT], Generic[ConfigT]):
                     "the directory of a run."
                 )
             path = self.pretrained_teacher
-        with jax.ensure_compile_time_eval():  # also where it is first needed while tracing
+        with jax.ensure_compile_time_eval():  # the first access may be during a trace
             teacher = command("load_teacher")(self, path)
         teacher.check(self.obs_sizes, self.environment.action_size)
         return teacher

@@ -29,9 +29,9 @@ from ksim.types import GradSyncMode, LearnerState
 
 ON_DIVERGENCE = ("stop", "rebroadcast")
 MIN_ENVS_PER_HOST_DEVICE = 64
-"""Below which a CPU is not given another device by itself."""
+"""Envs per host device, at least, if `num_devices` is null: with fewer, a CPU gets fewer devices."""
 MAX_TIMEOUT_S = 10**6
-"""More than a week; the timers of the operating system do not count much further."""
+"""Seconds: more than a week. Timers of the operating system do not count much further."""
 
 
 @jax.tree_util.register_dataclass
@@ -108,7 +108,7 @@ class DistributedRLConfig(RLConfig):
 
     def join_job(self) -> None:
         if self.run_mode in CHECKPOINT_MODES:
-            # The other two options may be those of the run that the checkpoint is from.
+            # The other two options may come from the checkpoint's run.
             job = None if self.num_processes == 1 else find_job()
             if job is not None:
                 raise ConfigError(f"run_mode={self.run_mode} runs in one process, but {job.source} started several.")
@@ -117,14 +117,14 @@ class DistributedRLConfig(RLConfig):
         make_host_devices(self._num_host_devices() if job is None else self.num_devices)
         if job is not None:
             join_job(job, connect_timeout_s=self.connect_timeout_s, heartbeat_timeout_s=self.heartbeat_timeout_s)
-        # Options are compared later: process 0 makes copies of a task by itself, as for get_eval_environment.
+        # Options are compared later: process 0 alone makes copies of a task, such as for get_eval_environment.
 
     def steps_in_jax(self) -> bool:
-        """Whether a CPU would compute the physics in JAX and not in native MuJoCo; known before JAX starts."""
+        """Whether a CPU would compute the physics in JAX instead of native MuJoCo. Does not start JAX."""
         return self.picked_engine("cpu")[0] != "mujoco"
 
     def _num_host_devices(self) -> int | str | None:
-        """How many devices a CPU is given: as asked, or as many as cores, at most, where JAX computes the physics."""
+        """The number of host devices of a CPU: `num_devices`, or if it is null and JAX steps, at most one per core."""
         if self.num_devices is not None or self.devices not in ("all", "cpu") or not self.steps_in_jax():
             return self.num_devices
         most = min(num_cores(), self.num_envs // MIN_ENVS_PER_HOST_DEVICE)
@@ -162,22 +162,22 @@ ConfigT = TypeVar("ConfigT", bound=DistributedRLConfig)
 
 
 class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
-    """A task whose training step is mapped over devices. On a single device the same code runs there.
+    """A task whose training step is mapped over devices. A single device runs the same code.
 
-    Making the task connects this process to the others of its job, if Slurm, Open MPI, torchrun, Kubernetes (untried),
-    `ksim.launch`, JAX's variables, or `coordinator_address`, `num_processes` and `process_id` describe one. The task
-    then trains on the devices of all processes.
+    Constructing the task connects this process to the others of its job. A job is described by Slurm, Open MPI,
+    torchrun, Kubernetes (untried), `ksim.launch`, JAX's environment variables, or the options `coordinator_address`,
+    `num_processes` and `process_id`. The task then trains on the devices of all processes.
     """
 
     def verify_distributed_setup(self) -> DistributedSetup:
         """Checks the devices by running on them, then prints and returns the setup.
 
-        Warns if a device is likely to run out of memory. The check runs once per task: later calls, such as the one by
-        `run`, return the same result.
+        Warns if a device is likely to run out of memory. The check runs once per task: later calls, such as the call
+        in `run`, return the same result.
 
         Raises:
-            ConfigError: The batch does not fit the devices, they do not work together, or the options of the job's
-                processes differ.
+            ConfigError: The batch cannot be divided over the devices, a collective over them fails, or the options of
+                the job's processes differ.
         """
         return self._setup
 
@@ -191,7 +191,7 @@ class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
 
 
 def make_replica_guard(config: RLConfig, layout: AbstractLayout, learner: LearnerState) -> ReplicaGuard | None:
-    """What compares the devices' copies of a placed learner during a run; None where there is one device."""
+    """The check of a run that compares the devices' copies of the learner; None on a single device."""
     if layout.num_devices == 1 or not isinstance(config, DistributedRLConfig):
         return None
     interval, rebroadcasts = config.replica_check_interval, config.on_divergence == "rebroadcast"

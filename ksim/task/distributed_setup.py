@@ -1,4 +1,4 @@
-"""The record of what a distributed task runs on, and how its batch is divided."""
+"""The record of a distributed task's devices and of how its batch is divided."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,12 @@ class DeviceInfo:
     """One device.
 
     Attributes:
-        name: As in `cpu:0`, and with its process where there are several.
+        name: Such as `cpu:0`; includes the process if there are several.
         platform: `cpu`, `gpu` or `tpu`.
-        kind: Its make.
-        process: The process that it belongs to.
-        memory_bytes: Its memory, or its share of what the machine has free; None where that is not known, as of
-            another process's device.
+        kind: Hardware model, as reported by JAX.
+        process: Index of the process that owns the device.
+        memory_bytes: The device's memory, or its share of the machine's free memory; None if unknown, such as for a
+            device of another process.
     """
 
     name: str
@@ -30,22 +30,22 @@ class DistributedSetup:
     Attributes:
         num_processes: Processes of the job.
         devices: The devices in use, of all processes, in the order of the mapped axis.
-        engine: The physics engine; None for an environment that knows none.
+        engine: The physics engine; None if the environment names none.
         num_envs: Environments over all devices.
-        batch_size: Environments per minibatch over all devices; None where the algorithm has no minibatches.
+        batch_size: Environments per minibatch over all devices; None if the algorithm has no minibatches.
         num_batches: Minibatches per pass, on any number of devices.
         rollout_length: Control steps per environment and iteration.
-        updates_per_iteration: Minibatches of an iteration over all passes; None likewise.
+        updates_per_iteration: Minibatches of an iteration over all passes; None if the algorithm has no minibatches.
         grad_sync_period: Minibatches per synchronisation of gradients.
-        grad_sync_mode: What happens in between.
-        param_bytes: The parameters, of which every device has a copy.
-        learner_bytes: The parameters with the optimizer's state and all else that every device has a copy of.
-        env_state_bytes_per_device: The states of one device's environments, with the model's memory.
-        rollout_bytes_per_device: Estimate of what one device holds of a rollout while it learns from it: the
-            trajectory, its normalised observations and advantages, and the states for resets. The engine's own
-            working memory is not in it.
-        problems: What will hardly work.
-        steps_per_action: Steps of the environment to a control step.
+        grad_sync_mode: `accumulate` or `local`, see `GradSyncMode`.
+        param_bytes: Size of the parameters, which are replicated.
+        learner_bytes: Size of all replicated state: the parameters, the optimizer's state and the rest.
+        env_state_bytes_per_device: Size of the states of one device's environments, with the model's memory.
+        rollout_bytes_per_device: Estimated memory of a rollout on one device while learning: the trajectory, its
+            normalised observations and advantages, and the states for resets. Excludes the engine's own working
+            memory.
+        problems: Likely problems, as text.
+        steps_per_action: Environment steps per control step.
     """
 
     num_processes: int
@@ -82,14 +82,14 @@ class DistributedSetup:
 
     @property
     def minibatches_per_sync(self) -> int:
-        """Minibatches of a whole period: no more than an iteration has, after which gradients are averaged anyway."""
+        """Minibatches of a full period; at most those of an iteration, as its end averages gradients anyway."""
         return min(self.grad_sync_period, self.updates_per_iteration or self.grad_sync_period)
 
     @property
     def effective_batch_size(self) -> int | None:
-        """Control steps that one optimizer step goes by: no more than an iteration has, however often it passes them.
+        """Distinct control steps whose gradients make one optimizer step; at most those of an iteration.
 
-        With `grad_sync_mode=local` those of one device, whose steps are its own between synchronisations.
+        With `grad_sync_mode=local`, the control steps of one device, as it steps alone between synchronisations.
         """
         if self.batch_size is None or self.batch_size_per_device is None:
             return None

@@ -1,4 +1,4 @@
-"""A task with an algorithm: its learner, first state and training step, whatever the algorithm is."""
+"""A task with an algorithm: its learner, initial state and training step, for any on-policy algorithm."""
 
 import functools
 from typing import Any, Generic, TypeVar
@@ -22,24 +22,24 @@ from ksim.types import EnvBatch, LearnerState, TrainState
 ConfigT = TypeVar("ConfigT", bound=RLConfig)
 
 _QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-"""Options of XLA that compile a program in a third of the time."""
+"""XLA options that cut compile time to a third, for a program that runs once."""
 
 
 class LearnedTask(RLTask[ConfigT], Generic[ConfigT]):
-    """A task that the algorithm of `get_learner` learns. Derive from it to bring an algorithm of your own."""
+    """A task trained by the algorithm of `get_learner`. Derive from it to use your own algorithm."""
 
     def get_learner(self, network: AbstractActorCritic, axis_name: str | None) -> AbstractLearner:
         """The algorithm.
 
         Args:
-            network: The actor-critic before the first iteration. It is traced while the first state is made, and in
-                shapes where nothing is computed.
-            axis_name: The mapped axis of devices; None on a single one.
+            network: The actor-critic before the first iteration. Its arrays are tracers while the initial state is
+                computed, and shapes where only shapes are needed.
+            axis_name: The mapped axis of devices; None on a single device.
         """
         raise ConfigError(f"{type(self).__name__} must define get_learner; PPOTask has one.")
 
     def learner_parts(self, network: AbstractActorCritic, axis_name: str | None) -> dict[str, Any]:
-        """What every learner is made of, by the fields of `AbstractLearner`."""
+        """Values for the fields of `AbstractLearner`, which every learner has."""
         return {
             "env": self.environment,
             "rollout": self._rollout,
@@ -66,13 +66,13 @@ class LearnedTask(RLTask[ConfigT], Generic[ConfigT]):
     @functools.cached_property
     def _initial_learner(self) -> tuple[LearnerState, AbstractActorCritic]:
         model_key, _, learner_key = self._keys()
-        _ = self.obs_sizes  # here and not while tracing: it makes the environment, with its arrays
-        # One program: initialised array by array, every shape would be compiled by itself. It runs once.
+        _ = self.obs_sizes  # makes the environment, whose arrays must not be tracers: before the trace
+        # One program that runs once: array by array, every shape would be compiled separately.
         init = eqx.filter_jit(self._init_learner, compiler_options=_QUICKLY)  # type: ignore[call-arg]
         return init(model_key, learner_key)
 
     def learner_shapes(self) -> tuple[LearnerState, AbstractActorCritic]:
-        """What `initial_learner` returns, with shapes in place of arrays."""
+        """The result of `initial_learner`, with shapes in place of arrays."""
         _ = self.obs_sizes
         key = jax.eval_shape(lambda: jax.random.key(0))
         return eqx.filter_eval_shape(self._init_learner, key, key)

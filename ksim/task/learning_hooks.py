@@ -1,4 +1,4 @@
-"""What a task says of how it learns. `PPOTask` says it of PPO, `LearnedTask` of any on-policy algorithm."""
+"""Hooks that define how a task learns. `PPOTask` implements them for PPO, `LearnedTask` for on-policy algorithms."""
 
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -20,34 +20,34 @@ class LearningHooks:
     """The hooks through which the training loop, evaluations and checkpoints reach the algorithm."""
 
     def _get_initial_model(self, rng: PRNGKeyArray) -> AbstractActorCritic | eqx.Module:
-        """The actor-critic before the first iteration. Traced, with `rng` the only input that varies.
+        """The actor-critic before the first iteration. Traced; `rng` is the only input that varies.
 
-        An Equinox module without memory that returns `(mean of the action, value)` for an observation is adapted.
+        It may also be a memoryless Equinox module that returns `(mean of the action, value)` for an observation.
         """
         raise ConfigError(f"{type(self).__name__} must define _get_initial_model; PPOTask has one.")
 
     def get_optimizer(self) -> optax.GradientTransformation:
-        """What turns gradients into updates, with an injected `learning_rate`."""
+        """The optimizer, with an injected `learning_rate`."""
         raise ConfigError(f"{type(self).__name__} must define get_optimizer; PPOTask has one.")
 
     def adapt_resumed(self, state: TrainState, changed: Mapping[str, tuple[Any, Any]]) -> TrainState:
-        """A state from a checkpoint, with those changed options in it that a state holds.
+        """A checkpoint's state, updated to changed options whose values are part of the state.
 
         Args:
-            state: The state.
-            changed: Values in the checkpoint and here, by option.
+            state: The state from the checkpoint.
+            changed: Changed options by name: `(value in the checkpoint, value now)`.
         """
         return state
 
     def kept_arrays(self) -> Mapping[str, np.ndarray]:
         """Arrays that every checkpoint of the run holds besides the state.
 
-        Their names do not begin as those of the state, with `learner.` or `envs.`.
+        Their names must not begin with `learner.` or `envs.`, the prefixes of the state's arrays.
         """
         return {}
 
     def batch_figures(self) -> tuple[int | None, int | None]:
-        """Global batch size and minibatches per pass, of an algorithm that has them.
+        """Global batch size and minibatches per pass; None for an algorithm without minibatches.
 
         Raises:
             ConfigError: They do not fit the number of environments or of devices.
@@ -55,15 +55,15 @@ class LearningHooks:
         return None, None
 
     def updates_per_iteration(self) -> int | None:
-        """Minibatches of an iteration over all passes, of an algorithm that has them."""
+        """Minibatches of an iteration over all passes; None for an algorithm without minibatches."""
         return None
 
     def initial_learner(self) -> tuple[LearnerState, AbstractActorCritic]:
-        """The learner before the first iteration, and the actor-critic whose arrays it holds."""
+        """The learner's state before the first iteration, and the actor-critic whose arrays it holds."""
         self._refuse_to_learn()
 
     def learner_shapes(self) -> tuple[LearnerState, AbstractActorCritic]:
-        """What `initial_learner` returns, with shapes in place of arrays."""
+        """The result of `initial_learner`, with shapes in place of arrays."""
         self._refuse_to_learn()
 
     def initial_state(self) -> TrainState:
@@ -79,7 +79,7 @@ class LearningHooks:
         self._refuse_to_learn()
 
     def figures(self) -> Figures:
-        """What the host needs to know of the algorithm."""
+        """Figures of the algorithm for the host's prints, plots and estimates."""
         self._refuse_to_learn()
 
     def _refuse_to_learn(self) -> NoReturn:

@@ -30,7 +30,7 @@ def compose_environment(hooks: RobotHooks, config: RLConfig, engine: str, num_de
     """The robot under its MDP; see `RLTask.get_environment`.
 
     Raises:
-        ConfigError: A hook returns what is no robot, or no term of its kind, or the robot has no actuators.
+        ConfigError: A hook returns an object of the wrong type, or the robot has no actuators.
     """
     mdp = compose_mdp(hooks, compile_robot(hooks, config))
     model = compile_robot(hooks, config, [mdp.edit_spec])
@@ -69,10 +69,10 @@ def compose_mdp(hooks: RobotHooks, physics_model: PhysicsModel) -> Mdp:
 def compile_robot(
     hooks: RobotHooks, config: RLConfig, edits: Sequence[Any] = (), *, on_terrain: bool = True
 ) -> PhysicsModel:
-    """The robot's model on its terrain, or on its own floor, after the edits of its spec."""
+    """The robot's compiled model after the edits of its spec, on its terrain or (`on_terrain=False`) its own floor."""
     from ksim.physics.mujoco import silence_warnings  # noqa: PLC0415 - an engine, needed only for a robot
 
-    silence_warnings()  # also while it reads a file
+    silence_warnings()  # MuJoCo's, from reading the file on
     robot = hooks.get_robot()
     if not isinstance(robot, str | Path | mujoco.MjSpec):
         raise ConfigError(f"get_robot must return the path of an MJCF file, or an MjSpec, not {shown(robot)}.")

@@ -23,11 +23,11 @@ _REMOVED = {"device_timers": "Every device is timed now, under every engine: lea
 def parse_overrides(base: RLConfig, argv: Sequence[str]) -> Any:
     """A config with `key=value` overrides.
 
-    An option that is a text takes the value as it stands; those of other types read it as YAML.
+    Values of string options are taken literally. Values of other options are parsed as YAML.
 
     Raises:
-        ConfigError: An argument is no `key=value`, its key is not known or given twice with different values, or its
-            value is not of the option's type.
+        ConfigError: An argument is not `key=value`, a key is unknown or given twice with different values, or a value
+            is not of the option's type.
     """
     known = {f.name: f for f in dataclasses.fields(base)}
     check_types(base)
@@ -48,7 +48,7 @@ def parse_overrides(base: RLConfig, argv: Sequence[str]) -> Any:
         with _naming(base, key, value):
             parsed = _parse_value(value, type(base), key)
             config = OmegaConf.merge(config, OmegaConf.create({key: parsed}))
-    # Only now: one may refer to another that was given after it, as in num_envs=${batch_size}.
+    # After all are parsed: a value may refer to a later option, as in num_envs=${batch_size}.
     for key, value in given.items():
         with _naming(base, key, value):
             OmegaConf.select(config, key, throw_on_missing=True)
@@ -58,7 +58,7 @@ def parse_overrides(base: RLConfig, argv: Sequence[str]) -> Any:
 
 
 def _meant(key: str, known: Mapping[str, Any]) -> str:
-    """What an option that there is not may stand for, or why it is gone."""
+    """A hint for an unknown option: similar options, or why it was removed."""
     elsewhere = {f.name for f in dataclasses.fields(DistributedRLConfig)} - known.keys()
     hinted = hint(key)
     if elsewhere and (hinted or key in elsewhere):
@@ -67,13 +67,13 @@ def _meant(key: str, known: Mapping[str, Any]) -> str:
 
 
 def _parse_value(text: str, config_class: type, key: str) -> Any:
-    """The value that a text stands for: itself where the option is a text, else what it says in YAML.
+    """The value of a text: the text itself for a string option, else the parsed YAML.
 
     Raises:
-        ConfigError: It has characters that no option may have.
-        ValueError: It has tags, anchors or comments, is empty, which would be taken for null, or is not of the option's
+        ConfigError: The text has characters that no option may have.
+        ValueError: The text has tags, anchors or comments, is empty (YAML would read null), or is not of the option's
             type.
-        Exception: It is no YAML; the parser raises errors of many kinds.
+        Exception: The text is not YAML; the parser raises many types of errors.
     """
     if is_text(config_class, key):
         if text == "null" and allows_null(config_class, key):
@@ -88,7 +88,7 @@ def _parse_value(text: str, config_class: type, key: str) -> Any:
     value = read_yaml(text)
     if value == "???" or (value is None and text.strip().lower() not in ("null", "~")):
         raise ValueError("It would be taken for a value that is missing, or null.")
-    # Before OmegaConf, which takes the text 0100 for a number.
+    # Before OmegaConf, which parses the text 0100 as a number.
     is_open = lambda x: isinstance(x, str) and "${" in x
     known = [x for x in value if not is_open(x)] if isinstance(value, list) else value
     if not is_open(value) and not is_of_type(known, typing.get_type_hints(config_class)[key]):
@@ -98,7 +98,7 @@ def _parse_value(text: str, config_class: type, key: str) -> Any:
 
 @contextlib.contextmanager
 def _naming(base: RLConfig, key: str, value: str) -> Iterator[None]:
-    """Whatever the parsers raise, turned into what the option must be."""
+    """Turns any error of the parsers into a ConfigError that names the option and its type."""
     try:
         yield
     except ConfigError:

@@ -39,7 +39,7 @@ SYMMETRIES = ("off", *get_args(SymmetryMode))
 MIN_LEARNING_RATE, MAX_LEARNING_RATE = 1e-5, 3e-3
 """Default bounds of an adaptive learning rate."""
 MAX_LAYERS = 100
-"""Each is traced by itself."""
+"""Limit on hidden layers. Each layer is traced separately, so more would take long to compile."""
 
 
 @jax.tree_util.register_dataclass
@@ -226,13 +226,13 @@ class PPOTask(LearnedTask[ConfigT], Generic[ConfigT]):
         return self.batch_figures()[1] * self.config.num_passes
 
     def hyperparameters(self) -> PPOHyperparameters:
-        """The algorithm's numbers: options of the same name, and what follows from others."""
+        """Hyperparameters of PPO: options of the same name, and values derived from others."""
         config = self.config
         names = {option.name for option in fields(config)}
         numbers = {
             x.name: getattr(config, x.name) for x in fields(PPOHyperparameters) if x.name in names - {"num_batches"}
         }
-        # Not by `batch_figures`, which checks them: a policy is made and evaluated with any number of environments.
+        # Not by `batch_figures`, which checks them: a policy can be evaluated with any number of environments.
         numbers["num_batches"] = pick_num_batches(config.num_envs, config.batch_size, config.num_batches)
         numbers["min_learning_rate"], numbers["max_learning_rate"] = config.learning_rate_bounds()
         return PPOHyperparameters(**numbers)
@@ -268,7 +268,7 @@ class PPOTask(LearnedTask[ConfigT], Generic[ConfigT]):
         parts = self.learner_parts(network, axis_name)
         if self.config.symmetry != "off":
             check_without_memory(network)
-            # Found when a loss is traced or the start is shown: a policy that is only watched needs none.
+            # The mirror is found when a loss is traced or the start table is printed: the viewer needs none.
             loss = SymmetricLoss(lambda: self.mirror, self.config.symmetry, self.config.symmetry_coef)  # type: ignore[arg-type]
             start = lambda: {"mirror": self.mirror.words()}
             parts |= {"loss": loss, "alongside": loss.alongside, "start": start}
@@ -284,8 +284,8 @@ class PPOTask(LearnedTask[ConfigT], Generic[ConfigT]):
 
     @functools.cached_property
     def mirror(self) -> Mirror:
-        """What `get_mirror` returns, made once and checked."""
-        with jax.ensure_compile_time_eval():  # also where it is first needed while tracing
+        """The checked result of `get_mirror`, computed once."""
+        with jax.ensure_compile_time_eval():  # the first access may be during a trace
             mirror = self.get_mirror()
         check_mirror(mirror, self.obs_sizes, self.environment.action_size)
         return mirror
@@ -294,7 +294,7 @@ class PPOTask(LearnedTask[ConfigT], Generic[ConfigT]):
         return ("actor_sizes", "critic_sizes", *(("memory_size",) if self.config.model == "gru" else ()))
 
     def adapt_resumed(self, state: TrainState, changed: Mapping[str, tuple[Any, Any]]) -> TrainState:
-        # A rate that was adaptive and becomes constant would stay at its last value.
+        # An adaptive rate that becomes constant would stay at its last value.
         is_constant_now = "desired_kl" in changed and self.config.desired_kl is None
         if "learning_rate" not in changed and not is_constant_now:
             return state

@@ -1,4 +1,4 @@
-"""What a run did, for the program that ran it."""
+"""The result of a run, as returned by `task.run()`."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from ksim.task.commands import command
 
 @dataclass(frozen=True)
 class Picture:
-    """A plot of a run; a notebook shows it.
+    """A plot of a run; notebooks display it.
 
     Attributes:
         path: The PNG file.
@@ -31,7 +31,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Film:
-    """A video of an episode; a notebook plays it.
+    """A video of an episode; notebooks play it.
 
     Attributes:
         path: The MP4 file.
@@ -45,14 +45,14 @@ class Film:
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """What `task.run()` did. What the run wrote is read from its directory when it is first asked for.
+    """The result of `task.run()`. Files of the run are read from its directory on first access.
 
     Attributes:
         exit_code: 0; 75 if `max_runtime` stopped the run, to be resumed; 128 + n if signal n stopped it.
-        run_dir: The run's directory; in other run modes, of the run whose checkpoint was read.
+        run_dir: The run's directory; in run modes other than train, the directory of the checkpoint's run.
         checkpoint: The checkpoint that was read; None in `run_mode=train`.
-        evaluation: What `run_mode=eval` found, as in evaluation.json; None in other run modes.
-        output_dir: The directory of plots and videos, if that is not the run's.
+        evaluation: Result of `run_mode=eval`, as in evaluation.json; None in other run modes.
+        output_dir: The directory of plots and videos, if it is not the run's.
     """
 
     exit_code: int
@@ -63,9 +63,10 @@ class RunResult:
 
     @functools.cached_property
     def metrics(self) -> dict[str, Float[np.ndarray, " iterations"] | Int[np.ndarray, " iterations"]]:
-        """The lines of metrics.jsonl as columns, one row per iteration, those before the run was resumed included.
+        """The lines of metrics.jsonl as columns, one row per iteration, including those before the run was resumed.
 
-        NaN where a line has null or no such metric. Empty in other run modes than train, and without a `JsonlLogger`.
+        NaN where a line has null or lacks the metric. Empty in run modes other than train, and without a
+        `JsonlLogger`.
 
         Raises:
             OSError: The file cannot be read.
@@ -76,7 +77,7 @@ class RunResult:
 
     @functools.cached_property
     def evaluations(self) -> Sequence[Mapping[str, Any]]:
-        """The lines of evaluations.jsonl, in their order; in `run_mode=eval`, its evaluation alone.
+        """The lines of evaluations.jsonl, in order; in `run_mode=eval`, only its evaluation.
 
         Raises:
             OSError: The file cannot be read.
@@ -87,7 +88,7 @@ class RunResult:
 
     @functools.cached_property
     def policy(self) -> Any:
-        """The deterministic policy of the run's newest checkpoint, or of the one that was read: a `ksim.Policy`.
+        """The deterministic policy, a `ksim.Policy`, of `checkpoint`, or in `run_mode=train` of the newest checkpoint.
 
         Raises:
             ConfigError: There is no checkpoint, or `ksim.load_policy` needs the task's class for it.
@@ -95,7 +96,7 @@ class RunResult:
         return command("load_policy")(self.checkpoint or self.run_dir)
 
     def plot(self, name: str = "learning") -> Picture:
-        """A plot that the run has drawn: `learning`, or of the episode shown last `velocity`, `gait` or `rewards`.
+        """A plot of the run: `learning`; or of its newest recorded episode, `velocity`, `gait` or `rewards`.
 
         Raises:
             ConfigError: There is no such plot.

@@ -1,4 +1,4 @@
-"""What the hooks of a task return where it is built: checked, by shapes where it can be."""
+"""Checks of what a task's hooks return, by shapes where possible."""
 
 import inspect
 from collections.abc import Sequence
@@ -32,10 +32,10 @@ class MyActorCritic(ksim.AbstractActorCritic):
 
 
 def initial_model(task: RLTask[Any], rng: PRNGKeyArray) -> AbstractActorCritic:
-    """The actor-critic that `_get_initial_model` returns, adapted where it is a network without memory.
+    """The actor-critic of `_get_initial_model`; a memoryless network is adapted.
 
     Raises:
-        ConfigError: It is neither.
+        ConfigError: The hook returned neither an actor-critic nor such a network.
     """
     model: Any = task._get_initial_model(rng)
     obs = _obs_shapes(task)
@@ -67,7 +67,7 @@ def initial_model(task: RLTask[Any], rng: PRNGKeyArray) -> AbstractActorCritic:
 
 
 def action_bounds(task: RLTask[Any], model: AbstractActorCritic) -> tuple[float, float] | None:
-    """Between which every component of a model's actions is; None where there are no bounds."""
+    """The bounds of every component of a model's actions; None if unbounded."""
     output, _ = shapes_of(task, model, _obs_shapes(task), shapes_of(task, model.initial_carry))
     return output.distribution.bounds
 
@@ -77,12 +77,12 @@ def _obs_shapes(task: RLTask[Any]) -> dict[str, Any]:
 
 
 def _adapted(task: RLTask[Any], network: eqx.Module, output: Any, *, takes_groups: bool) -> AdaptedActorCritic | None:
-    """The network as an actor-critic, by the shapes that it returns; None where they are something else."""
+    """The network as an actor-critic, by the shapes of its output; None if they do not fit."""
     if not isinstance(output, tuple | list) or len(output) != 2:
         return None
     action, value = output
     size, std = task.environment.action_size, getattr(task.config, "std", "state_independent")
-    # Options of PPO, which another algorithm may not have.
+    # Options of PPO, which other algorithms may lack.
     init_std, min_std = getattr(task.config, "init_std", 1.0), getattr(task.config, "min_std", MIN_STD)
     if not (is_float(value) and value.shape in ((), (1,))):
         return None
@@ -107,7 +107,7 @@ def _adapted(task: RLTask[Any], network: eqx.Module, output: Any, *, takes_group
 
 
 def _check_squashed(task: RLTask[Any], distribution: AbstractDistribution, returns: str) -> None:
-    """Raises ConfigError where the option `squash` asks for what a network does not do."""
+    """Raises ConfigError if the option `squash` is set and the network's distribution is unbounded."""
     if getattr(task.config, "squash", False) and distribution.bounds is None:
         raise ConfigError(
             f"squash (true) is for ksim's networks and for those that return the mean of the action, but {returns} a "
@@ -149,7 +149,7 @@ def _check_actor_critic(task: RLTask[Any], model: Any, obs: dict[str, Any]) -> N
 
 
 def _distribution_problem(task: RLTask[Any], distribution: Any, size: int) -> str | None:
-    """What is wrong with a distribution of shapes; None where nothing is."""
+    """The problem with a distribution of shapes, as text; None if there is none."""
     if not isinstance(distribution, AbstractDistribution):
         return f"returned {described(distribution)}, which is no ksim.Gaussian"
     key, sample = jax.eval_shape(lambda: jax.random.key(0)), jax.ShapeDtypeStruct((size,), jnp.float32)
@@ -169,11 +169,11 @@ def _distribution_problem(task: RLTask[Any], distribution: Any, size: int) -> st
 
 
 def checked_optimizer(task: RLTask[Any], params: PyTree) -> optax.GradientTransformation:
-    """What `get_optimizer` returns.
+    """The checked result of `get_optimizer`.
 
     Raises:
-        ConfigError: It is no gradient transformation of optax, or has not one `learning_rate`, or does not keep the
-            shapes of parameters and state.
+        ConfigError: It is not an optax gradient transformation, does not have exactly one `learning_rate`, or changes
+            the shapes of parameters or state.
     """
     optimizer, hook = task.get_optimizer(), hook_name(task, "get_optimizer")
     if not isinstance(optimizer, optax.GradientTransformation):
@@ -204,11 +204,11 @@ def checked_optimizer(task: RLTask[Any], params: PyTree) -> optax.GradientTransf
 def check_env_state(task: RLTask[Any], env_state: Any) -> None:
     """Checks the first states of the global batch.
 
-    They are checked when they are there: what makes them may be code of the host, which cannot be traced.
+    It checks computed states, not shapes: a hook may make them by host code, which cannot be traced.
 
     Raises:
-        ConfigError: They are not `num_envs` rows of what the environment's reset returns, or an observation, or a
-            metric such as a reward term, is not finite.
+        ConfigError: They are not `num_envs` rows of the environment's reset state, or an observation or a metric, such
+            as a reward term, is non-finite.
     """
     hook, num_envs = hook_name(task, "_get_initial_env_state"), task.config.num_envs
     rule = f"{hook} must return the global batch, {num_envs} rows in every leaf of a ksim.EnvState,"
@@ -224,7 +224,7 @@ def check_env_state(task: RLTask[Any], env_state: Any) -> None:
 
 
 def check_finite(env_state: EnvState) -> None:
-    """Raises ConfigError where an observation or a metric of the first states is not finite."""
+    """Raises ConfigError if an observation or a metric of the first states is non-finite."""
     named = {f"Observation group {group!r}": x for group, x in env_state.obs.items()}
     named |= {f"Term {name!r}": x for name, x in env_state.metrics.items()}
     for name, value in named.items():
@@ -240,7 +240,7 @@ def check_finite(env_state: EnvState) -> None:
 
 
 def shapes_of(task: RLTask[Any], function: Any, *inputs: Any) -> Any:
-    """What a function returns, with shapes in place of arrays; collectives over the axis of devices work in it."""
+    """The result of a function, with shapes in place of arrays. It may use collectives over the device axis."""
     arrays, static = eqx.partition(inputs, lambda x: isinstance(x, jax.ShapeDtypeStruct) or eqx.is_array(x))
     rest: list[Any] = []
 
@@ -254,12 +254,12 @@ def shapes_of(task: RLTask[Any], function: Any, *inputs: Any) -> Any:
 
 
 def is_overridden(task: RLTask[Any], name: str) -> bool:
-    """Whether a hook of a task is other than ksim's."""
+    """Whether a task overrides ksim's version of a hook."""
     return not inspect.unwrap(getattr(type(task), name)).__module__.startswith("ksim.task.") or name in vars(task)
 
 
 def hook_name(task: RLTask[Any], hook: str) -> str:
-    """A hook as messages name it."""
+    """The name of a hook in messages."""
     return f"{type(task).__name__}.{hook}"
 
 

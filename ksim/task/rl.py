@@ -41,19 +41,19 @@ class RLTask(RobotHooks, LearningHooks, CallbackTask[ConfigT], Generic[ConfigT])
     """
 
     arguments: ClassVar[str] = "[KEY=VALUE ...]"
-    """What its command line takes, as `--help` shows it."""
+    """The command line's arguments, as shown by `--help`."""
 
     evaluating: bool = False
-    """Whether the environment of evaluations is being made; hooks may return other terms for it, such as no pushes."""
+    """Whether the hooks are called for the evaluation environment; they may then return other terms, e.g. no pushes."""
 
     pretrained: ClassVar[Path | None] = None
-    """The directory of the policy that comes with the task, as `run_mode=export` writes it: `checkpoint=pretrained`."""
+    """Directory of the task's own policy for `checkpoint=pretrained`, as written by `run_mode=export`."""
 
     def __init__(self, config: ConfigT) -> None:
-        """Makes the task, and connects this process to the others of its job where the task can use them.
+        """Makes the task. A distributed task also connects this process to the others of its job.
 
         Raises:
-            ConfigError: An option cannot work, or the job's processes cannot be connected.
+            ConfigError: An option is invalid, or the job's processes cannot be connected.
         """
         super().__init__(config)
         wanted = self.get_config_class()
@@ -65,13 +65,13 @@ class RLTask(RobotHooks, LearningHooks, CallbackTask[ConfigT], Generic[ConfigT])
         self.config = config = config.with_pretrained(self.pretrained, self.task_name)
         config.join_job()
         self.program_config: RLConfig = config
-        """The program's own options: `config` before the command line and a checkpoint changed it."""
+        """The program's own options: `config` before changes by the command line and a checkpoint."""
 
     def get_loggers(self) -> Sequence[AbstractLogger]:
-        """Where metrics and evaluations go: the console, metrics.jsonl and TensorBoard by default.
+        """Loggers of metrics and evaluations: by default the console, metrics.jsonl and TensorBoard.
 
-        Called on process 0. `super().get_loggers()` has the defaults, for an override that adds to them. Every run
-        writes metrics.jsonl and evaluations.jsonl, from which its best checkpoint, plots and result are read.
+        Called on process 0. An override can add to the defaults of `super().get_loggers()`. Every run writes
+        metrics.jsonl and evaluations.jsonl, from which its best checkpoint, plots and result are read.
         """
         default = [JsonlLogger(), ConsoleLogger(self.config.console)]
         return [*default, TensorBoardLogger()] if self.config.tensorboard else default
@@ -81,20 +81,20 @@ class RLTask(RobotHooks, LearningHooks, CallbackTask[ConfigT], Generic[ConfigT])
 
         Args:
             engine: `mjx` or `mujoco`.
-            num_devices: Number of devices of this process that step it at the same time.
+            num_devices: Number of this process's devices that step it at the same time.
         """
         return compose_environment(self, self.config, engine, num_devices)
 
     def get_eval_environment(self, engine: str) -> Environment:
-        """The environment of evaluations, on one device: by default that of training, as hooks make it when evaluating.
+        """The evaluation environment, on one device: by default the training environment, with `evaluating` set.
 
-        To evaluate under other conditions, return other terms where `self.evaluating`, or override this hook, for
-        example with a copy of the task with other options:
+        To evaluate under other conditions, return other terms from hooks if `self.evaluating`, or override this hook,
+        for example with a copy of the task with other options:
 
             return type(self)(dataclasses.replace(self.config, episode_s=10.0)).get_environment(engine, 1)
 
         Args:
-            engine: `mujoco`, and the engine of training if it is another, to compare the two.
+            engine: `mujoco`; also called with the training engine, if it differs, to compare the two.
         """
         twin = copy.copy(self)
         twin.evaluating = True
@@ -103,10 +103,10 @@ class RLTask(RobotHooks, LearningHooks, CallbackTask[ConfigT], Generic[ConfigT])
     def _get_initial_env_state(self, rng: PRNGKeyArray) -> EnvState:
         """The first states of the global batch: every leaf with `num_envs` rows.
 
-        An override may return arrays on one device or on the host, the same in every process; ksim gives every device
-        its share. This default makes each row on the device that will hold it.
+        An override may return arrays on one device or on the host, the same in every process; ksim shards them over
+        the devices. This default computes each row on the device that will hold it.
         """
-        env = self.environment  # here and not while tracing: an engine holds arrays
+        env = self.environment  # before the trace: an engine holds arrays, which must not be tracers
         make = lambda key, index_e: initial_env_states(env, key, index_e)
         return self.layout.make_envs(make, rng, self.config.num_envs)
 
@@ -119,7 +119,7 @@ class RLTask(RobotHooks, LearningHooks, CallbackTask[ConfigT], Generic[ConfigT])
             model: The policy and value function, on raw observations.
             env_state: States to start from, one row per env of this device.
             model_carry: The model's memory, one row per env.
-            rng: One key, the same on every device. `env_keys` makes one per env of it.
+            rng: One key, the same on every device. `env_keys` derives one per env from it.
 
         Returns:
             The trajectory with leading axes (env, time), and the states and memories after it.
@@ -130,7 +130,7 @@ class RLTask(RobotHooks, LearningHooks, CallbackTask[ConfigT], Generic[ConfigT])
     def env_keys(self, rng: PRNGKeyArray, num_local_envs: int) -> Key[Array, " e"]:
         """One key per env of this device, which depends only on the env's index in the global batch.
 
-        So random draws of an env do not depend on the number of devices. For draws that differ between devices, fold
+        So an env's random draws do not depend on the number of devices. For draws that differ between devices, fold
         `device_index()` into `rng`.
 
         Args:
@@ -151,42 +151,42 @@ class RLTask(RobotHooks, LearningHooks, CallbackTask[ConfigT], Generic[ConfigT])
 
     @property
     def title(self) -> str:
-        """What a start calls the task."""
+        """The task's name on the start screen."""
         return type(self).__name__
 
     @classmethod
     def name_with(cls, config: RLConfig) -> str:  # noqa: ARG003 - of overrides
-        """The name of the task with some options, as in `runs/<task>/`."""
+        """The task's name for a config, as in `runs/<task>/`."""
         return camelcase_to_snakecase(cls.__name__)
 
     @functools.cached_property
     def task_name(self) -> str:
-        """Its name with its own options."""
+        """The task's name for its own config."""
         return self.name_with(self.config)
 
     @property
     def device_axis(self) -> str:
-        """The name of the axis of devices, for collectives in hooks and terms; bound on a single device as well."""
+        """The name of the device axis, for collectives in hooks and terms; bound on a single device as well."""
         return self.config.device_axis
 
     @functools.cached_property
     def layout(self) -> AbstractLayout:
-        """Where the training step runs."""
+        """The layout of the training step over devices."""
         return self.config.training_layout(type(self).__name__)
 
     @functools.cached_property
     def environment(self) -> Environment:
-        """The environment that training steps."""
+        """The training environment."""
         return self.get_environment(self.picked_engine[0], len(self.layout.local_devices))
 
     @functools.cached_property
     def picked_engine(self) -> tuple[str, str]:
-        """The engine of training, and the reason in a few words."""
+        """The training engine, and the reason for the choice in a few words."""
         return self.config.picked_engine(self.layout.platform)
 
     @functools.cached_property
     def eval_environment(self) -> Environment:
-        """The environment of evaluations, in native MuJoCo whatever the training's engine."""
+        """The evaluation environment, in native MuJoCo whatever the training engine."""
         return self.get_eval_environment("mujoco")
 
     @functools.cached_property
@@ -195,16 +195,16 @@ class RLTask(RobotHooks, LearningHooks, CallbackTask[ConfigT], Generic[ConfigT])
         return check_environment(self.environment, self.device_axis)
 
     def check(self) -> None:
-        """Raises ConfigError for whatever can be known to be wrong before anything compiles."""
+        """Raises ConfigError for errors that can be found before anything compiles."""
         command("check")(self)
 
     def run(self) -> RunResult:
-        """Does what `run_mode` says: trains, or evaluates, shows, exports or replays a checkpoint.
+        """Runs the task's `run_mode`: trains, or evaluates, shows, exports or replays a checkpoint.
 
         Returns:
-            The exit code that `launch` ends the process with, the run's directory, metrics, evaluations and policy.
+            The run's exit code (of the process, under `launch`), directory, metrics, evaluations and policy.
         """
-        # Chosen and not left to the backend: on some GPUs its own choice drops to 10 bits of mantissa.
+        # Set explicitly: on some GPUs the backend's default drops to 10 bits of mantissa.
         with jax.default_matmul_precision(self.config.matmul_precision):
             return command(self.config.run_mode)(self)
 

@@ -24,7 +24,7 @@ MATMUL_PRECISIONS = ("highest", "high", "default")
 LOG_LEVELS = ("debug", "info", "warning")
 VIEWERS = ("auto", "native", "browser")
 PRETRAINED = "pretrained"
-"""Stands for the policy that comes with a task, as the value of `checkpoint` or `load_weights`."""
+"""Value of `checkpoint` or `load_weights` for the policy that comes with a task."""
 
 
 @jax.tree_util.register_dataclass
@@ -232,30 +232,30 @@ class RLConfig(BaseConfig):
 
     @property
     def steps_per_action(self) -> int:
-        """Steps of the environment to a control step, as they are counted: more where it repeats an action."""
+        """Environment steps counted per control step; more than 1 if the environment repeats an action."""
         return 1
 
     @property
     def env_steps_per_iteration(self) -> int:
-        """Steps of all environments in an iteration, as `max_env_steps` and all that is reported count them."""
+        """Steps of all environments per iteration, in the unit of `max_env_steps` and of all reported step counts."""
         return self.num_envs * self.rollout_length * self.steps_per_action
 
     @property
     def device_axis(self) -> str:
-        """The name of the axis of devices."""
+        """The name of the device axis."""
         return DEVICE_AXIS
 
     def join_job(self) -> None:
-        """Connects this process to the others of its job: none, for a task of one device."""
+        """Connects this process to the others of its job. A task on one device has none, so this does nothing."""
 
     def training_layout(self, task_name: str) -> AbstractLayout:
-        """Where training runs, on the devices of all processes: here on one.
+        """The layout of training over the devices of all processes; here a single device.
 
         Args:
-            task_name: What an error calls the task.
+            task_name: The task's name in errors.
 
         Raises:
-            ConfigError: There are no such devices, or more processes than the task can use.
+            ConfigError: The devices do not exist, or there are more processes than the task can use.
         """
         job = find_job()
         if job is not None and (job.num_processes or 1) > 1:
@@ -266,14 +266,14 @@ class RLConfig(BaseConfig):
         return SingleDevice(jax.local_devices()[0], self.device_axis)
 
     def check_shares(self, num_devices: int) -> None:
-        """Raises ConfigError unless so many devices can have equal shares of what is divided among them."""
+        """Raises ConfigError unless the batch divides evenly over this many devices."""
         check_divisible(self.num_envs, num_devices)
 
     def picked_engine(self, platform: str) -> tuple[str, str]:
-        """The engine of training on a platform (`cpu`; untried: `gpu`, `tpu`), and the reason in a few words.
+        """The training engine on a platform (`cpu`; untried: `gpu`, `tpu`), and the reason in a few words.
 
         Raises:
-            ConfigError: The engine is not known.
+            ConfigError: The engine is unknown.
         """
         return pick_engine(self.engine, platform)
 
@@ -306,16 +306,16 @@ class RLConfig(BaseConfig):
         self._check_sources()
 
     def with_pretrained(self, directory: Path | None, task_name: str) -> Self:
-        """These options, with the directory of a task's own policy in place of the word `pretrained`.
+        """These options, with the directory of the task's own policy in place of the word `pretrained`.
 
-        By default eval and export write to runs/<task>/pretrained then, and not beside that policy.
+        By default, eval and export then write to runs/<task>/pretrained instead of beside that policy.
 
         Args:
-            directory: As `run_mode=export` wrote it; None if the task has none.
-            task_name: The task.
+            directory: Directory of the task's policy, as written by `run_mode=export`; None if the task has none.
+            task_name: The task's name in paths and errors.
 
         Raises:
-            ConfigError: The task has none.
+            ConfigError: `pretrained` is used, and the task has no policy.
         """
         named = [name for name in ("checkpoint", "load_weights") if getattr(self, name) == PRETRAINED]
         if not named:

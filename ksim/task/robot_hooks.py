@@ -1,4 +1,4 @@
-"""What a robot is, and what it is asked, in hooks with working defaults."""
+"""Hooks for the robot and its MDP, with working defaults."""
 
 from collections.abc import Mapping
 from pathlib import Path

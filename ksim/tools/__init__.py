@@ -1,1 +1,1 @@
-"""Programs around runs and for the docs, each run with `python -m ksim.tools.<name>`."""
+"""Command-line tools for runs and for the docs, started by `python -m ksim.tools.<name>`."""

@@ -2,10 +2,10 @@
 
 python -m ksim.tools.new my_robot.xml
 
-It looks at the model: base, legs and feet, joints, masses, actuators, IMU and keyframes. A robot with legs gets a task
-to walk at a commanded velocity, an arm one to reach for points, a cart or a pendulum one to balance. It writes
-`my_robot.py`, which its user reads and changes, and prints what it found, what it guessed, what it could not tell, and
-the next command. The robot's file stays as it is.
+It inspects the model: base, legs and feet, joints, masses, actuators, IMU and keyframes. The task of a legged robot is
+to walk at a commanded velocity, the task of an arm to reach for points, the task of a cart or a pendulum to balance. It
+writes `my_robot.py`, for the user to read and change, and prints its findings, its guesses, what it could not
+determine, and the next command. The robot's file is not changed.
 """
 
 import argparse
@@ -35,13 +35,13 @@ from ksim.tools.written import drive_fault, mirror_fault
 _NO_MIRROR = "Its mirror image, so it learns without symmetry"
 
 SMALL_DT = 0.002
-"""MuJoCo's default timestep: a file with a smaller one may need it."""
+"""MuJoCo's default timestep, in s. A file with a smaller one may need it."""
 FINER_DTS = (0.0025, 0.002, 0.001, 0.0005, 0.00025, 0.0001)
-"""Physics steps for robots that blow up with the usual ones, the largest that is not above the file's."""
+"""Physics steps in s for robots that blow up with the default step. The largest one up to the file's step is used."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Does what the module says; returns the exit code, 2 for input that cannot work."""
+    """Writes a program for a robot. Returns the exit code, 2 for invalid input."""
     parser = argparse.ArgumentParser(prog="python -m ksim.tools.new", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("robot", type=Path, metavar="ROBOT.xml", help="the robot's MJCF file")
     parser.add_argument(
@@ -75,20 +75,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _driven_program(robot: Path, output: Path, dt: float) -> tuple[Plan, str, str | None]:
-    """The plan of a robot with physics steps of `dt`, its program, and what is wrong with its first steps."""
+    """The plan of a robot with physics steps of `dt` s, its program, and the fault of its first steps, if any."""
     plan, text = _program(make_plan(robot, dt), robot, output)
     return plan, text, drive_fault(text, class_name(output.stem), output)
 
 
 def make_plan(path: Path, dt: float = DT) -> Plan:
-    """Looks at a robot's file and chooses the numbers of its task.
+    """Inspects a robot's file and chooses the parameters of its task.
 
     Args:
-        path: The robot's file.
-        dt: Physics steps, in s.
+        dt: Physics step in s.
 
     Raises:
-        ConfigError: MuJoCo cannot read the file, or ksim cannot make sense of the model.
+        ConfigError: MuJoCo cannot read the file, or ksim does not support the model.
     """
     spec = load(path)
     compiled = lambda: compile_model(spec, dt=dt, ctrl_dt=CTRL_DT, source=path).mj_model
@@ -121,7 +120,7 @@ def make_plan(path: Path, dt: float = DT) -> Plan:
 
 
 def _program(plan: Plan, robot: Path, output: Path) -> tuple[Plan, str]:
-    """The plan and its program, without symmetry where the task turns out to have no mirror image."""
+    """The plan and its program, without symmetry if the task has no mirror image."""
     name, unknown, guessed = class_name(output.stem), plan.report.unknown, plan.report.guessed
     text = program_text(plan, class_name=name, mjcf=robot, output=output)
     if plan.is_mirrored:
@@ -135,7 +134,7 @@ def _program(plan: Plan, robot: Path, output: Path) -> tuple[Plan, str]:
 
 
 def _is_mirrored(model: PhysicsModel, plan: Plan) -> bool:
-    """Whether the robot has a mirror image, whatever its task sees; adds to the report why not."""
+    """Whether the robot itself has a mirror image. If not, the reason is added to the report."""
     actuators = plan.actuators()
     try:
         mirror_robot(model, lambda action: actuators(action, model), actuators.action_size(model))
@@ -146,19 +145,19 @@ def _is_mirrored(model: PhysicsModel, plan: Plan) -> bool:
 
 
 def module_name(stem: str) -> str:
-    """A name for the program of a robot's file: one that Python can import, and that hides no other module."""
+    """A name for the program of a robot's file, which Python can import and which hides no other module."""
     name = re.sub(r"\W+", "_", stem, flags=re.ASCII).strip("_").lower() or "robot"
     name = f"robot_{name}" if name[0].isdigit() else name
     return f"{name}_robot" if keyword.iskeyword(name) or _hides_another(name) else name
 
 
 def class_name(stem: str) -> str:
-    """The class in a program: `MyRobot` of `my_robot`."""
+    """The name of the task class in a program: `MyRobot` for `my_robot`."""
     return "".join(part[:1].upper() + part[1:] for part in stem.split("_") if part)
 
 
 def check_output(output: Path, *, force: bool) -> None:
-    """Raises ConfigError unless a program can be written there and Python can run and import it."""
+    """Raises ConfigError unless a program can be written to `output`, and Python can run and import it."""
     if output.suffix != ".py" or not output.stem.isidentifier() or keyword.iskeyword(output.stem):
         raise ConfigError(
             f"--output ({output}) must be a .py file with a name that Python can import, such as "
@@ -175,7 +174,7 @@ def check_output(output: Path, *, force: bool) -> None:
 
 
 def _hides_another(name: str) -> bool:
-    """Whether a program of that name would be imported in place of an installed module."""
+    """Whether a program of this name would be imported in place of an installed module."""
     if name in sys.stdlib_module_names:
         return True
     here = {"", str(Path.cwd())}

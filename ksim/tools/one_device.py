@@ -1,4 +1,4 @@
-"""Measuring a task on one device: what the prediction for many of them starts from."""
+"""Measurements of a task on one device, from which times on many devices are predicted."""
 
 import collections
 from collections.abc import Callable, Iterator
@@ -17,22 +17,21 @@ from ksim.tools.prediction import OneDevice, Setting, Size
 from ksim.train.timing import TimedStep
 
 MakeTask = Callable[..., DistributedRLTask[Any]]
-"""`(num_envs, **options) -> the task on one device`, its batch size in proportion to the environments."""
+"""`(num_envs, **options) -> the task on one device`, with a batch size in proportion to `num_envs`."""
 _DIVISORS = (1, 8, 64)
-"""The environments of strong scaling are divided among devices: times of fewer are measured as well."""
+"""Divisors of `num_envs` to measure: strong scaling divides the envs among devices, so it needs times of fewer envs."""
 
 
 def measure_one_device(make: MakeTask, num_envs: int, *, repeats: int, iterations: int) -> OneDevice:
-    """Times rollout and update with several numbers of environments, in turn, and counts what devices would send.
+    """Times rollout and update with several numbers of envs, in turn, and counts the bytes that devices would send.
 
     Args:
-        make: Makes the task.
-        num_envs: The most environments.
+        num_envs: The largest number of envs.
         repeats: Repetitions, each of all sizes in turn.
-        iterations: Training iterations of one size in one repetition.
+        iterations: Training iterations per size and repetition.
 
     Raises:
-        ConfigError: The task cannot work on one device.
+        ConfigError: The task does not work on one device.
     """
     whole = make(num_envs)
     whole.check()
@@ -58,7 +57,7 @@ def measure_one_device(make: MakeTask, num_envs: int, *, repeats: int, iteration
 
 
 def _timed(task: DistributedRLTask[Any]) -> Callable[[], tuple[float, float]]:
-    """An iteration that returns the seconds of its rollout and its update; two have warmed up."""
+    """A function that runs an iteration and returns the seconds of rollout and update, after two warm-up iterations."""
     held = [task.layout.place(task.initial_state())]
     step = TimedStep(task.layout, task.make_train_step(None), held[0], donate=True)
 
@@ -72,7 +71,7 @@ def _timed(task: DistributedRLTask[Any]) -> Callable[[], tuple[float, float]]:
 
 
 def _settings(make: MakeTask, whole: DistributedRLTask[Any]) -> list[Setting]:
-    """The task's own setting, and those between which a user may choose."""
+    """The task's own setting, then the alternatives that a user may choose."""
     config, updates = whole.config, whole.updates_per_iteration() or 1
     periods = sorted({1, updates, *(4**i for i in range(1, 16) if 4**i < updates)})
     wanted = [(config.grad_sync_mode, min(config.grad_sync_period, updates))]
@@ -82,7 +81,7 @@ def _settings(make: MakeTask, whole: DistributedRLTask[Any]) -> list[Setting]:
     settings = []
     for mode, period in dict.fromkeys(wanted):
         task = make(config.num_envs, grad_sync_mode=mode, grad_sync_period=period)
-        # One device, but with an axis, so that the hooks of the task reduce over it.
+        # One device with an axis, so that the hooks of the task reduce over it.
         task.layout = PmapDevices(task.layout.devices, task.device_axis)
         improve = task.make_train_step(task.device_axis).improve
         reductions = sorted(count_reductions(improve, task.device_axis, state.learner, collected).items(), reverse=True)
@@ -91,15 +90,15 @@ def _settings(make: MakeTask, whole: DistributedRLTask[Any]) -> list[Setting]:
 
 
 def count_reductions(function: Callable[..., Any], axis_name: str, *args: PyTree) -> collections.Counter[int]:
-    """How many reductions over devices a function makes, by the bytes that each device gives to one.
+    """The number of reductions over devices in a function, by the bytes that each device contributes to one.
 
-    Counted where the function is traced: as often as loops turn, and in every branch of a condition. Gathers and other
-    collectives count as reductions. A compiler may combine some.
+    Counted in the traced function: once per iteration of a loop, and in every branch of a condition. Gathers and other
+    collectives count as reductions. The compiler may combine some.
 
     Args:
-        function: What every device computes.
+        function: The computation of every device.
         axis_name: The axis of devices.
-        args: Its arguments, or their shapes.
+        args: Arguments of the function, or their shapes.
     """
     traced = jax.make_jaxpr(function, axis_env=[(axis_name, 2)])(*args)
     return _count(traced.jaxpr, axis_name)

@@ -2,7 +2,7 @@
 
 python -m ksim.tools.plot RUN_DIR [RUN_DIR ...] --out curves.png
 
-Beside the image it writes the curves as JSON, averaged down to few points: small enough to keep.
+It also writes the curves as JSON beside the image, averaged to few points so that the file stays small.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from ksim.host.terminal import print_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Does what the module says; returns the exit code, 2 for input that cannot work."""
+    """Draws and writes the curves. Returns the exit code, 2 for invalid input."""
     parser = argparse.ArgumentParser(prog="python -m ksim.tools.plot", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("run_dirs", nargs="+", type=Path, metavar="RUN_DIR", help="directories of runs")
     parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="image to write, as in curves.png")

@@ -1,17 +1,19 @@
-"""What an iteration would take on many devices: a model of times on one, and of a network.
+"""A model of the time of an iteration on many devices, from times on one device and a network.
 
 One iteration on n devices, in which gradients are averaged K times:
 
     T(n) = R + U + w(n) (s_R + sqrt(K) s_U) + the sum of C(n, bytes) over all reductions
 
-R and U are the rollout and the update of one device with its share of the environments, s_R and s_U their standard
-deviations, w(n) the expected largest of n standard normal numbers (`expected_maximum`): devices wait for the slowest of
-them after the rollout, and at each of the K synchronisations for the slowest share of the update, 1/K of it, whose
-standard deviation is s_U / sqrt(K). C is the time of a reduction over the network (`Network.reduction_s`).
+R and U are the times of rollout and update on one device with its share of the envs; s_R and s_U are their standard
+deviations. w(n) is the expected largest of n standard normal numbers (`expected_maximum`). After the rollout, devices
+wait for the slowest one. At each of the K synchronisations they wait for the slowest share of the update: 1/K of it,
+with a standard deviation of s_U / sqrt(K). C is the time of a reduction over the network (`Network.reduction_s`).
 
-Assumed: devices are of one kind, share nothing but the network, and are late independently of each other; the network
-connects any two of them alike; nothing is computed while it sends; and an update costs the same for every
-`grad_sync_period`, which neglects that fewer optimizer steps are taken.
+Assumptions:
+
+- Devices are of one kind, share only the network, and are delayed independently of each other.
+- The network connects all pairs of devices alike. Nothing is computed while it sends.
+- An update costs the same for every `grad_sync_period`. This neglects that fewer optimizer steps are taken.
 """
 
 import dataclasses
@@ -33,12 +35,12 @@ COUNTS = tuple(2**i for i in range(11))
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """What connects devices.
+    """The network between devices.
 
     Attributes:
-        latency_s: Seconds from one device to another that a message takes however short it is.
-        bytes_per_s: What a device sends per second, while it receives as much.
-        algorithm: How devices reduce, of `ALGORITHMS`.
+        latency_s: Seconds that a message of any length takes at least from one device to another.
+        bytes_per_s: Bytes that a device sends per second, while it receives as many.
+        algorithm: Algorithm of reductions, one of `ALGORITHMS`.
     """
 
     latency_s: float
@@ -46,7 +48,7 @@ class Network:
     algorithm: str = "tree"
 
     def reduction_s(self, num_bytes: int, num_devices: int) -> float:
-        """Seconds of a sum over all devices of so many bytes on each, which all of them receive.
+        """Seconds of an all-reduce of `num_bytes` per device.
 
         Thakur, Rabenseifner and Gropp 2005 (Optimization of Collective Communication Operations in MPICH,
         doi:10.1177/1094342005051521), without the time to add: a reduce-scatter, then an allgather, each in
@@ -62,12 +64,11 @@ class Network:
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """Times of one device with some environments.
+    """Times of one device with a number of envs.
 
     Attributes:
-        num_envs: Environments.
-        rollout_s: Seconds of the rollout, one figure per iteration in their order.
-        update_s: Seconds of the update, likewise.
+        rollout_s: Seconds of the rollout, one per iteration, in order.
+        update_s: Seconds of the update, one per iteration, in order.
     """
 
     num_envs: int
@@ -77,13 +78,13 @@ class Size:
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """When devices communicate, and what they send in an iteration.
+    """A setting of gradient synchronisation, with the communication of one iteration.
 
     Attributes:
         mode: `grad_sync_mode`.
         period: `grad_sync_period`.
-        syncs: How often gradients are averaged.
-        reductions: Bytes that a device gives to a reduction, and how many such reductions there are.
+        syncs: How often gradients are averaged per iteration.
+        reductions: Pairs of the bytes that a device contributes to a reduction, and the number of such reductions.
     """
 
     mode: str
@@ -93,7 +94,7 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """As in `accumulate 4`."""
+        """The mode and period, such as `accumulate 4`."""
         return f"{self.mode} {self.period}"
 
 
@@ -102,12 +103,12 @@ class OneDevice:
     """A task, measured on one device.
 
     Attributes:
-        task: Its name.
-        device: What it was measured on.
-        batch_size: Environments per minibatch of the largest size, which devices must divide.
-        gradient_bytes: What the gradients of all parameters take.
-        sizes: Times by number of environments, the largest first, which is the one to scale.
-        settings: When devices may communicate, that of the task first.
+        task: Name of the task.
+        device: Kind of the measured device.
+        batch_size: Envs per minibatch of the largest size; must be divisible by the number of devices.
+        gradient_bytes: Bytes of the gradients of all parameters.
+        sizes: Times by number of envs, the largest first; the largest is scaled.
+        settings: Settings of synchronisation to predict, the task's own first.
     """
 
     task: str
@@ -119,14 +120,14 @@ class OneDevice:
 
     @property
     def num_envs(self) -> int:
-        """The environments to scale."""
+        """The number of envs to scale."""
         return self.sizes[0].num_envs
 
     def seconds(self, half: str, num_envs: float) -> float:
-        """The typical time of a half, `rollout_s` or `update_s`, with so many environments on a device.
+        """The typical seconds of a half, `rollout_s` or `update_s`, with `num_envs` envs on a device.
 
-        The medians, joined by straight lines. Below the smallest size the line through the two smallest goes on, whose
-        value at no environments is the fixed cost; with a single size there is none.
+        Medians are interpolated linearly. Below the smallest size, the line through the two smallest sizes is
+        extended; its value at zero envs is the fixed cost. With a single size, the fixed cost is zero.
         """
         ordered = sorted(self.sizes, key=lambda size: size.num_envs)
         counts = [size.num_envs for size in ordered]
@@ -141,7 +142,7 @@ class OneDevice:
         """The standard deviation of a half over its median, over all sizes.
 
         From differences between successive iterations (von Neumann, Kent, Bellinson and Hart 1941, The Mean Square
-        Successive Difference): a slow drift is one that devices share, and do not wait for each other because of.
+        Successive Difference): devices share a slow drift, so it causes no waiting.
         """
         squares = [
             np.mean(np.square(np.diff(times))) / 2 / statistics.median(times) ** 2
@@ -153,18 +154,16 @@ class OneDevice:
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """One iteration on some devices.
+    """The predicted times of one iteration on several devices.
 
     Attributes:
         kind: `strong` or `weak`.
-        num_devices: Devices.
-        num_envs: Environments over all devices.
-        setting: The name of the setting.
+        num_envs: Number of envs over all devices.
         rollout_s: Seconds of a device's rollout.
-        update_s: Seconds of its update.
+        update_s: Seconds of a device's update.
         waiting_s: Seconds for which the typical device waits for the slowest.
         reduction_s: Seconds of all reductions.
-        efficiency: Speed per device over that of one device.
+        efficiency: Speed per device, divided by the speed of one device alone.
     """
 
     kind: str
@@ -185,7 +184,7 @@ class Prediction:
 
 @functools.cache
 def expected_maximum(count: int) -> float:
-    """The expected largest of so many independent standard normal numbers.
+    """The expected largest of `count` independent standard normal numbers.
 
     The integral of x over the distribution of the largest, Phi(x)^n (David and Nagaraja 2003, Order Statistics,
     section 3.1), in parts: 1 - Phi^n above zero, less Phi^n below.
@@ -195,14 +194,9 @@ def expected_maximum(count: int) -> float:
 
 
 def predict(one: OneDevice, network: Network, counts: Sequence[int] = COUNTS) -> list[Prediction]:
-    """Iterations on so many devices, for strong and weak scaling and every setting.
+    """Predictions for each number of devices, for strong and weak scaling and every setting.
 
     Strong scaling is left out for numbers of devices that do not divide the minibatches.
-
-    Args:
-        one: Times of one device.
-        network: What would connect devices.
-        counts: Numbers of devices.
     """
     wanted = [("strong", n) for n in counts if one.batch_size % n == 0] + [("weak", n) for n in counts]
     return [_predicted(one, network, kind, n, setting) for kind, n in wanted for setting in one.settings]
@@ -231,7 +225,7 @@ def _predicted(one: OneDevice, network: Network, kind: str, num_devices: int, se
 
 
 def table(predictions: Sequence[Prediction]) -> str:
-    """The predictions as Markdown: for every setting the milliseconds of an iteration, and the efficiency."""
+    """The predictions as a Markdown table: milliseconds per iteration and efficiency for every setting."""
     settings = list(dict.fromkeys(p.setting for p in predictions))
     rows: dict[tuple[str, int], list[Prediction]] = {}
     for p in predictions:
@@ -248,11 +242,11 @@ def table(predictions: Sequence[Prediction]) -> str:
 
 
 def read_one_device(record: Mapping[str, Any]) -> OneDevice:
-    """A measurement from what `dataclasses.asdict` made of it.
+    """A measurement from its dictionary, as made by `dataclasses.asdict`.
 
     Raises:
-        KeyError, TypeError: A field is missing or unknown, or something else stands in its place.
-        ConfigError: A number cannot be.
+        KeyError, TypeError: A field is missing or unknown, or has the wrong type.
+        ConfigError: A number is out of range.
     """
     sizes = [Size(**size) for size in record["sizes"]]
     settings = [

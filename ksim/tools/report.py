@@ -14,7 +14,7 @@ from ksim.host.terminal import print_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Does what the module says; returns the exit code, 2 for input that cannot work."""
+    """Writes the report. Returns the exit code, 2 for invalid input."""
     parser = argparse.ArgumentParser(prog="python -m ksim.tools.report", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("run_dirs", nargs="+", type=Path, metavar="RUN_DIR", help="directories of runs")
     parser.add_argument("--out", type=Path, default=Path("report.html"), metavar="FILE.html", help="page to write")

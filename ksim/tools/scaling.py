@@ -1,18 +1,18 @@
-"""How training speeds up with devices: environment steps per second on 1, 2, 4, ... of them, measured or predicted.
+"""Speed-up of training with devices: environment steps per second on 1, 2, 4, ... of them, measured or predicted.
 
 python -m ksim.tools.scaling examples.walking_distributed num_envs=4096 --devices 1 2 4 8 --out scaling
 
-Strong scaling divides the same environments among more devices; weak scaling gives every device as many. Efficiency is
-the speed per device over that of one device. All sizes are run in turn, again and again, in one process. The share of
-time in collectives is found by running the same step without them: it is what communication and waiting for the slowest
-device cost together.
+Strong scaling divides the same number of envs among more devices; weak scaling keeps the number per device. Efficiency
+is the speed per device, divided by the speed of one device alone. All sizes are run in turn, several times, in one
+process. The share of time in collectives is measured by running the same step without them. It includes communication
+and waiting for the slowest device.
 
 python -m ksim.tools.scaling examples.walking_distributed num_envs=4096 --predict --latency-us 20 \
     --bandwidth-gbytes-per-s 25 --out predicted
 python -m ksim.tools.scaling predicted.json --predict --latency-us 5 --bandwidth-gbytes-per-s 200 --out faster
 
-With --predict it measures one device, or reads what an earlier prediction has measured, and predicts iterations on 1 to
-1,024 devices behind a network: see `ksim.tools.prediction`.
+With --predict it measures one device, or reads the measurement of an earlier prediction, and predicts iterations on 1
+to 1,024 devices connected by a network: see `ksim.tools.prediction`.
 
 Writes a table (FILE.md), the figures (FILE.json) and a plot (FILE.png).
 """
@@ -43,10 +43,10 @@ from ksim.tools.several_devices import Measurement, describe_devices, measure, r
 
 
 def find_task(module_name: str, name: str | None) -> type[DistributedRLTask[Any]]:
-    """The distributed task of a module, or that of the given name.
+    """The distributed task of a module: the task of the given name, or the only one.
 
     Raises:
-        ConfigError: There is no such module, or not one such task in it.
+        ConfigError: The module or the task does not exist, or there is no name and not exactly one task.
     """
     try:
         module = importlib.import_module(module_name)
@@ -69,10 +69,10 @@ def find_task(module_name: str, name: str | None) -> type[DistributedRLTask[Any]
 
 
 def pick_counts(asked: Sequence[int] | None, devices: Any) -> list[int]:
-    """Numbers of devices to measure: those asked for, or the powers of two up to all there are, and all there are.
+    """The numbers of devices to measure: the requested ones and 1, or by default all powers of two, and all devices.
 
     Raises:
-        ConfigError: One is not positive, or more than there are.
+        ConfigError: A number is not positive, or larger than the number of available devices.
     """
     if asked is not None:
         check_rule(f"--devices ({min(asked)})", min(asked) >= 1, "positive numbers of devices")
@@ -106,7 +106,7 @@ def _make_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Does what the module says; returns the exit code, 2 for input that cannot work."""
+    """Measures or predicts scaling and writes the report. Returns the exit code, 2 for invalid input."""
     options = _make_parser().parse_intermixed_args(argv)
     warnings.filterwarnings("ignore", message="Only 1 device detected")
     try:
@@ -138,7 +138,7 @@ def _task(options: argparse.Namespace) -> tuple[type[DistributedRLTask[Any]], Di
 
 
 def _report(out: Path, described: str, measurements: Sequence[Measurement]) -> None:
-    """Prints the table, and writes it, the figures and the plot."""
+    """Prints and writes the table, and writes the figures and the plot."""
     record = {"devices": described, "measurements": [dataclasses.asdict(m) for m in measurements]}
     _write(out, f"{described}\n\n{table(measurements)}\n", record)
     from ksim.evaluate.plots import plot_scaling  # noqa: PLC0415 - matplotlib is slow to import
@@ -156,10 +156,10 @@ def _report(out: Path, described: str, measurements: Sequence[Measurement]) -> N
 
 
 def _network(options: argparse.Namespace) -> prediction.Network | None:
-    """The network to predict for; None where nothing is to be predicted.
+    """The network to predict for; None without --predict.
 
     Raises:
-        ConfigError: It is not given in full, cannot be, or is given in vain.
+        ConfigError: The network is incomplete or invalid, or is given without --predict.
     """
     given = {"--latency-us": options.latency_us, "--bandwidth-gbytes-per-s": options.bandwidth_gbytes_per_s}
     if not options.predict:
@@ -176,7 +176,7 @@ def _network(options: argparse.Namespace) -> prediction.Network | None:
 
 
 def _predict(options: argparse.Namespace, network: prediction.Network) -> None:
-    """Predicts from a file, or from what is measured now; prints and writes the report."""
+    """Predicts from a file or from a new measurement. Prints and writes the report."""
     counts = sorted({1, *(options.devices or prediction.COUNTS)})
     check_rule(f"--devices ({counts[0]})", counts[0] >= 1, "positive numbers of devices")
     if options.module.endswith(".json"):
@@ -216,7 +216,7 @@ def _read(path: Path) -> prediction.OneDevice:
     """The measurement in the report of an earlier prediction.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: The file holds no valid measurement.
     """
     try:
         return prediction.read_one_device(json.loads(path.read_text())["one_device"])
@@ -226,7 +226,7 @@ def _read(path: Path) -> prediction.OneDevice:
 
 
 def _write(out: Path, text: str, record: Mapping[str, Any]) -> None:
-    """Prints a report, and writes it and its figures."""
+    """Prints and writes a report, and writes its figures."""
     print_line(text)
     with whole_file(out.with_suffix(".md")) as temporary:
         temporary.write_text(text)

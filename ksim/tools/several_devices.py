@@ -1,4 +1,4 @@
-"""Timing a task on several numbers of devices: strong and weak scaling, and the share of time in collectives."""
+"""Times of a task on several numbers of devices: strong and weak scaling, and the share of time in collectives."""
 
 import dataclasses
 import statistics
@@ -15,7 +15,7 @@ from ksim.task.distributed_rl import DistributedRLConfig, DistributedRLTask
 from ksim.tools.spread import spread
 
 _Size = tuple[int, int]
-"""Numbers of devices and of environments."""
+"""Number of devices and number of envs."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,11 +24,10 @@ class Measurement:
 
     Attributes:
         kind: `strong` or `weak`.
-        num_devices: Devices.
-        num_envs: Environments over all devices.
-        env_steps_per_s: Environment steps per second over all environments, one figure per repetition.
-        efficiency: Speed per device over that of one device in the same repetition.
-        collective_share: Share of the time that collectives and waiting for them take, likewise.
+        num_envs: Number of envs over all devices.
+        env_steps_per_s: Env steps per second over all envs, one figure per repetition.
+        efficiency: Speed per device, divided by the speed of one device alone in the same repetition.
+        collective_share: Share of time in collectives and waiting for them, one figure per repetition.
     """
 
     kind: str
@@ -40,7 +39,7 @@ class Measurement:
 
 
 class _Subject:
-    """A task of one size, with its step as it is and without collectives."""
+    """A task of one size, with its compiled train step, with and without collectives."""
 
     def __init__(self, task: DistributedRLTask[Any]) -> None:
         self.task, layout = task, task.layout
@@ -48,7 +47,7 @@ class _Subject:
         self.num_steps = task.config.env_steps_per_iteration
         self._runs = {"whole": self._compile(layout.place(start), layout.axis_name)}
         if layout.axis_name is not None:
-            # Devices go their own ways in it, over the same work.
+            # The same work without collectives; devices run independently.
             self._runs["alone"] = self._compile(layout.place(start), None)
 
     def _compile(self, state: Any, axis_name: str | None) -> Callable[[], None]:
@@ -66,7 +65,7 @@ class _Subject:
         return run
 
     def time(self, num_iterations: int) -> dict[str, float]:
-        """Seconds per iteration, as it is (`whole`) and without collectives (`alone`)."""
+        """Seconds per iteration, with collectives (`whole`) and without (`alone`)."""
         seconds = {}
         for name, run in self._runs.items():
             start_s = time.perf_counter()
@@ -87,11 +86,10 @@ def measure(
     """Times strong and weak scaling.
 
     Args:
-        task_class: The task.
-        config: Its options; `num_envs` over all devices for strong scaling, of each device for weak scaling.
-        counts: Numbers of devices, with 1 among them.
+        config: The task's options; `num_envs` over all devices for strong scaling, per device for weak scaling.
+        counts: Numbers of devices, including 1.
         repeats: Repetitions, each of all sizes in turn.
-        iterations: Training iterations of one size in one repetition.
+        iterations: Training iterations per size and repetition.
 
     Raises:
         ConfigError: A size does not fit its number of devices.
@@ -99,7 +97,7 @@ def measure(
     sizes = {("strong", n): config.num_envs for n in counts} | {("weak", n): config.num_envs * n for n in counts}
     of_sizes = dict.fromkeys((count, num_envs) for (_, count), num_envs in sizes.items())
     tasks = {size: task_class(resized(config, *size)) for size in of_sizes}
-    for task in tasks.values():  # all, before the first is compiled
+    for task in tasks.values():  # check all before compiling the first
         task.check()
     subjects: dict[_Size, _Subject] = {}
     for (count, num_envs), task in tasks.items():
@@ -127,7 +125,7 @@ def measure(
 
 
 def _timed(subjects: Mapping[_Size, _Subject], repeats: int, iterations: int) -> dict[_Size, list[dict[str, float]]]:
-    """What `_Subject.time` says of each size in each repetition."""
+    """The results of `_Subject.time` by size, one per repetition."""
     for subject in subjects.values():  # the first iterations warm up
         subject.time(2)
     timed: dict[_Size, list[dict[str, float]]] = {size: [] for size in subjects}
@@ -139,7 +137,7 @@ def _timed(subjects: Mapping[_Size, _Subject], repeats: int, iterations: int) ->
 
 
 def resized(config: DistributedRLConfig, num_devices: int, num_envs: int) -> Any:
-    """Options of another size: a batch size that is given stays in proportion to the environments."""
+    """The options for another size. A batch size, if set, is scaled in proportion to `num_envs`."""
     changes: dict[str, Any] = {"num_devices": num_devices, "num_envs": num_envs}
     batch_size = getattr(config, "batch_size", None)
     if batch_size is not None:
@@ -148,11 +146,11 @@ def resized(config: DistributedRLConfig, num_devices: int, num_envs: int) -> Any
 
 
 def describe_devices(devices: Any, num_devices: int) -> str:
-    """What the figures were taken on, and what they are worth there.
+    """A description of the measured devices, with a caveat for host devices of a CPU.
 
     Args:
-        devices: The option of that name.
-        num_devices: The largest number of them.
+        devices: The option `devices`.
+        num_devices: The largest number of devices that was measured.
     """
     device = select_devices(devices, num_devices)[0]
     if device.platform != "cpu":
@@ -164,7 +162,7 @@ def describe_devices(devices: Any, num_devices: int) -> str:
 
 
 def table(measurements: Sequence[Measurement]) -> str:
-    """The measurements as Markdown: medians, with the lowest and highest."""
+    """The measurements as a Markdown table: medians, with the lowest and highest."""
     lines = [
         "| scaling | devices | environments | env steps/s | efficiency | time in collectives |",
         "|---|---|---|---|---|---|",

@@ -1,4 +1,4 @@
-"""How measured figures are written: the median, with the lowest and the highest."""
+"""The format of measured figures: the median, with the lowest and the highest."""
 
 import statistics
 from collections.abc import Sequence

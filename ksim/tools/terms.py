@@ -1,4 +1,4 @@
-"""The table of all terms, from the terms themselves.
+"""The table of all terms, generated from their docstrings.
 
 python -m ksim.tools.terms > docs/terms.md
 """
@@ -29,12 +29,11 @@ COMMAND = "python -m ksim.tools.terms > docs/terms.md"
 
 
 class Kind(NamedTuple):
-    """A section of the page: every class of a module that can be made and derives from `base`.
+    """A section of the page: the concrete subclasses of `base` in a module.
 
     Attributes:
-        title: The heading.
-        module: Where users import the terms from.
-        base: What the terms derive from; the first line of its docstring opens the section.
+        module: The module from which users import the terms.
+        base: The base class of the terms. The first line of its docstring opens the section.
     """
 
     title: str
@@ -67,7 +66,7 @@ custom terms.
 
 
 def concrete_classes(kind: Kind) -> list[type]:
-    """The exported classes of a kind that can be made, by name."""
+    """The exported concrete classes of a kind, sorted by name."""
     classes = {
         name: cls
         for name, cls in vars(kind.module).items()
@@ -82,7 +81,7 @@ def meaning(cls: type) -> str:
 
 
 def arguments(cls: type) -> list[str]:
-    """The arguments of a class's constructor: `name=default`, or `name: type` where there is no default."""
+    """The arguments of a class's constructor: `name=default`, or `name: type` without a default."""
     described = []
     for field in dataclasses.fields(cls):
         if field.default is not dataclasses.MISSING:
@@ -109,7 +108,7 @@ def _section(kind: Kind) -> str:
 
 
 def _in_words(value: Any) -> str:
-    """A default as one would write it, with at most six digits."""
+    """A default value as Python source, with at most six digits."""
     if isinstance(value, float):
         return repr(float(f"{value:.6g}"))
     if isinstance(value, tuple):
@@ -119,7 +118,7 @@ def _in_words(value: Any) -> str:
 
 
 def _type_in_words(annotation: Any) -> str:
-    """An annotation as it is written: without the modules that its names are from."""
+    """An annotation without the modules of its names."""
     name = annotation.__name__ if inspect.isclass(annotation) else str(annotation)
     return re.sub(r"\w+\.(?=\w)", "", name)
 

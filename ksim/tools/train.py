@@ -1,4 +1,4 @@
-"""Trains an example by its name, or the task of a file: the command `ksim-train`.
+"""The command `ksim-train`, which trains an example by name or the task of a file.
 
 ksim-train quadruped num_envs=512
 """
@@ -15,7 +15,7 @@ from ksim.errors import ConfigError, near_misses, shown
 from ksim.host.terminal import print_line
 
 EXAMPLES = "ksim.examples"
-"""The examples in an installed ksim; in the repository they are also the package `examples`."""
+"""The package of the examples in an installed ksim. In the repository they are also the package `examples`."""
 DEFAULT = "walking_distributed"
 NOT_TASKS = {"deploy"}
 """Examples that train nothing."""
@@ -36,7 +36,7 @@ To train by several processes: python -m ksim.launch --nproc-per-node 2 -m {exam
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the task as its own program; returns 2 for a name that is no task's, 0 after the help."""
+    """Runs the task as its own program. Returns 2 for an unknown task, 0 after the help."""
     argv = list(sys.argv[1:] if argv is None else argv)
     if argv in (["--help"], ["-h"]):
         tasks = "\n".join(f"  {name:<22}{summary}" for name, summary in example_tasks().items())
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def example_tasks() -> dict[str, str]:
-    """The examples that train, by their names, each with the first line of its docstring."""
+    """The first lines of the docstrings of all examples that train, by example."""
     spec = importlib.util.find_spec(EXAMPLES)
     if spec is None or spec.submodule_search_locations is None:
         return {}
@@ -66,7 +66,7 @@ def example_tasks() -> dict[str, str]:
 
 
 def run_task(name: str, options: Sequence[str]) -> None:
-    """Runs an example as `python -m` would, or a file as `python` would; most exit the process at their end.
+    """Runs an example like `python -m`, or a file like `python`. Most of them exit the process at the end.
 
     Raises:
         ConfigError: There is no such example or file.
@@ -83,7 +83,7 @@ def run_task(name: str, options: Sequence[str]) -> None:
         raise ConfigError(
             f"There is no example {shown(name)}. {near_misses(name, tasks)} The path of a task of your own ends in .py."
         )
-    sys.argv = [name, *options]  # the first is replaced by the module's file
+    sys.argv = [name, *options]  # runpy replaces the first by the module's file
     runpy.run_module(f"{EXAMPLES}.{name}", run_name="__main__", alter_sys=True)
 
 

@@ -1,4 +1,4 @@
-"""A program before it is written: whether its task can do what it promises."""
+"""Trial runs of a generated program before it is written: its mirror image and its first steps."""
 
 from pathlib import Path
 from typing import Any
@@ -11,18 +11,16 @@ from ksim.errors import ConfigError
 from ksim.physics.names import MAX_VELOCITY
 
 DRIVEN_STEPS = 10
-"""Control steps for which a program is driven before it is written."""
+"""Control steps of the trial of a program."""
 ACTION_STD = 0.5
-"""Standard deviation of the random actions of the trial, about that with which training begins."""
+"""Standard deviation of the random actions of the trial, about the same as at the beginning of training."""
 
 
 def mirror_fault(text: str, class_name: str, output: Path) -> str | None:
-    """Why the task of a program has no mirror image, in a sentence; None where it has one.
+    """The reason why a program's task has no mirror image, as a sentence; None if it has one.
 
     Args:
-        text: The program.
-        class_name: Its task.
-        output: Where it will be, to which its path of the robot's file is relative.
+        output: The path of the program, to which its path of the robot's file is relative.
     """
     program = _run(text, output)
     try:
@@ -33,17 +31,12 @@ def mirror_fault(text: str, class_name: str, output: Path) -> str | None:
 
 
 def drive_fault(text: str, class_name: str, output: Path) -> str | None:
-    """A fault of the first steps of a program's task, in words; None where they go well.
+    """The fault in the first steps of a program's task, as text; None if there is none.
 
-    Its robot is driven by native MuJoCo from its first pose, as episodes begin, by random actions.
-
-    Args:
-        text: The program.
-        class_name: Its task.
-        output: Where it will be.
+    Native MuJoCo steps the robot under random actions, from the pose in which episodes begin.
 
     Raises:
-        ConfigError: The task refuses what the program gives it.
+        ConfigError: The task rejects the program's config.
     """
     program = _run(text, output)
     env = program[class_name](program["CONFIG"]).environment

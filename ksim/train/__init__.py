@@ -1,1 +1,1 @@
-"""The training loop and its parts: where it starts and stops, timing, callbacks, the run directory."""
+"""The training loop and its parts: start, stop, timing, callbacks, checks, saving."""

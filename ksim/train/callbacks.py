@@ -1,4 +1,4 @@
-"""Calls the hooks of a task while it trains."""
+"""Calls to the hooks of a task during training."""
 
 import contextlib
 import dataclasses
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 _EXITS = (SystemExit, KeyboardInterrupt)
-"""What ends a process. In a hook it waits, as an error does, until the other processes can be told."""
+"""Exceptions that end a process. Raised in a hook, they are held back until all processes can stop together."""
 
 
 class CallbackError(RunError):
@@ -37,7 +37,7 @@ class CallbackError(RunError):
 
 @contextlib.contextmanager
 def exiting_as_asked() -> Iterator[None]:
-    """Ends the process as a hook asked by sys.exit() or KeyboardInterrupt, now that the other processes know."""
+    """Re-raises the SystemExit or KeyboardInterrupt of a hook, once the other processes know of it."""
     try:
         yield
     except CallbackError as failure:
@@ -47,7 +47,7 @@ def exiting_as_asked() -> Iterator[None]:
 
 
 def given_loggers(task: RLTask[Any]) -> list[AbstractLogger]:
-    """The loggers of a task, and that of metrics.jsonl, which every run has.
+    """The loggers of a task, with a JsonlLogger added if there is none: every run writes metrics.jsonl.
 
     Raises:
         ConfigError: `get_loggers` returned something else.
@@ -64,7 +64,7 @@ def given_loggers(task: RLTask[Any]) -> list[AbstractLogger]:
 
 @contextlib.contextmanager
 def added_handlers(task: RLTask[Any]) -> Iterator[None]:
-    """Lets the task add handlers to ksim's logger, for as long as the block lasts.
+    """Lets the task add handlers to ksim's logger for the duration of the block.
 
     Raises:
         CallbackError: The hook failed.
@@ -84,13 +84,14 @@ def added_handlers(task: RLTask[Any]) -> Iterator[None]:
 
 
 class Callbacks:
-    """Calls a task's hooks, on process 0 alone, with a record of where training stands.
+    """Calls of a task's hooks, on process 0 alone, with the status of training.
 
-    The error of one is kept until `raise_together`, since the other processes are in the middle of something; after it
-    only `on_training_end` is called. As a context: from the start of training to its end, whatever ends it.
+    If a hook fails, its error is kept until `raise_together`, because the other processes are not at a point where they
+    can stop. After an error only `on_training_end` is called. The context lasts from the start of training to its end,
+    whatever ends it.
 
     Attributes:
-        failure: The error of the hook that failed.
+        failure: The error of the hook that failed; None if none has.
     """
 
     def __init__(
@@ -104,15 +105,10 @@ class Callbacks:
         stop: StopRequest,
         read_model: Callable[[], AbstractActorCritic],
     ) -> None:
-        """Makes what calls no hook yet.
+        """Stores the parts; no hook is called yet.
 
         Args:
-            task: Whose hooks.
-            run_dir: The run's directory.
-            progress: Where the run stands.
-            timers: Told what the hooks take.
-            watchdog: Watches them.
-            stop: Why the run ends before its limit; told of a hook that fails.
+            stop: The reason why the run ends before its limit; a failing hook is recorded in it.
             read_model: Copies the policy and value function to the host.
         """
         self._task, self._run_dir, self._progress = task, run_dir, progress
@@ -125,7 +121,7 @@ class Callbacks:
         self.failure: CallbackError | None = None
 
     def open(self, saver: Saver, loggers: Loggers) -> None:
-        """Sets what writes checkpoints, and who is told of them besides the task."""
+        """Sets the saver, and the loggers that checkpoints are reported to."""
         self._saver, self._loggers = saver, loggers
 
     def __enter__(self) -> "Callbacks":
@@ -149,7 +145,7 @@ class Callbacks:
             self._call("on_step_end", self._status())
 
     def before_save(self) -> None:
-        """Waits for the checkpoint before, which the next one may replace, and notes where training stands."""
+        """Waits for the previous checkpoint, which the next one may replace, and keeps the status for `after_save`."""
         if self._saver is not None:
             with self._timers.timed("saving"), self._watchdog.watching("writing the checkpoint before"):
                 self._saver.wait()
@@ -157,7 +153,7 @@ class Callbacks:
             self._saving = self._status()
 
     def after_save(self) -> None:
-        """Logs the checkpoint that was last begun if it has been written, and calls `on_after_checkpoint_save`."""
+        """Once the newest checkpoint has been written, logs it and calls `on_after_checkpoint_save`."""
         newest, saving = None if self._saver is None else self._saver.newest, self._saving
         if newest is None or saving is None or newest[0] != saving.iteration:
             return
@@ -172,7 +168,7 @@ class Callbacks:
         """Calls `on_training_end`, if it was not called yet.
 
         Args:
-            error: What ends the run, and is worth more than an error of the hook, which then is but a warning.
+            error: The error that ends the run, if any. An error of the hook is then only a warning.
         """
         if self._is_over:
             return
@@ -235,7 +231,7 @@ class Callbacks:
 
 
 def _describe(task: Any, hook: str, error: BaseException, when: str = "") -> str:
-    """Which hook failed, how, and in which line of its own."""
+    """The message for a failed hook: its name, the error, and the line of the hook that raised it."""
     frames = traceback.extract_tb(error.__traceback__)[1:2]
     where = "".join(f" ({frame.filename}, line {frame.lineno})" for frame in frames)
     return f"{type(task).__name__}.{hook} failed{when}: {type(error).__name__}: {error}{where}."

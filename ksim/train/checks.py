@@ -1,4 +1,4 @@
-"""Checks after each iteration: of updates that are not finite, of episodes that fail at once, and of replicas."""
+"""Checks after each iteration: non-finite updates, episodes that fail at once, and diverging replicas."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -19,19 +19,19 @@ from ksim.task.rl import RLTask
 from ksim.train.state import RunState
 
 HOPELESS_STEPS = 5
-"""Control steps within which an episode that fails has shown nothing."""
+"""Control steps. An episode that fails within them is too short to learn from."""
 HOPELESS_ITERATIONS = 10
 
 
 class TrainingDivergedError(RunError):
-    """Too many updates in a row were not finite."""
+    """Too many updates in a row were non-finite."""
 
 
 class Checks:
-    """Looks at the state after each iteration, in all processes alike.
+    """Checks of the state after each iteration, in all processes alike.
 
     Attributes:
-        nan_dump: Keeps the state before an iteration in which something was not finite.
+        nan_dump: Dumps the state before an iteration with non-finite numbers.
     """
 
     def __init__(self, task: RLTask[Any], state: RunState, run_dir: Path) -> None:
@@ -42,7 +42,7 @@ class Checks:
         self._guard = make_replica_guard(task.config, task.layout, state.get().learner)
 
     def check_finite(self, metrics: Mapping[str, float]) -> None:
-        """Raises TrainingDivergedError where `max_bad_updates` in a row were skipped."""
+        """Raises TrainingDivergedError if `max_bad_updates` updates in a row were skipped."""
         limit = self._task.config.max_bad_updates
         num_bad_updates = int(self._task.layout.first(self._state.get().learner.num_bad_updates))
         if num_bad_updates < limit:
@@ -59,7 +59,7 @@ class Checks:
         )
 
     def check_episodes(self, metrics: Mapping[str, float]) -> None:
-        """Warns, once, where episodes have failed within a few steps for many iterations: then nothing is learned."""
+        """Warns once if episodes have failed within a few steps for many iterations, so that nothing can be learned."""
         if self._num_hopeless == HOPELESS_ITERATIONS:  # warned already
             return
         ends = {name: share for name, share in metrics.items() if name.startswith("termination/")}
@@ -87,7 +87,7 @@ class Checks:
         """Compares the devices' copies of the learner, if that is due; may replace them.
 
         Raises:
-            ReplicasDivergedError: They differ, and the run is to stop then.
+            ReplicasDivergedError: They differ, and the options say that the run then stops.
         """
         if self._guard is None or not self._guard.is_due(iteration):
             return
@@ -95,7 +95,7 @@ class Checks:
         try:
             learner = self._guard(state.learner, iteration)
         except ReplicasDivergedError as error:
-            # What is saved is what most hold; where nobody knows which copy is right, nothing.
+            # The majority's copy is saved. Without a majority nothing is saved.
             learner = error.learner
             self._state.placed = None if learner is None else dataclasses.replace(state, learner=learner)
             raise

@@ -24,21 +24,10 @@ from ksim.viewer.live import LiveViewer
 
 @dataclass(kw_only=True)
 class Loop:
-    """Iterations, and what follows each; all processes of a job go through them alike.
+    """The training loop with all its parts. All processes of a job run it alike.
 
     Attributes:
-        task: The task.
-        state: Holds the training state.
-        progress: Where the run stands.
-        loggers: Where metrics go.
-        checks: What is checked after each iteration.
-        reports: Evaluations, videos and plots.
-        saving: What saves the state.
-        stopping: Whether to stop before the limit.
-        callbacks: What calls the task's hooks.
-        viewer: What shows the newest policy; None for nothing.
-        watchdog: What ends the process when an iteration hangs.
-        timers: What the host's work takes.
+        viewer: The live viewer of the newest policy; None without one, and in processes other than 0.
     """
 
     task: RLTask[Any]
@@ -58,7 +47,7 @@ class Loop:
     def run(self, step: TimedStep) -> None:
         """Iterates to a limit or a request to stop, then saves and reports.
 
-        If an error ends the run, the state after the last iteration is saved if there still is one.
+        If an error ends the run, the state after the last iteration is saved, if it still exists.
         """
         try:
             while self.progress.iterations_left != 0 and not self._must_stop():
@@ -74,7 +63,7 @@ class Loop:
         self.callbacks.training_end()
 
     def _must_stop(self) -> bool:
-        """Whether all processes stop here; saves where that is due."""
+        """Whether all processes stop here; saves a checkpoint if one is due."""
         self.callbacks.after_save()
         agreed = self.stopping.agree(is_save_due=self.saving.is_due())
         if agreed.has_failed:
@@ -84,7 +73,7 @@ class Loop:
         return agreed.must_stop
 
     def _iterate(self, step: TimedStep) -> None:
-        """Collects and learns, then logs and checks what came of it."""
+        """Runs an iteration: collects and learns, then logs and checks the result."""
         self.callbacks.step_start()
         number = self.progress.iteration + 1
         before, record_before = self.state.get(), self.progress.record()
@@ -104,13 +93,13 @@ class Loop:
             self._sync_s = time_synchronisation(self.task, self.state.get())
 
     def _collect_and_learn(self, step: TimedStep, number: int) -> dict[str, float]:
-        """The training step of an iteration; returns its metrics."""
+        """Runs the training step of an iteration and returns its metrics."""
         start_s = time.perf_counter()
         with self.watchdog.watching(f"the training step of iteration {number}"):
             state, device_metrics, times_s = step(self.state.take())
             metrics = scalars(self.task.layout.first(device_metrics))
             metrics |= device_times(gather_rows(times_s.astype(np.float32)).reshape(-1, 2))
-        # Not before: what the step raises may come only with its metrics.
+        # Not before the metrics are read: dispatch is asynchronous, so an error of the step may surface only there.
         self.state.placed = state
         metrics |= self.progress.advance(time.perf_counter() - start_s)
         self.progress.note(metrics)
@@ -125,11 +114,11 @@ class Loop:
                 self.reports.after_iteration(self.progress, self.state.learner())
 
     def _report_at_end(self) -> None:
-        """Evaluates what was learned, and draws how."""
+        """Evaluates the final policy and plots the learning curves."""
         if self.progress.iteration:
             with self._watching_reports():
                 self.reports.at_end(self.progress, self.state.learner())
 
     def _watching_reports(self) -> contextlib.AbstractContextManager[None]:
-        # The first one compiles.
+        # The first evaluation compiles, which may take long, so it is not watched.
         return self.watchdog.watching("an evaluation") if self.reports.is_warm else contextlib.nullcontext()

@@ -1,4 +1,4 @@
-"""A training run: what it starts from, its parts, the loop, and what it leaves."""
+"""A training run: start, parts, loop and summary."""
 
 import contextlib
 import logging
@@ -58,9 +58,9 @@ def train(task: RLTask[Any]) -> RunResult:
     """Trains a task until a limit or a signal; see `RLTask.run`.
 
     Raises:
-        ConfigError: Something is known to be wrong; nothing has been compiled or written.
-        RunError: Too many updates in a row were not finite, the devices' copies of the learner differ, a hook of the
-            task failed, or another process of the job.
+        ConfigError: A check before the start failed; nothing has been compiled or written.
+        RunError: Too many updates in a row were non-finite, the devices' copies of the learner differ, a hook of the
+            task failed, or another process of the job failed.
     """
     if is_viewer_process():
         raise RunError(
@@ -136,7 +136,7 @@ def _train_in(
         logger.info("First states in %.1f s, training step compiled in %.1f s.", prepare_s, compile_s)
         with naming_lost(peers, lambda: f"in iteration {loop.progress.iteration + 1}"):
             loop.run(step)
-            # Those that have nothing to evaluate wait here: a process that ends without the others fails them.
+            # Processes without an evaluation wait here: a process that ends early makes the others fail.
             loop.callbacks.raise_together()
     before_s = prepare_s + compile_s
     print_summary(
@@ -160,7 +160,7 @@ def make_loop(
     stop: StopRequest,
     loggers: Sequence[AbstractLogger],
 ) -> Loop:
-    """The loop of a run with all its parts; nothing is opened yet."""
+    """The loop of a run with all its parts; no file is open yet."""
     config, timers, failures = task.config, HostTimers(), Failures()
     progress = started_progress(config, start)
     watchdog = Watchdog(config.hang_timeout_s, log_path(run_dir))
@@ -195,9 +195,9 @@ def make_loop(
 
 
 def open_files(loop: Loop, start: Start, run_dir: Path, stack: contextlib.ExitStack) -> None:
-    """Opens what process 0 writes until the stack is closed."""
+    """Opens the loggers, the saver and the viewer of process 0, until the stack is closed."""
     task, progress, reports = loop.task, loop.progress, loop.reports
-    versions()  # before anybody installs others
+    versions()  # cached now, before packages are replaced on disk
     stack.callback(loop.loggers.close)
     loop.loggers.open(
         RunInfo(
@@ -230,7 +230,7 @@ def open_files(loop: Loop, start: Start, run_dir: Path, stack: contextlib.ExitSt
 def _compiled_step(task: RLTask[Any], state: RunState, peers: Peers) -> TimedStep:
     step = task.make_train_step(task.layout.axis_name)
     log_setup(task, step, state.get(), peers)
-    # The state before a step that is not finite is what is dumped, and so outlives the step.
+    # With `dump_on_nan`, the state before a non-finite step is dumped, so it must survive the step.
     return TimedStep(task.layout, step, state.get(), donate=not task.config.dump_on_nan)
 
 

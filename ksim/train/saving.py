@@ -1,4 +1,4 @@
-"""When a run's state is saved, and what of it."""
+"""Saving a run's state."""
 
 from typing import Any
 
@@ -17,10 +17,10 @@ from ksim.train.watchdog import Watchdog
 
 
 class Saving:
-    """Saves the state: all processes gather it together or not at all, and process 0 writes it.
+    """Saving of the state: all processes gather it together, or none does, and process 0 writes it.
 
     Attributes:
-        saver: What writes checkpoints; of process 0 alone.
+        saver: The writer of checkpoints; None in processes other than 0.
     """
 
     def __init__(
@@ -35,21 +35,15 @@ class Saving:
         watchdog: Watchdog,
         failures: Failures,
     ) -> None:
-        """Makes what has no saver yet.
+        """Stores the parts; there is no saver yet.
 
         Args:
-            task: The task.
-            state: Holds the state.
-            progress: Where the run stands.
-            saved_iteration: The iteration whose state is in the run's directory already; None where there is none.
-            callbacks: Told of checkpoints.
-            timers: Told how long training waits.
-            watchdog: Watches it.
-            failures: Told of what fails while an error ends the run.
+            saved_iteration: The iteration whose state is in the run's directory already; None if none is.
+            failures: Records failures to save while an error ends the run.
         """
         self._task, self._state, self._progress = task, state, progress
         self._callbacks, self._timers, self._watchdog, self._failures = callbacks, timers, watchdog, failures
-        # Known to all processes, unlike what the saver has written.
+        # All processes know this number; only process 0 has the saver.
         self._saved_iteration = saved_iteration
         self.saver: Saver | None = None
 
@@ -58,9 +52,9 @@ class Saving:
         return self.saver is not None and self.saver.is_due(self._progress.iteration)
 
     def save(self) -> None:
-        """Starts to save the state after the last iteration, if that was not done; to be called by all processes alike.
+        """Starts to save the state after the last iteration, unless it is saved already. All processes must call this.
 
-        What decides is the same in all of them: gathering the state is collective.
+        The decision is the same in all processes, because gathering the state is collective.
         """
         progress, placed = self._progress, self._state.get()
         if progress.iteration in (0, self._saved_iteration):
@@ -76,14 +70,14 @@ class Saving:
                     last_episodes=progress.last_episodes,
                 )
                 self.saver.save(progress.iteration, state, document)
-        # Not before: where an error ended it half-way, the state is still to be saved.
+        # Not before: if an error interrupts the block above, the state is still unsaved.
         self._saved_iteration = progress.iteration
 
     def save_after(self, error: Exception) -> None:
-        """Saves the last state where there is one, unless other processes would have to help and may not be there.
+        """Saves the last state, unless that needs other processes that may be gone.
 
-        Where the error ends all of them, they wait for process 0 to write: a launcher gives it little time once one
-        has ended.
+        If the error ends all processes, the others wait for process 0 to write: once one has ended, a launcher gives
+        the rest little time.
         """
         of_all = TrainingDivergedError, ReplicasDivergedError, CallbackError
         is_alike = num_processes() == 1 or isinstance(error, of_all)

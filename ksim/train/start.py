@@ -1,4 +1,4 @@
-"""Where a run starts: afresh, where another process left it, or with the policy of another run."""
+"""The start of a run: from scratch, from a checkpoint of a previous process, or with the policy of another run."""
 
 import dataclasses
 import json
@@ -40,18 +40,18 @@ from ksim.types import TrainState
 logger = logging.getLogger(__name__)
 
 DAMAGED = "damaged"
-"""Where a run's directory keeps checkpoints that could not be read."""
+"""Subdirectory of a run's directory for checkpoints that could not be read."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Start:
-    """Where a run starts.
+    """The start of a run.
 
     Attributes:
-        run_dir: The directory of the run that goes on; None for a new one.
-        checkpoint: What it goes on from, or takes the policy of; None for a fresh start.
-        only_policy: Whether it is only the policy that is taken.
-        damaged: Names of newer checkpoints of that run, which could not be read.
+        run_dir: Directory of the run to resume; None for a new run.
+        checkpoint: The checkpoint to resume, or to take the policy from; None for a start from scratch.
+        only_policy: Whether only the policy of the checkpoint is used.
+        damaged: Names of newer checkpoints of the run that could not be read.
     """
 
     run_dir: Path | None = None
@@ -61,26 +61,26 @@ class Start:
 
     @property
     def resumed(self) -> Checkpoint | None:
-        """The checkpoint whose run goes on; None for a new run."""
+        """The checkpoint to resume; None for a new run."""
         return None if self.only_policy else self.checkpoint
 
     @property
     def saved_iteration(self) -> int | None:
-        """The iteration whose state the run's directory holds already; None where it holds none."""
+        """The iteration whose state the run's directory holds already; None if it holds none."""
         return None if self.run_dir is None or self.resumed is None else self.resumed.iteration
 
     def without_arrays(self) -> "Start":
-        """The same without the checkpoint's arrays, which would take memory throughout the run."""
+        """The same start without the checkpoint's arrays, which would take memory throughout the run."""
         if self.checkpoint is None:
             return self
         return dataclasses.replace(self, checkpoint=dataclasses.replace(self.checkpoint, arrays={}))
 
 
 def find_start(config: RLConfig, task_name: str) -> Start:
-    """Where the config says that a run starts. Process 0 looks, and the others read the same checkpoint.
+    """The start that the config asks for. Process 0 finds the checkpoint, and the others read the same one.
 
     Raises:
-        ConfigError: What it names is not there, is damaged, or cannot be gone on with.
+        ConfigError: The checkpoint is missing, damaged, or cannot be resumed.
     """
     start = Start()
     with together():
@@ -99,7 +99,7 @@ def find_start(config: RLConfig, task_name: str) -> Start:
 
 
 def prepare_run_dir(run_dir: Path, start: Start) -> None:
-    """Makes a directory of a run that goes on what it was when its checkpoint was written.
+    """Restores the directory of a resumed run to its state at the checkpoint.
 
     Raises:
         ConfigError: It cannot be changed.
@@ -116,7 +116,7 @@ def prepare_run_dir(run_dir: Path, start: Start) -> None:
 
 
 def _undo_after(run_dir: Path, iteration: int, damaged: tuple[str, ...]) -> None:
-    """Removes what a run left of later iterations, but for damaged checkpoints, which are kept elsewhere.
+    """Removes the files of later iterations. Damaged checkpoints are moved to `damaged`.
 
     Raises:
         ConfigError: There is a later checkpoint that was not there before.
@@ -137,7 +137,7 @@ def _undo_after(run_dir: Path, iteration: int, damaged: tuple[str, ...]) -> None
     cut_lines(run_dir, iteration)
     remove_all_but(run_dir / CHECKPOINTS, max_to_keep=2**31, also=None)
     for path in later:
-        # It would be in the way of the one to come, and somebody may want to look at it.
+        # The run will write a checkpoint of this name; the damaged one may still be worth a look.
         kept = run_dir / DAMAGED / path.name
         shutil.rmtree(kept, ignore_errors=True)
         kept.parent.mkdir(exist_ok=True)
@@ -145,7 +145,7 @@ def _undo_after(run_dir: Path, iteration: int, damaged: tuple[str, ...]) -> None
 
 
 def check_start(task: RLTask[Any], start: Start) -> None:
-    """Raises ConfigError unless a task can go on from a checkpoint, as far as no compilation is needed to tell."""
+    """Raises ConfigError unless a task can start from its checkpoint. Checks only what needs no compilation."""
     if start.resumed is not None:
         check_resumed(task.config, changed_options(task.config, start.resumed))
     if start.checkpoint is not None:
@@ -156,9 +156,7 @@ def started_state(task: RLTask[Any], start: Start, state: TrainState) -> TrainSt
     """The state that a run starts from.
 
     Args:
-        task: The task.
-        start: Where it starts.
-        state: A fresh one.
+        state: A fresh initial state; returned as it is if there is no checkpoint.
 
     Raises:
         ConfigError: The checkpoint does not fit the task.
@@ -172,7 +170,7 @@ def started_state(task: RLTask[Any], start: Start, state: TrainState) -> TrainSt
 
 
 def started_progress(config: RLConfig, start: Start) -> Progress:
-    """Where a run stands before its first iteration here."""
+    """The progress of a run before the first iteration of this process."""
     progress = Progress(config.env_steps_per_iteration, config.max_iterations, config.max_env_steps)
     if start.resumed is not None:
         progress.resume(start.resumed.document["progress"])
@@ -181,14 +179,14 @@ def started_progress(config: RLConfig, start: Start) -> Progress:
 
 
 def print_resumed(task: RLTask[Any], start: Start) -> None:
-    """Prints which checkpoint a run resumes, and what changed since."""
+    """Prints the checkpoint that a run starts from, and the options and versions that changed since."""
     figures = _describe_start(task, start)
     if figures:
         print_figures("Policy" if start.only_policy else "Resumed", figures)
 
 
 def log_resumed(task: RLTask[Any], start: Start) -> None:
-    """Logs the same, once there is a log."""
+    """Logs the same as `print_resumed`, which runs before there is a log."""
     figures = _describe_start(task, start)
     if figures:
         logger.info("Started from a checkpoint: %s", figures)
@@ -242,14 +240,14 @@ def _look(config: RLConfig, task_name: str) -> Start:
 
 
 def _look_for_beginning(config: RLConfig, task_name: str) -> Start:
-    """Where a run starts that has no checkpoint yet."""
+    """The start of a run that has no checkpoint to resume."""
     run_dir = None
     if config.resume is None:
         check_run_dir(config.run_dir)
     else:
         with readable(AUTO, "resume"):
             found = auto_run_dir(config, task_name)
-            # One that was stopped before its first checkpoint starts again, in the same place.
+            # A run that was stopped before its first checkpoint starts again in its directory.
             run_dir = found if found is not None and holds_run(found) else None
         if run_dir is None:
             check_can_be_made(config.run_dir)
@@ -261,7 +259,7 @@ def _look_for_beginning(config: RLConfig, task_name: str) -> Start:
 
 
 def _check_began_afresh(run_dir: Path) -> None:
-    """Raises ConfigError for a run without checkpoints that had begun with those of another."""
+    """Raises ConfigError for a run without checkpoints that had started from a checkpoint of another run."""
     path = run_dir / "config.yaml"
     try:
         options = read_yaml(path.read_bytes()) if path.is_file() else None

@@ -11,18 +11,14 @@ from ksim.types import LearnerState, TrainState
 
 
 class RunState:
-    """The one place that holds a run's state, so that no other one takes memory besides it.
+    """The only reference to a run's state, so that donating it frees its memory.
 
     Attributes:
-        placed: The state on the devices after the last iteration; None once it is gone.
+        placed: The state on the devices after the last iteration; None once it was donated, discarded or released.
     """
 
     def __init__(self, task: RLTask[Any], start: Start) -> None:
-        """Makes the state that a run starts from.
-
-        Args:
-            task: The task.
-            start: Where it starts.
+        """Builds the state that a run starts from, and places it on the devices.
 
         Raises:
             ConfigError: The checkpoint does not fit the task, or a curriculum goes by a metric that does not exist.
@@ -36,7 +32,7 @@ class RunState:
         """The state on the devices.
 
         Raises:
-            RunError: A training step that failed half-way has taken its memory.
+            RunError: A failed training step had already donated its memory, or the run is over.
         """
         if self._is_over:
             raise RunError("The run is over, and its state released. Load its policy with ksim.load_policy.")
@@ -45,14 +41,14 @@ class RunState:
         return self.placed
 
     def take(self) -> TrainState:
-        """The state for a training step, which takes its memory unless `dump_on_nan` keeps it.
+        """The state for a training step, which donates its memory unless `dump_on_nan` is set.
 
         Raises:
             RunError: As `get`.
         """
         state = self.get()
         if not self._keeps:
-            # If the step fails half-way there is nothing to save.
+            # If the step fails, its donated state cannot be saved.
             self.placed = None
         return state
 

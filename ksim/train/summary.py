@@ -25,7 +25,7 @@ def print_summary(
     reports: Reports,
     dashboards: Mapping[str, str],
 ) -> None:
-    """Prints what was done, which files exist, and how to open what shows them."""
+    """Prints the progress, the files written, and how to open the dashboards."""
     figures = {
         "iterations": str(progress.iteration),
         "environment steps": f"{progress.env_steps:,}",
@@ -55,5 +55,5 @@ def print_summary(
 
 
 def _existing(paths: Mapping[str, Path]) -> dict[str, str]:
-    # Path.exists raises where a directory on the way may not be searched.
+    # Unlike os.path.exists, Path.exists raises if a parent directory may not be searched.
     return {name: str(path) for name, path in paths.items() if os.path.exists(path)}

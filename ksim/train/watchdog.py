@@ -1,4 +1,4 @@
-"""Ending a run that hangs, with evidence."""
+"""The watchdog, which ends a hanging run and writes the stacks of its threads."""
 
 import contextlib
 import faulthandler
@@ -18,20 +18,21 @@ logger = logging.getLogger(__name__)
 HANG_EXIT_CODE = 70
 """The exit code of a process that the watchdog ended: EX_SOFTWARE of sysexits.h."""
 _GRACE_S = 15.0
+"""Seconds after the limit until the timer outside the interpreter ends the process, if the thread has not."""
 _LAST_S = 4.0
-"""How much later process 0 of several ends: its coordinator goes with it, which aborts the others in mid-sentence. Less
-than `ksim.launch` gives it once one of the others has ended."""
+"""Seconds by which process 0 ends after the others. It runs the coordinator, without which JAX aborts them before they
+have written their stacks. Less than the time that `ksim.launch` gives it once another process has ended."""
 
 
 class Watchdog:
-    """Ends the process when a watched block takes too long, after writing down where every thread is.
+    """A limit on the time of watched blocks: past it, the stacks of all threads are written and the process ends.
 
-    A thread of Python's says in which phase it was. Should some library hold the interpreter's lock, no thread of
-    Python's can run; a timer outside the interpreter then writes the stacks alone, a little later.
+    A Python thread reports the phase and the stacks. If a library holds the GIL, no Python thread can run; a timer
+    outside the interpreter then writes the stacks alone, a little later.
     """
 
     def __init__(self, limit_s: float | None, log_path: Path) -> None:
-        """Makes a watchdog that watches nothing yet.
+        """Nothing is watched yet.
 
         Args:
             limit_s: Seconds that a block may take; None for no limit.
@@ -65,10 +66,10 @@ class Watchdog:
 
     @contextlib.contextmanager
     def watching(self, phase: str) -> Iterator[None]:
-        """Watches a block. What may compile for long is better left alone.
+        """Watches a block. Code that may compile for long should not be watched.
 
         Args:
-            phase: What it does, for the message.
+            phase: What the block does, as the message names it.
         """
         if self._limit_s is None:
             yield
@@ -100,7 +101,7 @@ class Watchdog:
             "The stacks of all threads follow; the run ends here, and can be resumed from its last checkpoint."
         )
         for stream in (sys.stderr, self._log):
-            # Whatever becomes of the message, the process ends.
+            # The process ends even if the message cannot be written.
             with contextlib.suppress(OSError, ValueError):
                 if stream is not None:
                     print(f"Error: {message}", file=stream, flush=True)

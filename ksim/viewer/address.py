@@ -1,4 +1,4 @@
-"""Whether and where the viewer in the browser can be served."""
+"""Checks and the port of the viewer in the browser."""
 
 import errno
 import importlib.util

@@ -1,4 +1,4 @@
-"""What is drawn besides the robot: contact forces, commands and the velocity that answers them."""
+"""Arrows for contact forces, commands and velocities."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,15 +12,15 @@ from ksim.viewer.frame import Pose
 from ksim.viewer.session import ViewSession
 
 FORCE, COMMANDED, MEASURED = (230, 60, 40), (25, 180, 50), (25, 100, 255)
-"""Colours: red for forces, and as in videos green for what is commanded, blue for what is measured."""
+"""Colours: red for forces; as in videos, green for commanded and blue for measured values."""
 WEIGHT_LENGTH = 0.8
-"""Length of an arrow for a force that is the robot's weight, in heights of its base."""
+"""Length of the arrow of a force equal to the robot's weight, in heights of its base."""
 VELOCITY_S = 1.0
-"""An arrow is the way in so many seconds; an arc is the turn."""
+"""Seconds of motion that the arrow of a velocity and the arc of a yaw rate show."""
 _RADIUS = 0.016
-"""Of arrows, in heights of the base."""
+"""Radius of arrows, in heights of the base."""
 _HEAD_LENGTH = 6.0
-"""In radii."""
+"""Length of arrow heads, in radii of the shaft."""
 _SIDES, _ARC_STEPS = 8, 5
 
 Color = tuple[int, int, int]
@@ -42,7 +42,7 @@ class Arrows:
         self._weight = max(1e-6, float(session.mj_model.body_mass[1:].sum() * 9.81))
         self.show_forces = server.gui.add_checkbox("Contact forces", True, visible=session.has_forces)
         self.show_commands = server.gui.add_checkbox("Commands", True, visible=bool(session.commands))
-        # A frame moves with its robot, so that arrows that a slow page draws late are still in their place.
+        # Each frame moves with its robot, so that arrows drawn late by a slow page are still in place.
         names = [f"/world/arrows_{robot}" for robot in range(len(session.poses))]
         self._frames = [server.scene.add_frame(name, show_axes=False) for name in names]
         self._meshes = [
@@ -67,7 +67,7 @@ class Arrows:
             for color, handle in meshes.items():
                 lines_n23 = np.array(drawn.get(color, [])).reshape(-1, 2, 3) - centre_3
                 vertices, faces = arrow_mesh(lines_n23, _RADIUS * self._size)
-                # By meshes: what viser has for arrows is rebuilt with every change of their points.
+                # Meshes, because viser rebuilds its own arrows whenever their points change.
                 if len(faces):
                     handle.vertices, handle.faces = vertices, faces
                 if handle.visible != bool(len(faces)):
@@ -93,7 +93,7 @@ class Arrows:
         drawn: dict[Color, list[np.ndarray]] = {COMMANDED: [], MEASURED: []}
         base = self._session.base_body
         for name, command in self._session.commands.items():
-            if name not in values:  # of a recording
+            if name not in values:  # the recording lacks the command
                 continue
             if isinstance(command, CartesianCommand):
                 drawn[COMMANDED] += self._place(data, values[name])

@@ -25,10 +25,10 @@ STEERING = {
     (_TURN_LEFT, "forward", _TURN_RIGHT): ((2, 1), (0, 1), (2, -1)),
     ("left", "back", "right"): ((1, 1), (0, -1), (1, -1)),
 }
-"""Rows of buttons for fingers, and the number and the step that each changes."""
+"""Rows of touch buttons, and the index and step of the number that each button changes."""
 _INPUTS_EVERY_S = 0.2
 _PHONE_ASPECT = 0.8
-"""Below it the panel covers the lower part of the page, so the robot moves up."""
+"""Aspect ratio below which the panel covers the lower part of the page, so the robot is shown higher."""
 
 
 class BrowserFrontend(AbstractFrontend):
@@ -37,13 +37,13 @@ class BrowserFrontend(AbstractFrontend):
     Attributes:
         url: The page's address.
         inputs: The page's inputs of numbers, in the order of the session's numbers.
-        driver: What handles keys, gamepads and steering buttons.
-        recorder: What records the followed robot.
-        replay: What shows recordings.
+        driver: Handler of keys, gamepads and steering buttons.
+        recorder: Recorder of the followed robot.
+        replay: Player of recordings.
         note: A line of the page's status; empty for none.
     """
 
-    frame_s = 1 / 30  # each is sent to every page, and phones draw no more of them
+    frame_s = 1 / 30  # every frame is sent to every page, and phones draw no more than these
 
     def __init__(self, session: ViewSession, *, host: str, port: int) -> None:
         """Serves the page.
@@ -115,7 +115,7 @@ class BrowserFrontend(AbstractFrontend):
             self._server.stop()
 
     def _centre_3(self, poses: list[Pose]) -> np.ndarray:
-        """What is shown in the middle of the page's world."""
+        """The point at the centre of the page's world, in m."""
         base, is_replayed = self._session.base_body, self.replay.is_on
         # Of several robots, all stay in view, and move past as the followed one sees them.
         offset_3 = self._scene.offsets[0] if is_replayed else np.zeros(3)
@@ -175,7 +175,7 @@ class BrowserFrontend(AbstractFrontend):
         return NumberInput(handle, lambda: self._session.get(number), take)
 
     def _update_inputs(self) -> None:
-        """Shows what keys and sticks have changed."""
+        """Shows numbers changed by keys and sticks."""
         if time.monotonic() < self._next_inputs_s:
             return
         self._next_inputs_s = time.monotonic() + _INPUTS_EVERY_S

@@ -10,11 +10,11 @@ KEYS_HELP = "W S, A D, Q E: command · space: zero · R: reset · P: push · K: 
 
 
 class Driver:
-    """Handles what keyboards, gamepads and buttons send; may be called from any thread.
+    """Handler of messages from keyboards, gamepads and buttons; may be called from any thread.
 
     Attributes:
-        numbers: The numbers that it steers, at most three: of the first velocity command, forward, leftward and yaw
-            rate; without one, the first three of all.
+        numbers: The steered numbers, at most three: forward, leftward and yaw rate of the first velocity command;
+            without one, the first three numbers of all commands.
     """
 
     def __init__(self, session: ViewSession) -> None:
@@ -23,7 +23,7 @@ class Driver:
         self.numbers = [number for number in session.numbers if name in (None, number.command)][:3]
 
     def __call__(self, message: Mapping[str, Any]) -> None:
-        """Handles a message that has passed the gate; an index or a name that is unknown has no effect.
+        """Handles a message that has passed the gate; unknown indices and names have no effect.
 
         Args:
             message: `{"nudge": [index, steps]}` changes a number by steps. `{"axes": [a, b, c]}`, each from -1 to 1,

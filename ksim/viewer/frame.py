@@ -1,4 +1,4 @@
-"""What is shown of one robot at one time, whether it comes from a simulation or from a recording."""
+"""The shown state of one robot at one time, from a simulation or a recording."""
 
 import copy
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ class Frame:
         qpos: Generalized positions, in m and rad, shape (q,).
         qvel: Generalized velocities, in m/s and rad/s, shape (v,).
         extra: State that only some models have, by its name in MjData.
-        actuation: Forces of the actuators on the joints, in N and Nm, shape (v,); None where they are unknown.
+        actuation: Forces of the actuators on the joints, in N and Nm, shape (v,); None if unknown.
         commands: The commands in force, by name.
         rewards: Rewards of the step per second: `total`, and the terms by name.
     """
@@ -35,7 +35,7 @@ class Frame:
 
     @property
     def is_finite(self) -> bool:
-        """Whether it can be shown."""
+        """Whether the state is finite, so that it can be shown."""
         return bool(np.isfinite(self.qpos).all() and np.isfinite(self.qvel).all())
 
 

@@ -9,19 +9,19 @@ from ksim.host.terminal import print_line, print_warning
 from ksim.viewer.session import ViewSession
 
 MAX_LAG_S = 0.1
-"""Lag beyond this is dropped: the session does not catch up."""
+"""Lag in s beyond which the session does not catch up."""
 
 BURST_S = 0.1
-"""Processor time that a budget keeps for later."""
+"""Largest unused processor time that a budget keeps, in s."""
 
 START_S = 2.0
-"""Processor time that a budget begins with: on a busy machine, the first page would come after minutes without it."""
+"""Initial processor time of a budget, in s. Without it the first page takes minutes on a busy machine."""
 
 EARN_S = 0.02
-"""Seconds between two looks at what has been earned."""
+"""Seconds between two checks of the earned time."""
 
 MAX_FAILED_FRAMES = 100
-"""A session ends with the error of a frame when so many have failed, one after another."""
+"""Consecutive failed frames after which a session ends with the error."""
 
 
 class AbstractFrontend(ABC):
@@ -48,7 +48,7 @@ class AbstractFrontend(ABC):
 
 
 class Pacer:
-    """Makes steps take as long as they simulate, if the machine is fast enough.
+    """A clock that slows steps down to real time.
 
     Attributes:
         real_time_factor: Simulated seconds per second, over the last second; 1 before that.
@@ -66,7 +66,7 @@ class Pacer:
         self.real_time_factor = 1.0
 
     def wait(self) -> None:
-        """Returns when the last step should be over."""
+        """Waits until the last step is due to end."""
         self._due += self._step_s
         early = self._due - self._clock()
         if early > 0:
@@ -81,7 +81,7 @@ class Pacer:
 
 
 class Budget:
-    """Limits the processor time of this process, over all its threads, to what it has earned."""
+    """A limit on the processor time of this process, over all its threads: the earned time."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Budget:
         self._left_s = START_S
 
     def wait(self) -> None:
-        """Sleeps until the time that was used has been earned; of unused time, `BURST_S` are kept at most."""
+        """Sleeps until the used time has been earned. At most `BURST_S` of unused time are kept."""
         self._count()
         while self._left_s < 0:
             self._sleep(EARN_S)
@@ -125,11 +125,8 @@ def run_session(
     """Steps and shows a session in real time until it is closed or stopped.
 
     Args:
-        session: The session.
-        frontend: Its display.
-        stop: Whether to stop.
         before_step: Called before each step; may wait.
-        budget: What the process may use; without one the terminal is told where the machine is too slow.
+        budget: Limit on processor time; without one, a line is printed if the machine is too slow.
 
     Raises:
         Exception: That of a frame, after `MAX_FAILED_FRAMES` that have failed one after another. A single one is
@@ -155,7 +152,7 @@ def run_session(
 
 
 class _Display:
-    """Shows frames, of which one may fail: viser races with pages that come and go."""
+    """A display that tolerates failed frames, since viser races with pages that open and close."""
 
     def __init__(self, frontend: AbstractFrontend) -> None:
         self._frontend, self._num_failed, self._said = frontend, 0, ""

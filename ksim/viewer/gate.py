@@ -1,7 +1,7 @@
-"""The gate for whatever comes from a page: what the page of the viewer sends passes, and nothing else.
+"""The gate for messages from pages. Only messages that the viewer's own page sends pass.
 
-viser takes more from a page than its page sends: values of any type and size, other properties of inputs than their
-values, files of any size, and requests to publish the viewer on the internet (`ShareUrlRequest`).
+viser accepts more than its page sends: values of any type and size, properties of inputs other than their values,
+files of any size, and requests to publish the viewer on the internet (`ShareUrlRequest`).
 """
 
 import json
@@ -15,9 +15,9 @@ import viser
 from ksim.viewer.recorder import MAX_FILE_BYTES
 
 MAX_NUMBER = 1e6
-"""The largest number, up or down, that a page may send where an input has no range."""
+"""Largest absolute value that a page may send for an input without a range."""
 MAX_UPLOADS = 4
-"""The most files that are on their way at a time, from all pages together."""
+"""Largest number of concurrent uploads, over all pages."""
 _UPLOAD = "FileTransferStartUpload"
 _MAX_PARTS = 1000
 _MAX_TEXT = 300
@@ -30,7 +30,7 @@ _UPLOAD_TEXTS = ("source_component_uuid", "transfer_uuid", "filename", "mime_typ
 
 
 class PageGate:
-    """Decides about each message of each page.
+    """A filter for the messages of all pages.
 
     Attributes:
         inputs: Returns the input of the page that has an id, or None; set once there are inputs.
@@ -43,11 +43,9 @@ class PageGate:
     def admitted(self, page: object, message: str | bytes) -> bytes | None:
         """A message for viser, if it is one that the viewer's page sends, with values that its inputs can have.
 
-        A file that is too large becomes an empty one, so that its page is told that it was not loaded.
+        A file that is too large becomes an empty one, so that its page learns that it was not loaded.
 
-        Args:
-            page: The connection by which it came.
-            message: What came.
+        `page` is the connection of the message.
         """
         if not isinstance(message, bytes):
             return None
@@ -63,7 +61,7 @@ class PageGate:
             return None
 
     def forget(self, page: object) -> None:
-        """Forgets a page whose connection has ended, with what it has not sent to the end."""
+        """Forgets a closed connection and its unfinished upload."""
         self._uploads.pop(page, None)
 
     def _passes(self, page: object, kind: str, fields: Mapping[str, Any]) -> bool:
@@ -98,7 +96,7 @@ class PageGate:
         return False
 
     def _starts_upload(self, page: object, fields: Mapping[str, Any]) -> bool:
-        """Whether a file of a bearable size begins, into a button for files, and no other is on its way."""
+        """Whether an upload of an allowed size to an upload button may begin: the page has no other in progress."""
         size, num_parts = fields["size_bytes"], fields["part_count"]
         is_one = (
             fields.keys() == {*_UPLOAD_TEXTS, "size_bytes", "part_count"}
@@ -115,7 +113,7 @@ class PageGate:
         return is_one
 
     def _continues_upload(self, page: object, fields: Mapping[str, Any]) -> bool:
-        """Whether a part belongs to the page's file, and no more comes than was announced."""
+        """Whether a part belongs to the page's upload, within the announced size."""
         name, left = self._uploads.get(page, ("", 0))
         is_part = (
             fields.keys() == {"source_component_uuid", "transfer_uuid", "part_index", "content"}

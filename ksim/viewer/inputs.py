@@ -8,8 +8,8 @@ from typing import Any
 class NumberInput:
     """A slider or a field of the page.
 
-    viser puts what a page has sent into the handle, and tells of it later, in a thread of its own. Until then the
-    viewer must not write its own number over it.
+    viser writes a page's value into the handle, and calls `on_update` later, in a separate thread. Until then the
+    viewer must not overwrite the value.
 
     Attributes:
         handle: viser's handle.
@@ -21,7 +21,7 @@ class NumberInput:
         Args:
             handle: viser's handle, with the number in it.
             get: Returns the number.
-            take: Takes what a page has sent.
+            take: Called with the number that a page has sent.
         """
         self.handle = handle
         self._get, self._take = get, take
@@ -44,4 +44,4 @@ class NumberInput:
         with self._lock:
             self._heard = self.handle.value
             self._take(self._heard)
-            self._shown = self._get()  # rounded to float32, perhaps, which is not worth writing to the page
+            self._shown = self._get()  # may be rounded to float32; the page need not show that

@@ -1,7 +1,7 @@
-"""The newest policy in the browser while it is trained: what the training process does for it.
+"""The live viewer of the newest policy during training, as seen by the training process.
 
-A process of its own, with a low priority, steps and shows the policy (`ksim.viewer.live_worker`). Training only looks
-whether it asks for a policy, and then writes the arrays of the newest one to a file.
+A separate process with a low priority steps and shows the policy (`ksim.viewer.live_worker`). Training only polls for
+its requests, and then writes the arrays of the newest policy to a file.
 """
 
 import contextlib
@@ -51,9 +51,9 @@ def is_viewer_process() -> bool:
 
 
 class LiveViewer:
-    """Starts the viewer's process, and gives it the newest policy when it asks. Its failures end nothing.
+    """Starts the viewer's process, and sends it the newest policy on request. Its failures do not end the run.
 
-    As a context: the process lives as long as the block. One that has shown a page and dies is started again.
+    As a context manager, it keeps the process for the block. A process that dies after it served a page is restarted.
     """
 
     def __init__(self, task: RLTask[Any], failures: Failures, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -61,8 +61,7 @@ class LiveViewer:
 
         Args:
             task: The task; its class must be importable by another process.
-            failures: Told what fails.
-            clock: Tells the time, in s.
+            clock: Returns the time, in s.
         """
         self._task, self._failures, self._clock = task, failures, clock
         self._stack = contextlib.ExitStack()
@@ -131,7 +130,7 @@ class LiveViewer:
         except (EOFError, OSError):
             exit_code, self._process = self._process.exitcode, None
             self._receiver.close()
-            # One that never came so far would not the next time.
+            # A process that never became ready would fail again.
             self._is_due = self._was_ready
             after = "; it is started again" if self._is_due else ""
             self._failures.add("viewer", RuntimeError(f"its process has ended (exit code {exit_code}){after}"))
@@ -140,7 +139,7 @@ class LiveViewer:
 
 
 def _serve(*arguments: Any) -> None:
-    """What the process does; a function of this module, since a module that is run cannot be imported by its name."""
+    """The process's entry point. It is in this module because a module that is run cannot be imported by its name."""
     from ksim.viewer.live_worker import serve  # noqa: PLC0415 - imports viser
 
     serve(*arguments)

@@ -1,4 +1,4 @@
-"""What goes between a training process and the viewer's process."""
+"""Messages and policies between a training process and the viewer's process."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import numpy as np
 from ksim.nn.actor_critic import AbstractActorCritic
 
 READY, WANTED, FAILED = "ready", "wanted", "failed"
-"""What the viewer sends, each with a text: the page's address, nothing, the reason."""
+"""Kinds of the viewer's messages. Their texts are the page's address, nothing, and the reason."""
 
 
 def write_policy(path: Path, iteration: int, model: AbstractActorCritic) -> None:
@@ -24,7 +24,7 @@ def write_policy(path: Path, iteration: int, model: AbstractActorCritic) -> None
 
 
 def read_policy(path: Path, model: AbstractActorCritic) -> tuple[int, AbstractActorCritic]:
-    """The iteration and the policy that were written; `model` is one of the same structure."""
+    """The written iteration and policy; `model` is a policy of the same structure."""
     with np.load(path, allow_pickle=False) as file:
         plain, rest = eqx.partition(model, _is_plain)
         leaves, structure = jax.tree.flatten(plain)

@@ -25,7 +25,7 @@ from ksim.viewer.session import ViewSession
 ASK_EVERY_S = 2.0
 """Shortest time between two policies."""
 CPU_SHARE = 0.02
-"""The most that the process uses of what the training could: see `earned_s`."""
+"""Largest processor time of the process, as a share of the training's: see `earned_s`."""
 NICE = 13
 """Added to the niceness of the training: Linux then weighs the process by 5 % of what it weighs the training."""
 _IDLE_S = 0.1
@@ -35,12 +35,11 @@ def serve(task: RLTask[Any], on_cpu: bool, policy_path: str, sender: Any) -> Non
     """Serves the page until the training process ends.
 
     Args:
-        task: The task.
         on_cpu: Whether training runs on the CPU.
-        policy_path: Where the training process writes policies.
-        sender: A pipe to it.
+        policy_path: The file to which the training process writes policies.
+        sender: A pipe to the training process.
     """
-    # Ctrl-C in the terminal is the training's: it saves first, and ends this process then.
+    # The training process handles Ctrl-C: it saves, and then ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with jax.default_matmul_precision(task.config.matmul_precision):
@@ -62,7 +61,7 @@ def _serve(task: RLTask[Any], on_cpu: bool, policy_path: Path, sender: Any) -> N
     frontend = BrowserFrontend(session, host=config.viewer_host, port=config.viewer_port)
     frontend.note = "untrained policy"
     feed = Feed(session, frontend, policy_path, sender)
-    lower_priority()  # not before: where the training uses all cores, no page would come for many minutes
+    lower_priority()  # not earlier: if training uses all cores, the page would take many minutes
     sender.send((READY, frontend.url))
     earned = functools.partial(earned_s, os.getppid() if on_cpu else None)
     with closing(frontend):
@@ -70,7 +69,7 @@ def _serve(task: RLTask[Any], on_cpu: bool, policy_path: Path, sender: Any) -> N
 
 
 class Feed:
-    """Gives a session the newest policy; waits where nobody watches."""
+    """A feed of the newest policies to a session; it waits while no page is open."""
 
     def __init__(
         self,
@@ -87,7 +86,7 @@ class Feed:
         self._next_ask_s = 0.0
 
     def wait(self) -> None:
-        """Returns when a page is open; loads a policy that has come, and asks for the next."""
+        """Returns when a page is open; loads a new policy, and requests the next."""
         self._check_parent()
         while not self._frontend.is_watched:
             time.sleep(_IDLE_S)
@@ -111,7 +110,7 @@ class Feed:
 def earned_s(training_pid: int | None) -> float:
     """Processor time that the viewer may have used by now, in s: a share of that of the training process.
 
-    Where that is not known, and where training runs elsewhere and leaves the cores to others, a share of that
+    If that is unknown, or if training runs on another device and leaves the cores free, it is a share of the time
     of all cores.
 
     Args:
@@ -125,7 +124,7 @@ def earned_s(training_pid: int | None) -> float:
 
 
 def lower_priority() -> None:
-    """Lets the training go first: of a core that both want, this process gets 5 % on Linux."""
+    """Lowers this process's priority: of a core that it shares with the training, it gets 5 % on Linux."""
     threads = Path("/proc/self/task")
     if threads.is_dir():  # Linux has a niceness per thread; those to come inherit it
         for thread in threads.iterdir():

@@ -1,4 +1,4 @@
-"""Episodes kept in memory, and their files."""
+"""Recorded episodes in memory, and their files."""
 
 import collections
 import io
@@ -27,7 +27,7 @@ class Episode:
     """An episode of one robot, as far as it was recorded.
 
     Attributes:
-        name: What it is called on the page.
+        name: Its name on the page.
         frames: One per control step, in order.
         step_s: Seconds per control step.
     """
@@ -54,9 +54,9 @@ class Recorder:
     `record` belongs to one thread; everything else may be called from any.
 
     Attributes:
-        current: The episode that goes on.
-        finished: Those before, the oldest first.
-        recent: The newest frames, also over the ends of episodes.
+        current: The running episode.
+        finished: Finished episodes, the oldest first.
+        recent: The newest frames, across episodes.
     """
 
     def __init__(self, step_s: float, recent_s: float) -> None:
@@ -112,12 +112,12 @@ def load_episode(name: str, content: bytes, like: Frame) -> Episode:
     """The inverse of `save_episode`.
 
     Args:
-        name: What it is called.
-        content: The file's.
-        like: A frame of the robot that is to show it.
+        name: The episode's name.
+        content: Bytes of the file.
+        like: A frame of the robot that will show it.
 
     Raises:
-        ConfigError: It is no such file, or one of another robot.
+        ConfigError: It is no such file, or its robot is another one.
     """
     name = " ".join(name.split())[:80]
     wanted = {"step_s": None, "time_s": (), "qpos": like.qpos.shape, "qvel": like.qvel.shape}
@@ -125,7 +125,7 @@ def load_episode(name: str, content: bytes, like: Frame) -> Episode:
     optional = {"actuation": like.qvel.shape} | {f"commands.{key}": x.shape for key, x in like.commands.items()}
     try:
         columns = _read_columns(content, wanted, optional)
-    # Whatever the readers of a file that somebody else may have made run into.
+    # The file is untrusted, so its readers may raise anything.
     except Exception as error:
         reason = (
             str(error) if type(error) is _OtherRobotError else f"is no recording of ksim's viewer ({_words(error)})"
@@ -142,10 +142,10 @@ class _OtherRobotError(ValueError):
 def _read_columns(
     content: bytes, wanted: Mapping[str, tuple[int, ...] | None], optional: Mapping[str, tuple[int, ...]]
 ) -> dict[str, np.ndarray]:
-    """The columns of a file; nothing larger than they may be is unpacked.
+    """The columns of a file. Sizes are checked before unpacking.
 
     Args:
-        content: The file's.
+        content: Bytes of the file.
         wanted: The shape of a row of each column that must be there; None for a single number.
         optional: The same of columns that may be there; so may any number per frame called `rewards.<name>`.
 

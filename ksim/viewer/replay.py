@@ -76,7 +76,7 @@ class Replay:
             self.play.label = "Pause replay"
 
     def seek(self, time_s: float) -> None:
-        """Shows a time of the episode, and stops there."""
+        """Shows a time of the episode, and pauses."""
         with self._lock:
             self._time_s, self._is_playing = max(0.0, min(time_s, self._length_s)), False
         self.play.label = "Play"
@@ -92,7 +92,7 @@ class Replay:
         self.play.label = "Pause replay" if self._is_playing else "Play"
 
     def advance(self) -> None:
-        """Moves to the frame of now, and lists new episodes in the menu."""
+        """Moves to the current frame, and lists new episodes in the menu."""
         self._list()
         now_s = time.monotonic()
         with self._lock:
@@ -109,7 +109,7 @@ class Replay:
         try:
             self.pose.show(episode.frames[self._index(episode, time_s)])
         except Exception:
-            self.choose(None)  # a file of anybody's, and the next of its frames may be no better
+            self.choose(None)  # the file is untrusted, and its other frames may fail as well
             self.menu.value = LIVE
             raise
         if has_ended:

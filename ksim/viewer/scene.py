@@ -19,7 +19,7 @@ INFINITE_PLANE_M = 200.0
 """Side of a plane that the model calls infinite."""
 
 SPACING = 0.65
-"""Distance between robots, in distances from which a camera sees one of them whole: a little more than its size."""
+"""Distance between robots, as a fraction of the camera distance that frames one robot: a bit more than its size."""
 
 LINE_SPACING_M = 1.0
 """Distance between the lines on a plane, which show the speed of the robot."""
@@ -31,8 +31,8 @@ class BrowserScene:
     """The robots and their world, under one root that can be shifted to follow one of them.
 
     Attributes:
-        offsets: Where each robot's world is moved in the scene, shape (robot, 3), in m: side by side on a plane, all in
-            one place on a terrain.
+        offsets: Offset of each robot's world in the scene, in m, shape (robot, 3): side by side on a plane, zero on a
+            terrain.
     """
 
     def __init__(self, server: viser.ViserServer, mj_model: mujoco.MjModel, num_robots: int = 1) -> None:

@@ -15,7 +15,7 @@ from ksim.viewer.access import AccessRule
 from ksim.viewer.gate import PageGate, read_control
 
 CONTROLS = "/ksim/controls"
-"""Where the page's script connects to send what it reads from the keyboard and the gamepad."""
+"""Path at which the page's script connects to send input from the keyboard and the gamepad."""
 
 Receive = Callable[[Mapping[str, Any]], None]
 """Takes a message of the page's script."""
@@ -127,6 +127,6 @@ class _GatedConnection:
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """Without what viser prints when it starts and stops; ksim says it in its own words."""
+    """Suppresses viser's output at its start and stop; ksim prints its own."""
     with contextlib.redirect_stdout(io.StringIO()):
         yield

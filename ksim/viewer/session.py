@@ -72,7 +72,7 @@ class ViewSession:
             model: The policy, on raw observations.
             seed: Seeds the episodes and the pushes.
             num_envs: Number of envs.
-            axis_name: What terms call the axis of devices.
+            axis_name: Name of the device axis in terms.
 
         Raises:
             ConfigError: The environment has no model to show, or a command's ranges do not fit it.
@@ -235,7 +235,7 @@ class ViewSession:
 
 
 def shown_of(env: Environment) -> Shown:
-    """What is shown of an environment.
+    """The shown model of an environment.
 
     Raises:
         ConfigError: It has no model to show.
@@ -258,7 +258,7 @@ def _with_actuation(env: Environment) -> Environment:
 
 @dataclasses.dataclass(frozen=True)
 class _Programs:
-    """What is compiled: batches of resets and steps, each with what is seen of the states."""
+    """The compiled programs: batched resets and steps, each with the data for frames."""
 
     env: Environment
     shown: Shown
@@ -309,7 +309,7 @@ class _Programs:
         return with_manual_commands(self.env, commands) if isinstance(self.env, MdpEnvironment) else self.env
 
     def _seen(self, state_e: EnvState) -> dict[str, Any]:
-        """What frames are made of, one row per env."""
+        """The data of frames, one row per env."""
         physics_e = jax.vmap(self.shown.physics_of)(state_e)
         terms = {name: x for name, x in state_e.metrics.items() if name.startswith(_REWARD)}
         rewards = {"total": state_e.reward / self.shown.model.ctrl_dt}

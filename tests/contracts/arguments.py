@@ -1,4 +1,4 @@
-"""What terms are made with in the contract tests."""
+"""Arguments of the terms in the contract tests."""
 
 from typing import Any
 

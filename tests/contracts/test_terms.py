@@ -1,4 +1,4 @@
-"""What every term keeps to, whatever it computes: each is run in a real environment around it."""
+"""The contract of every term: each is run in a real environment around it."""
 
 import dataclasses
 import functools

@@ -21,9 +21,9 @@ from tests.processes import ROOT, quick_flags
 BLOCK = re.compile(r"<!-- (file|runs|not run here)(?:: ([^>]*))? -->\n```(\w+)\n(.*?)```", re.DOTALL)
 
 OWN = ("XLA_", "PJRT_", "JAX_", "KSIM_", "SLURM_", "MAKE", "MFLAGS", "ARGS", "VENV", "PYTHON")
-"""What names of variables begin with that may have been set for the tests."""
+"""Prefixes of environment variables that may have been set for the tests."""
 CACHE = ("JAX_COMPILATION_CACHE_DIR", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS")
-"""Those of the tests' compilation cache, which commands use as well."""
+"""Variables of the tests' compilation cache, which commands use as well."""
 
 
 def write_stand_ins(folder):

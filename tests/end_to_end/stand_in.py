@@ -78,12 +78,12 @@ def pip(arguments):
 
 
 def job_variables(number):
-    """What Slurm sets for the script of a job of two processes."""
+    """The variables that Slurm sets for the script of a job of two processes."""
     return {"SLURM_JOB_ID": number, "SLURM_NTASKS": "2", "SLURM_PROCID": "0", "SLURM_JOB_NODELIST": "node[1-2]"}
 
 
 def sbatch(arguments):
-    """Slurm's, which runs the script on this machine."""
+    """Slurm's sbatch, running the script on this machine."""
     script = Path(arguments[-1]).read_text()
     assert "#SBATCH --nodes 2" in script
     assert "#SBATCH --ntasks-per-node 1" in script

@@ -1,4 +1,4 @@
-"""What DISTRIBUTED_TRAINING.md says holds: its commands run as written, its tables and messages are those of the code.
+"""The claims of DISTRIBUTED_TRAINING.md: commands run as written, tables and messages are those of the code.
 
 Its blocks are marked as in pages.py, and run with a point mass. `<!-- runs: walking -->`: with the humanoid.
 `<!-- runs: side by side -->`: all commands at once, as on two machines.
@@ -44,7 +44,7 @@ def directory(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def outputs():
-    """What the commands printed that have run."""
+    """The output of the commands that have run."""
     return {}
 
 

@@ -28,7 +28,7 @@ PAGES = [ROOT / "README.md", ROOT / "DISTRIBUTED_TRAINING.md", *sorted((ROOT / "
 RUN_ELSEWHERE = {"DISTRIBUTED_TRAINING.md": "test_distributed_docs.py", "extending.md": "test_docs.py"}
 """Pages whose blocks of commands are run by a test of their own."""
 PROGRAMS = ("python", "pip", "make", "ksim-train", "docker")
-"""What a command within a sentence begins with."""
+"""First words of a command within a sentence."""
 NOT_PARSED = {
     r"docker (?:build|run) .*|mkdir .*": "there is no Docker; tests/test_distribution.py reads its file",
     r"kubectl .*": "there is no cluster",
@@ -100,7 +100,7 @@ def parsing(monkeypatch):
 
 
 def parse_python(arguments, monkeypatch):
-    """What `python ARGUMENTS` would read."""
+    """Parses the arguments as `python ARGUMENTS` would."""
     module = arguments[1] if arguments[0] == "-m" else None
     if module == "ksim.launch":
         with mock.patch.object(argparse.ArgumentParser, "parse_args", PARSE_ARGS):

@@ -11,11 +11,11 @@ nbclient = pytest.importorskip("nbclient")
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = "docs/notebooks/first_steps.ipynb"
 SHORTER = {"max_iterations=150": "max_iterations=30", "eval_every_n_iterations=50": "eval_every_n_iterations=10"}
-"""Options of its training, and what they are here: its minute takes several beside other tests."""
+"""Options of its training and their replacements here: its minute takes several beside other tests."""
 
 
 def outputs(cell):
-    """What a cell shows: all of its plain text and HTML, and the types of what else it shows."""
+    """The outputs of a cell: all of its plain text and HTML, and the MIME types of all its data."""
     text, types = "", set()
     for output in cell.get("outputs", ()):
         data = output.get("data", {})

@@ -37,7 +37,7 @@ def launch(tmp_path):
 
 
 def torchrun(place, port, _):
-    """What torchrun tells a process; its own store listens at MASTER_PORT."""
+    """The variables that torchrun sets in a process. Its own store listens at MASTER_PORT."""
     local = {"LOCAL_RANK": str(place), "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_USE_AGENT_STORE": "True"}
     return {"RANK": str(place), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **local}
 

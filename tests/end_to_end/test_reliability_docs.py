@@ -1,4 +1,4 @@
-"""What docs/reliability.md says: its options and exit codes are those of the code, and its programs run."""
+"""The claims of docs/reliability.md: its options and exit codes are those of the code, and its programs run."""
 
 import dataclasses
 import re

@@ -1,4 +1,4 @@
-"""What every environment of others must do here; KSIM_ENVS=full tries all of dm_control in Playground and of Brax."""
+"""The contract of other packages' environments; KSIM_ENVS=full tries all of Playground's dm_control and of Brax."""
 
 import os
 
@@ -11,7 +11,7 @@ from ksim.envs.playground import PlaygroundConfig, PlaygroundTask
 from tests.envs.test_playground import SMALL
 from tests.tasks import train_iterations
 
-# The packages warn of much that is theirs.
+# The packages emit many warnings of their own.
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.long]
 
 IS_FULL = os.environ.get("KSIM_ENVS") == "full"

@@ -27,7 +27,7 @@ def read_lines(path):
 
 
 def without_times(record):
-    """What of a line of metrics.jsonl depends neither on the clock nor on the number of devices."""
+    """The metrics of a line of metrics.jsonl that depend neither on the clock nor on the number of devices."""
     return {name: value for name, value in record.items() if not name.startswith(TIMES) and "/device_" not in name}
 
 

@@ -1,4 +1,4 @@
-"""How many cases the tests of faults try: a sample in CI, all of them in `make faults`."""
+"""The number of cases in the tests of faults: a sample in CI, all of them in `make faults`."""
 
 import os
 

@@ -31,7 +31,7 @@ IN_WORDS = {
     "num_devices": "Number of devices",
     "devices": "Device",
 }
-"""What messages call options, besides their names."""
+"""The words of messages for options, besides their names."""
 
 SMALL = st.integers(1, 16)
 HUGE = st.sampled_from([0, -1, -(10**12), 2**31 - 1, 2**31, 2**32 - 1, 2**32, 10**12, 2**63, 10**30, 10**400])

@@ -56,7 +56,7 @@ def task_of(robot):
 
 
 def refusal(robot):
-    """What is said of a robot, on one line; None where nothing is wrong with it."""
+    """The error message for a robot, on one line; None if it is accepted."""
     return refusal_of(task_of(robot))
 
 

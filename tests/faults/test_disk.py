@@ -1,4 +1,4 @@
-"""What a run does when its disk is full, its directory goes away, or it may not write there any more."""
+"""Runs whose disk is full, whose directory goes away, or which may no longer write there."""
 
 import os
 import re

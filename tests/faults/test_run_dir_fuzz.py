@@ -130,7 +130,7 @@ READERS = {
     "checkpoints/1/document.json": OF_CHECKPOINTS,
     "dumps/2/document.json": (replay,),
 }
-"""What reads which file."""
+"""The readers of each file."""
 
 
 OF_AN_OPTION = ("must be", "must have", "must equal", "needs", "need", "cannot")
@@ -138,7 +138,7 @@ OF_AN_OPTION = ("must be", "must have", "must equal", "needs", "need", "cannot")
 
 
 def complaint_of(reader, run):
-    """What a reader of a run finds wrong; an error of another kind fails the test."""
+    """The ConfigError that a reader of a run raises, or None. An error of another kind fails the test."""
     try:
         reader(run)
     except ConfigError as error:
@@ -147,7 +147,7 @@ def complaint_of(reader, run):
 
 
 def read_all(run, name):
-    """How many readers of a file complain; each of them names the run, or an option."""
+    """The number of readers that refuse a file. The message of each must name the run or an option."""
     complaints = [x for x in (complaint_of(reader, run) for reader in READERS[name]) if x is not None]
     for x in complaints:
         assert str(run.path) in x or any(word in x for word in OF_AN_OPTION), x

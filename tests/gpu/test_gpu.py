@@ -1,4 +1,4 @@
-"""What only a GPU can tell of a training on it: the results of a CPU, a state that stays there, memory that is reused.
+"""Training on a GPU: the same results as on a CPU, state that stays on the device, memory that is reused.
 
 Skipped where JAX has no GPU. KSIM_GPU_TESTS=cpu tries the tests themselves on a CPU, where its first device stands in
 for the GPU.

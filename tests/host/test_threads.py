@@ -111,7 +111,7 @@ LAPACK = {
 
 
 def calls_at_once(jaxpr):
-    """How many LAPACK calls of a program may be in flight at once: the largest set without one that needs another."""
+    """The most LAPACK calls of a program in flight at once: the largest set in which no call needs another."""
     weights, needs = [], []
 
     def visit(jaxpr, inputs):

@@ -40,7 +40,7 @@ def on_the_cpu(monkeypatch):
 
 
 def lives(process_id=0):
-    """What a process was started with, each time."""
+    """The recorded start of a process, for each time that it was started."""
     paths = sorted(Path().glob(f"life{process_id}_*"), key=lambda path: int(path.name.partition("_")[2]))
     return [json.loads(path.read_text()) for path in paths]
 

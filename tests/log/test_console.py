@@ -150,7 +150,7 @@ def as_text(logger):
 
 @pytest.fixture
 def screen(monkeypatch):
-    """What a terminal of 80 columns is sent."""
+    """The output to a terminal of 80 columns."""
     file = io.StringIO()
     terminal = type(console)(file=file, force_terminal=True, width=80, height=24, highlight=False)
     for module in ("ksim.log.live", "ksim.log.console", "ksim.host.terminal"):

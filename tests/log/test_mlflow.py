@@ -1,4 +1,4 @@
-"""What MLflow keeps of a run without a server."""
+"""MLflow's record of a run without a server."""
 
 import shlex
 

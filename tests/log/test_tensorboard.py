@@ -1,4 +1,4 @@
-"""What TensorBoard finds in the events of a run."""
+"""A run's events as TensorBoard reads them."""
 
 import json
 import math
@@ -50,7 +50,7 @@ def log_run(run_dir, *, part=0):
 
 @pytest.fixture
 def multiplexer(tmp_path):
-    """What TensorBoard reads of two runs, one of which was resumed after its first iteration."""
+    """TensorBoard's data of two runs, one of which was resumed after its first iteration."""
     pytest.importorskip("tensorboard")
     events = pytest.importorskip("tensorboard.backend.event_processing.plugin_event_multiplexer")
     for name, parts in (("one", (0, 1)), ("two", (0,))):

@@ -1,4 +1,4 @@
-"""What Weights & Biases keeps of a run without a network."""
+"""The record of Weights & Biases of a run without a network."""
 
 import glob
 import json

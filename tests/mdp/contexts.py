@@ -107,7 +107,7 @@ def values_over(term: Any, *contexts: Context) -> np.ndarray:
 
 
 def draws(function: Any, num_draws: int = 300) -> Any:
-    """What a function of a key returns for many keys, in rows."""
+    """The values of a function of a key for many keys, in rows."""
     # Half the compile time: each of these programs runs once.
     quickly = {"xla_backend_optimization_level": 0}
     return jax.jit(jax.vmap(function), compiler_options=quickly)(jax.random.split(jax.random.key(1), num_draws))

@@ -11,7 +11,7 @@ from tests.mdp.contexts import make_context
 
 
 def actions_that_act(term, actions, key=0):
-    """What the filter lets through of a scalar action after another, from the start of an episode."""
+    """The filter's outputs for successive scalar actions, from the start of an episode."""
     keys = jax.random.split(jax.random.key(key), len(actions) + 1)
     memory = term.init(make_context(action=jnp.zeros(2), key=keys[0]))
     passed = []

@@ -120,7 +120,7 @@ BODIES, GEOMS = ("ball", "crate", "far"), ("ball", "crate", "lid", "far")
 
 @functools.cache
 def forces_in_the_yard(engine):
-    """How hard parts are pressed, and the hardest contacts, at the start and after a few steps."""
+    """Contact forces on parts, and the hardest contacts, at the start and after a few steps."""
     edit = functools.partial(add_contact_sensors, bodies=BODIES, geoms=GEOMS)
     model = compile_model(mujoco.MjSpec.from_string(YARD), dt=0.004, ctrl_dt=0.004, edits=[edit])
     stepper = make_engine(engine, model, (), num_devices=1)

@@ -29,7 +29,7 @@ VALUE_3 = jnp.array([1.0, -2.0, 0.0])
 
 
 def errors(noise):
-    """What the noise adds to a value, for 1000 keys."""
+    """The differences that the noise adds to a value, for 1000 keys."""
     return np.asarray(draws(lambda key: noise(VALUE_3, key) - VALUE_3, 1000))
 
 

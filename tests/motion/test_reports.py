@@ -1,4 +1,4 @@
-"""What is shown of a policy that tracks motions: errors by clip, the ghost in videos, and the exported policy."""
+"""Reports of a policy that tracks motions: errors by clip, the ghost in videos, and the exported policy."""
 
 import equinox as eqx
 import jax

@@ -1,4 +1,4 @@
-"""Which mapped programs the compilation cache holds."""
+"""Mapped programs in the compilation cache."""
 
 import jax
 import jax.numpy as jnp

@@ -47,7 +47,7 @@ def place(replicas):
 
 
 def gathered(replicas):
-    """What every device gathers: shape (devices, devices, leaves)."""
+    """The checksums that every device gathers: shape (devices, devices, leaves)."""
     placed, devices = place(replicas)
     return np.asarray(PmapDevices(devices, AXIS).map(lambda x: gather_checksums(x, AXIS))(placed))
 

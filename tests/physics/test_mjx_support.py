@@ -1,4 +1,4 @@
-"""What MJX refuses, in the words of the MJCF file."""
+"""Models that MJX does not support, reported in the terms of the MJCF file."""
 
 import mujoco
 import pytest

@@ -1,4 +1,4 @@
-"""What a compiled program does, read from its text."""
+"""Operations of a compiled program, read from its HLO text."""
 
 import re
 from collections import Counter
@@ -11,7 +11,7 @@ TRIP_COUNT = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 
 
 def all_reduces(text: str) -> Counter[str]:
-    """How often a program reduces over devices when it runs once, by the type of what is reduced, as in `f32[8]`.
+    """The number of all-reduces in one run of a program, by the type of the reduced value, as in `f32[8]`.
 
     A loop counts as often as it turns; of a conditional every branch counts.
     """

@@ -30,7 +30,7 @@ RESETS: list[int] = []
 
 
 class Life(eqx.Module):
-    """Where an episode began, its length and its age, in steps; and what its env keeps over episodes."""
+    """The start of an episode, its length and age in steps, and the value that its env keeps over episodes."""
 
     start: jax.Array
     length: jax.Array
@@ -90,7 +90,7 @@ def make_rollout(env, num_steps):
 
 
 def starts_of(trajectory):
-    """Where the episodes of each env began, in order: one number for each."""
+    """The starts of the finished episodes of each env, in order: one number for each episode."""
     start_et, done_et = np.asarray(trajectory.reward), np.asarray(trajectory.done)
     return [start_t[np.flatnonzero(done_t)] for start_t, done_t in zip(start_et, done_et, strict=True)]
 
@@ -120,7 +120,7 @@ def test_start_depends_on_its_env_and_number_alone():
 
 
 def count_resets(env, num_envs, num_steps, num_rollouts):
-    """How many episodes ended, and how many resets that took."""
+    """The number of episodes that ended, and of resets that were computed for them."""
     state_e, rollout = begin(env, num_envs), make_rollout(env, num_steps)
     jax.effects_barrier()
     before, num_ends = len(RESETS), 0

@@ -1,4 +1,4 @@
-"""Where episodes start: a keyframe's whole state, and what resets make of it, compared with plain MuJoCo."""
+"""Starts of episodes: a keyframe's whole state, and the states after resets, compared with plain MuJoCo."""
 
 import dataclasses
 import functools

@@ -24,7 +24,7 @@ def task_with(**hooks):
 
 
 def error_of(task):
-    """What the checks before a training say."""
+    """The error of the checks before a training."""
 
     def check():
         task.check()

@@ -85,7 +85,7 @@ def test_task_of_one_device_has_the_axis_under_its_default_name():
 
 
 class Crowd(rewards.AbstractReward):
-    """How high the robots stand, less the mean over devices of that."""
+    """The height of a robot less its mean over devices, in m."""
 
     scale: float = 1.0
 

@@ -1,4 +1,4 @@
-"""What the hooks of a task may return, and what is said of anything else before it compiles."""
+"""Return values of a task's hooks, and the errors for invalid ones before anything compiles."""
 
 import dataclasses
 

@@ -14,7 +14,7 @@ from tests.tasks import BipedConfig, BipedTask, CartPoleConfig, CartPoleTask, tr
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 
 AHEAD = (".next_start.is_ready", ".next_start.packed")
-"""Which starts are made ahead of the ends of episodes depends on the other envs of a device; the starts do not."""
+"""Leaves that depend on the other envs of a device: when a start is prepared ahead. The starts do not depend."""
 TWO_BY_TWO = "two processes of two devices"
 OTHERS = (
     (2, "pmap"),

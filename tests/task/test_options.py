@@ -1,4 +1,4 @@
-"""What an option is, beyond its value, is said where it is declared."""
+"""Properties of an option beyond its value, given in its declaration."""
 
 from dataclasses import dataclass
 

@@ -10,7 +10,7 @@ from tests.processes import ROOT
 
 @pytest.fixture
 def started(monkeypatch):
-    """What was run: names of modules and the arguments they saw."""
+    """The modules that were run: their names and arguments."""
     started = []
     monkeypatch.setattr(train.runpy, "run_module", lambda name, **_: started.append((name, sys.argv[1:])))
     monkeypatch.setattr("sys.argv", sys.argv)

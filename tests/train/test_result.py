@@ -1,4 +1,4 @@
-"""What `task.run()` returns."""
+"""The result of `task.run()`."""
 
 import base64
 import os

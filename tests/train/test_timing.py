@@ -1,4 +1,4 @@
-"""Where the time goes: figures of the host, and of every device under every engine."""
+"""Timing figures of the host, and of every device under every engine."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Pictures of what terms mean, each drawn from the values of the term itself, so that it cannot say another thing.
+"""Pictures of terms, each drawn from the values of the term itself, so that it always agrees with the code.
 
 `python -m docs.site.pictures OUT_DIR` draws all of them as SVG files; `make site` does so first.
 """

@@ -17,7 +17,7 @@ AXES = ("#c8402f", "#2f8f5b", "#2c6fbb")
 
 
 class View(NamedTuple):
-    """Where a picture is seen from: the directions in the world that point right and up in it."""
+    """A viewing direction: the directions in the world that point right and up in the picture."""
 
     right: tuple[float, float, float]
     up: tuple[float, float, float]
@@ -27,7 +27,7 @@ class View(NamedTuple):
         return np.asarray(points_n3) @ np.array([self.right, self.up]).T
 
     def depth(self, point_3: Any) -> float:
-        """How near a point in the world is."""
+        """The distance of a point in the world towards the viewer, in m: larger is nearer."""
         return float(np.asarray(point_3) @ np.cross(self.right, self.up))
 
 

@@ -36,7 +36,7 @@ MODULES = (
     motion,
 )
 PICTURES: dict[type, Draw] = {cls: draw for module in MODULES for cls, draw in module.PICTURES.items()}
-"""What draws the picture of each term."""
+"""The function that draws the picture of each term."""
 
 STYLE = {
     "svg.fonttype": "none",  # text as text: smaller, and found by a search in the page
@@ -52,9 +52,9 @@ def save(out_dir: Path, *, part: int = 0, num_parts: int = 1) -> None:
     """Draws pictures into a directory, a file for each term.
 
     Args:
-        out_dir: Where; made if missing.
-        part: Which of `num_parts` shares to draw, from 0: for several processes.
-        num_parts: How many there are.
+        out_dir: Made if missing.
+        part: Index of the share to draw, in [0, num_parts): for several processes.
+        num_parts: Number of shares.
     """
     out_dir.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context(STYLE):

@@ -1,4 +1,4 @@
-"""Pictures of commands: what each asks for during an episode."""
+"""Pictures of commands: the values of each during an episode."""
 
 import dataclasses
 import functools

@@ -86,7 +86,7 @@ class _WithKey:
         return self.term(seen)
 
     def mass(self, seen: Context, body: int) -> Any:
-        """What this step adds to the mass of a body, in kg."""
+        """The mass that this step adds to a body, in kg."""
         return self.term.overrides(seen)["body_mass"][body] - seen.model.mj_model.body_mass[body]
 
 

@@ -1,4 +1,4 @@
-"""Where the pictures are, and whether they are those of this code."""
+"""Files of the pictures, drawn anew when the code has changed."""
 
 import hashlib
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
 SOURCES = ("ksim/mdp", "ksim/physics", "docs/site/pictures")
-"""What pictures depend on."""
+"""The sources that pictures depend on."""
 
 NUM_PROCESSES = 2
 
@@ -18,7 +18,7 @@ def file_name(cls: type) -> str:
 
 
 def draw_all(out_dir: Path) -> None:
-    """Draws all pictures, in two processes, unless the directory holds those of this very code.
+    """Draws all pictures, in two processes, unless the directory holds those of the current code.
 
     Raises:
         RuntimeError: A process failed.

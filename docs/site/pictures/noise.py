@@ -1,4 +1,4 @@
-"""Pictures of noise: a signal and what a sensor makes of it."""
+"""Pictures of noise: a signal before and after a sensor's noise."""
 
 import dataclasses
 from typing import Any

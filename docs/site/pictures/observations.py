@@ -62,7 +62,7 @@ def _world_frame(_: Snapshot) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _points(kind: str, names: Sequence[str]) -> Callable[[Snapshot], np.ndarray]:
-    """Where bodies or sites of these names are, in the world."""
+    """Positions in the world of the named bodies or sites."""
     field = {"body": "xpos", "site": "site_xpos"}[kind]
     return lambda seen: np.asarray(seen.physics.derived[field])[[seen.model.names.index(kind, n) for n in names]]
 

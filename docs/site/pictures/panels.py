@@ -1,4 +1,4 @@
-"""What pictures are made of: curves over a quantity, over time, histograms, and scenes with arrows."""
+"""Parts of pictures: curves over a quantity or over time, histograms, and scenes with arrows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -82,7 +82,7 @@ def _swing_weight(frames):
 
 
 def _clock(frames):
-    """Which feet the clock wants down."""
+    """Whether the clock wants each foot down, (time, foot)."""
     return _phases(frames) < 0.55
 
 

@@ -1,4 +1,4 @@
-"""The robot of the pictures, and what a term sees of it in a given state."""
+"""The robot of the pictures, and snapshots of it in a given state."""
 
 import functools
 import math
@@ -112,7 +112,7 @@ def context(
     of: PhysicsModel | None = None,
     **fields: Any,
 ) -> Snapshot:
-    """What a term sees of the robot: standing with bent knees, but for what is given.
+    """A snapshot of the robot, which stands with bent knees unless the arguments differ.
 
     Args:
         joints: Angles, in rad, by name, as from `joint_angles`.

@@ -1,4 +1,4 @@
-"""What a term sees of one moment, as numpy arrays; a `Context` is made of it where a term is called."""
+"""A term's context at one moment as numpy arrays, from which a `Context` is made when a term is called."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -72,7 +72,7 @@ def context_of(model: PhysicsModel, arrays: dict[str, Any], key: Any) -> Context
 
 
 def values_over(term: Any, seen: Sequence[Snapshot], read: Any = lambda value, _: value) -> np.ndarray:
-    """The term's value at a reset, which the first snapshot is of, and after each step, which the others are of.
+    """The term's value at a reset, for the first snapshot, and after each step, for the others.
 
     Args:
         term: A term with or without memory.
@@ -117,7 +117,7 @@ def values_apart(term: Any, seen: Sequence[Snapshot], read: Any = lambda value, 
 
 
 def values_drawn(function: Any, seen: Snapshot, num: int) -> Any:
-    """What a function of the context draws for many keys, in rows."""
+    """The values that a function of the context draws for many keys, in rows."""
     keys = jax.random.split(jax.random.key(3), num)
     context = seen.as_context(keys[0])
     return jax.tree.map(np.asarray, jax.vmap(lambda key: function(dataclasses.replace(context, key=key)))(keys))

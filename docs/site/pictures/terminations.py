@@ -1,4 +1,4 @@
-"""Pictures of terminations: where each ends the episode."""
+"""Pictures of terminations: the conditions under which each ends the episode."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -65,7 +65,7 @@ def walk(seconds: float = 1.6, period_s: float = PERIOD_S, stops_s: float = 1e9)
 
 
 def contacts(frames: tuple[Snapshot, ...]) -> np.ndarray:
-    """Which feet are down, (time, foot)."""
+    """Whether each foot is down, (time, foot)."""
     return np.array([[float(seen.sensor(name)[0]) > 1 for name in ("left_touch", "right_touch")] for seen in frames])
 
 

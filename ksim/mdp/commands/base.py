@@ -1,4 +1,4 @@
-"""What commands have in common."""
+"""The base classes of commands."""
 
 from abc import abstractmethod
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""Commands of how to step."""
+"""Gait commands."""
 
 import jax
 import jax.numpy as jnp

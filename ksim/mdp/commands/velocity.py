@@ -52,7 +52,7 @@ class VelocityCommand(AbstractDrawnCommand):
         drawn_3 = jnp.where(is_standing, 0.0, drawn_4[:3])
         if self.heading_fraction == 0.0:
             return drawn_3
-        # Drawn apart, so that velocities are those that are drawn without headings.
+        # Drawn with another key, so that velocities are the same as without headings.
         low, high = jnp.array([self.heading, (0.0, 1.0)]).T
         heading, share = jax.random.uniform(jax.random.fold_in(key, 0), (2,), minval=low, maxval=high)
         has_heading = (share < self.heading_fraction) & ~is_standing

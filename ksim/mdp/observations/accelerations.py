@@ -13,11 +13,11 @@ from ksim.physics.rotations import rotate_inverse
 
 
 class _Acceleration(AbstractObservation):
-    """Remembers a velocity and by how much per second it last changed."""
+    """An acceleration, from the velocities of the last two control steps."""
 
     @abstractmethod
     def velocity(self, context: Context) -> Float[Array, " n"]:
-        """The velocity whose change it is."""
+        """The velocity to differentiate."""
 
     def init(self, context: Context) -> tuple[Array, Array]:
         velocity_n = self.velocity(context)

@@ -1,4 +1,4 @@
-"""What observations have in common."""
+"""The base class of observations."""
 
 from abc import abstractmethod
 

@@ -19,7 +19,7 @@ from ksim.physics.rotations import inverse_quaternion, multiply_quaternions, rot
 
 
 class MotionPhase(AbstractObservation):
-    """How much of the clip is over, from 0 at its first frame to 1 at its last."""
+    """Fraction of the clip that is over, from 0 at its first frame to 1 at its last."""
 
     command: str
     noise: AbstractNoise | None = None

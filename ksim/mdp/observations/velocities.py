@@ -127,6 +127,6 @@ def _sites(context: Context, sites: tuple[str, ...]) -> tuple[np.ndarray, np.nda
 def velocity_at(context: Context, position_n3: Float[Array, "n 3"], body_n: np.ndarray) -> Float[Array, "n 3"]:
     """World-frame velocities, in m/s, of points that move with bodies."""
     ang_vel_n3, lin_vel_n3 = jnp.split(context.derived("cvel")[body_n], 2, axis=1)
-    # MuJoCo's `cvel` is that of a point at the centre of mass of the body's whole tree.
+    # MuJoCo's `cvel` is the velocity of a point at the centre of mass of the body's whole tree.
     center_n3 = context.derived("subtree_com")[context.model.mj_model.body_rootid[body_n]]
     return lin_vel_n3 + jnp.cross(ang_vel_n3, position_n3 - center_n3)

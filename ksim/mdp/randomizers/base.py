@@ -1,4 +1,4 @@
-"""What randomizers have in common."""
+"""The base class of randomizers."""
 
 import operator
 from abc import abstractmethod

@@ -105,8 +105,6 @@ def movable_body(context: Context, name: str, *, weighs: bool = False) -> int:
     """The index of a body whose inertia matters.
 
     Args:
-        context: Of the model.
-        name: The body's name.
         weighs: Whether it must have a mass: a multiple of none, or none elsewhere, changes nothing.
 
     Raises:

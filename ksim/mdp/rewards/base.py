@@ -1,4 +1,4 @@
-"""What rewards have in common."""
+"""The base class of rewards."""
 
 from abc import abstractmethod
 

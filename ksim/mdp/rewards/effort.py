@@ -193,7 +193,7 @@ class JointLimits(AbstractReward):
 
 
 def _magnitudes(context: Context) -> Float[Array, " u"]:
-    """The force of each actuator; the norm of those of one that has several, which its force range bounds."""
+    """The force of each actuator. For an actuator with several outputs, their norm, which its force range bounds."""
     force_o, mj_model = context.derived("actuator_force"), context.model.mj_model
     outputs = [
         slice(start, start + n) for start, n in zip(mj_model.actuator_outadr, mj_model.actuator_outnum, strict=True)

@@ -268,7 +268,7 @@ def foot_phases(context: Context, num_feet: int, period_s: float, offsets: Offse
 
 
 def expected_contact(phase_f: Float[Array, " f"], duty: float, edge_std: float) -> Float[Array, " f"]:
-    """How much each foot should be down: 1 over phases from 0 to `duty`, else 0, smoothed by a periodic Gaussian."""
+    """Expected contact of each foot: 1 over phases from 0 to `duty`, else 0, smoothed by a periodic Gaussian."""
     turns_k1 = jnp.array([[-1.0], [0.0], [1.0]])
     into_kf = (phase_f - turns_k1) / edge_std
     past_kf = (phase_f - turns_k1 - duty) / edge_std

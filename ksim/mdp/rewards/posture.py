@@ -106,7 +106,7 @@ class _BaseAcceleration(AbstractReward):
 
     @abstractmethod
     def velocity(self, context: Context) -> Float[Array, "3"]:
-        """The velocity whose change counts."""
+        """The velocity to differentiate."""
 
     def init(self, context: Context) -> tuple[Array, Array]:
         velocity_3 = self.velocity(context)

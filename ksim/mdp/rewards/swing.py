@@ -61,7 +61,7 @@ class FootApexHeight(AbstractReward):
     def update(self, context: Context) -> tuple[Array, Array]:
         apex_f, _ = context.memory
         contact_f = feet_in_contact(context, self.sensors)
-        # Of a foot that was down there is no apex.
+        # A foot that was already down has no apex.
         landed_f = contact_f & jnp.isfinite(apex_f)
         paid_f = jnp.where(landed_f, jnp.square(apex_f - self.target), 0.0)
         apex_f = jnp.maximum(apex_f, foot_heights(context, self.sites))

@@ -1,4 +1,4 @@
-"""run_mode=export: writing the policy of a checkpoint for other programs."""
+"""run_mode=export: export of a checkpoint's policy for other programs."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ from ksim.types import Observation
 
 _ONNX, _PROGRAM, _METADATA = "policy.onnx", "policy.jaxexport", "policy.json"
 TOLERANCE = 1e-4
-"""Tolerance of ONNX Runtime against JAX, relative to 1 + |action|: far above rounding."""
+"""Tolerated difference of actions between ONNX Runtime and JAX, relative to 1 + |action|: far above rounding."""
 
 _CHECKED_STEPS = 8
 _CHECKED_ROWS = 16
@@ -39,13 +39,13 @@ Step = Callable[[Mapping[str, Any], Any], tuple[Any, Any]]
 def export_checkpoint(task: RLTask[Any]) -> RunResult:
     """Writes the policy of a checkpoint as policy.onnx, policy.jaxexport and policy.json; see `RLTask.run`.
 
-    Beside them goes the policy's part of the checkpoint, so that the directory can be given as `checkpoint`.
+    The policy's part of the checkpoint is written beside them, so that the directory can be passed as `checkpoint`.
 
     Raises:
         ConfigError: There is no checkpoint, it does not fit the task, the policy cannot be exported, a package is
             missing, or the files cannot be written. If only ONNX does not support an operation of the policy, the
             other files are written.
-        RunError: The ONNX file computes other actions than the policy; the other files are written.
+        RunError: The ONNX model computes other actions than the policy. The other files are written.
     """
     check_packages()
     if task.config.export_dir is not None and holds_run(Path(task.config.export_dir)):
@@ -58,15 +58,15 @@ def export_checkpoint(task: RLTask[Any]) -> RunResult:
     out_dir = output_dir("export_dir", task.config.export_dir, checkpoint.parents[1] / "export")
     programs = PolicyExport(model, context.task.obs_sizes).arrays()
     policy_alone = write_policy_alone(read_checkpoint(checkpoint), out_dir, programs)
-    # Whatever the run's precision was: ONNX Runtime has float32 alone.
+    # Independent of the run's precision: ONNX Runtime has only float32.
     with jax.default_matmul_precision("highest"):
         policy, metadata = described_policy(context, model, policy_alone, out_dir)
         _write(out_dir, program_files(policy, metadata))
         try:
             onnx_content = onnx_file(policy, metadata)
             difference = largest_difference(onnx_content, model)
-        except Exception as error:  # also what the packages raise, of a type that they do not know
-            (out_dir / _ONNX).unlink(missing_ok=True)  # of an earlier export
+        except Exception as error:  # the packages raise various types
+            (out_dir / _ONNX).unlink(missing_ok=True)  # from an earlier export
             kind = RunError if isinstance(error, RunError) else ConfigError
             cause = str(error) if isinstance(error, ConfigError | RunError) else f"ONNX cannot run the policy: {error}."
             raise kind(f"{cause} {_PROGRAM} and {_METADATA} are in {out_dir}, {_ONNX} is not.") from error
@@ -85,24 +85,13 @@ def export_checkpoint(task: RLTask[Any]) -> RunResult:
 def described_policy(
     context: PolicyContext, model: NormalizedActorCritic, checkpoint: Path, out_dir: Path
 ) -> tuple[DeterministicPolicy, dict[str, Any]]:
-    """The policy with its arrays, and its metadata.
-
-    Args:
-        context: What the policy acts in.
-        model: The policy.
-        checkpoint: The checkpoint of the policy.
-        out_dir: Where the files go.
-    """
+    """The policy with its arrays as constants, and its metadata."""
     policy, arrays = deterministic_policy(model, context.task.obs_sizes), policy_arrays(model)
     return policy.bound(arrays), policy_metadata(context, policy, model, checkpoint.resolve(), out_dir.resolve())
 
 
 def program_files(policy: DeterministicPolicy, metadata: Mapping[str, Any]) -> dict[str, bytes]:
-    """The policy as a program of JAX, and the metadata: contents of files by name.
-
-    Args:
-        policy: The policy with its arrays.
-        metadata: Its metadata.
+    """The contents of files by name: the policy as a JAX program, and the metadata.
 
     Raises:
         ConfigError: The policy cannot be exported.
@@ -111,10 +100,10 @@ def program_files(policy: DeterministicPolicy, metadata: Mapping[str, Any]) -> d
 
 
 def onnx_file(policy: DeterministicPolicy, metadata: Mapping[str, Any]) -> bytes:
-    """The policy as an ONNX model with the metadata in it, otherwise as `program_files`.
+    """The content of an ONNX file with the policy and the metadata.
 
     Raises:
-        ConfigError: It uses an operation that is not covered.
+        ConfigError: The policy uses an operation that is not covered.
     """
     from ksim.policy.export.to_onnx import onnx_policy  # noqa: PLC0415 - onnx is an extra
 
@@ -128,7 +117,7 @@ def _write(directory: Path, contents: Mapping[str, bytes]) -> None:
 
 
 def check_packages() -> None:
-    """Raises ConfigError unless what writes ONNX and what runs it are installed."""
+    """Raises ConfigError unless onnx and onnxruntime are installed."""
     try:
         import onnx  # noqa: F401, PLC0415
         import onnxruntime  # noqa: F401, PLC0415
@@ -139,7 +128,7 @@ def check_packages() -> None:
 
 
 def largest_difference(onnx_model: bytes, model: NormalizedActorCritic) -> float:
-    """Largest difference between actions of ONNX Runtime and of the model, on observations like those of training.
+    """The largest difference between actions of ONNX Runtime and of the model, on observations like those of training.
 
     Raises:
         RunError: The difference is larger than rounding explains.
@@ -169,7 +158,7 @@ def largest_difference(onnx_model: bytes, model: NormalizedActorCritic) -> float
 
 
 def onnx_step(onnx_model: bytes | Path) -> Step:
-    """An exported policy in ONNX Runtime; a memory of None is the initial one."""
+    """An exported policy in ONNX Runtime. A memory of None means the start of an episode."""
     import onnxruntime  # noqa: PLC0415 - an extra
 
     source = onnx_model if isinstance(onnx_model, bytes) else str(onnx_model)

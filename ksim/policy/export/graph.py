@@ -1,4 +1,4 @@
-"""An ONNX graph that grows node by node."""
+"""An ONNX graph, built node by node."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,17 +8,17 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 OPSET = 18
-"""ONNX Runtime reads it from version 1.14 (2023) on."""
+"""Version of the ONNX operators: supported by ONNX Runtime since version 1.14 (2023)."""
 IR_VERSION = 8
 
 Value = str | np.ndarray
-"""What a variable of a jaxpr is in the graph: the name of a tensor, or an array that is known already."""
+"""The value of a jaxpr's variable in the graph: the name of a tensor, or an array that is already known."""
 
 
 class Graph:
-    """Nodes and constants; a name is given to every tensor.
+    """Nodes and constants of an ONNX graph. Every tensor has a name.
 
-    The length of the batch is known only when the graph runs. A dimension that is no int stands for it.
+    The batch size is known only when the graph runs. A dimension that is not an int stands for it.
     """
 
     def __init__(self) -> None:
@@ -32,17 +32,17 @@ class Graph:
         self._count = 0
 
     def add_input(self, name: str, shape: Sequence[Any], dtype: Any) -> str:
-        """An input; its first dimension is the batch."""
+        """Adds an input, whose first dimension is the batch. Returns its name."""
         self.inputs[name] = (tuple(shape), np.dtype(dtype))
         return name
 
     def add_output(self, name: str, value: Value, shape: Sequence[Any], dtype: Any) -> None:
-        """An output that has the value of a tensor of the graph."""
+        """Adds an output with the value of a tensor of the graph."""
         self.nodes.append(helper.make_node("Identity", [self.name(value)], [name]))
         self.outputs[name] = (tuple(shape), np.dtype(dtype))
 
     def name(self, value: Value) -> str:
-        """The name of a tensor; a known array becomes a constant, the same for the same numbers."""
+        """The name of a tensor. A known array becomes a constant; equal arrays share one."""
         if isinstance(value, str):
             return value
         value = np.asarray(value, order="C")
@@ -56,7 +56,7 @@ class Graph:
         """Adds a node.
 
         Returns:
-            The name of its output; a list of names where there are several.
+            The name of its output; a list of names if there are several.
         """
         names = [f"t{self._count + i}" for i in range(num_outputs)]
         self._count += num_outputs
@@ -64,7 +64,7 @@ class Graph:
         return names[0] if num_outputs == 1 else names
 
     def transpose(self, value: Value, order: Sequence[int]) -> Value:
-        """A tensor with its axes in another order; what was transposed before is transposed once."""
+        """A tensor with its axes in another order. Successive transpositions are merged into one."""
         order = tuple(int(axis) for axis in order)
         if isinstance(value, np.ndarray):
             return np.transpose(value, order)
@@ -77,7 +77,7 @@ class Graph:
         return result
 
     def untransposed(self, value: str, rank: int) -> tuple[str, tuple[int, ...]]:
-        """The tensor of which this one is a transposition, and the order of its axes in it."""
+        """The tensor that this one transposes, and the order of its axes here."""
         return self._transposed.get(value, (value, tuple(range(rank))))
 
     def reshape(self, value: Value, shape: Sequence[Any]) -> Value:
@@ -96,10 +96,10 @@ class Graph:
         return self.op("Expand", value, self.shape(shape))
 
     def shape(self, sizes: Sequence[Any]) -> Value:
-        """Sizes as a tensor of whole numbers.
+        """Sizes as a tensor of integers.
 
         Raises:
-            ValueError: A size is neither known nor that of the batch, such as twice the batch.
+            ValueError: A size is neither known nor the batch size; for example, twice the batch size.
         """
         if all(isinstance(size, int) for size in sizes):
             return np.array(sizes, np.int64)
@@ -118,7 +118,7 @@ class Graph:
         return self._num_rows
 
     def model(self, name: str, metadata: dict[str, str]) -> onnx.ModelProto:
-        """The graph as a model, without nodes that no output depends on, and checked."""
+        """The graph as a checked model, without nodes that no output depends on."""
         needed, nodes = set(self.outputs), []
         for node in reversed(self.nodes):
             if needed & set(node.output):
@@ -138,5 +138,5 @@ class Graph:
 
 
 def tensor_type(dtype: Any) -> int:
-    """ONNX's number of a numpy type."""
+    """ONNX's enum value for a numpy dtype."""
     return TensorProto.BOOL if dtype == np.bool_ else helper.np_dtype_to_tensor_dtype(np.dtype(dtype))

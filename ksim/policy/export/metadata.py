@@ -31,12 +31,12 @@ from ksim.task.returned import action_bounds
 from ksim.task.rl import RLTask
 
 FORMAT = 2
-"""Incremented when an entry changes its meaning."""
+"""Version of the metadata, incremented when an entry changes its meaning."""
 
 _FAR = 1e6
-"""An action that reaches every limit there is."""
+"""An action large enough to reach every limit."""
 _TRIED = 1e-3 * 2.0 ** np.arange(18)
-"""Actions at which the actuators are asked for their slopes."""
+"""Actions at which the slopes of the actuators are measured, from 0.001 to 131 in factors of 2."""
 
 
 def policy_metadata(
@@ -45,11 +45,7 @@ def policy_metadata(
     """The metadata, ready for JSON; the table in docs/deploying.md describes each entry.
 
     Args:
-        context: What the policy acts in.
-        policy: Its policy.
-        model: The policy with its weights.
-        checkpoint: Where it was loaded from.
-        out_dir: Where the files go; the path of the checkpoint is relative to it.
+        out_dir: The directory of the exported files; the recorded path of the checkpoint is relative to it.
     """
     task, env = context.task, context.env
     metadata: dict[str, Any] = {
@@ -69,7 +65,7 @@ def policy_metadata(
     }
     inputs, _ = policy.input_names()
     sizes = {group: {"input": inputs[group], "size": x.shape[0]} for group, x in policy.obs.items()}
-    if not isinstance(env, MdpEnvironment):  # one of the task's own, which knows no joints and no terms
+    if not isinstance(env, MdpEnvironment):  # a custom environment, without joints and terms
         return metadata | {"observations": sizes}
     shapes = env.shapes(task.device_axis)
     layouts = {group: {**size, "terms": _layout(env, shapes, group, model)} for group, size in sizes.items()}
@@ -77,13 +73,13 @@ def policy_metadata(
 
 
 def module_name(cls: type) -> str:
-    """The module of a class; of one that is run by `python -m`, the name that it has when it is imported."""
+    """The module of a class. For a module run by `python -m`, its name when it is imported."""
     spec = getattr(sys.modules.get(cls.__module__), "__spec__", None)
     return cls.__module__ if cls.__module__ != "__main__" or spec is None else spec.name
 
 
 def _of_robot(context: PolicyContext, env: MdpEnvironment, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-    """The entries about the robot, and about what comes before and after the policy."""
+    """The entries about the robot, the actuators, the action filters and the commands."""
     physics_model, mdp = env.engine.model, env.mdp
     return {
         "physics_dt_s": physics_model.dt,
@@ -106,7 +102,7 @@ def _of_robot(context: PolicyContext, env: MdpEnvironment, shapes: Mapping[str, 
 
 
 def _memory(bound: DeterministicPolicy) -> list[dict[str, Any]]:
-    """The policy's memory: how its parts are named, and their values at the start of an episode."""
+    """The arrays of the policy's memory: names, shapes, and values at the start of an episode."""
     start = bound.start({})
     return [
         {
@@ -123,7 +119,7 @@ def _memory(bound: DeterministicPolicy) -> list[dict[str, Any]]:
 def _layout(
     env: MdpEnvironment, shapes: Mapping[str, tuple[int, ...]], group: str, model: NormalizedActorCritic
 ) -> list[dict[str, Any]]:
-    """The terms of a group, in the order in which they fill its vector."""
+    """The terms of an observation group, in the order of its vector."""
     mean, variance = (np.asarray(x[group]) for x in (model.normalizer.mean, model.normalizer.variance))
     terms, start = [], 0
     for name, term in env.mdp.observations[group].items():
@@ -146,18 +142,18 @@ def _layout(
 
 
 def describe(term: Term) -> dict[str, Any]:
-    """Class and arguments of a term, without noise, because a robot has its own."""
+    """Class and arguments of a term. Noise is left out, because a real robot has its own."""
     fields = [field.name for field in dataclasses.fields(term) if field.name != "noise"]
     return {"class": class_name(type(term)), "args": {name: _plain(getattr(term, name)) for name in fields}}
 
 
 def class_name(cls: Any) -> str:
-    """The name of a class; with its module if it is not ksim's."""
+    """The name of a class, with its module unless it is one of ksim's."""
     return cls.__qualname__ if cls.__module__.startswith("ksim.") else f"{module_name(cls)}.{cls.__qualname__}"
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON knows it; what it does not know, in words."""
+    """A value as JSON; types that JSON does not have, as a string."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Term):
@@ -172,7 +168,7 @@ def _plain(value: Any) -> Any:
 
 
 def _on_flat_ground(task: RLTask[Any], env: MdpEnvironment) -> PhysicsModel:
-    """The model of the training; on its own floor where a terrain took its place, whose heights no file holds."""
+    """The model of training. If it has a terrain, whose heights no file holds, the robot's own floor replaces it."""
     model = env.engine.model
     return compile_robot(task, task.config, [env.mdp.edit_spec], on_terrain=False) if model.terrain else model
 
@@ -189,7 +185,7 @@ def _robot(task: RLTask[Any], model: PhysicsModel) -> dict[str, Any]:
 
 
 def described_joints(model: PhysicsModel) -> dict[str, Any]:
-    """Joints; warns of those whose default positions no joint of the robot can have."""
+    """Names, default positions and ranges of the joints. Warns of default positions outside their ranges."""
     names = model.names
     position, limits = model.default_qpos[names.joint_qpos()], names.joint_range()
     for name, x, (low, high) in zip(names.joints, position, limits, strict=True):
@@ -218,7 +214,7 @@ def _actuators(actuators: AbstractActuators, model: PhysicsModel) -> dict[str, A
 
 
 def _motor_curve(actuators: AbstractActuators, model: PhysicsModel) -> dict[str, Any] | None:
-    """How velocity limits the actuators' forces: of a speed-torque line its numbers, of another curve its class."""
+    """The velocity limits of the actuators' forces: numbers of a speed-torque line, or the class of another curve."""
     curve = actuators.motor_curve(model)
     if curve is None:
         return None
@@ -228,23 +224,23 @@ def _motor_curve(actuators: AbstractActuators, model: PhysicsModel) -> dict[str,
 
 
 def action_map(actuators: AbstractActuators, model: PhysicsModel) -> dict[str, Any] | None:
-    """Actuators as numbers: ctrl = clip(offset + scale * action, lower, upper), found by asking them.
+    """Actuators as numbers: ctrl = clip(offset + scale * action, lower, upper), found by evaluating them.
 
-    `scale` has one number per control, or one row per control where components of the action are mixed.
+    `scale` has one number per control, or one row per control if components of the action are mixed.
 
     Returns:
-        None where the actuators do something else.
+        The numbers by name; None if the actuators do not have this form.
     """
     size = actuators.action_size(model)
     control = jax.jit(jax.vmap(lambda action: jnp.asarray(actuators(action, model), jnp.float32)))
     slopes = jax.jit(jax.vmap(jax.jacfwd(lambda action: jnp.asarray(actuators(action, model), jnp.float32))))
-    # To both sides, farther and farther: where the middle is at a limit or beyond it, only some of these have a slope.
+    # In both directions, with growing actions: if action 0 is at or beyond a limit, only some of them have a slope.
     tried_na = np.concatenate([side * most * np.eye(size) for most in _TRIED for side in (1, -1)])
     slope_nu = np.stack([slope[:, n % size] for n, slope in enumerate(np.asarray(slopes(tried_na)))])
     slope_pua = slope_nu.reshape(-1, size, slope_nu.shape[1]).swapaxes(1, 2)
     scale_ua = np.take_along_axis(slope_pua, np.abs(slope_pua).argmax(axis=0)[None], axis=0)[0]
     offset_u = np.asarray(control(jnp.zeros((1, size))))[0]
-    # The offset of what is clipped at 0 is that of the nearest action at which it is not.
+    # The offset of a control that is clipped at action 0 is taken at the nearest action that is not clipped.
     moves_nu = (np.abs(slope_nu) > 0) & (slope_nu == scale_ua.T[np.arange(len(tried_na)) % size])
     without_nu = np.asarray(control(jnp.asarray(tried_na, jnp.float32))) - tried_na @ scale_ua.T
     unclipped_u = without_nu[moves_nu.argmax(axis=0), np.arange(len(offset_u))]
@@ -266,7 +262,7 @@ def action_map(actuators: AbstractActuators, model: PhysicsModel) -> dict[str, A
 
 
 def numbers(array: Any) -> Any:
-    """An array as lists, with as many digits as its type has; None for what is not finite, which JSON has not."""
+    """An array as lists, with as many digits as its dtype has. Non-finite numbers, which JSON lacks, are None."""
     array = np.asarray(array)
     if array.ndim:
         return [numbers(x) for x in array]
@@ -276,7 +272,7 @@ def numbers(array: Any) -> Any:
 
 
 def git_revision(directory: Path) -> dict[str, Any] | None:
-    """The commit that a directory's repository is at, and whether files differ from it; None where there is none."""
+    """The commit of a directory's repository, and whether files differ from it; None if there is no repository."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(directory), *arguments]
@@ -289,7 +285,7 @@ def git_revision(directory: Path) -> dict[str, Any] | None:
 
 
 def _directory_of(task: RLTask[Any]) -> Path:
-    """Where the task's code is, or the working directory where it is in no file."""
+    """The directory of the task's code, or the working directory if the code is in no file."""
     try:
         return Path(inspect.getfile(type(task))).resolve().parent
     except (OSError, TypeError):

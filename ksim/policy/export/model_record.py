@@ -1,4 +1,4 @@
-"""The model that a policy was trained in, as numbers and names: what another program needs besides the robot's file."""
+"""The model of training as numbers and names, for programs that load the robot's file and need its changes."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ STRUCTURE = (
     *("actuator_dyntype", "actuator_gaintype", "actuator_biastype", "actuator_ctrlspec"),
     *("actuator_trntype", "actuator_trnid"),
 )
-"""Fields of MjModel that say which parts a model has and how they are joined."""
+"""Fields of MjModel that define the parts of a model and their connections."""
 
 FIELDS = {
     "": "qpos0 qpos_spring",
@@ -35,14 +35,14 @@ FIELDS = {
     "actuator_": "dynprm gainprm biasprm gear cranklength armature damping dampingpoly ctrllimited ctrlrange "
     "forcelimited forcerange actlimited actrange actearly acc0 length0 lengthrange",
 }
-"""Fields of MjModel with the numbers of these parts, by the beginnings of their names."""
+"""Fields of MjModel with the numbers of these parts, grouped by the prefix of their names."""
 
 
 def model_record(model: PhysicsModel) -> dict[str, Any]:
-    """All that training may change in a robot's model, for JSON: options, parts, sensors and numbers.
+    """Everything that training may change in a robot's model, for JSON: options, parts, sensors and numbers.
 
     Raises:
-        ConfigError: A number is not finite, which JSON has not.
+        ConfigError: A number is non-finite, which JSON cannot hold.
     """
     mj_model = model.mj_model
     names = {kind: [part(i).name for i in range(count)] for kind, part, count in _named(mj_model)}
@@ -68,7 +68,7 @@ def _named(mj_model: mujoco.MjModel) -> list[tuple[str, Any, int]]:
 
 
 def _sensors(mj_model: mujoco.MjModel) -> list[dict[str, Any]]:
-    """Sensors with a name, each with what it reads from."""
+    """Named sensors, each with its type and the objects that it refers to."""
 
     def name_of(kind: int, index: int) -> str:
         return (mujoco.mj_id2name(mj_model, kind, index) or "") if index >= 0 else ""

@@ -1,4 +1,4 @@
-"""How each primitive of JAX is written in ONNX."""
+"""Translation rules from JAX primitives to ONNX."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ Rule = Callable[..., Any]
 """`(graph, eqn, *values) -> value`, or a list of values for an equation with several outputs."""
 
 RULES: dict[str, Rule] = {}
-"""The primitives that are covered, by name."""
+"""Translation rules of the supported primitives, by name."""
 
 _SAME = {  # one node of ONNX, the same inputs
     "abs": "Abs", "acos": "Acos", "acosh": "Acosh", "add": "Add", "add_any": "Add", "asin": "Asin", "asinh": "Asinh",
@@ -36,15 +36,15 @@ _REDUCTIONS = {
     "reduce_sum": "ReduceSum", "reduce_max": "ReduceMax", "reduce_min": "ReduceMin", "reduce_prod": "ReduceProd",
 }  # fmt: skip
 _MAX_POWER = 16
-"""Whole powers up to it are written as products, which are exact to rounding where ONNX's Pow need not be."""
+"""Largest integer power that is written as products. They are exact up to rounding; ONNX's Pow need not be."""
 
 
 class NotCovered(Exception):  # noqa: N818 - a way out, made into an error where the primitive is known
-    """A primitive is used in a way that is not covered; the message says which."""
+    """A primitive is used in an unsupported way, described by the message."""
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Enters a function into `RULES`."""
+    """Registers a function in `RULES`."""
 
     def enter(function: Rule) -> Rule:
         RULES.update(dict.fromkeys(names, function))
@@ -77,7 +77,7 @@ def _exp2(graph: Graph, eqn: Any, x: Value) -> Value:
 
 @rule("expm1")
 def _expm1(graph: Graph, eqn: Any, x: Value) -> Value:
-    # tanh(x / 2) * (exp(x) + 1), which loses no digits near 0.
+    # tanh(x / 2) * (exp(x) + 1) loses no digits near 0.
     half = graph.op("Tanh", graph.op("Mul", x, _number(eqn, 0.5)))
     return graph.op("Mul", half, graph.op("Add", graph.op("Exp", x), _number(eqn, 1)))
 
@@ -171,7 +171,7 @@ def _split(graph: Graph, eqn: Any, x: str) -> list[Value]:
     sizes, axis = np.array(eqn.params["sizes"], np.int64), int(eqn.params["axis"])
     if len(sizes) == 1:
         return [x]
-    # Before the axes are turned, as what comes after a split often turns them back.
+    # Split before the transposition: the operations after a split often transpose back.
     source, order = graph.untransposed(x, len(eqn.invars[0].aval.shape))
     parts = graph.op("Split", source, sizes, num_outputs=len(sizes), axis=order[axis])
     return [graph.transpose(part, order) for part in parts]
@@ -236,7 +236,7 @@ def _cumsum(graph: Graph, eqn: Any, x: Value) -> Value:
 
 @rule("gather")
 def _gather(graph: Graph, eqn: Any, x: Value, indices: Value) -> Value:
-    """Elements along one axis, as `x[..., [3, 0]]` and `jnp.take` ask for them."""
+    """Elements along one axis, as in `x[..., [3, 0]]` and `jnp.take`."""
     numbers, sizes = eqn.params["dimension_numbers"], eqn.invars[0].aval.shape
     axes = [int(axis) for axis in numbers.start_index_map]
     whole = all(eqn.params["slice_sizes"][axis] == size for axis, size in enumerate(sizes) if [axis] != axes)
@@ -249,7 +249,7 @@ def _gather(graph: Graph, eqn: Any, x: Value, indices: Value) -> Value:
     if ((picked < 0) | (picked >= sizes[axes[0]])).any():
         raise NotCovered("by an index that is out of bounds")
     result = graph.op("Gather", x, picked, axis=axes[0])
-    # ONNX puts the axes of the indices where the axis was; JAX puts the others at offset_dims.
+    # ONNX puts the axes of the indices in place of the gathered axis; JAX puts the other axes at offset_dims.
     rank = len(sizes) - 1 + picked.ndim
     offsets = [int(axis) for axis in numbers.offset_dims]
     others = [axis for axis in range(rank) if axis not in offsets]
@@ -272,7 +272,7 @@ def _dot_general(graph: Graph, eqn: Any, x: Value, y: Value) -> Value:
     is_matrix = len(x_free) == len(y_free) == len(x_summed) == 1
     shape = [*batch, *x_rows, *y_columns]
     if is_matrix and not batch and isinstance(x, np.ndarray):
-        # The rows of the batch first, as in y @ x.T; what follows turns it back, and the two turns cancel.
+        # The batch first, as in y @ x.T. The next operations transpose back, and the two transpositions cancel.
         product = graph.op("MatMul", graph.transpose(y, [*y_free, *y_summed]), graph.transpose(x, [*x_summed, *x_free]))
         return graph.transpose(product, [1, 0])
     x = graph.transpose(x, [*x_batch, *x_free, *x_summed])

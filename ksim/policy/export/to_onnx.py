@@ -1,4 +1,4 @@
-"""From a jaxpr to ONNX: the operations that policies are made of."""
+"""Conversion of a policy's jaxpr to ONNX."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,18 +15,14 @@ from ksim.policy.jaxprs import inner_jaxpr, is_literal, live_equations
 from ksim.policy.program import DeterministicPolicy
 
 MAX_UNROLLED = 64
-"""Longest loop that is unrolled; ONNX's own loops are slow and not supported everywhere."""
+"""Most iterations of a scan that is unrolled. ONNX's own loops are slow and not supported everywhere."""
 
 
 def onnx_policy(policy: DeterministicPolicy, metadata: Mapping[str, str]) -> onnx.ModelProto:
-    """A policy as an ONNX model, its arrays and the normalizer inside.
+    """A policy as an ONNX model that contains its arrays and the normalizer.
 
-    Inputs are `obs` (`obs_<group>` for another group than the actor's) and, of a policy with memory, `memory_0` and
-    so on; outputs are `action`, and `next_memory_0` and so on, in this order. The first axis of each is the batch.
-
-    Args:
-        policy: The policy with its arrays.
-        metadata: Metadata of the file, by name.
+    Inputs are `obs` (`obs_<group>` for groups other than the actor's) and, for a policy with memory, `memory_0` and so
+    on. Outputs are `action`, then `next_memory_0` and so on. The first axis of each is the batch.
 
     Raises:
         ConfigError: The policy uses an operation that is not covered.
@@ -35,7 +31,7 @@ def onnx_policy(policy: DeterministicPolicy, metadata: Mapping[str, str]) -> onn
         return _converted(policy, metadata, jax.export.symbolic_shape("b")[0])
     except ConfigError:
         raise
-    except Exception:  # noqa: BLE001 - whatever a model raises that cannot be traced for any number of rows
+    except Exception:  # noqa: BLE001 - a model that cannot be traced for any number of rows may raise anything
         return _converted(policy, metadata, 1)
 
 
@@ -44,7 +40,7 @@ def _converted(policy: DeterministicPolicy, metadata: Mapping[str, str], num_row
     jaxpr, (_, after) = jax.make_jaxpr(function, return_shape=True)(*inputs)
     graph = Graph()
     values = [graph.add_input(name, part[name].shape, part[name].dtype) for part in inputs for name in sorted(part)]
-    # JAX has them by their sorted names, memory_10 before memory_2.
+    # JAX sorts them by name: memory_10 before memory_2.
     names = ["action", *(f"next_{name}" for name in sorted(after))]
     found = dict(zip(names, zip(convert(graph, jaxpr, values), jaxpr.out_avals, strict=True), strict=True))
     for name in ["action", *(f"next_{name}" for name in policy.memory)]:
@@ -54,13 +50,10 @@ def _converted(policy: DeterministicPolicy, metadata: Mapping[str, str], num_row
 
 
 def convert(graph: Graph, jaxpr: Any, inputs: Sequence[Value], wanted: Sequence[bool] | None = None) -> list[Any]:
-    """Adds the equations of a closed jaxpr to a graph; what depends on no input is computed at once.
+    """Adds the equations of a closed jaxpr to a graph. Values that depend on no input are computed immediately.
 
     Args:
-        graph: Where the nodes go.
-        jaxpr: The jaxpr.
-        inputs: Its arguments.
-        wanted: Which of its outputs are needed, default all; the others are not computed and are None.
+        wanted: Mask of the outputs that are needed; None for all. The others are not computed and are None.
 
     Raises:
         ConfigError: An operation is not covered.
@@ -102,9 +95,9 @@ def _rule(name: str) -> Callable[..., Any]:
 
 
 def _unrolled(graph: Graph, eqn: Any, arguments: list[Value]) -> list[Any]:
-    """The turns of a scan, one after the other."""
+    """The outputs of a scan, unrolled into one iteration after the other."""
     params, body = eqn.params, eqn.params["jaxpr"].jaxpr
-    # What is scanned over or stacked has an axis more than in the body. (Versions of JAX say otherwise what is which.)
+    # Scanned and stacked arrays have one axis more than in the body. (JAX's own parameters differ between versions.)
     is_row = lambda inner, outer: inner.aval.ndim < outer.aval.ndim
     num_carry = sum(not is_row(*both) for both in zip(body.outvars, eqn.outvars, strict=True))
     num_consts = len(arguments) - num_carry - sum(is_row(*both) for both in zip(body.invars, eqn.invars, strict=True))

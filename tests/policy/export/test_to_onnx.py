@@ -1,4 +1,4 @@
-"""What the converter writes computes what JAX computes."""
+"""ONNX models of the converter compute the same as JAX."""
 
 import equinox as eqx
 import jax
