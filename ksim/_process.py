@@ -1,4 +1,4 @@
-"""What a process needs before a JAX backend starts.
+"""Settings of the process that must be in place before a JAX backend starts.
 
 Applied by `import ksim`, never over a value that the user has set. Each line cures a failure that was seen:
 a thread pool that deadlocks in batched LAPACK calls, a collective that aborts while one device still computes,

@@ -98,7 +98,7 @@ def leave(code: int) -> NoReturn:
 
 
 def describe_program(task_class: type[RLTask[Any]]) -> str:
-    """How a task is run: `python -m examples.walking`, or `python my_task.py` for a file that is run by its path."""
+    """The command of a task: `python -m examples.walking`, or `python my_task.py` if run as a file."""
     if task_class.__module__ != "__main__":
         return f"python -m {task_class.__module__}"
     main = sys.modules["__main__"]

@@ -1,4 +1,4 @@
-"""What tasks can be told to do, and which function does it. Their modules are imported when they are wanted."""
+"""Commands of tasks, and the functions that implement them. Their modules are imported when first used."""
 
 from ksim.task.commands import provide
 

@@ -1,4 +1,4 @@
-"""How the fields of configs are declared, described and checked for their types."""
+"""Declaration, description and type checks of config fields."""
 
 import dataclasses
 import functools
@@ -72,7 +72,7 @@ def field(
 
 @functools.cache
 def options_metadata(config_class: type) -> Mapping[str, Mapping[str, Any]]:
-    """What there is to know of each option, by its name: what `field` was told, and its `group`.
+    """Metadata of each option by name: the arguments of `field`, and its `group`.
 
     An option keeps what a subclass that declares it again, with another default, does not mention.
     """
@@ -104,7 +104,7 @@ def is_of_the_run(field: "dataclasses.Field[Any]") -> bool:
 
 
 def describe_type(config_class: type, name: str) -> str:
-    """What an option may be, in words."""
+    """The allowed values of an option, in words."""
     metadata = options_metadata(config_class)[name]
     if "kind" in metadata:
         return metadata["kind"]

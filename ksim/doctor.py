@@ -44,7 +44,7 @@ print(json.dumps({"kinds": [f"{d.platform} ({d.device_kind})" for d in devices],
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found.
+    """The result of a check.
 
     Attributes:
         name: What was checked.
@@ -143,7 +143,7 @@ def check_pictures() -> list[Finding]:
 
 
 def check_viewers() -> list[Finding]:
-    """What run_mode=view and run_mode=export need."""
+    """The packages that run_mode=view and run_mode=export need."""
     found = []
     for extra, package, use in (
         ("viewer", "viser", "run_mode=view in a browser"),

@@ -1,4 +1,4 @@
-"""What `--help` prints: all options of a task in groups, or some of them at length."""
+"""The output of `--help`: all options of a task in groups, or some of them at length."""
 
 import json
 import textwrap

@@ -16,13 +16,13 @@ Overrides = dict[str, Array]
 
 
 Levels = dict[str, Array]
-"""How hard the task is, from 0 to 1, by the name of a curriculum: a scalar, or a vector of one number per bin."""
+"""Difficulty of the task from 0 to 1, by the name of a curriculum: a scalar, or a vector with one number per bin."""
 
 Device = Any
 """A `jax.Device`, which type checkers see as a variable and not as a class."""
 
 GradSyncMode = Literal["accumulate", "local"]
-"""What a device does between synchronisations of the gradients: sums them, or takes optimizer steps of its own."""
+"""Work of a device between gradient synchronisations: accumulate gradients, or take local optimizer steps."""
 
 
 class PhysicsState(eqx.Module):
@@ -52,7 +52,7 @@ class PhysicsState(eqx.Module):
 
 
 class NextStart(eqx.Module):
-    """Where an env starts next, made ahead of the end of its episode so that many envs share one batch of resets.
+    """Next start of an env, made before its episode ends so that many envs share one batch of resets.
 
     Start n of an env is `Environment.next_episode` under `fold_in(key, n)`, whenever it is made.
 
@@ -119,7 +119,7 @@ class Trajectory(eqx.Module):
 
 
 class LearnerState(eqx.Module):
-    """What every device holds a copy of.
+    """State that is replicated on every device.
 
     Attributes:
         params: Arrays of the actor-critic; its other leaves stay outside the traced step.
@@ -141,7 +141,7 @@ class LearnerState(eqx.Module):
 
 
 class EnvBatch(eqx.Module):
-    """What is one row per env, and sharded over devices.
+    """State with one row per env, sharded over devices.
 
     Attributes:
         env_state: States of the environments.

@@ -1,5 +1,5 @@
-"""What any on-policy algorithm shares: the seam between the host and an algorithm, and the training step made of it.
+"""Parts shared by on-policy algorithms: the interface between the host and an algorithm, and the training step.
 
-`learner` has the seam, `AbstractLearner`. `collect` makes rollouts, `statistics` has the figures of one, `finite` keeps
-numbers that are not finite out of the learner, and `train_step` puts them in order.
+`learner` has the interface, `AbstractLearner`. `collect` collects rollouts, `statistics` computes their metrics,
+`finite` keeps non-finite numbers out of the learner, and `train_step` combines them.
 """

@@ -1,4 +1,4 @@
-"""Collecting a rollout, and what of it is handed from collecting to learning."""
+"""Collection of a rollout, and the record of it that is passed to learning."""
 
 import dataclasses
 from collections.abc import Callable
@@ -24,13 +24,12 @@ Rollout = Callable[
 
 
 class Collected(eqx.Module):
-    """What the first half of a training step hands to the second: one device's rollout.
+    """One device's rollout, passed from the first half of a training step to the second.
 
     Attributes:
-        trajectory: The rollout.
-        model_carry: The model's memory before it, one row per env.
+        model_carry: The model's memory before the rollout, one row per env.
         episode_return: Undiscounted return of the running episode up to and including each step.
-        episode_length: Its length in steps, likewise.
+        episode_length: Length in steps of the running episode up to and including each step.
     """
 
     trajectory: Trajectory
@@ -45,7 +44,7 @@ def collect_rollout(
     """A rollout of this device's envs under a policy, and the envs after it. Holds no collective of ksim's.
 
     Args:
-        env: The environment, whose curricula are at the state's levels.
+        env: The environment. Its curricula are set to the state's levels.
         rollout: Steps the envs.
         model: The policy and value function, on raw observations.
         state: The state before the rollout.
@@ -55,7 +54,7 @@ def collect_rollout(
     env_state = jax.vmap(env.at_levels, in_axes=(0, None))(envs.env_state, state.learner.levels)
     env_state = dataclasses.replace(env_state, next_start=envs.next_start)
     trajectory, env_state, model_carry = rollout(model, env_state, envs.model_carry, key)
-    # A rollout of a task's own may return new states; what was ready before it then still is.
+    # A task's own rollout may return states without next starts; the starts from before it are then still valid.
     next_start = envs.next_start if env_state.next_start is None else env_state.next_start
     env_state = dataclasses.replace(env_state, next_start=None)
     (return_et, length_et), (return_e, length_e) = finished_episodes(
@@ -66,5 +65,5 @@ def collect_rollout(
 
 
 def initial_memories(model: AbstractActorCritic, num_envs: int) -> tuple[PyTree, Array, Array]:
-    """What `EnvBatch` holds beside the environments' states before the first iteration."""
+    """The initial `model_carry`, `episode_return` and `episode_length` of `EnvBatch`."""
     return initial_carries(model, num_envs), jnp.zeros(num_envs), jnp.zeros(num_envs, jnp.int32)

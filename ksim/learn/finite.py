@@ -1,4 +1,4 @@
-"""What keeps numbers that are not finite out of the learner: steps and statistics are skipped, alike on all devices."""
+"""Guards against non-finite numbers: bad optimizer steps and statistics are skipped, on all devices alike."""
 
 import dataclasses
 from typing import NamedTuple, TypeVar
@@ -16,14 +16,14 @@ from ksim.types import LearnerState, Metrics
 MomentsT = TypeVar("MomentsT", bound=RunningMoments)
 
 MAX_NOT_FINITE = 0.5
-"""Where a larger share of the steps is not finite, there is nothing to learn from a rollout."""
+"""Largest share of non-finite steps in a rollout that is learned from."""
 
 BAD_UPDATES = "policy/bad_updates"
-"""The metric of optimizer steps that were skipped; every learner reports it."""
+"""Metric of skipped optimizer steps; every learner reports it."""
 
 
 class Optimized(NamedTuple):
-    """What an optimizer step changes.
+    """Arrays that an optimizer step changes.
 
     Attributes:
         params: The network's arrays.
@@ -37,42 +37,42 @@ class Optimized(NamedTuple):
 
     @staticmethod
     def of(learner: LearnerState) -> "Optimized":
-        """That part of a learner."""
+        """These arrays of a learner's state."""
         return Optimized(learner.params, learner.opt_state, learner.num_bad_updates)
 
     def put_into(self, learner: LearnerState) -> LearnerState:
-        """The learner with these in place of its own."""
+        """The learner's state with these arrays."""
         return dataclasses.replace(learner, params=self.params, opt_state=self.opt_state, num_bad_updates=self.num_bad)
 
 
 def has_enough_finite(rollout_figures: Metrics) -> Bool[Array, ""]:
-    """Whether enough of a rollout's steps are finite, by its figures, to learn from it."""
+    """Whether enough of a rollout's steps are finite to learn from it, by its metrics."""
     return jnp.asarray(rollout_figures.get(NOT_FINITE, 0.0)) <= MAX_NOT_FINITE
 
 
 def all_finite(tree: PyTree) -> Bool[Array, ""]:
-    """Whether all numbers of a tree are finite, and its norm is."""
+    """Whether all numbers of a tree and its norm are finite."""
     return jnp.isfinite(optax.tree.norm(tree))
 
 
 def optimizer_step(
     optimizer: optax.GradientTransformation, before: Optimized, grads: PyTree, is_finite: Bool[Array, ""]
 ) -> Optimized:
-    """One step of an optimizer; where the gradients are not finite, it is skipped and counted."""
+    """One optimizer step; skipped and counted if the gradients are non-finite."""
     updates, opt_state = optimizer.update(grads, before.opt_state, before.params)
     stepped = Optimized(optax.apply_updates(before.params, updates), opt_state, jnp.zeros_like(before.num_bad))
     return select(is_finite, stepped, before._replace(num_bad=before.num_bad + 1))
 
 
 def select(condition: Bool[Array, ""], if_true: Optimized, if_false: Optimized) -> Optimized:
-    """One of two, by a condition."""
+    """`if_true` or `if_false`, leaf by leaf, by a scalar condition."""
     return jax.tree.map(lambda x, y: jnp.where(condition, x, y), if_true, if_false)
 
 
 def updated_normalizer(
     normalizer: MomentsT, batch_et: dict[str, Array], is_usable: Bool[Array, ""], axis_name: str | None
 ) -> MomentsT:
-    """Statistics with a rollout's numbers merged in, unless it is not usable or holds one that is not finite."""
+    """Statistics updated by a rollout; unchanged if it is unusable or holds a non-finite number."""
     updated = normalizer.update(batch_et, axis_name)
     is_finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(updated)]))
     is_finite = all_across_devices(is_finite & is_usable, axis_name)

@@ -1,4 +1,4 @@
-"""The seam between the host and an algorithm."""
+"""The interface between the host and an algorithm."""
 
 import dataclasses
 from abc import ABC, abstractmethod
@@ -28,7 +28,7 @@ class MemoryUse:
     Attributes:
         option: The option's name.
         bytes_per_env: Bytes on a device for each of its envs and each unit of the option.
-        purpose: What the memory is for, as in `the order of the minibatches`.
+        purpose: Use of the memory, such as `the order of the minibatches`.
     """
 
     option: str
@@ -38,15 +38,15 @@ class MemoryUse:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Figures:
-    """What the host needs to know of an algorithm to print, plot and estimate.
+    """Figures of an algorithm for the host's prints, plots and estimates.
 
     Attributes:
-        hyper: The algorithm's numbers, for the log.
-        start: What the start table says of it, by name.
-        line: Metrics that the line of each iteration shows besides those of every run, by the words before them.
-        plots: Metrics that are plotted with the learning curves, by the panel's title.
-        memory: What grows with options of the algorithm.
-        syncs_per_iteration: How often gradients are averaged over devices in an iteration.
+        hyper: The algorithm's hyperparameters, for the log.
+        start: Entries of the start table, by name.
+        line: Additional metrics on the line of each iteration, by label.
+        plots: Metrics plotted with the learning curves, by the panel's title.
+        memory: Memory that grows with options of the algorithm.
+        syncs_per_iteration: Number of times that gradients are averaged over devices in an iteration.
     """
 
     hyper: Any = None
@@ -60,19 +60,19 @@ class Figures:
 # Compared by identity: networks hold arrays, and a mapped function must have a hash.
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class AbstractLearner(ABC):
-    """An algorithm: pure functions of one device, and what the host needs to know of them.
+    """An algorithm: pure functions that run per device, and figures for the host.
 
-    `collect` and `learn` are the two halves of a training step, see `TrainStep`, which a run compiles as two programs.
-    The state that they share is `LearnerState`, or a subclass with more fields. Its `key`, `iteration` and `levels`
-    are the training step's.
+    `collect` and `learn` are the two halves of a training step (see `TrainStep`), which a run compiles as two programs.
+    They share the state `LearnerState`, or a subclass with more fields. Its `key`, `iteration` and `levels` belong to
+    the training step.
 
     Attributes:
         env: The environment.
         rollout: Steps this device's envs under a policy.
-        network: The actor-critic before the first iteration. Where only `figures` is asked for, its arrays are shapes.
+        network: The actor-critic before the first iteration. Its arrays are shapes where only `figures` is called.
         obs_sizes: The length of each observation group.
         sync_gradients: Averages gradients over devices.
-        axis_name: The mapped axis of devices; None on a single one.
+        axis_name: The mapped axis of devices; None on a single device.
     """
 
     env: Environment
@@ -88,12 +88,12 @@ class AbstractLearner(ABC):
 
     @abstractmethod
     def collect(self, state: TrainState, key: PRNGKeyArray) -> tuple[Collected, EnvBatch]:
-        """Experience of this device's envs, and the envs after it; see `collect_rollout`.
+        """A rollout of this device's envs, and the envs after it; see `collect_rollout`.
 
-        Holds no collective over devices, so that none waits for another before it has collected.
+        Holds no collective over devices, so that no device waits for another while collecting.
 
         Args:
-            state: The state before.
+            state: The state before the rollout.
             key: One key, the same on every device.
         """
 
@@ -101,17 +101,17 @@ class AbstractLearner(ABC):
     def learn(
         self, learner: LearnerState, collected: Collected, key: PRNGKeyArray, is_usable: Bool[Array, ""]
     ) -> tuple[LearnerState, Metrics]:
-        """The learner after it has learned from what was collected, the same on every device.
+        """The learner after learning from a rollout, the same on every device.
 
         Args:
-            learner: The learner that collected it.
-            collected: This device's share.
+            learner: The learner that collected the rollout.
+            collected: This device's share of the rollout.
             key: One key, the same on every device.
-            is_usable: Whether there is anything to learn; if not, every optimizer step is to be skipped and counted.
+            is_usable: Whether the rollout may be learned from; if not, skip and count every optimizer step.
 
         Returns:
-            The learner, and metrics over all devices. `policy/bad_updates` is one: the steps that were skipped because
-            a gradient was not finite. `num_bad_updates` of the learner counts those in a row.
+            The learner, and metrics over all devices. They include `policy/bad_updates`, the number of steps skipped
+            because of a non-finite gradient. `num_bad_updates` of the learner counts skipped steps in a row.
         """
 
     @abstractmethod
@@ -120,16 +120,16 @@ class AbstractLearner(ABC):
 
     @abstractmethod
     def figures(self) -> Figures:
-        """What the host needs to know."""
+        """Figures for the host."""
 
 
 def trainable_leaves(model: AbstractActorCritic) -> PyTree:
-    """The floating-point arrays of a model, or shapes of such; None in place of every other leaf."""
+    """The floating-point arrays of a model, or their shapes; None in place of every other leaf."""
     return eqx.filter(model, _is_trainable)
 
 
 def static_leaves(model: AbstractActorCritic) -> PyTree:
-    """What `trainable_leaves` leaves out; `eqx.combine` puts the two together."""
+    """The leaves that `trainable_leaves` omits; `eqx.combine` joins the two."""
     return eqx.filter(model, _is_trainable, inverse=True)
 
 

@@ -1,4 +1,4 @@
-"""Figures of a rollout, over all envs of all devices."""
+"""Metrics of a rollout, over all envs of all devices."""
 
 import chex
 import jax
@@ -26,13 +26,12 @@ def finished_episodes(
     """Undiscounted return and length, in steps, of the running episode at every step, across rollouts.
 
     Args:
-        reward_et: Rewards.
-        done_et: The episode ended or was cut with this step.
+        done_et: Whether the episode ended or was cut with this step.
         return_e: Return of the running episode before the rollout.
-        length_e: Its length before the rollout.
+        length_e: Length of the running episode before the rollout.
 
     Returns:
-        Return and length up to and including each step, and those of the episode running after the rollout.
+        Return and length up to and including each step, and return and length of the episode running after the rollout.
     """
     chex.assert_rank(reward_et, 2)
     chex.assert_equal_shape([reward_et, done_et])
@@ -50,9 +49,9 @@ def finished_episodes(
 def episode_metrics(
     return_et: Float[Array, "e t"], length_et: Int[Array, "e t"], trajectory: Trajectory, axis_name: str | None
 ) -> Metrics:
-    """Count, mean, spread and extremes of the episodes that finished on any device; NaN where none did.
+    """Count, mean, spread and extremes of the episodes that finished on any device; NaN if none did.
 
-    An episode that was cut because a step was not finite has not finished.
+    Episodes cut at a non-finite step do not count as finished.
     """
     chex.assert_rank(return_et, 2)
     chex.assert_equal_shape([return_et, length_et, trajectory.done, trajectory.terminated])
@@ -68,7 +67,7 @@ def episode_metrics(
     )
     count = jnp.where(sums["count"] > 0, sums["count"], jnp.nan)
     mean = sums["return"] / count
-    # Not the mean square less the squared mean: returns of 10,000 that differ by 1 are not told apart in float32.
+    # Two passes: mean square less squared mean cannot resolve returns of 10,000 that differ by 1 in float32.
     gap_et = jnp.where(done_et, return_et - mean, 0.0)
     variance = sum_across_devices(jnp.sum(jnp.square(gap_et)), axis_name) / count
     lowest = min_across_devices(jnp.min(return_et, where=done_et, initial=jnp.inf), axis_name)
@@ -87,7 +86,7 @@ def episode_metrics(
 def rollout_metrics(trajectory: Trajectory, axis_name: str | None) -> Metrics:
     """Means over the rollout of the rewards, the values and the environment's own metrics.
 
-    Of its levels of curricula, which differ between envs, also the lowest and the highest.
+    For curriculum levels, which differ between envs, also the minimum and maximum.
     """
     local = {"rollout/reward": jnp.mean(trajectory.reward), "rollout/value": jnp.mean(trajectory.value)}
     local |= {name: jnp.mean(x) for name, x in trajectory.metrics.items() if not name.startswith(BINS)}
@@ -101,8 +100,7 @@ def bin_counts(trajectory: Trajectory, levels: Levels, axis_name: str | None) ->
     """Steps and failures in the bins of each curriculum that counts by bins: arrays of shape (bins,).
 
     Args:
-        trajectory: A rollout of this device's envs.
-        levels: Levels of the curricula by name, of which those with bins are vectors.
+        levels: Levels of the curricula by name; vectors for curricula with bins.
         axis_name: The axis of devices, over which counts are summed.
     """
     is_finite_et = trajectory.metrics.get(NOT_FINITE, jnp.zeros_like(trajectory.reward)) == 0
@@ -117,7 +115,7 @@ def bin_counts(trajectory: Trajectory, levels: Levels, axis_name: str | None) ->
 
 
 def level_metrics(levels: Levels) -> Metrics:
-    """Levels by the names under which they are logged; of one with bins the mean, the lowest and the highest."""
+    """Levels by the names under which they are logged; for levels with bins, the mean, minimum and maximum."""
     metrics = {f"{LEVELS}{name}": jnp.mean(level) for name, level in levels.items()}
     for name, level in levels.items():
         if level.ndim:
@@ -126,10 +124,10 @@ def level_metrics(levels: Levels) -> Metrics:
 
 
 def device_metrics(trajectory: Trajectory, axis_name: str | None) -> Metrics:
-    """Figures of each device, in the order of the mapped axis: arrays of shape (devices,).
+    """Metrics per device, in the order of the mapped axis: arrays of shape (devices,).
 
-    `episode/count/device` are the episodes that finished there, `rollout/steps/device` the control steps taken, and
-    `rollout/not_finite/device`, where the rollout tells it, the share of them that was left out as not finite.
+    `episode/count/device` counts finished episodes and `rollout/steps/device` control steps.
+    `rollout/not_finite/device`, if the rollout reports it, is the share of steps left out as non-finite.
     """
     own = {"episode/count": jnp.sum(_finished(trajectory)), "rollout/steps": jnp.float32(trajectory.reward.size)}
     if NOT_FINITE in trajectory.metrics:
@@ -139,7 +137,7 @@ def device_metrics(trajectory: Trajectory, axis_name: str | None) -> Metrics:
 
 
 def _finished(trajectory: Trajectory) -> Bool[Array, "e t"]:
-    """Where an episode finished: one that was cut because a step was not finite has not."""
+    """Whether each step finished an episode. Episodes cut at a non-finite step do not count."""
     if NOT_FINITE not in trajectory.metrics:
         return trajectory.done
     return trajectory.done & (trajectory.metrics[NOT_FINITE] == 0)

@@ -1,4 +1,4 @@
-"""A teacher: a trained policy that is asked and never changed."""
+"""A teacher: a trained policy that is evaluated but not trained."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from ksim.errors import ConfigError
 from ksim.types import Observation
 
 TEACHER = "teacher"
-"""The observation group of the student's environment that shows what the teacher's group `actor` showed."""
+"""Observation group of the student's environment with the observations of the teacher's group `actor`."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -21,10 +21,10 @@ class Teacher:
 
     Attributes:
         act: `rows of raw observations by group -> rows of actions`; traced.
-        obs_sizes: The length of each group that it reads, by the names of its own environment.
+        obs_sizes: The length of each group that it reads, by the names in its own environment.
         action_size: Length of its actions.
-        source: Where it is from, in words.
-        kept: What it was made of, which makes it again: arrays by name.
+        source: Its origin, as text.
+        kept: Arrays by name from which it can be rebuilt.
     """
 
     act: Callable[[Observation], Float[Array, "b a"]]
@@ -37,8 +37,8 @@ class Teacher:
         """Raises ConfigError unless the teacher can act in a student's environment.
 
         Args:
-            obs_sizes: The length of each observation group there.
-            action_size: Length of actions there.
+            obs_sizes: The length of each observation group of that environment.
+            action_size: Length of that environment's actions.
         """
         if self.action_size != action_size:
             raise ConfigError(
@@ -67,5 +67,5 @@ class Teacher:
 
 
 def _group(group: str) -> str:
-    """What the student's environment calls a group of the teacher's."""
+    """The name of a teacher's group in the student's environment."""
     return TEACHER if group == "actor" else group

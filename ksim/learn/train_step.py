@@ -1,4 +1,4 @@
-"""One training step, written once: what a layout jits on one device, and maps over several."""
+"""The training step. A layout jits it on one device, or maps it over several."""
 
 import dataclasses
 
@@ -16,10 +16,10 @@ from ksim.types import EnvBatch, LearnerState, Metrics, TrainState
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TrainStep:
-    """The training step of a task: `step(state) -> (state, metrics)`, pure and free of devices.
+    """The training step of a task: `step(state) -> (state, metrics)`, pure and independent of devices.
 
     It has two halves, `roll_out` and `improve`, which a run compiles as two programs to time them on every device.
-    The first holds no collective of ksim's, so that no device waits for another in it.
+    `roll_out` holds no collective of ksim's, so that no device waits for another in it.
 
     Attributes:
         learner: The algorithm.
@@ -40,7 +40,7 @@ class TrainStep:
         return envs, collected
 
     def improve(self, learner: LearnerState, collected: Collected) -> tuple[LearnerState, Metrics]:
-        """The second half: learns from what was collected, and moves the curricula."""
+        """The second half: learns from the rollout, and moves the curricula."""
         _, update_key = _step_keys(learner)
         trajectory, axis_name = collected.trajectory, self.learner.axis_name
         chex.assert_rank(trajectory.reward, 2)
@@ -53,7 +53,7 @@ class TrainStep:
         iteration = learner.iteration + 1
         counts = bin_counts(trajectory, learner.levels, axis_name)
         levels = self.learner.env.next_levels(learner.levels, metrics | counts, iteration)
-        # A curriculum that goes by a metric which is not finite stays where it is.
+        # A curriculum whose metric is non-finite keeps its level.
         levels = {name: jnp.where(jnp.isfinite(x), x, learner.levels[name]) for name, x in levels.items()}
         metrics |= level_metrics(learner.levels)
         metrics |= device_metrics(trajectory, axis_name)

@@ -70,7 +70,7 @@ class AdaptedActorCritic(AbstractActorCritic):
         return ActorCriticOutput(distribution=distribution, value=jnp.reshape(value, ())), None
 
     def described(self) -> str:
-        """What was adapted, in words."""
+        """A description of the adapted module."""
         takes = "all groups of the observation" if self.takes_groups else "the observation group 'actor'"
         gives = "(distribution, value)" if self.log_std is None else "(mean, value), with a learned standard deviation"
         gives += ", squashed by tanh" if self.squash else ""

@@ -23,10 +23,9 @@ def generalized_advantages(
     Termination removes the bootstrap; truncation keeps it. Both cut the sum.
 
     Args:
-        reward_et: Rewards.
         value_et: Value of the state acted in.
         next_value_et: Value of the state reached, taken before any reset.
-        terminated_et: The episode really ended (the robot fell); a subset of done_et.
+        terminated_et: The episode terminated (the robot fell); a subset of done_et.
         done_et: The episode ended for any reason, the time limit included.
         gamma: Discount per step.
         gae_lambda: Decay of the sum of temporal-difference errors.
@@ -51,9 +50,9 @@ def generalized_advantages(
 def normalize_advantages(
     advantage_et: Float[Array, "e t"], axis_name: str | None
 ) -> tuple[Float[Array, "e t"], Float[Array, ""]]:
-    """Advantages with mean 0 and variance 1 over the whole batch of all devices, and the variance that they had.
+    """Advantages with mean 0 and variance 1 over the batch of all devices, and their variance before.
 
-    Normalised per device instead, the averaged gradient would depend on the number of devices.
+    If they were normalised per device, the averaged gradient would depend on the number of devices.
     """
     chex.assert_rank(advantage_et, 2)
     mean, variance = moments_across_devices(advantage_et, axis_name)

@@ -1,4 +1,4 @@
-"""Adversarial motion priors: PPO for a reward that a discriminator gives to what moves like a reference."""
+"""Adversarial motion priors: PPO with a discriminator's reward for moving like a reference."""
 
 import dataclasses
 from collections.abc import Callable
@@ -28,7 +28,7 @@ from ksim.rollout.unroll import env_keys
 from ksim.types import EnvBatch, LearnerState, Metrics, TrainState, Trajectory
 
 STYLE = "style"
-"""The observation group that shows what the discriminator sees of a state."""
+"""Observation group of the discriminator."""
 SAMPLES_PER_ENV = 4
 """Transitions of each env that go into the replay buffer with each iteration."""
 PLOTS = {
@@ -41,15 +41,15 @@ PLOTS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AMPHyperparameters:
-    """What adversarial motion priors are told.
+    """Hyperparameters of adversarial motion priors.
 
     Attributes:
         style_weight: Weight of the style reward, per control step.
         task_weight: Weight of the task's reward.
         gradient_penalty: Weight of the gradient penalty on real transitions.
         num_steps: Optimizer steps of the discriminator per iteration.
-        batch_size: Real, and as many fake, transitions of a step, over all devices.
-        replay_size: Transitions of the policy that are kept.
+        batch_size: Real transitions per step over all devices; the number of fake ones is the same.
+        replay_size: Capacity of the replay buffer, in transitions of the policy.
     """
 
     style_weight: float
@@ -61,15 +61,15 @@ class AMPHyperparameters:
 
 
 class StyleState(eqx.Module):
-    """What the discriminator learns and remembers, the same on every device.
+    """State of the discriminator's training, the same on every device.
 
     Attributes:
-        discriminator: The discriminator, whose leaves are all learned.
-        opt_state: Its optimizer's state.
-        num_bad: Its optimizer steps skipped in a row.
+        discriminator: The discriminator. All its leaves are learned.
+        opt_state: The discriminator's optimizer state.
+        num_bad: The discriminator's optimizer steps skipped in a row.
         normalizer: Statistics of the features of the policy's states.
-        replay: Transitions of the policy, raw: a ring.
-        num_replayed: Transitions that were ever put there.
+        replay: Ring buffer of raw transitions of the policy.
+        num_replayed: Transitions ever written to the ring, kept below twice its size.
     """
 
     discriminator: Discriminator
@@ -81,13 +81,13 @@ class StyleState(eqx.Module):
 
 
 class AMPState(LearnerState):
-    """The learner's state with that of the discriminator."""
+    """The learner's state with the discriminator's state."""
 
     style: StyleState
 
 
 class AMPCollected(Collected):
-    """A rollout, and what the discriminator sees of the states after it.
+    """A rollout, and the discriminator's features of the states after it.
 
     Attributes:
         features_after: Features of the state of each env after the last step.
@@ -101,11 +101,10 @@ class AMP(AbstractLearner):
     """Adversarial motion priors around PPO, Peng et al. 2021 (arXiv:2104.02180).
 
     Attributes:
-        ppo: Learns from rollouts, with rewards that are put together here.
-        hyper: Numbers of the algorithm.
-        make_discriminator: Makes the discriminator of a key.
+        ppo: Learns from rollouts, with the task and style rewards combined.
+        make_discriminator: Makes the discriminator from a key.
         optimizer: The discriminator's gradient transformation.
-        reference: Returns the transitions of the reference, raw, (n, 2, f); called where learning is traced.
+        reference: Returns the reference's raw transitions, (n, 2, f); called when learning is traced.
     """
 
     ppo: PPO
@@ -147,7 +146,7 @@ class AMP(AbstractLearner):
     def learn(
         self, learner: LearnerState, collected: Collected, key: PRNGKeyArray, is_usable: Bool[Array, ""]
     ) -> tuple[LearnerState, Metrics]:
-        """The rewards by the discriminator that was there before, then PPO's update, then the discriminator's."""
+        """Computes rewards by the current discriminator, then updates the policy by PPO, then the discriminator."""
         assert isinstance(learner, AMPState)
         assert isinstance(collected, AMPCollected)
         hyper, style, trajectory = self.hyper, learner.style, collected.trajectory
@@ -198,9 +197,9 @@ class AMP(AbstractLearner):
     def _sampled(
         self, pair_et2f: Float[Array, "e t 2 f"], done_et: Bool[Array, "e t"], key: PRNGKeyArray
     ) -> Float[Array, "n 2 f"]:
-        """Some transitions of every env of all devices, in the order of the global batch: the same on every device."""
+        """Sampled transitions of all devices' envs, in the order of the global batch; the same on every device."""
         key_e = env_keys(key, global_env_index(len(done_et), self.axis_name))
-        # A step that ends an episode leads to a state that nobody sees: never drawn where there is another.
+        # The state after the last step of an episode is not observed: drawn only if the env has no other step.
         logit_et = jnp.where(done_et, -jnp.inf, 0.0)
         draw = lambda key, logit_t: jax.random.categorical(key, logit_t, shape=(SAMPLES_PER_ENV,))
         step_es = jax.vmap(draw)(key_e, logit_et)
@@ -210,7 +209,7 @@ class AMP(AbstractLearner):
     def _batch(
         self, style: StyleState, new_n2f: Float[Array, "n 2 f"], key: PRNGKeyArray
     ) -> tuple[Float[Array, "b f2"], Float[Array, "b f2"]]:
-        """This device's share of a step's transitions, normalised: real ones, and fake ones new and replayed."""
+        """This device's normalised transitions of a step: real ones, and fake ones (new and replayed)."""
         real_key, new_key, old_key = jax.random.split(key, 3)
         size, reference_n2f = self.hyper.batch_size, self.reference()
         draw = lambda key, count: self._share(jax.random.randint(key, (size,), 0, count))
@@ -222,7 +221,7 @@ class AMP(AbstractLearner):
         return _normalized(style, real_b2f), _normalized(style, fake_b2f)
 
     def _share(self, x_b: Array) -> Array:
-        """This device's rows of a batch that all devices have."""
+        """This device's rows of a replicated batch."""
         num_devices = 1 if self.axis_name is None else jax.lax.axis_size(self.axis_name)
         size = len(x_b) // num_devices
         return jax.lax.dynamic_slice_in_dim(x_b, device_index(self.axis_name) * size, size)
@@ -233,7 +232,7 @@ def _fields(module: eqx.Module) -> dict[str, PyTree]:
 
 
 def _transitions(trajectory: Trajectory, features_after_ef: Float[Array, "e f"]) -> Float[Array, "e t 2 f"]:
-    """The features of the states before and after each step; before alone, twice, where the step ends an episode."""
+    """The features before and after each step; those before it twice if the step ends an episode."""
     before_etf = trajectory.obs[STYLE]
     after_etf = jnp.concatenate([before_etf[:, 1:], features_after_ef[:, None]], axis=1)
     return jnp.stack([before_etf, jnp.where(trajectory.done[..., None], before_etf, after_etf)], axis=2)
@@ -251,11 +250,11 @@ def _scores(style: StyleState, pair_et2f: Float[Array, "e t 2 f"]) -> Float[Arra
 def _put(
     replay_n2f: Float[Array, "n 2 f"], num_replayed: Int[Array, ""], new_m2f: Float[Array, "m 2 f"], is_usable: Array
 ) -> tuple[Float[Array, "n 2 f"], Int[Array, ""]]:
-    """The ring with new transitions in place of its oldest, and how many were ever put there."""
+    """The ring with new transitions in place of its oldest, and the updated `num_replayed`."""
     size, num_new = len(replay_n2f), len(new_m2f)
     index_m = (num_replayed + jnp.arange(num_new)) % size
-    # Beyond the end, where a write is dropped.
+    # If the rollout is unusable, the index is past the end, where a write is dropped.
     replay_n2f = replay_n2f.at[jnp.where(is_usable, index_m, size)].set(new_m2f, mode="drop")
-    # Counted below twice the size, in which it tells all that is asked: 32 bits would overflow.
+    # Kept below twice the size, which is enough for the ring: a full count would overflow 32 bits.
     total = num_replayed + jnp.where(is_usable, num_new, 0)
     return replay_n2f, jnp.where(total >= 2 * size, total - size, total)

@@ -1,4 +1,4 @@
-"""A discriminator that tells transitions of a reference from those of a policy, and the reward that follows."""
+"""A discriminator between transitions of a reference and of a policy, and the style reward from its score."""
 
 from collections.abc import Sequence
 
@@ -19,24 +19,18 @@ class Discriminator(eqx.Module):
     score: eqx.nn.Linear
 
     def __init__(self, num_features: int, hidden_sizes: Sequence[int], *, key: PRNGKeyArray) -> None:
-        """Initialises the network.
-
-        Args:
-            num_features: Features of one state.
-            hidden_sizes: Widths of the hidden layers.
-            key: Seeds the weights.
-        """
+        """Initialises the network. `num_features` is the number of features of one state."""
         stack_key, score_key = jax.random.split(key)
         self.stack = DenseStack(2 * num_features, hidden_sizes, key=stack_key)
         self.score = orthogonal_linear([2 * num_features, *hidden_sizes][-1], 1, 1.0, key=score_key)
 
     def __call__(self, pair: Float[Array, " f2"]) -> Float[Array, ""]:
-        """The score of a transition: normalised features of a state, then those of its successor."""
+        """The score of a transition, given as the normalised features of a state and of its successor."""
         return self.score(self.stack(pair))[0]
 
 
 def style_reward(score: Float[Array, "*b"]) -> Float[Array, "*b"]:
-    """Between 0 and 1 by the scores of transitions, Peng et al. 2021 (arXiv:2104.02180), eq. 7."""
+    """Rewards from 0 to 1 for the scores of transitions, Peng et al. 2021 (arXiv:2104.02180), eq. 7."""
     return jnp.maximum(0.0, 1 - 0.25 * jnp.square(score - 1))
 
 
@@ -49,9 +43,8 @@ def discriminator_loss(
     """Least squares with a gradient penalty on real transitions, Peng et al. 2021 (arXiv:2104.02180), eqs. 6 and 8.
 
     Args:
-        discriminator: The discriminator.
         real_bf: Normalised transitions of the reference.
-        fake_bf: Normalised transitions of the policy, of this iteration and of earlier ones.
+        fake_bf: Normalised transitions of the policy, from this and earlier iterations.
         gradient_penalty: Weight of the penalty.
     """
     chex.assert_equal_shape([real_bf, fake_bf])

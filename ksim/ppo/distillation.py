@@ -1,4 +1,4 @@
-"""Distillation: a student that sees less learns, on its own rollouts, to act as a teacher that sees more."""
+"""Distillation: a student that observes less learns, on its own rollouts, the actions of a teacher."""
 
 import dataclasses
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from ksim.ppo.losses import Minibatch, Normalize, approximate_kl, value_loss
 from ksim.types import Metrics, Trajectory
 
 LINE = {"imitation": "loss/imitation"}
-"""What the line of an iteration shows of it."""
+"""Metrics on the line of each iteration, by label."""
 PLOTS = {
     "squared distance to the teacher's action": "loss/imitation",
     "explained variance of the returns": "rollout/explained_variance",
@@ -25,11 +25,11 @@ PLOTS = {
 class DistillationLoss:
     """The loss of DAgger, Ross et al. 2011 (arXiv:1011.0686), over the rollouts of the student itself.
 
-    The mean squared difference between the deterministic actions of student and teacher, in the observations that the
-    student's actions lead to. The critic learns the returns of the student as in PPO, so that PPO can start from there.
+    The mean squared difference between the deterministic actions of student and teacher, for the observations that the
+    student's actions lead to. The critic learns the student's returns as in PPO, so that PPO can continue from there.
 
     Attributes:
-        teacher: Returns the teacher; called where the loss is traced.
+        teacher: Returns the teacher; called when the loss is traced.
     """
 
     teacher: Callable[[], Teacher]
@@ -41,7 +41,7 @@ class DistillationLoss:
     def __call__(
         self, network: AbstractActorCritic, batch: Minibatch, hyper: PPOHyperparameters
     ) -> tuple[Float[Array, ""], Metrics]:
-        """The loss of a minibatch whose `alongside` is what the method of that name returns."""
+        """The loss of a minibatch. Its field `alongside` is the result of the method `alongside`."""
         output = evaluate_sequences(network, batch.obs, batch.carry, batch.done, remat=hyper.remat)
         imitation = jnp.mean(jnp.square(output.distribution.mode() - batch.alongside))
         value = value_loss(output.value, batch.value, batch.value_target, hyper.value_clip)

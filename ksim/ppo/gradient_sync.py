@@ -1,9 +1,9 @@
-"""When devices average their gradients, and what each does by itself in between.
+"""Synchronisation of gradients over devices, and each device's work in between.
 
-A period is `GradientSync.period` minibatches. With the mode `accumulate` a device sums their gradients and takes the
-mean. With `local` it takes a step of its own with every minibatch but the last, whose gradients are left; after the
-step with these, parameters and moments are averaged as well, unless the period had no other minibatch. Devices talk to
-each other at the end of a period only, and replicas always leave it identical.
+A period is `GradientSync.period` minibatches. With the mode `accumulate`, a device averages their gradients. With
+`local`, it takes a local optimizer step with every minibatch but the last. The gradients of the last one are averaged
+over devices for a common step; then parameters and moments are averaged as well, unless the period had only one
+minibatch. Devices communicate only at the end of a period, after which replicas are always identical.
 """
 
 import dataclasses
@@ -23,9 +23,9 @@ from ksim.types import GradSyncMode, Metrics
 Gradients = Callable[[PyTree, Int[Array, " b"]], tuple[PyTree, Metrics]]
 """`(params, envs of a minibatch) -> (gradients, metrics)`."""
 Step = Callable[[Optimized, PyTree, str | None], tuple[Optimized, Bool[Array, ""]]]
-"""`(before, gradients, axis_name) -> (after, is_skipped)`: a step that is skipped if any device of the axis says so."""
+"""`(before, gradients, axis_name) -> (after, is_skipped)`. Skipped by all devices of the axis if any must skip it."""
 Outcome = tuple[Metrics, Int[Array, ""]]
-"""The metrics of every minibatch, and with how many of them a device skipped a step."""
+"""Metrics of every minibatch, and the number of minibatches for which a device skipped a step."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,9 +34,8 @@ class GradientSync:
 
     Attributes:
         average: Averages gradients over devices.
-        axis_name: The mapped axis of devices.
         period: Minibatches per synchronisation.
-        mode: What a device does in between.
+        mode: `accumulate` or `local`, see `GradSyncMode`.
     """
 
     average: SyncGradients
@@ -50,14 +49,14 @@ class GradientSync:
         """This device's gradients of one period, to be averaged over devices.
 
         Args:
-            gradients: Those of a minibatch.
+            gradients: Computes the gradients of a minibatch.
             step: Takes an optimizer step.
             before: Parameters and optimizer state.
             env_index_pb: Envs of the period's minibatches.
 
         Returns:
-            Parameters and optimizer state, which only local steps have changed; the gradients; and the metrics of every
-            minibatch with the number of those with which any device skipped a local step.
+            Parameters and optimizer state, changed only by local steps; the gradients; and the metrics of every
+            minibatch with the number of minibatches for which any device skipped a local step.
         """
         if self._has_local_steps(env_index_pb):
             return self._local_steps(gradients, step, before, env_index_pb)
@@ -66,8 +65,8 @@ class GradientSync:
     def rejoin(self, stepped: Optimized, env_index_pb: Int[Array, "p b"]) -> Optimized:
         """Makes replicas identical again after local steps: floating-point leaves become their means over devices.
 
-        The others become those of the first device: a device that skipped a step of its own has counted one less.
-        After a period of a single minibatch, which has no local step, nothing is to be done.
+        Other leaves are copied from the first device: step counts differ if a device skipped a local step. After a
+        period of a single minibatch, which has no local step, nothing changes.
         """
         if not self._has_local_steps(env_index_pb):
             return stepped
@@ -86,7 +85,7 @@ class GradientSync:
             carry: tuple[Optimized, PyTree], inputs: tuple[Array, Array]
         ) -> tuple[tuple[Optimized, PyTree], tuple[Metrics, Array]]:
             (at, grads), (place, env_index_b) = carry, inputs
-            # The step with the minibatch before, so that the gradients of the last one are left to be synchronised.
+            # Step with the previous minibatch, so that the last one's gradients remain to be synchronised.
             is_due = place > 0
             stepped, is_skipped = step(at, grads, None)
             at = select(is_due, stepped, at)
@@ -117,10 +116,10 @@ def scan_periods(
     env_index_mb: Int[Array, "m b"],
     length: int,
 ) -> tuple[Optimized, Outcome]:
-    """Runs `one_period` on `length` minibatches at a time and then on those that remain.
+    """Runs `one_period` on `length` minibatches at a time and then on the remaining ones.
 
     Returns:
-        What is optimized after them, the metrics of every minibatch in their order, and the sum of the skipped ones.
+        The state after them, the metrics of every minibatch in order, and the total number of skipped steps.
     """
     num_minibatches = env_index_mb.shape[0]
     length = min(length, num_minibatches)

@@ -1,4 +1,4 @@
-"""The numbers of the algorithm, apart from the command line's config."""
+"""Hyperparameters of PPO, separate from the command line's config."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from ksim.types import GradSyncMode
 
 @dataclass(frozen=True, kw_only=True)
 class PPOHyperparameters:
-    """What the pure functions of PPO are told.
+    """Hyperparameters of PPO.
 
     Attributes:
         gamma: Discount per control step.
@@ -18,16 +18,16 @@ class PPOHyperparameters:
         entropy_coef: Weight of the entropy bonus.
         num_batches: Minibatches per pass.
         num_passes: Passes over each rollout.
-        learning_rate: The optimizer's step size, or what an adaptive one starts from.
-        desired_kl: The KL divergence, at the end of an iteration, that an adaptive learning rate aims at; None for a
+        learning_rate: The optimizer's step size, or the initial value of an adaptive one.
+        desired_kl: Target of an adaptive learning rate for the KL divergence at the end of an iteration; None for a
             constant rate.
         min_learning_rate: Lower bound of an adaptive rate.
         max_learning_rate: Upper bound of an adaptive rate.
         normalize_observations: Whether the running statistics of observations are learned and applied.
         normalize_values: Whether the network's values are normalised by running statistics of their targets.
         grad_sync_period: Minibatches per synchronisation of the gradients.
-        grad_sync_mode: What a device does in between: `accumulate` gradients, or take `local` optimizer steps.
-        remat: Whether gradients compute activations again, step by step, to save memory.
+        grad_sync_mode: `accumulate` gradients between synchronisations, or take `local` optimizer steps.
+        remat: Whether to recompute activations in the backward pass, step by step, to save memory.
     """
 
     gamma: float = 0.99
@@ -50,5 +50,5 @@ class PPOHyperparameters:
 
     @property
     def syncs_per_iteration(self) -> int:
-        """How often gradients are synchronised in an iteration, that of a remainder included."""
+        """Gradient synchronisations per iteration, including one for an incomplete last period."""
         return -(-self.num_batches * self.num_passes // self.grad_sync_period)

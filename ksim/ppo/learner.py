@@ -31,14 +31,14 @@ from ksim.ppo.update import adapt_learning_rate, update
 from ksim.types import EnvBatch, LearnerState, Metrics, TrainState, Trajectory
 
 PPOLoss = Callable[[AbstractActorCritic, Minibatch, PPOHyperparameters], tuple[Float[Array, ""], Metrics]]
-"""`(network, minibatch, hyper) -> (loss, metrics)`; the metrics are scalars, `policy/kl` among them."""
+"""`(network, minibatch, hyper) -> (loss, metrics)`; the metrics are scalars and include `policy/kl`."""
 
 Alongside = Callable[[Trajectory, Normalize], PyTree]
-"""What a loss needs of a rollout besides a `Minibatch`: arrays with leading axes env, time."""
+"""Computes additional inputs of a loss from a rollout: arrays with leading axes env, time."""
 
 
 def nothing_alongside(trajectory: Trajectory, normalize: Normalize) -> None:
-    """What `ppo_loss` needs besides."""
+    """The `Alongside` of `ppo_loss`, which needs no additional inputs."""
 
 
 PLOTS = {
@@ -55,12 +55,11 @@ class PPO(AbstractLearner):
 
     Attributes:
         optimizer: Gradient transformation, with an injected `learning_rate`.
-        hyper: Numbers of the algorithm.
         loss: The loss of a minibatch.
-        alongside: What that loss needs besides.
-        start: Returns what the start table says of it.
-        line: Metrics that the line of each iteration shows besides those of every run, by the words before them.
-        plots: Metrics that are plotted with the learning curves, by the panel's title.
+        alongside: Computes that loss's additional inputs.
+        start: Returns entries of the start table, by name.
+        line: Additional metrics on the line of each iteration, by label.
+        plots: Metrics plotted with the learning curves, by the panel's title.
     """
 
     optimizer: optax.GradientTransformation
@@ -95,7 +94,7 @@ class PPO(AbstractLearner):
     def learn(
         self, learner: LearnerState, collected: Collected, key: PRNGKeyArray, is_usable: Bool[Array, ""]
     ) -> tuple[LearnerState, Metrics]:
-        """All passes over a rollout, then the learning rate and the statistics that the next one will use."""
+        """Makes all passes over a rollout, then updates the learning rate and the statistics for the next one."""
         hyper, trajectory = self.hyper, collected.trajectory
         advantage_et = self._advantages(trajectory)
         normalizer = self._with_targets(learner.normalizer, trajectory.value + advantage_et, is_usable)
@@ -120,7 +119,7 @@ class PPO(AbstractLearner):
         metrics = self._metrics(outcome) | {"policy/learning_rate": learning_rate}
         _, target_variance = moments_across_devices(rollout.value_target, self.axis_name)
         metrics["rollout/explained_variance"] = 1 - residual_variance / (target_variance + 1e-8)
-        # A policy that did not move has a KL divergence of 0, by which the rate would rise just when updates fail.
+        # NaN keeps the rate: skipped updates make the KL divergence small, which would raise the rate.
         kl = jnp.where(metrics[BAD_UPDATES] > 0, jnp.nan, metrics["policy/kl_last_pass"])
         adapted = adapt_learning_rate(learning_rate, kl, hyper)
         updated = updated._replace(opt_state=optax.tree.set(updated.opt_state, learning_rate=adapted))
@@ -142,7 +141,7 @@ class PPO(AbstractLearner):
     def _with_targets(
         self, normalizer: ObservationNormalizer, target_et: Float[Array, "e t"], is_usable: Bool[Array, ""]
     ) -> ObservationNormalizer:
-        """Statistics of values with these targets, so that already the first ones are learned in their own scale."""
+        """Statistics with these value targets included, so that even the first targets are learned normalised."""
         if normalizer.values is None:
             return normalizer
         values = updated_normalizer(normalizer.values, {"value": target_et}, is_usable, self.axis_name)
@@ -155,18 +154,16 @@ class PPO(AbstractLearner):
         collected: Collected,
         advantage_et: Float[Array, "e t"],
     ) -> tuple[Minibatch, Float[Array, ""]]:
-        """The whole rollout as the loss needs it, and the variance of value targets that values do not explain.
+        """The whole rollout as input of the loss, and the variance of value targets that values do not explain.
 
         Args:
-            before: The statistics with which it was collected.
-            normalizer: Those with which it is learned from.
-            collected: The rollout.
-            advantage_et: Its advantages.
+            before: The statistics with which the rollout was collected.
+            normalizer: The statistics with which it is learned.
         """
         trajectory = collected.trajectory
         value_et, target_et = trajectory.value, trajectory.value + advantage_et
         if before.values is not None and normalizer.values is not None:
-            # A clipped value stays near what the network said, which new statistics would make another number of.
+            # Clipping compares with the network's output at the rollout, so invert by the statistics of that time.
             value_et, target_et = before.values.outputs(value_et), normalizer.values.normalize(target_et)
         normalized_et, residual_variance = normalize_advantages(advantage_et, self.axis_name)
         if normalizer.values is not None:

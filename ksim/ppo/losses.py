@@ -12,23 +12,23 @@ from ksim.ppo.hyperparameters import PPOHyperparameters
 from ksim.types import Metrics, Observation
 
 Normalize = Callable[[Observation], Observation]
-"""Observations, normalised by the statistics of the time."""
+"""Normalises observations by the current statistics."""
 
 
 class Minibatch(eqx.Module):
-    """What the loss needs of a rollout; leading axes env, time, but for the memory at its start.
+    """Inputs of the loss from a rollout, with leading axes env, time (`carry`: env).
 
     Attributes:
         obs: Normalised observations.
         carry: The model's memory at the start of the rollout, one row per env.
         done: The episode ended or was cut with this step.
         action: Actions as the policy's distribution drew them.
-        log_prob: Their log-density under the policy that took them.
-        value: The critic's outputs of the time, in the network's units.
+        log_prob: Log-density of the actions under the policy that took them.
+        value: The critic's outputs at the rollout, in the network's units.
         advantage: Normalised advantages.
-        value_target: What the critic should say: the advantage, not normalised, plus the value. In the network's units
-            by the statistics with this rollout, where values are normalised; those of `value` are without it.
-        alongside: What a loss other than `ppo_loss` needs besides; None for that.
+        value_target: Target of the critic: value plus unnormalised advantage. If values are normalised, in the
+            network's units by the statistics including this rollout; `value` uses the statistics before it.
+        alongside: Additional inputs of a loss other than `ppo_loss`; None for `ppo_loss`.
     """
 
     obs: Observation
@@ -60,7 +60,7 @@ def value_loss(
 ) -> Float[Array, ""]:
     """Half the mean squared error of the values; with `clip`, of the worse of the value and the clipped value.
 
-    Clipping keeps the value within `clip` of what it was at the rollout, as in Schulman et al.'s implementation.
+    Clipping keeps the value within `clip` of the value at the rollout, as in Schulman et al.'s implementation.
     """
     chex.assert_equal_shape([value, old_value, target])
     error = jnp.square(value - target)
@@ -71,14 +71,14 @@ def value_loss(
 
 
 def approximate_kl(log_ratio: Float[Array, "*batch"]) -> Float[Array, ""]:
-    """KL divergence of the acting from the current policy: the estimator k3 of Schulman 2020, never negative."""
+    """KL divergence from the acting policy to the current one, by Schulman's estimator k3 (2020); never negative."""
     return jnp.mean(jnp.exp(log_ratio) - 1 - log_ratio)
 
 
 def ppo_loss(
     network: AbstractActorCritic, batch: Minibatch, hyper: PPOHyperparameters
 ) -> tuple[Float[Array, ""], Metrics]:
-    """The loss of a minibatch, and the figures that make it up."""
+    """The loss of a minibatch, and its components as metrics."""
     chex.assert_rank(batch.done, 2)
     chex.assert_tree_shape_prefix((batch.obs, batch.action), batch.done.shape)
     chex.assert_equal_shape([batch.done, batch.log_prob, batch.value, batch.advantage, batch.value_target])

@@ -1,4 +1,4 @@
-"""Which envs make up a minibatch: stratified, so that it does not depend on the number of devices."""
+"""Stratified minibatches of envs, independent of the number of devices."""
 
 import chex
 import jax
@@ -13,8 +13,8 @@ def stratified_minibatches(
 ) -> Int[Array, "m b"]:
     """Local env indices of each minibatch of every pass.
 
-    The envs fall into strata of `num_batches` consecutive ones. In each stratum a permutation, keyed by the pass and
-    the stratum's place in the global batch, sends one env to each minibatch. Every env is in one minibatch of each
+    The envs are divided into strata of `num_batches` consecutive envs. In each stratum a permutation, keyed by the pass
+    and the stratum's place in the global batch, sends one env to each minibatch. Every env is in one minibatch of each
     pass, every device has an equal share of each minibatch, and the minibatches are the same on any number of
     devices that divides the batch size.
 

@@ -1,4 +1,4 @@
-"""Symmetry: the mirror image of a good policy is a good policy of a robot whose left is like its right."""
+"""Losses for left-right symmetric robots, whose policies should equal their mirror images."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -22,17 +22,17 @@ SymmetryMode = Literal["augment", "loss"]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SymmetricLoss:
-    """PPO's loss of a symmetric robot, by one of the two ways of Mittal et al. 2024 (arXiv:2403.04359).
+    """PPO's loss for a symmetric robot, by one of the two methods of Mittal et al. 2024 (arXiv:2403.04359).
 
     `augment`: each minibatch also holds the mirror image of every step, with the log-density, the advantage and the
-    value target of the step itself: exact for a policy that is its own mirror image, as it stays nearly.
-    `loss`: the mean squared gap between the policy's mean action and the image of its mean action for the image of the
-    observation is added, `coef` times, after Yu et al. 2018 (arXiv:1801.08093), eq. 5.
+    value target of the step itself. This is exact for a symmetric policy, and the policy stays nearly symmetric.
+    `loss`: `coef` times the mean squared difference of two actions is added: the policy's mean action, and the image
+    of its mean action for the image of the observation. After Yu et al. 2018 (arXiv:1801.08093), eq. 5.
 
     Attributes:
-        mirror: Returns the images of raw observations and of actions; called where the loss is traced.
-        mode: Which way.
-        coef: Weight of the gap in `loss`.
+        mirror: Returns the mirror of raw observations and actions; called when the loss is traced.
+        mode: `augment` or `loss`.
+        coef: Weight of the difference in `loss`.
     """
 
     mirror: Callable[[], Mirror]
@@ -46,14 +46,14 @@ class SymmetricLoss:
     def __call__(
         self, network: AbstractActorCritic, batch: Minibatch, hyper: PPOHyperparameters
     ) -> tuple[Float[Array, ""], Metrics]:
-        """The loss of a minibatch whose `alongside` is what the method of that name returns."""
+        """The loss of a minibatch. Its field `alongside` is the result of the method `alongside`."""
         if self.mode == "augment":
             image = dataclasses.replace(batch, obs=batch.alongside, action=self.mirror().action(batch.action))
             total, metrics = ppo_loss(network, batch, hyper)
             of_images, image_metrics = ppo_loss(network, image, hyper)
             total = (total + of_images) / 2
-            # The learning rate follows the KL of the steps alone. That of the images also has how far the policy was
-            # from its own image when it acted, which a smaller rate would not lower.
+            # The learning rate follows the KL of the original steps. The KL of the images also contains the acting
+            # policy's asymmetry, which a smaller rate would not lower.
             return total, metrics | {"policy/kl_of_images": image_metrics["policy/kl"], "loss/total": total}
         total, metrics = ppo_loss(network, batch, hyper)
         mean, of_image = (
@@ -66,7 +66,7 @@ class SymmetricLoss:
 
 
 def check_without_memory(network: AbstractActorCritic) -> None:
-    """Raises ConfigError where the network, or its shapes, has a memory, of which the image is not known."""
+    """Raises ConfigError if the network (or its shapes) has a memory, whose mirror image is unknown."""
     if jax.tree.leaves(eqx.filter_eval_shape(lambda network: network.initial_carry(), network)):
         raise ConfigError(
             "symmetry needs a network without memory, since the mirror image of a memory is not known. Set model=mlp, "
@@ -75,13 +75,7 @@ def check_without_memory(network: AbstractActorCritic) -> None:
 
 
 def check_mirror(mirror: Mirror, obs_sizes: Mapping[str, int], action_size: int) -> None:
-    """Raises ConfigError unless a mirror fits what the policy sees and does.
-
-    Args:
-        mirror: Images of observations and actions.
-        obs_sizes: The length of each observation group.
-        action_size: Components of an action.
-    """
+    """Raises ConfigError unless a mirror fits the observation groups' lengths and the action's length."""
     images = {f"observation group {group!r}": image for group, image in mirror.observations.items()}
     sizes = {f"observation group {group!r}": size for group, size in obs_sizes.items()}
     images, sizes = images | {"actions": mirror.action}, sizes | {"actions": action_size}

@@ -29,27 +29,25 @@ def update(
     sync: GradientSync,
     is_usable: Bool[Array, ""] | bool = True,
 ) -> tuple[Optimized, Outcome]:
-    """Takes the optimizer through the minibatches of all passes, Schulman et al. 2017 (arXiv:1707.06347), algorithm 1.
+    """Optimizes over the minibatches of all passes, Schulman et al. 2017 (arXiv:1707.06347), algorithm 1.
 
-    A step whose gradient is not finite on any device is skipped by all of them. Each minibatch has a step of its own
-    unless `sync` lets several share one.
+    A step whose gradient is non-finite on any device is skipped on all devices. Each minibatch has its own step,
+    unless `sync` accumulates several.
 
     Args:
         start: The network's arrays and the optimizer's state, the same on every device.
-        rollout: What the loss needs, for all of this device's envs.
+        rollout: Inputs of the loss, for all of this device's envs.
         env_index_mb: Local envs of each minibatch, in the order of passes.
-        loss: The loss of a minibatch.
-        optimizer: Gradient transformation, with its step size inside.
-        sync: Averages gradients over devices.
-        is_usable: Whether there is anything to learn from the rollout; if not, all steps are skipped.
+        optimizer: Gradient transformation that includes the step size.
+        is_usable: Whether the rollout may be learned from; if not, all steps are skipped.
 
     Returns:
-        What is optimized, with the steps skipped in a row by the device with most of them; this device's metrics of
-        every minibatch; and with how many of them any device skipped a step.
+        The new state (its `num_bad` is the largest over devices), this device's metrics per minibatch, and the number
+        of minibatches for which any device skipped a step.
     """
     chex.assert_rank(env_index_mb, 2)
     chex.assert_type(env_index_mb, int)
-    # A leaf with fewer envs would be read at its last one: XLA clamps indices.
+    # Without this check, a leaf with fewer envs would repeat its last row: XLA clamps indices.
     chex.assert_equal_shape_prefix(jax.tree.leaves(rollout), 1)
 
     def gradients(params: PyTree, env_index_b: Array) -> tuple[PyTree, Metrics]:
@@ -71,8 +69,8 @@ def update(
 def adapt_learning_rate(learning_rate: Array, kl: Array, hyper: PPOHyperparameters) -> Array:
     """The learning rate for the next iteration, from the KL divergence at the end of this one.
 
-    Divided by 1.5 where the KL is above twice the desired one, multiplied where it is below half of it, as in
-    Schulman et al. 2017 (arXiv:1707.06347), section 4, with a gentler factor. A KL that is not finite changes nothing.
+    Divided by 1.5 if the KL is above twice the desired KL, multiplied by 1.5 if it is below half of it, as in
+    Schulman et al. 2017 (arXiv:1707.06347), section 4, with a gentler factor. A non-finite KL changes nothing.
     The rate stays between `min_learning_rate` and `max_learning_rate`.
     """
     chex.assert_rank([learning_rate, kl], 0)

@@ -1,4 +1,4 @@
-"""What commands say of an episode besides their values: its kind, and the pose that they ask for."""
+"""Episode groups and target poses of commands."""
 
 from collections.abc import Mapping
 

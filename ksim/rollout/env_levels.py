@@ -16,9 +16,9 @@ from ksim.rollout.term_calls import TermCalls, checked_scalar
 from ksim.types import Levels, Metrics
 
 LEVELS = "curriculum/"
-"""What the names of those metrics of an environment begin with that are levels, of which the extremes are logged."""
+"""Prefix of level metrics. Their minimum and maximum are logged."""
 BINS = "curriculum_bin/"
-"""What the names of those metrics begin with that are the bins of steps, which are counted and not averaged."""
+"""Prefix of the metrics that hold the bins of steps. They are counted, not averaged."""
 _ROUNDING = 1e-4
 """A level that is above 1 by less is 1: sums of fractions such as 1/3 are not exact."""
 

@@ -18,7 +18,7 @@ from ksim.types import EnvState, Levels, Metrics, PhysicsState
 
 @dataclasses.dataclass(frozen=True)
 class Shown:
-    """What videos, plots and the viewer show of an environment.
+    """An environment's content for videos, plots and the viewer.
 
     Attributes:
         model: The robot and its world.
@@ -45,7 +45,7 @@ class Environment(eqx.Module):
 
     @property
     def engine_name(self) -> str | None:
-        """What computes its physics, `mjx`, `mujoco` or another; None, the default, where ksim does not know."""
+        """Name of the physics engine: `mjx`, `mujoco` or another; None, the default, if unknown."""
         return None
 
     @abstractmethod
@@ -72,7 +72,7 @@ class Environment(eqx.Module):
         return jnp.bool_(True)
 
     def shown(self) -> Shown | None:
-        """What videos, plots and the viewer show; None, the default, if there is nothing that MuJoCo could show."""
+        """Content for videos, plots and the viewer; None, the default, if MuJoCo cannot show the environment."""
         return None
 
     def episode_groups(self) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from ksim.rollout.unroll import initial_env_states
 from ksim.types import EnvState, Metrics
 
 ERRORS = "error/"
-"""What the names of those metrics of an environment begin with that are averaged over each episode."""
+"""Prefix of an environment's metrics that are averaged over each episode."""
 
 
 class Episodes(eqx.Module):

@@ -104,7 +104,7 @@ _Start = tuple[EnvState, dict[str, dict[str, Array]]]
 
 
 class MdpState(eqx.Module):
-    """What the composed environment carries from step to step.
+    """State of the composed environment.
 
     Attributes:
         physics: The physics state.
@@ -288,7 +288,7 @@ class MdpEnvironment(Environment):
         )
 
     def _context(self, state: MdpState, action: Float[Array, " a"]) -> Context:
-        """What the terms see first as an action is taken in a state."""
+        """The context of the terms at the start of a step, before physics."""
         model = self.engine.model
         return Context(
             model=model,

@@ -1,4 +1,4 @@
-"""What an observation group would show of a reference motion."""
+"""Observations of reference motions."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from ksim.rollout.mdp_environment import MdpEnvironment
 def reference_transitions(
     env: MdpEnvironment, group: str, clips: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]]
 ) -> Float[np.ndarray, "n 2 f"]:
-    """What a group shows before and after each control step of reference motions.
+    """A group's observations before and after each control step of reference motions.
 
     The terms are those that the rollouts go through. As there, derived quantities are those before the last physics
     step, so that nothing but the motion tells the two apart.

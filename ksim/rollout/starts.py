@@ -1,4 +1,4 @@
-"""Where envs start again when their episodes end: starts made ahead, many in one batch."""
+"""Next starts of envs: made before their episodes end, many in one batch."""
 
 import dataclasses
 import math
@@ -18,7 +18,7 @@ _ROWS_ON_ACCELERATOR = 1024
 """Starts made at once on an accelerator (untried), where a smaller batch takes as long."""
 
 _Loop = tuple[Array, Array, dict[str, Array]]
-"""Which starts are needed, which are ready, and the starts."""
+"""Flags of the needed starts, flags of the ready ones, and the starts."""
 
 EndedStates = Callable[[Int[Array, " r"]], EnvState]
 """`(places of envs) -> the states in which their episodes ended`."""
@@ -123,7 +123,7 @@ def _unpacked(packed_e: dict[str, Array], like_e: EnvState) -> EnvState:
 
 
 def _batch_size(num_envs: int) -> int:
-    """How many starts are made at once.
+    """Number of starts made in one batch.
 
     On a CPU work must not be wasted. Where episodes end at random, an env that needs a start which is not ready comes
     once in a batch of n ends if num_envs / n starts are not ready. So batches of up to sqrt(num_envs) can be filled.

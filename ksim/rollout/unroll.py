@@ -17,7 +17,7 @@ from ksim.rollout.threefry import unrolled
 from ksim.types import EnvState, NextStart, Observation, Trajectory
 
 _Loop = tuple[EnvState, PyTree, NextStart]
-"""What is carried from step to step: states, the model's memories, next starts."""
+"""Carry of the scan: states, the model's memories, next starts."""
 
 NOT_FINITE = "rollout/not_finite"
 """The metric of steps that are left out of learning, because a reward or an observation was not finite."""
@@ -118,7 +118,7 @@ def unroll(
 
 
 class _Decision(NamedTuple):
-    """What the model makes of an observation: the action to take, and fields of `Trajectory`."""
+    """The model's output for an observation: the action to take, and fields of `Trajectory`."""
 
     action: Array
     sample: Array

@@ -72,7 +72,7 @@ def compile_robot(
     """The robot's compiled model after the edits of its spec, on its terrain or (`on_terrain=False`) its own floor."""
     from ksim.physics.mujoco import silence_warnings  # noqa: PLC0415 - an engine, needed only for a robot
 
-    silence_warnings()  # MuJoCo's, from reading the file on
+    silence_warnings()  # before the file is read, which warns as well
     robot = hooks.get_robot()
     if not isinstance(robot, str | Path | mujoco.MjSpec):
         raise ConfigError(f"get_robot must return the path of an MJCF file, or an MjSpec, not {shown(robot)}.")

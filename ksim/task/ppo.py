@@ -39,7 +39,7 @@ SYMMETRIES = ("off", *get_args(SymmetryMode))
 MIN_LEARNING_RATE, MAX_LEARNING_RATE = 1e-5, 3e-3
 """Default bounds of an adaptive learning rate."""
 MAX_LAYERS = 100
-"""Limit on hidden layers. Each layer is traced separately, so more would take long to compile."""
+"""Limit on the number of hidden layers: each is traced separately."""
 
 
 @jax.tree_util.register_dataclass
