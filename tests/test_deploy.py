@@ -549,9 +549,9 @@ def test_table_of_the_page_has_all_entries_of_the_metadata(exported):
             assert f"`{part}`" in texts[name], f"{name}: {part}"
 
 
-def test_commands_of_the_page_and_the_readme_have_options_that_exist(exported, capsys):
-    readme = (SCRIPT.parents[1] / "README.md").read_text()
-    commands = re.findall(r"^python examples/deploy\.py \S+ (.*)$", PAGE + readme, flags=re.MULTILINE)
+def test_commands_of_the_pages_have_options_that_exist(exported, capsys):
+    running = (SCRIPT.parents[1] / "docs/running.md").read_text()
+    commands = re.findall(r"^python examples/deploy\.py \S+ (.*)$", PAGE + running, flags=re.MULTILINE)
     assert len(commands) == 2
     for options in commands:
         deploy.main([str(exported[0] / "policy.onnx"), *options.split()])

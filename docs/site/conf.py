@@ -14,7 +14,7 @@ project, author, copyright = "ksim", "the ksim authors", "the ksim authors"  # n
 release = version = ksim.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "docs.site.reference"]
 root_doc = "docs/site/index"
-include_patterns = ["README.md", "DISTRIBUTED_TRAINING.md", "docs/*.md", "docs/site/**"]
+include_patterns = ["*.md", "docs/*.md", "docs/site/**"]
 html_theme = "furo"
 html_title = f"ksim {version}"
 html_copy_source = False

@@ -20,11 +20,11 @@ import pytest
 import ksim
 from ksim.checkpoint.options import make_config
 from ksim.launch.options import parse_options
-from tests.end_to_end.pages import BLOCK, finish, job_with_free_port, start_bash, write_stand_ins
+from tests.end_to_end.pages import BLOCK, PAGES, finish, job_with_free_port, start_bash, write_stand_ins
 from tests.end_to_end.stand_in import job_variables
 from tests.processes import ROOT, free_port
+from tests.robots import BIPED
 
-PAGES = [ROOT / "README.md", ROOT / "DISTRIBUTED_TRAINING.md", *sorted((ROOT / "docs").glob("*.md"))]
 RUN_ELSEWHERE = {"DISTRIBUTED_TRAINING.md": "test_distributed_docs.py", "extending.md": "test_docs.py"}
 """Pages whose blocks of commands are run by a test of their own."""
 PROGRAMS = ("python", "pip", "make", "ksim-train", "docker")
@@ -194,7 +194,7 @@ def test_every_block_of_commands_is_run_or_says_why_not(page):
             assert not re.search(rf"^(?:{'|'.join(PROGRAMS)}) ", block, re.MULTILINE), "a block of commands without sh"
 
 
-READING = ("README.md", "learning.md", "deploying.md", "reliability.md", "benchmarks.md")
+READING = ("README.md", "running.md", "learning.md", "deploying.md", "reliability.md", "benchmarks.md")
 """In this order: what one page's commands write, those of a later page read."""
 BLOCKS = [
     (page, how, text)
@@ -211,6 +211,12 @@ def clone(tmp_path_factory):
     path = tmp_path_factory.mktemp("clone")
     for name in ("Makefile", "pyproject.toml", "constraints.txt", "setup.py", "examples"):
         (path / name).symlink_to(ROOT / name)
+    (path / "my_robot.xml").write_text(BIPED)
+    for page in PAGES:
+        if page.name not in RUN_ELSEWHERE:
+            for kind, name, _, text in BLOCK.findall(page.read_text()):
+                if kind == "file":
+                    (path / name).write_text(text)
     write_stand_ins(path / "bin")
     shutil.copytree(path / "bin", path / ".venv/bin")
     for stamp in (".installed", ".extras", ".site"):

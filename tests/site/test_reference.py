@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import ksim.mdp
+from tests.end_to_end.pages import PAGES
 from tests.processes import ROOT
 
 SPHINX = pytest.mark.skipif(importlib.util.find_spec("sphinx") is None, reason="needs the extra `site`")
@@ -67,9 +68,6 @@ def test_docstring_of_a_term_gets_its_picture():
     reference.write_docstring(None, "class", "", cls, {}, lines)
     assert ".. image:: /build/pictures/ksim.mdp.events.PushVelocity.svg" in lines
     assert lines[0] == "Every `interval_s` seconds."
-
-
-PAGES = [ROOT / name for name in ("README.md", "DISTRIBUTED_TRAINING.md")] + sorted((ROOT / "docs").glob("*.md"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
