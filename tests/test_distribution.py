@@ -129,7 +129,7 @@ def test_name_licence_and_readme_are_in_the_wheel(wheel):
     assert readme.startswith("# ksim\n")
     # On the page of an index they would lead nowhere.
     assert not re.findall(r"\]\((?!https?:)|<img", readme)
-    assert "docs/extending.md" in readme
+    assert "docs/own_robot.md" in readme
 
 
 def test_source_distribution_has_what_its_tests_need(dist):

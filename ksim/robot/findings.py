@@ -278,7 +278,7 @@ def _legs(model: mujoco.MjModel, base: int, bodies: tuple[int, ...]) -> Iterator
     if len(found) == 1:
         raise ConfigError(
             f"The robot's base is {what}, but of the parts that move relative to it only {found[0].body!r} reaches "
-            "near the ground, and one leg does not walk. Write its task by hand: see docs/extending.md."
+            "near the ground, and one leg does not walk. Write its task by hand: see docs/own_robot.md."
         )
     yield from _named(data, model, base, found)
 

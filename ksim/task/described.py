@@ -9,8 +9,8 @@ from jaxtyping import PyTree
 
 from ksim.errors import ConfigError, shown
 
-NETWORKS = "'Custom networks' in docs/extending.md"
-HOOKS = "'Hooks of the algorithm' in docs/extending.md"
+NETWORKS = "'Custom networks' in docs/own_algorithm.md"
+HOOKS = "'Hooks of the algorithm' in docs/own_algorithm.md"
 _MAX_LISTED = 4
 
 

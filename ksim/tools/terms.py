@@ -60,7 +60,7 @@ KINDS = (
 HEAD = f"""# All terms
 
 `{COMMAND}` generates this page from the docstrings, which say more about each term.
-Arguments without a default are required and shown with their type. [extending.md](extending.md) shows how to write
+Arguments without a default are required and shown with their type. [own_task.md](own_task.md) shows how to write
 custom terms.
 """
 

@@ -25,7 +25,9 @@ from tests.end_to_end.stand_in import job_variables
 from tests.processes import ROOT, free_port
 from tests.robots import BIPED
 
-RUN_ELSEWHERE = {"DISTRIBUTED_TRAINING.md": "test_distributed_docs.py", "extending.md": "test_docs.py"}
+RUN_ELSEWHERE = {"DISTRIBUTED_TRAINING.md": "test_distributed_docs.py"} | dict.fromkeys(
+    ("own_robot.md", "own_task.md", "own_environment.md", "own_algorithm.md"), "test_docs.py"
+)
 """Pages whose blocks of commands are run by a test of their own."""
 PROGRAMS = ("python", "pip", "make", "ksim-train", "docker")
 """First words of a command within a sentence."""

@@ -18,7 +18,7 @@ from tests.end_to_end.stand_in import with_last_values
 from tests.processes import ROOT
 from tests.tasks import WITHOUT_REPORTS, train_iterations
 
-IN_REWRITING = {"DISTRIBUTED_TRAINING.md", "extending.md"}
+IN_REWRITING = {"DISTRIBUTED_TRAINING.md"}
 """Pages that still have marks of their own."""
 
 
@@ -35,10 +35,10 @@ def run_block(page, containing):
 
 @pytest.mark.filterwarnings("ignore:Only 1 device detected")
 @pytest.mark.parametrize(("task", "options"), [("OneDevice", {}), ("AllDevices", {"num_devices": 2})])
-def test_environment_of_the_extending_page_is_trained_by_both_tasks(task, options, tmp_path, capsys):
+def test_environment_of_the_page_on_environments_is_trained_by_both_tasks(task, options, tmp_path, capsys):
     import ksim
 
-    names = run_block("docs/extending.md", "class PointMass")
+    names = run_block("docs/own_environment.md", "class PointMass")
     config = ksim.DistributedPPOConfig if options else ksim.PPOConfig
     run_dir = tmp_path / "run"
     options = options | WITHOUT_REPORTS
@@ -61,10 +61,10 @@ class Drift:
 
 
 @pytest.mark.filterwarnings("ignore:Only 1 device detected")
-def test_environment_in_the_style_of_gymnax_is_trained_by_the_adapter_of_the_extending_page():
+def test_environment_in_the_style_of_gymnax_is_trained_by_the_adapter_of_the_page_on_environments():
     import ksim
 
-    adapter = run_block("docs/extending.md", "class Adapted")["Adapted"](Drift(), {"noise": jnp.float32(0.1)})
+    adapter = run_block("docs/own_environment.md", "class Adapted")["Adapted"](Drift(), {"noise": jnp.float32(0.1)})
 
     class Task(ksim.PPOTask):
         def get_environment(self, engine, num_devices):
@@ -75,12 +75,24 @@ def test_environment_in_the_style_of_gymnax_is_trained_by_the_adapter_of_the_ext
     assert history[-1]["rollout/reward"] < 0
 
 
-STEPS = re.findall(
-    r"<!-- (?:file: (\S+)|runs) -->\n```(?:xml|python|sh)\n(.*?)```",
-    (ROOT / "docs/extending.md").read_text(),
-    re.DOTALL,
-)
-"""The extending page's files, (name, text), and its commands, ("", command), in order."""
+OWN_PAGES = [ROOT / "docs" / f"own_{name}.md" for name in ("robot", "task", "environment", "algorithm")]
+
+
+def steps():
+    """Files, (name, text), and commands, ("", command), of the pages in order.
+
+    A program that no command of the pages runs is run as they say: with `num_envs=64 max_iterations=1`.
+    """
+    text = "".join(page.read_text() for page in OWN_PAGES)
+    blocks = re.findall(r"<!-- (?:file: (\S+)|runs) -->\n```(?:xml|python|sh)\n(.*?)```", text, re.DOTALL)
+    shown = [line for file, block in blocks if not file for line in block.splitlines()]
+    for file, block in blocks:
+        if not file:
+            yield from (("", line) for line in block.splitlines())
+        else:
+            yield file, block
+            if file.endswith(".py") and not any(line.split()[1] == file for line in shown):
+                yield "", f"python {file} num_envs=64 max_iterations=1"
 
 
 def run_script(command, monkeypatch):
@@ -97,22 +109,23 @@ def run_script(command, monkeypatch):
 
 
 @pytest.mark.long
-def test_steps_of_the_extending_page_run_one_after_the_other_in_an_empty_directory(tmp_path, monkeypatch, capsys):
+def test_steps_of_the_pages_run_one_after_the_other_in_an_empty_directory(tmp_path, monkeypatch, capsys):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "dog", raising=False)
     monkeypatch.setattr("warnings.formatwarning", warnings.formatwarning)
     outputs = {}
-    for file, text in STEPS:
+    for file, text in steps():
         if file:
             (tmp_path / file).write_text(text)
         else:
             run_script(text, monkeypatch)
-            outputs[text.strip()] = capsys.readouterr().out
-    assert len(outputs) == 12
+            outputs[text] = capsys.readouterr().out
+    assert len(outputs) == 14
     assert "survived" in outputs["python dog.py run_mode=eval checkpoint=runs/first"]
     assert "250.0 ± 0.0 control steps" in outputs["python dog_evaluated.py run_mode=eval checkpoint=runs/first"]
     for file, row in {
         "dog.py": r"observation/actor +│ gyro +│ SensorReading \+ UniformNoise +│ 3 +│",
+        "dog_stands.py": r"reward +│ alive +│ Alive +│ +│ 1(?:\.0)? +│",
         "dog_built.py": r"observation/actor +│ gyro +│ SensorReading \+ UniformNoise +│ 3 +│",
         "dog_reward.py": r"reward +│ diagonal_pairs +│ DiagonalPairs +│ +│ 0.5 +│",
         "dog_observation.py": r"observation/actor +│ joint_velocity +│ SmoothJointVelocity \+ UniformNoise +│ 8 +│",
@@ -123,6 +136,8 @@ def test_steps_of_the_extending_page_run_one_after_the_other_in_an_empty_directo
         assert re.search(row, outputs[f"python {file} num_envs=64 max_iterations=1"]), file
     (metrics,) = (json.loads(path.read_text()) for path in tmp_path.glob("runs/trotting_dog/*/metrics.jsonl"))
     assert 0 < metrics["reward/diagonal_pairs"] <= 0.5
+    (metrics,) = (json.loads(path.read_text()) for path in tmp_path.glob("runs/calm_dog/*/metrics.jsonl"))
+    assert metrics["loss/action_size"] >= 0
     (metrics,) = (json.loads(path.read_text()) for path in tmp_path.glob("runs/two_speed_dog/*/metrics.jsonl"))
     assert 0 < metrics["error/velocity/speed_m_s"] < 2
     (rewards,) = tmp_path.glob("runs/logged_dog/*/rewards.csv")
@@ -132,14 +147,15 @@ def test_steps_of_the_extending_page_run_one_after_the_other_in_an_empty_directo
     assert (report.parent / "kept" / "1" / "document.json").exists()
 
 
-def test_every_block_of_the_extending_page_is_run_by_a_test():
-    text = (ROOT / "docs/extending.md").read_text()
+@pytest.mark.parametrize("page", OWN_PAGES, ids=lambda page: page.name)
+def test_every_block_of_the_pages_is_run_by_a_test(page):
+    text = page.read_text()
     marked = re.findall(r"<!-- (?:file: \S+|runs|runs: tests/\S+) -->\n```", text)
-    assert len(marked) == len(re.findall(r"^```\w", text, flags=re.MULTILINE)) > 10
+    assert len(marked) == len(re.findall(r"^```\w", text, flags=re.MULTILINE)) > 2
 
 
-def test_extending_page_lists_every_field_of_the_context():
-    (section,) = re.findall(r"## What a term sees\n(.*?)\n## ", (ROOT / "docs/extending.md").read_text(), re.DOTALL)
+def test_page_on_tasks_lists_every_field_of_the_context():
+    (section,) = re.findall(r"## What a term sees\n(.*?)\n## ", (ROOT / "docs/own_task.md").read_text(), re.DOTALL)
     listed = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
     assert {field.name for field in dataclasses.fields(Context)} | {"dt"} == set(listed)
 

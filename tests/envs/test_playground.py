@@ -139,8 +139,8 @@ def test_environment_that_a_program_registers_is_found_by_its_name(playground):
 
 
 @pytest.mark.long
-def test_commands_of_the_extending_page_train(playground, tmp_path, capsys):
-    page = (ROOT / "docs" / "extending.md").read_text()
+def test_commands_of_the_page_on_environments_train(playground, tmp_path, capsys):
+    page = (ROOT / "docs" / "own_environment.md").read_text()
     commands = re.findall(r"^python -m ksim\.envs\.(\w+) (.*)", page, re.MULTILINE)
     assert [module for module, _ in commands] == ["playground", "brax"]
     for module, arguments in commands:

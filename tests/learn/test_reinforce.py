@@ -97,7 +97,7 @@ def test_policy_is_exported(trained):
     assert (trained / "export" / "policy.onnx").is_file()
 
 
-def test_extending_page_shows_the_learner_that_these_tests_train():
+def test_page_on_algorithms_shows_the_learner_that_these_tests_train():
     assert (ROOT / "tests/learn/reinforce.py").read_text().partition("\n\n")[2] in "\n".join(
-        python_blocks("docs/extending.md")
+        python_blocks("docs/own_algorithm.md")
     )

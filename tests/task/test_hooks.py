@@ -122,7 +122,7 @@ def test_model_that_is_none_is_an_error_with_the_lines_to_add(hook, message, com
         task_of("_get_initial_model", hook).check()
     text = str(error.value)
     assert text.startswith("Mine._get_initial_model must return a ksim.AbstractActorCritic, or an Equinox module")
-    assert "'Custom networks' in docs/extending.md" in text
+    assert "'Custom networks' in docs/own_algorithm.md" in text
     assert "class MyActorCritic(ksim.AbstractActorCritic):" in text
 
 
@@ -259,7 +259,7 @@ def test_rollout_that_returns_something_else_is_an_error(change, message, compil
     with pytest.raises(ConfigError, match=message) as error:
         task_of("_rollout", rollout_with(change)).check()
     assert str(error.value).startswith("Mine._rollout must return ")
-    assert "'Hooks of the algorithm' in docs/extending.md" in str(error.value)
+    assert "'Hooks of the algorithm' in docs/own_algorithm.md" in str(error.value)
 
 
 BAD_ENV_STATES = {

@@ -139,8 +139,8 @@ def test_robots_of_the_examples_are_understood(path, legs):
     assert not plan.torque
 
 
-def test_three_commands_of_the_extending_page_lead_from_a_dog_to_its_policy(folder, capsys, monkeypatch):
-    text = (ROOT / "docs/extending.md").read_text()
+def test_three_commands_of_the_page_on_robots_lead_from_a_dog_to_its_policy(folder, capsys, monkeypatch):
+    text = (ROOT / "docs/own_robot.md").read_text()
     write, train, view = text.split("<!-- runs: tests/tools/test_new.py -->\n```sh\n")[1].split("```")[0].splitlines()
     (folder / "my_robot.xml").write_text(DOG)
     assert new.main(write.split()[3:]) == 0
