@@ -4,7 +4,7 @@
 #   make test-long  sets up and runs those: slow tests that a change seldom breaks
 #   make faults     sets up and injects faults at length: kills, damage, full disks, NaN, wrong input (a quarter of an
 #                   hour)
-#   make docs       sets up and writes docs/terms.md anew, after a term has changed
+#   make docs       sets up and writes docs/terms.md and docs/options.md anew, after a term or an option has changed
 #   make site       sets up and writes the documentation as a site, build/site/index.html
 # PYTHON picks the interpreter, ARGS adds options: make walk ARGS="num_envs=256 max_iterations=50"
 
@@ -48,6 +48,7 @@ faults: $(VENV)/.installed
 
 docs: $(VENV)/.installed
 	$(BIN)/python -m ksim.tools.terms > docs/terms.md
+	$(BIN)/python -m ksim.tools.options > docs/options.md
 
 $(VENV)/.site: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[site]'

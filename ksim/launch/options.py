@@ -16,8 +16,8 @@ from ksim.parallel.hints import hint
 _USAGE = "python -m ksim.launch [OPTIONS] (-m MODULE | FILE) [ARGUMENT ...]"
 
 # Placeholder of the value, default, and meaning.
-_OPTIONS = {
-    "--nnodes": ("N", "1", "number of machines (default 1; several are untried)"),
+OPTIONS = {
+    "--nnodes": ("N", "1", "number of machines (default 1)"),
     "--nproc-per-node": ("N", "1", "number of processes on each machine (default 1)"),
     "--node-rank": ("I", None, "index of this machine, from 0 (default 0; required if --nnodes > 1)"),
     "--coordinator-address": (
@@ -126,7 +126,7 @@ def _make_parser() -> argparse.ArgumentParser:
         epilog="What follows -m MODULE or FILE goes to the program untouched.",
         allow_abbrev=False,
     )
-    for name, (metavar, default, meaning) in _OPTIONS.items():
+    for name, (metavar, default, meaning) in OPTIONS.items():
         parser.add_argument(name, metavar=metavar, default=default, help=meaning)
     return parser
 
@@ -145,8 +145,8 @@ def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
         given, equals, value = argv[i].partition("=")
         name = given.replace("_", "-")
         argv[i] = f"{name}{equals}{value}"
-        if name not in _OPTIONS and name not in helps:
-            meant = hint(name, to_launcher=True) or near_misses(name, _OPTIONS)
+        if name not in OPTIONS and name not in helps:
+            meant = hint(name, to_launcher=True) or near_misses(name, OPTIONS)
             raise ConfigError(
                 f"The launcher has no option {given!r}. {meant} The program's own arguments follow its name."
             )

@@ -208,7 +208,7 @@ class RLConfig(BaseConfig):
         "highest",
         group="Devices",
         choices=MATMUL_PRECISIONS,
-        help="precision of 32-bit matrix products: highest, high (TF32 on NVIDIA, 3 passes on TPU; untried) or default",
+        help="precision of 32-bit matrix products: highest, high (TF32 on NVIDIA, 3 passes on TPU) or default",
     )
     dump_on_nan: bool = field(
         True, group="Checkpoints", help="save the state before the first non-finite step or update, for run_mode=replay"

@@ -24,6 +24,7 @@ from ksim.mdp import (
     rewards,
     terminations,
 )
+from ksim.tools.markdown import table
 
 COMMAND = "python -m ksim.tools.terms > docs/terms.md"
 
@@ -100,11 +101,9 @@ def page() -> str:
 
 def _section(kind: Kind) -> str:
     rows = [f"## {kind.title}", "", f"`{kind.module.__name__}`. {meaning(kind.base)}", ""]
-    rows += ["| term | meaning | arguments |", "|---|---|---|"]
-    for cls in concrete_classes(kind):
-        cells = (f"`{cls.__name__}`", meaning(cls), ", ".join(f"`{argument}`" for argument in arguments(cls)))
-        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(rows) + "\n"
+    shown = lambda cls: ", ".join(f"`{argument}`" for argument in arguments(cls))
+    cells = [(f"`{cls.__name__}`", meaning(cls), shown(cls)) for cls in concrete_classes(kind)]
+    return "\n".join([*rows, *table(("term", "meaning", "arguments"), cells)]) + "\n"
 
 
 def _in_words(value: Any) -> str:

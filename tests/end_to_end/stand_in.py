@@ -35,12 +35,17 @@ def python(arguments):
         sys.exit(view([sys.executable, *with_last_values([*arguments, "viewer_port=" + os.environ["DOCS_PORT"]])]))
     elif "run_mode=eval" in arguments:
         arguments += ["eval_num_envs=2", "video=false", "plots=false"]
-    elif not {"--help", "run_mode=export", "examples/deploy.py"} & {*arguments}:
+    elif takes_options(arguments) and not {"--help", "run_mode=export"} & {*arguments}:
         iterations = "1" if task == "point_mass" else "2"
         arguments += ["max_iterations=" + iterations, "eval_at_end=false", "tensorboard=false"]
         arguments += ["video=false", "plots=false"]
         arguments += ["num_envs=16"] if task == "small" else []
     os.execv(sys.executable, [sys.executable, *with_last_values(arguments)])
+
+
+def takes_options(arguments):
+    """Whether a program is a task, and not a script of the docs that has its own arguments."""
+    return arguments[0] == "-m" or ".launch(" in Path(arguments[0]).read_text()
 
 
 def with_last_values(arguments):

@@ -4,7 +4,6 @@ Its blocks are marked as in pages.py, and run with a point mass. `<!-- runs: wal
 `<!-- runs: side by side -->`: all commands at once, as on two machines.
 """
 
-import dataclasses
 import html
 import json
 import re
@@ -12,10 +11,7 @@ import re
 import pytest
 import yaml
 
-import ksim
 from examples.walking_distributed import HumanoidWalkingDistributedConfig
-from ksim.config import describe_type
-from ksim.launch.options import _OPTIONS as LAUNCHER_OPTIONS, parse_options
 from ksim.parallel.job import find_job
 from ksim.preflight.devices import DistributedSetup
 from ksim.task.overrides import parse_overrides
@@ -24,9 +20,12 @@ from tests.messages import describes, strings_of
 from tests.processes import ROOT, free_port
 from tests.tasks import point_mass_task
 
-PAGE = (ROOT / "DISTRIBUTED_TRAINING.md").read_text()
-FILES = {name: text for kind, name, _, text in BLOCK.findall(PAGE) if kind == "file"}
-RUNS = [(how, text) for kind, how, _, text in BLOCK.findall(PAGE) if kind == "runs"]
+PAGE, CLUSTERS, ALL_MESSAGES = (
+    (ROOT / name).read_text() for name in ("DISTRIBUTED_TRAINING.md", "docs/clusters.md", "docs/messages.md")
+)
+BOTH = BLOCK.findall(PAGE) + BLOCK.findall(CLUSTERS)
+FILES = {name: text for kind, name, _, text in BOTH if kind == "file"}
+RUNS = [(how, text) for kind, how, _, text in BOTH if kind == "runs"]
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +58,8 @@ def test_commands_of_the_page_run_as_written(how, text, directory, outputs):
     if "--log-dir" in text:
         output += (directory / "output/process_0.out").read_text()
     outputs[text] = output
-    if "ksim.tools" not in text and "check_setup" not in text:
-        assert re.search(r"iteration ([123])/\1", output), output
+    if "ksim.tools" not in text and "shares.py" not in text:
+        assert re.search(r"iteration (\d+)/\1\b", output), output
     if how or "ksim.launch" in text:
         assert re.search(r"processes\s+│\s+" + ("1" if how == "walking" else "2"), output), output
     if "num_devices=2" in text:
@@ -75,8 +74,7 @@ def test_what_commands_leave_behind_is_what_the_page_says(directory, outputs):
     assert "survived" in evaluated
     lines = (directory / "runs/first/metrics.jsonl").read_text().splitlines()
     metrics = json.loads(lines[-1])
-    profiling = PAGE.split("## Profiling")[1].split("## Exit codes")[0]
-    for name in re.findall(r"`((?:time|episode|rollout)/[\w/<>]+)`", profiling):
+    for name in re.findall(r"`((?:time|episode|rollout)/[\w/<>]+)`", PAGE):
         assert name.replace("<i>", "1") in metrics, name
     assert (directory / "logs/process_1.log").is_file()
     assert (directory / "output/process_1.out").is_file()
@@ -84,6 +82,16 @@ def test_what_commands_leave_behind_is_what_the_page_says(directory, outputs):
     assert list((directory / "trace").rglob("*.xplane.pb"))
     (job,) = directory.glob("runs/job_*")
     assert {path.name for path in job.glob("*.log")} == {"process_0.log", "process_1.log"}
+
+
+@pytest.mark.long
+def test_printed_figures_are_those_of_the_page(outputs):
+    if len(outputs) < len(RUNS):
+        pytest.skip("not all commands were run")
+    (shares,) = [output for text, output in outputs.items() if "shares.py" in text]
+    assert f"```\n{shares}```" in PAGE
+    (trained,) = [output for text, output in outputs.items() if "train.py" in text]
+    assert "512 environments on each device, 6144 steps per optimizer step" in trained
 
 
 @pytest.mark.long
@@ -101,8 +109,8 @@ def test_setup_table_of_the_quick_start_is_what_the_second_command_prints(output
 
 
 def test_every_block_of_the_page_is_a_file_or_run_or_says_why_not():
-    assert len(re.findall(r"^```\w", PAGE, flags=re.MULTILINE)) == len(BLOCK.findall(PAGE)) > 20
-    skipped = [text for kind, _, _, text in BLOCK.findall(PAGE) if kind == "not run here"]
+    assert len(re.findall(r"^```\w", PAGE + CLUSTERS, flags=re.MULTILINE)) == len(BOTH) > 20
+    skipped = [text for kind, _, _, text in BOTH if kind == "not run here"]
     assert all(text.startswith(("kubectl", "torchrun")) for text in skipped)
 
 
@@ -123,49 +131,17 @@ def test_kubernetes_files_start_processes_of_a_job_with_options_that_exist():
     assert joined.coordinator_address.startswith(f"{job['metadata']['name']}-0.{pod['subdomain']}:")
 
 
-def rows(heading):
+def rows(page, heading):
     """The rows of the tables under a heading, as lists of cells, without their headers."""
-    section = re.split(r"^#+ ", PAGE.split(f"# {heading}\n")[1], flags=re.MULTILINE)[0]
+    section = re.split(r"^#+ ", page.split(f"# {heading}\n")[1], flags=re.MULTILINE)[0]
     lines = [line for line in section.splitlines() if line.startswith("| ")]
     cells = [re.split(r"(?<!\\)\|", line.strip("|")) for line in lines]
     assert cells, heading
     return [[html.unescape(cell.strip().replace("\\|", "|")) for cell in row] for row in cells[1:]]
 
 
-OPTIONS = [
-    row
-    for heading in ("Devices and processes", "The batch, and what else matters here", "The rest")
-    for row in rows(heading)
-]
-
-
-def test_tables_of_options_have_every_option_with_its_type_and_default():
-    config = ksim.DistributedPPOConfig()
-    expected = {}
-    for option in dataclasses.fields(config):
-        value = getattr(config, option.name)
-        default = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-        expected[f"`{option.name}`"] = [describe_type(type(config), option.name), default]
-    assert {row[0]: row[1:3] for row in OPTIONS} == expected
-    assert len(OPTIONS) == len(expected)
-    assert {row[3] for row in OPTIONS} <= {"global", "per process", "per device", "per environment", "process 0", "-"}
-
-
-def test_table_of_the_launcher_has_every_option_with_its_default():
-    shown = {row[0].strip("`").split()[0]: row[1] for row in rows("The launcher") if row[0].startswith("`--")}
-    assert set(shown) >= set(LAUNCHER_OPTIONS)
-    defaults = parse_options(["-m", "module"])
-    for name in LAUNCHER_OPTIONS:
-        value = getattr(defaults, name.lstrip("-").replace("-", "_"))
-        if name == "--coordinator-address":
-            assert re.fullmatch(r"127\.0\.0\.1:\d+", value)
-            assert shown[name] == "127.0.0.1 and a free port"
-        else:
-            assert shown[name] == ("" if value is None else f"{value:g}"), name
-
-
 def test_environment_variables_of_the_page_are_all_that_the_code_reads_of_its_own():
-    named = {name for row in rows("Environment variables") for name in re.findall(r"`(KSIM_\w+)`", row[0])}
+    named = {name for row in rows(CLUSTERS, "Environment variables") for name in re.findall(r"`(KSIM_\w+)`", row[0])}
     read = {name for path in (ROOT / "ksim").rglob("*.py") for name in re.findall(r'"(KSIM_\w+)"', path.read_text())}
     assert named == read
 
@@ -174,7 +150,7 @@ def test_environment_variables_of_the_page_are_all_that_the_code_reads_of_its_ow
 def test_table_of_grad_sync_period_has_the_figures_of_the_code():
     options = {"num_envs": 4096, "batch_size": 1024, "rollout_length": 24, "num_passes": 4}
     assert " ".join(f"{name}={value}" for name, value in options.items()) in PAGE.replace("\n", " ")
-    for period, mode, syncs, steps, steps_of_batch in rows("grad_sync_period"):
+    for period, mode, syncs, steps, steps_of_batch in rows(PAGE, "grad_sync_period"):
         how = {"grad_sync_period": int(period), "grad_sync_mode": mode}
         hyper = point_mass_task(num_devices=1, **options, **how).hyperparameters()
         setup = DistributedSetup(
@@ -217,24 +193,22 @@ SPEAKING = [
 ]
 ALSO_SPEAKING = [ROOT / "ksim" / name for name in ("checks.py", "task/rl.py", "task/rl_config.py", "train/state.py")]
 """Files of which the page quotes some messages."""
-MESSAGES = [
-    (heading, message.removesuffix("..."))
-    for heading in (
-        "What must fit what",
-        "Options and devices",
-        "Several processes",
-        "Starting by ksim.launch",
-        "The scaling report",
-    )
-    for row in rows(heading)
-    for message in [re.findall(r"`([^`]+)`", row[1] if heading == "What must fit what" else row[0])[0].rstrip()]
-]
+HEADINGS = ("Options and devices", "Several processes", "Starting by ksim.launch", "The scaling report")
+QUOTED = [re.findall(r"`([^`]+)`", row[0])[0].rstrip() for heading in HEADINGS for row in rows(ALL_MESSAGES, heading)]
+RULES = [re.findall(r"`([^`]+)`", row[1])[0] for row in rows(PAGE, "Constraints")]
+MESSAGES = [message.removesuffix("...") for message in (*RULES, *QUOTED)]
+
+
+def test_most_common_messages_are_among_all():
+    common = [re.findall(r"`([^`]+)`", row[0])[0] for row in rows(PAGE, "Troubleshooting")]
+    assert len(common) == 8
+    assert all(f"| `{message}` |" in ALL_MESSAGES for message in common)
 
 
 def test_every_message_that_the_page_quotes_is_one_of_the_code():
     known = [parts for path in (*SPEAKING, *ALSO_SPEAKING) for parts in strings_of(path, raised=False)]
     assert len(MESSAGES) > 60
-    stale = [message for _, message in MESSAGES if not any(describes(message.rstrip(". "), parts) for parts in known)]
+    stale = [message for message in MESSAGES if not any(describes(message.rstrip(". "), parts) for parts in known)]
     assert stale == [], "\n".join(stale)
 
 
@@ -243,6 +217,6 @@ def test_every_message_of_the_code_concerned_is_on_the_page():
     for path in SPEAKING:
         for parts in strings_of(path, raised=True):
             is_ours = sum(len(part) for part in parts if part) >= 12 and "must equal number of leaves" not in str(parts)
-            if is_ours and not any(describes(message.rstrip(". "), parts) for _, message in MESSAGES):
+            if is_ours and not any(describes(message.rstrip(". "), parts) for message in MESSAGES):
                 missing.append((path.name, parts))
     assert missing == [], "\n".join(map(str, missing))

@@ -25,7 +25,7 @@ from tests.end_to_end.stand_in import job_variables
 from tests.processes import ROOT, free_port
 from tests.robots import BIPED
 
-RUN_ELSEWHERE = {"DISTRIBUTED_TRAINING.md": "test_distributed_docs.py"} | dict.fromkeys(
+RUN_ELSEWHERE = dict.fromkeys(("DISTRIBUTED_TRAINING.md", "clusters.md"), "test_distributed_docs.py") | dict.fromkeys(
     ("own_robot.md", "own_task.md", "own_environment.md", "own_algorithm.md"), "test_docs.py"
 )
 """Pages whose blocks of commands are run by a test of their own."""
@@ -38,7 +38,8 @@ NOT_PARSED = {
     r"code=.*|if .*": "the shell's own",
     r"pip install (?:xprof|build|mlflow|tensorboard|'jax\[k8s\]')": "a package of others",
     r"python -m build|pip install 'dist/.*": "tests/test_distribution.py builds and installs the distributions",
-    r"python -m ksim.tools.terms .*": "it has no arguments; tests/tools/test_terms.py runs it",
+    r"python -m ksim.tools.(?:terms|options) .*": "it has no arguments; tests/tools/ runs it",
+    r"python shares\.py .*": "a program of the page, with its own arguments",
     r"python -m ksim.envs.\w+ .*": "needs an extra; tests/envs/test_playground.py runs it",
     r"python -m ksim.launch(?: \[OPTIONS\].*)?|python -m ksim.tools.scaling(?: --predict)?": "a synopsis",
     r"python -m benchmarks.learning .* --variant \.\.\.": "a synopsis",
