@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ksim.host.threads import thread_pool_size
-from ksim.tools.spread import spread
+from ksim.tools.measure import spread
 
 ROOT = Path(__file__).parents[1]
 PROGRAMS = ROOT / "benchmarks" / "deadlock_programs.py"

@@ -31,7 +31,7 @@ from examples.walking_distributed import HumanoidWalkingDistributedConfig, Human
 
 import jax
 from ksim.parallel.devices import make_host_devices
-from ksim.tools.spread import spread
+from ksim.tools.measure import spread
 from ksim.train.timing import TimedStep, time_synchronisation
 
 ROOT = Path(__file__).parents[1]

@@ -32,7 +32,7 @@ import jax.numpy as jnp
 from benchmarks.throughput import make_bare
 from benchmarks.timing import time_in_turn
 from ksim.rollout.mdp_environment import MdpEnvironment
-from ksim.tools.spread import spread
+from ksim.tools.measure import spread
 
 SIZES = {"gpu": [1024, 2048, 4096, 8192, 16384], "cpu": [8]}
 OPTIONS: dict[str, dict[str, Any]] = {"gpu": {}, "cpu": {"rollout_length": 2, "num_passes": 1}}

@@ -34,18 +34,18 @@ import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, PyTree
-from ksim.learn.collect import Collected
-from ksim.learn.finite import Optimized, all_finite, optimizer_step, updated_normalizer
+from ksim.learn.learner import Collected
+from ksim.learn.guards import Optimized, all_finite, optimizer_step, updated_normalizer
 from ksim.learn.learner import initial_learner_state
 from ksim.nn import AbstractActorCritic, ActorCriticOutput, Gaussian, GruActorCritic, MlpActorCritic
 from ksim.nn.actor_critic import initial_carries
-from ksim.nn.heads import elu
+from ksim.nn.networks import elu
 from ksim.nn.normalizer import ObservationNormalizer
-from ksim.ppo.advantages import generalized_advantages, normalize_advantages
-from ksim.ppo.hyperparameters import PPOHyperparameters
-from ksim.ppo.learner import PPO
+from ksim.ppo.losses import generalized_advantages, normalize_advantages
+from ksim.ppo.losses import PPOHyperparameters
+from ksim.ppo.ppo import PPO
 from ksim.ppo.losses import Minibatch, ppo_loss
-from ksim.tools.spread import spread
+from ksim.tools.measure import spread
 from ksim.types import LearnerState, Trajectory
 
 SIZE = 128

@@ -51,7 +51,7 @@ from ksim.envs.task import parsed_options
 from ksim.errors import ConfigError
 from ksim.host.files import whole_file
 from ksim.host.plain_yaml import FRACTION
-from ksim.log.records import read_evaluations, read_metrics
+from ksim.log.jsonl import read_evaluations, read_metrics
 from ksim.task.overrides import parse_overrides
 
 OWN = ("learner", "reward_scale")

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from ksim.evaluate.estimates import Estimate, estimate_mean
+from ksim.evaluate.evaluator import Estimate, estimate_mean
 from ksim.host.files import whole_file
 
 MARKS = 4

@@ -26,7 +26,7 @@ from typing import Any
 
 from ksim.host.machine import num_cores
 from ksim.tools.prediction import Network, OneDevice, Prediction, Size, predict, read_one_device
-from ksim.tools.spread import spread
+from ksim.tools.measure import spread
 
 ROOT = Path(__file__).parents[1]
 JOBS = {"1 device": (1, 1), "2 devices": (1, 2), "4 devices": (1, 4), "2 processes": (2, 1)}

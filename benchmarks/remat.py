@@ -18,7 +18,7 @@ from examples.walking import HumanoidWalkingConfig, HumanoidWalkingTask
 
 import jax
 import jax.numpy as jnp
-from ksim.tools.spread import spread
+from ksim.tools.measure import spread
 from ksim.types import TrainState
 
 

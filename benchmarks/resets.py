@@ -27,9 +27,9 @@ from examples.walking import HumanoidWalkingConfig, HumanoidWalkingTask
 import jax
 import jax.numpy as jnp
 import mujoco
-from ksim.learn.collect import Collected
+from ksim.learn.learner import Collected
 from ksim.mdp import observations as obs, rewards, terminations
-from ksim.tools.spread import spread
+from ksim.tools.measure import spread
 from ksim.types import EnvBatch, TrainState
 
 EPISODE_STEPS = 1000

@@ -25,8 +25,8 @@ import numpy as np
 import ksim
 from ksim.evaluate.evaluator import Evaluator
 from ksim.evaluate.plots import CONTACT_N
-from ksim.evaluate.recording import Recorder, Recording
-from ksim.log.records import read_metrics
+from ksim.evaluate.evaluator import Recorder, Recording
+from ksim.log.jsonl import read_metrics
 from ksim.policy.load import load_task_policy
 from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.tools.new import module_name

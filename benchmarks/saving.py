@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from ksim.checkpoint.format import list_checkpoints
 from ksim.checkpoint.saver import Saver
-from ksim.tools.spread import spread
+from ksim.tools.measure import spread
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 
-from ksim.tools.spread import spread
+from ksim.tools.measure import spread
 
 EXAMPLE = "examples.walking_distributed"
 PHASES = ("import", "checks", "first states", "compile", "iteration", "total", "processor")

@@ -22,8 +22,8 @@ from benchmarks.learning_task import task_of
 from benchmarks.robots import CONTACT_N, MOVING
 
 from ksim.checkpoint.options import make_config
-from ksim.evaluate.estimates import estimate_fraction, estimate_mean
-from ksim.evaluate.recording import Recorder, Recording
+from ksim.evaluate.evaluator import estimate_fraction, estimate_mean
+from ksim.evaluate.evaluator import Recorder, Recording
 from ksim.policy.load import load_task_policy
 
 ERROR = "error/velocity/lin_vel_m_s"

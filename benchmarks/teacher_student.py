@@ -14,7 +14,7 @@ from examples.walking_student import HumanoidStudentTask
 from examples.walking_teacher import HumanoidTeacherTask
 
 from ksim.checkpoint.options import make_config
-from ksim.evaluate.estimates import Estimate
+from ksim.evaluate.evaluator import Estimate
 from ksim.evaluate.evaluator import Evaluator
 from ksim.policy.load import load_task_policy
 

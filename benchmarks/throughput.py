@@ -36,7 +36,7 @@ import mujoco
 import numpy as np
 from ksim.parallel.devices import make_host_devices
 from ksim.rollout.mdp_environment import MdpEnvironment
-from ksim.tools.spread import spread
+from ksim.tools.measure import spread
 from mujoco import mjx
 from mujoco.batch import Batch
 

@@ -24,8 +24,8 @@ from typing import Any, ClassVar
 import ksim  # noqa: F401 - prepares the process before JAX's backend starts
 from examples.walking_distributed import HumanoidWalkingDistributedConfig, HumanoidWalkingDistributedTask
 
-from ksim.tools.spread import spread
-from ksim.viewer.address import free_port
+from ksim.tools.measure import spread
+from ksim.viewer.server import free_port
 from ksim.viewer.live import NAME
 
 PAGE = Path(__file__).with_name("viewer_page.py")

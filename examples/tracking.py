@@ -18,8 +18,8 @@ from ksim.config import field
 from ksim.mdp import commands, curriculum, observations as obs, randomizers, resets, rewards, terminations
 from ksim.mdp.actions import AroundMotion
 from ksim.mdp.noise import UniformNoise
+from ksim.motion.files import load_library
 from ksim.motion.library import MotionLibrary
-from ksim.motion.load import load_library
 from ksim.motion.raw import ANGLES, QUATERNIONS
 
 from .motions import MOTIONS

@@ -31,7 +31,7 @@ POSE = {
     "*_leg_ankle_roll_joint": 0.0,
 }  # fmt: skip
 HEIGHT, STANDING_HEIGHT = 0.655, 0.634  # STANDING: once the servos have given way
-# Servos, in N m/rad and N m s/rad, from weight, reach and inertias: see ksim.robot.gains for the rules.
+# Servos, in N m/rad and N m s/rad, from weight, reach and inertias: see ksim.robot.plan for the rules.
 STIFFNESS = {
     "*_leg_hip_pitch_joint": 200.0, "*_leg_hip_roll_joint": 190.0, "*_leg_hip_yaw_joint": 120.0,
     "*_leg_knee_joint": 110.0, "*_leg_ankle_pitch_joint": 44.0, "*_leg_ankle_roll_joint": 12.0, "torso_joint": 43.0,

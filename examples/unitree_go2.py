@@ -26,7 +26,7 @@ SITES, TOUCH = tuple(foot.name for foot in FEET), tuple(foot.touch for foot in F
 # keyframe 'home': it stood for 3 s.
 POSE = {"*_hip_leg_joint": 0.0, "*_thigh_leg_joint": 0.9, "*_calf_leg_joint": -1.8}
 HEIGHT, STANDING_HEIGHT = 0.288, 0.227  # STANDING: once the servos have given way
-# Servos, in N m/rad and N m s/rad, from weight, reach and inertias: see ksim.robot.gains for the rules.
+# Servos, in N m/rad and N m s/rad, from weight, reach and inertias: see ksim.robot.plan for the rules.
 STIFFNESS = {"*_hip_leg_joint": 48.0, "*_thigh_leg_joint": 44.0, "*_calf_leg_joint": 35.0}
 DAMPING = {"*_hip_leg_joint": 1.2, "*_thigh_leg_joint": 1.1, "*_calf_leg_joint": 0.88}
 # rad of the servos' target per unit of action: 35 % of the torque limit / stiffness, within 0.25 and 0.4.

@@ -1,7 +1,7 @@
 """ksim: robot locomotion by reinforcement learning in pure JAX."""
 
 # Before anything else: a JAX backend must not start without it.
-from ksim import _startup as _startup  # isort: skip
+from ksim import _process as _process  # isort: skip
 
 from ksim.log.console import ConsoleLogger as ConsoleLogger
 from ksim.log.jsonl import JsonlLogger as JsonlLogger

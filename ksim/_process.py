@@ -40,3 +40,6 @@ def prepare_process() -> None:
         jax.config.update(shortest_s, 0.1)
     warnings.filterwarnings("ignore", module=r"omegaconf\.")
     warnings.filterwarnings("ignore", message=r".*omegaconf.*", category=DeprecationWarning)
+
+
+prepare_process()

@@ -4,7 +4,7 @@ from ksim.task.commands import provide
 
 RUN_MODES = {
     "train": "ksim.train.run:train",
-    "eval": "ksim.evaluate.command:evaluate_checkpoint",
+    "eval": "ksim.evaluate.reports:evaluate_checkpoint",
     "view": "ksim.viewer.view:view_checkpoint",
     "export": "ksim.policy.export.exporter:export_checkpoint",
     "replay": "ksim.checkpoint.replay:replay_dump",
@@ -18,7 +18,7 @@ provide(
         "load_policy": "ksim.policy.load:load_policy",
         "kept_in_run": "ksim.checkpoint.kept:kept_in_run",
         "load_teacher": "ksim.policy.teacher:load_teacher",
-        "check": "ksim.preflight.check:check_task",
-        "verify_distributed_setup": "ksim.preflight.verify:verify_setup",
+        "check": "ksim.preflight.hooks:check_task",
+        "verify_distributed_setup": "ksim.preflight.devices:verify_setup",
     }
 )

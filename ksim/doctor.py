@@ -24,8 +24,7 @@ import mujoco
 from packaging.requirements import Requirement
 
 from ksim.evaluate.video import find_gl
-from ksim.host.extras import DISTRIBUTION, install_command
-from ksim.host.machine import num_cores
+from ksim.host.machine import DISTRIBUTION, install_command, num_cores
 from ksim.host.terminal import console
 
 GIB = 2**30

@@ -61,6 +61,6 @@ def in_empty_directory(tmp_path, monkeypatch):
 @pytest.fixture(autouse=True)
 def no_warnings_of_other_tests():
     """The next run's log would have what a task that never ran has warned of."""
-    from ksim.host.notices import take_given
+    from ksim.host.terminal import take_given
 
     take_given()

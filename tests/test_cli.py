@@ -9,9 +9,8 @@ from examples.point_mass import PointMass, PointMassConfig, PointMassTask
 from examples.quadruped import QuadrupedConfig
 from examples.walking_distributed import HumanoidWalkingDistributedConfig
 from ksim import ConfigError
-from ksim.cli import launch
+from ksim.cli import MAX_WIDTH, help_text, launch
 from ksim.config import GROUPS, as_argument, options_metadata, seconds_of
-from ksim.help import MAX_WIDTH, help_text
 from ksim.host.plain_yaml import read_value
 from ksim.task.overrides import parse_overrides
 from tests.tasks import BipedConfig, BipedTask
@@ -269,11 +268,11 @@ def test_traceback_of_a_bug_in_a_term_is_printed_at_debug(level, has_traceback, 
 def test_public_names_are_there():
     from examples.walking import HumanoidWalkingTask
     from examples.walking_distributed import HumanoidWalkingDistributedConfig, HumanoidWalkingDistributedTask
-    from ksim.task import distributed_ppo, distributed_rl
+    from ksim.task import distributed, ppo
 
-    assert distributed_rl.replicate_state is ksim.replicate_state
-    assert distributed_rl.shard_environments is ksim.shard_environments
-    assert distributed_ppo.DistributedPPOTask is ksim.DistributedPPOTask
+    assert distributed.replicate_state is ksim.replicate_state
+    assert distributed.shard_environments is ksim.shard_environments
+    assert ppo.DistributedPPOTask is ksim.DistributedPPOTask
     assert issubclass(HumanoidWalkingDistributedTask, HumanoidWalkingTask)
     assert issubclass(HumanoidWalkingDistributedTask, ksim.DistributedPPOTask)
     assert HumanoidWalkingDistributedTask.get_config_class() is HumanoidWalkingDistributedConfig

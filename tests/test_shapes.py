@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from ksim.ppo.hyperparameters import PPOHyperparameters
-from ksim.ppo.losses import Minibatch
+from ksim.ppo.losses import Minibatch, PPOHyperparameters
 from tests.processes import ROOT
 
 E, T = 4, 3

@@ -4,7 +4,7 @@ import importlib.util
 from pathlib import Path
 
 import ksim
-from ksim.host.extras import install_command
+from ksim.host.machine import install_command
 
 HUMANOID = Path(__file__).with_name("humanoid.xml")
 QUADRUPED = Path(__file__).with_name("quadruped.xml")

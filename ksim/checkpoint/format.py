@@ -26,8 +26,8 @@ from ksim.checkpoint.progress import KEPT
 from ksim.config import is_of_type
 from ksim.errors import ConfigError, as_number, shown
 from ksim.host.files import write_through
-from ksim.host.notices import warn_user
-from ksim.log.records import read_evaluations
+from ksim.host.terminal import warn_user
+from ksim.log.jsonl import read_evaluations
 from ksim.parallel.multihost import num_processes, process_index
 
 CHECKPOINTS = "checkpoints"

@@ -16,8 +16,8 @@ from ksim.checkpoint.format import (
 from ksim.checkpoint.run_dir import newest_run_dir
 from ksim.config import CHECKPOINT_MODES, check_types, is_of_the_run, options_with
 from ksim.errors import ConfigError, shown
+from ksim.task.config import RLConfig
 from ksim.task.overrides import parse_overrides
-from ksim.task.rl_config import RLConfig
 
 AUTO = "auto"
 

@@ -10,7 +10,7 @@ import numpy as np
 from ksim.checkpoint.format import Checkpoint, load_checkpoint
 from ksim.checkpoint.snapshot import restored
 from ksim.host.terminal import print_figures
-from ksim.learn.finite import BAD_UPDATES
+from ksim.learn.guards import BAD_UPDATES
 from ksim.rollout.unroll import NOT_FINITE
 from ksim.task.result import RunResult
 from ksim.task.rl import RLTask

@@ -16,7 +16,7 @@ from ksim.errors import ConfigError, as_number, shown
 from ksim.host.files import whole_file
 from ksim.host.terminal import print_warning
 from ksim.log.run_log import LOG_DIR
-from ksim.parallel.environment import missed_job
+from ksim.parallel.job import missed_job
 from ksim.parallel.multihost import gather_texts, is_main_process, num_processes, together
 
 _APPEARING_S = 5.0

@@ -11,8 +11,7 @@ from ksim.checkpoint.format import CHECKPOINTS, Arrays, find_best, remove_all_bu
 from ksim.checkpoint.run_dir import make_again
 from ksim.checkpoint.snapshot import named_arrays
 from ksim.errors import RunError
-from ksim.host.failures import Failures
-from ksim.host.terminal import print_warning
+from ksim.host.terminal import Failures, print_warning
 from ksim.task.rl import RLConfig
 from ksim.types import TrainState
 

@@ -18,13 +18,12 @@ from ksim.checks import check_count
 from ksim.config import as_argument, check_types, field
 from ksim.envs.wrapped import InsteadOfMjx, Randomizer, WrappedEnvironment, observation_names
 from ksim.errors import ConfigError, near_misses
-from ksim.host.extras import install_command
-from ksim.host.notices import warn_user
+from ksim.host.machine import install_command
 from ksim.host.plain_yaml import read_value
-from ksim.host.terminal import print_line
+from ksim.host.terminal import print_line, warn_user
 from ksim.parallel.multihost import gather_rows
 from ksim.rollout.environment import Environment, Shown
-from ksim.task.distributed_ppo import DistributedPPOConfig, DistributedPPOTask
+from ksim.task.ppo import DistributedPPOConfig, DistributedPPOTask
 from ksim.task.rl import RLConfig
 
 

@@ -17,8 +17,7 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from ksim.errors import ConfigError, shown
 from ksim.physics import PhysicsModel
-from ksim.rollout.environment import Environment, Shown
-from ksim.rollout.traced import traced_once
+from ksim.rollout.environment import Environment, Shown, traced_once
 from ksim.types import EnvState, Metrics, Observation, PhysicsState
 
 ACTOR_GROUPS = ("state",)

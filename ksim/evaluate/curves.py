@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ksim.errors import ConfigError
-from ksim.evaluate.estimates import Estimate
-from ksim.log.records import read_evaluations, read_metrics
+from ksim.evaluate.evaluator import Estimate
+from ksim.log.jsonl import read_evaluations, read_metrics
 
 _LARGEST = 1e300
 

@@ -13,9 +13,9 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter
 
 from ksim.evaluate.curves import Curves, thinned
-from ksim.evaluate.recording import Recording
+from ksim.evaluate.evaluator import Recording
 from ksim.host.files import whole_file
-from ksim.log.words import error_words
+from ksim.log.logger import error_words
 
 DPI = 110
 CONTACT_N = 1.0

@@ -12,11 +12,10 @@ from pathlib import Path
 import mujoco
 import numpy as np
 
-from ksim.evaluate.evaluator import ShouldStop
-from ksim.evaluate.recording import Recording
+from ksim.evaluate.evaluator import Recording, ShouldStop
 from ksim.host.files import whole_file
-from ksim.physics.looks import frame_robot
 from ksim.physics.names import with_moved_base
+from ksim.physics.rendering import frame_robot
 
 FPS = 25
 MAX_VIDEO_S = 10.0

@@ -1,11 +1,21 @@
 """Lines, warnings and tables on standard output."""
 
+import collections
 import contextlib
+import functools
+import inspect
 import logging
+import os
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
 from typing import Any, ClassVar
 
+import equinox
+import jax
+import jaxtyping
 from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
@@ -131,3 +141,82 @@ def format_seconds(seconds: float) -> str:
     minutes, s = divmod(round(seconds), 60)
     hours, m = divmod(minutes, 60)
     return f"{hours}:{m:02d}:{s:02d}" if hours else f"{m}:{s:02d}"
+
+
+_BETWEEN = (equinox, jax, jaxtyping)
+"""Packages whose frames may lie between the user's code and ksim's."""
+_INTERNAL = (
+    str(Path(__file__).parents[1]) + os.sep,
+    *(str(Path(inspect.getfile(package)).parent) + os.sep for package in _BETWEEN),
+    *(inspect.getfile(module) for module in (contextlib, functools)),
+    "<@beartype",  # code that beartype generates
+)
+_MOST_KEPT = 100
+_given: collections.deque[tuple[str, str, int]] = collections.deque(maxlen=_MOST_KEPT)
+_listeners: list[Callable[[str, str, int], None]] = []
+
+
+def warn_user(message: str) -> None:
+    """Warns at the innermost line outside ksim; at the outermost line if all are ksim's, as in its own tools."""
+    frame: FrameType = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_INTERNAL):
+        frame = frame.f_back
+    filename, line = frame.f_code.co_filename, frame.f_lineno
+    if _listeners:
+        _listeners[-1](message, filename, line)
+    else:
+        _given.append((message, filename, line))
+    registry = frame.f_globals.setdefault("__warningregistry__", {})
+    module = frame.f_globals.get("__name__", "__main__")
+    warnings.warn_explicit(message, UserWarning, filename, line, module, registry)
+
+
+def take_given() -> list[tuple[str, str, int]]:
+    """Message, file and line of each warning since the last call that no `given_to` block received."""
+    taken = list(_given)
+    _given.clear()
+    return taken
+
+
+@contextlib.contextmanager
+def given_to(listen: Callable[[str, str, int], None]) -> Iterator[None]:
+    """Passes all warnings of the block to `listen`, after those since the last such block.
+
+    Python shows a warning with the same text and line only once per process, but every run's log should have it.
+
+    Args:
+        listen: Called with the message, the file and the line.
+    """
+    for given in take_given():
+        listen(*given)
+    _listeners.append(listen)
+    try:
+        yield
+    finally:
+        _listeners.remove(listen)
+
+
+class Failures:
+    """Failures in optional parts of a run. Each kind is reported once, and all are counted.
+
+    Attributes:
+        counts: Number of failures of each kind.
+    """
+
+    def __init__(self) -> None:
+        self.counts: collections.Counter[str] = collections.Counter()
+
+    @contextlib.contextmanager
+    def absorbed(self, kind: str) -> Iterator[None]:
+        """Counts failures of the block, and logs the first of a kind as a warning. Signals and exits propagate."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - logged and counted
+            self.add(kind, error)
+
+    def add(self, kind: str, error: Exception) -> None:
+        """Counts a failure that was caught elsewhere, and logs it if it is the first of its kind."""
+        self.counts[kind] += 1
+        if self.counts[kind] == 1:
+            logger.warning("A failed %s does not end the run.", kind, exc_info=error)
+            print_line(f"Warning: {kind} failed, the run continues: {error or type(error).__name__}")

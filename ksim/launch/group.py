@@ -6,16 +6,88 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from ksim.host.machine import process_state
 from ksim.host.signals import OUT_OF_TIME_EXIT_CODE
 from ksim.launch.devices import DeviceShares
 from ksim.launch.events import PASSED_ON, Ended, Events
-from ksim.launch.member import Member
 from ksim.launch.options import LaunchOptions
 from ksim.launch.output import AbstractOutput, FileOutput, PrefixedOutput, Pump, say
-from ksim.launch.report import describe_end, describe_failure, describe_start, exit_code, signal_name
+
+_CHILD = Path(__file__).parent / "child.py"
+
+
+@dataclass
+class Member:
+    """One process of a group.
+
+    Attributes:
+        process_id: Its global id.
+        process: The process; None before the start.
+        was_stopped: Whether it was stopped, as by SIGSTOP, when the group was ended.
+        was_killed: Whether the launcher sent SIGKILL.
+    """
+
+    process_id: int
+    output: AbstractOutput
+    process: subprocess.Popen[bytes] | None = None
+    running: bool = False
+    was_stopped: bool = False
+    was_killed: bool = False
+
+    @property
+    def popen(self) -> subprocess.Popen[bytes]:
+        """The started process."""
+        assert self.process is not None
+        return self.process
+
+    @property
+    def return_code(self) -> int:
+        """The exit code, or -n for signal n, of a process that has ended."""
+        return self.popen.returncode
+
+    def start(self, program: Sequence[str], environment: Mapping[str, str], cores: Sequence[int]) -> None:
+        """Starts it in a separate session, so that Ctrl-C in a terminal reaches it once, from the launcher.
+
+        Args:
+            program: Arguments of the interpreter.
+            environment: Its complete environment.
+            cores: The CPU cores to bind it to; empty to leave it unbound.
+        """
+        # -I -S: starts fast, and imports nothing that the program might not want.
+        tie = [sys.executable, "-I", "-S", str(_CHILD), str(os.getpid()), ",".join(map(str, cores))]
+        stdout, stderr = self.output.targets()
+        self.process = process = subprocess.Popen(
+            [*tie, sys.executable, *program],
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,
+            stdout=stdout,
+            stderr=stderr,
+        )
+        self.running = True
+        self.output.started(process)
+
+    def is_stopped(self) -> bool:
+        """Whether it is stopped; always False without /proc."""
+        return process_state(self.popen.pid) in ("T", "t")
+
+    def kill_group(self) -> None:
+        """Kills it and everything in its process group."""
+        with contextlib.suppress(OSError):
+            os.killpg(self.popen.pid, signal.SIGKILL)
+
+    def has_leftovers(self) -> bool:
+        """Whether its process group still has members after its own end."""
+        try:
+            os.killpg(self.popen.pid, 0)
+        except OSError:
+            return False
+        return True
+
 
 _HERE = Path(__file__).parent
 _DRAIN_S = 1.0
@@ -189,3 +261,71 @@ def start_guard() -> Iterator[subprocess.Popen[bytes]]:
         yield guard
     finally:
         guard.communicate()
+
+
+def signal_name(number: int) -> str:
+    """The name of a signal, as in SIGTERM for 15."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def exit_code(return_code: int) -> int:
+    """The exit code as shells report it: 128 + n for a return code of -n (signal n)."""
+    return return_code if return_code >= 0 else 128 - return_code
+
+
+def describe_end(return_code: int) -> str:
+    """The end of a process in words, as in 'was killed by SIGKILL'."""
+    if return_code < 0:
+        return f"was killed by {signal_name(-return_code)}"
+    if return_code > 128 and return_code - 128 in set(signal.Signals):
+        return f"ended with exit code {return_code} (128 + {signal_name(return_code - 128)})"
+    return f"ended with exit code {return_code}"
+
+
+def describe_start(options: LaunchOptions) -> str:
+    """A line about the started processes."""
+    first, num_local, total = options.first_process_id, options.nproc_per_node, options.num_processes
+    here = f"process {first}" if num_local == 1 else f"processes {first} to {first + num_local - 1}"
+    log = "" if options.log_dir is None else f" Their output: {options.log_dir}{os.sep}process_N.out."
+    return (
+        f"Node {options.node_rank} of {options.nnodes} starts {here} of {total}, coordinator "
+        f"{options.coordinator_address}.{log}"
+    )
+
+
+def describe_failure(first: Member, ended: Sequence[Member], options: LaunchOptions) -> str:
+    """A report of the first failure: the process, its exit, its last lines, and the ends of the others.
+
+    `ended` holds all processes, in the order of their ends.
+    """
+    stopped = [member for member in ended if member.was_stopped]
+    where = "" if options.nnodes == 1 else f" of node {options.node_rank}"
+    parts = [f"Process {first.process_id} failed first{where}: it {describe_end(first.return_code)}."]
+    if first.return_code == -signal.SIGKILL:
+        parts.append("Linux does that to a process when memory runs out: see dmesg.")
+    for member in stopped:
+        parts.append(
+            f"Process {member.process_id} was stopped then (by SIGSTOP or a debugger), and processes that wait for it "
+            "fail: look there first."
+        )
+    if options.nnodes > 1:
+        parts.append("Check the launchers of the other nodes too: one failed process ends all.")
+    lines = [" ".join(parts)]
+    lines += [_describe_rest(member, options.grace_s) for member in ended if member is not first]
+    last = first.output.last_lines()
+    lines.append(f"Last lines of process {first.process_id}:" if last else f"Process {first.process_id} wrote nothing.")
+    lines += [f"    {line}" for line in last]
+    if first.output.path is not None:
+        lines.append(f"All of them are in {first.output.path}.")
+    return "\n".join(lines)
+
+
+def _describe_rest(member: Member, grace_s: float) -> str:
+    if member.was_killed:
+        return f"Process {member.process_id} had not ended {grace_s:g} s after SIGTERM, and was killed."
+    if exit_code(member.return_code) == 128 + signal.SIGTERM:
+        return f"Process {member.process_id} ended at SIGTERM."
+    return f"Process {member.process_id} {describe_end(member.return_code)}."

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from ksim.checks import check_rule, is_host, is_one_line
 from ksim.errors import ConfigError, near_misses, shown
-from ksim.parallel.hints import hint
+from ksim.parallel.job import hint
 
 _USAGE = "python -m ksim.launch [OPTIONS] (-m MODULE | FILE) [ARGUMENT ...]"
 

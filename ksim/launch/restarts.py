@@ -9,10 +9,9 @@ from pathlib import Path
 from ksim.errors import ConfigError, as_number
 from ksim.launch.devices import DeviceShares
 from ksim.launch.events import Events
-from ksim.launch.group import Group, start_guard
+from ksim.launch.group import Group, exit_code, start_guard
 from ksim.launch.options import LaunchOptions, free_address
 from ksim.launch.output import say
-from ksim.launch.report import exit_code
 
 _INVALID_INPUT = 2
 _ASKED_TO_STOP = 128 + signal.SIGINT, 128 + signal.SIGTERM

@@ -12,7 +12,7 @@ from ksim.parallel.collectives import (
     min_across_devices,
     sum_across_devices,
 )
-from ksim.rollout.env_levels import BINS, LEVELS
+from ksim.rollout.terms import BINS, LEVELS
 from ksim.rollout.unroll import NOT_FINITE
 from ksim.types import Levels, Metrics, Trajectory
 

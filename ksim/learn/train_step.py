@@ -7,9 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from ksim.learn.collect import Collected
-from ksim.learn.finite import has_enough_finite
-from ksim.learn.learner import AbstractLearner
+from ksim.learn.guards import has_enough_finite
+from ksim.learn.learner import AbstractLearner, Collected
 from ksim.learn.statistics import bin_counts, device_metrics, episode_metrics, level_metrics, rollout_metrics
 from ksim.types import EnvBatch, LearnerState, Metrics, TrainState
 

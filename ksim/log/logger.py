@@ -3,14 +3,78 @@
 import abc
 import math
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ksim.host.failures import Failures
+from ksim.checks import check_choice
+from ksim.host.terminal import Failures
+
+_UNITS = {"_m_s": "m/s", "_rad_s": "rad/s", "_rad": "rad", "_m": "m", "_n": "N", "_s": "s"}
+_QUANTITIES = {"lin_vel": "velocity"}
+
+
+def quantity_and_unit(name: str) -> tuple[str, str]:
+    """Quantity and unit of a metric `error/<command>/<quantity>_<unit>`, such as `yaw rate` and `rad/s`.
+
+    The unit is empty if it is unknown.
+    """
+    last = name.rpartition("/")[2]
+    suffix = next((suffix for suffix in _UNITS if last.endswith(suffix)), "")
+    quantity = last.removesuffix(suffix)
+    return _QUANTITIES.get(quantity, quantity.replace("_", " ")), _UNITS.get(suffix, "")
+
+
+def error_names(names: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """Error names and units by metric, such as `velocity error` and `m/s`. Equal names get the command appended."""
+    said = {name: quantity_and_unit(name) for name in names}
+    alike = list(said.values())
+    return {
+        name: (f"{said[name][0]} error" + (f" ({name.split('/')[1]})" if alike.count(said[name]) > 1 else ""), unit)
+        for name, (_, unit) in said.items()
+    }
+
+
+def error_words(names: Iterable[str]) -> dict[str, str]:
+    """Error labels by metric, such as `velocity error, m/s`."""
+    return {name: ", ".join(filter(None, parts)) for name, parts in error_names(names).items()}
+
+
+CHOICES = ("last", "all", "none")
+
+
+class CheckpointUploads:
+    """Uploads of a run's checkpoints: the last one when the run ends, all as they are written, or none."""
+
+    def __init__(self, which: str, upload: Callable[[Path, int], None]) -> None:
+        """Makes the uploads.
+
+        Args:
+            which: `last`, `all` or `none`.
+            upload: Uploads a checkpoint, given its directory and its iteration.
+
+        Raises:
+            ConfigError: `which` is something else.
+        """
+        check_choice("checkpoints", which, CHOICES)
+        self._which, self._upload = which, upload
+        self._last: tuple[Path, int] | None = None
+
+    def add(self, path: Path, iteration: int) -> None:
+        """Uploads a written checkpoint, now or at the end of the run."""
+        if self._which == "all":
+            self._upload(path, iteration)
+        elif self._which == "last":
+            self._last = path, iteration
+
+    def finish(self) -> None:
+        """Uploads the last checkpoint, if it is still to be uploaded."""
+        last, self._last = self._last, None
+        if last is not None:
+            self._upload(*last)
 
 
 @dataclass(frozen=True, kw_only=True)

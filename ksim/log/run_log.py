@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ksim.errors import ConfigError
-from ksim.host.notices import given_to
+from ksim.host.terminal import given_to
 from ksim.parallel.multihost import process_index
 
 LOG_DIR = "KSIM_LOG_DIR"

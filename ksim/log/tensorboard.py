@@ -22,15 +22,14 @@ class TensorBoardLogger(AbstractLogger):
     """
 
     def open(self, run: RunInfo) -> None:
-        from ksim.log import summaries  # noqa: PLC0415 - tensorboardX is slow to import
-        from ksim.log.event_file import EventFile  # noqa: PLC0415
+        from ksim.log import tensorboard_events as summaries  # noqa: PLC0415 - tensorboardX is slow to import
 
         self._run_dir, self._summaries = run.run_dir, summaries
         # A run that was stopped before its first checkpoint starts again: all its events are void.
         first_step = run.env_steps + 1 if run.is_resumed else 0
         options = {name: run.config[name] for name in run.hyperparameters}
         header = summaries.hyperparameters(options, _COMPARED)
-        self._events = EventFile(run.run_dir, first_step=first_step, header=header)
+        self._events = summaries.EventFile(run.run_dir, first_step=first_step, header=header)
 
     def log(self, metrics: Mapping[str, float], iteration: int, env_steps: int) -> None:
         self._events.write(self._summaries.scalars(finite(metrics)), env_steps)

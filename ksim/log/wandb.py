@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ksim.host.extras import import_extra
 from ksim.host.files import whole_file
-from ksim.log.checkpoints import CheckpointUploads
-from ksim.log.logger import AbstractLogger, RunInfo, evaluation_scalars, finite, resumed_id
+from ksim.host.machine import import_extra
+from ksim.log.logger import AbstractLogger, CheckpointUploads, RunInfo, evaluation_scalars, finite, resumed_id
 
 _ID = "wandb_id"
 """File in a run's directory with the id of its W&B run."""

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ksim.checks import check_positive, check_rule
-from ksim.mdp.commands.motion import motion_frame
+from ksim.mdp.commands import motion_frame
 from ksim.mdp.term import Context, Term
 from ksim.physics.actuators import PositionActuators, per_joint
 

@@ -6,8 +6,8 @@ from jaxtyping import Array, Float
 
 from ksim.errors import ConfigError
 from ksim.mdp.term import Context, Term
+from ksim.physics.contacts import add_body_touch_sensor
 from ksim.physics.names import find_in_spec
-from ksim.physics.touch import add_body_touch_sensor
 
 # Of the contact that presses hardest: its force in its own frame, its normal and its first tangent.
 _FORCE, _NORMAL, _TANGENT = 1 << 1, 1 << 5, 1 << 6

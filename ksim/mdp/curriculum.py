@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from ksim.checks import CheckedModule, check_positive, check_range, check_rule
 from ksim.errors import ConfigError, look_up
-from ksim.mdp.commands.motion import motion_frame
+from ksim.mdp.commands import motion_frame
 from ksim.mdp.term import Context
 from ksim.motion.library import MotionLibrary
 from ksim.types import Metrics

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from ksim.checks import check_range, check_rule
 from ksim.errors import ConfigError
-from ksim.mdp.randomizers.body import with_added_mass
+from ksim.mdp.randomizers import with_added_mass
 from ksim.mdp.term import Context, Term
 from ksim.physics.names import add_to_base_velocity
 from ksim.types import Overrides, PhysicsState

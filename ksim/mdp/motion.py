@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ksim.mdp.commands.motion import MotionCommand, motion_frame
-from ksim.mdp.observations.velocities import velocity_at
+from ksim.mdp.commands import MotionCommand, motion_frame
+from ksim.mdp.observations.kinematics import velocity_at
 from ksim.mdp.term import Context
 from ksim.physics.rotations import angle_between, inverse_quaternion, multiply_quaternions, turn_by, yaw_of
 

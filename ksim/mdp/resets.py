@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from ksim.checks import check_field, check_range
 from ksim.errors import ConfigError
-from ksim.mdp.commands.motion import motion_command
+from ksim.mdp.commands import motion_command
 from ksim.mdp.term import Context, Term
 from ksim.physics.names import add_to_base_velocity, place_base, tilt_base
 from ksim.physics.terrain import footprint

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from ksim.checks import check_range
 from ksim.errors import ConfigError
-from ksim.mdp.commands.motion import motion_frame
+from ksim.mdp.commands import motion_frame
 from ksim.mdp.contacts import add_contact_sensors, check_parts, contact_forces
 from ksim.mdp.motion import position_errors
 from ksim.mdp.term import Context, Term

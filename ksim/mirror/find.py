@@ -12,17 +12,12 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ksim.errors import ConfigError
 from ksim.mdp.observations import AbstractObservation
-from ksim.mdp.term import Context
-from ksim.mdp.term_errors import naming
-from ksim.mirror.fit import Fit, Samples
-from ksim.mirror.model import ModelMirror
-from ksim.mirror.robot import mirror_robot
-from ksim.mirror.signed import SignedPermutation
-from ksim.mirror.states import trial_states
-from ksim.mirror.touch import event_readings, touch_images
+from ksim.mdp.term import Context, naming
+from ksim.mirror.fit import Fit, Samples, event_readings, touch_images, trial_states
+from ksim.mirror.model import ModelMirror, SignedPermutation, mirror_robot
 from ksim.physics.model import PhysicsModel
-from ksim.rollout.env_levels import full_levels
 from ksim.rollout.mdp_environment import Mdp
+from ksim.rollout.terms import full_levels
 from ksim.types import Observation, PhysicsState
 
 NUM_SEQUENCES, NUM_STEPS = 8, 32

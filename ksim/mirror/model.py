@@ -4,16 +4,59 @@ The mirror is the plane y = 0, of the base's frame for a robot with a free base,
 """
 
 import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import mujoco
 import numpy as np
+import numpy.typing as npt
+from jaxtyping import Array, Float
 
 from ksim.errors import ConfigError
-from ksim.mirror.signed import SignedPermutation
-from ksim.physics.labels import driven, label
+from ksim.physics.mjcf import driven, label
 from ksim.physics.model import PhysicsModel
-from ksim.physics.sides import side_pattern
+from ksim.physics.names import side_pattern
 from ksim.types import PhysicsState
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class SignedPermutation:
+    """The map from a vector to its mirror image.
+
+    Attributes:
+        index: For each component of the image, the index of its source in the vector.
+        sign: For each component of the image, its sign, 1 or -1.
+    """
+
+    index: np.ndarray
+    sign: np.ndarray
+
+    def __call__(self, vector: Float[Any, "*batch n"]) -> Float[Any, "*batch n"]:
+        """The images of vectors (numpy or JAX arrays) along the last axis."""
+        return vector[..., self.index] * self.sign
+
+    @property
+    def is_involution(self) -> bool:
+        """Whether the image of the image is the vector itself."""
+        return bool(
+            np.array_equal(self.index[self.index], np.arange(self.index.size))
+            and np.all(self.sign * self.sign[self.index] == 1)
+        )
+
+    @staticmethod
+    def of(index: npt.ArrayLike, sign: npt.ArrayLike) -> "SignedPermutation":
+        """A permutation from lists or arrays of any numeric type."""
+        return SignedPermutation(np.asarray(index, np.int32), np.asarray(sign, np.float32))
+
+    @staticmethod
+    def joined(parts: Sequence["SignedPermutation"]) -> "SignedPermutation":
+        """The permutation of concatenated vectors, each with its own image."""
+        starts = np.cumsum([0, *(part.index.size for part in parts)])
+        index = [part.index + start for part, start in zip(parts, starts, strict=False)]
+        return SignedPermutation.of(np.concatenate(index), np.concatenate([part.sign for part in parts]))
+
 
 TOLERANCE = 0.03
 """Largest error of an image, as a fraction of the robot's size, or in rad."""
@@ -215,3 +258,106 @@ def _actuator_images(
         gear = model.actuator_gear[i, 0] * model.actuator_gear[found[i], 0]
         signs[i] = sign[joints[i]] * np.sign(gear)
     return found, SignedPermutation.of(found, signs)
+
+
+SECONDS, NUM_MOTIONS = 0.05, 8
+"""Seconds per motion, and number of motions. In longer motions contacts amplify all differences, which makes small and
+large ones harder to distinguish."""
+
+_NOT_FINITE = tuple(int(getattr(mujoco.mjtWarning, f"mjWARN_BAD{name}")) for name in ("CTRL", "QPOS", "QVEL", "QACC"))
+
+
+def mirrored_dynamics_gap(physics_model: PhysicsModel, mirror: ModelMirror) -> float:
+    """The distance between simulated mirrored motions and mirror images of motions, over the distance moved.
+
+    Robots start near their default pose and are driven by random controls. 0 is a perfect mirror image; 1 is none.
+    Slight differences between left and right, such as masses from a drawing, give a small number.
+
+    Args:
+        physics_model: The robot on a flat floor.
+        mirror: The result of `mirror_model`.
+
+    Returns:
+        The gap; NaN if a simulation becomes non-finite.
+    """
+    model, rng = physics_model.mj_model, np.random.default_rng(0)
+    gap = moved = 0.0
+    for _ in range(NUM_MOTIONS):
+        robot, image = mujoco.MjData(model), mujoco.MjData(model)
+        robot.qpos[:] = physics_model.default_qpos
+        places = physics_model.names.joint_qpos()
+        robot.qpos[places] += rng.uniform(-0.2, 0.2, places.size)
+        robot.qvel[:] = rng.normal(0, 0.5, model.nv)
+        image.qpos[:], image.qvel[:] = mirror.qpos(robot.qpos), mirror.qvel(robot.qvel)
+        start = robot.qpos.copy()
+        low_u, high_u = np.where(model.actuator_ctrllimited[:, None], model.actuator_ctrlrange, [-1.0, 1.0]).T
+        for _ in range(max(round(SECONDS / model.opt.timestep), 1)):
+            robot.ctrl[:] = 0.1 * rng.uniform(low_u, high_u)
+            image.ctrl[:] = mirror.ctrl(robot.ctrl)
+            mujoco.mj_step(model, robot)
+            mujoco.mj_step(model, image)
+        if any(data.warning[kind].number for data in (robot, image) for kind in _NOT_FINITE):
+            return float("nan")
+        gap += float(np.square(mirror.qpos(robot.qpos) - image.qpos).sum())
+        moved += float(np.square(robot.qpos - start).sum())
+    return float(np.sqrt(gap / max(moved, 1e-12)))
+
+
+MAX_DYNAMICS_GAP = 0.1
+"""Largest gap of `mirrored_dynamics_gap`. Robots with slight differences between left and right have up to 0.035."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RobotMirror:
+    """Mirror images of a robot's states, controls and actions.
+
+    Attributes:
+        model: Images of its states and controls.
+        action: Images of actions.
+        dynamics_gap: See `mirrored_dynamics_gap`.
+    """
+
+    model: ModelMirror
+    action: SignedPermutation
+    dynamics_gap: float
+
+
+def mirror_robot(physics_model: PhysicsModel, control: Callable[[Array], Array], action_size: int) -> RobotMirror:
+    """Finds the mirror image of a robot's model, and checks its motions and actions.
+
+    Args:
+        physics_model: The robot on a flat floor, which is its own mirror image.
+        control: The function of the actuators from an action, (a,), to controls, (u,).
+
+    Raises:
+        ConfigError: The robot or its actuators have no mirror image.
+    """
+    mirror = mirror_model(physics_model)
+    gap = mirrored_dynamics_gap(physics_model, mirror)
+    if not np.isfinite(gap):
+        raise ConfigError(
+            f"The robot's simulation does not stay finite for {SECONDS} s near its default pose, so its mirror image "
+            f"cannot be compared: it flies apart at dt={physics_model.mj_model.opt.timestep:g} s. Look at its first "
+            "keyframe and its actuators, take a smaller dt, or set symmetry=off."
+        )
+    if not gap <= MAX_DYNAMICS_GAP:
+        raise ConfigError(
+            f"The robot does not move as its mirror image does: in {SECONDS} s, mirrored motions are off by {gap:.0%} "
+            f"of how far it moves, more than {MAX_DYNAMICS_GAP:.0%}. Override get_mirror, or set symmetry=off."
+        )
+    return RobotMirror(mirror, _action_image(control, action_size, mirror.ctrl), gap)
+
+
+def _action_image(control: Callable[[Array], Array], size: int, ctrl: SignedPermutation) -> SignedPermutation:
+    """The image of actions, which is the image of the controls that they set."""
+    action_n = np.random.default_rng(0).uniform(-0.5, 0.5, (4, size)).astype(np.float32)
+    if size == ctrl.index.size:
+        control_n = jax.vmap(control)
+        expected, found = ctrl(control_n(jnp.asarray(action_n))), control_n(ctrl(jnp.asarray(action_n)))
+        if np.allclose(expected, found, atol=0.02 * float(jnp.abs(expected).max())):
+            return ctrl
+    raise ConfigError(
+        "The mirror image of an action is not known: mirrored actions do not set mirrored controls. The actuators of "
+        "joints that are mirror images must be alike, also in their default positions. Override get_mirror, or set "
+        "symmetry=off."
+    )

@@ -1,14 +1,22 @@
-"""One reference motion: poses over time, resampled and differentiated on SO(3)."""
+"""Motions of a robot, and the units and quaternion order of a file's numbers."""
 
 import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import mujoco
 import numpy as np
 from jaxtyping import Float
 from scipy.interpolate import CubicSpline
 from scipy.spatial.transform import Rotation, RotationSpline
 
-from ksim.checks import check_positive, check_rule
+from ksim.checks import check_choice, check_positive, check_rule
 from ksim.errors import ConfigError
+from ksim.host.terminal import print_line
+from ksim.motion.raw import ANGLES, QUATERNIONS, RawMotion, Reading
+from ksim.physics.model import PhysicsModel
+from ksim.physics.names import base_of_qpos
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -101,3 +109,180 @@ class Motion:
 
 def _rotations(quat_t4: Float[np.ndarray, "t 4"]) -> Rotation:
     return Rotation.from_quat(quat_t4, scalar_first=True)
+
+
+_BEYOND_RANGE = 0.5
+"""Angle, in rad, by which retargeted joints may exceed the robot's ranges."""
+_OUTSIDE, _FAR_OUTSIDE = 0.02, 2.0
+"""Largest fraction of positions that may be farther outside, and the excess, in rad, that no position may have."""
+_FASTEST_BASE, _FASTEST_JOINT = 20.0, 60.0
+"""Speeds, in m/s and rad/s, that no robot's motion has in more than a tenth of its frames."""
+
+
+def check_reading(reading: Reading) -> None:
+    """Raises ConfigError unless the user's settings for a file are valid."""
+    check_positive("frames per second", reading.fps)
+    for name, value, choices in (("quaternions", reading.quaternions, QUATERNIONS), ("angles", reading.angles, ANGLES)):
+        if value is not None:
+            check_choice(name, value, choices)
+
+
+def understood(path: Path, raw: RawMotion, reading: Reading, model: PhysicsModel, joints: Sequence[str]) -> Motion:
+    """The motion of a file, in SI units and with quaternions (w, x, y, z); prints how the file was interpreted.
+
+    Raises:
+        ConfigError: The numbers contradict the layout, or are ambiguous and no setting decides.
+    """
+    fps, rate = _rate(path, raw, reading)
+    order, tilt = _quaternions(path, raw, reading, model)
+    root_quat = _wxyz(raw.root_quat, order)
+    joint_pos, unit = _angles(path, raw, reading, model, joints)
+    motion = Motion(path.stem, fps, tuple(joints), raw.root_pos, root_quat, joint_pos)
+    _check_size(path, motion, model)
+    _check_speeds(path, motion, model)
+    print_line(
+        f"Motion {motion.name}: {raw.layout}, {motion.num_frames} frames at {fps:g} per second ({rate}), "
+        f"{motion.duration_s:.2f} s; quaternions ({', '.join(order)}), tilted by {tilt:.0f} degrees on average; "
+        f"{len(joints)} joints in {unit}, {joint_pos.min(initial=0):.2f} to {joint_pos.max(initial=0):.2f} rad"
+    )
+    return motion
+
+
+def _rate(path: Path, raw: RawMotion, reading: Reading) -> tuple[float, str]:
+    if reading.fps is not None:
+        return reading.fps, "given"
+    if raw.fps is not None:
+        return raw.fps, "of the file"
+    raise ConfigError(
+        f"Motion file {path} does not say how many frames per second it has. Give them: motion_fps (style_fps for the "
+        "clips of a style), or fps in Python. The retargeted LAFAN1 motions have 30."
+    )
+
+
+class _Order(NamedTuple):
+    """The look of a clip with its quaternions read in an order, against the robot's default pose.
+
+    Attributes:
+        upright: Mean vertical part of the axis that was vertical, from -1 to 1.
+        forward: How far it moves in the direction that it faces, in m.
+        facing: Mean part along the world's x axis of that direction, from -1 to 1.
+    """
+
+    upright: float
+    forward: float
+    facing: float
+
+
+def _quaternions(path: Path, raw: RawMotion, reading: Reading, model: PhysicsModel) -> tuple[str, float]:
+    """The order of the quaternions, and the mean tilt of the base in degrees."""
+    num = len(raw.root_quat)
+    shape_ok = num >= 2 and raw.root_quat.shape == (num, 4) and raw.root_pos.shape == (num, 3)
+    norms_ok = shape_ok and bool((np.abs(np.linalg.norm(raw.root_quat, axis=1) - 1) < 0.01).all())
+    given = raw.quaternions if raw.names_quaternions else reading.quaternions
+    if not norms_ok:  # what is wrong with them is said later
+        return given or raw.quaternions, 0.0
+    seen = {order: _seen_as(order, raw, model) for order in QUATERNIONS}
+    degrees = {order: float(np.degrees(np.arccos(np.clip(x.upright, -1, 1)))) for order, x in seen.items()}
+    if given is not None:
+        return given, degrees[given]
+    usual = raw.quaternions
+    other = next(order for order in QUATERNIONS if order != usual)
+    gap = seen[usual].upright - seen[other].upright
+    # Near a yaw of 0 or 180 degrees both are upright, half a turn apart: robots walk forward, and clips face along x.
+    travels = max(abs(x.forward) for x in seen.values()) > 0.1
+    is_ahead = [x.forward > 0 if travels else x.facing > 0.3 for x in (seen[usual], seen[other])]
+    if gap > 0.2 or (gap > -0.2 and is_ahead == [True, False]):
+        return usual, degrees[usual]
+    looks = [
+        f"as ({', '.join(order)}) the base is tilted by {degrees[order]:.0f} degrees on average and moves "
+        f"{x.forward:+.2f} m forward"
+        for order, x in seen.items()
+    ]
+    raise ConfigError(
+        f"Motion file {path}: the order of its quaternions is not certain; the layout ({raw.layout}) has "
+        f"({', '.join(usual)}), but {looks[0]}, and {looks[1]}. Say which it is: motion_quaternions=wxyz or xyzw "
+        "(style_quaternions for the clips of a style), or quaternions in Python."
+    )
+
+
+def _seen_as(order: str, raw: RawMotion, model: PhysicsModel) -> _Order:
+    default = Rotation.from_quat(base_of_qpos(model.names, model.default_qpos)[1], scalar_first=True)
+    turn = Rotation.from_quat(_wxyz(raw.root_quat, order), scalar_first=True) * default.inv()
+    ahead = turn[:-1].apply(default.apply([1.0, 0.0, 0.0]))[:, :2]
+    forward = float((ahead * np.diff(raw.root_pos[:, :2], axis=0)).sum())
+    return _Order(float(turn.apply([0.0, 0.0, 1.0])[:, 2].mean()), forward, float(ahead[:, 0].mean()))
+
+
+def _wxyz(quat_t4: np.ndarray, order: str) -> np.ndarray:
+    return quat_t4[:, [3, 0, 1, 2]] if order == "xyzw" and quat_t4.ndim == 2 and quat_t4.shape[1] == 4 else quat_t4
+
+
+def _angles(
+    path: Path, raw: RawMotion, reading: Reading, model: PhysicsModel, joints: Sequence[str]
+) -> tuple[np.ndarray, str]:
+    """The joints' positions in rad and m, and the unit that hinges have in the file."""
+    values = raw.joint_pos
+    if not np.isfinite(values).all():
+        return values, "rad"  # what is wrong with them is said later
+    in_rad = np.where(_are_hinges(model, joints), np.radians(values), values)
+    if reading.angles is not None:
+        return (in_rad, "deg") if reading.angles == "deg" else (values, "rad")
+    low, high = model.names.joint_range(joints).T
+    within = lambda x: (low - _BEYOND_RANGE <= x) & (x <= high + _BEYOND_RANGE)
+    outside = lambda x: float((~within(x)).mean()) if x.size else 0.0
+    is_far = (values < low - _FAR_OUTSIDE) | (values > high + _FAR_OUTSIDE)
+    if outside(values) <= _OUTSIDE and not is_far.any():
+        return values, "rad"
+    beyond = np.maximum(low - values, values - high).max(axis=0)
+    worst = int(beyond.argmax() if outside(values) <= _OUTSIDE else (~within(values)).sum(axis=0).argmax())
+    found = (
+        f"Motion file {path}: joint {joints[worst]!r} goes from {values[:, worst].min():.3g} to "
+        f"{values[:, worst].max():.3g}, but can go from {low[worst]:.3g} to {high[worst]:.3g} rad; "
+        f"{outside(values):.0%} of all positions are beyond the robot's ranges"
+    )
+    if outside(values) <= _OUTSIDE:  # nearly all are as they can be in rad: some frames are not
+        frame = int(np.maximum(low - values, values - high).max(axis=1).argmax())
+        raise ConfigError(f"{found}, most in frame {frame}. Repair it, or set motion_angles=rad if it is right.")
+    if outside(in_rad) <= _OUTSIDE:
+        raise ConfigError(
+            f"{found}, and nearly none if they are degrees. If they are, set motion_angles=deg (style_angles for the "
+            "clips of a style; angles in Python)."
+        )
+    raise ConfigError(
+        f"{found}, also as degrees. The joints may be in another order: name them with motion_joints (style_joints; "
+        "joints in Python), in the file's order. If they are right, set motion_angles=rad."
+    )
+
+
+def _check_size(path: Path, motion: Motion, model: PhysicsModel) -> None:
+    """Raises ConfigError if the base is so high that its position cannot be in metres."""
+    usual = float(base_of_qpos(model.names, model.default_qpos)[0][2])
+    height = float(np.median(motion.root_pos[:, 2]))
+    if usual > 0.1 and height > 10 * usual:
+        raise ConfigError(
+            f"Motion file {path}: the base is at a height of {height:.4g}, the robot's is {usual:.3g} m. Convert its "
+            "positions to metres."
+        )
+
+
+def _check_speeds(path: Path, motion: Motion, model: PhysicsModel) -> None:
+    """Raises ConfigError if the base or the fastest joint moves faster than robots do."""
+    parts: list[tuple[str, Any, float, str]] = [
+        ("base", np.linalg.norm(motion.root_lin_vel(), axis=1), _FASTEST_BASE, "m/s")
+    ]
+    is_hinge = _are_hinges(model, motion.joints)
+    if is_hinge.any():
+        parts.append(("fastest joint", np.abs(motion.joint_vel()[:, is_hinge]).max(axis=1), _FASTEST_JOINT, "rad/s"))
+    for what, speed_t, most, unit in parts:
+        usual = float(np.quantile(speed_t, 0.9))
+        if usual > most:
+            raise ConfigError(
+                f"Motion file {path}: at {motion.fps:g} frames per second the {what} moves at {usual:.3g} {unit} or "
+                f"more in a tenth of the frames, faster than robots do ({most:g} {unit}). Correct motion_fps "
+                "(style_fps; fps in Python), or the file."
+            )
+
+
+def _are_hinges(model: PhysicsModel, joints: Sequence[str]) -> np.ndarray:
+    hinge = int(mujoco.mjtJoint.mjJNT_HINGE)
+    return np.array([int(model.mj_model.joint(name).type[0]) == hinge for name in joints], bool)

@@ -6,8 +6,7 @@ from ksim.nn.distributions import (
     Gaussian as Gaussian,
     SquashedGaussian as SquashedGaussian,
 )
-from ksim.nn.gru import GruActorCritic as GruActorCritic
-from ksim.nn.mlp import MlpActorCritic as MlpActorCritic
+from ksim.nn.networks import GruActorCritic as GruActorCritic, MlpActorCritic as MlpActorCritic
 from ksim.nn.normalizer import (
     NormalizedActorCritic as NormalizedActorCritic,
     ObservationNormalizer as ObservationNormalizer,

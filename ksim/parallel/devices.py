@@ -10,7 +10,7 @@ import jax
 from ksim.checks import check_rule
 from ksim.errors import ConfigError, as_number, shown
 from ksim.host.machine import num_cores
-from ksim.host.notices import warn_user
+from ksim.host.terminal import warn_user
 from ksim.host.threads import JAXLIB_VERSION, num_pool_threads, size_thread_pool, thread_pool_size
 from ksim.types import Device
 

@@ -6,6 +6,9 @@ import math
 import mujoco
 import numpy as np
 
+from ksim.errors import ConfigError
+from ksim.physics.mjcf import spec_driven, spec_label
+
 _GAIN, _BIAS, _DYN = mujoco.mjtGain, mujoco.mjtBias, mujoco.mjtDyn
 _FILTERS = (_DYN.mjDYN_NONE, _DYN.mjDYN_FILTER, _DYN.mjDYN_FILTEREXACT)
 
@@ -79,3 +82,89 @@ def position_inputs(model: mujoco.MjModel) -> dict[int, int]:
         for i in range(model.nactuator)
         if kinds[i] is ActuatorKind.POSITION or (has_controller[i] and declared[i])
     }
+
+
+_ONE_DOF = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
+_ON_JOINTS = (mujoco.mjtTrn.mjTRN_JOINT, mujoco.mjtTrn.mjTRN_JOINTINPARENT)
+
+
+def joints_to_drive(spec: mujoco.MjSpec, drive: object) -> list[str]:
+    """The hinge or slide joint of each actuator.
+
+    Args:
+        drive: The actuators that will drive the joints; error messages give the name of their class.
+
+    Raises:
+        ConfigError: An actuator drives something else, or two actuators drive the same joint.
+    """
+    of_joint: dict[str, mujoco.MjsActuator] = {}
+    for actuator in spec.actuators:
+        joint = spec.joint(actuator.target) if actuator.trntype in _ON_JOINTS else None
+        if joint is None or joint.type not in _ONE_DOF:
+            instead = spec_driven(actuator) if joint is None else f"{joint.type.name[6:].lower()} joint {joint.name!r}"
+            raise ConfigError(
+                f"{type(drive).__name__} needs every actuator to drive a hinge or slide joint, but "
+                f"{spec_label(actuator)} acts on {instead}. Remove the actuator from the MJCF file, or let "
+                "get_actuators return ModelActuators(), which uses the model's actuators unchanged."
+            )
+        other = of_joint.setdefault(actuator.target, actuator)
+        if other is not actuator:
+            raise ConfigError(
+                f"{type(drive).__name__} puts one servo or motor in the place of each actuator, but both "
+                f"{spec_label(other)} and {spec_label(actuator)} drive joint {actuator.target!r}, which would get two, "
+                "with twice the gains and torque. Remove one of them in get_robot or in the MJCF file, or let "
+                "get_actuators return ModelActuators(), which uses the model's actuators unchanged."
+            )
+    return [actuator.target for actuator in spec.actuators]
+
+
+def torque_range(spec: mujoco.MjSpec, actuator: mujoco.MjsActuator) -> np.ndarray | None:
+    """The lowest and the highest torque of an actuator at its joint, in N m (N on a slide); None if it is unlimited.
+
+    The tightest of these limits applies: the force range times gear; the control range times gain and gear, if the
+    control is a force; and the joint's actuatorfrcrange. The last is ignored if it limits the sum of the actuators and
+    of gravity compensation, because MuJoCo then still applies it.
+    """
+    gear = actuator.gear[0]
+    limits = np.array([-np.inf, np.inf])
+    # The gain multiplies the control, or the activation of an integrator, which the control range does not bound.
+    signal = "act" if actuator.dyntype == mujoco.mjtDyn.mjDYN_INTEGRATOR else "ctrl"
+    if _kind(actuator) is ActuatorKind.FORCE and _is_limited(actuator, signal):
+        bias = actuator.biasprm[0] if actuator.biastype == mujoco.mjtBias.mjBIAS_AFFINE else 0.0
+        limits = np.sort(np.array(getattr(actuator, f"{signal}range")) * actuator.gainprm[0]) + bias
+    if _is_limited(actuator, "force"):
+        limits = np.clip(limits, *actuator.forcerange)
+    # A negative gear swaps the ends.
+    limits = np.sort(limits * gear) if gear else np.zeros(2)
+    joint = spec.joint(actuator.target)
+    if _is_limited(joint, "actfrc") and not joint.actgravcomp:
+        limits = np.clip(limits, *joint.actfrcrange)
+    return limits if np.isfinite(limits).all() else None
+
+
+def needed_torque_range(spec: mujoco.MjSpec, actuator: mujoco.MjsActuator, drive: object) -> np.ndarray:
+    """The torque range of an actuator (see `torque_range`), for a `drive` that needs one.
+
+    Raises:
+        ConfigError: Nothing limits the torque.
+    """
+    limits = torque_range(spec, actuator)
+    if limits is None:
+        what = spec_label(actuator)
+        raise ConfigError(
+            f"{what[0].upper()}{what[1:]} must have a torque limit to be driven by {type(drive).__name__}. Give it a "
+            "forcerange, or its joint an actuatorfrcrange, in the MJCF file."
+        )
+    return limits
+
+
+def _kind(actuator: mujoco.MjsActuator) -> ActuatorKind:
+    types = (int(actuator.gaintype), int(actuator.biastype), int(actuator.dyntype))
+    return kind_of(*types, np.asarray(actuator.gainprm), np.asarray(actuator.biasprm))
+
+
+def _is_limited(element: mujoco.MjsActuator | mujoco.MjsJoint, what: str) -> bool:
+    """Whether an element's `ctrl`, `force`, ... is limited. By MuJoCo's default it is if a range is given."""
+    flag = int(getattr(element, f"{what}limited"))
+    low, high = getattr(element, f"{what}range")
+    return bool(low < high) if flag == int(mujoco.mjtLimited.mjLIMITED_AUTO) else bool(flag)

@@ -13,11 +13,10 @@ from jaxtyping import Array, Float
 
 from ksim.checks import CheckedModule, check_field
 from ksim.errors import ConfigError, near_misses
-from ksim.physics.actuator_kinds import position_inputs
+from ksim.physics.actuator_kinds import joints_to_drive, needed_torque_range, position_inputs, torque_range
 from ksim.physics.engine import MotorCurve
-from ksim.physics.labels import label
+from ksim.physics.mjcf import label
 from ksim.physics.model import PhysicsModel
-from ksim.physics.torques import joints_to_drive, needed_torque_range, torque_range
 
 PerJoint = float | Mapping[str, float]
 """One number for all joints, or numbers by pattern of the joint's name (`"*_knee"`). The first matching pattern

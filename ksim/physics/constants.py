@@ -15,7 +15,7 @@ import numpy as np
 from mujoco.batch import MODEL_FIELDS, Batch, SimulationError
 
 from ksim.errors import ConfigError, near_misses
-from ksim.physics.labels import label
+from ksim.physics.mjcf import label
 from ksim.types import Overrides
 
 KEPT_CONSTANTS = (

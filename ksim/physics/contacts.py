@@ -1,4 +1,4 @@
-"""Pairs of geoms that can touch, and whether a geom's friction decides the friction of a contact."""
+"""Contacts: pairs of geoms that can touch, and touch sensors of bodies and feet."""
 
 import mujoco
 import numpy as np
@@ -38,3 +38,28 @@ def decides_friction(model: mujoco.MjModel, geoms: np.ndarray, high: float) -> b
     condim = np.where(lead > 0, model.geom_condim[ours], np.maximum(model.geom_condim[ours], model.geom_condim[theirs]))
     is_larger = np.isin(theirs, geoms) | (high > model.geom_friction[theirs, 0])
     return bool(np.any((condim > 1) & ((lead > 0) | ((lead == 0) & is_larger))))
+
+
+_EVERYWHERE_M = 100.0
+"""Radius of the site of a body's touch sensor, in m: large enough to contain all contacts of the body."""
+
+
+def add_touch_sensor(spec: mujoco.MjSpec, name: str, site: str) -> None:
+    """Adds a touch sensor: the sum of the contact forces, in N, on the site's body within the site."""
+    spec.add_sensor(
+        name=name,
+        type=mujoco.mjtSensor.mjSENS_TOUCH,
+        objtype=mujoco.mjtObj.mjOBJ_SITE,
+        objname=site,
+    )
+
+
+def add_body_touch_sensor(spec: mujoco.MjSpec, name: str, body: mujoco.MjsBody) -> None:
+    """Adds a touch sensor for all contacts of a body, with an invisible site of the same name."""
+    body.add_site(name=name, size=[_EVERYWHERE_M, 0, 0], group=5, rgba=[0, 0, 0, 0])
+    add_touch_sensor(spec, name, name)
+
+
+def part_of(sensor: str, k: int) -> str:
+    """The name of the k-th further sensor, from 1, whose readings `ModelNames.reading` adds to those of `sensor`."""
+    return f"ksim_{sensor}_part_{k}"

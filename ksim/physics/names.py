@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,11 +14,26 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from ksim.errors import ConfigError, near_misses
-from ksim.physics.labels import driven, label
+from ksim.physics.contacts import part_of
+from ksim.physics.mjcf import driven, label
 from ksim.physics.rotations import heading_frame, multiply_quaternions, rotate, rotate_inverse
-from ksim.physics.touch import part_of
 from ksim.physics.trees import ROBOT_TEXT, free_joint_of, robot_root
 from ksim.types import PhysicsState
+
+_SIDES = re.compile(r"left|right|front|rear|back|hind|mid|middle|[lr]|[frhbm][lr]|[lr][frhbm]|\d+", re.IGNORECASE)
+
+
+def side_pattern(name: str) -> str:
+    """A joint's name with its side replaced by a star: `*_knee` for `left_knee`, `hip_*` for `hip_1`."""
+    parts = re.split(r"([_\-. ])", name)
+    pattern = "".join("*" if _SIDES.fullmatch(part) else escaped(part) for part in parts)
+    return re.sub(r"\*([_\-. ]\*)+", "*", pattern)
+
+
+def escaped(name: str) -> str:
+    """A pattern that matches only this name."""
+    return re.sub(r"([\[*?])", r"[\1]", name)
+
 
 _SENSOR = mujoco.mjtObj.mjOBJ_SENSOR
 _ON_JOINTS = (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT))

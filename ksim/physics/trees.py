@@ -6,7 +6,7 @@ import mujoco
 import numpy as np
 
 from ksim.errors import ConfigError, near_misses
-from ksim.physics.labels import label
+from ksim.physics.mjcf import label
 
 _FREE = int(mujoco.mjtJoint.mjJNT_FREE)
 _ONE_DOF = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))

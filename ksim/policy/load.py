@@ -26,7 +26,7 @@ from ksim.policy.program import (
     policy_arrays,
     policy_programs,
 )
-from ksim.policy.program_check import RefusedError, check_apart
+from ksim.policy.program_safety import RefusedError, check_apart
 from ksim.task.rl import RLTask
 
 logger = logging.getLogger(__name__)

@@ -1,9 +1,10 @@
 """Adversarial motion priors: PPO with a discriminator's reward for moving like a reference."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import chex
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -11,9 +12,9 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from ksim.keys import DISCRIMINATOR
-from ksim.learn.collect import Collected
-from ksim.learn.finite import BAD_UPDATES, Optimized, all_finite, optimizer_step, updated_normalizer
-from ksim.learn.learner import AbstractLearner, Figures
+from ksim.learn.guards import BAD_UPDATES, Optimized, all_finite, optimizer_step, updated_normalizer
+from ksim.learn.learner import AbstractLearner, Collected, Figures
+from ksim.nn.networks import DenseStack, orthogonal_linear
 from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
 from ksim.parallel.collectives import (
     all_across_devices,
@@ -22,10 +23,58 @@ from ksim.parallel.collectives import (
     global_env_index,
     mean_across_devices,
 )
-from ksim.ppo.discriminator import Discriminator, discriminator_loss, style_reward
-from ksim.ppo.learner import PPO
+from ksim.ppo.ppo import PPO
 from ksim.rollout.unroll import env_keys
 from ksim.types import EnvBatch, LearnerState, Metrics, TrainState, Trajectory
+
+
+class Discriminator(eqx.Module):
+    """An MLP from the features of two consecutive states to a score: 1 for the reference, -1 for the policy."""
+
+    stack: DenseStack
+    score: eqx.nn.Linear
+
+    def __init__(self, num_features: int, hidden_sizes: Sequence[int], *, key: PRNGKeyArray) -> None:
+        """Initialises the network. `num_features` is the number of features of one state."""
+        stack_key, score_key = jax.random.split(key)
+        self.stack = DenseStack(2 * num_features, hidden_sizes, key=stack_key)
+        self.score = orthogonal_linear([2 * num_features, *hidden_sizes][-1], 1, 1.0, key=score_key)
+
+    def __call__(self, pair: Float[Array, " f2"]) -> Float[Array, ""]:
+        """The score of a transition, given as the normalised features of a state and of its successor."""
+        return self.score(self.stack(pair))[0]
+
+
+def style_reward(score: Float[Array, "*b"]) -> Float[Array, "*b"]:
+    """Rewards from 0 to 1 for the scores of transitions, Peng et al. 2021 (arXiv:2104.02180), eq. 7."""
+    return jnp.maximum(0.0, 1 - 0.25 * jnp.square(score - 1))
+
+
+def discriminator_loss(
+    discriminator: Discriminator,
+    real_bf: Float[Array, "b f2"],
+    fake_bf: Float[Array, "b f2"],
+    gradient_penalty: float,
+) -> tuple[Float[Array, ""], Metrics]:
+    """Least squares with a gradient penalty on real transitions, Peng et al. 2021 (arXiv:2104.02180), eqs. 6 and 8.
+
+    Args:
+        real_bf: Normalised transitions of the reference.
+        fake_bf: Normalised transitions of the policy, from this and earlier iterations.
+        gradient_penalty: Weight of the penalty.
+    """
+    chex.assert_equal_shape([real_bf, fake_bf])
+    real_b, slope_bf = jax.vmap(jax.value_and_grad(discriminator))(real_bf)
+    fake_b = jax.vmap(discriminator)(fake_bf)
+    penalty = jnp.mean(jnp.sum(jnp.square(slope_bf), axis=-1))
+    loss = jnp.mean(jnp.square(real_b - 1)) + jnp.mean(jnp.square(fake_b + 1)) + 0.5 * gradient_penalty * penalty
+    return loss, {
+        "loss/discriminator": loss,
+        "style/gradient_penalty": penalty,
+        "style/score_of_reference": jnp.mean(real_b),
+        "style/score_of_policy": jnp.mean(fake_b),
+    }
+
 
 STYLE = "style"
 """Observation group of the discriminator."""

@@ -8,8 +8,7 @@ from jaxtyping import Array, Float
 
 from ksim.learn.teacher import Teacher
 from ksim.nn.actor_critic import AbstractActorCritic, evaluate_sequences
-from ksim.ppo.hyperparameters import PPOHyperparameters
-from ksim.ppo.losses import Minibatch, Normalize, approximate_kl, value_loss
+from ksim.ppo.losses import Minibatch, Normalize, PPOHyperparameters, approximate_kl, value_loss
 from ksim.types import Metrics, Trajectory
 
 LINE = {"imitation": "loss/imitation"}

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PyTree
 
-from ksim.learn.finite import Optimized, select
+from ksim.learn.guards import Optimized, select
 from ksim.learn.learner import SyncGradients
 from ksim.parallel.collectives import max_across_devices, mean_across_devices
 from ksim.parallel.replicas import copy_from_replica

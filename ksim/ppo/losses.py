@@ -1,15 +1,118 @@
-"""The losses of a minibatch."""
+"""Hyperparameters, advantages and losses of PPO, as pure functions."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import chex
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
 from ksim.nn.actor_critic import AbstractActorCritic, evaluate_sequences
-from ksim.ppo.hyperparameters import PPOHyperparameters
-from ksim.types import Metrics, Observation
+from ksim.parallel.collectives import moments_across_devices
+from ksim.types import GradSyncMode, Metrics, Observation
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOHyperparameters:
+    """Hyperparameters of PPO.
+
+    Attributes:
+        gamma: Discount per control step.
+        gae_lambda: Decay of generalized advantage estimation.
+        clip_param: Half-width of the clipped probability ratio.
+        value_clip: Half-width of the clipped value, in the network's units; None for the plain squared error.
+        value_loss_coef: Weight of the value loss.
+        entropy_coef: Weight of the entropy bonus.
+        num_batches: Minibatches per pass.
+        num_passes: Passes over each rollout.
+        learning_rate: The optimizer's step size, or the initial value of an adaptive one.
+        desired_kl: Target of an adaptive learning rate for the KL divergence at the end of an iteration; None for a
+            constant rate.
+        min_learning_rate: Lower bound of an adaptive rate.
+        max_learning_rate: Upper bound of an adaptive rate.
+        normalize_observations: Whether the running statistics of observations are learned and applied.
+        normalize_values: Whether the network's values are normalised by running statistics of their targets.
+        grad_sync_period: Minibatches per synchronisation of the gradients.
+        grad_sync_mode: `accumulate` gradients between synchronisations, or take `local` optimizer steps.
+        remat: Whether to recompute activations in the backward pass, step by step, to save memory.
+    """
+
+    gamma: float = 0.99
+    gae_lambda: float = 0.95
+    clip_param: float = 0.2
+    value_clip: float | None = None
+    value_loss_coef: float = 1.0
+    entropy_coef: float = 0.005
+    num_batches: int = 4
+    num_passes: int = 4
+    learning_rate: float = 3e-4
+    desired_kl: float | None = None
+    min_learning_rate: float = 1e-5
+    max_learning_rate: float = 3e-3
+    normalize_observations: bool = True
+    normalize_values: bool = False
+    grad_sync_period: int = 1
+    grad_sync_mode: GradSyncMode = "accumulate"
+    remat: bool = False
+
+    @property
+    def syncs_per_iteration(self) -> int:
+        """Gradient synchronisations per iteration, including one for an incomplete last period."""
+        return -(-self.num_batches * self.num_passes // self.grad_sync_period)
+
+
+def generalized_advantages(
+    reward_et: Float[Array, "e t"],
+    value_et: Float[Array, "e t"],
+    next_value_et: Float[Array, "e t"],
+    terminated_et: Bool[Array, "e t"],
+    done_et: Bool[Array, "e t"],
+    *,
+    gamma: float,
+    gae_lambda: float,
+) -> Float[Array, "e t"]:
+    """Generalized advantage estimation, Schulman et al. 2016 (arXiv:1506.02438), eq. 16.
+
+    Termination removes the bootstrap; truncation keeps it. Both cut the sum.
+
+    Args:
+        value_et: Value of the state acted in.
+        next_value_et: Value of the state reached, taken before any reset.
+        terminated_et: The episode terminated (the robot fell); a subset of done_et.
+        done_et: The episode ended for any reason, the time limit included.
+        gamma: Discount per step.
+        gae_lambda: Decay of the sum of temporal-difference errors.
+    """
+    chex.assert_rank(reward_et, 2)
+    chex.assert_equal_shape([reward_et, value_et, next_value_et, terminated_et, done_et])
+    chex.assert_type([terminated_et, done_et], bool)
+    bootstrap_et = jnp.where(terminated_et, 0.0, next_value_et)
+    delta_et = reward_et + gamma * bootstrap_et - value_et
+    decay_et = jnp.where(done_et, 0.0, gamma * gae_lambda)
+
+    def step(later_e: Array, inputs: tuple[Array, Array]) -> tuple[Array, Array]:
+        delta_e, decay_e = inputs
+        advantage_e = delta_e + decay_e * later_e
+        return advantage_e, advantage_e
+
+    start_e = jnp.zeros_like(delta_et[:, 0])
+    _, advantage_te = jax.lax.scan(step, start_e, (delta_et.T, decay_et.T), reverse=True)
+    return advantage_te.T
+
+
+def normalize_advantages(
+    advantage_et: Float[Array, "e t"], axis_name: str | None
+) -> tuple[Float[Array, "e t"], Float[Array, ""]]:
+    """Advantages with mean 0 and variance 1 over the batch of all devices, and their variance before.
+
+    If they were normalised per device, the averaged gradient would depend on the number of devices.
+    """
+    chex.assert_rank(advantage_et, 2)
+    mean, variance = moments_across_devices(advantage_et, axis_name)
+    return (advantage_et - mean) * jax.lax.rsqrt(variance + 1e-8), variance
+
 
 Normalize = Callable[[Observation], Observation]
 """Normalises observations by the current statistics."""

@@ -12,8 +12,7 @@ from jaxtyping import Array, Float
 from ksim.errors import ConfigError
 from ksim.mirror import Mirror
 from ksim.nn.actor_critic import AbstractActorCritic, evaluate_sequences
-from ksim.ppo.hyperparameters import PPOHyperparameters
-from ksim.ppo.losses import Minibatch, Normalize, ppo_loss
+from ksim.ppo.losses import Minibatch, Normalize, PPOHyperparameters, ppo_loss
 from ksim.types import Metrics, Observation, Trajectory
 
 _FIX = "Set symmetry=off, or change get_mirror."

@@ -1,19 +1,22 @@
 """The setup of a distributed task: its devices, the shares of its batch, and the memory needed."""
 
 import dataclasses
+import json
 
 import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from ksim.config import options_with
 from ksim.errors import ConfigError
+from ksim.host.terminal import warn_user
 from ksim.parallel.collectives import device_index, sum_across_devices
 from ksim.parallel.devices import local_name
-from ksim.parallel.multihost import meet_peers, num_processes, process_index
+from ksim.parallel.multihost import gather_texts, is_main_process, meet_peers, num_processes, process_index
 from ksim.parallel.replicas import Divergence, find_divergence, gather_checksums, leaf_names
 from ksim.preflight.memory import env_shapes, format_bytes, memory_per_device, next_start_bytes, num_bytes
-from ksim.task.distributed_rl import DistributedRLConfig
-from ksim.task.distributed_setup import DeviceInfo, DistributedSetup
+from ksim.preflight.start import print_distributed_setup
+from ksim.task.distributed import DeviceInfo, DistributedRLConfig, DistributedSetup
 from ksim.task.rl import RLTask
 
 
@@ -122,3 +125,30 @@ def check_probe(total: int, divergence: Divergence | None, num_devices: int) -> 
         )
     if divergence is not None:
         raise ConfigError(f"Copies of the learner differ right after they were made. It is {divergence}.")
+
+
+def verify_setup(task: RLTask[DistributedRLConfig]) -> DistributedSetup:
+    """Checks, prints and returns the setup of a task; see `DistributedRLTask.verify_distributed_setup`."""
+    check_same_options(task.config)
+    task.check()
+    setup = inspect_setup(task)
+    if is_main_process():
+        print_distributed_setup(setup)
+    for problem in setup.problems:
+        warn_user(problem)
+    return setup
+
+
+def check_same_options(config: DistributedRLConfig) -> None:
+    """Raises ConfigError unless all processes have the same options."""
+    of_one_process = options_with(type(config), "of_one_process")
+    own = {name: value for name, value in dataclasses.asdict(config).items() if name not in of_one_process}
+    first, *others = (json.loads(text) for text in gather_texts(json.dumps(own, default=str)))
+    for process, options in enumerate(others, start=1):
+        different = [name for name in first if options.get(name) != first[name]]
+        if different:
+            listed = ", ".join(f"{name} ({options.get(name)!r}, {first[name]!r})" for name in different)
+            raise ConfigError(
+                f"Every process must have the same options, but process {process} differs from process 0: {listed}. "
+                "If these are independent runs that were started together, add num_processes=1."
+            )

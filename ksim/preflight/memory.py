@@ -13,7 +13,7 @@ from ksim.errors import ConfigError, shown
 from ksim.nn.actor_critic import AbstractActorCritic, initial_carries
 from ksim.parallel.collectives import bind_axis
 from ksim.parallel.devices import local_name
-from ksim.rollout.starts import no_starts_yet
+from ksim.rollout.unroll import no_starts_yet
 from ksim.task.learned import LearnedTask
 from ksim.task.rl import RLTask
 from ksim.types import Device, EnvState, LearnerState

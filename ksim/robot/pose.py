@@ -9,8 +9,7 @@ from scipy.optimize import least_squares
 
 from ksim.physics.loops import OPEN, Loops
 from ksim.physics.names import base_height_of, base_rotation, with_level_base
-from ksim.robot.findings import Leg, clipped_reference
-from ksim.robot.geometry import collides, in_world, lowest_point
+from ksim.robot.describe import Leg, clipped_reference, collides, in_world, lowest_point
 
 SETTLE_S = 3.0
 MAX_TILT_RAD = 0.25

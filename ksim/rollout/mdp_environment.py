@@ -21,8 +21,7 @@ from ksim.mdp.observations import AbstractObservation
 from ksim.mdp.randomizers import AbstractRandomizer
 from ksim.mdp.resets import AbstractReset
 from ksim.mdp.rewards import AbstractReward
-from ksim.mdp.term import Context, Term
-from ksim.mdp.term_errors import naming
+from ksim.mdp.term import Context, Term, naming
 from ksim.mdp.terminations import AbstractTermination
 from ksim.parallel.collectives import DEVICE_AXIS, bind_axis
 from ksim.physics.actuators import AbstractActuators
@@ -30,9 +29,13 @@ from ksim.physics.engine import AbstractEngine, control_step
 from ksim.physics.model import PhysicsModel
 from ksim.physics.names import is_physical
 from ksim.physics.select import make_engine
-from ksim.rollout.asked import group_of, groups_of, pose_of
-from ksim.rollout.env_levels import (
+from ksim.rollout.environment import Environment, Shown, traced_once
+from ksim.rollout.terms import (
     LEVELS,
+    TermCalls,
+    checked_overrides,
+    checked_physics,
+    checked_scalar,
     drawn_levels,
     following_levels,
     full_levels,
@@ -40,10 +43,26 @@ from ksim.rollout.env_levels import (
     moved_levels,
     step_bins,
 )
-from ksim.rollout.environment import Environment, Shown
-from ksim.rollout.term_calls import TermCalls, checked_overrides, checked_physics, checked_scalar
-from ksim.rollout.traced import traced_once
 from ksim.types import EnvState, Levels, Metrics, Observation, Overrides, PhysicsState
+
+Commands = Mapping[str, AbstractCommand]
+
+
+def groups_of(commands: Commands) -> tuple[str, ...]:
+    """Kinds of episodes, of the first command that has any."""
+    return next((term.groups() for term in commands.values() if term.groups()), ())
+
+
+def group_of(commands: Commands, values: Mapping[str, Array]) -> Int[Array, ""]:
+    """The kind of an episode, by the values of its commands."""
+    found = (term.group(values[name]) for name, term in commands.items() if term.groups())
+    return next(found, jnp.int32(0))
+
+
+def pose_of(commands: Commands, values: Mapping[str, Array]) -> Float[Array, " q"] | None:
+    """The pose that the first command asks for that asks for any."""
+    poses = (term.shown_pose(values[name]) for name, term in commands.items())
+    return next((pose for pose in poses if pose is not None), None)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

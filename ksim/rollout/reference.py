@@ -9,8 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ksim.errors import ConfigError
-from ksim.mdp.term import Context
-from ksim.mdp.term_errors import naming
+from ksim.mdp.term import Context, naming
 from ksim.rollout.mdp_environment import MdpEnvironment
 
 

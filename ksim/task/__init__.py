@@ -2,11 +2,7 @@
 
 from ksim.task.amp import AMPConfig as AMPConfig, AMPTask as AMPTask
 from ksim.task.distillation import DistillConfig as DistillConfig, DistillTask as DistillTask
-from ksim.task.distributed_ppo import (
-    DistributedPPOConfig as DistributedPPOConfig,
-    DistributedPPOTask as DistributedPPOTask,
-)
-from ksim.task.distributed_rl import (
+from ksim.task.distributed import (
     DistributedRLConfig as DistributedRLConfig,
     DistributedRLTask as DistributedRLTask,
     gather_environments as gather_environments,
@@ -14,5 +10,10 @@ from ksim.task.distributed_rl import (
     shard_environments as shard_environments,
     unreplicate_state as unreplicate_state,
 )
-from ksim.task.ppo import PPOConfig as PPOConfig, PPOTask as PPOTask
+from ksim.task.ppo import (
+    DistributedPPOConfig as DistributedPPOConfig,
+    DistributedPPOTask as DistributedPPOTask,
+    PPOConfig as PPOConfig,
+    PPOTask as PPOTask,
+)
 from ksim.task.rl import RLConfig as RLConfig, RLTask as RLTask

@@ -18,9 +18,8 @@ from ksim.errors import ConfigError, shown
 from ksim.learn.learner import AbstractLearner
 from ksim.motion.raw import ANGLES, QUATERNIONS
 from ksim.nn.actor_critic import AbstractActorCritic
-from ksim.ppo.amp import AMP, SAMPLES_PER_ENV, STYLE, AMPHyperparameters
-from ksim.ppo.discriminator import Discriminator
-from ksim.ppo.learner import PPO
+from ksim.ppo.amp import AMP, SAMPLES_PER_ENV, STYLE, AMPHyperparameters, Discriminator
+from ksim.ppo.ppo import PPO
 from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.rollout.reference import reference_transitions
 from ksim.task.commands import command
@@ -130,8 +129,7 @@ class AMPTask(PPOTask[ConfigT], Generic[ConfigT]):
         clips = self.get_style_clips()
         if not clips:
             raise ConfigError("style_clips ([]) must name at least one file of a reference motion.")
-        from ksim.motion.files import load_motion  # noqa: PLC0415 - SciPy is slow to import
-        from ksim.motion.steps import physics_steps  # noqa: PLC0415
+        from ksim.motion.files import load_motion, physics_steps  # noqa: PLC0415 - SciPy is slow to import
 
         model, config = env.engine.model, self.config
         said = {name: getattr(config, f"style_{name}") for name in ("fps", "quaternions", "angles")}

@@ -15,12 +15,12 @@ from ksim.learn.learner import AbstractLearner, trainable_leaves
 from ksim.learn.teacher import TEACHER, Teacher
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.ppo.distillation import LINE, PLOTS, DistillationLoss
-from ksim.ppo.hyperparameters import PPOHyperparameters
-from ksim.ppo.learner import PPO
+from ksim.ppo.losses import PPOHyperparameters
+from ksim.ppo.ppo import PPO
 from ksim.task.commands import command
+from ksim.task.config import PRETRAINED
 from ksim.task.ppo import PPOConfig, PPOTask
 from ksim.task.returned import checked_optimizer
-from ksim.task.rl_config import PRETRAINED
 
 
 @jax.tree_util.register_dataclass

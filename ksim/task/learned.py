@@ -8,8 +8,7 @@ import jax
 from jaxtyping import PRNGKeyArray, PyTree
 
 from ksim.errors import ConfigError
-from ksim.learn.collect import initial_memories
-from ksim.learn.learner import AbstractLearner, Figures
+from ksim.learn.learner import AbstractLearner, Figures, initial_memories
 from ksim.learn.train_step import TrainStep
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.nn.normalizer import NormalizedActorCritic

@@ -22,7 +22,7 @@ from ksim.mirror import Mirror, find_mirror
 from ksim.physics import PhysicsModel, compile_model, load_spec
 from ksim.rollout.environment import Environment
 from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
-from ksim.task.rl_config import RLConfig
+from ksim.task.config import RLConfig
 from ksim.task.robot_hooks import RobotHooks
 
 

@@ -13,9 +13,9 @@ from omegaconf.base import SCMode
 from ksim.config import allows_null, check_plain, check_types, describe_type, is_of_type, is_text
 from ksim.errors import ConfigError, near_misses, shown
 from ksim.host.plain_yaml import has_lost_text, read_yaml
-from ksim.parallel.hints import hint
-from ksim.task.distributed_rl import DistributedRLConfig
-from ksim.task.rl_config import RLConfig
+from ksim.parallel.job import hint
+from ksim.task.config import RLConfig
+from ksim.task.distributed import DistributedRLConfig
 
 _REMOVED = {"device_timers": "Every device is timed now, under every engine: leave it out."}
 

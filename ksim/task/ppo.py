@@ -1,4 +1,4 @@
-"""Training a task with proximal policy optimization on one device."""
+"""Tasks trained with proximal policy optimization, on one device and on several."""
 
 import functools
 from collections.abc import Mapping
@@ -24,10 +24,11 @@ from ksim.errors import ConfigError, shown
 from ksim.learn.learner import AbstractLearner, trainable_leaves
 from ksim.mirror import Mirror
 from ksim.nn import AbstractActorCritic, GruActorCritic, MlpActorCritic
-from ksim.nn.heads import MIN_STD, StdKind
-from ksim.ppo.hyperparameters import PPOHyperparameters
-from ksim.ppo.learner import PPO
+from ksim.nn.networks import MIN_STD, StdKind
+from ksim.ppo.losses import PPOHyperparameters
+from ksim.ppo.ppo import PPO
 from ksim.ppo.symmetry import SymmetricLoss, SymmetryMode, check_mirror, check_without_memory
+from ksim.task.distributed import DistributedRLConfig, DistributedRLTask
 from ksim.task.learned import LearnedTask
 from ksim.task.mdp import mirror_of
 from ksim.task.returned import checked_optimizer
@@ -300,3 +301,16 @@ class PPOTask(LearnedTask[ConfigT], Generic[ConfigT]):
             return state
         opt_state = optax.tree.set(state.learner.opt_state, learning_rate=jnp.float32(self.config.learning_rate))
         return eqx.tree_at(lambda state: state.learner.opt_state, state, opt_state)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(kw_only=True)
+class DistributedPPOConfig(DistributedRLConfig, PPOConfig):
+    """Options of PPO on several devices."""
+
+
+ManyConfigT = TypeVar("ManyConfigT", bound=DistributedPPOConfig)
+
+
+class DistributedPPOTask(DistributedRLTask[ManyConfigT], PPOTask[ManyConfigT], Generic[ManyConfigT]):
+    """A task trained by PPO on every device. It has the hooks of `PPOTask`."""

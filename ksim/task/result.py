@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 
 from ksim.errors import ConfigError
 from ksim.host.files import data_url
-from ksim.log.records import find_films, read_evaluations, read_metrics
+from ksim.log.jsonl import find_films, read_evaluations, read_metrics
 from ksim.task.commands import command
 
 

@@ -13,9 +13,8 @@ from jaxtyping import PRNGKeyArray, PyTree
 
 from ksim.errors import ConfigError, shown
 from ksim.nn.actor_critic import AbstractActorCritic, ActorCriticOutput
-from ksim.nn.adapted import AdaptedActorCritic
 from ksim.nn.distributions import AbstractDistribution
-from ksim.nn.heads import MIN_STD
+from ksim.nn.networks import MIN_STD, AdaptedActorCritic
 from ksim.parallel.collectives import bind_axis, shapes_on_devices
 from ksim.parallel.placement import local_rows
 from ksim.task.described import HOOKS, NETWORKS, described, is_float, tree_differences

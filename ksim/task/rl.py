@@ -22,11 +22,11 @@ from ksim.rollout.environment import Environment, check_environment
 from ksim.rollout.unroll import env_keys, initial_env_states, unroll
 from ksim.task.callbacks import CallbackTask
 from ksim.task.commands import command
+from ksim.task.config import RLConfig as RLConfig
 from ksim.task.described import check_one_key
 from ksim.task.learning_hooks import LearningHooks
 from ksim.task.mdp import compose_environment
 from ksim.task.result import RunResult
-from ksim.task.rl_config import RLConfig as RLConfig
 from ksim.task.robot_hooks import RobotHooks
 from ksim.types import EnvState, Trajectory
 

@@ -1,6 +1,6 @@
 """Hooks for the robot and its MDP, with working defaults."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import mujoco
@@ -12,14 +12,29 @@ from ksim.mdp.commands import AbstractCommand
 from ksim.mdp.curriculum import AbstractCurriculum
 from ksim.mdp.env_curriculum import AbstractEnvCurriculum
 from ksim.mdp.events import AbstractEvent
-from ksim.mdp.observations import AbstractObservation
-from ksim.mdp.observations.default import default_observations
+from ksim.mdp.observations.base import AbstractObservation
+from ksim.mdp.observations.kinematics import BaseAngularVelocity, ProjectedGravity
+from ksim.mdp.observations.sensors import JointPosition, JointVelocity
+from ksim.mdp.observations.task import CommandValue, LastAction
 from ksim.mdp.randomizers import AbstractRandomizer
 from ksim.mdp.resets import AbstractReset
 from ksim.mdp.rewards import AbstractReward
 from ksim.mdp.term import Terms, named_terms
 from ksim.mdp.terminations import AbstractTermination
 from ksim.physics import AbstractActuators, ModelActuators, PhysicsModel, Terrain
+
+
+def default_observations(model: PhysicsModel, commands: Sequence[str]) -> dict[str, AbstractObservation]:
+    """Proprioception, the last action and all commands."""
+    terms: dict[str, AbstractObservation] = {}
+    if model.names.has_base:
+        terms["projected_gravity"] = ProjectedGravity()
+        terms["base_angular_velocity"] = BaseAngularVelocity()
+    terms["joint_position"] = JointPosition()
+    terms["joint_velocity"] = JointVelocity()
+    terms["last_action"] = LastAction()
+    return terms | {name: CommandValue(command=name) for name in commands}
+
 
 Observations = Terms[AbstractObservation] | Mapping[str, Terms[AbstractObservation]]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ksim.errors import ConfigError
-from ksim.evaluate.page import write_page
+from ksim.evaluate.html_report import write_page
 from ksim.host.terminal import print_line
 
 

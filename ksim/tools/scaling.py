@@ -35,11 +35,10 @@ from ksim.host.terminal import print_line
 from ksim.parallel.devices import make_host_devices, select_devices
 from ksim.parallel.job import find_job
 from ksim.preflight.memory import format_bytes
-from ksim.task.distributed_rl import DistributedRLConfig, DistributedRLTask
+from ksim.task.distributed import DistributedRLConfig, DistributedRLTask
 from ksim.task.overrides import parse_overrides
 from ksim.tools import prediction
-from ksim.tools.one_device import measure_one_device
-from ksim.tools.several_devices import Measurement, describe_devices, measure, resized, table
+from ksim.tools.measure import Measurement, describe_devices, measure, measure_one_device, resized, table
 
 
 def find_task(module_name: str, name: str | None) -> type[DistributedRLTask[Any]]:

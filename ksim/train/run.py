@@ -2,37 +2,36 @@
 
 import contextlib
 import logging
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from ksim.checkpoint.format import find_best
 from ksim.checkpoint.orbax_log import log_orbax
+from ksim.checkpoint.progress import Progress
 from ksim.checkpoint.run_dir import locked, note_run_dir, save_config, shared_run_dir
 from ksim.checkpoint.saver import Saver
 from ksim.checkpoint.snapshot import plain_config, versions
-from ksim.config import hyperparameters, seconds_of
+from ksim.config import as_argument, hyperparameters, seconds_of
 from ksim.errors import RunError
 from ksim.evaluate.reports import Reports
-from ksim.host.failures import Failures
 from ksim.host.signals import StopRequest, stop_on_signal
-from ksim.host.terminal import Activity, console, print_line
+from ksim.host.terminal import Activity, Failures, console, format_seconds, print_figures, print_line
 from ksim.log.logger import AbstractLogger, Loggers, RunInfo
 from ksim.log.run_log import log_path, run_log
 from ksim.parallel.multihost import Peers, is_main_process, meet_peers, naming_lost, together
 from ksim.policy.load import PolicyExport
+from ksim.preflight.devices import verify_setup
 from ksim.preflight.diagnosis import log_setup
-from ksim.preflight.start import inspect_start
-from ksim.preflight.tables import print_start
-from ksim.preflight.verify import verify_setup
-from ksim.task.distributed_rl import DistributedRLConfig, DistributedRLTask
+from ksim.preflight.start import inspect_start, print_start
+from ksim.task.distributed import DistributedRLConfig, DistributedRLTask
 from ksim.task.result import RunResult
 from ksim.task.rl import RLTask
 from ksim.train.callbacks import Callbacks, added_handlers, exiting_as_asked, given_loggers
-from ksim.train.checks import Checks
-from ksim.train.loop import Loop
-from ksim.train.saving import Saving
+from ksim.train.loop import Checks, Loop, RunState, Saving, Stopping
 from ksim.train.start import (
     Start,
     check_start,
@@ -42,12 +41,54 @@ from ksim.train.start import (
     print_resumed,
     started_progress,
 )
-from ksim.train.state import RunState
-from ksim.train.stopping import Stopping
-from ksim.train.summary import print_summary
-from ksim.train.timing import HostTimers, TimedStep
+from ksim.train.timing import HostTimers, TimedStep, peak_memory_bytes
 from ksim.train.watchdog import Watchdog
 from ksim.viewer.live import LiveViewer, check_live_viewer, is_viewer_process
+
+
+def print_summary(
+    progress: Progress,
+    run_dir: Path,
+    *,
+    compile_s: float,
+    stop: StopRequest,
+    saver: Saver | None,
+    reports: Reports,
+    dashboards: Mapping[str, str],
+) -> None:
+    """Prints the progress, the files written, and how to open the dashboards."""
+    figures = {
+        "iterations": str(progress.iteration),
+        "environment steps": f"{progress.env_steps:,}",
+        "training time": format_seconds(progress.elapsed_s),
+        "before the first iteration": f"{compile_s:.1f} s, most of it compiling",
+        "peak memory": f"{peak_memory_bytes() / 2**20:,.0f} MiB",
+    } | _existing({"metrics": run_dir / "metrics.jsonl"})
+    best = None
+    if saver is not None and saver.newest is not None and os.path.exists(saver.newest[1]):
+        figures["checkpoint"] = str(saver.newest[1])
+        with contextlib.suppress(OSError):
+            best = find_best(run_dir)
+        if best is not None and best != saver.newest[1]:
+            figures["best by evaluation"] = str(best)
+        figures["evaluate it"] = f"run_mode=eval {as_argument('checkpoint', str(run_dir))}"
+        figures["resume it"] = as_argument("resume", str(run_dir))
+    if progress.bad_updates:
+        figures["updates skipped"] = f"{progress.bad_updates:,}, non-finite"
+    if progress.not_finite_steps:
+        figures["steps skipped"] = f"{progress.not_finite_steps:,} of single environments, non-finite"
+    figures |= _existing(reports.paths)
+    figures |= dashboards
+    figures |= {f"failed: {kind}": f"{count} times" for kind, count in reports.failures.counts.items()}
+    if stop.reason is not None:
+        figures["stopped by"] = stop.reason
+    print_figures("Done" if stop.reason is None else "Stopped", figures)
+
+
+def _existing(paths: Mapping[str, Path]) -> dict[str, str]:
+    # Unlike os.path.exists, Path.exists raises if a parent directory may not be searched.
+    return {name: str(path) for name, path in paths.items() if os.path.exists(path)}
+
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ksim.learn.collect import Collected
+from ksim.learn.learner import Collected
 from ksim.learn.train_step import TrainStep
 from ksim.parallel.layout import AbstractLayout
 from ksim.preflight.diagnosis import compiling

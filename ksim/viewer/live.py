@@ -14,13 +14,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ksim.host.failures import Failures
-from ksim.host.terminal import print_line
+from ksim.host.terminal import Failures, print_line
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.policy.context import without_caches
 from ksim.task.rl import RLTask
-from ksim.viewer.address import check_viser, free_port
 from ksim.viewer.live_feed import FAILED, READY, WANTED, write_policy
+from ksim.viewer.server import check_viser, free_port
 from ksim.viewer.session import shown_of
 
 NAME = "ksim-viewer"

@@ -8,9 +8,9 @@ import mujoco
 import mujoco.viewer
 
 from ksim.errors import ConfigError
-from ksim.physics.looks import frame_robot
+from ksim.physics.rendering import frame_robot
+from ksim.viewer.controls import CommandNumber
 from ksim.viewer.frontend import AbstractFrontend
-from ksim.viewer.manual import CommandNumber
 from ksim.viewer.session import ViewSession
 
 # Keys that do nothing in MuJoCo's viewer while the simulation is not its own; by pairs, each up and down.

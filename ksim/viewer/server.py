@@ -1,18 +1,279 @@
 """The viewer's web server: viser's, under an access rule and behind a gate, with keys and gamepads."""
 
 import contextlib
+import errno
 import http
+import importlib.util
 import io
+import ipaddress
+import json
+import math
+import re
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from importlib import resources
 from typing import Any
 
+import msgspec.msgpack
 import viser
 import websockets.asyncio.server
+from websockets import Headers
 from websockets.exceptions import ConnectionClosed
 
-from ksim.viewer.access import AccessRule
-from ksim.viewer.gate import PageGate, read_control
+from ksim.errors import ConfigError, shown
+from ksim.host.machine import install_command
+from ksim.viewer.episodes import MAX_FILE_BYTES
+
+
+def check_viser() -> None:
+    """Raises ConfigError if the viewer in the browser is not installed."""
+    if importlib.util.find_spec("viser") is None:
+        raise ConfigError(f"The viewer in the browser needs viser. Run {install_command('viewer')}.")
+
+
+def free_port(host: str, port: int) -> int:
+    """The first free port, starting at `port`.
+
+    Raises:
+        ConfigError: There is none, or the host is not an address of this machine.
+    """
+    for candidate in range(port, 2**16):
+        try:
+            family = socket.getaddrinfo(host, candidate, type=socket.SOCK_STREAM)[0][0]
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                # As servers do: a port that was in use a moment ago is free.
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind((host, candidate))
+        except OSError as error:
+            if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+                raise ConfigError(
+                    f"viewer_host ({host}) must be an address of this machine: {error.strerror}. "
+                    "127.0.0.1 is this machine alone, 0.0.0.0 is every network that it is in."
+                ) from error
+            continue
+        return candidate
+    raise ConfigError(f"viewer_port ({port}): no port from there on is free. Choose a lower one.")
+
+
+_AUTHORITY = re.compile(r"(\[[^\[\]]+\]|[^\s:/@\[\]]+)(?::(\d+))?")
+_LOOPBACK = "localhost"
+_SCHEMES = ("http", "https")
+_PAGES = {"ws": "http", "wss": "https"}
+"""The scheme of the page that opens a WebSocket; proxies send either."""
+
+
+class AccessRule:
+    """Refuses requests that another web page makes the user's browser send.
+
+    Such a page may connect to the viewer under the viewer's address (cross-site WebSocket hijacking: `Origin` then
+    names the page's site), or under its own name, which it resolves to this machine (DNS rebinding: `Host` then is
+    that name). So `Host` must be a loopback name or `viewer_host`, at any port, since a forwarded port may have
+    another number; and `Origin`, which only browsers send, must be the same site as `Host`, by http, or by https if a
+    proxy in between says so in `X-Forwarded-Proto`, which no page can make a browser send. Where
+    `viewer_host` means every network (0.0.0.0 or ::), `Host` may be this machine's name or any IP address: a page that
+    rebinds a name has that name there.
+    """
+
+    def __init__(self, viewer_host: str) -> None:
+        self._viewer_host = viewer_host
+        self._serves_every_network = _is(viewer_host, "is_unspecified")
+        self._names = {_LOOPBACK, _canonical(viewer_host)}
+        if self._serves_every_network:
+            machine = socket.gethostname().lower()
+            self._names |= {machine, f"{machine}.local", socket.getfqdn().lower()}
+
+    def refusal(self, headers: Headers) -> str | None:
+        """Why a request with these headers is refused; None if it is allowed."""
+        hosts, origins = headers.get_all("Host"), headers.get_all("Origin")
+        site = _site(hosts[0]) if len(hosts) == 1 else None
+        if site is None or not self._is_own(site[0]):
+            return (
+                f"Host ({shown(', '.join(hosts))}) must be localhost or viewer_host ({self._viewer_host}). Open the "
+                "address that ksim printed, or set viewer_host to the name by which you reach this machine.\n"
+            )
+        forwarded = ",".join(headers.get_all("X-Forwarded-Proto")) or "http"
+        asked = forwarded.split(",")[0].strip().lower()  # each proxy may add one; the first is the browser's
+        asked = _PAGES.get(asked, asked)
+        for origin in origins:
+            scheme, _, authority = origin.partition("://")
+            refusal = f"Origin ({shown(origin)}) must be the viewer's own page: it takes no commands from others."
+            if scheme not in _SCHEMES or _site(authority) != site:
+                return f"{refusal}\n"
+            if scheme != asked:
+                return f"{refusal} If it is the page behind a proxy, let the proxy set X-Forwarded-Proto: {scheme}.\n"
+        return None
+
+    def _is_own(self, name: str) -> bool:
+        return name in self._names or (self._serves_every_network and _is(name, "version"))
+
+
+def _site(authority: str) -> tuple[str, str | None] | None:
+    """Name and port of `name[:port]`; None for anything else."""
+    match = _AUTHORITY.fullmatch(authority)
+    return None if match is None else (_canonical(match[1]), match[2])
+
+
+def _canonical(name: str) -> str:
+    """A host's name for comparisons; all names of the loopback interface are `localhost`."""
+    name = name.strip("[]").lower()
+    return _LOOPBACK if _is(name, "is_loopback") else name
+
+
+def _is(name: str, what: str) -> bool:
+    """Whether a name is an IP address with a property."""
+    try:
+        return bool(getattr(ipaddress.ip_address(name), what))
+    except ValueError:
+        return False
+
+
+MAX_NUMBER = 1e6
+"""Largest absolute value that a page may send for an input without a range."""
+MAX_UPLOADS = 4
+"""Largest number of concurrent uploads, over all pages."""
+_UPLOAD = "FileTransferStartUpload"
+_MAX_PARTS = 1000
+_MAX_TEXT = 300
+_MAX_CONTROL_BYTES = 1000
+_MAX_PIXELS = 100_000
+_CAMERA_VECTORS = {"wxyz": 4, "position": 3, "look_at": 3, "up_direction": 3}
+_CAMERA_NUMBERS = ("fov", "near", "far")
+_CAMERA_SIZES = ("image_height", "image_width")
+_UPLOAD_TEXTS = ("source_component_uuid", "transfer_uuid", "filename", "mime_type")
+
+
+class PageGate:
+    """A filter for the messages of all pages.
+
+    Attributes:
+        inputs: Returns the input of the page that has an id, or None; set once there are inputs.
+    """
+
+    def __init__(self) -> None:
+        self.inputs: Callable[[str], Any] = lambda _: None
+        self._uploads: dict[object, tuple[str, int]] = {}
+
+    def admitted(self, page: object, message: str | bytes) -> bytes | None:
+        """A message for viser, if it is one that the viewer's page sends, with values that its inputs can have.
+
+        A file that is too large becomes an empty one, so that its page learns that it was not loaded.
+
+        `page` is the connection of the message.
+        """
+        if not isinstance(message, bytes):
+            return None
+        try:
+            fields = msgspec.msgpack.decode(message)
+            kind = fields.pop("type")
+            if kind == _UPLOAD and fields["size_bytes"] > MAX_FILE_BYTES:
+                fields |= {"size_bytes": 0, "part_count": 0}
+                message = msgspec.msgpack.encode({"type": kind} | fields)
+            return message if self._passes(page, kind, fields) else None
+        # Whatever the decoder and a check run into: a page may have sent anything.
+        except Exception:  # noqa: BLE001
+            return None
+
+    def forget(self, page: object) -> None:
+        """Forgets a closed connection and its unfinished upload."""
+        self._uploads.pop(page, None)
+
+    def _passes(self, page: object, kind: str, fields: Mapping[str, Any]) -> bool:
+        match kind:
+            case "GuiUpdateMessage":
+                return self._updates(fields)
+            case "ViewerCameraMessage":
+                return _is_camera(fields)
+            case "FileTransferStartUpload":
+                return self._starts_upload(page, fields)
+            case "FileTransferPart":
+                return self._continues_upload(page, fields)
+        return False
+
+    def _updates(self, fields: Mapping[str, Any]) -> bool:
+        """Whether one input gets a value that it can have."""
+        (name, value), *more = fields["updates"].items()
+        return fields.keys() == {"uuid", "updates"} and name == "value" and not more and self._fits(fields, value)
+
+    def _fits(self, fields: Mapping[str, Any], value: Any) -> bool:
+        match self.inputs(fields["uuid"]):
+            case viser.GuiSliderHandle() as slider:
+                # The page rounds to its precision, which may be one step beyond an end.
+                return _is_number(value, slider.min - slider.step, slider.max + slider.step)
+            case viser.GuiNumberHandle() as number:
+                low, high = (-MAX_NUMBER if number.min is None else number.min), number.max
+                return _is_number(value, low, MAX_NUMBER if high is None else high)
+            case viser.GuiDropdownHandle() | viser.GuiButtonGroupHandle() as choice:
+                return isinstance(value, str) and value in choice.options
+            case viser.GuiCheckboxHandle() | viser.GuiButtonHandle():
+                return isinstance(value, bool)
+        return False
+
+    def _starts_upload(self, page: object, fields: Mapping[str, Any]) -> bool:
+        """Whether an upload of an allowed size to an upload button may begin: the page has no other in progress."""
+        size, num_parts = fields["size_bytes"], fields["part_count"]
+        is_one = (
+            fields.keys() == {*_UPLOAD_TEXTS, "size_bytes", "part_count"}
+            and all(type(fields[name]) is str and len(fields[name]) <= _MAX_TEXT for name in _UPLOAD_TEXTS)
+            and isinstance(self.inputs(fields["source_component_uuid"]), viser.GuiUploadButtonHandle)
+            and type(size) is type(num_parts) is int
+            and 0 <= size <= MAX_FILE_BYTES
+            and 0 <= num_parts <= _MAX_PARTS
+            and page not in self._uploads
+            and len(self._uploads) < MAX_UPLOADS
+        )
+        if is_one and num_parts:
+            self._uploads[page] = fields["transfer_uuid"], size
+        return is_one
+
+    def _continues_upload(self, page: object, fields: Mapping[str, Any]) -> bool:
+        """Whether a part belongs to the page's upload, within the announced size."""
+        name, left = self._uploads.get(page, ("", 0))
+        is_part = (
+            fields.keys() == {"source_component_uuid", "transfer_uuid", "part_index", "content"}
+            and fields["transfer_uuid"] == name
+            and isinstance(self.inputs(fields["source_component_uuid"]), viser.GuiUploadButtonHandle)
+            and type(fields["part_index"]) is int
+            and type(fields["content"]) is bytes
+            and 0 < len(fields["content"]) <= left
+        )
+        if is_part:
+            left -= len(fields["content"])
+            self._uploads[page] = name, left
+            if not left:
+                self.forget(page)
+        return is_part
+
+
+def read_control(text: str | bytes) -> Mapping[str, Any] | None:
+    """A message of the page's own script for the `Driver`, None for anything else: see `Driver.__call__`."""
+    try:
+        message = json.loads(text) if len(text) <= _MAX_CONTROL_BYTES else None
+    except (ValueError, RecursionError):
+        return None
+    match message:
+        case {"nudge": [index, steps]} if type(index) is int and index >= 0 and steps in (-1, 1):
+            return {"nudge": [index, int(steps)]}
+        case {"axes": [*axes]} if all(_is_number(x, -1, 1) for x in axes):
+            return {"axes": axes}
+        case {"press": str(name)}:
+            return {"press": name}
+    return None
+
+
+def _is_number(value: Any, low: float, high: float) -> bool:
+    """Whether a value is a number, finite and in a range."""
+    return type(value) in (int, float) and low <= value <= high and math.isfinite(value)
+
+
+def _is_camera(fields: Mapping[str, Any]) -> bool:
+    return (
+        fields.keys() == {*_CAMERA_VECTORS, *_CAMERA_NUMBERS, *_CAMERA_SIZES}
+        and all(len(fields[name]) == size for name, size in _CAMERA_VECTORS.items())
+        and all(_is_number(x, -MAX_NUMBER, MAX_NUMBER) for name in _CAMERA_VECTORS for x in fields[name])
+        and all(_is_number(fields[name], 0, MAX_NUMBER) for name in _CAMERA_NUMBERS)
+        and all(type(fields[name]) is int and 0 < fields[name] <= _MAX_PIXELS for name in _CAMERA_SIZES)
+    )
+
 
 CONTROLS = "/ksim/controls"
 """Path at which the page's script connects to send input from the keyboard and the gamepad."""

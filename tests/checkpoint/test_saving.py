@@ -10,7 +10,7 @@ import pytest
 import ksim
 from ksim import ConfigError
 from ksim.checkpoint.format import find_best, list_checkpoints
-from ksim.evaluate.estimates import Estimate
+from ksim.evaluate.evaluator import Estimate
 from ksim.host.signals import OUT_OF_TIME_EXIT_CODE
 from ksim.train import loop
 from tests.checkpoints import newest

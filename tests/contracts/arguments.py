@@ -5,7 +5,7 @@ from typing import Any
 from ksim.mdp import actions, commands, env_curriculum, events, observations, randomizers, resets, rewards, terminations
 from ksim.mdp.noise import DriftingBias
 from ksim.mdp.term import Term
-from ksim.motion.load import make_library
+from ksim.motion.files import make_library
 from tests.motion.clips import swaying
 from tests.robots import ACTUATORS, biped_model
 

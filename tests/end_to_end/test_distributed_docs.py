@@ -178,20 +178,20 @@ SPEAKING = [
     *(ROOT / "ksim/launch").glob("*.py"),
     *(ROOT / "ksim/task").glob("distributed*.py"),
     ROOT / "ksim/preflight/devices.py",
-    ROOT / "ksim/preflight/verify.py",
+    ROOT / "ksim/preflight/devices.py",
     *(
         ROOT / "ksim" / name
         for name in (
             "config.py",
             "checkpoint/run_dir.py",
             "log/run_log.py",
-            "train/checks.py",
+            "train/loop.py",
         )
     ),
     *(ROOT / "ksim/tools" / name for name in ("scaling.py", "one_device.py", "several_devices.py", "prediction.py")),
     ROOT / "ksim/host/machine.py",
 ]
-ALSO_SPEAKING = [ROOT / "ksim" / name for name in ("checks.py", "task/rl.py", "task/rl_config.py", "train/state.py")]
+ALSO_SPEAKING = [ROOT / "ksim" / name for name in ("checks.py", "task/rl.py", "task/config.py", "train/loop.py")]
 """Files of which the page quotes some messages."""
 HEADINGS = ("Options and devices", "Several processes", "Starting by ksim.launch", "The scaling report")
 QUOTED = [re.findall(r"`([^`]+)`", row[0])[0].rstrip() for heading in HEADINGS for row in rows(ALL_MESSAGES, heading)]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ksim.log import records
+from ksim.log import jsonl
 from tests.processes import finish, free_port, read_until, start, start_job
 
 SMALL = ("num_envs=16", "rollout_length=8", "tensorboard=false", "video=false", "plots=false", "eval_at_end=false")
@@ -168,8 +168,8 @@ def test_lost_process_ends_the_job_in_time_with_its_name_and_leaves_nothing(
     assert_ended(pids)
     # The kernel may cut the write of a process that it kills. What was written before is whole, and is read.
     is_cut = number == signal.SIGKILL and victim == 0
-    assert_nothing_half_written(tmp_path / "run", records.read_metrics if is_cut else read_metrics)
-    assert len(records.read_metrics(tmp_path / "run")) >= 3
+    assert_nothing_half_written(tmp_path / "run", jsonl.read_metrics if is_cut else read_metrics)
+    assert len(jsonl.read_metrics(tmp_path / "run")) >= 3
 
 
 @pytest.mark.long

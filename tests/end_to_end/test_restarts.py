@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from ksim.log import records
+from ksim.log import jsonl
 from tests.end_to_end.stand_in import with_last_values
 from tests.end_to_end.test_processes import SMALL, processes_of, read_metrics
 from tests.processes import finish, read_until, start
@@ -73,7 +73,7 @@ def test_run_whose_directory_nobody_gave_goes_on_in_it_until_it_is_stopped(tmp_p
         os.kill(processes_of(job)[victim], signal.SIGKILL)
         output = read_until(job, "Restart")
         (origin,) = re.findall(r"in 2 processes, from the checkpoint of iteration (\d+) in", output)
-        lines = len(records.read_metrics(run_dir))  # the last was perhaps cut when its process was killed
+        lines = len(jsonl.read_metrics(run_dir))  # the last was perhaps cut when its process was killed
         # The newest may not have been written to its end.
         assert lines - 20 < int(origin) <= lines
         before = int(origin)

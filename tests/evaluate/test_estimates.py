@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from ksim.evaluate.estimates import estimate_fraction, estimate_mean
+from ksim.evaluate.evaluator import estimate_fraction, estimate_mean
 
 
 def test_mean_of_four_values_has_students_interval():

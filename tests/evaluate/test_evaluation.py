@@ -9,7 +9,7 @@ import pytest
 
 from ksim import ConfigError
 from ksim.evaluate import evaluator
-from ksim.evaluate.estimates import Estimate
+from ksim.evaluate.evaluator import Estimate
 from ksim.mdp import commands, events, rewards, terminations
 from ksim.policy.context import policy_context
 from ksim.rollout.mdp_environment import MdpEnvironment
@@ -99,7 +99,7 @@ def test_failing_evaluation_is_said_once_counted_and_ends_nothing(tmp_path, monk
     assert out.count("no simulator today") == 1
     assert "failed: evaluation" in out
     log = (tmp_path / "run" / "process_0.log").read_text()
-    assert log.count("WARNING ksim.host.failures") == 1
+    assert log.count("WARNING ksim.host.terminal") == 1
 
 
 class Evaluated(BipedTask):

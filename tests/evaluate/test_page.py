@@ -7,7 +7,7 @@ import pytest
 
 from ksim.errors import ConfigError
 from ksim.evaluate.curves import run_names
-from ksim.evaluate.page import write_page
+from ksim.evaluate.html_report import write_page
 from ksim.tools import report
 
 PNG = b"\x89PNG a plot"
@@ -73,7 +73,7 @@ def test_settings_and_names_that_are_no_utf_8_are_shown_as_far_as_they_can_be_re
 
 
 def test_film_that_is_too_large_is_left_out(tmp_path, monkeypatch):
-    monkeypatch.setattr("ksim.evaluate.page.MAX_FILM_BYTES", 3)
+    monkeypatch.setattr("ksim.evaluate.html_report.MAX_FILM_BYTES", 3)
     write_page([make_run(tmp_path / "run")], tmp_path / "report.html")
     assert "video/mp4" not in (tmp_path / "report.html").read_text()
 

@@ -6,7 +6,7 @@ import pytest
 from ksim import ConfigError
 from ksim.evaluate import plots
 from ksim.evaluate.curves import read_curves, thinned
-from ksim.evaluate.recording import Recording
+from ksim.evaluate.evaluator import Recording
 from ksim.tools import plot
 from tests.mdp.contexts import biped
 

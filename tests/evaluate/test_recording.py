@@ -5,8 +5,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from ksim.evaluate.evaluator import episode_key
-from ksim.evaluate.recording import Recorder, foot_sensors
+from ksim.evaluate.evaluator import Recorder, episode_key, foot_sensors
 from ksim.mdp import commands, curriculum, observations, rewards, terminations
 from ksim.policy.context import policy_context
 from ksim.rollout.episodes import start_episodes

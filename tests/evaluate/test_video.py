@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from ksim.evaluate import video
-from ksim.evaluate.evaluator import Evaluator
-from ksim.evaluate.recording import Recorder
+from ksim.evaluate.evaluator import Evaluator, Recorder
 from ksim.policy.context import policy_context
 from tests.tasks import BipedConfig, BipedTask, point_mass_task
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from ksim import ConfigError
 from ksim.checkpoint.options import make_config
 from ksim.errors import shown
-from ksim.learn.collect import initial_memories
+from ksim.learn.learner import initial_memories
 from ksim.types import EnvBatch, TrainState
 from tests.faults.scale import IS_FULL, scale
 from tests.tasks import MESSAGE, CartPoleConfig, CartPoleTask, train_iterations

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from ksim.checkpoint.format import list_checkpoints, read_checkpoint
-from ksim.log.records import read_metrics
+from ksim.log.jsonl import read_metrics
 from tests.faults.runs import assert_same_metrics, read_lines, train
 from tests.faults.scale import scale
 

@@ -14,7 +14,7 @@ from ksim import Environment
 from ksim.checkpoint.replay import load_dump, replay
 from ksim.parallel.collectives import device_index
 from ksim.train import timing
-from ksim.train.checks import TrainingDivergedError
+from ksim.train.loop import TrainingDivergedError
 from tests.faults.runs import read_lines
 from tests.tasks import MESSAGE, CartPoleConfig, CartPoleTask, train_iterations
 

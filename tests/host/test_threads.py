@@ -15,7 +15,7 @@ from benchmarks.deadlock_programs import make_mjx
 from ksim.host import threads
 from ksim.host.machine import num_cores
 from ksim.host.threads import JAXLIB_VERSION, thread_pool_size
-from ksim.policy.jaxprs import inner_jaxpr, is_literal
+from ksim.policy.program import inner_jaxpr, is_literal
 from tests.processes import environment
 from tests.tasks import MESSAGE, BipedConfig, BipedTask
 

@@ -9,9 +9,8 @@ import optax
 import ksim
 from examples.point_mass import PointMass
 from ksim.config import field
-from ksim.learn.collect import collect_rollout
-from ksim.learn.finite import Optimized, all_finite, optimizer_step
-from ksim.learn.learner import AbstractLearner, Figures, initial_learner_state, normalized_policy
+from ksim.learn.guards import Optimized, all_finite, optimizer_step
+from ksim.learn.learner import AbstractLearner, Figures, collect_rollout, initial_learner_state, normalized_policy
 from ksim.nn.actor_critic import evaluate_sequences
 from ksim.parallel.collectives import all_across_devices, mean_across_devices
 from ksim.task.learned import LearnedTask

@@ -11,15 +11,13 @@ import rich.console
 from examples.walking_distributed import HumanoidWalkingDistributedConfig, HumanoidWalkingDistributedTask
 from ksim.host import terminal
 from ksim.host.terminal import Activity, console, print_line
-from ksim.log.console import ConsoleLogger, iteration_line
-from ksim.log.live import sparkline
+from ksim.log.console import ConsoleLogger, iteration_line, sparkline
 from ksim.log.logger import RunInfo
 from ksim.mdp import actions, curriculum, env_curriculum, observations, rewards
 from ksim.mdp.noise import UniformNoise
 from ksim.physics.terrain import FlatTile, RoughTile, Terrain
 from ksim.preflight.devices import inspect_setup
-from ksim.preflight.start import inspect_start, term_rows
-from ksim.preflight.tables import print_distributed_setup, print_start, print_terms
+from ksim.preflight.start import inspect_start, print_distributed_setup, print_start, print_terms, term_rows
 from tests.processes import ROOT
 from tests.tasks import BipedConfig, BipedTask, point_mass_task
 
@@ -153,14 +151,14 @@ def screen(monkeypatch):
     """The output to a terminal of 80 columns."""
     file = io.StringIO()
     terminal = type(console)(file=file, force_terminal=True, width=80, height=24, highlight=False)
-    for module in ("ksim.log.live", "ksim.log.console", "ksim.host.terminal"):
+    for module in ("ksim.log.console", "ksim.log.console", "ksim.host.terminal"):
         monkeypatch.setattr(f"{module}.console", terminal)
     return file
 
 
 @pytest.mark.filterwarnings("ignore:Only 1 device detected")
 def test_terminal_shows_the_start_on_one_screen_and_the_log_has_the_tables(screen, monkeypatch, caplog):
-    monkeypatch.setattr("ksim.preflight.tables.console", terminal.console)
+    monkeypatch.setattr("ksim.preflight.start.console", terminal.console)
     task = HumanoidWalkingDistributedTask(HumanoidWalkingDistributedConfig(num_envs=64, num_devices=2))
     with caplog.at_level("INFO"):
         print_distributed_setup(inspect_setup(task))
@@ -220,8 +218,8 @@ def test_lines_are_wrapped_in_a_notebook_and_whole_in_a_file(monkeypatch):
 
 def test_live_view_wraps_what_is_too_long_for_a_cell(monkeypatch):
     cell = terminal.standard_output(is_notebook=True)
-    monkeypatch.setattr("ksim.log.live.console", cell)
-    monkeypatch.setattr("ksim.log.live.NotebookCell", Cell)
+    monkeypatch.setattr("ksim.log.console.console", cell)
+    monkeypatch.setattr("ksim.log.console.NotebookCell", Cell)
     errors = {f"error/velocity/quantity_number_{i}_m_s": 0.5 for i in range(12)}
     logger = ConsoleLogger("live")
     logger.open(RunInfo(run_dir=ROOT, task_name="task", config={}, last_episodes={}))

@@ -10,7 +10,7 @@ import pytest
 
 from examples.point_mass import PointMassConfig, PointMassTask
 from ksim.cli import launch
-from ksim.host.notices import take_given, warn_user
+from ksim.host.terminal import take_given, warn_user
 from ksim.log.run_log import run_log
 from tests.processes import finish, start
 from tests.tasks import point_mass_task
@@ -162,7 +162,7 @@ def test_command_line_shortens_warnings_unless_the_program_shows_them_itself(mon
 
 
 def test_run_warns_of_one_device_at_the_users_line_and_logs_that_and_what_a_debugger_needs(tmp_path, monkeypatch):
-    monkeypatch.setattr("ksim.task.distributed_rl.select_devices", lambda *_: jax.devices()[:1])
+    monkeypatch.setattr("ksim.task.distributed.select_devices", lambda *_: jax.devices()[:1])
     task = point_mass_task(max_iterations=1, log_level="debug", run_dir=str(tmp_path / "run"))
     line = inspect.currentframe().f_lineno + 2
     with pytest.warns(UserWarning, match="Only 1 device detected") as given:

@@ -1,6 +1,6 @@
 import pytest
 
-from ksim.log.words import error_words, quantity_and_unit
+from ksim.log.logger import error_words, quantity_and_unit
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from ksim.errors import ConfigError
 from ksim.mdp import randomizers
-from ksim.mdp.randomizers.base import current_field
+from ksim.mdp.randomizers import current_field
 from ksim.physics import compile_model
 from ksim.physics.select import ENGINES, make_engine
 from tests.mdp.contexts import make_context

@@ -9,7 +9,7 @@ import pytest
 from examples.robots import HUMANOID, QUADRUPED
 from ksim.errors import ConfigError
 from ksim.mirror import SignedPermutation, mirror_model, mirror_robot
-from ksim.mirror.dynamics import mirrored_dynamics_gap
+from ksim.mirror.model import mirrored_dynamics_gap
 from ksim.physics import PositionActuators, compile_model, load_spec
 from tests.robots import BIPED, biped_model
 

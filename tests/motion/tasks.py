@@ -11,8 +11,8 @@ from scipy.spatial.transform import Rotation
 import ksim
 from ksim.mdp import commands, curriculum, observations, resets, rewards, terminations
 from ksim.mdp.actions import AroundMotion
+from ksim.motion.files import make_library
 from ksim.motion.library import MotionLibrary
-from ksim.motion.load import make_library
 from ksim.motion.motion import Motion
 from ksim.physics import PositionActuators, compile_model
 from tests.tasks import BipedConfig

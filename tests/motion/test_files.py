@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from ksim.errors import ConfigError
-from ksim.motion.files import load_motion, save_motion
-from ksim.motion.load import load_library, make_library
+from ksim.motion.files import load_library, load_motion, make_library, save_motion
 from ksim.motion.motion import Motion
 from tests.mdp.contexts import biped
 from tests.motion.clips import spinning, swaying

@@ -10,9 +10,8 @@ from scipy.spatial.transform import Rotation
 
 from ksim.errors import ConfigError
 from ksim.motion.files import load_motion, save_motion
-from ksim.motion.joint_order import _by_levels
+from ksim.motion.formats import _by_levels, load_arrays
 from ksim.motion.motion import Motion
-from ksim.motion.pickled import load_arrays
 from ksim.physics import compile_model
 from tests.mdp.contexts import biped
 from tests.motion.clips import swaying

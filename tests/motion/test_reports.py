@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from ksim.evaluate import video
-from ksim.evaluate.command import group_rows
-from ksim.evaluate.evaluator import Evaluator
-from ksim.evaluate.recording import Recorder
+from ksim.evaluate.evaluator import Evaluator, Recorder
 from ksim.evaluate.render_worker import add_ghost
+from ksim.evaluate.reports import group_rows
 from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
 from ksim.policy.context import policy_context
 from ksim.viewer.session import ViewSession

@@ -8,7 +8,7 @@ import pytest
 from ksim import ConfigError
 from ksim.nn import Gaussian, GruActorCritic, MlpActorCritic, NormalizedActorCritic, ObservationNormalizer
 from ksim.nn.actor_critic import evaluate_sequences, initial_carries, reset_carry
-from ksim.nn.heads import elu
+from ksim.nn.networks import elu
 
 SIZES = {"actor": 4, "critic": 6}
 E, T = 3, 5

@@ -6,10 +6,10 @@ import pytest
 
 from ksim import ConfigError
 from ksim.parallel.layout import LAYOUTS
-from ksim.parallel.replica_guard import ReplicasDivergedError
+from ksim.parallel.replicas import ReplicasDivergedError
 from ksim.preflight.devices import check_probe
 from ksim.train import loop
-from ksim.train.checks import Checks
+from ksim.train.loop import Checks
 from tests.checkpoints import newest, saved_learner
 from tests.tasks import point_mass_task
 
@@ -98,7 +98,7 @@ def test_rebroadcast_goes_on_with_equal_replicas_and_says_so(layout, tmp_path, m
     ("interval", "iterations"), [(None, []), (2, [2, 4]), (3, [3])], ids=["never", "every second", "every third"]
 )
 def test_replicas_are_checked_at_the_interval(interval, iterations, tmp_path, monkeypatch):
-    from ksim.parallel.replica_guard import ReplicaGuard
+    from ksim.parallel.replicas import ReplicaGuard
 
     checked = []
     call = ReplicaGuard.__call__

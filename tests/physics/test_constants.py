@@ -14,9 +14,9 @@ from mujoco.batch import MODEL_FIELDS
 from ksim.errors import ConfigError
 from ksim.physics import constants
 from ksim.physics.constants import BatchConstants, check_overrides, check_simple_bodies
+from ksim.physics.mjx import mjx
 from ksim.physics.model import PhysicsModel
 from ksim.physics.mujoco import MujocoEngine
-from ksim.physics.quiet_mjx import mjx
 
 # The trunk's geoms share its frames; the box moves nothing else.
 ROBOT = """

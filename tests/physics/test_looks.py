@@ -4,8 +4,8 @@ import mujoco
 import numpy as np
 import pytest
 
-from ksim.physics.looks import add_light_and_sky, frame_robot
 from ksim.physics.model import compile_model
+from ksim.physics.rendering import add_light_and_sky, frame_robot
 
 ROBOT = """
 <mujoco>

@@ -10,7 +10,7 @@ from ksim.physics import ModelActuators, PositionActuators, TorqueActuators, com
 from ksim.physics.actuators import per_joint
 from ksim.physics.names import base_height_of
 from ksim.physics.rotations import heading_frame, multiply_quaternions, rotate, rotate_inverse, yaw_of
-from ksim.robot.findings import look_at
+from ksim.robot.describe import look_at
 from tests.robots import ACTUATORS, BIPED, biped_model, biped_spec
 
 

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ksim.ppo.advantages import generalized_advantages, normalize_advantages
+from ksim.ppo.losses import generalized_advantages, normalize_advantages
 
 GAMMA, LAMBDA = 0.9, 0.7
 

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ksim.ppo.discriminator import Discriminator, discriminator_loss, style_reward
+from ksim.ppo.amp import Discriminator, discriminator_loss, style_reward
 
 
 def test_style_reward_is_1_for_the_reference_and_0_for_what_is_told_apart():

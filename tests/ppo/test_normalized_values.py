@@ -10,11 +10,11 @@ import pytest
 
 import ksim
 from benchmarks.learning_task import ScaledRewards
-from ksim.learn.collect import Collected
+from ksim.learn.learner import Collected
 from ksim.nn import MlpActorCritic, NormalizedActorCritic, ObservationNormalizer
 from ksim.nn.normalizer import ValueNormalizer
-from ksim.ppo.learner import PPO
 from ksim.ppo.losses import value_loss
+from ksim.ppo.ppo import PPO
 from ksim.types import Trajectory
 from tests.tasks import point_mass_task, train_iterations
 

@@ -9,15 +9,13 @@ import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from ksim.learn.finite import Optimized
+from ksim.learn.guards import Optimized
 from ksim.learn.learner import initial_learner_state, static_leaves
 from ksim.nn import MlpActorCritic
 from ksim.parallel.collectives import mean_across_devices
 from ksim.ppo.gradient_sync import GradientSync
-from ksim.ppo.hyperparameters import PPOHyperparameters
-from ksim.ppo.losses import Minibatch, ppo_loss
-from ksim.ppo.minibatches import stratified_minibatches
-from ksim.ppo.update import adapt_learning_rate, update
+from ksim.ppo.losses import Minibatch, PPOHyperparameters, ppo_loss
+from ksim.ppo.ppo import adapt_learning_rate, stratified_minibatches, update
 from tests.ppo.hlo import all_reduces
 
 NUM_ENVS, NUM_STEPS = 8, 5

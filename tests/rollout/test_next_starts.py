@@ -15,8 +15,7 @@ import ksim
 from examples.point_mass import PointMassTask
 from ksim import ConfigError
 from ksim.checkpoint.format import read_checkpoint, write_checkpoint
-from ksim.rollout.starts import continue_or_start
-from ksim.rollout.unroll import env_keys, initial_env_states, initial_next_starts, unroll
+from ksim.rollout.unroll import continue_or_start, env_keys, initial_env_states, initial_next_starts, unroll
 from tests.checkpoints import newest
 from tests.faults.runs import read_lines, without_times
 from tests.rollout.still import Still

@@ -12,8 +12,7 @@ from examples.point_mass import PointMass, PointMassConfig, PointMassTask
 from ksim.mdp import curriculum, rewards
 from ksim.parallel.collectives import bind_axis
 from ksim.preflight.hooks import check_curricula
-from ksim.preflight.start import term_rows
-from ksim.preflight.tables import print_terms
+from ksim.preflight.start import print_terms, term_rows
 from tests.programs import operations
 from tests.tasks import WITHOUT_REPORTS, BipedConfig, BipedTask, assert_same_parameters, train_iterations
 

@@ -5,7 +5,7 @@ import pytest
 from examples.point_mass import PointMassConfig, PointMassTask
 from ksim import ConfigError
 from ksim.parallel.layout import LAYOUTS, PmapDevices, ShardMapDevices, SingleDevice
-from ksim.task import distributed_rl
+from ksim.task import distributed
 from tests.programs import operations
 from tests.tasks import assert_same_parameters, point_mass_task, train_iterations
 
@@ -76,7 +76,7 @@ def test_one_device_falls_back_with_a_warning_unless_it_was_chosen_and_trains(mo
     for chosen in ({"num_devices": 1}, {"devices": [1]}, {"devices": "0"}):
         assert isinstance(point_mass_task(**chosen).layout, SingleDevice)
     assert not [warning for warning in recwarn if str(warning.message) == message]
-    monkeypatch.setattr(distributed_rl, "select_devices", lambda *_: jax.devices()[:1])
+    monkeypatch.setattr(distributed, "select_devices", lambda *_: jax.devices()[:1])
     task = point_mass_task()
     with pytest.warns(UserWarning, match=message):
         assert isinstance(task.layout, SingleDevice)
@@ -109,8 +109,8 @@ def test_all_devices_are_used_by_default_in_the_layout_that_is_asked_for(options
 )
 def test_a_cpu_that_steps_mjx_has_as_many_devices_as_can_share_its_cores(monkeypatch, options, expected):
     given = []
-    monkeypatch.setattr(distributed_rl, "num_cores", lambda: 6)
-    monkeypatch.setattr(distributed_rl, "make_host_devices", given.append)
+    monkeypatch.setattr(distributed, "num_cores", lambda: 6)
+    monkeypatch.setattr(distributed, "make_host_devices", given.append)
     PointMassConfig(**{"num_envs": 768, "batch_size": None, "num_batches": None} | options).join_job()
     assert given == [expected]
 

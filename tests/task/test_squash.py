@@ -9,7 +9,7 @@ import pytest
 import ksim
 from examples.point_mass import PointMass, PointMassConfig, PointMassTask
 from ksim.errors import ConfigError
-from ksim.nn.heads import MIN_STD
+from ksim.nn.networks import MIN_STD
 from ksim.policy.load import load_policy
 from tests.tasks import assert_same_parameters, point_mass_task, train_iterations
 

@@ -11,8 +11,7 @@ import pytest
 import ksim
 from ksim.errors import ConfigError
 from ksim.mirror import Mirror, SignedPermutation
-from ksim.ppo.hyperparameters import PPOHyperparameters
-from ksim.ppo.losses import Minibatch, ppo_loss
+from ksim.ppo.losses import Minibatch, PPOHyperparameters, ppo_loss
 from ksim.ppo.symmetry import SymmetricLoss
 from tests.checkpoints import saved_learner
 from tests.processes import finish, start_job

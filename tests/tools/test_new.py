@@ -11,12 +11,11 @@ import pytest
 import ksim
 from examples.robots import HUMANOID, QUADRUPED
 from ksim import robot
-from ksim.robot import legged
-from ksim.robot.findings import look_at
-from ksim.robot.patterns import grouped
+from ksim.robot import choices
+from ksim.robot.describe import grouped, look_at
 from ksim.robot.pose import BENT_LEGS, STAYS_UP, bent_pose, find_stance, on_ground, settle
-from ksim.tools import new, written as written_program
-from ksim.tools.written import mirror_fault
+from ksim.tools import new
+from ksim.tools.new import mirror_fault
 from tests.processes import ROOT
 from tests.robots import BIPED
 from tests.tasks import WITHOUT_REPORTS, train_iterations
@@ -301,7 +300,7 @@ def test_model_without_sense_is_an_error_that_says_what_is_missing(folder, capsy
 def test_robot_that_settles_below_the_ground_is_an_error_with_its_height(folder, capsys, monkeypatch):
     # As one whose feet and floor cannot touch each other.
     settle = lambda *args: dataclasses.replace(find_stance(*args), settled_height=-0.174, stands=True)
-    monkeypatch.setattr(legged, "find_stance", settle)
+    monkeypatch.setattr(choices, "find_stance", settle)
     (folder / "my_robot.xml").write_text(DOG)
     assert new.main(["my_robot.xml"]) == 2
     assert re.search(r"base is -0\.174 m above the ground in .* Check that the feet can touch", capsys.readouterr().out)
@@ -518,7 +517,7 @@ def test_program_is_driven_for_some_steps_before_it_is_written(folder, capsys):
     for name, value in (("STIFFNESS", 1e9), ("DAMPING", 0.0), ("TORQUE", 1e9)):
         stiff, count = re.subn(rf"(?m)^{name} = .*$", f'{name} = {{"*": {value}}}', stiff)
         assert count == 1
-    fault = written_program.drive_fault(stiff, "MyRobot", folder / "my_robot.py")
+    fault = new.drive_fault(stiff, "MyRobot", folder / "my_robot.py")
     assert fault is not None
     assert re.match(r"its physics blew up within 0\.\d+ s of an episode, in steps of 0\.005 s", fault)
 

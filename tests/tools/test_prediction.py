@@ -12,7 +12,7 @@ import pytest
 
 from ksim import ConfigError
 from ksim.parallel.collectives import bind_axis
-from ksim.tools.one_device import count_reductions
+from ksim.tools.measure import count_reductions
 from ksim.tools.prediction import (
     COUNTS,
     Network,

@@ -5,8 +5,8 @@ import pytest
 from ksim import ConfigError
 from ksim.parallel.job import Job
 from ksim.tools import scaling
+from ksim.tools.measure import resized
 from ksim.tools.scaling import find_task, main, pick_counts
-from ksim.tools.several_devices import resized
 
 SMALL = ["num_envs=16", "rollout_length=4", "num_batches=2", "num_passes=1", "actor_sizes=[4]", "critic_sizes=[4]"]
 

@@ -1,5 +1,5 @@
 from benchmarks.teacher_student import VELOCITY, YAW_RATE, table
-from ksim.evaluate.estimates import Estimate
+from ksim.evaluate.evaluator import Estimate
 
 
 def test_table_gives_the_share_of_the_teachers_return():

@@ -2,7 +2,7 @@ import types
 
 import pytest
 
-from ksim.train.checks import HOPELESS_ITERATIONS, Checks
+from ksim.train.loop import HOPELESS_ITERATIONS, Checks
 from tests.tasks import MESSAGE, point_mass_task
 
 pytestmark = pytest.mark.filterwarnings(MESSAGE)

@@ -21,8 +21,8 @@ from ksim.checkpoint.run_dir import make_run_dir
 from ksim.checkpoint.snapshot import versions
 from ksim.host.signals import StopRequest
 from ksim.log.logger import Loggers
-from ksim.train import checks, loop, run, saving
-from ksim.train.checks import TrainingDivergedError
+from ksim.train import loop, run
+from ksim.train.loop import TrainingDivergedError
 from tests.checkpoints import newest, saved_learner
 from tests.tasks import point_mass_task
 
@@ -139,14 +139,14 @@ def test_packages_that_are_replaced_while_a_run_goes_on_do_not_end_it(tmp_path, 
 
 
 def test_save_that_an_error_ended_is_made_up_for_before_the_run_ends(tmp_path, monkeypatch):
-    save, errors = saving.Saver.save, [OSError("once")]
+    save, errors = loop.Saver.save, [OSError("once")]
 
     def fail_once(self, *args):
         if errors:
             raise errors.pop()
         save(self, *args)
 
-    monkeypatch.setattr(saving.Saver, "save", fail_once)
+    monkeypatch.setattr(loop.Saver, "save", fail_once)
     with pytest.raises(OSError, match="once"):
         point_mass_task(num_devices=1, save_every_n_iterations=1, run_dir=str(tmp_path / "run")).run()
     assert newest(tmp_path / "run").name == "1"
@@ -253,19 +253,19 @@ def test_error_inside_the_step_leaves_the_learner_of_the_iteration_before(tmp_pa
 def test_processes_that_all_stop_on_an_error_wait_until_process_0_has_written_and_one_that_fails_alone_does_not(
     error, waits, tmp_path, monkeypatch
 ):
-    write, done = saving.Saver._write, []
+    write, done = loop.Saver._write, []
 
     def write_and_note(self, *args):
         write(self, *args)
         done.append("written")
 
     def fail(*_):
-        monkeypatch.setattr(saving, "num_processes", lambda: 2)
+        monkeypatch.setattr(loop, "num_processes", lambda: 2)
         raise error
 
-    monkeypatch.setattr(saving.Saver, "_write", write_and_note)
-    monkeypatch.setattr(checks.Checks, "check_finite", fail)
-    monkeypatch.setattr(saving, "wait_for_all", lambda: done.append("waited"))
+    monkeypatch.setattr(loop.Saver, "_write", write_and_note)
+    monkeypatch.setattr(loop.Checks, "check_finite", fail)
+    monkeypatch.setattr(loop, "wait_for_all", lambda: done.append("waited"))
     with pytest.raises(error):
         point_mass_task(num_devices=1, run_dir=str(tmp_path / "run")).run()
     assert done == (["written", "waited"] if waits else [])

@@ -21,7 +21,7 @@ from ksim.checkpoint.snapshot import kept_options
 from ksim.config import as_argument
 from ksim.log.jsonl import set_lines_aside
 from ksim.task.overrides import parse_overrides
-from ksim.train import loop, run, saving, state as train_state
+from ksim.train import loop, run
 from ksim.train.start import Start, find_start, prepare_run_dir
 from tests.checkpoints import newest, saved_learner
 from tests.faults.runs import assert_same_metrics, read_lines, without_times
@@ -173,7 +173,7 @@ def test_finished_run_has_nothing_left_to_do(finished, tmp_path, monkeypatch):
 def test_process_that_writes_nothing_gathers_no_state_that_process_0_does_not_gather(finished, tmp_path, monkeypatch):
     run_dir = copy_of(finished, tmp_path)
     monkeypatch.setattr(run, "open_files", lambda *_: None)
-    monkeypatch.setattr(saving, "host_state", lambda *_: pytest.fail("process 0 has it saved, and does not take part"))
+    monkeypatch.setattr(loop, "host_state", lambda *_: pytest.fail("process 0 has it saved, and does not take part"))
     options = {"max_iterations": 3, "eval_at_end": False, "run_dir": str(run_dir), "resume": "auto"}
     assert point_mass_task(num_devices=1, **options).run().exit_code == 0
 
@@ -271,9 +271,9 @@ def test_load_weights_takes_the_policy_and_starts_anew(finished, tmp_path):
     task = point_mass_task(num_devices=1, max_iterations=1, seed=1, num_envs=8, load_weights=str(finished))
     policy = saved_learner(task, finished).params
     starts = []
-    make = train_state.started_state
+    make = loop.started_state
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(train_state, "started_state", lambda *args: starts.append(make(*args)) or starts[-1])
+        patch.setattr(loop, "started_state", lambda *args: starts.append(make(*args)) or starts[-1])
         task.run()
     (state,) = starts
     chex.assert_trees_all_equal(state.learner.params, policy)

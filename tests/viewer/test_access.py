@@ -16,9 +16,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from ksim.viewer import server as server_module
-from ksim.viewer.access import AccessRule
-from ksim.viewer.address import free_port
-from ksim.viewer.server import start_server
+from ksim.viewer.server import AccessRule, free_port, start_server
 
 NAME = socket.gethostname().lower()
 

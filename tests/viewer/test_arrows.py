@@ -4,9 +4,9 @@ import pytest
 
 pytest.importorskip("viser", reason="needs viser: pip install -e '.[viewer]'")
 
-from ksim.viewer.arrows import arrow_mesh, contact_forces, heading
-from ksim.viewer.frame import Frame, Pose
-from ksim.viewer.plots import reward_columns
+from ksim.viewer.browser import reward_columns
+from ksim.viewer.scene import arrow_mesh, contact_forces, heading
+from ksim.viewer.session import Frame, Pose
 
 BOX = """
 <mujoco>

@@ -17,10 +17,9 @@ pytest.importorskip("viser", reason="needs viser: pip install -e '.[viewer]'")
 from ksim.errors import ConfigError
 from ksim.host.signals import StopRequest
 from ksim.parallel.layout import SingleDevice
-from ksim.viewer.address import free_port
 from ksim.viewer.browser import BrowserFrontend
 from ksim.viewer.frontend import run_session
-from ksim.viewer.server import CONTROLS
+from ksim.viewer.server import CONTROLS, free_port
 from ksim.viewer.session import ViewSession
 from tests.tasks import BipedConfig, BipedTask
 

@@ -1,7 +1,7 @@
 import pytest
 
-from ksim.viewer.driver import Driver, deflected
-from ksim.viewer.manual import CommandNumber
+from ksim.viewer.controls import CommandNumber
+from ksim.viewer.frontend import Driver, deflected
 
 HEIGHT = CommandNumber("height", 0, "height, m", (0.6, 0.8))
 FORWARD = CommandNumber("velocity", 0, "forward, m/s", (-0.5, 1.0))

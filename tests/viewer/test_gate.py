@@ -19,11 +19,11 @@ from websockets.sync.client import connect
 
 from ksim.host.signals import StopRequest
 from ksim.parallel.layout import SingleDevice
-from ksim.viewer import gate as gate_module
+from ksim.viewer import server as gate_module
 from ksim.viewer.browser import BrowserFrontend
+from ksim.viewer.episodes import MAX_FILE_BYTES, Episode, load_episode, save_episode
 from ksim.viewer.frontend import run_session
-from ksim.viewer.gate import MAX_NUMBER, PageGate, read_control
-from ksim.viewer.recorder import MAX_FILE_BYTES, Episode, load_episode, save_episode
+from ksim.viewer.server import MAX_NUMBER, PageGate, read_control
 from ksim.viewer.session import ViewSession
 from tests.faults.scale import scale
 from tests.tasks import BipedConfig, BipedTask
@@ -302,7 +302,7 @@ def test_uploaded_recording_is_listed_and_shown_and_a_damaged_one_is_not(fronten
         loaded.append(arguments[0])
         return load_episode(*arguments)
 
-    monkeypatch.setattr("ksim.viewer.replay.load_episode", load)
+    monkeypatch.setattr("ksim.viewer.episodes.load_episode", load)
     frames = [dataclasses.replace(own, time_s=0.1 * i, rewards={"total": 1.0}) for i in range(3)]
     content = save_episode(Episode("mine", 0.1, frames))
     (button,) = handles(frontend, viser.GuiUploadButtonHandle)

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("viser", reason="needs viser: pip install -e '.[viewer]'")
 
 from ksim.errors import ConfigError, RunError
-from ksim.host.failures import Failures
+from ksim.host.terminal import Failures
 from ksim.parallel.layout import SingleDevice
 from ksim.policy.context import without_caches
 from ksim.viewer import live

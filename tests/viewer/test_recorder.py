@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from ksim.errors import ConfigError
-from ksim.viewer import recorder
-from ksim.viewer.frame import Frame
-from ksim.viewer.recorder import Episode, Recorder, load_episode, save_episode, window
+from ksim.viewer import episodes
+from ksim.viewer.episodes import Episode, Recorder, load_episode, save_episode, window
+from ksim.viewer.session import Frame
 from tests.faults.scale import scale
 
 
@@ -44,7 +44,7 @@ def test_recorder_keeps_each_episode():
 
 
 def test_recorder_drops_the_oldest_episodes(monkeypatch):
-    monkeypatch.setattr(recorder, "MAX_FRAMES", 10)
+    monkeypatch.setattr(episodes, "MAX_FRAMES", 10)
     taken = Recorder(0.02, recent_s=0.1)
     for _ in range(5):
         record(taken, 4)
@@ -107,7 +107,7 @@ def npy(array, shape=None):
 CONTENT = save_episode(Episode("own", 0.02, [frame(step) for step in range(5)]))
 HOSTILE = {
     "nothing": lambda: b"",
-    "too large": lambda: bytes(recorder.MAX_FILE_BYTES + 1),
+    "too large": lambda: bytes(episodes.MAX_FILE_BYTES + 1),
     "a bomb": lambda: members(qpos=np.zeros((5, 2_000_000))),
     "a bomb of another name": lambda: members(**{"rewards.x": np.zeros((5, 2_000_000))}),
     "a claim": lambda: members(qpos=npy(np.zeros(3), shape=(2**40, 2))),

@@ -6,8 +6,8 @@ from ksim.errors import ConfigError
 from ksim.host.signals import StopRequest
 from ksim.mdp import commands, events, observations as obs
 from ksim.parallel.layout import SingleDevice
+from ksim.viewer.controls import CommandNumber, command_numbers
 from ksim.viewer.frontend import AbstractFrontend, Pacer, run_session
-from ksim.viewer.manual import CommandNumber, command_numbers
 from ksim.viewer.session import PUSH_SPEED, ViewSession
 from tests.tasks import BipedConfig, BipedTask
 

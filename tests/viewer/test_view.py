@@ -6,7 +6,7 @@ import pytest
 
 from ksim.cli import launch
 from ksim.errors import ConfigError
-from ksim.viewer.manual import CommandNumber
+from ksim.viewer.controls import CommandNumber
 from ksim.viewer.native import Keyboard, NativeFrontend
 from ksim.viewer.view import pick_viewer
 from tests.checkpoints import save_learner

@@ -17,8 +17,8 @@ from docs.site.pictures.walk import walk
 from ksim.mdp import actions, commands, curriculum, observations, resets, rewards, terminations
 from ksim.mdp.curriculum import CurriculumContext
 from ksim.mdp.term import Context
+from ksim.motion.files import make_library
 from ksim.motion.library import MotionLibrary
-from ksim.motion.load import make_library
 from ksim.motion.motion import Motion
 from ksim.physics.names import base_of_qpos, joints_of_qpos
 

@@ -1,24 +1,22 @@
 """Observations, one file per theme."""
 
-from ksim.mdp.observations.accelerations import (
+from ksim.mdp.observations.base import AbstractObservation as AbstractObservation
+from ksim.mdp.observations.kinematics import (
     BaseAngularAcceleration as BaseAngularAcceleration,
     BaseAngularAccelerationWorld as BaseAngularAccelerationWorld,
-    BaseLinearAcceleration as BaseLinearAcceleration,
-    BaseLinearAccelerationWorld as BaseLinearAccelerationWorld,
-    JointAcceleration as JointAcceleration,
-)
-from ksim.mdp.observations.base import AbstractObservation as AbstractObservation
-from ksim.mdp.observations.base_state import (
     BaseAngularVelocity as BaseAngularVelocity,
     BaseAngularVelocityWorld as BaseAngularVelocityWorld,
     BaseHeight as BaseHeight,
+    BaseLinearAcceleration as BaseLinearAcceleration,
+    BaseLinearAccelerationWorld as BaseLinearAccelerationWorld,
     BaseLinearVelocity as BaseLinearVelocity,
     BaseLinearVelocityWorld as BaseLinearVelocityWorld,
     BaseOrientation as BaseOrientation,
     BasePosition as BasePosition,
-    ProjectedGravity as ProjectedGravity,
-)
-from ksim.mdp.observations.bodies import (
+    BodyAngularVelocity as BodyAngularVelocity,
+    BodyAngularVelocityWorld as BodyAngularVelocityWorld,
+    BodyLinearVelocity as BodyLinearVelocity,
+    BodyLinearVelocityWorld as BodyLinearVelocityWorld,
     BodyOrientation as BodyOrientation,
     BodyOrientationInBase as BodyOrientationInBase,
     BodyPosition as BodyPosition,
@@ -27,29 +25,27 @@ from ksim.mdp.observations.bodies import (
     CenterOfMassPosition as CenterOfMassPosition,
     CenterOfMassVelocity as CenterOfMassVelocity,
     HeightScan as HeightScan,
+    JointAcceleration as JointAcceleration,
+    ProjectedGravity as ProjectedGravity,
+    SiteAngularVelocity as SiteAngularVelocity,
+    SiteAngularVelocityWorld as SiteAngularVelocityWorld,
+    SiteLinearVelocity as SiteLinearVelocity,
+    SiteLinearVelocityWorld as SiteLinearVelocityWorld,
     SiteOrientation as SiteOrientation,
     SitePosition as SitePosition,
     SitePositionWorld as SitePositionWorld,
 )
-from ksim.mdp.observations.imu import ImuAccelerometer as ImuAccelerometer, ImuGyro as ImuGyro
-from ksim.mdp.observations.joints import (
+from ksim.mdp.observations.sensors import (
     ActuatorControl as ActuatorControl,
     ActuatorForce as ActuatorForce,
-    JointPosition as JointPosition,
-    JointTorque as JointTorque,
-    JointVelocity as JointVelocity,
-)
-from ksim.mdp.observations.motion import (
-    MotionBaseOrientation as MotionBaseOrientation,
-    MotionBasePosition as MotionBasePosition,
-    MotionJoints as MotionJoints,
-    MotionJointVelocities as MotionJointVelocities,
-    MotionPhase as MotionPhase,
-)
-from ksim.mdp.observations.sensors import (
     FootAirTime as FootAirTime,
     FootContact as FootContact,
     FootForce as FootForce,
+    ImuAccelerometer as ImuAccelerometer,
+    ImuGyro as ImuGyro,
+    JointPosition as JointPosition,
+    JointTorque as JointTorque,
+    JointVelocity as JointVelocity,
     SensorReading as SensorReading,
 )
 from ksim.mdp.observations.task import (
@@ -58,19 +54,14 @@ from ksim.mdp.observations.task import (
     GaitClock as GaitClock,
     HeadingError as HeadingError,
     LastAction as LastAction,
+    MotionBaseOrientation as MotionBaseOrientation,
+    MotionBasePosition as MotionBasePosition,
+    MotionJoints as MotionJoints,
+    MotionJointVelocities as MotionJointVelocities,
+    MotionPhase as MotionPhase,
     PhaseClock as PhaseClock,
     PreviousAction as PreviousAction,
     TimeLeft as TimeLeft,
-)
-from ksim.mdp.observations.velocities import (
-    BodyAngularVelocity as BodyAngularVelocity,
-    BodyAngularVelocityWorld as BodyAngularVelocityWorld,
-    BodyLinearVelocity as BodyLinearVelocity,
-    BodyLinearVelocityWorld as BodyLinearVelocityWorld,
-    SiteAngularVelocity as SiteAngularVelocity,
-    SiteAngularVelocityWorld as SiteAngularVelocityWorld,
-    SiteLinearVelocity as SiteLinearVelocity,
-    SiteLinearVelocityWorld as SiteLinearVelocityWorld,
 )
 from ksim.mdp.observations.wrappers import (
     Delayed as Delayed,

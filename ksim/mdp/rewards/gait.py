@@ -17,8 +17,7 @@ from jaxtyping import Array, Float
 from ksim.checks import check_field, check_range
 from ksim.errors import ConfigError
 from ksim.mdp.rewards.base import AbstractReward, asks_to_move
-from ksim.mdp.rewards.feet import add_velocity_sensors, feet_in_contact, horizontal_velocity
-from ksim.mdp.rewards.swing import foot_heights
+from ksim.mdp.rewards.feet import add_velocity_sensors, feet_in_contact, foot_heights, horizontal_velocity
 from ksim.mdp.term import Context
 
 Offsets = tuple[float, ...] | None

@@ -13,8 +13,8 @@ from ksim.checkpoint.format import read_checkpoint
 from ksim.checkpoint.run_dir import holds_run
 from ksim.checkpoint.snapshot import write_policy_alone
 from ksim.errors import ConfigError, RunError
-from ksim.host.extras import install_command
 from ksim.host.files import output_dir, whole_file
+from ksim.host.machine import install_command
 from ksim.host.terminal import print_figures
 from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.policy.context import PolicyContext
@@ -105,7 +105,7 @@ def onnx_file(policy: DeterministicPolicy, metadata: Mapping[str, Any]) -> bytes
     Raises:
         ConfigError: The policy uses an operation that is not covered.
     """
-    from ksim.policy.export.to_onnx import onnx_policy  # noqa: PLC0415 - onnx is an extra
+    from ksim.policy.export.onnx import onnx_policy  # noqa: PLC0415 - onnx is an extra
 
     return onnx_policy(policy, {name: json.dumps(value) for name, value in metadata.items()}).SerializeToString()
 

@@ -10,7 +10,7 @@ onnxruntime = pytest.importorskip("onnxruntime")
 
 from ksim.errors import ConfigError  # noqa: E402
 from ksim.nn import AbstractActorCritic, ActorCriticOutput, Gaussian, GruActorCritic, MlpActorCritic  # noqa: E402
-from ksim.policy.export.to_onnx import onnx_policy  # noqa: E402
+from ksim.policy.export.onnx import onnx_policy  # noqa: E402
 from ksim.policy.program import deterministic_policy, policy_arrays  # noqa: E402
 from tests.policy.test_program import SIZES, KnowsNoBatch, modes, normalized, observations  # noqa: E402
 

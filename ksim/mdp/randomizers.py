@@ -1,0 +1,461 @@
+"""Randomizers: base class, actuators, bodies, joints, sensors, world."""
+
+import operator
+from abc import abstractmethod
+
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+from jaxtyping import Array
+
+from ksim.checks import check_range
+from ksim.errors import ConfigError
+from ksim.mdp.term import Context, Term
+from ksim.physics.actuator_kinds import ActuatorKind, actuator_kinds
+from ksim.physics.contacts import decides_friction
+from ksim.physics.mjcf import label
+from ksim.physics.rotations import multiply_quaternions
+from ksim.types import Overrides
+
+
+class AbstractRandomizer(Term):
+    """New values of model fields, drawn at every reset.
+
+    What native MuJoCo derives from these fields and MJX computes in every step (masses of subtrees, bounding volumes,
+    frames that coincide) follows them. Constants that both engines take from the model (such as inverse weights, which
+    only affect the softness of constraints) keep the values of the compiled model. A field that not every engine reads
+    anew for each simulation is an error.
+    """
+
+    @abstractmethod
+    def __call__(self, context: Context) -> Overrides:
+        """Whole fields of MjModel, by name; what came before is in `context.overrides`."""
+
+    def current(self, context: Context, field: str) -> Array:
+        """A field as earlier randomizers have left it."""
+        return current_field(context, field)
+
+
+def current_field(context: Context, field: str) -> Array:
+    """A field of the model as randomizers and events have left it."""
+    return context.overrides.get(field, jnp.asarray(operator.attrgetter(field)(context.model.mj_model), jnp.float32))
+
+
+def uniform(context: Context, bounds: tuple[float, float]) -> Array:
+    """One uniform number of the term's own key."""
+    return jax.random.uniform(context.key, minval=bounds[0], maxval=bounds[1])
+
+
+_HAS_KP = (ActuatorKind.POSITION, ActuatorKind.INTEGRATED_VELOCITY, ActuatorKind.PID)
+"""Position servos: their bias holds -kp and -kd, and but for a PID their gain is kp."""
+_STRENGTH = {
+    ActuatorKind.FORCE: slice(0, 1),
+    ActuatorKind.VARIABLE_GAIN: slice(0, 3),
+    ActuatorKind.MUSCLE: slice(2, 4),  # the peak force, or the scale that it is computed from
+}
+"""By kind: the parameters of the gain that the force grows with. Those of a servo move its target as well."""
+
+
+class RandomActuatorGains(AbstractRandomizer):
+    """Multiplies kp and kd of each position servo by its own uniform numbers from `kp_factor` and `kd_factor`.
+
+    `position`, `intvelocity` and `pid` are position servos; other actuators keep their gains. One must be a servo.
+    """
+
+    kp_factor: tuple[float, float] = (0.9, 1.1)
+    kd_factor: tuple[float, float] = (0.9, 1.1)
+
+    def __check_init__(self) -> None:
+        check_range(self, "kp_factor", least=0.0)
+        check_range(self, "kd_factor", least=0.0)
+
+    def __call__(self, context: Context) -> Overrides:
+        kp_key, kd_key = jax.random.split(context.key)
+        kinds = actuator_kinds(context.model.mj_model)
+        if not any(kind in _HAS_KP for kind in kinds):
+            found = ", ".join(sorted({kind.name.lower() for kind in kinds})) or "none"
+            raise ConfigError(
+                f"RandomActuatorGains changes nothing: no actuator is a position servo (found: {found}). Use "
+                "PositionActuators, or RandomMotorStrength for motors."
+            )
+        kp_u = jax.random.uniform(kp_key, (len(kinds),), minval=self.kp_factor[0], maxval=self.kp_factor[1])
+        kd_u = jax.random.uniform(kd_key, (len(kinds),), minval=self.kd_factor[0], maxval=self.kd_factor[1])
+        # A servo's force is gain[0] * target + bias[1] * position + bias[2] * velocity.
+        is_servo = np.array([kind in _HAS_KP for kind in kinds])
+        gain_is_kp = is_servo & np.array([kind is not ActuatorKind.PID for kind in kinds])
+        kp_u, kd_u = jnp.where(is_servo, kp_u, 1.0), jnp.where(is_servo, kd_u, 1.0)
+        bias = self.current(context, "actuator_biasprm").at[:, 1].multiply(kp_u).at[:, 2].multiply(kd_u)
+        gain = self.current(context, "actuator_gainprm").at[:, 0].multiply(jnp.where(gain_is_kp, kp_u, 1.0))
+        return {"actuator_gainprm": gain, "actuator_biasprm": bias}
+
+
+class RandomMotorStrength(AbstractRandomizer):
+    """Multiplies the strength of each actuator by its own uniform number from `factor`.
+
+    The strength is the force range, if there is one, and the gain of a motor or the peak force of a muscle. A servo
+    must have a force range.
+    """
+
+    factor: tuple[float, float] = (0.9, 1.1)
+
+    def __check_init__(self) -> None:
+        check_range(self, "factor", least=0.0)
+
+    def __call__(self, context: Context) -> Overrides:
+        low, high = self.factor
+        mj_model = context.model.mj_model
+        kinds = actuator_kinds(mj_model)
+        scaled = np.zeros(mj_model.actuator_gainprm.shape, bool)
+        for i, kind in enumerate(kinds):
+            if kind in _STRENGTH:
+                scaled[i, _STRENGTH[kind]] = True
+            elif not mj_model.actuator_forcelimited[i]:
+                actuator = label(mj_model, "actuator", i)
+                raise ConfigError(
+                    f"RandomMotorStrength needs a force range of {actuator}. Give it a forcerange in the MJCF file."
+                )
+        factor_u = jax.random.uniform(context.key, (len(kinds),), minval=low, maxval=high)
+        gain = self.current(context, "actuator_gainprm") * jnp.where(scaled, factor_u[:, None], 1.0)
+        forcerange = self.current(context, "actuator_forcerange") * factor_u[:, None]
+        return {"actuator_gainprm": gain, "actuator_forcerange": forcerange}
+
+
+class RandomBodyMass(AbstractRandomizer):
+    """Adds one uniform number from `added`, in kg, to the mass of a body; its inertia is unchanged."""
+
+    body: str
+    added: tuple[float, float] = (-1.0, 1.0)
+
+    def __check_init__(self) -> None:
+        check_range(self, "added")
+
+    def __call__(self, context: Context) -> Overrides:
+        index = movable_body(context, self.body)
+        mass = context.model.mj_model.body_mass[index]
+        if mass + self.added[0] <= 0:
+            raise ConfigError(
+                f"RandomBodyMass of {self.body!r} adds {self.added[0]} kg to {mass:g} kg, which must stay positive."
+            )
+        return with_added_mass(context, self.body, uniform(context, self.added))
+
+
+class RandomMassFactor(AbstractRandomizer):
+    """Multiplies mass and inertia of each of some bodies by its own uniform number from `factor`.
+
+    The size of a body is unchanged; its density changes. bodies: names.
+    """
+
+    bodies: tuple[str, ...]
+    factor: tuple[float, float] = (0.9, 1.1)
+
+    def __check_init__(self) -> None:
+        check_range(self, "factor", above=0.0)
+
+    def __call__(self, context: Context) -> Overrides:
+        indices = np.array([movable_body(context, name, weighs=True) for name in self.bodies])
+        factor_n = jax.random.uniform(context.key, indices.shape, minval=self.factor[0], maxval=self.factor[1])
+        before_b = self.current(context, "body_mass")
+        mass_b = before_b.at[indices].multiply(factor_n)
+        # Native MuJoCo divides by the mass of each subtree, which it does not sum anew.
+        parents = context.model.mj_model.body_parentid
+        subtree_b = self.current(context, "body_subtreemass")
+        for index in indices.tolist():
+            subtree_b = subtree_b.at[_with_ancestors(index, parents)].add(mass_b[index] - before_b[index])
+        inertia = self.current(context, "body_inertia").at[indices].multiply(factor_n[:, None])
+        return {"body_mass": mass_b, "body_subtreemass": subtree_b, "body_inertia": inertia}
+
+
+class RandomCenterOfMass(AbstractRandomizer):
+    """Moves the centre of mass of a body by uniform numbers up to `max_offset`, in m, along each of its axes."""
+
+    body: str
+    max_offset: float = 0.02
+
+    def __check_init__(self) -> None:
+        check_range(self, "max_offset", least=0.0)
+
+    def __call__(self, context: Context) -> Overrides:
+        index = movable_body(context, self.body, weighs=True)
+        if context.model.mj_model.body_simple[index]:
+            raise ConfigError(
+                f"Body {self.body!r} moves nothing else: native MuJoCo has compiled its inertia as the same in every "
+                "pose, and its centre of mass cannot be randomized. Choose a body with a joint to another."
+            )
+        offset_3 = jax.random.uniform(context.key, (3,), minval=-self.max_offset, maxval=self.max_offset)
+        return {"body_ipos": self.current(context, "body_ipos").at[index].add(offset_3)}
+
+
+class RandomInertia(AbstractRandomizer):
+    """Multiplies the moments of inertia of a body by one uniform number from `factor`; its mass is unchanged."""
+
+    body: str
+    factor: tuple[float, float] = (0.9, 1.1)
+
+    def __check_init__(self) -> None:
+        check_range(self, "factor", above=0.0)
+
+    def __call__(self, context: Context) -> Overrides:
+        index = movable_body(context, self.body, weighs=True)
+        return {"body_inertia": self.current(context, "body_inertia").at[index].multiply(uniform(context, self.factor))}
+
+
+def with_added_mass(context: Context, body: str, mass: Array) -> Overrides:
+    """The fields of the model with `mass`, in kg, added at the centre of mass of a body; its inertia is unchanged."""
+    index = movable_body(context, body)
+    # Native MuJoCo divides by the mass of each subtree, which it does not sum anew.
+    carrying = _with_ancestors(index, context.model.mj_model.body_parentid)
+    return {
+        "body_mass": current_field(context, "body_mass").at[index].add(mass),
+        "body_subtreemass": current_field(context, "body_subtreemass").at[carrying].add(mass),
+    }
+
+
+def movable_body(context: Context, name: str, *, weighs: bool = False) -> int:
+    """The index of a body whose inertia matters.
+
+    Args:
+        weighs: Whether it must have a mass: a multiple of none, or none elsewhere, changes nothing.
+
+    Raises:
+        ConfigError: The model has no such body, or its inertia moves nothing.
+    """
+    mj_model = context.model.mj_model
+    index = context.model.names.index("body", name)
+    if mj_model.body_weldid[index] == 0:
+        raise ConfigError(f"Body {name!r} cannot move, so its mass does not matter. Name a moving body of the robot.")
+    if weighs and mj_model.body_mass[index] == 0:
+        raise ConfigError(f"Body {name!r} has no mass, so randomizing it changes nothing. Name a body with a mass.")
+    return index
+
+
+def _with_ancestors(body: int, parents: np.ndarray) -> np.ndarray:
+    chain = [body]
+    while chain[-1] != 0:
+        chain.append(int(parents[chain[-1]]))
+    return np.array(chain)
+
+
+MIN_FRICTION = 1e-6
+"""Dry friction, in N m, that stands for none: MJX locks a joint whose friction is overridden by exactly 0."""
+
+
+class RandomArmature(AbstractRandomizer):
+    """Multiplies the armature of each joint by its own uniform number from `factor`.
+
+    joints: names of joints with an armature, default all, of which one must have some.
+    """
+
+    factor: tuple[float, float] = (0.8, 1.2)
+    joints: tuple[str, ...] | None = None
+
+    def __check_init__(self) -> None:
+        check_range(self, "factor", least=0.0)
+
+    def __call__(self, context: Context) -> Overrides:
+        return _scaled_dofs(self, context, "dof_armature", self.factor, self.joints)
+
+
+class RandomDamping(AbstractRandomizer):
+    """Multiplies the damping of each joint by its own uniform number from `factor`.
+
+    joints: names of joints with some damping, default all, of which one must have some.
+    """
+
+    factor: tuple[float, float] = (0.8, 1.2)
+    joints: tuple[str, ...] | None = None
+
+    def __check_init__(self) -> None:
+        check_range(self, "factor", least=0.0)
+
+    def __call__(self, context: Context) -> Overrides:
+        return _scaled_dofs(self, context, "dof_damping", self.factor, self.joints)
+
+
+class RandomJointFriction(AbstractRandomizer):
+    """Sets the dry friction of each joint to its own uniform number from `friction`, in N m. `joints`: default all.
+
+    The solver gets one more row for each of them.
+    """
+
+    friction: tuple[float, float] = (0.0, 0.1)
+    joints: tuple[str, ...] | None = None
+
+    def __check_init__(self) -> None:
+        check_range(self, "friction", least=0.0)
+
+    def edit_spec(self, spec: mujoco.MjSpec) -> None:
+        # MJX has rows only for joints that have some friction when the model is compiled.
+        one_dof = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
+        for joint in spec.joints:
+            if joint.type in one_dof and (self.joints is None or joint.name in self.joints):
+                joint.frictionloss = max(joint.frictionloss, MIN_FRICTION)
+
+    def __call__(self, context: Context) -> Overrides:
+        places = context.model.names.joint_qvel(self.joints)
+        if not (context.model.mj_model.dof_frictionloss[places] > 0).all():
+            raise ConfigError(
+                "RandomJointFriction needs joints with some friction in the compiled model. Pass its edit_spec to "
+                "compile_model, or give the joints a frictionloss in the MJCF file."
+            )
+        low, high = self.friction
+        friction_j = jax.random.uniform(context.key, (len(places),), minval=low, maxval=high)
+        friction_j = jnp.maximum(friction_j, MIN_FRICTION)
+        return {"dof_frictionloss": self.current(context, "dof_frictionloss").at[places].set(friction_j)}
+
+
+class RandomJointStiffness(AbstractRandomizer):
+    """Multiplies the stiffness of the spring in each joint by its own uniform number from `factor`.
+
+    joints: names of joints with a spring, default all that have one.
+    """
+
+    factor: tuple[float, float] = (0.8, 1.2)
+    joints: tuple[str, ...] | None = None
+
+    def __check_init__(self) -> None:
+        # MuJoCo leaves a spring of stiffness 0 out of the model for good.
+        check_range(self, "factor", above=0.0)
+
+    def __call__(self, context: Context) -> Overrides:
+        mj_model, names = context.model.mj_model, context.model.names
+        is_sprung = mj_model.jnt_stiffness != 0
+        indices = mj_model.dof_jntid[names.joint_qvel(self.joints)]
+        if self.joints is None:
+            indices = indices[is_sprung[indices]]
+        if not len(indices) or not is_sprung[indices].all():
+            which = "any joint" if self.joints is None else f"each of {', '.join(self.joints)}"
+            raise ConfigError(f"RandomJointStiffness needs a spring in {which}. Give it a stiffness in the MJCF file.")
+        low, high = self.factor
+        factor_j = jax.random.uniform(context.key, indices.shape, minval=low, maxval=high)
+        return {"jnt_stiffness": self.current(context, "jnt_stiffness").at[indices].multiply(factor_j)}
+
+
+class RandomJointZero(AbstractRandomizer):
+    """Encoder offsets: shifts the zero of each joint by its own uniform number, up to `max_offset`, in rad.
+
+    Everything that reads or sets the joint position (observations, servos, resets) is off by that number, as with a
+    badly calibrated encoder. The robot itself does not change: its springs and mechanical limits do not move.
+    joints: names, default all.
+    """
+
+    max_offset: float = 0.02
+    joints: tuple[str, ...] | None = None
+
+    def __check_init__(self) -> None:
+        check_range(self, "max_offset", least=0.0)
+
+    def __call__(self, context: Context) -> Overrides:
+        names = context.model.names
+        places, dofs = names.joint_qpos(self.joints), names.joint_qvel(self.joints)
+        indices = context.model.mj_model.dof_jntid[dofs]
+        offset_j = jax.random.uniform(context.key, (len(places),), minval=-self.max_offset, maxval=self.max_offset)
+        moved = {name: self.current(context, name).at[places].add(offset_j) for name in ("qpos0", "qpos_spring")}
+        return moved | {"jnt_range": self.current(context, "jnt_range").at[indices].add(offset_j[:, None])}
+
+
+def _scaled_dofs(
+    term: AbstractRandomizer,
+    context: Context,
+    field: str,
+    factor: tuple[float, float],
+    joints: tuple[str, ...] | None,
+) -> Overrides:
+    places = context.model.names.joint_qvel(joints)
+    has_some = getattr(context.model.mj_model, field)[places] != 0
+    if not has_some.any() or (joints is not None and not has_some.all()):
+        which = "all joints" if joints is None else ", ".join(repr(joints[i]) for i in np.flatnonzero(~has_some))
+        name = field.removeprefix("dof_")
+        raise ConfigError(
+            f"{type(term).__name__} multiplies the {name}, which is 0 at {which} and stays so. Give the joints some "
+            f"{name} in the MJCF file, or remove the randomizer."
+        )
+    factor_j = jax.random.uniform(context.key, (len(places),), minval=factor[0], maxval=factor[1])
+    return {field: term.current(context, field).at[places].multiply(factor_j)}
+
+
+class RandomImuAlignment(AbstractRandomizer):
+    """IMU misalignment: turns a site about a random axis by a uniform angle up to `max_angle`, in rad.
+
+    Every sensor at the site turns with it. site: its name.
+    """
+
+    site: str
+    max_angle: float = 0.02
+
+    def __check_init__(self) -> None:
+        check_range(self, "max_angle", least=0.0)
+
+    def __call__(self, context: Context) -> Overrides:
+        index = context.model.names.index("site", self.site)
+        mj_model = context.model.mj_model
+        is_site = lambda kinds, ids: ((kinds == int(mujoco.mjtObj.mjOBJ_SITE)) & (ids == index)).any()
+        at_sensor = is_site(mj_model.sensor_objtype, mj_model.sensor_objid)
+        from_sensor = is_site(mj_model.sensor_reftype, mj_model.sensor_refid)
+        if not (at_sensor or from_sensor or "site_xmat" in context.physics.derived):
+            raise ConfigError(
+                f"RandomImuAlignment of site {self.site!r} changes nothing: no sensor is there, and no term reads "
+                "site_xmat. Name the site of a sensor."
+            )
+        axis_key, angle_key = jax.random.split(context.key)
+        axis_3 = jax.random.normal(axis_key, (3,))
+        axis_3 /= jnp.linalg.norm(axis_3)
+        half = jax.random.uniform(angle_key, maxval=self.max_angle) / 2
+        turn = jnp.concatenate([jnp.cos(half)[None], jnp.sin(half) * axis_3])
+        quat_s4 = self.current(context, "site_quat")
+        return {"site_quat": quat_s4.at[index].set(multiply_quaternions(quat_s4[index], turn))}
+
+
+class RandomFriction(AbstractRandomizer):
+    """Sets the sliding friction of geoms to one uniform number from `friction`. `geoms`: names, default all.
+
+    In a contact MuJoCo uses the friction of the geom with the higher priority, or the larger friction of the two: for
+    slippery ground, make the feet slippery too. A `<pair>` has a friction of its own: it is set to the same number if
+    one of its geoms is among these.
+    """
+
+    friction: tuple[float, float] = (0.5, 1.2)
+    geoms: tuple[str, ...] | None = None
+
+    def __check_init__(self) -> None:
+        check_range(self, "friction", least=0.0)
+
+    def __call__(self, context: Context) -> Overrides:
+        model = context.model
+        mj_model = model.mj_model
+        if self.geoms is None:
+            indices = np.arange(mj_model.ngeom)
+        else:
+            indices = np.array([model.names.index("geom", name) for name in self.geoms])
+        is_ours = np.isin(mj_model.pair_geom1, indices) | np.isin(mj_model.pair_geom2, indices)
+        pairs = np.flatnonzero(is_ours & (mj_model.pair_dim > 1))
+        if not len(pairs) and not decides_friction(mj_model, indices, self.friction[1]):
+            which = "any geom" if self.geoms is None else ", ".join(map(repr, self.geoms))
+            raise ConfigError(
+                f"RandomFriction of {which} changes no contact: in none that can happen does its friction, at most "
+                f"{self.friction[1]:g}, decide. It collides with nothing, or only with geoms of a higher priority or a "
+                "larger friction. Name those geoms, or change contype, conaffinity or priority in the MJCF file."
+            )
+        drawn = uniform(context, self.friction)
+        changed = {"geom_friction": self.current(context, "geom_friction").at[indices, 0].set(drawn)}
+        if len(pairs):
+            sliding = self.current(context, "pair_friction").at[pairs[:, None], np.arange(2)].set(drawn)
+            changed["pair_friction"] = sliding
+        return changed
+
+
+class RandomGravity(AbstractRandomizer):
+    """Adds uniform numbers from [-magnitude, magnitude], in m/s^2, to each component of gravity."""
+
+    magnitude: float = 0.2
+
+    def __check_init__(self) -> None:
+        check_range(self, "magnitude", least=0.0)
+
+    def __call__(self, context: Context) -> Overrides:
+        if context.model.mj_model.opt.disableflags & mujoco.mjtDisableBit.mjDSBL_GRAVITY:
+            raise ConfigError(
+                'RandomGravity changes nothing: the model has <flag gravity="disable"/>. Remove it from the MJCF file.'
+            )
+        offset_3 = jax.random.uniform(context.key, (3,), minval=-self.magnitude, maxval=self.magnitude)
+        return {"opt.gravity": self.current(context, "opt.gravity") + offset_3}

@@ -1,0 +1,351 @@
+"""Rewards on posture, effort and smoothness."""
+
+from abc import abstractmethod
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ksim.checks import check_range
+from ksim.errors import ConfigError
+from ksim.mdp.rewards.base import AbstractReward
+from ksim.mdp.term import Context
+from ksim.physics.names import base_ang_vel_body, base_lin_vel_world, base_orientation, base_position
+from ksim.physics.rotations import roll_pitch_of, rotate_inverse
+
+
+class Alive(AbstractReward):
+    """1 in every step that does not end the episode in a fall."""
+
+    scale: float = 1.0
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        return 1.0 - context.terminated
+
+
+class TerminationPenalty(AbstractReward):
+    """1 in the step that ends the episode in a fall. Like every reward, it counts for one control step."""
+
+    scale: float = -100.0
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        return context.terminated.astype(jnp.float32)
+
+
+class Upright(AbstractReward):
+    """Cosine of the base's tilt from the vertical: 1 upright, 0 lying, -1 upside down."""
+
+    scale: float = 0.5
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        orientation = base_orientation(context.physics, context.model.names)
+        return rotate_inverse(jnp.array([0.0, 0.0, 1.0]), orientation)[2]
+
+
+class BaseTilt(AbstractReward):
+    """Squared sine of the base's tilt from the vertical."""
+
+    scale: float = -1.0
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        orientation = base_orientation(context.physics, context.model.names)
+        gravity_3 = rotate_inverse(jnp.array([0.0, 0.0, -1.0]), orientation)
+        return jnp.sum(jnp.square(gravity_3[:2]))
+
+
+class BaseRoll(AbstractReward):
+    """Squared roll error of the base, in rad^2, from `target`, in rad to the right."""
+
+    target: float = 0.0
+    scale: float = -1.0
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        roll, _ = roll_pitch_of(base_orientation(context.physics, context.model.names))
+        return jnp.square(roll - self.target)
+
+
+class BasePitch(AbstractReward):
+    """Squared pitch error of the base, in rad^2, from `target`, in rad nose down."""
+
+    target: float = 0.0
+    scale: float = -1.0
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        _, pitch = roll_pitch_of(base_orientation(context.physics, context.model.names))
+        return jnp.square(pitch - self.target)
+
+
+class BaseHeightError(AbstractReward):
+    """Squared error, in m^2, of the base's height above the ground from `target`, in m."""
+
+    target: float
+    scale: float = -10.0
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        height = context.height_above_ground(base_position(context.physics, context.model.names))
+        return jnp.square(height - self.target)
+
+
+class VerticalVelocity(AbstractReward):
+    """Squared vertical velocity of the base, in (m/s)^2."""
+
+    scale: float = -1.0
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        return jnp.square(base_lin_vel_world(context.physics, context.model.names)[2])
+
+
+class RollPitchRate(AbstractReward):
+    """Squared angular velocity of the base about its own x and y axes, in (rad/s)^2."""
+
+    scale: float = -0.05
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        return jnp.sum(jnp.square(base_ang_vel_body(context.physics, context.model.names)[:2]))
+
+
+class _BaseAcceleration(AbstractReward):
+    """Squared change per second of a velocity of the base over the last control step; 0 at a reset."""
+
+    @abstractmethod
+    def velocity(self, context: Context) -> Float[Array, "3"]:
+        """The velocity to differentiate."""
+
+    def init(self, context: Context) -> tuple[Array, Array]:
+        velocity_3 = self.velocity(context)
+        return velocity_3, jnp.zeros_like(velocity_3)
+
+    def update(self, context: Context) -> tuple[Array, Array]:
+        before_3, _ = context.memory
+        velocity_3 = self.velocity(context)
+        return velocity_3, (velocity_3 - before_3) / context.dt
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        return jnp.sum(jnp.square(context.memory[1]))
+
+
+class BaseLinearAcceleration(_BaseAcceleration):
+    """Squared linear acceleration of the base over the last control step, in (m/s^2)^2."""
+
+    scale: float = -1e-3
+
+    def velocity(self, context: Context) -> Float[Array, "3"]:
+        return base_lin_vel_world(context.physics, context.model.names)
+
+
+class BaseAngularAcceleration(_BaseAcceleration):
+    """Squared change of the base's angular velocity in its own frame over the last control step, in (rad/s^2)^2."""
+
+    scale: float = -1e-4
+
+    def velocity(self, context: Context) -> Float[Array, "3"]:
+        return base_ang_vel_body(context.physics, context.model.names)
+
+
+class JointDeviation(AbstractReward):
+    """Sum of the distances of joints from the default pose, in rad. `joints`: names, default all."""
+
+    joints: tuple[str, ...] | None = None
+    scale: float = -0.1
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        places = context.model.names.joint_qpos(self.joints)
+        return jnp.sum(jnp.abs(context.physics.qpos[places] - context.model.default_qpos[places]))
+
+
+class ActionRate(AbstractReward):
+    """Squared change of the action since the last step, summed over its components."""
+
+    scale: float = -0.01
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        return jnp.sum(jnp.square(context.action - context.previous_action))
+
+
+class ActionAcceleration(AbstractReward):
+    """Squared second difference of the action, summed over its components."""
+
+    scale: float = -0.005
+
+    def init(self, context: Context) -> tuple[Array, Array]:
+        return jnp.zeros_like(context.action), jnp.zeros_like(context.action)
+
+    def update(self, context: Context) -> tuple[Array, Array]:
+        change_before, _ = context.memory
+        change = context.action - context.previous_action
+        return change, change - change_before
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        return jnp.sum(jnp.square(context.memory[1]))
+
+
+class ActionJerk(AbstractReward):
+    """Squared third difference of the action, summed over its components."""
+
+    scale: float = -0.002
+
+    def init(self, context: Context) -> tuple[Array, Array, Array]:
+        zeros = jnp.zeros_like(context.action)
+        return zeros, zeros, zeros
+
+    def update(self, context: Context) -> tuple[Array, Array, Array]:
+        first_before, second_before, _ = context.memory
+        first = context.action - context.previous_action
+        second = first - first_before
+        return first, second, second - second_before
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        return jnp.sum(jnp.square(context.memory[2]))
+
+
+class JointAcceleration(AbstractReward):
+    """Squared accelerations of joints over the last control step, in (rad/s^2)^2, summed. `joints`: default all."""
+
+    joints: tuple[str, ...] | None = None
+    scale: float = -1e-7
+
+    def init(self, context: Context) -> tuple[Array, Array]:
+        velocity_j = context.physics.qvel[context.model.names.joint_qvel(self.joints)]
+        return velocity_j, jnp.zeros_like(velocity_j)
+
+    def update(self, context: Context) -> tuple[Array, Array]:
+        before_j, _ = context.memory
+        velocity_j = context.physics.qvel[context.model.names.joint_qvel(self.joints)]
+        return velocity_j, (velocity_j - before_j) / context.dt
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        return jnp.sum(jnp.square(context.memory[1]))
+
+
+class MechanicalPower(AbstractReward):
+    """Absolute mechanical power of all actuators, |force * velocity|, in W, summed."""
+
+    needs = ("actuator_force",)
+    scale: float = -1e-4
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        return _power(context)
+
+
+class CostOfTransport(AbstractReward):
+    """Cost of transport, dimensionless: absolute mechanical power / (weight * horizontal speed).
+
+    The weight is the compiled weight of the base and everything attached to it. min_speed: lower bound of the speed, in
+    m/s.
+    """
+
+    needs = ("actuator_force",)
+    min_speed: float = 0.2
+    scale: float = -0.05
+
+    def __check_init__(self) -> None:
+        check_range(self, "min_speed", above=0.0)
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        mj_model, names = context.model.mj_model, context.model.names
+        weight = mj_model.body_subtreemass[names.base_body()] * np.linalg.norm(mj_model.opt.gravity)
+        speed = jnp.linalg.norm(base_lin_vel_world(context.physics, names)[:2])
+        return _power(context) / (weight * jnp.maximum(speed, self.min_speed))
+
+
+class TorqueEffort(AbstractReward):
+    """Squared forces of all actuators, in (N m)^2, summed."""
+
+    needs = ("actuator_force",)
+    scale: float = -1e-5
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        return jnp.sum(jnp.square(context.derived("actuator_force")))
+
+
+class TorqueLimits(AbstractReward):
+    """Excess of actuator forces over `soft_fraction` of their force ranges, as fractions of these, summed.
+
+    Actuators without a force range do not count; at least one must have a range.
+    """
+
+    needs = ("actuator_force",)
+    soft_fraction: float = 0.8
+    scale: float = -0.5
+
+    def __check_init__(self) -> None:
+        check_range(self, "soft_fraction", least=0.0, most=1.0)
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        mj_model = context.model.mj_model
+        limited = np.flatnonzero(mj_model.actuator_forcelimited)
+        if not limited.size:
+            raise ConfigError("TorqueLimits needs an actuator with a force range. Give one in the MJCF file.")
+        force_u = _magnitudes(context)[limited]
+        low_u, high_u = mj_model.actuator_forcerange[limited].T
+        over_u = jnp.maximum(force_u - self.soft_fraction * high_u, 0.0)
+        over_u += jnp.maximum(self.soft_fraction * low_u - force_u, 0.0)
+        return jnp.sum(over_u / ((high_u - low_u) / 2))
+
+
+class JointVelocityEffort(AbstractReward):
+    """Squared velocities of joints, in (rad/s)^2, summed. `joints`: names, default all."""
+
+    joints: tuple[str, ...] | None = None
+    scale: float = -1e-3
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        return jnp.sum(jnp.square(context.physics.qvel[context.model.names.joint_qvel(self.joints)]))
+
+
+class JointVelocityLimits(AbstractReward):
+    """Excess of joint speeds, in rad/s, over `soft_fraction` of `max_vel`, summed.
+
+    max_vel: maximum speed of the joints, in rad/s. joints: names, default all.
+    """
+
+    max_vel: float
+    joints: tuple[str, ...] | None = None
+    soft_fraction: float = 0.9
+    scale: float = -0.1
+
+    def __check_init__(self) -> None:
+        check_range(self, "max_vel", above=0.0)
+        check_range(self, "soft_fraction", above=0.0, most=1.0)
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        speed_j = jnp.abs(context.physics.qvel[context.model.names.joint_qvel(self.joints)])
+        return jnp.sum(jnp.maximum(speed_j - self.soft_fraction * self.max_vel, 0.0))
+
+
+class JointLimits(AbstractReward):
+    """Distance of joints, in rad, outside the inner `soft_fraction` of their ranges, summed."""
+
+    joints: tuple[str, ...] | None = None
+    soft_fraction: float = 0.9
+    scale: float = -1.0
+
+    def __check_init__(self) -> None:
+        check_range(self, "soft_fraction", above=0.0, most=1.0)
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        names = context.model.names
+        range_j2 = names.joint_range(self.joints)
+        is_limited_j = np.all(np.isfinite(range_j2), axis=-1)
+        low, high = np.where(np.expand_dims(is_limited_j, -1), range_j2, 0.0).T
+        margin = (high - low) * (1 - self.soft_fraction) / 2
+        position_j = context.physics.qpos[names.joint_qpos(self.joints)]
+        over_j = jnp.maximum(position_j - (high - margin), 0.0) + jnp.maximum((low + margin) - position_j, 0.0)
+        return jnp.sum(jnp.where(is_limited_j, over_j, 0.0))
+
+
+def _magnitudes(context: Context) -> Float[Array, " u"]:
+    """The force of each actuator. For an actuator with several outputs, their norm, which its force range bounds."""
+    force_o, mj_model = context.derived("actuator_force"), context.model.mj_model
+    outputs = [
+        slice(start, start + n) for start, n in zip(mj_model.actuator_outadr, mj_model.actuator_outnum, strict=True)
+    ]
+    return jnp.stack([force_o[o][0] if o.stop - o.start == 1 else jnp.linalg.norm(force_o[o]) for o in outputs])
+
+
+def _power(context: Context) -> Float[Array, ""]:
+    names = context.model.names
+    # An actuator moves gear times as fast as its joint.
+    gear_u = context.model.mj_model.actuator_gear[:, 0]
+    velocity_u = gear_u * context.physics.qvel[names.joint_qvel(names.actuator_joints())]
+    return jnp.sum(jnp.abs(context.derived("actuator_force") * velocity_u))

@@ -1,0 +1,309 @@
+"""PPO as a learner, in the order of one iteration: advantages, minibatches, passes, learning rate, statistics."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import chex
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+
+from ksim.learn.guards import BAD_UPDATES, Optimized, all_finite, optimizer_step, updated_normalizer
+from ksim.learn.learner import (
+    AbstractLearner,
+    Collected,
+    Figures,
+    MemoryUse,
+    collect_rollout,
+    initial_learner_state,
+    normalized_policy,
+    static_leaves,
+)
+from ksim.nn.actor_critic import AbstractActorCritic
+from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
+from ksim.parallel.collectives import all_across_devices, device_index, mean_across_devices, moments_across_devices
+from ksim.ppo.gradient_sync import GradientSync, Outcome, scan_periods
+from ksim.ppo.losses import (
+    Minibatch,
+    Normalize,
+    PPOHyperparameters,
+    generalized_advantages,
+    normalize_advantages,
+    ppo_loss,
+)
+from ksim.types import EnvBatch, LearnerState, Metrics, TrainState, Trajectory
+
+
+def stratified_minibatches(
+    key: PRNGKeyArray, num_local_envs: int, *, num_batches: int, num_passes: int, axis_name: str | None
+) -> Int[Array, "m b"]:
+    """Local env indices of each minibatch of every pass.
+
+    The envs are divided into strata of `num_batches` consecutive envs. In each stratum a permutation, keyed by the pass
+    and the stratum's place in the global batch, sends one env to each minibatch. Every env is in one minibatch of each
+    pass, every device has an equal share of each minibatch, and the minibatches are the same on any number of
+    devices that divides the batch size.
+
+    Args:
+        key: One key for all passes, the same on every device.
+        num_local_envs: Envs of this device, a multiple of `num_batches`.
+        num_batches: Minibatches per pass.
+        num_passes: Passes over the rollout.
+        axis_name: The mapped axis of devices.
+
+    Returns:
+        Indices into the local envs, one row per minibatch, in the order of updates.
+    """
+    chex.assert_is_divisible(num_local_envs, num_batches)
+    num_strata = num_local_envs // num_batches
+    first_stratum = device_index(axis_name) * num_strata
+
+    def one_pass(pass_index: Array) -> Int[Array, "m b"]:
+        pass_key = jax.random.fold_in(key, pass_index)
+
+        def one_stratum(local_index: Array) -> Int[Array, " m"]:
+            stratum_key = jax.random.fold_in(pass_key, first_stratum + local_index)
+            return local_index * num_batches + jax.random.permutation(stratum_key, num_batches)
+
+        return jax.vmap(one_stratum)(jnp.arange(num_strata)).T
+
+    return jax.vmap(one_pass)(jnp.arange(num_passes)).reshape(num_passes * num_batches, num_strata)
+
+
+Loss = Callable[[PyTree, Minibatch], tuple[Float[Array, ""], Metrics]]
+"""`(params, minibatch) -> (loss, metrics)`."""
+
+
+def update(
+    start: Optimized,
+    rollout: Minibatch,
+    env_index_mb: Int[Array, "m b"],
+    *,
+    loss: Loss,
+    optimizer: optax.GradientTransformation,
+    sync: GradientSync,
+    is_usable: Bool[Array, ""] | bool = True,
+) -> tuple[Optimized, Outcome]:
+    """Optimizes over the minibatches of all passes, Schulman et al. 2017 (arXiv:1707.06347), algorithm 1.
+
+    A step whose gradient is non-finite on any device is skipped on all devices. Each minibatch has its own step,
+    unless `sync` accumulates several.
+
+    Args:
+        start: The network's arrays and the optimizer's state, the same on every device.
+        rollout: Inputs of the loss, for all of this device's envs.
+        env_index_mb: Local envs of each minibatch, in the order of passes.
+        optimizer: Gradient transformation that includes the step size.
+        is_usable: Whether the rollout may be learned from; if not, all steps are skipped.
+
+    Returns:
+        The new state (its `num_bad` is the largest over devices), this device's metrics per minibatch, and the number
+        of minibatches for which any device skipped a step.
+    """
+    chex.assert_rank(env_index_mb, 2)
+    chex.assert_type(env_index_mb, int)
+    # Without this check, a leaf with fewer envs would repeat its last row: XLA clamps indices.
+    chex.assert_equal_shape_prefix(jax.tree.leaves(rollout), 1)
+
+    def gradients(params: PyTree, env_index_b: Array) -> tuple[PyTree, Metrics]:
+        minibatch = jax.tree.map(lambda x: x[env_index_b], rollout)
+        return jax.grad(loss, has_aux=True)(params, minibatch)
+
+    def step(before: Optimized, grads: PyTree, axis_name: str | None) -> tuple[Optimized, Bool[Array, ""]]:
+        is_finite = all_across_devices(all_finite(grads) & is_usable, axis_name)
+        return optimizer_step(optimizer, before, grads, is_finite), ~is_finite
+
+    def one_period(before: Optimized, env_index_pb: Array) -> tuple[Optimized, Outcome]:
+        at, grads, (metrics_p, num_skipped) = sync.gradients_of_period(gradients, step, before, env_index_pb)
+        stepped, is_skipped = step(at, sync.average(grads), sync.axis_name)
+        return sync.rejoin(stepped, env_index_pb), (metrics_p, num_skipped + is_skipped)
+
+    return scan_periods(one_period, start, env_index_mb, sync.period)
+
+
+def adapt_learning_rate(learning_rate: Array, kl: Array, hyper: PPOHyperparameters) -> Array:
+    """The learning rate for the next iteration, from the KL divergence at the end of this one.
+
+    Divided by 1.5 if the KL is above twice the desired KL, multiplied by 1.5 if it is below half of it, as in
+    Schulman et al. 2017 (arXiv:1707.06347), section 4, with a gentler factor. A non-finite KL changes nothing.
+    The rate stays between `min_learning_rate` and `max_learning_rate`.
+    """
+    chex.assert_rank([learning_rate, kl], 0)
+    if hyper.desired_kl is None:
+        return learning_rate
+    factor = jnp.where(kl > 2 * hyper.desired_kl, 1 / 1.5, jnp.where(kl < hyper.desired_kl / 2, 1.5, 1.0))
+    return jnp.clip(learning_rate * factor, hyper.min_learning_rate, hyper.max_learning_rate)
+
+
+PPOLoss = Callable[[AbstractActorCritic, Minibatch, PPOHyperparameters], tuple[Float[Array, ""], Metrics]]
+"""`(network, minibatch, hyper) -> (loss, metrics)`; the metrics are scalars and include `policy/kl`."""
+
+Alongside = Callable[[Trajectory, Normalize], PyTree]
+"""Computes additional inputs of a loss from a rollout: arrays with leading axes env, time."""
+
+
+def nothing_alongside(trajectory: Trajectory, normalize: Normalize) -> None:
+    """The `Alongside` of `ppo_loss`, which needs no additional inputs."""
+
+
+PLOTS = {
+    "standard deviation of the policy": "policy/std",
+    "fraction of clipped ratios": "policy/clip_fraction",
+    "explained variance of the returns": "rollout/explained_variance",
+}
+"""Panels of the learning curves, by their titles."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class PPO(AbstractLearner):
+    """Proximal policy optimization, Schulman et al. 2017 (arXiv:1707.06347).
+
+    Attributes:
+        optimizer: Gradient transformation, with an injected `learning_rate`.
+        loss: The loss of a minibatch.
+        alongside: Computes that loss's additional inputs.
+        start: Returns entries of the start table, by name.
+        line: Additional metrics on the line of each iteration, by label.
+        plots: Metrics plotted with the learning curves, by the panel's title.
+    """
+
+    optimizer: optax.GradientTransformation
+    hyper: PPOHyperparameters
+    loss: PPOLoss = ppo_loss
+    alongside: Alongside = nothing_alongside
+    start: Callable[[], Mapping[str, str]] = dict
+    line: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    plots: Mapping[str, str] = dataclasses.field(default_factory=lambda: PLOTS)
+
+    def init(self, key: PRNGKeyArray) -> LearnerState:
+        parts = (self.network, self.obs_sizes, self.optimizer, key, self.env.initial_levels())
+        return initial_learner_state(*parts, normalize_values=self.hyper.normalize_values)
+
+    def collect(self, state: TrainState, key: PRNGKeyArray) -> tuple[Collected, EnvBatch]:
+        return collect_rollout(self.env, self.rollout, self.policy(state.learner), state, key)
+
+    def policy(self, learner: LearnerState) -> NormalizedActorCritic:
+        return normalized_policy(self.network, learner)
+
+    def figures(self) -> Figures:
+        order = MemoryUse(option="num_passes", bytes_per_env=4, purpose="the order of the minibatches")
+        return Figures(
+            hyper=self.hyper,
+            start=self.start(),
+            line=self.line,
+            memory=(order,),
+            syncs_per_iteration=self.hyper.syncs_per_iteration,
+            plots=self.plots,
+        )
+
+    def learn(
+        self, learner: LearnerState, collected: Collected, key: PRNGKeyArray, is_usable: Bool[Array, ""]
+    ) -> tuple[LearnerState, Metrics]:
+        """Makes all passes over a rollout, then updates the learning rate and the statistics for the next one."""
+        hyper, trajectory = self.hyper, collected.trajectory
+        advantage_et = self._advantages(trajectory)
+        normalizer = self._with_targets(learner.normalizer, trajectory.value + advantage_et, is_usable)
+        rollout, residual_variance = self._prepare(learner.normalizer, normalizer, collected, advantage_et)
+        env_index_mb = stratified_minibatches(
+            key,
+            trajectory.reward.shape[0],
+            num_batches=hyper.num_batches,
+            num_passes=hyper.num_passes,
+            axis_name=self.axis_name,
+        )
+        updated, outcome = update(
+            Optimized.of(learner),
+            rollout,
+            env_index_mb,
+            loss=self._loss,
+            optimizer=self.optimizer,
+            sync=self._sync(),
+            is_usable=is_usable,
+        )
+        learning_rate = optax.tree.get(updated.opt_state, "learning_rate")
+        metrics = self._metrics(outcome) | {"policy/learning_rate": learning_rate}
+        _, target_variance = moments_across_devices(rollout.value_target, self.axis_name)
+        metrics["rollout/explained_variance"] = 1 - residual_variance / (target_variance + 1e-8)
+        # NaN keeps the rate: skipped updates make the KL divergence small, which would raise the rate.
+        kl = jnp.where(metrics[BAD_UPDATES] > 0, jnp.nan, metrics["policy/kl_last_pass"])
+        adapted = adapt_learning_rate(learning_rate, kl, hyper)
+        updated = updated._replace(opt_state=optax.tree.set(updated.opt_state, learning_rate=adapted))
+        if hyper.normalize_observations:
+            normalizer = updated_normalizer(normalizer, trajectory.obs, is_usable, self.axis_name)
+        return dataclasses.replace(updated.put_into(learner), normalizer=normalizer), metrics
+
+    def _advantages(self, trajectory: Trajectory) -> Float[Array, "e t"]:
+        return generalized_advantages(
+            trajectory.reward,
+            trajectory.value,
+            trajectory.next_value,
+            trajectory.terminated,
+            trajectory.done,
+            gamma=self.hyper.gamma,
+            gae_lambda=self.hyper.gae_lambda,
+        )
+
+    def _with_targets(
+        self, normalizer: ObservationNormalizer, target_et: Float[Array, "e t"], is_usable: Bool[Array, ""]
+    ) -> ObservationNormalizer:
+        """Statistics with these value targets included, so that even the first targets are learned normalised."""
+        if normalizer.values is None:
+            return normalizer
+        values = updated_normalizer(normalizer.values, {"value": target_et}, is_usable, self.axis_name)
+        return dataclasses.replace(normalizer, values=values)
+
+    def _prepare(
+        self,
+        before: ObservationNormalizer,
+        normalizer: ObservationNormalizer,
+        collected: Collected,
+        advantage_et: Float[Array, "e t"],
+    ) -> tuple[Minibatch, Float[Array, ""]]:
+        """The whole rollout as input of the loss, and the variance of value targets that values do not explain.
+
+        Args:
+            before: The statistics with which the rollout was collected.
+            normalizer: The statistics with which it is learned.
+        """
+        trajectory = collected.trajectory
+        value_et, target_et = trajectory.value, trajectory.value + advantage_et
+        if before.values is not None and normalizer.values is not None:
+            # Clipping compares with the network's output at the rollout, so invert by the statistics of that time.
+            value_et, target_et = before.values.outputs(value_et), normalizer.values.normalize(target_et)
+        normalized_et, residual_variance = normalize_advantages(advantage_et, self.axis_name)
+        if normalizer.values is not None:
+            residual_variance /= jnp.square(normalizer.values.scale)
+        rollout = Minibatch(
+            obs=normalizer(trajectory.obs),
+            carry=collected.model_carry,
+            done=trajectory.done,
+            action=trajectory.action,
+            log_prob=trajectory.log_prob,
+            value=value_et,
+            advantage=normalized_et,
+            value_target=target_et,
+            alongside=self.alongside(trajectory, normalizer),
+        )
+        return rollout, residual_variance
+
+    def _loss(self, params: PyTree, minibatch: Minibatch) -> tuple[Float[Array, ""], Metrics]:
+        return self.loss(eqx.combine(params, static_leaves(self.network)), minibatch, self.hyper)
+
+    def _sync(self) -> GradientSync:
+        hyper = self.hyper
+        return GradientSync(
+            average=self.sync_gradients,
+            axis_name=self.axis_name,
+            period=hyper.grad_sync_period,
+            mode=hyper.grad_sync_mode,
+        )
+
+    def _metrics(self, outcome: Outcome) -> Metrics:
+        """Metrics of an update over all minibatches and devices."""
+        metrics_m, num_skipped = outcome
+        metrics: Metrics = jax.tree.map(jnp.mean, metrics_m)
+        metrics[BAD_UPDATES] = num_skipped.astype(jnp.float32)
+        metrics["policy/kl_last_pass"] = jnp.mean(metrics_m["policy/kl"][-self.hyper.num_batches :])
+        return mean_across_devices(metrics, self.axis_name)
