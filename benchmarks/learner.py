@@ -34,8 +34,8 @@ import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, PyTree
-from ksim.learn.learner import Collected
-from ksim.learn.guards import Optimized, all_finite, optimizer_step, updated_normalizer
+from ksim.learn.learner import RolloutBatch
+from ksim.learn.guards import UpdateState, all_finite, optimizer_step, updated_normalizer
 from ksim.learn.learner import initial_learner_state
 from ksim.nn import AbstractActorCritic, ActorCriticOutput, Gaussian, GruActorCritic, MlpActorCritic
 from ksim.nn.actor_critic import initial_carries
@@ -58,7 +58,7 @@ class Subject:
 
     ppo: PPO
     state: LearnerState
-    collected: Collected
+    collected: RolloutBatch
 
     @property
     def num_minibatches(self) -> int:
@@ -90,7 +90,7 @@ def make_subject(like: str, model: str) -> Subject:
 
 def random_rollout(
     network: AbstractActorCritic, sizes: dict[str, int], action_size: int, shape: tuple[int, int]
-) -> Collected:
+) -> RolloutBatch:
     """A rollout in which nothing is zero: products of zeros take another time."""
     keys = iter(jax.random.split(jax.random.key(2), 10))
     normal = lambda *tail: jax.random.normal(next(keys), (*shape, *tail))
@@ -107,7 +107,7 @@ def random_rollout(
         done=done_et,
         metrics={},
     )
-    return Collected(trajectory, initial_carries(network, shape[0]), jnp.zeros(shape), jnp.zeros(shape, jnp.int32))
+    return RolloutBatch(trajectory, initial_carries(network, shape[0]), jnp.zeros(shape), jnp.zeros(shape, jnp.int32))
 
 
 def products(subject: Subject) -> Program:
@@ -187,7 +187,7 @@ def move_outputs(given: PyTree, batch: Minibatch, hyper: PPOHyperparameters) -> 
     return jax.tree.map(lambda x, g: x - 1e-3 * g * (1 + 1e-6 * sum(metrics.values())), given, grads)
 
 
-def optimize(before: Optimized, optimizer: optax.GradientTransformation) -> Optimized:
+def optimize(before: UpdateState, optimizer: optax.GradientTransformation) -> UpdateState:
     """An optimizer step with gradients that cost nothing."""
     grads = jax.tree.map(lambda x: 0.1 * x + 1e-3, before.params)
     return optimizer_step(optimizer, before, grads, all_finite(grads))
@@ -232,7 +232,7 @@ def parts_of_learning(subject: Subject) -> dict[str, Program]:
         "gather": repeated(lambda _, index_b: jax.tree.map(lambda x: x[index_b], rollout), first),
         "activations": repeated(activate, hidden),
         "loss and metrics": repeated(lambda given, _: move_outputs(given, first, ppo.hyper), outputs),
-        "optimizer": repeated(lambda before, _: optimize(before, ppo.optimizer), Optimized.of(state)),
+        "optimizer": repeated(lambda before, _: optimize(before, ppo.optimizer), UpdateState.of(state)),
         "advantages": once(functools.partial(advantages, hyper=ppo.hyper), trajectory),
         "normalization": once(normalize, state.normalizer, trajectory.obs),
     }

@@ -27,7 +27,7 @@ from examples.walking import HumanoidWalkingConfig, HumanoidWalkingTask
 import jax
 import jax.numpy as jnp
 import mujoco
-from ksim.learn.learner import Collected
+from ksim.learn.learner import RolloutBatch
 from ksim.mdp import observations as obs, rewards, terminations
 from ksim.tools.measure import spread
 from ksim.types import EnvBatch, TrainState
@@ -139,7 +139,7 @@ def measure(task: Any, num_windows: int, turns: int) -> dict[str, Any]:
     num_envs, num_steps = task.config.num_envs, task.config.rollout_length
 
     def roll_out(envs: EnvBatch, learner_state: Any, number: Any) -> tuple[EnvBatch, Any, Any]:
-        collected: Collected
+        collected: RolloutBatch
         collected, envs = learner.collect(
             TrainState(learner_state, envs), jax.random.fold_in(jax.random.key(0), number)
         )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import equinox as eqx
 import numpy as np
 
-from ksim.errors import ConfigError, near_misses, shown
+from ksim.errors import ConfigError, near_misses, quoted
 
 MAX_COUNT = 2**31 - 1
 """The largest number that the 32 bits of an index on a device can count."""
@@ -58,7 +58,7 @@ def check_fraction(name: str, value: float) -> None:
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
     """Raises ConfigError unless the value is one of the choices."""
-    check_rule(f"{name} ({shown(value)})", value in choices, f"one of {', '.join(choices)}")
+    check_rule(f"{name} ({quoted(value)})", value in choices, f"one of {', '.join(choices)}")
 
 
 def check_field(module: eqx.Module, field: str, is_met: bool, rule: str) -> None:

@@ -25,7 +25,7 @@ _MEANINGS_AT = 30
 _ROLES = {
     "fixed": "A checkpoint depends on it, so it cannot change when a run is resumed.",
     "network": "It shapes the network, so a checkpoint needs the value that it was trained with.",
-    "of_one_process": "It may differ between the processes of a job.",
+    "per_process": "It may differ between the processes of a job.",
 }
 
 
@@ -72,7 +72,7 @@ def option_text(name: str, base: RLConfig, width: int) -> str:
         "group": known["group"],
     }
     roles = [sentence for role, sentence in _ROLES.items() if role in known]
-    if not known.get("of_the_run", True):
+    if not known.get("saved", True):
         roles.append("It belongs to a command, not to a run: a resumed run does not keep it.")
     wrap = lambda text: textwrap.fill(text, min(width, MAX_WIDTH))
     return "\n\n".join(

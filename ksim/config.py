@@ -15,7 +15,7 @@ import numpy as np
 import xax
 
 from ksim.checks import check_choice, check_positive, check_rule, is_one_line
-from ksim.errors import ConfigError, shown
+from ksim.errors import ConfigError, quoted
 from ksim.host.plain_yaml import FRACTION
 
 CHECKPOINT_MODES = ("eval", "view", "export", "replay")
@@ -36,8 +36,8 @@ def field(
     kind: str | None = None,
     choices: Sequence[str] | None = None,
     details: str | None = None,
-    of_the_run: bool = True,
-    of_one_process: bool = False,
+    saved: bool = True,
+    per_process: bool = False,
     fixed: bool = False,
     network: bool = False,
 ) -> Any:
@@ -51,19 +51,19 @@ def field(
         kind: What it may be, in words, where its type does not say it.
         choices: The texts that it may be, if only these are valid.
         details: What `--help <name>` says besides `help`.
-        of_the_run: Whether a run that is resumed or evaluated keeps its value; not so what belongs to the machine, or
+        saved: Whether a run that is resumed or evaluated keeps its value; not so what belongs to the machine, or
             to what is asked for this time.
-        of_one_process: Whether it may differ between the processes of a job.
+        per_process: Whether it may differ between the processes of a job.
         fixed: Whether a checkpoint depends on it, so that it cannot change when its run is resumed.
         network: Whether it shapes the default network, and so the arrays of a checkpoint.
     """
-    metadata: dict[str, Any] = {"help": help, "of_the_run": of_the_run}
+    metadata: dict[str, Any] = {"help": help, "saved": saved}
     roles: dict[str, Any] = {
         "group": group,
         "kind": kind,
         "choices": None if choices is None else tuple(choices),
         "details": details,
-        "of_one_process": of_one_process,
+        "per_process": per_process,
         "fixed": fixed,
         "network": network,
     }
@@ -94,13 +94,13 @@ def hyperparameters(config_class: type) -> list[str]:
     return [
         name
         for name, known in options_metadata(config_class).items()
-        if known.get("of_the_run", True) and known["group"] not in _ABOUT_RUNS
+        if known.get("saved", True) and known["group"] not in _ABOUT_RUNS
     ]
 
 
 def is_of_the_run(field: "dataclasses.Field[Any]") -> bool:
     """Whether an option stays with a run; see `field`."""
-    return field.metadata.get("of_the_run", True)
+    return field.metadata.get("saved", True)
 
 
 def describe_type(config_class: type, name: str) -> str:
@@ -145,10 +145,10 @@ def check_types(config: Any) -> None:
         name, value = option.name, getattr(config, option.name)
         if not is_of_type(value, hints[name]):
             fix = " Convert it by its tolist()." if isinstance(value, np.generic | np.ndarray) else ""
-            raise ConfigError(f"{name} ({shown(value)}) must be {describe_type(type(config), name)}.{fix}")
+            raise ConfigError(f"{name} ({quoted(value)}) must be {describe_type(type(config), name)}.{fix}")
         for item in value if isinstance(value, list | tuple) else (value,):
             if isinstance(item, int) and not -(2**63) <= item < 2**63:
-                raise ConfigError(f"{name} ({shown(value)}) must be a number of at most 64 bits.")
+                raise ConfigError(f"{name} ({quoted(value)}) must be a number of at most 64 bits.")
             if isinstance(item, str):
                 check_plain(name, item)
         if isinstance(value, str) and "choices" in metadata[name]:
@@ -178,10 +178,10 @@ def is_of_type(value: Any, hint: Any) -> bool:
 def check_plain(name: str, text: str) -> None:
     """Raises ConfigError for a text that no option may be, since a config file or a message could not show it."""
     if any("\ud800" <= character <= "\udfff" for character in text):  # as Python has bytes that are no text
-        raise ConfigError(f"{name} ({shown(text)}) must be text in UTF-8.")
+        raise ConfigError(f"{name} ({quoted(text)}) must be text in UTF-8.")
     if not is_one_line(text) or text == "???" or "${" in text:
         raise ConfigError(
-            f"{name} ({shown(text)}) must be plain text: without line breaks and other control characters, "
+            f"{name} ({quoted(text)}) must be plain text: without line breaks and other control characters, "
             "and neither ??? nor with ${...}, which stand for something else in a config file."
         )
 
@@ -199,6 +199,6 @@ def seconds_of(name: str, value: Any) -> float | None:
     parts = [float(part) for part in str(value).split(":")] if is_number or is_time else [math.nan]
     seconds = sum(part * 60**i for i, part in enumerate(reversed(parts)))
     is_duration = math.isfinite(seconds)
-    check_rule(f"{name} ({shown(value)})", is_duration, "seconds, or hours, minutes and seconds as in 11:55:00")
+    check_rule(f"{name} ({quoted(value)})", is_duration, "seconds, or hours, minutes and seconds as in 11:55:00")
     check_positive(name, seconds)
     return seconds

@@ -14,7 +14,7 @@ class RunError(RuntimeError):
     """A run failed. The message says why. The command line exits with 1."""
 
 
-def shown(value: Any, most: int = 80) -> str:
+def quoted(value: Any, most: int = 80) -> str:
     """A value for a message: its repr on one line, cut if it is long."""
     try:
         text = " ".join(repr(value).split())
@@ -39,7 +39,7 @@ def near_misses(name: str, known: Any) -> str:
     return f"Known names: {', '.join(sorted(known)) or 'none'}."
 
 
-def look_up(known: Mapping[str, _T], name: str, what: str) -> _T:
+def get_named(known: Mapping[str, _T], name: str, what: str) -> _T:
     """The entry of a name; raises ConfigError with the near misses where there is none. `what`: the kind of entry."""
     if name not in known:
         raise ConfigError(f"There is no {what} {name!r}. {near_misses(name, known)}")

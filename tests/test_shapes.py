@@ -61,7 +61,7 @@ CASES = {
         ("select_envs", (NO[:, 0], {"x": jnp.ones(1)}, {"x": jnp.ones(1)}), {}),
     ],
     "rollout.starts": [
-        ("no_starts_yet", ({"x": ET}, KEYS[0]), {}),
+        ("empty_starts", ({"x": ET}, KEYS[0]), {}),
         ("continue_or_start", (None, {"x": ET}, NO, None, {"x": ET}), {}),
         ("continue_or_start", (None, {"x": ET}, NO[:2, 0], None, {"x": ET}), {}),
     ],

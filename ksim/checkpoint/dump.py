@@ -10,7 +10,7 @@ from ksim.checkpoint.snapshot import host_state, named_arrays, run_document
 from ksim.config import as_argument
 from ksim.host.terminal import print_warning
 from ksim.parallel.multihost import is_main_process
-from ksim.rollout.unroll import NOT_FINITE
+from ksim.rollout.unroll import NON_FINITE
 from ksim.task.rl import RLTask
 from ksim.types import TrainState
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 MAX_DUMPS = 8
 """Most dumps in the directory of a run, however often the run is resumed."""
-KINDS = {"policy/bad_updates": "non-finite updates, which were skipped", NOT_FINITE: "non-finite environment steps"}
+KINDS = {"policy/bad_updates": "non-finite updates, which were skipped", NON_FINITE: "non-finite environment steps"}
 """Metrics that count non-finite updates and steps, with the words for them in messages."""
 
 

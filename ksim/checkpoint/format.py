@@ -24,7 +24,7 @@ import numpy as np
 from ksim.checkpoint.orbax_log import without_handlers
 from ksim.checkpoint.progress import KEPT
 from ksim.config import is_of_type
-from ksim.errors import ConfigError, as_number, shown
+from ksim.errors import ConfigError, as_number, quoted
 from ksim.host.files import write_through
 from ksim.host.terminal import warn_user
 from ksim.log.jsonl import read_evaluations
@@ -168,8 +168,8 @@ def read_document(path: Path) -> Mapping[str, Any]:
         versions = document.get("versions")
         written_by = versions.get("ksim", "unknown") if isinstance(versions, dict) else "unknown"
         raise ConfigError(
-            f"Checkpoint {path} is of format {shown(document.get('format'))}, and this ksim reads format {FORMAT}. Use "
-            f"the version that wrote it ({written_by!s:.80})."
+            f"Checkpoint {path} is of format {quoted(document.get('format'))}, and this ksim reads format {FORMAT}. "
+            f"Use the version that wrote it ({written_by!s:.80})."
         )
     problem = _problem_of_document(document)
     if problem is not None:
@@ -186,12 +186,12 @@ def _problem_of_document(document: Mapping[str, Any]) -> str | None:
     content = {"last_episodes": {}, "sizes": {}, **document}  # a dump has no episodes, an older document no sizes
     for name, kind in _KINDS.items():
         if not is_of_type(content.get(name), kind):
-            return f"{name} ({shown(content.get(name))}) is not what a run saves"
+            return f"{name} ({quoted(content.get(name))}) is not what a run saves"
     progress = document["progress"]
     if any(not is_of_type(progress.get(name), kind) or not 0 <= progress[name] < 2**63 for name, kind in KEPT.items()):
-        return f"progress ({shown(progress)}) is not what a run saves"
+        return f"progress ({quoted(progress)}) is not what a run saves"
     if not (0 <= document["iteration"] < 2**31 and document["num_devices"] >= 1):
-        return f"iteration ({shown(document['iteration'])}) or num_devices is out of range"
+        return f"iteration ({quoted(document['iteration'])}) or num_devices is out of range"
     return None
 
 
@@ -240,7 +240,7 @@ def readable(path: str | Path, name: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise ConfigError(
-            f"{name} ({shown(str(path))}) cannot be read: {error.strerror}: {shown(str(error.filename))}. Set its "
+            f"{name} ({quoted(str(path))}) cannot be read: {error.strerror}: {quoted(str(error.filename))}. Set its "
             "permissions, or give another."
         ) from error
 
@@ -257,7 +257,7 @@ def _find_checkpoints(path: Path, name: str) -> list[Path]:
     found = list_checkpoints(path if path.name == CHECKPOINTS else path / CHECKPOINTS)
     if not found:
         raise ConfigError(
-            f"{name} ({shown(str(path), 400)}) must be a run's directory with checkpoints, or one of "
+            f"{name} ({quoted(str(path), 400)}) must be a run's directory with checkpoints, or one of "
             "checkpoints/<number>."
         )
     return found[::-1]

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from ksim.rollout.unroll import NOT_FINITE
+from ksim.rollout.unroll import NON_FINITE
 
 
 @dataclasses.dataclass
@@ -59,7 +59,7 @@ class Progress:
         Metrics that are NaN are not kept: in many iterations no episode ends.
         """
         self.bad_updates += round(metrics["policy/bad_updates"])
-        self.not_finite_steps += round(metrics.get(NOT_FINITE, 0.0) * self.steps_per_iteration)
+        self.not_finite_steps += round(metrics.get(NON_FINITE, 0.0) * self.steps_per_iteration)
         self.last_episodes |= {k: x for k, x in metrics.items() if k.startswith("episode/") and not math.isnan(x)}
 
     @property

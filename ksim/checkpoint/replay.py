@@ -11,7 +11,7 @@ from ksim.checkpoint.format import Checkpoint, load_checkpoint
 from ksim.checkpoint.snapshot import restored
 from ksim.host.terminal import print_figures
 from ksim.learn.guards import BAD_UPDATES
-from ksim.rollout.unroll import NOT_FINITE
+from ksim.rollout.unroll import NON_FINITE
 from ksim.task.result import RunResult
 from ksim.task.rl import RLTask
 from ksim.types import TrainState, Trajectory
@@ -35,9 +35,9 @@ class Replay:
     def bad_steps(self) -> np.ndarray:
         """Indices (env, step) of non-finite steps, shape (n, 2), in order of time."""
         metrics = self.trajectory.metrics
-        if NOT_FINITE not in metrics:  # the task overrides the rollout
+        if NON_FINITE not in metrics:  # the task overrides the rollout
             return np.zeros((0, 2), int)
-        bad_et = np.asarray(metrics[NOT_FINITE]) > 0
+        bad_et = np.asarray(metrics[NON_FINITE]) > 0
         place = np.argwhere(bad_et.T)
         return place[:, ::-1]
 

@@ -12,12 +12,12 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from ksim.checkpoint.snapshot import plain_config
-from ksim.errors import ConfigError, as_number, shown
+from ksim.errors import ConfigError, as_number, quoted
 from ksim.host.files import whole_file
 from ksim.host.terminal import print_warning
 from ksim.log.run_log import LOG_DIR
 from ksim.parallel.job import missed_job
-from ksim.parallel.multihost import gather_texts, is_main_process, num_processes, together
+from ksim.parallel.multihost import fail_together, gather_texts, is_main_process, num_processes
 
 _APPEARING_S = 5.0
 """Seconds that a directory created by another machine may take to become visible, as NFS caches lookups."""
@@ -60,7 +60,7 @@ def check_can_be_made(run_dir: str | None) -> None:
         os.path.abspath(run_dir or "runs").encode()
     except UnicodeError:
         raise ConfigError(
-            f"run_dir ({shown(os.path.abspath(run_dir or 'runs'), 1000)}) must have a path in UTF-8. Choose another."
+            f"run_dir ({quoted(os.path.abspath(run_dir or 'runs'), 1000)}) must have a path in UTF-8. Choose another."
         ) from None
     if run_dir is None:
         return
@@ -68,7 +68,7 @@ def check_can_be_made(run_dir: str | None) -> None:
     try:
         there = next(place for place in (path, *path.absolute().parents) if place.exists())
     except OSError as error:
-        raise ConfigError(f"run_dir ({shown(run_dir)}) cannot be created: {error.strerror}.") from error
+        raise ConfigError(f"run_dir ({quoted(run_dir)}) cannot be created: {error.strerror}.") from error
     if not there.is_dir():
         raise ConfigError(f"run_dir ({run_dir:.200}) cannot be created: {there} is not a directory.")
     if not os.access(there, os.W_OK | os.X_OK):
@@ -141,13 +141,13 @@ def shared_run_dir(made_by_main: Path | None, run_dir: str | None, task_name: st
         ConfigError: It cannot be created, or this process neither sees it nor has another directory for its log.
     """
     made = made_by_main or Path()
-    with together():
+    with fail_together():
         if is_main_process() and made_by_main is None:
             made = make_run_dir(run_dir, task_name)
     if num_processes() == 1:
         return made
     shared = Path(gather_texts(str(made.absolute()))[0])
-    with together():
+    with fail_together():
         if LOG_DIR not in os.environ and not _appears(shared):
             raise ConfigError(
                 f"run_dir ({shared}), made by process 0, is not visible on {socket.gethostname()}. Put it on a file "

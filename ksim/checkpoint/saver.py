@@ -118,5 +118,5 @@ class Saver:
         except Exception as error:  # noqa: BLE001 - Orbax may wrap an error of the file system in any type
             self._last_error = error
             self._failures.add("checkpoint", error)
-        with self._failures.absorbed("removal of old checkpoints"):
+        with self._failures.tolerate("removal of old checkpoints"):
             remove_all_but(self._directory, self._config.max_to_keep, find_best(self._directory.parent))

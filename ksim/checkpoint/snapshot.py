@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 from ksim._version import __version__
 from ksim.checkpoint.format import CHECKPOINTS, Arrays, Checkpoint, write_checkpoint
 from ksim.config import is_of_the_run
-from ksim.errors import ConfigError, shown
+from ksim.errors import ConfigError, quoted
 from ksim.parallel.placement import copy_of, named_leaves, unwrap_keys, wrap_keys
 from ksim.task.rl import RLTask
 from ksim.types import LearnerState, TrainState
@@ -162,7 +162,7 @@ def _check_fit(checkpoint: Checkpoint, there: Arrays, wanted: Mapping[str, Any],
         return
     more = f"; and {len(problems) - _MAX_NAMED} more" if len(problems) > _MAX_NAMED else ""
     other = checkpoint.document.get("task", task_name)
-    of_another = "" if task_name in (None, other) else f" It is of the task {shown(other)}, and this is {task_name!r}."
+    of_another = "" if task_name in (None, other) else f" It is of the task {quoted(other)}, and this is {task_name!r}."
     raise ConfigError(
         f"Checkpoint {checkpoint.path} does not fit this task: {'; '.join(problems[:_MAX_NAMED])}{more}."
         f"{of_another} Use the options of its config.yaml and the code that it was written with."

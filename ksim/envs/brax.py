@@ -13,14 +13,14 @@ from typing import Any
 import jax
 
 from ksim.envs.task import (
-    Made,
+    ExternalEnv,
     WrappedConfig,
     WrappedTask,
     check_name,
+    external_errors,
     imported,
     main,
     parsed_options,
-    refusing_options,
 )
 from ksim.envs.wrapped import shown_state
 from ksim.errors import ConfigError
@@ -60,13 +60,13 @@ class BraxTask(WrappedTask[BraxConfig]):
         # With a standard deviation of 1, a third of the actions would be clipped. Rewards differ in scale.
         return BraxConfig(env=name, init_std=0.5, normalize_values=True)
 
-    def make(self, config: BraxConfig) -> Made:
+    def make(self, config: BraxConfig) -> ExternalEnv:
         envs = _brax()
         check_name(config.env, sorted(envs._envs), PROGRAM)
         known = inspect.signature(envs._envs[config.env]).parameters.keys() - {"kwargs"}
-        with refusing_options(config, known):
+        with external_errors(config, known):
             env = envs.get_environment(config.env, **parsed_options(config.env_options))
-            return Made(
+            return ExternalEnv(
                 env=env,
                 dt=float(env.sys.opt.timestep),
                 ctrl_dt=float(env.dt),

@@ -14,14 +14,14 @@ from typing import Any
 import jax
 
 from ksim.envs.task import (
-    Made,
+    ExternalEnv,
     WrappedConfig,
     WrappedTask,
     check_name,
+    external_errors,
     imported,
     main,
     parsed_options,
-    refusing_options,
 )
 from ksim.envs.wrapped import shown_state
 from ksim.errors import ConfigError
@@ -61,7 +61,7 @@ class PlaygroundTask(WrappedTask[PlaygroundConfig]):
         """
         return PlaygroundConfig(env=name, **options_of(published_for_brax(name)))
 
-    def make(self, config: PlaygroundConfig) -> Made:
+    def make(self, config: PlaygroundConfig) -> ExternalEnv:
         registry = _playground()
         check_name(config.env, _names(registry), PROGRAM)
         known = registry.get_default_config(config.env)
@@ -72,7 +72,7 @@ class PlaygroundTask(WrappedTask[PlaygroundConfig]):
                 "env_options (vision=true): ksim learns from vectors only, not from pixels. Leave it out."
             )
         known = {*known} - {"action_repeat", "episode_length"}  # read by training, not by the environment
-        with refusing_options(config, known):
+        with external_errors(config, known):
             try:
                 env = registry.load(config.env, config_overrides=overrides)
             except subprocess.CalledProcessError as error:
@@ -80,7 +80,7 @@ class PlaygroundTask(WrappedTask[PlaygroundConfig]):
                     f"{config.env} needs robots that Playground downloads (mujoco_menagerie), which failed: {error}. "
                     "Connect this machine to the network once, or choose an environment of dm_control."
                 ) from error
-        return Made(
+        return ExternalEnv(
             env=env,
             dt=env.sim_dt,
             ctrl_dt=env.dt,

@@ -48,8 +48,8 @@ class WrappedConfig(DistributedPPOConfig):
     )
     randomize: bool = field(False, help="draw a model for each episode with the environment's own randomization")
     # Not options: the environment defines them, and `env_options` may set them if it allows that.
-    dt: float | None = field(None, help="the environment's own seconds per physics step", of_the_run=False)  # type: ignore[assignment]
-    ctrl_dt: float | None = field(None, help="its own seconds per step, times action_repeat", of_the_run=False)  # type: ignore[assignment]
+    dt: float | None = field(None, help="the environment's own seconds per physics step", saved=False)  # type: ignore[assignment]
+    ctrl_dt: float | None = field(None, help="its own seconds per step, times action_repeat", saved=False)  # type: ignore[assignment]
 
     @property
     def steps_per_action(self) -> int:
@@ -117,7 +117,7 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
         """Options to train an environment with: published for it, or found to work well."""
 
     @abstractmethod
-    def make(self, config: ConfigT) -> "Made":
+    def make(self, config: ConfigT) -> "ExternalEnv":
         """The environment named by the options."""
 
     @functools.cached_property
@@ -220,13 +220,13 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
 
     @functools.cached_property
     def obs_sizes(self) -> dict[str, int]:
-        with refusing_options(self.config):
+        with external_errors(self.config):
             return super().obs_sizes
 
     @functools.cached_property
     def _observation_names(self) -> tuple[str | None, str | None]:
         """The policy's and critic's observation names. Cached, because finding them traces a reset."""
-        with refusing_options(self.config):
+        with external_errors(self.config):
             config, made = self.config, self.made
             return observation_names(made.env, config.actor_obs, config.critic_obs, made.published_obs)
 
@@ -239,7 +239,7 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
 
 
 @dataclasses.dataclass(frozen=True)
-class Made:
+class ExternalEnv:
     """A third-party environment.
 
     Attributes:
@@ -298,7 +298,7 @@ def imported(module: str, package: str, *, extra: str) -> Any:
 
 
 @contextlib.contextmanager
-def refusing_options(config: WrappedConfig, known: Iterable[str] = ()) -> Iterator[None]:
+def external_errors(config: WrappedConfig, known: Iterable[str] = ()) -> Iterator[None]:
     """Turns an exception of an environment into a ConfigError with its options, the failing line, and known options."""
     try:
         yield

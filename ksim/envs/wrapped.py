@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
-from ksim.errors import ConfigError, shown
+from ksim.errors import ConfigError, quoted
 from ksim.physics import PhysicsModel
 from ksim.rollout.environment import Environment, Shown, traced_once
 from ksim.types import EnvState, Metrics, Observation, PhysicsState
@@ -217,7 +217,7 @@ def _with_types_of(before: PyTree, after: PyTree, env: Any) -> PyTree:
     if jax.tree.structure(before) != jax.tree.structure(after):
         raise ConfigError(
             f"{type(env).__name__}.step must return a state of the structure that its reset returns. "
-            f"After a reset: {shown(jax.tree.structure(before))}. After a step: {shown(jax.tree.structure(after))}."
+            f"After a reset: {quoted(jax.tree.structure(before))}. After a step: {quoted(jax.tree.structure(after))}."
         )
     return jax.tree.map(lambda old, new: jnp.asarray(new, old.dtype), before, after)
 

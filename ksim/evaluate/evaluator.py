@@ -195,7 +195,7 @@ def evaluation_line(iteration: int, evaluation: Evaluation) -> str:
     return " · ".join(parts)
 
 
-def shortfall_words(evaluation: Evaluation, trained: Mapping[str, float]) -> str | None:
+def shortfall_message(evaluation: Evaluation, trained: Mapping[str, float]) -> str | None:
     """A warning if the deterministic policy earns much less per step than in training; None otherwise.
 
     Args:

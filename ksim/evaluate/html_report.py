@@ -11,7 +11,7 @@ from ksim.evaluate.curves import Curves, read_curves, run_names
 from ksim.host.files import data_url, whole_file
 from ksim.host.terminal import format_seconds
 from ksim.log.jsonl import find_films
-from ksim.log.logger import error_words
+from ksim.log.logger import error_labels
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8882; }
@@ -109,7 +109,7 @@ def _newest_document(run_dir: Path) -> dict[str, Any] | None:
 def _evaluated(record: Mapping[str, Any]) -> dict[str, str]:
     """The figures of an evaluation, with 95 % confidence intervals."""
     figures = {"episodes": str(record["num_episodes"])} if "num_episodes" in record else {}
-    errors = error_words(name for name in record["figures"] if name.startswith("error/"))
+    errors = error_labels(name for name in record["figures"] if name.startswith("error/"))
     for name, estimate in record["figures"].items():
         mean, low, high = (estimate.get(part) for part in ("mean", "low", "high"))
         if mean is not None:

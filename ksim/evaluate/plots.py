@@ -15,7 +15,7 @@ from matplotlib.ticker import EngFormatter
 from ksim.evaluate.curves import Curves, thinned
 from ksim.evaluate.evaluator import Recording
 from ksim.host.files import whole_file
-from ksim.log.logger import error_words
+from ksim.log.logger import error_labels
 
 DPI = 110
 CONTACT_N = 1.0
@@ -38,7 +38,7 @@ def plot_learning(runs: Sequence[Curves], path: Path, of_learner: Mapping[str, s
     Args:
         of_learner: Additional metrics of the algorithm to plot, by the title of their panel.
     """
-    errors = error_words(sorted({name for run in runs for name in run.metrics if name.startswith("error/")}))
+    errors = error_labels(sorted({name for run in runs for name in run.metrics if name.startswith("error/")}))
     learning = {**LEARNING, **(of_learner or {})}
     panels = [
         ("return", "episode/return", "return"),

@@ -19,7 +19,7 @@ from ksim.evaluate.evaluator import (
     Recording,
     ShouldStop,
     evaluation_line,
-    shortfall_words,
+    shortfall_message,
 )
 from ksim.evaluate.video import NO_GL, film, find_gl
 from ksim.host.files import output_dir, whole_file
@@ -79,7 +79,7 @@ class EpisodeReport:
         """
         if not (with_video or with_plots):
             return None
-        with self._failures.absorbed("recording"):
+        with self._failures.tolerate("recording"):
             self._recorder = self._recorder or _make_recorder(self._get_context())
             with Activity.doing("Recording an episode"):
                 recording = self._recorder(model, self._should_stop)
@@ -91,7 +91,7 @@ class EpisodeReport:
         return None
 
     def _plot(self, recording: Recording) -> dict[str, Path]:
-        with self._failures.absorbed("plotting"), Activity.doing("Plotting"):
+        with self._failures.tolerate("plotting"), Activity.doing("Plotting"):
             from ksim.evaluate.plots import plot_episode  # noqa: PLC0415 - matplotlib is slow to import
 
             paths = plot_episode(recording, self._out_dir / "plots")
@@ -109,7 +109,7 @@ class EpisodeReport:
                 logger.warning(NO_GL)
                 print_line(f"Warning: no video. {NO_GL}")
             return {}
-        with self._failures.absorbed("video"), Activity.doing("Filming"):
+        with self._failures.tolerate("video"), Activity.doing("Filming"):
             paths = film(recording, self._out_dir / "videos" / name, self._should_stop)
             self.paths |= {f"video, {path.suffix[1:]}": path for path in paths}
             return {f"video{path.suffix}": path for path in paths}
@@ -190,7 +190,7 @@ class Reports:
 
     def _evaluate(self, progress: Progress, learner: LearnerState) -> None:
         self._num_evaluations += 1
-        with self.failures.absorbed("evaluation"):
+        with self.failures.tolerate("evaluation"):
             evaluator = self._evaluator or Evaluator(policy_context(self._task))
             self._evaluator = evaluator
             with Activity.doing("Evaluating"):
@@ -207,7 +207,7 @@ class Reports:
                 if self._saver is not None:
                     self._saver.found_best(progress.iteration)
             self.paths["evaluations"] = self._run_dir / EVALUATIONS
-            shortfall = shortfall_words(evaluation, progress.last_episodes)
+            shortfall = shortfall_message(evaluation, progress.last_episodes)
             for line in filter(None, (evaluation_line(progress.iteration, evaluation), shortfall)):
                 print_line(line)
                 logger.info(line)
@@ -223,21 +223,21 @@ class Reports:
             self._loggers.log_files(episode.files, progress.iteration, progress.env_steps)
 
     def _plot_learning(self, progress: Progress) -> None:
-        with self.failures.absorbed("plotting"), Activity.doing("Plotting"):
+        with self.failures.tolerate("plotting"), Activity.doing("Plotting"):
             from ksim.evaluate.plots import plot_learning  # noqa: PLC0415 - matplotlib is slow to import
 
             path = self._run_dir / "plots" / "learning.png"
-            plot_learning([read_curves(self._run_dir)], path, self._task.figures().plots)
+            plot_learning([read_curves(self._run_dir)], path, self._task.learner_info().plots)
             self.paths["learning curves"] = path
             assert self._loggers is not None  # only the main process reports
             self._loggers.log_files({path.name: path}, progress.iteration, progress.env_steps)
 
     def _write_page(self) -> None:
-        with self.failures.absorbed("the report"), Activity.doing("Writing the report"):
+        with self.failures.tolerate("the report"), Activity.doing("Writing the report"):
             from ksim.evaluate.html_report import write_page  # noqa: PLC0415 - with the plots
 
             path = self._run_dir / "report.html"
-            write_page([self._run_dir], path, self._task.figures().plots)
+            write_page([self._run_dir], path, self._task.learner_info().plots)
             self.paths["report"] = path
 
     def model(self, learner: LearnerState) -> NormalizedActorCritic:

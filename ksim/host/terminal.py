@@ -207,7 +207,7 @@ class Failures:
         self.counts: collections.Counter[str] = collections.Counter()
 
     @contextlib.contextmanager
-    def absorbed(self, kind: str) -> Iterator[None]:
+    def tolerate(self, kind: str) -> Iterator[None]:
         """Counts failures of the block, and logs the first of a kind as a warning. Signals and exits propagate."""
         try:
             yield

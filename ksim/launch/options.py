@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ksim.checks import check_rule, is_host, is_one_line
-from ksim.errors import ConfigError, near_misses, shown
+from ksim.errors import ConfigError, near_misses, quoted
 from ksim.parallel.job import hint
 
 _USAGE = "python -m ksim.launch [OPTIONS] (-m MODULE | FILE) [ARGUMENT ...]"
@@ -152,7 +152,7 @@ def _split(argv: Sequence[str]) -> tuple[list[str], list[str]]:
             )
         num = 1 if equals or name in helps else 2
         for argument in argv[i : i + num]:
-            check_rule(f"Argument {shown(argument)} of {name}", is_one_line(argument), "one line of text in UTF-8")
+            check_rule(f"Argument {quoted(argument)} of {name}", is_one_line(argument), "one line of text in UTF-8")
         i += num
     return argv[:i], argv[i:]
 

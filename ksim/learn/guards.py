@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Int, PyTree
 
 from ksim.nn.normalizer import RunningMoments
 from ksim.parallel.collectives import all_across_devices
-from ksim.rollout.unroll import NOT_FINITE
+from ksim.rollout.unroll import NON_FINITE
 from ksim.types import LearnerState, Metrics
 
 MomentsT = TypeVar("MomentsT", bound=RunningMoments)
@@ -22,7 +22,7 @@ BAD_UPDATES = "policy/bad_updates"
 """Metric of skipped optimizer steps; every learner reports it."""
 
 
-class Optimized(NamedTuple):
+class UpdateState(NamedTuple):
     """Arrays that an optimizer step changes.
 
     Attributes:
@@ -36,18 +36,18 @@ class Optimized(NamedTuple):
     num_bad: Int[Array, ""]
 
     @staticmethod
-    def of(learner: LearnerState) -> "Optimized":
+    def of(learner: LearnerState) -> "UpdateState":
         """These arrays of a learner's state."""
-        return Optimized(learner.params, learner.opt_state, learner.num_bad_updates)
+        return UpdateState(learner.params, learner.opt_state, learner.num_bad_updates)
 
-    def put_into(self, learner: LearnerState) -> LearnerState:
+    def into(self, learner: LearnerState) -> LearnerState:
         """The learner's state with these arrays."""
         return dataclasses.replace(learner, params=self.params, opt_state=self.opt_state, num_bad_updates=self.num_bad)
 
 
 def has_enough_finite(rollout_figures: Metrics) -> Bool[Array, ""]:
     """Whether enough of a rollout's steps are finite to learn from it, by its metrics."""
-    return jnp.asarray(rollout_figures.get(NOT_FINITE, 0.0)) <= MAX_NOT_FINITE
+    return jnp.asarray(rollout_figures.get(NON_FINITE, 0.0)) <= MAX_NOT_FINITE
 
 
 def all_finite(tree: PyTree) -> Bool[Array, ""]:
@@ -56,15 +56,15 @@ def all_finite(tree: PyTree) -> Bool[Array, ""]:
 
 
 def optimizer_step(
-    optimizer: optax.GradientTransformation, before: Optimized, grads: PyTree, is_finite: Bool[Array, ""]
-) -> Optimized:
+    optimizer: optax.GradientTransformation, before: UpdateState, grads: PyTree, is_finite: Bool[Array, ""]
+) -> UpdateState:
     """One optimizer step; skipped and counted if the gradients are non-finite."""
     updates, opt_state = optimizer.update(grads, before.opt_state, before.params)
-    stepped = Optimized(optax.apply_updates(before.params, updates), opt_state, jnp.zeros_like(before.num_bad))
+    stepped = UpdateState(optax.apply_updates(before.params, updates), opt_state, jnp.zeros_like(before.num_bad))
     return select(is_finite, stepped, before._replace(num_bad=before.num_bad + 1))
 
 
-def select(condition: Bool[Array, ""], if_true: Optimized, if_false: Optimized) -> Optimized:
+def select(condition: Bool[Array, ""], if_true: UpdateState, if_false: UpdateState) -> UpdateState:
     """`if_true` or `if_false`, leaf by leaf, by a scalar condition."""
     return jax.tree.map(lambda x, y: jnp.where(condition, x, y), if_true, if_false)
 

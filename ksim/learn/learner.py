@@ -27,7 +27,7 @@ Rollout = Callable[
 """
 
 
-class Collected(eqx.Module):
+class RolloutBatch(eqx.Module):
     """One device's rollout, passed from the first half of a training step to the second.
 
     Attributes:
@@ -44,7 +44,7 @@ class Collected(eqx.Module):
 
 def collect_rollout(
     env: Environment, rollout: Rollout, model: AbstractActorCritic, state: TrainState, key: PRNGKeyArray
-) -> tuple[Collected, EnvBatch]:
+) -> tuple[RolloutBatch, EnvBatch]:
     """A rollout of this device's envs under a policy, and the envs after it. Holds no collective of ksim's.
 
     Args:
@@ -64,7 +64,7 @@ def collect_rollout(
     (return_et, length_et), (return_e, length_e) = finished_episodes(
         trajectory.reward, trajectory.done, envs.episode_return, envs.episode_length
     )
-    collected = Collected(trajectory, envs.model_carry, return_et, length_et)
+    collected = RolloutBatch(trajectory, envs.model_carry, return_et, length_et)
     return collected, EnvBatch(env_state, model_carry, return_e, length_e, next_start)
 
 
@@ -93,8 +93,8 @@ class MemoryUse:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Figures:
-    """Figures of an algorithm for the host's prints, plots and estimates.
+class LearnerInfo:
+    """LearnerInfo of an algorithm for the host's prints, plots and estimates.
 
     Attributes:
         hyper: The algorithm's hyperparameters, for the log.
@@ -125,7 +125,7 @@ class AbstractLearner(ABC):
     Attributes:
         env: The environment.
         rollout: Steps this device's envs under a policy.
-        network: The actor-critic before the first iteration. Its arrays are shapes where only `figures` is called.
+        network: The actor-critic before the first iteration. Its arrays are shapes where only `info` is called.
         obs_sizes: The length of each observation group.
         sync_gradients: Averages gradients over devices.
         axis_name: The mapped axis of devices; None on a single device.
@@ -143,7 +143,7 @@ class AbstractLearner(ABC):
         """The learner before the first iteration. Traced, with the network's arrays; see `initial_learner_state`."""
 
     @abstractmethod
-    def collect(self, state: TrainState, key: PRNGKeyArray) -> tuple[Collected, EnvBatch]:
+    def collect(self, state: TrainState, key: PRNGKeyArray) -> tuple[RolloutBatch, EnvBatch]:
         """A rollout of this device's envs, and the envs after it; see `collect_rollout`.
 
         Holds no collective over devices, so that no device waits for another while collecting.
@@ -155,7 +155,7 @@ class AbstractLearner(ABC):
 
     @abstractmethod
     def learn(
-        self, learner: LearnerState, collected: Collected, key: PRNGKeyArray, is_usable: Bool[Array, ""]
+        self, learner: LearnerState, collected: RolloutBatch, key: PRNGKeyArray, is_usable: Bool[Array, ""]
     ) -> tuple[LearnerState, Metrics]:
         """The learner after learning from a rollout, the same on every device.
 
@@ -175,8 +175,8 @@ class AbstractLearner(ABC):
         """The policy and value function of a learner, on raw observations; see `normalized_policy`."""
 
     @abstractmethod
-    def figures(self) -> Figures:
-        """Figures for the host."""
+    def info(self) -> LearnerInfo:
+        """LearnerInfo for the host."""
 
 
 def trainable_leaves(model: AbstractActorCritic) -> PyTree:

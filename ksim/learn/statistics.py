@@ -13,7 +13,7 @@ from ksim.parallel.collectives import (
     sum_across_devices,
 )
 from ksim.rollout.terms import BINS, LEVELS
-from ksim.rollout.unroll import NOT_FINITE
+from ksim.rollout.unroll import NON_FINITE
 from ksim.types import Levels, Metrics, Trajectory
 
 
@@ -103,7 +103,7 @@ def bin_counts(trajectory: Trajectory, levels: Levels, axis_name: str | None) ->
         levels: Levels of the curricula by name; vectors for curricula with bins.
         axis_name: The axis of devices, over which counts are summed.
     """
-    is_finite_et = trajectory.metrics.get(NOT_FINITE, jnp.zeros_like(trajectory.reward)) == 0
+    is_finite_et = trajectory.metrics.get(NON_FINITE, jnp.zeros_like(trajectory.reward)) == 0
     counts = {}
     for name, bin_et in trajectory.metrics.items():
         if name.startswith(BINS):
@@ -130,14 +130,14 @@ def device_metrics(trajectory: Trajectory, axis_name: str | None) -> Metrics:
     `rollout/not_finite/device`, if the rollout reports it, is the share of steps left out as non-finite.
     """
     own = {"episode/count": jnp.sum(_finished(trajectory)), "rollout/steps": jnp.float32(trajectory.reward.size)}
-    if NOT_FINITE in trajectory.metrics:
-        own[NOT_FINITE] = jnp.mean(trajectory.metrics[NOT_FINITE])
+    if NON_FINITE in trajectory.metrics:
+        own[NON_FINITE] = jnp.mean(trajectory.metrics[NON_FINITE])
     rows = gather_across_devices(jnp.stack([x.astype(jnp.float32) for x in own.values()]), axis_name)
     return {f"{name}/device": rows[:, i] for i, name in enumerate(own)}
 
 
 def _finished(trajectory: Trajectory) -> Bool[Array, "e t"]:
     """Whether each step finished an episode. Episodes cut at a non-finite step do not count."""
-    if NOT_FINITE not in trajectory.metrics:
+    if NON_FINITE not in trajectory.metrics:
         return trajectory.done
-    return trajectory.done & (trajectory.metrics[NOT_FINITE] == 0)
+    return trajectory.done & (trajectory.metrics[NON_FINITE] == 0)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 from ksim.learn.guards import has_enough_finite
-from ksim.learn.learner import AbstractLearner, Collected
+from ksim.learn.learner import AbstractLearner, RolloutBatch
 from ksim.learn.statistics import bin_counts, device_metrics, episode_metrics, level_metrics, rollout_metrics
 from ksim.types import EnvBatch, LearnerState, Metrics, TrainState
 
@@ -32,13 +32,13 @@ class TrainStep:
         learner, metrics = self.improve(state.learner, collected)
         return TrainState(learner=learner, envs=envs), metrics
 
-    def roll_out(self, envs: EnvBatch, learner: LearnerState) -> tuple[EnvBatch, Collected]:
+    def roll_out(self, envs: EnvBatch, learner: LearnerState) -> tuple[EnvBatch, RolloutBatch]:
         """The first half: steps the envs under the policy."""
         rollout_key, _ = _step_keys(learner)
         collected, envs = self.learner.collect(TrainState(learner, envs), rollout_key)
         return envs, collected
 
-    def improve(self, learner: LearnerState, collected: Collected) -> tuple[LearnerState, Metrics]:
+    def improve(self, learner: LearnerState, collected: RolloutBatch) -> tuple[LearnerState, Metrics]:
         """The second half: learns from the rollout, and moves the curricula."""
         _, update_key = _step_keys(learner)
         trajectory, axis_name = collected.trajectory, self.learner.axis_name

@@ -38,7 +38,7 @@ def error_names(names: Iterable[str]) -> dict[str, tuple[str, str]]:
     }
 
 
-def error_words(names: Iterable[str]) -> dict[str, str]:
+def error_labels(names: Iterable[str]) -> dict[str, str]:
     """Error labels by metric, such as `velocity error, m/s`."""
     return {name: ", ".join(filter(None, parts)) for name, parts in error_names(names).items()}
 
@@ -190,7 +190,7 @@ class Loggers:
                 self._succeeds(logger, "close")
         self._loggers = opened
         for logger in opened:
-            with self._failures.absorbed(f"{type(logger).__name__}.dashboards"):
+            with self._failures.tolerate(f"{type(logger).__name__}.dashboards"):
                 self.dashboards |= logger.dashboards()
 
     def log(self, metrics: Mapping[str, float], iteration: int, env_steps: int) -> None:
@@ -223,7 +223,7 @@ class Loggers:
             self._succeeds(logger, method, *arguments)
 
     def _succeeds(self, logger: AbstractLogger, method: str, *arguments: Any) -> bool:
-        with self._failures.absorbed(f"{type(logger).__name__}.{method}"):
+        with self._failures.tolerate(f"{type(logger).__name__}.{method}"):
             getattr(logger, method)(*arguments)
             return True
         return False

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from ksim.checks import check_field, check_range
-from ksim.errors import ConfigError, look_up
+from ksim.errors import ConfigError, get_named
 from ksim.keys import MOTION_START
 from ksim.mdp.term import Context, Term
 from ksim.motion.library import MotionLibrary
@@ -481,7 +481,7 @@ def motion_command(context: Context, command: str) -> MotionCommand:
     Raises:
         ConfigError: There is no such command, or it is of another kind.
     """
-    term = look_up(context.command_terms, command, "command")
+    term = get_named(context.command_terms, command, "command")
     if not isinstance(term, MotionCommand):
         raise ConfigError(f"Command {command!r} must be a MotionCommand, but is a {type(term).__name__}.")
     return term

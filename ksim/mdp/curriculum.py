@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from ksim.checks import CheckedModule, check_positive, check_range, check_rule
-from ksim.errors import ConfigError, look_up
+from ksim.errors import ConfigError, get_named
 from ksim.mdp.commands import motion_frame
 from ksim.mdp.term import Context
 from ksim.motion.library import MotionLibrary
@@ -21,7 +21,7 @@ class CurriculumContext:
 
     Attributes:
         iteration: Iterations done.
-        metrics: Figures of the iteration's rollout over all environments of all devices, by the names under which
+        metrics: LearnerInfo of the iteration's rollout over all environments of all devices, by the names under which
             they are logged.
         ctrl_dt: Seconds per control step.
         num_steps: Steps in each bin of an `AbstractBinCurriculum`; None for others.
@@ -40,7 +40,7 @@ class CurriculumContext:
         Raises:
             ConfigError: There is no such figure.
         """
-        return look_up(self.metrics, name, "metric")
+        return get_named(self.metrics, name, "metric")
 
 
 class AbstractCurriculum(CheckedModule):

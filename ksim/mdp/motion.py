@@ -33,7 +33,7 @@ class AnchorFrame(NamedTuple):
     yaw: Float[Array, ""]
 
 
-class Tracked(NamedTuple):
+class TrackedBodies(NamedTuple):
     """Bodies of the robot and of the reference, at one step.
 
     Attributes:
@@ -51,20 +51,20 @@ class Tracked(NamedTuple):
         return jnp.asarray(getattr(self.command.motions, name))[self.frame, self.body_n]
 
 
-def tracked_bodies(context: Context, command: str, bodies: tuple[str, ...] | None) -> Tracked:
+def tracked_bodies(context: Context, command: str, bodies: tuple[str, ...] | None) -> TrackedBodies:
     """The bodies of a reference that are tracked; None for all but the world."""
     names = context.model.names
     body_n = np.arange(1, context.model.mj_model.nbody)
     if bodies is not None:
         body_n = np.array([names.index("body", body) for body in bodies])
-    return Tracked(body_n, *motion_frame(context, command))
+    return TrackedBodies(body_n, *motion_frame(context, command))
 
 
-def tracked_anchor(context: Context, command: str, anchor: str | None) -> Tracked:
+def tracked_anchor(context: Context, command: str, anchor: str | None) -> TrackedBodies:
     """The anchor alone; None for the base."""
     names = context.model.names
     body = names.base_body() if anchor is None else names.index("body", anchor)
-    return Tracked(np.array([body]), *motion_frame(context, command))
+    return TrackedBodies(np.array([body]), *motion_frame(context, command))
 
 
 def anchor_frame(context: Context, command: str, anchor: str | None) -> AnchorFrame:

@@ -20,7 +20,7 @@ import mujoco
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from ksim.checks import CheckedModule
-from ksim.errors import ConfigError, look_up, near_misses
+from ksim.errors import ConfigError, get_named, near_misses
 from ksim.physics.engine import DERIVED_FIELDS
 from ksim.physics.model import PhysicsModel
 from ksim.types import Levels, Overrides, PhysicsState
@@ -54,7 +54,7 @@ _TRACING = {
 
 
 @contextlib.contextmanager
-def naming(name: str, term: object) -> Iterator[None]:
+def named_errors(name: str, term: object) -> Iterator[None]:
     """Turns whatever the code of a term raises into an error that names the term and the line.
 
     Args:
@@ -163,7 +163,7 @@ class Context:
         Raises:
             ConfigError: No command term has this name.
         """
-        return look_up(self.commands, name, "command")
+        return get_named(self.commands, name, "command")
 
     def level(self, name: str) -> Float[Array, "*b"]:
         """A curriculum's level, from 0, the easiest, to 1, the full task; a vector if it has bins.
@@ -171,7 +171,7 @@ class Context:
         Raises:
             ConfigError: No curriculum has this name.
         """
-        return look_up(self.levels, name, "curriculum")
+        return get_named(self.levels, name, "curriculum")
 
     def derived(self, name: str) -> Array:
         """A derived field of the physics state.

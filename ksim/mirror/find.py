@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ksim.errors import ConfigError
 from ksim.mdp.observations import AbstractObservation
-from ksim.mdp.term import Context, naming
+from ksim.mdp.term import Context, named_errors
 from ksim.mirror.fit import Fit, Samples, event_readings, touch_images, trial_states
 from ksim.mirror.model import ModelMirror, SignedPermutation, mirror_robot
 from ksim.physics.model import PhysicsModel
@@ -48,7 +48,7 @@ class Mirror:
         """The images of observations, along the last axis."""
         return {group: self.observations[group](vector) for group, vector in obs.items()}
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """The joints and their images, to print: `left_knee = right_knee, left_hip_roll = -right_hip_roll`."""
         shown = [f"{joint} = {'-' if sign < 0 else ''}{image}" for joint, image, sign in self.pairs if joint <= image]
         gap = "" if self.dynamics_gap is None else f" (mirrored motions are off by {self.dynamics_gap:.1%})"
@@ -161,7 +161,7 @@ class _Sampler:
                 own = dataclasses.replace(
                     context, key=jax.random.fold_in(key, i), episode_step=self._time(context, term)
                 )
-                with naming(place, term):
+                with named_errors(place, term):
                     if memories is None:
                         memory = term.init(own)
                     else:
@@ -222,7 +222,7 @@ class _Sampler:
     def _commands(self, context: Context, trial: Array) -> dict[str, Array]:
         commands = {}
         for i, (name, term) in enumerate(self._mdp.commands.items()):
-            with naming(f"command/{name}", term):
+            with named_errors(f"command/{name}", term):
                 command = term(dataclasses.replace(context, memory=term.init(context)))
             if jnp.issubdtype(command.dtype, jnp.floating):
                 offset = 0.3 * jax.random.normal(jax.random.fold_in(context.key, i), command.shape, command.dtype)

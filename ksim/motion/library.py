@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from ksim.errors import look_up
+from ksim.errors import get_named
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -81,7 +81,7 @@ class MotionLibrary:
             ConfigError: There is no such body.
         """
         places = {name: i for i, name in enumerate(self.bodies)}
-        return np.array([look_up(places, name, "body") for name in bodies])
+        return np.array([get_named(places, name, "body") for name in bodies])
 
     def record(self) -> dict[str, Any]:
         """The data with which a program without ksim replays the clips, for JSON."""

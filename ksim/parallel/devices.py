@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 from ksim.checks import check_rule
-from ksim.errors import ConfigError, as_number, shown
+from ksim.errors import ConfigError, as_number, quoted
 from ksim.host.machine import num_cores
 from ksim.host.terminal import warn_user
 from ksim.host.threads import JAXLIB_VERSION, num_pool_threads, size_thread_pool, thread_pool_size
@@ -135,7 +135,7 @@ def _places(devices: Any, num_local: int) -> list[int]:
                 "devices=[...]."
             )
     if len(set(indices)) != len(indices):
-        raise ConfigError(f"devices ({shown(devices)}) must name each device once.")
+        raise ConfigError(f"devices ({quoted(devices)}) must name each device once.")
     return indices
 
 
@@ -152,7 +152,7 @@ def _indices(devices: Any) -> list[int]:
     read = [part if type(part) is int else as_number(part.strip()) if isinstance(part, str) else None for part in parts]
     indices = [index for index in read if index is not None and abs(index) < 2**31]
     is_met = 0 < len(indices) == len(parts)
-    check_rule(f"devices ({shown(devices)})", is_met, "all, cpu or a list of indices, as in [0,1]")
+    check_rule(f"devices ({quoted(devices)})", is_met, "all, cpu or a list of indices, as in [0,1]")
     return indices
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import jax
 
 from ksim.checks import check_rule, is_host
-from ksim.errors import ConfigError, as_number, shown
+from ksim.errors import ConfigError, as_number, quoted
 from ksim.host.machine import visible_gpus
 from ksim.host.terminal import warn_user
 
@@ -175,7 +175,7 @@ def _check_address(name: str, address: str) -> None:
     host, colon, port = address.rpartition(":")
     is_port = port.isdecimal() and port.isascii() and len(port) <= 5 and 0 < int(port) < 2**16
     is_met = is_host(host.strip("[]")) and bool(colon) and is_port
-    check_rule(f"{name} ({shown(address, 200)})", is_met, "of the form HOST:PORT, as in node0:12345")
+    check_rule(f"{name} ({quoted(address, 200)})", is_met, "of the form HOST:PORT, as in node0:12345")
 
 
 def _from_environment(environ: Mapping[str, str], *, quiet: bool = False) -> Job | None:
@@ -248,7 +248,7 @@ def _place(environ: Mapping[str, str], count_name: str, place_name: str) -> tupl
 def _whole_number(environ: Mapping[str, str], name: str) -> int:
     value = environ[name].strip()
     is_met = value.isascii() and value.isdecimal() and len(value) < 10
-    check_rule(f"{name} ({shown(environ[name])})", is_met, f"a whole number. {_UNSET_IT}")
+    check_rule(f"{name} ({quoted(environ[name])})", is_met, f"a whole number. {_UNSET_IT}")
     return int(value)
 
 

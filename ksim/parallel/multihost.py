@@ -126,7 +126,7 @@ def _condition(pid: int) -> str | None:
 
 
 @contextlib.contextmanager
-def naming_lost(peers: Peers, doing: Callable[[], str]) -> Iterator[None]:
+def name_lost_peers(peers: Peers, doing: Callable[[], str]) -> Iterator[None]:
     """Names the lost process if a collective of the block fails.
 
     Args:
@@ -149,7 +149,7 @@ def naming_lost(peers: Peers, doing: Callable[[], str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def together() -> Iterator[None]:
+def fail_together() -> Iterator[None]:
     """Runs a block in every process. If it fails in one, it fails in all, and the error names the process.
 
     Without it the others would wait forever in their next collective. The block must hold no collective itself.

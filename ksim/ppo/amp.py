@@ -12,8 +12,8 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from ksim.keys import DISCRIMINATOR
-from ksim.learn.guards import BAD_UPDATES, Optimized, all_finite, optimizer_step, updated_normalizer
-from ksim.learn.learner import AbstractLearner, Collected, Figures
+from ksim.learn.guards import BAD_UPDATES, UpdateState, all_finite, optimizer_step, updated_normalizer
+from ksim.learn.learner import AbstractLearner, LearnerInfo, RolloutBatch
 from ksim.nn.networks import DenseStack, orthogonal_linear
 from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
 from ksim.parallel.collectives import (
@@ -135,7 +135,7 @@ class AMPState(LearnerState):
     style: StyleState
 
 
-class AMPCollected(Collected):
+class AMPRolloutBatch(RolloutBatch):
     """A rollout, and the discriminator's features of the states after it.
 
     Attributes:
@@ -175,29 +175,29 @@ class AMP(AbstractLearner):
         )
         return AMPState(**_fields(self.ppo.init(key)), style=style)
 
-    def collect(self, state: TrainState, key: PRNGKeyArray) -> tuple[AMPCollected, EnvBatch]:
+    def collect(self, state: TrainState, key: PRNGKeyArray) -> tuple[AMPRolloutBatch, EnvBatch]:
         collected, envs = self.ppo.collect(state, key)
-        return AMPCollected(**_fields(collected), features_after=envs.env_state.obs[STYLE]), envs
+        return AMPRolloutBatch(**_fields(collected), features_after=envs.env_state.obs[STYLE]), envs
 
     def policy(self, learner: LearnerState) -> NormalizedActorCritic:
         return self.ppo.policy(learner)
 
-    def figures(self) -> Figures:
-        figures = self.ppo.figures()
+    def info(self) -> LearnerInfo:
+        info = self.ppo.info()
         return dataclasses.replace(
-            figures,
-            hyper=(figures.hyper, self.hyper),
-            start={**figures.start, "style": f"{len(self.reference())} transitions of the reference"},
-            line={**figures.line, "style": "style/reward"},
-            plots={**figures.plots, **PLOTS},
+            info,
+            hyper=(info.hyper, self.hyper),
+            start={**info.start, "style": f"{len(self.reference())} transitions of the reference"},
+            line={**info.line, "style": "style/reward"},
+            plots={**info.plots, **PLOTS},
         )
 
     def learn(
-        self, learner: LearnerState, collected: Collected, key: PRNGKeyArray, is_usable: Bool[Array, ""]
+        self, learner: LearnerState, collected: RolloutBatch, key: PRNGKeyArray, is_usable: Bool[Array, ""]
     ) -> tuple[LearnerState, Metrics]:
         """Computes rewards by the current discriminator, then updates the policy by PPO, then the discriminator."""
         assert isinstance(learner, AMPState)
-        assert isinstance(collected, AMPCollected)
+        assert isinstance(collected, AMPRolloutBatch)
         hyper, style, trajectory = self.hyper, learner.style, collected.trajectory
         pair_et2f = _transitions(trajectory, collected.features_after)
         reward_et = jnp.where(trajectory.done, 0.0, style_reward(_scores(style, pair_et2f)))
@@ -227,7 +227,7 @@ class AMP(AbstractLearner):
         replay, num_replayed = _put(style.replay, style.num_replayed, new_n2f, is_usable)
         style = dataclasses.replace(style, normalizer=normalizer, replay=replay, num_replayed=num_replayed)
 
-        def step(before: Optimized, step_key: PRNGKeyArray) -> tuple[Optimized, tuple[Metrics, Array]]:
+        def step(before: UpdateState, step_key: PRNGKeyArray) -> tuple[UpdateState, tuple[Metrics, Array]]:
             real_bf, fake_bf = self._batch(style, new_n2f, step_key)
             loss = lambda discriminator: discriminator_loss(
                 discriminator, real_bf, fake_bf, self.hyper.gradient_penalty
@@ -237,7 +237,7 @@ class AMP(AbstractLearner):
             is_finite = all_across_devices(all_finite(grads) & is_usable, self.axis_name)
             return optimizer_step(self.optimizer, before, grads, is_finite), (metrics, ~is_finite)
 
-        start = Optimized(style.discriminator, style.opt_state, style.num_bad)
+        start = UpdateState(style.discriminator, style.opt_state, style.num_bad)
         at, (metrics_s, is_skipped_s) = jax.lax.scan(step, start, jax.random.split(batch_key, self.hyper.num_steps))
         style = dataclasses.replace(style, discriminator=at.params, opt_state=at.opt_state, num_bad=at.num_bad)
         metrics = mean_across_devices(jax.tree.map(jnp.mean, metrics_s), self.axis_name)

@@ -33,16 +33,16 @@ class DistillationLoss:
 
     teacher: Callable[[], Teacher]
 
-    def alongside(self, trajectory: Trajectory, normalize: Normalize) -> Float[Array, "e t a"]:
+    def loss_inputs(self, trajectory: Trajectory, normalize: Normalize) -> Float[Array, "e t a"]:
         """The teacher's action for every observation of a rollout."""
         return self.teacher().actions(trajectory.obs)
 
     def __call__(
         self, network: AbstractActorCritic, batch: Minibatch, hyper: PPOHyperparameters
     ) -> tuple[Float[Array, ""], Metrics]:
-        """The loss of a minibatch. Its field `alongside` is the result of the method `alongside`."""
+        """The loss of a minibatch. Its field `loss_inputs` is the result of the method `loss_inputs`."""
         output = evaluate_sequences(network, batch.obs, batch.carry, batch.done, remat=hyper.remat)
-        imitation = jnp.mean(jnp.square(output.distribution.mode() - batch.alongside))
+        imitation = jnp.mean(jnp.square(output.distribution.mode() - batch.loss_inputs))
         value = value_loss(output.value, batch.value, batch.value_target, hyper.value_clip)
         total = imitation + hyper.value_loss_coef * value
         return total, {

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PyTree
 
-from ksim.learn.guards import Optimized, select
+from ksim.learn.guards import UpdateState, select
 from ksim.learn.learner import SyncGradients
 from ksim.parallel.collectives import max_across_devices, mean_across_devices
 from ksim.parallel.replicas import copy_from_replica
@@ -22,7 +22,7 @@ from ksim.types import GradSyncMode, Metrics
 
 Gradients = Callable[[PyTree, Int[Array, " b"]], tuple[PyTree, Metrics]]
 """`(params, envs of a minibatch) -> (gradients, metrics)`."""
-Step = Callable[[Optimized, PyTree, str | None], tuple[Optimized, Bool[Array, ""]]]
+Step = Callable[[UpdateState, PyTree, str | None], tuple[UpdateState, Bool[Array, ""]]]
 """`(before, gradients, axis_name) -> (after, is_skipped)`. Skipped by all devices of the axis if any must skip it."""
 Outcome = tuple[Metrics, Int[Array, ""]]
 """Metrics of every minibatch, and the number of minibatches for which a device skipped a step."""
@@ -44,8 +44,8 @@ class GradientSync:
     mode: GradSyncMode = "accumulate"
 
     def gradients_of_period(
-        self, gradients: Gradients, step: Step, before: Optimized, env_index_pb: Int[Array, "p b"]
-    ) -> tuple[Optimized, PyTree, Outcome]:
+        self, gradients: Gradients, step: Step, before: UpdateState, env_index_pb: Int[Array, "p b"]
+    ) -> tuple[UpdateState, PyTree, Outcome]:
         """This device's gradients of one period, to be averaged over devices.
 
         Args:
@@ -62,7 +62,7 @@ class GradientSync:
             return self._local_steps(gradients, step, before, env_index_pb)
         return before, *_accumulated(gradients, before.params, env_index_pb)
 
-    def rejoin(self, stepped: Optimized, env_index_pb: Int[Array, "p b"]) -> Optimized:
+    def rejoin(self, stepped: UpdateState, env_index_pb: Int[Array, "p b"]) -> UpdateState:
         """Makes replicas identical again after local steps: floating-point leaves become their means over devices.
 
         Other leaves are copied from the first device: step counts differ if a device skipped a local step. After a
@@ -79,11 +79,11 @@ class GradientSync:
         return self.mode == "local" and env_index_pb.shape[0] > 1
 
     def _local_steps(
-        self, gradients: Gradients, step: Step, before: Optimized, env_index_pb: Int[Array, "p b"]
-    ) -> tuple[Optimized, PyTree, Outcome]:
+        self, gradients: Gradients, step: Step, before: UpdateState, env_index_pb: Int[Array, "p b"]
+    ) -> tuple[UpdateState, PyTree, Outcome]:
         def minibatch(
-            carry: tuple[Optimized, PyTree], inputs: tuple[Array, Array]
-        ) -> tuple[tuple[Optimized, PyTree], tuple[Metrics, Array]]:
+            carry: tuple[UpdateState, PyTree], inputs: tuple[Array, Array]
+        ) -> tuple[tuple[UpdateState, PyTree], tuple[Metrics, Array]]:
             (at, grads), (place, env_index_b) = carry, inputs
             # Step with the previous minibatch, so that the last one's gradients remain to be synchronised.
             is_due = place > 0
@@ -111,11 +111,11 @@ def _accumulated(gradients: Gradients, params: PyTree, env_index_pb: Int[Array, 
 
 
 def scan_periods(
-    one_period: Callable[[Optimized, Array], tuple[Optimized, Outcome]],
-    start: Optimized,
+    one_period: Callable[[UpdateState, Array], tuple[UpdateState, Outcome]],
+    start: UpdateState,
     env_index_mb: Int[Array, "m b"],
     length: int,
-) -> tuple[Optimized, Outcome]:
+) -> tuple[UpdateState, Outcome]:
     """Runs `one_period` on `length` minibatches at a time and then on the remaining ones.
 
     Returns:

@@ -131,7 +131,7 @@ class Minibatch(eqx.Module):
         advantage: Normalised advantages.
         value_target: Target of the critic: value plus unnormalised advantage. If values are normalised, in the
             network's units by the statistics including this rollout; `value` uses the statistics before it.
-        alongside: Additional inputs of a loss other than `ppo_loss`; None for `ppo_loss`.
+        loss_inputs: Additional inputs of a loss other than `ppo_loss`; None for `ppo_loss`.
     """
 
     obs: Observation
@@ -142,7 +142,7 @@ class Minibatch(eqx.Module):
     value: Float[Array, "e t"]
     advantage: Float[Array, "e t"]
     value_target: Float[Array, "e t"]
-    alongside: PyTree = None
+    loss_inputs: PyTree = None
 
 
 def clipped_policy_loss(

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
-from ksim.learn.guards import BAD_UPDATES, Optimized, all_finite, optimizer_step, updated_normalizer
+from ksim.learn.guards import BAD_UPDATES, UpdateState, all_finite, optimizer_step, updated_normalizer
 from ksim.learn.learner import (
     AbstractLearner,
-    Collected,
-    Figures,
+    LearnerInfo,
     MemoryUse,
+    RolloutBatch,
     collect_rollout,
     initial_learner_state,
     normalized_policy,
@@ -77,7 +77,7 @@ Loss = Callable[[PyTree, Minibatch], tuple[Float[Array, ""], Metrics]]
 
 
 def update(
-    start: Optimized,
+    start: UpdateState,
     rollout: Minibatch,
     env_index_mb: Int[Array, "m b"],
     *,
@@ -85,7 +85,7 @@ def update(
     optimizer: optax.GradientTransformation,
     sync: GradientSync,
     is_usable: Bool[Array, ""] | bool = True,
-) -> tuple[Optimized, Outcome]:
+) -> tuple[UpdateState, Outcome]:
     """Optimizes over the minibatches of all passes, Schulman et al. 2017 (arXiv:1707.06347), algorithm 1.
 
     A step whose gradient is non-finite on any device is skipped on all devices. Each minibatch has its own step,
@@ -111,11 +111,11 @@ def update(
         minibatch = jax.tree.map(lambda x: x[env_index_b], rollout)
         return jax.grad(loss, has_aux=True)(params, minibatch)
 
-    def step(before: Optimized, grads: PyTree, axis_name: str | None) -> tuple[Optimized, Bool[Array, ""]]:
+    def step(before: UpdateState, grads: PyTree, axis_name: str | None) -> tuple[UpdateState, Bool[Array, ""]]:
         is_finite = all_across_devices(all_finite(grads) & is_usable, axis_name)
         return optimizer_step(optimizer, before, grads, is_finite), ~is_finite
 
-    def one_period(before: Optimized, env_index_pb: Array) -> tuple[Optimized, Outcome]:
+    def one_period(before: UpdateState, env_index_pb: Array) -> tuple[UpdateState, Outcome]:
         at, grads, (metrics_p, num_skipped) = sync.gradients_of_period(gradients, step, before, env_index_pb)
         stepped, is_skipped = step(at, sync.average(grads), sync.axis_name)
         return sync.rejoin(stepped, env_index_pb), (metrics_p, num_skipped + is_skipped)
@@ -140,12 +140,12 @@ def adapt_learning_rate(learning_rate: Array, kl: Array, hyper: PPOHyperparamete
 PPOLoss = Callable[[AbstractActorCritic, Minibatch, PPOHyperparameters], tuple[Float[Array, ""], Metrics]]
 """`(network, minibatch, hyper) -> (loss, metrics)`; the metrics are scalars and include `policy/kl`."""
 
-Alongside = Callable[[Trajectory, Normalize], PyTree]
+LossInputs = Callable[[Trajectory, Normalize], PyTree]
 """Computes additional inputs of a loss from a rollout: arrays with leading axes env, time."""
 
 
-def nothing_alongside(trajectory: Trajectory, normalize: Normalize) -> None:
-    """The `Alongside` of `ppo_loss`, which needs no additional inputs."""
+def no_loss_inputs(trajectory: Trajectory, normalize: Normalize) -> None:
+    """The `LossInputs` of `ppo_loss`, which needs no additional inputs."""
 
 
 PLOTS = {
@@ -163,7 +163,7 @@ class PPO(AbstractLearner):
     Attributes:
         optimizer: Gradient transformation, with an injected `learning_rate`.
         loss: The loss of a minibatch.
-        alongside: Computes that loss's additional inputs.
+        loss_inputs: Computes that loss's additional inputs.
         start: Returns entries of the start table, by name.
         line: Additional metrics on the line of each iteration, by label.
         plots: Metrics plotted with the learning curves, by the panel's title.
@@ -172,7 +172,7 @@ class PPO(AbstractLearner):
     optimizer: optax.GradientTransformation
     hyper: PPOHyperparameters
     loss: PPOLoss = ppo_loss
-    alongside: Alongside = nothing_alongside
+    loss_inputs: LossInputs = no_loss_inputs
     start: Callable[[], Mapping[str, str]] = dict
     line: Mapping[str, str] = dataclasses.field(default_factory=dict)
     plots: Mapping[str, str] = dataclasses.field(default_factory=lambda: PLOTS)
@@ -181,15 +181,15 @@ class PPO(AbstractLearner):
         parts = (self.network, self.obs_sizes, self.optimizer, key, self.env.initial_levels())
         return initial_learner_state(*parts, normalize_values=self.hyper.normalize_values)
 
-    def collect(self, state: TrainState, key: PRNGKeyArray) -> tuple[Collected, EnvBatch]:
+    def collect(self, state: TrainState, key: PRNGKeyArray) -> tuple[RolloutBatch, EnvBatch]:
         return collect_rollout(self.env, self.rollout, self.policy(state.learner), state, key)
 
     def policy(self, learner: LearnerState) -> NormalizedActorCritic:
         return normalized_policy(self.network, learner)
 
-    def figures(self) -> Figures:
+    def info(self) -> LearnerInfo:
         order = MemoryUse(option="num_passes", bytes_per_env=4, purpose="the order of the minibatches")
-        return Figures(
+        return LearnerInfo(
             hyper=self.hyper,
             start=self.start(),
             line=self.line,
@@ -199,7 +199,7 @@ class PPO(AbstractLearner):
         )
 
     def learn(
-        self, learner: LearnerState, collected: Collected, key: PRNGKeyArray, is_usable: Bool[Array, ""]
+        self, learner: LearnerState, collected: RolloutBatch, key: PRNGKeyArray, is_usable: Bool[Array, ""]
     ) -> tuple[LearnerState, Metrics]:
         """Makes all passes over a rollout, then updates the learning rate and the statistics for the next one."""
         hyper, trajectory = self.hyper, collected.trajectory
@@ -214,7 +214,7 @@ class PPO(AbstractLearner):
             axis_name=self.axis_name,
         )
         updated, outcome = update(
-            Optimized.of(learner),
+            UpdateState.of(learner),
             rollout,
             env_index_mb,
             loss=self._loss,
@@ -232,7 +232,7 @@ class PPO(AbstractLearner):
         updated = updated._replace(opt_state=optax.tree.set(updated.opt_state, learning_rate=adapted))
         if hyper.normalize_observations:
             normalizer = updated_normalizer(normalizer, trajectory.obs, is_usable, self.axis_name)
-        return dataclasses.replace(updated.put_into(learner), normalizer=normalizer), metrics
+        return dataclasses.replace(updated.into(learner), normalizer=normalizer), metrics
 
     def _advantages(self, trajectory: Trajectory) -> Float[Array, "e t"]:
         return generalized_advantages(
@@ -258,7 +258,7 @@ class PPO(AbstractLearner):
         self,
         before: ObservationNormalizer,
         normalizer: ObservationNormalizer,
-        collected: Collected,
+        collected: RolloutBatch,
         advantage_et: Float[Array, "e t"],
     ) -> tuple[Minibatch, Float[Array, ""]]:
         """The whole rollout as input of the loss, and the variance of value targets that values do not explain.
@@ -284,7 +284,7 @@ class PPO(AbstractLearner):
             value=value_et,
             advantage=normalized_et,
             value_target=target_et,
-            alongside=self.alongside(trajectory, normalizer),
+            loss_inputs=self.loss_inputs(trajectory, normalizer),
         )
         return rollout, residual_variance
 

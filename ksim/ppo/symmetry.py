@@ -38,16 +38,16 @@ class SymmetricLoss:
     mode: SymmetryMode
     coef: float = 1.0
 
-    def alongside(self, trajectory: Trajectory, normalize: Normalize) -> Observation:
+    def loss_inputs(self, trajectory: Trajectory, normalize: Normalize) -> Observation:
         """The images of a rollout's observations, normalised."""
         return normalize(self.mirror().observe(trajectory.obs))
 
     def __call__(
         self, network: AbstractActorCritic, batch: Minibatch, hyper: PPOHyperparameters
     ) -> tuple[Float[Array, ""], Metrics]:
-        """The loss of a minibatch. Its field `alongside` is the result of the method `alongside`."""
+        """The loss of a minibatch. Its field `loss_inputs` is the result of the method `loss_inputs`."""
         if self.mode == "augment":
-            image = dataclasses.replace(batch, obs=batch.alongside, action=self.mirror().action(batch.action))
+            image = dataclasses.replace(batch, obs=batch.loss_inputs, action=self.mirror().action(batch.action))
             total, metrics = ppo_loss(network, batch, hyper)
             of_images, image_metrics = ppo_loss(network, image, hyper)
             total = (total + of_images) / 2
@@ -57,7 +57,7 @@ class SymmetricLoss:
         total, metrics = ppo_loss(network, batch, hyper)
         mean, of_image = (
             evaluate_sequences(network, obs, batch.carry, batch.done, remat=hyper.remat).distribution.mean
-            for obs in (batch.obs, batch.alongside)
+            for obs in (batch.obs, batch.loss_inputs)
         )
         gap = jnp.mean(jnp.square(of_image - self.mirror().action(mean)))
         total = total + self.coef * gap

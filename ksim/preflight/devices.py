@@ -141,8 +141,8 @@ def verify_setup(task: RLTask[DistributedRLConfig]) -> DistributedSetup:
 
 def check_same_options(config: DistributedRLConfig) -> None:
     """Raises ConfigError unless all processes have the same options."""
-    of_one_process = options_with(type(config), "of_one_process")
-    own = {name: value for name, value in dataclasses.asdict(config).items() if name not in of_one_process}
+    per_process = options_with(type(config), "per_process")
+    own = {name: value for name, value in dataclasses.asdict(config).items() if name not in per_process}
     first, *others = (json.loads(text) for text in gather_texts(json.dumps(own, default=str)))
     for process, options in enumerate(others, start=1):
         different = [name for name in first if options.get(name) != first[name]]

@@ -57,7 +57,7 @@ def log_setup(task: RLTask[Any], step: TrainStep, state: TrainState, peers: Peer
     logger.debug("Layout: %s, axis %s.", type(layout).__name__, layout.axis_name)
     share = config.num_envs // layout.num_devices
     logger.debug("Batch: %d environments, %d on each device, %d steps.", config.num_envs, share, config.rollout_length)
-    logger.debug("Hyperparameters: %s", step.learner.figures().hyper)
+    logger.debug("Hyperparameters: %s", step.learner.info().hyper)
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         name, shape = jax.tree_util.keystr(path), list(leaf.shape)
         logger.debug("Placement: state%s: %s%s, %s", name, leaf.dtype, shape, leaf.sharding)

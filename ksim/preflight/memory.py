@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from ksim.errors import ConfigError, shown
+from ksim.errors import ConfigError, quoted
 from ksim.nn.actor_critic import AbstractActorCritic, initial_carries
 from ksim.parallel.collectives import bind_axis
 from ksim.parallel.devices import local_name
-from ksim.rollout.unroll import no_starts_yet
+from ksim.rollout.unroll import empty_starts
 from ksim.task.learned import LearnedTask
 from ksim.task.rl import RLTask
 from ksim.types import Device, EnvState, LearnerState
@@ -45,14 +45,14 @@ def check_memory(task: LearnedTask[Any], learner: LearnerState, env_state: EnvSt
     if memory is not None:
         has = f"but device {local_name(device)} has {format_bytes(memory)}"
         if learner_bytes > memory:
-            sizes = ", ".join(f"{name} ({shown(getattr(config, name))})" for name in task.network_sizes())
+            sizes = ", ".join(f"{name} ({quoted(getattr(config, name))})" for name in task.network_sizes())
             what = f"The networks of {sizes}" if sizes else "The networks"
             raise ConfigError(
                 f"{what} need at least {format_bytes(learner_bytes)} with their gradients and the "
                 f"optimizer's state, {has}. Choose smaller ones."
             )
         left = memory - learner_bytes
-        for use in task.figures().memory:
+        for use in task.learner_info().memory:
             count, unit_bytes = getattr(config, use.option), share * use.bytes_per_env
             if count * unit_bytes > left:
                 raise ConfigError(
@@ -99,7 +99,7 @@ def next_start_bytes(env_state: EnvState) -> int:
         env_state: Shapes of the state of one env.
     """
     batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), env_state)
-    return num_bytes(jax.eval_shape(lambda: no_starts_yet(batch, jax.random.split(jax.random.key(0), 1))))
+    return num_bytes(jax.eval_shape(lambda: empty_starts(batch, jax.random.split(jax.random.key(0), 1))))
 
 
 def num_bytes(tree: PyTree) -> int:

@@ -65,7 +65,7 @@ def inspect_start(task: RLTask[Any]) -> StartReport:
     figures["action"] = f"{env.action_size} numbers{within}"
     if isinstance(model, AdaptedActorCritic):
         figures["network"] = model.described()
-    figures |= task.figures().start
+    figures |= task.learner_info().start
     return StartReport(figures, term_rows(env, task.device_axis))
 
 
@@ -109,7 +109,7 @@ def term_rows(env: Environment, axis_name: str) -> list[TermRow]:
 logger = logging.getLogger(__name__)
 
 _BRIEF = ("task", "devices", "engine", "closed loops", "environments", "network")
-"""Figures of a run that a terminal shows."""
+"""LearnerInfo of a run that a terminal shows."""
 _LOG_WIDTH = 160
 """Width of tables in the log, in characters."""
 

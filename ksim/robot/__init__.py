@@ -1,6 +1,6 @@
 """Robots from MJCF files: analysis of a model, and additions that training needs."""
 
-from ksim.robot.describe import Findings as Findings, Leg as Leg, look_at as look_at
+from ksim.robot.describe import Leg as Leg, RobotDescription as RobotDescription, look_at as look_at
 from ksim.robot.plan import Gains as Gains, gains_of as gains_of
 from ksim.robot.pose import Stance as Stance, find_stance as find_stance
 from ksim.robot.scene import (

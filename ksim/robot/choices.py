@@ -11,7 +11,7 @@ import numpy as np
 from ksim.errors import ConfigError
 from ksim.physics import PhysicsModel, compile_model
 from ksim.physics.names import base_height_of
-from ksim.robot.describe import Findings, Leg, clipped_reference, grouped, in_world, lowest_point, rounded_to
+from ksim.robot.describe import Leg, RobotDescription, clipped_reference, grouped, in_world, lowest_point, rounded_to
 from ksim.robot.plan import CTRL_DT, DT, Gains, Plan, Report, add_world, gains_of, own_kp, torque_limits, with_gains
 from ksim.robot.pose import Stance, find_stance, lifting_bends, on_ground
 from ksim.robot.scene import Foot, add_gravity, add_motors, set_pose, use_plain_contacts
@@ -27,7 +27,7 @@ GRAVITY = (0.1, 100.0)
 """Range of gravity for which gaits are planned, in m/s^2. On Jupiter it is 25."""
 
 
-def legged_plan(spec: mujoco.MjSpec, found: Findings, report: Report, dt: float = DT) -> Plan:
+def legged_plan(spec: mujoco.MjSpec, found: RobotDescription, report: Report, dt: float = DT) -> Plan:
     """Chooses the plan, and adds the guesses to the report.
 
     Args:
@@ -112,13 +112,13 @@ def _above_ground(height: float, pose: str) -> float:
     )
 
 
-def _first_height(model: mujoco.MjModel, found: Findings) -> float:
+def _first_height(model: mujoco.MjModel, found: RobotDescription) -> float:
     """The approximate standing height of the base, in m, for the gains with which the robot settles."""
     return base_height_of(model, on_ground(model, str(found.base), clipped_reference(model)))
 
 
 def _gains(
-    model: mujoco.MjModel, qpos: np.ndarray, found: Findings, limits: Mapping[str, float], height: float
+    model: mujoco.MjModel, qpos: np.ndarray, found: RobotDescription, limits: Mapping[str, float], height: float
 ) -> Gains:
     period_s = PERIOD_PART * math.sqrt(height / float(np.linalg.norm(model.opt.gravity)))
     return gains_of(
@@ -165,7 +165,7 @@ def _offsets(num_feet: int) -> tuple[float, ...]:
     return tuple(0.5 * ((i // 2 + i % 2) % 2) for i in range(num_feet))
 
 
-def _report_legged(report: Report, found: Findings, stance: Stance, limits: Mapping[str, float]) -> str:
+def _report_legged(report: Report, found: RobotDescription, stance: Stance, limits: Mapping[str, float]) -> str:
     """Adds guesses and unknowns to the report; returns a description of how the robot stood."""
     guessed, unknown = report.guessed, report.unknown
     guessed.append("Feet: where the lowest part of each leg touches the ground. Each gets a site and a touch sensor.")
@@ -197,7 +197,7 @@ FREQUENCY_HZ = 2.0
 """Natural frequency of an arm's joints, in Hz."""
 
 
-def fixed_plan(spec: mujoco.MjSpec, model: mujoco.MjModel, found: Findings, report: Report) -> Plan:
+def fixed_plan(spec: mujoco.MjSpec, model: mujoco.MjModel, found: RobotDescription, report: Report) -> Plan:
     """Chooses the plan, and adds the guesses to the report.
 
     Args:
@@ -242,7 +242,7 @@ def fixed_plan(spec: mujoco.MjSpec, model: mujoco.MjModel, found: Findings, repo
 
 
 def _reachable(
-    model: mujoco.MjModel, found: Findings, qpos: np.ndarray, num_poses: int = 1000
+    model: mujoco.MjModel, found: RobotDescription, qpos: np.ndarray, num_poses: int = 1000
 ) -> tuple[tuple[tuple[float, float], ...], float]:
     """Ranges of x, y and z in which an arm's tip is in most poses, and the diagonal of their box, all in m."""
     joints = found.driven or found.joints
@@ -269,7 +269,7 @@ def _random_poses(
         yield data
 
 
-def _below(model: mujoco.MjModel, found: Findings) -> float:
+def _below(model: mujoco.MjModel, found: RobotDescription) -> float:
     """A height for the floor, in m, that no part of a fixed robot reaches; 0 if the robot stays above 0."""
     geoms = [g for g in range(model.ngeom) if model.body_weldid[model.geom_bodyid[g]] != 0]
     heights = [
@@ -280,12 +280,12 @@ def _below(model: mujoco.MjModel, found: Findings) -> float:
     return min(0.0, round(min(heights, default=0.0) - 0.05, 2))
 
 
-def _tip_position(model: mujoco.MjModel, data: mujoco.MjData, found: Findings) -> np.ndarray:
+def _tip_position(model: mujoco.MjModel, data: mujoco.MjData, found: RobotDescription) -> np.ndarray:
     assert found.tip is not None
     return in_world(data, model.body(found.tip[0]).id, found.tip[1])
 
 
-def _tip_heights(model: mujoco.MjModel, found: Findings) -> tuple[float, float, bool]:
+def _tip_heights(model: mujoco.MjModel, found: RobotDescription) -> tuple[float, float, bool]:
     """The lowest and highest height of the tip around the first undriven hinge, in m, and whether it starts upright."""
     data = mujoco.MjData(model)
     data.qpos[:] = model.key_qpos[0] if model.nkey else model.qpos0

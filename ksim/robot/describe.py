@@ -128,7 +128,7 @@ class Leg:
 
 
 @dataclass(frozen=True)
-class Findings:
+class RobotDescription:
     """Results of the analysis of a model.
 
     Attributes:
@@ -158,7 +158,7 @@ class Findings:
     keyframes: tuple[str, ...]
 
 
-def look_at(model: mujoco.MjModel) -> Findings:
+def look_at(model: mujoco.MjModel) -> RobotDescription:
     """Analyses a compiled model in which bodies and joints have names.
 
     Raises:
@@ -180,7 +180,7 @@ def look_at(model: mujoco.MjModel) -> Findings:
         _check_fixed(model, names, driven if drive != "none" else names)
     else:
         legs = tuple(_legs(model, base, bodies))
-    return Findings(
+    return RobotDescription(
         kind=kind,
         base=None if base is None else model.body(base).name,
         mass=float(model.body_mass[list(bodies)].sum()),

@@ -9,7 +9,7 @@ import numpy as np
 
 from ksim.physics import AbstractActuators, ModelActuators, PositionActuators
 from ksim.physics.actuator_kinds import torque_range
-from ksim.robot.describe import Findings, Leg, grouped
+from ksim.robot.describe import Leg, RobotDescription, grouped
 from ksim.robot.scene import Foot, add_ground, touch_ground_only, use_implicitfast
 
 LEG_SAG_RAD = 1.0
@@ -163,7 +163,7 @@ class Plan:
         starts_up: For balancing robots: whether the tip starts above the joint on which it balances.
     """
 
-    findings: Findings
+    findings: RobotDescription
     report: Report
     added: tuple[str, ...]
     dt: float = DT
@@ -205,7 +205,7 @@ class Plan:
         return PositionActuators(self.stiffness, self.damping, self.action_scale)
 
 
-def own_kp(model: mujoco.MjModel, found: Findings) -> dict[str, float]:
+def own_kp(model: mujoco.MjModel, found: RobotDescription) -> dict[str, float]:
     """The stiffness of the model's own servos, in N m/rad, by joint."""
     if found.drive != "servos":
         return {}
@@ -213,7 +213,7 @@ def own_kp(model: mujoco.MjModel, found: Findings) -> dict[str, float]:
     return dict(zip(found.driven, (model.actuator_gainprm[:, 0] * gear**2).tolist(), strict=True))
 
 
-def with_gains(plan: Plan, gains: Gains, found: Findings) -> Plan:
+def with_gains(plan: Plan, gains: Gains, found: RobotDescription) -> Plan:
     """The plan with the gains that the robot's own actuators do not define."""
     if found.drive == "other":
         return plan
@@ -256,7 +256,7 @@ def torque_limits(spec: mujoco.MjSpec) -> dict[str, float]:
     return {name: limit for name, limit in limits.items() if limit > 0}
 
 
-def report_found(report: Report, model: mujoco.MjModel, found: Findings) -> None:
+def report_found(report: Report, model: mujoco.MjModel, found: RobotDescription) -> None:
     """Adds the findings about a model to the report."""
     lines = report.found
     where = f"a free base, {found.base!r}" if found.base else "no free joint: it is fixed to the world"

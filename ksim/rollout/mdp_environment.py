@@ -21,7 +21,7 @@ from ksim.mdp.observations import AbstractObservation
 from ksim.mdp.randomizers import AbstractRandomizer
 from ksim.mdp.resets import AbstractReset
 from ksim.mdp.rewards import AbstractReward
-from ksim.mdp.term import Context, Term, naming
+from ksim.mdp.term import Context, Term, named_errors
 from ksim.mdp.terminations import AbstractTermination
 from ksim.parallel.collectives import DEVICE_AXIS, bind_axis
 from ksim.physics.actuators import AbstractActuators
@@ -92,15 +92,15 @@ class Mdp:
 
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
         """Adds to the model what the actuators and the terms need, before it is compiled."""
-        with naming("actuators", self.actuators):
+        with named_errors("actuators", self.actuators):
             self.actuators.edit_spec(spec)
         for name, term in self.terms().items():
-            with naming(name, term):
+            with named_errors(name, term):
                 term.edit_spec(spec)
 
     def control(self, action: Float[Array, " a"], model: PhysicsModel) -> Float[Array, " u"]:
         """The actuators' controls for an action."""
-        with naming("actuators", self.actuators):
+        with named_errors("actuators", self.actuators):
             return self.actuators(action, model)
 
     def make_engine(
@@ -135,7 +135,7 @@ class MdpState(eqx.Module):
         overrides: Model fields that randomizers have changed.
         levels: Levels of all curricula in this episode.
         next_levels: Those of the curricula of single envs in the next episode, if this one ended here.
-        levels_beyond: What these are when they would rise above 1.
+        levels_above_one: What these are when they would rise above 1.
     """
 
     physics: PhysicsState
@@ -147,7 +147,7 @@ class MdpState(eqx.Module):
     overrides: Overrides
     levels: Levels
     next_levels: Levels
-    levels_beyond: Levels
+    levels_above_one: Levels
 
 
 class MdpEnvironment(Environment):
@@ -234,7 +234,7 @@ class MdpEnvironment(Environment):
         mdp = self.mdp
         calls = TermCalls(mdp.terms(), jax.random.fold_in(key, RESET), memories=None)
         start = self._at_rest(key, levels)
-        context = _drawn(mdp, calls, self._context(start, start.action))
+        context = _randomized(mdp, calls, self._context(start, start.action))
         physics = self.engine.forward(context.physics, context.control, context.overrides)
         context = dataclasses.replace(context, physics=physics)
         for name in mdp.action_filters:
@@ -242,12 +242,12 @@ class MdpEnvironment(Environment):
         context = dataclasses.replace(context, commands=_commands(mdp, calls, context))
         for name in mdp.env_curricula:
             calls.start(f"curriculum/{name}", context)
-        _, _, metrics = _judge(mdp, calls, context, jnp.bool_(True))
+        _, _, metrics = _rewards_and_ends(mdp, calls, context, jnp.bool_(True))
         values = _observe(mdp, calls, context)
         no = jnp.bool_(False)
         state = EnvState(
-            inner=_reached(start, context, calls),
-            obs=_flattened(values),
+            inner=_next_state(start, context, calls),
+            obs=_concatenated(values),
             reward=jnp.zeros(()),
             terminated=no,
             truncated=no,
@@ -265,24 +265,24 @@ class MdpEnvironment(Environment):
         context = self._context(inner, action)
         ctrl = _controls(mdp, calls, context)
         context = dataclasses.replace(context, control=ctrl if ctrl.ndim == 1 else ctrl[-1])
-        strikes = [functools.partial(calls.strike, name, context) for name in mdp.events]
+        strikes = [functools.partial(calls.apply_event, name, context) for name in mdp.events]
         physics, overrides = control_step(self.engine, inner.physics, ctrl, inner.overrides, strikes)
         context = dataclasses.replace(context, physics=physics, overrides=overrides)
         physical = is_physical(physics)
-        reward, (terminated, truncated), metrics = _judge(mdp, calls, context, physical)
+        reward, (terminated, truncated), metrics = _rewards_and_ends(mdp, calls, context, physical)
         next_levels = following_levels(
             mdp.env_curricula,
             calls,
             dataclasses.replace(context, terminated=terminated),
             before=inner.next_levels,
-            beyond=inner.levels_beyond,
+            beyond=inner.levels_above_one,
             is_physical=physical,
         )
         inner = dataclasses.replace(inner, next_levels=next_levels)
         context = dataclasses.replace(context, commands=_commands(mdp, calls, context))
-        obs = _flattened(_observe(mdp, calls, context))
+        obs = _concatenated(_observe(mdp, calls, context))
         return EnvState(
-            inner=_reached(inner, context, calls),
+            inner=_next_state(inner, context, calls),
             obs=obs,
             reward=reward,
             terminated=terminated,
@@ -303,7 +303,7 @@ class MdpEnvironment(Environment):
             overrides={},
             levels=levels,
             next_levels={name: levels[name] for name in self.mdp.env_curricula},
-            levels_beyond=drawn_levels(self.mdp.env_curricula, beyond_key, self.engine.model),
+            levels_above_one=drawn_levels(self.mdp.env_curricula, beyond_key, self.engine.model),
         )
 
     def _context(self, state: MdpState, action: Float[Array, " a"]) -> Context:
@@ -338,7 +338,7 @@ def _levels_after(state: EnvState) -> Levels:
     return inner.levels | inner.next_levels
 
 
-def _drawn(mdp: Mdp, calls: TermCalls, context: Context) -> Context:
+def _randomized(mdp: Mdp, calls: TermCalls, context: Context) -> Context:
     """The start of an episode as resets, randomizers and events change it, before the physics knows of it."""
     mj_model = context.model.mj_model
     for name in mdp.resets:
@@ -349,7 +349,7 @@ def _drawn(mdp: Mdp, calls: TermCalls, context: Context) -> Context:
         context = dataclasses.replace(context, overrides=context.overrides | drawn)
     for name, event in mdp.events.items():
         own = calls.start(f"event/{name}", context)
-        with naming(f"event/{name}", event):
+        with named_errors(f"event/{name}", event):
             changed = event.overrides(own)
         changed = checked_overrides(name, changed, mj_model)
         context = dataclasses.replace(context, overrides=context.overrides | changed)
@@ -360,7 +360,7 @@ def _drawn(mdp: Mdp, calls: TermCalls, context: Context) -> Context:
     return dataclasses.replace(context, physics=dataclasses.replace(before, qpos=qpos, qvel=qvel))
 
 
-def _reached(before: MdpState, context: Context, calls: TermCalls) -> MdpState:
+def _next_state(before: MdpState, context: Context, calls: TermCalls) -> MdpState:
     """The state that a reset or a step leaves, with what the terms have seen last and their memories."""
     return dataclasses.replace(
         before,
@@ -387,7 +387,7 @@ def _commands(mdp: Mdp, calls: TermCalls, context: Context) -> dict[str, Array]:
     return {name: calls(f"command/{name}", context) for name in mdp.commands}
 
 
-def _judge(
+def _rewards_and_ends(
     mdp: Mdp, calls: TermCalls, context: Context, physical: Bool[Array, ""]
 ) -> tuple[Float[Array, ""], tuple[Bool[Array, ""], Bool[Array, ""]], Metrics]:
     """Reward, (terminated, truncated) and metrics of the step that led to `context`."""
@@ -410,7 +410,7 @@ def _judge(
         metrics[f"reward/{name}"] = per_second
         total += per_second * context.dt
     for name, term in mdp.commands.items():
-        with naming(f"command/{name}", term):
+        with named_errors(f"command/{name}", term):
             errors = term.errors(context, context.commands[name])
         for error, value in errors.items():
             metrics[f"error/{name}/{error}"] = jnp.where(physical, value, 0.0)
@@ -429,7 +429,7 @@ def _observe(mdp: Mdp, calls: TermCalls, context: Context) -> dict[str, dict[str
         for name, term in terms.items():
             full_name = f"observation/{group}/{name}"
             own = calls.start(full_name, context)
-            with naming(full_name, term):
+            with named_errors(full_name, term):
                 value = jnp.asarray(term(own))
             if not jnp.issubdtype(value.dtype, jnp.floating):
                 raise ConfigError(f"Observation {name!r} must return floats, but returned {value.dtype}.")
@@ -439,6 +439,6 @@ def _observe(mdp: Mdp, calls: TermCalls, context: Context) -> dict[str, dict[str
     return groups
 
 
-def _flattened(values: dict[str, dict[str, Array]]) -> Observation:
+def _concatenated(values: dict[str, dict[str, Array]]) -> Observation:
     """One vector per group."""
     return {group: jnp.concatenate([jnp.ravel(x) for x in terms.values()]) for group, terms in values.items()}

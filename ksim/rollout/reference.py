@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ksim.errors import ConfigError
-from ksim.mdp.term import Context, naming
+from ksim.mdp.term import Context, named_errors
 from ksim.rollout.mdp_environment import MdpEnvironment
 
 
@@ -91,7 +91,7 @@ def _shown(env: MdpEnvironment, group: str) -> Callable[[_States, int], dict[str
         physics = dataclasses.replace(engine.forward(before, context.control, {}), qpos=qpos, qvel=qvel)
         own, values = dataclasses.replace(context, physics=physics), {}
         for name, term in mdp.observations[group].items():
-            with naming(f"observation/{group}/{name}", term):
+            with named_errors(f"observation/{group}/{name}", term):
                 memory = term.init(own)
                 if jax.tree.leaves(memory):
                     raise _not_shown(group, name)

@@ -15,7 +15,7 @@ from ksim.mdp.curriculum import AbstractBinCurriculum, AbstractCurriculum, Curri
 from ksim.mdp.env_curriculum import AbstractEnvCurriculum
 from ksim.mdp.events import AbstractEvent
 from ksim.mdp.noise import AbstractNoise, noise_key
-from ksim.mdp.term import Context, Term, naming
+from ksim.mdp.term import Context, Term, named_errors
 from ksim.physics.model import PhysicsModel
 from ksim.rollout.threefry import unrolled
 from ksim.types import Levels, Metrics, Overrides, PhysicsState
@@ -41,7 +41,7 @@ class TermCalls:
         """The term's own context: its key, and its memory of this step."""
         term = self._terms[name]
         context = dataclasses.replace(context, key=self._keys[name])
-        with naming(name, term), jax.named_scope(name):
+        with named_errors(name, term), jax.named_scope(name):
             if self._memories is None:
                 memory = term.init(context)
             else:
@@ -53,17 +53,17 @@ class TermCalls:
     def __call__(self, name: str, context: Context) -> Any:
         """The term's value, with its memory brought up to date first."""
         context = self.start(name, context)
-        with naming(name, self._terms[name]), jax.named_scope(name):
+        with named_errors(name, self._terms[name]), jax.named_scope(name):
             return self._terms[name](context)
 
-    def strike(
+    def apply_event(
         self, name: str, context: Context, physics: PhysicsState, overrides: Overrides
     ) -> tuple[PhysicsState, Overrides]:
         """An event strikes: the physics state and the overrides after it."""
         context = self.start(f"event/{name}", dataclasses.replace(context, physics=physics, overrides=overrides))
         event = self._terms[f"event/{name}"]
         assert isinstance(event, AbstractEvent)
-        with naming(f"event/{name}", event), jax.named_scope(f"event/{name}"):
+        with named_errors(f"event/{name}", event), jax.named_scope(f"event/{name}"):
             physics, changed = event(context), event.overrides(context)
         physics = checked_physics("Event", name, physics, context.physics)
         return physics, overrides | checked_overrides(name, changed, context.model.mj_model)
@@ -71,7 +71,7 @@ class TermCalls:
     def noisy(self, name: str, noise: AbstractNoise, value: Array, own: Context) -> Array:
         """The value of the term `name` with its noise, whose memory is kept beside the term's."""
         place, key = f"{name}/noise", noise_key(own.key)
-        with naming(name, noise), jax.named_scope(place):
+        with named_errors(name, noise), jax.named_scope(place):
             if self._memories is None:
                 value, memory = noise.start(value, key)
             else:
@@ -157,7 +157,7 @@ def moved_levels(curricula: Curricula, levels: Levels, context: CurriculumContex
     for name, level in levels.items():
         counts = (context.metrics.get(f"{BINS}{name}/{what}") for what in ("steps", "failures"))
         own = dataclasses.replace(context, **dict(zip(("num_steps", "num_failures"), counts, strict=True)))
-        with naming(f"curriculum/{name}", curricula[name]):
+        with named_errors(f"curriculum/{name}", curricula[name]):
             moved[name] = jnp.clip(curricula[name](level, own), 0.0, 1.0)
     return moved
 
@@ -167,7 +167,7 @@ def step_bins(curricula: Curricula, context: Context) -> Metrics:
     bins = {}
     for name, curriculum in curricula.items():
         if isinstance(curriculum, AbstractBinCurriculum):
-            with naming(f"curriculum/{name}", curriculum):
+            with named_errors(f"curriculum/{name}", curriculum):
                 bins[f"{BINS}{name}"] = checked_scalar("Curriculum", name, curriculum.bin_of(context), jnp.float32)
     return bins
 
@@ -176,7 +176,7 @@ def drawn_levels(curricula: EnvCurricula, key: PRNGKeyArray, model: PhysicsModel
     """A level of each curriculum, as it draws it."""
     drawn = {}
     for i, (name, curriculum) in enumerate(curricula.items()):
-        with naming(f"curriculum/{name}", curriculum):
+        with named_errors(f"curriculum/{name}", curriculum):
             level = curriculum.draw(jax.random.fold_in(key, i), model)
         drawn[name] = jnp.clip(checked_scalar("Curriculum", name, level, jnp.float32), 0.0, 1.0)
     return drawn

@@ -28,7 +28,7 @@ EndedStates = Callable[[Int[Array, " r"]], EnvState]
 """`(places of envs) -> the states in which their episodes ended`."""
 
 
-def no_starts_yet(like_e: EnvState, key_e: Key[Array, " e"]) -> NextStart:
+def empty_starts(like_e: EnvState, key_e: Key[Array, " e"]) -> NextStart:
     """Next starts of which none has been made, in memory of their own.
 
     Args:
@@ -67,13 +67,13 @@ def continue_or_start(
     """
     chex.assert_rank(done_e, 1)
     chex.assert_tree_shape_prefix((reached_e, next_e), done_e.shape)
-    is_ready_e = next_e.is_ready & _is_still_next(env, _unpacked(next_e.packed, reached_e), reached_e)
-    next_e = _made(env, done_e & ~is_ready_e, ended, dataclasses.replace(next_e, is_ready=is_ready_e))
+    is_ready_e = next_e.is_ready & _is_valid(env, _unpacked(next_e.packed, reached_e), reached_e)
+    next_e = _make_needed(env, done_e & ~is_ready_e, ended, dataclasses.replace(next_e, is_ready=is_ready_e))
     state_e = select_envs(done_e, _unpacked(next_e.packed, reached_e), reached_e)
     return state_e, dataclasses.replace(next_e, number=next_e.number + done_e, is_ready=next_e.is_ready & ~done_e)
 
 
-def _is_still_next(env: Environment, start_e: EnvState, state_e: EnvState) -> Bool[Array, " e"]:
+def _is_valid(env: Environment, start_e: EnvState, state_e: EnvState) -> Bool[Array, " e"]:
     kind = type(env)
     if not issubclass(_defining(kind, "is_next_start"), _defining(kind, "next_episode")):
         return jnp.zeros(state_e.reward.shape, bool)
@@ -85,7 +85,7 @@ def _defining(kind: type[Any], method: str) -> type[Any]:
     return next(base for base in kind.__mro__ if method in vars(base))
 
 
-def _made(env: Environment, is_needed_e: Bool[Array, " e"], ended: EndedStates, next_e: NextStart) -> NextStart:
+def _make_needed(env: Environment, is_needed_e: Bool[Array, " e"], ended: EndedStates, next_e: NextStart) -> NextStart:
     """The next starts with those that are needed, and with some of the others, made."""
     num_envs = is_needed_e.shape[0]
     num_rows = _batch_size(num_envs)
@@ -139,7 +139,7 @@ def _batch_size(num_envs: int) -> int:
 _Loop = tuple[EnvState, PyTree, NextStart]
 """Carry of the scan: states, the model's memories, next starts."""
 
-NOT_FINITE = "rollout/not_finite"
+NON_FINITE = "rollout/not_finite"
 """The metric of steps that are left out of learning, because a reward or an observation was not finite."""
 
 
@@ -167,7 +167,7 @@ def initial_next_starts(like_e: EnvState, key: PRNGKeyArray, index_e: Int[Array,
         index_e: The envs' places in the global batch.
     """
     chex.assert_rank(index_e, 1)
-    return no_starts_yet(like_e, _fold_in(env_keys(key, index_e), NEXT_STARTS))
+    return empty_starts(like_e, _fold_in(env_keys(key, index_e), NEXT_STARTS))
 
 
 def env_keys(key: PRNGKeyArray, index_e: Int[Array, " e"]) -> Key[Array, " e"]:
@@ -211,7 +211,7 @@ def unroll(
     given_e = env_state_e.next_start
     env_state_e = dataclasses.replace(env_state_e, next_start=None)
     # The number after those of the steps.
-    next_e = no_starts_yet(env_state_e, _fold_in(key_e, num_steps)) if given_e is None else given_e
+    next_e = empty_starts(env_state_e, _fold_in(key_e, num_steps)) if given_e is None else given_e
 
     def step(loop: _Loop, t: Array) -> tuple[_Loop, Trajectory]:
         state_e, carry_e, next_e = loop
@@ -299,7 +299,7 @@ def _transition(
         reward=jnp.where(is_good_e, reached_e.reward, 0.0),
         terminated=reached_e.terminated & is_good_e,
         done=reached_e.terminated | reached_e.truncated | ~is_good_e,
-        metrics=reached_e.metrics | {NOT_FINITE: (~is_good_e).astype(jnp.float32)},
+        metrics=reached_e.metrics | {NON_FINITE: (~is_good_e).astype(jnp.float32)},
     )
 
 

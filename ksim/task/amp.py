@@ -14,7 +14,7 @@ from jaxtyping import Float, PRNGKeyArray
 
 from ksim.checks import MAX_COUNT, check_count, check_positive
 from ksim.config import field
-from ksim.errors import ConfigError, shown
+from ksim.errors import ConfigError, quoted
 from ksim.learn.learner import AbstractLearner
 from ksim.motion.raw import ANGLES, QUATERNIONS
 from ksim.nn.actor_critic import AbstractActorCritic
@@ -94,7 +94,7 @@ class AMPConfig(PPOConfig):
         sizes = self.discriminator_sizes
         if len(sizes) > MAX_LAYERS or not all(1 <= size <= MAX_COUNT for size in sizes):
             raise ConfigError(
-                f"discriminator_sizes ({shown(sizes)}) must be positive widths of at most {MAX_LAYERS} layers."
+                f"discriminator_sizes ({quoted(sizes)}) must be positive widths of at most {MAX_LAYERS} layers."
             )
         if self.replay_size < SAMPLES_PER_ENV * self.num_envs:
             raise ConfigError(

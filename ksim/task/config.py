@@ -10,7 +10,7 @@ from xax.task.base import BaseConfig
 
 from ksim.checks import check_count, check_positive, check_rule, check_seed, is_host
 from ksim.config import CHECKPOINT_MODES, check_types, field, seconds_of
-from ksim.errors import ConfigError, shown
+from ksim.errors import ConfigError, quoted
 from ksim.log.console import MODES as CONSOLE_MODES
 from ksim.parallel.collectives import DEVICE_AXIS
 from ksim.parallel.job import find_job
@@ -72,11 +72,9 @@ class RLConfig(BaseConfig):
         "train",
         choices=RUN_MODES,
         help="train; eval, view or export the policy of a checkpoint; or replay a dump",
-        of_the_run=False,
+        saved=False,
     )
-    run_dir: str | None = field(
-        None, help="directory of the run; default: a new runs/<task>/run_<number>", of_the_run=False
-    )
+    run_dir: str | None = field(None, help="directory of the run; default: a new runs/<task>/run_<number>", saved=False)
     checkpoint: str | None = field(
         None,
         group="Checkpoints",
@@ -86,7 +84,7 @@ class RLConfig(BaseConfig):
         ),
         help="input of the other run_modes: a run directory, one of its checkpoints, checkpoints/best, or pretrained: "
         "the policy that comes with the task",
-        of_the_run=False,
+        saved=False,
     )
     eval_num_envs: int = field(
         64, group="Evaluation", help="environments in an evaluation; each runs one whole episode"
@@ -109,13 +107,13 @@ class RLConfig(BaseConfig):
         None,
         group="Evaluation",
         help="output directory of run_mode=eval; default: the checkpoint's run",
-        of_the_run=False,
+        saved=False,
     )
     export_dir: str | None = field(
         None,
         group="Checkpoints",
         help="output directory of run_mode=export; default: export/ in the run",
-        of_the_run=False,
+        saved=False,
     )
     video: bool = field(True, group="Evaluation", help="render a video of the last evaluation, as MP4 and GIF")
     video_every_n_evaluations: int | None = field(
@@ -131,22 +129,22 @@ class RLConfig(BaseConfig):
         group="Viewer",
         choices=VIEWERS,
         help="viewer for run_mode=view: auto, native (a window) or browser (for machines without a display)",
-        of_the_run=False,
+        saved=False,
     )
     viewer_host: str = field(
         "127.0.0.1",
         group="Viewer",
         help="address on which the browser viewer listens; 0.0.0.0: reachable from other machines",
-        of_the_run=False,
+        saved=False,
     )
     viewer_port: int = field(
-        8080, group="Viewer", help="port of the browser viewer; if it is taken, the next free one", of_the_run=False
+        8080, group="Viewer", help="port of the browser viewer; if it is taken, the next free one", saved=False
     )
     viewer_num_envs: int = field(
         1,
         group="Viewer",
         help="environments that the browser viewer shows side by side, under the same commands",
-        of_the_run=False,
+        saved=False,
     )
     viewer_while_training: bool = field(
         False,
@@ -156,7 +154,7 @@ class RLConfig(BaseConfig):
             "machine has no time left. Needs the extra `viewer`."
         ),
         help="with run_mode=train, show the newest policy in a browser",
-        of_the_run=False,
+        saved=False,
     )
     resume: str | None = field(
         None,
@@ -167,7 +165,7 @@ class RLConfig(BaseConfig):
             "and resumes it."
         ),
         help="run to resume: its directory, one of its checkpoints, or auto (run_dir if given, else the newest run)",
-        of_the_run=False,
+        saved=False,
     )
     load_weights: str | None = field(
         None,
@@ -177,7 +175,7 @@ class RLConfig(BaseConfig):
             "must have the shapes of the checkpoint's."
         ),
         help="checkpoint from which a new run takes the networks and observation statistics, and nothing else",
-        of_the_run=False,
+        saved=False,
     )
     save_every_n_iterations: int | None = field(
         None, group="Checkpoints", help="iterations between checkpoints; null: by time only"
@@ -194,7 +192,7 @@ class RLConfig(BaseConfig):
         ),
         help="after this time, save, stop and exit with code 75, ready to be resumed",
         kind="seconds, a time as in 11:55:00, or null",
-        of_the_run=False,
+        saved=False,
     )
     hang_timeout_s: float | None = field(
         1800.0,
@@ -218,15 +216,15 @@ class RLConfig(BaseConfig):
         "info",
         choices=LOG_LEVELS,
         help="lowest level written to process_<i>.log: debug, info or warning",
-        of_the_run=False,
-        of_one_process=True,
+        saved=False,
+        per_process=True,
     )
     console: str = field(
         "auto",
         choices=CONSOLE_MODES,
         help="what is shown of iterations: live (a view that stays in place), plain (a line each), or auto: live in a "
         "terminal",
-        of_the_run=False,
+        saved=False,
     )
     tensorboard: bool = field(True, help="write TensorBoard events beside metrics.jsonl")
 
@@ -301,7 +299,7 @@ class RLConfig(BaseConfig):
             if getattr(self, name) == "":
                 raise ConfigError(f"{name} ('') must not be empty. Leave it out for the default.")
         is_met, rule = is_host(self.viewer_host), "an address of this machine, as 127.0.0.1 or 0.0.0.0"
-        check_rule(f"viewer_host ({shown(self.viewer_host)})", is_met, rule)
+        check_rule(f"viewer_host ({quoted(self.viewer_host)})", is_met, rule)
         self._check_viewer()
         self._check_sources()
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from ksim.errors import ConfigError, shown
+from ksim.errors import ConfigError, quoted
 
 NETWORKS = "'Custom networks' in docs/own_algorithm.md"
 HOOKS = "'Hooks of the algorithm' in docs/own_algorithm.md"
@@ -25,7 +25,7 @@ def described(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key!r}: {described(x)}" for key, x in value.items()) + "}"
     name = f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
-    return f"{name} {shown(value)}" if isinstance(value, str | int | float) else name
+    return f"{name} {quoted(value)}" if isinstance(value, str | int | float) else name
 
 
 def tree_differences(expected: PyTree, found: PyTree, name: str) -> str:

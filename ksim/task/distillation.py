@@ -76,7 +76,7 @@ class DistillTask(PPOTask[ConfigT], Generic[ConfigT]):
             optimizer=checked_optimizer(self, trainable_leaves(network)),
             hyper=self.hyperparameters(),
             loss=loss,
-            alongside=loss.alongside,
+            loss_inputs=loss.loss_inputs,
             start=lambda: {"teacher": self.teacher.source},
             line=LINE,
             plots=PLOTS,

@@ -8,7 +8,7 @@ import jax
 
 from ksim.checks import check_count, check_positive
 from ksim.config import CHECKPOINT_MODES, field
-from ksim.errors import ConfigError, shown
+from ksim.errors import ConfigError, quoted
 from ksim.host.machine import num_cores
 from ksim.host.terminal import warn_user
 from ksim.parallel.devices import CORES, check_devices, make_host_devices, select_devices
@@ -140,7 +140,7 @@ class DistributedRLConfig(RLConfig):
         "all",
         help="local devices to use: all, cpu, or a list of indices",
         kind="all, cpu or a list, as in [0,1]",
-        of_the_run=False,
+        saved=False,
     )
     num_devices: int | str | None = field(
         None,
@@ -152,7 +152,7 @@ class DistributedRLConfig(RLConfig):
         help="devices per process: use the first N; on a CPU, create N; cores: one per core; null: all, and on a CPU "
         "with MJX one per core",
         kind="a whole number, cores or null",
-        of_the_run=False,
+        saved=False,
     )
     layout: str = field(
         "pmap",
@@ -161,7 +161,7 @@ class DistributedRLConfig(RLConfig):
             "pmap is the default; shard_map gives the same results and is there for the day on which JAX drops pmap."
         ),
         help="what maps the step over several devices, with the same results: pmap, or its successor shard_map",
-        of_the_run=False,
+        saved=False,
     )
     pmap_axis_name: str = field("device", help="name of the mapped axis, for collectives in your own code")
     grad_sync_period: int = field(
@@ -184,17 +184,17 @@ class DistributedRLConfig(RLConfig):
         "stop", choices=ON_DIVERGENCE, help="if copies differ: stop, or rebroadcast the copy of the majority"
     )
     coordinator_address: str | None = field(
-        None, help="host:port of process 0, to join a multi-process job by hand", of_the_run=False
+        None, help="host:port of process 0, to join a multi-process job by hand", saved=False
     )
     num_processes: int | None = field(
-        None, help="number of processes, to join a job by hand; 1: run alone, ignoring any launcher", of_the_run=False
+        None, help="number of processes, to join a job by hand; 1: run alone, ignoring any launcher", saved=False
     )
     process_id: int | None = field(
-        None, help="index of this process, to join a job by hand", of_the_run=False, of_one_process=True
+        None, help="index of this process, to join a job by hand", saved=False, per_process=True
     )
-    connect_timeout_s: int = field(300, help="seconds to wait for the other processes at start", of_the_run=False)
+    connect_timeout_s: int = field(300, help="seconds to wait for the other processes at start", saved=False)
     heartbeat_timeout_s: int = field(
-        100, help="seconds without a heartbeat after which a process counts as dead", of_the_run=False
+        100, help="seconds without a heartbeat after which a process counts as dead", saved=False
     )
 
     @property
@@ -242,7 +242,7 @@ class DistributedRLConfig(RLConfig):
         super().validate()
         if self.num_devices != CORES:
             if isinstance(self.num_devices, str):
-                raise ConfigError(f"num_devices ({shown(self.num_devices)}) must be a whole number, or {CORES}.")
+                raise ConfigError(f"num_devices ({quoted(self.num_devices)}) must be a whole number, or {CORES}.")
             check_count("num_devices", self.num_devices)
         check_devices(self.devices)
         if not self.pmap_axis_name:

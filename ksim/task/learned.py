@@ -8,7 +8,7 @@ import jax
 from jaxtyping import PRNGKeyArray, PyTree
 
 from ksim.errors import ConfigError
-from ksim.learn.learner import AbstractLearner, Figures, initial_memories
+from ksim.learn.learner import AbstractLearner, LearnerInfo, initial_memories
 from ksim.learn.train_step import TrainStep
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.nn.normalizer import NormalizedActorCritic
@@ -82,8 +82,8 @@ class LearnedTask(RLTask[ConfigT], Generic[ConfigT]):
         model = initial_model(self, model_key)
         return self.get_learner(model, None).init(learner_key), model
 
-    def figures(self) -> Figures:
-        return self.get_learner(self.learner_shapes()[1], None).figures()
+    def learner_info(self) -> LearnerInfo:
+        return self.get_learner(self.learner_shapes()[1], None).info()
 
     def policy_of(self, learner: LearnerState) -> NormalizedActorCritic:
         return self.get_learner(self.initial_learner()[1], None).policy(learner)

@@ -9,7 +9,7 @@ import optax
 from jaxtyping import PRNGKeyArray
 
 from ksim.errors import ConfigError
-from ksim.learn.learner import Figures
+from ksim.learn.learner import LearnerInfo
 from ksim.learn.train_step import TrainStep
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.nn.normalizer import NormalizedActorCritic
@@ -78,8 +78,8 @@ class LearningHooks:
         """The policy and value function of a learner, on raw observations."""
         self._refuse_to_learn()
 
-    def figures(self) -> Figures:
-        """Figures of the algorithm for the host's prints, plots and estimates."""
+    def learner_info(self) -> LearnerInfo:
+        """LearnerInfo of the algorithm for the host's prints, plots and estimates."""
         self._refuse_to_learn()
 
     def _refuse_to_learn(self) -> NoReturn:

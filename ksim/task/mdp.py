@@ -6,7 +6,7 @@ from typing import Any
 
 import mujoco
 
-from ksim.errors import ConfigError, shown
+from ksim.errors import ConfigError, quoted
 from ksim.mdp.actions import AbstractActionFilter
 from ksim.mdp.commands import AbstractCommand
 from ksim.mdp.curriculum import AbstractCurriculum
@@ -75,7 +75,7 @@ def compile_robot(
     silence_warnings()  # before the file is read, which warns as well
     robot = hooks.get_robot()
     if not isinstance(robot, str | Path | mujoco.MjSpec):
-        raise ConfigError(f"get_robot must return the path of an MJCF file, or an MjSpec, not {shown(robot)}.")
+        raise ConfigError(f"get_robot must return the path of an MJCF file, or an MjSpec, not {quoted(robot)}.")
     return compile_model(
         load_spec(robot),
         dt=float(config.dt),

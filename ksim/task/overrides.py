@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from omegaconf.base import SCMode
 
 from ksim.config import allows_null, check_plain, check_types, describe_type, is_of_type, is_text
-from ksim.errors import ConfigError, near_misses, shown
+from ksim.errors import ConfigError, near_misses, quoted
 from ksim.host.plain_yaml import has_lost_text, read_yaml
 from ksim.parallel.job import hint
 from ksim.task.config import RLConfig
@@ -36,14 +36,14 @@ def parse_overrides(base: RLConfig, argv: Sequence[str]) -> Any:
     for argument in argv:
         key, equals, value = argument.partition("=")
         if key.lstrip("-") in known and key not in known:
-            raise ConfigError(f"Option {shown(argument)} must be written {key.lstrip('-')}=VALUE, without dashes.")
+            raise ConfigError(f"Option {quoted(argument)} must be written {key.lstrip('-')}=VALUE, without dashes.")
         if not equals:
-            raise ConfigError(f"Argument {shown(argument)} must be of the form key=value. {_meant(key, known)}")
+            raise ConfigError(f"Argument {quoted(argument)} must be of the form key=value. {_meant(key, known)}")
         if key not in known:
-            raise ConfigError(f"There is no option {shown(key)}. {_meant(key, known)} --help lists all.")
+            raise ConfigError(f"There is no option {quoted(key)}. {_meant(key, known)} --help lists all.")
         if given.setdefault(key, value) != value:
             raise ConfigError(
-                f"Option {key} is given twice: {shown(given[key])} and {shown(value)}. Leave one of them out."
+                f"Option {key} is given twice: {quoted(given[key])} and {quoted(value)}. Leave one of them out."
             )
         with _naming(base, key, value):
             parsed = _parse_value(value, type(base), key)
@@ -105,4 +105,4 @@ def _naming(base: RLConfig, key: str, value: str) -> Iterator[None]:
         raise
     except Exception:  # noqa: BLE001 - YAML and OmegaConf let through what Python's conversions raise
         kind = describe_type(type(base), key)
-        raise ConfigError(f"Option {key} ({shown(value)}) must be {kind}.") from None
+        raise ConfigError(f"Option {key} ({quoted(value)}) must be {kind}.") from None

@@ -20,7 +20,7 @@ from ksim.checks import (
     pick_num_batches,
 )
 from ksim.config import field
-from ksim.errors import ConfigError, shown
+from ksim.errors import ConfigError, quoted
 from ksim.learn.learner import AbstractLearner, trainable_leaves
 from ksim.mirror import Mirror
 from ksim.nn import AbstractActorCritic, GruActorCritic, MlpActorCritic
@@ -187,7 +187,7 @@ class PPOConfig(RLConfig):
         for name in ("actor_sizes", "critic_sizes"):
             sizes = getattr(self, name)
             if len(sizes) > MAX_LAYERS or not all(1 <= size <= MAX_COUNT for size in sizes):
-                raise ConfigError(f"{name} ({shown(sizes)}) must be positive widths of at most {MAX_LAYERS} layers.")
+                raise ConfigError(f"{name} ({quoted(sizes)}) must be positive widths of at most {MAX_LAYERS} layers.")
 
     def learning_rate_bounds(self) -> tuple[float, float]:
         """The bounds of an adaptive learning rate."""
@@ -271,8 +271,8 @@ class PPOTask(LearnedTask[ConfigT], Generic[ConfigT]):
             check_without_memory(network)
             # The mirror is found when a loss is traced or the start table is printed: the viewer needs none.
             loss = SymmetricLoss(lambda: self.mirror, self.config.symmetry, self.config.symmetry_coef)  # type: ignore[arg-type]
-            start = lambda: {"mirror": self.mirror.words()}
-            parts |= {"loss": loss, "alongside": loss.alongside, "start": start}
+            start = lambda: {"mirror": self.mirror.describe()}
+            parts |= {"loss": loss, "loss_inputs": loss.loss_inputs, "start": start}
         return PPO(
             **parts,
             optimizer=checked_optimizer(self, trainable_leaves(network)),

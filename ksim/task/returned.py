@@ -11,7 +11,7 @@ import numpy as np
 import optax
 from jaxtyping import PRNGKeyArray, PyTree
 
-from ksim.errors import ConfigError, shown
+from ksim.errors import ConfigError, quoted
 from ksim.nn.actor_critic import AbstractActorCritic, ActorCriticOutput
 from ksim.nn.distributions import AbstractDistribution
 from ksim.nn.networks import MIN_STD, AdaptedActorCritic
@@ -264,4 +264,4 @@ def hook_name(task: RLTask[Any], hook: str) -> str:
 
 def _in_a_line(error: Exception) -> str:
     first: Sequence[str] = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {shown(first[0], 120)}"
+    return f"{type(error).__name__}: {quoted(first[0], 120)}"

@@ -10,7 +10,7 @@ import jax
 from jaxtyping import Array, Int, Key, PRNGKeyArray, PyTree
 from xax.utils.text import camelcase_to_snakecase
 
-from ksim.errors import ConfigError, shown
+from ksim.errors import ConfigError, quoted
 from ksim.log.console import ConsoleLogger
 from ksim.log.jsonl import JsonlLogger
 from ksim.log.logger import AbstractLogger
@@ -59,7 +59,8 @@ class RLTask(RobotHooks, LearningHooks, CallbackTask[ConfigT], Generic[ConfigT])
         wanted = self.get_config_class()
         if not isinstance(config, wanted):
             raise ConfigError(
-                f"config ({shown(config)}) must be a {wanted.__name__}, which has the options of {type(self).__name__}."
+                f"config ({quoted(config)}) must be a {wanted.__name__}, which has the options of "
+                f"{type(self).__name__}."
             )
         config.validate()
         self.config = config = config.with_pretrained(self.pretrained, self.task_name)

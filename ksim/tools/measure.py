@@ -96,7 +96,7 @@ def _settings(make: MakeTask, whole: DistributedRLTask[Any]) -> list[Setting]:
         task.layout = PmapDevices(task.layout.devices, task.device_axis)
         improve = task.make_train_step(task.device_axis).improve
         reductions = sorted(count_reductions(improve, task.device_axis, state.learner, collected).items(), reverse=True)
-        settings.append(Setting(mode, period, task.figures().syncs_per_iteration, reductions))
+        settings.append(Setting(mode, period, task.learner_info().syncs_per_iteration, reductions))
     return settings
 
 

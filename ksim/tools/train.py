@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ksim.errors import ConfigError, near_misses, shown
+from ksim.errors import ConfigError, near_misses, quoted
 from ksim.host.terminal import print_line
 
 EXAMPLES = "ksim.examples"
@@ -73,7 +73,7 @@ def run_task(name: str, options: Sequence[str]) -> None:
     """
     if name.endswith(".py"):
         if not Path(name).is_file():
-            raise ConfigError(f"There is no file {shown(name)}.")
+            raise ConfigError(f"There is no file {quoted(name)}.")
         sys.argv = [name, *options]
         sys.path[0] = str(Path(name).resolve().parent)
         runpy.run_path(name, run_name="__main__")
@@ -81,7 +81,8 @@ def run_task(name: str, options: Sequence[str]) -> None:
     tasks = example_tasks()
     if name not in tasks:
         raise ConfigError(
-            f"There is no example {shown(name)}. {near_misses(name, tasks)} The path of a task of your own ends in .py."
+            f"There is no example {quoted(name)}. {near_misses(name, tasks)} The path of a task of your own "
+            "ends in .py."
         )
     sys.argv = [name, *options]  # runpy replaces the first by the module's file
     runpy.run_module(f"{EXAMPLES}.{name}", run_name="__main__", alter_sys=True)

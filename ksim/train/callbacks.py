@@ -11,7 +11,7 @@ from typing import Any
 
 from ksim.checkpoint.progress import Progress
 from ksim.checkpoint.saver import Saver
-from ksim.errors import ConfigError, RunError, shown
+from ksim.errors import ConfigError, RunError, quoted
 from ksim.host.signals import StopRequest
 from ksim.host.terminal import print_line
 from ksim.log.jsonl import JsonlLogger
@@ -36,7 +36,7 @@ class CallbackError(RunError):
 
 
 @contextlib.contextmanager
-def exiting_as_asked() -> Iterator[None]:
+def reraise_exits() -> Iterator[None]:
     """Re-raises the SystemExit or KeyboardInterrupt of a hook, once the other processes know of it."""
     try:
         yield
@@ -46,7 +46,7 @@ def exiting_as_asked() -> Iterator[None]:
         raise
 
 
-def given_loggers(task: RLTask[Any]) -> list[AbstractLogger]:
+def task_loggers(task: RLTask[Any]) -> list[AbstractLogger]:
     """The loggers of a task, with a JsonlLogger added if there is none: every run writes metrics.jsonl.
 
     Raises:
@@ -55,7 +55,7 @@ def given_loggers(task: RLTask[Any]) -> list[AbstractLogger]:
     loggers = task.get_loggers()
     if not (isinstance(loggers, Sequence) and all(isinstance(x, AbstractLogger) for x in loggers)):
         raise ConfigError(
-            f"{type(task).__name__}.get_loggers must return a list of ksim.AbstractLogger, not {shown(loggers)}."
+            f"{type(task).__name__}.get_loggers must return a list of ksim.AbstractLogger, not {quoted(loggers)}."
         )
     # The best checkpoint, plots and the result are read from these files.
     is_recorded = any(isinstance(logger, JsonlLogger) for logger in loggers)
@@ -63,7 +63,7 @@ def given_loggers(task: RLTask[Any]) -> list[AbstractLogger]:
 
 
 @contextlib.contextmanager
-def added_handlers(task: RLTask[Any]) -> Iterator[None]:
+def log_handlers(task: RLTask[Any]) -> Iterator[None]:
     """Lets the task add handlers to ksim's logger for the duration of the block.
 
     Raises:
@@ -219,8 +219,8 @@ class Callbacks:
                 return
         if returned is not None and returned is not arguments[-1]:
             self._fail(
-                f"{name} returned {shown(returned)}. It must return nothing, or the record that it was given: hooks do "
-                "not change the training."
+                f"{name} returned {quoted(returned)}. It must return nothing, or the record that it was given: hooks "
+                "do not change the training."
             )
 
     def _fail(self, message: str, cause: BaseException | None = None) -> None:

@@ -26,7 +26,7 @@ from ksim.parallel.multihost import gather_rows, is_main_process, num_processes,
 from ksim.parallel.placement import copy_of
 from ksim.parallel.replicas import ReplicasDivergedError
 from ksim.preflight.hooks import check_curricula
-from ksim.rollout.unroll import NOT_FINITE
+from ksim.rollout.unroll import NON_FINITE
 from ksim.task.distributed import make_replica_guard
 from ksim.task.rl import RLTask
 from ksim.train.callbacks import CallbackError, Callbacks
@@ -208,7 +208,7 @@ class Saving:
         """
         of_all = TrainingDivergedError, ReplicasDivergedError, CallbackError
         is_alike = num_processes() == 1 or isinstance(error, of_all)
-        with self._failures.absorbed("saving after the error"):
+        with self._failures.tolerate("saving after the error"):
             if self._state.placed is not None and is_alike:
                 self.save()
             if self.saver is not None:
@@ -262,7 +262,7 @@ class Checks:
             return
         suspects = [name for name, value in metrics.items() if name.startswith("reward/") and not np.isfinite(value)]
         cause = f" Not finite: {', '.join(suspects)}." if suspects else ""
-        share = metrics.get(NOT_FINITE, 0.0)
+        share = metrics.get(NON_FINITE, 0.0)
         if share > MAX_NOT_FINITE:
             cause += f" {share:.0%} of the environments' steps were not, so that there was nothing to learn from."
         raise TrainingDivergedError(
@@ -276,9 +276,9 @@ class Checks:
         if self._num_hopeless == HOPELESS_ITERATIONS:  # warned already
             return
         ends = {name: share for name, share in metrics.items() if name.startswith("termination/")}
-        ends |= {NOT_FINITE: metrics[NOT_FINITE]} if metrics.get(NOT_FINITE) else {}
+        ends |= {NON_FINITE: metrics[NON_FINITE]} if metrics.get(NON_FINITE) else {}
         failed = np.nan_to_num(metrics["episode/count"] * metrics["episode/terminated_fraction"]) / self._steps
-        failed += metrics.get(NOT_FINITE, 0.0)
+        failed += metrics.get(NON_FINITE, 0.0)
         self._num_hopeless = self._num_hopeless + 1 if failed * HOPELESS_STEPS >= 1 else 0
         if self._num_hopeless < HOPELESS_ITERATIONS or not is_main_process():
             return

@@ -22,7 +22,7 @@ from ksim.host.signals import StopRequest, stop_on_signal
 from ksim.host.terminal import Activity, Failures, console, format_seconds, print_figures, print_line
 from ksim.log.logger import AbstractLogger, Loggers, RunInfo
 from ksim.log.run_log import log_path, run_log
-from ksim.parallel.multihost import Peers, is_main_process, meet_peers, naming_lost, together
+from ksim.parallel.multihost import Peers, fail_together, is_main_process, meet_peers, name_lost_peers
 from ksim.policy.load import PolicyExport
 from ksim.preflight.devices import verify_setup
 from ksim.preflight.diagnosis import log_setup
@@ -30,7 +30,7 @@ from ksim.preflight.start import inspect_start, print_start
 from ksim.task.distributed import DistributedRLConfig, DistributedRLTask
 from ksim.task.result import RunResult
 from ksim.task.rl import RLTask
-from ksim.train.callbacks import Callbacks, added_handlers, exiting_as_asked, given_loggers
+from ksim.train.callbacks import Callbacks, log_handlers, reraise_exits, task_loggers
 from ksim.train.loop import Checks, Loop, RunState, Saving, Stopping
 from ksim.train.start import (
     Start,
@@ -111,35 +111,35 @@ def train(task: RLTask[Any]) -> RunResult:
     console.quiet = not is_main_process()
     peers = meet_peers()
     with (
-        exiting_as_asked(),
+        reraise_exits(),
         run_log(task.config.log_level) as log,
-        naming_lost(peers, lambda: "before the first iteration"),
+        name_lost_peers(peers, lambda: "before the first iteration"),
         contextlib.ExitStack() as stack,
     ):
         start = find_start(task.config, task.task_name)
-        with together():
+        with fail_together():
             check_start(task, start)
             task.check()
             check_live_viewer(task)
-            loggers = given_loggers(task) if is_main_process() else []
+            loggers = task_loggers(task) if is_main_process() else []
         if isinstance(task, DistributedRLTask):
             task.verify_distributed_setup()
         elif isinstance(task.config, DistributedRLConfig):  # the options say where a task runs, whatever its class
             verify_setup(task)
         print_start(inspect_start(task))
         print_resumed(task, start)
-        with together():
+        with fail_together():
             prepare_s, state = _timed(lambda: RunState(task, start))
         stack.callback(state.release)
         start = start.without_arrays()
         run_dir = shared_run_dir(start.run_dir, task.config.run_dir, task.task_name)
-        with together():
+        with fail_together():
             if is_main_process():
                 stack.enter_context(locked(run_dir))
                 note_run_dir(run_dir)
             log.open(run_dir)
             if is_main_process():
-                stack.enter_context(added_handlers(task))
+                stack.enter_context(log_handlers(task))
         log_resumed(task, start)
         try:
             return _train_in(run_dir, task, start, state, loggers, prepare_s=prepare_s, peers=peers)
@@ -160,7 +160,7 @@ def _train_in(
 ) -> RunResult:
     with stop_on_signal() as stop, contextlib.ExitStack() as stack:
         loop = make_loop(task, start, state, run_dir, stop=stop, loggers=loggers)
-        with together():
+        with fail_together():
             if is_main_process():
                 prepare_run_dir(run_dir, start)
                 save_config(task.config, run_dir)
@@ -175,7 +175,7 @@ def _train_in(
             compile_s, step = _timed(lambda: _compiled_step(task, state, peers))
         print_line(f"Compiled in {compile_s:.1f} s.")
         logger.info("First states in %.1f s, training step compiled in %.1f s.", prepare_s, compile_s)
-        with naming_lost(peers, lambda: f"in iteration {loop.progress.iteration + 1}"):
+        with name_lost_peers(peers, lambda: f"in iteration {loop.progress.iteration + 1}"):
             loop.run(step)
             # Processes without an evaluation wait here: a process that ends early makes the others fail.
             loop.callbacks.raise_together()
@@ -253,7 +253,7 @@ def open_files(loop: Loop, start: Start, run_dir: Path, stack: contextlib.ExitSt
             last_episodes=MappingProxyType(progress.last_episodes),
             eta_s=lambda: progress.eta_s,
             devices=f"{task.layout.num_devices} x {task.layout.platform}",
-            line=task.figures().line,
+            line=task.learner_info().line,
         )
     )
     log_orbax()

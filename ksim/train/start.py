@@ -33,7 +33,7 @@ from ksim.errors import ConfigError
 from ksim.host.plain_yaml import read_yaml
 from ksim.host.terminal import print_figures, print_warning
 from ksim.log.jsonl import METRICS, cut_lines, set_lines_aside
-from ksim.parallel.multihost import gather_texts, is_main_process, num_processes, together
+from ksim.parallel.multihost import fail_together, gather_texts, is_main_process, num_processes
 from ksim.task.rl import RLConfig, RLTask
 from ksim.types import TrainState
 
@@ -83,7 +83,7 @@ def find_start(config: RLConfig, task_name: str) -> Start:
         ConfigError: The checkpoint is missing, damaged, or cannot be resumed.
     """
     start = Start()
-    with together():
+    with fail_together():
         if is_main_process():
             start = _look(config, task_name)
     if num_processes() == 1:
@@ -91,7 +91,7 @@ def find_start(config: RLConfig, task_name: str) -> Start:
     path = None if start.checkpoint is None else str(start.checkpoint.path.absolute())
     run_dir = None if start.run_dir is None else str(start.run_dir)
     run_dir, path, only_policy = json.loads(gather_texts(json.dumps([run_dir, path, start.only_policy]))[0])
-    with together():
+    with fail_together():
         if not is_main_process():
             checkpoint = None if path is None else _read_shared(Path(path))
             start = Start(None if run_dir is None else Path(run_dir), checkpoint, only_policy)

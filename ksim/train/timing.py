@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from ksim.learn.learner import Collected
+from ksim.learn.learner import RolloutBatch
 from ksim.learn.train_step import TrainStep
 from ksim.parallel.layout import AbstractLayout
 from ksim.preflight.diagnosis import compiling
@@ -37,18 +37,18 @@ class TimedStep:
             state: A placed state.
             donate: Whether the memory of the state is reused for the next one; the old state is then invalid.
         """
-        shapes: list[Collected] = []
+        shapes: list[RolloutBatch] = []
 
-        def roll_out(envs: EnvBatch, learner: LearnerState) -> tuple[EnvBatch, Collected]:
+        def roll_out(envs: EnvBatch, learner: LearnerState) -> tuple[EnvBatch, RolloutBatch]:
             envs, collected = step.roll_out(envs, learner)
             # Shapes per device, as inside the mapped function.
             shapes.append(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), collected))
             return envs, collected
 
-        def improve(learner: LearnerState, collected: Collected) -> tuple[LearnerState, Metrics]:
+        def improve(learner: LearnerState, collected: RolloutBatch) -> tuple[LearnerState, Metrics]:
             return step.improve(learner, collected)
 
-        def zeros(_: Array) -> Collected:
+        def zeros(_: Array) -> RolloutBatch:
             return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes[0])
 
         rollout = compiling("the rollout", layout.map(roll_out, donate=donate), state.envs, state.learner)
@@ -66,16 +66,16 @@ class TimedStep:
         """
         start_s = time.perf_counter()
         envs, collected = self._roll_out(state.envs, state.learner)
-        rollouts = _Ends(collected.episode_length)
+        rollouts = _CompletionTimes(collected.episode_length)
         learner, metrics = self._improve(state.learner, collected)
-        updates = _Ends(learner.iteration)
+        updates = _CompletionTimes(learner.iteration)
         del collected
         ends_s = np.asarray([rollouts.wait(), updates.wait()]) - start_s
         ends_s[0] = np.minimum(*ends_s)  # the thread of a rollout may wake only after the update has ended
         return TrainState(learner, envs), metrics, np.diff(ends_s, axis=0, prepend=0.0).T
 
 
-class _Ends:
+class _CompletionTimes:
     """The times at which the devices of this process finish their shards of an array."""
 
     def __init__(self, computed: jax.Array) -> None:
@@ -119,7 +119,7 @@ def time_synchronisation(task: RLTask[Any], state: TrainState) -> float | None:
         start_s = time.perf_counter()
         jax.block_until_ready(compiled(state.learner.params))
         durations.append(time.perf_counter() - start_s)
-    return statistics.median(durations) * learner.figures().syncs_per_iteration
+    return statistics.median(durations) * learner.info().syncs_per_iteration
 
 
 def device_times(times_s: np.ndarray) -> dict[str, float]:

@@ -70,7 +70,7 @@ class LiveViewer:
         self._started_s, self._was_ready, self._is_due = 0.0, False, False
 
     def __enter__(self) -> "LiveViewer":
-        with self._failures.absorbed("viewer"):
+        with self._failures.tolerate("viewer"):
             directory = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="ksim-viewer-"))
             self._policy_path = Path(directory, "policy.npz")
             self._start()
@@ -92,7 +92,7 @@ class LiveViewer:
             iteration: Iterations done.
             read_model: Copies the policy to the host.
         """
-        with self._failures.absorbed("viewer"):
+        with self._failures.tolerate("viewer"):
             if self._is_due and self._clock() >= self._started_s + RESTART_EVERY_S:
                 self._start()
             if self._process is not None and self._read():

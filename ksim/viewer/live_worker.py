@@ -60,7 +60,7 @@ def _serve(task: RLTask[Any], on_cpu: bool, policy_path: Path, sender: Any) -> N
     )
     frontend = BrowserFrontend(session, host=config.viewer_host, port=config.viewer_port)
     frontend.note = "untrained policy"
-    feed = Feed(session, frontend, policy_path, sender)
+    feed = PolicyFeed(session, frontend, policy_path, sender)
     lower_priority()  # not earlier: if training uses all cores, the page would take many minutes
     sender.send((READY, frontend.url))
     earned = functools.partial(earned_s, os.getppid() if on_cpu else None)
@@ -68,7 +68,7 @@ def _serve(task: RLTask[Any], on_cpu: bool, policy_path: Path, sender: Any) -> N
         run_session(session, frontend, StopRequest(), before_step=feed.wait, budget=Budget(earned))
 
 
-class Feed:
+class PolicyFeed:
     """A feed of the newest policies to a session; it waits while no page is open."""
 
     def __init__(

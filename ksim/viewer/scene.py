@@ -61,7 +61,7 @@ class Arrows:
         """Draws for the first robots, each moved by its offset, and nothing for the others."""
         for robot, (frame, meshes) in enumerate(zip(self._frames, self._meshes, strict=True)):
             pose = poses[robot] if robot < len(poses) else None
-            drawn = {} if pose is None else self._drawn(pose)
+            drawn = {} if pose is None else self._randomized(pose)
             centre_3 = np.zeros(3)
             if pose is not None and self._session.base_body is not None:
                 centre_3 = pose.data.xpos[self._session.base_body].copy()
@@ -75,7 +75,7 @@ class Arrows:
                 if handle.visible != bool(len(faces)):
                     handle.visible = bool(len(faces))
 
-    def _drawn(self, pose: Pose) -> dict[Color, list[np.ndarray]]:
+    def _randomized(self, pose: Pose) -> dict[Color, list[np.ndarray]]:
         """Arrows by colour, in the robot's world."""
         drawn = {FORCE: self._forces(pose)}
         if self.show_commands.value and pose.frame is not None:

@@ -20,7 +20,7 @@ import websockets.asyncio.server
 from websockets import Headers
 from websockets.exceptions import ConnectionClosed
 
-from ksim.errors import ConfigError, shown
+from ksim.errors import ConfigError, quoted
 from ksim.host.machine import install_command
 from ksim.viewer.episodes import MAX_FILE_BYTES
 
@@ -88,7 +88,7 @@ class AccessRule:
         site = _site(hosts[0]) if len(hosts) == 1 else None
         if site is None or not self._is_own(site[0]):
             return (
-                f"Host ({shown(', '.join(hosts))}) must be localhost or viewer_host ({self._viewer_host}). Open the "
+                f"Host ({quoted(', '.join(hosts))}) must be localhost or viewer_host ({self._viewer_host}). Open the "
                 "address that ksim printed, or set viewer_host to the name by which you reach this machine.\n"
             )
         forwarded = ",".join(headers.get_all("X-Forwarded-Proto")) or "http"
@@ -96,7 +96,7 @@ class AccessRule:
         asked = _PAGES.get(asked, asked)
         for origin in origins:
             scheme, _, authority = origin.partition("://")
-            refusal = f"Origin ({shown(origin)}) must be the viewer's own page: it takes no commands from others."
+            refusal = f"Origin ({quoted(origin)}) must be the viewer's own page: it takes no commands from others."
             if scheme not in _SCHEMES or _site(authority) != site:
                 return f"{refusal}\n"
             if scheme != asked:

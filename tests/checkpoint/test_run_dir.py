@@ -19,7 +19,7 @@ def as_second_process(monkeypatch):
         monkeypatch.setattr(run_dir, "num_processes", lambda: 2)
         monkeypatch.setattr(log, "process_index", lambda: 1)
         monkeypatch.setattr(run_dir, "is_main_process", lambda: False)
-        monkeypatch.setattr(run_dir, "together", contextlib.nullcontext)
+        monkeypatch.setattr(run_dir, "fail_together", contextlib.nullcontext)
         monkeypatch.setattr(run_dir, "gather_texts", lambda _: [str(path), "."])
 
     return told

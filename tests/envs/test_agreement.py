@@ -12,7 +12,7 @@ from mujoco import mjx
 
 from ksim.envs.agreement import TOLERANCE, gap_to_mjx, in_words, kept_gap, usual_share
 from ksim.envs.native import NativePhysics
-from ksim.envs.task import Made, WrappedConfig, WrappedTask
+from ksim.envs.task import ExternalEnv, WrappedConfig, WrappedTask
 from ksim.envs.wrapped import WrappedEnvironment
 from ksim.errors import ConfigError
 from tests.envs.test_wrapped import State
@@ -127,7 +127,7 @@ class Compared(WrappedTask):
         return WrappedConfig(env=name)
 
     def make(self, config):
-        return Made(env=None, dt=0.002, ctrl_dt=0.02, mj_model=None, mjx_model="its own")
+        return ExternalEnv(env=None, dt=0.002, ctrl_dt=0.02, mj_model=None, mjx_model="its own")
 
 
 class OfferedNatively(WrappedConfig):

@@ -11,7 +11,7 @@ import pytest
 from mujoco import mjx
 
 from ksim.envs.native import NativePhysics
-from ksim.envs.task import Made, WrappedConfig, WrappedTask
+from ksim.envs.task import ExternalEnv, WrappedConfig, WrappedTask
 from ksim.envs.wrapped import WrappedEnvironment
 from ksim.errors import ConfigError
 from tests.envs.test_wrapped import State
@@ -213,7 +213,7 @@ class Ball:
 class BallTask(WrappedTask[WrappedConfig]):
     def make(self, config):
         env = Ball(lambda data: jnp.float32(data._impl.contact.geom[0, 0]))
-        return Made(env, 0.002, 0.002, mj_model=env.mj_model, mjx_model=env.mjx_model)
+        return ExternalEnv(env, 0.002, 0.002, mj_model=env.mj_model, mjx_model=env.mjx_model)
 
 
 @pytest.mark.parametrize("later", [False, True])

@@ -8,7 +8,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from ksim.envs.task import Made, WrappedConfig, WrappedTask, check_name, main, parsed_options
+from ksim.envs.task import ExternalEnv, WrappedConfig, WrappedTask, check_name, main, parsed_options
 from ksim.envs.wrapped import Randomizer, WrappedEnvironment, observation_names, shown_state
 from ksim.errors import ConfigError
 from ksim.preflight.start import inspect_start
@@ -235,7 +235,7 @@ class WalkTask(WrappedTask[WrappedConfig]):
 
     def make(self, config):
         check_name(config.env, ["walk", "run"], "python -m walks")
-        return Made(Walk(), dt=0.01, ctrl_dt=0.02)
+        return ExternalEnv(Walk(), dt=0.01, ctrl_dt=0.02)
 
 
 def test_task_trains_an_environment_by_its_name_with_the_options_published_for_it(tmp_path, capsys):
@@ -289,7 +289,7 @@ class Broken(Walk):
 
 class BrokenTask(WalkTask):
     def make(self, config):
-        return Made(Broken(), dt=0.01, ctrl_dt=0.02)
+        return ExternalEnv(Broken(), dt=0.01, ctrl_dt=0.02)
 
 
 def test_environment_that_fails_by_itself_is_named_with_the_place():
@@ -299,12 +299,12 @@ def test_environment_that_fails_by_itself_is_named_with_the_place():
 
 MAKE_ON_DEVICES = """
 import jax
-from ksim.envs.task import Made, WrappedConfig, WrappedTask
+from ksim.envs.task import ExternalEnv, WrappedConfig, WrappedTask
 from ksim.host.machine import num_cores
 
 class StartingTask(WrappedTask):
     def make(self, config):
-        return Made(jax.numpy.ones(1), dt=0.01, ctrl_dt=0.02)  # an array, as environments have, which starts JAX
+        return ExternalEnv(jax.numpy.ones(1), dt=0.01, ctrl_dt=0.02)  # an array, as environments have, which starts JAX
 
 print(StartingTask(WrappedConfig(env="x", num_envs=192, num_devices=NUM_DEVICES)).layout.num_devices, num_cores())
 """

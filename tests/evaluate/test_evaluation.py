@@ -244,14 +244,14 @@ def test_deterministic_policy_that_earns_much_less_than_training_is_warned_of(me
         "length": Estimate(100.0, 99.0, 101.0),
     }
     evaluation = evaluator.Evaluation("mujoco", "mujoco", 8, 0, 0, figures, None, 1.0)
-    found = evaluator.shortfall_words(evaluation, {"episode/return": 2 * trained, "episode/length": 200.0})
+    found = evaluator.shortfall_message(evaluation, {"episode/return": 2 * trained, "episode/length": 200.0})
     assert (found is not None) == warns
     if found:
         assert f"earns {mean_return / 100:.3g} per step, training episodes {trained / 100:.3g}" in found
-    assert evaluator.shortfall_words(evaluation, {}) is None
+    assert evaluator.shortfall_message(evaluation, {}) is None
     uncertain = {**figures, "return": Estimate(mean_return, -200.0, 200.0)}
     assert (
-        evaluator.shortfall_words(
+        evaluator.shortfall_message(
             dataclasses.replace(evaluation, figures=uncertain), {"episode/return": trained, "episode/length": 100.0}
         )
         is None

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from ksim import ConfigError
 from ksim.checkpoint.options import make_config
-from ksim.errors import shown
+from ksim.errors import quoted
 from ksim.learn.learner import initial_memories
 from ksim.types import EnvBatch, TrainState
 from tests.faults.scale import IS_FULL, scale
@@ -234,7 +234,7 @@ def test_unknown_option_is_refused_by_its_name(argument):
     wrong = argument.partition("=")[0]
     message = str(refused.value)
     # Where there is no equals sign it is the whole argument that is shown; and dashes are what is wrong with a flag.
-    assert any(text in message for text in (shown(wrong), shown(argument), f"{wrong.lstrip('-')}=VALUE"))
+    assert any(text in message for text in (quoted(wrong), quoted(argument), f"{wrong.lstrip('-')}=VALUE"))
     assert len(message.splitlines()) == 1
 
 

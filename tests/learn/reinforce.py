@@ -9,8 +9,8 @@ import optax
 import ksim
 from examples.point_mass import PointMass
 from ksim.config import field
-from ksim.learn.guards import Optimized, all_finite, optimizer_step
-from ksim.learn.learner import AbstractLearner, Figures, collect_rollout, initial_learner_state, normalized_policy
+from ksim.learn.guards import UpdateState, all_finite, optimizer_step
+from ksim.learn.learner import AbstractLearner, LearnerInfo, collect_rollout, initial_learner_state, normalized_policy
 from ksim.nn.actor_critic import evaluate_sequences
 from ksim.parallel.collectives import all_across_devices, mean_across_devices
 from ksim.task.learned import LearnedTask
@@ -32,8 +32,8 @@ class Reinforce(AbstractLearner):
     def policy(self, learner):
         return normalized_policy(self.network, learner)
 
-    def figures(self):
-        return Figures(hyper={"gamma": self.gamma}, line={"baseline off by": "loss/value"})
+    def info(self):
+        return LearnerInfo(hyper={"gamma": self.gamma}, line={"baseline off by": "loss/value"})
 
     def learn(self, learner, collected, key, is_usable):
         x = collected.trajectory
@@ -56,7 +56,7 @@ class Reinforce(AbstractLearner):
         local_grads, metrics = jax.grad(loss, has_aux=True)(learner.params)
         grads = self.sync_gradients(local_grads)
         is_finite = all_across_devices(all_finite(grads) & is_usable, self.axis_name)
-        stepped = optimizer_step(self.optimizer, Optimized.of(learner), grads, is_finite).put_into(learner)
+        stepped = optimizer_step(self.optimizer, UpdateState.of(learner), grads, is_finite).into(learner)
         return stepped, mean_across_devices(metrics, self.axis_name) | {"policy/bad_updates": 1.0 - is_finite}
 
 

@@ -72,7 +72,7 @@ def test_table_of_terms_shows_shapes_and_scales(capsys):
     assert ["actuators", "", "PositionActuators", "2", ""] in rows
 
 
-COLLECTIVE = {"gather_rows", "gather_texts", "wait_for_all", "meet_peers", "together", "verify_distributed_setup"}
+COLLECTIVE = {"gather_rows", "gather_texts", "wait_for_all", "meet_peers", "fail_together", "verify_distributed_setup"}
 
 
 def test_nothing_that_prints_runs_a_collective():

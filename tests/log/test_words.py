@@ -1,6 +1,6 @@
 import pytest
 
-from ksim.log.logger import error_words, quantity_and_unit
+from ksim.log.logger import error_labels, quantity_and_unit
 
 
 @pytest.mark.parametrize(
@@ -18,5 +18,5 @@ def test_quantities_and_units_of_errors(name, words):
 
 
 def test_errors_of_two_commands_are_told_apart():
-    words = error_words(["error/left/position_m", "error/right/position_m", "error/velocity/lin_vel_m_s"])
+    words = error_labels(["error/left/position_m", "error/right/position_m", "error/velocity/lin_vel_m_s"])
     assert list(words.values()) == ["position error (left), m", "position error (right), m", "velocity error, m/s"]

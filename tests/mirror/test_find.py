@@ -83,7 +83,7 @@ def test_images_of_known_observations_are_those_worked_out_by_hand():
     ]
     np.testing.assert_allclose(mirror.observe({"actor": np.append(seen, [22, 23])})["actor"], [*by_hand, 23, 22])
     np.testing.assert_allclose(mirror.action(np.array([1.0, 2.0])), [2, 1])
-    assert mirror.words() == "left_hip = right_hip (mirrored motions are off by 0.0%)"
+    assert mirror.describe() == "left_hip = right_hip (mirrored motions are off by 0.0%)"
 
 
 def test_history_of_many_steps_is_mirrored_step_by_step():
@@ -180,7 +180,7 @@ def test_what_seldom_happens_is_mirrored_from_left_to_right(term, text):
     mirror = found({"seldom": term}, text=text)
     np.testing.assert_array_equal(mirror.observations["actor"].index, [1, 0])
     np.testing.assert_array_equal(mirror.observations["actor"].sign, [1, 1])
-    assert "constants" not in mirror.words()
+    assert "constants" not in mirror.describe()
 
 
 def test_what_never_happens_and_has_no_place_in_the_mirror_is_an_error():
@@ -191,7 +191,7 @@ def test_what_never_happens_and_has_no_place_in_the_mirror_is_an_error():
 
 def test_constants_of_a_robot_that_moves_in_a_plane_are_named():
     mirror = found({"feet": observations.BodyOrientationInBase(bodies=("left_leg", "right_leg"))})
-    assert "nothing moves, so taken as constants: actor/feet[" in mirror.words()
+    assert "nothing moves, so taken as constants: actor/feet[" in mirror.describe()
 
 
 def test_large_mean_does_not_hide_that_a_component_has_no_image():

@@ -10,7 +10,7 @@ import pytest
 from ksim import ConfigError
 from ksim.parallel import multihost
 from ksim.parallel.job import Job, find_job, local_gpu_ids
-from ksim.parallel.multihost import Peers, gather_rows, gather_texts, together
+from ksim.parallel.multihost import Peers, fail_together, gather_rows, gather_texts
 
 SLURM = {
     "SLURM_JOB_ID": "7",
@@ -225,7 +225,7 @@ def test_without_a_job_there_is_one_process_that_agrees_with_itself():
     np.testing.assert_array_equal(gather_rows(np.arange(3)), [[0, 1, 2]])
     assert gather_texts("text") == ["text"]
     multihost.wait_for_all()
-    with pytest.raises(ConfigError, match="mine"), together():
+    with pytest.raises(ConfigError, match="mine"), fail_together():
         raise ConfigError("mine")
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import ksim
 from benchmarks.learning_task import ScaledRewards
-from ksim.learn.learner import Collected
+from ksim.learn.learner import RolloutBatch
 from ksim.nn import MlpActorCritic, NormalizedActorCritic, ObservationNormalizer
 from ksim.nn.normalizer import ValueNormalizer
 from ksim.ppo.losses import value_loss
@@ -62,7 +62,7 @@ def test_value_is_clipped_around_the_networks_output_when_statistics_change(was_
         obs=obs_et, action=blank[..., None], log_prob=blank, value=value_et, next_value=value_et, reward=blank,
         terminated=blank > 0, done=blank > 0, metrics={},
     )  # fmt: skip
-    collected = Collected(trajectory, None, blank, blank.astype(int))
+    collected = RolloutBatch(trajectory, None, blank, blank.astype(int))
     batch, residual_variance = ppo._prepare(before, after, collected, advantage_et)
     np.testing.assert_allclose(batch.value, say(network), rtol=1e-5, atol=1e-5)
     # Before the first step the value is the old one: nothing is clipped, and every sample has its gradient.

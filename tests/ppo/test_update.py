@@ -9,7 +9,7 @@ import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from ksim.learn.guards import Optimized
+from ksim.learn.guards import UpdateState
 from ksim.learn.learner import initial_learner_state, static_leaves
 from ksim.nn import MlpActorCritic
 from ksim.parallel.collectives import mean_across_devices
@@ -63,7 +63,7 @@ def make_update(num_devices, rollout=None, *, optimizer=None, sync_gradients=mea
 
     def one_device(rollout):
         end, (_, num_skipped) = update(
-            Optimized.of(learner),
+            UpdateState.of(learner),
             rollout,
             minibatches(hyper, rollout.done.shape[0], AXIS),
             loss=lambda params, batch: ppo_loss(eqx.combine(params, static), batch, hyper),

@@ -199,7 +199,7 @@ def test_levels_are_the_same_bit_for_bit_on_any_number_of_devices():
         states[num_devices] = task.layout.join_envs(placed.envs)
     one = states.pop(1)
     assert len(np.unique(one.env_state.inner.levels["lean"])) >= 3
-    lives = lambda inner: (inner.levels, inner.next_levels, inner.levels_beyond, inner.key, inner.physics)
+    lives = lambda inner: (inner.levels, inner.next_levels, inner.levels_above_one, inner.key, inner.physics)
     for many in states.values():
         chex.assert_trees_all_equal(lives(many.env_state.inner), lives(one.env_state.inner))
         np.testing.assert_array_equal(many.next_start.number, one.next_start.number)
@@ -216,7 +216,7 @@ def levels_of(run_dir):
     """The arrays of a run's newest checkpoint that hold levels of single envs or what they depend on."""
     arrays = read_checkpoint(newest(run_dir)).arrays
     inner = "envs.env_state.inner."
-    return {name: arrays[f"{inner}{name}['lean']"] for name in ("levels", "next_levels", "levels_beyond")}
+    return {name: arrays[f"{inner}{name}['lean']"] for name in ("levels", "next_levels", "levels_above_one")}
 
 
 @pytest.mark.long

@@ -9,7 +9,7 @@ from ksim import ConfigError
 from ksim.mdp import observations, rewards, terminations
 from ksim.mdp.term import Context
 from ksim.rollout.mdp_environment import MdpEnvironment
-from ksim.rollout.unroll import NOT_FINITE
+from ksim.rollout.unroll import NON_FINITE
 from tests.tasks import BipedConfig, BipedTask
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
@@ -117,7 +117,7 @@ def test_env_whose_state_is_not_finite_is_reset_and_counted_and_disturbs_no_othe
     # Cut, and not the robot's fault: its value goes on.
     assert blown.done[3, 0]
     assert not blown.terminated[3, 0]
-    for name in ("termination/not_finite", NOT_FINITE):
+    for name in ("termination/not_finite", NON_FINITE):
         assert blown.metrics[name].sum() == blown.metrics[name][3, 0] == 1
     others = np.arange(8) != 3
     np.testing.assert_array_equal(np.asarray(calm.reward)[others], np.asarray(blown.reward)[others])

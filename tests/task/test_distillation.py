@@ -182,7 +182,7 @@ def test_student_is_exported_without_its_teacher(teacher, tmp_path):
 
 
 def test_start_and_line_show_the_teacher(teacher):
-    figures = student(teacher, num_devices=1).figures()
+    figures = student(teacher, num_devices=1).learner_info()
     assert figures.start == {"teacher": f"{teacher}, iteration 20"}
     assert figures.line == {"imitation": "loss/imitation"}
 

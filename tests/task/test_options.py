@@ -26,8 +26,8 @@ def test_options_by_their_roles():
         *("num_envs", "seed", "normalize_observations", "normalize_values", "init_std", "squash")
     ]
     assert options_with(ksim.PPOConfig, "network") == ["model", "actor_sizes", "critic_sizes", "memory_size", "std"]
-    assert options_with(ksim.RLConfig, "of_one_process") == ["log_level"]
-    assert set(options_with(ksim.DistributedPPOConfig, "of_one_process")) == {"log_level", "process_id"}
+    assert options_with(ksim.RLConfig, "per_process") == ["log_level"]
+    assert set(options_with(ksim.DistributedPPOConfig, "per_process")) == {"log_level", "process_id"}
 
 
 def test_hyperparameters_are_the_options_that_shape_what_is_learned():

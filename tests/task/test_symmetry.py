@@ -44,7 +44,7 @@ class Linear(ksim.AbstractActorCritic):
         return ksim.ActorCriticOutput(ksim.Gaussian(mean, jnp.ones(2)), jnp.sum(mean)), None
 
 
-def minibatch(alongside):
+def minibatch(loss_inputs):
     obs_et2 = jnp.array([[[1.0, 3.0]]])
     one_et = jnp.ones((1, 1))
     return Minibatch(
@@ -56,7 +56,7 @@ def minibatch(alongside):
         value=one_et,
         advantage=one_et,
         value_target=2 * one_et,
-        alongside=alongside,
+        loss_inputs=loss_inputs,
     )
 
 
@@ -137,19 +137,19 @@ def test_loss_makes_the_policy_its_own_mirror_image():
 
 
 def test_start_table_shows_the_mirror():
-    start = biped(symmetry="augment", num_devices=1).figures().start
+    start = biped(symmetry="augment", num_devices=1).learner_info().start
     assert start == {"mirror": "left_hip = right_hip (mirrored motions are off by 0.0%)"}
-    assert biped(num_devices=1).figures().start == {}
+    assert biped(num_devices=1).learner_info().start == {}
 
 
 def test_network_with_memory_is_an_error():
     with pytest.raises(ConfigError, match=r"symmetry needs a network without memory.*model=mlp"):
-        biped(symmetry="augment", model="gru", num_devices=1).figures()
+        biped(symmetry="augment", model="gru", num_devices=1).learner_info()
 
 
 def test_environment_that_is_not_made_of_terms_needs_a_mirror():
     with pytest.raises(ConfigError, match=r"The mirror image of PointMass is not known.*Override get_mirror"):
-        point_mass_task(symmetry="augment", num_devices=1).figures()
+        point_mass_task(symmetry="augment", num_devices=1).learner_info()
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_own_mirror_that_does_not_fit_is_an_error(mirror, message):
             return mirror
 
     with pytest.raises(ConfigError, match=message):
-        Mirrored(BipedConfig(symmetry="augment", num_devices=1)).figures()
+        Mirrored(BipedConfig(symmetry="augment", num_devices=1)).learner_info()
 
 
 def test_own_mirror_that_is_no_involution_is_an_error():
@@ -178,4 +178,4 @@ def test_own_mirror_that_is_no_involution_is_an_error():
             return dataclasses.replace(found, action=SignedPermutation.of([1, 0], [1, -1]))
 
     with pytest.raises(ConfigError, match=r"The mirror image of the mirror image of actions must be actions again"):
-        Mirrored(BipedConfig(symmetry="augment", num_devices=1)).figures()
+        Mirrored(BipedConfig(symmetry="augment", num_devices=1)).learner_info()

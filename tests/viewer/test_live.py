@@ -23,7 +23,7 @@ from ksim.viewer import live
 from ksim.viewer.frontend import BURST_S, START_S, Budget
 from ksim.viewer.live import LiveViewer
 from ksim.viewer.live_feed import FAILED, READY, WANTED, read_policy, write_policy
-from ksim.viewer.live_worker import ASK_EVERY_S, CPU_SHARE, Feed, earned_s
+from ksim.viewer.live_worker import ASK_EVERY_S, CPU_SHARE, PolicyFeed, earned_s
 from tests.processes import environment
 from tests.tasks import MESSAGE, BipedConfig, BipedTask, point_mass_task
 
@@ -178,7 +178,7 @@ def test_feed_asks_for_a_policy_and_for_the_next_one_later(stack, model, tmp_pat
     now = [100.0]
     receiver, sender = map(stack.enter_context, multiprocessing.Pipe(duplex=False))
     session, frontend, path = PolicySession(model), WatchedFrontend(), tmp_path / "policy.npz"
-    feed = Feed(session, frontend, path, sender, clock=lambda: now[0])
+    feed = PolicyFeed(session, frontend, path, sender, clock=lambda: now[0])
     feed.wait()
     feed.wait()
     assert receiver.recv() == (WANTED, "")
