@@ -55,7 +55,7 @@ GROUP_SCOPES = {"Environment": "-", "Evaluation": "process 0", "Viewer": "proces
 def page() -> str:
     """The whole page, in Markdown."""
     base = options_metadata(DistributedPPOConfig)
-    differing = [f"`{name}`" for name in options_with(DistributedPPOConfig, "of_one_process")]
+    differing = [f"`{name}`" for name in options_with(DistributedPPOConfig, "per_process")]
     lines = [HEAD.format(command=COMMAND, differing=" and ".join(differing))]
     for group in GROUPS:
         names = [name for name, known in base.items() if known["group"] == group]
