@@ -141,6 +141,7 @@ def test_source_distribution_has_what_its_tests_need(dist):
     wanted = {path.as_posix() for path in wanted if "__pycache__" not in path.parts}
     assert wanted <= names
     assert {"Makefile", "constraints.txt", "pyproject.toml", "setup.py", "README.md", "LICENSE"} <= names
+    assert {"DISTRIBUTED_TRAINING.md", "CHANGELOG.md", "CONTRIBUTING.md", "CITATION.cff"} <= names
 
 
 def test_installed_ksim_needs_no_clone_and_takes_no_other_name(programs, tmp_path):
