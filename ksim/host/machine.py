@@ -1,4 +1,4 @@
-"""The machine's cores, processes and GPUs, found without JAX, whose backend would start. GPUs are untried."""
+"""The machine's cores, processes and GPUs, found without JAX, whose backend would start. See docs/tested.md."""
 
 import importlib
 import os

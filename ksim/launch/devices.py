@@ -1,4 +1,4 @@
-"""Division of a node's GPUs (untried) or cores among its processes."""
+"""Division of a node's GPUs or cores among its processes."""
 
 import itertools
 import os

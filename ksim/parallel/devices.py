@@ -35,7 +35,7 @@ def select_devices(devices: Any, num_devices: int | str | None) -> list[Device]:
 
     Raises:
         ConfigError: An index is no number, out of range or given twice; there are fewer devices than requested;
-            `cores` is used with an accelerator (untried); or devices are of several platforms.
+            `cores` is used with an accelerator; or devices are of several platforms.
     """
     count = make_host_devices(num_devices)
     backend = "cpu" if devices == "cpu" else None

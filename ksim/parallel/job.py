@@ -1,6 +1,6 @@
 """Joining a multi-process job, through `jax.distributed`.
 
-Untried: Kubernetes, TPU pods, GPUs and several machines.
+docs/tested.md says what has run: several machines, GPUs, Kubernetes and TPU pods have not yet.
 """
 
 import contextlib

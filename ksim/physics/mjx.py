@@ -1,4 +1,4 @@
-"""MuJoCo MJX: physics in pure JAX, on CPUs and (untried) on GPUs and TPUs."""
+"""MuJoCo MJX: physics in pure JAX, on CPUs, GPUs and TPUs; see docs/tested.md."""
 
 import contextlib
 import dataclasses

@@ -10,7 +10,7 @@ ENGINES = ("mjx", "mujoco")
 
 
 def pick_engine(engine: str, platform: str) -> tuple[str, str]:
-    """The engine for a platform (`cpu`; untried: `gpu`, `tpu`), and the reason in a few words.
+    """The engine for a platform (`cpu`, `gpu` or `tpu`), and the reason in a few words.
 
     Raises:
         ConfigError: There is no such engine.

@@ -22,7 +22,7 @@ class PolicyContext:
     Attributes:
         env: The evaluation environment, in native MuJoCo whatever engine trains.
         device: The device that steps `env`. A CPU for native MuJoCo: otherwise every step would be copied to the GPU
-            and back (untried).
+            and back.
         training_engine: The engine of the training environment.
         training_device: The first device of this process that training runs on.
     """

@@ -141,7 +141,7 @@ def most_memory(device: Device, num_local: int) -> int | None:
 
 
 def _own_memory(device: Device) -> int | None:
-    """Bytes of memory of an accelerator (untried); None if it reports none, and for a CPU device."""
+    """Bytes of memory of an accelerator; None if it reports none, and for a CPU device."""
     stats = device.memory_stats()
     return int(stats["bytes_limit"]) if stats is not None and "bytes_limit" in stats else None
 

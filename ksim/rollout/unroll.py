@@ -19,7 +19,7 @@ from ksim.rollout.threefry import unrolled
 from ksim.types import EnvState, NextStart, Observation, Trajectory
 
 _ROWS_ON_ACCELERATOR = 1024
-"""Starts made at once on an accelerator (untried), where a smaller batch takes as long."""
+"""Starts made at once on an accelerator, where a smaller batch takes as long."""
 
 _Makes = tuple[Array, Array, dict[str, Array]]
 """Flags of the needed starts, flags of the ready ones, and the starts."""

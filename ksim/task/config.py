@@ -268,7 +268,7 @@ class RLConfig(BaseConfig):
         check_divisible(self.num_envs, num_devices)
 
     def picked_engine(self, platform: str) -> tuple[str, str]:
-        """The training engine on a platform (`cpu`; untried: `gpu`, `tpu`), and the reason in a few words.
+        """The training engine on a platform (`cpu`, `gpu` or `tpu`), and the reason in a few words.
 
         Raises:
             ConfigError: The engine is unknown.

@@ -260,7 +260,7 @@ class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
     """A task whose training step is mapped over devices. A single device runs the same code.
 
     Constructing the task connects this process to the others of its job. A job is described by Slurm, Open MPI,
-    torchrun, Kubernetes (untried), `ksim.launch`, JAX's environment variables, or the options `coordinator_address`,
+    torchrun, Kubernetes, `ksim.launch`, JAX's environment variables, or the options `coordinator_address`,
     `num_processes` and `process_id`. The task then trains on the devices of all processes.
     """
 

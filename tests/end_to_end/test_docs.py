@@ -219,6 +219,11 @@ def test_page_that_names_hardware_that_ci_lacks_links_to_the_table_of_what_was_t
     assert page.name == "tested.md" or not HARDWARE.search(text) or re.search(r"\]\((?:docs/)?tested\.md", text)
 
 
+def test_code_leaves_what_was_tested_to_the_table():
+    paths = [path for folder in ("ksim", "examples", "benchmarks") for path in (ROOT / folder).rglob("*.py")]
+    assert [str(path) for path in paths if re.search(r"\buntried\b", path.read_text(), re.IGNORECASE)] == []
+
+
 def test_table_of_what_was_tested_has_a_row_for_each_thing():
     lines = [line for line in (ROOT / "docs/tested.md").read_text().splitlines() if line.startswith("|")]
     (what, *statuses), _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
