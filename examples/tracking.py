@@ -19,8 +19,8 @@ from ksim.mdp import commands, curriculum, observations as obs, randomizers, res
 from ksim.mdp.actions import AroundMotion
 from ksim.mdp.noise import UniformNoise
 from ksim.motion.files import load_library
+from ksim.motion.formats import ANGLES, QUATERNIONS
 from ksim.motion.library import MotionLibrary
-from ksim.motion.raw import ANGLES, QUATERNIONS
 
 from .motions import MOTIONS
 from .robots import HUMANOID

@@ -17,7 +17,7 @@ provide(
         "launch": "ksim.cli:launch",
         "load_policy": "ksim.policy.load:load_policy",
         "kept_in_run": "ksim.checkpoint.kept:kept_in_run",
-        "load_teacher": "ksim.policy.teacher:load_teacher",
+        "load_teacher": "ksim.policy.load:load_teacher",
         "check": "ksim.preflight.hooks:check_task",
         "verify_distributed_setup": "ksim.preflight.devices:verify_setup",
     }

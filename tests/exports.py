@@ -1,7 +1,7 @@
 """Exported policies, for tests."""
 
-from ksim.policy.context import policy_context
 from ksim.policy.export.exporter import described_policy, onnx_file, program_files
+from ksim.policy.load import policy_context
 
 
 def exported_files(task, model, checkpoint, out_dir):

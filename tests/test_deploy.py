@@ -27,8 +27,8 @@ from ksim.mdp.actions import AbstractActionFilter, ActionSmoothing
 from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
 from ksim.physics import AbstractActuators, DcMotorActuators, ModelActuators
 from ksim.physics.terrain import RoughTile, Terrain
-from ksim.policy.context import policy_context
 from ksim.policy.export.exporter import described_policy
+from ksim.policy.load import policy_context
 from ksim.rollout.mdp_environment import MdpEnvironment
 from tests.exports import exported_files
 from tests.faults.json_damages import misshapen

@@ -25,7 +25,7 @@ from ksim.parallel.collectives import DEVICE_AXIS, bind_axis
 from ksim.physics import PhysicsModel
 from ksim.physics.names import base_ang_vel_world, base_heading_velocity, base_orientation, base_position
 from ksim.physics.rotations import yaw_of
-from ksim.policy.context import PolicyContext
+from ksim.policy.load import PolicyContext
 from ksim.rollout.environment import Environment
 from ksim.rollout.episodes import advance_episodes, start_episodes
 from ksim.rollout.mdp_environment import Mdp, MdpEnvironment

@@ -31,8 +31,7 @@ from ksim.log.run_log import run_log
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.parallel.multihost import is_main_process
-from ksim.policy.context import PolicyContext, policy_context
-from ksim.policy.load import load_task_policy
+from ksim.policy.load import PolicyContext, load_task_policy, policy_context
 from ksim.task.result import RunResult
 from ksim.task.rl import RLTask
 from ksim.types import LearnerState

@@ -11,10 +11,9 @@ from jaxtyping import Float, Int
 
 from ksim.checks import check_positive, check_rule
 from ksim.errors import ConfigError, near_misses
-from ksim.motion.formats import joints_by_bodies, load_arrays, read_table
+from ksim.motion.formats import RawMotion, Reading, joints_by_bodies, load_arrays, read_table
 from ksim.motion.library import MotionLibrary
 from ksim.motion.motion import Motion, check_reading, understood
-from ksim.motion.raw import RawMotion, Reading
 from ksim.physics.model import PhysicsModel
 from ksim.physics.names import base_of_qpos, joints_of_qpos, states_of_motion
 

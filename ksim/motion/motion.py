@@ -14,7 +14,7 @@ from scipy.spatial.transform import Rotation, RotationSpline
 from ksim.checks import check_choice, check_positive, check_rule
 from ksim.errors import ConfigError
 from ksim.host.terminal import print_line
-from ksim.motion.raw import ANGLES, QUATERNIONS, RawMotion, Reading
+from ksim.motion.formats import ANGLES, QUATERNIONS, RawMotion, Reading
 from ksim.physics.model import PhysicsModel
 from ksim.physics.names import base_of_qpos
 

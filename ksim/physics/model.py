@@ -10,11 +10,11 @@ import numpy as np
 
 from ksim.checks import check_rule
 from ksim.errors import ConfigError
-from ksim.physics.loops import Loops
 from ksim.physics.mjcf import check_mjcf, find_not_finite, label
 from ksim.physics.names import ModelNames
 from ksim.physics.rendering import add_light_and_sky
 from ksim.physics.terrain import Ground, Terrain
+from ksim.physics.trees import Loops
 from ksim.types import PhysicsState
 
 SpecEdit = Callable[[mujoco.MjSpec], None]

@@ -1,23 +1,27 @@
-"""The policy of a checkpoint, without the code of its task."""
+"""Policies outside training: their environment and device, loading them, and teachers."""
 
+import copy
 import dataclasses
+import functools
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from ksim.checkpoint.format import Checkpoint, load_checkpoint, read_document
+from ksim.checkpoint.kept import kept_in_run
 from ksim.checkpoint.options import make_config
 from ksim.checkpoint.snapshot import check_policy_fits, restored_policy
 from ksim.errors import ConfigError
+from ksim.learn.teacher import Teacher
 from ksim.nn.normalizer import NormalizedActorCritic
+from ksim.parallel.layout import SingleDevice
 from ksim.parallel.placement import named_leaves
-from ksim.policy.context import PolicyContext, policy_context, task_on_one_device
 from ksim.policy.program import (
     PolicyProgram,
     compiled_program,
@@ -27,7 +31,69 @@ from ksim.policy.program import (
     policy_programs,
 )
 from ksim.policy.program_safety import RefusedError, check_apart
+from ksim.rollout.environment import Environment
 from ksim.task.rl import RLTask
+from ksim.types import Device, Observation
+
+TaskT = TypeVar("TaskT", bound=RLTask[Any])
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class PolicyContext:
+    """The environment and devices of a policy outside training.
+
+    Attributes:
+        env: The evaluation environment, in native MuJoCo whatever engine trains.
+        device: The device that steps `env`. A CPU for native MuJoCo: otherwise every step would be copied to the GPU
+            and back.
+        training_engine: The engine of the training environment.
+        training_device: The first device of this process that training runs on.
+    """
+
+    task: RLTask[Any]
+    env: Environment
+    device: Device
+    training_engine: str
+    training_device: Device
+
+
+def policy_context(task: RLTask[Any]) -> PolicyContext:
+    """The context of a task's policies. Makes the evaluation environment."""
+    env, training_device = task.eval_environment, task.layout.local_devices[0]
+    return PolicyContext(
+        task=task,
+        env=env,
+        device=_cpu_or(training_device) if env.engine_name == "mujoco" else training_device,
+        training_engine=task.picked_engine[0],
+        training_device=training_device,
+    )
+
+
+def without_caches(task: TaskT) -> TaskT:
+    """A copy of a task without its cached properties, which belong to the training's layout and environment."""
+    twin = copy.copy(task)
+    for name in [name for name in vars(task) if isinstance(getattr(type(task), name, None), functools.cached_property)]:
+        del vars(twin)[name]
+    return twin
+
+
+def task_on_one_device(task: TaskT) -> TaskT:
+    """A copy of a task that uses the evaluation environment on one device, whatever it was trained on.
+
+    Hooks that make the policy, such as `_get_initial_model`, see the evaluation environment. No other is made.
+    """
+    twin = without_caches(task)
+    twin.layout = SingleDevice(axis_name=task.device_axis)
+    twin.environment = twin.eval_environment
+    return twin
+
+
+def _cpu_or(device: Device) -> Device:
+    try:
+        return jax.local_devices(backend="cpu")[0]
+    except RuntimeError:  # JAX is configured without the CPU backend
+        return device
+
 
 logger = logging.getLogger(__name__)
 
@@ -210,3 +276,55 @@ def _place(name: str, arrays: Mapping[str, np.ndarray]) -> str:
         if name.startswith(start) and there + name.removeprefix(start) in arrays:
             return there + name.removeprefix(start)
     return f"{_OWN}{name}"
+
+
+_KEPT = "teacher."
+"""Prefix of the names of a teacher's arrays in a checkpoint of its student."""
+
+
+def load_teacher(task: RLTask[Any], path: str | Path) -> Teacher:
+    """Loads the teacher of a task.
+
+    Checkpoints of a student hold its teacher. A run that is resumed or replayed loads the teacher from there, even if
+    the teacher's own run has moved.
+
+    Args:
+        task: The student's task.
+        path: A run's directory or a checkpoint of the teacher.
+
+    Raises:
+        ConfigError: There is no such checkpoint, it is damaged or holds no program of its policy, or the policy has a
+            memory.
+    """
+    checkpoint = _kept_in_run(task) or load_checkpoint(path, "teacher")
+    policy = policy_in(checkpoint)
+    if policy.program.memory_names:
+        raise ConfigError(
+            f"teacher ({path}) must be a policy without memory, but its actions depend on "
+            f"{len(policy.program.memory_names)} remembered arrays. Train it with model=mlp; the student may be a gru."
+        )
+    kept = {**arrays_of_policy(checkpoint, policy), "iteration": np.int32(policy.iteration)}
+    return Teacher(
+        act=functools.partial(_act, policy.program, {name: policy.arrays[name] for name in policy.program.arrays}),
+        obs_sizes=policy.obs_sizes,
+        action_size=policy.action_size,
+        source=f"{path}, iteration {policy.iteration}",
+        kept={f"{_KEPT}{name}": np.asarray(x) for name, x in kept.items()},
+    )
+
+
+def _act(program: PolicyProgram, arrays: dict[str, Any], obs: Observation) -> Array:
+    step = lambda rows: program.step(arrays, rows, {})[0]
+    if not program.takes_one_row:
+        return step(obs)
+    return jax.lax.map(lambda row: step(jax.tree.map(lambda x: x[None], row))[0], obs)
+
+
+def _kept_in_run(task: RLTask[Any]) -> Checkpoint | None:
+    """The teacher in the checkpoint that a task resumes or replays, as a separate checkpoint."""
+    found = kept_in_run(task, _KEPT)
+    if found is None:
+        return None
+    arrays = dict(found.arrays)
+    document = {**found.document, "iteration": int(arrays.pop("iteration"))}
+    return dataclasses.replace(found, arrays=arrays, document=document)

@@ -16,7 +16,7 @@ from ksim.mdp.observations import AbstractObservation
 from ksim.mdp.rewards import AbstractReward
 from ksim.nn.networks import AdaptedActorCritic
 from ksim.physics import PhysicsModel
-from ksim.physics.loops import OPEN
+from ksim.physics.trees import OPEN
 from ksim.preflight.memory import format_bytes
 from ksim.rollout.environment import Environment
 from ksim.rollout.mdp_environment import MdpEnvironment

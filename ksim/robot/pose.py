@@ -7,8 +7,8 @@ import mujoco
 import numpy as np
 from scipy.optimize import least_squares
 
-from ksim.physics.loops import OPEN, Loops
 from ksim.physics.names import base_height_of, base_rotation, with_level_base
+from ksim.physics.trees import OPEN, Loops
 from ksim.robot.describe import Leg, clipped_reference, collides, in_world, lowest_point
 
 SETTLE_S = 3.0

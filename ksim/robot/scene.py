@@ -11,9 +11,9 @@ from ksim.errors import ConfigError
 from ksim.physics import load_spec
 from ksim.physics.actuators import per_joint
 from ksim.physics.contacts import add_body_touch_sensor, add_touch_sensor, part_of
-from ksim.physics.loops import OPEN, Loops
 from ksim.physics.names import ModelNames, find_in_spec, with_level_base
 from ksim.physics.rendering import add_light_and_sky
+from ksim.physics.trees import OPEN, Loops
 
 Vector = tuple[float, float, float]
 HOME = "home"

@@ -16,7 +16,7 @@ from ksim.checks import MAX_COUNT, check_count, check_positive
 from ksim.config import field
 from ksim.errors import ConfigError, quoted
 from ksim.learn.learner import AbstractLearner
-from ksim.motion.raw import ANGLES, QUATERNIONS
+from ksim.motion.formats import ANGLES, QUATERNIONS
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.ppo.amp import AMP, SAMPLES_PER_ENV, STYLE, AMPHyperparameters, Discriminator
 from ksim.ppo.ppo import PPO

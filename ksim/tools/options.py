@@ -11,7 +11,7 @@ from typing import Any
 from ksim.config import GROUPS, describe_type, options_metadata, options_with
 from ksim.launch.options import OPTIONS as LAUNCHER_OPTIONS
 from ksim.task import AMPConfig, DistillConfig, DistributedPPOConfig, PPOConfig
-from ksim.tools.markdown import table
+from ksim.tools.terms import table
 
 COMMAND = "python -m ksim.tools.options > docs/options.md"
 

@@ -7,6 +7,7 @@ import dataclasses
 import inspect
 import re
 import sys
+from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -24,7 +25,13 @@ from ksim.mdp import (
     rewards,
     terminations,
 )
-from ksim.tools.markdown import table
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a table. A bar in a cell does not end the cell."""
+    lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
+    return [*lines, *("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)]
+
 
 COMMAND = "python -m ksim.tools.terms > docs/terms.md"
 

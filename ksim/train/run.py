@@ -24,8 +24,7 @@ from ksim.log.logger import AbstractLogger, Loggers, RunInfo
 from ksim.log.run_log import log_path, run_log
 from ksim.parallel.multihost import Peers, fail_together, is_main_process, meet_peers, name_lost_peers
 from ksim.policy.load import PolicyExport
-from ksim.preflight.devices import verify_setup
-from ksim.preflight.diagnosis import log_setup
+from ksim.preflight.devices import log_setup, verify_setup
 from ksim.preflight.start import inspect_start, print_start
 from ksim.task.distributed import DistributedRLConfig, DistributedRLTask
 from ksim.task.result import RunResult

@@ -18,7 +18,7 @@ from jaxtyping import Array
 from ksim.learn.learner import RolloutBatch
 from ksim.learn.train_step import TrainStep
 from ksim.parallel.layout import AbstractLayout
-from ksim.preflight.diagnosis import compiling
+from ksim.preflight.devices import compiling
 from ksim.task.rl import RLTask
 from ksim.types import EnvBatch, LearnerState, Metrics, TrainState
 

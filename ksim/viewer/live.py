@@ -16,7 +16,7 @@ from typing import Any
 
 from ksim.host.terminal import Failures, print_line
 from ksim.nn.actor_critic import AbstractActorCritic
-from ksim.policy.context import without_caches
+from ksim.policy.load import without_caches
 from ksim.task.rl import RLTask
 from ksim.viewer.live_feed import FAILED, READY, WANTED, write_policy
 from ksim.viewer.server import check_viser, free_port

@@ -15,7 +15,7 @@ import jax
 
 from ksim.host.machine import num_cores
 from ksim.host.signals import StopRequest
-from ksim.policy.context import policy_context, task_on_one_device
+from ksim.policy.load import policy_context, task_on_one_device
 from ksim.task.rl import RLTask
 from ksim.viewer.browser import BrowserFrontend
 from ksim.viewer.frontend import Budget, run_session

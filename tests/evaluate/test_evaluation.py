@@ -11,7 +11,7 @@ from ksim import ConfigError
 from ksim.evaluate import evaluator
 from ksim.evaluate.evaluator import Estimate
 from ksim.mdp import commands, events, rewards, terminations
-from ksim.policy.context import policy_context
+from ksim.policy.load import policy_context
 from ksim.rollout.mdp_environment import MdpEnvironment
 from tests.checkpoints import newest, saved_learner
 from tests.tasks import BipedConfig, BipedTask, assert_same_parameters, point_mass_task

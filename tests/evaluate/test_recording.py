@@ -7,7 +7,7 @@ import pytest
 
 from ksim.evaluate.evaluator import Recorder, episode_key, foot_sensors
 from ksim.mdp import commands, curriculum, observations, rewards, terminations
-from ksim.policy.context import policy_context
+from ksim.policy.load import policy_context
 from ksim.rollout.episodes import start_episodes
 from tests.tasks import BipedConfig, BipedTask
 

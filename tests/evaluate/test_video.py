@@ -9,7 +9,7 @@ import pytest
 
 from ksim.evaluate import video
 from ksim.evaluate.evaluator import Evaluator, Recorder
-from ksim.policy.context import policy_context
+from ksim.policy.load import policy_context
 from tests.tasks import BipedConfig, BipedTask, point_mass_task
 
 needs_gl = pytest.mark.skipif(video.find_gl() is None, reason="no EGL or OSMesa")

@@ -11,7 +11,7 @@ from ksim.evaluate.evaluator import Evaluator, Recorder
 from ksim.evaluate.render_worker import add_ghost
 from ksim.evaluate.reports import group_rows
 from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
-from ksim.policy.context import policy_context
+from ksim.policy.load import policy_context
 from ksim.viewer.session import ViewSession
 from tests.exports import exported_files
 from tests.motion.tasks import FLOATER, FloaterConfig, FloaterTask

@@ -8,7 +8,7 @@ import pytest
 from ksim.errors import ConfigError
 from ksim.mdp import observations, randomizers, resets
 from ksim.physics import ModelActuators, compile_model
-from ksim.physics.loops import CLOSED, Loops
+from ksim.physics.trees import CLOSED, Loops
 from ksim.preflight.start import _loops_in_words
 from ksim.robot.scene import set_pose
 from ksim.rollout.mdp_environment import Mdp, MdpEnvironment

@@ -18,7 +18,7 @@ pytest.importorskip("viser", reason="needs viser: pip install -e '.[viewer]'")
 from ksim.errors import ConfigError, RunError
 from ksim.host.terminal import Failures
 from ksim.parallel.layout import SingleDevice
-from ksim.policy.context import without_caches
+from ksim.policy.load import without_caches
 from ksim.viewer import live
 from ksim.viewer.frontend import BURST_S, START_S, Budget
 from ksim.viewer.live import LiveViewer

@@ -17,9 +17,8 @@ from ksim.host.files import output_dir, whole_file
 from ksim.host.machine import install_command
 from ksim.host.terminal import print_figures
 from ksim.nn.normalizer import NormalizedActorCritic
-from ksim.policy.context import PolicyContext
 from ksim.policy.export.metadata import policy_metadata
-from ksim.policy.load import PolicyExport, load_task_policy
+from ksim.policy.load import PolicyContext, PolicyExport, load_task_policy
 from ksim.policy.program import DeterministicPolicy, deterministic_policy, export_policy, policy_arrays
 from ksim.task.result import RunResult
 from ksim.task.rl import RLTask

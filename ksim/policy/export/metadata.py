@@ -22,7 +22,7 @@ from ksim.motion.library import MotionLibrary
 from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.physics import AbstractActuators, PhysicsModel
 from ksim.physics.actuators import SpeedTorqueLine
-from ksim.policy.context import PolicyContext
+from ksim.policy.load import PolicyContext
 from ksim.policy.program import DeterministicPolicy, policy_arrays
 from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.task.mdp import compile_robot
