@@ -3,11 +3,12 @@
 Every rule about one value ends in `check_rule`, which words the error.
 """
 
+import dataclasses
 import inspect
 import math
 import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, dataclass_transform
 
 import equinox as eqx
 import numpy as np
@@ -66,30 +67,56 @@ def check_field(module: eqx.Module, field: str, is_met: bool, rule: str) -> None
     check_rule(f"{type(module).__name__} has {field}={getattr(module, field)}, which", is_met, rule)
 
 
-def check_range(
-    module: eqx.Module, field: str, *, least: float = -math.inf, above: float = -math.inf, most: float = math.inf
-) -> None:
+class Bounds(TypedDict, total=False):
+    """Bounds of a number: it must be at least `least`, above `above` and at most `most`."""
+
+    least: float
+    above: float
+    most: float
+
+
+def check_bounds(name: str, value: float | None, **bounds: Unpack[Bounds]) -> None:
+    """Raises ConfigError unless an option is None or within its bounds, in the words of the other checks here.
+
+    With `least=1` alone it must be a count. With `least=0` or `above=0` it must be one that 32 bits can hold.
+    """
+    least, most = bounds.get("least"), bounds.get("most")
+    if least is not None and most is not None:
+        check_rule(f"{name} ({value})", value is None or least <= value <= most, f"from {least} to {most}")
+    elif bounds == {"least": 1}:
+        check_positive(name, value, most=MAX_COUNT)
+    elif least == 0 or bounds.get("above") == 0:
+        check_positive(name, value, allow_zero=least == 0, most=_LARGEST if most is None else most)
+    else:
+        check_rule(f"{name} ({value})", value is None or _is_within(value, **bounds), ", ".join(_in_words(bounds)))
+
+
+def check_range(module: eqx.Module, field: str, *, rule: str | None = None, **bounds: Unpack[Bounds]) -> None:
     """Checks a field of a module, such as a term: a number, or a range as two numbers, the smaller first.
 
     Args:
         module: The module, whose class the message names.
         field: The field's name.
-        least: No number may be below it.
-        above: Every number must be above it.
-        most: No number may be above it.
+        rule: The rule in words; by default made of the bounds.
+        bounds: The bounds of every number.
 
     Raises:
         ConfigError: It is not so.
     """
     value = getattr(module, field)
-    bounds = tuple(value) if isinstance(value, Sequence) else (value, value)
-    is_met = len(bounds) == 2 and bounds[0] <= bounds[1]
-    is_met = is_met and least <= bounds[0] and above < bounds[0] and bounds[1] <= most
-    rule = "two numbers, the smaller first" if isinstance(value, Sequence) else "a number"
-    rule += f", at least {least:g}" if least > -math.inf else ""
-    rule += f", above {above:g}" if above > -math.inf else ""
-    rule += f", at most {most:g}" if most < math.inf else ""
-    check_field(module, field, is_met, rule)
+    numbers = tuple(value) if isinstance(value, Sequence) else (value, value)
+    is_met = len(numbers) == 2 and numbers[0] <= numbers[1] and all(_is_within(x, **bounds) for x in numbers)
+    kind = "two numbers, the smaller first" if isinstance(value, Sequence) else "a number"
+    check_field(module, field, is_met, rule or ", ".join([kind, *_in_words(bounds)]))
+
+
+def _is_within(value: float, least: float = -math.inf, above: float = -math.inf, most: float = math.inf) -> bool:
+    return least <= value <= most and above < value
+
+
+def _in_words(bounds: Bounds) -> list[str]:
+    words = {"least": "at least", "above": "above", "most": "at most"}
+    return [f"{words[bound]} {bounds[bound]:g}" for bound in words if bound in bounds]
 
 
 def pick_num_batches(num_envs: int, batch_size: int | None, num_batches: int | None) -> int:
@@ -179,14 +206,29 @@ def check_arguments(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -
         raise ConfigError(f"{cls.__name__}({', '.join(known)}): {error}.") from error
 
 
-if TYPE_CHECKING:
-    CheckedModule = eqx.Module
-else:
+def ranged(default: Any, *, rule: str | None = None, **bounds: Unpack[Bounds]) -> Any:
+    """A field of a `CheckedModule` that must be as `check_range` says; if the default is None, it may also be None."""
+    return eqx.field(default=default, metadata={"range": {"rule": rule, **bounds}})
 
-    class _CheckedMeta(type(eqx.Module)):
+
+def required(*, rule: str | None = None, **bounds: Unpack[Bounds]) -> Any:
+    """A `ranged` field without a default."""
+    return ranged(dataclasses.MISSING, rule=rule, **bounds)
+
+
+@dataclass_transform(field_specifiers=(dataclasses.field, eqx.field, required), frozen_default=True)
+class _CheckedMeta(type(eqx.Module)):
+    if not TYPE_CHECKING:
+
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
             check_arguments(cls, args, kwargs)
             return super().__call__(*args, **kwargs)
 
-    class CheckedModule(eqx.Module, metaclass=_CheckedMeta):
-        """A module whose misspelt arguments are an error of ksim's; for type checkers a plain one."""
+
+class CheckedModule(eqx.Module, metaclass=_CheckedMeta):
+    """A module whose misspelt arguments, and fields out of their ranges, are errors of ksim's."""
+
+    def __check_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if "range" in field.metadata and not (field.default is None and getattr(self, field.name) is None):
+                check_range(self, field.name, **field.metadata["range"])
