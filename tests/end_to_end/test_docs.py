@@ -185,6 +185,12 @@ def test_links_of_a_page_lead_somewhere(page):
         assert not anchor or anchor in anchors(path), f"{page.name} links to {link}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_files_that_a_page_names_exist(page):
+    named = re.findall(r"`((?:[\w.-]+/)+[\w-]+\.py)`", page.read_text())
+    assert [name for name in named if not any((root / name).exists() for root in (ROOT, ROOT / "ksim"))] == []
+
+
 def test_settings_that_the_pages_name_are_options():
     options = set(HumanoidWalkingConfig.__dataclass_fields__)
     import examples.walking_distributed as distributed
