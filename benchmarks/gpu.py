@@ -146,7 +146,8 @@ def machine(platform: str) -> str:
 
 def report(platform: str, sizes: Sequence[int], repeats: int, tests: str | None) -> tuple[str, bool]:
     """The section for docs/benchmarks.md, and whether all of it could be measured."""
-    lines = ["## On a GPU" if platform == "gpu" else "## The GPU benchmark, tried on a CPU", "", machine(platform), ""]
+    title = "On a GPU" if platform == "gpu" else "The GPU benchmark, tried on a CPU"
+    lines = [f"### {title}", "", machine(platform), ""]
     lines += [f"Tests marked `gpu`: {tests.strip('= ')}.", ""] if tests else []
     lines += [HEADER]
     failures = []
