@@ -1,5 +1,20 @@
 """Parts shared by on-policy algorithms: the interface between the host and an algorithm, and the training step.
 
-`learner` has the interface, `AbstractLearner`. `collect` collects rollouts, `statistics` computes their metrics,
-`finite` keeps non-finite numbers out of the learner, and `train_step` combines them.
+`learner` has the interface, `AbstractLearner`, and collects rollouts. `statistics` computes their metrics, `guards`
+keeps non-finite numbers out of the learner, and `train_step` combines them. The names exported here are the ones that
+an algorithm needs.
 """
+
+from ksim.learn.guards import (
+    UpdateState as UpdateState,
+    all_finite as all_finite,
+    optimizer_step as optimizer_step,
+)
+from ksim.learn.learner import (
+    AbstractLearner as AbstractLearner,
+    LearnerInfo as LearnerInfo,
+    collect_rollout as collect_rollout,
+    initial_learner_state as initial_learner_state,
+    normalized_policy as normalized_policy,
+)
+from ksim.nn.actor_critic import evaluate_sequences as evaluate_sequences

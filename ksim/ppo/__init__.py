@@ -1,5 +1,5 @@
-"""Proximal policy optimization as pure functions, in the order of one iteration.
+"""Proximal policy optimization as pure functions.
 
-`advantages` of a rollout, `minibatches` of its envs, `losses` of a minibatch, `update` of the parameters with
-`gradient_sync` over devices, and `learner`, which puts them in order.
+`ppo` has the learner, in the order of one iteration, `losses` the advantages and the loss of a minibatch, and
+`gradient_sync` averages gradients over devices. `symmetry`, `amp` and `distillation` extend it.
 """

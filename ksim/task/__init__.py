@@ -10,6 +10,7 @@ from ksim.task.distributed import (
     shard_environments as shard_environments,
     unreplicate_state as unreplicate_state,
 )
+from ksim.task.learned import LearnedTask as LearnedTask
 from ksim.task.ppo import (
     DistributedPPOConfig as DistributedPPOConfig,
     DistributedPPOTask as DistributedPPOTask,

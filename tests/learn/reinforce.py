@@ -9,11 +9,19 @@ import optax
 import ksim
 from examples.point_mass import PointMass
 from ksim.config import field
-from ksim.learn.guards import UpdateState, all_finite, optimizer_step
-from ksim.learn.learner import AbstractLearner, LearnerInfo, collect_rollout, initial_learner_state, normalized_policy
-from ksim.nn.actor_critic import evaluate_sequences
+from ksim.learn import (
+    AbstractLearner,
+    LearnerInfo,
+    UpdateState,
+    all_finite,
+    collect_rollout,
+    evaluate_sequences,
+    initial_learner_state,
+    normalized_policy,
+    optimizer_step,
+)
 from ksim.parallel.collectives import all_across_devices, mean_across_devices
-from ksim.task.learned import LearnedTask
+from ksim.task import LearnedTask
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
