@@ -32,11 +32,11 @@ def test_every_page_of_the_reference_is_in_the_contents():
 @SPHINX
 def test_missing_names_when_an_export_is_not_documented_has_it():
     reference = importlib.import_module("docs.site.reference")
-    package = importlib.import_module("ksim.mdp.commands")
-    names = {f"ksim.mdp.commands.{name}" for name in vars(package) if name[0].isupper()}
+    package = importlib.import_module("ksim.mdp.rewards")
+    names = {f"ksim.mdp.rewards.{name}" for name in vars(package) if name[0].isupper()}
     assert reference.missing_names(names, [package]) == []
-    without = names - {"ksim.mdp.commands.VelocityCommand"}
-    assert reference.missing_names(without, [package]) == ["ksim.mdp.commands.VelocityCommand"]
+    without = names - {"ksim.mdp.rewards.TrackYawRate"}
+    assert reference.missing_names(without, [package]) == ["ksim.mdp.rewards.TrackYawRate"]
 
 
 @SPHINX
