@@ -94,7 +94,7 @@ class MemoryUse:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LearnerInfo:
-    """LearnerInfo of an algorithm for the host's prints, plots and estimates.
+    """Information about an algorithm for the host's prints, plots and estimates.
 
     Attributes:
         hyper: The algorithm's hyperparameters, for the log.
@@ -176,7 +176,7 @@ class AbstractLearner(ABC):
 
     @abstractmethod
     def info(self) -> LearnerInfo:
-        """LearnerInfo for the host."""
+        """Information for the host: what to print and plot, and memory to reckon with."""
 
 
 def trainable_leaves(model: AbstractActorCritic) -> PyTree:

@@ -21,11 +21,10 @@ class CurriculumContext:
 
     Attributes:
         iteration: Iterations done.
-        metrics: LearnerInfo of the iteration's rollout over all environments of all devices, by the names under which
-            they are logged.
+        metrics: The iteration's metrics over all environments of all devices, by their names in the log.
         ctrl_dt: Seconds per control step.
-        num_steps: Steps in each bin of an `AbstractBinCurriculum`; None for others.
-        num_failures: Those of them that terminated their episodes, likewise.
+        num_steps: Steps in each bin of an `AbstractBinCurriculum`; None for other curricula.
+        num_failures: Steps in each bin that terminated their episodes; None for other curricula.
     """
 
     iteration: Int[Array, ""]
@@ -35,10 +34,10 @@ class CurriculumContext:
     num_failures: Float[Array, " b"] | None = None
 
     def metric(self, name: str) -> Float[Array, ""]:
-        """A figure; NaN where the iteration had none (no episode ended).
+        """The value of a metric; NaN if the iteration had none (no episode ended).
 
         Raises:
-            ConfigError: There is no such figure.
+            ConfigError: There is no such metric.
         """
         return get_named(self.metrics, name, "metric")
 
@@ -67,7 +66,7 @@ class AbstractCurriculum(CheckedModule):
 
 
 class AbstractBinCurriculum(AbstractCurriculum):
-    """A level for each of several bins, such as the parts of a motion, by the failures that are counted in each.
+    """A level for each of several bins, such as the parts of a motion, updated from the failures in each bin.
 
     A failure is a step that terminates its episode. `context.num_steps` and `context.num_failures` have the counts of
     an iteration, over all environments of all devices. Levels are logged as their mean, lowest and highest.
@@ -80,7 +79,7 @@ class AbstractBinCurriculum(AbstractCurriculum):
 
     @abstractmethod
     def bin_of(self, context: Context) -> Int[Array, ""]:
-        """The bin in which a step is counted, by what rewards see of it."""
+        """The bin in which a step is counted, from the context that rewards see."""
 
     def initial(self) -> Float[Array, " b"]:
         return jnp.full(self.num_bins, self.start, jnp.float32)
@@ -161,10 +160,10 @@ class ErrorCurriculum(AbstractCurriculum):
 
 
 class AdaptiveStarts(AbstractBinCurriculum):
-    """Failure rates of the bins of a motion library, by which a `MotionCommand` starts more episodes where it fails.
+    """Failure rates of the bins of a motion library. A `MotionCommand` starts more episodes in bins that fail often.
 
-    A bin's rate is its failures per pass, where a pass is as many steps as the bin has frames; after an iteration it
-    goes `rate` of the way to that of the iteration. A bin without a step keeps its rate.
+    A bin's rate is its number of failures per pass, where a pass has as many steps as the bin has frames. It is
+    averaged exponentially over iterations. A bin without a step keeps its rate.
 
     motions: the clips of the command. command: its name. rate: share of the newest iteration in the average. start:
     failure rate of every bin before the first iteration.

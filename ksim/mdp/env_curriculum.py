@@ -1,4 +1,4 @@
-"""Curricula of single environments: each has its own level, which moves when its episodes end."""
+"""Curricula of single environments. Each environment has its own level, which moves when its episodes end."""
 
 from abc import abstractmethod
 
@@ -15,11 +15,11 @@ from ksim.physics.names import base_position
 
 
 class AbstractEnvCurriculum(Term):
-    """A level from 0 (easiest) to 1 (hardest) of each environment by itself, which moves when its episodes end.
+    """A level from 0 (easiest) to 1 (hardest) for each environment, which moves when its episodes end.
 
-    Terms read it as `context.level(name)`; it stays the same during an episode. An environment that rises beyond 1
-    continues at a level from `draw`, so that none is forgotten. The episodes of evaluations and of the viewer have
-    levels from `draw`, too.
+    Terms read it as `context.level(name)`; it stays the same during an episode. An environment that would rise above 1
+    continues at a level from `draw`, so that no level is forgotten. Episodes of evaluations and of the viewer also have
+    levels from `draw`.
 
     Attributes:
         start: The level of each environment's first episode.
@@ -31,8 +31,8 @@ class AbstractEnvCurriculum(Term):
     def __call__(self, context: Context) -> Float[Array, ""]:
         """The change of the level if the episode ends with this step. It is ignored while the episode continues.
 
-        The context is that of rewards: the commands that were in force, and whether the robot fell (`terminated`). To
-        judge the whole episode, keep a memory, as any term can.
+        The context is the one that rewards see: the commands that were in force, and whether the robot fell
+        (`terminated`). To judge the whole episode, keep a memory, as any term can.
         """
 
     def draw(self, key: PRNGKeyArray, model: PhysicsModel) -> Float[Array, ""]:
@@ -47,10 +47,10 @@ class _Walk(eqx.Module):
     """The distance that a robot has come in this episode.
 
     Attributes:
-        start_2: Its start, in m in the world.
-        farthest_m: The farthest that it has been from there, horizontally.
-        commanded_3: Position, in m, and heading, in rad, to which the commands alone would have taken it from zero.
-        commanded_m: The farthest from the start that they would have taken it.
+        start_2: Horizontal position at the start, in m, in the world.
+        farthest_m: Largest horizontal distance from the start.
+        commanded_3: Position, in m, and heading, in rad, of a robot that starts at 0 and follows the commands exactly.
+        commanded_m: Largest distance of that robot from its start.
     """
 
     start_2: Float[Array, "2"]
@@ -68,12 +68,12 @@ class TerrainCurriculum(AbstractEnvCurriculum):
         farthest > up_fraction * tile_m                             the environment moves up,
         else farthest < down_fraction * commanded * whole / lasted  it moves down,
 
-    where `farthest` is the largest horizontal distance of the robot from its start during the episode, and `commanded`
-    that of a robot which moves exactly as commanded: for a constant velocity, speed times the `lasted` seconds of the
-    episode. So `commanded * whole / lasted` is the distance commanded for a `whole` episode of `episode_s`, also if the
-    robot fell early. Above the last row the level is drawn from all rows.
+    where `farthest` is the largest horizontal distance of the robot from its start during the episode. `commanded` is
+    the same distance for a robot that moves exactly as commanded: for a constant velocity, speed times the `lasted`
+    seconds of the episode. So `commanded * whole / lasted` is the distance commanded for a `whole` episode of
+    `episode_s`, also if the robot fell early. Above the last row the level is drawn from all rows.
 
-    Give the start of episodes as `OnTerrain(level=name, easier=False)`.
+    Start episodes with the reset `OnTerrain(level=name, easier=False)`.
 
     command: name of a velocity command: forward, leftward, yaw rate. episode_s: the time limit of an episode, in s.
     up_fraction: of the side of a tile; 0.5 is the distance from its centre to its border. start: the first row, from
@@ -125,7 +125,7 @@ class TerrainCurriculum(AbstractEnvCurriculum):
         return jax.random.randint(key, (), 0, num_levels) / (num_levels - 1)
 
     def _terrain(self, model: PhysicsModel) -> tuple[int, float]:
-        """Its number of levels, and the side of its tiles, in m."""
+        """The terrain's number of levels, and the side of its tiles, in m."""
         terrain = model.terrain
         if terrain is None:
             raise ConfigError("TerrainCurriculum needs a terrain. Define get_terrain, or leave the curriculum out.")

@@ -16,7 +16,7 @@ from ksim.physics.names import add_to_base_velocity
 from ksim.types import Overrides, PhysicsState
 
 Timer = tuple[Float[Array, ""], Bool[Array, ""]]
-"""Seconds until an event strikes, and whether it strikes in this step."""
+"""Seconds until the next event, and whether it happens in this step."""
 
 
 class AbstractEvent(Term):
@@ -24,7 +24,7 @@ class AbstractEvent(Term):
 
     @abstractmethod
     def __call__(self, context: Context) -> PhysicsState:
-        """The state with the change, or as it was."""
+        """The state with the change, or the unchanged state."""
 
     def overrides(self, context: Context) -> Overrides:
         """Whole model fields that this event changes, by name, at a reset and at every step. None by default."""

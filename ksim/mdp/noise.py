@@ -36,7 +36,7 @@ class AbstractNoise(CheckedModule):
 
 
 class AbstractMemoryNoise(AbstractNoise):
-    """Noise with a memory: it implements `init` and `step`; a call gives the first value of an episode."""
+    """Noise with a memory, which implements `init` and `step`. A call gives the first value of an episode."""
 
     @abstractmethod
     def init(self, value: Array, key: PRNGKeyArray) -> PyTree:

@@ -1,4 +1,4 @@
-"""Randomizers: base class, actuators, bodies, joints, sensors, world."""
+"""Randomizers of actuators, bodies, joints, sensors and the world: new model fields at every reset."""
 
 import operator
 from abc import abstractmethod
@@ -22,15 +22,15 @@ from ksim.types import Overrides
 class AbstractRandomizer(Term):
     """New values of model fields, drawn at every reset.
 
-    What native MuJoCo derives from these fields and MJX computes in every step (masses of subtrees, bounding volumes,
-    frames that coincide) follows them. Constants that both engines take from the model (such as inverse weights, which
-    only affect the softness of constraints) keep the values of the compiled model. A field that not every engine reads
-    anew for each simulation is an error.
+    Some quantities are derived from these fields by native MuJoCo, and computed in every step by MJX: masses of
+    subtrees, bounding volumes, frames that coincide. They follow the new values. Constants that both engines take from
+    the model, such as inverse weights (which only affect the softness of constraints), keep the values of the compiled
+    model. It is an error to randomize a field that an engine does not read again for each simulation.
     """
 
     @abstractmethod
     def __call__(self, context: Context) -> Overrides:
-        """Whole fields of MjModel, by name; what came before is in `context.overrides`."""
+        """Whole fields of MjModel, by name. `context.overrides` has those of earlier randomizers."""
 
     def current(self, context: Context, field: str) -> Array:
         """A field as earlier randomizers have left it."""
@@ -48,13 +48,13 @@ def uniform(context: Context, bounds: tuple[float, float]) -> Array:
 
 
 _HAS_KP = (ActuatorKind.POSITION, ActuatorKind.INTEGRATED_VELOCITY, ActuatorKind.PID)
-"""Position servos: their bias holds -kp and -kd, and but for a PID their gain is kp."""
+"""Position servos: their bias holds -kp and -kd. Except for a PID, their gain is kp."""
 _STRENGTH = {
     ActuatorKind.FORCE: slice(0, 1),
     ActuatorKind.VARIABLE_GAIN: slice(0, 3),
     ActuatorKind.MUSCLE: slice(2, 4),  # the peak force, or the scale that it is computed from
 }
-"""By kind: the parameters of the gain that the force grows with. Those of a servo move its target as well."""
+"""Gain parameters that scale the force, by kind. Servos are missing: their gain also moves the target."""
 
 
 class RandomActuatorGains(AbstractRandomizer):
@@ -215,7 +215,7 @@ def movable_body(context: Context, name: str, *, weighs: bool = False) -> int:
     """The index of a body whose inertia matters.
 
     Args:
-        weighs: Whether it must have a mass: a multiple of none, or none elsewhere, changes nothing.
+        weighs: Whether it must have a mass. Without one, scaling or moving its mass changes nothing.
 
     Raises:
         ConfigError: The model has no such body, or its inertia moves nothing.
@@ -243,7 +243,7 @@ MIN_FRICTION = 1e-6
 class RandomArmature(AbstractRandomizer):
     """Multiplies the armature of each joint by its own uniform number from `factor`.
 
-    joints: names of joints with an armature, default all, of which one must have some.
+    joints: names of joints, each with an armature. Default: all joints, of which at least one must have an armature.
     """
 
     factor: tuple[float, float] = (0.8, 1.2)
@@ -259,7 +259,7 @@ class RandomArmature(AbstractRandomizer):
 class RandomDamping(AbstractRandomizer):
     """Multiplies the damping of each joint by its own uniform number from `factor`.
 
-    joints: names of joints with some damping, default all, of which one must have some.
+    joints: names of joints, each with some damping. Default: all joints, of which at least one must have some.
     """
 
     factor: tuple[float, float] = (0.8, 1.2)
@@ -275,7 +275,7 @@ class RandomDamping(AbstractRandomizer):
 class RandomJointFriction(AbstractRandomizer):
     """Sets the dry friction of each joint to its own uniform number from `friction`, in N m. `joints`: default all.
 
-    The solver gets one more row for each of them.
+    The solver gets one more row for each of these joints.
     """
 
     friction: tuple[float, float] = (0.0, 0.1)
@@ -307,7 +307,7 @@ class RandomJointFriction(AbstractRandomizer):
 class RandomJointStiffness(AbstractRandomizer):
     """Multiplies the stiffness of the spring in each joint by its own uniform number from `factor`.
 
-    joints: names of joints with a spring, default all that have one.
+    joints: names of joints, each with a spring. Default: all joints with a spring.
     """
 
     factor: tuple[float, float] = (0.8, 1.2)
@@ -410,8 +410,8 @@ class RandomFriction(AbstractRandomizer):
     """Sets the sliding friction of geoms to one uniform number from `friction`. `geoms`: names, default all.
 
     In a contact MuJoCo uses the friction of the geom with the higher priority, or the larger friction of the two: for
-    slippery ground, make the feet slippery too. A `<pair>` has a friction of its own: it is set to the same number if
-    one of its geoms is among these.
+    slippery ground, make the feet slippery too. A `<pair>` has its own friction, which is set to the same number if one
+    of its geoms is among these.
     """
 
     friction: tuple[float, float] = (0.5, 1.2)

@@ -1,4 +1,4 @@
-"""Initial states: changes to the first keyframe, or to the reference pose at rest, applied in order."""
+"""Resets: changes to the initial state, applied in order. It is the first keyframe, or the reference pose at rest."""
 
 import dataclasses
 import math
@@ -119,9 +119,9 @@ class ToPose(AbstractReset):
 
 
 class ToMotion(AbstractReset):
-    """Starts in the frame of a reference motion at which its command starts, with its velocities.
+    """Starts in the frame of a reference motion at which its command starts, with the velocities of that frame.
 
-    Give it before resets that add noise. command: name of a `MotionCommand`.
+    Put it before resets that add noise. command: name of a `MotionCommand`.
     """
 
     command: str
@@ -205,10 +205,10 @@ class RandomBaseMotion(AbstractReset):
 class OnTerrain(AbstractReset):
     """Starts on a tile of the terrain, drawn from those up to the level of a curriculum, and lifts the base onto it.
 
-    level: name of the curriculum: 0 allows only the easiest tiles, 1 all; None allows all. easier: whether to start on
-    easier tiles as well, as for a curriculum of all environments; False allows only the level's own tiles, as for
-    `TerrainCurriculum`. spread: largest distance, in m, from the tile's centre along x and y. radius: of the disc
-    around the base whose highest ground counts, in m.
+    level: name of the curriculum: its level 0 allows only the easiest tiles, 1 all; None allows all. easier: True also
+    allows easier tiles than the level's, as for a curriculum of all environments; False does not, as for
+    `TerrainCurriculum`. spread: largest distance from the tile's centre along x and y, in m. radius: radius of a disc
+    around the base, in m, on whose highest ground the base is put.
     """
 
     level: str | None = None

@@ -30,8 +30,8 @@ class AbstractTermination(Term):
     """A condition that ends an episode.
 
     Attributes:
-        truncates: Whether this truncates the episode, and the value of the next state counts (a time limit); otherwise
-            it terminates the episode (a fall).
+        truncates: True truncates the episode, so the value of the next state is bootstrapped (a time limit). False
+            terminates it (a fall).
     """
 
     truncates: ClassVar[bool] = False
@@ -215,7 +215,7 @@ class BaseTilted(AbstractTermination):
 
 
 class MotionEnded(AbstractTermination):
-    """The robot has come to the last frame of its clip; the episode is truncated. `command`: a MotionCommand."""
+    """The motion has reached the last frame of its clip; the episode is truncated. `command`: a MotionCommand."""
 
     truncates = True
     command: str
@@ -226,9 +226,9 @@ class MotionEnded(AbstractTermination):
 
 
 class BaseOffMotion(AbstractTermination):
-    """The base is farther than `distance`, in m, from the motion's in the world, or turned by more than `max_angle`.
+    """The base is farther than `distance`, in m, from the motion's base, or turned from it by more than `max_angle`.
 
-    command: a MotionCommand. max_angle: in rad, between the orientations.
+    command: a MotionCommand. distance: in the world. max_angle: between the orientations, in rad.
     """
 
     command: str
@@ -250,7 +250,7 @@ class BaseOffMotion(AbstractTermination):
 
 
 class BodyOffMotion(AbstractTermination):
-    """A body is farther than `distance`, in m, from where the motion has it in the frame of the anchor.
+    """A body is farther than `distance`, in m, from its position in the motion, both in the frame of the anchor.
 
     command: a MotionCommand. bodies: names, default all. anchor: name of a body, default the base.
     """

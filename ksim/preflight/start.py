@@ -109,7 +109,7 @@ def term_rows(env: Environment, axis_name: str) -> list[TermRow]:
 logger = logging.getLogger(__name__)
 
 _BRIEF = ("task", "devices", "engine", "closed loops", "environments", "network")
-"""LearnerInfo of a run that a terminal shows."""
+"""Rows of the setup table that a terminal shows."""
 _LOG_WIDTH = 160
 """Width of tables in the log, in characters."""
 

@@ -79,7 +79,7 @@ class LearningHooks:
         self._refuse_to_learn()
 
     def learner_info(self) -> LearnerInfo:
-        """LearnerInfo of the algorithm for the host's prints, plots and estimates."""
+        """Information about the algorithm for the host's prints, plots and estimates."""
         self._refuse_to_learn()
 
     def _refuse_to_learn(self) -> NoReturn:
