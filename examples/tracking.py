@@ -13,7 +13,6 @@ import jax
 import mujoco
 
 import ksim
-from ksim.checks import check_positive
 from ksim.config import field
 from ksim.mdp import commands, curriculum, observations as obs, randomizers, resets, rewards, terminations
 from ksim.mdp.actions import AroundMotion
@@ -46,7 +45,9 @@ class HumanoidTrackingConfig(ksim.DistributedPPOConfig):
     motions: list[str] = field(
         [], help="motion files, .npz, .csv or .pkl; none: the walk, turn, squat and get-up of the example", fixed=True
     )
-    motion_fps: float | None = field(None, help="frames per second of these files; null: as they say", fixed=True)
+    motion_fps: float | None = field(
+        None, above=0, help="frames per second of these files; null: as they say", fixed=True
+    )
     motion_quaternions: str | None = field(
         None, help="order of their quaternions; null: as their layout has it", choices=QUATERNIONS, fixed=True
     )
@@ -67,10 +68,6 @@ class HumanoidTrackingConfig(ksim.DistributedPPOConfig):
     entropy_coef: float = field(0.001, help="weight of the entropy bonus")
     init_std: float = field(0.4, help="initial standard deviation of the policy")
     dt: float = field(0.005, help="seconds per physics step")
-
-    def validate(self) -> None:
-        super().validate()
-        check_positive("motion_fps", self.motion_fps)
 
 
 class HumanoidTrackingTask(ksim.DistributedPPOTask[HumanoidTrackingConfig]):

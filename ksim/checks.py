@@ -17,6 +17,8 @@ from ksim.errors import ConfigError, near_misses, quoted
 
 MAX_COUNT = 2**31 - 1
 """The largest number that the 32 bits of an index on a device can count."""
+MAX_LAYERS = 100
+"""Limit on the number of hidden layers: each is traced separately."""
 _SMALLEST, _LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 
 
@@ -47,14 +49,10 @@ def check_count(name: str, value: int | None) -> None:
     check_positive(name, value, most=MAX_COUNT)
 
 
-def check_seed(name: str, value: int) -> None:
-    """Raises ConfigError unless the value fits the 32 bits of a seed; others would be the same as one of these."""
-    check_rule(f"{name} ({value})", 0 <= value < 2**32, f"from 0 to {2**32 - 1}")
-
-
-def check_fraction(name: str, value: float) -> None:
-    """Raises ConfigError unless 0 <= value <= 1."""
-    check_rule(f"{name} ({value})", 0 <= value <= 1, "from 0 to 1")
+def check_sizes(name: str, sizes: Sequence[int]) -> None:
+    """Raises ConfigError unless these can be the sizes of hidden layers."""
+    is_met = len(sizes) <= MAX_LAYERS and all(1 <= size <= MAX_COUNT for size in sizes)
+    check_rule(f"{name} ({quoted(sizes)})", is_met, f"positive widths of at most {MAX_LAYERS} layers")
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
@@ -88,7 +86,8 @@ def check_bounds(name: str, value: float | None, **bounds: Unpack[Bounds]) -> No
     elif least == 0 or bounds.get("above") == 0:
         check_positive(name, value, allow_zero=least == 0, most=_LARGEST if most is None else most)
     else:
-        check_rule(f"{name} ({value})", value is None or _is_within(value, **bounds), ", ".join(_in_words(bounds)))
+        is_met = value is None or _is_within(value, **bounds)
+        check_rule(f"{name} ({value})", is_met, ", ".join(bounds_in_words(bounds)))
 
 
 def check_range(module: eqx.Module, field: str, *, rule: str | None = None, **bounds: Unpack[Bounds]) -> None:
@@ -107,16 +106,18 @@ def check_range(module: eqx.Module, field: str, *, rule: str | None = None, **bo
     numbers = tuple(value) if isinstance(value, Sequence) else (value, value)
     is_met = len(numbers) == 2 and numbers[0] <= numbers[1] and all(_is_within(x, **bounds) for x in numbers)
     kind = "two numbers, the smaller first" if isinstance(value, Sequence) else "a number"
-    check_field(module, field, is_met, rule or ", ".join([kind, *_in_words(bounds)]))
+    check_field(module, field, is_met, rule or ", ".join([kind, *bounds_in_words(bounds)]))
 
 
 def _is_within(value: float, least: float = -math.inf, above: float = -math.inf, most: float = math.inf) -> bool:
     return least <= value <= most and above < value
 
 
-def _in_words(bounds: Bounds) -> list[str]:
+def bounds_in_words(bounds: Bounds) -> list[str]:
+    """Each bound in words, such as "above 0"."""
     words = {"least": "at least", "above": "above", "most": "at most"}
-    return [f"{words[bound]} {bounds[bound]:g}" for bound in words if bound in bounds]
+    written = lambda number: f"{number:g}" if isinstance(number, float) else str(number)
+    return [f"{words[bound]} {written(bounds[bound])}" for bound in words if bound in bounds]
 
 
 def pick_num_batches(num_envs: int, batch_size: int | None, num_batches: int | None) -> int:

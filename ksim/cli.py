@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from ksim.checkpoint.options import make_config
-from ksim.config import GROUPS, describe_type, options_metadata
+from ksim.config import GROUPS, describe_values, options_metadata
 from ksim.errors import ConfigError, RunError, near_misses
 from ksim.parallel.multihost import is_main_process, num_processes
 from ksim.task.rl import RLConfig, RLTask
@@ -68,7 +68,7 @@ def option_text(name: str, base: RLConfig, width: int) -> str:
     known = metadata[name]
     facts = {
         "default": _written(getattr(base, name)),
-        "value": describe_type(type(base), name),
+        "value": describe_values(type(base), name),
         "group": known["group"],
     }
     roles = [sentence for role, sentence in _ROLES.items() if role in known]

@@ -1,4 +1,4 @@
-"""Declaration, description and type checks of config fields."""
+"""Declaration, description and checks of config fields."""
 
 import dataclasses
 import functools
@@ -14,7 +14,14 @@ from typing import Any
 import numpy as np
 import xax
 
-from ksim.checks import check_choice, check_positive, check_rule, is_one_line
+from ksim.checks import (
+    bounds_in_words,
+    check_bounds,
+    check_choice,
+    check_positive,
+    check_rule,
+    is_one_line,
+)
 from ksim.errors import ConfigError, quoted
 from ksim.host.plain_yaml import FRACTION
 
@@ -36,6 +43,10 @@ def field(
     kind: str | None = None,
     choices: Sequence[str] | None = None,
     details: str | None = None,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    label: str | None = None,
     saved: bool = True,
     per_process: bool = False,
     fixed: bool = False,
@@ -51,6 +62,8 @@ def field(
         kind: What it may be, in words, where its type does not say it.
         choices: The texts that it may be, if only these are valid.
         details: What `--help <name>` says besides `help`.
+        least, above, most: Bounds of a number, or of each number of a list; see `ksim.checks.check_bounds`.
+        label: What messages about the bounds call it; by default its name.
         saved: Whether a run that is resumed or evaluated keeps its value; not so what belongs to the machine, or
             to what is asked for this time.
         per_process: Whether it may differ between the processes of a job.
@@ -58,11 +71,14 @@ def field(
         network: Whether it shapes the default network, and so the arrays of a checkpoint.
     """
     metadata: dict[str, Any] = {"help": help, "saved": saved}
+    bounds = {"least": least, "above": above, "most": most}
     roles: dict[str, Any] = {
         "group": group,
         "kind": kind,
         "choices": None if choices is None else tuple(choices),
         "details": details,
+        "bounds": {side: bound for side, bound in bounds.items() if bound is not None},
+        "label": label,
         "per_process": per_process,
         "fixed": fixed,
         "network": network,
@@ -118,6 +134,12 @@ def describe_type(config_class: type, name: str) -> str:
     )
 
 
+def describe_values(config_class: type, name: str) -> str:
+    """The allowed values of an option, in words, with its bounds."""
+    bounds = options_metadata(config_class)[name].get("bounds", {})
+    return ", ".join([describe_type(config_class, name), *bounds_in_words(bounds)])
+
+
 def is_text(config_class: type, name: str) -> bool:
     """Whether an option is a text, or null."""
     return set(_alternatives(typing.get_type_hints(config_class)[name])) <= {str, type(None)}
@@ -134,15 +156,15 @@ def as_argument(name: str, value: Any) -> str:
     return shlex.quote(f"{name}={text}")
 
 
-def check_types(config: Any) -> None:
-    """Checks that every option holds what its type says, and what a config file can hold.
+def check_fields(config: Any) -> None:
+    """Checks that every option holds what its declaration says, and what a config file can hold.
 
     Raises:
-        ConfigError: One does not, or is none of its choices.
+        ConfigError: An option is of another type, out of its bounds, or none of its choices.
     """
     hints, metadata = typing.get_type_hints(type(config)), options_metadata(type(config))
     for option in dataclasses.fields(config):
-        name, value = option.name, getattr(config, option.name)
+        name, value, known = option.name, getattr(config, option.name), metadata[option.name]
         if not is_of_type(value, hints[name]):
             fix = " Convert it by its tolist()." if isinstance(value, np.generic | np.ndarray) else ""
             raise ConfigError(f"{name} ({quoted(value)}) must be {describe_type(type(config), name)}.{fix}")
@@ -151,8 +173,10 @@ def check_types(config: Any) -> None:
                 raise ConfigError(f"{name} ({quoted(value)}) must be a number of at most 64 bits.")
             if isinstance(item, str):
                 check_plain(name, item)
-        if isinstance(value, str) and "choices" in metadata[name]:
-            check_choice(name, value, metadata[name]["choices"])
+            elif "bounds" in known and isinstance(item, int | float):
+                check_bounds(known.get("label", name), item, **known["bounds"])
+        if isinstance(value, str) and "choices" in known:
+            check_choice(name, value, known["choices"])
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:

@@ -223,7 +223,7 @@ def test_help_of_an_option_explains_it_at_length(capsys):
     assert stopped.value.code == 0
     words = " ".join(capsys.readouterr().out.split())
     assert "num_devices: devices per process" in words
-    assert "value a whole number, cores or null group Devices" in words
+    assert "value a whole number, cores or null, at least 1 group Devices" in words
     assert "This makes several host devices" in words.replace("On a CPU this", "This")
     assert "seed: random seed" in words
     assert "cannot change when a run is resumed" in words

@@ -14,7 +14,7 @@ from ksim.checkpoint.format import (
     readable,
 )
 from ksim.checkpoint.run_dir import newest_run_dir
-from ksim.config import CHECKPOINT_MODES, check_types, is_of_the_run, options_with
+from ksim.config import CHECKPOINT_MODES, check_fields, is_of_the_run, options_with
 from ksim.errors import ConfigError, quoted
 from ksim.task.config import RLConfig
 from ksim.task.overrides import parse_overrides
@@ -72,7 +72,7 @@ def _options_of(path: Path, config: RLConfig) -> dict[str, Any]:
     options = dict(read_document(path)["config"])
     taken = {f.name: options[f.name] for f in dataclasses.fields(config) if is_of_the_run(f) and f.name in options}
     try:
-        check_types(dataclasses.replace(config, **taken))
+        check_fields(dataclasses.replace(config, **taken))
     except ConfigError as error:
         raise ConfigError(f"Checkpoint {path} was saved with an invalid option: {error}") from error
     return options

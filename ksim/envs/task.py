@@ -14,8 +14,7 @@ import jax
 import numpy as np
 from xax.utils.text import camelcase_to_snakecase
 
-from ksim.checks import check_count
-from ksim.config import as_argument, check_types, field
+from ksim.config import as_argument, check_fields, field
 from ksim.envs.wrapped import InsteadOfMjx, Randomizer, WrappedEnvironment, observation_names
 from ksim.errors import ConfigError, near_misses
 from ksim.host.machine import install_command
@@ -36,8 +35,10 @@ class WrappedConfig(DistributedPPOConfig):
 
     env: str = field("", help="name of the environment", fixed=True)
     env_options: list[str] = field([], help="options of the environment itself, as in [vision=false]", kind="a list")
-    episode_length: int = field(1000, help="steps of the environment after which an episode is truncated")
-    action_repeat: int = field(1, help="steps of the environment for each action; max_env_steps counts them all")
+    episode_length: int = field(1000, least=1, help="steps of the environment after which an episode is truncated")
+    action_repeat: int = field(
+        1, least=1, help="steps of the environment for each action; max_env_steps counts them all"
+    )
     actor_obs: str | None = field(
         None,
         help="the policy's observation, of those the environment has; null: the published one, or state",
@@ -73,11 +74,6 @@ class WrappedConfig(DistributedPPOConfig):
         """Whether native MuJoCo may step the environment: if `engine` requests it, or if it agrees."""
         return self.engine == "mujoco" or self.agrees_natively()
 
-    def validate(self) -> None:
-        super().validate()
-        check_count("episode_length", self.episode_length)
-        check_count("action_repeat", self.action_repeat)
-
 
 ConfigT = TypeVar("ConfigT", bound=WrappedConfig)
 
@@ -100,7 +96,7 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
         options: Any = env
         if isinstance(env, str):
             options = dataclasses.replace(self.published_config(env) if config is None else config, env=env)
-        check_types(options)
+        check_fields(options)
         options.join_job()  # before the environment's arrays initialize JAX's backend
         self.made = self.make(options)
         # Shared with copies of the task: all processes must measure together, but a single process may make a copy.

@@ -12,9 +12,9 @@ import numpy as np
 import optax
 from jaxtyping import Float, PRNGKeyArray
 
-from ksim.checks import MAX_COUNT, check_count, check_positive
+from ksim.checks import check_sizes
 from ksim.config import field
-from ksim.errors import ConfigError, quoted
+from ksim.errors import ConfigError
 from ksim.learn.learner import AbstractLearner
 from ksim.motion.formats import ANGLES, QUATERNIONS
 from ksim.nn.actor_critic import AbstractActorCritic
@@ -24,7 +24,7 @@ from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.rollout.reference import reference_transitions
 from ksim.task.commands import command
 from ksim.task.described import HOOKS, described
-from ksim.task.ppo import MAX_LAYERS, PPOConfig, PPOTask
+from ksim.task.ppo import PPOConfig, PPOTask
 from ksim.task.returned import hook_name
 
 _KEPT = "style."
@@ -47,7 +47,9 @@ class AMPConfig(PPOConfig):
         help="files of the reference motions whose style is learned",
         fixed=True,
     )
-    style_fps: float | None = field(None, help="frames per second of these files; null: as they say", fixed=True)
+    style_fps: float | None = field(
+        None, above=0, help="frames per second of these files; null: as they say", fixed=True
+    )
     style_quaternions: str | None = field(
         None, help="order of their quaternions; null: as their layout has it", choices=QUATERNIONS, fixed=True
     )
@@ -57,21 +59,22 @@ class AMPConfig(PPOConfig):
     )
     style_weight: float = field(
         2.0,
+        least=0,
         details="The style reward is from 0 to 1 and counts as a reward term of this scale, per second.",
         help="weight of the style reward",
     )
-    task_weight: float = field(1.0, help="weight of the task's own rewards, beside the style reward")
-    gradient_penalty: float = field(10.0, help="weight of the discriminator's gradient penalty")
+    task_weight: float = field(1.0, least=0, help="weight of the task's own rewards, beside the style reward")
+    gradient_penalty: float = field(10.0, least=0, help="weight of the discriminator's gradient penalty")
     discriminator_sizes: list[int] = field(
         [256, 128], group="Network", help="sizes of the hidden layers of the discriminator", network=True
     )
-    discriminator_learning_rate: float = field(1e-4, help="step size of the discriminator's Adam")
-    discriminator_steps: int = field(4, help="optimizer steps of the discriminator per iteration")
+    discriminator_learning_rate: float = field(1e-4, above=0, help="step size of the discriminator's Adam")
+    discriminator_steps: int = field(4, least=1, help="optimizer steps of the discriminator per iteration")
     discriminator_batch_size: int = field(
-        512, help="transitions of the reference, and as many of the policy, per step, over all devices"
+        512, least=1, help="transitions of the reference, and as many of the policy, per step, over all devices"
     )
     replay_size: int = field(
-        32768, help="transitions of the policy, new and old, that the discriminator learns from", fixed=True
+        32768, least=1, help="transitions of the policy, new and old, that the discriminator learns from", fixed=True
     )
 
     def check_shares(self, num_devices: int) -> None:
@@ -85,17 +88,7 @@ class AMPConfig(PPOConfig):
 
     def validate(self) -> None:
         super().validate()
-        for name in ("discriminator_steps", "discriminator_batch_size", "replay_size"):
-            check_count(name, getattr(self, name))
-        check_positive("style_fps", self.style_fps)
-        check_positive("discriminator_learning_rate", self.discriminator_learning_rate)
-        for name in ("style_weight", "task_weight", "gradient_penalty"):
-            check_positive(name, getattr(self, name), allow_zero=True)
-        sizes = self.discriminator_sizes
-        if len(sizes) > MAX_LAYERS or not all(1 <= size <= MAX_COUNT for size in sizes):
-            raise ConfigError(
-                f"discriminator_sizes ({quoted(sizes)}) must be positive widths of at most {MAX_LAYERS} layers."
-            )
+        check_sizes("discriminator_sizes", self.discriminator_sizes)
         if self.replay_size < SAMPLES_PER_ENV * self.num_envs:
             raise ConfigError(
                 f"replay_size ({self.replay_size}) must hold the {SAMPLES_PER_ENV} transitions of each of num_envs "

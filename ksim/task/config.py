@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Self
 import jax
 from xax.task.base import BaseConfig
 
-from ksim.checks import check_count, check_positive, check_rule, check_seed, is_host
-from ksim.config import CHECKPOINT_MODES, check_types, field, seconds_of
+from ksim.checks import check_rule, is_host
+from ksim.config import CHECKPOINT_MODES, check_fields, field, seconds_of
 from ksim.errors import ConfigError, quoted
 from ksim.log.console import MODES as CONSOLE_MODES
 from ksim.parallel.collectives import DEVICE_AXIS
@@ -36,6 +36,8 @@ class RLConfig(BaseConfig):
 
     num_envs: int = field(
         1024,
+        label="Number of environments",
+        least=1,
         details=(
             "All devices together step this many environments; each device gets an equal share. More "
             "environments use a machine better and give smoother gradients, but learn less per control step. "
@@ -45,10 +47,10 @@ class RLConfig(BaseConfig):
         help="parallel environments, over all devices",
         fixed=True,
     )
-    rollout_length: int = field(24, help="control steps per environment in each iteration")
-    max_iterations: int | None = field(1000, help="stop after this many iterations; null: no limit")
-    max_env_steps: int | None = field(None, help="stop after this many steps, summed over all environments")
-    seed: int = field(0, help="random seed", fixed=True)
+    rollout_length: int = field(24, least=1, help="control steps per environment in each iteration")
+    max_iterations: int | None = field(1000, above=0, help="stop after this many iterations; null: no limit")
+    max_env_steps: int | None = field(None, above=0, help="stop after this many steps, summed over all environments")
+    seed: int = field(0, least=0, most=2**32 - 1, help="random seed", fixed=True)
     engine: str = field(
         "auto",
         group="Environment",
@@ -61,13 +63,14 @@ class RLConfig(BaseConfig):
     )
     dt: float = field(
         0.004,
+        above=0,
         group="Environment",
         details=(
             "ctrl_dt must be a multiple of it. Smaller steps are more accurate and stable, and cost time in proportion."
         ),
         help="seconds per physics step",
     )
-    ctrl_dt: float = field(0.02, group="Environment", help="seconds per control step")
+    ctrl_dt: float = field(0.02, above=0, group="Environment", help="seconds per control step")
     run_mode: str = field(
         "train",
         choices=RUN_MODES,
@@ -87,11 +90,14 @@ class RLConfig(BaseConfig):
         saved=False,
     )
     eval_num_envs: int = field(
-        64, group="Evaluation", help="environments in an evaluation; each runs one whole episode"
+        64, least=1, group="Evaluation", help="environments in an evaluation; each runs one whole episode"
     )
-    eval_seed: int = field(0, group="Evaluation", help="random seed of evaluations; every evaluation uses it")
+    eval_seed: int = field(
+        0, least=0, most=2**32 - 1, group="Evaluation", help="random seed of evaluations; every evaluation uses it"
+    )
     eval_every_n_seconds: float | None = field(
         300.0,
+        above=0,
         group="Evaluation",
         details=(
             "Evaluations run the deterministic policy for one whole episode in eval_num_envs environments, "
@@ -100,24 +106,19 @@ class RLConfig(BaseConfig):
         help="seconds between evaluations during training; null: none",
     )
     eval_every_n_iterations: int | None = field(
-        None, group="Evaluation", help="iterations between evaluations during training; null: none"
+        None, above=0, group="Evaluation", help="iterations between evaluations during training; null: none"
     )
     eval_at_end: bool = field(True, group="Evaluation", help="evaluate when training ends")
     eval_output: str | None = field(
-        None,
-        group="Evaluation",
-        help="output directory of run_mode=eval; default: the checkpoint's run",
-        saved=False,
+        None, group="Evaluation", help="output directory of run_mode=eval; default: the checkpoint's run", saved=False
     )
     export_dir: str | None = field(
-        None,
-        group="Checkpoints",
-        help="output directory of run_mode=export; default: export/ in the run",
-        saved=False,
+        None, group="Checkpoints", help="output directory of run_mode=export; default: export/ in the run", saved=False
     )
     video: bool = field(True, group="Evaluation", help="render a video of the last evaluation, as MP4 and GIF")
     video_every_n_evaluations: int | None = field(
         None,
+        above=0,
         group="Evaluation",
         help="also render a video, and plot the episode, of every nth evaluation before the last; null: none",
     )
@@ -138,10 +139,16 @@ class RLConfig(BaseConfig):
         saved=False,
     )
     viewer_port: int = field(
-        8080, group="Viewer", help="port of the browser viewer; if it is taken, the next free one", saved=False
+        8080,
+        least=1,
+        most=2**16 - 1,
+        group="Viewer",
+        help="port of the browser viewer; if it is taken, the next free one",
+        saved=False,
     )
     viewer_num_envs: int = field(
         1,
+        least=1,
         group="Viewer",
         help="environments that the browser viewer shows side by side, under the same commands",
         saved=False,
@@ -178,12 +185,14 @@ class RLConfig(BaseConfig):
         saved=False,
     )
     save_every_n_iterations: int | None = field(
-        None, group="Checkpoints", help="iterations between checkpoints; null: by time only"
+        None, above=0, group="Checkpoints", help="iterations between checkpoints; null: by time only"
     )
     save_every_n_seconds: float | None = field(
-        60.0, group="Checkpoints", help="seconds between checkpoints; null: by iterations only"
+        60.0, above=0, group="Checkpoints", help="seconds between checkpoints; null: by iterations only"
     )
-    max_to_keep: int = field(3, group="Checkpoints", help="number of newest checkpoints to keep, besides the best")
+    max_to_keep: int = field(
+        3, least=1, group="Checkpoints", help="number of newest checkpoints to keep, besides the best"
+    )
     max_runtime: Any = field(
         None,
         details=(
@@ -196,6 +205,8 @@ class RLConfig(BaseConfig):
     )
     hang_timeout_s: float | None = field(
         1800.0,
+        above=0,
+        most=1e6,
         details=(
             "A collective that waits for a dead process, or a deadlock, would wait forever. The run ends "
             "with exit code 70 instead, and its checkpoints stay."
@@ -211,7 +222,7 @@ class RLConfig(BaseConfig):
     dump_on_nan: bool = field(
         True, group="Checkpoints", help="save the state before the first non-finite step or update, for run_mode=replay"
     )
-    max_bad_updates: int = field(32, help="stop after skipping this many non-finite updates in a row")
+    max_bad_updates: int = field(32, least=1, help="stop after skipping this many non-finite updates in a row")
     log_level: str = field(
         "info",
         choices=LOG_LEVELS,
@@ -276,25 +287,10 @@ class RLConfig(BaseConfig):
         return pick_engine(self.engine, platform)
 
     def validate(self) -> None:
-        """Raises ConfigError if a value is invalid for every task."""
-        check_types(self)
-        check_count("Number of environments", self.num_envs)
-        for name in ("rollout_length", "eval_num_envs", "viewer_num_envs", "max_bad_updates"):
-            check_count(name, getattr(self, name))
-        for name in ("max_iterations", "max_env_steps", "eval_every_n_seconds", "eval_every_n_iterations"):
-            check_positive(name, getattr(self, name))
-        for name in ("save_every_n_iterations", "save_every_n_seconds"):
-            check_positive(name, getattr(self, name))
-        check_count("max_to_keep", self.max_to_keep)
-        check_positive("hang_timeout_s", self.hang_timeout_s, most=1e6)
-        check_positive("video_every_n_evaluations", self.video_every_n_evaluations)
-        check_seed("seed", self.seed)
-        check_seed("eval_seed", self.eval_seed)
-        check_positive("dt", self.dt)
-        check_positive("ctrl_dt", self.ctrl_dt)
+        """Raises ConfigError if a value is invalid, or does not fit another one."""
+        check_fields(self)
         check_rates(float(self.dt), float(self.ctrl_dt))
         seconds_of("max_runtime", self.max_runtime)
-        check_rule(f"viewer_port ({self.viewer_port})", 1 <= self.viewer_port < 2**16, "from 1 to 65535")
         for name in ("run_dir", "checkpoint", "resume", "load_weights", "eval_output", "export_dir", "viewer_host"):
             if getattr(self, name) == "":
                 raise ConfigError(f"{name} ('') must not be empty. Leave it out for the default.")

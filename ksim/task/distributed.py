@@ -6,7 +6,6 @@ from typing import Any, ClassVar, Generic, TypeVar, get_args
 
 import jax
 
-from ksim.checks import check_count, check_positive
 from ksim.config import CHECKPOINT_MODES, field
 from ksim.errors import ConfigError, quoted
 from ksim.host.machine import num_cores
@@ -144,6 +143,7 @@ class DistributedRLConfig(RLConfig):
     )
     num_devices: int | str | None = field(
         None,
+        least=1,
         details=(
             "On a CPU this makes several host devices, which share its cores: useful to try a job before it "
             "goes to a cluster, and faster with MJX, which keeps a single one of them waiting. So null makes one per "
@@ -166,6 +166,7 @@ class DistributedRLConfig(RLConfig):
     pmap_axis_name: str = field("device", help="name of the mapped axis, for collectives in your own code")
     grad_sync_period: int = field(
         1,
+        least=1,
         details=(
             "1 synchronises after every minibatch, so that results do not depend on the number of devices. "
             "Larger periods wait less for a slow network."
@@ -178,7 +179,7 @@ class DistributedRLConfig(RLConfig):
         help="between synchronisations: accumulate gradients, or take local optimizer steps and average them later",
     )
     replica_check_interval: int | None = field(
-        100, help="iterations between bitwise comparisons of the devices' copies of the learner; null: never"
+        100, least=1, help="iterations between bitwise comparisons of the devices' copies of the learner; null: never"
     )
     on_divergence: str = field(
         "stop", choices=ON_DIVERGENCE, help="if copies differ: stop, or rebroadcast the copy of the majority"
@@ -187,14 +188,23 @@ class DistributedRLConfig(RLConfig):
         None, help="host:port of process 0, to join a multi-process job by hand", saved=False
     )
     num_processes: int | None = field(
-        None, help="number of processes, to join a job by hand; 1: run alone, ignoring any launcher", saved=False
+        None,
+        least=1,
+        help="number of processes, to join a job by hand; 1: run alone, ignoring any launcher",
+        saved=False,
     )
     process_id: int | None = field(
         None, help="index of this process, to join a job by hand", saved=False, per_process=True
     )
-    connect_timeout_s: int = field(300, help="seconds to wait for the other processes at start", saved=False)
+    connect_timeout_s: int = field(
+        300, above=0, most=MAX_TIMEOUT_S, help="seconds to wait for the other processes at start", saved=False
+    )
     heartbeat_timeout_s: int = field(
-        100, help="seconds without a heartbeat after which a process counts as dead", saved=False
+        100,
+        above=0,
+        most=MAX_TIMEOUT_S,
+        help="seconds without a heartbeat after which a process counts as dead",
+        saved=False,
     )
 
     @property
@@ -240,17 +250,11 @@ class DistributedRLConfig(RLConfig):
 
     def validate(self) -> None:
         super().validate()
-        if self.num_devices != CORES:
-            if isinstance(self.num_devices, str):
-                raise ConfigError(f"num_devices ({quoted(self.num_devices)}) must be a whole number, or {CORES}.")
-            check_count("num_devices", self.num_devices)
+        if isinstance(self.num_devices, str) and self.num_devices != CORES:
+            raise ConfigError(f"num_devices ({quoted(self.num_devices)}) must be a whole number, or {CORES}.")
         check_devices(self.devices)
         if not self.pmap_axis_name:
             raise ConfigError("pmap_axis_name ('') must not be empty.")
-        for name in ("grad_sync_period", "replica_check_interval", "num_processes"):
-            check_count(name, getattr(self, name))
-        for name in ("connect_timeout_s", "heartbeat_timeout_s"):
-            check_positive(name, getattr(self, name), most=MAX_TIMEOUT_S)
 
 
 ConfigT = TypeVar("ConfigT", bound=DistributedRLConfig)

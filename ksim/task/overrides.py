@@ -10,7 +10,7 @@ import yaml
 from omegaconf import OmegaConf
 from omegaconf.base import SCMode
 
-from ksim.config import allows_null, check_plain, check_types, describe_type, is_of_type, is_text
+from ksim.config import allows_null, check_fields, check_plain, describe_type, is_of_type, is_text
 from ksim.errors import ConfigError, near_misses, quoted
 from ksim.host.plain_yaml import has_lost_text, read_yaml
 from ksim.parallel.job import hint
@@ -30,7 +30,7 @@ def parse_overrides(base: RLConfig, argv: Sequence[str]) -> Any:
             is not of the option's type.
     """
     known = {f.name: f for f in dataclasses.fields(base)}
-    check_types(base)
+    check_fields(base)
     config = OmegaConf.structured(base)
     given: dict[str, str] = {}
     for argument in argv:
@@ -53,7 +53,7 @@ def parse_overrides(base: RLConfig, argv: Sequence[str]) -> Any:
         with _naming(base, key, value):
             OmegaConf.select(config, key, throw_on_missing=True)
     config = OmegaConf.to_container(config, resolve=True, structured_config_mode=SCMode.INSTANTIATE)
-    check_types(config)
+    check_fields(config)
     return config
 
 

@@ -12,15 +12,12 @@ import optax
 from jaxtyping import PRNGKeyArray
 
 from ksim.checks import (
-    MAX_COUNT,
     check_batch,
-    check_count,
-    check_fraction,
-    check_positive,
+    check_sizes,
     pick_num_batches,
 )
 from ksim.config import field
-from ksim.errors import ConfigError, quoted
+from ksim.errors import ConfigError
 from ksim.learn.learner import AbstractLearner, trainable_leaves
 from ksim.mirror import Mirror
 from ksim.nn import AbstractActorCritic, GruActorCritic, MlpActorCritic
@@ -39,8 +36,6 @@ MODELS = ("mlp", "gru")
 SYMMETRIES = ("off", *get_args(SymmetryMode))
 MIN_LEARNING_RATE, MAX_LEARNING_RATE = 1e-5, 3e-3
 """Default bounds of an adaptive learning rate."""
-MAX_LAYERS = 100
-"""Limit on the number of hidden layers: each is traced separately."""
 
 
 @jax.tree_util.register_dataclass
@@ -52,6 +47,7 @@ class PPOConfig(RLConfig):
 
     batch_size: int | None = field(
         None,
+        least=1,
         details=(
             "Give batch_size or num_batches. Minibatches are made of whole environments with all their "
             "steps, and each device contributes an equal share to every minibatch."
@@ -59,12 +55,13 @@ class PPOConfig(RLConfig):
         help="environments per minibatch, over all devices; null: num_envs / num_batches",
     )
     num_batches: int | None = field(
-        None, help="minibatches per pass; null: num_envs / batch_size, or 4 if batch_size is null too"
+        None, least=1, help="minibatches per pass; null: num_envs / batch_size, or 4 if batch_size is null too"
     )
-    num_passes: int = field(4, help="passes over each rollout")
-    learning_rate: float = field(3e-4, help="step size of Adam; the initial one if it is adaptive")
+    num_passes: int = field(4, least=1, help="passes over each rollout")
+    learning_rate: float = field(3e-4, above=0, help="step size of Adam; the initial one if it is adaptive")
     desired_kl: float | None = field(
         None,
+        above=0,
         details=(
             "After every iteration the learning rate is divided by 1.5 if the policy moved more than twice this "
             "far, and multiplied by 1.5 if it moved less than half as far (after Schulman et al. 2017)."
@@ -72,27 +69,31 @@ class PPOConfig(RLConfig):
         help="target KL divergence of an adaptive learning rate; null: constant rate",
     )
     min_learning_rate: float | None = field(
-        None, help="lower bound of an adaptive learning rate; null: 1e-5, or learning_rate if that is lower"
+        None, above=0, help="lower bound of an adaptive learning rate; null: 1e-5, or learning_rate if that is lower"
     )
     max_learning_rate: float | None = field(
-        None, help="upper bound of an adaptive learning rate; null: 3e-3, or learning_rate if that is higher"
+        None, above=0, help="upper bound of an adaptive learning rate; null: 3e-3, or learning_rate if that is higher"
     )
-    max_grad_norm: float = field(1.0, help="maximum norm of the gradients; larger ones are scaled down")
+    max_grad_norm: float = field(1.0, above=0, help="maximum norm of the gradients; larger ones are scaled down")
     gamma: float = field(
         0.99,
+        least=0,
+        most=1,
         details=("Rewards count for about 1 / (1 - gamma) steps: 0.99 looks 100 steps ahead, 2 s with ctrl_dt=0.02."),
         help="discount per control step",
     )
-    gae_lambda: float = field(0.95, help="decay of generalized advantage estimation")
-    clip_param: float = field(0.2, help="PPO clips the probability ratio to 1 +- this")
+    gae_lambda: float = field(0.95, least=0, most=1, help="decay of generalized advantage estimation")
+    clip_param: float = field(0.2, above=0, help="PPO clips the probability ratio to 1 +- this")
     value_clip: float | None = field(
         None,
+        above=0,
         help="the value loss clips value changes to +- this, in standard deviations with normalize_values; null: plain "
         "squared error",
     )
-    value_loss_coef: float = field(1.0, help="weight of the value loss")
+    value_loss_coef: float = field(1.0, least=0, help="weight of the value loss")
     entropy_coef: float = field(
         0.005,
+        least=0,
         details=(
             "Larger values keep the policy exploring. If the standard deviation grows without end, lower it; "
             "if it shrinks before the task is learned, raise it."
@@ -128,7 +129,9 @@ class PPOConfig(RLConfig):
     critic_sizes: list[int] = field(
         [256, 128], group="Network", help="sizes of the hidden layers of the value function", network=True
     )
-    memory_size: int = field(128, group="Network", help="size of the recurrent state with model=gru", network=True)
+    memory_size: int = field(
+        128, least=1, group="Network", help="size of the recurrent state with model=gru", network=True
+    )
     std: str = field(
         "state_independent",
         group="Network",
@@ -138,6 +141,7 @@ class PPOConfig(RLConfig):
     )
     init_std: float = field(
         1.0,
+        above=0,
         group="Network",
         details=(
             "In units of actions. A robot with position servos falls at once under noise that moves its "
@@ -147,7 +151,10 @@ class PPOConfig(RLConfig):
         fixed=True,
     )
     min_std: float = field(
-        MIN_STD, group="Network", help="lower bound of the standard deviation of the policy, in units of actions"
+        MIN_STD,
+        above=0,
+        group="Network",
+        help="lower bound of the standard deviation of the policy, in units of actions",
     )
     squash: bool = field(
         False,
@@ -164,7 +171,7 @@ class PPOConfig(RLConfig):
         ),
         help="what makes the policy as good to the left as to the right: augment, loss, or off",
     )
-    symmetry_coef: float = field(1.0, help="weight of the gap with symmetry=loss")
+    symmetry_coef: float = field(1.0, least=0, help="weight of the gap with symmetry=loss")
     remat: bool = field(
         False, help="save memory by gradient checkpointing: recompute activations, step by step (jax.checkpoint)"
     )
@@ -175,19 +182,9 @@ class PPOConfig(RLConfig):
 
     def validate(self) -> None:
         super().validate()
-        for name in ("num_passes", "memory_size", "batch_size", "num_batches"):
-            check_count(name, getattr(self, name))
-        for name in ("learning_rate", "desired_kl", "max_grad_norm", "clip_param", "value_clip", "init_std", "min_std"):
-            check_positive(name, getattr(self, name))
+        check_sizes("actor_sizes", self.actor_sizes)
+        check_sizes("critic_sizes", self.critic_sizes)
         self._check_learning_rate_bounds()
-        for name in ("value_loss_coef", "entropy_coef", "symmetry_coef"):
-            check_positive(name, getattr(self, name), allow_zero=True)
-        check_fraction("gamma", self.gamma)
-        check_fraction("gae_lambda", self.gae_lambda)
-        for name in ("actor_sizes", "critic_sizes"):
-            sizes = getattr(self, name)
-            if len(sizes) > MAX_LAYERS or not all(1 <= size <= MAX_COUNT for size in sizes):
-                raise ConfigError(f"{name} ({quoted(sizes)}) must be positive widths of at most {MAX_LAYERS} layers.")
 
     def learning_rate_bounds(self) -> tuple[float, float]:
         """The bounds of an adaptive learning rate."""
@@ -198,8 +195,6 @@ class PPOConfig(RLConfig):
         )
 
     def _check_learning_rate_bounds(self) -> None:
-        for name in ("min_learning_rate", "max_learning_rate"):
-            check_positive(name, getattr(self, name))
         rate, (lowest, highest) = self.learning_rate, self.learning_rate_bounds()
         if lowest > highest:
             raise ConfigError(f"min_learning_rate ({lowest}) must be at most max_learning_rate ({highest}).")

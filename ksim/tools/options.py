@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from ksim.config import GROUPS, describe_type, options_metadata, options_with
+from ksim.config import GROUPS, describe_values, options_metadata, options_with
 from ksim.launch.options import OPTIONS as LAUNCHER_OPTIONS
 from ksim.task import AMPConfig, DistillConfig, DistributedPPOConfig, PPOConfig
 from ksim.tools.terms import table
@@ -77,7 +77,7 @@ def options_table(config: Any, names: Iterable[str]) -> list[str]:
         meaning = known["help"] + (f". {known['details']}" if "details" in known else "")
         default = getattr(config, name)
         default = default if isinstance(default, str) else json.dumps(default)
-        cells = (f"`{name}`", describe_type(type(config), name), f"`{default}`" if default else "")
+        cells = (f"`{name}`", describe_values(type(config), name), f"`{default}`" if default else "")
         rows.append((*cells, scope(name, known["group"]), meaning.replace("<", "&lt;")))
     return table(("option", "type", "default", "counts", "meaning"), rows)
 

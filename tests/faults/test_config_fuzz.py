@@ -2,6 +2,7 @@
 
 import dataclasses
 import decimal
+import math
 import pathlib
 import re
 import typing
@@ -14,6 +15,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from ksim import ConfigError
 from ksim.checkpoint.options import make_config
+from ksim.config import options_metadata
 from ksim.errors import quoted
 from ksim.learn.learner import initial_memories
 from ksim.types import EnvBatch, TrainState
@@ -24,12 +26,11 @@ pytestmark = pytest.mark.filterwarnings(MESSAGE)
 
 BASE = CartPoleConfig(num_devices=1, num_envs=8, rollout_length=4)
 OPTIONS = {f.name: typing.get_type_hints(CartPoleConfig)[f.name] for f in dataclasses.fields(CartPoleConfig)}
+METADATA = options_metadata(CartPoleConfig)
 IN_WORDS = {
-    "num_envs": "Number of environments",
-    "batch_size": "Batch size",
-    "num_batches": "Number of batches",
-    "num_devices": "Number of devices",
-    "devices": "Device",
+    **{name: known["label"] for name, known in METADATA.items() if "label" in known},
+    **{"batch_size": "Batch size", "num_batches": "Number of batches"},
+    **{"num_devices": "Number of devices", "devices": "Device"},
 }
 """The words of messages for options, besides their names."""
 
@@ -37,40 +38,8 @@ SMALL = st.integers(1, 16)
 HUGE = st.sampled_from([0, -1, -(10**12), 2**31 - 1, 2**31, 2**32 - 1, 2**32, 10**12, 2**63, 10**30, 10**400])
 """Nothing in between: a valid case is small, and whatever is large must be refused before it is made."""
 NUMBERS = st.sampled_from([0.0, -0.0, 1.0, 0.5, 0.02, 1e-3, 1e-300, 5e-324, 1e300, -1.0, np.nan, np.inf, -np.inf])
-WORDS = st.sampled_from(
-    [
-        *(
-            "auto",
-            "mjx",
-            "mujoco",
-            "train",
-            "eval",
-            "view",
-            "on",
-            "off",
-            "all",
-            "cpu",
-            "cores",
-            "mlp",
-            "gru",
-            "learned",
-        ),
-        *(
-            "accumulate",
-            "local",
-            "stop",
-            "rebroadcast",
-            "native",
-            "browser",
-            "true",
-            "null",
-            "0,1",
-            "0",
-            ",",
-            "0.0.0.0",
-        ),
-    ]
-)
+CHOICES = {choice for known in METADATA.values() for choice in known.get("choices", ())}
+WORDS = st.sampled_from(sorted(CHOICES | {"on", "all", "cpu", "cores", "true", "null", "0,1", "0", ",", "0.0.0.0"}))
 YAML = st.sampled_from(
     [
         *("", " ", "#", "# c", "1 #c", "~", "-", "--", "-x", "---", "...", "--- 1", "%YAML 1.1", "@", "`", "|", ">"),
@@ -93,13 +62,25 @@ def written(value):
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def of_its_type(hint):
+def at_bounds(name):
+    """The bounds of an option, and the numbers next to them."""
+    is_whole = int in (OPTIONS[name], *typing.get_args(OPTIONS[name]))
+    below = lambda bound: bound - 1 if is_whole else math.nextafter(bound, -math.inf)
+    above = lambda bound: bound + 1 if is_whole else math.nextafter(bound, math.inf)
+    bounds = METADATA[name].get("bounds", {}).values()
+    return [number for bound in bounds for number in (below(bound), bound, above(bound))]
+
+
+def of_its_type(name):
     """Values of an option's type, most of which work."""
+    hint, choices = OPTIONS[name], METADATA[name].get("choices")
     kinds = [hint, *typing.get_args(hint)]
     values = [st.none()] if type(None) in kinds else []
     values += [st.one_of(SMALL, HUGE)] if int in kinds and typing.get_origin(hint) is not list else []
     values += [NUMBERS, st.floats()] if float in kinds else []
+    values += [st.sampled_from(at_bounds(name))] if "bounds" in METADATA[name] else []
     values += [st.booleans()] if bool in kinds else []
+    values += [st.sampled_from(choices)] if choices else []
     values += [st.one_of(WORDS, TEXTS)] if str in kinds or hint is typing.Any else []
     values += [st.lists(st.one_of(SMALL, HUGE), max_size=3)] if typing.get_origin(hint) is list else []
     return st.one_of(values)
@@ -142,7 +123,7 @@ def is_address(text):
 def overrides(draw):
     """One to four arguments of the command line, of options that exist."""
     names = draw(st.lists(st.sampled_from(sorted(OPTIONS)), min_size=1, max_size=4))
-    texts = [draw(st.one_of(of_its_type(OPTIONS[name]).map(written), TEXTS)) for name in names]
+    texts = [draw(st.one_of(of_its_type(name).map(written), TEXTS)) for name in names]
     return [f"{name}={text}" for name, text in zip(names, texts, strict=True) if not is_address(text)]
 
 
@@ -164,7 +145,7 @@ def misspelt(draw):
 def replacements(draw):
     """One to three options by name, with values of any type."""
     names = draw(st.lists(st.sampled_from(sorted(OPTIONS)), min_size=1, max_size=3, unique=True))
-    values = {name: draw(st.one_of(of_its_type(OPTIONS[name]), PYTHON)) for name in names}
+    values = {name: draw(st.one_of(of_its_type(name), PYTHON)) for name in names}
     # A whole number is a number, but the types that tests check for would have it written as one.
     floats = {name for name, hint in OPTIONS.items() if float in (hint, *typing.get_args(hint))}
     return {
@@ -255,21 +236,17 @@ VALID = {
     "run_dir": st.sampled_from([None, "run"]),
     "init_std": st.sampled_from([0.02, 1.0, 5.0]),
     "min_std": st.sampled_from([1e-30, 0.02]),
-    "squash": st.booleans(),
-    "gamma": st.sampled_from([0.0, 0.9, 1.0]),
-    "gae_lambda": st.sampled_from([0.0, 0.9, 1.0]),
-    "model": st.sampled_from(["mlp", "gru"]),
-    "std": st.sampled_from(["learned", "state_independent"]),
-    "grad_sync_mode": st.sampled_from(["local", "accumulate"]),
+    **dict.fromkeys(("squash", "normalize_observations"), st.booleans()),
+    **{name: st.sampled_from([*METADATA[name]["bounds"].values(), 0.9]) for name in ("gamma", "gae_lambda")},
+    **{name: st.sampled_from(METADATA[name]["choices"]) for name in ("model", "std", "grad_sync_mode")},
     "actor_sizes": st.sampled_from([[], [1], [4, 4], (4,)]),
     "critic_sizes": st.sampled_from([[], [1], [4, 4], (4,)]),
-    "seed": st.sampled_from([0, 1, 2**31, 2**32 - 1]),
+    "seed": st.sampled_from([1, 2**31, *METADATA["seed"]["bounds"].values()]),
     **dict.fromkeys(("rollout_length", "num_passes", "memory_size", "grad_sync_period"), FEW),
     **{name: st.one_of(st.none(), FEW) for name in ("batch_size", "num_batches", "max_iterations")},
     **{name: st.sampled_from([1e-30, 1e-3, 1.0, 1e30]) for name in ("learning_rate", "max_grad_norm")},
     **{name: st.sampled_from([None, 1e-30, 1e-3, 1e30]) for name in ("desired_kl", "value_clip")},
     **{name: st.sampled_from([0.0, 1.0, 1e30]) for name in ("entropy_coef", "value_loss_coef")},
-    "normalize_observations": st.booleans(),
 }
 """Values that work, at least alone."""
 

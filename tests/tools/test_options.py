@@ -2,7 +2,7 @@ import dataclasses
 import re
 
 import ksim
-from ksim.config import describe_type
+from ksim.config import describe_values
 from ksim.launch.options import OPTIONS as LAUNCHER_OPTIONS, parse_options
 from ksim.tools import options
 from tests.processes import ROOT
@@ -21,7 +21,7 @@ def test_page_has_every_option_of_every_config_once_with_its_type_and_default():
         for option in dataclasses.fields(config):
             value = getattr(config, option.name)
             default = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-            expected[option.name] = (describe_type(type(config), option.name), default)
+            expected[option.name] = (describe_values(type(config), option.name), default)
     assert {name: (kind, default) for name, kind, default in rows} == expected
     assert len(rows) == len(expected)
 
