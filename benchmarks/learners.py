@@ -27,7 +27,7 @@ from examples.walking import HumanoidWalkingConfig, HumanoidWalkingTask
 from ksim.parallel.placement import unwrap_keys
 from tests.task.test_amp import StyledBiped, StyledBipedConfig
 from tests.task.test_distillation import StudentBiped, StudentBipedConfig
-from tests.tasks import BipedConfig, BipedTask, CartPoleConfig, CartPoleTask, train_iterations
+from tests.support.tasks import BipedConfig, BipedTask, CartPoleConfig, CartPoleTask, train_iterations
 
 NUM_ITERATIONS = 4
 VARIANTS: dict[str, dict[str, Any]] = {

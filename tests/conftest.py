@@ -3,7 +3,7 @@
 import os
 import tempfile
 
-from tests.processes import xla_flags
+from tests.support.processes import xla_flags
 
 # Tests use two devices unless they compare numbers of devices.
 os.environ.setdefault("XLA_FLAGS", xla_flags(num_devices=8))
@@ -42,7 +42,7 @@ gc.set_threshold(50_000, 20, 50)
 def programs_of_a_module():
     """Programs are dropped between modules where there are many."""
     yield
-    from tests.programs import free_programs
+    from tests.support.programs import free_programs
 
     free_programs()
 

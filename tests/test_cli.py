@@ -13,7 +13,7 @@ from ksim.cli import MAX_WIDTH, help_text, launch
 from ksim.config import GROUPS, as_argument, options_metadata, seconds_of
 from ksim.host.plain_yaml import read_value
 from ksim.task.overrides import parse_overrides
-from tests.tasks import BipedConfig, BipedTask
+from tests.support.tasks import BipedConfig, BipedTask
 
 
 @pytest.mark.parametrize(

@@ -30,11 +30,11 @@ from ksim.physics.terrain import RoughTile, Terrain
 from ksim.policy.export.exporter import described_policy
 from ksim.policy.load import policy_context
 from ksim.rollout.mdp_environment import MdpEnvironment
-from tests.exports import exported_files
-from tests.faults.json_damages import misshapen
-from tests.faults.scale import scale
-from tests.robots import ACTUATORS, BIPED
-from tests.tasks import MESSAGE, BipedConfig, BipedTask, Undisturbed
+from tests.support.exports import exported_files
+from tests.support.json_damages import misshapen
+from tests.support.robots import ACTUATORS, BIPED
+from tests.support.scale import scale
+from tests.support.tasks import MESSAGE, BipedConfig, BipedTask, Undisturbed
 
 pytestmark = pytest.mark.filterwarnings(MESSAGE)
 

@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 
 import ksim
 from tests.end_to_end.stand_in import view
-from tests.processes import ROOT, environment, free_port
+from tests.support.processes import ROOT, environment, free_port
 
 pytestmark = pytest.mark.long
 TRAIN = ("num_envs=16", "max_iterations=2", "eval_at_end=false", "video=false", "plots=false")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import environment
+from tests.support.processes import environment
 
 ROOT = Path(__file__).parents[1] / "ksim"
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from ksim.ppo.losses import Minibatch, PPOHyperparameters
-from tests.processes import ROOT
+from tests.support.processes import ROOT
 
 E, T = 4, 3
 ET, ET1, E1 = jnp.ones((E, T)), jnp.ones((E, T, 1)), jnp.ones((E, 1))

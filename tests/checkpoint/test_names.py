@@ -13,8 +13,8 @@ from ksim import ConfigError, cli
 from ksim.checkpoint import format as checkpoint_format, run_dir as run_directory
 from ksim.checkpoint.format import read_checkpoint, write_checkpoint
 from ksim.checkpoint.run_dir import check_run_dir, locked, make_run_dir
-from tests.checkpoints import DOCUMENT
-from tests.tasks import WITHOUT_REPORTS, point_mass_task
+from tests.support.checkpoints import DOCUMENT
+from tests.support.tasks import WITHOUT_REPORTS, point_mass_task
 
 NAMES = [
     *("plain", "back\\slash", "\\", "[x]", "[", "gs:", "s3:", "file:", "C:", "a.zarr|zarr:", "x.__lock", "run #2"),

@@ -13,8 +13,8 @@ from ksim.checkpoint.format import find_best, list_checkpoints
 from ksim.evaluate.evaluator import Estimate
 from ksim.host.signals import OUT_OF_TIME_EXIT_CODE
 from ksim.train import loop
-from tests.checkpoints import newest
-from tests.tasks import point_mass_task
+from tests.support.checkpoints import newest
+from tests.support.tasks import point_mass_task
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 

@@ -14,7 +14,7 @@ from ksim.errors import ConfigError
 from ksim.physics import DcMotorActuators, compile_model
 from ksim.physics.engine import control_step
 from ksim.physics.select import ENGINES, make_engine
-from tests.robots import biped_spec
+from tests.support.robots import biped_spec
 
 NUM_STEPS = 6
 MOTORS = DcMotorActuators(kp=60.0, kd=1.0, no_load_speed=4.0, stall_ratio=1.5)

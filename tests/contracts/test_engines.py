@@ -14,7 +14,7 @@ from ksim.errors import ConfigError
 from ksim.parallel.layout import LAYOUTS
 from ksim.physics.engine import DERIVED_FIELDS, control_step
 from ksim.physics.select import ENGINES, make_engine, pick_engine
-from tests.robots import biped_model
+from tests.support.robots import biped_model
 
 NUM_ENVS, NUM_STEPS = 3, 20
 NEEDS = ("xpos", "xquat", "cvel", "actuator_force", "subtree_com")

@@ -17,7 +17,7 @@ from ksim.mdp.randomizers import AbstractRandomizer, RandomCenterOfMass, RandomF
 from ksim.mdp.term import named_terms, snake_case
 from ksim.physics.select import make_engine
 from tests.contracts.test_terms import concrete_terms, make_environment, make_term
-from tests.mdp.contexts import make_context
+from tests.support.contexts import make_context
 
 CLASSES = concrete_terms(randomizers)
 PAIRS = list(itertools.permutations(CLASSES, 2))

@@ -23,9 +23,9 @@ from ksim.physics import FlatTile, Terrain, compile_model
 from ksim.physics.select import ENGINES
 from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
 from ksim.types import PhysicsState
-from tests.contracts.arguments import ARGUMENTS, MOTIONS
-from tests.programs import free_programs
-from tests.robots import ACTUATORS, biped_spec
+from tests.support.arguments import ARGUMENTS, MOTIONS
+from tests.support.programs import free_programs
+from tests.support.robots import ACTUATORS, biped_spec
 
 KINDS = {
     "observation": observations,

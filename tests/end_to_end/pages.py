@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from tests.end_to_end import stand_in
-from tests.processes import ROOT, quick_flags
+from tests.support.processes import ROOT, quick_flags
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 """All pages for readers."""

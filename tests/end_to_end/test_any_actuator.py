@@ -10,7 +10,7 @@ import ksim
 from ksim.errors import ConfigError
 from ksim.mdp import rewards
 from ksim.rollout.mdp_environment import MdpEnvironment
-from tests.tasks import WITHOUT_REPORTS, train_iterations
+from tests.support.tasks import WITHOUT_REPORTS, train_iterations
 
 ROBOT = """
 <mujoco>

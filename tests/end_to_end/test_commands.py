@@ -7,7 +7,7 @@ import pytest
 
 from ksim.host.machine import num_cores
 from ksim.host.threads import JAXLIB_VERSION, thread_pool_size
-from tests.processes import environment
+from tests.support.processes import environment
 
 
 def run(*arguments, num_devices=1, cwd, check=True, **changes):

@@ -17,8 +17,8 @@ from ksim.preflight.devices import DistributedSetup
 from ksim.task.overrides import parse_overrides
 from tests.end_to_end.pages import BLOCK, finish, job_with_free_port, start_bash, write_stand_ins
 from tests.messages import describes, strings_of
-from tests.processes import ROOT, free_port
-from tests.tasks import point_mass_task
+from tests.support.processes import ROOT, free_port
+from tests.support.tasks import point_mass_task
 
 PAGE, CLUSTERS, ALL_MESSAGES = (
     (ROOT / name).read_text() for name in ("DISTRIBUTED_TRAINING.md", "docs/clusters.md", "docs/messages.md")

@@ -22,8 +22,8 @@ from ksim.checkpoint.options import make_config
 from ksim.launch.options import parse_options
 from tests.end_to_end.pages import BLOCK, PAGES, finish, job_with_free_port, start_bash, write_stand_ins
 from tests.end_to_end.stand_in import job_variables
-from tests.processes import ROOT, free_port
-from tests.robots import BIPED
+from tests.support.processes import ROOT, free_port
+from tests.support.robots import BIPED
 
 RUN_ELSEWHERE = dict.fromkeys(("DISTRIBUTED_TRAINING.md", "clusters.md"), "test_distributed_docs.py") | dict.fromkeys(
     ("own_robot.md", "own_task.md", "own_environment.md", "own_algorithm.md"), "test_docs.py"

@@ -15,8 +15,8 @@ from examples.walking import HumanoidWalkingConfig
 from ksim.mdp.term import Context
 from tests.end_to_end.pages import PAGES
 from tests.end_to_end.stand_in import with_last_values
-from tests.processes import ROOT
-from tests.tasks import WITHOUT_REPORTS, train_iterations
+from tests.support.processes import ROOT
+from tests.support.tasks import WITHOUT_REPORTS, train_iterations
 
 
 def python_blocks(page):
@@ -160,7 +160,7 @@ def test_page_on_tasks_lists_every_field_of_the_context():
 @pytest.mark.filterwarnings("ignore:Only 1 device detected")
 def test_task_of_the_readme_trains_a_robot_with_nothing_but_defaults(tmp_path, monkeypatch):
     import ksim
-    from tests.robots import BIPED
+    from tests.support.robots import BIPED
 
     (tmp_path / "my_robot.xml").write_text(BIPED)
     task = run_block("README.md", "class MyTask")["MyTask"]

@@ -8,7 +8,7 @@ import pytest
 from examples.point_mass import PointMassConfig, PointMassTask
 from examples.quadruped import QuadrupedConfig, QuadrupedTask
 from examples.walking_distributed import HumanoidWalkingDistributedConfig, HumanoidWalkingDistributedTask
-from tests.tasks import train_iterations
+from tests.support.tasks import train_iterations
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.test_commands import run
-from tests.processes import ROOT
+from tests.support.processes import ROOT
 
 EXAMPLE = ROOT / "examples" / "minimal.py"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ksim.log import jsonl
-from tests.processes import finish, free_port, read_until, start, start_job
+from tests.support.processes import finish, free_port, read_until, start, start_job
 
 SMALL = ("num_envs=16", "rollout_length=8", "tensorboard=false", "video=false", "plots=false", "eval_at_end=false")
 POINT_MASS = ("-m", "examples.point_mass", *SMALL, "run_dir=run")
@@ -213,7 +213,7 @@ def test_survivor_without_a_launcher_ends_by_itself_and_says_which_process_is_go
 )
 def test_fault_of_one_process_ends_all_with_its_name(fault, code, messages, layout, tmp_path):
     options = ("run_dir=run", *ENDLESS, "replica_check_interval=4", f"layout={layout}")
-    faulty = ("-m", "tests.faulty_job", fault, *SMALL, *options)
+    faulty = ("-m", "tests.support.faulty_job", fault, *SMALL, *options)
     first, second = start_job(*faulty, num_processes=2, cwd=tmp_path)
     (code_second, output_second), (code_first, output_first) = finish(second, 120), finish(first, 120)
     codes = code if isinstance(code, tuple) else (code, code)
@@ -232,7 +232,7 @@ def test_fault_of_one_process_ends_all_with_its_name(fault, code, messages, layo
 
 @pytest.mark.long
 def test_main_process_can_make_a_copy_of_the_task_by_itself(tmp_path):
-    copying = ("-m", "tests.faulty_job", "copy", *SMALL, "run_dir=run", "max_iterations=5")
+    copying = ("-m", "tests.support.faulty_job", "copy", *SMALL, "run_dir=run", "max_iterations=5")
     job = start_job(*copying, num_processes=2, cwd=tmp_path)
     outputs = [finish(process, 120) for process in job]
     assert [code for code, _ in outputs] == [0, 0], outputs
@@ -258,7 +258,7 @@ def test_run_directory_that_holds_a_run_ends_all_processes(launch, tmp_path):
 
 
 def test_error_is_said_by_its_process_though_another_that_was_told_ends_first(launch):
-    code, output = finish(launch("-m", "tests.faulty_job", "slow_error", *SMALL, "run_dir=run"))
+    code, output = finish(launch("-m", "tests.support.faulty_job", "slow_error", *SMALL, "run_dir=run"))
     assert code == 2
     assert "[0] Error: This takes a while to say." in output
     assert "[1] Error: Process 0: This takes a while to say." in output

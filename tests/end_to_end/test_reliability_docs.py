@@ -10,8 +10,8 @@ import ksim
 from examples.point_mass import PointMass
 from ksim.host.signals import OUT_OF_TIME_EXIT_CODE, STOPPING
 from ksim.train.watchdog import HANG_EXIT_CODE
-from tests.processes import ROOT
-from tests.tasks import MESSAGE, point_mass_task
+from tests.support.processes import ROOT
+from tests.support.tasks import MESSAGE, point_mass_task
 
 PAGE = (ROOT / "docs" / "reliability.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)

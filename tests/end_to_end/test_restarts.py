@@ -9,7 +9,7 @@ import pytest
 from ksim.log import jsonl
 from tests.end_to_end.stand_in import with_last_values
 from tests.end_to_end.test_processes import SMALL, processes_of, read_metrics
-from tests.processes import finish, read_until, start
+from tests.support.processes import finish, read_until, start
 
 SAVED = ("run_dir=run", "save_every_n_iterations=10")
 
@@ -22,7 +22,7 @@ def finish_mortal_job(cwd, num_processes, restarts, deaths, *options):
     """The output of a run whose workers are killed, `iteration:process` for each."""
     launcher = ("--nproc-per-node", str(num_processes), *restarts)
     code, output = finish(
-        launch(cwd, *launcher, "-m", "tests.mortal_job", deaths, *with_last_values([*SMALL, *SAVED, *options])),
+        launch(cwd, *launcher, "-m", "tests.support.mortal_job", deaths, *with_last_values([*SMALL, *SAVED, *options])),
         timeout=600,
     )
     assert code == 0, output

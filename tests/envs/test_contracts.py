@@ -9,7 +9,7 @@ import pytest
 from ksim.envs.brax import BraxConfig, BraxTask
 from ksim.envs.playground import PlaygroundConfig, PlaygroundTask
 from tests.envs.test_playground import SMALL
-from tests.tasks import train_iterations
+from tests.support.tasks import train_iterations
 
 # The packages emit many warnings of their own.
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.long]

@@ -13,8 +13,8 @@ from ksim.envs.task import main
 from ksim.envs.wrapped import WrappedEnvironment
 from ksim.errors import ConfigError
 from tests.end_to_end.stand_in import with_last_values
-from tests.processes import ROOT
-from tests.tasks import WITHOUT_REPORTS, train_iterations
+from tests.support.processes import ROOT
+from tests.support.tasks import WITHOUT_REPORTS, train_iterations
 
 # The packages warn of much that is theirs.
 pytestmark = pytest.mark.filterwarnings("ignore")

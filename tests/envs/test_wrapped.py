@@ -14,8 +14,8 @@ from ksim.errors import ConfigError
 from ksim.preflight.start import inspect_start
 from ksim.rollout.environment import check_environment
 from ksim.train.start import Start, started_progress
-from tests.processes import finish, start
-from tests.tasks import WITHOUT_REPORTS
+from tests.support.processes import finish, start
+from tests.support.tasks import WITHOUT_REPORTS
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 

@@ -13,8 +13,8 @@ from ksim.evaluate.evaluator import Estimate
 from ksim.mdp import commands, events, rewards, terminations
 from ksim.policy.load import policy_context
 from ksim.rollout.mdp_environment import MdpEnvironment
-from tests.checkpoints import newest, saved_learner
-from tests.tasks import BipedConfig, BipedTask, assert_same_parameters, point_mass_task
+from tests.support.checkpoints import newest, saved_learner
+from tests.support.tasks import BipedConfig, BipedTask, assert_same_parameters, point_mass_task
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 

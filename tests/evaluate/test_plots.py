@@ -8,7 +8,7 @@ from ksim.evaluate import plots
 from ksim.evaluate.curves import read_curves, thinned
 from ksim.evaluate.evaluator import Recording
 from ksim.tools import plot
-from tests.mdp.contexts import biped
+from tests.support.contexts import biped
 
 T = 60
 

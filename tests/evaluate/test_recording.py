@@ -9,7 +9,7 @@ from ksim.evaluate.evaluator import Recorder, episode_key, foot_sensors
 from ksim.mdp import commands, curriculum, observations, rewards, terminations
 from ksim.policy.load import policy_context
 from ksim.rollout.episodes import start_episodes
-from tests.tasks import BipedConfig, BipedTask
+from tests.support.tasks import BipedConfig, BipedTask
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ksim.evaluate import reports, video
-from tests.tasks import BipedConfig, BipedTask, point_mass_task
+from tests.support.tasks import BipedConfig, BipedTask, point_mass_task
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 

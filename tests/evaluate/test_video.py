@@ -10,7 +10,7 @@ import pytest
 from ksim.evaluate import video
 from ksim.evaluate.evaluator import Evaluator, Recorder
 from ksim.policy.load import policy_context
-from tests.tasks import BipedConfig, BipedTask, point_mass_task
+from tests.support.tasks import BipedConfig, BipedTask, point_mass_task
 
 needs_gl = pytest.mark.skipif(video.find_gl() is None, reason="no EGL or OSMesa")
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")

@@ -19,8 +19,8 @@ from ksim.config import options_metadata
 from ksim.errors import quoted
 from ksim.learn.learner import initial_memories
 from ksim.types import EnvBatch, TrainState
-from tests.faults.scale import IS_FULL, scale
-from tests.tasks import MESSAGE, CartPoleConfig, CartPoleTask, train_iterations
+from tests.support.scale import IS_FULL, scale
+from tests.support.tasks import MESSAGE, CartPoleConfig, CartPoleTask, train_iterations
 
 pytestmark = pytest.mark.filterwarnings(MESSAGE)
 

@@ -15,11 +15,11 @@ from ksim.mdp import rewards, terminations
 from ksim.physics import ModelActuators
 from ksim.physics.mjcf import MAX_COPIES
 from ksim.physics.names import is_physical
-from tests.faults.damages import damage
-from tests.faults.scale import scale
-from tests.processes import ROOT
-from tests.robots import BIPED
-from tests.tasks import MESSAGE, BipedConfig, BipedTask, Undisturbed
+from tests.support.damages import damage
+from tests.support.processes import ROOT
+from tests.support.robots import BIPED
+from tests.support.scale import scale
+from tests.support.tasks import MESSAGE, BipedConfig, BipedTask, Undisturbed
 
 pytestmark = [pytest.mark.filterwarnings(MESSAGE), pytest.mark.filterwarnings("ignore:(Inertia matrix|Nan, Inf)")]
 
@@ -240,7 +240,7 @@ def test_command_line_refuses_a_damaged_robot_with_one_line_and_leaves_nothing(t
     (tmp_path / "robot.xml").write_text(ROBOT.replace('range="-60 60"', 'range="nan 60"'))
     (tmp_path / "task.py").write_text(
         "from tests.faults.test_damaged_mjcf import DamagedTask\n"
-        "from tests.tasks import BipedConfig\n"
+        "from tests.support.tasks import BipedConfig\n"
         "class Task(DamagedTask):\n    pass\n"
         "Task.launch(BipedConfig(num_envs=4))\n"
     )

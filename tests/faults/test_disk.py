@@ -11,9 +11,9 @@ import pytest
 from ksim.checkpoint.format import list_checkpoints, read_checkpoint
 from ksim.errors import ConfigError, RunError
 from ksim.train import loop
-from tests.faults.runs import read_lines
-from tests.processes import finish, start
-from tests.tasks import MESSAGE, point_mass_task
+from tests.support.damaged_runs import read_lines
+from tests.support.processes import finish, start
+from tests.support.tasks import MESSAGE, point_mass_task
 
 pytestmark = pytest.mark.filterwarnings(MESSAGE)
 OPTIONS = {"num_devices": 1, "save_every_n_iterations": 1, "max_to_keep": 2, "max_iterations": 9}
@@ -102,7 +102,8 @@ FILLING = """
 import sys
 from pathlib import Path
 from ksim.checkpoint import saver
-from tests.faults import test_disk, train
+from tests.faults import test_disk
+from tests.support import faulty_train as train
 
 write = saver.Saver._write
 

@@ -7,8 +7,8 @@ import pytest
 
 from ksim.checkpoint.format import list_checkpoints, read_checkpoint
 from ksim.log.jsonl import read_metrics
-from tests.faults.runs import assert_same_metrics, read_lines, train
-from tests.faults.scale import scale
+from tests.support.damaged_runs import assert_same_metrics, read_lines, train
+from tests.support.scale import scale
 
 pytestmark = pytest.mark.long
 

@@ -15,8 +15,8 @@ from ksim.checkpoint.replay import load_dump, replay
 from ksim.parallel.collectives import device_index
 from ksim.train import timing
 from ksim.train.loop import TrainingDivergedError
-from tests.faults.runs import read_lines
-from tests.tasks import MESSAGE, CartPoleConfig, CartPoleTask, train_iterations
+from tests.support.damaged_runs import read_lines
+from tests.support.tasks import MESSAGE, CartPoleConfig, CartPoleTask, train_iterations
 
 pytestmark = pytest.mark.filterwarnings(MESSAGE)
 NAN = float("nan")

@@ -34,11 +34,11 @@ from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.policy.load import PROGRAM, START, PolicyExport
 from ksim.tools import plot
 from ksim.train.start import check_start, find_start, prepare_run_dir, print_resumed, started_state
-from tests.checkpoints import DOCUMENT
-from tests.faults.json_damages import DEEP, garbled, misshapen
-from tests.faults.scale import scale
-from tests.processes import environment
-from tests.tasks import MESSAGE, point_mass_task
+from tests.support.checkpoints import DOCUMENT
+from tests.support.json_damages import DEEP, garbled, misshapen
+from tests.support.processes import environment
+from tests.support.scale import scale
+from tests.support.tasks import MESSAGE, point_mass_task
 
 pytestmark = [pytest.mark.filterwarnings(MESSAGE), pytest.mark.filterwarnings("ignore:.*(damaged|left out)")]
 SMALL = {"num_envs": 16, "rollout_length": 8, "actor_sizes": [8], "critic_sizes": [8], "num_devices": 1}

@@ -18,7 +18,7 @@ from ksim.physics.mjx import MjxEngine
 from ksim.physics.mujoco import MujocoEngine
 from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.train.timing import TimedStep, scalars
-from tests.tasks import BipedConfig, BipedTask, CartPoleConfig, CartPoleTask, point_mass_task
+from tests.support.tasks import BipedConfig, BipedTask, CartPoleConfig, CartPoleTask, point_mass_task
 
 PLATFORM = os.environ.get("KSIM_GPU_TESTS", "gpu")
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from benchmarks import gpu
-from tests.processes import ROOT, environment
+from tests.support.processes import ROOT, environment
 
 SCRIPT = ROOT / "benchmarks" / "gpu.sh"
 

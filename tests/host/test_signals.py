@@ -2,7 +2,7 @@ import signal
 
 import pytest
 
-from tests.processes import finish, start
+from tests.support.processes import finish, start
 
 PROGRAM = """
 import os, signal, threading, time

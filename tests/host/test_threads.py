@@ -16,8 +16,8 @@ from ksim.host import threads
 from ksim.host.machine import num_cores
 from ksim.host.threads import JAXLIB_VERSION, thread_pool_size
 from ksim.policy.program import inner_jaxpr, is_literal
-from tests.processes import environment
-from tests.tasks import MESSAGE, BipedConfig, BipedTask
+from tests.support.processes import environment
+from tests.support.tasks import MESSAGE, BipedConfig, BipedTask
 
 WAITS = thread_pool_size(JAXLIB_VERSION, num_cores=1, num_host_devices=1) is not None
 needs_waiting_calls = pytest.mark.skipif(not WAITS, reason="LAPACK calls of this jaxlib do not wait for the pool")

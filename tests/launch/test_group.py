@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ksim.launch import events, main
-from tests.launch.programs import is_alive, wait_until, write_program
+from tests.support.launched_programs import is_alive, wait_until, write_program
 
 PRINT_ENVIRONMENT = """
 import json

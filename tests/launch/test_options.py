@@ -2,7 +2,7 @@ import pytest
 
 from ksim.launch import main
 from ksim.launch.options import parse_options
-from tests.launch.programs import write_program
+from tests.support.launched_programs import write_program
 
 NODES = ["--nnodes", "2", "--node-rank", "1", "--coordinator-address", "h:1"]
 

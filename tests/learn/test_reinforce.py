@@ -7,12 +7,12 @@ import pytest
 
 import ksim
 from ksim import cli
-from tests.checkpoints import saved_learner
 from tests.end_to_end.test_docs import python_blocks
-from tests.faults.runs import read_lines, without_times
-from tests.learn.reinforce import ReinforceConfig, ReinforceTask
-from tests.processes import ROOT
-from tests.tasks import MESSAGE, WITHOUT_REPORTS, assert_same_parameters, train_iterations
+from tests.support.checkpoints import saved_learner
+from tests.support.damaged_runs import read_lines, without_times
+from tests.support.processes import ROOT
+from tests.support.reinforce import ReinforceConfig, ReinforceTask
+from tests.support.tasks import MESSAGE, WITHOUT_REPORTS, assert_same_parameters, train_iterations
 
 pytestmark = pytest.mark.filterwarnings(MESSAGE)
 
@@ -98,6 +98,6 @@ def test_policy_is_exported(trained):
 
 
 def test_page_on_algorithms_shows_the_learner_that_these_tests_train():
-    assert (ROOT / "tests/learn/reinforce.py").read_text().partition("\n\n")[2] in "\n".join(
+    assert (ROOT / "tests/support/reinforce.py").read_text().partition("\n\n")[2] in "\n".join(
         python_blocks("docs/own_algorithm.md")
     )

@@ -18,8 +18,8 @@ from ksim.mdp.noise import UniformNoise
 from ksim.physics.terrain import FlatTile, RoughTile, Terrain
 from ksim.preflight.devices import inspect_setup
 from ksim.preflight.start import inspect_start, print_distributed_setup, print_start, print_terms, term_rows
-from tests.processes import ROOT
-from tests.tasks import BipedConfig, BipedTask, point_mass_task
+from tests.support.processes import ROOT
+from tests.support.tasks import BipedConfig, BipedTask, point_mass_task
 
 
 class Task(BipedTask):

@@ -12,8 +12,8 @@ from examples.point_mass import PointMassConfig, PointMassTask
 from ksim.cli import launch
 from ksim.host.terminal import take_given, warn_user
 from ksim.log.run_log import run_log
-from tests.processes import finish, start
-from tests.tasks import point_mass_task
+from tests.support.processes import finish, start
+from tests.support.tasks import point_mass_task
 
 logger = logging.getLogger("ksim.train.example")
 

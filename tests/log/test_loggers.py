@@ -11,7 +11,7 @@ import pytest
 import ksim
 from examples.point_mass import PointMassTask
 from ksim.errors import ConfigError
-from tests.tasks import MESSAGE, point_mass_task
+from tests.support.tasks import MESSAGE, point_mass_task
 
 pytestmark = pytest.mark.filterwarnings(MESSAGE)
 METRICS = {"rollout/reward": 0.5, "episode/return": math.nan}

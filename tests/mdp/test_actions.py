@@ -7,7 +7,7 @@ import pytest
 
 from ksim.errors import ConfigError
 from ksim.mdp.actions import ActionLatency, ActionSmoothing, DroppedActions
-from tests.mdp.contexts import make_context
+from tests.support.contexts import make_context
 
 
 def actions_that_act(term, actions, key=0):

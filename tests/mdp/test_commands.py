@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ksim.mdp.commands import HeadingCommand, HeightCommand, VelocityCommand
-from tests.mdp.contexts import draws, make_context, turned
+from tests.support.contexts import draws, make_context, turned
 
 
 def command_of(term):

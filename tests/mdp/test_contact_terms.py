@@ -14,8 +14,8 @@ from ksim.mdp import rewards, terminations
 from ksim.mdp.contacts import add_contact_sensors, contact_forces, hardest_contacts
 from ksim.physics import compile_model
 from ksim.physics.select import ENGINES, make_engine
-from tests.mdp.contexts import DT, make_context
-from tests.robots import ACTUATORS, biped_spec
+from tests.support.contexts import DT, make_context
+from tests.support.robots import ACTUATORS, biped_spec
 
 UNDESIRED = rewards.UndesiredContact(bodies=("left_leg",), geoms=("right_foot",), threshold=5.0)
 STUMBLE = rewards.Stumble(geoms=("left_foot", "right_foot"), ratio=2.0, threshold=5.0)

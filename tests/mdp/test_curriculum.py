@@ -13,7 +13,7 @@ from ksim.mdp.curriculum import (
     LinearCurriculum,
     ScoreCurriculum,
 )
-from tests.mdp.contexts import make_context
+from tests.support.contexts import make_context
 
 
 def progress(iteration=1, **metrics):

@@ -10,8 +10,8 @@ import pytest
 from ksim.errors import ConfigError
 from ksim.mdp.env_curriculum import TerrainCurriculum
 from ksim.physics import FlatTile, PhysicsModel, Terrain, compile_model
-from tests.mdp.contexts import DT, draws, make_context
-from tests.robots import ACTUATORS, biped_spec
+from tests.support.contexts import DT, draws, make_context
+from tests.support.robots import ACTUATORS, biped_spec
 
 # Crossed 2 m from the centre of a tile; a step is a third.
 TERRAIN = Terrain(tiles=(FlatTile(),), num_levels=4, tile_m=4.0, border_m=1.0, spacing=1.0)

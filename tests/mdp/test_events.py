@@ -8,7 +8,7 @@ import pytest
 
 from ksim.errors import ConfigError
 from ksim.mdp.events import MassDrop, PushForce, PushVelocity
-from tests.mdp.contexts import draws, make_context
+from tests.support.contexts import draws, make_context
 
 DUE, NOT_DUE = (jnp.float32(1.0), jnp.bool_(True)), (jnp.float32(1.0), jnp.bool_(False))
 

@@ -9,8 +9,8 @@ import pytest
 from ksim.errors import ConfigError
 from ksim.mdp import rewards
 from ksim.physics import compile_model
-from tests.mdp.contexts import DT, TOUCH, asking, biped, feet, make_context, turned
-from tests.robots import biped_spec
+from tests.support.contexts import DT, TOUCH, asking, biped, feet, make_context, turned
+from tests.support.robots import biped_spec
 
 WALK = asking(forward=0.5)
 STAND = asking()

@@ -5,8 +5,8 @@ import pytest
 from ksim.errors import ConfigError
 from ksim.mdp import rewards
 from ksim.physics import compile_model
-from tests.mdp.contexts import DT, TOUCH, asking, feet, make_context, turned, values_over
-from tests.robots import biped_spec
+from tests.support.contexts import DT, TOUCH, asking, feet, make_context, turned, values_over
+from tests.support.robots import biped_spec
 
 WALK, STAND = asking(forward=0.5), asking()
 SITES = ("left_foot", "right_foot")

@@ -10,8 +10,8 @@ import pytest
 from ksim.errors import ConfigError
 from ksim.mdp import observations, randomizers, rewards
 from ksim.physics import compile_model
-from tests.mdp.contexts import biped, make_context
-from tests.robots import ACTUATORS, biped_spec
+from tests.support.contexts import biped, make_context
+from tests.support.robots import ACTUATORS, biped_spec
 
 
 def compiled(spec, *edits):

@@ -21,8 +21,8 @@ from ksim.mdp.randomizers import (
 )
 from ksim.physics import compile_model
 from ksim.physics.select import ENGINES, make_engine
-from tests.mdp.contexts import DT, biped, draws, make_context
-from tests.robots import ACTUATORS, biped_spec
+from tests.support.contexts import DT, biped, draws, make_context
+from tests.support.robots import ACTUATORS, biped_spec
 
 MODEL = biped().mj_model
 WORLD, TRUNK, LEFT_LEG, RIGHT_LEG = range(4)

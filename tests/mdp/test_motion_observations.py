@@ -10,8 +10,8 @@ import pytest
 from ksim.errors import ConfigError
 from ksim.mdp import observations
 from ksim.physics import compile_model
-from tests.mdp.contexts import make_context, turned, values_over
-from tests.robots import ACTUATORS, biped_spec
+from tests.support.contexts import make_context, turned, values_over
+from tests.support.robots import ACTUATORS, biped_spec
 
 LEGS, FEET = ("left_leg", "right_leg"), ("left_foot", "right_foot")
 DERIVED = ("cvel", "subtree_com", "xpos", "xquat", "site_xpos")

@@ -22,8 +22,8 @@ from ksim.mdp.noise import (
 from ksim.mdp.observations import BaseHeight, Delayed
 from ksim.rollout.environment import check_environment
 from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
-from tests.mdp.contexts import biped, draws
-from tests.robots import ACTUATORS
+from tests.support.contexts import biped, draws
+from tests.support.robots import ACTUATORS
 
 VALUE_3 = jnp.array([1.0, -2.0, 0.0])
 

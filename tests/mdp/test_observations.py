@@ -5,7 +5,7 @@ import pytest
 
 from ksim.errors import ConfigError
 from ksim.mdp import observations
-from tests.mdp.contexts import TOUCH, asking, biped, make_context, turned, values_over
+from tests.support.contexts import TOUCH, asking, biped, make_context, turned, values_over
 
 
 @pytest.mark.parametrize(

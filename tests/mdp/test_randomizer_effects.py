@@ -14,7 +14,7 @@ from ksim.mdp import randomizers
 from ksim.physics import compile_model
 from ksim.physics.contacts import colliding_geoms
 from ksim.physics.mujoco import MujocoEngine
-from tests.mdp.contexts import make_context
+from tests.support.contexts import make_context
 
 # A sledge on a slope of 30 degrees, on two runners, beside a block that is fixed.
 SLEDGE = """

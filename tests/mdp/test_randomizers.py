@@ -15,8 +15,8 @@ from ksim.mdp.randomizers import (
     RandomMotorStrength,
 )
 from ksim.physics import compile_model
-from tests.mdp.contexts import DT, biped, draws, make_context
-from tests.robots import biped_spec
+from tests.support.contexts import DT, biped, draws, make_context
+from tests.support.robots import biped_spec
 
 MODEL = biped().mj_model
 # Of the biped: the trunk has 5 kg, each leg 1.2 kg.

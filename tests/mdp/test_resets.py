@@ -10,8 +10,8 @@ from ksim.errors import ConfigError
 from ksim.mdp import resets
 from ksim.physics import compile_model
 from ksim.physics.rotations import roll_pitch_of, rotate_inverse, yaw_of
-from tests.mdp.contexts import DT, biped, draws, make_context, turned
-from tests.robots import biped_spec
+from tests.support.contexts import DT, biped, draws, make_context, turned
+from tests.support.robots import biped_spec
 
 LIMIT = math.radians(60)
 LEFT_HIP_QPOS, RIGHT_HIP_QPOS = 7, 8

@@ -7,8 +7,8 @@ from ksim.errors import ConfigError
 from ksim.mdp import rewards
 from ksim.physics import compile_model
 from ksim.physics.rotations import multiply_quaternions
-from tests.mdp.contexts import DT, asking, biped, make_context, turned, values_over
-from tests.robots import BIPED, biped_spec
+from tests.support.contexts import DT, asking, biped, make_context, turned, values_over
+from tests.support.robots import BIPED, biped_spec
 
 WALK = asking(forward=0.5)
 STAND = asking()

@@ -14,8 +14,8 @@ from ksim.mdp import randomizers
 from ksim.mdp.randomizers import current_field
 from ksim.physics import compile_model
 from ksim.physics.select import ENGINES, make_engine
-from tests.mdp.contexts import make_context
-from tests.robots import ACTUATORS
+from tests.support.contexts import make_context
+from tests.support.robots import ACTUATORS
 
 # Slides alone, a hinge through the centre of mass, and a puck that nothing holds.
 CART = """

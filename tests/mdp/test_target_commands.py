@@ -9,7 +9,7 @@ import pytest
 
 from ksim.errors import ConfigError
 from ksim.mdp.commands import CartesianCommand, GaitCommand, JointPoseCommand, RollPitchCommand, VelocityCommand
-from tests.mdp.contexts import biped, draws, make_context, turned, values_over
+from tests.support.contexts import biped, draws, make_context, turned, values_over
 
 UNIT = (0.0, 1.0)
 

@@ -13,7 +13,7 @@ from ksim.errors import ConfigError
 from ksim.mdp import curriculum, noise, rewards, terminations
 from ksim.mdp.rewards import AbstractReward
 from ksim.mdp.term import named_terms, snake_case
-from tests.mdp.contexts import asking, make_context
+from tests.support.contexts import asking, make_context
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from ksim.mdp.terminations import (
     TimeLimit,
     TooFar,
 )
-from tests.mdp.contexts import biped, make_context, turned
+from tests.support.contexts import biped, make_context, turned
 
 
 @pytest.mark.parametrize(("episode_step", "expected"), [(2, False), (3, True), (4, True)])

@@ -11,8 +11,8 @@ import pytest
 from ksim.errors import ConfigError
 from ksim.mdp import observations, resets, rewards, terminations
 from ksim.physics import FlatTile, PhysicsModel, StairsTile, Terrain, compile_model
-from tests.mdp.contexts import draws, make_context, turned
-from tests.robots import ACTUATORS, biped_spec
+from tests.support.contexts import draws, make_context, turned
+from tests.support.robots import ACTUATORS, biped_spec
 
 # Tiles of 4 m: level at y = -2, stairs at y = 2 up to a platform at 3 * 0.1 m. 6 m x 10 m in all.
 STAIRS = StairsTile(step_height=(0.1, 0.1), step_width=0.4, platform_m=1.6)

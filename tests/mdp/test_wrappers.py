@@ -9,8 +9,8 @@ from ksim.errors import ConfigError
 from ksim.mdp import observations
 from ksim.mdp.noise import AbstractNoise, UniformBias, UniformNoise, noise_key
 from ksim.mdp.term import Context
-from tests.mdp.contexts import TOUCH, draws, make_context, turned, values_over
-from tests.robots import biped_spec
+from tests.support.contexts import TOUCH, draws, make_context, turned, values_over
+from tests.support.robots import biped_spec
 
 AIR_TIME = observations.FootAirTime(sensors=TOUCH)
 HEIGHT = observations.BaseHeight()

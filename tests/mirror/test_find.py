@@ -15,8 +15,8 @@ from ksim.mdp.observations import AbstractObservation
 from ksim.mirror import find_mirror
 from ksim.physics import compile_model
 from ksim.rollout.mdp_environment import Mdp
-from tests.contracts.arguments import ARGUMENTS, FEET, MOTIONS, TOUCH
-from tests.robots import ACTUATORS, BIPED
+from tests.support.arguments import ARGUMENTS, FEET, MOTIONS, TOUCH
+from tests.support.robots import ACTUATORS, BIPED
 
 COMMANDS = {
     "velocity": commands.VelocityCommand(),

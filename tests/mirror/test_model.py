@@ -11,7 +11,7 @@ from ksim.errors import ConfigError
 from ksim.mirror import SignedPermutation, mirror_model, mirror_robot
 from ksim.mirror.model import mirrored_dynamics_gap
 from ksim.physics import PositionActuators, compile_model, load_spec
-from tests.robots import BIPED, biped_model
+from tests.support.robots import BIPED, biped_model
 
 ROLLING = BIPED.replace('name="left_hip" axis="0 1 0"', 'name="left_hip" axis="1 0 0"').replace(
     'name="right_hip" axis="0 1 0"', 'name="right_hip" axis="1 0 0"'

@@ -11,7 +11,7 @@ from examples.tracking import HumanoidTrackingConfig, HumanoidTrackingTask
 from ksim.errors import ConfigError
 from ksim.motion.files import save_motion
 from ksim.task.mdp import compile_robot
-from tests.motion.clips import swaying
+from tests.support.clips import swaying
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 FEET = [f"{side}_{end}_{edge}" for side in ("left", "right") for end in ("heel", "toe") for edge in ("in", "out")]

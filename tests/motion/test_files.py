@@ -7,8 +7,8 @@ import pytest
 from ksim.errors import ConfigError
 from ksim.motion.files import load_library, load_motion, make_library, save_motion
 from ksim.motion.motion import Motion
-from tests.mdp.contexts import biped
-from tests.motion.clips import spinning, swaying
+from tests.support.clips import spinning, swaying
+from tests.support.contexts import biped
 
 
 def assert_same_poses(first: Motion, second: Motion) -> None:

@@ -6,7 +6,7 @@ from scipy.spatial.transform import Rotation
 
 from ksim.errors import ConfigError
 from ksim.motion.motion import Motion
-from tests.motion.clips import spinning
+from tests.support.clips import spinning
 
 
 def test_angular_velocity_of_a_constant_turn_is_its_rate_in_the_frame_of_the_base():

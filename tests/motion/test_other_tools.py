@@ -13,8 +13,8 @@ from ksim.motion.files import load_motion, save_motion
 from ksim.motion.formats import _by_levels, load_arrays
 from ksim.motion.motion import Motion
 from ksim.physics import compile_model
-from tests.mdp.contexts import biped
-from tests.motion.clips import swaying
+from tests.support.clips import swaying
+from tests.support.contexts import biped
 
 LEG = """
 <body name="{0}_thigh" pos="0 {1} 0">

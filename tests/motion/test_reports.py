@@ -13,9 +13,9 @@ from ksim.evaluate.reports import group_rows
 from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
 from ksim.policy.load import policy_context
 from ksim.viewer.session import ViewSession
-from tests.exports import exported_files
-from tests.motion.tasks import FLOATER, FloaterConfig, FloaterTask
-from tests.rollout.still import Still
+from tests.support.exports import exported_files
+from tests.support.motion_tasks import FLOATER, FloaterConfig, FloaterTask
+from tests.support.still import Still
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 

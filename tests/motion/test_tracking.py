@@ -13,11 +13,11 @@ from ksim.mdp import curriculum, terminations
 from ksim.mdp.curriculum import CurriculumContext
 from ksim.physics.names import add_to_base_velocity, base_lin_vel_world, place_base
 from ksim.physics.rotations import turn_by
-from tests.checkpoints import newest
-from tests.motion.tasks import FloaterConfig, FloaterTask, TiltedFloaterTask
-from tests.processes import finish, start_job
-from tests.recorded import read_record
-from tests.tasks import train_iterations
+from tests.support.checkpoints import newest
+from tests.support.motion_tasks import FloaterConfig, FloaterTask, TiltedFloaterTask
+from tests.support.processes import finish, start_job
+from tests.support.recorded import read_record
+from tests.support.tasks import train_iterations
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 
@@ -148,7 +148,7 @@ def test_training_is_the_same_on_several_devices(on_one, num_devices):
 
 @pytest.mark.long
 def test_training_is_the_same_in_two_processes_of_two_devices(on_one, tmp_path):
-    worker = ("-m", "tests.recorded", "record", "floater", "4")
+    worker = ("-m", "tests.support.recorded", "record", "floater", "4")
     for process in start_job(*worker, num_processes=2, num_devices=2, cwd=tmp_path):
         code, output = finish(process)
         assert code == 0, output

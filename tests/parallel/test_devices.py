@@ -10,7 +10,7 @@ import pytest
 from ksim import ConfigError
 from ksim.host.machine import num_cores
 from ksim.parallel.devices import check_same_kind, local_name, select_devices
-from tests.processes import PREPARED, ROOT
+from tests.support.processes import PREPARED, ROOT
 
 LOCAL = jax.local_devices()
 

@@ -10,8 +10,8 @@ from ksim.parallel.replicas import ReplicasDivergedError
 from ksim.preflight.devices import check_probe
 from ksim.train import loop
 from ksim.train.loop import Checks
-from tests.checkpoints import newest, saved_learner
-from tests.tasks import point_mass_task
+from tests.support.checkpoints import newest, saved_learner
+from tests.support.tasks import point_mass_task
 
 
 def corrupt_after(iteration, device, monkeypatch):

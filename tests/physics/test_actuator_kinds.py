@@ -11,7 +11,7 @@ from ksim.errors import ConfigError
 from ksim.mdp import randomizers
 from ksim.physics import DcMotorActuators, ModelActuators, PositionActuators, TorqueActuators, compile_model
 from ksim.physics.actuator_kinds import ActuatorKind, actuator_kinds
-from tests.mdp.contexts import make_context
+from tests.support.contexts import make_context
 
 ARM = """
 <mujoco>

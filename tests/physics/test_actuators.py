@@ -11,7 +11,7 @@ from ksim.physics import (
     TorqueActuators,
     compile_model,
 )
-from tests.robots import biped_spec
+from tests.support.robots import biped_spec
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ksim.physics.host_call import host_function
-from tests.processes import environment
+from tests.support.processes import environment
 
 ROWS = np.arange(24, dtype=np.float32).reshape(8, 3)
 

@@ -5,7 +5,7 @@ import pytest
 
 from ksim import ConfigError
 from ksim.physics import compile_model
-from tests.robots import BIPED
+from tests.support.robots import BIPED
 
 
 @pytest.mark.parametrize(

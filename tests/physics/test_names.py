@@ -11,7 +11,7 @@ from ksim.physics.actuators import per_joint
 from ksim.physics.names import base_height_of
 from ksim.physics.rotations import heading_frame, multiply_quaternions, rotate, rotate_inverse, yaw_of
 from ksim.robot.describe import look_at
-from tests.robots import ACTUATORS, BIPED, biped_model, biped_spec
+from tests.support.robots import ACTUATORS, BIPED, biped_model, biped_spec
 
 
 def test_joint_places_skip_the_free_joint():

@@ -5,7 +5,7 @@ import pytest
 
 from ksim.errors import ConfigError
 from ksim.physics import FlatTile, Ground, RoughTile, SlopeTile, StairsTile, Terrain, compile_model
-from tests.robots import biped_spec
+from tests.support.robots import biped_spec
 
 RNG = np.random.default_rng(0)
 

@@ -2,7 +2,7 @@ import pytest
 
 from ksim.parallel.layout import PmapDevices, SingleDevice
 from ksim.policy.load import policy_context, task_on_one_device
-from tests.tasks import point_mass_task
+from tests.support.tasks import point_mass_task
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 

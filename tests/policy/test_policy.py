@@ -13,9 +13,9 @@ from ksim.checkpoint.format import read_checkpoint
 from ksim.nn import AbstractActorCritic, ActorCriticOutput, Gaussian
 from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.policy.load import PROGRAM
-from tests.checkpoints import newest, save_learner, saved_learner
-from tests.processes import environment
-from tests.tasks import MESSAGE, point_mass_task
+from tests.support.checkpoints import newest, save_learner, saved_learner
+from tests.support.processes import environment
+from tests.support.tasks import MESSAGE, point_mass_task
 
 pytestmark = pytest.mark.filterwarnings(MESSAGE)
 

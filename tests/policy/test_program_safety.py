@@ -19,8 +19,8 @@ from ksim.policy import program_safety
 from ksim.policy.load import PROGRAM, START
 from ksim.policy.program import load_program, policy_programs
 from ksim.policy.program_safety import PLATFORMS, RefusedError, check_apart, read_programs
-from tests.checkpoints import DOCUMENT
 from tests.policy.test_program import SIZES, normalized
+from tests.support.checkpoints import DOCUMENT
 
 # Of one row: one of an unknown number would not compile with what is put in here, and do no harm.
 OBS = {"actor": jax.ShapeDtypeStruct((1, 2), jnp.float32)}

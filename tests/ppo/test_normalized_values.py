@@ -16,7 +16,7 @@ from ksim.nn.normalizer import ValueNormalizer
 from ksim.ppo.losses import value_loss
 from ksim.ppo.ppo import PPO
 from ksim.types import Trajectory
-from tests.tasks import point_mass_task, train_iterations
+from tests.support.tasks import point_mass_task, train_iterations
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 

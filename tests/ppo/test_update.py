@@ -16,7 +16,7 @@ from ksim.parallel.collectives import mean_across_devices
 from ksim.ppo.gradient_sync import GradientSync
 from ksim.ppo.losses import Minibatch, PPOHyperparameters, ppo_loss
 from ksim.ppo.ppo import adapt_learning_rate, stratified_minibatches, update
-from tests.ppo.hlo import all_reduces
+from tests.support.hlo import all_reduces
 
 NUM_ENVS, NUM_STEPS = 8, 5
 SIZES = {"actor": 3}

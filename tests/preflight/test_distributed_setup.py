@@ -10,7 +10,7 @@ from ksim.parallel.collectives import bind_axis
 from ksim.preflight import devices as distributed_setup
 from ksim.preflight.devices import find_problems
 from ksim.preflight.memory import format_bytes, memory_per_device, num_bytes
-from tests.tasks import BipedConfig, BipedTask, point_mass_task
+from tests.support.tasks import BipedConfig, BipedTask, point_mass_task
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 

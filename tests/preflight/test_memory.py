@@ -5,7 +5,7 @@ import pytest
 
 from ksim import ConfigError
 from ksim.preflight import memory
-from tests.tasks import CartPoleConfig, CartPoleTask
+from tests.support.tasks import CartPoleConfig, CartPoleTask
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 

@@ -11,7 +11,7 @@ import ksim
 from ksim.mdp import curriculum, rewards
 from ksim.parallel.layout import PmapDevices, SingleDevice
 from ksim.rollout.unroll import initial_env_states
-from tests.tasks import BipedConfig, BipedTask, train_iterations
+from tests.support.tasks import BipedConfig, BipedTask, train_iterations
 
 
 class LevelReward(ksim.AbstractReward):

@@ -16,10 +16,10 @@ from ksim.mdp import observations, rewards, terminations
 from ksim.mdp.commands import JointPoseCommand
 from ksim.rollout.environment import check_environment
 from ksim.rollout.unroll import env_keys, initial_env_states, initial_next_starts, unroll
-from tests.checkpoints import newest
-from tests.faults.runs import assert_same_metrics
-from tests.rollout.still import Still
-from tests.tasks import ByFalls, CartPoleConfig, CartPoleTask, PoleFell, train_iterations
+from tests.support.checkpoints import newest
+from tests.support.damaged_runs import assert_same_metrics
+from tests.support.still import Still
+from tests.support.tasks import ByFalls, CartPoleConfig, CartPoleTask, PoleFell, train_iterations
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 

@@ -7,7 +7,7 @@ import numpy as np
 
 import ksim
 from ksim.rollout.episodes import advance_episodes, start_episodes
-from tests.rollout.still import Still
+from tests.support.still import Still
 
 
 class Countdown(ksim.Environment):

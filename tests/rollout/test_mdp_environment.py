@@ -10,7 +10,7 @@ from ksim.mdp import observations, rewards, terminations
 from ksim.mdp.term import Context
 from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.rollout.unroll import NON_FINITE
-from tests.tasks import BipedConfig, BipedTask
+from tests.support.tasks import BipedConfig, BipedTask
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 

@@ -16,10 +16,10 @@ from examples.point_mass import PointMassTask
 from ksim import ConfigError
 from ksim.checkpoint.format import read_checkpoint, write_checkpoint
 from ksim.rollout.unroll import continue_or_start, env_keys, initial_env_states, initial_next_starts, unroll
-from tests.checkpoints import newest
-from tests.faults.runs import read_lines, without_times
-from tests.rollout.still import Still
-from tests.tasks import point_mass_task, train_iterations
+from tests.support.checkpoints import newest
+from tests.support.damaged_runs import read_lines, without_times
+from tests.support.still import Still
+from tests.support.tasks import point_mass_task, train_iterations
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 

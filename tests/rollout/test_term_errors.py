@@ -12,7 +12,7 @@ from ksim.mdp import observations, rewards
 from ksim.mdp.curriculum import AbstractCurriculum
 from ksim.mdp.noise import AbstractNoise
 from ksim.preflight.hooks import check_curricula
-from tests.tasks import BipedConfig, BipedTask
+from tests.support.tasks import BipedConfig, BipedTask
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 

@@ -10,7 +10,7 @@ import pytest
 
 import ksim.mdp
 from tests.end_to_end.pages import PAGES
-from tests.processes import ROOT
+from tests.support.processes import ROOT
 
 SPHINX = pytest.mark.skipif(importlib.util.find_spec("sphinx") is None, reason="needs the extra `site`")
 API = {path.name: path.read_text() for path in (ROOT / "docs/site/api").glob("*.rst")}

@@ -18,11 +18,11 @@ from ksim.mdp.noise import UniformNoise
 from ksim.motion.files import load_motion
 from ksim.ppo.amp import STYLE, _put
 from ksim.rollout.mdp_environment import MdpEnvironment
-from tests.checkpoints import saved_learner
-from tests.faults.runs import read_lines, without_times
-from tests.processes import finish, start_job
-from tests.recorded import read_record
-from tests.tasks import MESSAGE, BipedConfig, BipedTask, assert_same_parameters, train_iterations
+from tests.support.checkpoints import saved_learner
+from tests.support.damaged_runs import read_lines, without_times
+from tests.support.processes import finish, start_job
+from tests.support.recorded import read_record
+from tests.support.tasks import MESSAGE, BipedConfig, BipedTask, assert_same_parameters, train_iterations
 
 pytestmark = pytest.mark.filterwarnings(MESSAGE)
 SPEED = 0.5
@@ -112,7 +112,7 @@ def test_learner_is_the_same_on_several_devices(options, num_devices):
 
 @pytest.mark.long
 def test_two_processes_of_two_devices_learn_what_one_device_does(tmp_path):
-    worker = ("-m", "tests.recorded", "record", "styled", "4")
+    worker = ("-m", "tests.support.recorded", "record", "styled", "4")
     for process in start_job(*worker, num_processes=2, num_devices=2, cwd=tmp_path):
         code, output = finish(process)
         assert code == 0, output

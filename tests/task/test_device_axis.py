@@ -13,8 +13,8 @@ from ksim.mdp import curriculum, rewards
 from ksim.parallel.collectives import bind_axis
 from ksim.preflight.hooks import check_curricula
 from ksim.preflight.start import print_terms, term_rows
-from tests.programs import operations
-from tests.tasks import WITHOUT_REPORTS, BipedConfig, BipedTask, assert_same_parameters, train_iterations
+from tests.support.programs import operations
+from tests.support.tasks import WITHOUT_REPORTS, BipedConfig, BipedTask, assert_same_parameters, train_iterations
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 

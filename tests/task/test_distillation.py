@@ -14,11 +14,18 @@ from examples.point_mass import PointMass, PointMassConfig
 from ksim.config import field
 from ksim.errors import ConfigError
 from ksim.learn.teacher import TEACHER
-from tests.checkpoints import saved_learner
-from tests.faults.runs import read_lines, without_times
-from tests.processes import finish, start_job
-from tests.recorded import read_record
-from tests.tasks import MESSAGE, BipedConfig, BipedTask, assert_same_parameters, point_mass_task, train_iterations
+from tests.support.checkpoints import saved_learner
+from tests.support.damaged_runs import read_lines, without_times
+from tests.support.processes import finish, start_job
+from tests.support.recorded import read_record
+from tests.support.tasks import (
+    MESSAGE,
+    BipedConfig,
+    BipedTask,
+    assert_same_parameters,
+    point_mass_task,
+    train_iterations,
+)
 
 pytestmark = pytest.mark.filterwarnings(MESSAGE)
 
@@ -101,7 +108,7 @@ def test_student_is_the_same_on_several_devices(teacher, options, num_devices):
 
 @pytest.mark.long
 def test_two_processes_of_two_devices_learn_what_one_device_does(teacher, tmp_path):
-    worker = ("-m", "tests.recorded", "record", "student", "4", f"teacher={teacher}")
+    worker = ("-m", "tests.support.recorded", "record", "student", "4", f"teacher={teacher}")
     for process in start_job(*worker, num_processes=2, num_devices=2, cwd=tmp_path):
         code, output = finish(process)
         assert code == 0, output

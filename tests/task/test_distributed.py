@@ -6,8 +6,8 @@ from examples.point_mass import PointMassConfig, PointMassTask
 from ksim import ConfigError
 from ksim.parallel.layout import LAYOUTS, PmapDevices, ShardMapDevices, SingleDevice
 from ksim.task import distributed
-from tests.programs import operations
-from tests.tasks import assert_same_parameters, point_mass_task, train_iterations
+from tests.support.programs import operations
+from tests.support.tasks import assert_same_parameters, point_mass_task, train_iterations
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 

@@ -13,7 +13,7 @@ import ksim
 from examples.point_mass import PointMassConfig, PointMassTask
 from ksim import ConfigError
 from ksim.nn.networks import AdaptedActorCritic
-from tests.tasks import WITHOUT_REPORTS, assert_same_parameters, train_iterations
+from tests.support.tasks import WITHOUT_REPORTS, assert_same_parameters, train_iterations
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 

@@ -7,9 +7,9 @@ import jax
 import numpy as np
 import pytest
 
-from tests.processes import finish, start_job
-from tests.recorded import NUM_ITERATIONS, compiled, read_record, run
-from tests.tasks import BipedConfig, BipedTask, CartPoleConfig, CartPoleTask, train_iterations
+from tests.support.processes import finish, start_job
+from tests.support.recorded import NUM_ITERATIONS, compiled, read_record, run
+from tests.support.tasks import BipedConfig, BipedTask, CartPoleConfig, CartPoleTask, train_iterations
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 
@@ -43,7 +43,7 @@ class Runs(dict):
 
     def _in_a_job(self, layout):
         options = (f"model={self._model}", f"layout={layout}")
-        worker = ("-m", "tests.recorded", "record", "cart_pole", str(NUM_ITERATIONS), *options)
+        worker = ("-m", "tests.support.recorded", "record", "cart_pole", str(NUM_ITERATIONS), *options)
         for process in start_job(*worker, num_processes=2, num_devices=2, cwd=self._directory):
             code, output = finish(process)
             assert code == 0, output
@@ -163,7 +163,7 @@ def test_rewards_under_contacts_are_the_same_for_three_iterations(biped_on_one):
 @pytest.mark.long
 def test_rewards_under_contacts_are_the_same_in_two_processes_of_two_devices(biped_on_one, tmp_path):
     options = [f"{name}={value}" for name, value in BIPED.items()]
-    worker = ("-m", "tests.recorded", "record", "biped", "3", *options)
+    worker = ("-m", "tests.support.recorded", "record", "biped", "3", *options)
     for process in start_job(*worker, num_processes=2, num_devices=2, cwd=tmp_path):
         code, output = finish(process)
         assert code == 0, output

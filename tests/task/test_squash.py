@@ -11,7 +11,7 @@ from examples.point_mass import PointMass, PointMassConfig, PointMassTask
 from ksim.errors import ConfigError
 from ksim.nn.networks import MIN_STD
 from ksim.policy.load import load_policy
-from tests.tasks import assert_same_parameters, point_mass_task, train_iterations
+from tests.support.tasks import assert_same_parameters, point_mass_task, train_iterations
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 

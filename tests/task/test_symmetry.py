@@ -13,10 +13,10 @@ from ksim.errors import ConfigError
 from ksim.mirror import Mirror, SignedPermutation
 from ksim.ppo.losses import Minibatch, PPOHyperparameters, ppo_loss
 from ksim.ppo.symmetry import SymmetricLoss
-from tests.checkpoints import saved_learner
-from tests.processes import finish, start_job
-from tests.recorded import read_record
-from tests.tasks import (
+from tests.support.checkpoints import saved_learner
+from tests.support.processes import finish, start_job
+from tests.support.recorded import read_record
+from tests.support.tasks import (
     WITHOUT_REPORTS,
     BipedConfig,
     BipedTask,
@@ -108,7 +108,7 @@ def test_parameters_are_the_same_on_one_two_and_four_devices(symmetry):
 @pytest.mark.long
 def test_two_processes_learn_what_one_device_does(engine, tmp_path):
     options = {"symmetry": "augment", "num_batches": 2, "engine": engine}
-    worker = ("-m", "tests.recorded", "record", "biped", "2", *(f"{name}={x}" for name, x in options.items()))
+    worker = ("-m", "tests.support.recorded", "record", "biped", "2", *(f"{name}={x}" for name, x in options.items()))
     for process in start_job(*worker, num_processes=2, num_devices=1, cwd=tmp_path):
         code, output = finish(process)
         assert code == 0, output

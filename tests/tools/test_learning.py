@@ -15,7 +15,7 @@ from benchmarks.learning_table import draw_curves, marks_of, return_at, table
 from benchmarks.learning_task import measured, task_of
 from examples.point_mass import PointMass, PointMassConfig, PointMassTask
 from ksim.errors import ConfigError
-from tests.processes import ROOT
+from tests.support.processes import ROOT
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 

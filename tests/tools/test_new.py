@@ -16,9 +16,9 @@ from ksim.robot.describe import grouped, look_at
 from ksim.robot.pose import BENT_LEGS, STAYS_UP, bent_pose, find_stance, on_ground, settle
 from ksim.tools import new
 from ksim.tools.new import mirror_fault
-from tests.processes import ROOT
-from tests.robots import BIPED
-from tests.tasks import WITHOUT_REPORTS, train_iterations
+from tests.support.processes import ROOT
+from tests.support.robots import BIPED
+from tests.support.tasks import WITHOUT_REPORTS, train_iterations
 
 LEG = """
 <body name="{name}_hip" pos="{x} {y} 0">

@@ -5,7 +5,7 @@ import ksim
 from ksim.config import describe_values
 from ksim.launch.options import OPTIONS as LAUNCHER_OPTIONS, parse_options
 from ksim.tools import options
-from tests.processes import ROOT
+from tests.support.processes import ROOT
 
 PAGE = ROOT / "docs" / "options.md"
 

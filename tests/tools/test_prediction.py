@@ -25,8 +25,8 @@ from ksim.tools.prediction import (
     table,
 )
 from ksim.tools.scaling import main
-from tests.ppo.hlo import all_reduces
-from tests.tasks import point_mass_task
+from tests.support.hlo import all_reduces
+from tests.support.tasks import point_mass_task
 
 NETWORK = Network(latency_s=1e-3, bytes_per_s=1e6)
 ONCE = Setting("accumulate", 1, syncs=4, reductions=[(1000, 4), (4, 4)])

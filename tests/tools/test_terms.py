@@ -10,7 +10,7 @@ from ksim.mdp.rewards import FeetSlip, MechanicalPower
 from ksim.mdp.term import Term
 from ksim.tools import terms
 from ksim.tools.terms import KINDS, Kind, arguments, concrete_classes, meaning, page
-from tests.processes import ROOT
+from tests.support.processes import ROOT
 
 PAGE = ROOT / "docs" / "terms.md"
 LISTED = {cls for kind in KINDS for cls in concrete_classes(kind)}

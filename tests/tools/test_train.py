@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from ksim.tools import train
-from tests.processes import ROOT
+from tests.support.processes import ROOT
 
 
 @pytest.fixture

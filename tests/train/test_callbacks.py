@@ -16,8 +16,8 @@ from ksim.checkpoint.saver import Saver
 from ksim.errors import RunError
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.train.callbacks import CallbackError
-from tests.checkpoints import newest
-from tests.tasks import MESSAGE, WITHOUT_REPORTS
+from tests.support.checkpoints import newest
+from tests.support.tasks import MESSAGE, WITHOUT_REPORTS
 
 pytestmark = pytest.mark.filterwarnings(MESSAGE)
 

@@ -3,7 +3,7 @@ import types
 import pytest
 
 from ksim.train.loop import HOPELESS_ITERATIONS, Checks
-from tests.tasks import MESSAGE, point_mass_task
+from tests.support.tasks import MESSAGE, point_mass_task
 
 pytestmark = pytest.mark.filterwarnings(MESSAGE)
 NAN = float("nan")

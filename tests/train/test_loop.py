@@ -23,8 +23,8 @@ from ksim.host.signals import StopRequest
 from ksim.log.logger import Loggers
 from ksim.train import loop, run
 from ksim.train.loop import TrainingDivergedError
-from tests.checkpoints import newest, saved_learner
-from tests.tasks import point_mass_task
+from tests.support.checkpoints import newest, saved_learner
+from tests.support.tasks import point_mass_task
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 

@@ -10,7 +10,7 @@ import ksim
 from examples.point_mass import PointMassTask
 from ksim.errors import ConfigError
 from tests.end_to_end.test_docs import python_blocks
-from tests.tasks import MESSAGE, point_mass_task
+from tests.support.tasks import MESSAGE, point_mass_task
 
 pytestmark = pytest.mark.filterwarnings(MESSAGE)
 

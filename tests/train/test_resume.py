@@ -23,9 +23,9 @@ from ksim.log.jsonl import set_lines_aside
 from ksim.task.overrides import parse_overrides
 from ksim.train import loop, run
 from ksim.train.start import Start, find_start, prepare_run_dir
-from tests.checkpoints import newest, saved_learner
-from tests.faults.runs import assert_same_metrics, read_lines, without_times
-from tests.tasks import assert_same_parameters, point_mass_task
+from tests.support.checkpoints import newest, saved_learner
+from tests.support.damaged_runs import assert_same_metrics, read_lines, without_times
+from tests.support.tasks import assert_same_parameters, point_mass_task
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 

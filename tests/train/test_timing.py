@@ -11,7 +11,7 @@ from examples.point_mass import PointMassConfig, PointMassTask
 from ksim.parallel.collectives import device_index
 from ksim.preflight.devices import describe_collectives
 from ksim.train.timing import TimedStep, device_times, scalars
-from tests.tasks import MESSAGE, assert_same_parameters, point_mass_task, train_iterations
+from tests.support.tasks import MESSAGE, assert_same_parameters, point_mass_task, train_iterations
 
 pytestmark = pytest.mark.filterwarnings(MESSAGE)
 

@@ -8,8 +8,8 @@ import pytest
 from ksim.launch.options import parse_options
 from ksim.train import watchdog
 from ksim.train.watchdog import HANG_EXIT_CODE, Watchdog
-from tests.faults.runs import read_lines
-from tests.processes import environment, finish, start
+from tests.support.damaged_runs import read_lines
+from tests.support.processes import environment, finish, start
 
 
 def run_program(text, tmp_path):

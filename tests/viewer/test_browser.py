@@ -21,7 +21,7 @@ from ksim.viewer.browser import BrowserFrontend
 from ksim.viewer.frontend import run_session
 from ksim.viewer.server import CONTROLS, free_port
 from ksim.viewer.session import ViewSession
-from tests.tasks import BipedConfig, BipedTask
+from tests.support.tasks import BipedConfig, BipedTask
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 ARGUMENTS = [

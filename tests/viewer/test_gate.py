@@ -25,8 +25,8 @@ from ksim.viewer.episodes import MAX_FILE_BYTES, Episode, load_episode, save_epi
 from ksim.viewer.frontend import run_session
 from ksim.viewer.server import MAX_NUMBER, PageGate, read_control
 from ksim.viewer.session import ViewSession
-from tests.faults.scale import scale
-from tests.tasks import BipedConfig, BipedTask
+from tests.support.scale import scale
+from tests.support.tasks import BipedConfig, BipedTask
 
 CAMERA = {
     "type": "ViewerCameraMessage", "wxyz": [1.0, 0.0, 0.0, 0.0], "position": [1.0, 2, 3], "fov": 0.8, "near": 0.1,

@@ -24,8 +24,8 @@ from ksim.viewer.frontend import BURST_S, START_S, Budget
 from ksim.viewer.live import LiveViewer
 from ksim.viewer.live_feed import FAILED, READY, WANTED, read_policy, write_policy
 from ksim.viewer.live_worker import ASK_EVERY_S, CPU_SHARE, PolicyFeed, earned_s
-from tests.processes import environment
-from tests.tasks import MESSAGE, BipedConfig, BipedTask, point_mass_task
+from tests.support.processes import environment
+from tests.support.tasks import MESSAGE, BipedConfig, BipedTask, point_mass_task
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.filterwarnings(MESSAGE)
@@ -252,7 +252,7 @@ def test_viewers_process_does_not_train(monkeypatch):
 PROGRAM = """
 import sys
 
-from tests.tasks import BipedConfig, BipedTask
+from tests.support.tasks import BipedConfig, BipedTask
 
 if __name__ == "__main__":
     options = dict(num_devices=1, engine="mujoco", max_iterations=None, console="plain", eval_every_n_seconds=None)

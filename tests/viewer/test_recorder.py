@@ -11,7 +11,7 @@ from ksim.errors import ConfigError
 from ksim.viewer import episodes
 from ksim.viewer.episodes import Episode, Recorder, load_episode, save_episode, window
 from ksim.viewer.session import Frame
-from tests.faults.scale import scale
+from tests.support.scale import scale
 
 
 def frame(step, **changes):

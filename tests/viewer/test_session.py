@@ -9,7 +9,7 @@ from ksim.parallel.layout import SingleDevice
 from ksim.viewer.controls import CommandNumber, command_numbers
 from ksim.viewer.frontend import AbstractFrontend, Pacer, run_session
 from ksim.viewer.session import PUSH_SPEED, ViewSession
-from tests.tasks import BipedConfig, BipedTask
+from tests.support.tasks import BipedConfig, BipedTask
 
 
 class ViewedTask(BipedTask):

@@ -9,8 +9,8 @@ from ksim.errors import ConfigError
 from ksim.viewer.controls import CommandNumber
 from ksim.viewer.native import Keyboard, NativeFrontend
 from ksim.viewer.view import pick_viewer
-from tests.checkpoints import save_learner
-from tests.tasks import BipedConfig, BipedTask, PointMassConfig, PointMassTask, point_mass_task
+from tests.support.checkpoints import save_learner
+from tests.support.tasks import BipedConfig, BipedTask, PointMassConfig, PointMassTask, point_mass_task
 
 
 class CommandedSession:

@@ -44,9 +44,9 @@ from ksim.policy.export.metadata import action_map, described_joints, git_revisi
 from ksim.policy.load import load_task_policy  # noqa: E402
 from ksim.rollout.episodes import advance_episodes, start_episodes  # noqa: E402
 from ksim.rollout.mdp_environment import MdpEnvironment  # noqa: E402
-from tests.exports import exported_files  # noqa: E402
-from tests.robots import biped_spec  # noqa: E402
-from tests.tasks import (  # noqa: E402
+from tests.support.exports import exported_files  # noqa: E402
+from tests.support.robots import biped_spec  # noqa: E402
+from tests.support.tasks import (  # noqa: E402
     WITHOUT_REPORTS,
     BipedConfig,
     BipedTask,
@@ -175,7 +175,7 @@ def test_run_mode_export_writes_what_the_docs_list_and_says_where(run_dir, capsy
 def test_metadata_say_all_that_it_takes_to_run_the_policy(run_dir, tmp_path):
     export(run_dir, f"export_dir={tmp_path}")
     metadata = json.loads((tmp_path / "policy.json").read_text())
-    assert metadata["task"] == "tests.tasks.CartPoleTask"
+    assert metadata["task"] == "tests.support.tasks.CartPoleTask"
     assert metadata["checkpoint"] == {"path": "checkpoints/1", "iteration": 1}
     assert metadata["control_rate_hz"] == pytest.approx(50)
     assert (metadata["control_dt_s"], metadata["physics_dt_s"]) == (0.02, 0.01)

@@ -15,7 +15,7 @@ from ksim.motion.files import make_library
 from ksim.motion.library import MotionLibrary
 from ksim.motion.motion import Motion
 from ksim.physics import PositionActuators, compile_model
-from tests.tasks import BipedConfig
+from tests.support.tasks import BipedConfig
 
 ACTUATORS = PositionActuators(kp=2.0, kd=0.2, action_scale=0.5)
 FLOATER = """

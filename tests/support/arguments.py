@@ -6,8 +6,8 @@ from ksim.mdp import actions, commands, env_curriculum, events, observations, ra
 from ksim.mdp.noise import DriftingBias
 from ksim.mdp.term import Term
 from ksim.motion.files import make_library
-from tests.motion.clips import swaying
-from tests.robots import ACTUATORS, biped_model
+from tests.support.clips import swaying
+from tests.support.robots import ACTUATORS, biped_model
 
 TOUCH, FEET, LEGS = ("left_touch", "right_touch"), ("left_foot", "right_foot"), ("left_leg", "right_leg")
 BIAS = DriftingBias(std_per_root_s=0.1, initial_std=0.1)

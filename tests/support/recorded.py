@@ -1,6 +1,6 @@
 """Trainings whose results can be compared, in this process or in a job of several.
 
-python -m tests.recorded OUT KEY=VALUE ... trains the cart-pole and lets the main process write OUT.
+python -m tests.support.recorded OUT KEY=VALUE ... trains the cart-pole and lets the main process write OUT.
 """
 
 import pickle
@@ -18,8 +18,8 @@ from ksim.parallel.placement import unwrap_keys
 from ksim.ppo.ppo import stratified_minibatches
 from ksim.task.overrides import parse_overrides
 from ksim.train.timing import scalars
-from tests.motion.tasks import FloaterConfig, TiltedFloaterTask
-from tests.tasks import BipedConfig, BipedTask, CartPoleConfig, CartPoleTask
+from tests.support.motion_tasks import FloaterConfig, TiltedFloaterTask
+from tests.support.tasks import BipedConfig, BipedTask, CartPoleConfig, CartPoleTask
 
 NUM_ITERATIONS = 20
 

@@ -1,4 +1,4 @@
-"""The point mass in processes that kill themselves: python -m tests.mortal_job ITERATION:PROCESS,... KEY=VALUE ...
+"""The point mass in processes that kill themselves: python -m tests.support.mortal_job ITERATION:PROCESS,... OPTIONS
 
 Each once, after so many iterations, and only when the newest checkpoint that is due has been written.
 """

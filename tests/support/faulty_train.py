@@ -1,6 +1,6 @@
 """A training that kills itself, or its writes, at a moment it is told.
 
-python -m tests.faults.train TASK MOMENT KEY=VALUE ... trains; MOMENT is `never`, or KIND:COUNT:DELAY_S, as in
+python -m tests.support.faulty_train TASK MOMENT KEY=VALUE ... trains; MOMENT is `never`, or KIND:COUNT:DELAY_S, as in
 `save:3:0.01`: 10 ms after the third save of this process has begun. Kinds are rollout, save and evaluation.
 """
 
@@ -16,7 +16,7 @@ from ksim.checkpoint import saver
 from ksim.cli import launch
 from ksim.evaluate.evaluator import EpisodeRunner
 from ksim.train import loop
-from tests.tasks import CartPoleConfig, CartPoleTask
+from tests.support.tasks import CartPoleConfig, CartPoleTask
 
 TASKS: dict[str, Any] = {
     "point_mass": (PointMassTask, PointMassConfig),

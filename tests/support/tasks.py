@@ -14,7 +14,7 @@ from examples.point_mass import PointMassConfig, PointMassTask
 from ksim.config import field
 from ksim.mdp import commands, curriculum, events, noise, observations, randomizers, resets, rewards, terminations
 from ksim.train.timing import scalars
-from tests.robots import ACTUATORS, biped_spec
+from tests.support.robots import ACTUATORS, biped_spec
 
 MESSAGE = "ignore:Only 1 device detected"
 WITHOUT_REPORTS = {"eval_at_end": False, "video": False, "plots": False}

@@ -8,7 +8,7 @@ import threading
 import time
 from pathlib import Path
 
-from tests.processes import ROOT
+from tests.support.processes import ROOT
 
 DEADLINE_S = 60
 

@@ -4,14 +4,14 @@ import json
 
 import pytest
 
-from tests.processes import finish, start, start_job
+from tests.support.processes import finish, start, start_job
 
 TIMES = ("time/", "env_steps_per_s")
 
 
 def train(moment, *arguments, cwd, task="point_mass", num_devices=1, num_processes=1):
     """Exit code and output of a training: of one process, or the first that failed of several."""
-    arguments = ("-m", "tests.faults.train", task, moment, *arguments)
+    arguments = ("-m", "tests.support.faulty_train", task, moment, *arguments)
     if num_processes == 1:
         return finish(start(*arguments, cwd=cwd, num_devices=num_devices))
     job = start_job(*arguments, num_processes=num_processes, cwd=cwd, num_devices=num_devices)

@@ -7,7 +7,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PREPARED = ("XLA_FLAGS", "PJRT_NPROC", "KSIM_PJRT_NPROC")
 """Variables that ksim sets when it is imported."""
 

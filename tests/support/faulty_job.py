@@ -1,4 +1,4 @@
-"""The point mass with a fault in one process of a job: python -m tests.faulty_job FAULT KEY=VALUE ..."""
+"""The point mass with a fault in one process of a job: python -m tests.support.faulty_job FAULT KEY=VALUE ..."""
 
 import dataclasses
 import os

@@ -13,7 +13,7 @@ import numpy as np
 from ksim.mdp.term import Context
 from ksim.physics import PhysicsModel, compile_model
 from ksim.types import PhysicsState
-from tests.robots import ACTUATORS, biped_spec
+from tests.support.robots import ACTUATORS, biped_spec
 
 DT = 0.02
 TOUCH = ("left_touch", "right_touch")
