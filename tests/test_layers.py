@@ -42,7 +42,7 @@ ORDER = [
 HOST = ("log", "checkpoint", "policy", "evaluate", "preflight", "train", "viewer", "launch", "cli", "tools")
 HIDDEN = {"_process", "_version", "__init__"}
 """Not packages that a reader looks for."""
-NEVER_BELOW_RUN = {"matplotlib", "tensorboardX", "rich", "orbax", "logging"}
+NEVER_BELOW_RUN = {"matplotlib", "tensorboardX", "rich", "safetensors", "logging"}
 
 
 def imports_of(path):
@@ -157,7 +157,7 @@ def test_only_plots_import_matplotlib_and_nobody_imports_them_at_the_start():
 
 
 def test_help_of_an_example_and_so_import_of_ksim_loads_no_library_that_few_programs_need():
-    slow = {"orbax.checkpoint", "matplotlib", "tensorboardX", "onnx", "viser", "wandb", "mlflow"}
+    slow = {"orbax", "tensorstore", "matplotlib", "tensorboardX", "onnx", "viser", "wandb", "mlflow"}
     slow |= {"mujoco.mjx", "trimesh", "scipy", "imageio", "PIL", "sklearn", "torch", "pandas"}
     command = [sys.executable, "-X", "importtime", "-m", "examples.walking_distributed", "--help"]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True)

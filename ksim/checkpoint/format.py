@@ -1,12 +1,11 @@
-"""Checkpoints on disk: named arrays, written by Orbax, and a JSON document. Their content is never trusted.
+"""Checkpoints on disk: named arrays in a safetensors file, and a JSON document. Their content is never trusted.
 
 A checkpoint is data: reading it runs no code from it. The document contains the size and digest of every file, and its
-own digest, so damage is found before a library reads a damaged file. No array takes more memory than the document says.
+own digest, so damage is found before a library reads a damaged file. No array takes more memory than its file.
 """
 
 import contextlib
 import dataclasses
-import errno
 import hashlib
 import json
 import math
@@ -14,21 +13,20 @@ import os
 import re
 import shutil
 import stat
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
-from ksim.checkpoint.orbax_log import without_handlers
 from ksim.checkpoint.progress import KEPT
 from ksim.config import is_of_type
 from ksim.errors import ConfigError, as_number, quoted
 from ksim.host.files import write_through
 from ksim.host.terminal import warn_user
 from ksim.log.jsonl import read_evaluations
-from ksim.parallel.multihost import num_processes, process_index
 
 CHECKPOINTS = "checkpoints"
 """Subdirectory of a run for checkpoints, each named by the number of iterations done."""
@@ -36,11 +34,11 @@ DUMPS = "dumps"
 """Subdirectory of a run for states to replay, each named by the number of the next iteration."""
 BEST = "best"
 """Name in the path `checkpoints/best`, which stands for the best checkpoint by evaluation."""
-FORMAT = 1
+FORMAT = 2
 """Version of the format; only checkpoints of this version can be read."""
-_DOCUMENT, _STATE = "document.json", "state"
-_COMMIT = "commit_success.txt"
-"""A file that Orbax writes for storage without renaming. It contains a path, and is not needed on disks."""
+_ABOUT_FORMATS = {"1": " It stored arrays with Orbax: export the policy there with run_mode=export, or train again."}
+"""A hint for checkpoints of earlier formats."""
+_DOCUMENT, _ARRAYS = "document.json", "arrays.safetensors"
 _KINDS: Mapping[str, Any] = {
     "iteration": int,
     "num_devices": int,
@@ -53,13 +51,18 @@ _KINDS: Mapping[str, Any] = {
     "sizes": dict[str, int],
 }
 """Entries of a document and their types."""
-_PLAIN_PATH = re.compile(r"(?:/(?![^/]*\.__lock(?:/|$))[\w.+=,@~-]+)+", re.ASCII)
-"""Paths that Orbax and TensorStore take literally; see `_plain_path`."""
+_BYTES = np.dtype(np.uint8)
+_STORED = {
+    **{"BOOL": np.dtype(np.bool_), "U8": _BYTES, "C64": np.dtype(np.complex64)},
+    **{f"U{n}": np.dtype(f"uint{n}") for n in (16, 32, 64)},
+    **{f"I{n}": np.dtype(f"int{n}") for n in (8, 16, 32, 64)},
+    **{f"F{n}": np.dtype(f"float{n}") for n in (16, 32, 64)},
+}
+"""Types that safetensors reads into NumPy arrays, by its names. Arrays of other types are stored as their bytes."""
 _MAX_DEPTH = 12
 _MAX_FILES = 10_000
 _MAX_DOCUMENT_BYTES = 64 << 20
-_MAX_RATIO = 2**15
-"""The largest compression ratio of zstd: 128 KiB of zeros in 4 bytes."""
+"""Largest size of a document, and of the header of a file of arrays."""
 _UNFINISHED, _REMOVED = ".unfinished", ".removed"
 
 Arrays = Mapping[str, np.ndarray]
@@ -94,22 +97,20 @@ def write_checkpoint(path: Path, arrays: Arrays, document: Mapping[str, Any]) ->
     It appears under its path only when it is complete and flushed to disk.
 
     Raises:
-        OSError: It cannot be written. Orbax may report an error of the file system by another exception.
+        OSError: It cannot be written.
     """
     leaves = {name: {"shape": list(x.shape), "dtype": str(x.dtype)} for name, x in arrays.items()}
     unfinished = path.with_name(path.name + _UNFINISHED)
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
-    ocp = _orbax()
-    with _checkpointer() as checkpointer, _system_errors(path), _plain_path(unfinished) as place:
-        checkpointer.save(place / _STATE, args=ocp.args.PyTreeSave(_packed(arrays)))
-    _check_is_here(unfinished / _STATE)
-    (unfinished / _STATE / _COMMIT).unlink(missing_ok=True)
+    with _system_errors(path):
+        save_file({name: _stored(x) for name, x in arrays.items()}, unfinished / _ARRAYS)
     sizes = _sizes(unfinished)
     content = {**document, "format": FORMAT, "leaves": leaves, "sizes": sizes, "files": _digests(unfinished, sizes)}
     content = json.loads(json.dumps(content))  # as it will be read
     content["digest"] = _digest_of_document(content)
     (unfinished / _DOCUMENT).write_text(json.dumps(content))
+    shutil.copymode(unfinished / _DOCUMENT, unfinished / _ARRAYS)  # safetensors lets only the owner read
     for written in (*unfinished.rglob("*"), unfinished):
         write_through(written)
     unfinished.rename(path)
@@ -121,22 +122,12 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
     Raises:
         DamagedError: It was changed.
-        ConfigError: It is of another format version, or this machine has not enough memory or no place for a link.
+        ConfigError: It is of another format version, or this machine has not enough memory.
     """
     document = read_document(path)
     try:
         _check_files(path, document)
-        with contextlib.ExitStack() as stack:
-            try:
-                place = stack.enter_context(_plain_path(path))
-            except OSError as error:
-                raise ConfigError(
-                    f"Checkpoint {path} cannot be read here: its path needs a link in the directory for temporary "
-                    f"files, which cannot be made ({error}). Set TMPDIR to one that can be written."
-                ) from error
-            return Checkpoint(path, _read_arrays(place / _STATE, document["leaves"]), document)
-    except ConfigError:
-        raise
+        return Checkpoint(path, _read_arrays(path / _ARRAYS, document["leaves"]), document)
     except MemoryError as error:
         raise ConfigError(
             f"Checkpoint {path} cannot be read here: its arrays do not fit into memory. Free some, or read it on a "
@@ -155,7 +146,6 @@ def read_document(path: Path) -> Mapping[str, Any]:
         ConfigError: It is of another format version.
     """
     try:
-        # Not by Orbax, which would start the JAX backend before this process has joined its job.
         document = json.loads(_read_document_file(path / _DOCUMENT))
         is_sound = dict(document)["digest"] == _digest_of_document(document)
     except Exception as error:
@@ -169,7 +159,7 @@ def read_document(path: Path) -> Mapping[str, Any]:
         written_by = versions.get("ksim", "unknown") if isinstance(versions, dict) else "unknown"
         raise ConfigError(
             f"Checkpoint {path} is of format {quoted(document.get('format'))}, and this ksim reads format {FORMAT}. "
-            f"Use the version that wrote it ({written_by!s:.80})."
+            f"Use the version that wrote it ({written_by!s:.80}).{_ABOUT_FORMATS.get(str(document.get('format')), '')}"
         )
     problem = _problem_of_document(document)
     if problem is not None:
@@ -183,7 +173,7 @@ def read_document(path: Path) -> Mapping[str, Any]:
 
 def _problem_of_document(document: Mapping[str, Any]) -> str | None:
     """A description of the first invalid entry of a document, by type or range; None if all are valid."""
-    content = {"last_episodes": {}, "sizes": {}, **document}  # a dump has no episodes, an older document no sizes
+    content = {"last_episodes": {}, **document}  # a dump has no episodes
     for name, kind in _KINDS.items():
         if not is_of_type(content.get(name), kind):
             return f"{name} ({quoted(content.get(name))}) is not what a run saves"
@@ -252,7 +242,7 @@ def _find_checkpoints(path: Path, name: str) -> list[Path]:
             raise ConfigError(f"{name} ({path}) does not exist yet: there was no evaluation. Give the run's directory.")
         return [best]
     # The name of a run's directory may be a number, too.
-    if _is_checkpoint(path) and any((path / name).exists() for name in (_DOCUMENT, _STATE)):
+    if _is_checkpoint(path) and any((path / name).exists() for name in (_DOCUMENT, _ARRAYS)):
         return [path]
     found = list_checkpoints(path if path.name == CHECKPOINTS else path / CHECKPOINTS)
     if not found:
@@ -329,77 +319,28 @@ def _entries(directory: Path) -> list[Path]:
         return []
 
 
-def _orbax() -> Any:
-    """The module of Orbax. It is imported late: it takes a second, and most programs use no checkpoint."""
-    with without_handlers():
-        import orbax.checkpoint as ocp  # noqa: PLC0415
-    return ocp
-
-
-def _checkpointer() -> Any:
-    ocp = _orbax()
-    # Only the calling process takes part; by default Orbax would wait for the other processes.
-    own = {process_index()} if num_processes() > 1 else None
-    alone = ocp.options.MultiprocessingOptions(
-        primary_host=process_index(), active_processes=own, barrier_sync_key_prefix="ksim" if own else None
-    )
-    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
-    return ocp.Checkpointer(handler, multiprocessing_options=alone)
-
-
 @contextlib.contextmanager
 def _system_errors(path: Path) -> Iterator[None]:
-    """Turns a ValueError of TensorStore that contains an OS error code into the OSError."""
+    """Turns an error of safetensors that contains an OS error code into the OSError."""
     try:
         yield
-    except ValueError as error:
-        code = re.search(r"os_error_code='(\d+)'", str(error))
+    except SafetensorError as error:
+        code = re.search(r"\(os error (\d+)\)", str(error))
         if code is None:
             raise
         raise OSError(int(code[1]), os.strerror(int(code[1])), str(path)) from error
 
 
-@contextlib.contextmanager
-def _plain_path(directory: Path) -> Iterator[Path]:
-    """A path of a directory that Orbax and TensorStore take literally: its own, or the path of a temporary link to it.
-
-    With a backslash or brackets in a name, or names such as `gs:` or `x.__lock`, they write elsewhere or fail.
-
-    Raises:
-        OSError: A link is needed and cannot be made.
-    """
-    path = directory.resolve()
-    if _PLAIN_PATH.fullmatch(str(path)):
-        yield path
-        return
-    with tempfile.TemporaryDirectory(prefix="ksim-") as holder:
-        link = Path(holder).resolve() / "checkpoint"
-        if not _PLAIN_PATH.fullmatch(str(link)):
-            raise OSError(errno.EINVAL, "TMPDIR must name a directory with a plain name, as /tmp", holder)
-        link.symlink_to(path, target_is_directory=True)
-        yield link
+def _stored(x: np.ndarray) -> np.ndarray:
+    """An array as it is stored: dense, and the bytes of a type that safetensors does not know."""
+    dense = np.asarray(x, order="C")
+    return dense if x.dtype in _STORED.values() else dense.reshape(-1).view(_BYTES)
 
 
-def _check_is_here(state: Path) -> None:
-    """Raises OSError unless TensorStore wrote to the given directory."""
-    if not ((state / "manifest.ocdbt").is_file() and any((state / "d").glob("*"))):
-        raise OSError(errno.EIO, "TensorStore did not write its files to the directory", str(state))
+def _read_arrays(file: Path, leaves: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Reads the arrays of a file, with the shapes and dtypes of the document.
 
-
-def _packed(arrays: Arrays) -> dict[str, np.ndarray]:
-    """All arrays concatenated by dtype, in their order; by the name of the dtype.
-
-    For every array written, Orbax takes time and TensorStore leaks a little memory.
-    """
-    dtypes = dict.fromkeys(str(x.dtype) for x in arrays.values() if x.size)
-    return {t: np.concatenate([x.ravel() for x in arrays.values() if str(x.dtype) == t]) for t in dtypes}
-
-
-def _read_arrays(directory: Path, leaves: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Reads the arrays that Orbax has written, with the shapes and dtypes of the document.
-
-    They are read with TensorStore alone, and sizes are checked first: TensorStore aborts the process if it cannot
-    allocate an array.
+    Both and the size of the file are compared before any array is read.
 
     Args:
         leaves: Shape and dtype of each array, from the document.
@@ -407,48 +348,35 @@ def _read_arrays(directory: Path, leaves: Mapping[str, Any]) -> dict[str, np.nda
     Raises:
         ValueError: The arrays are missing or differ from the document.
     """
-    import tensorstore as ts  # noqa: PLC0415 - most programs that import ksim read no checkpoint
-
     shapes = {name: tuple(leaf["shape"]) for name, leaf in leaves.items()}
+    dtypes = {name: np.dtype(leaf["dtype"]) for name, leaf in leaves.items()}
     if any(type(n) is not int or n < 0 for shape in shapes.values() for n in shape):
         raise ValueError("an array has an invalid shape")
-    if any(
-        np.dtype(leaf["dtype"]).hasobject or str(np.dtype(leaf["dtype"])) != leaf["dtype"] for leaf in leaves.values()
-    ):
+    if any(dtype.hasobject or str(dtype) != leaves[name]["dtype"] for name, dtype in dtypes.items()):
         raise ValueError("an array has an invalid type")
-    counts: dict[str, int] = {}
-    for name, leaf in leaves.items():
-        counts[leaf["dtype"]] = counts.get(leaf["dtype"], 0) + math.prod(shapes[name])
-    num_bytes = sum(count * np.dtype(dtype).itemsize for dtype, count in counts.items())
-    if num_bytes > _MAX_RATIO * sum(_sizes(directory).values()):
+    num_bytes = sum(math.prod(shapes[name]) * dtype.itemsize for name, dtype in dtypes.items())
+    size = file.stat().st_size
+    if num_bytes > size:
         raise ValueError(f"its files are too small for arrays of {num_bytes} bytes")
-    np.empty(num_bytes, np.uint8)  # raises MemoryError, where TensorStore would abort the process
-    packed = {}
-    for dtype, count in counts.items():
-        if count:
-            base = {"driver": "file", "path": f"{directory}/"}
-            store = {"driver": "ocdbt", "base": base, "path": f"{dtype}/"}
-            array = ts.open({"driver": "zarr", "kvstore": store}, open=True, read=True).result()
-            chunk = tuple(n or 0 for n in array.chunk_layout.read_chunk.shape or ())
-            is_told = array.shape == (count,) and array.dtype.numpy_dtype == np.dtype(dtype)
-            if not is_told or not 0 < math.prod(chunk) <= count:
-                raise ValueError(f"its {dtype} are {array.shape} in parts of {chunk}, and not {count}")
-            packed[dtype] = np.asarray(array.read().result())
-    return _unpacked(packed, shapes, leaves)
+    if size - num_bytes > _MAX_DOCUMENT_BYTES:
+        raise ValueError(f"its files are too large for arrays of {num_bytes} bytes")
+    np.empty(num_bytes, np.uint8)  # raises MemoryError before safetensors has to
+    # Not mapped into memory: a file that another process truncates would end this one.
+    with safe_open(file, framework="numpy", backend="pread") as stored:
+        if set(stored.keys()) != leaves.keys():
+            raise ValueError(f"{file.name} has other arrays than {_DOCUMENT}")
+        return {name: _read_array(stored, name, shapes[name], dtypes[name]) for name in leaves}
 
 
-def _unpacked(
-    packed: Arrays, shapes: Mapping[str, tuple[int, ...]], leaves: Mapping[str, Any]
-) -> dict[str, np.ndarray]:
-    """The inverse of `_packed`, with the shapes and dtypes of the document."""
-    taken = dict.fromkeys((leaf["dtype"] for leaf in leaves.values()), 0)
-    arrays = {}
-    for name, shape in shapes.items():
-        dtype, size = leaves[name]["dtype"], math.prod(shape)
-        flat = packed[dtype][taken[dtype] :][:size] if size else np.zeros(0, dtype)
-        taken[dtype] += size
-        arrays[name] = flat.reshape(shape).copy()
-    return arrays
+def _read_array(stored: Any, name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Reads an array, once its header has the expected shape and type."""
+    is_known = dtype in _STORED.values()
+    wanted = (list(shape), dtype) if is_known else ([math.prod(shape) * dtype.itemsize], _BYTES)
+    header = stored.get_slice(name)
+    if (header.get_shape(), _STORED.get(header.get_dtype())) != wanted:
+        raise ValueError(f"{name} is {header.get_dtype()}{header.get_shape()}, and not {dtype}{list(shape)}")
+    x = stored.get_tensor(name)
+    return x if is_known else x.view(dtype).reshape(shape)
 
 
 def _check_files(path: Path, document: Mapping[str, Any]) -> None:
@@ -465,7 +393,7 @@ def _check_files(path: Path, document: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} is missing")
         if name not in listed:
             raise ValueError(f"{name} is no part of the checkpoint; remove it")
-        if sizes[name] != document.get("sizes", sizes).get(name):
+        if sizes[name] != document["sizes"].get(name):
             raise ValueError(f"{name} is not what was written: it has another size")
     found = _digests(path, sizes)
     for name, digest in listed.items():
@@ -498,7 +426,12 @@ def _sizes(directory: Path) -> dict[str, int]:
 
 def _digests(directory: Path, names: Iterable[str]) -> dict[str, str]:
     """The digest of each file of a checkpoint, by relative path."""
-    return {name: _digest((directory / name).read_bytes()) for name in sorted(names)}
+    return {name: _digest_of_file(directory / name) for name in sorted(names)}
+
+
+def _digest_of_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 def _read_document_file(path: Path) -> bytes:

@@ -115,7 +115,7 @@ class Saver:
             write_checkpoint(path, {**named_arrays(state), **self._constants}, document)
             self.newest = (iteration, path)
             logger.info("Saved %s.", path)
-        except Exception as error:  # noqa: BLE001 - Orbax may wrap an error of the file system in any type
+        except Exception as error:  # noqa: BLE001 - a failed save is reported, and ends no run
             self._last_error = error
             self._failures.add("checkpoint", error)
         with self._failures.tolerate("removal of old checkpoints"):

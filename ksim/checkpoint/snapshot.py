@@ -23,7 +23,7 @@ from ksim.parallel.placement import copy_of, named_leaves, unwrap_keys, wrap_key
 from ksim.task.rl import RLTask
 from ksim.types import LearnerState, TrainState
 
-_PACKAGES = ("jax", "jaxlib", "mujoco", "mujoco-mjx", "equinox", "optax", "orbax-checkpoint", "numpy")
+_PACKAGES = ("jax", "jaxlib", "mujoco", "mujoco-mjx", "equinox", "optax", "safetensors", "numpy")
 _STATE = ("learner.", "envs.")
 """Prefixes of the names of a training state's arrays. A checkpoint may hold other arrays as well."""
 _OF_THE_POLICY = ("learner.params", "learner.normalizer")

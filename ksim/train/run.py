@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from ksim.checkpoint.format import find_best
-from ksim.checkpoint.orbax_log import log_orbax
 from ksim.checkpoint.progress import Progress
 from ksim.checkpoint.run_dir import locked, note_run_dir, save_config, shared_run_dir
 from ksim.checkpoint.saver import Saver
@@ -255,7 +254,6 @@ def open_files(loop: Loop, start: Start, run_dir: Path, stack: contextlib.ExitSt
             line=task.learner_info().line,
         )
     )
-    log_orbax()
     policy = PolicyExport(reports.model(task.initial_learner()[0]), task.obs_sizes)
     saver = Saver(run_dir, task.config, reports.failures, {**policy.arrays(), **task.kept_arrays()})
     if start.run_dir is not None and start.resumed is not None:

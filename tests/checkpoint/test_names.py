@@ -1,12 +1,12 @@
 """Runs in directories of any name, none of which may lose a checkpoint."""
 
-import contextlib
 import os
 import re
 import shlex
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from examples.point_mass import PointMassConfig, PointMassTask
 from ksim import ConfigError, cli
@@ -34,20 +34,31 @@ def test_checkpoint_is_written_and_read_in_a_directory_of_any_name(name, tmp_pat
 
 @pytest.mark.parametrize("name", ["back\\slash", "[x]"])
 def test_checkpoint_that_went_elsewhere_is_an_error_before_it_has_its_name(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint_format, "_plain_path", contextlib.nullcontext)
+    monkeypatch.setattr(checkpoint_format, "save_file", lambda *_: None)
     path = tmp_path / name / "checkpoints" / "1"
     path.parent.mkdir(parents=True)
-    with pytest.raises(OSError, match="TensorStore did not write its files to the directory"):
+    with pytest.raises(FileNotFoundError, match=r"arrays\.safetensors"):
         write_checkpoint(path, {"learner.x": np.arange(5.0)}, DOCUMENT)
     assert not path.exists()
 
 
-def test_place_for_links_must_have_a_plain_name_itself(tmp_path, monkeypatch):
-    for name in ("[x]", "[tmp]"):
-        (tmp_path / name).mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "[tmp]"))
-    with pytest.raises(OSError, match="TMPDIR must name a directory with a plain name"):
-        write_checkpoint(tmp_path / "[x]" / "1", {"learner.x": np.arange(5.0)}, DOCUMENT)
+def test_error_of_the_system_names_the_checkpoint(tmp_path, monkeypatch):
+    def removed_while_written(arrays, file):
+        file.parent.rmdir()
+        save_file(arrays, file)
+
+    monkeypatch.setattr(checkpoint_format, "save_file", removed_while_written)
+    with pytest.raises(FileNotFoundError) as failed:
+        write_checkpoint(tmp_path / "1", {"learner.x": np.arange(5.0)}, DOCUMENT)
+    assert failed.value.filename == str(tmp_path / "1")
+
+
+def test_directory_for_temporary_files_is_not_needed(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "gone"))
+    (tmp_path / "[x]").mkdir()
+    write_checkpoint(tmp_path / "[x]" / "1", {"learner.x": np.arange(5.0)}, DOCUMENT)
+    assert read_checkpoint(tmp_path / "[x]" / "1").iteration == 1
 
 
 @pytest.mark.filterwarnings("ignore:Only 1 device detected")

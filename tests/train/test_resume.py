@@ -307,9 +307,9 @@ def test_run_that_another_process_has_gone_on_with_meanwhile_is_left_alone(finis
 
 def test_damaged_newest_checkpoint_is_said_and_the_one_before_is_used(finished, tmp_path):
     run_dir = copy_of(finished, tmp_path)
-    (run_dir / "checkpoints" / "3" / "state" / "manifest.ocdbt").write_bytes(b"")
+    (run_dir / "checkpoints" / "3" / "arrays.safetensors").write_bytes(b"")
     task = point_mass_task(num_devices=1, max_iterations=4, save_every_n_iterations=1, resume=str(run_dir))
-    with pytest.warns(UserWarning, match=r"checkpoints/3 is damaged: state/.*checkpoints/2\) is used"):
+    with pytest.warns(UserWarning, match=r"checkpoints/3 is damaged: arrays\.safetensors .*checkpoints/2\) is used"):
         task.run()
     assert "Checkpoint 3 is damaged" in (run_dir / "process_0.log").read_text()
     assert [line["iteration"] for line in metrics(run_dir)] == [1, 2, 3, 4]
@@ -326,7 +326,7 @@ def test_checkpoint_that_has_lost_its_document_is_damaged_like_any_other(finishe
     task = point_mass_task(num_devices=1, max_iterations=4, save_every_n_iterations=1, resume=str(run_dir))
     with pytest.warns(UserWarning, match=r"checkpoints/3 is damaged: document\.json.*checkpoints/2\) is used"):
         task.run()
-    assert (run_dir / "damaged" / "3" / "state").is_dir()
+    assert (run_dir / "damaged" / "3" / "arrays.safetensors").is_file()
     assert metrics(run_dir)[:3] == metrics(finished)
     assert read_checkpoint(run_dir / "checkpoints" / "3").iteration == 3
 
