@@ -1,6 +1,7 @@
 """Declaration, description and checks of config fields."""
 
 import dataclasses
+import enum
 import functools
 import json
 import math
@@ -184,6 +185,23 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
     return typing.get_args(hint) if is_union else (hint,)
 
 
+def as_type(value: Any, hint: Any) -> Any:
+    """A value as its option holds it: a float for a whole number, a list for a tuple, an enum's member for its name."""
+    kinds = _alternatives(hint)
+    if type(value) in (list, tuple, dict):
+        item = next((x for kind in kinds for x in reversed(typing.get_args(kind)) if x is not ...), Any)
+        if type(value) is dict:
+            return {name: as_type(x, item) for name, x in value.items()}
+        return [as_type(x, item) for x in value]
+    if type(value) is int and float in kinds and int not in kinds:
+        return float(value)
+    return next((kind[value] for kind in kinds if _is_enum(kind) and isinstance(value, str)), value)
+
+
+def _is_enum(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, enum.Enum)
+
+
 def is_of_type(value: Any, hint: Any) -> bool:
     """Whether a value is of a type of which options are; of a type that ksim does not know, all are."""
     options = _alternatives(hint)
@@ -192,6 +210,10 @@ def is_of_type(value: Any, hint: Any) -> bool:
     origin, items = typing.get_origin(hint), [item for item in typing.get_args(hint) if item is not ...]
     if origin in (list, tuple):
         return type(value) in (list, tuple) and all(any(is_of_type(x, item) for item in items) for x in value)
+    if origin is typing.Literal:
+        return any(type(value) is type(item) and value == item for item in items)
+    if _is_enum(hint):
+        return isinstance(value, hint) or (isinstance(value, str) and value in hint.__members__)
     if origin is dict:
         return type(value) is dict and all(is_of_type(x, items[1]) for x in value.values())
     # By `type` and not isinstance: true is no whole number, and a NumPy scalar cannot be written to config.yaml.

@@ -1,17 +1,22 @@
 import dataclasses
+import enum
 import re
 import shlex
+from typing import Literal
 
+import jax
 import pytest
+import yaml
 
 import ksim
 from examples.point_mass import PointMass, PointMassConfig, PointMassTask
 from examples.quadruped import QuadrupedConfig
 from examples.walking_distributed import HumanoidWalkingDistributedConfig
 from ksim import ConfigError
+from ksim.checkpoint.snapshot import plain_config
 from ksim.cli import MAX_WIDTH, help_text, launch
-from ksim.config import GROUPS, as_argument, options_metadata, seconds_of
-from ksim.host.plain_yaml import read_value
+from ksim.config import GROUPS, as_argument, field, options_metadata, seconds_of
+from ksim.host.plain_yaml import read_value, read_yaml, write_yaml
 from ksim.task.overrides import parse_overrides
 from tests.support.tasks import BipedConfig, BipedTask
 
@@ -78,7 +83,70 @@ def test_overrides_are_converted_to_the_options_types():
         PointMassConfig(), ["num_envs=8", "learning_rate=1", "actor_sizes=[4,2]", "max_iterations=null"]
     )
     assert (config.num_envs, config.learning_rate, config.actor_sizes) == (8, 1.0, [4, 2])
+    assert type(config.learning_rate) is float
     assert config.max_iterations is None
+
+
+class Gait(enum.Enum):
+    WALK = 1
+    TROT = 2
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(kw_only=True)
+class OwnOptions(PointMassConfig):
+    gait: Gait = field(Gait.WALK, help="gait")
+    side: Literal["left", "right"] = field("left", help="side")
+    gains: tuple[float, ...] | None = field((1, 2), help="gains")
+    masses: dict[str, float] = field(lambda: {"arm": 2}, help="masses in kg")
+
+
+def test_options_of_other_types_are_converted_saved_and_read_back():
+    config = parse_overrides(OwnOptions(), ["gait=TROT", "side=right", "masses={leg: 3}"])
+    assert (config.gait, config.side, config.gains, config.masses) == (Gait.TROT, "right", [1.0, 2.0], {"leg": 3.0})
+    saved = read_yaml(write_yaml(plain_config(config)))
+    assert saved["gait"] == "TROT"
+    assert parse_overrides(dataclasses.replace(OwnOptions(), **saved), []) == config
+    for argument in ("gait=RUN", "side=up", "gains=[a]", "masses={leg: x}"):
+        with pytest.raises(ConfigError, match=f"Option {argument.partition('=')[0]} "):
+            parse_overrides(OwnOptions(), [argument])
+
+
+def test_overrides_leave_the_lists_of_the_config_that_they_begin_with():
+    base = PointMassConfig(actor_sizes=[4])
+    parse_overrides(base, []).actor_sizes.append(5)
+    assert base.actor_sizes == [4]
+
+
+TEXTS = [
+    *("0100", "1:30", "1_000", "0x10", "1e3", ".5", "1.", "+1", "on", "true", "~", "null", ".inf", "2001-01-01", "#x"),
+    *(
+        "[x]",
+        "{a:1}",
+        "%d",
+        "'",
+        '"',
+        "-",
+        "|",
+        "???",
+        "٣",
+        "日本",
+        "🤖",
+        "",
+        " a ",
+        "a  b",
+        "a: b",
+        "a #b",
+        "x " * 200,
+    ),
+]
+
+
+def test_texts_that_look_like_other_values_are_written_so_that_they_are_read_as_texts():
+    values = {"texts": TEXTS, "numbers": [1, 1.0, 1e-5, 1e300, -0.0]}
+    values |= {"others": [None, True, False, [], {}]}
+    assert read_yaml(write_yaml(values)) == values
+    assert yaml.safe_load(write_yaml(values)) == values
 
 
 DECIMAL = [

@@ -135,6 +135,12 @@ def test_traced_layers_import_no_plotting_and_no_run(package):
             assert not {name.split(".")[0] for name in imports_of(path)} & NEVER_BELOW_RUN, path
 
 
+@pytest.mark.parametrize("library", ["omegaconf", "orbax", "tensorstore"])
+def test_library_that_ksim_does_without_is_imported_nowhere(library):
+    for path in ROOT.rglob("*.py"):
+        assert library not in {name.split(".")[0] for name in imports_of(path)}, path
+
+
 @pytest.mark.parametrize("name", ["jax.pmap", "jax.shard_map"])
 def test_what_maps_over_devices_is_in_one_file(name):
     users = [path.name for path in ROOT.rglob("*.py") if name in path.read_text()]

@@ -15,7 +15,7 @@ from ksim.checkpoint.format import (
 )
 from ksim.checkpoint.run_dir import newest_run_dir
 from ksim.config import CHECKPOINT_MODES, check_fields, is_of_the_run, options_with
-from ksim.errors import ConfigError, quoted
+from ksim.errors import ConfigError
 from ksim.task.config import RLConfig
 from ksim.task.overrides import parse_overrides
 
@@ -37,12 +37,8 @@ def make_config(base: RLConfig, argv: Sequence[str], task_name: str, pretrained:
     config = parse_overrides(base, argv).with_pretrained(pretrained, task_name)
     if config.resume is None and (config.run_mode not in CHECKPOINT_MODES or config.checkpoint is None):
         return config
-    saved = {f.name for f in dataclasses.fields(base) if is_of_the_run(f)}
-    saved = {name: value for name, value in saved_options(config, task_name).items() if name in saved}
-    for name, value in saved.items():
-        # Saved options are data, which no OmegaConf resolver may act on.
-        if "${" in str(value):
-            raise ConfigError(f"Option {name} ({quoted(value)}) of the checkpoint must not be an interpolation.")
+    names = {f.name for f in dataclasses.fields(base) if is_of_the_run(f)}
+    saved = {name: value for name, value in saved_options(config, task_name).items() if name in names}
     return parse_overrides(dataclasses.replace(base, **saved), argv).with_pretrained(pretrained, task_name)
 
 

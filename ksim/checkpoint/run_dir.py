@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from ksim.checkpoint.snapshot import plain_config
 from ksim.errors import ConfigError, as_number, quoted
 from ksim.host.files import whole_file
+from ksim.host.plain_yaml import write_yaml
 from ksim.host.terminal import print_warning
 from ksim.log.run_log import LOG_DIR
 from ksim.parallel.job import missed_job
@@ -111,7 +110,7 @@ def save_config(config: Any, run_dir: Path) -> None:
     """
     try:
         with whole_file(run_dir / "config.yaml") as temporary:
-            OmegaConf.save(OmegaConf.create(plain_config(config)), temporary)
+            temporary.write_text(write_yaml(plain_config(config)), encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"run_dir ({run_dir}) cannot be written: {error.strerror}. Choose another.") from error
 

@@ -1,6 +1,7 @@
 """The content of a checkpoint: conversion from and to a training state."""
 
 import dataclasses
+import enum
 import functools
 import importlib.metadata
 import json
@@ -13,7 +14,6 @@ from typing import Any
 import jax
 import numpy as np
 from jaxtyping import PyTree
-from omegaconf import OmegaConf
 
 from ksim._version import __version__
 from ksim.checkpoint.format import CHECKPOINTS, Arrays, Checkpoint, write_checkpoint
@@ -61,9 +61,15 @@ def run_document(task: RLTask[Any], **parts: Any) -> dict[str, Any]:
 
 def plain_config(config: Any) -> dict[str, Any]:
     """A config as a dict of types that JSON can represent."""
-    container = OmegaConf.create(dataclasses.asdict(config))  # type: ignore[call-overload]
     # Through JSON, so that a tuple becomes a list, as in a checkpoint that was read, and the two compare equal.
-    return json.loads(json.dumps(OmegaConf.to_container(container, enum_to_str=True)))
+    return json.loads(json.dumps(dataclasses.asdict(config), default=_plain))
+
+
+def _plain(value: Any) -> str:
+    """The name of an enum's member; raises TypeError for other objects."""
+    if isinstance(value, enum.Enum):
+        return value.name
+    raise TypeError(f"An option cannot be saved: {quoted(value)}.")
 
 
 @functools.cache

@@ -27,6 +27,18 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(rf"({WHOLE})\Z
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(rf"({FRACTION})\Z"), "-+.0123456789")
 
 
+class _Dumper(yaml.SafeDumper):
+    """A YAML dumper that quotes strings which `_Loader` or YAML 1.1 would read as other values."""
+
+
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(rf"({FRACTION})\Z"), list("-+.0123456789"))
+
+
+def write_yaml(value: Any) -> str:
+    """The YAML text of plain values, a line for each entry of a mapping, in their order."""
+    return yaml.dump(value, Dumper=_Dumper, default_flow_style=False, allow_unicode=True, sort_keys=False)
+
+
 def read_yaml(text: str | bytes) -> Any:
     """The value of a YAML text.
 

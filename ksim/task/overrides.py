@@ -7,10 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import yaml
-from omegaconf import OmegaConf
-from omegaconf.base import SCMode
 
-from ksim.config import allows_null, check_fields, check_plain, describe_type, is_of_type, is_text
+from ksim.config import allows_null, as_type, check_fields, check_plain, describe_type, is_of_type, is_text
 from ksim.errors import ConfigError, near_misses, quoted
 from ksim.host.plain_yaml import has_lost_text, read_yaml
 from ksim.parallel.job import hint
@@ -31,7 +29,8 @@ def parse_overrides(base: RLConfig, argv: Sequence[str]) -> Any:
     """
     known = {f.name: f for f in dataclasses.fields(base)}
     check_fields(base)
-    config = OmegaConf.structured(base)
+    hints = typing.get_type_hints(type(base))
+    values = {name: as_type(getattr(base, name), hints[name]) for name in known}
     given: dict[str, str] = {}
     for argument in argv:
         key, equals, value = argument.partition("=")
@@ -46,13 +45,8 @@ def parse_overrides(base: RLConfig, argv: Sequence[str]) -> Any:
                 f"Option {key} is given twice: {quoted(given[key])} and {quoted(value)}. Leave one of them out."
             )
         with _naming(base, key, value):
-            parsed = _parse_value(value, type(base), key)
-            config = OmegaConf.merge(config, OmegaConf.create({key: parsed}))
-    # After all are parsed: a value may refer to a later option, as in num_envs=${batch_size}.
-    for key, value in given.items():
-        with _naming(base, key, value):
-            OmegaConf.select(config, key, throw_on_missing=True)
-    config = OmegaConf.to_container(config, resolve=True, structured_config_mode=SCMode.INSTANTIATE)
+            values[key] = as_type(_parse_value(value, type(base), key), hints[key])
+    config = dataclasses.replace(base, **values)
     check_fields(config)
     return config
 
@@ -88,21 +82,18 @@ def _parse_value(text: str, config_class: type, key: str) -> Any:
     value = read_yaml(text)
     if value == "???" or (value is None and text.strip().lower() not in ("null", "~")):
         raise ValueError("It would be taken for a value that is missing, or null.")
-    # Before OmegaConf, which parses the text 0100 as a number.
-    is_open = lambda x: isinstance(x, str) and "${" in x
-    known = [x for x in value if not is_open(x)] if isinstance(value, list) else value
-    if not is_open(value) and not is_of_type(known, typing.get_type_hints(config_class)[key]):
+    if not is_of_type(value, typing.get_type_hints(config_class)[key]):
         raise ValueError("It is of another type.")
     return value
 
 
 @contextlib.contextmanager
 def _naming(base: RLConfig, key: str, value: str) -> Iterator[None]:
-    """Turns any error of the parsers into a ConfigError that names the option and its type."""
+    """Turns any error of the parser into a ConfigError that names the option and its type."""
     try:
         yield
     except ConfigError:
         raise
-    except Exception:  # noqa: BLE001 - YAML and OmegaConf let through what Python's conversions raise
+    except Exception:  # noqa: BLE001 - PyYAML lets through what Python's conversions raise
         kind = describe_type(type(base), key)
         raise ConfigError(f"Option {key} ({quoted(value)}) must be {kind}.") from None

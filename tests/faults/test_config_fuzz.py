@@ -300,14 +300,30 @@ def test_what_is_too_large_or_too_small_is_refused_with_what_would_do(arguments,
 
 
 def test_values_mean_what_they_say():
-    argv = ["run_dir=2024_11", "coordinator_address=1e3", "seed=${num_envs}", "checkpoint=null", "viewer_host=a #b"]
+    argv = ["run_dir=2024_11", "coordinator_address=1e3", "checkpoint=null", "viewer_host=a #b"]
     argv += ["eval_output='a'", "export_dir=[x] %d"]
     config = make_config(BASE, argv, "fuzzed_task")
-    assert (config.run_dir, config.coordinator_address, config.seed) == ("2024_11", "1e3", BASE.num_envs)
+    assert (config.run_dir, config.coordinator_address) == ("2024_11", "1e3")
     assert (config.checkpoint, config.viewer_host) == (None, "a #b")
     assert (config.eval_output, config.export_dir) == ("'a'", "[x] %d")
     with pytest.raises(ConfigError, match=r"run_dir \('\?\?\?'\) must be plain text"):
         make_config(BASE, ["run_dir=???"], "fuzzed_task")
+
+
+@pytest.mark.parametrize(
+    ("argument", "words"),
+    [
+        ("seed=${num_envs}", "Option seed ('${num_envs}') must be a whole number."),
+        ("gamma=${oc.env:HOME}", "Option gamma ('${oc.env:HOME}') must be a number."),
+        ("actor_sizes=[${seed}]", "Option actor_sizes ('[${seed}]') must be a list, as in [256,128]."),
+        ("max_runtime=${num_envs}", "max_runtime ('${num_envs}') must be plain text"),
+        ("devices=[${seed}]", "Option devices ('[${seed}]') must be all, cpu or a list, as in [0,1]."),
+        ("run_dir=${oc.env:HOME}", "run_dir ('${oc.env:HOME}') must be plain text"),
+    ],
+)
+def test_options_do_not_refer_to_each_other_nor_to_the_environment(argument, words):
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        make_config(BASE, [argument], "fuzzed_task")
 
 
 def test_config_of_another_task_is_refused():
