@@ -7,7 +7,7 @@ RUN_MODES = {
     "eval": "ksim.evaluate.reports:evaluate_checkpoint",
     "view": "ksim.viewer.view:view_checkpoint",
     "export": "ksim.policy.export.exporter:export_checkpoint",
-    "replay": "ksim.checkpoint.replay:replay_dump",
+    "replay": "ksim.checkpoint.dump:replay_dump",
 }
 """By the values of the option `run_mode`."""
 
@@ -16,7 +16,7 @@ provide(
     | {
         "launch": "ksim.cli:launch",
         "load_policy": "ksim.policy.load:load_policy",
-        "kept_in_run": "ksim.checkpoint.kept:kept_in_run",
+        "kept_in_run": "ksim.checkpoint.options:kept_in_run",
         "load_teacher": "ksim.policy.load:load_teacher",
         "check": "ksim.preflight.hooks:check_task",
         "verify_distributed_setup": "ksim.preflight.devices:verify_setup",

@@ -1,4 +1,4 @@
-"""The options of a run: overrides on top of the saved options of a resumed, evaluated or shown run."""
+"""Saved options and kept arrays of the run that a task resumes, evaluates or shows."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -7,9 +7,11 @@ from typing import Any
 
 from ksim.checkpoint.format import (
     CHECKPOINTS,
+    Checkpoint,
     DamagedError,
     find_checkpoints,
     list_checkpoints,
+    load_checkpoint,
     read_document,
     readable,
 )
@@ -18,6 +20,7 @@ from ksim.config import CHECKPOINT_MODES, check_fields, is_of_the_run, options_w
 from ksim.errors import ConfigError
 from ksim.task.config import RLConfig
 from ksim.task.overrides import parse_overrides
+from ksim.task.rl import RLTask
 
 AUTO = "auto"
 
@@ -106,3 +109,26 @@ def check_resumed(config: RLConfig, changed: Mapping[str, tuple[Any, Any]]) -> N
 def is_fixed(config: RLConfig, name: str) -> bool:
     """Whether an option cannot change on resume, because the checkpoint or its networks would not fit."""
     return any(name in options_with(type(config), role) for role in ("fixed", "network"))
+
+
+def kept_in_run(task: RLTask[Any], prefix: str) -> Checkpoint | None:
+    """The kept arrays of the checkpoint that a task resumes or replays, by their names without the prefix.
+
+    None if the task starts from scratch, or the checkpoint has no such arrays.
+
+    Args:
+        prefix: The prefix of the names of the arrays.
+
+    Raises:
+        ConfigError: There is no such checkpoint, or it is damaged.
+    """
+    config = task.config
+    if config.resume is not None:
+        name, path = "resume", resumed_path(config, task.task_name)
+    else:
+        name, path = "checkpoint", config.checkpoint if config.run_mode == "replay" else None
+    if path is None:
+        return None
+    found = load_checkpoint(path, name)
+    kept = {name.removeprefix(prefix): x for name, x in found.arrays.items() if name.startswith(prefix)}
+    return Checkpoint(found.path, kept, found.document) if kept else None

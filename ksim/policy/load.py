@@ -14,8 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ksim.checkpoint.format import Checkpoint, load_checkpoint, read_document
-from ksim.checkpoint.kept import kept_in_run
-from ksim.checkpoint.options import make_config
+from ksim.checkpoint.options import kept_in_run, make_config
 from ksim.checkpoint.snapshot import check_policy_fits, restored_policy
 from ksim.errors import ConfigError
 from ksim.learn.teacher import Teacher

@@ -11,7 +11,7 @@ import pytest
 
 from examples.point_mass import PointMass, PointMassConfig, PointMassTask
 from ksim import Environment
-from ksim.checkpoint.replay import load_dump, replay
+from ksim.checkpoint.dump import load_dump, replay
 from ksim.parallel.collectives import device_index
 from ksim.train import timing
 from ksim.train.loop import TrainingDivergedError
