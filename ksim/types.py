@@ -105,6 +105,8 @@ class Trajectory(eqx.Module):
         terminated: The episode ended with this step.
         done: The episode terminated or was truncated with this step.
         metrics: The environment's metrics, each (env, time).
+        reached: Observations of the states reached, taken before any reset, in the task's `reached_groups` only. After
+            the last step of an episode they differ from the next `obs`, which begins another episode.
     """
 
     obs: Observation
@@ -116,6 +118,7 @@ class Trajectory(eqx.Module):
     terminated: Bool[Array, "*e_t"]
     done: Bool[Array, "*e_t"]
     metrics: Metrics
+    reached: Observation = eqx.field(default_factory=dict)
 
 
 class LearnerState(eqx.Module):

@@ -103,7 +103,7 @@ def bin_counts(trajectory: Trajectory, levels: Levels, axis_name: str | None) ->
         levels: Levels of the curricula by name; vectors for curricula with bins.
         axis_name: The axis of devices, over which counts are summed.
     """
-    is_finite_et = trajectory.metrics.get(NON_FINITE, jnp.zeros_like(trajectory.reward)) == 0
+    is_finite_et = finite_steps(trajectory)
     counts = {}
     for name, bin_et in trajectory.metrics.items():
         if name.startswith(BINS):
@@ -138,6 +138,9 @@ def device_metrics(trajectory: Trajectory, axis_name: str | None) -> Metrics:
 
 def _finished(trajectory: Trajectory) -> Bool[Array, "e t"]:
     """Whether each step finished an episode. Episodes cut at a non-finite step do not count."""
-    if NON_FINITE not in trajectory.metrics:
-        return trajectory.done
-    return trajectory.done & (trajectory.metrics[NON_FINITE] == 0)
+    return trajectory.done & finite_steps(trajectory)
+
+
+def finite_steps(trajectory: Trajectory) -> Bool[Array, "e t"]:
+    """Whether each step is finite; true for all steps if the rollout does not report it."""
+    return trajectory.metrics.get(NON_FINITE, jnp.zeros_like(trajectory.reward)) == 0

@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 from ksim.keys import DISCRIMINATOR
 from ksim.learn.guards import BAD_UPDATES, UpdateState, all_finite, optimizer_step, updated_normalizer
 from ksim.learn.learner import AbstractLearner, LearnerInfo, RolloutBatch
+from ksim.learn.statistics import finite_steps
 from ksim.nn.networks import DenseStack, orthogonal_linear
 from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
 from ksim.parallel.collectives import (
@@ -135,16 +136,6 @@ class AMPState(LearnerState):
     style: StyleState
 
 
-class AMPRolloutBatch(RolloutBatch):
-    """A rollout, and the discriminator's features of the states after it.
-
-    Attributes:
-        features_after: Features of the state of each env after the last step.
-    """
-
-    features_after: Float[Array, "*e f"]
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class AMP(AbstractLearner):
     """Adversarial motion priors around PPO, Peng et al. 2021 (arXiv:2104.02180).
@@ -175,9 +166,8 @@ class AMP(AbstractLearner):
         )
         return AMPState(**_fields(self.ppo.init(key)), style=style)
 
-    def collect(self, state: TrainState, key: PRNGKeyArray) -> tuple[AMPRolloutBatch, EnvBatch]:
-        collected, envs = self.ppo.collect(state, key)
-        return AMPRolloutBatch(**_fields(collected), features_after=envs.env_state.obs[STYLE]), envs
+    def collect(self, state: TrainState, key: PRNGKeyArray) -> tuple[RolloutBatch, EnvBatch]:
+        return self.ppo.collect(state, key)
 
     def policy(self, learner: LearnerState) -> NormalizedActorCritic:
         return self.ppo.policy(learner)
@@ -197,15 +187,13 @@ class AMP(AbstractLearner):
     ) -> tuple[LearnerState, Metrics]:
         """Computes rewards by the current discriminator, then updates the policy by PPO, then the discriminator."""
         assert isinstance(learner, AMPState)
-        assert isinstance(collected, AMPRolloutBatch)
         hyper, style, trajectory = self.hyper, learner.style, collected.trajectory
-        pair_et2f = _transitions(trajectory, collected.features_after)
-        reward_et = jnp.where(trajectory.done, 0.0, style_reward(_scores(style, pair_et2f)))
+        reward_et = _style_rewards(style, trajectory)
         total_et = hyper.task_weight * trajectory.reward + hyper.style_weight * reward_et
         rewarded = dataclasses.replace(collected, trajectory=dataclasses.replace(trajectory, reward=total_et))
         learned, metrics = self.ppo.learn(learner, rewarded, key, is_usable)
         style_key = jax.random.fold_in(key, DISCRIMINATOR)
-        style, style_metrics = self._learn_style(style, trajectory, pair_et2f, style_key, is_usable)
+        style, style_metrics = self._learn_style(style, trajectory, style_key, is_usable)
         style_metrics["style/reward"] = mean_across_devices(jnp.mean(reward_et), self.axis_name)
         metrics[BAD_UPDATES] += style_metrics.pop(BAD_UPDATES)
         num_bad = jnp.maximum(learned.num_bad_updates, style.num_bad)
@@ -215,7 +203,6 @@ class AMP(AbstractLearner):
         self,
         style: StyleState,
         trajectory: Trajectory,
-        pair_et2f: Float[Array, "e t 2 f"],
         key: PRNGKeyArray,
         is_usable: Bool[Array, ""],
     ) -> tuple[StyleState, Metrics]:
@@ -223,7 +210,7 @@ class AMP(AbstractLearner):
         sample_key, batch_key = jax.random.split(key)
         features = {STYLE: trajectory.obs[STYLE]}
         normalizer = updated_normalizer(style.normalizer, features, is_usable, self.axis_name)
-        new_n2f = self._sampled(pair_et2f, trajectory.done, sample_key)
+        new_n2f = self._sampled(trajectory, sample_key)
         replay, num_replayed = _put(style.replay, style.num_replayed, new_n2f, is_usable)
         style = dataclasses.replace(style, normalizer=normalizer, replay=replay, num_replayed=num_replayed)
 
@@ -243,13 +230,12 @@ class AMP(AbstractLearner):
         metrics = mean_across_devices(jax.tree.map(jnp.mean, metrics_s), self.axis_name)
         return style, metrics | {BAD_UPDATES: jnp.sum(is_skipped_s).astype(jnp.float32)}
 
-    def _sampled(
-        self, pair_et2f: Float[Array, "e t 2 f"], done_et: Bool[Array, "e t"], key: PRNGKeyArray
-    ) -> Float[Array, "n 2 f"]:
+    def _sampled(self, trajectory: Trajectory, key: PRNGKeyArray) -> Float[Array, "n 2 f"]:
         """Sampled transitions of all devices' envs, in the order of the global batch; the same on every device."""
-        key_e = env_keys(key, global_env_index(len(done_et), self.axis_name))
-        # The state after the last step of an episode is not observed: drawn only if the env has no other step.
-        logit_et = jnp.where(done_et, -jnp.inf, 0.0)
+        pair_et2f = _transitions(trajectory)
+        key_e = env_keys(key, global_env_index(len(pair_et2f), self.axis_name))
+        # A non-finite step reaches no state: drawn only if the env has no other step.
+        logit_et = jnp.where(finite_steps(trajectory), 0.0, -jnp.inf)
         draw = lambda key, logit_t: jax.random.categorical(key, logit_t, shape=(SAMPLES_PER_ENV,))
         step_es = jax.vmap(draw)(key_e, logit_et)
         drawn_es2f = jax.vmap(lambda pair_t2f, step_s: pair_t2f[step_s])(pair_et2f, step_es)
@@ -280,11 +266,15 @@ def _fields(module: eqx.Module) -> dict[str, PyTree]:
     return {field.name: getattr(module, field.name) for field in dataclasses.fields(module)}
 
 
-def _transitions(trajectory: Trajectory, features_after_ef: Float[Array, "e f"]) -> Float[Array, "e t 2 f"]:
-    """The features before and after each step; those before it twice if the step ends an episode."""
-    before_etf = trajectory.obs[STYLE]
-    after_etf = jnp.concatenate([before_etf[:, 1:], features_after_ef[:, None]], axis=1)
-    return jnp.stack([before_etf, jnp.where(trajectory.done[..., None], before_etf, after_etf)], axis=2)
+def _transitions(trajectory: Trajectory) -> Float[Array, "e t 2 f"]:
+    """The features before and after each step, including steps that end an episode."""
+    return jnp.stack([trajectory.obs[STYLE], trajectory.reached[STYLE]], axis=2)
+
+
+def _style_rewards(style: StyleState, trajectory: Trajectory) -> Float[Array, "e t"]:
+    """The style reward of each step, including steps that end an episode; 0 for a non-finite step."""
+    reward_et = style_reward(_scores(style, _transitions(trajectory)))
+    return jnp.where(finite_steps(trajectory), reward_et, 0.0)
 
 
 def _normalized(style: StyleState, pair_b2f: Float[Array, "*b 2 f"]) -> Float[Array, "*b f2"]:

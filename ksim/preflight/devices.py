@@ -26,7 +26,7 @@ from ksim.parallel.collectives import device_index, sum_across_devices
 from ksim.parallel.devices import local_name
 from ksim.parallel.multihost import Peers, gather_texts, is_main_process, meet_peers, num_processes, process_index
 from ksim.parallel.replicas import Divergence, find_divergence, gather_checksums, leaf_names
-from ksim.preflight.memory import env_shapes, format_bytes, memory_per_device, next_start_bytes, num_bytes
+from ksim.preflight.memory import env_shapes, format_bytes, kept_obs, memory_per_device, next_start_bytes, num_bytes
 from ksim.preflight.start import print_distributed_setup
 from ksim.task.distributed import DeviceInfo, DistributedRLConfig, DistributedSetup
 from ksim.task.rl import RLTask
@@ -46,7 +46,8 @@ def inspect_setup(task: RLTask[DistributedRLConfig]) -> DistributedSetup:
     share = config.num_envs // layout.num_devices
     env_state, env_bytes = env_shapes(task, model)
     # Per env step: observations (raw and normalised), metrics, action, and ten numbers such as values and advantages.
-    step_bytes = 2 * num_bytes(env_state.obs) + num_bytes(env_state.metrics) + 4 * task.environment.action_size + 40
+    obs_bytes = num_bytes(kept_obs(task, env_state))
+    step_bytes = 2 * obs_bytes + num_bytes(env_state.metrics) + 4 * task.environment.action_size + 40
     peers = meet_peers()
     num_here = peers.hosts.count(peers.hosts[process_index()])
     memory = memory_per_device(layout.local_devices, num_here)

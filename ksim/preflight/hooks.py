@@ -150,7 +150,7 @@ def _check_rollout(task: LearnedTask[Any], model: AbstractActorCritic, env_state
     trajectory, env_state_after, carry_after = returned
     if not isinstance(trajectory, Trajectory):
         raise ConfigError(f"{rule}, the first a ksim.Trajectory, but returned {described(returned)}. See {HOOKS}.")
-    problem = _trajectory_differences(trajectory, env_state, task.environment.action_size, (num_envs, num_steps))
+    problem = _trajectory_differences(task, trajectory, env_state, (num_envs, num_steps))
     if problem:
         raise ConfigError(
             f"{hook} must return a trajectory of this device's {num_envs} environments and {num_steps} steps "
@@ -164,14 +164,18 @@ def _check_rollout(task: LearnedTask[Any], model: AbstractActorCritic, env_state
         )
 
 
-def _trajectory_differences(trajectory: Trajectory, env_state: EnvState, size: int, leading: tuple[int, int]) -> str:
+def _trajectory_differences(
+    task: LearnedTask[Any], trajectory: Trajectory, env_state: EnvState, leading: tuple[int, int]
+) -> str:
     metrics = trajectory.metrics
     if not isinstance(metrics, Mapping):
         return f"trajectory.metrics is {described(metrics)} instead of a dict"
     number = lambda x: jnp.zeros(leading, x.dtype if is_float(x) else jnp.float32)
+    obs = lambda groups: {x: jnp.zeros((*leading, *env_state.obs[x].shape[1:]), env_state.obs[x].dtype) for x in groups}
     expected = lambda: Trajectory(
-        obs={group: jnp.zeros((*leading, *x.shape[1:]), x.dtype) for group, x in env_state.obs.items()},
-        action=jnp.zeros((*leading, size)),
+        obs=obs(env_state.obs),
+        reached=obs(task.reached_groups),
+        action=jnp.zeros((*leading, task.environment.action_size)),
         terminated=jnp.zeros(leading, bool),
         done=jnp.zeros(leading, bool),
         metrics={name: jnp.zeros(leading, getattr(x, "dtype", jnp.float32)) for name, x in metrics.items()},

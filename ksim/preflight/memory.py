@@ -34,7 +34,7 @@ def check_memory(task: LearnedTask[Any], learner: LearnerState, env_state: EnvSt
     """
     config, layout = task.config, task.layout
     # Per env step: the observations, metrics, the action, five numbers and two flags.
-    step_bytes = num_bytes((env_state.obs, env_state.metrics)) + 4 * task.environment.action_size + 22
+    step_bytes = num_bytes((kept_obs(task, env_state), env_state.metrics)) + 4 * task.environment.action_size + 22
     kept_bytes = state_bytes + next_start_bytes(env_state)
     env_bytes = kept_bytes + config.rollout_length * step_bytes
     # The gradients are as large as the parameters.
@@ -90,6 +90,11 @@ def env_shapes(task: RLTask[Any], model: AbstractActorCritic) -> tuple[EnvState,
         bind_axis(task.environment.first_episode, task.device_axis), jax.eval_shape(lambda: jax.random.key(0))
     )
     return state, num_bytes(state) + num_bytes(eqx.filter_eval_shape(initial_carries, model, 1))
+
+
+def kept_obs(task: RLTask[Any], env_state: EnvState) -> PyTree:
+    """Shapes of the observations that a rollout keeps per env step."""
+    return env_state.obs, [env_state.obs[group] for group in task.reached_groups if group in env_state.obs]
 
 
 def next_start_bytes(env_state: EnvState) -> int:

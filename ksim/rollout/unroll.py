@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import chex
@@ -184,6 +184,7 @@ def unroll(
     *,
     num_steps: int,
     deterministic: bool = False,
+    reached_groups: Sequence[str] = (),
 ) -> tuple[Trajectory, EnvState, PyTree]:
     """Steps a batch of envs under a policy.
 
@@ -202,6 +203,7 @@ def unroll(
         key_e: One key per env for this rollout.
         num_steps: Control steps.
         deterministic: Use the deterministic policy instead of sampling.
+        reached_groups: Observation groups that the trajectory also holds for the states reached, in `reached`.
 
     Returns:
         The trajectory with leading axes (env, time), and the states and memories after it.
@@ -222,6 +224,8 @@ def unroll(
         is_good_e = _is_finite((state_e.obs, reached_e.obs, reached_e.reward))
         value_at_cut_e = _value_at_cut(model, decision_e.value, reached_e, carry_e, is_good_e)
         transition_e = _transition(obs_e, decision_e, reached_e, value_at_cut_e, is_good_e)
+        before_e, after_e = ({group: obs[group] for group in reached_groups} for obs in (obs_e, reached_e.obs))
+        transition_e = dataclasses.replace(transition_e, reached=select_envs(is_good_e, after_e, before_e))
         done_e = transition_e.done
 
         def ended(index_r: Array) -> EnvState:

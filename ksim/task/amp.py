@@ -107,6 +107,8 @@ class AMPTask(PPOTask[ConfigT], Generic[ConfigT]):
     physics only. The policy's networks and statistics do not use this group.
     """
 
+    reached_groups: ClassVar[tuple[str, ...]] = (STYLE,)
+
     def get_reference(self) -> Float[np.ndarray, "n 2 f"]:
         """Transitions of the reference motions: features of consecutive states, one control step apart.
 

@@ -1,7 +1,7 @@
 """Hooks that define how a task learns. `PPOTask` implements them for PPO, `LearnedTask` for on-policy algorithms."""
 
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import equinox as eqx
 import numpy as np
@@ -18,6 +18,9 @@ from ksim.types import LearnerState, TrainState
 
 class LearningHooks:
     """The hooks through which the training loop, evaluations and checkpoints reach the algorithm."""
+
+    reached_groups: ClassVar[tuple[str, ...]] = ()
+    """Observation groups whose values in the states reached the algorithm needs too, in `Trajectory.reached`."""
 
     def _get_initial_model(self, rng: PRNGKeyArray) -> AbstractActorCritic | eqx.Module:
         """The actor-critic before the first iteration. Traced; `rng` is the only input that varies.

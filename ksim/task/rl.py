@@ -126,7 +126,15 @@ class RLTask(RobotHooks, LearningHooks, CallbackTask[ConfigT], Generic[ConfigT])
             The trajectory with leading axes (env, time), and the states and memories after it.
         """
         key_e = self.env_keys(rng, env_state.reward.shape[0])
-        return unroll(self.environment, model, env_state, model_carry, key_e, num_steps=self.config.rollout_length)
+        return unroll(
+            self.environment,
+            model,
+            env_state,
+            model_carry,
+            key_e,
+            num_steps=self.config.rollout_length,
+            reached_groups=self.reached_groups,
+        )
 
     def env_keys(self, rng: PRNGKeyArray, num_local_envs: int) -> Key[Array, " e"]:
         """One key per env of this device, which depends only on the env's index in the global batch.

@@ -49,10 +49,11 @@ class ValueIsTheObservation(AbstractActorCritic):
         return ActorCriticOutput(Gaussian(mean=carry[None], std=jnp.ones(1)), 10 * x[0]), carry + 1
 
 
-def run(env, num_steps):
+def run(env, num_steps, **options):
     state_e = initial_env_states(env, jax.random.key(0), jnp.arange(2))
     key_e = jax.random.split(jax.random.key(1), 2)
-    return unroll(env, ValueIsTheObservation(), state_e, jnp.zeros(2), key_e, num_steps=num_steps, deterministic=True)
+    options |= {"num_steps": num_steps, "deterministic": True}
+    return unroll(env, ValueIsTheObservation(), state_e, jnp.zeros(2), key_e, **options)
 
 
 @pytest.mark.parametrize("truncates", [True, False])
@@ -64,6 +65,13 @@ def test_next_value_is_that_of_the_state_reached_before_the_reset(truncates):
     np.testing.assert_array_equal(trajectory.next_value[0], expected)
     np.testing.assert_array_equal(trajectory.done[0], [False, False, True, False, False])
     np.testing.assert_array_equal(trajectory.terminated[0], trajectory.done[0] & (not truncates))
+
+
+@pytest.mark.parametrize("truncates", [True, False])
+def test_observations_reached_are_those_before_the_reset(truncates):
+    trajectory, _, _ = run(Countdown(end_after=3, truncates=truncates), num_steps=5, reached_groups=("actor",))
+    np.testing.assert_array_equal(trajectory.obs["actor"][0, :, 0], [0, 1, 2, 0, 1])
+    np.testing.assert_array_equal(trajectory.reached["actor"][0, :, 0], [1, 2, 3, 1, 2])
 
 
 def test_last_step_bootstraps_with_its_true_successor():

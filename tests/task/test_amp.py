@@ -3,6 +3,7 @@
 import dataclasses
 from dataclasses import dataclass
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import mujoco
@@ -10,14 +11,15 @@ import numpy as np
 import pytest
 
 import ksim
-from examples.point_mass import PointMass, PointMassConfig
+from examples.point_mass import PointMass, PointMassConfig, PointMassState
 from ksim.config import field
 from ksim.errors import ConfigError
 from ksim.mdp import observations as obs
 from ksim.mdp.noise import UniformNoise
 from ksim.motion.files import load_motion
-from ksim.ppo.amp import STYLE, _put
+from ksim.ppo.amp import AMP, SAMPLES_PER_ENV, STYLE, AMPState, _put, _style_rewards, _transitions
 from ksim.rollout.mdp_environment import MdpEnvironment
+from ksim.rollout.unroll import unroll
 from tests.support.checkpoints import saved_learner
 from tests.support.damaged_runs import read_lines, without_times
 from tests.support.processes import finish, start_job
@@ -89,6 +91,44 @@ def test_policy_learns_the_style_of_the_reference():
     ].distribution.mode()[0]
     assert policy(SPEED - 1.0) > 0.5
     assert policy(SPEED + 1.0) < -0.5
+
+
+def test_step_that_ends_an_episode_earns_its_style_reward_and_is_shown_to_the_discriminator():
+    task, env = styled(num_devices=1, discriminator_sizes=[]), Styled()
+    state, network = task.initial_learner()
+    learner = task.get_learner(network, None)
+    assert isinstance(state, AMPState)
+    assert isinstance(learner, AMP)
+    # Truncated by the next step, terminated by it, neither, and not finite.
+    starts = PointMassState(
+        jnp.array([0.0, 2.99, 0.0, jnp.nan]), jnp.array([0.9, 1.0, -0.2, 0.5]), jnp.array([49, 3, 3, 3])
+    )
+    state_e = jax.vmap(env._state)(starts, jnp.zeros(4))
+    key_e = jax.random.split(jax.random.key(1), 4)
+    policy = task.policy_of(state)
+    trajectory, _, _ = unroll(env, policy, state_e, None, key_e, num_steps=2, reached_groups=task.reached_groups)
+    np.testing.assert_array_equal(trajectory.done[:, 0], [True, True, False, True])
+    np.testing.assert_array_equal(trajectory.terminated[:, 0], [False, True, False, False])
+    # A score of half the velocity reached has the reward 1 - (velocity / 2 - 1)^2 / 4.
+    score = lambda x: (x.discriminator.score.weight, x.discriminator.score.bias)
+    style = eqx.tree_at(score, state.style, (jnp.array([[0.0, 0.5]]), jnp.zeros(1)))
+    velocity_e = starts.velocity + 0.1 * jnp.clip(trajectory.action[:, 0, 0], -1, 1)
+    expected_e = np.where([True, True, True, False], 1 - (velocity_e / 2 - 1) ** 2 / 4, 0)
+    np.testing.assert_allclose(_style_rewards(style, trajectory)[:, 0], expected_e, rtol=1e-5)
+    drawn_es2f = learner._sampled(trajectory, jax.random.key(0)).reshape(4, SAMPLES_PER_ENV, 2, 1)
+    first_e2f = _transitions(trajectory)[:, 0]
+    was_drawn_e = np.any(np.all(drawn_es2f == first_e2f[:, None], axis=(2, 3)), axis=1)
+    np.testing.assert_array_equal(was_drawn_e, [True, True, True, False])
+
+
+def test_custom_rollout_without_the_states_reached_is_an_error():
+    class Blind(StyledTask):
+        def _rollout(self, *args):
+            trajectory, *rest = super()._rollout(*args)
+            return dataclasses.replace(trajectory, reached={}), *rest
+
+    with pytest.raises(ConfigError, match=r"Blind\._rollout .* trajectory\.reached\['style'\] is missing instead of"):
+        Blind(StyledConfig(num_devices=1)).check()
 
 
 def test_task_reward_is_what_metrics_and_evaluations_report():
