@@ -63,21 +63,31 @@ def named_errors(name: str, term: object) -> Iterator[None]:
     Raises:
         ConfigError: The code raised an error, which is its cause.
     """
+    kind, *_, own = name.split("/") if "/" in name else (name, "")
     try:
         yield
     except Exception as error:
-        kind, *_, own = name.split("/") if "/" in name else (name, "")
-        what = f"{kind.replace('_', ' ').capitalize()}{f' {own!r}' if own else ''} ({type(term).__name__})"
+        title = f"{kind.replace('_', ' ').capitalize()}{f' {own!r}' if own else ''} ({type(term).__name__})"
         if isinstance(error, ConfigError):
-            raise ConfigError(f"{what}: {error}") from error
-        raise ConfigError(f"{what} failed{_place(error.__traceback__, term)}: {_explained(error)}") from error
+            raise ConfigError(f"{title}: {error}") from error
+        raise ConfigError(described_failure(title, term, error)) from error
 
 
-def _place(trace: TracebackType | None, term: object) -> str:
-    """The last traceback line in the term author's code: outside libraries, and outside ksim if possible."""
-    file_of_term = getattr(sys.modules.get(type(term).__module__), "__file__", None)
+def described_failure(title: str, owner: object, error: Exception) -> str:
+    """The message for an error in a user's code: with the line, and with the fix if the error is a common one of JAX.
+
+    Args:
+        title: The name of the code, as in `Reward 'alive' (Alive)`.
+        owner: The object whose class has the code.
+    """
+    return f"{title} failed{_place(error.__traceback__, owner)}: {_explained(error)}"
+
+
+def _place(trace: TracebackType | None, owner: object) -> str:
+    """The last traceback line in the code's author's files: outside libraries, and outside ksim if possible."""
+    file_of_owner = getattr(sys.modules.get(type(owner).__module__), "__file__", None)
     lines = [
-        line for line in traceback.extract_tb(trace) if line.filename == file_of_term or _has_author(line.filename)
+        line for line in traceback.extract_tb(trace) if line.filename == file_of_owner or _has_author(line.filename)
     ]
     lines = [line for line in lines if not line.filename.startswith(_KSIM)] or lines
     if not lines:

@@ -14,6 +14,8 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 DEVICE_AXIS = "device"
 """Default name of the device axis; a task may choose another."""
+_MAPS = ("shard_map", "pmap", "xla_pmap")
+"""Primitives of pmap and shard_map."""
 
 
 def bind_axis(function: Callable[..., Any], axis_name: str) -> Callable[..., Any]:
@@ -43,7 +45,18 @@ def shapes_on_devices(function: Callable[..., Any], axis_name: str, num_devices:
         function: A function from arrays to arrays.
         args: Pytrees of arrays or shapes.
     """
-    return jax.make_jaxpr(function, axis_env=[(axis_name, num_devices)], return_shape=True)(*args)[1]
+    return trace_on_devices(function, axis_name, num_devices, *args)[1]
+
+
+def trace_on_devices(function: Callable[..., Any], axis_name: str, num_devices: int, *args: Any) -> tuple[Any, Any]:
+    """The jaxpr of a function on each of `num_devices` devices, and the shapes as by `shapes_on_devices`."""
+    return jax.make_jaxpr(function, axis_env=[(axis_name, num_devices)], return_shape=True)(*args)
+
+
+def maps_over_devices(jaxpr: Any) -> bool:
+    """Whether a jaxpr contains a pmap or a shard_map, also inside loops, branches and calls."""
+    inner = [x for eqn in jaxpr.eqns for x in jax.tree.leaves(list(eqn.params.values())) if hasattr(x, "eqns")]
+    return any(eqn.primitive.name in _MAPS for eqn in jaxpr.eqns) or any(map(maps_over_devices, inner))
 
 
 def mean_across_devices(tree: PyTree, axis_name: str | None) -> PyTree:

@@ -1,6 +1,7 @@
 """Checks of the traced hooks of a task, by the shapes that they return, before the training step is compiled."""
 
 import difflib
+import functools
 import inspect
 import types
 from collections.abc import Mapping
@@ -14,15 +15,16 @@ from xax.task.base import BaseTask
 
 from ksim.errors import ConfigError
 from ksim.host.terminal import warn_user
+from ksim.mdp.term import described_failure
 from ksim.nn.actor_critic import AbstractActorCritic, initial_carries
 from ksim.nn.normalizer import NormalizedActorCritic
-from ksim.parallel.collectives import bind_axis, shapes_on_devices
+from ksim.parallel.collectives import bind_axis, maps_over_devices, shapes_on_devices
 from ksim.preflight.memory import check_memory, env_shapes
 from ksim.rollout.environment import check_environment
 from ksim.task.callbacks import CallbackTask
 from ksim.task.described import HOOKS, described, is_float, tree_differences
 from ksim.task.learned import LearnedTask
-from ksim.task.returned import hook_name, is_overridden, shapes_of
+from ksim.task.returned import hook_name, is_overridden, traced
 from ksim.task.rl import RLTask
 from ksim.types import EnvState, LearnerState, TrainState, Trajectory
 
@@ -49,7 +51,8 @@ def check_hook_names(task: BaseTask[Any]) -> None:
         ConfigError: A method has the name of another program's hook, or a callback takes other arguments.
     """
     theirs, ours = _methods(type(task))
-    for name in theirs.keys() & RENAMED.keys():
+    # Searched among all attributes: a decorator may have turned the method into anything.
+    for name in (RENAMED.keys() - ours.keys()) & set(dir(task)):
         raise ConfigError(f"{type(task).__name__}.{name} is never called. Override {RENAMED[name]}.")
     # Overrides of xax's other methods, such as `__init__` and `debug`, are called by the task itself alone.
     callbacks = {name for name, x in vars(CallbackTask).items() if isinstance(x, types.FunctionType)}
@@ -70,20 +73,25 @@ def check_hook_names(task: BaseTask[Any]) -> None:
 
 
 def _methods(task_class: type) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The functions of a class and its bases by name: first its authors', then the ones of ksim and xax."""
+    """The methods of a class and its bases by name: first its authors', then the ones of ksim and xax."""
     theirs: dict[str, Any] = {}
     ours: dict[str, Any] = {}
     for base in reversed(task_class.__mro__):
         found = ours if base.__module__.partition(".")[0] in ("ksim", "xax") else theirs
-        found.update({name: x for name, x in vars(base).items() if isinstance(x, types.FunctionType)})
+        found.update({name: x for name, x in vars(base).items() if _is_method(x)})
     return theirs, ours
+
+
+def _is_method(attribute: Any) -> bool:
+    """Whether an attribute of a class is a method, possibly under a decorator that returns another kind of object."""
+    return (callable(attribute) and not isinstance(attribute, type)) or isinstance(attribute, functools.partialmethod)
 
 
 def _takes_arguments_of(method: Any, hook: Any) -> bool:
     """Whether a method can be called like a hook, with all arguments by position."""
     try:
         inspect.signature(method).bind(*inspect.signature(hook).parameters)
-    except TypeError:
+    except (TypeError, ValueError):  # ValueError: a callable without a signature
         return False
     return True
 
@@ -129,8 +137,31 @@ def check_hooks(task: LearnedTask[Any], learner: LearnerState, model: AbstractAc
         _check_rollout(task, NormalizedActorCritic(model, learner.normalizer), env_state, share)
 
 
+def _hook_shapes(task: LearnedTask[Any], name: str, *inputs: Any) -> Any:
+    """The result of a traced hook, with shapes in place of arrays.
+
+    Raises:
+        ConfigError: The hook raised an error, which is its cause, or maps over devices itself.
+    """
+    hook = hook_name(task, name)
+    fix = (
+        "ksim calls it inside the mapped step with the share of one device: remove pmap, shard_map and jit, "
+        f"and reduce with jax.lax.pmean or its siblings over the axis {task.device_axis!r} (self.device_axis). "
+        f"See {HOOKS}."
+    )
+    try:
+        program, returned = traced(task, getattr(task, name), *inputs)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"{described_failure(hook, task, error).rstrip('.')}. {fix}") from error
+    if maps_over_devices(program):
+        raise ConfigError(f"{hook} maps over devices itself. {fix}")
+    return returned
+
+
 def _check_sync_gradients(task: LearnedTask[Any], params: PyTree) -> None:
-    synced = shapes_of(task, task.sync_gradients, params)
+    synced = _hook_shapes(task, "sync_gradients", params)
     problem = tree_differences(params, synced, "grads")
     if problem:
         raise ConfigError(
@@ -143,7 +174,7 @@ def _check_rollout(task: LearnedTask[Any], model: AbstractActorCritic, env_state
     hook, num_steps = hook_name(task, "_rollout"), task.config.rollout_length
     carry = eqx.filter_eval_shape(initial_carries, model, num_envs)
     key = jax.eval_shape(lambda: jax.random.key(0))
-    returned = shapes_of(task, task._rollout, model, env_state, carry, key)
+    returned = _hook_shapes(task, "_rollout", model, env_state, carry, key)
     rule = f"{hook} must return (trajectory, env_state, model_carry)"
     if not isinstance(returned, tuple | list) or len(returned) != 3:
         raise ConfigError(f"{rule}, but returned {described(returned)}. See {HOOKS}.")

@@ -15,7 +15,7 @@ from ksim.errors import ConfigError, quoted
 from ksim.nn.actor_critic import AbstractActorCritic, ActorCriticOutput
 from ksim.nn.distributions import AbstractDistribution
 from ksim.nn.networks import MIN_STD, AdaptedActorCritic
-from ksim.parallel.collectives import bind_axis, shapes_on_devices
+from ksim.parallel.collectives import bind_axis, trace_on_devices
 from ksim.parallel.placement import local_rows
 from ksim.task.described import HOOKS, NETWORKS, described, is_float, tree_differences
 from ksim.task.rl import RLTask
@@ -240,6 +240,11 @@ def check_finite(env_state: EnvState) -> None:
 
 def shapes_of(task: RLTask[Any], function: Any, *inputs: Any) -> Any:
     """The result of a function, with shapes in place of arrays. It may use collectives over the device axis."""
+    return traced(task, function, *inputs)[1]
+
+
+def traced(task: RLTask[Any], function: Any, *inputs: Any) -> tuple[Any, Any]:
+    """The jaxpr of a function, and its result as by `shapes_of`."""
     arrays, static = eqx.partition(inputs, lambda x: isinstance(x, jax.ShapeDtypeStruct) or eqx.is_array(x))
     rest: list[Any] = []
 
@@ -248,8 +253,8 @@ def shapes_of(task: RLTask[Any], function: Any, *inputs: Any) -> Any:
         rest.append(other)
         return found
 
-    found = shapes_on_devices(arrays_of, task.device_axis, task.layout.num_devices, arrays)
-    return eqx.combine(found, rest[-1])
+    program, found = trace_on_devices(arrays_of, task.device_axis, task.layout.num_devices, arrays)
+    return program, eqx.combine(found, rest[-1])
 
 
 def is_overridden(task: RLTask[Any], name: str) -> bool:

@@ -315,6 +315,39 @@ def test_synchronisation_that_returns_something_else_is_an_error(compiles_nothin
         task_of("sync_gradients", sync).check()
 
 
+def pmapped(self, grads):
+    mean = jax.pmap(lambda x: jax.lax.pmean(x, "device"), axis_name="device", devices=jax.devices()[:2])
+    return jax.tree.map(lambda x: x[0], mean(jax.tree.map(lambda x: jnp.stack([x] * 2), grads)))
+
+
+@pytest.mark.parametrize("num_devices", [1, 2])
+@pytest.mark.parametrize(
+    ("hook", "code", "words"),
+    [
+        ("sync_gradients", pmapped, r"Mine\.sync_gradients maps over devices itself"),
+        (
+            "sync_gradients",
+            lambda self, grads: jax.pmap(lambda x: x, axis_name="device")(grads),
+            r"Mine\.sync_gradients failed at .*test_hooks\.py:\d+, .*ValueError",
+        ),
+        (
+            "sync_gradients",
+            lambda self, grads: jax.lax.pmean(grads, "devices"),
+            r"Mine\.sync_gradients failed at .*test_hooks\.py:\d+, .*unbound axis name: devices",
+        ),
+        ("sync_gradients", jax.jit(lambda self, grads: grads), r"Mine\.sync_gradients failed.*TypeError"),
+        ("_rollout", lambda self, *args: jax.lax.pmean(1.0, "batch"), r"Mine\._rollout failed at .*axis name: batch"),
+        ("_rollout", lambda self, *args: jax.pmap(lambda x: x)(args[1]), r"Mine\._rollout maps over devices itself"),
+    ],
+)
+def test_traced_hook_that_fails_is_an_error_with_its_name_the_axis_and_the_fix(
+    hook, code, words, num_devices, compiles_nothing
+):
+    fix = r".* remove pmap, shard_map and jit, and reduce with jax\.lax\.pmean .* axis 'device' \(self"
+    with pytest.raises(ConfigError, match=words + fix):
+        task_of(hook, code, num_devices=num_devices).check()
+
+
 class Jittered(PointMassTask):
     """A rollout as one would write it: the key is split."""
 

@@ -1,12 +1,14 @@
 """xax's task hooks: when they are called, with what, and what becomes of a run in which one fails."""
 
 import dataclasses
+import functools
 import json
 import logging
 import os
 import signal
 import sys
 
+import jax
 import numpy as np
 import pytest
 
@@ -17,7 +19,7 @@ from ksim.errors import RunError
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.train.callbacks import CallbackError
 from tests.support.checkpoints import newest
-from tests.support.tasks import MESSAGE, WITHOUT_REPORTS
+from tests.support.tasks import MESSAGE, WITHOUT_REPORTS, point_mass_task
 
 pytestmark = pytest.mark.filterwarnings(MESSAGE)
 
@@ -237,15 +239,27 @@ def test_checkpoint_is_still_there_when_the_hook_is_called_though_only_one_is_ke
     assert saved == [(i, str(i), True) for i in range(1, 6)]
 
 
-def test_gradient_synchronisation_under_the_name_of_another_program_is_an_error_that_names_ours(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "decorated",
+    [
+        lambda hook: hook,
+        jax.jit,
+        functools.partial(jax.jit, static_argnums=0),
+        functools.partial(jax.pmap, axis_name="device"),
+        lambda hook: functools.partialmethod(hook),
+        lambda hook: staticmethod(functools.partial(hook, None)),
+        classmethod,
+        property,
+    ],
+)
+def test_gradient_synchronisation_under_the_name_of_another_program_is_an_error_that_names_ours(decorated):
     class Custom(PointMassTask):
+        @decorated
         def custom_gradient_sync(self, grads):
             return grads
 
-    task = Custom(watched(tmp_path).config)
-    monkeypatch.setattr(task, "initial_state", lambda: pytest.fail("too late"))
     with pytest.raises(ksim.ConfigError, match=r"Custom\.custom_gradient_sync is never called\. Override sync_grad"):
-        task.run()
+        Custom(point_mass_task(num_devices=2).config).check()
 
 
 @pytest.mark.parametrize(
