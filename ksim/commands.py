@@ -19,6 +19,7 @@ provide(
         "kept_in_run": "ksim.checkpoint.options:kept_in_run",
         "load_teacher": "ksim.policy.load:load_teacher",
         "check": "ksim.preflight.hooks:check_task",
+        "log_setup": "ksim.preflight.devices:log_setup",
         "verify_distributed_setup": "ksim.preflight.devices:verify_setup",
     }
 )

@@ -52,7 +52,7 @@ def inspect_setup(task: RLTask[DistributedRLConfig]) -> DistributedSetup:
     num_here = peers.hosts.count(peers.hosts[process_index()])
     memory = memory_per_device(layout.local_devices, num_here)
     setup = DistributedSetup(
-        num_processes=num_processes(),
+        peers=peers,
         devices=tuple(
             DeviceInfo(
                 name=local_name(device) + (f" of process {device.process_index}" if num_processes() > 1 else ""),
@@ -182,29 +182,39 @@ _ARRAY = re.compile(r"([a-z]+)(\d*)\[([\d,]*)\]")
 _VARIABLES = ("CUDA_VISIBLE_DEVICES", "JAX_", "XLA_", "PJRT_", "KSIM_", "NCCL_")
 
 
-def log_setup(task: RLTask[Any], step: TrainStep, state: TrainState, peers: Peers) -> None:
-    """Logs at debug the processes, the devices, the batch and the placement of every leaf of the placed state."""
+def log_setup(task: RLTask[Any], peers: Peers, setup: DistributedSetup | None = None) -> None:
+    """Logs at debug the processes, the batch, the devices with the envs that each holds, and the state's placement.
+
+    Args:
+        peers: The processes of the job.
+        setup: The inspected setup of a task on several devices.
+    """
     if not logger.isEnabledFor(logging.DEBUG):
         return
-    logger.debug("This is process %d of %d.", process_index(), num_processes())
+    logger.debug("This is process %d of %d.", process_index(), len(peers.pids))
     for i, (host, pid) in enumerate(zip(peers.hosts, peers.pids, strict=True)):
         logger.debug("Process %d: pid %d on %s.", i, pid, host)
     for name in sorted(os.environ):
         if name.startswith(_VARIABLES):
             logger.debug("Environment: %s=%s", name, os.environ[name])
     layout, config = task.layout, task.config
-    for i, device in enumerate(layout.devices):
-        logger.debug(
-            "Device %d: %s (%s, %s) of process %d.",
-            i,
-            device,
-            device.platform,
-            device.device_kind,
-            device.process_index,
-        )
-    logger.debug("Layout: %s, axis %s.", type(layout).__name__, layout.axis_name)
     share = config.num_envs // layout.num_devices
+    logger.debug("Layout: %s, axis %s.", type(layout).__name__, layout.axis_name)
     logger.debug("Batch: %d environments, %d on each device, %d steps.", config.num_envs, share, config.rollout_length)
+    for i, device in enumerate(layout.devices):
+        kind, process = f"{device.platform}, {device.device_kind}", device.process_index
+        envs = f"environments {i * share} to {(i + 1) * share - 1}"
+        logger.debug("Device %d: %s (%s) of process %d, %s.", i, device, kind, process, envs)
+    if setup is not None:
+        logger.debug("Placement: the learner, %s, copied to each device.", format_bytes(setup.learner_bytes))
+        env_bytes = format_bytes(setup.env_state_bytes_per_device)
+        logger.debug("Placement: the environments' states, %s on each device, sharded.", env_bytes)
+
+
+def log_state(step: TrainStep, state: TrainState) -> None:
+    """Logs at debug the hyperparameters, and the shape and placement of every leaf of a placed state."""
+    if not logger.isEnabledFor(logging.DEBUG):
+        return
     logger.debug("Hyperparameters: %s", step.learner.info().hyper)
     for path, leaf in jax.tree_util.tree_leaves_with_path(state):
         name, shape = jax.tree_util.keystr(path), list(leaf.shape)

@@ -13,6 +13,7 @@ from ksim.host.terminal import warn_user
 from ksim.parallel.devices import CORES, check_devices, make_host_devices, select_devices
 from ksim.parallel.job import find_job, join_job
 from ksim.parallel.layout import LAYOUTS, AbstractLayout, make_layout
+from ksim.parallel.multihost import Peers
 from ksim.parallel.placement import (
     gather_environments as gather_environments,
     replicate_state as replicate_state,
@@ -51,7 +52,7 @@ class DistributedSetup:
     """Global and per-device figures of a distributed run.
 
     Attributes:
-        num_processes: Processes of the job.
+        peers: The processes of the job.
         devices: The devices in use, of all processes, in the order of the mapped axis.
         engine: The physics engine; None if the environment names none.
         num_envs: Environments over all devices.
@@ -71,7 +72,7 @@ class DistributedSetup:
         steps_per_action: Environment steps per control step.
     """
 
-    num_processes: int
+    peers: Peers
     devices: tuple[DeviceInfo, ...]
     engine: str | None
     num_envs: int
@@ -87,6 +88,11 @@ class DistributedSetup:
     rollout_bytes_per_device: int
     problems: tuple[str, ...] = ()
     steps_per_action: int = 1
+
+    @property
+    def num_processes(self) -> int:
+        """Processes of the job."""
+        return len(self.peers.pids)
 
     @property
     def num_devices(self) -> int:
@@ -272,12 +278,13 @@ class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
         """Checks the devices by running on them, then prints and returns the setup.
 
         Warns if a device is likely to run out of memory. The check runs once per task: later calls, such as the call
-        in `run`, return the same result.
+        in `run`, return the same result. Every call logs processes, devices and placement at debug.
 
         Raises:
             ConfigError: The batch cannot be divided over the devices, a collective over them fails, or the options of
                 the job's processes differ.
         """
+        command("log_setup")(self, self._setup.peers, self._setup)
         return self._setup
 
     @functools.cached_property

@@ -23,7 +23,7 @@ from ksim.log.logger import AbstractLogger, Loggers, RunInfo
 from ksim.log.run_log import log_path, run_log
 from ksim.parallel.multihost import Peers, fail_together, is_main_process, meet_peers, name_lost_peers
 from ksim.policy.load import PolicyExport
-from ksim.preflight.devices import log_setup, verify_setup
+from ksim.preflight.devices import log_setup, log_state, verify_setup
 from ksim.preflight.start import inspect_start, print_start
 from ksim.task.distributed import DistributedRLConfig, DistributedRLTask
 from ksim.task.result import RunResult
@@ -123,7 +123,9 @@ def train(task: RLTask[Any]) -> RunResult:
         if isinstance(task, DistributedRLTask):
             task.verify_distributed_setup()
         elif isinstance(task.config, DistributedRLConfig):  # the options say where a task runs, whatever its class
-            verify_setup(task)
+            log_setup(task, peers, verify_setup(task))
+        else:
+            log_setup(task, peers)
         print_start(inspect_start(task))
         print_resumed(task, start)
         with fail_together():
@@ -170,7 +172,7 @@ def _train_in(
             stack.enter_context(loop.callbacks)
         print_line(f"First states: {prepare_s:.1f} s.")
         with Activity.doing("Compiling the training step"):
-            compile_s, step = _timed(lambda: _compiled_step(task, state, peers))
+            compile_s, step = _timed(lambda: _compiled_step(task, state))
         print_line(f"Compiled in {compile_s:.1f} s.")
         logger.info("First states in %.1f s, training step compiled in %.1f s.", prepare_s, compile_s)
         with name_lost_peers(peers, lambda: f"in iteration {loop.progress.iteration + 1}"):
@@ -265,9 +267,9 @@ def open_files(loop: Loop, start: Start, run_dir: Path, stack: contextlib.ExitSt
         stack.enter_context(loop.viewer)
 
 
-def _compiled_step(task: RLTask[Any], state: RunState, peers: Peers) -> TimedStep:
+def _compiled_step(task: RLTask[Any], state: RunState) -> TimedStep:
     step = task.make_train_step(task.layout.axis_name)
-    log_setup(task, step, state.get(), peers)
+    log_state(step, state.get())
     # With `dump_on_nan`, the state before a non-finite step is dumped, so it must survive the step.
     return TimedStep(task.layout, step, state.get(), donate=not task.config.dump_on_nan)
 

@@ -154,7 +154,7 @@ def test_table_of_grad_sync_period_has_the_figures_of_the_code():
         how = {"grad_sync_period": int(period), "grad_sync_mode": mode}
         hyper = point_mass_task(num_devices=1, **options, **how).hyperparameters()
         setup = DistributedSetup(
-            num_processes=1,
+            peers=None,
             devices=(None,) * 8,
             engine=None,
             num_envs=4096,

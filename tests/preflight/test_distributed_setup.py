@@ -1,4 +1,6 @@
 import dataclasses
+import logging
+import os
 import warnings
 
 import jax
@@ -37,6 +39,23 @@ def test_setup_is_printed_once_by_a_program_that_verifies_it_and_runs(capsys):
     assert task.run().exit_code == 0
     assert task.verify_distributed_setup() is setup
     assert capsys.readouterr().out.count("Distributed setup") == 1
+
+
+def test_setup_is_logged_at_debug_by_a_program_that_verifies_it_without_a_run(caplog):
+    with caplog.at_level(logging.DEBUG):
+        setup = point_mass_task(num_devices=2, num_envs=16).verify_distributed_setup()
+    said = [record.getMessage() for record in caplog.records if record.name.startswith("ksim.")]
+    for words in (
+        "This is process 0 of 1.",
+        f"Process 0: pid {os.getpid()} on ",
+        "Environment: XLA_FLAGS=",
+        "Layout: PmapDevices, axis device.",
+        "Batch: 16 environments, 8 on each device, 8 steps.",
+        f"Device 1: {jax.devices()[1]} (cpu, cpu) of process 0, environments 8 to 15.",
+        f"Placement: the learner, {format_bytes(setup.learner_bytes)}, copied to each device.",
+        f"the environments' states, {format_bytes(setup.env_state_bytes_per_device)} on each device, sharded.",
+    ):
+        assert any(words in message for message in said), words
 
 
 def test_bytes_are_those_of_the_state_that_training_holds():
