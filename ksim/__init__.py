@@ -40,7 +40,6 @@ from ksim.physics import (
 )
 from ksim.rollout import Environment as Environment, Shown as Shown, unroll as unroll
 from ksim.policy.load import Policy as Policy, load_policy as load_policy
-from ksim import commands as commands
 from ksim.task import (
     AMPConfig as AMPConfig,
     AMPTask as AMPTask,
@@ -60,7 +59,7 @@ from ksim.task import (
     unreplicate_state as unreplicate_state,
 )
 from ksim.task.result import RunResult as RunResult
-from ksim.task.callbacks import TrainingStatus as TrainingStatus
+from ksim.task.rl import TrainingStatus as TrainingStatus
 from ksim.errors import ConfigError as ConfigError
 from ksim.types import EnvState as EnvState, PhysicsState as PhysicsState, Trajectory as Trajectory
 

@@ -3,6 +3,7 @@
 from typing import Any, Literal
 
 import equinox as eqx
+import jax
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 Observation = dict[str, Array]
@@ -23,6 +24,11 @@ Device = Any
 
 GradSyncMode = Literal["accumulate", "local"]
 """Work of a device between gradient synchronisations: accumulate gradients, or take local optimizer steps."""
+
+
+def key_shape() -> jax.ShapeDtypeStruct:
+    """The shape of one random key, for traces."""
+    return jax.eval_shape(lambda: jax.random.key(0))
 
 
 class PhysicsState(eqx.Module):

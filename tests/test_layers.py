@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -36,8 +37,7 @@ ALLOWED = {
 ORDER = [
     "_version", "errors", "host", "_process", "checks", "types", "keys", "config", "physics", "motion",
     "mdp", "robot", "parallel", "nn", "rollout", "mirror", "learn", "ppo", "log", "task", "envs", "checkpoint",
-    "policy", "evaluate", "preflight", "viewer", "train", "launch", "cli", "tools", "doctor", "commands",
-    "__init__",
+    "policy", "evaluate", "preflight", "viewer", "train", "launch", "cli", "tools", "doctor", "__init__",
 ]  # fmt: skip
 HOST = ("log", "checkpoint", "policy", "evaluate", "preflight", "train", "viewer", "launch", "cli", "tools")
 HIDDEN = {"_process", "_version", "__init__"}
@@ -102,6 +102,15 @@ def test_files_import_each_other_in_no_circle():
     edges = {module: {other for other in others if other in edges} - {module} for module, others in edges.items()}
     sorter = graphlib.TopologicalSorter(edges)
     sorter.prepare()  # raises CycleError with the circle
+
+
+def test_functions_that_tasks_import_by_name_are_where_they_say():
+    named = [name for path in ROOT.rglob("*.py") for name in re.findall(r'"(ksim[.\w]+:\w+)"', path.read_text())]
+    assert "ksim.train.run:train" in named
+    for name in named:
+        module, function = name.split(":")
+        file = ROOT.parent / f"{module.replace('.', '/')}.py"
+        assert f"\ndef {function}(" in file.read_text(), name
 
 
 def test_nothing_is_imported_for_type_checkers_alone():

@@ -18,7 +18,7 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 from ksim.errors import ConfigError, quoted
 from ksim.physics import PhysicsModel
 from ksim.rollout.environment import Environment, Shown, traced_once
-from ksim.types import EnvState, Metrics, Observation, PhysicsState
+from ksim.types import EnvState, Metrics, Observation, PhysicsState, key_shape
 
 ACTOR_GROUPS = ("state",)
 CRITIC_GROUPS = ("privileged_state", "state")
@@ -151,7 +151,7 @@ class WrappedEnvironment(Environment):
             return learned(start), jax.lax.scan(step, start, length=self.episode_length)[1]
 
         action = jax.ShapeDtypeStruct((self.action_size,), jnp.float32)
-        return self.native.fields_missed(episode, jax.eval_shape(lambda: jax.random.key(0)), action)
+        return self.native.fields_missed(episode, key_shape(), action)
 
     def reset(self, key: PRNGKeyArray) -> EnvState:
         return self._reset(key)

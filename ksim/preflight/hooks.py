@@ -3,7 +3,6 @@
 import difflib
 import functools
 import inspect
-import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,12 +20,19 @@ from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.parallel.collectives import bind_axis, maps_over_devices, shapes_on_devices
 from ksim.preflight.memory import check_memory, env_shapes
 from ksim.rollout.environment import check_environment
-from ksim.task.callbacks import CallbackTask
-from ksim.task.described import HOOKS, described, is_float, tree_differences
-from ksim.task.learned import LearnedTask
-from ksim.task.returned import hook_name, is_overridden, traced
-from ksim.task.rl import RLTask
-from ksim.types import EnvState, LearnerState, TrainState, Trajectory
+from ksim.task.hook_checks import (
+    HOOKS,
+    described,
+    hook_name,
+    is_float,
+    is_overridden,
+    must_return,
+    returned,
+    trace_hook,
+    tree_differences,
+)
+from ksim.task.rl import CALLBACKS, RLTask
+from ksim.types import EnvState, LearnerState, TrainState, Trajectory, key_shape
 
 RENAMED = {
     "get_mdp": "the hooks of its terms (get_rewards and its siblings), or get_environment for another kind of "
@@ -55,8 +61,7 @@ def check_hook_names(task: BaseTask[Any]) -> None:
     for name in (RENAMED.keys() - ours.keys()) & set(dir(task)):
         raise ConfigError(f"{type(task).__name__}.{name} is never called. Override {RENAMED[name]}.")
     # Overrides of xax's other methods, such as `__init__` and `debug`, are called by the task itself alone.
-    callbacks = {name for name, x in vars(CallbackTask).items() if isinstance(x, types.FunctionType)}
-    for name in theirs.keys() & callbacks:
+    for name in theirs.keys() & set(CALLBACKS):
         if not _takes_arguments_of(theirs[name], ours[name]):
             raise ConfigError(
                 f"{type(task).__name__}.{name}{inspect.signature(theirs[name])} must take the arguments "
@@ -102,7 +107,7 @@ def check_eval_environment(task: RLTask[Any]) -> None:
     if is_overridden(task, "get_eval_environment"):
         sizes = check_environment(env, axis_name)
     else:  # its hooks were checked with the training environment, but may return others if `evaluating`
-        obs = jax.eval_shape(bind_axis(env.reset, axis_name), jax.eval_shape(lambda: jax.random.key(0))).obs
+        obs = jax.eval_shape(bind_axis(env.reset, axis_name), key_shape()).obs
         sizes = {group: x.shape[0] for group, x in obs.items()}
     if sizes != task.obs_sizes:
         raise ConfigError(
@@ -118,7 +123,7 @@ def check_curricula(task: RLTask[Any], state: TrainState) -> None:
         shapes_on_devices(task.make_train_step(None), task.device_axis, task.layout.num_devices, state)
 
 
-def check_hooks(task: LearnedTask[Any], learner: LearnerState, model: AbstractActorCritic, env_state: EnvState) -> None:
+def check_hooks(task: RLTask[Any], learner: LearnerState, model: AbstractActorCritic, env_state: EnvState) -> None:
     """Checks the results of the traced hooks that a task overrides.
 
     Args:
@@ -137,7 +142,7 @@ def check_hooks(task: LearnedTask[Any], learner: LearnerState, model: AbstractAc
         _check_rollout(task, NormalizedActorCritic(model, learner.normalizer), env_state, share)
 
 
-def _hook_shapes(task: LearnedTask[Any], name: str, *inputs: Any) -> Any:
+def _hook_shapes(task: RLTask[Any], name: str, *inputs: Any) -> Any:
     """The result of a traced hook, with shapes in place of arrays.
 
     Raises:
@@ -150,53 +155,46 @@ def _hook_shapes(task: LearnedTask[Any], name: str, *inputs: Any) -> Any:
         f"See {HOOKS}."
     )
     try:
-        program, returned = traced(task, getattr(task, name), *inputs)
+        program, result = trace_hook(getattr(task, name), task.device_axis, task.layout.num_devices, *inputs)
     except ConfigError:
         raise
     except Exception as error:
         raise ConfigError(f"{described_failure(hook, task, error).rstrip('.')}. {fix}") from error
     if maps_over_devices(program):
         raise ConfigError(f"{hook} maps over devices itself. {fix}")
-    return returned
+    return result
 
 
-def _check_sync_gradients(task: LearnedTask[Any], params: PyTree) -> None:
-    synced = _hook_shapes(task, "sync_gradients", params)
-    problem = tree_differences(params, synced, "grads")
+def _check_sync_gradients(task: RLTask[Any], params: PyTree) -> None:
+    problem = tree_differences(params, _hook_shapes(task, "sync_gradients", params), "grads")
     if problem:
-        raise ConfigError(
-            f"{hook_name(task, 'sync_gradients')} must return gradients like those that it was given, in structure, "
-            f"shapes and types, but {problem}. See 'Custom gradient synchronisation' in DISTRIBUTED_TRAINING.md."
-        )
+        rule = "gradients like those that it was given, in structure, shapes and types"
+        page = "'Custom gradient synchronisation' in DISTRIBUTED_TRAINING.md"
+        raise must_return(hook_name(task, "sync_gradients"), rule, problem, page)
 
 
-def _check_rollout(task: LearnedTask[Any], model: AbstractActorCritic, env_state: EnvState, num_envs: int) -> None:
+def _check_rollout(task: RLTask[Any], model: AbstractActorCritic, env_state: EnvState, num_envs: int) -> None:
     hook, num_steps = hook_name(task, "_rollout"), task.config.rollout_length
     carry = eqx.filter_eval_shape(initial_carries, model, num_envs)
-    key = jax.eval_shape(lambda: jax.random.key(0))
-    returned = _hook_shapes(task, "_rollout", model, env_state, carry, key)
-    rule = f"{hook} must return (trajectory, env_state, model_carry)"
-    if not isinstance(returned, tuple | list) or len(returned) != 3:
-        raise ConfigError(f"{rule}, but returned {described(returned)}. See {HOOKS}.")
-    trajectory, env_state_after, carry_after = returned
+    result = _hook_shapes(task, "_rollout", model, env_state, carry, key_shape())
+    rule = "(trajectory, env_state, model_carry)"
+    if not isinstance(result, tuple | list) or len(result) != 3:
+        raise must_return(hook, rule, returned(result))
+    trajectory, env_state_after, carry_after = result
     if not isinstance(trajectory, Trajectory):
-        raise ConfigError(f"{rule}, the first a ksim.Trajectory, but returned {described(returned)}. See {HOOKS}.")
+        raise must_return(hook, f"{rule}, the first a ksim.Trajectory", returned(result))
     problem = _trajectory_differences(task, trajectory, env_state, (num_envs, num_steps))
     if problem:
-        raise ConfigError(
-            f"{hook} must return a trajectory of this device's {num_envs} environments and {num_steps} steps "
-            f"(rollout_length), in this order, but {problem}. See {HOOKS}."
-        )
+        rule = f"a trajectory of this device's {num_envs} environments and {num_steps} steps (rollout_length), in this"
+        raise must_return(hook, f"{rule} order", problem)
     problem = tree_differences(env_state, env_state_after, "env_state")
     problem = problem or tree_differences(carry, carry_after, "model_carry")
     if problem:
-        raise ConfigError(
-            f"{hook} must return states and memories like those that it was given, but {problem}. See {HOOKS}."
-        )
+        raise must_return(hook, "states and memories like those that it was given", problem)
 
 
 def _trajectory_differences(
-    task: LearnedTask[Any], trajectory: Trajectory, env_state: EnvState, leading: tuple[int, int]
+    task: RLTask[Any], trajectory: Trajectory, env_state: EnvState, leading: tuple[int, int]
 ) -> str:
     metrics = trajectory.metrics
     if not isinstance(metrics, Mapping):
@@ -215,7 +213,7 @@ def _trajectory_differences(
     return tree_differences(jax.eval_shape(expected), trajectory, "trajectory")
 
 
-def check_task(task: LearnedTask[Any]) -> None:
+def check_task(task: RLTask[Any]) -> None:
     """Raises ConfigError for every problem that can be found without compiling."""
     task.config.check_shares(task.layout.num_devices)
     task.batch_figures()

@@ -14,12 +14,11 @@ from ksim.nn.actor_critic import AbstractActorCritic, initial_carries
 from ksim.parallel.collectives import bind_axis
 from ksim.parallel.devices import local_name
 from ksim.rollout.unroll import empty_starts
-from ksim.task.learned import LearnedTask
 from ksim.task.rl import RLTask
-from ksim.types import Device, EnvState, LearnerState
+from ksim.types import Device, EnvState, LearnerState, key_shape
 
 
-def check_memory(task: LearnedTask[Any], learner: LearnerState, env_state: EnvState, state_bytes: int) -> None:
+def check_memory(task: RLTask[Any], learner: LearnerState, env_state: EnvState, state_bytes: int) -> None:
     """Raises ConfigError for a task that cannot fit into memory: a lower bound of its needs exceeds all there is.
 
     A task that passes may still not fit; `find_problems` warns of that, by an estimate.
@@ -86,9 +85,7 @@ def env_shapes(task: RLTask[Any], model: AbstractActorCritic) -> tuple[EnvState,
     Args:
         model: The actor-critic; its arrays may be shapes.
     """
-    state = jax.eval_shape(
-        bind_axis(task.environment.first_episode, task.device_axis), jax.eval_shape(lambda: jax.random.key(0))
-    )
+    state = jax.eval_shape(bind_axis(task.environment.first_episode, task.device_axis), key_shape())
     return state, num_bytes(state) + num_bytes(eqx.filter_eval_shape(initial_carries, model, 1))
 
 

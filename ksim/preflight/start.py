@@ -21,7 +21,7 @@ from ksim.preflight.memory import format_bytes
 from ksim.rollout.environment import Environment
 from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.task.distributed import DistributedSetup
-from ksim.task.returned import action_bounds
+from ksim.task.hook_checks import action_bounds
 from ksim.task.rl import RLTask
 
 TermRow = tuple[str, str, str, str, str]
@@ -60,7 +60,7 @@ def inspect_start(task: RLTask[Any]) -> StartReport:
     }
     figures |= {f"observation {group}": f"{size} numbers" for group, size in task.obs_sizes.items()}
     model = task.initial_learner()[1]
-    bounds = action_bounds(task, model)
+    bounds = action_bounds(model, task.obs_sizes, task.shapes_of)
     within = "" if bounds is None else f", squashed between {bounds[0]:g} and {bounds[1]:g}"
     figures["action"] = f"{env.action_size} numbers{within}"
     if isinstance(model, AdaptedActorCritic):

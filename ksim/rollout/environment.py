@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Int, PRNGKeyArray, PyTree
 from ksim.errors import ConfigError
 from ksim.parallel.collectives import DEVICE_AXIS, bind_axis
 from ksim.physics import PhysicsModel
-from ksim.types import EnvState, Levels, Metrics, PhysicsState
+from ksim.types import EnvState, Levels, Metrics, PhysicsState, key_shape
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -142,7 +142,7 @@ def check_environment(env: Environment, axis_name: str = DEVICE_AXIS) -> dict[st
         ConfigError: An observation group is no vector or `actor` is missing; reward or flags are no scalars; or a
             step returns another structure, shape or dtype than a reset.
     """
-    key = jax.eval_shape(lambda: jax.random.key(0))
+    key = key_shape()
     state = jax.eval_shape(bind_axis(env.reset, axis_name), key)
     if not isinstance(state, EnvState):
         raise ConfigError(f"{type(env).__name__}.reset must return an EnvState, not {type(state).__name__}.")

@@ -43,7 +43,7 @@ from ksim.rollout.terms import (
     moved_levels,
     step_bins,
 )
-from ksim.types import EnvState, Levels, Metrics, Observation, Overrides, PhysicsState
+from ksim.types import EnvState, Levels, Metrics, Observation, Overrides, PhysicsState, key_shape
 
 Commands = Mapping[str, AbstractCommand]
 
@@ -215,7 +215,7 @@ class MdpEnvironment(Environment):
         Args:
             axis_name: What terms call the axis of devices.
         """
-        key = jax.eval_shape(lambda: jax.random.key(0))
+        key = key_shape()
         full_task = lambda key: self._reset(key, self._full_task(key))
         state, values = jax.eval_shape(bind_axis(full_task, axis_name), key)
         named = {f"command/{name}": x.shape for name, x in state.inner.commands.items()}

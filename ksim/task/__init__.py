@@ -10,7 +10,6 @@ from ksim.task.distributed import (
     shard_environments as shard_environments,
     unreplicate_state as unreplicate_state,
 )
-from ksim.task.learned import LearnedTask as LearnedTask
 from ksim.task.ppo import (
     DistributedPPOConfig as DistributedPPOConfig,
     DistributedPPOTask as DistributedPPOTask,
@@ -18,3 +17,6 @@ from ksim.task.ppo import (
     PPOTask as PPOTask,
 )
 from ksim.task.rl import RLConfig as RLConfig, RLTask as RLTask
+
+LearnedTask = RLTask
+"""An alias: every task is trained by the algorithm of its `get_learner`."""

@@ -22,10 +22,9 @@ from ksim.ppo.amp import AMP, SAMPLES_PER_ENV, STYLE, AMPHyperparameters, Discri
 from ksim.ppo.ppo import PPO
 from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.rollout.reference import reference_transitions
-from ksim.task.commands import command
-from ksim.task.described import HOOKS, described
+from ksim.task.config import imported
+from ksim.task.hook_checks import check_optimizer, hook_name
 from ksim.task.ppo import PPOConfig, PPOTask
-from ksim.task.returned import hook_name
 
 _KEPT = "style."
 """Prefix of the names of the reference's arrays in a checkpoint."""
@@ -155,6 +154,8 @@ class AMPTask(PPOTask[ConfigT], Generic[ConfigT]):
                 f"get_observations must have a group {STYLE!r} with what the discriminator sees of a state, but has "
                 f"{', '.join(self.obs_sizes)}. Add it, for example with JointPosition and JointVelocity."
             )
+        optimizer = self.get_discriminator_optimizer()
+        check_optimizer(hook_name(self, "get_discriminator_optimizer"), optimizer)
         parts = self.learner_parts(network, axis_name)
         parts["obs_sizes"] = self.obs_sizes
         return AMP(
@@ -162,7 +163,7 @@ class AMPTask(PPOTask[ConfigT], Generic[ConfigT]):
             ppo=ppo,
             hyper=self.amp_hyperparameters(),
             make_discriminator=self._make_discriminator,
-            optimizer=self._checked_optimizer(),
+            optimizer=optimizer,
             # Loaded when training is traced: evaluating or exporting a policy needs no clips.
             reference=lambda: jnp.asarray(self.reference),
         )
@@ -194,7 +195,7 @@ class AMPTask(PPOTask[ConfigT], Generic[ConfigT]):
             ConfigError: It cannot be computed, or has the wrong shape.
         """
         with jax.ensure_compile_time_eval():  # the first access may be during a trace
-            kept = command("kept_in_run")(self, _KEPT)
+            kept = imported("ksim.checkpoint.options:kept_in_run")(self, _KEPT)
             found = np.asarray(self.get_reference() if kept is None else kept.arrays["reference"], np.float32)
         size = self.obs_sizes[STYLE]
         if found.ndim != 3 or found.shape[1:] != (2, size) or not len(found):
@@ -206,15 +207,6 @@ class AMPTask(PPOTask[ConfigT], Generic[ConfigT]):
 
     def kept_arrays(self) -> Mapping[str, np.ndarray]:
         return {f"{_KEPT}reference": self.reference}
-
-    def _checked_optimizer(self) -> optax.GradientTransformation:
-        optimizer = self.get_discriminator_optimizer()
-        if not isinstance(optimizer, optax.GradientTransformation):
-            raise ConfigError(
-                f"{hook_name(self, 'get_discriminator_optimizer')} must return an optax.GradientTransformation, but "
-                f"returned {described(optimizer)}. See {HOOKS}."
-            )
-        return optimizer
 
     def _make_discriminator(self, key: PRNGKeyArray) -> Discriminator:
         return Discriminator(self.obs_sizes[STYLE], self.config.discriminator_sizes, key=key)

@@ -1,6 +1,8 @@
 """Options of every task."""
 
 import dataclasses
+import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -19,12 +21,28 @@ from ksim.parallel.placement import check_divisible
 from ksim.physics import check_rates
 from ksim.physics.select import ENGINES, pick_engine
 
-RUN_MODES = ("train", *CHECKPOINT_MODES)
+RUN_MODES = {
+    "train": "ksim.train.run:train",
+    "eval": "ksim.evaluate.reports:evaluate_checkpoint",
+    "view": "ksim.viewer.view:view_checkpoint",
+    "export": "ksim.policy.export.exporter:export_checkpoint",
+    "replay": "ksim.checkpoint.dump:replay_dump",
+}
+"""Functions of a task, as `module:function`, by the values of the option `run_mode`."""
 MATMUL_PRECISIONS = ("highest", "high", "default")
 LOG_LEVELS = ("debug", "info", "warning")
 VIEWERS = ("auto", "native", "browser")
 PRETRAINED = "pretrained"
 """Value of `checkpoint` or `load_weights` for the policy that comes with a task."""
+
+
+def imported(path: str) -> Callable[..., Any]:
+    """A function named as `module:function`. Imports the module, which can take seconds.
+
+    So a task calls functions of packages that are built on tasks, and which it therefore cannot import itself.
+    """
+    module, _, function = path.partition(":")
+    return getattr(importlib.import_module(module), function)
 
 
 @jax.tree_util.register_dataclass
@@ -73,7 +91,7 @@ class RLConfig(BaseConfig):
     ctrl_dt: float = field(0.02, above=0, group="Environment", help="seconds per control step")
     run_mode: str = field(
         "train",
-        choices=RUN_MODES,
+        choices=tuple(RUN_MODES),
         help="train; eval, view or export the policy of a checkpoint; or replay a dump",
         saved=False,
     )

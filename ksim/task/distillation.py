@@ -11,16 +11,14 @@ import numpy as np
 
 from ksim.config import field
 from ksim.errors import ConfigError
-from ksim.learn.learner import AbstractLearner, trainable_leaves
+from ksim.learn.learner import AbstractLearner
 from ksim.learn.teacher import TEACHER, Teacher
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.ppo.distillation import LINE, PLOTS, DistillationLoss
 from ksim.ppo.losses import PPOHyperparameters
 from ksim.ppo.ppo import PPO
-from ksim.task.commands import command
-from ksim.task.config import PRETRAINED
+from ksim.task.config import PRETRAINED, imported
 from ksim.task.ppo import PPOConfig, PPOTask
-from ksim.task.returned import checked_optimizer
 
 
 @jax.tree_util.register_dataclass
@@ -73,7 +71,7 @@ class DistillTask(PPOTask[ConfigT], Generic[ConfigT]):
         loss = DistillationLoss(lambda: self.teacher)
         return PPO(
             **self.learner_parts(network, axis_name),
-            optimizer=checked_optimizer(self, trainable_leaves(network)),
+            optimizer=self.checked_optimizer(network),
             hyper=self.hyperparameters(),
             loss=loss,
             loss_inputs=loss.loss_inputs,
@@ -107,7 +105,7 @@ class DistillTask(PPOTask[ConfigT], Generic[ConfigT]):
                 )
             path = self.pretrained_teacher
         with jax.ensure_compile_time_eval():  # the first access may be during a trace
-            teacher = command("load_teacher")(self, path)
+            teacher = imported("ksim.policy.load:load_teacher")(self, path)
         teacher.check(self.obs_sizes, self.environment.action_size)
         return teacher
 

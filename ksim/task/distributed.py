@@ -21,7 +21,7 @@ from ksim.parallel.placement import (
     unreplicate_state as unreplicate_state,
 )
 from ksim.parallel.replicas import ReplicaGuard
-from ksim.task.commands import command
+from ksim.task.config import imported
 from ksim.task.result import RunResult
 from ksim.task.rl import RLConfig, RLTask
 from ksim.types import GradSyncMode, LearnerState
@@ -284,12 +284,12 @@ class DistributedRLTask(RLTask[ConfigT], Generic[ConfigT]):
             ConfigError: The batch cannot be divided over the devices, a collective over them fails, or the options of
                 the job's processes differ.
         """
-        command("log_setup")(self, self._setup.peers, self._setup)
+        imported("ksim.preflight.devices:log_setup")(self, self._setup.peers, self._setup)
         return self._setup
 
     @functools.cached_property
     def _setup(self) -> DistributedSetup:
-        return command("verify_distributed_setup")(self)
+        return imported("ksim.preflight.devices:verify_setup")(self)
 
     def run_distributed_training(self) -> RunResult:
         """An alias of `run`, which chooses one or several devices."""

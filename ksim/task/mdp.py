@@ -18,9 +18,7 @@ from ksim.mdp.resets import AbstractReset
 from ksim.mdp.rewards import AbstractReward
 from ksim.mdp.term import named_terms
 from ksim.mdp.terminations import AbstractTermination
-from ksim.mirror import Mirror, find_mirror
 from ksim.physics import PhysicsModel, compile_model, load_spec
-from ksim.rollout.environment import Environment
 from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
 from ksim.task.config import RLConfig
 from ksim.task.robot_hooks import RobotHooks
@@ -84,17 +82,3 @@ def compile_robot(
         terrain=hooks.get_terrain() if on_terrain else None,
         source=None if isinstance(robot, mujoco.MjSpec) else robot,
     )
-
-
-def mirror_of(hooks: RobotHooks, config: RLConfig, env: Environment) -> Mirror:
-    """The robot's mirror image, found from its model; see `find_mirror`.
-
-    Raises:
-        ConfigError: Something has no mirror image, or ksim does not know the environment.
-    """
-    if not isinstance(env, MdpEnvironment):
-        raise ConfigError(
-            f"The mirror image of {type(env).__name__} is not known: only of a robot with terms can ksim find it. "
-            "Override get_mirror, or set symmetry=off."
-        )
-    return find_mirror(env.mdp, compile_robot(hooks, config, [env.mdp.edit_spec], on_terrain=False))

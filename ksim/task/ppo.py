@@ -19,17 +19,17 @@ from ksim.checks import (
 from ksim.config import field
 from ksim.errors import ConfigError
 from ksim.learn.learner import AbstractLearner, trainable_leaves
-from ksim.mirror import Mirror
+from ksim.mirror import Mirror, find_mirror
 from ksim.nn import AbstractActorCritic, GruActorCritic, MlpActorCritic
 from ksim.nn.networks import MIN_STD, StdKind
 from ksim.ppo.losses import PPOHyperparameters
 from ksim.ppo.ppo import PPO
 from ksim.ppo.symmetry import SymmetricLoss, SymmetryMode, check_mirror, check_without_memory
+from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.task.distributed import DistributedRLConfig, DistributedRLTask
-from ksim.task.learned import LearnedTask
-from ksim.task.mdp import mirror_of
-from ksim.task.returned import checked_optimizer
-from ksim.task.rl import RLConfig
+from ksim.task.hook_checks import check_optimizer, check_own_optimizer, hook_name, is_overridden
+from ksim.task.mdp import compile_robot
+from ksim.task.rl import RLConfig, RLTask
 from ksim.types import TrainState
 
 MODELS = ("mlp", "gru")
@@ -209,7 +209,7 @@ class PPOConfig(RLConfig):
 ConfigT = TypeVar("ConfigT", bound=PPOConfig)
 
 
-class PPOTask(LearnedTask[ConfigT], Generic[ConfigT]):
+class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
     """A task trained by PPO on one device. See `RLTask` for the hooks that describe the robot."""
 
     def batch_figures(self) -> tuple[int, int]:
@@ -243,6 +243,14 @@ class PPOTask(LearnedTask[ConfigT], Generic[ConfigT]):
 
         return optax.inject_hyperparams(make)(learning_rate=self.config.learning_rate)
 
+    def checked_optimizer(self, network: AbstractActorCritic) -> optax.GradientTransformation:
+        """The result of `get_optimizer`, checked for a network."""
+        optimizer, hook = self.get_optimizer(), hook_name(self, "get_optimizer")
+        check_optimizer(hook, optimizer)
+        if is_overridden(self, "get_optimizer"):
+            check_own_optimizer(hook, optimizer, trainable_leaves(network), self.shapes_of)
+        return optimizer
+
     def _get_initial_model(self, rng: PRNGKeyArray) -> AbstractActorCritic:
         config = self.config
         shared = {
@@ -270,13 +278,23 @@ class PPOTask(LearnedTask[ConfigT], Generic[ConfigT]):
             parts |= {"loss": loss, "loss_inputs": loss.loss_inputs, "start": start}
         return PPO(
             **parts,
-            optimizer=checked_optimizer(self, trainable_leaves(network)),
+            optimizer=self.checked_optimizer(network),
             hyper=self.hyperparameters(),
         )
 
     def get_mirror(self) -> Mirror:
-        """The robot's mirror image, for `symmetry`: by default found from its model and its terms."""
-        return mirror_of(self, self.config, self.environment)
+        """The robot's mirror image, for `symmetry`: by default found from its model and its terms.
+
+        Raises:
+            ConfigError: Something has no mirror image, or ksim does not know the environment.
+        """
+        env = self.environment
+        if not isinstance(env, MdpEnvironment):
+            raise ConfigError(
+                f"The mirror image of {type(env).__name__} is not known: only of a robot with terms can ksim find it. "
+                "Override get_mirror, or set symmetry=off."
+            )
+        return find_mirror(env.mdp, compile_robot(self, self.config, [env.mdp.edit_spec], on_terrain=False))
 
     @functools.cached_property
     def mirror(self) -> Mirror:

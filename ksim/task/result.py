@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from ksim.errors import ConfigError
 from ksim.host.files import data_url
 from ksim.log.jsonl import find_films, read_evaluations, read_metrics
-from ksim.task.commands import command
+from ksim.task.config import imported
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class RunResult:
         Raises:
             ConfigError: There is no checkpoint, or `ksim.load_policy` needs the task's class for it.
         """
-        return command("load_policy")(self.checkpoint or self.run_dir)
+        return imported("ksim.policy.load:load_policy")(self.checkpoint or self.run_dir)
 
     def plot(self, name: str = "learning") -> Picture:
         """A plot of the run: `learning`; or of its newest recorded episode, `velocity`, `gait` or `rewards`.

@@ -19,8 +19,7 @@ from ksim.log.logger import AbstractLogger, Loggers
 from ksim.log.run_log import log_path
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.parallel.multihost import gather_texts, is_main_process
-from ksim.task.callbacks import TrainingStatus
-from ksim.task.rl import RLTask
+from ksim.task.rl import RLTask, TrainingStatus
 from ksim.train.timing import HostTimers
 from ksim.train.watchdog import Watchdog
 

@@ -21,7 +21,6 @@ from ksim.learn import (
     optimizer_step,
 )
 from ksim.parallel.collectives import all_across_devices, mean_across_devices
-from ksim.task import LearnedTask
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -74,7 +73,7 @@ class ReinforceConfig(ksim.DistributedRLConfig):
     learning_rate: float = field(0.01, help="step size of Adam")
 
 
-class ReinforceTask(ksim.DistributedRLTask[ReinforceConfig], LearnedTask[ReinforceConfig]):
+class ReinforceTask(ksim.DistributedRLTask[ReinforceConfig]):
     def get_environment(self, engine, num_devices):
         return PointMass()
 

@@ -13,6 +13,9 @@ import ksim
 from examples.point_mass import PointMassConfig, PointMassTask
 from ksim import ConfigError
 from ksim.nn.networks import AdaptedActorCritic
+from ksim.task import LearnedTask
+from ksim.task.rl import CALLBACKS
+from ksim.task.robot_hooks import RobotHooks
 from tests.support.tasks import WITHOUT_REPORTS, assert_same_parameters, train_iterations
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
@@ -36,6 +39,15 @@ def compiles_nothing():
     )
     yield
     assert compiled == []
+
+
+def test_a_task_has_few_ancestors_and_declares_each_method_of_its_base_once():
+    names = [cls.__name__ for cls in ksim.DistributedPPOTask.__mro__]
+    ours = ["DistributedPPOTask", "DistributedRLTask", "PPOTask", "RLTask", "RobotHooks"]
+    assert names == [*ours, "BaseTask", "Generic", "object"]
+    assert not {name for name in vars(ksim.RLTask).keys() & vars(RobotHooks).keys() if not name.startswith("__")}
+    assert all(name in vars(ksim.RLTask) for name in CALLBACKS)
+    assert LearnedTask is ksim.RLTask
 
 
 class PlainNetwork(eqx.Module):

@@ -25,8 +25,8 @@ from ksim.physics.actuators import SpeedTorqueLine
 from ksim.policy.load import PolicyContext
 from ksim.policy.program import DeterministicPolicy, policy_arrays
 from ksim.rollout.mdp_environment import MdpEnvironment
+from ksim.task.hook_checks import action_bounds
 from ksim.task.mdp import compile_robot
-from ksim.task.returned import action_bounds
 from ksim.task.rl import RLTask
 
 STRUCTURE = (
@@ -145,7 +145,7 @@ def policy_metadata(
             "iteration": as_number(checkpoint.name),
         },
         "action_size": env.action_size,
-        "action_bounds": action_bounds(task, model),
+        "action_bounds": action_bounds(model, task.obs_sizes, task.shapes_of),
         "memory": _memory(policy.bound(policy_arrays(model))),
         "control_rate_hz": 1 / task.config.ctrl_dt,
         "control_dt_s": task.config.ctrl_dt,
