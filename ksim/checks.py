@@ -217,7 +217,14 @@ def required(*, rule: str | None = None, **bounds: Unpack[Bounds]) -> Any:
     return ranged(dataclasses.MISSING, rule=rule, **bounds)
 
 
-@dataclass_transform(field_specifiers=(dataclasses.field, eqx.field, required), frozen_default=True)
+def check_ranges(module: eqx.Module) -> None:
+    """Checks all fields that are `ranged`. It is for rules between fields, which Equinox checks first."""
+    for field in dataclasses.fields(module):
+        if "range" in field.metadata and not (field.default is None and getattr(module, field.name) is None):
+            check_range(module, field.name, **field.metadata["range"])
+
+
+@dataclass_transform(field_specifiers=(dataclasses.field, eqx.field, required))
 class _CheckedMeta(type(eqx.Module)):
     if not TYPE_CHECKING:
 
@@ -230,6 +237,4 @@ class CheckedModule(eqx.Module, metaclass=_CheckedMeta):
     """A module whose misspelt arguments, and fields out of their ranges, are errors of ksim's."""
 
     def __check_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            if "range" in field.metadata and not (field.default is None and getattr(self, field.name) is None):
-                check_range(self, field.name, **field.metadata["range"])
+        check_ranges(self)

@@ -11,7 +11,7 @@ import mujoco
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from ksim.checks import check_field, check_range
+from ksim.checks import check_field, check_range, ranged, required
 from ksim.errors import ConfigError, get_named
 from ksim.keys import MOTION_START
 from ksim.mdp.term import Context, Term
@@ -129,26 +129,16 @@ class VelocityCommand(AbstractDrawnCommand):
     drawn value, from standing at the start of an episode; None for no limit.
     """
 
-    forward: Range = (0.0, 1.0)
-    leftward: Range = (-0.3, 0.3)
-    yaw_rate: Range = (-0.5, 0.5)
+    forward: Range = ranged((0.0, 1.0))
+    leftward: Range = ranged((-0.3, 0.3))
+    yaw_rate: Range = ranged((-0.5, 0.5))
     resample_s: Range = (4.0, 8.0)
-    standing_fraction: float = 0.1
-    heading_fraction: float = 0.0
-    heading: Range = (-math.pi, math.pi)
-    heading_stiffness: float = 0.5
-    max_lin_acceleration: float | None = None
-    max_yaw_acceleration: float | None = None
-
-    def __check_init__(self) -> None:
-        for field in ("forward", "leftward", "yaw_rate", "heading"):
-            check_range(self, field)
-        for field in ("standing_fraction", "heading_fraction"):
-            check_range(self, field, least=0.0, most=1.0)
-        check_range(self, "heading_stiffness", above=0.0)
-        for field in ("max_lin_acceleration", "max_yaw_acceleration"):
-            if getattr(self, field) is not None:
-                check_range(self, field, above=0.0)
+    standing_fraction: float = ranged(0.1, least=0.0, most=1.0)
+    heading_fraction: float = ranged(0.0, least=0.0, most=1.0)
+    heading: Range = ranged((-math.pi, math.pi))
+    heading_stiffness: float = ranged(0.5, above=0.0)
+    max_lin_acceleration: float | None = ranged(None, above=0.0)
+    max_yaw_acceleration: float | None = ranged(None, above=0.0)
 
     def draw(self, key: PRNGKeyArray, context: Context) -> Float[Array, " d"]:
         low, high = jnp.array([self.forward, self.leftward, self.yaw_rate, (0.0, 1.0)]).T
@@ -211,11 +201,8 @@ def _towards(
 class HeadingCommand(AbstractDrawnCommand):
     """Heading in the world, in rad: 0 along the x axis. Drawn uniformly every `resample_s` seconds (a range)."""
 
-    heading: Range = (-math.pi, math.pi)
+    heading: Range = ranged((-math.pi, math.pi))
     resample_s: Range = (4.0, 8.0)
-
-    def __check_init__(self) -> None:
-        check_range(self, "heading")
 
     def draw(self, key: PRNGKeyArray, context: Context) -> Float[Array, "1"]:
         return jax.random.uniform(key, (1,), minval=self.heading[0], maxval=self.heading[1])
@@ -234,11 +221,8 @@ class HeadingCommand(AbstractDrawnCommand):
 class HeightCommand(AbstractDrawnCommand):
     """Height of the base above the ground, in m. Drawn uniformly every `resample_s` seconds (a range)."""
 
-    height: Range
+    height: Range = required()
     resample_s: Range = (4.0, 8.0)
-
-    def __check_init__(self) -> None:
-        check_range(self, "height")
 
     def draw(self, key: PRNGKeyArray, context: Context) -> Float[Array, "1"]:
         return jax.random.uniform(key, (1,), minval=self.height[0], maxval=self.height[1])
@@ -260,13 +244,9 @@ class RollPitchCommand(AbstractDrawnCommand):
     Drawn uniformly from the ranges every `resample_s` seconds (a range).
     """
 
-    roll: Range = (-0.2, 0.2)
-    pitch: Range = (-0.2, 0.2)
+    roll: Range = ranged((-0.2, 0.2))
+    pitch: Range = ranged((-0.2, 0.2))
     resample_s: Range = (4.0, 8.0)
-
-    def __check_init__(self) -> None:
-        check_range(self, "roll")
-        check_range(self, "pitch")
 
     def draw(self, key: PRNGKeyArray, context: Context) -> Float[Array, "2"]:
         low, high = jnp.array([self.roll, self.pitch]).T
@@ -291,11 +271,8 @@ class JointPoseCommand(AbstractDrawnCommand):
     """
 
     joints: tuple[str, ...] | None = None
-    fraction: float = 0.5
+    fraction: float = ranged(0.5, least=0.0, most=1.0)
     resample_s: Range = (4.0, 8.0)
-
-    def __check_init__(self) -> None:
-        check_range(self, "fraction", least=0.0, most=1.0)
 
     def draw(self, key: PRNGKeyArray, context: Context) -> Float[Array, " j"]:
         names = context.model.names
@@ -323,16 +300,14 @@ class CartesianCommand(AbstractDrawnCommand):
     (a range). x, y, z: the box's ranges. body, site: the name of one of them.
     """
 
-    x: Range
-    y: Range
-    z: Range
+    x: Range = required()
+    y: Range = required()
+    z: Range = required()
     body: str | None = None
     site: str | None = None
     resample_s: Range = (4.0, 8.0)
 
     def __check_init__(self) -> None:
-        for field in ("x", "y", "z"):
-            check_range(self, field)
         if (self.body is None) == (self.site is None):
             raise ConfigError(
                 f"CartesianCommand has body={self.body!r} and site={self.site!r}. Give the name of one, not of both."
@@ -366,14 +341,12 @@ class GaitCommand(AbstractDrawnCommand):
     period ahead of the first foot: (0.5, 0.5) for two feet that alternate.
     """
 
-    frequency: Range = (1.0, 2.0)
-    duty: Range = (0.5, 0.6)
+    frequency: Range = ranged((1.0, 2.0), least=0.0)
+    duty: Range = ranged((0.5, 0.6), least=0.0, most=1.0)
     offsets: tuple[Range, ...] = ((0.5, 0.5),)
     resample_s: Range = (4.0, 8.0)
 
     def __check_init__(self) -> None:
-        check_range(self, "frequency", least=0.0)
-        check_range(self, "duty", least=0.0, most=1.0)
         are_ranges = all(len(offset) == 2 and offset[0] <= offset[1] for offset in self.offsets)
         check_field(self, "offsets", are_ranges, "pairs of two numbers, the smaller first")
 
@@ -407,14 +380,9 @@ class MotionCommand(AbstractCommand):
     motions: MotionLibrary = eqx.field(static=True)
     starts: str | None = None
     at_beginning: bool = False
-    uniform: float = 0.1
-    decay: float = 0.8
-    horizon: int = 3
-
-    def __check_init__(self) -> None:
-        check_range(self, "uniform", above=0.0, most=1.0)
-        check_range(self, "decay", above=0.0, most=1.0)
-        check_range(self, "horizon", least=1)
+    uniform: float = ranged(0.1, above=0.0, most=1.0)
+    decay: float = ranged(0.8, above=0.0, most=1.0)
+    horizon: int = ranged(3, least=1)
 
     def init(self, context: Context) -> Int[Array, ""]:
         return self.start(context) + 1
@@ -504,10 +472,7 @@ class ScaledByLevel(AbstractCommand):
 
     command: AbstractCommand
     level: str
-    start: float = 0.2
-
-    def __check_init__(self) -> None:
-        check_range(self, "start", least=0.0, most=1.0)
+    start: float = ranged(0.2, least=0.0, most=1.0)
 
     @property
     def needs(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from ksim.checks import CheckedModule, check_positive, check_range, check_rule
+from ksim.checks import CheckedModule, check_positive, check_range, check_rule, ranged
 from ksim.errors import ConfigError, get_named
 from ksim.mdp.commands import motion_frame
 from ksim.mdp.term import Context
@@ -171,11 +171,8 @@ class AdaptiveStarts(AbstractBinCurriculum):
 
     motions: MotionLibrary = eqx.field(static=True)
     command: str
-    rate: float = 0.05
+    rate: float = ranged(0.05, above=0.0, most=1.0)
     start: float = 1.0
-
-    def __check_init__(self) -> None:
-        check_range(self, "rate", above=0.0, most=1.0)
 
     @property
     def num_bins(self) -> int:

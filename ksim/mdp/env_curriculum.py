@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ksim.checks import check_range
+from ksim.checks import check_range, ranged, required
 from ksim.errors import ConfigError
 from ksim.mdp.term import Context, Term
 from ksim.physics.model import PhysicsModel
@@ -81,15 +81,10 @@ class TerrainCurriculum(AbstractEnvCurriculum):
     """
 
     command: str
-    episode_s: float
-    up_fraction: float = 0.5
-    down_fraction: float = 0.5
+    episode_s: float = required(above=0.0)
+    up_fraction: float = ranged(0.5, above=0.0)
+    down_fraction: float = ranged(0.5, least=0.0, most=1.0)
     start: float = 0.0
-
-    def __check_init__(self) -> None:
-        check_range(self, "episode_s", above=0.0)
-        check_range(self, "up_fraction", above=0.0)
-        check_range(self, "down_fraction", least=0.0, most=1.0)
 
     def init(self, context: Context) -> _Walk:
         self._check(context)

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from ksim.checks import check_range, check_rule
+from ksim.checks import check_range, check_ranges, check_rule, ranged
 from ksim.errors import ConfigError
 from ksim.mdp.randomizers import with_added_mass
 from ksim.mdp.term import Context, Term
@@ -58,10 +58,7 @@ class PushVelocity(AbstractTimedEvent):
     """
 
     interval_s: tuple[float, float] = (5.0, 10.0)
-    speed: tuple[float, float] = (0.0, 0.5)
-
-    def __check_init__(self) -> None:
-        check_range(self, "speed", least=0.0)
+    speed: tuple[float, float] = ranged((0.0, 0.5), least=0.0)
 
     def __call__(self, context: Context) -> PhysicsState:
         _, is_due = context.memory
@@ -78,13 +75,12 @@ class PushForce(AbstractEvent):
 
     applies = ("xfrc_applied",)
     body: str
-    interval_s: tuple[float, float] = (5.0, 10.0)
+    interval_s: tuple[float, float] = ranged((5.0, 10.0), above=0.0)
     duration_s: float = 0.2
-    force: tuple[float, float] = (0.0, 50.0)
+    force: tuple[float, float] = ranged((0.0, 50.0), least=0.0)
 
     def __check_init__(self) -> None:
-        check_range(self, "interval_s", above=0.0)
-        check_range(self, "force", least=0.0)
+        check_ranges(self)
         shortest = self.interval_s[0]
         rule = f"positive and at most the shortest of interval_s ({shortest})"
         check_rule(f"PushForce's duration_s ({self.duration_s})", 0 < self.duration_s <= shortest, rule)
@@ -119,12 +115,8 @@ class MassDrop(AbstractEvent):
     """
 
     body: str
-    mass: tuple[float, float] = (0.0, 3.0)
-    after_s: tuple[float, float] = (2.0, 10.0)
-
-    def __check_init__(self) -> None:
-        check_range(self, "mass", least=0.0)
-        check_range(self, "after_s", above=0.0)
+    mass: tuple[float, float] = ranged((0.0, 3.0), least=0.0)
+    after_s: tuple[float, float] = ranged((2.0, 10.0), above=0.0)
 
     def init(self, context: Context) -> tuple[Array, Array, Array]:
         mass_key, time_key = jax.random.split(context.key)

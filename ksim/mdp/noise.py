@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray, PyTree
 
-from ksim.checks import CheckedModule, check_field
+from ksim.checks import CheckedModule, check_field, ranged, required
 from ksim.keys import NOISE_START, OBSERVATION_NOISE
 
 
@@ -71,10 +71,7 @@ class GaussianNoise(AbstractNoise):
 class Quantized(AbstractNoise):
     """Rounds to whole multiples of `resolution`, in the quantity's own unit: an encoder's step."""
 
-    resolution: float
-
-    def __check_init__(self) -> None:
-        check_field(self, "resolution", self.resolution > 0, "above 0")
+    resolution: float = required(above=0.0, rule="above 0")
 
     def __call__(self, value: Array, key: PRNGKeyArray) -> Array:
         return jnp.round(value / self.resolution) * self.resolution
@@ -96,10 +93,7 @@ class Clipped(AbstractNoise):
 class UniformBias(AbstractMemoryNoise):
     """Adds a uniform number from [-magnitude, magnitude], in the quantity's own unit, drawn once per episode."""
 
-    magnitude: float
-
-    def __check_init__(self) -> None:
-        check_field(self, "magnitude", self.magnitude >= 0, "at least 0")
+    magnitude: float = required(least=0.0, rule="at least 0")
 
     def init(self, value: Array, key: PRNGKeyArray) -> Array:
         return jax.random.uniform(key, value.shape, minval=-self.magnitude, maxval=self.magnitude)
@@ -111,10 +105,7 @@ class UniformBias(AbstractMemoryNoise):
 class GaussianBias(AbstractMemoryNoise):
     """Adds a normal number with standard deviation `std`, in the quantity's own unit, drawn once per episode."""
 
-    std: float
-
-    def __check_init__(self) -> None:
-        check_field(self, "std", self.std >= 0, "at least 0")
+    std: float = required(least=0.0, rule="at least 0")
 
     def init(self, value: Array, key: PRNGKeyArray) -> Array:
         return self.std * jax.random.normal(key, value.shape)
@@ -130,12 +121,8 @@ class DriftingBias(AbstractMemoryNoise):
     sqrt(t) times as large. initial_std: standard deviation of the bias at the start of an episode.
     """
 
-    std_per_root_s: float
-    initial_std: float = 0.0
-
-    def __check_init__(self) -> None:
-        check_field(self, "std_per_root_s", self.std_per_root_s >= 0, "at least 0")
-        check_field(self, "initial_std", self.initial_std >= 0, "at least 0")
+    std_per_root_s: float = required(least=0.0, rule="at least 0")
+    initial_std: float = ranged(0.0, least=0.0, rule="at least 0")
 
     def init(self, value: Array, key: PRNGKeyArray) -> Array:
         return self.initial_std * jax.random.normal(key, value.shape)
@@ -148,10 +135,7 @@ class DriftingBias(AbstractMemoryNoise):
 class ScaleError(AbstractMemoryNoise):
     """Multiplies every component by a uniform number from [1 - magnitude, 1 + magnitude], drawn once per episode."""
 
-    magnitude: float
-
-    def __check_init__(self) -> None:
-        check_field(self, "magnitude", self.magnitude >= 0, "at least 0")
+    magnitude: float = required(least=0.0, rule="at least 0")
 
     def init(self, value: Array, key: PRNGKeyArray) -> Array:
         return 1 + jax.random.uniform(key, value.shape, minval=-self.magnitude, maxval=self.magnitude)
@@ -163,10 +147,7 @@ class ScaleError(AbstractMemoryNoise):
 class DroppedSamples(AbstractMemoryNoise):
     """Drops a whole sample with this `probability` and repeats the last one received."""
 
-    probability: float
-
-    def __check_init__(self) -> None:
-        check_field(self, "probability", 0 <= self.probability <= 1, "from 0 to 1")
+    probability: float = required(least=0.0, most=1.0, rule="from 0 to 1")
 
     def init(self, value: Array, key: PRNGKeyArray) -> Array:
         return value

@@ -9,7 +9,7 @@ import mujoco
 import numpy as np
 from jaxtyping import Array
 
-from ksim.checks import check_range
+from ksim.checks import ranged
 from ksim.errors import ConfigError
 from ksim.mdp.term import Context, Term
 from ksim.physics.actuator_kinds import ActuatorKind, actuator_kinds
@@ -63,12 +63,8 @@ class RandomActuatorGains(AbstractRandomizer):
     `position`, `intvelocity` and `pid` are position servos; other actuators keep their gains. One must be a servo.
     """
 
-    kp_factor: tuple[float, float] = (0.9, 1.1)
-    kd_factor: tuple[float, float] = (0.9, 1.1)
-
-    def __check_init__(self) -> None:
-        check_range(self, "kp_factor", least=0.0)
-        check_range(self, "kd_factor", least=0.0)
+    kp_factor: tuple[float, float] = ranged((0.9, 1.1), least=0.0)
+    kd_factor: tuple[float, float] = ranged((0.9, 1.1), least=0.0)
 
     def __call__(self, context: Context) -> Overrides:
         kp_key, kd_key = jax.random.split(context.key)
@@ -97,10 +93,7 @@ class RandomMotorStrength(AbstractRandomizer):
     must have a force range.
     """
 
-    factor: tuple[float, float] = (0.9, 1.1)
-
-    def __check_init__(self) -> None:
-        check_range(self, "factor", least=0.0)
+    factor: tuple[float, float] = ranged((0.9, 1.1), least=0.0)
 
     def __call__(self, context: Context) -> Overrides:
         low, high = self.factor
@@ -125,10 +118,7 @@ class RandomBodyMass(AbstractRandomizer):
     """Adds one uniform number from `added`, in kg, to the mass of a body; its inertia is unchanged."""
 
     body: str
-    added: tuple[float, float] = (-1.0, 1.0)
-
-    def __check_init__(self) -> None:
-        check_range(self, "added")
+    added: tuple[float, float] = ranged((-1.0, 1.0))
 
     def __call__(self, context: Context) -> Overrides:
         index = movable_body(context, self.body)
@@ -147,10 +137,7 @@ class RandomMassFactor(AbstractRandomizer):
     """
 
     bodies: tuple[str, ...]
-    factor: tuple[float, float] = (0.9, 1.1)
-
-    def __check_init__(self) -> None:
-        check_range(self, "factor", above=0.0)
+    factor: tuple[float, float] = ranged((0.9, 1.1), above=0.0)
 
     def __call__(self, context: Context) -> Overrides:
         indices = np.array([movable_body(context, name, weighs=True) for name in self.bodies])
@@ -170,10 +157,7 @@ class RandomCenterOfMass(AbstractRandomizer):
     """Moves the centre of mass of a body by uniform numbers up to `max_offset`, in m, along each of its axes."""
 
     body: str
-    max_offset: float = 0.02
-
-    def __check_init__(self) -> None:
-        check_range(self, "max_offset", least=0.0)
+    max_offset: float = ranged(0.02, least=0.0)
 
     def __call__(self, context: Context) -> Overrides:
         index = movable_body(context, self.body, weighs=True)
@@ -190,10 +174,7 @@ class RandomInertia(AbstractRandomizer):
     """Multiplies the moments of inertia of a body by one uniform number from `factor`; its mass is unchanged."""
 
     body: str
-    factor: tuple[float, float] = (0.9, 1.1)
-
-    def __check_init__(self) -> None:
-        check_range(self, "factor", above=0.0)
+    factor: tuple[float, float] = ranged((0.9, 1.1), above=0.0)
 
     def __call__(self, context: Context) -> Overrides:
         index = movable_body(context, self.body, weighs=True)
@@ -246,11 +227,8 @@ class RandomArmature(AbstractRandomizer):
     joints: names of joints, each with an armature. Default: all joints, of which at least one must have an armature.
     """
 
-    factor: tuple[float, float] = (0.8, 1.2)
+    factor: tuple[float, float] = ranged((0.8, 1.2), least=0.0)
     joints: tuple[str, ...] | None = None
-
-    def __check_init__(self) -> None:
-        check_range(self, "factor", least=0.0)
 
     def __call__(self, context: Context) -> Overrides:
         return _scaled_dofs(self, context, "dof_armature", self.factor, self.joints)
@@ -262,11 +240,8 @@ class RandomDamping(AbstractRandomizer):
     joints: names of joints, each with some damping. Default: all joints, of which at least one must have some.
     """
 
-    factor: tuple[float, float] = (0.8, 1.2)
+    factor: tuple[float, float] = ranged((0.8, 1.2), least=0.0)
     joints: tuple[str, ...] | None = None
-
-    def __check_init__(self) -> None:
-        check_range(self, "factor", least=0.0)
 
     def __call__(self, context: Context) -> Overrides:
         return _scaled_dofs(self, context, "dof_damping", self.factor, self.joints)
@@ -278,11 +253,8 @@ class RandomJointFriction(AbstractRandomizer):
     The solver gets one more row for each of these joints.
     """
 
-    friction: tuple[float, float] = (0.0, 0.1)
+    friction: tuple[float, float] = ranged((0.0, 0.1), least=0.0)
     joints: tuple[str, ...] | None = None
-
-    def __check_init__(self) -> None:
-        check_range(self, "friction", least=0.0)
 
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
         # MJX has rows only for joints that have some friction when the model is compiled.
@@ -310,12 +282,9 @@ class RandomJointStiffness(AbstractRandomizer):
     joints: names of joints, each with a spring. Default: all joints with a spring.
     """
 
-    factor: tuple[float, float] = (0.8, 1.2)
+    # MuJoCo leaves a spring of stiffness 0 out of the model for good.
+    factor: tuple[float, float] = ranged((0.8, 1.2), above=0.0)
     joints: tuple[str, ...] | None = None
-
-    def __check_init__(self) -> None:
-        # MuJoCo leaves a spring of stiffness 0 out of the model for good.
-        check_range(self, "factor", above=0.0)
 
     def __call__(self, context: Context) -> Overrides:
         mj_model, names = context.model.mj_model, context.model.names
@@ -339,11 +308,8 @@ class RandomJointZero(AbstractRandomizer):
     joints: names, default all.
     """
 
-    max_offset: float = 0.02
+    max_offset: float = ranged(0.02, least=0.0)
     joints: tuple[str, ...] | None = None
-
-    def __check_init__(self) -> None:
-        check_range(self, "max_offset", least=0.0)
 
     def __call__(self, context: Context) -> Overrides:
         names = context.model.names
@@ -381,10 +347,7 @@ class RandomImuAlignment(AbstractRandomizer):
     """
 
     site: str
-    max_angle: float = 0.02
-
-    def __check_init__(self) -> None:
-        check_range(self, "max_angle", least=0.0)
+    max_angle: float = ranged(0.02, least=0.0)
 
     def __call__(self, context: Context) -> Overrides:
         index = context.model.names.index("site", self.site)
@@ -414,11 +377,8 @@ class RandomFriction(AbstractRandomizer):
     of its geoms is among these.
     """
 
-    friction: tuple[float, float] = (0.5, 1.2)
+    friction: tuple[float, float] = ranged((0.5, 1.2), least=0.0)
     geoms: tuple[str, ...] | None = None
-
-    def __check_init__(self) -> None:
-        check_range(self, "friction", least=0.0)
 
     def __call__(self, context: Context) -> Overrides:
         model = context.model
@@ -447,10 +407,7 @@ class RandomFriction(AbstractRandomizer):
 class RandomGravity(AbstractRandomizer):
     """Adds uniform numbers from [-magnitude, magnitude], in m/s^2, to each component of gravity."""
 
-    magnitude: float = 0.2
-
-    def __check_init__(self) -> None:
-        check_range(self, "magnitude", least=0.0)
+    magnitude: float = ranged(0.2, least=0.0)
 
     def __call__(self, context: Context) -> Overrides:
         if context.model.mj_model.opt.disableflags & mujoco.mjtDisableBit.mjDSBL_GRAVITY:

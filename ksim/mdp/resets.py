@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from ksim.checks import check_field, check_range
+from ksim.checks import check_field, ranged
 from ksim.errors import ConfigError
 from ksim.mdp.commands import motion_command
 from ksim.mdp.term import Context, Term
@@ -29,11 +29,8 @@ class AbstractReset(Term):
 class RandomJointPositions(AbstractReset):
     """Adds a uniform number from [-magnitude, magnitude], in rad, to joint positions, within the joint limits."""
 
-    magnitude: float = 0.1
+    magnitude: float = ranged(0.1, least=0.0)
     joints: tuple[str, ...] | None = None
-
-    def __check_init__(self) -> None:
-        check_range(self, "magnitude", least=0.0)
 
     def __call__(self, context: Context) -> PhysicsState:
         names, qpos = context.model.names, context.physics.qpos
@@ -47,11 +44,8 @@ class RandomJointPositions(AbstractReset):
 class RandomJointVelocities(AbstractReset):
     """Adds a uniform number from [-magnitude, magnitude], in rad/s, to joints' velocities."""
 
-    magnitude: float = 0.1
+    magnitude: float = ranged(0.1, least=0.0)
     joints: tuple[str, ...] | None = None
-
-    def __check_init__(self) -> None:
-        check_range(self, "magnitude", least=0.0)
 
     def __call__(self, context: Context) -> PhysicsState:
         places = context.model.names.joint_qvel(self.joints)
@@ -62,12 +56,8 @@ class RandomJointVelocities(AbstractReset):
 class RandomBasePosition(AbstractReset):
     """Moves the base by uniform numbers: up to `max_offset`, in m, along x and y, up to `max_lift` upwards."""
 
-    max_offset: float = 0.5
-    max_lift: float = 0.0
-
-    def __check_init__(self) -> None:
-        check_range(self, "max_offset", least=0.0)
-        check_range(self, "max_lift", least=0.0)
+    max_offset: float = ranged(0.5, least=0.0)
+    max_lift: float = ranged(0.0, least=0.0)
 
     def __call__(self, context: Context) -> PhysicsState:
         high = jnp.array([self.max_offset, self.max_offset, self.max_lift])
@@ -136,12 +126,8 @@ class ToMotion(AbstractReset):
 class RandomBaseTilt(AbstractReset):
     """Tilts the base by uniform angles, in rad: up to `max_pitch` about its own y axis, then `max_roll` about its x."""
 
-    max_roll: float = 0.1
-    max_pitch: float = 0.1
-
-    def __check_init__(self) -> None:
-        check_range(self, "max_roll", least=0.0)
-        check_range(self, "max_pitch", least=0.0)
+    max_roll: float = ranged(0.1, least=0.0)
+    max_pitch: float = ranged(0.1, least=0.0)
 
     def __call__(self, context: Context) -> PhysicsState:
         high = jnp.array([self.max_roll, self.max_pitch])
@@ -152,10 +138,7 @@ class RandomBaseTilt(AbstractReset):
 class RandomHeading(AbstractReset):
     """Turns the base about the vertical by a uniform angle from [-max_yaw, max_yaw], in rad."""
 
-    max_yaw: float = math.pi
-
-    def __check_init__(self) -> None:
-        check_range(self, "max_yaw", least=0.0)
+    max_yaw: float = ranged(math.pi, least=0.0)
 
     def __call__(self, context: Context) -> PhysicsState:
         yaw = jax.random.uniform(context.key, minval=-self.max_yaw, maxval=self.max_yaw)
@@ -165,12 +148,8 @@ class RandomHeading(AbstractReset):
 class RandomBaseVelocity(AbstractReset):
     """Adds uniform numbers to the base's velocity: up to `max_lin_vel`, in m/s, horizontally, up to `max_yaw_rate`."""
 
-    max_lin_vel: float = 0.2
-    max_yaw_rate: float = 0.2
-
-    def __check_init__(self) -> None:
-        check_range(self, "max_lin_vel", least=0.0)
-        check_range(self, "max_yaw_rate", least=0.0)
+    max_lin_vel: float = ranged(0.2, least=0.0)
+    max_yaw_rate: float = ranged(0.2, least=0.0)
 
     def __call__(self, context: Context) -> PhysicsState:
         high = jnp.array([self.max_lin_vel, self.max_lin_vel, self.max_yaw_rate])
@@ -213,13 +192,11 @@ class OnTerrain(AbstractReset):
 
     level: str | None = None
     easier: bool = eqx.field(default=True, kw_only=True)
-    spread: float = 0.5
-    radius: float = 0.4
+    spread: float = ranged(0.5, least=0.0)
+    radius: float = ranged(0.4, least=0.0)
 
     def __check_init__(self) -> None:
         check_field(self, "easier", self.easier or self.level is not None, "True where no level is given")
-        check_range(self, "spread", least=0.0)
-        check_range(self, "radius", least=0.0)
 
     def __call__(self, context: Context) -> PhysicsState:
         terrain = context.model.terrain

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import mujoco
 from jaxtyping import Array, Bool, Float
 
-from ksim.checks import check_range
+from ksim.checks import ranged, required
 from ksim.errors import ConfigError
 from ksim.mdp.commands import motion_frame
 from ksim.mdp.contacts import add_contact_sensors, check_parts, contact_forces
@@ -45,10 +45,7 @@ class TimeLimit(AbstractTermination):
     """The episode has lasted `seconds`; it is truncated."""
 
     truncates = True
-    seconds: float = 20.0
-
-    def __check_init__(self) -> None:
-        check_range(self, "seconds", above=0.0)
+    seconds: float = ranged(20.0, above=0.0)
 
     def __call__(self, context: Context) -> Bool[Array, ""]:
         return context.episode_step >= round(self.seconds / context.dt)
@@ -75,12 +72,8 @@ class BaseTooHigh(AbstractTermination):
 class BaseTooFast(AbstractTermination):
     """The base moves faster than `max_lin_vel`, in m/s, or turns faster than `max_ang_vel`, in rad/s."""
 
-    max_lin_vel: float = 10.0
-    max_ang_vel: float = 20.0
-
-    def __check_init__(self) -> None:
-        check_range(self, "max_lin_vel", above=0.0)
-        check_range(self, "max_ang_vel", above=0.0)
+    max_lin_vel: float = ranged(10.0, above=0.0)
+    max_ang_vel: float = ranged(20.0, above=0.0)
 
     def __call__(self, context: Context) -> Bool[Array, ""]:
         names = context.model.names
@@ -93,10 +86,7 @@ class TooFar(AbstractTermination):
     """The base is farther than `distance`, in m, from the world's origin, horizontally; the episode is truncated."""
 
     truncates = True
-    distance: float
-
-    def __check_init__(self) -> None:
-        check_range(self, "distance", above=0.0)
+    distance: float = required(above=0.0)
 
     def __call__(self, context: Context) -> Bool[Array, ""]:
         return jnp.linalg.norm(base_position(context.physics, context.model.names)[:2]) > self.distance
@@ -109,10 +99,7 @@ class FarFromStart(AbstractTermination):
     """
 
     truncates = True
-    distance: float
-
-    def __check_init__(self) -> None:
-        check_range(self, "distance", above=0.0)
+    distance: float = required(above=0.0)
 
     def init(self, context: Context) -> Float[Array, "2"]:
         return base_position(context.physics, context.model.names)[:2]
@@ -126,10 +113,7 @@ class OffTerrain(AbstractTermination):
     """The base is within `margin`, in m, of the edge of the heightfield, or beyond it; the episode is truncated."""
 
     truncates = True
-    margin: float = 1.0
-
-    def __check_init__(self) -> None:
-        check_range(self, "margin", least=0.0)
+    margin: float = ranged(1.0, least=0.0)
 
     def __call__(self, context: Context) -> Bool[Array, ""]:
         half_size = context.model.ground.half_size
@@ -143,10 +127,7 @@ class JointOutOfRange(AbstractTermination):
     """A joint is more than `margin`, in rad, beyond its limits. `joints`: names, default all."""
 
     joints: tuple[str, ...] | None = None
-    margin: float = 0.1
-
-    def __check_init__(self) -> None:
-        check_range(self, "margin", least=0.0)
+    margin: float = ranged(0.1, least=0.0)
 
     def __call__(self, context: Context) -> Bool[Array, ""]:
         names = context.model.names
@@ -158,11 +139,8 @@ class JointOutOfRange(AbstractTermination):
 class JointTooFast(AbstractTermination):
     """A joint moves faster than `max_vel`, in rad/s. `joints`: names, default all."""
 
-    max_vel: float
+    max_vel: float = required(above=0.0)
     joints: tuple[str, ...] | None = None
-
-    def __check_init__(self) -> None:
-        check_range(self, "max_vel", above=0.0)
 
     def __call__(self, context: Context) -> Bool[Array, ""]:
         velocity_j = context.physics.qvel[context.model.names.joint_qvel(self.joints)]
@@ -177,11 +155,10 @@ class BodyContact(AbstractTermination):
 
     bodies: tuple[str, ...] = ()
     geoms: tuple[str, ...] = ()
-    threshold: float = 1.0
+    threshold: float = ranged(1.0, least=0.0)
 
     def __check_init__(self) -> None:
         check_parts(self)
-        check_range(self, "threshold", least=0.0)
 
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
         add_contact_sensors(spec, self.bodies, self.geoms)
@@ -203,10 +180,7 @@ class SensorAbove(AbstractTermination):
 class BaseTilted(AbstractTermination):
     """The base is tilted by more than `max_tilt`, in rad, from the vertical."""
 
-    max_tilt: float = 1.0
-
-    def __check_init__(self) -> None:
-        check_range(self, "max_tilt", above=0.0, most=math.pi)
+    max_tilt: float = ranged(1.0, above=0.0, most=math.pi)
 
     def __call__(self, context: Context) -> Bool[Array, ""]:
         orientation = base_orientation(context.physics, context.model.names)
@@ -232,12 +206,8 @@ class BaseOffMotion(AbstractTermination):
     """
 
     command: str
-    distance: float = 0.5
-    max_angle: float = 1.0
-
-    def __check_init__(self) -> None:
-        check_range(self, "distance", above=0.0)
-        check_range(self, "max_angle", above=0.0, most=math.pi)
+    distance: float = ranged(0.5, above=0.0)
+    max_angle: float = ranged(1.0, above=0.0, most=math.pi)
 
     def __call__(self, context: Context) -> Bool[Array, ""]:
         command, frame = motion_frame(context, self.command)
@@ -259,10 +229,7 @@ class BodyOffMotion(AbstractTermination):
     command: str
     bodies: tuple[str, ...] | None = None
     anchor: str | None = None
-    distance: float = 0.4
-
-    def __check_init__(self) -> None:
-        check_range(self, "distance", above=0.0)
+    distance: float = ranged(0.4, above=0.0)
 
     def __call__(self, context: Context) -> Bool[Array, ""]:
         error_n3 = position_errors(context, self.command, self.anchor, self.bodies)

@@ -9,7 +9,7 @@ import mujoco
 import numpy as np
 from jaxtyping import Array, Float
 
-from ksim.checks import CheckedModule, check_range, check_rule
+from ksim.checks import CheckedModule, check_rule, ranged
 from ksim.errors import ConfigError
 
 HFIELD_NAME = "ksim_terrain"
@@ -46,12 +46,8 @@ class RoughTile(AbstractTile):
     bump_m: distance between the bumps, in m; in between, the ground is bilinear.
     """
 
-    height: tuple[float, float] = (0.0, 0.06)
-    bump_m: float = 0.3
-
-    def __check_init__(self) -> None:
-        check_range(self, "height", least=0.0)
-        check_range(self, "bump_m", above=0.0)
+    height: tuple[float, float] = ranged((0.0, 0.06), least=0.0)
+    bump_m: float = ranged(0.3, above=0.0)
 
     def heights(self, difficulty: float, num_points: int, spacing: float, rng: np.random.Generator) -> np.ndarray:
         amplitude = _between(self.height, difficulty)
@@ -71,15 +67,10 @@ class StairsTile(AbstractTile):
     instead of up.
     """
 
-    step_height: tuple[float, float] = (0.02, 0.12)
-    step_width: float = 0.4
-    platform_m: float = 1.6
+    step_height: tuple[float, float] = ranged((0.02, 0.12), least=0.0)
+    step_width: float = ranged(0.4, above=0.0)
+    platform_m: float = ranged(1.6, least=0.0)
     down: bool = False
-
-    def __check_init__(self) -> None:
-        check_range(self, "step_height", least=0.0)
-        check_range(self, "step_width", above=0.0)
-        check_range(self, "platform_m", least=0.0)
 
     def heights(self, difficulty: float, num_points: int, spacing: float, rng: np.random.Generator) -> np.ndarray:
         from_edge = _distance_from_edge(num_points, spacing)
@@ -95,13 +86,9 @@ class SlopeTile(AbstractTile):
     platform_m: side of the platform, in m. down: a pit instead.
     """
 
-    slope: tuple[float, float] = (0.0, 0.4)
-    platform_m: float = 1.6
+    slope: tuple[float, float] = ranged((0.0, 0.4), least=0.0)
+    platform_m: float = ranged(1.6, least=0.0)
     down: bool = False
-
-    def __check_init__(self) -> None:
-        check_range(self, "slope", least=0.0)
-        check_range(self, "platform_m", least=0.0)
 
     def heights(self, difficulty: float, num_points: int, spacing: float, rng: np.random.Generator) -> np.ndarray:
         from_edge = _distance_from_edge(num_points, spacing)
@@ -120,7 +107,7 @@ class Terrain(CheckedModule):
     """
 
     tiles: tuple[AbstractTile, ...] = (FlatTile(), RoughTile(), StairsTile(), StairsTile(down=True))
-    num_levels: int = 5
+    num_levels: int = ranged(5, least=1)
     tile_m: float = 6.0
     spacing: float = 0.1
     border_m: float = 4.0
@@ -129,7 +116,6 @@ class Terrain(CheckedModule):
     def __check_init__(self) -> None:
         if not self.tiles:
             raise ConfigError("A Terrain must have at least one kind of tile.")
-        check_range(self, "num_levels", least=1)
         is_met = 0 < self.spacing <= self.tile_m / 2
         rule = f"positive and at most half of tile_m ({self.tile_m} m)"
         check_rule(f"Terrain's spacing ({self.spacing} m)", is_met, rule)

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from ksim import physics
+from ksim.checks import bounds_in_words
 from ksim.mdp import (
     actions,
     commands,
@@ -68,8 +69,8 @@ KINDS = (
 HEAD = f"""# All terms
 
 `{COMMAND}` generates this page from the docstrings, which say more about each term.
-Arguments without a default are required and shown with their type. [own_task.md](own_task.md) shows how to write
-custom terms.
+Arguments without a default are required and shown with their type; bounds are in brackets. [own_task.md](own_task.md)
+shows how to write custom terms.
 """
 
 
@@ -89,15 +90,17 @@ def meaning(cls: type) -> str:
 
 
 def arguments(cls: type) -> list[str]:
-    """The arguments of a class's constructor: `name=default`, or `name: type` without a default."""
+    """The arguments of a class's constructor, in Markdown: `name=default`, or `name: type`, and its bounds."""
     described = []
     for field in dataclasses.fields(cls):
         if field.default is not dataclasses.MISSING:
-            described.append(f"{field.name}={_in_words(field.default)}")
+            argument = f"{field.name}={_in_words(field.default)}"
         elif field.default_factory is not dataclasses.MISSING:
-            described.append(f"{field.name}={_in_words(field.default_factory())}")
+            argument = f"{field.name}={_in_words(field.default_factory())}"
         else:
-            described.append(f"{field.name}: {_type_in_words(field.type)}")
+            argument = f"{field.name}: {_type_in_words(field.type)}"
+        bounds = bounds_in_words(field.metadata.get("range", {}))
+        described.append(f"`{argument}`" + (f" ({', '.join(bounds)})" if bounds else ""))
     return described
 
 
@@ -108,8 +111,7 @@ def page() -> str:
 
 def _section(kind: Kind) -> str:
     rows = [f"## {kind.title}", "", f"`{kind.module.__name__}`. {meaning(kind.base)}", ""]
-    shown = lambda cls: ", ".join(f"`{argument}`" for argument in arguments(cls))
-    cells = [(f"`{cls.__name__}`", meaning(cls), shown(cls)) for cls in concrete_classes(kind)]
+    cells = [(f"`{cls.__name__}`", meaning(cls), ", ".join(arguments(cls))) for cls in concrete_classes(kind)]
     return "\n".join([*rows, *table(("term", "meaning", "arguments"), cells)]) + "\n"
 
 

@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ksim.errors import ConfigError
 from ksim.mdp.actions import ActionLatency, ActionSmoothing, DroppedActions
 from tests.support.contexts import make_context
 
@@ -56,17 +55,3 @@ def test_smoothing_approaches_a_constant_action_by_its_time_constant():
     # After one control step of 0.02 s, 1 - exp(-0.02 / 0.04) of the way; after two, 1 - exp(-1).
     passed_t = actions_that_act(ActionSmoothing(time_constant_s=0.04), [1.0, 1.0])
     np.testing.assert_allclose(passed_t, [1 - np.exp(-0.5), 1 - np.exp(-1.0)], rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: ActionLatency(seconds=(0.02, 0.01)), r"\(0.02, 0.01\) s"),
-        (lambda: ActionLatency(seconds=(-0.01, 0.01)), "two times from 0, the shorter first"),
-        (lambda: DroppedActions(probability=1.0), "probability 1.0"),
-        (lambda: ActionSmoothing(time_constant_s=0.0), r"time_constant_s \(0.0\)"),
-    ],
-)
-def test_filter_that_cannot_work_is_an_error(make, message):
-    with pytest.raises(ConfigError, match=message):
-        make()

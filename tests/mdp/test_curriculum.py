@@ -52,21 +52,6 @@ def test_metric_that_does_not_exist_is_an_error_with_near_misses():
         curriculum(jnp.float32(0.5), progress(reward__tracking=1.0))
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: LinearCurriculum(end_iteration=10, start_iteration=10), "from iteration 10 to 10"),
-        (lambda: LinearCurriculum(end_iteration=10, start=1.5), "start=1.5"),
-        (lambda: EpisodeLengthCurriculum(raise_above_s=1.0, lower_below_s=2.0), r"upper threshold \(1.0\)"),
-        (lambda: ScoreCurriculum(metric="x", raise_above=1.0, lower_below=0.5, step=0.0), r"step \(0.0\)"),
-        (lambda: ErrorCurriculum(metric="x", raise_below=1.0, lower_above=0.5), r"upper threshold \(0.5\)"),
-    ],
-)
-def test_curriculum_that_cannot_work_is_an_error(make, message):
-    with pytest.raises(ConfigError, match=message):
-        make()
-
-
 def test_progress_is_read_only():
     with pytest.raises(dataclasses.FrozenInstanceError):
         progress().iteration = jnp.array(3)  # pyright: ignore[reportAttributeAccessIssue]

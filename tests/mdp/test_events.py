@@ -4,9 +4,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
-from ksim.errors import ConfigError
 from ksim.mdp.events import MassDrop, PushForce, PushVelocity
 from tests.support.contexts import draws, make_context
 
@@ -94,11 +92,6 @@ def test_push_force_acts_on_its_body_alone_for_its_duration():
     np.testing.assert_array_equal(force_tb6[:, 1, 2:], 0.0)  # horizontal, and no torque
     np.testing.assert_array_equal(np.delete(force_tb6, 1, axis=1), 0.0)
     np.testing.assert_array_equal(force_tb6[4], force_tb6[5])  # one push, one direction
-
-
-def test_push_force_that_outlasts_its_interval_is_an_error():
-    with pytest.raises(ConfigError, match=r"duration_s \(2.0\).*\(1.0\)"):
-        PushForce(body="trunk", interval_s=(1.0, 3.0), duration_s=2.0)
 
 
 def test_mass_drop_starts_with_its_load_and_loses_it_once():

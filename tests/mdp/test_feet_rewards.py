@@ -132,16 +132,6 @@ def test_swing_pose_when_asked_to_stand_is_the_squared_distance_from_the_default
     np.testing.assert_allclose(swing_pose()(context), 0.13, rtol=1e-5)
 
 
-def test_swing_pose_when_a_leg_has_a_joint_without_a_bend_says_so():
-    with pytest.raises(ConfigError, match=r"bends 1 joints of a leg .*, but a leg has 2"):
-        rewards.SwingPose(legs=(("left_hip", "right_hip"),), bend=(0.6,), command="velocity")
-
-
-def test_swing_pose_when_some_bends_are_for_all_legs_says_so():
-    with pytest.raises(ConfigError, match=r"or a tuple of such numbers for each leg"):
-        rewards.SwingPose(legs=(("left_hip",), ("right_hip",)), bend=((0.6,), 0.6), command="velocity")
-
-
 @pytest.mark.parametrize(("episode_step", "joint_pos"), [(10, (0.0, -0.2)), (30, (0.6, 0.0))])
 def test_swing_pose_when_each_leg_has_its_own_bend_follows_it(episode_step, joint_pos):
     # As above: the right leg is in mid-swing after a quarter, the left one after three.
@@ -239,8 +229,3 @@ def test_impact_force_when_feet_press_harder_than_allowed_sums_the_excess(left, 
     # Of each over 100 N: 20 alone, 20 + 30, and nothing at the threshold itself.
     context = make_context(sensors={"left_touch": left, "right_touch": right})
     assert rewards.ImpactForce(sensors=TOUCH, threshold=100.0)(context) == expected
-
-
-def test_feet_slip_of_unlike_numbers_of_sensors_and_sites_is_an_error():
-    with pytest.raises(ConfigError, match="2 sensors and 1 sites"):
-        rewards.FeetSlip(sensors=TOUCH, sites=("left_foot",))

@@ -169,24 +169,6 @@ def test_commands_when_their_time_is_over_are_drawn_anew(term):
 
 
 @pytest.mark.parametrize(
-    ("cls", "fields", "message"),
-    [
-        (VelocityCommand, {"forward": (1.0, 0.0)}, r"forward=\(1.0, 0.0\).*the smaller first"),
-        (VelocityCommand, {"heading_fraction": 1.5}, r"heading_fraction=1.5.*at most 1"),
-        (VelocityCommand, {"max_lin_acceleration": 0.0}, r"max_lin_acceleration=0.0.*above 0"),
-        (VelocityCommand, {"resample_s": (-1.0, 1.0)}, r"VelocityCommand has resample_s=.*at least 0"),
-        (GaitCommand, {"offsets": ((0.5, 0.1),)}, r"offsets=.*the smaller first"),
-        (JointPoseCommand, {"fraction": 2.0}, r"fraction=2.0.*at most 1"),
-        (CartesianCommand, {"x": UNIT, "y": UNIT, "z": UNIT}, r"body=None and site=None.*one"),
-        (CartesianCommand, {"x": (1.0, 0.0), "y": UNIT, "z": UNIT, "site": "a"}, r"x=\(1.0, 0.0\)"),
-    ],
-)
-def test_commands_when_their_arguments_cannot_work_are_an_error(cls, fields, message):
-    with pytest.raises(ConfigError, match=message):
-        cls(**fields)
-
-
-@pytest.mark.parametrize(
     "term",
     [VelocityCommand(), RollPitchCommand(), GaitCommand(), CartesianCommand(x=UNIT, y=UNIT, z=UNIT, body="trunk")],
     ids=lambda term: type(term).__name__,

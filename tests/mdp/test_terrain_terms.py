@@ -124,11 +124,6 @@ def test_on_terrain_without_easier_tiles_starts_on_those_of_the_level(level, exp
     assert set(np.round(position_n3[:, 0] / 2).astype(int) * 2) == expected
 
 
-def test_on_terrain_of_no_level_and_no_easier_tiles_is_an_error():
-    with pytest.raises(ConfigError, match="easier=False, which must be True where no level is given"):
-        resets.OnTerrain(easier=False)
-
-
 @pytest.mark.parametrize("term", [resets.OnTerrain(), terminations.OffTerrain()])
 def test_term_of_a_terrain_without_one_is_an_error(term):
     with pytest.raises(ConfigError, match="Define get_terrain"):

@@ -211,27 +211,6 @@ def test_misaligned_when_the_observation_is_no_vector_of_three_is_an_error():
         term.init(make_context())
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (
-            lambda: observations.Lagged(observation=HEIGHT, time_constant_s=(0.0, 0.1)),
-            r"Lagged has time_constant_s=.*above 0",
-        ),
-        (
-            lambda: observations.Misaligned(observation=HEIGHT, max_angle=-0.1),
-            r"Misaligned has max_angle=-0.1.*at least 0",
-        ),
-        (lambda: observations.ActionHistory(steps=0), r"ActionHistory has steps=0.*at least 1"),
-        (lambda: observations.History(observation=HEIGHT, steps=0), r"History of 0 steps"),
-    ],
-    ids=["lagged", "misaligned", "action_history", "history"],
-)
-def test_observation_when_its_arguments_cannot_work_is_an_error(make, message):
-    with pytest.raises(ConfigError, match=message):
-        make()
-
-
 def test_wrappers_around_each_other_draw_apart():
     # The n-th split of a key is what folding in n gives: the wrapped term's key and the noise's must be none of them.
     key = jax.random.key(3)

@@ -118,20 +118,6 @@ def test_terrain_that_cannot_be_is_an_error(arguments, message):
         Terrain(**arguments)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: RoughTile(bump_m=0.0), "bump_m=0.0"),
-        (lambda: RoughTile(height=(0.1, -0.1)), "height="),
-        (lambda: StairsTile(step_width=0.0), "step_width=0.0"),
-        (lambda: SlopeTile(slope=(0.3, 0.1)), "slope="),
-    ],
-)
-def test_tile_that_cannot_be_is_an_error(make, message):
-    with pytest.raises(ConfigError, match=message):
-        make()
-
-
 def test_ground_is_the_floor_and_not_a_wall():
     wall = "<geom type='plane' size='1 1 1' pos='2 0 1' euler='0 -90 0'/>"
     floor = "<geom type='plane' size='1 1 1' pos='0 0 .3' euler='0 0 30'/>"

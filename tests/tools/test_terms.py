@@ -6,7 +6,7 @@ import pytest
 
 import ksim.mdp
 from ksim.mdp.noise import AbstractNoise
-from ksim.mdp.rewards import FeetSlip, MechanicalPower
+from ksim.mdp.rewards import FeetSlip, JointLimits, MechanicalPower
 from ksim.mdp.term import Term
 from ksim.tools import terms
 from ksim.tools.terms import KINDS, Kind, arguments, concrete_classes, meaning, page
@@ -36,8 +36,9 @@ def test_first_line_of_a_docstring_is_complete(cls):
     assert meaning(cls).endswith("."), f"The first line of {cls.__name__}'s docstring must be a whole sentence."
 
 
-def test_arguments_show_the_default_or_else_the_type():
-    assert arguments(FeetSlip) == ["sensors: tuple[str, ...]", "sites: tuple[str, ...]", "scale=-0.25"]
+def test_arguments_show_the_default_or_else_the_type_and_bounds():
+    assert arguments(FeetSlip) == ["`sensors: tuple[str, ...]`", "`sites: tuple[str, ...]`", "`scale=-0.25`"]
+    assert arguments(JointLimits)[1] == "`soft_fraction=0.9` (above 0, at most 1)"
 
 
 def test_bar_in_a_meaning_does_not_end_its_cell():

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ksim.checks import check_range
+from ksim.checks import ranged
 from ksim.errors import ConfigError
 from ksim.mdp.noise import AbstractNoise
 from ksim.mdp.observations.base import AbstractObservation
@@ -122,7 +122,7 @@ class HeightScan(AbstractObservation):
     size: tuple[float, float] = (1.0, 0.6)
     spacing: float = 0.1
     offset: float = 0.0
-    clip: float = 1.0
+    clip: float = ranged(1.0, above=0.0)
     noise: AbstractNoise | None = None
 
     def __check_init__(self) -> None:
@@ -130,7 +130,6 @@ class HeightScan(AbstractObservation):
             raise ConfigError(
                 f"HeightScan of {self.size} m needs a spacing ({self.spacing} m) above 0 and no negative size."
             )
-        check_range(self, "clip", above=0.0)
 
     def __call__(self, context: Context) -> Float[Array, " p"]:
         # Rounded first: a spacing that divides the size must count as a whole one.

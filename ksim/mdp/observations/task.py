@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ksim.checks import check_field, check_range
+from ksim.checks import check_field, ranged, required
 from ksim.mdp.commands import motion_frame
 from ksim.mdp.noise import AbstractNoise
 from ksim.mdp.observations.base import AbstractObservation
@@ -44,11 +44,8 @@ class PreviousAction(AbstractObservation):
 class ActionHistory(AbstractObservation):
     """The last `steps` actions, before any scaling, newest first; zeros before the first action."""
 
-    steps: int
+    steps: int = required(least=1)
     noise: AbstractNoise | None = None
-
-    def __check_init__(self) -> None:
-        check_range(self, "steps", least=1.0)
 
     def init(self, context: Context) -> Float[Array, "t a"]:
         return jnp.zeros((self.steps, *context.action.shape))
@@ -91,13 +88,9 @@ class PhaseClock(AbstractObservation):
     trotting and pacing, 0 for gaits in which they step together.
     """
 
-    period_s: float = 0.8
-    side_offset: float = 0.5
+    period_s: float = ranged(0.8, above=0.0)
+    side_offset: float = ranged(0.5, least=0.0, most=1.0)
     noise: AbstractNoise | None = None
-
-    def __check_init__(self) -> None:
-        check_range(self, "period_s", above=0.0)
-        check_range(self, "side_offset", least=0.0, most=1.0)
 
     @property
     def mirror_s(self) -> float:

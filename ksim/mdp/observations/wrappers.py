@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import mujoco
 from jaxtyping import Array, Float, PyTree
 
-from ksim.checks import check_range, check_rule
+from ksim.checks import check_rule, ranged, required
 from ksim.errors import ConfigError
 from ksim.keys import WRAPPED_OBSERVATION
 from ksim.mdp.noise import AbstractNoise, noise_key
@@ -130,11 +130,8 @@ class Lagged(_Wrapper):
     """
 
     observation: AbstractObservation
-    time_constant_s: tuple[float, float] = (0.02, 0.02)
+    time_constant_s: tuple[float, float] = ranged((0.02, 0.02), above=0.0)
     noise: AbstractNoise | None = None
-
-    def __check_init__(self) -> None:
-        check_range(self, "time_constant_s", above=0.0)
 
     def first(self, value: Array, context: Context) -> tuple[Array, Array]:
         low, high = self.time_constant_s
@@ -156,11 +153,8 @@ class Misaligned(_Wrapper):
     """
 
     observation: AbstractObservation
-    max_angle: float
+    max_angle: float = required(least=0.0)
     noise: AbstractNoise | None = None
-
-    def __check_init__(self) -> None:
-        check_range(self, "max_angle", least=0.0)
 
     def exact(self) -> AbstractObservation:
         return dataclasses.replace(super().exact(), max_angle=0.0)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import mujoco
 from jaxtyping import Array, Bool, Float, PyTree
 
-from ksim.checks import check_field, check_range
+from ksim.checks import check_field, ranged
 from ksim.mdp.term import Context, Term
 
 MIN_COMMAND = 0.1
@@ -79,10 +79,7 @@ class ScaledByLevel(_Wrapper):
 
     reward: AbstractReward
     level: str
-    start: float = 0.0
-
-    def __check_init__(self) -> None:
-        check_range(self, "start", least=0.0, most=1.0)
+    start: float = ranged(0.0, least=0.0, most=1.0)
 
     def __call__(self, context: Context) -> Float[Array, ""]:
         return self.reward(context) * (self.start + (1 - self.start) * context.level(self.level))

@@ -5,7 +5,7 @@ import mujoco
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from ksim.checks import check_range
+from ksim.checks import check_range, check_ranges, ranged, required
 from ksim.errors import ConfigError
 from ksim.mdp.contacts import add_contact_sensors, check_parts, contact_forces, hardest_contacts
 from ksim.mdp.rewards.base import AbstractReward, asks_to_move
@@ -22,12 +22,11 @@ class UndesiredContact(AbstractReward):
 
     bodies: tuple[str, ...] = ()
     geoms: tuple[str, ...] = ()
-    threshold: float = 1.0
+    threshold: float = ranged(1.0, least=0.0)
     scale: float = -1.0
 
     def __check_init__(self) -> None:
         check_parts(self)
-        check_range(self, "threshold", least=0.0)
 
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
         add_contact_sensors(spec, self.bodies, self.geoms)
@@ -45,14 +44,12 @@ class Stumble(AbstractReward):
     """
 
     geoms: tuple[str, ...]
-    ratio: float = 4.0
-    threshold: float = 1.0
+    ratio: float = ranged(4.0, above=0.0)
+    threshold: float = ranged(1.0, least=0.0)
     scale: float = -1.0
 
     def __check_init__(self) -> None:
         check_parts(self)
-        check_range(self, "ratio", above=0.0)
-        check_range(self, "threshold", least=0.0)
 
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
         add_contact_sensors(spec, geoms=self.geoms)
@@ -129,11 +126,8 @@ class FeetDistance(AbstractReward):
 
     needs = ("site_xpos",)
     sites: tuple[str, str]
-    distance: tuple[float, float]
+    distance: tuple[float, float] = required()
     scale: float = -1.0
-
-    def __check_init__(self) -> None:
-        check_range(self, "distance")
 
     def __call__(self, context: Context) -> Float[Array, ""]:
         left, right = _site_indices(context, self.sites)
@@ -185,12 +179,12 @@ class FeetAirTime(AbstractReward):
 
     sensors: tuple[str, ...]
     command: str
-    threshold_s: float = 0.2
+    threshold_s: float = ranged(0.2, least=0.0)
     max_s: float = 0.5
     scale: float = 1.0
 
     def __check_init__(self) -> None:
-        check_range(self, "threshold_s", least=0.0)
+        check_ranges(self)
         check_range(self, "max_s", least=self.threshold_s)
 
     def init(self, context: Context) -> tuple[Array, Array]:
@@ -221,11 +215,8 @@ class AirTimeVariance(AbstractReward):
 
     sensors: tuple[str, ...]
     command: str
-    max_s: float = 0.5
+    max_s: float = ranged(0.5, above=0.0)
     scale: float = -1.0
-
-    def __check_init__(self) -> None:
-        check_range(self, "max_s", above=0.0)
 
     def init(self, context: Context) -> tuple[Array, Array]:
         zeros_2f = jnp.zeros((2, len(self.sensors)))
@@ -289,11 +280,8 @@ class ImpactForce(AbstractReward):
     """
 
     sensors: tuple[str, ...]
-    threshold: float
+    threshold: float = required(least=0.0)
     scale: float = -1e-3
-
-    def __check_init__(self) -> None:
-        check_range(self, "threshold", least=0.0)
 
     def __call__(self, context: Context) -> Float[Array, ""]:
         force_f = context.sensors(self.sensors)

@@ -14,7 +14,7 @@ import numpy as np
 from jax.scipy.stats import norm
 from jaxtyping import Array, Float
 
-from ksim.checks import check_field, check_range
+from ksim.checks import check_field, ranged
 from ksim.errors import ConfigError
 from ksim.mdp.rewards.base import AbstractReward, asks_to_move
 from ksim.mdp.rewards.feet import add_velocity_sensors, feet_in_contact, foot_heights, horizontal_velocity
@@ -33,13 +33,13 @@ class FeetPhase(AbstractReward):
 
     sensors: tuple[str, ...]
     command: str
-    period_s: float = 0.8
-    duty: float = 0.55
+    period_s: float = ranged(0.8, above=0.0)
+    duty: float = ranged(0.55, above=0.0, most=1.0)
     offsets: Offsets = None
     scale: float = 1.0
 
     def __check_init__(self) -> None:
-        _check_clock(self, len(self.sensors))
+        _check_offsets(self, len(self.sensors))
 
     def __call__(self, context: Context) -> Float[Array, ""]:
         phase_f = foot_phases(context, len(self.sensors), self.period_s, self.offsets)
@@ -59,17 +59,15 @@ class FeetPhaseForce(AbstractReward):
 
     sensors: tuple[str, ...]
     command: str
-    period_s: float = 0.8
-    duty: float = 0.55
+    period_s: float = ranged(0.8, above=0.0)
+    duty: float = ranged(0.55, above=0.0, most=1.0)
     offsets: Offsets = None
-    edge_std: float = 0.05
-    std: float = 50.0
+    edge_std: float = ranged(0.05, above=0.0)
+    std: float = ranged(50.0, above=0.0)
     scale: float = -1.0
 
     def __check_init__(self) -> None:
-        _check_clock(self, len(self.sensors))
-        check_range(self, "edge_std", above=0.0)
-        check_range(self, "std", above=0.0)
+        _check_offsets(self, len(self.sensors))
 
     def __call__(self, context: Context) -> Float[Array, ""]:
         phase_f = foot_phases(context, len(self.sensors), self.period_s, self.offsets)
@@ -89,17 +87,15 @@ class FeetPhaseVelocity(AbstractReward):
 
     sites: tuple[str, ...]
     command: str
-    period_s: float = 0.8
-    duty: float = 0.55
+    period_s: float = ranged(0.8, above=0.0)
+    duty: float = ranged(0.55, above=0.0, most=1.0)
     offsets: Offsets = None
-    edge_std: float = 0.05
-    std: float = 0.5
+    edge_std: float = ranged(0.05, above=0.0)
+    std: float = ranged(0.5, above=0.0)
     scale: float = -1.0
 
     def __check_init__(self) -> None:
-        _check_clock(self, len(self.sites))
-        check_range(self, "edge_std", above=0.0)
-        check_range(self, "std", above=0.0)
+        _check_offsets(self, len(self.sites))
 
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
         add_velocity_sensors(spec, self.sites)
@@ -123,16 +119,15 @@ class FootSwingHeight(AbstractReward):
     needs = ("site_xpos",)
     sites: tuple[str, ...]
     command: str
-    height: float = 0.08
+    height: float = ranged(0.08, least=0.0)
     rest_height: float = 0.0
-    period_s: float = 0.8
-    duty: float = 0.55
+    period_s: float = ranged(0.8, above=0.0)
+    duty: float = ranged(0.55, above=0.0, most=0.95)
     offsets: Offsets = None
     scale: float = -20.0
 
     def __check_init__(self) -> None:
-        _check_clock(self, len(self.sites), most_duty=0.95)
-        check_range(self, "height", least=0.0)
+        _check_offsets(self, len(self.sites))
 
     def __call__(self, context: Context) -> Float[Array, ""]:
         phase_f = foot_phases(context, len(self.sites), self.period_s, self.offsets)
@@ -154,13 +149,13 @@ class SwingPose(AbstractReward):
     legs: tuple[tuple[str, ...], ...]
     bend: tuple[float, ...] | tuple[tuple[float, ...], ...]
     command: str
-    period_s: float = 0.8
-    duty: float = 0.55
+    period_s: float = ranged(0.8, above=0.0)
+    duty: float = ranged(0.55, above=0.0, most=0.95)
     offsets: Offsets = None
     scale: float = -5.0
 
     def __check_init__(self) -> None:
-        _check_clock(self, len(self.legs), most_duty=0.95)
+        _check_offsets(self, len(self.legs))
         for joints, bend in zip(self.legs, self._bends(), strict=True):
             if len(joints) != len(bend) or any(isinstance(angle, tuple) for angle in bend):
                 raise ConfigError(
@@ -228,11 +223,10 @@ class Symmetry(AbstractReward):
     pairs: tuple[tuple[str, str], ...]
     command: str
     signs: tuple[float, ...] | None = None
-    period_s: float = 0.8
+    period_s: float = ranged(0.8, above=0.0)
     scale: float = -0.1
 
     def __check_init__(self) -> None:
-        check_range(self, "period_s", above=0.0)
         if not self.pairs:
             raise ConfigError("Symmetry has no pairs of joints. Name at least one.")
         signs = (1.0,) * len(self.pairs) if self.signs is None else self.signs
@@ -274,14 +268,9 @@ def expected_contact(phase_f: Float[Array, " f"], duty: float, edge_std: float) 
     return jnp.sum(norm.cdf(into_kf) - norm.cdf(past_kf), axis=0)
 
 
-def _check_clock(
-    term: "FeetPhase | FeetPhaseForce | FeetPhaseVelocity | FootSwingHeight | SwingPose",
-    num_feet: int,
-    *,
-    most_duty: float = 1.0,
+def _check_offsets(
+    term: "FeetPhase | FeetPhaseForce | FeetPhaseVelocity | FootSwingHeight | SwingPose", num_feet: int
 ) -> None:
-    check_range(term, "period_s", above=0.0)
-    check_range(term, "duty", above=0.0, most=most_duty)
     if term.offsets is not None and len(term.offsets) != num_feet:
         raise ConfigError(
             f"{type(term).__name__} has offsets={term.offsets} for {num_feet} feet. Give one for each foot, in turns."

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ksim.checks import check_range
+from ksim.checks import ranged, required
 from ksim.errors import ConfigError
 from ksim.mdp.rewards.base import AbstractReward
 from ksim.mdp.term import Context
@@ -235,11 +235,8 @@ class CostOfTransport(AbstractReward):
     """
 
     needs = ("actuator_force",)
-    min_speed: float = 0.2
+    min_speed: float = ranged(0.2, above=0.0)
     scale: float = -0.05
-
-    def __check_init__(self) -> None:
-        check_range(self, "min_speed", above=0.0)
 
     def __call__(self, context: Context) -> Float[Array, ""]:
         mj_model, names = context.model.mj_model, context.model.names
@@ -265,11 +262,8 @@ class TorqueLimits(AbstractReward):
     """
 
     needs = ("actuator_force",)
-    soft_fraction: float = 0.8
+    soft_fraction: float = ranged(0.8, least=0.0, most=1.0)
     scale: float = -0.5
-
-    def __check_init__(self) -> None:
-        check_range(self, "soft_fraction", least=0.0, most=1.0)
 
     def __call__(self, context: Context) -> Float[Array, ""]:
         mj_model = context.model.mj_model
@@ -299,14 +293,10 @@ class JointVelocityLimits(AbstractReward):
     max_vel: maximum speed of the joints, in rad/s. joints: names, default all.
     """
 
-    max_vel: float
+    max_vel: float = required(above=0.0)
     joints: tuple[str, ...] | None = None
-    soft_fraction: float = 0.9
+    soft_fraction: float = ranged(0.9, above=0.0, most=1.0)
     scale: float = -0.1
-
-    def __check_init__(self) -> None:
-        check_range(self, "max_vel", above=0.0)
-        check_range(self, "soft_fraction", above=0.0, most=1.0)
 
     def __call__(self, context: Context) -> Float[Array, ""]:
         speed_j = jnp.abs(context.physics.qvel[context.model.names.joint_qvel(self.joints)])
@@ -317,11 +307,8 @@ class JointLimits(AbstractReward):
     """Distance of joints, in rad, outside the inner `soft_fraction` of their ranges, summed."""
 
     joints: tuple[str, ...] | None = None
-    soft_fraction: float = 0.9
+    soft_fraction: float = ranged(0.9, above=0.0, most=1.0)
     scale: float = -1.0
-
-    def __check_init__(self) -> None:
-        check_range(self, "soft_fraction", above=0.0, most=1.0)
 
     def __call__(self, context: Context) -> Float[Array, ""]:
         names = context.model.names

@@ -5,7 +5,7 @@ from abc import abstractmethod
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ksim.checks import check_range
+from ksim.checks import check_range, ranged
 from ksim.errors import ConfigError
 from ksim.mdp.commands import motion_frame
 from ksim.mdp.motion import orientation_errors, position_errors, tracked_anchor, velocity_errors
@@ -29,11 +29,8 @@ class TrackLinearVelocity(AbstractReward):
     """
 
     command: str
-    std: float = 0.25
+    std: float = ranged(0.25, above=0.0)
     scale: float = 1.0
-
-    def __check_init__(self) -> None:
-        check_range(self, "std", above=0.0)
 
     def __call__(self, context: Context) -> Float[Array, ""]:
         velocity_3 = base_heading_velocity(context.physics, context.model.names)
@@ -49,11 +46,8 @@ class TrackHeading(AbstractReward):
     """
 
     command: str
-    std: float = 0.5
+    std: float = ranged(0.5, above=0.0)
     scale: float = 0.5
-
-    def __check_init__(self) -> None:
-        check_range(self, "std", above=0.0)
 
     def __call__(self, context: Context) -> Float[Array, ""]:
         yaw = yaw_of(base_orientation(context.physics, context.model.names))
@@ -69,11 +63,8 @@ class TrackHeight(AbstractReward):
     """
 
     command: str
-    std: float = 0.05
+    std: float = ranged(0.05, above=0.0)
     scale: float = 0.5
-
-    def __check_init__(self) -> None:
-        check_range(self, "std", above=0.0)
 
     def __call__(self, context: Context) -> Float[Array, ""]:
         height = context.height_above_ground(base_position(context.physics, context.model.names))
@@ -105,11 +96,8 @@ class TrackYawRate(AbstractReward):
     """
 
     command: str
-    std: float = 0.25
+    std: float = ranged(0.25, above=0.0)
     scale: float = 0.5
-
-    def __check_init__(self) -> None:
-        check_range(self, "std", above=0.0)
 
     def __call__(self, context: Context) -> Float[Array, ""]:
         yaw_rate = base_ang_vel_world(context.physics, context.model.names)[2]
@@ -125,11 +113,8 @@ class TrackRollPitch(AbstractReward):
     """
 
     command: str
-    std: float = 0.2
+    std: float = ranged(0.2, above=0.0)
     scale: float = 0.5
-
-    def __check_init__(self) -> None:
-        check_range(self, "std", above=0.0)
 
     def __call__(self, context: Context) -> Float[Array, ""]:
         roll_pitch_2 = roll_pitch_of(base_orientation(context.physics, context.model.names))
@@ -146,11 +131,8 @@ class TrackJointPose(AbstractReward):
 
     command: str
     joints: tuple[str, ...] | None = None
-    std: float = 0.3
+    std: float = ranged(0.3, above=0.0)
     scale: float = 1.0
-
-    def __check_init__(self) -> None:
-        check_range(self, "std", above=0.0)
 
     def __call__(self, context: Context) -> Float[Array, ""]:
         position_j = context.physics.qpos[context.model.names.joint_qpos(self.joints)]
@@ -168,11 +150,8 @@ class TrackPosition(AbstractReward):
     needs = ("site_xpos",)
     command: str
     site: str
-    std: float = 0.1
+    std: float = ranged(0.1, above=0.0)
     scale: float = 1.0
-
-    def __check_init__(self) -> None:
-        check_range(self, "std", above=0.0)
 
     def __call__(self, context: Context) -> Float[Array, ""]:
         names = context.model.names
