@@ -2,8 +2,8 @@
 
 python stand_in.py PROGRAM [ARGUMENT ...]
 
-DOCS_TASK: `walking`, as the docs have it, `small` for few environments, or `point_mass`, which is trained instead.
-DOCS_PORT: of this machine, for the addresses of the docs. DOCS_JOB: the number of a Slurm job.
+DOCS_TASK: `walking`, as the docs have it, or `point_mass`, which is trained instead. DOCS_OPTIONS: what makes training
+short. DOCS_PORT: of this machine, for the addresses of the docs. DOCS_JOB: the number of a Slurm job.
 """
 
 import os
@@ -19,9 +19,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def python(arguments):
-    """Python, whose runs take an iteration or two and write no reports."""
-    task = os.environ["DOCS_TASK"]
-    if task == "point_mass":
+    """Python, whose runs take few iterations and write no reports."""
+    if os.environ["DOCS_TASK"] == "point_mass":
         arguments = [a.replace("examples.walking_distributed", "examples.point_mass") for a in arguments]
     host = r"(10\.0\.0\.1|node0):\d+"
     arguments = [re.sub(host, "127.0.0.1:" + os.environ["DOCS_PORT"], a) for a in arguments]
@@ -36,10 +35,8 @@ def python(arguments):
     elif "run_mode=eval" in arguments:
         arguments += ["eval_num_envs=2", "video=false", "plots=false"]
     elif takes_options(arguments) and not {"--help", "run_mode=export"} & {*arguments}:
-        iterations = "1" if task == "point_mass" else "2"
-        arguments += ["max_iterations=" + iterations, "eval_at_end=false", "tensorboard=false"]
-        arguments += ["video=false", "plots=false"]
-        arguments += ["num_envs=16"] if task == "small" else []
+        arguments += os.environ["DOCS_OPTIONS"].split()
+        arguments += ["eval_at_end=false", "tensorboard=false", "video=false", "plots=false"]
     os.execv(sys.executable, [sys.executable, *with_last_values(arguments)])
 
 

@@ -1,7 +1,7 @@
-"""Every command that the docs show is one that its program takes, and those in blocks of code run.
+"""Every command that the docs show is one that its program takes.
 
-Quickly: each command, in blocks and within sentences, is parsed by the program that it names, up to where that would
-begin its work. At length: the blocks of the pages below are run, as marked; see pages.py.
+Each command, in blocks and within sentences, is parsed by the program that it names, up to where that would begin its
+work. test_pages.py runs those in blocks.
 """
 
 import argparse
@@ -9,7 +9,6 @@ import os
 import re
 import runpy
 import shlex
-import shutil
 import subprocess
 import sys
 import tomllib
@@ -20,21 +19,15 @@ import pytest
 import ksim
 from ksim.checkpoint.options import make_config
 from ksim.launch.options import parse_options
-from tests.end_to_end.pages import BLOCK, PAGES, finish, job_with_free_port, start_bash, write_stand_ins
-from tests.end_to_end.stand_in import job_variables
-from tests.support.processes import ROOT, free_port
-from tests.support.robots import BIPED
+from tests.end_to_end.pages import PAGES, code, lines_of, running_text
+from tests.support.processes import ROOT
 
-RUN_ELSEWHERE = dict.fromkeys(("DISTRIBUTED_TRAINING.md", "clusters.md"), "test_distributed_docs.py") | dict.fromkeys(
-    ("own_robot.md", "own_task.md", "own_environment.md", "own_algorithm.md"), "test_docs.py"
-)
-"""Pages whose blocks of commands are run by a test of their own."""
 PROGRAMS = ("python", "pip", "make", "ksim-train", "docker")
 """First words of a command within a sentence."""
 NOT_PARSED = {
     r"docker (?:build|run) .*|mkdir .*": "there is no Docker; tests/test_distribution.py reads its file",
     r"kubectl .*": "there is no cluster",
-    r"sbatch .*": "its script is run by test_distributed_docs.py",
+    r"sbatch .*": "its script is run by test_pages.py",
     r"code=.*|if .*": "the shell's own",
     r"pip install (?:xprof|build|mlflow|tensorboard|'jax\[k8s\]')": "a package of others",
     r"python -m build|pip install 'dist/.*": "tests/test_distribution.py builds and installs the distributions",
@@ -47,23 +40,12 @@ NOT_PARSED = {
 """Commands that no program here could parse, and why."""
 
 
-def blocks(page):
-    return re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
-
-
-def lines_of(block):
-    """The commands of a block of shell, one a line, without comments."""
-    lines = [re.sub(r"(^|\s)#.*", "", line) for line in block.replace("\\\n", " ").splitlines()]
-    return [" ".join(line.split()) for line in lines if line.strip()]
-
-
 def commands():
     """Every command of the docs, once."""
     found = []
     for page in PAGES:
-        shown = [line for language, block in blocks(page) if language in ("sh", "bash") for line in lines_of(block)]
-        prose = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
-        spans = [" ".join(span.split()) for span in re.findall(r"(?<!`)`([^`]+)`(?!`)", prose)]
+        shown = [line for language, block in code(page.name) if language in ("sh", "bash") for line in lines_of(block)]
+        spans = [" ".join(span.split()) for span in re.findall(r"(?<!`)`([^`]+)`(?!`)", running_text(page.name))]
         found += shown
         found += [span for span in spans if re.match(rf"(?:\.venv/bin/)?(?:{'|'.join(PROGRAMS)}) ", span)]
     return list(dict.fromkeys(found))
@@ -181,57 +163,3 @@ def test_command_that_its_program_would_refuse_is_found(command, ended, parsing,
 def test_every_reason_not_to_parse_a_command_is_needed():
     for pattern in NOT_PARSED:
         assert any(re.fullmatch(pattern, command) for command in COMMANDS), pattern
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_block_of_commands_is_run_or_says_why_not(page):
-    shells = [block for language, block in blocks(page) if language in ("sh", "bash")]
-    marked = {text: (kind, how) for kind, how, language, text in BLOCK.findall(page.read_text())}
-    for block in shells:
-        kind, how = marked[block]
-        assert kind in ("file", "runs") or how, block
-        if how.startswith("tests/"):
-            assert (ROOT / how).is_file()
-    for language, block in blocks(page):
-        if not language:
-            assert not re.search(rf"^(?:{'|'.join(PROGRAMS)}) ", block, re.MULTILINE), "a block of commands without sh"
-
-
-READING = ("README.md", "running.md", "learning.md", "deploying.md", "reliability.md", "benchmarks.md")
-"""In this order: what one page's commands write, those of a later page read."""
-BLOCKS = [
-    (page, how, text)
-    for page in sorted(PAGES, key=lambda page: READING.index(page.name) if page.name in READING else len(READING))
-    if page.name not in RUN_ELSEWHERE
-    for kind, how, _, text in BLOCK.findall(page.read_text())
-    if kind == "runs" and not how.startswith("tests/")
-]
-
-
-@pytest.fixture(scope="module")
-def clone(tmp_path_factory):
-    """A directory that looks like a clone in which everything is installed, with stand-ins for programs."""
-    path = tmp_path_factory.mktemp("clone")
-    for name in ("Makefile", "pyproject.toml", "constraints.txt", "setup.py", "examples"):
-        (path / name).symlink_to(ROOT / name)
-    (path / "my_robot.xml").write_text(BIPED)
-    for page in PAGES:
-        if page.name not in RUN_ELSEWHERE:
-            for kind, name, _, text in BLOCK.findall(page.read_text()):
-                if kind == "file":
-                    (path / name).write_text(text)
-    write_stand_ins(path / "bin")
-    shutil.copytree(path / "bin", path / ".venv/bin")
-    for stamp in (".installed", ".extras", ".site"):
-        (path / ".venv" / stamp).touch()
-    return path
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("page", "how", "text"), BLOCKS, ids=[f"{p.stem}: {lines_of(text)[0]}" for p, _, text in BLOCKS]
-)
-def test_block_runs_as_written(page, how, text, clone):
-    variables = job_variables(str(job_with_free_port())) if how == "in a Slurm job" else {}
-    output = finish(start_bash(text, clone, task="small", DOCS_PORT=str(free_port()), **variables))
-    assert "Traceback" not in output

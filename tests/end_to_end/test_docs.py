@@ -1,11 +1,7 @@
 """The code in the docs does what the docs say."""
 
 import dataclasses
-import json
 import re
-import runpy
-import sys
-import warnings
 
 import jax
 import jax.numpy as jnp
@@ -13,18 +9,13 @@ import pytest
 
 from examples.walking import HumanoidWalkingConfig
 from ksim.mdp.term import Context
-from tests.end_to_end.pages import PAGES
-from tests.end_to_end.stand_in import with_last_values
+from tests.end_to_end.pages import PAGES, code, running_text
 from tests.support.processes import ROOT
 from tests.support.tasks import WITHOUT_REPORTS, train_iterations
 
 
-def python_blocks(page):
-    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
-
-
 def run_block(page, containing):
-    (block,) = [b for b in python_blocks(page) if containing in b]
+    (block,) = [text for language, text in code(page) if language == "python" and containing in text]
     names = {"__name__": "docs"}
     exec(compile(block, page, "exec"), names)
     return names
@@ -35,7 +26,7 @@ def run_block(page, containing):
 def test_environment_of_the_page_on_environments_is_trained_by_both_tasks(task, options, tmp_path, capsys):
     import ksim
 
-    names = run_block("docs/own_environment.md", "class PointMass")
+    names = run_block("own_environment.md", "class PointMass")
     config = ksim.DistributedPPOConfig if options else ksim.PPOConfig
     run_dir = tmp_path / "run"
     options = options | WITHOUT_REPORTS
@@ -61,7 +52,7 @@ class Drift:
 def test_environment_in_the_style_of_gymnax_is_trained_by_the_adapter_of_the_page_on_environments():
     import ksim
 
-    adapter = run_block("docs/own_environment.md", "class Adapted")["Adapted"](Drift(), {"noise": jnp.float32(0.1)})
+    adapter = run_block("own_environment.md", "class Adapted")["Adapted"](Drift(), {"noise": jnp.float32(0.1)})
 
     class Task(ksim.PPOTask):
         def get_environment(self, engine, num_devices):
@@ -72,107 +63,15 @@ def test_environment_in_the_style_of_gymnax_is_trained_by_the_adapter_of_the_pag
     assert history[-1]["rollout/reward"] < 0
 
 
-OWN_PAGES = [ROOT / "docs" / f"own_{name}.md" for name in ("robot", "task", "environment", "algorithm")]
-
-
-def steps():
-    """Files, (name, text), and commands, ("", command), of the pages in order.
-
-    A program that no command of the pages runs is run as they say: with `num_envs=64 max_iterations=1`.
-    """
-    text = "".join(page.read_text() for page in OWN_PAGES)
-    blocks = re.findall(r"<!-- (?:file: (\S+)|runs) -->\n```(?:xml|python|sh)\n(.*?)```", text, re.DOTALL)
-    shown = [line for file, block in blocks if not file for line in block.splitlines()]
-    for file, block in blocks:
-        if not file:
-            yield from (("", line) for line in block.splitlines())
-        else:
-            yield file, block
-            if file.endswith(".py") and not any(line.split()[1] == file for line in shown):
-                yield "", f"python {file} num_envs=64 max_iterations=1"
-
-
-def run_script(command, monkeypatch):
-    """Runs `python FILE [KEY=VALUE ...]` in this process, as small as can be."""
-    python, file, *arguments = command.split()
-    assert python == "python"
-    evaluates = "run_mode=eval" in arguments
-    small = ["eval_num_envs=2"] if evaluates else ["num_envs=4", "max_iterations=1", "eval_at_end=false"]
-    small += ["video=false", "plots=false"]
-    monkeypatch.setattr("sys.argv", [file, *with_last_values([*arguments, *small])])
-    with pytest.raises(SystemExit) as stopped:
-        runpy.run_path(file, run_name="__main__")
-    assert stopped.value.code == 0
-
-
-@pytest.mark.long
-def test_steps_of_the_pages_run_one_after_the_other_in_an_empty_directory(tmp_path, monkeypatch, capsys):
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "dog", raising=False)
-    monkeypatch.setattr("warnings.formatwarning", warnings.formatwarning)
-    outputs = {}
-    for file, text in steps():
-        if file:
-            (tmp_path / file).write_text(text)
-        else:
-            run_script(text, monkeypatch)
-            outputs[text] = capsys.readouterr().out
-    assert len(outputs) == 14
-    assert "survived" in outputs["python dog.py run_mode=eval checkpoint=runs/first"]
-    assert "250.0 ± 0.0 control steps" in outputs["python dog_evaluated.py run_mode=eval checkpoint=runs/first"]
-    for file, row in {
-        "dog.py": r"observation/actor +│ gyro +│ SensorReading \+ UniformNoise +│ 3 +│",
-        "dog_stands.py": r"reward +│ alive +│ Alive +│ +│ 1(?:\.0)? +│",
-        "dog_built.py": r"observation/actor +│ gyro +│ SensorReading \+ UniformNoise +│ 3 +│",
-        "dog_reward.py": r"reward +│ diagonal_pairs +│ DiagonalPairs +│ +│ 0.5 +│",
-        "dog_observation.py": r"observation/actor +│ joint_velocity +│ SmoothJointVelocity \+ UniformNoise +│ 8 +│",
-        "dog_command.py": r"command +│ velocity +│ SlowOrFast +│ 3 +│",
-        "dog_curriculum.py": r"curriculum +│ speed +│ BySurvival from 0, each environment +│",
-        "dog_network.py": r"network +│ SharedNetwork, adapted",
-    }.items():
-        assert re.search(row, outputs[f"python {file} num_envs=64 max_iterations=1"]), file
-    (metrics,) = (json.loads(path.read_text()) for path in tmp_path.glob("runs/trotting_dog/*/metrics.jsonl"))
-    assert 0 < metrics["reward/diagonal_pairs"] <= 0.5
-    (metrics,) = (json.loads(path.read_text()) for path in tmp_path.glob("runs/calm_dog/*/metrics.jsonl"))
-    assert metrics["loss/action_size"] >= 0
-    (metrics,) = (json.loads(path.read_text()) for path in tmp_path.glob("runs/two_speed_dog/*/metrics.jsonl"))
-    assert 0 < metrics["error/velocity/speed_m_s"] < 2
-    (rewards,) = tmp_path.glob("runs/logged_dog/*/rewards.csv")
-    assert re.fullmatch(r"1,\S+\n", rewards.read_text())
-    (report,) = tmp_path.glob("runs/reporting_dog/*/report.txt")
-    assert re.fullmatch(r"1: reward \S+\nended after 96 steps by its limit\n", report.read_text())
-    assert (report.parent / "kept" / "1" / "document.json").exists()
-
-
-@pytest.mark.parametrize("page", OWN_PAGES, ids=lambda page: page.name)
-def test_every_block_of_the_pages_is_run_by_a_test(page):
-    text = page.read_text()
-    marked = re.findall(r"<!-- (?:file: \S+|runs|runs: tests/\S+) -->\n```", text)
-    assert len(marked) == len(re.findall(r"^```\w", text, flags=re.MULTILINE)) > 2
-
-
 def test_page_on_tasks_lists_every_field_of_the_context():
     (section,) = re.findall(r"## What a term sees\n(.*?)\n## ", (ROOT / "docs/own_task.md").read_text(), re.DOTALL)
     listed = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
     assert {field.name for field in dataclasses.fields(Context)} | {"dt"} == set(listed)
 
 
-@pytest.mark.filterwarnings("ignore:Only 1 device detected")
-def test_task_of_the_readme_trains_a_robot_with_nothing_but_defaults(tmp_path, monkeypatch):
-    import ksim
-    from tests.support.robots import BIPED
-
-    (tmp_path / "my_robot.xml").write_text(BIPED)
-    task = run_block("README.md", "class MyTask")["MyTask"]
-    options = {"num_envs": 8, "num_devices": 2, "max_iterations": 1, "run_dir": str(tmp_path / "run")}
-    assert task(ksim.DistributedPPOConfig(**options, **WITHOUT_REPORTS)).run().exit_code == 0
-
-
 def anchors(page):
     """The anchors of a page's headings, as GitHub and the site make them."""
-    headings = re.findall(
-        r"^#+ (.*)$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE), re.M
-    )
+    headings = re.findall(r"^#+ (.*)$", running_text(page.name), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
@@ -196,7 +95,7 @@ def test_settings_that_the_pages_name_are_options():
     import examples.walking_distributed as distributed
 
     options |= set(distributed.HumanoidWalkingDistributedConfig.__dataclass_fields__)
-    for page in ("README.md", "DISTRIBUTED_TRAINING.md", "docs/running.md"):
+    for page in ("README.md", "DISTRIBUTED_TRAINING.md", "docs/running.md", "docs/clusters.md"):
         text = re.sub(r"XLA_FLAGS=\S+", "", (ROOT / page).read_text())
         # Not those of other programs, as srun's --kill-on-bad-exit=0.
         for name in re.findall(r"(?<![\w-])([a-z_]+)=(?:\d+|eval|local|accumulate)\b", text):
@@ -214,13 +113,9 @@ IN_TABLE = (
 )
 
 
-def running_text(page):
-    return re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_page_that_names_hardware_that_ci_lacks_links_to_the_table_of_what_was_tested(page):
-    text = running_text(page)
+    text = running_text(page.name)
     assert not re.search(r"\buntried\b", text, re.IGNORECASE), "docs/tested.md says it for all pages"
     assert page.name == "tested.md" or not HARDWARE.search(text) or re.search(r"\]\((?:docs/)?tested\.md", text)
 

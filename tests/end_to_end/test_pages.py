@@ -1,0 +1,137 @@
+"""The blocks of code of all pages run as written, print what the pages say and leave behind what they say."""
+
+import json
+import re
+
+import pytest
+
+from tests.end_to_end.pages import BLOCKS, FOLDERS, PAGES, ROOT, code, lines_of, make_folder, read, rows, run, runs
+
+RUNS = runs()
+
+PRINTS = (
+    ("several", r"^(?!.*(ksim\.tools|shares\.py))", r"iteration (\d+)/\1\b"),
+    ("several", r"ksim\.launch|sbatch|mpirun|num_processes=2", r"processes\s+│\s+2"),
+    ("several", r"num_devices=2", r"devices\s+│\s+2 x cpu"),
+    ("several", r"run_dir=runs/first", r"processes\s+│\s+1"),
+    ("several", r"run_mode=eval", r"survived"),
+    ("several", r"train\.py", r"512 environments on each device, 6144 steps per optimizer step"),
+    ("own", r"dog\.py run_mode=eval", r"survived"),
+    ("own", r"dog_evaluated\.py run_mode=eval", r"250\.0 ± 0\.0 control steps"),
+    ("own", r"dog(_built)?\.py num_envs", r"observation/actor +│ gyro +│ SensorReading \+ UniformNoise +│ 3 +│"),
+    ("own", r"dog_stands\.py", r"reward +│ alive +│ Alive +│ +│ 1(?:\.0)? +│"),
+    ("own", r"dog_reward\.py", r"reward +│ diagonal_pairs +│ DiagonalPairs +│ +│ 0.5 +│"),
+    ("own", r"dog_observation\.py", r"actor +│ joint_velocity +│ SmoothJointVelocity \+ UniformNoise +│ 8 +│"),
+    ("own", r"dog_command\.py", r"command +│ velocity +│ SlowOrFast +│ 3 +│"),
+    ("own", r"dog_curriculum\.py", r"curriculum +│ speed +│ BySurvival from 0, each environment +│"),
+    ("own", r"dog_network\.py", r"network +│ SharedNetwork, adapted"),
+)
+"""By directory of the pages: a pattern of blocks, and a pattern of what each of them prints."""
+
+metric = lambda name, low, high: lambda text: low < json.loads(text)[name] <= high
+LEAVES = {
+    "several": {
+        "logs/process_1.log": r"",
+        "output/process_0.out": r"processes\s+│\s+2(?s:.*)iteration 1/1",
+        "output/process_1.out": r"",
+        "scaling.png": None,
+        "trace/**/*.xplane.pb": None,
+        "runs/job_*/process_[01].log": r"",
+    },
+    "own": {
+        "runs/trotting_dog/*/metrics.jsonl": metric("reward/diagonal_pairs", 0, 0.5),
+        "runs/calm_dog/*/metrics.jsonl": metric("loss/action_size", -1e-9, float("inf")),
+        "runs/two_speed_dog/*/metrics.jsonl": metric("error/velocity/speed_m_s", 0, 2),
+        "runs/logged_dog/*/rewards.csv": r"^1,\S+\n$",
+        "runs/reporting_dog/*/report.txt": r"^1: reward \S+\nended after 96 steps by its limit\n$",
+        "runs/reporting_dog/*/kept/1/document.json": r"",
+    },
+}
+"""By directory of the pages: files that the commands leave, and what is in them; None for files that are not text."""
+
+
+@pytest.fixture(scope="module")
+def directories(tmp_path_factory):
+    """The directories in which the pages' blocks are run, by name."""
+    made = {name: tmp_path_factory.mktemp(name) for name in ("clone", *FOLDERS.values())}
+    for name, path in made.items():
+        make_folder(path, name)
+    return made
+
+
+@pytest.fixture(scope="module")
+def outputs():
+    """The output of the blocks that have run, by their text."""
+    return {}
+
+
+def needs(outputs, blocks):
+    if not {block.text for block in blocks} <= outputs.keys():
+        pytest.skip("not all commands were run")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("block", RUNS, ids=[f"{block.page}: {lines_of(block.text)[0]}" for block in RUNS])
+def test_block_runs_as_written(block, directories, outputs):
+    output = outputs[block.text] = run(block, directories[block.folder])
+    assert "Traceback" not in output
+    for folder, command, printed in PRINTS:
+        if folder == block.folder and re.search(command, block.text, re.DOTALL) and "--log-dir" not in block.text:
+            assert re.search(printed, output), output
+
+
+@pytest.mark.parametrize(("folder", "command", "printed"), PRINTS)
+def test_pattern_of_printed_text_is_about_a_block(folder, command, printed):
+    assert any(block.folder == folder and re.search(command, block.text, re.DOTALL) for block in RUNS)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("folder", LEAVES)
+def test_files_that_commands_leave_are_those_of_the_pages(folder, directories, outputs):
+    needs(outputs, [block for block in RUNS if block.folder == folder])
+    for pattern, expected in LEAVES[folder].items():
+        paths = list(directories[folder].glob(pattern))
+        assert len(paths) == (2 if "[01]" in pattern else 1), pattern
+        for path in paths if expected is not None else ():
+            text = path.read_text()
+            assert expected(text) if callable(expected) else re.search(expected, text), path
+
+
+@pytest.mark.long
+def test_metrics_and_tables_of_the_distributed_page_are_those_of_its_commands(directories, outputs):
+    blocks = [block for block in RUNS if "run_dir=runs/first" in block.text and block.folder == "several"]
+    needs(outputs, blocks)
+    page, printed = read("DISTRIBUTED_TRAINING.md"), outputs[blocks[0].text]
+    metrics = json.loads((directories["several"] / "runs/first/metrics.jsonl").read_text().splitlines()[-1])
+    names = [name for row in rows("DISTRIBUTED_TRAINING.md", "Metrics") for name in re.findall(r"`(\w+/\S+)`", row[0])]
+    assert len(names) > 12
+    assert {name.replace("<i>", "1") for name in names} <= metrics.keys()
+    table = [[cell.strip() for cell in line.strip("│┃").split("│")] for line in printed.splitlines() if "│" in line]
+    (shown,) = re.findall(r"```\nDistributed setup\n(.*?)```", page, re.DOTALL)
+    for line in shown.splitlines()[1:]:
+        name, *figures = re.split(r"\s{2,}", line.strip())
+        (row,) = [row[1:] for row in table if row[0] == name and len(row) == 3]
+        if name != "memory":
+            assert [figure for figure in row if figure] == figures, name
+
+
+@pytest.mark.long
+def test_shares_of_devices_are_printed_as_the_page_shows_them(outputs):
+    blocks = [block for block in RUNS if "shares.py" in block.text]
+    needs(outputs, blocks)
+    assert f"```\n{outputs[blocks[0].text]}```" in read("DISTRIBUTED_TRAINING.md")
+
+
+@pytest.mark.parametrize("page", [path.name for path in PAGES])
+def test_block_of_commands_is_run_or_says_why_not(page):
+    marked = {block.text: block for block in BLOCKS if block.page == page}
+    for language, text in code(page):
+        if language in ("sh", "bash") or (language and page in FOLDERS):
+            assert marked[text].kind in ("file", "runs") or marked[text].how, text
+        if not language:
+            assert not re.search(r"^(?:python|pip|make|ksim-train|docker) ", text, re.MULTILINE), "commands without sh"
+    for block in marked.values():
+        if block.how.startswith("tests/"):
+            assert (ROOT / block.how).is_file()
+        if block.kind == "not run here" and page in FOLDERS:
+            assert block.text.startswith(("kubectl", "torchrun"))
