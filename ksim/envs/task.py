@@ -101,6 +101,7 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
         self.made = self.make(options)
         # Shared with copies of the task: all processes must measure together, but a single process may make a copy.
         self._gap: dict[str, float] = {}
+        self._missed: list[str] | None = None
         timing = {"dt": self.made.dt, "ctrl_dt": self.made.ctrl_dt * options.action_repeat}
         for name, own in timing.items():
             if getattr(options, name) not in (None, own):
@@ -133,10 +134,8 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
         env, refusal = self._stepped_natively(num_devices=1)
         if env is None:
             return config.own_physics(), f"auto: {refusal}"
-        missed = env.fields_missed()
+        missed = self._fields_missed(env)
         if missed:
-            if is_asked:
-                raise ConfigError(self._missed(missed))
             return config.own_physics(), f"auto: native MuJoCo does not give {', '.join(missed)}"
         from ksim.envs.agreement import in_words, kept_gap  # noqa: PLC0415 - imports MJX
 
@@ -155,10 +154,7 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
         is_asked = config.engine == "mujoco"
         may_be_native = config.may_step_natively() and (is_asked or not self._was_seen_to_differ())
         env = self._stepped_natively(num_devices)[0] if engine == "mujoco" and may_be_native else None
-        missed = [] if env is None else env.fields_missed()
-        if missed and is_asked:
-            raise ConfigError(self._missed(missed))
-        return self._environment(native=None) if missed or env is None else env
+        return self._environment(native=None) if env is None or self._fields_missed(env) else env
 
     def _was_seen_to_differ(self) -> bool:
         """Whether the engines were compared and do not agree."""
@@ -200,11 +196,20 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
             engine_name=config.own_physics() if native is None else "mujoco",
         )
 
-    def _missed(self, fields: list[str]) -> str:
-        return (
-            f"engine (mujoco): {self.config.env} reads {', '.join(fields)} of mjx.Data, which native MuJoCo does not "
-            "give. Leave engine out, or set engine=mjx."
-        )
+    def _fields_missed(self, env: WrappedEnvironment) -> list[str]:
+        """Fields of `mjx.Data` that the environment reads and native MuJoCo does not give, found by a trace: once.
+
+        Raises:
+            ConfigError: There are some, and native MuJoCo was requested.
+        """
+        if self._missed is None:
+            self._missed = env.fields_missed()
+        if self._missed and self.config.engine == "mujoco":
+            raise ConfigError(
+                f"engine (mujoco): {self.config.env} reads {', '.join(self._missed)} of mjx.Data, which native MuJoCo "
+                "does not give. Leave engine out, or set engine=mjx."
+            )
+        return self._missed
 
     @property
     def title(self) -> str:

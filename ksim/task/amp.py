@@ -1,6 +1,5 @@
 """Training a task with adversarial motion priors: a style from reference motions, beside the task's rewards."""
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from ksim.ppo.amp import AMP, SAMPLES_PER_ENV, STYLE, AMPHyperparameters, Discri
 from ksim.ppo.ppo import PPO
 from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.rollout.reference import reference_transitions
-from ksim.task.config import imported
+from ksim.task.config import imported, made_once
 from ksim.task.hook_checks import check_optimizer, hook_name
 from ksim.task.ppo import PPOConfig, PPOTask
 
@@ -168,9 +167,10 @@ class AMPTask(PPOTask[ConfigT], Generic[ConfigT]):
             reference=lambda: jnp.asarray(self.reference),
         )
 
-    def learner_parts(self, network: AbstractActorCritic, axis_name: str | None) -> dict[str, Any]:
-        parts = super().learner_parts(network, axis_name)
-        return parts | {"obs_sizes": {group: size for group, size in self.obs_sizes.items() if group != STYLE}}
+    def learner_parts(
+        self, network: AbstractActorCritic, axis_name: str | None, *, without: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        return super().learner_parts(network, axis_name, without=(*without, STYLE))
 
     def amp_hyperparameters(self) -> AMPHyperparameters:
         """Hyperparameters of AMP, without those of PPO."""
@@ -187,16 +187,15 @@ class AMPTask(PPOTask[ConfigT], Generic[ConfigT]):
     def network_sizes(self) -> tuple[str, ...]:
         return (*super().network_sizes(), "discriminator_sizes")
 
-    @functools.cached_property
+    @made_once
     def reference(self) -> Float[np.ndarray, "n 2 f"]:
         """The checked result of `get_reference`, computed once; for a resumed run, the reference in the checkpoint.
 
         Raises:
             ConfigError: It cannot be computed, or has the wrong shape.
         """
-        with jax.ensure_compile_time_eval():  # the first access may be during a trace
-            kept = imported("ksim.checkpoint.options:kept_in_run")(self, _KEPT)
-            found = np.asarray(self.get_reference() if kept is None else kept.arrays["reference"], np.float32)
+        kept = imported("ksim.checkpoint.options:kept_in_run")(self, _KEPT)
+        found = np.asarray(self.get_reference() if kept is None else kept.arrays["reference"], np.float32)
         size = self.obs_sizes[STYLE]
         if found.ndim != 3 or found.shape[1:] != (2, size) or not len(found):
             raise ConfigError(

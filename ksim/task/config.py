@@ -1,11 +1,12 @@
 """Options of every task."""
 
 import dataclasses
+import functools
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import jax
 from xax.task.base import BaseConfig
@@ -20,6 +21,8 @@ from ksim.parallel.layout import AbstractLayout, SingleDevice
 from ksim.parallel.placement import check_divisible
 from ksim.physics import check_rates
 from ksim.physics.select import ENGINES, pick_engine
+
+T = TypeVar("T")
 
 RUN_MODES = {
     "train": "ksim.train.run:train",
@@ -43,6 +46,17 @@ def imported(path: str) -> Callable[..., Any]:
     """
     module, _, function = path.partition(":")
     return getattr(importlib.import_module(module), function)
+
+
+def made_once(make: Callable[[Any], T]) -> functools.cached_property[T]:
+    """A property computed at its first access, which may be during a trace: its arrays are not tracers."""
+
+    @functools.wraps(make)
+    def made(task: Any) -> T:
+        with jax.ensure_compile_time_eval():
+            return make(task)
+
+    return functools.cached_property(made)
 
 
 @jax.tree_util.register_dataclass

@@ -1,7 +1,6 @@
 """Training a student that observes less than its teacher: distillation first, then PPO with the same task."""
 
-import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -17,7 +16,7 @@ from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.ppo.distillation import LINE, PLOTS, DistillationLoss
 from ksim.ppo.losses import PPOHyperparameters
 from ksim.ppo.ppo import PPO
-from ksim.task.config import PRETRAINED, imported
+from ksim.task.config import PRETRAINED, imported, made_once
 from ksim.task.ppo import PPOConfig, PPOTask
 
 
@@ -80,16 +79,17 @@ class DistillTask(PPOTask[ConfigT], Generic[ConfigT]):
             plots=PLOTS,
         )
 
-    def learner_parts(self, network: AbstractActorCritic, axis_name: str | None) -> dict[str, Any]:
-        parts = super().learner_parts(network, axis_name)
-        return parts | {"obs_sizes": {group: size for group, size in self.obs_sizes.items() if group != TEACHER}}
+    def learner_parts(
+        self, network: AbstractActorCritic, axis_name: str | None, *, without: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        return super().learner_parts(network, axis_name, without=(*without, TEACHER))
 
     def hyperparameters(self) -> PPOHyperparameters:
         hyper = super().hyperparameters()
         # desired_kl limits a policy gradient's step; a student may move to its teacher at once.
         return hyper if self.config.teacher is None else replace(hyper, desired_kl=None)
 
-    @functools.cached_property
+    @made_once
     def teacher(self) -> Teacher:
         """The policy given by the option `teacher`, checked against the environment.
 
@@ -104,8 +104,7 @@ class DistillTask(PPOTask[ConfigT], Generic[ConfigT]):
                     "the directory of a run."
                 )
             path = self.pretrained_teacher
-        with jax.ensure_compile_time_eval():  # the first access may be during a trace
-            teacher = imported("ksim.policy.load:load_teacher")(self, path)
+        teacher = imported("ksim.policy.load:load_teacher")(self, path)
         teacher.check(self.obs_sizes, self.environment.action_size)
         return teacher
 

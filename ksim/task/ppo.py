@@ -1,6 +1,5 @@
 """Tasks trained with proximal policy optimization, on one device and on several."""
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Generic, TypeVar, get_args
@@ -26,6 +25,7 @@ from ksim.ppo.losses import PPOHyperparameters
 from ksim.ppo.ppo import PPO
 from ksim.ppo.symmetry import SymmetricLoss, SymmetryMode, check_mirror, check_without_memory
 from ksim.rollout.mdp_environment import MdpEnvironment
+from ksim.task.config import made_once
 from ksim.task.distributed import DistributedRLConfig, DistributedRLTask
 from ksim.task.hook_checks import check_optimizer, check_own_optimizer, hook_name, is_overridden
 from ksim.task.mdp import compile_robot
@@ -296,11 +296,10 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
             )
         return find_mirror(env.mdp, compile_robot(self, self.config, [env.mdp.edit_spec], on_terrain=False))
 
-    @functools.cached_property
+    @made_once
     def mirror(self) -> Mirror:
         """The checked result of `get_mirror`, computed once."""
-        with jax.ensure_compile_time_eval():  # the first access may be during a trace
-            mirror = self.get_mirror()
+        mirror = self.get_mirror()
         check_mirror(mirror, self.obs_sizes, self.environment.action_size)
         return mirror
 

@@ -16,31 +16,21 @@ from ksim.task.config import imported
 
 
 @dataclass(frozen=True)
-class Picture:
-    """A plot of a run; notebooks display it.
+class Artifact:
+    """A plot or a video of a run; notebooks display it.
 
     Attributes:
-        path: The PNG file.
+        path: The PNG or MP4 file.
     """
 
     path: Path
 
-    def _repr_png_(self) -> bytes:
-        return self.path.read_bytes()
+    def _repr_png_(self) -> bytes | None:
+        return self.path.read_bytes() if self.path.suffix == ".png" else None
 
-
-@dataclass(frozen=True)
-class Film:
-    """A video of an episode; notebooks play it.
-
-    Attributes:
-        path: The MP4 file.
-    """
-
-    path: Path
-
-    def _repr_html_(self) -> str:
-        return f'<video controls loop muted autoplay src="{data_url(self.path)}"></video>'
+    def _repr_html_(self) -> str | None:
+        is_video = self.path.suffix == ".mp4"
+        return f'<video controls loop muted autoplay src="{data_url(self.path)}"></video>' if is_video else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +85,7 @@ class RunResult:
         """
         return imported("ksim.policy.load:load_policy")(self.checkpoint or self.run_dir)
 
-    def plot(self, name: str = "learning") -> Picture:
+    def plot(self, name: str = "learning") -> Artifact:
         """A plot of the run: `learning`; or of its newest recorded episode, `velocity`, `gait` or `rewards`.
 
         Raises:
@@ -109,9 +99,9 @@ class RunResult:
                 f"There is no plot {name!r} in {directory} (plots there: {there}). A run draws its plots at its end, "
                 "with plots=true; an evaluation draws velocity, gait and rewards."
             )
-        return Picture(path)
+        return Artifact(path)
 
-    def video(self) -> Film:
+    def video(self) -> Artifact:
         """The newest video of the run.
 
         Raises:
@@ -124,7 +114,7 @@ class RunResult:
                 f"There is no video in {directory / 'videos'}. A run films an episode at its end with video=true, "
                 "where MuJoCo can render: python -m ksim.doctor tells."
             )
-        return Film(films[-1])
+        return Artifact(films[-1])
 
 
 def _column(values: Sequence[float | None]) -> np.ndarray:

@@ -240,13 +240,21 @@ class RLTask(RobotHooks, BaseTask[ConfigT], Generic[ConfigT]):
         """
         raise ConfigError(f"{type(self).__name__} must define _get_initial_model; PPOTask has one.")
 
-    def learner_parts(self, network: AbstractActorCritic, axis_name: str | None) -> dict[str, Any]:
-        """Values for the fields of `AbstractLearner`, which every learner has."""
+    def learner_parts(
+        self, network: AbstractActorCritic, axis_name: str | None, *, without: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """Values for the fields of `AbstractLearner`, which every learner has.
+
+        Args:
+            network: The actor-critic, as in `get_learner`.
+            axis_name: The mapped axis of devices; None on a single device.
+            without: Observation groups that the policy's networks and statistics do not use.
+        """
         return {
             "env": self.environment,
             "rollout": self._rollout,
             "network": network,
-            "obs_sizes": self.obs_sizes,
+            "obs_sizes": {group: size for group, size in self.obs_sizes.items() if group not in without},
             "sync_gradients": self.sync_gradients,
             "axis_name": axis_name,
         }

@@ -70,6 +70,8 @@ def test_plots_and_videos_of_a_run_are_shown_in_a_notebook(tmp_path):
     assert run.plot()._repr_png_().startswith(b"\x89PNG")
     assert run.video().path.name == "iteration_10.mp4"
     assert base64.b64encode(b"iteration_10").decode() in run.video()._repr_html_()
+    assert run.plot()._repr_html_() is None
+    assert run.video()._repr_png_() is None
     with pytest.raises(ConfigError, match=r"no plot 'gait' in .*plots there: learning.*plots=true"):
         run.plot("gait")
 
