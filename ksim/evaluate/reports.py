@@ -29,7 +29,6 @@ from ksim.log.jsonl import EVALUATIONS, read_evaluations
 from ksim.log.logger import Loggers
 from ksim.log.run_log import run_log
 from ksim.nn.actor_critic import AbstractActorCritic
-from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.parallel.multihost import is_main_process
 from ksim.policy.load import PolicyContext, load_task_policy, policy_context
 from ksim.task.result import RunResult
@@ -127,23 +126,32 @@ class Reports:
         paths: The newest files, by description.
     """
 
-    def __init__(self, task: RLTask[Any], run_dir: Path, *, failures: Failures, should_stop: ShouldStop) -> None:
-        self._task, self._run_dir, self._should_stop = task, run_dir, should_stop
-        self._loggers: Loggers | None = None
-        self._saver: Saver | None = None
+    def __init__(
+        self,
+        task: RLTask[Any],
+        run_dir: Path,
+        *,
+        failures: Failures,
+        should_stop: ShouldStop,
+        loggers: Loggers,
+        saver: Saver | None,
+    ) -> None:
+        """Reads the evaluations of a resumed run in process 0.
+
+        Args:
+            loggers: Results are reported to them.
+            saver: Saves the best policy; None in processes other than 0.
+        """
+        self._task, self._run_dir, self._failures, self._should_stop = task, run_dir, failures, should_stop
+        self._loggers, self._saver = loggers, saver
         self._evaluator: Evaluator | None = None
         self._last_s = time.monotonic()
         self._last_iteration = 0
         self._num_evaluations = 0
         self._best_return = -math.inf
-        self.failures = failures
         self._episode_report = EpisodeReport(lambda: policy_context(task), run_dir, failures, should_stop)
         self.paths = self._episode_report.paths
-
-    def open(self, loggers: Loggers, saver: Saver) -> None:
-        """Sets the loggers of the results, and the saver of the best policy; reads the evaluations of a resumed run."""
-        self._loggers, self._saver = loggers, saver
-        for record in read_evaluations(self._run_dir):  # of a resumed run
+        for record in read_evaluations(run_dir) if is_main_process() else ():
             self._last_iteration = record["iteration"]
             self._num_evaluations += 1
             mean_return = record["figures"]["return"]["mean"]
@@ -189,16 +197,15 @@ class Reports:
 
     def _evaluate(self, progress: Progress, learner: LearnerState) -> None:
         self._num_evaluations += 1
-        with self.failures.tolerate("evaluation"):
+        with self._failures.tolerate("evaluation"):
             evaluator = self._evaluator or Evaluator(policy_context(self._task))
             self._evaluator = evaluator
             with Activity.doing("Evaluating"):
-                evaluation = evaluator(self.model(learner), self._should_stop)
+                evaluation = evaluator(self._task.policy_of(learner), self._should_stop)
             if evaluation is None:
                 return
             self._last_iteration = progress.iteration
             record = {"iteration": progress.iteration, "env_steps": progress.env_steps, **evaluation.record()}
-            assert self._loggers is not None  # only the main process evaluates
             self._loggers.log_evaluation(record)
             mean_return = evaluation.figures["return"].mean
             if mean_return > self._best_return:
@@ -214,34 +221,29 @@ class Reports:
     def _report_episode(self, progress: Progress, learner: LearnerState) -> None:
         if self._should_stop():
             return
-        config, name = self._task.config, f"iteration_{progress.iteration}"
-        episode = self._episode_report(self.model(learner), name, with_video=config.video, with_plots=config.plots)
-        if episode is not None and self._loggers is not None:
+        config, name, model = self._task.config, f"iteration_{progress.iteration}", self._task.policy_of(learner)
+        episode = self._episode_report(model, name, with_video=config.video, with_plots=config.plots)
+        if episode is not None:
             actions = {f"action/{name}": action_t for name, action_t in episode.recording.actions.items()}
             self._loggers.log_samples(actions, progress.iteration, progress.env_steps)
             self._loggers.log_files(episode.files, progress.iteration, progress.env_steps)
 
     def _plot_learning(self, progress: Progress) -> None:
-        with self.failures.tolerate("plotting"), Activity.doing("Plotting"):
+        with self._failures.tolerate("plotting"), Activity.doing("Plotting"):
             from ksim.evaluate.plots import plot_learning  # noqa: PLC0415 - matplotlib is slow to import
 
             path = self._run_dir / "plots" / "learning.png"
             plot_learning([read_curves(self._run_dir)], path, self._task.learner_info().plots)
             self.paths["learning curves"] = path
-            assert self._loggers is not None  # only the main process reports
             self._loggers.log_files({path.name: path}, progress.iteration, progress.env_steps)
 
     def _write_page(self) -> None:
-        with self.failures.tolerate("the report"), Activity.doing("Writing the report"):
+        with self._failures.tolerate("the report"), Activity.doing("Writing the report"):
             from ksim.evaluate.html_report import write_page  # noqa: PLC0415 - with the plots
 
             path = self._run_dir / "report.html"
             write_page([self._run_dir], path, self._task.learner_info().plots)
             self.paths["report"] = path
-
-    def model(self, learner: LearnerState) -> NormalizedActorCritic:
-        """The policy and value function of a learner, on raw observations."""
-        return self._task.policy_of(learner)
 
 
 def evaluate_checkpoint(task: RLTask[Any]) -> RunResult:

@@ -6,6 +6,7 @@ import logging
 import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,7 @@ def log_handlers(task: RLTask[Any]) -> Iterator[None]:
             handler.close()
 
 
+@dataclass(kw_only=True)
 class Callbacks:
     """Calls of a task's hooks, on process 0 alone, with the status of training.
 
@@ -90,38 +92,26 @@ class Callbacks:
     whatever ends it.
 
     Attributes:
+        stop: The reason why the run ends before its limit; a failing hook is recorded in it.
+        read_model: Copies the policy and value function to the host.
+        loggers: Checkpoints are reported to them.
+        saver: The writer of checkpoints; None in processes other than 0.
         failure: The error of the hook that failed; None if none has.
     """
 
-    def __init__(
-        self,
-        task: RLTask[Any],
-        run_dir: Path,
-        progress: Progress,
-        timers: HostTimers,
-        *,
-        watchdog: Watchdog,
-        stop: StopRequest,
-        read_model: Callable[[], AbstractActorCritic],
-    ) -> None:
-        """Stores the parts; no hook is called yet.
-
-        Args:
-            stop: The reason why the run ends before its limit; a failing hook is recorded in it.
-            read_model: Copies the policy and value function to the host.
-        """
-        self._task, self._run_dir, self._progress = task, run_dir, progress
-        self._timers, self._watchdog, self._stop, self._read_model = timers, watchdog, stop, read_model
-        self._saver: Saver | None = None
-        self._loggers: Loggers | None = None
-        self._metrics: Mapping[str, float] = {}
-        self._saving: TrainingStatus | None = None
-        self._is_over = False
-        self.failure: CallbackError | None = None
-
-    def open(self, saver: Saver, loggers: Loggers) -> None:
-        """Sets the saver, and the loggers that checkpoints are reported to."""
-        self._saver, self._loggers = saver, loggers
+    task: RLTask[Any]
+    run_dir: Path
+    progress: Progress
+    timers: HostTimers
+    watchdog: Watchdog
+    stop: StopRequest
+    read_model: Callable[[], AbstractActorCritic]
+    loggers: Loggers
+    saver: Saver | None
+    failure: CallbackError | None = None
+    _metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    _saving: TrainingStatus | None = None
+    _is_over: bool = False
 
     def __enter__(self) -> "Callbacks":
         self._call("on_training_start", self._status())
@@ -145,21 +135,20 @@ class Callbacks:
 
     def before_save(self) -> None:
         """Waits for the previous checkpoint, which the next one may replace, and keeps the status for `after_save`."""
-        if self._saver is not None:
-            with self._timers.timed("saving"), self._watchdog.watching("writing the checkpoint before"):
-                self._saver.wait()
+        if self.saver is not None:
+            with self.timers.timed("saving"), self.watchdog.watching("writing the checkpoint before"):
+                self.saver.wait()
             self.after_save()
             self._saving = self._status()
 
     def after_save(self) -> None:
         """Once the newest checkpoint has been written, logs it and calls `on_after_checkpoint_save`."""
-        newest, saving = None if self._saver is None else self._saver.newest, self._saving
+        newest, saving = None if self.saver is None else self.saver.newest, self._saving
         if newest is None or saving is None or newest[0] != saving.iteration:
             return
         self._saving = None
-        if self._loggers is not None:
-            with self._timers.timed("logging"), self._watchdog.watching("logging a checkpoint"):
-                self._loggers.log_checkpoint(newest[1], newest[0])
+        with self.timers.timed("logging"), self.watchdog.watching("logging a checkpoint"):
+            self.loggers.log_checkpoint(newest[1], newest[0])
         if self.failure is None:
             self._call("on_after_checkpoint_save", newest[1], dataclasses.replace(saving, checkpoint=newest[1]))
 
@@ -172,7 +161,7 @@ class Callbacks:
         if self._is_over:
             return
         self._is_over = True
-        ended_by = self._stop.reason if error is None else f"{type(error).__name__}: {error}"
+        ended_by = self.stop.reason if error is None else f"{type(error).__name__}: {error}"
         failure, self.failure = self.failure, None
         self._call("on_training_end", dataclasses.replace(self._status(), ended_by=ended_by))
         if error is not None and self.failure is not None:
@@ -191,30 +180,30 @@ class Callbacks:
             raise self.failure or CallbackError(f"Process 0: {told}")
 
     def _status(self) -> TrainingStatus:
-        progress, newest = self._progress, None if self._saver is None else self._saver.newest
+        progress, newest = self.progress, None if self.saver is None else self.saver.newest
         return TrainingStatus(
             iteration=progress.iteration,
             env_steps=progress.env_steps,
             elapsed_s=progress.elapsed_s,
             iterations_left=progress.iterations_left,
             metrics=self._metrics,
-            run_dir=self._run_dir,
+            run_dir=self.run_dir,
             checkpoint=None if newest is None else newest[1],
             ended_by=None,
-            read_model=self._read_model,
+            read_model=self.read_model,
         )
 
     def _call(self, hook: str, *arguments: Any) -> None:
         if not is_main_process():
             return
-        name = f"{type(self._task).__name__}.{hook}"
-        with self._timers.timed("callbacks"), self._watchdog.watching(name):
+        name = f"{type(self.task).__name__}.{hook}"
+        with self.timers.timed("callbacks"), self.watchdog.watching(name):
             try:
-                returned = getattr(self._task, hook)(*arguments)
+                returned = getattr(self.task, hook)(*arguments)
             except (Exception, *_EXITS) as error:  # noqa: BLE001 - raised by `raise_together`
-                when = f" at iteration {self._progress.iteration}"
-                described = _describe(self._task, hook, error, when)
-                self._fail(f"{described} The traceback is in {log_path(self._run_dir)}.", error)
+                when = f" at iteration {self.progress.iteration}"
+                described = _describe(self.task, hook, error, when)
+                self._fail(f"{described} The traceback is in {log_path(self.run_dir)}.", error)
                 return
         if returned is not None and returned is not arguments[-1]:
             self._fail(
@@ -226,7 +215,7 @@ class Callbacks:
         """Keeps an error for `raise_together`."""
         self.failure = CallbackError(message)
         self.failure.__cause__ = cause
-        self._stop.has_failed = True
+        self.stop.has_failed = True
 
 
 def _describe(task: Any, hook: str, error: BaseException, when: str = "") -> str:

@@ -1,12 +1,13 @@
-"""The training loop: collect and learn, log, check, report, save, until a limit or a request to stop."""
+"""A training run and its loop: collect and learn, log, check, report, save, until a limit or a request to stop."""
 
 import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,12 +23,12 @@ from ksim.host.signals import StopRequest
 from ksim.host.terminal import Failures, warn_user
 from ksim.learn.guards import MAX_NOT_FINITE
 from ksim.log.logger import Loggers
+from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.parallel.multihost import gather_rows, is_main_process, num_processes, wait_for_all
 from ksim.parallel.placement import copy_of
-from ksim.parallel.replicas import ReplicasDivergedError
+from ksim.parallel.replicas import ReplicaGuard, ReplicasDivergedError
 from ksim.preflight.hooks import check_curricula
 from ksim.rollout.unroll import NON_FINITE
-from ksim.task.distributed import make_replica_guard
 from ksim.task.rl import RLTask
 from ksim.train.callbacks import CallbackError, Callbacks
 from ksim.train.start import Start, started_state
@@ -35,6 +36,14 @@ from ksim.train.timing import HostTimers, TimedStep, device_times, scalars, time
 from ksim.train.watchdog import Watchdog
 from ksim.types import LearnerState, TrainState
 from ksim.viewer.live import LiveViewer
+
+HOPELESS_STEPS = 5
+"""Control steps. An episode that fails within them is too short to learn from."""
+HOPELESS_ITERATIONS = 10
+
+
+class TrainingDivergedError(RunError):
+    """Too many updates in a row were non-finite."""
 
 
 class RunState:
@@ -50,7 +59,7 @@ class RunState:
         Raises:
             ConfigError: The checkpoint does not fit the task, or a curriculum goes by a metric that does not exist.
         """
-        self._layout, self._keeps, self._is_over = task.layout, task.config.dump_on_nan, False
+        self._task, self._is_over = task, False
         state = started_state(task, start, task.initial_state())
         check_curricula(task, state)
         self.placed: TrainState | None = task.layout.place(state)
@@ -74,7 +83,7 @@ class RunState:
             RunError: As `get`.
         """
         state = self.get()
-        if not self._keeps:
+        if not self._task.config.dump_on_nan:
             # If the step fails, its donated state cannot be saved.
             self.placed = None
         return state
@@ -85,11 +94,143 @@ class RunState:
         Raises:
             RunError: As `get`.
         """
-        return copy_of(self._layout.first(self.get().learner))
+        return copy_of(self._task.layout.first(self.get().learner))
+
+    def model(self) -> NormalizedActorCritic:
+        """A copy of the policy and value function on the host, on raw observations.
+
+        Raises:
+            RunError: As `get`.
+        """
+        return self._task.policy_of(self.learner())
 
     def release(self) -> None:
         """Frees the state's memory."""
         self.placed, self._is_over = None, True
+
+
+@dataclass(kw_only=True)
+class Run:
+    """A training run and its parts, complete when it is made. As a context, it is closed whatever ends it.
+
+    All processes of a job hold one, and call the functions of this module alike.
+
+    Attributes:
+        stop: The reason why the run ends before its limit.
+        should_stop: Whether this process knows of a reason to stop; see `is_asked_to_stop`.
+        saver: The writer of checkpoints; None in processes other than 0.
+        saved_iteration: The iteration whose state is in the run's directory already; None if none is. Unlike the saver,
+            all processes know it.
+        viewer: The live viewer of the newest policy; None without one, and in processes other than 0.
+        failures: Failures that do not end the run.
+        nan_dump: Dumps the state before an iteration with non-finite numbers.
+        replica_guard: Compares the devices' copies of the learner; None on a single device.
+        setup_s: Seconds of preparing the first states and compiling.
+        resources: Closes the parts in the order opposite to their opening.
+        sync_s: Seconds per iteration for averaging gradients; None before the second iteration, and on a single device.
+        num_hopeless: Last iterations whose episodes failed within a few steps, up to `HOPELESS_ITERATIONS`.
+    """
+
+    task: RLTask[Any]
+    run_dir: Path
+    state: RunState
+    progress: Progress
+    stop: StopRequest
+    should_stop: Callable[[], bool]
+    loggers: Loggers
+    reports: Reports
+    callbacks: Callbacks
+    saver: Saver | None
+    saved_iteration: int | None
+    viewer: LiveViewer | None
+    watchdog: Watchdog
+    timers: HostTimers
+    failures: Failures
+    nan_dump: NanDump
+    replica_guard: ReplicaGuard | None
+    setup_s: float
+    resources: contextlib.ExitStack
+    sync_s: float | None = None
+    num_hopeless: int = 0
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.resources.__exit__(kind, error, traceback)
+
+
+def loop(run: Run, step: TimedStep) -> None:
+    """Iterates to a limit or a request to stop, then saves and reports.
+
+    If an error ends the run, the state after the last iteration is saved, if it still exists.
+    """
+    try:
+        while run.progress.iterations_left != 0 and not must_stop(run):
+            iterate(run, step)
+            report_if_due(run)
+        run.callbacks.raise_together()
+    except Exception as error:
+        save_after(run, error)
+        raise
+    save(run)
+    report_at_end(run)
+    finish_saving(run)
+    run.callbacks.training_end()
+    # Processes without an evaluation wait here: a process that ends early makes the others fail.
+    run.callbacks.raise_together()
+
+
+def iterate(run: Run, step: TimedStep) -> None:
+    """Runs an iteration: collects and learns, then logs and checks the result."""
+    run.callbacks.step_start()
+    number = run.progress.iteration + 1
+    before, record_before = run.state.get(), run.progress.record()
+    metrics = collect_and_learn(run, step, number)
+    with run.watchdog.watching(f"what follows the training step of iteration {number}"):
+        with run.timers.timed("logging"):
+            run.loggers.log(metrics, number, run.progress.env_steps)
+        run.nan_dump.after_iteration(number, before, record_before, metrics)
+        del before
+        check_finite(run, metrics)
+        check_episodes(run, metrics)
+        check_replicas(run, number)
+    run.callbacks.step_end(metrics)
+    if run.viewer is not None:
+        run.viewer.after_iteration(number, run.state.model)
+    if run.progress.num_done_here == 1 and run.progress.iterations_left != 0:
+        run.sync_s = time_synchronisation(run.task, run.state.get())
+
+
+def collect_and_learn(run: Run, step: TimedStep, number: int) -> dict[str, float]:
+    """Runs the training step of an iteration and returns its metrics."""
+    start_s = time.perf_counter()
+    with run.watchdog.watching(f"the training step of iteration {number}"):
+        state, device_metrics, times_s = step(run.state.take())
+        metrics = scalars(run.task.layout.first(device_metrics))
+        metrics |= device_times(gather_rows(times_s.astype(np.float32)).reshape(-1, 2))
+    # Not before the metrics are read: dispatch is asynchronous, so an error of the step may surface only there.
+    run.state.placed = state
+    metrics |= run.progress.advance(time.perf_counter() - start_s)
+    run.progress.note(metrics)
+    if run.sync_s is not None:
+        metrics["time/sync_s"] = run.sync_s
+    return metrics | run.timers.take()
+
+
+def is_asked_to_stop(request: StopRequest, progress: Progress, max_runtime_s: float | None) -> bool:
+    """Whether this process knows of a reason to stop: a signal, `max_runtime`, or a failed hook.
+
+    Evaluations are cut short by it as well.
+    """
+    # Always do one iteration: a requeued job must make progress.
+    if max_runtime_s is not None and is_main_process() and progress.num_done_here:
+        # Counted from the first launch: a restart by the launcher does not extend `max_runtime`.
+        started_s = float(os.environ.get("KSIM_LAUNCHED_S", STARTED_S))
+        request.is_out_of_time |= time.monotonic() - started_s + progress.pace_s >= max_runtime_s
+    return request.is_made
 
 
 class Agreement(NamedTuple):
@@ -106,312 +247,165 @@ class Agreement(NamedTuple):
     has_failed: bool
 
 
-class Stopping:
-    """Requests to stop the run: a signal, `max_runtime`, or a failed hook."""
-
-    def __init__(self, request: StopRequest, progress: Progress, max_runtime_s: float | None) -> None:
-        self._request, self._progress, self._max_runtime_s = request, progress, max_runtime_s
-        # Counted from the first launch: a restart by the launcher does not extend `max_runtime`.
-        self._started_s = float(os.environ.get("KSIM_LAUNCHED_S", STARTED_S))
-
-    def is_asked(self) -> bool:
-        """Whether this process knows of a reason to stop. Evaluations are cut short by it as well."""
-        self._request.is_out_of_time |= self._is_out_of_time()
-        return self._request.is_made
-
-    def agree(self, *, is_save_due: bool) -> Agreement:
-        """The common decision of all processes, so that all stop after the same iteration. All must call this.
-
-        Args:
-            is_save_due: Whether a checkpoint is due, as far as this process knows.
-        """
-        self.is_asked()
-        request = self._request
-        own = np.asarray([request.signal or 0, request.is_out_of_time, is_save_due, request.has_failed], np.int32)
-        signal, is_out_of_time, is_due, has_failed = gather_rows(own).max(axis=0)
-        # Never reset: a signal may have arrived since `own` was built.
-        if signal:
-            request.signal = int(signal)
-        if is_out_of_time:
-            request.is_out_of_time = True
-        return Agreement(bool(signal or is_out_of_time), bool(is_due), bool(has_failed))
-
-    def _is_out_of_time(self) -> bool:
-        # Always do one iteration: a requeued job must make progress.
-        if self._max_runtime_s is None or not is_main_process() or not self._progress.num_done_here:
-            return False
-        return time.monotonic() - self._started_s + self._progress.pace_s >= self._max_runtime_s
+def agree(run: Run) -> Agreement:
+    """The common decision of all processes, so that all stop after the same iteration. All must call this."""
+    is_save_due = run.saver is not None and run.saver.is_due(run.progress.iteration)
+    run.should_stop()
+    request = run.stop
+    own = np.asarray([request.signal or 0, request.is_out_of_time, is_save_due, request.has_failed], np.int32)
+    signal, is_out_of_time, is_due, has_failed = gather_rows(own).max(axis=0)
+    # Never reset: a signal may have arrived since `own` was built.
+    if signal:
+        request.signal = int(signal)
+    if is_out_of_time:
+        request.is_out_of_time = True
+    return Agreement(bool(signal or is_out_of_time), bool(is_due), bool(has_failed))
 
 
-class Saving:
-    """Saving of the state: all processes gather it together, or none does, and process 0 writes it.
+def must_stop(run: Run) -> bool:
+    """Whether all processes stop here; saves a checkpoint if one is due."""
+    run.callbacks.after_save()
+    agreed = agree(run)
+    if agreed.has_failed:
+        run.callbacks.raise_together()
+    if agreed.is_save_due:
+        save(run)
+    return agreed.must_stop
 
-    Attributes:
-        saver: The writer of checkpoints; None in processes other than 0.
+
+def check_finite(run: Run, metrics: Mapping[str, float]) -> None:
+    """Raises TrainingDivergedError if `max_bad_updates` updates in a row were skipped."""
+    limit = run.task.config.max_bad_updates
+    num_bad_updates = int(run.task.layout.first(run.state.get().learner.num_bad_updates))
+    if num_bad_updates < limit:
+        return
+    suspects = [name for name, value in metrics.items() if name.startswith("reward/") and not np.isfinite(value)]
+    cause = f" Not finite: {', '.join(suspects)}." if suspects else ""
+    share = metrics.get(NON_FINITE, 0.0)
+    if share > MAX_NOT_FINITE:
+        cause += f" {share:.0%} of the environments' steps were not, so that there was nothing to learn from."
+    raise TrainingDivergedError(
+        f"{num_bad_updates} updates in a row were skipped because a loss or gradient was not finite "
+        f"(max_bad_updates={limit}).{cause} Look for a division by zero in a reward or observation, "
+        f"or lower learning_rate.{run.nan_dump.hint()}"
+    )
+
+
+def check_episodes(run: Run, metrics: Mapping[str, float]) -> None:
+    """Warns once if episodes have failed within a few steps for many iterations, so that nothing can be learned."""
+    if run.num_hopeless == HOPELESS_ITERATIONS:  # warned already
+        return
+    ends = {name: share for name, share in metrics.items() if name.startswith("termination/")}
+    ends |= {NON_FINITE: metrics[NON_FINITE]} if metrics.get(NON_FINITE) else {}
+    num_steps = run.task.config.num_envs * run.task.config.rollout_length
+    failed = np.nan_to_num(metrics["episode/count"] * metrics["episode/terminated_fraction"]) / num_steps
+    failed += metrics.get(NON_FINITE, 0.0)
+    run.num_hopeless = run.num_hopeless + 1 if failed * HOPELESS_STEPS >= 1 else 0
+    if run.num_hopeless < HOPELESS_ITERATIONS or not is_main_process():
+        return
+    cause = ""
+    if ends:
+        name = max(ends, key=lambda name: ends[name])
+        cause = f" {min(ends[name] / failed, 1):.0%} of them end by {name}."
+    advice = (
+        "The simulation blows up: try a smaller dt, and check masses, gains and start states."
+        if cause.endswith("not_finite.")
+        else "Compare the limits of the termination with the start states."
+    )
+    warn_user(
+        f"For {HOPELESS_ITERATIONS} iterations, episodes have failed after {1 / failed:.1f} steps on average, and "
+        f"nothing can be learned.{cause} {advice} run_mode=view shows them."
+    )
+
+
+def check_replicas(run: Run, iteration: int) -> None:
+    """Compares the devices' copies of the learner, if that is due; may replace them.
+
+    Raises:
+        ReplicasDivergedError: They differ, and the options say that the run then stops.
     """
-
-    def __init__(
-        self,
-        task: RLTask[Any],
-        state: RunState,
-        progress: Progress,
-        *,
-        saved_iteration: int | None,
-        callbacks: Callbacks,
-        timers: HostTimers,
-        watchdog: Watchdog,
-        failures: Failures,
-    ) -> None:
-        """Stores the parts; there is no saver yet.
-
-        Args:
-            saved_iteration: The iteration whose state is in the run's directory already; None if none is.
-            failures: Records failures to save while an error ends the run.
-        """
-        self._task, self._state, self._progress = task, state, progress
-        self._callbacks, self._timers, self._watchdog, self._failures = callbacks, timers, watchdog, failures
-        # All processes know this number; only process 0 has the saver.
-        self._saved_iteration = saved_iteration
-        self.saver: Saver | None = None
-
-    def is_due(self) -> bool:
-        """Whether a checkpoint is due; only process 0 knows."""
-        return self.saver is not None and self.saver.is_due(self._progress.iteration)
-
-    def save(self) -> None:
-        """Starts to save the state after the last iteration, unless it is saved already. All processes must call this.
-
-        The decision is the same in all processes, because gathering the state is collective.
-        """
-        progress, placed = self._progress, self._state.get()
-        if progress.iteration in (0, self._saved_iteration):
-            return
-        self._callbacks.before_save()
-        with self._timers.timed("saving"), self._watchdog.watching("saving"):
-            state = host_state(self._task, placed)
-            if self.saver is not None:
-                document = run_document(
-                    self._task,
-                    iteration=progress.iteration,
-                    progress=progress.record(),
-                    last_episodes=progress.last_episodes,
-                )
-                self.saver.save(progress.iteration, state, document)
-        # Not before: if an error interrupts the block above, the state is still unsaved.
-        self._saved_iteration = progress.iteration
-
-    def save_after(self, error: Exception) -> None:
-        """Saves the last state, unless that needs other processes that may be gone.
-
-        If the error ends all processes, the others wait for process 0 to write: once one has ended, a launcher gives
-        the rest little time.
-        """
-        of_all = TrainingDivergedError, ReplicasDivergedError, CallbackError
-        is_alike = num_processes() == 1 or isinstance(error, of_all)
-        with self._failures.tolerate("saving after the error"):
-            if self._state.placed is not None and is_alike:
-                self.save()
-            if self.saver is not None:
-                with self._watchdog.watching("writing the last checkpoint"):
-                    self.saver.wait()
-                self._callbacks.after_save()
-            self._callbacks.training_end(error)
-            if is_alike:
-                wait_for_all()
-
-    def close(self) -> None:
-        """Waits for the last checkpoint.
-
-        Raises:
-            RunError: It could not be written.
-        """
-        if self.saver is not None:
-            with self._watchdog.watching("writing the last checkpoint"):
-                self.saver.close(self._progress.iteration)
-        self._callbacks.after_save()
+    if run.replica_guard is None or not run.replica_guard.is_due(iteration):
+        return
+    state = run.state.get()
+    try:
+        learner = run.replica_guard(state.learner, iteration)
+    except ReplicasDivergedError as error:
+        # The majority's copy is saved. Without a majority nothing is saved.
+        learner = error.learner
+        run.state.placed = None if learner is None else dataclasses.replace(state, learner=learner)
+        raise
+    run.state.placed = dataclasses.replace(state, learner=learner)
 
 
-HOPELESS_STEPS = 5
-"""Control steps. An episode that fails within them is too short to learn from."""
-HOPELESS_ITERATIONS = 10
+def report_if_due(run: Run) -> None:
+    """Evaluates, if an evaluation is due."""
+    if run.reports.is_due(run.progress.iteration):
+        with run.timers.timed("evaluation"), _watching_reports(run):
+            run.reports.after_iteration(run.progress, run.state.learner())
 
 
-class TrainingDivergedError(RunError):
-    """Too many updates in a row were non-finite."""
+def report_at_end(run: Run) -> None:
+    """Evaluates the final policy and plots the learning curves."""
+    if run.progress.iteration:
+        with _watching_reports(run):
+            run.reports.at_end(run.progress, run.state.learner())
 
 
-class Checks:
-    """Checks of the state after each iteration, in all processes alike.
+def _watching_reports(run: Run) -> contextlib.AbstractContextManager[None]:
+    # The first evaluation compiles, which may take long, so it is not watched.
+    return run.watchdog.watching("an evaluation") if run.reports.is_warm else contextlib.nullcontext()
 
-    Attributes:
-        nan_dump: Dumps the state before an iteration with non-finite numbers.
+
+def save(run: Run) -> None:
+    """Starts to save the state after the last iteration, unless it is saved already. All processes must call this.
+
+    The decision is the same in all processes, because gathering the state is collective; process 0 writes it.
     """
-
-    def __init__(self, task: RLTask[Any], state: RunState, run_dir: Path) -> None:
-        self._task, self._state = task, state
-        self.nan_dump = NanDump(task, run_dir)
-        self._steps = task.config.num_envs * task.config.rollout_length
-        self._num_hopeless = 0
-        self._guard = make_replica_guard(task.config, task.layout, state.get().learner)
-
-    def check_finite(self, metrics: Mapping[str, float]) -> None:
-        """Raises TrainingDivergedError if `max_bad_updates` updates in a row were skipped."""
-        limit = self._task.config.max_bad_updates
-        num_bad_updates = int(self._task.layout.first(self._state.get().learner.num_bad_updates))
-        if num_bad_updates < limit:
-            return
-        suspects = [name for name, value in metrics.items() if name.startswith("reward/") and not np.isfinite(value)]
-        cause = f" Not finite: {', '.join(suspects)}." if suspects else ""
-        share = metrics.get(NON_FINITE, 0.0)
-        if share > MAX_NOT_FINITE:
-            cause += f" {share:.0%} of the environments' steps were not, so that there was nothing to learn from."
-        raise TrainingDivergedError(
-            f"{num_bad_updates} updates in a row were skipped because a loss or gradient was not finite "
-            f"(max_bad_updates={limit}).{cause} Look for a division by zero in a reward or observation, "
-            f"or lower learning_rate.{self.nan_dump.hint()}"
-        )
-
-    def check_episodes(self, metrics: Mapping[str, float]) -> None:
-        """Warns once if episodes have failed within a few steps for many iterations, so that nothing can be learned."""
-        if self._num_hopeless == HOPELESS_ITERATIONS:  # warned already
-            return
-        ends = {name: share for name, share in metrics.items() if name.startswith("termination/")}
-        ends |= {NON_FINITE: metrics[NON_FINITE]} if metrics.get(NON_FINITE) else {}
-        failed = np.nan_to_num(metrics["episode/count"] * metrics["episode/terminated_fraction"]) / self._steps
-        failed += metrics.get(NON_FINITE, 0.0)
-        self._num_hopeless = self._num_hopeless + 1 if failed * HOPELESS_STEPS >= 1 else 0
-        if self._num_hopeless < HOPELESS_ITERATIONS or not is_main_process():
-            return
-        cause = ""
-        if ends:
-            name = max(ends, key=lambda name: ends[name])
-            cause = f" {min(ends[name] / failed, 1):.0%} of them end by {name}."
-        advice = (
-            "The simulation blows up: try a smaller dt, and check masses, gains and start states."
-            if cause.endswith("not_finite.")
-            else "Compare the limits of the termination with the start states."
-        )
-        warn_user(
-            f"For {HOPELESS_ITERATIONS} iterations, episodes have failed after {1 / failed:.1f} steps on average, and "
-            f"nothing can be learned.{cause} {advice} run_mode=view shows them."
-        )
-
-    def check_replicas(self, iteration: int) -> None:
-        """Compares the devices' copies of the learner, if that is due; may replace them.
-
-        Raises:
-            ReplicasDivergedError: They differ, and the options say that the run then stops.
-        """
-        if self._guard is None or not self._guard.is_due(iteration):
-            return
-        state = self._state.get()
-        try:
-            learner = self._guard(state.learner, iteration)
-        except ReplicasDivergedError as error:
-            # The majority's copy is saved. Without a majority nothing is saved.
-            learner = error.learner
-            self._state.placed = None if learner is None else dataclasses.replace(state, learner=learner)
-            raise
-        self._state.placed = dataclasses.replace(state, learner=learner)
+    progress, placed = run.progress, run.state.get()
+    if progress.iteration in (0, run.saved_iteration):
+        return
+    run.callbacks.before_save()
+    with run.timers.timed("saving"), run.watchdog.watching("saving"):
+        state = host_state(run.task, placed)
+        if run.saver is not None:
+            document = run_document(
+                run.task,
+                iteration=progress.iteration,
+                progress=progress.record(),
+                last_episodes=progress.last_episodes,
+            )
+            run.saver.save(progress.iteration, state, document)
+    # Not before: if an error interrupts the block above, the state is still unsaved.
+    run.saved_iteration = progress.iteration
 
 
-@dataclass(kw_only=True)
-class Loop:
-    """The training loop with all its parts. All processes of a job run it alike.
+def save_after(run: Run, error: Exception) -> None:
+    """Saves the last state, unless that needs other processes that may be gone.
 
-    Attributes:
-        viewer: The live viewer of the newest policy; None without one, and in processes other than 0.
+    If the error ends all processes, the others wait for process 0 to write: once one has ended, a launcher gives
+    the rest little time.
     """
+    of_all = TrainingDivergedError, ReplicasDivergedError, CallbackError
+    is_alike = num_processes() == 1 or isinstance(error, of_all)
+    with run.failures.tolerate("saving after the error"):
+        if run.state.placed is not None and is_alike:
+            save(run)
+        if run.saver is not None:
+            with run.watchdog.watching("writing the last checkpoint"):
+                run.saver.wait()
+            run.callbacks.after_save()
+        run.callbacks.training_end(error)
+        if is_alike:
+            wait_for_all()
 
-    task: RLTask[Any]
-    state: RunState
-    progress: Progress
-    loggers: Loggers
-    checks: Checks
-    reports: Reports
-    saving: Saving
-    stopping: Stopping
-    callbacks: Callbacks
-    viewer: LiveViewer | None
-    watchdog: Watchdog
-    timers: HostTimers
-    _sync_s: float | None = None
 
-    def run(self, step: TimedStep) -> None:
-        """Iterates to a limit or a request to stop, then saves and reports.
+def finish_saving(run: Run) -> None:
+    """Waits for the last checkpoint.
 
-        If an error ends the run, the state after the last iteration is saved, if it still exists.
-        """
-        try:
-            while self.progress.iterations_left != 0 and not self._must_stop():
-                self._iterate(step)
-                self._report()
-            self.callbacks.raise_together()
-        except Exception as error:
-            self.saving.save_after(error)
-            raise
-        self.saving.save()
-        self._report_at_end()
-        self.saving.close()
-        self.callbacks.training_end()
-
-    def _must_stop(self) -> bool:
-        """Whether all processes stop here; saves a checkpoint if one is due."""
-        self.callbacks.after_save()
-        agreed = self.stopping.agree(is_save_due=self.saving.is_due())
-        if agreed.has_failed:
-            self.callbacks.raise_together()
-        if agreed.is_save_due:
-            self.saving.save()
-        return agreed.must_stop
-
-    def _iterate(self, step: TimedStep) -> None:
-        """Runs an iteration: collects and learns, then logs and checks the result."""
-        self.callbacks.step_start()
-        number = self.progress.iteration + 1
-        before, record_before = self.state.get(), self.progress.record()
-        metrics = self._collect_and_learn(step, number)
-        with self.watchdog.watching(f"what follows the training step of iteration {number}"):
-            with self.timers.timed("logging"):
-                self.loggers.log(metrics, number, self.progress.env_steps)
-            self.checks.nan_dump.after_iteration(number, before, record_before, metrics)
-            del before
-            self.checks.check_finite(metrics)
-            self.checks.check_episodes(metrics)
-            self.checks.check_replicas(number)
-        self.callbacks.step_end(metrics)
-        if self.viewer is not None:
-            self.viewer.after_iteration(number, lambda: self.reports.model(self.state.learner()))
-        if self.progress.num_done_here == 1 and self.progress.iterations_left != 0:
-            self._sync_s = time_synchronisation(self.task, self.state.get())
-
-    def _collect_and_learn(self, step: TimedStep, number: int) -> dict[str, float]:
-        """Runs the training step of an iteration and returns its metrics."""
-        start_s = time.perf_counter()
-        with self.watchdog.watching(f"the training step of iteration {number}"):
-            state, device_metrics, times_s = step(self.state.take())
-            metrics = scalars(self.task.layout.first(device_metrics))
-            metrics |= device_times(gather_rows(times_s.astype(np.float32)).reshape(-1, 2))
-        # Not before the metrics are read: dispatch is asynchronous, so an error of the step may surface only there.
-        self.state.placed = state
-        metrics |= self.progress.advance(time.perf_counter() - start_s)
-        self.progress.note(metrics)
-        if self._sync_s is not None:
-            metrics["time/sync_s"] = self._sync_s
-        return metrics | self.timers.take()
-
-    def _report(self) -> None:
-        """Evaluates, if an evaluation is due."""
-        if self.reports.is_due(self.progress.iteration):
-            with self.timers.timed("evaluation"), self._watching_reports():
-                self.reports.after_iteration(self.progress, self.state.learner())
-
-    def _report_at_end(self) -> None:
-        """Evaluates the final policy and plots the learning curves."""
-        if self.progress.iteration:
-            with self._watching_reports():
-                self.reports.at_end(self.progress, self.state.learner())
-
-    def _watching_reports(self) -> contextlib.AbstractContextManager[None]:
-        # The first evaluation compiles, which may take long, so it is not watched.
-        return self.watchdog.watching("an evaluation") if self.reports.is_warm else contextlib.nullcontext()
+    Raises:
+        RunError: It could not be written.
+    """
+    if run.saver is not None:
+        with run.watchdog.watching("writing the last checkpoint"):
+            run.saver.close(run.progress.iteration)
+    run.callbacks.after_save()

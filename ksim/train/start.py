@@ -69,12 +69,6 @@ class Start:
         """The iteration whose state the run's directory holds already; None if it holds none."""
         return None if self.run_dir is None or self.resumed is None else self.resumed.iteration
 
-    def without_arrays(self) -> "Start":
-        """The same start without the checkpoint's arrays, which would take memory throughout the run."""
-        if self.checkpoint is None:
-            return self
-        return dataclasses.replace(self, checkpoint=dataclasses.replace(self.checkpoint, arrays={}))
-
 
 def find_start(config: RLConfig, task_name: str) -> Start:
     """The start that the config asks for. Process 0 finds the checkpoint, and the others read the same one.

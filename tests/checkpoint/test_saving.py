@@ -80,8 +80,8 @@ def test_max_runtime_that_is_no_time_is_refused(value):
 
 
 def test_warning_of_slurm_stops_saves_and_says_its_number(tmp_path, monkeypatch):
-    iterate = loop.Loop._iterate
-    monkeypatch.setattr(loop.Loop, "_iterate", lambda *args: (iterate(*args), os.kill(os.getpid(), signal.SIGUSR1)))
+    iterate = loop.iterate
+    monkeypatch.setattr(loop, "iterate", lambda *args: (iterate(*args), os.kill(os.getpid(), signal.SIGUSR1)))
     task = point_mass_task(num_devices=1, max_iterations=None, run_dir=str(tmp_path / "run"))
     assert task.run().exit_code == 128 + signal.SIGUSR1
     assert newest(tmp_path / "run").name == "1"

@@ -38,16 +38,16 @@ def small_disk(tmp_path):
 def after_iteration(monkeypatch):
     """Lets something happen once after an iteration, before it is written down."""
     happens = {}
-    iterate = loop.Loop._iterate
+    iterate = loop.iterate
 
-    def iterate_and_happen(self, *args):
-        iterate(self, *args)
-        if self.progress.iteration in happens:
-            if self.saving.saver is not None:
-                self.saving.saver.wait()
-            happens.pop(self.progress.iteration)()
+    def iterate_and_happen(run, step):
+        iterate(run, step)
+        if run.progress.iteration in happens:
+            if run.saver is not None:
+                run.saver.wait()
+            happens.pop(run.progress.iteration)()
 
-    monkeypatch.setattr(loop.Loop, "_iterate", iterate_and_happen)
+    monkeypatch.setattr(loop, "iterate", iterate_and_happen)
     return happens
 
 

@@ -9,29 +9,28 @@ from ksim.parallel.layout import LAYOUTS
 from ksim.parallel.replicas import ReplicasDivergedError
 from ksim.preflight.devices import check_probe
 from ksim.train import loop
-from ksim.train.loop import Checks
 from tests.support.checkpoints import newest, saved_learner
 from tests.support.tasks import point_mass_task
 
 
 def corrupt_after(iteration, device, monkeypatch):
     """Flips a bit of one device's copy of the first parameter, once."""
-    iterate = loop.Loop._iterate
+    iterate = loop.iterate
 
     def corrupted(leaf):
         rows = np.asarray(leaf).copy()
         rows[device].reshape(-1)[:1].view(np.uint32)[0] ^= 1
         return jax.device_put(rows, leaf.sharding)
 
-    def iterate_and_corrupt(self, *args):
-        if self.progress.iteration == iteration:
-            placed = self.state.get()
+    def iterate_and_corrupt(run, step):
+        if run.progress.iteration == iteration:
+            placed = run.state.get()
             leaves, structure = jax.tree.flatten(placed.learner.params)
             params = jax.tree.unflatten(structure, [corrupted(leaves[0]), *leaves[1:]])
-            self.state.placed = dataclasses.replace(placed, learner=dataclasses.replace(placed.learner, params=params))
-        iterate(self, *args)
+            run.state.placed = dataclasses.replace(placed, learner=dataclasses.replace(placed.learner, params=params))
+        iterate(run, step)
 
-    monkeypatch.setattr(loop.Loop, "_iterate", iterate_and_corrupt)
+    monkeypatch.setattr(loop, "iterate", iterate_and_corrupt)
 
 
 @pytest.mark.parametrize("layout", ["pmap", pytest.param("shard_map", marks=pytest.mark.long)])
@@ -57,8 +56,8 @@ def test_what_is_saved_after_a_stop_is_what_most_replicas_hold(tmp_path, monkeyp
     corrupt_after(1, device=0, monkeypatch=monkeypatch)
     task = point_mass_task(num_devices=4, max_iterations=9, replica_check_interval=2, run_dir=str(tmp_path / "run"))
     states = []
-    check = Checks.check_replicas
-    monkeypatch.setattr(Checks, "check_replicas", lambda self, i: (states.append(self._state.get()), check(self, i)))
+    check = loop.check_replicas
+    monkeypatch.setattr(loop, "check_replicas", lambda run, i: (states.append(run.state.get()), check(run, i)))
     with pytest.raises(ReplicasDivergedError, match="replica 0 in"):
         task.run()
     saved = saved_learner(task, tmp_path / "run")

@@ -47,19 +47,19 @@ class Task(PointMassTask):
             sys.exit(3)
 
 
-iterate = loop.Loop._iterate
+iterate = loop.iterate
 
 
-def faulty(self, step):
-    if FAULT == "copy" and self.progress.iteration == 3 and process_index() == 0:
-        Task(self.task.config)  # as an evaluation may, which process 0 does by itself
-    if self.progress.iteration == 3 and process_index() == 1:
+def faulty(run, step):
+    if FAULT == "copy" and run.progress.iteration == 3 and process_index() == 0:
+        Task(run.task.config)  # as an evaluation may, which process 0 does by itself
+    if run.progress.iteration == 3 and process_index() == 1:
         if FAULT == "raise":
             raise ZeroDivisionError("a fault of process 1")
         if FAULT == "corrupt":
-            placed = self.state.get()
-            self.state.placed = dataclasses.replace(placed, learner=corrupted(placed.learner))
-    iterate(self, step)
+            placed = run.state.get()
+            run.state.placed = dataclasses.replace(placed, learner=corrupted(placed.learner))
+    iterate(run, step)
 
 
 def corrupted(learner):
@@ -73,7 +73,7 @@ def corrupted(learner):
     return dataclasses.replace(learner, params=jax.tree.unflatten(structure, [leaf, *leaves[1:]]))
 
 
-loop.Loop._iterate = faulty
+loop.iterate = faulty
 
 if __name__ == "__main__":
     Task.launch(PointMassConfig())

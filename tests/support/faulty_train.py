@@ -23,7 +23,7 @@ TASKS: dict[str, Any] = {
     "cart_pole": (CartPoleTask, CartPoleConfig),
 }
 WATCHED = {
-    "rollout": (loop.Loop, "_iterate"),
+    "rollout": (loop, "iterate"),
     "save": (saver.Saver, "_write"),
     "evaluation": (EpisodeRunner, "__call__"),
 }

@@ -14,21 +14,21 @@ from ksim.parallel.multihost import process_index
 from ksim.train import loop
 
 DEATHS = dict(map(int, death.split(":")) for death in sys.argv.pop(1).split(","))
-iterate = loop.Loop._iterate
+iterate = loop.iterate
 
 
-def mortal(self, step):
-    iteration, interval = self.progress.iteration, self.task.config.save_every_n_iterations
+def mortal(run, step):
+    iteration, interval = run.progress.iteration, run.task.config.save_every_n_iterations
     grave = Path(f"died_after_{iteration}")
     if DEATHS.get(iteration) == process_index() and not grave.exists():
         while not Path("run", "checkpoints", str(iteration // interval * interval)).exists():
             time.sleep(0.01)
         grave.touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    iterate(self, step)
+    iterate(run, step)
 
 
-loop.Loop._iterate = mortal
+loop.iterate = mortal
 
 if __name__ == "__main__":
     PointMassTask.launch(PointMassConfig())

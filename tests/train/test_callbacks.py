@@ -133,7 +133,7 @@ def test_end_is_called_after_an_error_of_the_loop(tmp_path, monkeypatch):
     def fail(*_):
         raise OSError("of the loop")
 
-    monkeypatch.setattr("ksim.train.loop.Checks.check_finite", fail)
+    monkeypatch.setattr("ksim.train.loop.check_finite", fail)
     with pytest.raises(OSError, match="of the loop"):
         task.run()
     assert hooks_of(task) == ["training_start", "step_start", "after_checkpoint_save", "training_end"]

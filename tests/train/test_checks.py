@@ -2,7 +2,7 @@ import types
 
 import pytest
 
-from ksim.train.loop import HOPELESS_ITERATIONS, Checks
+from ksim.train.loop import HOPELESS_ITERATIONS, check_episodes
 from tests.support.tasks import MESSAGE, point_mass_task
 
 pytestmark = pytest.mark.filterwarnings(MESSAGE)
@@ -23,9 +23,8 @@ TRUNCATED = FAILING | {"episode/terminated_fraction": 0.0, "termination/time_lim
 
 
 @pytest.fixture
-def checks(tmp_path):
-    state = types.SimpleNamespace(get=lambda: types.SimpleNamespace(learner=None))
-    return Checks(point_mass_task(num_devices=1), state, tmp_path)
+def run():
+    return types.SimpleNamespace(task=point_mass_task(num_devices=1), num_hopeless=0)
 
 
 @pytest.mark.parametrize(
@@ -37,23 +36,23 @@ def checks(tmp_path):
     ],
 )
 def test_episodes_that_fail_within_a_few_steps_for_ten_iterations_give_one_warning_with_the_cause(
-    checks, metrics, words, recwarn
+    run, metrics, words, recwarn
 ):
     for _ in range(HOPELESS_ITERATIONS - 1):
-        checks.check_episodes(metrics)
+        check_episodes(run, metrics)
     assert [str(w.message) for w in recwarn if "episodes" in str(w.message)] == []
     with pytest.warns(UserWarning, match=words):
-        checks.check_episodes(metrics)
+        check_episodes(run, metrics)
     recwarn.clear()
     for _ in range(2 * HOPELESS_ITERATIONS):
-        checks.check_episodes(metrics)
+        check_episodes(run, metrics)
     assert not recwarn
 
 
 @pytest.mark.parametrize("metrics", [LONG_ENOUGH, TRUNCATED])
-def test_episodes_that_last_or_are_truncated_give_no_warning(checks, metrics, recwarn):
+def test_episodes_that_last_or_are_truncated_give_no_warning(run, metrics, recwarn):
     recwarn.clear()
     for _ in range(2 * HOPELESS_ITERATIONS):
-        checks.check_episodes(metrics)
-        checks.check_episodes(FAILING)
+        check_episodes(run, metrics)
+        check_episodes(run, FAILING)
     assert not recwarn

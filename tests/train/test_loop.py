@@ -78,15 +78,14 @@ def test_checkpoint_of_other_networks_is_an_error_that_says_what_to_do(tmp_path)
 
 
 def test_stop_signal_finishes_the_iteration_saves_and_exits_with_128_plus_its_number(tmp_path, monkeypatch):
-    iterate = loop.Loop._iterate
+    iterate = loop.iterate
 
-    def iterate_and_signal(self, *args):
-        result = iterate(self, *args)
-        if self.progress.iteration == 2:
+    def iterate_and_signal(run, step):
+        iterate(run, step)
+        if run.progress.iteration == 2:
             os.kill(os.getpid(), signal.SIGTERM)
-        return result
 
-    monkeypatch.setattr(loop.Loop, "_iterate", iterate_and_signal)
+    monkeypatch.setattr(loop, "iterate", iterate_and_signal)
     code = point_mass_task(num_devices=2, max_iterations=None, run_dir=str(tmp_path / "run")).run().exit_code
     assert code == 128 + signal.SIGTERM
     assert len(read_metrics(tmp_path / "run")) == 2
@@ -125,14 +124,14 @@ def test_error_in_the_loop_is_raised_after_what_was_learned_is_saved(tmp_path, m
 
 
 def test_packages_that_are_replaced_while_a_run_goes_on_do_not_end_it(tmp_path, monkeypatch):
-    iterate = loop.Loop._iterate
+    iterate = loop.iterate
 
-    def uninstall_and_iterate(self, *args):
+    def uninstall_and_iterate(*args):
         monkeypatch.setattr("importlib.metadata.version", lambda name: pytest.fail(f"{name} is being replaced"))
-        iterate(self, *args)
+        iterate(*args)
 
     versions.cache_clear()
-    monkeypatch.setattr(loop.Loop, "_iterate", uninstall_and_iterate)
+    monkeypatch.setattr(loop, "iterate", uninstall_and_iterate)
     task = point_mass_task(num_devices=1, max_iterations=2, save_every_n_iterations=1, run_dir=str(tmp_path / "run"))
     assert task.run().exit_code == 0
     assert read_checkpoint(newest(tmp_path / "run")).document["versions"].keys() >= {"jax", "mujoco"}
@@ -167,13 +166,13 @@ class SometimesNaN(PointMass):
 
 def test_first_states_are_gone_once_training_runs(tmp_path, monkeypatch):
     num_envs, alive = 56, []  # a length that nothing else has
-    iterate = loop.Loop._iterate
+    iterate = loop.iterate
 
-    def look_and_iterate(self, *args):
-        iterate(self, *args)
+    def look_and_iterate(*args):
+        iterate(*args)
         alive.append([x.shape for x in jax.live_arrays() if x.shape[:1] == (num_envs,)])
 
-    monkeypatch.setattr(loop.Loop, "_iterate", look_and_iterate)
+    monkeypatch.setattr(loop, "iterate", look_and_iterate)
     task = point_mass_task(num_devices=2, num_envs=num_envs, max_iterations=1, run_dir=str(tmp_path / "run"))
     task.run()
     assert alive == [[]]
@@ -196,13 +195,12 @@ def test_no_state_outlives_the_step_that_replaces_it_nor_the_last_one_the_run(du
         first.extend(weakref.ref(x) for x in jax.tree.leaves((placed.learner.params, placed.envs.env_state.reward)))
         return placed
 
-    def run_and_watch(self, step):
-        run_loop(self, step)
-        last.extend(weakref.ref(x) for x in jax.tree.leaves(self.state.get().learner.params))
+    def loop_and_watch(run, step):
+        loop.loop(run, step)
+        last.extend(weakref.ref(x) for x in jax.tree.leaves(run.state.get().learner.params))
 
-    run_loop = loop.Loop.run
     monkeypatch.setattr(task.layout, "place", place_and_watch)
-    monkeypatch.setattr(loop.Loop, "run", run_and_watch)
+    monkeypatch.setattr(run, "loop", loop_and_watch)
     gc.disable()  # nothing is left to a collection that may be long in coming
     try:
         task.run()
@@ -264,7 +262,7 @@ def test_processes_that_all_stop_on_an_error_wait_until_process_0_has_written_an
         raise error
 
     monkeypatch.setattr(loop.Saver, "_write", write_and_note)
-    monkeypatch.setattr(loop.Checks, "check_finite", fail)
+    monkeypatch.setattr(loop, "check_finite", fail)
     monkeypatch.setattr(loop, "wait_for_all", lambda: done.append("waited"))
     with pytest.raises(error):
         point_mass_task(num_devices=1, run_dir=str(tmp_path / "run")).run()

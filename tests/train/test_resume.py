@@ -166,13 +166,13 @@ def test_auto_passes_over_a_directory_in_which_no_run_began(tmp_path):
 
 def test_finished_run_has_nothing_left_to_do(finished, tmp_path, monkeypatch):
     run_dir = copy_of(finished, tmp_path)
-    monkeypatch.setattr(loop.Loop, "_iterate", lambda *_: pytest.fail("it was done"))
+    monkeypatch.setattr(loop, "iterate", lambda *_: pytest.fail("it was done"))
     assert point_mass_task(num_devices=1, max_iterations=3, run_dir=str(run_dir), resume="auto").run().exit_code == 0
 
 
 def test_process_that_writes_nothing_gathers_no_state_that_process_0_does_not_gather(finished, tmp_path, monkeypatch):
     run_dir = copy_of(finished, tmp_path)
-    monkeypatch.setattr(run, "open_files", lambda *_: None)
+    monkeypatch.setattr(run, "open_files", lambda *_, **__: None)
     monkeypatch.setattr(loop, "host_state", lambda *_: pytest.fail("process 0 has it saved, and does not take part"))
     options = {"max_iterations": 3, "eval_at_end": False, "run_dir": str(run_dir), "resume": "auto"}
     assert point_mass_task(num_devices=1, **options).run().exit_code == 0
