@@ -83,14 +83,14 @@ def test_video_that_was_not_made_is_an_error_that_says_how(tmp_path):
 
 
 def test_python_of_the_page_about_a_run_does_what_it_says(result):
-    (block,) = [block for block in python_blocks("docs/own_task.md") if "result = task.run()" in block]
+    (block,) = [block for block in python_blocks("docs/running.md") if "result = task.run()" in block]
 
     class Done:
         def run(self):
             return result
 
     names = {"task": Done(), "observation": np.zeros(result.policy.obs_sizes["actor"], np.float32)}
-    exec(compile(block, "docs/own_task.md", "exec"), names)
+    exec(compile(block, "docs/running.md", "exec"), names)
     assert names["returns"].shape == (8,)
     assert names["best"] == max(record["figures"]["return"]["mean"] for record in result.evaluations)
     assert names["action"].shape == (PointMassTask(point_mass_task().config).environment.action_size,)
