@@ -32,23 +32,15 @@ def rollout_of(num_carries):
 
 
 CASES = {
-    "ppo.advantages": [
+    "ppo.losses": [
         ("generalized_advantages", (ET, ET, E1, NO, NO), {"gamma": 0.9, "gae_lambda": 0.9}),
         ("generalized_advantages", (ET, ET, ET, NO, ET), {"gamma": 0.9, "gae_lambda": 0.9}),
         ("normalize_advantages", (ET1, None), {}),
-    ],
-    "ppo.losses": [
         ("clipped_policy_loss", (ET, ET1, 0.2), {}),
         ("value_loss", (ET, ET, E1, None), {}),
     ],
-    "ppo.minibatches": [
+    "ppo.ppo": [
         ("stratified_minibatches", (KEYS[0], 10), {"num_batches": 4, "num_passes": 1, "axis_name": None}),
-    ],
-    "learn.statistics": [
-        ("finished_episodes", (ET, NO, jnp.ones(1), jnp.ones(1, int)), {}),
-        ("finished_episodes", (ET, NO[:, :1], jnp.ones(E), jnp.ones(E, int)), {}),
-    ],
-    "ppo.update": [
         ("adapt_learning_rate", (jnp.ones(()), jnp.ones(2), HYPER), {}),
         (
             "update",
@@ -56,16 +48,18 @@ CASES = {
             dict.fromkeys(("loss", "optimizer", "sync")),
         ),
     ],
+    "learn.statistics": [
+        ("finished_episodes", (ET, NO, jnp.ones(1), jnp.ones(1, int)), {}),
+        ("finished_episodes", (ET, NO[:, :1], jnp.ones(E), jnp.ones(E, int)), {}),
+    ],
     "rollout.environment": [
         ("select_envs", (NO[:, 0], {"x": E1}, {"x": jnp.ones(E)}), {}),
         ("select_envs", (NO[:, 0], {"x": jnp.ones(1)}, {"x": jnp.ones(1)}), {}),
     ],
-    "rollout.starts": [
+    "rollout.unroll": [
         ("empty_starts", ({"x": ET}, KEYS[0]), {}),
         ("continue_or_start", (None, {"x": ET}, NO, None, {"x": ET}), {}),
         ("continue_or_start", (None, {"x": ET}, NO[:2, 0], None, {"x": ET}), {}),
-    ],
-    "rollout.unroll": [
         ("initial_env_states", (None, KEYS[0], jnp.ones((E, 1), int)), {}),
         ("unroll", (None, None, {"x": ET}, None, KEYS[:2]), {"num_steps": 3}),
         ("unroll", (None, None, {"x": ET}, None, KEYS[0]), {"num_steps": 3}),

@@ -83,6 +83,11 @@ def code(page):
     return re.findall(r"^```(\w*)\n(.*?)^```", read(page), flags=re.DOTALL | re.MULTILINE)
 
 
+def python_blocks(page):
+    """The blocks of Python of a page, marked or not."""
+    return [text for language, text in code(page) if language == "python"]
+
+
 def rows(page, heading):
     """The rows of the tables under a heading, as lists of cells, without their headers."""
     section = re.split(r"^#+ ", read(page).split(f"# {heading}\n")[1], flags=re.MULTILINE)[0]

@@ -7,7 +7,7 @@ import pytest
 
 import ksim
 from ksim import cli
-from tests.end_to_end.test_docs import python_blocks
+from tests.end_to_end.pages import python_blocks
 from tests.support.checkpoints import saved_learner
 from tests.support.damaged_runs import read_lines, without_times
 from tests.support.processes import ROOT
@@ -99,5 +99,5 @@ def test_policy_is_exported(trained):
 
 def test_page_on_algorithms_shows_the_learner_that_these_tests_train():
     assert (ROOT / "tests/support/reinforce.py").read_text().partition("\n\n")[2] in "\n".join(
-        python_blocks("docs/own_algorithm.md")
+        python_blocks("own_algorithm.md")
     )

@@ -9,7 +9,7 @@ import pytest
 import ksim
 from examples.point_mass import PointMassTask
 from ksim.errors import ConfigError
-from tests.end_to_end.test_docs import python_blocks
+from tests.end_to_end.pages import python_blocks
 from tests.support.tasks import MESSAGE, point_mass_task
 
 pytestmark = pytest.mark.filterwarnings(MESSAGE)
@@ -83,7 +83,7 @@ def test_video_that_was_not_made_is_an_error_that_says_how(tmp_path):
 
 
 def test_python_of_the_page_about_a_run_does_what_it_says(result):
-    (block,) = [block for block in python_blocks("docs/running.md") if "result = task.run()" in block]
+    (block,) = [block for block in python_blocks("running.md") if "result = task.run()" in block]
 
     class Done:
         def run(self):
