@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from ksim.launch import events, main
-from tests.support.launched_programs import is_alive, wait_until, write_program
+from tests.support.launched_programs import is_alive, write_program
+from tests.support.processes import wait_until
 
 PRINT_ENVIRONMENT = """
 import json

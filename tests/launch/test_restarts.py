@@ -10,7 +10,8 @@ import pytest
 from examples.point_mass import PointMassConfig
 from ksim.launch import main
 from ksim.task.overrides import parse_overrides
-from tests.support.launched_programs import Launcher, is_alive, wait_for_number, wait_until, write_program
+from tests.support.launched_programs import Launcher, is_alive, wait_for_number, write_program
+from tests.support.processes import wait_until
 
 # Each process leaves a file per life, and waits until the others of its start have. `life` counts those of its number,
 # `num` the processes of this start.

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.launched_programs import Launcher, is_alive, state_of, wait_for_number, wait_until, write_program
+from tests.support.launched_programs import Launcher, is_alive, state_of, wait_for_number, write_program
+from tests.support.processes import wait_until
 
 # Counts SIGTERMs and SIGINTs; ends as a training does, when the test lets it.
 PATIENT = """

@@ -5,10 +5,9 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, wait_until
 
 DEADLINE_S = 60
 
@@ -41,13 +40,6 @@ def wait_until_stopped(name):
 def write_program(text, name="program.py"):
     Path(name).write_text(HEAD + text)
     return name
-
-
-def wait_until(holds):
-    end = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < end, "it never came true"
-        time.sleep(0.005)
 
 
 def wait_for_number(name):

@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from importlib import metadata
 from pathlib import Path
 
@@ -86,3 +87,12 @@ def read_until(process, words):
         if words in line:
             return "".join(lines)
     raise AssertionError(f"Ended with {process.wait()} before {words!r}:\n{''.join(lines)}")
+
+
+def wait_until(condition, timeout_s=60):
+    """The first result that is true."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "It did not happen in time."
+        time.sleep(0.01)
+    return found

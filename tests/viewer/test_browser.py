@@ -3,65 +3,45 @@
 import contextlib
 import dataclasses
 import shutil
-import socket
-import threading
 import time
 from types import SimpleNamespace
 
-import jax
+import imageio.v3
 import numpy as np
 import pytest
 
 pytest.importorskip("viser", reason="needs viser: pip install -e '.[viewer]'")
 
-from ksim.errors import ConfigError
-from ksim.host.signals import StopRequest
-from ksim.parallel.layout import SingleDevice
-from ksim.viewer.browser import BrowserFrontend
-from ksim.viewer.frontend import run_session
-from ksim.viewer.server import CONTROLS, free_port
-from ksim.viewer.session import ViewSession
+from ksim.viewer.browser import BrowserFrontend, reward_columns
+from ksim.viewer.server import CONTROLS
+from ksim.viewer.session import Frame
+from tests.support.processes import wait_until
 from tests.support.tasks import BipedConfig, BipedTask
+from tests.support.viewed import stepped, view_session
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 ARGUMENTS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-dev-shm-usage",
-    "--use-gl=angle",
-    "--use-angle=swiftshader",
-    "--enable-unsafe-swiftshader",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+    "--headless", "--no-sandbox", "--disable-dev-shm-usage", "--use-gl=angle", "--use-angle=swiftshader",
+    "--enable-unsafe-swiftshader", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
 TIMEOUT_S = 60
 
 
 @pytest.fixture(scope="module")
 def session():
-    task = BipedTask(BipedConfig(engine="mujoco"))
-    task.layout = SingleDevice()
-    env = task.environment
-    return ViewSession(env, task._get_initial_model(jax.random.key(0)), seed=0, num_envs=2)
+    return view_session(BipedTask(BipedConfig(engine="mujoco")), num_envs=2)
 
 
 @pytest.fixture
 def frontend(session):
-    """The session served, and stepped in a thread of its own, as slowly as a page without a GPU is drawn."""
+    """The session served, and stepped as slowly as a page without a GPU is drawn."""
     session.set_to_start()
     session.paused, session.num_falls = False, 0
     frontend = BrowserFrontend(session, host="127.0.0.1", port=18080)
     frontend.frame_s = 0.2
-    stop = StopRequest()
-    thread = threading.Thread(target=run_session, args=(session, frontend, stop))
-    thread.start()
-    yield frontend
-    stop.signal = 2
-    thread.join()
-    frontend.close()
+    with stepped(session, frontend):
+        yield frontend
 
 
 GAMEPAD = """
@@ -101,13 +81,6 @@ def open_page(frontend, tmp_path):
         yield open_page
 
 
-def wait_until(condition):
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline, "It did not happen in time."
-        time.sleep(0.05)
-
-
 def test_input_of_a_page_is_kept_until_it_is_heard(frontend, session):
     forward, handle = session.numbers[0], frontend.inputs[0].handle
     hear = send(handle, 0.7)
@@ -144,7 +117,7 @@ def send(handle, value):
 
 
 @pytest.mark.long
-def test_page_shows_the_robots_and_its_inputs_command_them(open_page, frontend, session, tmp_path):
+def test_page_shows_the_robots_and_its_inputs_command_them(open_page, frontend, session):
     page = open_page(800, 500)
     forward, leftward, _ = session.numbers
     # A slider moved to its end is a command, and the policy is told.
@@ -164,7 +137,7 @@ def test_page_shows_the_robots_and_its_inputs_command_them(open_page, frontend, 
     wait_until(lambda: (session.data.qpos != before).any())
     assert session.episode_step == 0
 
-    image = pixels_of(page.screenshot(path=tmp_path / "page.png"))
+    image = imageio.v3.imread(page.screenshot())[..., :3]
     # Between the browser's notices and the panel there is the scene alone: lit robots on a grey floor.
     scene = image[:, 315:460].reshape(-1, 3)
     assert len(np.unique(scene, axis=0)) > 200
@@ -271,23 +244,10 @@ def height_on_page(camera, frontend, session, height):
     return height / 2 * (1 - way_3 @ up_3 / (way_3 @ forward_3) / np.tan(camera.fov / 2))
 
 
-def pixels_of(png):
-    import io
-
-    import imageio.v3
-
-    return np.asarray(imageio.v3.imread(io.BytesIO(png)))[..., :3]
-
-
-def test_port_that_is_taken_is_passed_over():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        assert free_port("127.0.0.1", port) > port
-
-
-def test_host_that_is_not_this_machine_is_refused():
-    # An address for documentation (RFC 5737): nobody's.
-    with pytest.raises(ConfigError, match=r"viewer_host \(192.0.2.1\) must be an address of this machine"):
-        free_port("192.0.2.1", 8080)
+def test_plotted_rewards_end_with_the_newest_frame():
+    frames = [Frame(0.0, np.zeros(1), np.zeros(1), {}, None, {}, {"total": float(i)}) for i in range(600)]
+    time_t, total_t, missing_t = reward_columns(frames, ["total", "alive"], 0.02)
+    assert len(time_t) == 200
+    assert (time_t[-1], total_t[-1], total_t[-2]) == (0.0, 599.0, 596.0)
+    assert time_t[0] == pytest.approx(-199 * 3 * 0.02)
+    assert not missing_t.any()

@@ -1,12 +1,11 @@
-"""Messages of pages to the viewer: through real sockets, into a session that goes on."""
+"""The viewer's server, asked through real sockets: whom it answers, and which messages of pages reach a session."""
 
 import dataclasses
+import http.client
 import random
-import threading
-import time
+import socket
 from contextlib import closing
 
-import jax
 import numpy as np
 import pytest
 
@@ -15,46 +14,64 @@ pytest.importorskip("viser", reason="needs viser: pip install -e '.[viewer]'")
 import msgspec.msgpack
 import viser
 import viser._messages as viser_messages
+from websockets import Headers
+from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from ksim.host.signals import StopRequest
-from ksim.parallel.layout import SingleDevice
-from ksim.viewer import server as gate_module
+from ksim.errors import ConfigError
+from ksim.viewer import server as server_module
 from ksim.viewer.browser import BrowserFrontend
 from ksim.viewer.episodes import MAX_FILE_BYTES, Episode, load_episode, save_episode
-from ksim.viewer.frontend import run_session
-from ksim.viewer.server import MAX_NUMBER, PageGate, read_control
-from ksim.viewer.session import ViewSession
+from ksim.viewer.server import MAX_NUMBER, AccessRule, PageGate, free_port, read_control, start_server
+from tests.support.processes import wait_until
 from tests.support.scale import scale
 from tests.support.tasks import BipedConfig, BipedTask
+from tests.support.viewed import stepped, view_session
 
+NAME = socket.gethostname().lower()
+LOCAL, PUBLIC = "127.0.0.1", "0.0.0.0"
 CAMERA = {
     "type": "ViewerCameraMessage", "wxyz": [1.0, 0.0, 0.0, 0.0], "position": [1.0, 2, 3], "fov": 0.8, "near": 0.1,
     "far": 100, "image_height": 400, "image_width": 600, "look_at": [0.0, 0, 0], "up_direction": [0, 0, 1.0],
 }  # fmt: skip
-TIMEOUT_S = 60
 
 
 @pytest.fixture(scope="module")
-def frontend():
-    """A session of two robots that is served and stepped in a thread; it must live to the end."""
-    task = BipedTask(BipedConfig(engine="mujoco"))
-    task.layout = SingleDevice()
-    session = ViewSession(task.environment, task._get_initial_model(jax.random.key(0)), seed=0, num_envs=2)
-    frontend, stop = BrowserFrontend(session, host="127.0.0.1", port=18280), StopRequest()
-    thread = threading.Thread(target=run_session, args=(session, frontend, stop))
-    thread.start()
-    with closing(frontend):
-        yield frontend
-        assert thread.is_alive()
-        stop.signal = 2
-        thread.join()
+def servers():
+    """A server for this machine alone, and one for every network."""
+    servers = {host: start_server(host, free_port(host, 18100), lambda message: None) for host in (LOCAL, PUBLIC)}
+    yield servers
+    for server in servers.values():
+        server.stop()
 
 
-def page_of(frontend):
-    """A connection as the page's own."""
-    server = frontend._server
-    return connect(f"ws://127.0.0.1:{server.get_port()}", subprotocols=[f"viser-v{viser.__version__}"])
+@pytest.fixture
+def local(servers):
+    """The port of the server for this machine alone."""
+    return servers[LOCAL].get_port()
+
+
+def get(port, host):
+    """Status and text of the page, asked for under a Host."""
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+        connection.request("GET", "/", headers={"Host": host})
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+
+
+def connect_to(port, *, host=None, origin=None):
+    """A connection as the page's own, but for its Host and its Origin."""
+    protocols = [f"viser-v{viser.__version__}"]
+    address = socket.create_connection(("127.0.0.1", port))
+    return connect(f"ws://{host or f'127.0.0.1:{port}'}", sock=address, origin=origin, subprotocols=protocols)
+
+
+def refuses(port, **names):
+    """The answer to a connection that must be refused."""
+    with pytest.raises(InvalidStatus) as refused:
+        connect_to(port, **names)
+    assert refused.value.response.status_code == 403
+    return refused.value.response.body.decode()
 
 
 def send(page, message):
@@ -65,16 +82,130 @@ def update(handle, value, name="value"):
     return {"type": "GuiUpdateMessage", "uuid": handle._impl.uuid, "updates": {name: value}}
 
 
+def test_own_page_moves_a_slider_and_a_foreign_one_moves_none(servers, local):
+    slider = servers[LOCAL].gui.add_slider("speed", 0.0, 1.0, 0.01, 0.0)
+    with connect_to(local, origin=f"http://127.0.0.1:{local}") as client:
+        send(client, update(slider, 0.5))
+        wait_until(lambda: slider.value == 0.5)
+    refuses(local, origin="http://evil.example")
+    assert slider.value == 0.5
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "http://127.0.0.1:3000", "http://localhost.evil.example", "null", "http://[::2]"]
+)
+def test_connection_from_a_page_of_another_site_is_refused(local, origin):
+    assert "must be the viewer's own page" in refuses(local, origin=origin)
+
+
+def test_connection_under_a_name_that_resolves_to_this_machine_is_refused(local):
+    # The page's own site in its Origin, as the browser sees it after the name has moved here.
+    host = f"rebound.example:{local}"
+    refuses(local, host=host, origin=f"http://{host}")
+    status, text = get(local, host)
+    assert status == 403
+    assert text.startswith(f"Host ('{host}') must be localhost or viewer_host (127.0.0.1).")
+
+
+# A forwarded port, as by `ssh -L 9000:localhost:8080`, has another number than the server's.
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9000", "127.0.0.1", "127.1.2.3:81", "[::1]:9000", "[::1]"])
+def test_loopback_names_are_answered_at_any_port(local, host):
+    assert get(local, host)[0] == 200
+    for origin in (None, f"http://{host}"):
+        connect_to(local, host=host, origin=origin).close()
+    for scheme in ("https", "ftp", "chrome-extension", "file", ""):
+        refuses(local, host=host, origin=f"{scheme}://{host}")
+
+
+def test_origin_has_the_scheme_by_which_a_proxy_was_asked():
+    rule, host = AccessRule("127.0.0.1"), "localhost:9000"
+    refusal = lambda origin, **more: rule.refusal(
+        Headers({"Host": host, "Origin": f"{origin}://{host}"} | {key.replace("_", "-"): x for key, x in more.items()})
+    )
+    for asked in ("https", "wss", "https,http", "https, http"):
+        assert refusal("https", X_Forwarded_Proto=asked) is None
+    for asked in ("http", "ws", "http,https"):
+        assert refusal("http", X_Forwarded_Proto=asked) is None
+    assert "let the proxy set X-Forwarded-Proto: https." in refusal("https")
+    assert "let the proxy set X-Forwarded-Proto: https." in refusal("https", X_Forwarded_Proto="http,https")
+    assert "must be the viewer's own page" in refusal("http", X_Forwarded_Proto="https")
+    assert "must be the viewer's own page" in refusal("ftp", X_Forwarded_Proto="ftp")
+
+
+# A page that rebinds a name has that name in Host, never an address.
+@pytest.mark.parametrize("host", ["localhost:9000", "192.168.1.5:8080", "[fe80::1]:8080", NAME, f"{NAME}.local:8080"])
+def test_addresses_and_own_names_are_answered_where_every_network_is_served(servers, host):
+    port = servers[PUBLIC].get_port()
+    assert get(port, host)[0] == 200
+    connect_to(port, host=host, origin=f"http://{host}").close()
+    refuses(port, host=host, origin="http://192.168.1.66:8080")
+
+
+NOT_LOCAL = ["evil.example", "192.168.1.5", "localhost.evil.example", "x@localhost", "", NAME]
+
+
+@pytest.mark.parametrize(("served", "host"), [*((LOCAL, host) for host in NOT_LOCAL), (PUBLIC, "rebound.example")])
+def test_other_hosts_are_refused(servers, served, host):
+    assert get(servers[served].get_port(), host)[0] == 403
+
+
+def test_viewer_host_is_answered_under_its_own_name():
+    rule = AccessRule("robot.example")
+    assert rule.refusal(Headers(Host="Robot.example:8080", Origin="http://robot.example:8080")) is None
+    assert "Host ('192.168.1.5')" in rule.refusal(Headers(Host="192.168.1.5"))
+
+
+@pytest.mark.parametrize("hosts", [[], ["localhost", "localhost"]])
+def test_request_without_a_host_or_with_two_is_refused(hosts):
+    assert "must be localhost" in AccessRule("127.0.0.1").refusal(Headers([("Host", host) for host in hosts]))
+
+
+def test_viser_that_would_answer_everybody_is_not_used(monkeypatch):
+    stopped = []
+
+    class OtherServer:
+        def __init__(self, **_):
+            pass
+
+        def stop(self):
+            stopped.append(True)
+
+    monkeypatch.setattr(server_module.viser, "ViserServer", OtherServer)
+    with pytest.raises(RuntimeError, match="does not let ksim refuse"):
+        start_server("127.0.0.1", 18100, lambda message: None)
+    assert stopped
+
+
+def test_port_that_is_taken_is_passed_over():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert free_port("127.0.0.1", port) > port
+
+
+def test_host_that_is_not_this_machine_is_refused():
+    # An address for documentation (RFC 5737): nobody's.
+    with pytest.raises(ConfigError, match=r"viewer_host \(192.0.2.1\) must be an address of this machine"):
+        free_port("192.0.2.1", 8080)
+
+
+@pytest.fixture(scope="module")
+def frontend():
+    """A session of two robots that is served and stepped."""
+    session = view_session(BipedTask(BipedConfig(engine="mujoco")), num_envs=2)
+    with stepped(session, BrowserFrontend(session, host="127.0.0.1", port=18280)) as frontend:
+        yield frontend
+
+
+def page_of(frontend):
+    """A connection as the page's own."""
+    return connect_to(frontend._server.get_port())
+
+
 def handles(frontend, kind):
     found = frontend._server.gui._gui_input_handle_from_uuid.values()
     return [handle for handle in found if type(handle) is kind]
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline, "It did not happen in time."
-        time.sleep(0.01)
 
 
 def after(frontend, page):
@@ -84,22 +215,8 @@ def after(frontend, page):
     wait_until(lambda: checkbox.value == new)
 
 
-NUMBERS = (
-    float("nan"),
-    float("inf"),
-    -float("inf"),
-    1e308,
-    -1e308,
-    10**18,
-    "",
-    "abc",
-    "0.5",
-    None,
-    True,
-    [],
-    [0.5],
-    {},
-)
+INF, NAN = float("inf"), float("nan")
+NUMBERS = (NAN, INF, -INF, 1e308, -1e308, 10**18, "", "abc", "0.5", None, True, [], [0.5], {})
 
 
 @pytest.mark.parametrize("value", NUMBERS, ids=repr)
@@ -154,15 +271,8 @@ def test_no_page_publishes_the_viewer_on_the_internet_or_changes_more_than_value
     slider = frontend.inputs[0].handle
     inner = {name: value for name, value in vars(slider._impl).items() if name not in ("value", "update_timestamp")}
     with page_of(frontend) as page:
-        for kind in (
-            "ShareUrlRequest",
-            "ShareUrlDisconnect",
-            "GuiFormDirtyMessage",
-            "ResetGuiMessage",
-            "Message",
-            "",
-            1,
-        ):
+        shares = ("ShareUrlRequest", "ShareUrlDisconnect")
+        for kind in (*shares, "GuiFormDirtyMessage", "ResetGuiMessage", "Message", "", 1):
             send(page, {"type": kind})
             send(page, {"type": kind, "uuid": slider._impl.uuid})
         for name in ("update_cb", "removed", "sync_cb", "props", "uuid", "nothing"):
@@ -176,7 +286,7 @@ def test_no_page_publishes_the_viewer_on_the_internet_or_changes_more_than_value
 @pytest.mark.parametrize(
     "change",
     [
-        {"image_height": 0}, {"image_height": -1}, {"image_width": 10**9}, {"fov": float("nan")}, {"wxyz": [1, 0, 0]},
+        {"image_height": 0}, {"image_height": -1}, {"image_width": 10**9}, {"fov": NAN}, {"wxyz": [1, 0, 0]},
         {"position": [1e300, 0, 0]}, {"position": "abc"}, {"look_at": None}, {"near": -1}, {"extra": 1},
     ],
     ids=repr,
@@ -188,6 +298,9 @@ def test_camera_of_no_page_is_dropped(frontend, change):
         assert not frontend.is_watched
 
 
+FIELDS = ["type", "uuid", "updates", "value", *CAMERA, "content", "part_index", "size_bytes", "name"]
+
+
 def test_session_goes_on_under_any_messages(frontend):
     rng = random.Random(0)
     uuids = list(frontend._server.gui._gui_input_handle_from_uuid)
@@ -197,9 +310,7 @@ def test_session_goes_on_under_any_messages(frontend):
     with page_of(frontend) as page, page_of(frontend) as other:
         send(other, CAMERA)
         for _ in range(scale(300, 20_000)):
-            name = rng.choice(
-                ["type", "uuid", "updates", "value", *CAMERA, "content", "part_index", "size_bytes", "name"]
-            )
+            name = rng.choice(FIELDS)
             base = rng.choice([CAMERA, {"type": rng.choice(kinds)}, update(frontend.inputs[0].handle, 0.0)])
             message = base | {"uuid": rng.choice(uuids)} | {name: rng.choice(values)}
             message |= rng.choice([{}, {"updates": {rng.choice(["value", "props", "disabled"]): rng.choice(values)}}])
@@ -234,14 +345,15 @@ class Inputs:
         self.gate.inputs = lambda uuid: self.button if uuid == self.button._impl.uuid else None
 
     def start(self, page, **changes):
-        own = {"source_component_uuid": self.button._impl.uuid, "transfer_uuid": "t", "filename": "f", "mime_type": ""}
-        own |= {"type": "FileTransferStartUpload", "size_bytes": 10, "part_count": 2} | changes
-        return self.gate.admitted(page, msgspec.msgpack.encode(own))
+        start = {"filename": "f", "mime_type": "", "size_bytes": 10, "part_count": 2}
+        return self._admitted(page, "FileTransferStartUpload", start | changes)
 
     def part(self, page, content, **changes):
-        own = {"source_component_uuid": self.button._impl.uuid, "transfer_uuid": "t", "part_index": 0}
-        own |= {"type": "FileTransferPart", "content": content} | changes
-        return self.gate.admitted(page, msgspec.msgpack.encode(own))
+        return self._admitted(page, "FileTransferPart", {"part_index": 0, "content": content} | changes)
+
+    def _admitted(self, page, kind, fields):
+        own = {"type": kind, "source_component_uuid": self.button._impl.uuid, "transfer_uuid": "t"}
+        return self.gate.admitted(page, msgspec.msgpack.encode(own | fields))
 
 
 @pytest.fixture
@@ -265,7 +377,7 @@ def test_no_more_of_a_file_passes_than_was_announced(inputs):
 
 
 def test_files_that_never_end_keep_only_few_others_out(inputs):
-    pages = [f"page {i}" for i in range(gate_module.MAX_UPLOADS)]
+    pages = [f"page {i}" for i in range(server_module.MAX_UPLOADS)]
     assert all(inputs.start(page) for page in pages)
     assert inputs.start("late") is None
     inputs.gate.forget(pages[0])

@@ -27,13 +27,17 @@ def frame(step, **changes):
     return dataclasses.replace(made, **changes)
 
 
+@pytest.fixture
+def taken():
+    return Recorder(0.02, recent_s=0.1)
+
+
 def record(taken, num_steps):
     for step in range(num_steps):
         taken.record(frame(step), step == 0)
 
 
-def test_recorder_keeps_each_episode():
-    taken = Recorder(0.02, recent_s=0.1)
+def test_recorder_keeps_each_episode(taken):
     record(taken, 3)
     record(taken, 4)
     assert [len(episode.frames) for episode in taken.finished] == [3]
@@ -43,9 +47,8 @@ def test_recorder_keeps_each_episode():
     assert [x.qpos[0] for x in taken.recent] == [2, 0, 1, 2, 3]
 
 
-def test_recorder_drops_the_oldest_episodes(monkeypatch):
+def test_recorder_drops_the_oldest_episodes(taken, monkeypatch):
     monkeypatch.setattr(episodes, "MAX_FRAMES", 10)
-    taken = Recorder(0.02, recent_s=0.1)
     for _ in range(5):
         record(taken, 4)
     assert [episode.name for episode in taken.finished] == ["episode 4"]
@@ -53,8 +56,7 @@ def test_recorder_drops_the_oldest_episodes(monkeypatch):
     assert len(taken.current.frames) <= 10
 
 
-def test_recorder_that_is_cut_begins_anew_in_the_middle_of_an_episode():
-    taken = Recorder(0.02, recent_s=0.1)
+def test_recorder_that_is_cut_begins_anew_in_the_middle_of_an_episode(taken):
     record(taken, 3)
     taken.cut()
     taken.record(frame(3), False)
@@ -135,9 +137,8 @@ HOSTILE = {
 def test_hostile_file_is_one_error_and_takes_no_memory(kind):
     content = HOSTILE[kind]()
     tracemalloc.start()
-    with pytest.raises(
-        ConfigError, match=r"^file.npz is (no recording of ksim's viewer \(|a recording of another robot)"
-    ):
+    words = r"^file.npz is (no recording of ksim's viewer \(|a recording of another robot)"
+    with pytest.raises(ConfigError, match=words):
         load_episode("file.npz", content, like=frame(0))
     assert tracemalloc.get_traced_memory()[1] < 10e6
     tracemalloc.stop()
