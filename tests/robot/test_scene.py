@@ -1,0 +1,73 @@
+from pathlib import Path
+
+import mujoco
+import numpy as np
+import pytest
+
+import ksim
+from ksim import robot
+from tests.support.model_files import ARM, CART_POLE, DOG, FOOTPRINT
+
+
+def test_pose_becomes_the_first_keyframe_and_others_follow():
+    spec = mujoco.MjSpec.from_string(DOG)
+    spec.add_key(name="lying", qpos=[0, 0, 0.1, 1, 0, 0, 0] + [0.0] * 12)
+    robot.set_pose(spec, {"*_knee": -1.2}, height=0.3)
+    model = spec.compile()
+    assert [model.key(i).name for i in range(model.nkey)] == ["home", "lying"]
+    np.testing.assert_allclose(model.key_qpos[0], [0, 0, 0.3, 1, 0, 0, 0] + [0, 0, -1.2] * 4)
+
+
+def test_pattern_of_all_joints_is_heeded_by_motors_and_poses():
+    spec = mujoco.MjSpec.from_string(DOG)
+    robot.add_motors(spec, {"*_knee": 30.0, "*": 20.0})
+    robot.set_pose(spec, {"*_knee": -1.2, "*": 0.1}, height=0.3)
+    model = spec.compile()
+    np.testing.assert_allclose(model.actuator_ctrlrange[:, 1], [20, 20, 30] * 4)
+    np.testing.assert_allclose(model.key_qpos[0][7:], [0.1, 0.1, -1.2] * 4)
+
+
+def test_parts_without_a_name_get_one():
+    Path("arm.xml").write_text(ARM)
+    assert [joint.name for joint in robot.load("arm.xml").joints] == ["yaw", "joint_1", "elbow"]
+
+
+def test_raised_base_leaves_the_robot_in_place():
+    spec = mujoco.MjSpec.from_string(FOOTPRINT)
+    before = spec.copy().compile()
+    robot.raise_base(spec, 0.5)
+    after = spec.compile()
+    places = []
+    for model in (before, after):
+        data = mujoco.MjData(model)
+        for qpos in (model.qpos0, model.key_qpos[0]):
+            data.qpos[:] = qpos
+            mujoco.mj_forward(model, data)
+            places.append(np.concatenate([data.geom_xpos, data.site_xpos, data.xpos[2:], data.xipos[1:]]))
+    np.testing.assert_allclose(places[:2], places[2:], atol=1e-6)
+    np.testing.assert_allclose(after.qpos0[:3], [0.3, 0, 0.5], atol=1e-6)
+    # The keyframe's base lies on its side, so its z axis is the world's x axis.
+    np.testing.assert_allclose(after.key_qpos[0][:3], [0.5, 0, 0], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda spec: robot.add_motors(spec, {"slide": 1.0}), "actuators of its own"),
+        (lambda spec: robot.raise_base(spec, 0.5), "free joint"),
+    ],
+)
+def test_edit_that_does_not_fit_the_model_is_refused(edit, message):
+    with pytest.raises(ksim.ConfigError, match=message):
+        edit(mujoco.MjSpec.from_string(CART_POLE))
+
+
+def test_plain_contacts_stay_as_they_are():
+    assert not robot.use_plain_contacts(mujoco.MjSpec.from_string(DOG))
+
+
+def test_solver_gets_iterations_where_the_integrator_is_changed():
+    spec = mujoco.MjSpec.from_string(DOG)
+    spec.option.iterations, spec.option.ls_iterations = 1, 5
+    robot.use_implicitfast(spec)
+    assert (spec.option.iterations, spec.option.ls_iterations) == (8, 10)
