@@ -30,14 +30,7 @@ _ROLES = {
 
 
 def help_text(usage: str, task_class: type[RLTask[Any]], base: RLConfig, width: int) -> str:
-    """All options: names, defaults and meanings under the headings of their groups.
-
-    Args:
-        usage: How the task is run.
-        task_class: The task.
-        base: The defaults.
-        width: Columns of the terminal.
-    """
+    """All options: names, defaults and meanings under the headings of their groups."""
     summary = (task_class.__doc__ or "").strip().splitlines()[:1]
     blocks = ["\n\n".join([f"Usage: {usage}", *summary])]
     metadata = options_metadata(type(base))
@@ -53,11 +46,6 @@ def help_text(usage: str, task_class: type[RLTask[Any]], base: RLConfig, width: 
 
 def option_text(name: str, base: RLConfig, width: int) -> str:
     """One option at length.
-
-    Args:
-        name: The option.
-        base: The defaults.
-        width: Columns of the terminal.
 
     Raises:
         ConfigError: There is no such option.

@@ -46,8 +46,6 @@ class Finding:
     """The result of a check.
 
     Attributes:
-        name: What was checked.
-        words: What there is.
         fix: What to do about it; None if all is well.
         is_needed: Whether nothing trains without.
     """

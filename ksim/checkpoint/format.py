@@ -258,7 +258,6 @@ def load_checkpoint(path: str | Path, name: str) -> Checkpoint:
 
     Args:
         path: See `find_checkpoints`.
-        name: See `find_checkpoints`.
 
     Warns:
         UserWarning: A checkpoint is damaged, and the one before it is used.
@@ -281,7 +280,6 @@ def remove_all_but(directory: Path, max_to_keep: int, also: Path | None) -> None
     """Removes old checkpoints, and unfinished ones of killed processes.
 
     Args:
-        max_to_keep: Number of newest checkpoints to keep.
         also: Another checkpoint to keep.
     """
     for path in list_checkpoints(directory)[:-max_to_keep]:

@@ -29,9 +29,6 @@ def make_config(base: RLConfig, argv: Sequence[str], task_name: str, pretrained:
     """A config with overrides, on top of the saved options of a resumed, evaluated or shown run.
 
     Args:
-        base: The config without overrides.
-        argv: The overrides.
-        task_name: The task's name, which is part of the path of its runs.
         pretrained: The directory of the policy that comes with the task; None without one.
 
     Raises:
@@ -115,9 +112,6 @@ def kept_in_run(task: RLTask[Any], prefix: str) -> Checkpoint | None:
     """The kept arrays of the checkpoint that a task resumes or replays, by their names without the prefix.
 
     None if the task starts from scratch, or the checkpoint has no such arrays.
-
-    Args:
-        prefix: The prefix of the names of the arrays.
 
     Raises:
         ConfigError: There is no such checkpoint, or it is damaged.

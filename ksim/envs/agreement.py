@@ -105,8 +105,6 @@ def kept_gap(env: WrappedEnvironment, mjx_model: Any, package: str, options: Seq
     options. It is not cached if JAX has no compilation cache on this machine.
 
     Args:
-        env: The environment, stepped by native MuJoCo.
-        mjx_model: The model that it passes to MJX.
         package: The installed package with its code; empty for code that may change, whose gap is not cached.
         options: The options of the environment itself.
     """
@@ -148,8 +146,6 @@ def usual_share(before_sv: np.ndarray, native_sv: np.ndarray, mjx_sv: np.ndarray
 
     Args:
         before_sv: Velocities before the step, one row per state.
-        native_sv: Velocities after the step in native MuJoCo.
-        mjx_sv: Velocities after the step in MJX.
     """
     difference_s = np.abs(native_sv - mjx_sv).max(axis=1)
     change_s = np.abs(mjx_sv - before_sv).max(axis=1)

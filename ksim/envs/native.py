@@ -61,7 +61,6 @@ class NativePhysics:
         """Makes the engine.
 
         Args:
-            mj_model: The environment's model.
             mjx_model: The environment's MJX model. When the environment passes another model to MJX, the fields that
                 differ from this one are the overrides of that env.
             num_devices: Number of devices that call at the same time.
@@ -106,7 +105,6 @@ class NativePhysics:
 
         Args:
             function: Resets and steps the environment; the reset packs its state.
-            shapes: The shapes of its arguments.
         """
         if not self._unknown:
             jax.eval_shape(function, *shapes)  # its reset records the shapes of these fields

@@ -244,11 +244,9 @@ class ExternalEnv:
     """A third-party environment.
 
     Attributes:
-        env: The environment.
         dt: Seconds per physics step.
         ctrl_dt: Seconds per step of the environment.
         randomize: Its own randomization of its model; None if it has none.
-        shown: Its model and physics state for videos and the viewer.
         mj_model: The model from which its MJX model was made.
         mjx_model: The model that it passes to MJX; None if it does not step MJX.
         package: The installed package with its code; empty for an environment registered by the program.

@@ -234,7 +234,6 @@ def observation_names(
     """The names of the policy's and the critic's observations, for a `WrappedEnvironment`.
 
     Args:
-        env: The environment.
         actor: The policy's observation as named by the user; None for the default.
         critic: The critic's observation as named by the user; None for the default.
         published: The names in published hyper-parameters. They precede the defaults, and are ignored if the
@@ -284,7 +283,6 @@ def shown_state(
     """The model and physics state of an environment, for videos and the viewer.
 
     Args:
-        mj_model: Its model.
         step_s: Seconds per step of the environment.
         action_repeat: Steps of the environment per control step.
         physics_of: Maps the environment's own state to positions, velocities and the extra fields of `PhysicsState`.

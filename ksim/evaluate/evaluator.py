@@ -128,15 +128,9 @@ class Evaluation:
     """The results of an evaluation.
 
     Attributes:
-        engine: The engine of the episodes.
-        training_engine: The engine of training.
-        num_episodes: Episodes, one per env.
-        num_unfinished: Episodes stopped before their end.
-        seed: Random seed of the episodes.
         figures: `return`, `length` (control steps), `survival` (fraction that did not fall) and `error/...`.
         gap: Sim-to-sim gap: return in this engine minus return in the training engine, over pairs of episodes with the
             same start; None if the engines are the same.
-        seconds: Duration.
         groups: The same figures by kind of episode, such as the clips of a motion library. Kinds without an episode are
             left out.
     """
@@ -323,7 +317,6 @@ class Recording:
 
     Attributes:
         metrics: The environment's metrics; rewards by name are per second.
-        action: Actions of the policy.
         model: The robot's model; None for an environment that shows none. Then everything below is empty.
         qpos: Generalized positions, in m and rad.
         extra: State that only some models have, as in `PhysicsState`.

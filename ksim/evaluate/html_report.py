@@ -33,9 +33,6 @@ MAX_FILM_BYTES = 20 * 2**20
 def write_page(run_dirs: Sequence[Path], path: Path, of_learner: Mapping[str, str] | None = None) -> None:
     """Writes the report of one or several runs, side by side.
 
-    Args:
-        of_learner: Additional metrics of the algorithm to plot; see `plot_learning`.
-
     Raises:
         ConfigError: A directory holds no metrics, or cannot be read.
         OSError: The page cannot be written.

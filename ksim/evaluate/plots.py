@@ -165,7 +165,6 @@ def plot_scaling(curves: Mapping[str, Sequence[ScalingPoint]], title: str, path:
 
     Args:
         curves: Measurements by kind of scaling, strong or weak.
-        title: The title, which names the machine.
     """
     figure, all_axes = _figure(3, columns=3)
     figure.suptitle(title, fontsize=8, wrap=True)
@@ -192,7 +191,6 @@ def plot_efficiency(curves: Mapping[str, Mapping[str, Sequence[tuple[int, float]
 
     Args:
         curves: Numbers of devices and efficiencies by setting, for strong and weak scaling.
-        title: The title, which names the basis of the prediction.
     """
     figure, all_axes = _figure(2, columns=2)
     figure.suptitle(title, fontsize=7, wrap=True)

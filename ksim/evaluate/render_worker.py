@@ -35,12 +35,10 @@ def film(model_path: str, scene_path: str, mp4_path: str, gif_path: str) -> None
     """Renders a video of a recorded motion.
 
     Args:
-        model_path: The compiled model.
         scene_path: An npz file with `fps`; `state.qpos` (frame, q) and, likewise, other fields of MjData that make up
             a pose; `ghost` (frame, q), poses of a second, translucent robot, with no rows for none; `body`, which the
             camera follows (0: none); `look_at` (3) and `distance` of the camera, in m; `arrows` (frame, arrow, two
             ends, 3) in the world, in m; and their `colors` (arrow, rgba).
-        mp4_path: Path of the video.
         gif_path: Path of a smaller GIF, of at most `MAX_GIF_BYTES` if one of `GIF_STEPS` is that small.
     """
     import imageio_ffmpeg  # noqa: PLC0415 - not for the probe

@@ -51,11 +51,7 @@ class ReportedEpisode:
 
 
 class EpisodeReport:
-    """Video and plots of one evaluated episode.
-
-    Attributes:
-        paths: The newest files, by description.
-    """
+    """Video and plots of one evaluated episode."""
 
     def __init__(
         self, get_context: Callable[[], PolicyContext], out_dir: Path, failures: Failures, should_stop: ShouldStop
@@ -139,7 +135,6 @@ class Reports:
         """Reads the evaluations of a resumed run in process 0.
 
         Args:
-            loggers: Results are reported to them.
             saver: Saves the best policy; None in processes other than 0.
         """
         self._task, self._run_dir, self._failures, self._should_stop = task, run_dir, failures, should_stop

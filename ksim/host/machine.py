@@ -25,7 +25,6 @@ def import_extra(package: str, extra: str, user: str) -> Any:
 
     Args:
         package: The package's import name.
-        extra: The extra that installs it.
         user: The feature that needs it, for the message.
 
     Raises:

@@ -20,7 +20,6 @@ class StopRequest:
     """A request to stop the run, and its reason.
 
     Attributes:
-        signal: The number of the signal that was received; None without one.
         is_out_of_time: Whether `max_runtime` is over.
         has_failed: Whether there is an error that will be raised once all processes know of it.
     """

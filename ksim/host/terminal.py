@@ -197,11 +197,7 @@ def given_to(listen: Callable[[str, str, int], None]) -> Iterator[None]:
 
 
 class Failures:
-    """Failures in optional parts of a run. Each kind is reported once, and all are counted.
-
-    Attributes:
-        counts: Number of failures of each kind.
-    """
+    """Failures in optional parts of a run. Each kind is reported once, and all are counted."""
 
     def __init__(self) -> None:
         self.counts: collections.Counter[str] = collections.Counter()

@@ -29,11 +29,7 @@ class Ended(NamedTuple):
 
 
 class Signaled(NamedTuple):
-    """A signal reached the launcher.
-
-    Attributes:
-        number: The signal.
-    """
+    """A signal reached the launcher."""
 
     number: int
 

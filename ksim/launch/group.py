@@ -98,7 +98,6 @@ class Group:
     """The processes of this node.
 
     Attributes:
-        first_failure: The process that failed first; None while none has.
         was_signaled: Whether the launcher received a stop or warning signal while the processes ran.
     """
 

@@ -50,8 +50,6 @@ class LaunchOptions:
     """Checked options of the launcher.
 
     Attributes:
-        nnodes: Number of machines of the job.
-        nproc_per_node: Number of processes on each.
         node_rank: Index of this machine, from 0.
         coordinator_address: HOST:PORT at which process 0 will listen.
         log_dir: Directory of each process's output; None to print it with a prefix.

@@ -87,12 +87,7 @@ class FileOutput(AbstractOutput):
 
 
 class PrefixedOutput(AbstractOutput):
-    """Output to the launcher's stdout and stderr, in whole lines with the prefix `[<id>] `.
-
-    Args:
-        process_id: The id.
-        pump: The thread that copies the lines.
-    """
+    """Output to the launcher's stdout and stderr, in whole lines with the prefix `[<id>] `."""
 
     def __init__(self, process_id: int, pump: "Pump"):
         self._prefix = f"[{process_id}] ".encode()

@@ -34,12 +34,7 @@ class Teacher:
     kept: Mapping[str, np.ndarray]
 
     def check(self, obs_sizes: Mapping[str, int], action_size: int) -> None:
-        """Raises ConfigError unless the teacher can act in a student's environment.
-
-        Args:
-            obs_sizes: The length of each observation group of that environment.
-            action_size: Length of that environment's actions.
-        """
+        """Raises ConfigError unless the teacher can act in a student's environment."""
         if self.action_size != action_size:
             raise ConfigError(
                 f"The teacher of {self.source} has actions of {self.action_size} numbers, and this task of "

@@ -19,9 +19,6 @@ class TrainStep:
 
     It has two halves, `roll_out` and `improve`, which a run compiles as two programs to time them on every device.
     `roll_out` holds no collective of ksim's, so that no device waits for another in it.
-
-    Attributes:
-        learner: The algorithm.
     """
 
     learner: AbstractLearner

@@ -32,7 +32,6 @@ class Mirror:
 
     Attributes:
         observations: Images of raw observations, by group.
-        action: Images of actions.
         pairs: Joints with their images and signs, to print; empty where they are not known.
         dynamics_gap: See `mirrored_dynamics_gap`; None if not known.
         constants: Components that never vary, by group and name of the observation: taken as their own images.

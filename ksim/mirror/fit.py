@@ -35,7 +35,6 @@ def trial_states(physics_model: PhysicsModel, num_sequences: int, num_steps: int
 
     Args:
         physics_model: The robot on a flat floor.
-        num_steps: Number of states of each sequence.
     """
     model, rng = physics_model.mj_model, np.random.default_rng(0)
     count = num_sequences * num_steps
@@ -205,7 +204,6 @@ class Samples:
     """Values of an observation for a robot, and for its mirror image. Each is also the image of the other.
 
     Attributes:
-        name: Name of the observation, for error messages.
         seen: Values for the robot.
         image: Values for its mirror image.
     """

@@ -71,10 +71,6 @@ class ModelMirror:
     """Mirror images of a model's states and controls.
 
     Attributes:
-        qpos: Images of positions.
-        qvel: Images of velocities.
-        act: Images of the actuators' activations.
-        ctrl: Images of controls, by actuator.
         pairs: Hinge and slide joints with their images and signs: `("left_hip_roll", "right_hip_roll", -1)`.
     """
 
@@ -275,7 +271,6 @@ def mirrored_dynamics_gap(physics_model: PhysicsModel, mirror: ModelMirror) -> f
 
     Args:
         physics_model: The robot on a flat floor.
-        mirror: The result of `mirror_model`.
 
     Returns:
         The gap; NaN if a simulation becomes non-finite.
@@ -312,8 +307,6 @@ class RobotMirror:
     """Mirror images of a robot's states, controls and actions.
 
     Attributes:
-        model: Images of its states and controls.
-        action: Images of actions.
         dynamics_gap: See `mirrored_dynamics_gap`.
     """
 

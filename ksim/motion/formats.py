@@ -51,7 +51,6 @@ class Reading(NamedTuple):
     """The user's settings for reading a file; None: as the file says.
 
     Attributes:
-        fps: Frames per second.
         quaternions: The order of quaternions: wxyz or xyzw.
         angles: The unit of hinges: rad or deg.
         joints: Names of the columns of joints, in the file's order.

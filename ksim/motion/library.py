@@ -18,7 +18,6 @@ class MotionLibrary:
     sampling; no bin holds frames of two clips.
 
     Attributes:
-        names: Names of the clips.
         ctrl_dt: Seconds per frame.
         bodies: Names of the model's bodies, in its order.
         qpos: Generalized positions, in m and rad, (f, q).

@@ -239,7 +239,6 @@ class AdaptedActorCritic(AbstractActorCritic):
     Where it returns a mean, the standard deviation is one learned vector, as that of `GaussianHead`.
 
     Attributes:
-        network: The network.
         log_std: Logarithm of the standard deviation; None where the network returns a distribution.
         takes_groups: Whether the network takes all groups of the observation, or the array of the actor's alone.
         min_std: Lower bound of the standard deviation.
@@ -265,11 +264,7 @@ class AdaptedActorCritic(AbstractActorCritic):
         """Adapts a network.
 
         Args:
-            network: A callable module.
-            takes_groups: As above.
             action_size: Length of the mean; None where it returns a distribution.
-            init_std: Standard deviation to start from.
-            min_std: Lower bound of the standard deviation.
             squash: Whether actions are squashed between -1 and 1, where the network returns a mean.
 
         Raises:

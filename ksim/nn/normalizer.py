@@ -27,7 +27,6 @@ class RunningMoments(eqx.Module):
 
     Attributes:
         count: Steps seen. A float, since it outgrows 32-bit integers; its rounding does not matter.
-        mean: Means, by name.
         variance: Variances, by name; 1 before anything was seen.
     """
 
@@ -42,7 +41,6 @@ class RunningMoments(eqx.Module):
 
         Args:
             batch: Numbers by name, each with the leading axes env and time. Names without statistics are left out.
-            axis_name: The mapped axis of devices.
         """
         num_local = math.prod(next(iter(batch.values())).shape[:2])
         num_new = sum_across_devices(jnp.asarray(num_local, jnp.float32), axis_name)

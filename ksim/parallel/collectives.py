@@ -23,9 +23,6 @@ def bind_axis(function: Callable[..., Any], axis_name: str) -> Callable[..., Any
 
     Nothing is mapped: without collectives the program is the same as that of the unbound function, and a mean over
     one device is the identity. Values that depend on `jax.lax.axis_index` have an extra axis of length 1 inside.
-
-    Args:
-        function: Takes any arguments, and returns arrays.
     """
 
     @functools.wraps(function, updated=())
@@ -42,7 +39,6 @@ def shapes_on_devices(function: Callable[..., Any], axis_name: str, num_devices:
     Unlike in `bind_axis`, collectives may use groups of devices (`axis_index_groups`), as in the mapped function.
 
     Args:
-        function: A function from arrays to arrays.
         args: Pytrees of arrays or shapes.
     """
     return trace_on_devices(function, axis_name, num_devices, *args)[1]

@@ -121,7 +121,6 @@ def find_job(
     Args:
         coordinator_address: The option of that name. It also replaces the address that a cluster provides.
         num_processes: The option of that name; 1 means no job, whatever the environment.
-        process_id: The option of that name.
 
     Warns:
         UserWarning: The environment describes several processes, but lacks variables needed to join them.
@@ -334,8 +333,6 @@ def join_job(job: Job, *, connect_timeout_s: int, heartbeat_timeout_s: int) -> N
     """Connects to the other processes; does nothing if they are connected already.
 
     Args:
-        job: The job to join.
-        connect_timeout_s: Seconds to wait for the other processes.
         heartbeat_timeout_s: Seconds without a heartbeat after which a process counts as dead.
 
     Raises:

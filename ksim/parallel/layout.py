@@ -44,7 +44,6 @@ class Mapped:
         Args:
             jitted: The function, with a method `lower`.
             view: Converts placed arguments for `jitted`.
-            platform: Platform of the devices, such as `cpu`.
         """
         self._jitted = jitted
         self._view = view
@@ -291,7 +290,6 @@ def make_layout(devices: Sequence[Device], axis_name: str, name: str = "pmap") -
     """The layout of a step on some devices.
 
     Args:
-        devices: The devices of all processes, in the order of the axis.
         axis_name: Name of the axis in the user's code.
         name: A name in `LAYOUTS`; used only with several devices.
     """

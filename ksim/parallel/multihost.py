@@ -81,12 +81,7 @@ def wait_for_all() -> None:
 
 @dataclass(frozen=True)
 class Peers:
-    """Machines and process ids of the job, to name a lost process.
-
-    Attributes:
-        hosts: Host name of each process's machine.
-        pids: Each process's id on its machine.
-    """
+    """Machines and process ids of the job, to name a lost process."""
 
     hosts: tuple[str, ...]
     pids: tuple[int, ...]

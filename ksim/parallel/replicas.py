@@ -101,7 +101,6 @@ def copy_from_replica(tree: PyTree, source: Int[Array, ""], axis_name: str | Non
     Args:
         tree: Arrays of any type and shape, typed PRNG keys included.
         source: The replica's place among the devices.
-        axis_name: The mapped axis of devices.
     """
     if axis_name is None:
         return tree

@@ -43,8 +43,6 @@ class AbstractEngine(ABC):
 
         Args:
             state: A state from `PhysicsModel.start`, or a modified one. Its derived fields are not read.
-            ctrl: The actuators' controls.
-            overrides: Model fields that differ in this simulation.
         """
 
     @abstractmethod
@@ -55,7 +53,6 @@ class AbstractEngine(ABC):
 
         Args:
             ctrl: The actuators' controls, constant or one row per substep.
-            overrides: Model fields that differ in this simulation.
         """
 
     def without_applied_forces(self, state: PhysicsState) -> PhysicsState:

@@ -44,7 +44,6 @@ class HostFunction:
 
         Args:
             row: Argument, (n,), float32.
-            out_size: Length of the result.
         """
 
         def on_host(rows: Array) -> np.ndarray:

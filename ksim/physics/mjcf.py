@@ -28,7 +28,6 @@ def label(model: mujoco.MjModel, kind: str, index: int) -> str:
 
     Args:
         kind: Its kind, as in `mujoco.mjtObj`: `body`, `joint`, `geom`, `site`, `tendon`, `actuator`, `sensor`, ...
-        index: Its index among the elements of its kind.
     """
     name = mujoco.mj_id2name(model, getattr(mujoco.mjtObj, f"mjOBJ_{kind.upper()}"), index)
     if name:

@@ -204,13 +204,7 @@ class MjxEngine(AbstractEngine):
         applies: Sequence[str] = (),
         motor_curve: MotorCurve | None = None,
     ) -> None:
-        """Creates the engine.
-
-        Args:
-            needs: Derived fields that terms read.
-            applies: Fields of external forces that terms write.
-            motor_curve: The actuators' force ranges as a function of velocity; None if velocity does not limit them.
-        """
+        """Creates the engine; `make_engine` describes the arguments."""
         self.model = model
         self.applied = applied_fields(applies)
         self._motor_curve = motor_curve

@@ -58,13 +58,10 @@ class MujocoEngine(AbstractEngine):
         motor_curve: MotorCurve | None = None,
         known: Sequence[str] = DERIVED_FIELDS,
     ) -> None:
-        """Creates the engine.
+        """Creates the engine; `make_engine` describes the other arguments.
 
         Args:
-            needs: Derived fields that terms read.
             num_devices: Number of devices that call at the same time. Each gets an equal share of the CPU cores.
-            applies: Fields of external forces that terms write.
-            motor_curve: The actuators' force ranges as a function of velocity; None if velocity does not limit them.
             known: Derived fields that `needs` may name.
         """
         self.model = model

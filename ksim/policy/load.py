@@ -45,7 +45,6 @@ class PolicyContext:
         env: The evaluation environment, in native MuJoCo whatever engine trains.
         device: The device that steps `env`. A CPU for native MuJoCo: otherwise every step would be copied to the GPU
             and back.
-        training_engine: The engine of the training environment.
         training_device: The first device of this process that training runs on.
     """
 
@@ -247,12 +246,7 @@ class PolicyExport:
     """The programs that a run saves in its checkpoints for `load_policy`."""
 
     def __init__(self, model: NormalizedActorCritic, obs_sizes: Mapping[str, int]) -> None:
-        """Exports the policy of a model once; the programs take its arrays as inputs, so they fit every checkpoint.
-
-        Args:
-            model: The policy on raw observations.
-            obs_sizes: The length of each observation group.
-        """
+        """Exports the policy of a model once; the programs take its arrays as inputs, so they fit every checkpoint."""
         self._arrays: dict[str, np.ndarray] = {}
         try:
             step, start = policy_programs(model, obs_sizes)
@@ -288,7 +282,6 @@ def load_teacher(task: RLTask[Any], path: str | Path) -> Teacher:
     the teacher's own run has moved.
 
     Args:
-        task: The student's task.
         path: A run's directory or a checkpoint of the teacher.
 
     Raises:

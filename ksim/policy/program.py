@@ -106,8 +106,6 @@ class DeterministicPolicy:
     Attributes:
         function: `(arrays, obs, memory) -> (action, memory)` for one env; takes exactly the inputs listed below.
         start: `arrays -> memory` at the start of an episode, by the same names.
-        arrays: Shapes and types of the model's arrays, by name.
-        obs: Shapes and types of the observations, by group.
         memory: Shapes and types of the memory, by name; empty for a feed-forward policy.
         is_bound: Whether the arrays are constants of the function; see `bound`.
     """
@@ -159,7 +157,6 @@ def deterministic_policy(model: AbstractActorCritic, obs_sizes: Mapping[str, int
 
     Args:
         model: A policy on raw observations.
-        obs_sizes: The length of each observation group.
     """
     jaxpr, start_jaxpr, inputs = _traced(model, obs_sizes)
     # In the order in which JAX flattens dicts: by sorted keys.
@@ -246,7 +243,6 @@ def policy_programs(model: NormalizedActorCritic, obs_sizes: Mapping[str, int]) 
 
     Args:
         model: A policy on raw observations; its arrays may be shapes (`jax.ShapeDtypeStruct`) instead of values.
-        obs_sizes: The length of each observation group.
 
     Raises:
         ConfigError: The model cannot be exported, for example because it calls back into Python, or `load_program`
@@ -303,11 +299,7 @@ class PolicyProgram:
     """A callable deterministic policy for any number of rows, from its programs or from its model.
 
     Attributes:
-        arrays: Shapes and types of the arrays that it reads, by name.
-        obs_sizes: The length of each observation group that it reads.
         memory_names: Names of its memory arrays; empty for a feed-forward policy.
-        action_size: Length of the action.
-        takes_one_row: Whether `step` takes one row at a time.
         step: `(arrays, obs, memory) -> (action, memory)` over rows.
         start: `arrays -> memory` at the start of an episode, for one row.
     """

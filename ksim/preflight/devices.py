@@ -186,7 +186,6 @@ def log_setup(task: RLTask[Any], peers: Peers, setup: DistributedSetup | None = 
     """Logs at debug the processes, the batch, the devices with the envs that each holds, and the state's placement.
 
     Args:
-        peers: The processes of the job.
         setup: The inspected setup of a task on several devices.
     """
     if not logger.isEnabledFor(logging.DEBUG):

@@ -126,10 +126,7 @@ def check_curricula(task: RLTask[Any], state: TrainState) -> None:
 def check_hooks(task: RLTask[Any], learner: LearnerState, model: AbstractActorCritic, env_state: EnvState) -> None:
     """Checks the results of the traced hooks that a task overrides.
 
-    Args:
-        learner: Shapes of the learner.
-        model: The actor-critic, as shapes.
-        env_state: Shapes of the state of one env.
+    `learner`, `model` and `env_state` (of one env) are shapes.
 
     Raises:
         ConfigError: A hook returns something that training cannot use.

@@ -23,10 +23,7 @@ def check_memory(task: RLTask[Any], learner: LearnerState, env_state: EnvState, 
 
     A task that passes may still not fit; `find_problems` warns of that, by an estimate.
 
-    Args:
-        learner: Shapes of the learner.
-        env_state: Shapes of the state of one env, from `env_shapes`.
-        state_bytes: The bytes that `env_shapes` gives with them.
+    `learner` holds shapes; `env_shapes` gives `env_state` and `state_bytes`.
 
     Raises:
         ConfigError: The networks, the batch or the evaluation do not fit.
@@ -114,7 +111,6 @@ def memory_per_device(devices: list[Device], num_processes_here: int) -> dict[in
     """Bytes of memory of local devices by their id; CPU devices share the free memory of the machine.
 
     Args:
-        devices: This process's devices.
         num_processes_here: Processes of the job on this machine, each with as many devices as this one.
     """
     memory = {}

@@ -33,7 +33,6 @@ class StartReport:
     """The content of the start screen.
 
     Attributes:
-        figures: Texts by name.
         terms: The terms of the MDP; empty for an environment that is not made of ksim's terms.
     """
 

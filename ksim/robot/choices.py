@@ -202,7 +202,6 @@ def fixed_plan(spec: mujoco.MjSpec, model: mujoco.MjModel, found: RobotDescripti
 
     Args:
         spec: The robot; a ground is added.
-        model: The compiled robot.
 
     Raises:
         ConfigError: Some joints are undriven, but none of them is a hinge that could balance.

@@ -65,7 +65,6 @@ def grouped(values: Mapping[str, float], *, digits: int | None = None, decimals:
     """Numbers by pattern of joint names. Joints that differ only in their side share a pattern if their numbers agree.
 
     Args:
-        values: Numbers by joint.
         digits: Significant digits to round to; None: round to `decimals`.
         decimals: Decimals to round to, if `digits` is None.
     """

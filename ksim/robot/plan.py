@@ -132,7 +132,6 @@ class Plan:
         added: Missing parts of the scene that are added: floor, light, sky.
         dt: Physics step, in s.
         file_dt: Physics step of the robot's file, in s.
-        lacks_gravity: Whether the file has no gravity.
         has_rich_contacts: Whether the file has elliptic cones, or torsional or rolling friction.
         left_out: Bodies outside the robot that are removed, since there are motors on their joints.
         lift: Height by which the origin of the base is raised, in m.
@@ -152,8 +151,6 @@ class Plan:
         rest_height: Height of the feet's sites in that pose, in m.
         swing: Swing height of the feet, in m.
         bends: For bipeds: angles in rad by which each leg's joints bend to swing its foot; empty if it cannot.
-        is_biped: Whether it has one or two legs.
-        is_mirrored: Whether the robot is its own mirror image.
         pose_source: Source of the pose, in words.
         stands: Description of how the robot stood in the pose.
         floor: For fixed robots: height of the added floor, in m.
@@ -233,7 +230,6 @@ def add_world(spec: mujoco.MjSpec, report: Report, height: float = 0.0) -> tuple
     """Changes the world of a model as the task's `get_robot` will; returns the names of the added parts.
 
     Args:
-        report: The added parts are reported in it.
         height: Height of the floor, in m.
     """
     added = tuple(add_ground(spec, height))

@@ -149,7 +149,6 @@ def lifting_bends(
     Joints that hardly move are left out. Empty if a foot cannot be lifted, or legs have different numbers of joints.
 
     Args:
-        qpos: The pose from which feet are lifted.
         height: Height by which feet are lifted, in m.
     """
     bends = []
@@ -255,8 +254,6 @@ def settle(
     """Simulates a pose under constant controls for `SETTLE_S`.
 
     Args:
-        model: The robot with its servos.
-        ctrl: Controls of the servos.
         is_helped: Whether the base's rotation is damped, so that a tilt grows with a time constant of `HELP_S`: servos
             that a policy walks with may be too soft to balance a biped by themselves.
 

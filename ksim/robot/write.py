@@ -400,8 +400,6 @@ def program_text(plan: Plan, *, class_name: str, mjcf: Path, output: Path) -> st
     """The text of the program.
 
     Args:
-        class_name: The name of the task's class.
-        mjcf: The robot's file.
         output: Path of the program. Its path to the robot's file is relative to it.
     """
     make = {"legged": legged_program, "arm": arm_program, "balance": balance_program}[plan.findings.kind]

@@ -22,8 +22,6 @@ class Episodes(eqx.Module):
 
     Attributes:
         env_state: States, one row per env; once its episode is over, a row stays as it was then.
-        model_carry: The model's memory.
-        is_running: The episode has not ended.
         fell: The episode ended, and was not merely cut.
         total_reward: Undiscounted return so far.
         length: Control steps so far.
@@ -63,12 +61,8 @@ def advance_episodes(
     """Steps episodes, each until it is over, under the deterministic policy.
 
     Args:
-        env: The environment.
-        model: The policy, on raw observations.
-        episodes: Where they stand.
-        num_steps: Control steps.
-        record: What to keep of each step, given the states of all envs before it, their actions, and the states after
-            it.
+        record: Returns the record of a step, given the states of all envs before it, their actions, and the states
+            after it.
 
     Returns:
         The episodes after these steps, and what was recorded, with a leading axis of time.

@@ -22,7 +22,6 @@ def reference_transitions(
     step, so that nothing but the motion tells the two apart.
 
     Args:
-        env: The environment.
         group: Its observation group; its terms read the physics alone.
         clips: Of each clip, for each control step, the poses after its last physics step (n, q), the velocities (n, v),
             and the poses before that step (n, q).

@@ -28,8 +28,6 @@ class TermCalls:
         """Prepares the calls.
 
         Args:
-            terms: All terms, as `Mdp.terms` gives them.
-            key: The env's key for this reset or step.
             memories: The terms' memories before this step, by name; None at a reset.
         """
         self._terms = terms
@@ -194,13 +192,10 @@ def following_levels(
     """The level of each curriculum in the next episode, if this one ends with this step.
 
     Args:
-        curricula: The curricula.
-        calls: The calls of this step's terms.
-        context: What the step led to, with this episode's levels.
-        before: What this function returned for the step before, or this episode's levels. It stays where a state is
-            not physical, or a change not finite.
+        context: The context after the step, with this episode's levels.
+        before: The result for the previous step, or this episode's levels. It stays if the state is not physical or a
+            change is non-finite.
         beyond: Levels for an env that rises above 1.
-        is_physical: Whether the state is one that a robot can be in.
     """
     following = {}
     for name in curricula:

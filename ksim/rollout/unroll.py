@@ -56,11 +56,7 @@ def continue_or_start(
     last start is used up. So resets cost in proportion to the episodes that end, in few batches.
 
     Args:
-        env: The environment.
-        reached_e: The states reached.
-        done_e: Whether the episode ended there.
         ended: The states that `next_episode` is given.
-        next_e: The next starts before the step.
 
     Returns:
         The states, and the next starts after the step.
@@ -149,10 +145,9 @@ def initial_env_states(
     """The first states of some envs of the global batch: env i's life comes from `fold_in(key, i)` alone.
 
     Args:
-        env: The environment.
         key: Where all randomness comes from.
         index_e: The envs' places in the global batch.
-        full_task: Whether the curricula stand at their ends, as for an evaluation, and not at their starts.
+        full_task: Whether curricula are at their last level, as for an evaluation, instead of their first.
     """
     chex.assert_rank(index_e, 1)
     return jax.vmap(env.reset if full_task else env.first_episode)(env_keys(key, index_e))
@@ -164,7 +159,6 @@ def initial_next_starts(like_e: EnvState, key: PRNGKeyArray, index_e: Int[Array,
     Args:
         like_e: Their first states, or shapes of states of any number of envs.
         key: The key that made the first states.
-        index_e: The envs' places in the global batch.
     """
     chex.assert_rank(index_e, 1)
     return empty_starts(like_e, _fold_in(env_keys(key, index_e), NEXT_STARTS))

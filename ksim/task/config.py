@@ -292,9 +292,6 @@ class RLConfig(BaseConfig):
     def training_layout(self, task_name: str) -> AbstractLayout:
         """The layout of training over the devices of all processes; here a single device.
 
-        Args:
-            task_name: The task's name in errors.
-
         Raises:
             ConfigError: The devices do not exist, or there are more processes than the task can use.
         """
@@ -338,7 +335,6 @@ class RLConfig(BaseConfig):
 
         Args:
             directory: Directory of the task's policy, as written by `run_mode=export`; None if the task has none.
-            task_name: The task's name in paths and errors.
 
         Raises:
             ConfigError: `pretrained` is used, and the task has no policy.

@@ -53,11 +53,8 @@ def must_return(
 
     Args:
         hook: The name of the hook, or of a method of what it returned.
-        rule: The expected result.
         found: What is there instead, after "but".
-        page: The section that explains the hook.
         fix: Sentences that say what to do, if the rule does not.
-        verb: What the hook does.
     """
     return ConfigError(f"{hook} must {verb} {rule}, but {found}. {fix + ' ' if fix else ''}See {page}.")
 
@@ -119,8 +116,6 @@ def trace_hook(function: Callable[..., Any], axis_name: str, num_devices: int, *
 
     Args:
         function: The hook. It may use collectives over the axis.
-        axis_name: The axis of devices.
-        num_devices: Its size.
         inputs: Arrays or shapes, and values of other types, which are passed as they are.
     """
     arrays, static = eqx.partition(inputs, lambda x: isinstance(x, jax.ShapeDtypeStruct) or eqx.is_array(x))
@@ -150,9 +145,6 @@ class NetworkChecks:
     """Checks of the network that `_get_initial_model` returned, by shapes.
 
     Attributes:
-        hook: The name of the hook.
-        obs_sizes: The length of each observation group.
-        action_size: The length of an action.
         options: The task's options. Those of PPO, which other algorithms may lack, have their defaults there.
         shapes_of: `RLTask.shapes_of`.
     """

@@ -107,8 +107,6 @@ def count_reductions(function: Callable[..., Any], axis_name: str, *args: PyTree
     collectives count as reductions. The compiler may combine some.
 
     Args:
-        function: The computation of every device.
-        axis_name: The axis of devices.
         args: Arguments of the function, or their shapes.
     """
     traced = jax.make_jaxpr(function, axis_env=[(axis_name, 2)])(*args)
@@ -212,8 +210,6 @@ def measure(
     Args:
         config: The task's options; `num_envs` over all devices for strong scaling, per device for weak scaling.
         counts: Numbers of devices, including 1.
-        repeats: Repetitions, each of all sizes in turn.
-        iterations: Training iterations per size and repetition.
 
     Raises:
         ConfigError: A size does not fit its number of devices.
@@ -270,12 +266,7 @@ def resized(config: DistributedRLConfig, num_devices: int, num_envs: int) -> Any
 
 
 def describe_devices(devices: Any, num_devices: int) -> str:
-    """A description of the measured devices, with a caveat for host devices of a CPU.
-
-    Args:
-        devices: The option `devices`.
-        num_devices: The largest number of devices that was measured.
-    """
+    """A description of the measured devices, with a caveat for host devices of a CPU."""
     device = select_devices(devices, num_devices)[0]
     if device.platform != "cpu":
         return f"{num_devices} x {device.device_kind}"

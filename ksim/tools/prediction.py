@@ -81,8 +81,6 @@ class Setting:
     """A setting of gradient synchronisation, with the communication of one iteration.
 
     Attributes:
-        mode: `grad_sync_mode`.
-        period: `grad_sync_period`.
         syncs: How often gradients are averaged per iteration.
         reductions: Pairs of the bytes that a device contributes to a reduction, and the number of such reductions.
     """
@@ -103,8 +101,6 @@ class OneDevice:
     """A task, measured on one device.
 
     Attributes:
-        task: Name of the task.
-        device: Kind of the measured device.
         batch_size: Envs per minibatch of the largest size; must be divisible by the number of devices.
         gradient_bytes: Bytes of the gradients of all parameters.
         sizes: Times by number of envs, the largest first; the largest is scaled.
@@ -159,10 +155,7 @@ class Prediction:
     Attributes:
         kind: `strong` or `weak`.
         num_envs: Number of envs over all devices.
-        rollout_s: Seconds of a device's rollout.
-        update_s: Seconds of a device's update.
         waiting_s: Seconds for which the typical device waits for the slowest.
-        reduction_s: Seconds of all reductions.
         efficiency: Speed per device, divided by the speed of one device alone.
     """
 

@@ -93,10 +93,7 @@ class Callbacks:
 
     Attributes:
         stop: The reason why the run ends before its limit; a failing hook is recorded in it.
-        read_model: Copies the policy and value function to the host.
-        loggers: Checkpoints are reported to them.
         saver: The writer of checkpoints; None in processes other than 0.
-        failure: The error of the hook that failed; None if none has.
     """
 
     task: RLTask[Any]

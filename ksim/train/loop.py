@@ -116,17 +116,13 @@ class Run:
     All processes of a job hold one, and call the functions of this module alike.
 
     Attributes:
-        stop: The reason why the run ends before its limit.
         should_stop: Whether this process knows of a reason to stop; see `is_asked_to_stop`.
         saver: The writer of checkpoints; None in processes other than 0.
         saved_iteration: The iteration whose state is in the run's directory already; None if none is. Unlike the saver,
             all processes know it.
         viewer: The live viewer of the newest policy; None without one, and in processes other than 0.
-        failures: Failures that do not end the run.
-        nan_dump: Dumps the state before an iteration with non-finite numbers.
         replica_guard: Compares the devices' copies of the learner; None on a single device.
         setup_s: Seconds of preparing the first states and compiling.
-        resources: Closes the parts in the order opposite to their opening.
         sync_s: Seconds per iteration for averaging gradients; None before the second iteration, and on a single device.
         num_hopeless: Last iterations whose episodes failed within a few steps, up to `HOPELESS_ITERATIONS`.
     """
@@ -237,9 +233,7 @@ class Agreement(NamedTuple):
     """The common decision of all processes before the next iteration.
 
     Attributes:
-        must_stop: Whether any process was asked to stop.
         is_save_due: Whether a checkpoint is due; process 0 decides.
-        has_failed: Whether a hook failed.
     """
 
     must_stop: bool

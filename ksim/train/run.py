@@ -82,12 +82,7 @@ def train(task: RLTask[Any]) -> RunResult:
 
 
 class Process(NamedTuple):
-    """This process's part in a job.
-
-    Attributes:
-        peers: The processes of the job, this one among them.
-        log: The process's log of the run.
-    """
+    """This process's part in a job."""
 
     peers: Peers
     log: RunLog

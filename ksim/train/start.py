@@ -50,7 +50,6 @@ class Start:
     Attributes:
         run_dir: Directory of the run to resume; None for a new run.
         checkpoint: The checkpoint to resume, or to take the policy from; None for a start from scratch.
-        only_policy: Whether only the policy of the checkpoint is used.
         damaged: Names of newer checkpoints of the run that could not be read.
     """
 

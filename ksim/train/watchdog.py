@@ -66,11 +66,7 @@ class Watchdog:
 
     @contextlib.contextmanager
     def watching(self, phase: str) -> Iterator[None]:
-        """Watches a block. Code that may compile for long should not be watched.
-
-        Args:
-            phase: What the block does, as the message names it.
-        """
+        """Watches a block. Code that may compile for long should not be watched."""
         if self._limit_s is None:
             yield
             return

@@ -26,11 +26,7 @@ COLORS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e3
 
 
 class RewardPlot:
-    """A plot of the rewards of the last seconds: their sum, one of them, or all, as a menu says.
-
-    Attributes:
-        choice: The menu.
-    """
+    """A plot of the rewards of the last seconds: their sum, one of them, or all, as a menu says."""
 
     def __init__(self, server: viser.ViserServer, terms: Sequence[str], step_s: float) -> None:
         self._server, self._step_s, self._terms = server, step_s, [name for name in terms if name != TOTAL]
@@ -69,8 +65,6 @@ def reward_columns(frames: Sequence[Frame], names: Sequence[str], step_s: float)
 
     Args:
         frames: One per control step, also over the ends of episodes.
-        names: Names of rewards.
-        step_s: Seconds per control step.
     """
     every = -(-len(frames) // MAX_POINTS)
     kept = frames[::-every][::-1]
@@ -93,11 +87,7 @@ class BrowserFrontend(AbstractFrontend):
     """A web page with the robots, controls of the commands, plots of the rewards and recordings.
 
     Attributes:
-        url: The page's address.
         inputs: The page's inputs of numbers, in the order of the session's numbers.
-        driver: Handler of keys, gamepads and steering buttons.
-        recorder: Recorder of the followed robot.
-        replay: Player of recordings.
         note: A line of the page's status; empty for none.
     """
 

@@ -20,9 +20,6 @@ class NumberInput:
 
     viser writes a page's value into the handle, and calls `on_update` later, in a separate thread. Until then the
     viewer must not overwrite the value.
-
-    Attributes:
-        handle: viser's handle.
     """
 
     def __init__(self, handle: Any, get: Callable[[], float], take: Callable[[float], None]) -> None:
@@ -30,7 +27,6 @@ class NumberInput:
 
         Args:
             handle: viser's handle, with the number in it.
-            get: Returns the number.
             take: Called with the number that a page has sent.
         """
         self.handle = handle
@@ -81,8 +77,6 @@ class CommandNumber:
     """One number of a command, set by the user.
 
     Attributes:
-        command: The command's name in the task.
-        index: Its index in the command.
         label: Its description, with a unit if the command has ranges.
         range: The range that it is drawn from; None if the command has no ranges.
     """
@@ -111,7 +105,6 @@ def command_numbers(
     it, since its numbers may mean anything.
 
     Args:
-        commands: The task's commands.
         drawn: A value of each command, drawn as in training.
 
     Raises:

@@ -32,9 +32,7 @@ class Episode:
     """An episode of one robot, as far as it was recorded.
 
     Attributes:
-        name: Its name on the page.
         frames: One per control step, in order.
-        step_s: Seconds per control step.
     """
 
     name: str
@@ -59,7 +57,6 @@ class Recorder:
     `record` belongs to one thread; everything else may be called from any.
 
     Attributes:
-        current: The running episode.
         finished: Finished episodes, the oldest first.
         recent: The newest frames, across episodes.
     """
@@ -117,8 +114,6 @@ def load_episode(name: str, content: bytes, like: Frame) -> Episode:
     """The inverse of `save_episode`.
 
     Args:
-        name: The episode's name.
-        content: Bytes of the file.
         like: A frame of the robot that will show it.
 
     Raises:
@@ -150,7 +145,6 @@ def _read_columns(
     """The columns of a file. Sizes are checked before unpacking.
 
     Args:
-        content: Bytes of the file.
         wanted: The shape of a row of each column that must be there; None for a single number.
         optional: The same of columns that may be there; so may any number per frame called `rewards.<name>`.
 
@@ -229,10 +223,7 @@ class Replay:
     """A menu of episodes, a scrubber and buttons. While an episode is chosen, the simulation is paused.
 
     Attributes:
-        pose: The state to show.
-        menu: The menu: live, or a recorded episode.
         scrubber: The time in the episode, in s.
-        play: Plays or pauses.
     """
 
     def __init__(self, server: viser.ViserServer, session: ViewSession, recorder: Recorder) -> None:

@@ -147,7 +147,6 @@ class Budget:
         Args:
             earned_s: Returns the processor time that has been earned so far, in s.
             cpu_clock: Returns the processor time of this process, in s.
-            sleep: Waits for so many seconds.
         """
         self._earned_s, self._cpu_clock, self._sleep = earned_s, cpu_clock, sleep
         self._last_s = earned_s() - cpu_clock()

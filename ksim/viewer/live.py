@@ -60,7 +60,6 @@ class LiveViewer:
 
         Args:
             task: The task; its class must be importable by another process.
-            clock: Returns the time, in s.
         """
         self._task, self._failures, self._clock = task, failures, clock
         self._stack = contextlib.ExitStack()
@@ -86,12 +85,7 @@ class LiveViewer:
         self._stack.close()
 
     def after_iteration(self, iteration: int, read_model: Callable[[], AbstractActorCritic]) -> None:
-        """Writes the newest policy if it is wanted, prints what the process has to say, and replaces one that died.
-
-        Args:
-            iteration: Iterations done.
-            read_model: Copies the policy to the host.
-        """
+        """Writes the newest policy if it is wanted, prints what the process has to say, and replaces one that died."""
         with self._failures.tolerate("viewer"):
             if self._is_due and self._clock() >= self._started_s + RESTART_EVERY_S:
                 self._start()

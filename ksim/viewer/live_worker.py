@@ -35,7 +35,6 @@ def serve(task: RLTask[Any], on_cpu: bool, policy_path: str, sender: Any) -> Non
     """Serves the page until the training process ends.
 
     Args:
-        on_cpu: Whether training runs on the CPU.
         policy_path: The file to which the training process writes policies.
         sender: A pipe to the training process.
     """

@@ -29,12 +29,7 @@ Color = tuple[int, int, int]
 
 
 class Arrows:
-    """The page's arrows and arcs, for every robot that is shown, with a checkbox for each kind.
-
-    Attributes:
-        show_forces: The checkbox of the contact forces.
-        show_commands: The checkbox of the commands.
-    """
+    """The page's arrows and arcs, for every robot that is shown, with a checkbox for each kind."""
 
     def __init__(self, server: viser.ViserServer, session: ViewSession) -> None:
         self._server, self._session = server, session
@@ -159,7 +154,7 @@ def arrow_mesh(lines_n23: np.ndarray, radius: float) -> tuple[np.ndarray, np.nda
 
     Args:
         lines_n23: The lines, in m.
-        radius: Of the shafts, in m.
+        radius: Radius of the shafts, in m.
     """
     way_n3 = lines_n23[:, 1] - lines_n23[:, 0]
     length_n = np.linalg.norm(way_n3, axis=1)
@@ -237,8 +232,8 @@ class BrowserScene:
         """Updates the poses of the first robots, and shifts the world so that `centre_3` is at the scene's origin.
 
         Args:
-            poses: Of each robot; those beyond are hidden.
-            centre_3: In the scene before the shift, in m.
+            poses: One per robot; the remaining robots are hidden.
+            centre_3: A point of the scene before the shift, in m.
         """
         self._root.position = -centre_3
         for data, bodies in zip(poses, self._bodies, strict=False):

@@ -289,7 +289,6 @@ def start_server(host: str, port: int, receive: Receive) -> viser.ViserServer:
     own page knows nothing of them.
 
     Args:
-        host: Address to listen on.
         port: A free port.
         receive: Called in the server's thread with each message of the script; malformed ones are dropped.
 
@@ -318,7 +317,6 @@ class _Guard:
 
     Attributes:
         is_used: Whether viser has started its server through it.
-        gate: Decides which messages reach viser.
     """
 
     def __init__(self, rule: AccessRule, receive: Receive) -> None:

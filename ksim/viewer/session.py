@@ -40,7 +40,6 @@ class Frame:
         qvel: Generalized velocities, in m/s and rad/s, shape (v,).
         extra: State that only some models have, by its name in MjData.
         actuation: Forces of the actuators on the joints, in N and Nm, shape (v,); None if unknown.
-        commands: The commands in force, by name.
         rewards: Rewards of the step per second: `total`, and the terms by name.
     """
 
@@ -63,7 +62,6 @@ class Pose:
 
     Attributes:
         data: The state. Its contact forces are those under the frame's actuation.
-        frame: The frame.
     """
 
     def __init__(self, mj_model: mujoco.MjModel) -> None:
@@ -98,17 +96,12 @@ class ViewSession:
     In an environment that is not made of ksim's terms there are no commands to set, no pushes and no contact forces.
 
     Attributes:
-        mj_model: The robot and its world.
         poses: The states to show, one per env.
         numbers: The numbers of the commands, in order; all envs have the same.
         commands: The task's commands, by name, without wrappers.
         model: The policy, on raw observations; another one of the same structure may take its place.
         base_body: The index of the body with a free joint, which can be followed; None where there is none.
-        can_push: Whether the base can be pushed.
-        has_forces: Whether contact forces are known.
-        ctrl_dt: Seconds per control step.
         followed: The index of the env that plots, recordings and the camera follow.
-        paused: Whether the simulation is paused.
         num_falls: Episodes that ended by termination, over all envs.
         on_step: Called after each control step and each reset of the followed env, with its frame and whether it is
             the first of an episode.
@@ -126,11 +119,7 @@ class ViewSession:
         """Compiles the reset and the step, and starts an episode in each env.
 
         Args:
-            env: The environment.
-            model: The policy, on raw observations.
             seed: Seeds the episodes and the pushes.
-            num_envs: Number of envs.
-            axis_name: Name of the device axis in terms.
 
         Raises:
             ConfigError: The environment has no model to show, or a command's ranges do not fit it.
