@@ -20,7 +20,6 @@ one program they share work, so that the parts may add up to more than the whole
 
 import argparse
 import dataclasses
-import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -194,10 +193,9 @@ def optimize(before: UpdateState, optimizer: optax.GradientTransformation) -> Up
 
 
 def advantages(x: Trajectory, hyper: PPOHyperparameters) -> Array:
-    """Normalised advantages."""
+    """Advantages, not normalised."""
     numbers = {"gamma": hyper.gamma, "gae_lambda": hyper.gae_lambda}
-    advantage_et = generalized_advantages(x.reward, x.value, x.next_value, x.terminated, x.done, **numbers)
-    return normalize_advantages(advantage_et, None)[0]
+    return generalized_advantages(x.reward, x.value, x.next_value, x.terminated, x.done, **numbers)
 
 
 def normalize(normalizer: ObservationNormalizer, obs: dict[str, Array]) -> PyTree:
@@ -209,7 +207,7 @@ def parts_of_learning(subject: Subject) -> dict[str, Program]:
     """Parts of `PPO.learn`, each done as often as it does them."""
     ppo, state, trajectory = subject.ppo, subject.state, subject.collected.trajectory
     network: Any = ppo.network
-    rollout = ppo._prepare(state.normalizer, state.normalizer, subject.collected, ppo._advantages(trajectory))
+    rollout = ppo._prepare(state.normalizer, state.normalizer, subject.collected, advantages(trajectory, ppo.hyper))
     num_envs, num_steps = subject.shape
     first = jax.tree.map(lambda x: x[:num_envs], rollout)
     order = jax.random.permutation(jax.random.key(5), trajectory.reward.shape[0])
@@ -233,7 +231,7 @@ def parts_of_learning(subject: Subject) -> dict[str, Program]:
         "activations": repeated(activate, hidden),
         "loss and metrics": repeated(lambda given, _: move_outputs(given, first, ppo.hyper), outputs),
         "optimizer": repeated(lambda before, _: optimize(before, ppo.optimizer), UpdateState.of(state)),
-        "advantages": once(functools.partial(advantages, hyper=ppo.hyper), trajectory),
+        "advantages": once(lambda x: normalize_advantages(advantages(x, ppo.hyper), None)[0], trajectory),
         "normalization": once(normalize, state.normalizer, trajectory.obs),
     }
 

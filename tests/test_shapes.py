@@ -6,14 +6,15 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from ksim.ppo.losses import Minibatch, PPOHyperparameters
+from ksim.ppo.losses import Minibatch
+from tests.support.hyperparameters import make_hyper
 from tests.support.processes import ROOT
 
 E, T = 4, 3
 ET, ET1, E1 = jnp.ones((E, T)), jnp.ones((E, T, 1)), jnp.ones((E, 1))
 NO = jnp.zeros((E, T), bool)
 KEYS = jax.random.split(jax.random.key(0), E)
-HYPER = PPOHyperparameters(desired_kl=0.01)
+HYPER = make_hyper(desired_kl=0.01)
 
 
 def untyped(name):

@@ -224,14 +224,16 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
     def hyperparameters(self) -> PPOHyperparameters:
         """Hyperparameters of PPO: options of the same name, and values derived from others."""
         config = self.config
-        names = {option.name for option in fields(config)}
-        numbers = {
-            x.name: getattr(config, x.name) for x in fields(PPOHyperparameters) if x.name in names - {"num_batches"}
+        lowest, highest = config.learning_rate_bounds()
+        values = {
+            **{"grad_sync_period": 1, "grad_sync_mode": "accumulate"},  # on one device, which has no such options
+            **{option.name: getattr(config, option.name) for option in fields(config)},
+            # Not by `batch_figures`, which checks them: a policy can be evaluated with any number of environments.
+            "num_batches": pick_num_batches(config.num_envs, config.batch_size, config.num_batches),
+            "min_learning_rate": lowest,
+            "max_learning_rate": highest,
         }
-        # Not by `batch_figures`, which checks them: a policy can be evaluated with any number of environments.
-        numbers["num_batches"] = pick_num_batches(config.num_envs, config.batch_size, config.num_batches)
-        numbers["min_learning_rate"], numbers["max_learning_rate"] = config.learning_rate_bounds()
-        return PPOHyperparameters(**numbers)
+        return PPOHyperparameters(**{x.name: values[x.name] for x in fields(PPOHyperparameters)})
 
     def get_optimizer(self) -> optax.GradientTransformation:
         """Adam after clipping by the global norm. An override must inject `learning_rate` as this one does."""

@@ -14,9 +14,10 @@ from ksim.learn.learner import initial_learner_state, static_leaves
 from ksim.nn import MlpActorCritic
 from ksim.parallel.collectives import mean_across_devices
 from ksim.ppo.gradient_sync import GradientSync
-from ksim.ppo.losses import Minibatch, PPOHyperparameters, ppo_loss
+from ksim.ppo.losses import Minibatch, ppo_loss
 from ksim.ppo.ppo import adapt_learning_rate, stratified_minibatches, update
 from tests.support.hlo import all_reduces
+from tests.support.hyperparameters import make_hyper
 
 NUM_ENVS, NUM_STEPS = 8, 5
 SIZES = {"actor": 3}
@@ -55,7 +56,7 @@ def run_update(num_devices, rollout=None, **options):
 
 def make_update(num_devices, rollout=None, *, optimizer=None, sync_gradients=mean_over_replicas, **options):
     """An update of one device's share of the rollout, the learner before it, and all shares of the rollout."""
-    hyper = dataclasses.replace(PPOHyperparameters(num_batches=2, num_passes=2), **options)
+    hyper = make_hyper(**{"num_batches": 2, "num_passes": 2} | options)
     optimizer, model = optimizer or adam(), make_model()
     learner, static = initial_learner_state(model, SIZES, optimizer, jax.random.key(0), {}), static_leaves(model)
     rollout = make_rollout() if rollout is None else rollout
@@ -125,7 +126,7 @@ def test_accumulating_over_a_whole_pass_is_one_update_with_the_full_batch(num_de
 
 @pytest.mark.parametrize("num_devices", [1, 2])
 def test_accumulating_over_a_period_that_does_not_divide_flushes_what_remains(num_devices):
-    hyper = PPOHyperparameters(num_batches=2, num_passes=2)
+    hyper = make_hyper(num_batches=2, num_passes=2)
     index_mb, optimizer, rollout = minibatches(hyper, NUM_ENVS, None), adam(), make_rollout()
     params, static = eqx.partition(make_model(), eqx.is_inexact_array)
     opt_state = optimizer.init(params)
@@ -176,7 +177,7 @@ def test_period_of_one_when_local_is_that_of_accumulating():
 
 
 def test_local_replicas_are_identical_after_one_of_them_skipped_a_step_of_its_own():
-    rollout, hyper = make_rollout(), PPOHyperparameters(num_batches=2, num_passes=1)
+    rollout, hyper = make_rollout(), make_hyper(num_batches=2, num_passes=1)
     # An env of the first of two minibatches: of the step that each device takes, or skips, by itself.
     bad_env = minibatches(hyper, NUM_ENVS, None)[0, 0]
     rollout = dataclasses.replace(rollout, advantage=rollout.advantage.at[bad_env, 0].set(jnp.nan))
@@ -229,7 +230,7 @@ def test_update_when_all_is_bad_changes_nothing_and_counts_in_a_row():
 
 
 def test_learning_rate_moves_towards_the_desired_kl():
-    hyper = PPOHyperparameters(desired_kl=0.01, min_learning_rate=1e-4, max_learning_rate=1.0)
+    hyper = make_hyper(desired_kl=0.01, min_learning_rate=1e-4, max_learning_rate=1.0)
     rate = jnp.float32(0.3)
     adapt = lambda kl: float(adapt_learning_rate(rate, jnp.float32(kl), hyper))
     adapted = [adapt(kl) for kl in (0.03, 0.01, 0.001, jnp.nan)]
@@ -238,5 +239,5 @@ def test_learning_rate_moves_towards_the_desired_kl():
 
 @pytest.mark.parametrize(("kl", "bound"), [(1.0, 0.25), (0.0, 0.4)])
 def test_learning_rate_stays_within_its_bounds(kl, bound):
-    hyper = PPOHyperparameters(desired_kl=0.01, min_learning_rate=0.25, max_learning_rate=0.4)
+    hyper = make_hyper(desired_kl=0.01, min_learning_rate=0.25, max_learning_rate=0.4)
     np.testing.assert_allclose(adapt_learning_rate(jnp.float32(0.3), jnp.float32(kl), hyper), bound)

@@ -11,9 +11,10 @@ import pytest
 import ksim
 from ksim.errors import ConfigError
 from ksim.mirror import Mirror, SignedPermutation
-from ksim.ppo.losses import Minibatch, PPOHyperparameters, ppo_loss
+from ksim.ppo.losses import Minibatch, ppo_loss
 from ksim.ppo.symmetry import SymmetricLoss
 from tests.support.checkpoints import saved_learner
+from tests.support.hyperparameters import make_hyper
 from tests.support.processes import finish, start_job
 from tests.support.recorded import read_record
 from tests.support.tasks import (
@@ -64,7 +65,7 @@ IMAGES = {"actor": jnp.array([[[3.0, 1.0]]])}
 
 
 def test_loss_adds_the_squared_gap_between_the_action_for_the_image_and_the_image_of_the_action():
-    network, hyper = Linear(jnp.array([1.0, 2.0])), PPOHyperparameters()
+    network, hyper = Linear(jnp.array([1.0, 2.0])), make_hyper()
     # Here (1, 6), whose image is (6, 1); for the image (3, 1) the action is (3, 2): gaps of 3 and 1, mean square 5.
     loss, metrics = SymmetricLoss(lambda: MIRROR, "loss", coef=0.1)(network, minibatch(IMAGES), hyper)
     plain, _ = ppo_loss(network, minibatch(None), hyper)
@@ -73,14 +74,14 @@ def test_loss_adds_the_squared_gap_between_the_action_for_the_image_and_the_imag
 
 
 def test_loss_of_a_symmetric_policy_is_that_of_ppo():
-    network, hyper = Linear(jnp.array([2.0, 2.0])), PPOHyperparameters()
+    network, hyper = Linear(jnp.array([2.0, 2.0])), make_hyper()
     loss, metrics = SymmetricLoss(lambda: MIRROR, "loss")(network, minibatch(IMAGES), hyper)
     np.testing.assert_allclose(metrics["loss/symmetry"], 0.0)
     np.testing.assert_allclose(loss, ppo_loss(network, minibatch(None), hyper)[0])
 
 
 def test_augmented_loss_is_the_mean_of_that_of_the_steps_and_of_their_images():
-    network, hyper = Linear(jnp.array([1.0, 2.0])), PPOHyperparameters()
+    network, hyper = Linear(jnp.array([1.0, 2.0])), make_hyper()
     steps = minibatch(None)
     images = dataclasses.replace(steps, obs=IMAGES, action=steps.action[..., ::-1])
     expected = (ppo_loss(network, steps, hyper)[0] + ppo_loss(network, images, hyper)[0]) / 2
