@@ -8,7 +8,6 @@ import mujoco
 
 import ksim
 from ksim.mdp import commands, rewards, terminations
-from ksim.physics.names import base_heading_velocity
 
 CRAWLER = """
 <mujoco>
@@ -49,7 +48,7 @@ class Progress(ksim.AbstractReward):
     scale: float = 1.0
 
     def __call__(self, context):
-        velocity_2 = base_heading_velocity(context.physics, context.model.names)[:2]
+        velocity_2 = context.base.heading_velocity[:2]
         wanted_2 = context.command(self.command)[:2]
         speed = jnp.linalg.norm(wanted_2)
         return jnp.minimum(velocity_2 @ wanted_2 / jnp.maximum(speed, 1e-6), speed)

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 import ksim
-from ksim.mdp.noise import AbstractNoise
 
 from .pretrained import PRETRAINED
 from .walking_distributed import HumanoidWalkingDistributedConfig, HumanoidWalkingDistributedTask
@@ -19,8 +18,6 @@ Groups = Mapping[str, Mapping[str, ksim.AbstractObservation]]
 
 class FloorFriction(ksim.AbstractObservation):
     """Sliding friction of the floor, which differs from environment to environment."""
-
-    noise: AbstractNoise | None = None
 
     def __call__(self, context: ksim.Context) -> Float[Array, ""]:
         floor, model = context.model.names.index("geom", "floor"), context.model.mj_model

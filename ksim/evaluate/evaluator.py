@@ -5,7 +5,7 @@ import functools
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -19,11 +19,10 @@ from ksim.host.terminal import Activity
 from ksim.keys import EVALUATION
 from ksim.log.logger import error_names
 from ksim.mdp.commands import VelocityCommand, unscaled
-from ksim.mdp.term import Term
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.parallel.collectives import DEVICE_AXIS, bind_axis
 from ksim.physics import PhysicsModel
-from ksim.physics.names import base_ang_vel_world, base_heading_velocity, base_orientation, base_position
+from ksim.physics.names import Base
 from ksim.physics.rotations import yaw_of
 from ksim.policy.load import PolicyContext
 from ksim.rollout.environment import Environment
@@ -421,12 +420,12 @@ class Recorder:
 
 
 def _base_motion(physics: PhysicsState, model: PhysicsModel) -> dict[str, Array]:
-    names = model.names
-    yaw_rate = base_ang_vel_world(physics, names)[2]
+    base = Base(physics, model.names)
+    yaw_rate = base.ang_vel_world[2]
     return {
-        "base_position": base_position(physics, names),
-        "heading": yaw_of(base_orientation(physics, names)),
-        "velocity": base_heading_velocity(physics, names).at[2].set(yaw_rate),
+        "base_position": base.position,
+        "heading": yaw_of(base.orientation),
+        "velocity": base.heading_velocity.at[2].set(yaw_rate),
     }
 
 
@@ -438,19 +437,11 @@ def foot_sensors(mdp: Mdp, model: PhysicsModel) -> list[str]:
     touch = touch_sensors(model)
     observations = [term for group in mdp.observations.values() for term in group.values()]
     for term in (*mdp.rewards.values(), *observations):
-        for part in _with_wrapped(term):
+        for part in term.with_inner_terms():
             sensors = getattr(part, "sensors", None) or ()
             if sensors and set(sensors) <= set(touch):
                 return list(sensors)
     return [name for name in touch if not name.startswith("ksim_")]
-
-
-def _with_wrapped(term: Term) -> Iterator[Term]:
-    yield term
-    for field in dataclasses.fields(term):
-        inner = getattr(term, field.name)
-        if isinstance(inner, Term):
-            yield from _with_wrapped(inner)
 
 
 def touch_sensors(model: PhysicsModel) -> list[str]:

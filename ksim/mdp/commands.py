@@ -7,7 +7,6 @@ from typing import ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import mujoco
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
@@ -16,14 +15,7 @@ from ksim.errors import ConfigError, get_named
 from ksim.keys import MOTION_START
 from ksim.mdp.term import Context, Term
 from ksim.motion.library import MotionLibrary
-from ksim.physics.names import (
-    base_ang_vel_world,
-    base_heading_velocity,
-    base_of_qpos,
-    base_orientation,
-    base_position,
-    relative_to_base,
-)
+from ksim.physics.names import base_of_qpos
 from ksim.physics.rotations import angle_between, roll_pitch_of, wrap_angle, yaw_of
 from ksim.types import Metrics
 
@@ -158,7 +150,7 @@ class VelocityCommand(AbstractDrawnCommand):
     ) -> Float[Array, "3"]:
         target_3 = drawn[:3]
         if self.heading_fraction > 0.0:
-            error = wrap_angle(drawn[3] - yaw_of(base_orientation(context.physics, context.model.names)))
+            error = wrap_angle(drawn[3] - yaw_of(context.base.orientation))
             yaw_rate = jnp.clip(self.heading_stiffness * error, *self.yaw_rate)
             target_3 = jnp.stack([drawn[0], drawn[1], jnp.where(drawn[4] > 0, yaw_rate, drawn[2])])
         start_3 = jnp.zeros(3) if before is None else before
@@ -176,9 +168,8 @@ class VelocityCommand(AbstractDrawnCommand):
         return command * jnp.array([1.0, -1.0, -1.0])
 
     def errors(self, context: Context, command: Float[Array, "3"]) -> Metrics:
-        names = context.model.names
-        lin_vel_3 = base_heading_velocity(context.physics, names)
-        yaw_rate = base_ang_vel_world(context.physics, names)[2]
+        lin_vel_3 = context.base.heading_velocity
+        yaw_rate = context.base.ang_vel_world[2]
         return {
             "lin_vel_m_s": jnp.linalg.norm(lin_vel_3[:2] - command[:2]),
             "yaw_rate_rad_s": jnp.abs(yaw_rate - command[2]),
@@ -214,7 +205,7 @@ class HeadingCommand(AbstractDrawnCommand):
         return -command
 
     def errors(self, context: Context, command: Float[Array, "1"]) -> Metrics:
-        yaw = yaw_of(base_orientation(context.physics, context.model.names))
+        yaw = yaw_of(context.base.orientation)
         return {"heading_rad": jnp.abs(wrap_angle(yaw - command[0]))}
 
 
@@ -234,7 +225,7 @@ class HeightCommand(AbstractDrawnCommand):
         return command
 
     def errors(self, context: Context, command: Float[Array, "1"]) -> Metrics:
-        height = context.height_above_ground(base_position(context.physics, context.model.names))
+        height = context.height_above_ground(context.base.position)
         return {"height_m": jnp.abs(height - command[0])}
 
 
@@ -259,7 +250,7 @@ class RollPitchCommand(AbstractDrawnCommand):
         return command * jnp.array([-1.0, 1.0])
 
     def errors(self, context: Context, command: Float[Array, "2"]) -> Metrics:
-        roll, pitch = roll_pitch_of(base_orientation(context.physics, context.model.names))
+        roll, pitch = roll_pitch_of(context.base.orientation)
         return {"roll_rad": jnp.abs(roll - command[0]), "pitch_rad": jnp.abs(pitch - command[1])}
 
 
@@ -330,7 +321,7 @@ class CartesianCommand(AbstractDrawnCommand):
             position_3 = context.derived("site_xpos")[names.index("site", self.site)]
         else:
             position_3 = context.derived("xpos")[names.index("body", str(self.body))]
-        return {"position_m": jnp.linalg.norm(relative_to_base(context.physics, names, position_3) - command)}
+        return {"position_m": jnp.linalg.norm(context.base.relative_or_world(position_3) - command)}
 
 
 class GaitCommand(AbstractDrawnCommand):
@@ -438,8 +429,8 @@ class MotionCommand(AbstractCommand):
         wanted = base_of_qpos(names, qpos)
         return {
             "joint_position_rad": jnp.mean(jnp.abs(context.physics.qpos[places] - qpos[places])),
-            "root_position_m": jnp.linalg.norm(base_position(context.physics, names) - wanted[0]),
-            "root_orientation_rad": angle_between(base_orientation(context.physics, names), wanted[1]),
+            "root_position_m": jnp.linalg.norm(context.base.position - wanted[0]),
+            "root_orientation_rad": angle_between(context.base.orientation, wanted[1]),
         }
 
 
@@ -473,13 +464,6 @@ class ScaledByLevel(AbstractCommand):
     command: AbstractCommand
     level: str
     start: float = ranged(0.2, least=0.0, most=1.0)
-
-    @property
-    def needs(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.command.needs
-
-    def edit_spec(self, spec: mujoco.MjSpec) -> None:
-        self.command.edit_spec(spec)
 
     def init(self, context: Context) -> PyTree:
         return self.command.init(context)

@@ -11,7 +11,6 @@ from ksim.checks import check_range, ranged, required
 from ksim.errors import ConfigError
 from ksim.mdp.term import Context, Term
 from ksim.physics.model import PhysicsModel
-from ksim.physics.names import base_position
 
 
 class AbstractEnvCurriculum(Term):
@@ -89,11 +88,11 @@ class TerrainCurriculum(AbstractEnvCurriculum):
     def init(self, context: Context) -> _Walk:
         self._check(context)
         zero = jnp.zeros(())
-        return _Walk(base_position(context.physics, context.model.names)[:2], zero, jnp.zeros(3), zero)
+        return _Walk(context.base.position[:2], zero, jnp.zeros(3), zero)
 
     def update(self, context: Context) -> _Walk:
         walk: _Walk = context.memory
-        position_2 = base_position(context.physics, context.model.names)[:2]
+        position_2 = context.base.position[:2]
         forward, leftward, yaw_rate = context.command(self.command)
         x, y, yaw = walk.commanded_3
         cos, sin = jnp.cos(yaw), jnp.sin(yaw)

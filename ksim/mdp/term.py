@@ -8,7 +8,7 @@ import sys
 import sysconfig
 import traceback
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, TypeVar
@@ -23,6 +23,7 @@ from ksim.checks import CheckedModule
 from ksim.errors import ConfigError, get_named, near_misses
 from ksim.physics.engine import DERIVED_FIELDS
 from ksim.physics.model import PhysicsModel
+from ksim.physics.names import Base
 from ksim.types import Levels, Overrides, PhysicsState
 
 _KSIM = f"{Path(__file__).parents[1]}{os.sep}"
@@ -162,10 +163,32 @@ class Context:
     episode_key: PRNGKeyArray | None = None
     command_terms: "Mapping[str, Term]" = dataclasses.field(default_factory=dict)
 
+    @classmethod
+    def at(cls, model: PhysicsModel, physics: PhysicsState, **fields: Any) -> "Context":
+        """A context in which the fields that are not given are neutral: no action, command, override or step so far."""
+        no_action = lambda: jnp.zeros(model.mj_model.nu)
+        neutral: dict[str, Callable[[], Any]] = {
+            "action": no_action,
+            "previous_action": no_action,
+            "control": no_action,
+            "commands": dict,
+            "episode_step": lambda: jnp.int32(0),
+            "terminated": lambda: jnp.bool_(False),
+            "overrides": dict,
+            "key": lambda: jax.random.key(0),
+        }
+        # Made only where they are missed: each would be an operation of the traced program.
+        return cls(model=model, physics=physics, **{x: neutral[x]() for x in neutral if x not in fields}, **fields)
+
     @property
     def dt(self) -> float:
         """Seconds per control step."""
         return self.model.ctrl_dt
+
+    @property
+    def base(self) -> Base:
+        """The robot's base: where it is and how it moves."""
+        return Base(self.physics, self.model.names)
 
     def command(self, name: str) -> Array:
         """A command's value.
@@ -234,7 +257,37 @@ class Term(CheckedModule):
         return context.memory
 
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
-        """Adds to the model what the term needs, such as sensors, before it is compiled."""
+        """Adds to the model what the term needs, such as sensors, before it is compiled; by default for inner terms."""
+        for term in self.inner_terms():
+            term.edit_spec(spec)
+
+    def inner_terms(self) -> "list[Term]":
+        """The terms that this one wraps: fields that are terms."""
+        values = [getattr(self, field.name) for field in dataclasses.fields(self)]
+        return [value for value in values if isinstance(value, Term)]
+
+    def with_inner_terms(self) -> "Iterator[Term]":
+        """The term and all terms within it, the outer first."""
+        yield self
+        for term in self.inner_terms():
+            yield from term.with_inner_terms()
+
+
+class ChangeOfVelocity(Term):
+    """A term whose memory is a velocity and its change per second over the last control step, which is 0 at a reset."""
+
+    @abstractmethod
+    def velocity(self, context: Context) -> Float[Array, " n"]:
+        """The velocity to differentiate."""
+
+    def init(self, context: Context) -> tuple[Array, Array]:
+        velocity_n = self.velocity(context)
+        return velocity_n, jnp.zeros_like(velocity_n)
+
+    def update(self, context: Context) -> tuple[Array, Array]:
+        before_n, _ = context.memory
+        velocity_n = self.velocity(context)
+        return velocity_n, (velocity_n - before_n) / context.dt
 
 
 T = TypeVar("T", bound=eqx.Module)

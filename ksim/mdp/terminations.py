@@ -16,13 +16,7 @@ from ksim.mdp.commands import motion_frame
 from ksim.mdp.contacts import add_contact_sensors, check_parts, contact_forces
 from ksim.mdp.motion import position_errors
 from ksim.mdp.term import Context, Term
-from ksim.physics.names import (
-    base_ang_vel_body,
-    base_lin_vel_world,
-    base_of_qpos,
-    base_orientation,
-    base_position,
-)
+from ksim.physics.names import base_of_qpos
 from ksim.physics.rotations import angle_between, rotate_inverse
 
 
@@ -57,7 +51,7 @@ class BaseTooLow(AbstractTermination):
     height: float
 
     def __call__(self, context: Context) -> Bool[Array, ""]:
-        return context.height_above_ground(base_position(context.physics, context.model.names)) < self.height
+        return context.height_above_ground(context.base.position) < self.height
 
 
 class BaseTooHigh(AbstractTermination):
@@ -66,7 +60,7 @@ class BaseTooHigh(AbstractTermination):
     height: float
 
     def __call__(self, context: Context) -> Bool[Array, ""]:
-        return context.height_above_ground(base_position(context.physics, context.model.names)) > self.height
+        return context.height_above_ground(context.base.position) > self.height
 
 
 class BaseTooFast(AbstractTermination):
@@ -76,9 +70,8 @@ class BaseTooFast(AbstractTermination):
     max_ang_vel: float = ranged(20.0, above=0.0)
 
     def __call__(self, context: Context) -> Bool[Array, ""]:
-        names = context.model.names
-        lin_vel = jnp.linalg.norm(base_lin_vel_world(context.physics, names))
-        ang_vel = jnp.linalg.norm(base_ang_vel_body(context.physics, names))
+        lin_vel = jnp.linalg.norm(context.base.lin_vel_world)
+        ang_vel = jnp.linalg.norm(context.base.ang_vel_body)
         return (lin_vel > self.max_lin_vel) | (ang_vel > self.max_ang_vel)
 
 
@@ -89,7 +82,7 @@ class TooFar(AbstractTermination):
     distance: float = required(above=0.0)
 
     def __call__(self, context: Context) -> Bool[Array, ""]:
-        return jnp.linalg.norm(base_position(context.physics, context.model.names)[:2]) > self.distance
+        return jnp.linalg.norm(context.base.position[:2]) > self.distance
 
 
 class FarFromStart(AbstractTermination):
@@ -102,10 +95,10 @@ class FarFromStart(AbstractTermination):
     distance: float = required(above=0.0)
 
     def init(self, context: Context) -> Float[Array, "2"]:
-        return base_position(context.physics, context.model.names)[:2]
+        return context.base.position[:2]
 
     def __call__(self, context: Context) -> Bool[Array, ""]:
-        position_2 = base_position(context.physics, context.model.names)[:2]
+        position_2 = context.base.position[:2]
         return jnp.linalg.norm(position_2 - context.memory) > self.distance
 
 
@@ -119,7 +112,7 @@ class OffTerrain(AbstractTermination):
         half_size = context.model.ground.half_size
         if half_size is None:
             raise ConfigError("OffTerrain needs a heightfield. Define get_terrain, or leave the term out.")
-        position_2 = base_position(context.physics, context.model.names)[:2]
+        position_2 = context.base.position[:2]
         return jnp.any(jnp.abs(position_2 - context.model.ground.center) > half_size - self.margin)
 
 
@@ -183,7 +176,7 @@ class BaseTilted(AbstractTermination):
     max_tilt: float = ranged(1.0, above=0.0, most=math.pi)
 
     def __call__(self, context: Context) -> Bool[Array, ""]:
-        orientation = base_orientation(context.physics, context.model.names)
+        orientation = context.base.orientation
         gravity_3 = rotate_inverse(jnp.array([0.0, 0.0, -1.0]), orientation)
         return -gravity_3[2] < jnp.cos(self.max_tilt)
 
@@ -211,12 +204,9 @@ class BaseOffMotion(AbstractTermination):
 
     def __call__(self, context: Context) -> Bool[Array, ""]:
         command, frame = motion_frame(context, self.command)
-        names = context.model.names
         position, quat = base_of_qpos(context.model.names, jnp.asarray(command.motions.qpos)[frame])
-        off_m = jnp.linalg.norm(base_position(context.physics, names) - position)
-        return (off_m > self.distance) | (
-            angle_between(base_orientation(context.physics, names), quat) > self.max_angle
-        )
+        off_m = jnp.linalg.norm(context.base.position - position)
+        return (off_m > self.distance) | (angle_between(context.base.orientation, quat) > self.max_angle)
 
 
 class BodyOffMotion(AbstractTermination):

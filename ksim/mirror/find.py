@@ -186,16 +186,13 @@ class _Sampler:
             start = self._mirror.state(physics) if is_image else physics
             action, previous = self._action(actions) if is_image else actions
             control = self._mdp.control(action, model)
-            context = Context(
-                model=self._models[is_image],
-                physics=self._touched(engine.forward(start, control, {}), touches, trial, is_image=is_image),
+            context = Context.at(
+                self._models[is_image],
+                self._touched(engine.forward(start, control, {}), touches, trial, is_image=is_image),
                 action=action,
                 previous_action=previous,
                 control=control,
-                commands={},
                 episode_step=step,
-                terminated=jnp.bool_(False),
-                overrides={},
                 key=command_key,
                 levels=full_levels(self._mdp.curricula) | {name: jnp.float32(1.0) for name in self._mdp.env_curricula},
                 episode_key=command_key,

@@ -281,54 +281,64 @@ def find_in_spec(spec: mujoco.MjSpec, kind: str, name: str) -> Any:
     return found
 
 
-def base_position(physics: PhysicsState, names: ModelNames) -> Float[Array, "3"]:
-    """The base's position in the world, in m."""
-    start, _ = names.free_joint()
-    return physics.qpos[start : start + 3]
+@dataclasses.dataclass(frozen=True)
+class Base:
+    """The robot's base in a state. Each value is computed where it is read.
 
+    Raises:
+        ConfigError: The robot has no free joint.
+    """
 
-def base_orientation(physics: PhysicsState, names: ModelNames) -> Float[Array, "4"]:
-    """The base's orientation in the world, a unit quaternion (w, x, y, z)."""
-    start, _ = names.free_joint()
-    return physics.qpos[start + 3 : start + 7]
+    physics: PhysicsState
+    names: ModelNames
 
+    @property
+    def position(self) -> Float[Array, "3"]:
+        """The position in the world, in m."""
+        start, _ = self.names.free_joint()
+        return self.physics.qpos[start : start + 3]
 
-def base_lin_vel_world(physics: PhysicsState, names: ModelNames) -> Float[Array, "3"]:
-    """The base's linear velocity in the world frame, in m/s."""
-    _, start = names.free_joint()
-    return physics.qvel[start : start + 3]
+    @property
+    def orientation(self) -> Float[Array, "4"]:
+        """The orientation in the world, a unit quaternion (w, x, y, z)."""
+        start, _ = self.names.free_joint()
+        return self.physics.qpos[start + 3 : start + 7]
 
+    @property
+    def lin_vel_world(self) -> Float[Array, "3"]:
+        """The linear velocity in the world frame, in m/s."""
+        _, start = self.names.free_joint()
+        return self.physics.qvel[start : start + 3]
 
-def base_ang_vel_body(physics: PhysicsState, names: ModelNames) -> Float[Array, "3"]:
-    """The base's angular velocity in its own frame, in rad/s, as MuJoCo stores it for free joints."""
-    _, start = names.free_joint()
-    return physics.qvel[start + 3 : start + 6]
+    @property
+    def ang_vel_body(self) -> Float[Array, "3"]:
+        """The angular velocity in its own frame, in rad/s, as MuJoCo stores it for free joints."""
+        _, start = self.names.free_joint()
+        return self.physics.qvel[start + 3 : start + 6]
 
+    @property
+    def ang_vel_world(self) -> Float[Array, "3"]:
+        """The angular velocity in the world frame, in rad/s."""
+        return rotate(self.ang_vel_body, self.orientation)
 
-def base_ang_vel_world(physics: PhysicsState, names: ModelNames) -> Float[Array, "3"]:
-    """The base's angular velocity in the world frame, in rad/s."""
-    return rotate(base_ang_vel_body(physics, names), base_orientation(physics, names))
+    @property
+    def heading_velocity(self) -> Float[Array, "3"]:
+        """The linear velocity, in m/s, in the level frame that shares its heading: forward, leftward, upward."""
+        return heading_frame(self.orientation, self.lin_vel_world)
 
+    def to_frame(self, vector_world_n3: Float[Array, "n 3"]) -> Float[Array, "n 3"]:
+        """World-frame vectors in the base's frame."""
+        return jax.vmap(rotate_inverse, in_axes=(0, None))(vector_world_n3, self.orientation)
 
-def base_heading_velocity(physics: PhysicsState, names: ModelNames) -> Float[Array, "3"]:
-    """The base's linear velocity, in m/s, in the level frame that shares its heading: forward, leftward, upward."""
-    return heading_frame(base_orientation(physics, names), base_lin_vel_world(physics, names))
+    def relative(self, position_world_n3: Float[Array, "n 3"]) -> Float[Array, "n 3"]:
+        """World positions relative to the base, in its frame, in m."""
+        return self.to_frame(position_world_n3 - self.position)
 
-
-def in_base_frame(
-    physics: PhysicsState, names: ModelNames, vector_world_n3: Float[Array, "n 3"]
-) -> Float[Array, "n 3"]:
-    """World-frame vectors in the base's frame."""
-    return jax.vmap(rotate_inverse, in_axes=(0, None))(vector_world_n3, base_orientation(physics, names))
-
-
-def relative_to_base(
-    physics: PhysicsState, names: ModelNames, position_world_3: Float[Array, "3"]
-) -> Float[Array, "3"]:
-    """A world position relative to the base, in the base's frame, in m; unchanged if there is no base."""
-    if not names.has_base:
-        return position_world_3
-    return rotate_inverse(position_world_3 - base_position(physics, names), base_orientation(physics, names))
+    def relative_or_world(self, position_world_3: Float[Array, "3"]) -> Float[Array, "3"]:
+        """A world position relative to the base, in its frame, in m; unchanged if there is no base."""
+        if not self.names.has_base:
+            return position_world_3
+        return rotate_inverse(position_world_3 - self.position, self.orientation)
 
 
 def add_to_base_velocity(
@@ -346,8 +356,8 @@ def place_base(
     """The state with the base moved by `offset_world`, in m, and turned by `yaw`, in rad, about the vertical."""
     start, _ = names.free_joint()
     turn = jnp.array([jnp.cos(yaw / 2), 0.0, 0.0, jnp.sin(yaw / 2)])
-    orientation = multiply_quaternions(turn, base_orientation(physics, names))
-    position = base_position(physics, names) + offset_world
+    orientation = multiply_quaternions(turn, Base(physics, names).orientation)
+    position = Base(physics, names).position + offset_world
     # Concatenated instead of updated in place: JAX 0.12 on a CPU was seen to fuse an in-place update with the rotation,
     # which then reads a component that is already overwritten.
     qpos = jnp.concatenate([physics.qpos[:start], position, orientation, physics.qpos[start + 7 :]])
@@ -363,7 +373,7 @@ def tilt_base(
     about_y = jnp.stack([jnp.cos(pitch / 2), zero, jnp.sin(pitch / 2), zero])
     about_x = jnp.stack([jnp.cos(roll / 2), jnp.sin(roll / 2), zero, zero])
     turn = multiply_quaternions(about_y, about_x)
-    orientation = multiply_quaternions(base_orientation(physics, names), turn)
+    orientation = multiply_quaternions(Base(physics, names).orientation, turn)
     # Concatenated instead of updated in place, as in place_base.
     qpos = jnp.concatenate([physics.qpos[: start + 3], orientation, physics.qpos[start + 7 :]])
     return dataclasses.replace(physics, qpos=qpos)

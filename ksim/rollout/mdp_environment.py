@@ -107,7 +107,7 @@ class Mdp:
         self, engine: str, model: PhysicsModel, *, num_devices: int = 1, also_needs: Sequence[str] = ()
     ) -> AbstractEngine:
         """The engine with what the terms and the actuators ask of it, and derived fields that are wanted besides."""
-        terms = self.terms().values()
+        terms = [inner for term in self.terms().values() for inner in term.with_inner_terms()]
         return make_engine(
             engine,
             model,
@@ -309,15 +309,14 @@ class MdpEnvironment(Environment):
     def _context(self, state: MdpState, action: Float[Array, " a"]) -> Context:
         """The context of the terms at the start of a step, before physics."""
         model = self.engine.model
-        return Context(
-            model=model,
-            physics=state.physics,
+        return Context.at(
+            model,
+            state.physics,
             action=action,
             previous_action=state.action,
             control=self.mdp.control(action, model),
             commands=state.commands,
             episode_step=state.episode_step,
-            terminated=jnp.bool_(False),
             overrides=state.overrides,
             key=state.key,
             levels=state.levels,

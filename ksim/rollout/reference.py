@@ -74,21 +74,11 @@ def _shown(env: MdpEnvironment, group: str) -> Callable[[_States, int], dict[str
 
     def of_state(qpos: Array, qvel: Array, qpos_before: Array, k: Array) -> dict[str, Float[Array, " f"]]:
         action = jnp.full(env.action_size, k, jnp.float32)
-        context = Context(
-            model=model,
-            physics=model.start(),
-            action=action,
-            previous_action=action,
-            control=mdp.control(action, model),
-            commands={},
-            episode_step=k,
-            terminated=jnp.bool_(False),
-            overrides={},
-            key=jax.random.key(0),
-        )
+        control = mdp.control(action, model)
         before = dataclasses.replace(model.start(), qpos=qpos_before, qvel=qvel)
-        physics = dataclasses.replace(engine.forward(before, context.control, {}), qpos=qpos, qvel=qvel)
-        own, values = dataclasses.replace(context, physics=physics), {}
+        physics = dataclasses.replace(engine.forward(before, control, {}), qpos=qpos, qvel=qvel)
+        actions = {"action": action, "previous_action": action, "control": control}
+        own, values = Context.at(model, physics, **actions, episode_step=k), {}
         for name, term in mdp.observations[group].items():
             with named_errors(f"observation/{group}/{name}", term):
                 memory = term.init(own)

@@ -90,9 +90,12 @@ def meaning(cls: type) -> str:
 
 
 def arguments(cls: type) -> list[str]:
-    """The arguments of a class's constructor, in Markdown: `name=default`, or `name: type`, and its bounds."""
+    """The arguments of a class's constructor, in Markdown: `name=default`, or `name: type`, and its bounds.
+
+    Arguments that are taken by their names alone come last.
+    """
     described = []
-    for field in dataclasses.fields(cls):
+    for field in sorted(dataclasses.fields(cls), key=lambda field: bool(field.kw_only)):
         if field.default is not dataclasses.MISSING:
             argument = f"{field.name}={_in_words(field.default)}"
         elif field.default_factory is not dataclasses.MISSING:

@@ -10,7 +10,8 @@ import pytest
 
 import ksim
 from ksim.errors import ConfigError
-from ksim.mdp import curriculum, noise, rewards, terminations
+from ksim.mdp import curriculum, noise, observations, rewards, terminations
+from ksim.mdp.noise import AbstractNoise, GaussianNoise
 from ksim.mdp.rewards import AbstractReward
 from ksim.mdp.term import named_terms, snake_case
 from tests.support.contexts import asking, make_context
@@ -148,3 +149,22 @@ def test_term_survives_copies_and_jax():
     assert pickle.loads(pickle.dumps(term)) == term
     assert jax.tree.map(lambda x: x, term) == term
     assert dataclasses.replace(term, std=0.1).std == 0.1
+
+
+def test_observation_that_declares_noise_again_takes_its_own_arguments_by_place():
+    class Mine(observations.AbstractObservation):
+        site: str
+        noise: AbstractNoise | None = GaussianNoise(0.1)
+
+        def __call__(self, context):
+            return jnp.zeros(1)
+
+    assert Mine("imu").site == "imu"
+    assert Mine("imu").noise == GaussianNoise(0.1)
+    assert Mine("imu", noise=None).noise is None
+
+
+def test_terms_within_a_term_are_walked_from_the_outside():
+    scan = observations.BodyPosition(bodies=("trunk",))
+    delayed = observations.Delayed(scan)
+    assert list(observations.History(delayed, steps=2).with_inner_terms())[1:] == [delayed, scan]

@@ -7,7 +7,7 @@ import pytest
 
 from ksim.errors import ConfigError
 from ksim.mdp import observations
-from ksim.mdp.noise import AbstractNoise, UniformBias, UniformNoise, noise_key
+from ksim.mdp.noise import UniformBias, UniformNoise, noise_key
 from ksim.mdp.term import Context
 from tests.support.contexts import TOUCH, draws, make_context, turned, values_over
 from tests.support.robots import biped_spec
@@ -128,8 +128,6 @@ def test_wrappers_when_the_observation_needs_a_field_need_it_too():
 
 class Clock(observations.AbstractObservation):
     """An observation that brings a sensor of its own."""
-
-    noise: AbstractNoise | None = None
 
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
         spec.add_sensor(name="clock", type=mujoco.mjtSensor.mjSENS_CLOCK)

@@ -10,7 +10,6 @@ import pytest
 from ksim.errors import ConfigError
 from ksim.mdp import commands, observations
 from ksim.mdp.commands import MotionCommand
-from ksim.mdp.noise import AbstractNoise
 from ksim.mdp.observations import AbstractObservation
 from ksim.mirror import find_mirror
 from ksim.physics import compile_model
@@ -121,8 +120,6 @@ def test_observation_of_one_side_is_an_error_that_names_it():
 
 def test_observation_that_is_wrong_in_the_mirror_is_found():
     class Handed(AbstractObservation):
-        noise: AbstractNoise | None = None
-
         def __call__(self, context):
             return context.physics.qpos[7:9] * jnp.array([1.0, 2.0])
 
@@ -160,8 +157,6 @@ def with_knees(text, left="0 0 -.1", right="0 0 -.1"):
 
 
 class BeyondLimit(AbstractObservation):
-    noise: AbstractNoise | None = None
-
     def __call__(self, context):
         return 1.0 * (context.physics.qpos[7:9] > jnp.pi / 3)
 
@@ -196,8 +191,6 @@ def test_constants_of_a_robot_that_moves_in_a_plane_are_named():
 
 def test_large_mean_does_not_hide_that_a_component_has_no_image():
     class FarAway(AbstractObservation):
-        noise: AbstractNoise | None = None
-
         def __call__(self, context):
             return 10.0 + context.physics.qpos[7:9] * jnp.array([1.0, 2.0])
 
@@ -207,8 +200,6 @@ def test_large_mean_does_not_hide_that_a_component_has_no_image():
 
 def test_observation_that_is_not_finite_is_an_error_that_names_it():
     class Divided(AbstractObservation):
-        noise: AbstractNoise | None = None
-
         def __call__(self, context):
             return context.physics.qpos[:1] / 0.0
 

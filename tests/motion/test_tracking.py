@@ -11,7 +11,7 @@ from ksim.checkpoint.format import read_checkpoint
 from ksim.errors import ConfigError
 from ksim.mdp import curriculum, terminations
 from ksim.mdp.curriculum import CurriculumContext
-from ksim.physics.names import add_to_base_velocity, base_lin_vel_world, place_base
+from ksim.physics.names import Base, add_to_base_velocity, place_base
 from ksim.physics.rotations import turn_by
 from tests.support.checkpoints import newest
 from tests.support.motion_tasks import FloaterConfig, FloaterTask, TiltedFloaterTask
@@ -92,7 +92,8 @@ def test_robot_that_has_drifted_and_turned_has_an_error_of_its_anchor_alone(env)
         state.inner.physics, qpos=jnp.asarray(motions.qpos[frame]), qvel=jnp.asarray(motions.qvel[frame])
     )
     physics = place_base(physics, names, jnp.array([0.1, -0.05, 0.0]), jnp.float32(0.3))
-    lin_vel_3 = turn_by(base_lin_vel_world(physics, names), jnp.float32(0.3)) - base_lin_vel_world(physics, names)
+    lin_vel_3 = Base(physics, names).lin_vel_world
+    lin_vel_3 = turn_by(lin_vel_3, jnp.float32(0.3)) - lin_vel_3
     physics = add_to_base_velocity(physics, names, lin_vel_3, jnp.zeros(3))
     physics = env.engine.forward(physics, jnp.zeros(1), {})
     context = dataclasses.replace(env._context(state.inner, jnp.zeros(1)), physics=physics)

@@ -73,17 +73,7 @@ def make_context(
         derived={"sensordata": floats(sensordata)} | {name: floats(x) for name, x in (derived or {}).items()},
         applied={name: floats(x) for name, x in (applied or {}).items()},
     )
-    defaults = {
-        "action": jnp.zeros(2),
-        "previous_action": jnp.zeros(2),
-        "control": jnp.zeros(2),
-        "commands": {},
-        "episode_step": jnp.int32(0),
-        "terminated": jnp.bool_(False),
-        "overrides": {},
-        "key": jax.random.key(0),
-    }
-    return Context(model=model, physics=physics, **(defaults | fields))
+    return Context.at(model, physics, **fields)
 
 
 def feet(left: bool, right: bool) -> dict[str, float]:

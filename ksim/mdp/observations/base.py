@@ -1,5 +1,6 @@
 """The base class of observations."""
 
+import inspect
 from abc import abstractmethod
 
 import equinox as eqx
@@ -16,7 +17,12 @@ class AbstractObservation(Term):
         noise: Added to the value; None for the exact value.
     """
 
-    noise: eqx.AbstractVar[AbstractNoise | None]
+    noise: AbstractNoise | None = eqx.field(default=None, kw_only=True)
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "noise" in inspect.get_annotations(cls):  # declared again, and so without its keyword
+            cls.noise = eqx.field(default=cls.__dict__.get("noise"), kw_only=True)
 
     @property
     def mirror_s(self) -> float:

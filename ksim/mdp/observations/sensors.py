@@ -5,7 +5,6 @@ import mujoco
 import numpy as np
 from jaxtyping import Array, Float
 
-from ksim.mdp.noise import AbstractNoise
 from ksim.mdp.observations.base import AbstractObservation
 from ksim.mdp.term import Context
 from ksim.physics.names import find_in_spec
@@ -15,7 +14,6 @@ class JointPosition(AbstractObservation):
     """Positions of joints relative to the default pose, in rad (m for slides). `joints`: names, default all."""
 
     joints: tuple[str, ...] | None = None
-    noise: AbstractNoise | None = None
 
     def __call__(self, context: Context) -> Float[Array, " j"]:
         places = context.model.names.joint_qpos(self.joints)
@@ -26,7 +24,6 @@ class JointVelocity(AbstractObservation):
     """Velocities of joints, in rad/s (m/s for slides). `joints`: names, default all."""
 
     joints: tuple[str, ...] | None = None
-    noise: AbstractNoise | None = None
 
     def __call__(self, context: Context) -> Float[Array, " j"]:
         return context.physics.qvel[context.model.names.joint_qvel(self.joints)]
@@ -36,7 +33,6 @@ class ActuatorForce(AbstractObservation):
     """Forces of all actuators, in N m (N for slides)."""
 
     needs = ("actuator_force",)
-    noise: AbstractNoise | None = None
 
     def __call__(self, context: Context) -> Float[Array, " u"]:
         return context.derived("actuator_force")
@@ -44,8 +40,6 @@ class ActuatorForce(AbstractObservation):
 
 class ActuatorControl(AbstractObservation):
     """Last controls of all actuators: a servo's target, in rad, or a motor's torque, in N m."""
-
-    noise: AbstractNoise | None = None
 
     def __call__(self, context: Context) -> Float[Array, " u"]:
         return context.control
@@ -56,7 +50,6 @@ class JointTorque(AbstractObservation):
 
     needs = ("qfrc_actuator",)
     joints: tuple[str, ...] | None = None
-    noise: AbstractNoise | None = None
 
     def __call__(self, context: Context) -> Float[Array, " j"]:
         return context.derived("qfrc_actuator")[context.model.names.joint_qvel(self.joints)]
@@ -69,7 +62,6 @@ class ImuGyro(AbstractObservation):
     """Angular velocity of a site in its own frame, in rad/s. `site`: position and orientation of the IMU."""
 
     site: str
-    noise: AbstractNoise | None = None
 
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
         _add_sensor(spec, self.site, _GYRO)
@@ -85,7 +77,6 @@ class ImuAccelerometer(AbstractObservation):
     """
 
     site: str
-    noise: AbstractNoise | None = None
 
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
         _add_sensor(spec, self.site, _ACCELEROMETER)
@@ -113,7 +104,6 @@ class SensorReading(AbstractObservation):
     """Readings of a named sensor, in its own unit and frame."""
 
     sensor: str
-    noise: AbstractNoise | None = None
 
     def __call__(self, context: Context) -> Float[Array, " n"]:
         return context.sensor(self.sensor)
@@ -123,7 +113,6 @@ class FootForce(AbstractObservation):
     """Contact force on each foot, in N. sensors: names of touch sensors, one per foot."""
 
     sensors: tuple[str, ...]
-    noise: AbstractNoise | None = None
 
     def __call__(self, context: Context) -> Float[Array, " f"]:
         return context.sensors(self.sensors)
@@ -137,7 +126,6 @@ class FootAirTime(AbstractObservation):
 
     sensors: tuple[str, ...]
     threshold: float = 1.0
-    noise: AbstractNoise | None = None
 
     def init(self, context: Context) -> Float[Array, " f"]:
         return jnp.zeros(len(self.sensors))
@@ -158,7 +146,6 @@ class FootContact(AbstractObservation):
 
     sensors: tuple[str, ...]
     threshold: float = 1.0
-    noise: AbstractNoise | None = None
 
     def __call__(self, context: Context) -> Float[Array, " f"]:
         force_f = context.sensors(self.sensors)

@@ -6,10 +6,9 @@ from jaxtyping import Array, Float
 
 from ksim.checks import check_field, ranged, required
 from ksim.mdp.commands import motion_frame
-from ksim.mdp.noise import AbstractNoise
 from ksim.mdp.observations.base import AbstractObservation
 from ksim.mdp.term import Context
-from ksim.physics.names import base_of_qpos, base_orientation, base_position
+from ksim.physics.names import base_of_qpos
 from ksim.physics.rotations import inverse_quaternion, multiply_quaternions, rotate, rotate_inverse, wrap_angle, yaw_of
 
 
@@ -17,7 +16,6 @@ class CommandValue(AbstractObservation):
     """The value of a command, in the command's own unit and frame."""
 
     command: str
-    noise: AbstractNoise | None = None
 
     def __call__(self, context: Context) -> Float[Array, " n"]:
         return context.command(self.command)
@@ -26,16 +24,12 @@ class CommandValue(AbstractObservation):
 class LastAction(AbstractObservation):
     """The last action, before any scaling."""
 
-    noise: AbstractNoise | None = None
-
     def __call__(self, context: Context) -> Float[Array, " a"]:
         return context.action
 
 
 class PreviousAction(AbstractObservation):
     """The action before the last one, before any scaling; zeros after a reset."""
-
-    noise: AbstractNoise | None = None
 
     def __call__(self, context: Context) -> Float[Array, " a"]:
         return context.previous_action
@@ -45,7 +39,6 @@ class ActionHistory(AbstractObservation):
     """The last `steps` actions, before any scaling, newest first; zeros before the first action."""
 
     steps: int = required(least=1)
-    noise: AbstractNoise | None = None
 
     def init(self, context: Context) -> Float[Array, "t a"]:
         return jnp.zeros((self.steps, *context.action.shape))
@@ -64,10 +57,9 @@ class HeadingError(AbstractObservation):
     """
 
     command: str
-    noise: AbstractNoise | None = None
 
     def __call__(self, context: Context) -> Float[Array, ""]:
-        yaw = yaw_of(base_orientation(context.physics, context.model.names))
+        yaw = yaw_of(context.base.orientation)
         return wrap_angle(context.command(self.command)[0] - yaw)
 
 
@@ -75,7 +67,6 @@ class TimeLeft(AbstractObservation):
     """Time left until a time limit of `seconds`, in s, so that a critic can predict truncation."""
 
     seconds: float = 20.0
-    noise: AbstractNoise | None = None
 
     def __call__(self, context: Context) -> Float[Array, ""]:
         return self.seconds - context.episode_step * context.dt
@@ -90,7 +81,6 @@ class PhaseClock(AbstractObservation):
 
     period_s: float = ranged(0.8, above=0.0)
     side_offset: float = ranged(0.5, least=0.0, most=1.0)
-    noise: AbstractNoise | None = None
 
     @property
     def mirror_s(self) -> float:
@@ -109,7 +99,6 @@ class GaitClock(AbstractObservation):
     """
 
     command: str
-    noise: AbstractNoise | None = None
 
     def init(self, context: Context) -> tuple[Array, Array]:
         return jnp.zeros(()), context.command(self.command)[0]
@@ -130,7 +119,6 @@ class MotionPhase(AbstractObservation):
     """Fraction of the clip that is over, from 0 at its first frame to 1 at its last."""
 
     command: str
-    noise: AbstractNoise | None = None
 
     def __call__(self, context: Context) -> Float[Array, ""]:
         command, frame = motion_frame(context, self.command)
@@ -145,7 +133,6 @@ class MotionJoints(AbstractObservation):
     command: str
     steps: tuple[int, ...] = (0,)
     joints: tuple[str, ...] | None = None
-    noise: AbstractNoise | None = None
 
     def __check_init__(self) -> None:
         _check_steps(self)
@@ -161,7 +148,6 @@ class MotionJointVelocities(AbstractObservation):
     command: str
     steps: tuple[int, ...] = (0,)
     joints: tuple[str, ...] | None = None
-    noise: AbstractNoise | None = None
 
     def __check_init__(self) -> None:
         _check_steps(self)
@@ -175,14 +161,12 @@ class MotionBasePosition(AbstractObservation):
 
     command: str
     steps: tuple[int, ...] = (0,)
-    noise: AbstractNoise | None = None
 
     def __check_init__(self) -> None:
         _check_steps(self)
 
     def __call__(self, context: Context) -> Float[Array, "s 3"]:
-        names, physics = context.model.names, context.physics
-        position, quat = base_position(physics, names), base_orientation(physics, names)
+        position, quat = context.base.position, context.base.orientation
 
         def seen(qpos: Array) -> Array:
             return rotate_inverse(base_of_qpos(context.model.names, qpos)[0] - position, quat)
@@ -198,13 +182,12 @@ class MotionBaseOrientation(AbstractObservation):
 
     command: str
     steps: tuple[int, ...] = (0,)
-    noise: AbstractNoise | None = None
 
     def __check_init__(self) -> None:
         _check_steps(self)
 
     def __call__(self, context: Context) -> Float[Array, "s 6"]:
-        back = inverse_quaternion(base_orientation(context.physics, context.model.names))
+        back = inverse_quaternion(context.base.orientation)
 
         def seen(qpos: Array) -> Array:
             turn = multiply_quaternions(back, base_of_qpos(context.model.names, qpos)[1])

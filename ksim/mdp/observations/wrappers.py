@@ -10,32 +10,24 @@ from abc import abstractmethod
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import mujoco
 from jaxtyping import Array, Float, PyTree
 
 from ksim.checks import check_rule, ranged, required
 from ksim.errors import ConfigError
 from ksim.keys import WRAPPED_OBSERVATION
-from ksim.mdp.noise import AbstractNoise, noise_key
+from ksim.mdp.noise import noise_key
 from ksim.mdp.observations.base import AbstractObservation
 from ksim.mdp.term import Context
 from ksim.physics.rotations import rotate
 
 
 class _Wrapper(AbstractObservation):
-    """Passes on what the wrapped term needs of the model, and keeps its memory and that of its noise.
+    """Keeps the memory of the wrapped term, and that of its noise.
 
     A wrapper's memory is ((the term's, its noise's), its own). It implements `first` and `next` for its own.
     """
 
     observation: eqx.AbstractVar[AbstractObservation]
-
-    @property
-    def needs(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.observation.needs
-
-    def edit_spec(self, spec: mujoco.MjSpec) -> None:
-        self.observation.edit_spec(spec)
 
     @property
     def mirror_s(self) -> float:
@@ -79,7 +71,6 @@ class History(_Wrapper):
 
     observation: AbstractObservation
     steps: int
-    noise: AbstractNoise | None = None
 
     def __check_init__(self) -> None:
         check_rule(f"History of {self.steps} steps", self.steps >= 1, "of at least one")
@@ -102,7 +93,6 @@ class Delayed(_Wrapper):
 
     observation: AbstractObservation
     steps: tuple[int, int] = (0, 2)
-    noise: AbstractNoise | None = None
 
     def __check_init__(self) -> None:
         is_met = 0 <= self.steps[0] <= self.steps[1]
@@ -131,7 +121,6 @@ class Lagged(_Wrapper):
 
     observation: AbstractObservation
     time_constant_s: tuple[float, float] = ranged((0.02, 0.02), above=0.0)
-    noise: AbstractNoise | None = None
 
     def first(self, value: Array, context: Context) -> tuple[Array, Array]:
         low, high = self.time_constant_s
@@ -154,7 +143,6 @@ class Misaligned(_Wrapper):
 
     observation: AbstractObservation
     max_angle: float = required(least=0.0)
-    noise: AbstractNoise | None = None
 
     def exact(self) -> AbstractObservation:
         return dataclasses.replace(super().exact(), max_angle=0.0)

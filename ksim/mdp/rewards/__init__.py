@@ -1,6 +1,7 @@
 """Rewards, one file per theme."""
 
 from ksim.mdp.rewards.base import (
+    AbstractGaussianReward as AbstractGaussianReward,
     AbstractReward as AbstractReward,
     Clipped as Clipped,
     Custom as Custom,

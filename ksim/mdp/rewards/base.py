@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import equinox as eqx
 import jax.numpy as jnp
-import mujoco
 from jaxtyping import Array, Bool, Float, PyTree
 
 from ksim.checks import check_field, ranged
@@ -29,26 +28,36 @@ class AbstractReward(Term):
         """The value before `scale`, a scalar."""
 
 
+class AbstractGaussianReward(AbstractReward):
+    """1 without an error, falling off as a Gaussian of it.
+
+    Attributes:
+        std: The error at which the reward has dropped to exp(-1/2).
+    """
+
+    std: eqx.AbstractVar[float]
+
+    @abstractmethod
+    def squared_error(self, context: Context) -> Float[Array, ""]:
+        """The squared error, in the square of the unit of `std`."""
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        return jnp.exp(-self.squared_error(context) / (2 * self.std**2))
+
+
 def asks_to_move(command: Float[Array, " n"]) -> Bool[Array, ""]:
     """Whether a velocity command is to move."""
     return jnp.linalg.norm(command) > MIN_COMMAND
 
 
 class _Wrapper(AbstractReward):
-    """Another reward, with its scale, its memory and what it needs of the model."""
+    """Another reward, with its scale and its memory."""
 
     reward: eqx.AbstractVar[AbstractReward]
 
     @property
     def scale(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.reward.scale
-
-    @property
-    def needs(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.reward.needs
-
-    def edit_spec(self, spec: mujoco.MjSpec) -> None:
-        self.reward.edit_spec(spec)
 
     def init(self, context: Context) -> PyTree:
         return self.reward.init(context)

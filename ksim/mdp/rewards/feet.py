@@ -10,7 +10,7 @@ from ksim.errors import ConfigError
 from ksim.mdp.contacts import add_contact_sensors, check_parts, contact_forces, hardest_contacts
 from ksim.mdp.rewards.base import AbstractReward, asks_to_move
 from ksim.mdp.term import Context
-from ksim.physics.names import base_orientation, find_in_spec
+from ksim.physics.names import find_in_spec
 from ksim.physics.rotations import heading_frame
 
 
@@ -132,7 +132,7 @@ class FeetDistance(AbstractReward):
     def __call__(self, context: Context) -> Float[Array, ""]:
         left, right = _site_indices(context, self.sites)
         position_s3 = context.derived("site_xpos")
-        orientation = base_orientation(context.physics, context.model.names)
+        orientation = context.base.orientation
         distance = heading_frame(orientation, position_s3[left] - position_s3[right])[1]
         low, high = self.distance
         return jnp.maximum(low - distance, 0.0) + jnp.maximum(distance - high, 0.0)

@@ -1,7 +1,5 @@
 """Rewards on posture, effort and smoothness."""
 
-from abc import abstractmethod
-
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -9,8 +7,7 @@ from jaxtyping import Array, Float
 from ksim.checks import ranged, required
 from ksim.errors import ConfigError
 from ksim.mdp.rewards.base import AbstractReward
-from ksim.mdp.term import Context
-from ksim.physics.names import base_ang_vel_body, base_lin_vel_world, base_orientation, base_position
+from ksim.mdp.term import ChangeOfVelocity, Context
 from ksim.physics.rotations import roll_pitch_of, rotate_inverse
 
 
@@ -38,7 +35,7 @@ class Upright(AbstractReward):
     scale: float = 0.5
 
     def __call__(self, context: Context) -> Float[Array, ""]:
-        orientation = base_orientation(context.physics, context.model.names)
+        orientation = context.base.orientation
         return rotate_inverse(jnp.array([0.0, 0.0, 1.0]), orientation)[2]
 
 
@@ -48,7 +45,7 @@ class BaseTilt(AbstractReward):
     scale: float = -1.0
 
     def __call__(self, context: Context) -> Float[Array, ""]:
-        orientation = base_orientation(context.physics, context.model.names)
+        orientation = context.base.orientation
         gravity_3 = rotate_inverse(jnp.array([0.0, 0.0, -1.0]), orientation)
         return jnp.sum(jnp.square(gravity_3[:2]))
 
@@ -60,7 +57,7 @@ class BaseRoll(AbstractReward):
     scale: float = -1.0
 
     def __call__(self, context: Context) -> Float[Array, ""]:
-        roll, _ = roll_pitch_of(base_orientation(context.physics, context.model.names))
+        roll, _ = roll_pitch_of(context.base.orientation)
         return jnp.square(roll - self.target)
 
 
@@ -71,7 +68,7 @@ class BasePitch(AbstractReward):
     scale: float = -1.0
 
     def __call__(self, context: Context) -> Float[Array, ""]:
-        _, pitch = roll_pitch_of(base_orientation(context.physics, context.model.names))
+        _, pitch = roll_pitch_of(context.base.orientation)
         return jnp.square(pitch - self.target)
 
 
@@ -82,7 +79,7 @@ class BaseHeightError(AbstractReward):
     scale: float = -10.0
 
     def __call__(self, context: Context) -> Float[Array, ""]:
-        height = context.height_above_ground(base_position(context.physics, context.model.names))
+        height = context.height_above_ground(context.base.position)
         return jnp.square(height - self.target)
 
 
@@ -92,7 +89,7 @@ class VerticalVelocity(AbstractReward):
     scale: float = -1.0
 
     def __call__(self, context: Context) -> Float[Array, ""]:
-        return jnp.square(base_lin_vel_world(context.physics, context.model.names)[2])
+        return jnp.square(context.base.lin_vel_world[2])
 
 
 class RollPitchRate(AbstractReward):
@@ -101,45 +98,32 @@ class RollPitchRate(AbstractReward):
     scale: float = -0.05
 
     def __call__(self, context: Context) -> Float[Array, ""]:
-        return jnp.sum(jnp.square(base_ang_vel_body(context.physics, context.model.names)[:2]))
+        return jnp.sum(jnp.square(context.base.ang_vel_body[:2]))
 
 
-class _BaseAcceleration(AbstractReward):
-    """Squared change per second of a velocity of the base over the last control step; 0 at a reset."""
-
-    @abstractmethod
-    def velocity(self, context: Context) -> Float[Array, "3"]:
-        """The velocity to differentiate."""
-
-    def init(self, context: Context) -> tuple[Array, Array]:
-        velocity_3 = self.velocity(context)
-        return velocity_3, jnp.zeros_like(velocity_3)
-
-    def update(self, context: Context) -> tuple[Array, Array]:
-        before_3, _ = context.memory
-        velocity_3 = self.velocity(context)
-        return velocity_3, (velocity_3 - before_3) / context.dt
+class _Acceleration(ChangeOfVelocity, AbstractReward):
+    """A squared acceleration over the last control step; 0 at a reset."""
 
     def __call__(self, context: Context) -> Float[Array, ""]:
         return jnp.sum(jnp.square(context.memory[1]))
 
 
-class BaseLinearAcceleration(_BaseAcceleration):
+class BaseLinearAcceleration(_Acceleration):
     """Squared linear acceleration of the base over the last control step, in (m/s^2)^2."""
 
     scale: float = -1e-3
 
     def velocity(self, context: Context) -> Float[Array, "3"]:
-        return base_lin_vel_world(context.physics, context.model.names)
+        return context.base.lin_vel_world
 
 
-class BaseAngularAcceleration(_BaseAcceleration):
+class BaseAngularAcceleration(_Acceleration):
     """Squared change of the base's angular velocity in its own frame over the last control step, in (rad/s^2)^2."""
 
     scale: float = -1e-4
 
     def velocity(self, context: Context) -> Float[Array, "3"]:
-        return base_ang_vel_body(context.physics, context.model.names)
+        return context.base.ang_vel_body
 
 
 class JointDeviation(AbstractReward):
@@ -198,23 +182,14 @@ class ActionJerk(AbstractReward):
         return jnp.sum(jnp.square(context.memory[2]))
 
 
-class JointAcceleration(AbstractReward):
+class JointAcceleration(_Acceleration):
     """Squared accelerations of joints over the last control step, in (rad/s^2)^2, summed. `joints`: default all."""
 
     joints: tuple[str, ...] | None = None
     scale: float = -1e-7
 
-    def init(self, context: Context) -> tuple[Array, Array]:
-        velocity_j = context.physics.qvel[context.model.names.joint_qvel(self.joints)]
-        return velocity_j, jnp.zeros_like(velocity_j)
-
-    def update(self, context: Context) -> tuple[Array, Array]:
-        before_j, _ = context.memory
-        velocity_j = context.physics.qvel[context.model.names.joint_qvel(self.joints)]
-        return velocity_j, (velocity_j - before_j) / context.dt
-
-    def __call__(self, context: Context) -> Float[Array, ""]:
-        return jnp.sum(jnp.square(context.memory[1]))
+    def velocity(self, context: Context) -> Float[Array, " j"]:
+        return context.physics.qvel[context.model.names.joint_qvel(self.joints)]
 
 
 class MechanicalPower(AbstractReward):
@@ -241,7 +216,7 @@ class CostOfTransport(AbstractReward):
     def __call__(self, context: Context) -> Float[Array, ""]:
         mj_model, names = context.model.mj_model, context.model.names
         weight = mj_model.body_subtreemass[names.base_body()] * np.linalg.norm(mj_model.opt.gravity)
-        speed = jnp.linalg.norm(base_lin_vel_world(context.physics, names)[:2])
+        speed = jnp.linalg.norm(context.base.lin_vel_world[:2])
         return _power(context) / (weight * jnp.maximum(speed, self.min_speed))
 
 

@@ -1,27 +1,18 @@
 """Rewards for following commands and reference motions."""
 
-from abc import abstractmethod
-
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ksim.checks import check_range, ranged
+from ksim.checks import ranged
 from ksim.errors import ConfigError
 from ksim.mdp.commands import motion_frame
 from ksim.mdp.motion import orientation_errors, position_errors, tracked_anchor, velocity_errors
-from ksim.mdp.rewards.base import AbstractReward, asks_to_move
+from ksim.mdp.rewards.base import AbstractGaussianReward, AbstractReward, asks_to_move
 from ksim.mdp.term import Context
-from ksim.physics.names import (
-    base_ang_vel_world,
-    base_heading_velocity,
-    base_orientation,
-    base_position,
-    relative_to_base,
-)
 from ksim.physics.rotations import angle_between, roll_pitch_of, wrap_angle, yaw_of
 
 
-class TrackLinearVelocity(AbstractReward):
+class TrackLinearVelocity(AbstractGaussianReward):
     """1 when the horizontal velocity meets the command, falling off as a Gaussian.
 
     The velocity is the base's, in the level frame that shares its heading; the command's first two components are
@@ -32,13 +23,12 @@ class TrackLinearVelocity(AbstractReward):
     std: float = ranged(0.25, above=0.0)
     scale: float = 1.0
 
-    def __call__(self, context: Context) -> Float[Array, ""]:
-        velocity_3 = base_heading_velocity(context.physics, context.model.names)
-        error = jnp.sum(jnp.square(velocity_3[:2] - context.command(self.command)[:2]))
-        return jnp.exp(-error / (2 * self.std**2))
+    def squared_error(self, context: Context) -> Float[Array, ""]:
+        velocity_3 = context.base.heading_velocity
+        return jnp.sum(jnp.square(velocity_3[:2] - context.command(self.command)[:2]))
 
 
-class TrackHeading(AbstractReward):
+class TrackHeading(AbstractGaussianReward):
     """1 when the base's heading meets the command, falling off as a Gaussian.
 
     The command's first component is the heading in the world, in rad: 0 along the x axis. std: error, in rad, at
@@ -49,13 +39,13 @@ class TrackHeading(AbstractReward):
     std: float = ranged(0.5, above=0.0)
     scale: float = 0.5
 
-    def __call__(self, context: Context) -> Float[Array, ""]:
-        yaw = yaw_of(base_orientation(context.physics, context.model.names))
+    def squared_error(self, context: Context) -> Float[Array, ""]:
+        yaw = yaw_of(context.base.orientation)
         error = wrap_angle(yaw - context.command(self.command)[0])
-        return jnp.exp(-jnp.square(error) / (2 * self.std**2))
+        return jnp.square(error)
 
 
-class TrackHeight(AbstractReward):
+class TrackHeight(AbstractGaussianReward):
     """1 when the base's height meets the command, falling off as a Gaussian.
 
     The command's first component is the height above the ground, in m. std: error, in m, at which the reward
@@ -66,10 +56,10 @@ class TrackHeight(AbstractReward):
     std: float = ranged(0.05, above=0.0)
     scale: float = 0.5
 
-    def __call__(self, context: Context) -> Float[Array, ""]:
-        height = context.height_above_ground(base_position(context.physics, context.model.names))
+    def squared_error(self, context: Context) -> Float[Array, ""]:
+        height = context.height_above_ground(context.base.position)
         error = height - context.command(self.command)[0]
-        return jnp.exp(-jnp.square(error) / (2 * self.std**2))
+        return jnp.square(error)
 
 
 class StandStill(AbstractReward):
@@ -88,7 +78,7 @@ class StandStill(AbstractReward):
         return jnp.where(asks_to_move(context.command(self.command)), 0.0, jnp.sum(distance_j))
 
 
-class TrackYawRate(AbstractReward):
+class TrackYawRate(AbstractGaussianReward):
     """1 when the yaw rate meets the command, falling off as a Gaussian.
 
     The command's third component is the yaw rate about the vertical, in rad/s. std: error, in rad/s, at which the
@@ -99,13 +89,12 @@ class TrackYawRate(AbstractReward):
     std: float = ranged(0.25, above=0.0)
     scale: float = 0.5
 
-    def __call__(self, context: Context) -> Float[Array, ""]:
-        yaw_rate = base_ang_vel_world(context.physics, context.model.names)[2]
-        error = jnp.square(yaw_rate - context.command(self.command)[2])
-        return jnp.exp(-error / (2 * self.std**2))
+    def squared_error(self, context: Context) -> Float[Array, ""]:
+        yaw_rate = context.base.ang_vel_world[2]
+        return jnp.square(yaw_rate - context.command(self.command)[2])
 
 
-class TrackRollPitch(AbstractReward):
+class TrackRollPitch(AbstractGaussianReward):
     """1 when roll and pitch of the base meet the command, falling off as a Gaussian.
 
     The command's first two components are roll (to the right) and pitch (nose down), in rad. std: error, in rad, at
@@ -116,13 +105,13 @@ class TrackRollPitch(AbstractReward):
     std: float = ranged(0.2, above=0.0)
     scale: float = 0.5
 
-    def __call__(self, context: Context) -> Float[Array, ""]:
-        roll_pitch_2 = roll_pitch_of(base_orientation(context.physics, context.model.names))
+    def squared_error(self, context: Context) -> Float[Array, ""]:
+        roll_pitch_2 = roll_pitch_of(context.base.orientation)
         error_2 = wrap_angle(roll_pitch_2 - context.command(self.command)[:2])
-        return jnp.exp(-jnp.sum(jnp.square(error_2)) / (2 * self.std**2))
+        return jnp.sum(jnp.square(error_2))
 
 
-class TrackJointPose(AbstractReward):
+class TrackJointPose(AbstractGaussianReward):
     """1 when joint positions meet the command, falling off as a Gaussian.
 
     The command's components are the positions of `joints` (names, default all), in rad, in their order. std: root mean
@@ -134,13 +123,13 @@ class TrackJointPose(AbstractReward):
     std: float = ranged(0.3, above=0.0)
     scale: float = 1.0
 
-    def __call__(self, context: Context) -> Float[Array, ""]:
+    def squared_error(self, context: Context) -> Float[Array, ""]:
         position_j = context.physics.qpos[context.model.names.joint_qpos(self.joints)]
         target_j = _of_size(context, self.command, position_j.size, "one for each joint")
-        return jnp.exp(-jnp.mean(jnp.square(position_j - target_j)) / (2 * self.std**2))
+        return jnp.mean(jnp.square(position_j - target_j))
 
 
-class TrackPosition(AbstractReward):
+class TrackPosition(AbstractGaussianReward):
     """1 when the position of a site meets the command, falling off as a Gaussian, as for a reaching hand.
 
     The command is the site's position relative to the base, in the base's frame, in m; for a robot without a free
@@ -153,12 +142,11 @@ class TrackPosition(AbstractReward):
     std: float = ranged(0.1, above=0.0)
     scale: float = 1.0
 
-    def __call__(self, context: Context) -> Float[Array, ""]:
+    def squared_error(self, context: Context) -> Float[Array, ""]:
         names = context.model.names
         site_3 = context.derived("site_xpos")[names.index("site", self.site)]
-        position_3 = relative_to_base(context.physics, names, site_3)
-        error = jnp.sum(jnp.square(position_3 - _of_size(context, self.command, 3, "x, y and z")))
-        return jnp.exp(-error / (2 * self.std**2))
+        position_3 = context.base.relative_or_world(site_3)
+        return jnp.sum(jnp.square(position_3 - _of_size(context, self.command, 3, "x, y and z")))
 
 
 def _of_size(context: Context, command: str, size: int, what: str) -> Float[Array, " n"]:
@@ -168,22 +156,7 @@ def _of_size(context: Context, command: str, size: int, what: str) -> Float[Arra
     return value
 
 
-class AbstractMotionReward(AbstractReward):
-    """1 where the robot is as in the reference, falling off as a Gaussian."""
-
-    def __check_init__(self) -> None:
-        check_range(self, "std", above=0.0)
-
-    @abstractmethod
-    def squared_error(self, context: Context) -> Float[Array, ""]:
-        """The squared error, in the square of the unit of `std`."""
-
-    def __call__(self, context: Context) -> Float[Array, ""]:
-        std: float = self.std  # type: ignore[attr-defined]
-        return jnp.exp(-self.squared_error(context) / (2 * std**2))
-
-
-class TrackAnchorPosition(AbstractMotionReward):
+class TrackAnchorPosition(AbstractGaussianReward):
     """1 when the anchor is at its reference in the world, falling off as a Gaussian.
 
     std: distance, in m, at which the reward has dropped to exp(-1/2).
@@ -192,7 +165,7 @@ class TrackAnchorPosition(AbstractMotionReward):
     needs = ("xpos",)
     command: str
     anchor: str | None = None
-    std: float = 0.2
+    std: float = ranged(0.2, above=0.0)
     scale: float = 0.5
 
     def squared_error(self, context: Context) -> Float[Array, ""]:
@@ -200,7 +173,7 @@ class TrackAnchorPosition(AbstractMotionReward):
         return jnp.sum(jnp.square(context.derived("xpos")[tracked.body_n] - tracked.of_reference("body_pos")))
 
 
-class TrackAnchorOrientation(AbstractMotionReward):
+class TrackAnchorOrientation(AbstractGaussianReward):
     """1 when the anchor is oriented as its reference in the world, falling off as a Gaussian.
 
     std: angle, in rad, at which the reward has dropped to exp(-1/2).
@@ -209,7 +182,7 @@ class TrackAnchorOrientation(AbstractMotionReward):
     needs = ("xquat",)
     command: str
     anchor: str | None = None
-    std: float = 0.3
+    std: float = ranged(0.3, above=0.0)
     scale: float = 0.5
 
     def squared_error(self, context: Context) -> Float[Array, ""]:
@@ -219,7 +192,7 @@ class TrackAnchorOrientation(AbstractMotionReward):
         )
 
 
-class TrackBodyPositions(AbstractMotionReward):
+class TrackBodyPositions(AbstractGaussianReward):
     """1 when bodies are where their references are in the anchor's frame, falling off as a Gaussian.
 
     std: root mean square of the distances, in m, at which the reward has dropped to exp(-1/2).
@@ -229,7 +202,7 @@ class TrackBodyPositions(AbstractMotionReward):
     command: str
     anchor: str | None = None
     bodies: tuple[str, ...] | None = None
-    std: float = 0.2
+    std: float = ranged(0.2, above=0.0)
     scale: float = 1.0
 
     def squared_error(self, context: Context) -> Float[Array, ""]:
@@ -237,7 +210,7 @@ class TrackBodyPositions(AbstractMotionReward):
         return jnp.mean(jnp.sum(jnp.square(error_n3), axis=1))
 
 
-class TrackBodyOrientations(AbstractMotionReward):
+class TrackBodyOrientations(AbstractGaussianReward):
     """1 when bodies are oriented as their references in the anchor's frame, falling off as a Gaussian.
 
     std: root mean square of the angles, in rad, at which the reward has dropped to exp(-1/2).
@@ -247,14 +220,14 @@ class TrackBodyOrientations(AbstractMotionReward):
     command: str
     anchor: str | None = None
     bodies: tuple[str, ...] | None = None
-    std: float = 0.3
+    std: float = ranged(0.3, above=0.0)
     scale: float = 1.0
 
     def squared_error(self, context: Context) -> Float[Array, ""]:
         return jnp.mean(jnp.square(orientation_errors(context, self.command, self.anchor, self.bodies)))
 
 
-class TrackBodyVelocities(AbstractMotionReward):
+class TrackBodyVelocities(AbstractGaussianReward):
     """1 when bodies move as their references in the anchor's frame, falling off as a Gaussian.
 
     std: root mean square of the velocity errors, in m/s, at which the reward has dropped to exp(-1/2).
@@ -264,7 +237,7 @@ class TrackBodyVelocities(AbstractMotionReward):
     command: str
     anchor: str | None = None
     bodies: tuple[str, ...] | None = None
-    std: float = 0.7
+    std: float = ranged(0.7, above=0.0)
     scale: float = 1.0
 
     def squared_error(self, context: Context) -> Float[Array, ""]:
@@ -272,7 +245,7 @@ class TrackBodyVelocities(AbstractMotionReward):
         return jnp.mean(jnp.sum(jnp.square(error_n3), axis=1))
 
 
-class TrackBodyAngularVelocities(AbstractMotionReward):
+class TrackBodyAngularVelocities(AbstractGaussianReward):
     """1 when bodies turn as their references in the anchor's frame, falling off as a Gaussian.
 
     std: root mean square of the errors, in rad/s, at which the reward has dropped to exp(-1/2).
@@ -282,7 +255,7 @@ class TrackBodyAngularVelocities(AbstractMotionReward):
     command: str
     anchor: str | None = None
     bodies: tuple[str, ...] | None = None
-    std: float = 2.2
+    std: float = ranged(2.2, above=0.0)
     scale: float = 1.0
 
     def squared_error(self, context: Context) -> Float[Array, ""]:
@@ -290,7 +263,7 @@ class TrackBodyAngularVelocities(AbstractMotionReward):
         return jnp.mean(jnp.sum(jnp.square(error_n3), axis=1))
 
 
-class TrackMotionJoints(AbstractMotionReward):
+class TrackMotionJoints(AbstractGaussianReward):
     """1 when joints are where the motion has them, falling off as a Gaussian.
 
     joints: names, default all. std: root mean square of the joints' errors, in rad, at which the reward has dropped to
@@ -299,7 +272,7 @@ class TrackMotionJoints(AbstractMotionReward):
 
     command: str
     joints: tuple[str, ...] | None = None
-    std: float = 0.3
+    std: float = ranged(0.3, above=0.0)
     scale: float = 1.0
 
     def squared_error(self, context: Context) -> Float[Array, ""]:
@@ -309,7 +282,7 @@ class TrackMotionJoints(AbstractMotionReward):
         return jnp.mean(jnp.square(context.physics.qpos[places] - wanted_j))
 
 
-class TrackMotionJointVelocities(AbstractMotionReward):
+class TrackMotionJointVelocities(AbstractGaussianReward):
     """1 when joints move as in the motion, falling off as a Gaussian.
 
     joints: names, default all. std: root mean square of the joints' errors, in rad/s, at which the reward has dropped
@@ -318,7 +291,7 @@ class TrackMotionJointVelocities(AbstractMotionReward):
 
     command: str
     joints: tuple[str, ...] | None = None
-    std: float = 2.0
+    std: float = ranged(2.0, above=0.0)
     scale: float = 0.5
 
     def squared_error(self, context: Context) -> Float[Array, ""]:
