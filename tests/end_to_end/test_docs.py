@@ -98,7 +98,7 @@ def test_settings_that_the_pages_name_are_options():
     for page in ("README.md", "DISTRIBUTED_TRAINING.md", "docs/running.md", "docs/clusters.md"):
         text = re.sub(r"XLA_FLAGS=\S+", "", (ROOT / page).read_text())
         # Not those of other programs, as srun's --kill-on-bad-exit=0.
-        for name in re.findall(r"(?<![\w-])([a-z_]+)=(?:\d+|eval|local|accumulate)\b", text):
+        for name in re.findall(r"(?<![\w=-])([a-z_]+)=(?:\d+|eval|local|accumulate)\b", text):
             assert name in options | {"scale", "max_tilt", "seconds"}, name
 
 
