@@ -378,7 +378,8 @@ def test_clipped_when_the_reward_has_memory_needs_and_sensors_passes_them_on():
     contexts = [make_context(joint_vel=joint_vel) for joint_vel in [(1, 2), (1.2, 1.6)]]
     inner = rewards.JointAcceleration()
     np.testing.assert_allclose(values_over(rewards.Clipped(inner, low=0.0, high=400.0), *contexts), [0, 400])
-    assert rewards.Clipped(rewards.TorqueEffort(), low=0.0, high=1.0).needs == ("actuator_force",)
+    clipped = rewards.Clipped(rewards.TorqueEffort(), low=0.0, high=1.0)
+    assert [name for term in clipped.with_inner_terms() for name in term.needs] == ["actuator_force"]
     spec = biped_spec()
     rewards.Clipped(rewards.FootClearance(sites=("left_foot",)), low=0.0, high=1.0).edit_spec(spec)
     assert spec.sensor("ksim_left_foot_velocity") is not None

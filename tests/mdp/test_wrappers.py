@@ -123,7 +123,7 @@ def test_wrappers_when_the_noise_of_the_observation_remembers_keep_its_memory():
 
 def test_wrappers_when_the_observation_needs_a_field_need_it_too():
     for term in wrapped(observations.ActuatorForce()):
-        assert term.needs == ("actuator_force",)
+        assert [name for part in term.with_inner_terms() for name in part.needs] == ["actuator_force"]
 
 
 class Clock(observations.AbstractObservation):
