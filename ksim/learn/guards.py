@@ -16,7 +16,7 @@ from ksim.types import LearnerState, Metrics
 MomentsT = TypeVar("MomentsT", bound=RunningMoments)
 
 MAX_NOT_FINITE = 0.5
-"""Largest share of non-finite steps in a rollout that is learned from."""
+"""Largest share of non-finite steps in a rollout that is still used for learning."""
 
 BAD_UPDATES = "policy/bad_updates"
 """Metric of skipped optimizer steps; every learner reports it."""

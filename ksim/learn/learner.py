@@ -1,4 +1,4 @@
-"""The seam to an algorithm: collection of a rollout, and the learner that uses it."""
+"""The interface to an algorithm: collection of a rollout, and the learner that uses it."""
 
 import dataclasses
 from abc import ABC, abstractmethod

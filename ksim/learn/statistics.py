@@ -97,11 +97,9 @@ def rollout_metrics(trajectory: Trajectory, axis_name: str | None) -> Metrics:
 
 
 def bin_counts(trajectory: Trajectory, levels: Levels, axis_name: str | None) -> Metrics:
-    """Steps and failures in the bins of each curriculum that counts by bins: arrays of shape (bins,).
+    """Steps and failures in the bins of each curriculum that counts by bins: arrays of shape (bins,), over all devices.
 
-    Args:
-        levels: Levels of the curricula by name; vectors for curricula with bins.
-        axis_name: The axis of devices, over which counts are summed.
+    Levels of curricula with bins are vectors.
     """
     is_finite_et = finite_steps(trajectory)
     counts = {}

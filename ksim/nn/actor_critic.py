@@ -1,4 +1,4 @@
-"""The seam between a policy and the learner: one forward pass, for acting and for the loss."""
+"""The interface between a policy and the learner: one forward pass, for acting and for the loss."""
 
 from abc import abstractmethod
 

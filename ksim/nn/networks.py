@@ -18,7 +18,7 @@ from ksim.types import Observation
 StdKind = Literal["state_independent", "learned"]
 
 MIN_STD, MAX_STD = 0.02, 5.0
-"""Between which a policy's standard deviation is kept."""
+"""Bounds of a policy's standard deviation."""
 
 
 def check_init_std(init_std: float, min_std: float = MIN_STD, max_std: float = MAX_STD) -> None:
@@ -37,7 +37,7 @@ def bounded_std(
 
 
 def orthogonal_linear(in_size: int, out_size: int, gain: float, *, key: PRNGKeyArray) -> eqx.nn.Linear:
-    """A linear layer with orthogonal weights and no bias to start with, as PPO implementations found to matter.
+    """A linear layer with orthogonal initial weights and zero bias, which matters in PPO.
 
     Source: Andrychowicz et al. 2021, "What matters in on-policy reinforcement learning" (arXiv:2006.05990).
     """
@@ -89,7 +89,7 @@ class GaussianHead(eqx.Module):
     """Features to a Gaussian over actions, or with `squash` to the hyperbolic tangent of one.
 
     With `std="state_independent"` the standard deviation is one learned vector; with `"learned"` it is a function
-    of the observation. `init_std` is what it starts from; it is kept between `min_std` and `max_std`.
+    of the observation. It starts from `init_std` and stays between `min_std` and `max_std`.
     """
 
     linear: eqx.nn.Linear

@@ -74,7 +74,7 @@ class ValueNormalizer(RunningMoments):
     def denormalize(self, value: Float[Array, "*b"]) -> Float[Array, "*b"]:
         """Values of a network in the units of rewards.
 
-        Next to 0 before anything was seen. A new network's own values, of about 1, would be the first targets in part,
+        Near 0 before anything was seen. Otherwise the first targets would contain values of a new network, of about 1,
         and their scale would stay in the statistics, however small rewards are.
         """
         return jnp.where(self.count > 0, value * self.scale + self.mean["value"], value * UNSEEN_SCALE)
@@ -111,7 +111,7 @@ class ObservationNormalizer(RunningMoments):
     def __call__(self, obs: Observation) -> Observation:
         """Observations of any leading shape, with mean 0 and variance 1 by what was seen so far.
 
-        Groups without statistics, which are for others than the network, are left out.
+        Groups without statistics, which the network does not use, are left out.
         """
         bound = jnp.where(self.count > 0, MAX_NORMALIZED, jnp.inf)
         return {
@@ -122,9 +122,9 @@ class ObservationNormalizer(RunningMoments):
 
 
 class NormalizedActorCritic(AbstractActorCritic):
-    """A network that is shown normalised observations: what acts, and what a checkpoint holds.
+    """A network with its observation normaliser: the policy that acts and that a checkpoint holds.
 
-    Its values are in the units of rewards, also where the network's are normalised.
+    Its values are in the units of rewards, even if the network's values are normalised.
     """
 
     network: AbstractActorCritic

@@ -1,4 +1,4 @@
-"""The seam between an MDP and the learner."""
+"""The interface between an MDP and the learner."""
 
 import dataclasses
 import functools
@@ -23,13 +23,10 @@ T = TypeVar("T")
 
 
 def traced_once(function: Callable[P, T]) -> Callable[P, T]:
-    """A function whose trace is kept: what calls it with tracers of the same shapes gets the same operations again.
+    """A pure function of pytrees whose trace is cached: calls with tracers of the same shapes get the same operations.
 
-    The start of a run traces a reset of the environment some eight times, for checks, for shapes and for programs; of a
-    large robot under MJX each takes a second. Outside of a trace it is called as it is.
-
-    Args:
-        function: A function of trees of arrays, without side effects.
+    The start of a run traces a reset about eight times, for checks, shapes and programs. For a large robot under MJX
+    each trace takes a second. Outside a trace the function is called as it is.
     """
     jitted = jax.jit(function, inline=True)
 
@@ -84,15 +81,15 @@ class Environment(eqx.Module):
     def next_episode(self, state: EnvState, key: PRNGKeyArray) -> EnvState:
         """The start of the episode after `state`, from which it takes what persists over episodes.
 
-        `state` is the last of the episode that ended, or the one before it where that is not finite.
+        `state` is the last state of the ended episode, or the state before it if the last is non-finite.
         """
         return self.reset(key)
 
     def is_next_start(self, start: EnvState, state: EnvState) -> Bool[Array, ""]:
         """Whether `start`, made by `next_episode` of an earlier state of this env, is also that of `state`.
 
-        ksim makes starts ahead of the ends of episodes, many in one batch, and drops those that are no longer right. An
-        environment that overrides `next_episode` and not this method has none made ahead.
+        ksim makes starts before episodes end, many in one batch, and drops those that no longer hold. For an
+        environment that overrides `next_episode` but not this method, none are made ahead.
         """
         return jnp.bool_(True)
 
@@ -111,7 +108,7 @@ class Environment(eqx.Module):
     def initial_levels(self) -> Levels:
         """The initial levels of the curricula of all envs; by default there are none.
 
-        A level of a single env is part of its state, and moves in `next_episode`.
+        The level of a single env is part of its state, and changes in `next_episode`.
         """
         return {}
 
@@ -133,13 +130,13 @@ def check_environment(env: Environment, axis_name: str = DEVICE_AXIS) -> dict[st
 
     Args:
         env: The environment.
-        axis_name: What it calls the axis of devices.
+        axis_name: The name of the device axis in the environment.
 
     Returns:
         The length of each observation group.
 
     Raises:
-        ConfigError: An observation group is no vector or `actor` is missing; reward or flags are no scalars; or a
+        ConfigError: An observation group is not a vector or `actor` is missing; reward or flags are not scalars; or a
             step returns another structure, shape or dtype than a reset.
     """
     key = key_shape()

@@ -1,4 +1,4 @@
-"""Whole episodes of the deterministic policy, one per env, summed up step by step."""
+"""Whole episodes of the deterministic policy, one per env, summed step by step."""
 
 from collections.abc import Callable
 
@@ -58,7 +58,7 @@ def advance_episodes(
     num_steps: int,
     record: Callable[[EnvState, Array, EnvState], PyTree] = lambda *_: None,
 ) -> tuple[Episodes, PyTree]:
-    """Steps episodes, each until it is over, under the deterministic policy.
+    """Steps each episode under the deterministic policy until it ends.
 
     Args:
         record: Returns the record of a step, given the states of all envs before it, their actions, and the states
@@ -81,7 +81,7 @@ def advance_episodes(
         # Selected and not multiplied: 0 * nan is not 0.
         add = lambda total, x: total + jnp.where(running_e, x, 0)
         after = Episodes(
-            # A robot that has fallen is not stepped on: it might blow up, and its contacts cost time.
+            # A fallen robot is not stepped further: it might blow up, and its contacts cost time.
             env_state=select_envs(running_e, reached_e, at.env_state),
             model_carry=carry_e,
             is_running=running_e & ~(reached_e.terminated | reached_e.truncated),

@@ -153,8 +153,8 @@ class MdpState(eqx.Module):
 class MdpEnvironment(Environment):
     """One robot under the terms of an MDP.
 
-    A step: events strike, the physics runs, terminations are judged, rewards are paid by the commands that were in
-    force when the action was chosen, commands move on, and the next observation is taken.
+    The order of a step: events, physics, terminations, rewards (with the commands that were in force when the action
+    was chosen), new commands, next observation.
     """
 
     mdp: Mdp = eqx.field(static=True)
@@ -210,11 +210,7 @@ class MdpEnvironment(Environment):
         return jnp.all(jnp.array(same, bool))
 
     def shapes(self, axis_name: str = DEVICE_AXIS) -> dict[str, tuple[int, ...]]:
-        """Shapes of commands and observations by `kind/name`, from a trace of a reset.
-
-        Args:
-            axis_name: What terms call the axis of devices.
-        """
+        """Shapes of commands and observations by `kind/name`, from a trace of a reset over a device axis."""
         key = key_shape()
         full_task = lambda key: self._reset(key, self._full_task(key))
         state, values = jax.eval_shape(bind_axis(full_task, axis_name), key)
@@ -404,7 +400,7 @@ def _rewards_and_ends(
     total = jnp.zeros(())
     for name, term in mdp.rewards.items():
         value = checked_scalar("Reward", name, calls(f"reward/{name}", context), jnp.float32)
-        # A state that is not finite has no reward; its env is reset, and counted in termination/not_finite.
+        # A non-finite state has no reward; its env is reset, and counted in termination/not_finite.
         per_second = jnp.where(physical, term.scale * value, 0.0)
         metrics[f"reward/{name}"] = per_second
         total += per_second * context.dt

@@ -18,16 +18,16 @@ def reference_transitions(
 ) -> Float[np.ndarray, "n 2 f"]:
     """A group's observations before and after each control step of reference motions.
 
-    The terms are those that the rollouts go through. As there, derived quantities are those before the last physics
-    step, so that nothing but the motion tells the two apart.
+    The terms are the same as in rollouts. As there, derived quantities are from before the last physics step, so that
+    only the motion distinguishes the two.
 
     Args:
-        group: Its observation group; its terms read the physics alone.
+        group: An observation group whose terms read only the physics.
         clips: Of each clip, for each control step, the poses after its last physics step (n, q), the velocities (n, v),
             and the poses before that step (n, q).
 
     Raises:
-        ConfigError: A term has noise, or reads what clips have not.
+        ConfigError: A term has noise, or reads something that clips lack.
     """
     _check_has_no_noise(env, group)
     shown = _shown(env, group)

@@ -25,11 +25,7 @@ class TermCalls:
     """Calls terms within one trace of a reset (no memories yet) or of a step."""
 
     def __init__(self, terms: Mapping[str, Term], key: PRNGKeyArray, memories: dict[str, PyTree] | None) -> None:
-        """Prepares the calls.
-
-        Args:
-            memories: The terms' memories before this step, by name; None at a reset.
-        """
+        """Prepares the calls. `memories` are the terms' memories before this step, by name; None at a reset."""
         self._terms = terms
         self._keys = {name: jax.random.fold_in(unrolled(key), i) for i, name in enumerate(self._terms)}
         self._memories = memories

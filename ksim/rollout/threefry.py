@@ -11,11 +11,9 @@ from jaxtyping import Array, PRNGKeyArray
 def unrolled(key: PRNGKeyArray) -> PRNGKeyArray:
     """A key of the same numbers, which a CPU draws in fewer steps.
 
-    On a CPU, JAX computes the hash of a key and a counter (Threefry-2x32, Salmon et al. 2011) in a loop. Each pass of
-    it starts several kernels, and for as few numbers as a step of some envs needs that takes longer than the hash.
-    Unrolled, the hash is fused into the kernels that use the numbers.
-
-    Keys of another generator than JAX's default one are returned as they are.
+    On a CPU, JAX computes the hash of a key and a counter (Threefry-2x32, Salmon et al. 2011) in a loop. Each pass
+    starts several kernels. For the few numbers of an env step, this takes longer than the hash. Unrolled, the hash is
+    fused into the kernels that use the numbers. Keys of other generators are returned unchanged.
     """
     if jax.random.key_impl(key) != "threefry2x32":
         return key

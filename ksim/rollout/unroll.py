@@ -29,12 +29,7 @@ EndedStates = Callable[[Int[Array, " r"]], EnvState]
 
 
 def empty_starts(like_e: EnvState, key_e: Key[Array, " e"]) -> NextStart:
-    """Next starts of which none has been made, in memory of their own.
-
-    Args:
-        like_e: States, or shapes of states, of the envs.
-        key_e: The key of all starts of each env.
-    """
+    """Next starts of which none is made yet, in separate memory. `like_e` are states of the envs, or shapes."""
     chex.assert_rank(key_e, 1)
     num_envs = key_e.shape[0]
     return NextStart(
@@ -125,8 +120,8 @@ def _unpacked(packed_e: dict[str, Array], like_e: EnvState) -> EnvState:
 def _batch_size(num_envs: int) -> int:
     """Number of starts made in one batch.
 
-    On a CPU work must not be wasted. Where episodes end at random, an env that needs a start which is not ready comes
-    once in a batch of n ends if num_envs / n starts are not ready. So batches of up to sqrt(num_envs) can be filled.
+    On a CPU no work may be wasted. If episodes end at random and num_envs / n starts are not ready, one in n ended
+    episodes needs a start that is not ready. So batches of up to sqrt(num_envs) can be filled.
     """
     is_cpu = jax.default_backend() == "cpu"
     return math.isqrt(num_envs - 1) + 1 if is_cpu else min(num_envs, _ROWS_ON_ACCELERATOR)
@@ -136,17 +131,16 @@ _Loop = tuple[EnvState, PyTree, NextStart]
 """Carry of the scan: states, the model's memories, next starts."""
 
 NON_FINITE = "rollout/not_finite"
-"""The metric of steps that are left out of learning, because a reward or an observation was not finite."""
+"""The metric of steps left out of learning because of a non-finite reward or observation."""
 
 
 def initial_env_states(
     env: Environment, key: PRNGKeyArray, index_e: Int[Array, " e"], *, full_task: bool = False
 ) -> EnvState:
-    """The first states of some envs of the global batch: env i's life comes from `fold_in(key, i)` alone.
+    """The first states of some envs of the global batch: all randomness of env i comes from `fold_in(key, i)`.
 
     Args:
-        key: Where all randomness comes from.
-        index_e: The envs' places in the global batch.
+        index_e: Indices of the envs in the global batch.
         full_task: Whether curricula are at their last level, as for an evaluation, instead of their first.
     """
     chex.assert_rank(index_e, 1)
@@ -154,11 +148,9 @@ def initial_env_states(
 
 
 def initial_next_starts(like_e: EnvState, key: PRNGKeyArray, index_e: Int[Array, " e"]) -> NextStart:
-    """The next starts of some envs before their first rollout: those too come from `fold_in(key, i)` alone.
+    """The next starts of some envs before their first rollout: they too derive from `fold_in(key, i)` alone.
 
-    Args:
-        like_e: Their first states, or shapes of states of any number of envs.
-        key: The key that made the first states.
+    `like_e` are their first states, or shapes of states of any number of envs; `key` made these states.
     """
     chex.assert_rank(index_e, 1)
     return empty_starts(like_e, _fold_in(env_keys(key, index_e), NEXT_STARTS))
@@ -185,9 +177,9 @@ def unroll(
     An env whose episode ends continues from its next start, see `ksim.rollout.unroll`. The states carry the next starts
     from rollout to rollout; without them, none is ready when the rollout begins, and the env's key draws them.
 
-    A step whose reward or observation is not finite is masked: the env counts as standing still with zero reward, and
-    its episode as truncated, so it bootstraps with the value of the state before it. The env continues from its next
-    start, and the metric `rollout/not_finite` is 1 for that step. So an env that blew up barely affects learning.
+    A step with a non-finite reward or observation is masked: the env counts as standing still with zero reward, and its
+    episode as truncated, bootstrapped with the value of the previous state. The env continues from its next start, and
+    the metric `rollout/not_finite` is 1 for that step. So an env that blew up barely affects learning.
 
     Args:
         env: The environment.
@@ -211,7 +203,7 @@ def unroll(
 
     def step(loop: _Loop, t: Array) -> tuple[_Loop, Trajectory]:
         state_e, carry_e, next_e = loop
-        # An env whose very reset is not finite is stepped in vain until a reset is finite.
+        # An env whose reset is non-finite steps with masked data until a reset succeeds.
         obs_e = select_envs(_is_finite(state_e.obs), state_e.obs, jax.tree.map(jnp.zeros_like, state_e.obs))
         decision_e, carry_e = _decide(model, obs_e, carry_e, _fold_in(key_e, t), deterministic=deterministic)
         reached_e = jax.vmap(env.step)(state_e, decision_e.action)
@@ -302,9 +294,9 @@ def _transition(
 
 
 def _with_next_values(steps_et: Trajectory, last_value_e: Float[Array, " e"]) -> Trajectory:
-    """The trajectory with every `next_value`, which its steps hold at the ends of episodes alone.
+    """The trajectory with every `next_value`; its steps hold these only at the ends of episodes.
 
-    Inside an episode the state reached is the next one observed, and its value is known already.
+    Within an episode the state reached is the next observed state, whose value is already known.
     """
     following_et = jnp.concatenate([steps_et.value[:, 1:], last_value_e[:, None]], axis=1)
     return dataclasses.replace(steps_et, next_value=jnp.where(steps_et.done, steps_et.next_value, following_et))
