@@ -191,8 +191,7 @@ def evaluation_line(iteration: int, evaluation: Evaluation) -> str:
 def shortfall_message(evaluation: Evaluation, trained: Mapping[str, float]) -> str | None:
     """A warning if the deterministic policy earns much less per step than in training; None otherwise.
 
-    Args:
-        trained: Metrics of training episodes, with exploration noise: `episode/return` and `episode/length`.
+    `trained` has `episode/return` and `episode/length` of training episodes, with exploration noise.
     """
     if not trained.get("episode/length"):
         return None

@@ -163,8 +163,7 @@ def plot_episode(recording: Recording, directory: Path) -> list[Path]:
 def plot_scaling(curves: Mapping[str, Sequence[ScalingPoint]], title: str, path: Path) -> None:
     """Plots speed, efficiency and time in collectives over the number of devices: median, minimum and maximum.
 
-    Args:
-        curves: Measurements by kind of scaling, strong or weak.
+    `curves` are measurements by kind of scaling, strong or weak.
     """
     figure, all_axes = _figure(3, columns=3)
     figure.suptitle(title, fontsize=8, wrap=True)
@@ -187,11 +186,7 @@ def plot_scaling(curves: Mapping[str, Sequence[ScalingPoint]], title: str, path:
 
 
 def plot_efficiency(curves: Mapping[str, Mapping[str, Sequence[tuple[int, float]]]], title: str, path: Path) -> None:
-    """Plots predicted efficiency over the number of devices.
-
-    Args:
-        curves: Numbers of devices and efficiencies by setting, for strong and weak scaling.
-    """
+    """Plots predicted efficiency over the number of devices, from pairs by setting, for strong and weak scaling."""
     figure, all_axes = _figure(2, columns=2)
     figure.suptitle(title, fontsize=7, wrap=True)
     for axes, (kind, settings) in zip(all_axes, curves.items(), strict=True):

@@ -40,11 +40,7 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class ReportedEpisode:
-    """An evaluated episode with its video and plots.
-
-    Attributes:
-        files: Paths by name, as `AbstractLogger.log_files` takes them.
-    """
+    """An evaluated episode, with its video and plots as `AbstractLogger.log_files` takes them."""
 
     recording: Recording
     files: Mapping[str, Path]
@@ -116,11 +112,7 @@ def _make_recorder(context: PolicyContext) -> Recorder:
 
 
 class Reports:
-    """Evaluations, videos and plots, during and after training, on process 0 alone.
-
-    Attributes:
-        paths: The newest files, by description.
-    """
+    """Evaluations, videos and plots, during and after training, on process 0 alone. `paths` are the newest files."""
 
     def __init__(
         self,
@@ -132,11 +124,7 @@ class Reports:
         loggers: Loggers,
         saver: Saver | None,
     ) -> None:
-        """Reads the evaluations of a resumed run in process 0.
-
-        Args:
-            saver: Saves the best policy; None in processes other than 0.
-        """
+        """Reads the evaluations of a resumed run in process 0. `saver` is None in the others."""
         self._task, self._run_dir, self._failures, self._should_stop = task, run_dir, failures, should_stop
         self._loggers, self._saver = loggers, saver
         self._evaluator: Evaluator | None = None

@@ -20,9 +20,7 @@ _TOPOLOGY = Path("/sys/devices/system/cpu")
 class DeviceShares:
     """The devices of each process of a node; None for devices that are not divided.
 
-    Attributes:
-        gpus: For each process, the names of its GPUs as CUDA_VISIBLE_DEVICES has them.
-        cores: For each process, the CPU cores that it is bound to.
+    GPUs have the names that CUDA_VISIBLE_DEVICES uses. Processes are bound to their cores.
     """
 
     gpus: list[list[str]] | None = None

@@ -19,11 +19,7 @@ PASSED_ON = {
 
 
 class Ended(NamedTuple):
-    """A process ended.
-
-    Attributes:
-        place: Its index in the group.
-    """
+    """The process at index `place` of the group ended."""
 
     place: int
 

@@ -95,11 +95,7 @@ _LEFTOVERS_S = 2.0
 
 
 class Group:
-    """The processes of this node.
-
-    Attributes:
-        was_signaled: Whether the launcher received a stop or warning signal while the processes ran.
-    """
+    """The processes of this node. `was_signaled`: the launcher received a stop or warning signal while they ran."""
 
     def __init__(self, options: LaunchOptions, device_shares: DeviceShares, variables: Mapping[str, str]):
         """Makes a group that is not running yet.

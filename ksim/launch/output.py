@@ -28,11 +28,7 @@ def say(text: str) -> None:
 
 
 class AbstractOutput(ABC):
-    """The destination of the output of one process.
-
-    Attributes:
-        path: The file; None if the output does not go to a file.
-    """
+    """The destination of the output of one process; without a `path` it is no file."""
 
     path: Path | None = None
 

@@ -38,8 +38,7 @@ def run_to_the_end(options: LaunchOptions, shares: DeviceShares) -> int:
 class _Restarts:
     """Successive groups of processes, each of the same size as the one before or smaller.
 
-    Args:
-        note: The file in which process 0 writes the run's directory.
+    Process 0 writes the run's directory in the file `note`.
     """
 
     def __init__(self, options: LaunchOptions, shares: DeviceShares, note: Path):

@@ -47,11 +47,7 @@ class LiveView:
         Activity.show = self._tell
 
     def log(self, metrics: Mapping[str, float], age: int) -> None:
-        """Shows the metrics of an iteration.
-
-        Args:
-            age: Iterations since the last episode ended.
-        """
+        """Shows the metrics of an iteration; the last episode ended `age` iterations ago."""
         self._metrics, self._age = metrics, age
         self._recent.append({name: x for name, x in metrics.items() if name.startswith("reward/")})
         if not math.isnan(metrics.get("episode/return", math.nan)):
@@ -148,11 +144,7 @@ class NotebookCell:
     """An output of a notebook's cell that is updated in place."""
 
     def __init__(self, render: Callable[[], Any]) -> None:
-        """Makes the output.
-
-        Args:
-            render: Returns the current content, as something that rich can print.
-        """
+        """Makes the output; `render` returns its current content, as something that rich can print."""
         self._render = render
         self._shown_s = -math.inf
 

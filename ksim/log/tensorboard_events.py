@@ -25,9 +25,7 @@ class EventFile:
     def __init__(self, run_dir: Path, *, first_step: int, header: Sequence[Summary] = ()) -> None:
         """Makes a writer whose file is opened at the first event.
 
-        Args:
-            first_step: Events of an earlier run at this step or later are void.
-            header: Summaries at the beginning of each file.
+        Events of an earlier run at `first_step` or later are void. Each file begins with the summaries in `header`.
         """
         self._run_dir, self._first_step, self._header = run_dir, first_step, header
         self._writer: EventsWriter | None = None

@@ -63,8 +63,7 @@ class RewardPlot:
 def reward_columns(frames: Sequence[Frame], names: Sequence[str], step_s: float) -> tuple[np.ndarray, ...]:
     """Seconds before the newest frame, and rewards by name, of at most `MAX_POINTS` frames up to the newest.
 
-    Args:
-        frames: One per control step, also over the ends of episodes.
+    `frames` has one frame per control step, across the ends of episodes.
     """
     every = -(-len(frames) // MAX_POINTS)
     kept = frames[::-every][::-1]
@@ -86,9 +85,7 @@ _PHONE_ASPECT = 0.8
 class BrowserFrontend(AbstractFrontend):
     """A web page with the robots, controls of the commands, plots of the rewards and recordings.
 
-    Attributes:
-        inputs: The page's inputs of numbers, in the order of the session's numbers.
-        note: A line of the page's status; empty for none.
+    `inputs` are in the order of the session's numbers. `note` is a line of the page's status; empty for none.
     """
 
     frame_s = 1 / 30  # every frame is sent to every page, and phones draw no more than these

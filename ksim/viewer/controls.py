@@ -23,12 +23,7 @@ class NumberInput:
     """
 
     def __init__(self, handle: Any, get: Callable[[], float], take: Callable[[float], None]) -> None:
-        """An input of a number.
-
-        Args:
-            handle: viser's handle, with the number in it.
-            take: Called with the number that a page has sent.
-        """
+        """Makes an input of viser's handle, which holds the number. `take` is called with a page's number."""
         self.handle = handle
         self._get, self._take = get, take
         self._lock = threading.Lock()

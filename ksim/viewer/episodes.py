@@ -29,11 +29,7 @@ _GROUPS = ("extra", "commands", "rewards")
 
 @dataclass(eq=False)
 class Episode:
-    """An episode of one robot, as far as it was recorded.
-
-    Attributes:
-        frames: One per control step, in order.
-    """
+    """An episode of one robot, as far as it was recorded: one frame per control step, in order."""
 
     name: str
     step_s: float
@@ -220,11 +216,7 @@ _SLIDER_EVERY_S = 0.1
 
 
 class Replay:
-    """A menu of episodes, a scrubber and buttons. While an episode is chosen, the simulation is paused.
-
-    Attributes:
-        scrubber: The time in the episode, in s.
-    """
+    """A menu of episodes, a scrubber of the time in s, and buttons. A chosen episode pauses the simulation."""
 
     def __init__(self, server: viser.ViserServer, session: ViewSession, recorder: Recorder) -> None:
         self._server, self._session, self._recorder = server, session, recorder

@@ -77,11 +77,7 @@ MAX_FAILED_FRAMES = 100
 
 
 class AbstractFrontend(ABC):
-    """Displays a session and passes user input to it.
-
-    Attributes:
-        frame_s: Shortest time between two frames.
-    """
+    """Displays a session and passes user input to it. `frame_s` is the shortest time between two frames."""
 
     frame_s: float = 1 / 60
 
@@ -102,8 +98,7 @@ class AbstractFrontend(ABC):
 class Pacer:
     """A clock that slows steps down to real time.
 
-    Attributes:
-        real_time_factor: Simulated seconds per second, over the last second; 1 before that.
+    `real_time_factor` is simulated seconds per second, over the last second; 1 before that.
     """
 
     def __init__(
@@ -142,12 +137,7 @@ class Budget:
         cpu_clock: Callable[[], float] = time.process_time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Begins to count.
-
-        Args:
-            earned_s: Returns the processor time that has been earned so far, in s.
-            cpu_clock: Returns the processor time of this process, in s.
-        """
+        """Begins to count; `earned_s` and `cpu_clock` return the processor time earned and used so far, in s."""
         self._earned_s, self._cpu_clock, self._sleep = earned_s, cpu_clock, sleep
         self._last_s = earned_s() - cpu_clock()
         self._left_s = START_S

@@ -56,11 +56,7 @@ class LiveViewer:
     """
 
     def __init__(self, task: RLTask[Any], failures: Failures, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Starts nothing yet.
-
-        Args:
-            task: The task; its class must be importable by another process.
-        """
+        """Starts nothing yet. Another process must be able to import the task's class."""
         self._task, self._failures, self._clock = task, failures, clock
         self._stack = contextlib.ExitStack()
         self._process: Any = None

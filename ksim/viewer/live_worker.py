@@ -34,9 +34,7 @@ _IDLE_S = 0.1
 def serve(task: RLTask[Any], on_cpu: bool, policy_path: str, sender: Any) -> None:
     """Serves the page until the training process ends.
 
-    Args:
-        policy_path: The file to which the training process writes policies.
-        sender: A pipe to the training process.
+    That process writes policies to `policy_path`, and is at the other end of the pipe `sender`.
     """
     # The training process handles Ctrl-C: it saves, and then ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

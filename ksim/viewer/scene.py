@@ -152,9 +152,7 @@ def contact_forces(mj_model: mujoco.MjModel, data: mujoco.MjData) -> np.ndarray:
 def arrow_mesh(lines_n23: np.ndarray, radius: float) -> tuple[np.ndarray, np.ndarray]:
     """Vertices and faces of arrows from the first point of each line to its second; very short ones are left out.
 
-    Args:
-        lines_n23: The lines, in m.
-        radius: Radius of the shafts, in m.
+    Lines and the radius of the shafts are in m.
     """
     way_n3 = lines_n23[:, 1] - lines_n23[:, 0]
     length_n = np.linalg.norm(way_n3, axis=1)
@@ -229,11 +227,9 @@ class BrowserScene:
             self._bodies.append(bodies)
 
     def update(self, poses: Sequence[mujoco.MjData], centre_3: np.ndarray) -> None:
-        """Updates the poses of the first robots, and shifts the world so that `centre_3` is at the scene's origin.
+        """Updates the poses of the first robots, hides the rest, and shifts the world.
 
-        Args:
-            poses: One per robot; the remaining robots are hidden.
-            centre_3: A point of the scene before the shift, in m.
+        `centre_3`, a point of the scene before the shift, in m, moves to the scene's origin.
         """
         self._root.position = -centre_3
         for data, bodies in zip(poses, self._bodies, strict=False):

@@ -145,8 +145,7 @@ _UPLOAD_TEXTS = ("source_component_uuid", "transfer_uuid", "filename", "mime_typ
 class PageGate:
     """A filter for the messages of all pages.
 
-    Attributes:
-        inputs: Returns the input of the page that has an id, or None; set once there are inputs.
+    `inputs` returns the input of the page that has an id, or None; set once there are inputs.
     """
 
     def __init__(self) -> None:
@@ -313,11 +312,7 @@ def start_server(host: str, port: int, receive: Receive) -> viser.ViserServer:
 
 
 class _Guard:
-    """Stands between the network and viser's server.
-
-    Attributes:
-        is_used: Whether viser has started its server through it.
-    """
+    """A layer between the network and viser's server. `is_used` once viser has started its server through it."""
 
     def __init__(self, rule: AccessRule, receive: Receive) -> None:
         self._rule, self._receive = rule, receive

@@ -58,11 +58,7 @@ class Frame:
 
 
 class Pose:
-    """A simulation put into the state of a frame, with everything computed from it.
-
-    Attributes:
-        data: The state. Its contact forces are those under the frame's actuation.
-    """
+    """A simulation in the state of a frame, with all that follows from it; contact forces are under its actuation."""
 
     def __init__(self, mj_model: mujoco.MjModel) -> None:
         # The recorded forces take the place of the actuators, whose controls and gains differ from step to step.
