@@ -43,12 +43,7 @@ print(json.dumps({"kinds": [f"{d.platform} ({d.device_kind})" for d in devices],
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a check.
-
-    Attributes:
-        fix: What to do about it; None if all is well.
-        is_needed: Whether nothing trains without.
-    """
+    """The result of a check: what to do, None if all is well, and whether nothing trains without."""
 
     name: str
     words: str

@@ -88,12 +88,7 @@ class NanDump:
 
 @dataclasses.dataclass(frozen=True)
 class Replay:
-    """The results of a replayed iteration.
-
-    Attributes:
-        state: The state before the iteration, on the task's devices.
-        trajectory: The rollout, on the host; leading axes env, time.
-    """
+    """A replayed iteration: `state` before it on the task's devices, `trajectory` (env, time) on the host."""
 
     state: TrainState
     trajectory: Trajectory

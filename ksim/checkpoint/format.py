@@ -75,11 +75,7 @@ class DamagedError(ConfigError):
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """The content of a checkpoint.
-
-    Attributes:
-        document: All other data, of types that JSON can represent.
-    """
+    """The content of a checkpoint: arrays, and a document of types that JSON can represent."""
 
     path: Path
     arrays: Arrays
@@ -277,11 +273,7 @@ def load_checkpoint(path: str | Path, name: str) -> Checkpoint:
 
 
 def remove_all_but(directory: Path, max_to_keep: int, also: Path | None) -> None:
-    """Removes old checkpoints, and unfinished ones of killed processes.
-
-    Args:
-        also: Another checkpoint to keep.
-    """
+    """Removes old checkpoints except the newest and `also`, and unfinished ones of killed processes."""
     for path in list_checkpoints(directory)[:-max_to_keep]:
         if path != also:
             remove_checkpoint(path)

@@ -89,11 +89,7 @@ def auto_run_dir(config: RLConfig, task_name: str) -> Path | None:
 
 
 def check_resumed(config: RLConfig, changed: Mapping[str, tuple[Any, Any]]) -> None:
-    """Raises ConfigError for a changed option that a resumed run cannot change.
-
-    Args:
-        changed: The saved and the new value, by option.
-    """
+    """Raises ConfigError for a changed option (old value, new value) that a resumed run cannot change."""
     for name in options_with(type(config), "fixed"):
         if name in changed:
             there, here = changed[name]

@@ -32,11 +32,7 @@ class Saver:
     """
 
     def __init__(self, run_dir: Path, config: RLConfig, failures: Failures, constants: Arrays) -> None:
-        """Nothing is written yet.
-
-        Args:
-            constants: Arrays that every checkpoint holds besides the state.
-        """
+        """Writes nothing yet. Every checkpoint holds the arrays `constants` besides the state."""
         self._constants = constants
         self._directory, self._config, self._failures = run_dir / CHECKPOINTS, config, failures
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ksim saver")
@@ -73,9 +69,7 @@ class Saver:
     def save(self, iteration: int, state: TrainState, document: Mapping[str, Any]) -> None:
         """Starts to write a checkpoint, after waiting for the previous one.
 
-        Args:
-            state: Host arrays, which must not change while they are written.
-            document: All other data, as JSON can hold it.
+        `state` holds host arrays, which must not change while they are written; `document` all other data, as for JSON.
         """
         self.wait()
         self._begun, self._last_s = iteration, time.monotonic()

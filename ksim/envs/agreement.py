@@ -144,8 +144,7 @@ def _digest(env: WrappedEnvironment, package: str, options: Sequence[str]) -> st
 def usual_share(before_sv: np.ndarray, native_sv: np.ndarray, mjx_sv: np.ndarray) -> float:
     """The 90 % quantile over states of the difference between two engines' velocities, as a share of their change.
 
-    Args:
-        before_sv: Velocities before the step, one row per state.
+    Rows are states; `before_sv` are the velocities before the step.
     """
     difference_s = np.abs(native_sv - mjx_sv).max(axis=1)
     change_s = np.abs(mjx_sv - before_sv).max(axis=1)

@@ -53,8 +53,7 @@ _patching = threading.RLock()
 class NativePhysics:
     """`mjx.forward`, `mjx.step` and repeated steps of one model, by native MuJoCo.
 
-    Attributes:
-        mj_model: The model, with the options and fields of the MJX model.
+    `mj_model` has the options and fields of the MJX model.
     """
 
     def __init__(self, mj_model: mujoco.MjModel, mjx_model: Any, num_devices: int) -> None:

@@ -55,8 +55,7 @@ def process_state(pid: int) -> str | None:
 def visible_gpus(environ: Mapping[str, str], tell: Callable[[str], None]) -> list[str]:
     """The GPUs or MIG instances in CUDA_VISIBLE_DEVICES; all that nvidia-smi lists if it is unset.
 
-    Args:
-        tell: Called with a message if nvidia-smi fails, which counts as no GPUs.
+    If nvidia-smi fails, there are no GPUs, and `tell` is called with a message.
     """
     chosen = environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:

@@ -17,11 +17,9 @@ _REPEAT_S = 1.0
 
 
 class StopRequest:
-    """A request to stop the run, and its reason.
+    """A request to stop the run, and its reason: a signal, the end of `max_runtime`, or an error.
 
-    Attributes:
-        is_out_of_time: Whether `max_runtime` is over.
-        has_failed: Whether there is an error that will be raised once all processes know of it.
+    An error is raised once all processes know of it.
     """
 
     signal: int | None = None

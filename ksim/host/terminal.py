@@ -46,11 +46,7 @@ class _Output(Console):
 
 
 def standard_output(is_notebook: bool | None = None) -> Console:
-    """Standard output, with lines wrapped in a notebook and unwrapped in a file or a pipe.
-
-    Args:
-        is_notebook: Whether it is the output of a notebook's cell; None to detect it.
-    """
+    """Standard output, with lines wrapped in a notebook's cell (detected if None) and unwrapped in a file or a pipe."""
     # Rich would wrap lines at 80 columns.
     width = None if sys.stdout is not None and sys.stdout.isatty() else 120
     output = _Output(highlight=False, soft_wrap=True, width=width, force_jupyter=is_notebook)
@@ -75,11 +71,7 @@ def print_warning(text: str) -> None:
 
 
 class Activity:
-    """The current activity, shown while it lasts: in the live view, as a transient status, or as a printed line.
-
-    Attributes:
-        show: Shows a text in the live view; None without one.
-    """
+    """The current activity, shown while it lasts: in the live view by `show`, as a transient status, or as a line."""
 
     show: ClassVar[Callable[[str], None] | None] = None
     _status: ClassVar[Status | None] = None

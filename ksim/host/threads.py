@@ -36,10 +36,9 @@ def thread_pool_size(jaxlib_version: str, num_cores: int, num_host_devices: int)
 
 
 def size_thread_pool(num_cpu_devices: int) -> None:
-    """Sets PJRT_NPROC unless the user has set it. JAX reads it when its backend starts.
+    """Sets PJRT_NPROC, which JAX's backend reads when it starts, unless the user has set it.
 
-    Args:
-        num_cpu_devices: The value of `jax_num_cpu_devices`; XLA_FLAGS may set a larger number.
+    `num_cpu_devices` is the value of `jax_num_cpu_devices`; XLA_FLAGS may set a larger number.
     """
     if os.environ.get(_SIZE) != os.environ.get(_OWN_SIZE):
         return

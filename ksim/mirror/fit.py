@@ -201,12 +201,7 @@ FIXES = "Leave it out of the observations, or override get_mirror."
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Samples:
-    """Values of an observation for a robot, and for its mirror image. Each is also the image of the other.
-
-    Attributes:
-        seen: Values for the robot.
-        image: Values for its mirror image.
-    """
+    """Values of an observation for a robot (`seen`) and for its mirror image. Each is also the image of the other."""
 
     name: str
     seen: Float[np.ndarray, "s n"]

@@ -70,8 +70,7 @@ _QUATERNION = np.array([1.0, -1.0, 1.0, -1.0])
 class ModelMirror:
     """Mirror images of a model's states and controls.
 
-    Attributes:
-        pairs: Hinge and slide joints with their images and signs: `("left_hip_roll", "right_hip_roll", -1)`.
+    `pairs` are hinge and slide joints with their images and signs: `("left_hip_roll", "right_hip_roll", -1)`.
     """
 
     qpos: SignedPermutation
@@ -304,11 +303,7 @@ MAX_DYNAMICS_GAP = 0.1
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RobotMirror:
-    """Mirror images of a robot's states, controls and actions.
-
-    Attributes:
-        dynamics_gap: See `mirrored_dynamics_gap`.
-    """
+    """Mirror images of a robot's states, controls and actions; `mirrored_dynamics_gap` computes the gap."""
 
     model: ModelMirror
     action: SignedPermutation

@@ -67,9 +67,7 @@ _HINTS = {
 def hint(name: str, *, to_launcher: bool = False) -> str:
     """A sentence with ksim's own name for an option of another launcher or framework; empty for any other name.
 
-    Args:
-        name: The option, with or without dashes.
-        to_launcher: Whether it was passed to `ksim.launch` instead of a task.
+    `name` may have dashes. With `to_launcher`, the option was passed to `ksim.launch` instead of a task.
     """
     plain = name.lstrip("-").replace("-", "_").lower()
     return next((hints[to_launcher] for names, hints in _HINTS.items() if plain in names.split()), "")

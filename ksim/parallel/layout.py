@@ -39,12 +39,7 @@ class Mapped:
     """A function of placed arrays, mapped over devices and compiled at its first call."""
 
     def __init__(self, jitted: Any, view: Callable[[PyTree], PyTree], platform: str) -> None:
-        """Wraps a mapped function.
-
-        Args:
-            jitted: The function, with a method `lower`.
-            view: Converts placed arguments for `jitted`.
-        """
+        """Wraps a mapped function with a method `lower`; `view` converts placed arguments for it."""
         self._jitted = jitted
         self._view = view
         self._platform = platform
@@ -287,10 +282,5 @@ LAYOUTS: dict[str, type[AbstractMappedDevices]] = {"pmap": PmapDevices, "shard_m
 
 
 def make_layout(devices: Sequence[Device], axis_name: str, name: str = "pmap") -> AbstractLayout:
-    """The layout of a step on some devices.
-
-    Args:
-        axis_name: Name of the axis in the user's code.
-        name: A name in `LAYOUTS`; used only with several devices.
-    """
+    """The layout of a step on some devices. With several it is `LAYOUTS[name]`; the user's code names the axis."""
     return SingleDevice(devices[0], axis_name) if len(devices) == 1 else LAYOUTS[name](devices, axis_name)

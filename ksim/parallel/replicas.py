@@ -96,12 +96,7 @@ def find_divergence(checksums_dl: np.ndarray, names: Sequence[str]) -> Divergenc
 
 
 def copy_from_replica(tree: PyTree, source: Int[Array, ""], axis_name: str | None) -> PyTree:
-    """Replica `source`'s leaves on every device, bit for bit.
-
-    Args:
-        tree: Arrays of any type and shape, typed PRNG keys included.
-        source: The replica's place among the devices.
-    """
+    """Replica `source`'s leaves on every device, bit for bit, of any type and shape, typed PRNG keys included."""
     if axis_name is None:
         return tree
     is_source = device_index(axis_name) == source
@@ -154,8 +149,7 @@ def _mixed(x: UInt32[Array, " words"]) -> UInt32[Array, " words"]:
 class ReplicasDivergedError(RunError):
     """Devices' copies of the learner differ.
 
-    Attributes:
-        learner: The majority's learner, on all devices; None unless more than half of the copies are equal.
+    `learner` is the majority's, on all devices; None unless more than half of the copies are equal.
     """
 
     def __init__(self, message: str, learner: LearnerState | None) -> None:

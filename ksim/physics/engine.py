@@ -41,19 +41,14 @@ class AbstractEngine(ABC):
     def forward(self, state: PhysicsState, ctrl: Float[Array, " u"], overrides: Overrides) -> PhysicsState:
         """The state without external forces and with up-to-date derived fields.
 
-        Args:
-            state: A state from `PhysicsModel.start`, or a modified one. Its derived fields are not read.
+        `state` is from `PhysicsModel.start`, or a modified one; its derived fields are not read.
         """
 
     @abstractmethod
     def substeps(
         self, state: PhysicsState, ctrl: Float[Array, " u"] | Float[Array, "s u"], overrides: Overrides
     ) -> PhysicsState:
-        """The state after one control step, that is `model.decimation` substeps.
-
-        Args:
-            ctrl: The actuators' controls, constant or one row per substep.
-        """
+        """The state after `model.decimation` substeps (one control step); `ctrl` is constant or one row per substep."""
 
     def without_applied_forces(self, state: PhysicsState) -> PhysicsState:
         """The state without external forces."""

@@ -40,11 +40,7 @@ class HostFunction:
         self._number = number
 
     def __call__(self, row: Array, out_size: int) -> Array:
-        """The result for a row, traced or not; under `jax.vmap`, one call for all rows.
-
-        Args:
-            row: Argument, (n,), float32.
-        """
+        """The result for a float32 row, (n,), traced or not; under `jax.vmap`, one call for all rows."""
 
         def on_host(rows: Array) -> np.ndarray:
             out = np.empty((*rows.shape[:-1], out_size), np.float32)
@@ -64,11 +60,9 @@ class HostFunction:
 
 
 def host_function(fill: Fill, content: bytes) -> HostFunction:
-    """The host function for some content: an existing one, or a new one.
+    """The host function for some content, on which alone its results depend: an existing one, or a new one.
 
-    Args:
-        content: All data that the results depend on. Functions of equal content are shared, and have the same number in
-            every process.
+    Functions of equal content are shared, and have the same number in every process.
     """
     number = int.from_bytes(hashlib.sha256(content).digest()[:8], "little", signed=True)
     function = _functions.get(number)

@@ -26,8 +26,7 @@ _OWNED = {"joint": "jnt_bodyid", "geom": "geom_bodyid", "site": "site_bodyid"}
 def label(model: mujoco.MjModel, kind: str, index: int) -> str:
     """The label of an element of a compiled model: `geom 'foot'`, or `geom 3 (unnamed, of body 'leg')`.
 
-    Args:
-        kind: Its kind, as in `mujoco.mjtObj`: `body`, `joint`, `geom`, `site`, `tendon`, `actuator`, `sensor`, ...
+    `kind` is as in `mujoco.mjtObj`: `body`, `joint`, `geom`, `site`, `tendon`, `actuator`, `sensor`, ...
     """
     name = mujoco.mj_id2name(model, getattr(mujoco.mjtObj, f"mjOBJ_{kind.upper()}"), index)
     if name:

@@ -128,11 +128,7 @@ def has_loops(model: mujoco.MjModel) -> bool:
 
 
 class Loops:
-    """The closed loops of a model. Without active equality constraints, all states are returned unchanged.
-
-    Attributes:
-        are_there: Whether the model has active equality constraints.
-    """
+    """The closed loops of a model. Without active equality constraints, all states are returned unchanged."""
 
     def __init__(self, model: mujoco.MjModel) -> None:
         self.are_there = has_loops(model)

@@ -153,11 +153,7 @@ class DeterministicPolicy:
 
 
 def deterministic_policy(model: AbstractActorCritic, obs_sizes: Mapping[str, int]) -> DeterministicPolicy:
-    """The deterministic policy of a model.
-
-    Args:
-        model: A policy on raw observations.
-    """
+    """The deterministic policy of a model on raw observations."""
     jaxpr, start_jaxpr, inputs = _traced(model, obs_sizes)
     # In the order in which JAX flattens dicts: by sorted keys.
     places = [(i, name) for i, part in enumerate(inputs) for name in sorted(part)]

@@ -128,8 +128,7 @@ def check_devices_work_together(task: RLTask[DistributedRLConfig], learner: PyTr
 def check_probe(total: int, divergence: Divergence | None, num_devices: int) -> None:
     """Raises ConfigError unless the sum over devices is right and their copies of the learner are the same.
 
-    Args:
-        total: The sum of 1, 2, ..., `num_devices`, as the devices computed it.
+    `total` is the sum of 1, 2, ..., `num_devices`, as the devices computed it.
     """
     expected = num_devices * (num_devices + 1) // 2
     if total != expected:
@@ -183,11 +182,7 @@ _VARIABLES = ("CUDA_VISIBLE_DEVICES", "JAX_", "XLA_", "PJRT_", "KSIM_", "NCCL_")
 
 
 def log_setup(task: RLTask[Any], peers: Peers, setup: DistributedSetup | None = None) -> None:
-    """Logs at debug the processes, the batch, the devices with the envs that each holds, and the state's placement.
-
-    Args:
-        setup: The inspected setup of a task on several devices.
-    """
+    """Logs at debug the processes, the batch, the devices with the envs that each holds, and the state's placement."""
     if not logger.isEnabledFor(logging.DEBUG):
         return
     logger.debug("This is process %d of %d.", process_index(), len(peers.pids))

@@ -77,11 +77,7 @@ def check_memory(task: RLTask[Any], learner: LearnerState, env_state: EnvState, 
 
 
 def env_shapes(task: RLTask[Any], model: AbstractActorCritic) -> tuple[EnvState, int]:
-    """The shapes of the state of one env, and its bytes including the carry of the policy.
-
-    Args:
-        model: The actor-critic; its arrays may be shapes.
-    """
+    """The shapes of the state of one env, and its bytes including the carry of the policy; `model` may hold shapes."""
     state = jax.eval_shape(bind_axis(task.environment.first_episode, task.device_axis), key_shape())
     return state, num_bytes(state) + num_bytes(eqx.filter_eval_shape(initial_carries, model, 1))
 
@@ -92,11 +88,7 @@ def kept_obs(task: RLTask[Any], env_state: EnvState) -> PyTree:
 
 
 def next_start_bytes(env_state: EnvState) -> int:
-    """The bytes of the next start that training holds besides the state of each env.
-
-    Args:
-        env_state: Shapes of the state of one env.
-    """
+    """The bytes of the next start that training holds besides the state of each env, from the shapes of one env."""
     batch = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), env_state)
     return num_bytes(jax.eval_shape(lambda: empty_starts(batch, jax.random.split(jax.random.key(0), 1))))
 
@@ -110,8 +102,7 @@ def num_bytes(tree: PyTree) -> int:
 def memory_per_device(devices: list[Device], num_processes_here: int) -> dict[int, int]:
     """Bytes of memory of local devices by their id; CPU devices share the free memory of the machine.
 
-    Args:
-        num_processes_here: Processes of the job on this machine, each with as many devices as this one.
+    Each of the job's `num_processes_here` processes on this machine has as many devices as this one.
     """
     memory = {}
     for device in devices:

@@ -30,11 +30,7 @@ TermRow = tuple[str, str, str, str, str]
 
 @dataclasses.dataclass(frozen=True)
 class StartReport:
-    """The content of the start screen.
-
-    Attributes:
-        terms: The terms of the MDP; empty for an environment that is not made of ksim's terms.
-    """
+    """The content of the start screen. An environment that is not made of ksim's terms has no `terms`."""
 
     figures: dict[str, str]
     terms: list[TermRow]

@@ -28,11 +28,9 @@ GRAVITY = (0.1, 100.0)
 
 
 def legged_plan(spec: mujoco.MjSpec, found: RobotDescription, report: Report, dt: float = DT) -> Plan:
-    """Chooses the plan, and adds the guesses to the report.
+    """Chooses the plan for a physics step of `dt` s, and adds the guesses to the report.
 
-    Args:
-        spec: The robot; a ground is added, and gravity if it has none.
-        dt: Physics step, in s.
+    `spec` gets a ground, and gravity if it has none.
     """
     added = add_world(spec, report)
     lacks_gravity = add_gravity(spec)

@@ -64,9 +64,7 @@ def box_in_body(model: mujoco.MjModel, geom: int) -> tuple[np.ndarray, np.ndarra
 def grouped(values: Mapping[str, float], *, digits: int | None = None, decimals: int | None = None) -> dict[str, float]:
     """Numbers by pattern of joint names. Joints that differ only in their side share a pattern if their numbers agree.
 
-    Args:
-        digits: Significant digits to round to; None: round to `decimals`.
-        decimals: Decimals to round to, if `digits` is None.
+    They are rounded to `digits` significant digits, or to `decimals` if that is None.
     """
     rounded = lambda x: round(x, decimals) + 0.0 if digits is None else rounded_to(x, digits)
     groups: dict[str, list[str]] = {}

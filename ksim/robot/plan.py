@@ -227,11 +227,7 @@ def with_gains(plan: Plan, gains: Gains, found: RobotDescription) -> Plan:
 
 
 def add_world(spec: mujoco.MjSpec, report: Report, height: float = 0.0) -> tuple[str, ...]:
-    """Changes the world of a model as the task's `get_robot` will; returns the names of the added parts.
-
-    Args:
-        height: Height of the floor, in m.
-    """
+    """Changes the world as the task's `get_robot` will, the floor at `height` m; returns the names of added parts."""
     added = tuple(add_ground(spec, height))
     if added:
         report.guessed.append(

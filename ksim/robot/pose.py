@@ -179,11 +179,7 @@ def _with_feet_under_hips(model: mujoco.MjModel, legs: Sequence[Leg], part: floa
 
 
 class LegKinematics:
-    """Inverse kinematics of one leg, by least squares within the ranges of its joints.
-
-    Attributes:
-        places: Indices of its joints in qpos.
-    """
+    """Inverse kinematics of one leg, by least squares within the ranges of its joints, which `places` finds in qpos."""
 
     def __init__(self, model: mujoco.MjModel, leg: Leg, reference: np.ndarray, shift: float | None) -> None:
         """Measures the leg.

@@ -397,11 +397,7 @@ def _fixed_constants(plan: Plan) -> str:
 
 
 def program_text(plan: Plan, *, class_name: str, mjcf: Path, output: Path) -> str:
-    """The text of the program.
-
-    Args:
-        output: Path of the program. Its path to the robot's file is relative to it.
-    """
+    """The text of the program, in which the path of the robot's file is relative to the program's path `output`."""
     make = {"legged": legged_program, "arm": arm_program, "balance": balance_program}[plan.findings.kind]
     purpose = {
         "legged": "learns to walk at a commanded velocity",

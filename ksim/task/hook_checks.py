@@ -114,9 +114,7 @@ def is_float(x: Any) -> bool:
 def trace_hook(function: Callable[..., Any], axis_name: str, num_devices: int, *inputs: Any) -> tuple[Any, Any]:
     """The jaxpr of a hook on each of several devices, and its result with shapes in place of arrays.
 
-    Args:
-        function: The hook. It may use collectives over the axis.
-        inputs: Arrays or shapes, and values of other types, which are passed as they are.
+    The hook may use collectives over the axis. `inputs` are arrays or shapes; other types are passed as they are.
     """
     arrays, static = eqx.partition(inputs, lambda x: isinstance(x, jax.ShapeDtypeStruct) or eqx.is_array(x))
     rest: list[Any] = []
@@ -142,11 +140,9 @@ def check_one_key(hook: str, rng: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkChecks:
-    """Checks of the network that `_get_initial_model` returned, by shapes.
+    """Checks of the network that `_get_initial_model` returned, by shapes (`RLTask.shapes_of`).
 
-    Attributes:
-        options: The task's options. Those of PPO, which other algorithms may lack, have their defaults there.
-        shapes_of: `RLTask.shapes_of`.
+    Where the task's options lack those of PPO, `options` has their defaults.
     """
 
     hook: str

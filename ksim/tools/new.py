@@ -45,8 +45,7 @@ ACTION_STD = 0.5
 def mirror_fault(text: str, class_name: str, output: Path) -> str | None:
     """The reason why a program's task has no mirror image, as a sentence; None if it has one.
 
-    Args:
-        output: The path of the program, to which its path of the robot's file is relative.
+    The program's path of the robot's file is relative to `output`, the program's own path.
     """
     program = _run(text, output)
     try:

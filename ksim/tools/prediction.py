@@ -64,12 +64,7 @@ class Network:
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """Times of one device with a number of envs.
-
-    Attributes:
-        rollout_s: Seconds of the rollout, one per iteration, in order.
-        update_s: Seconds of the update, one per iteration, in order.
-    """
+    """Times of one device with a number of envs: seconds of rollout and update, one per iteration, in order."""
 
     num_envs: int
     rollout_s: list[float]

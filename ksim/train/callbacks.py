@@ -152,8 +152,7 @@ class Callbacks:
     def training_end(self, error: BaseException | None = None) -> None:
         """Calls `on_training_end`, if it was not called yet.
 
-        Args:
-            error: The error that ends the run, if any. An error of the hook is then only a warning.
+        If an error ends the run, an error of the hook is only a warning.
         """
         if self._is_over:
             return

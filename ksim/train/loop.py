@@ -49,8 +49,7 @@ class TrainingDivergedError(RunError):
 class RunState:
     """The only reference to a run's state, so that donating it frees its memory.
 
-    Attributes:
-        placed: The state on the devices after the last iteration; None once it was donated, discarded or released.
+    `placed` is the state after the last iteration; None once it was donated, discarded or released.
     """
 
     def __init__(self, task: RLTask[Any], start: Start) -> None:
@@ -230,11 +229,7 @@ def is_asked_to_stop(request: StopRequest, progress: Progress, max_runtime_s: fl
 
 
 class Agreement(NamedTuple):
-    """The common decision of all processes before the next iteration.
-
-    Attributes:
-        is_save_due: Whether a checkpoint is due; process 0 decides.
-    """
+    """The common decision of all processes before the next iteration. Process 0 decides whether a checkpoint is due."""
 
     must_stop: bool
     is_save_due: bool

@@ -33,9 +33,7 @@ class TimedStep:
     def __init__(self, layout: AbstractLayout, step: TrainStep, state: TrainState, *, donate: bool) -> None:
         """Compiles both programs ahead of time: another shape or placement is an error, never a recompilation.
 
-        Args:
-            state: A placed state.
-            donate: Whether the memory of the state is reused for the next one; the old state is then invalid.
+        With `donate`, the next state reuses the memory of the placed `state`, which is then invalid.
         """
         shapes: list[RolloutBatch] = []
 

@@ -32,12 +32,7 @@ class Watchdog:
     """
 
     def __init__(self, limit_s: float | None, log_path: Path) -> None:
-        """Nothing is watched yet.
-
-        Args:
-            limit_s: Seconds that a block may take; None for no limit.
-            log_path: The file that the stacks are appended to, besides being printed.
-        """
+        """Watches nothing yet. `limit_s` is None for no limit; stacks are printed and appended to `log_path`."""
         self._limit_s, self._log_path = limit_s, log_path
         self._phase: str | None = None
         self._deadline_s = 0.0

@@ -131,8 +131,7 @@ def policy_metadata(
 ) -> dict[str, Any]:
     """The metadata, ready for JSON; the table in docs/deploying.md describes each entry.
 
-    Args:
-        out_dir: The directory of the exported files; the recorded path of the checkpoint is relative to it.
+    The recorded path of the checkpoint is relative to `out_dir`, the directory of the exported files.
     """
     task, env = context.task, context.env
     metadata: dict[str, Any] = {
