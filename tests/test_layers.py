@@ -90,6 +90,24 @@ def test_architecture_page_draws_the_packages_as_they_import_each_other():
     assert rows == found
 
 
+def test_reading_order_of_the_architecture_page_names_functions_of_its_eight_files():
+    page = (ROOT.parent / "docs" / "architecture.md").read_text()
+    rows = re.findall(r"^\| \d \| `(\S+)` \| (.*) \|$", page.split("## How to read ksim")[1], re.MULTILINE)
+    assert len(rows) == 8
+    for path, text in rows:
+        nodes = ast.walk(ast.parse((ROOT.parent / path).read_text()))
+        defined = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        assert {name.rpartition(".")[2] for name in re.findall(r"`([\w.]+)`", text)} - {"run_mode"} <= defined, path
+
+
+def test_functions_have_at_most_60_lines():
+    for path in ROOT.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                first = node.body[1:] if ast.get_docstring(node) else node.body
+                assert not first or node.end_lineno - first[0].lineno < 60, f"{path}: {node.name}"
+
+
 def test_files_import_each_other_in_no_circle():
     edges = {}
     for path in ROOT.rglob("*.py"):

@@ -24,14 +24,14 @@ TERMS = {cls for kind in KINDS for cls in concrete_classes(kind)}
 
 
 class Modules(SphinxDirective):
-    """`.. modules:: PACKAGE`: a section for every public module of a package, those in common first."""
+    """`.. modules:: PACKAGE`: a section for every public module of a package, the base classes first."""
 
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
         package = importlib.import_module(self.arguments[0])
         names = [m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_")]
-        order = {"base": -1, "wrappers": 1}
+        order = {"base": -1}
         lines = []
         for name in sorted(names, key=lambda name: (order.get(name, 0), name)):
             title = name.replace("_", " ").capitalize()

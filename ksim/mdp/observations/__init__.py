@@ -1,6 +1,12 @@
 """Observations, one file per theme."""
 
-from ksim.mdp.observations.base import AbstractObservation as AbstractObservation
+from ksim.mdp.observations.base import (
+    AbstractObservation as AbstractObservation,
+    Delayed as Delayed,
+    History as History,
+    Lagged as Lagged,
+    Misaligned as Misaligned,
+)
 from ksim.mdp.observations.kinematics import (
     BaseAngularAcceleration as BaseAngularAcceleration,
     BaseAngularAccelerationWorld as BaseAngularAccelerationWorld,
@@ -62,10 +68,4 @@ from ksim.mdp.observations.task import (
     PhaseClock as PhaseClock,
     PreviousAction as PreviousAction,
     TimeLeft as TimeLeft,
-)
-from ksim.mdp.observations.wrappers import (
-    Delayed as Delayed,
-    History as History,
-    Lagged as Lagged,
-    Misaligned as Misaligned,
 )
