@@ -93,14 +93,10 @@ def check_bounds(name: str, value: float | None, **bounds: Unpack[Bounds]) -> No
 def check_range(module: eqx.Module, field: str, *, rule: str | None = None, **bounds: Unpack[Bounds]) -> None:
     """Checks a field of a module, such as a term: a number, or a range as two numbers, the smaller first.
 
-    Args:
-        module: The module, whose class the message names.
-        field: The field's name.
-        rule: The rule in words; by default made of the bounds.
-        bounds: The bounds of every number.
+    The bounds hold for every number; `rule` is their rule in words, by default made of them.
 
     Raises:
-        ConfigError: It is not so.
+        ConfigError: The message names the module's class, the field and the rule.
     """
     value = getattr(module, field)
     numbers = tuple(value) if isinstance(value, Sequence) else (value, value)

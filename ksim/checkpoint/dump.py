@@ -47,13 +47,8 @@ class NanDump:
     ) -> None:
         """Checks the metrics of an iteration if `dump_on_nan` is set, and writes a dump if needed.
 
-        All processes must call this.
-
-        Args:
-            iteration: The number of the iteration, from 1.
-            before: The placed state before the iteration.
-            record_before: `Progress.record` before the iteration, so that a run can resume from the dump.
-            metrics: Metrics of the iteration, the same in all processes.
+        All processes must call this, with the same metrics. Iterations count from 1. The state before it is placed; a
+        run can resume from the dump by `record_before`, the result of `Progress.record`.
         """
         if not self._task.config.dump_on_nan:
             return

@@ -213,11 +213,7 @@ def find_checkpoints(path: str | Path, name: str) -> list[Path]:
 
 @contextlib.contextmanager
 def readable(path: str | Path, name: str) -> Iterator[None]:
-    """Turns an OSError of the block into a ConfigError.
-
-    Args:
-        path: The path as the user gave it.
-        name: See `find_checkpoints`.
+    """Turns an OSError of the block into a ConfigError, with the path as the user gave it; see `find_checkpoints`.
 
     Raises:
         ConfigError: A directory of the path cannot be read, for instance because another user owns it.
@@ -250,10 +246,7 @@ def _find_checkpoints(path: Path, name: str) -> list[Path]:
 
 
 def load_checkpoint(path: str | Path, name: str) -> Checkpoint:
-    """Reads the checkpoint that a path stands for. If the newest checkpoint of a run is damaged, reads an older one.
-
-    Args:
-        path: See `find_checkpoints`.
+    """Reads the checkpoint of a path, as in `find_checkpoints`; if a run's newest is damaged, an older one.
 
     Warns:
         UserWarning: A checkpoint is damaged, and the one before it is used.
@@ -328,12 +321,9 @@ def _stored(x: np.ndarray) -> np.ndarray:
 
 
 def _read_arrays(file: Path, leaves: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Reads the arrays of a file, with the shapes and dtypes of the document.
+    """Reads the arrays of a file, with the shapes and dtypes of the document, by `leaves`.
 
     Both and the size of the file are compared before any array is read.
-
-    Args:
-        leaves: Shape and dtype of each array, from the document.
 
     Raises:
         ValueError: The arrays are missing or differ from the document.

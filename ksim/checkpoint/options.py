@@ -28,8 +28,7 @@ AUTO = "auto"
 def make_config(base: RLConfig, argv: Sequence[str], task_name: str, pretrained: Path | None = None) -> Any:
     """A config with overrides, on top of the saved options of a resumed, evaluated or shown run.
 
-    Args:
-        pretrained: The directory of the policy that comes with the task; None without one.
+    `pretrained` is the directory of the policy that comes with the task; None without one.
 
     Raises:
         ConfigError: An override is invalid, there is no such run, or its config is damaged.

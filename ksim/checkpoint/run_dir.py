@@ -132,9 +132,7 @@ def make_again(config: Any, run_dir: Path) -> None:
 def shared_run_dir(made_by_main: Path | None, run_dir: str | None, task_name: str) -> Path:
     """The directory of the run, for all processes of the job.
 
-    Args:
-        made_by_main: The directory in which process 0 resumes; None to create one by `make_run_dir`.
-        run_dir: The requested directory; None for a numbered one.
+    Process 0 resumes in `made_by_main`; if None, it creates `run_dir`, or a numbered directory if that is None.
 
     Raises:
         ConfigError: It cannot be created, or this process neither sees it nor has another directory for its log.

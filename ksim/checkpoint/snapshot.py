@@ -106,9 +106,7 @@ def _differences(checkpoint: Checkpoint, values: Mapping[str, Any], config: Any)
 def restored(checkpoint: Checkpoint, like: PyTree, prefix: str = "") -> PyTree:
     """A pytree like `like` with the arrays of a checkpoint, on the host; typed PRNG keys are restored as typed keys.
 
-    Args:
-        like: A pytree with the expected structure, shapes and dtypes.
-        prefix: The prefix of the names of its leaves in the checkpoint.
+    `like` has the expected structure, shapes and dtypes. In the checkpoint, its leaves' names begin with `prefix`.
 
     Raises:
         ConfigError: A leaf is missing, or has another shape or dtype.
@@ -143,11 +141,7 @@ def restored_policy(checkpoint: Checkpoint, initial: LearnerState) -> LearnerSta
 def write_policy_alone(checkpoint: Checkpoint, directory: Path, programs: Arrays) -> Path:
     """Writes a checkpoint with only the arrays that its policy needs, without optimizer and envs; returns its path.
 
-    Replaces the checkpoints that the directory held before.
-
-    Args:
-        directory: The directory to write `checkpoints/<iteration>` in.
-        programs: The programs of the policy, exported by this version of JAX.
+    It is `<directory>/checkpoints/<iteration>`, and replaces the checkpoints there. This JAX exported the programs.
     """
     path = directory / CHECKPOINTS / str(checkpoint.iteration)
     if path.resolve() != checkpoint.path.resolve():

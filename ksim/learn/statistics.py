@@ -25,10 +25,8 @@ def finished_episodes(
 ) -> tuple[tuple[Float[Array, "e t"], Int[Array, "e t"]], tuple[Float[Array, " e"], Int[Array, " e"]]]:
     """Undiscounted return and length, in steps, of the running episode at every step, across rollouts.
 
-    Args:
-        done_et: Whether the episode ended or was cut with this step.
-        return_e: Return of the running episode before the rollout.
-        length_e: Length of the running episode before the rollout.
+    `return_e` and `length_e` belong to the episode that was running before the rollout. `done_et` is true where an
+    episode ended or was cut with the step.
 
     Returns:
         Return and length up to and including each step, and return and length of the episode running after the rollout.

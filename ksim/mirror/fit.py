@@ -293,8 +293,7 @@ class Fit:
     def check_constant(self, samples: Samples) -> None:
         """Checks that the components without a known image are really constant.
 
-        Args:
-            samples: Values for readings of contacts, limits and forces that need not be consistent with the state.
+        In these samples, readings of contacts, limits and forces need not be consistent with the state.
 
         Raises:
             ConfigError: A component varies here, so it may vary in training, and its image is not known.

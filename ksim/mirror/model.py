@@ -265,14 +265,9 @@ _NOT_FINITE = tuple(int(getattr(mujoco.mjtWarning, f"mjWARN_BAD{name}")) for nam
 def mirrored_dynamics_gap(physics_model: PhysicsModel, mirror: ModelMirror) -> float:
     """The distance between simulated mirrored motions and mirror images of motions, over the distance moved.
 
-    Robots start near their default pose and are driven by random controls. 0 is a perfect mirror image; 1 is none.
-    Slight differences between left and right, such as masses from a drawing, give a small number.
-
-    Args:
-        physics_model: The robot on a flat floor.
-
-    Returns:
-        The gap; NaN if a simulation becomes non-finite.
+    The robot on a flat floor starts near its default pose and is driven by random controls. 0 is a perfect mirror
+    image, 1 is none, NaN a simulation that becomes non-finite. Slight differences between left and right, such as
+    masses from a drawing, give a small number.
     """
     model, rng = physics_model.mj_model, np.random.default_rng(0)
     gap = moved = 0.0
@@ -313,9 +308,7 @@ class RobotMirror:
 def mirror_robot(physics_model: PhysicsModel, control: Callable[[Array], Array], action_size: int) -> RobotMirror:
     """Finds the mirror image of a robot's model, and checks its motions and actions.
 
-    Args:
-        physics_model: The robot on a flat floor, which is its own mirror image.
-        control: The function of the actuators from an action, (a,), to controls, (u,).
+    The robot stands on a flat floor, which is its own mirror image. `control` maps an action, (a,), to controls, (u,).
 
     Raises:
         ConfigError: The robot or its actuators have no mirror image.

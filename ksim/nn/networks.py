@@ -261,11 +261,9 @@ class AdaptedActorCritic(AbstractActorCritic):
         min_std: float = MIN_STD,
         squash: bool = False,
     ) -> None:
-        """Adapts a network.
+        """Adapts a network that returns a mean of length `action_size`, or a distribution (None).
 
-        Args:
-            action_size: Length of the mean; None where it returns a distribution.
-            squash: Whether actions are squashed between -1 and 1, where the network returns a mean.
+        `squash` applies to a mean.
 
         Raises:
             ConfigError: `init_std` is out of bounds.

@@ -35,12 +35,9 @@ class RunningMoments(eqx.Module):
     variance: dict[str, Array]
 
     def update(self: _Self, batch: dict[str, Array], axis_name: str | None) -> _Self:
-        """Statistics with a batch merged in, the batches of all devices counted alike.
+        """Statistics with a batch merged in, which has leading axes env and time; all devices' batches count alike.
 
-        The parallel algorithm of Chan, Golub & LeVeque 1979.
-
-        Args:
-            batch: Numbers by name, each with the leading axes env and time. Names without statistics are left out.
+        The parallel algorithm of Chan, Golub & LeVeque 1979. Names without statistics are left out.
         """
         num_local = math.prod(next(iter(batch.values())).shape[:2])
         num_new = sum_across_devices(jnp.asarray(num_local, jnp.float32), axis_name)

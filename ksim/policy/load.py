@@ -276,13 +276,10 @@ _KEPT = "teacher."
 
 
 def load_teacher(task: RLTask[Any], path: str | Path) -> Teacher:
-    """Loads the teacher of a task.
+    """Loads the teacher of a task from a run's directory or a checkpoint of the teacher.
 
     Checkpoints of a student hold its teacher. A run that is resumed or replayed loads the teacher from there, even if
     the teacher's own run has moved.
-
-    Args:
-        path: A run's directory or a checkpoint of the teacher.
 
     Raises:
         ConfigError: There is no such checkpoint, it is damaged or holds no program of its policy, or the policy has a

@@ -234,11 +234,9 @@ def policy_arrays(model: AbstractActorCritic) -> dict[str, Array]:
 def policy_programs(model: NormalizedActorCritic, obs_sizes: Mapping[str, int]) -> tuple[bytes, bytes]:
     """The programs of a model's deterministic policy, for all platforms: a step, and the memory at an episode's start.
 
-    The step takes any number of rows. If the model cannot be traced with an unknown number of rows, the step takes one
-    row at a time; `load_program` gives both the same interface.
-
-    Args:
-        model: A policy on raw observations; its arrays may be shapes (`jax.ShapeDtypeStruct`) instead of values.
+    The model takes raw observations; its arrays may be shapes. The step takes any number of rows. If the model cannot
+    be traced with an unknown number of rows, the step takes one row at a time; `load_program` gives both the same
+    interface.
 
     Raises:
         ConfigError: The model cannot be exported, for example because it calls back into Python, or `load_program`
@@ -316,12 +314,10 @@ class PolicyProgram:
     def __call__(
         self, arrays: Arrays, obs: Mapping[str, Any], memory: Arrays | None = None
     ) -> tuple[Float[Array, "b a"], dict[str, Array]]:
-        """The actions of the deterministic policy, and the next memory.
+        """The actions of the deterministic policy, and the next memory, with one row per robot.
 
-        Args:
-            arrays: The result of `policy_arrays`; arrays that the programs do not read may be missing.
-            obs: Raw observations by group, one row per robot; groups that the policy does not read are ignored.
-            memory: The memory before the step, one row per robot; None at the start of an episode.
+        `arrays` are from `policy_arrays`; those that the programs do not read may be missing. Observation groups that
+        the policy does not read are ignored. The memory is None at the start of an episode.
         """
         obs = {group: obs[group] for group in self.obs_sizes}
         num_rows = len(next(iter(obs.values())))

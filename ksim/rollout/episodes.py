@@ -60,12 +60,8 @@ def advance_episodes(
 ) -> tuple[Episodes, PyTree]:
     """Steps each episode under the deterministic policy until it ends.
 
-    Args:
-        record: Returns the record of a step, given the states of all envs before it, their actions, and the states
-            after it.
-
-    Returns:
-        The episodes after these steps, and what was recorded, with a leading axis of time.
+    `record` is given the states of all envs before a step, their actions, and the states after it. Its results have a
+    leading axis of time.
     """
     chex.assert_rank(episodes.is_running, 1)
     chex.assert_tree_shape_prefix(episodes, episodes.is_running.shape)

@@ -45,16 +45,11 @@ def empty_starts(like_e: EnvState, key_e: Key[Array, " e"]) -> NextStart:
 def continue_or_start(
     env: Environment, reached_e: EnvState, done_e: Bool[Array, " e"], ended: EndedStates, next_e: NextStart
 ) -> tuple[EnvState, NextStart]:
-    """The states from which envs continue after a step: where the episode is over, its next start.
+    """The states from which envs continue after a step, at the end of an episode its next start; and the next starts.
 
-    Starts are made only when an env needs one that is not ready. The batch is then filled up with other envs whose
-    last start is used up. So resets cost in proportion to the episodes that end, in few batches.
-
-    Args:
-        ended: The states that `next_episode` is given.
-
-    Returns:
-        The states, and the next starts after the step.
+    Starts are made only when an env needs one that is not ready. The batch is then filled up with other envs whose last
+    start is used up. So resets cost in proportion to the episodes that end, in few batches. `next_episode` is given the
+    states in `ended`.
     """
     chex.assert_rank(done_e, 1)
     chex.assert_tree_shape_prefix((reached_e, next_e), done_e.shape)
@@ -137,11 +132,9 @@ NON_FINITE = "rollout/not_finite"
 def initial_env_states(
     env: Environment, key: PRNGKeyArray, index_e: Int[Array, " e"], *, full_task: bool = False
 ) -> EnvState:
-    """The first states of some envs of the global batch: all randomness of env i comes from `fold_in(key, i)`.
+    """The first states of envs, by index in the global batch; all randomness of env i is from `fold_in(key, i)`.
 
-    Args:
-        index_e: Indices of the envs in the global batch.
-        full_task: Whether curricula are at their last level, as for an evaluation, instead of their first.
+    With `full_task`, curricula are at their last level, as for an evaluation, instead of their first.
     """
     chex.assert_rank(index_e, 1)
     return jax.vmap(env.reset if full_task else env.first_episode)(env_keys(key, index_e))

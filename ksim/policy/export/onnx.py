@@ -489,8 +489,7 @@ def _converted(policy: DeterministicPolicy, metadata: Mapping[str, str], num_row
 def convert(graph: Graph, jaxpr: Any, inputs: Sequence[Value], wanted: Sequence[bool] | None = None) -> list[Any]:
     """Adds the equations of a closed jaxpr to a graph. Values that depend on no input are computed immediately.
 
-    Args:
-        wanted: Mask of the outputs that are needed; None for all. The others are not computed and are None.
+    `wanted` is a mask of the needed outputs; None for all. The others are not computed and are None.
 
     Raises:
         ConfigError: An operation is not covered.
