@@ -102,11 +102,8 @@ def kept_gap(env: WrappedEnvironment, mjx_model: Any, package: str, options: Seq
     """The result of `gap_to_mjx`, cached in a file in JAX's compilation cache.
 
     It is measured again if the version of MuJoCo, MJX, JAX, ksim or the package changes, or the environment's model or
-    options. It is not cached if JAX has no compilation cache on this machine.
-
-    Args:
-        package: The installed package with its code; empty for code that may change, whose gap is not cached.
-        options: The options of the environment itself.
+    own options. It is not cached if JAX has no compilation cache on this machine, or if no installed package has the
+    environment's code, which may then change.
     """
     directory = cache_directory()
     if not package or directory is None or "://" in directory:

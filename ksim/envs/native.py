@@ -57,12 +57,10 @@ class NativePhysics:
     """
 
     def __init__(self, mj_model: mujoco.MjModel, mjx_model: Any, num_devices: int) -> None:
-        """Makes the engine.
+        """Makes the engine for `num_devices` devices that call at the same time.
 
-        Args:
-            mjx_model: The environment's MJX model. When the environment passes another model to MJX, the fields that
-                differ from this one are the overrides of that env.
-            num_devices: Number of devices that call at the same time.
+        When the environment passes another model to MJX, the fields that differ from `mjx_model` are the overrides of
+        that env.
         """
         _check_delays(mj_model)
         self.mj_model = _as_given(mj_model, mjx_model)
@@ -99,11 +97,8 @@ class NativePhysics:
     def fields_missed(self, function: Callable[..., PyTree], *shapes: PyTree) -> list[str]:
         """Fields of `mjx.Data` that native MuJoCo does not compute, but the results of a function depend on.
 
-        Found by tracing the function with these fields as inputs and removing dead code. A field that is read in only
-        one branch counts as read.
-
-        Args:
-            function: Resets and steps the environment; the reset packs its state.
+        The function resets and steps the environment; the reset packs its state. It is traced with these fields as
+        inputs, and dead code is removed. A field that is read in only one branch counts as read.
         """
         if not self._unknown:
             jax.eval_shape(function, *shapes)  # its reset records the shapes of these fields

@@ -233,11 +233,9 @@ def observation_names(
 ) -> tuple[str | None, str | None]:
     """The names of the policy's and the critic's observations, for a `WrappedEnvironment`.
 
-    Args:
-        actor: The policy's observation as named by the user; None for the default.
-        critic: The critic's observation as named by the user; None for the default.
-        published: The names in published hyper-parameters. They precede the defaults, and are ignored if the
-            environment lacks them, because environments with a single observation share these hyper-parameters.
+    Names by the user (`actor`, `critic`; None for the default) come first, then those in published hyper-parameters,
+    then defaults. Published names that the environment lacks are ignored, because environments with a single
+    observation share these hyper-parameters.
 
     Raises:
         ConfigError: There is no such observation, or it is not a vector (pixels, for example).
@@ -280,12 +278,10 @@ def _check_vector(env_name: str, what: str, obs: Any) -> None:
 def shown_state(
     mj_model: Any, step_s: float, action_repeat: int, physics_of: Callable[[Any], tuple[Array, Array, dict[str, Array]]]
 ) -> Shown:
-    """The model and physics state of an environment, for videos and the viewer.
+    """The model and physics state of an environment with steps of `step_s` s, for videos and the viewer.
 
-    Args:
-        step_s: Seconds per step of the environment.
-        action_repeat: Steps of the environment per control step.
-        physics_of: Maps the environment's own state to positions, velocities and the extra fields of `PhysicsState`.
+    `action_repeat` is steps per control step. `physics_of` maps the environment's own state to positions, velocities
+    and the extra fields of `PhysicsState`.
     """
     model = PhysicsModel(mj_model, step_s * action_repeat)
 

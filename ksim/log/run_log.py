@@ -108,10 +108,8 @@ class _Program(logging.Handler):
 def run_log(level: str) -> Iterator[RunLog]:
     """Collects ksim's records and all warnings for the log of a run, whatever levels the program has set.
 
-    The program's own handlers get the same records as without it.
-
-    Args:
-        level: The lowest level that is written: `debug`, `info` or `warning`.
+    `level`, the lowest that is written, is `debug`, `info` or `warning`. The program's own handlers get the same
+    records as without it.
     """
     logger = logging.getLogger("ksim")
     log, program = RunLog(logging.getLevelNamesMapping()[level.upper()]), _Program(logger)

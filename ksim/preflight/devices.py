@@ -218,13 +218,8 @@ def log_state(step: TrainStep, state: TrainState) -> None:
 def compiling(name: str, mapped: Any, *args: Any) -> Callable[[], Any]:
     """Lowers a mapped function and compiles it in a thread; returns a function that waits for the program.
 
-    Logs at debug the times and the collectives of the program. Lowering is Python and holds the GIL, so only compiling
-    runs in the thread.
-
-    Args:
-        name: The program's name in the log, as in `the update`.
-        mapped: A function returned by `AbstractLayout.map`.
-        args: Placed arguments.
+    `mapped` is from `AbstractLayout.map`, `args` are placed. The times and the collectives of the program are logged at
+    debug under `name`. Lowering is Python and holds the GIL, so only compiling runs in the thread.
     """
     start_s = time.perf_counter()
     lowered = mapped.lower(*args)

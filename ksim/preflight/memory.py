@@ -115,12 +115,9 @@ def memory_per_device(devices: list[Device], num_processes_here: int) -> dict[in
 
 
 def most_memory(device: Device, num_local: int) -> int | None:
-    """The bytes that a device can hold at most: its own memory, or a CPU device's share of the machine's.
+    """The bytes that a device can hold at most; None if unknown.
 
-    None if unknown.
-
-    Args:
-        num_local: Devices among which the machine's memory, with swap, is shared.
+    That is its own memory, or an equal share for `num_local` CPU devices of the machine's memory with swap.
     """
     own = _own_memory(device)
     if own is not None:

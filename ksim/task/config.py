@@ -329,12 +329,10 @@ class RLConfig(BaseConfig):
         self._check_sources()
 
     def with_pretrained(self, directory: Path | None, task_name: str) -> Self:
-        """These options, with the directory of the task's own policy in place of the word `pretrained`.
+        """These options, with the task's own policy in place of the word `pretrained`.
 
-        By default, eval and export then write to runs/<task>/pretrained instead of beside that policy.
-
-        Args:
-            directory: Directory of the task's policy, as written by `run_mode=export`; None if the task has none.
+        `directory` holds that policy, as written by `run_mode=export`; None if the task has none. By default, eval and
+        export then write to runs/<task>/pretrained instead of beside that policy.
 
         Raises:
             ConfigError: `pretrained` is used, and the task has no policy.

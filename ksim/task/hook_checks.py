@@ -49,12 +49,9 @@ def is_overridden(task: object, name: str) -> bool:
 def must_return(
     hook: str, rule: str, found: str, page: str = HOOKS, *, fix: str = "", verb: str = "return"
 ) -> ConfigError:
-    """The error of a hook that returned something else.
+    """The error of a hook, or of a method of its result, that returned something else.
 
-    Args:
-        hook: The name of the hook, or of a method of what it returned.
-        found: What is there instead, after "but".
-        fix: Sentences that say what to do, if the rule does not.
+    In the message `found` follows "but". `fix` is sentences on what to do, if the rule does not say it.
     """
     return ConfigError(f"{hook} must {verb} {rule}, but {found}. {fix + ' ' if fix else ''}See {page}.")
 

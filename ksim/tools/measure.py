@@ -34,12 +34,9 @@ _DIVISORS = (1, 8, 64)
 
 
 def measure_one_device(make: MakeTask, num_envs: int, *, repeats: int, iterations: int) -> OneDevice:
-    """Times rollout and update with several numbers of envs, in turn, and counts the bytes that devices would send.
+    """Times rollout and update with up to `num_envs` envs, and counts the bytes that devices would send.
 
-    Args:
-        num_envs: The largest number of envs.
-        repeats: Repetitions, each of all sizes in turn.
-        iterations: Training iterations per size and repetition.
+    In each repetition, all sizes run in turn, each for `iterations` of training.
 
     Raises:
         ConfigError: The task does not work on one device.
@@ -104,10 +101,7 @@ def count_reductions(function: Callable[..., Any], axis_name: str, *args: PyTree
     """The number of reductions over devices in a function, by the bytes that each device contributes to one.
 
     Counted in the traced function: once per iteration of a loop, and in every branch of a condition. Gathers and other
-    collectives count as reductions. The compiler may combine some.
-
-    Args:
-        args: Arguments of the function, or their shapes.
+    collectives count as reductions. The compiler may combine some. `args` may be shapes.
     """
     traced = jax.make_jaxpr(function, axis_env=[(axis_name, 2)])(*args)
     return _count(traced.jaxpr, axis_name)
@@ -205,11 +199,9 @@ def measure(
     repeats: int,
     iterations: int,
 ) -> list[Measurement]:
-    """Times strong and weak scaling.
+    """Times strong and weak scaling on numbers of devices, 1 among them.
 
-    Args:
-        config: The task's options; `num_envs` over all devices for strong scaling, per device for weak scaling.
-        counts: Numbers of devices, including 1.
+    The option `num_envs` is over all devices for strong scaling, and per device for weak scaling.
 
     Raises:
         ConfigError: A size does not fit its number of devices.

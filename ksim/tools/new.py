@@ -134,10 +134,7 @@ def _driven_program(robot: Path, output: Path, dt: float) -> tuple[Plan, str, st
 
 
 def make_plan(path: Path, dt: float = DT) -> Plan:
-    """Inspects a robot's file and chooses the parameters of its task.
-
-    Args:
-        dt: Physics step in s.
+    """Inspects a robot's file and chooses the parameters of its task, with a physics step of `dt` s.
 
     Raises:
         ConfigError: MuJoCo cannot read the file, or ksim does not support the model.

@@ -111,10 +111,7 @@ def process_of(task: RLTask[Any]) -> Iterator[Process]:
 
 
 def open_run(task: RLTask[Any], start: Start, loggers: Sequence[AbstractLogger], process: Process) -> Run:
-    """Places the state that a run starts from, and opens the run's parts.
-
-    Args:
-        loggers: The loggers of process 0; empty in other processes.
+    """Places the state that a run starts from, and opens the run's parts. Only process 0 has loggers.
 
     Raises:
         ConfigError: The checkpoint does not fit the task, or the run's directory cannot be used.

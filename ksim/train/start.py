@@ -146,10 +146,7 @@ def check_start(task: RLTask[Any], start: Start) -> None:
 
 
 def started_state(task: RLTask[Any], start: Start, state: TrainState) -> TrainState:
-    """The state that a run starts from.
-
-    Args:
-        state: A fresh initial state; returned as it is if there is no checkpoint.
+    """The state that a run starts from: a fresh `state`, unless there is a checkpoint.
 
     Raises:
         ConfigError: The checkpoint does not fit the task.

@@ -121,13 +121,10 @@ def time_synchronisation(task: RLTask[Any], state: TrainState) -> float | None:
 
 
 def device_times(times_s: np.ndarray) -> dict[str, float]:
-    """Metrics of the rollout and update times of all devices.
+    """Metrics of rollout and update times, from their seconds in one row per device of all processes.
 
     A device that has finished its rollout waits for the others in the first collective of the update. So the time of
     the rollout is the maximum over devices, and the time of the update the minimum.
-
-    Args:
-        times_s: Seconds of rollout and update, one row per device of all processes.
     """
     rollout_s, update_s = times_s.astype(float).T
     metrics = {

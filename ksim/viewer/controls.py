@@ -96,11 +96,8 @@ def command_numbers(
 ) -> tuple[list[CommandNumber], dict[str, np.ndarray]]:
     """Every number of every command that can be set, in order, and the initial values.
 
-    A number starts at 0, or at the nearest end of its range. A command without ranges starts from the value drawn for
-    it, since its numbers may mean anything.
-
-    Args:
-        drawn: A value of each command, drawn as in training.
+    A number starts at 0, or at the nearest end of its range. A command without ranges starts from the value in `drawn`,
+    drawn as in training, since its numbers may mean anything.
 
     Raises:
         ConfigError: A command gives ranges for more or fewer numbers than it has.

@@ -107,13 +107,10 @@ def save_episode(episode: Episode) -> bytes:
 
 
 def load_episode(name: str, content: bytes, like: Frame) -> Episode:
-    """The inverse of `save_episode`.
-
-    Args:
-        like: A frame of the robot that will show it.
+    """The inverse of `save_episode`. `like` is a frame of the robot that will show the episode.
 
     Raises:
-        ConfigError: It is no such file, or its robot is another one.
+        ConfigError: The file is not a recording, or of another robot.
     """
     name = " ".join(name.split())[:80]
     wanted = {"step_s": None, "time_s": (), "qpos": like.qpos.shape, "qvel": like.qvel.shape}
@@ -138,14 +135,12 @@ class _OtherRobotError(ValueError):
 def _read_columns(
     content: bytes, wanted: Mapping[str, tuple[int, ...] | None], optional: Mapping[str, tuple[int, ...]]
 ) -> dict[str, np.ndarray]:
-    """The columns of a file. Sizes are checked before unpacking.
+    """The columns of a file, by the shapes of their rows (None for a number). Sizes are checked before unpacking.
 
-    Args:
-        wanted: The shape of a row of each column that must be there; None for a single number.
-        optional: The same of columns that may be there; so may any number per frame called `rewards.<name>`.
+    `wanted` must be there; `optional` may be there, as may any number per frame called `rewards.<name>`.
 
     Raises:
-        ValueError: It is not as `save_episode` writes it (or another error of the zip file).
+        ValueError: The file is not as `save_episode` writes it (or another error of the zip file).
     """
     if not 0 < len(content) <= MAX_FILE_BYTES:
         raise ValueError(f"it is empty, or larger than {MAX_FILE_BYTES >> 20} MiB")

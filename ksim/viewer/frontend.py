@@ -29,9 +29,8 @@ class Driver:
     def __call__(self, message: Mapping[str, Any]) -> None:
         """Handles a message that has passed the gate; unknown indices and names have no effect.
 
-        Args:
-            message: `{"nudge": [index, steps]}` changes a number by steps. `{"axes": [a, b, c]}`, each from -1 to 1,
-                sets all. `{"press": name}` is a button: zero, reset, push or pause.
+        `{"nudge": [index, steps]}` changes a number by steps. `{"axes": [a, b, c]}`, each from -1 to 1, sets all.
+        `{"press": name}` is a button: zero, reset, push or pause.
         """
         match message:
             case {"nudge": [index, steps]} if index < len(self.numbers):
@@ -165,13 +164,11 @@ def run_session(
 ) -> None:
     """Steps and shows a session in real time until it is closed or stopped.
 
-    Args:
-        before_step: Called before each step; may wait.
-        budget: Limit on processor time; without one, a line is printed if the machine is too slow.
+    `before_step` may wait. Without a budget of processor time, a line is printed if the machine is too slow.
 
     Raises:
-        Exception: That of a frame, after `MAX_FAILED_FRAMES` that have failed one after another. A single one is
-            reported, and the next frame is shown.
+        Exception: The error of a frame, after `MAX_FAILED_FRAMES` failures in a row. A single failure is reported, and
+            the next frame is shown.
     """
     pacer, show = Pacer(session.ctrl_dt), _Display(frontend)
     next_frame, said_slow = 0.0, budget is not None

@@ -107,11 +107,8 @@ class PolicyFeed:
 def earned_s(training_pid: int | None) -> float:
     """Processor time that the viewer may have used by now, in s: a share of that of the training process.
 
-    If that is unknown, or if training runs on another device and leaves the cores free, it is a share of the time
-    of all cores.
-
-    Args:
-        training_pid: The training process; None for all cores.
+    If `training_pid` is None, because training runs on another device and leaves the cores free, or if its time is
+    unknown, it is a share of the time of all cores.
     """
     stat = Path(f"/proc/{training_pid}/stat")
     if training_pid is not None and stat.exists():
