@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from ksim.errors import ConfigError
-from ksim.mdp import commands, rewards
+from ksim.mdp import commands
 from ksim.mdp.curriculum import (
     CurriculumContext,
     EpisodeLengthCurriculum,
@@ -57,16 +57,6 @@ def test_progress_is_read_only():
         progress().iteration = jnp.array(3)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-@pytest.mark.parametrize(("level", "expected"), [(0.0, 0.5), (0.5, 1.25), (1.0, 2.0)])
-def test_reward_scaled_by_level_goes_from_its_start_to_all_of_it(level, expected):
-    # The reward itself is 2, a height of 0.5 m times 4; a quarter of it at level 0.
-    inner = rewards.Custom(function=lambda context: 4 * context.physics.qpos[2], scale=-3.0)
-    term = rewards.ScaledByLevel(reward=inner, level="hardness", start=0.25)
-    context = make_context(height=0.5, levels={"hardness": jnp.float32(level)})
-    np.testing.assert_allclose(term(context), expected, rtol=1e-6)
-    assert term.scale == -3.0
-
-
 @pytest.mark.parametrize(("level", "expected"), [(0.0, 0.2), (0.5, 0.6), (1.0, 1.0)])
 def test_command_scaled_by_level_is_a_share_of_the_command(level, expected):
     inner = commands.VelocityCommand(
@@ -77,9 +67,3 @@ def test_command_scaled_by_level_is_a_share_of_the_command(level, expected):
     command_3 = term(dataclasses.replace(context, memory=term.init(context)))
     np.testing.assert_allclose(command_3, [expected, 0, 0], rtol=1e-6)
     assert term.ranges() == inner.ranges()
-
-
-def test_level_that_no_curriculum_has_is_an_error_with_near_misses():
-    term = rewards.ScaledByLevel(reward=rewards.Alive(), level="hardnes")
-    with pytest.raises(ConfigError, match=r"no curriculum 'hardnes'\. Did you mean 'hardness'"):
-        term(make_context(levels={"hardness": jnp.float32(1.0)}))

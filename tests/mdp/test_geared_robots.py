@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ksim.errors import ConfigError
-from ksim.mdp import observations, randomizers, rewards
+from ksim.mdp import observations, randomizers
 from ksim.physics import compile_model
 from tests.support.contexts import biped, make_context
 from tests.support.robots import ACTUATORS, biped_spec
@@ -16,15 +16,6 @@ from tests.support.robots import ACTUATORS, biped_spec
 
 def compiled(spec, *edits):
     return compile_model(spec, dt=0.004, ctrl_dt=0.02, edits=edits)
-
-
-def test_mechanical_power_of_a_geared_motor_is_that_at_its_joint():
-    spec = biped_spec()
-    spec.actuators[0].gear[0] = 10.0
-    forces = {"actuator_force": jnp.array([2.0, 0.0])}
-    context = make_context(model=compiled(spec), joint_vel=(3, 0), derived=forces)
-    # Force 2 at the motor, which turns 10 times as fast as the joint at 3 rad/s.
-    np.testing.assert_allclose(rewards.MechanicalPower()(context), 60.0)
 
 
 def test_center_of_mass_is_the_robots_without_the_furniture():
@@ -75,11 +66,3 @@ def test_inertia_of_a_body_that_moves_by_itself_is_an_error():
     ball.add_geom(size=[0.1, 0, 0], mass=1)
     with pytest.raises(ConfigError, match=r"'ball' moves nothing else"):
         randomizers.RandomCenterOfMass(body="ball")(dataclasses.replace(make_context(), model=compiled(spec)))
-
-
-@pytest.mark.parametrize(
-    "make", [lambda o: observations.History(o, steps=0), lambda o: observations.Delayed(o, steps=(3, 1))]
-)
-def test_history_or_delay_without_sense_is_an_error(make):
-    with pytest.raises(ConfigError, match="must be"):
-        make(observations.JointPosition())

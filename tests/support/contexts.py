@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import mujoco
 import numpy as np
+import pytest
 
 from ksim.mdp.term import Context
 from ksim.physics import PhysicsModel, compile_model
@@ -101,3 +102,26 @@ def draws(function: Any, num_draws: int = 300) -> Any:
     # Half the compile time: each of these programs runs once.
     quickly = {"xla_backend_optimization_level": 0}
     return jax.jit(jax.vmap(function), compiler_options=quickly)(jax.random.split(jax.random.key(1), num_draws))
+
+
+def case(
+    sentence: str, term: Any, expected: Any, *, episode: list[dict[str, Any]] | None = None, **context: Any
+) -> Any:
+    """A case of a table for `check_value`, with its sentence as its id.
+
+    Args:
+        expected: The value in a context with these arguments of `make_context`, of which the model may be a function
+            that makes it. For an episode the values at a reset and at the steps after it, by their arguments.
+    """
+    return pytest.param(term, episode or context, expected, id=sentence)
+
+
+def check_value(term: Any, given: Any, expected: Any) -> None:
+    """Compares the value of a term, or its values over an episode, with a `case`."""
+    value = values_over(term, *map(_made, given)) if isinstance(given, list) else term(_made(given))
+    np.testing.assert_allclose(value, expected, rtol=1e-4, atol=1e-6)
+
+
+def _made(given: dict[str, Any]) -> Context:
+    model = given.get("model")
+    return make_context(**given | {"model": model() if callable(model) else model})
