@@ -105,14 +105,14 @@ def table(name: str, values: Mapping[str, float]) -> str:
 
 def legged_program(plan: Plan, class_name: str, purpose: str, path: str) -> str:
     """The program from its imports to the end of its task. `path` is code for the path of the robot's file."""
+    return f"{_legged_constants(plan, path)}\n\n{_legged_task(plan, class_name, purpose)}"
+
+
+def _legged_constants(plan: Plan, path: str) -> str:
     gait = {2: "a walk: feet in turns", 4: "a trot: diagonal feet together"}.get(len(plan.feet), "neighbours in turns")
-    low = round(0.5 * plan.standing_height, 2)
-    sideways = round(0.4 * plan.forward, 1)
-    backward = 0.0 if plan.is_biped else -round(0.5 * plan.forward, 1)
-    turn = 0.5 if plan.is_biped else 0.8
     symmetry = ' symmetry="augment",' if plan.is_mirrored else ""
     num_envs, iterations, gamma = (512, 2000, 0.98) if plan.is_biped else (256, 700, 0.99)
-    return f'''from ksim import robot
+    return f"""from ksim import robot
 from ksim.mdp import commands, events, observations as obs, randomizers, resets, rewards, terminations
 from ksim.mdp.noise import UniformNoise
 
@@ -137,9 +137,15 @@ CONFIG = ksim.PPOConfig(
     actor_sizes=[128, 128], critic_sizes=[128, 128], gamma={gamma},
     learning_rate=1e-3, desired_kl=0.02, num_passes=5, entropy_coef=0.002, init_std=0.5,{symmetry}
 )  # fmt: skip
+"""
 
 
-{class_head(plan, class_name, purpose)}
+def _legged_task(plan: Plan, class_name: str, purpose: str) -> str:
+    low = round(0.5 * plan.standing_height, 2)
+    sideways = round(0.4 * plan.forward, 1)
+    backward = 0.0 if plan.is_biped else -round(0.5 * plan.forward, 1)
+    turn = 0.5 if plan.is_biped else 0.8
+    return f'''{class_head(plan, class_name, purpose)}
         robot.use_implicitfast(spec)  # stable with the servos' damping, and fast
 {_contact_line(plan)}        robot.add_feet(spec, FEET)
 {optional_lines(plan)}        robot.set_pose(spec, POSE, HEIGHT)
