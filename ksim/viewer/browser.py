@@ -34,7 +34,7 @@ class RewardPlot:
         self._shown: list[str] = []
         self._next_s = 0.0
         self._plot: viser.GuiUplotHandle | None = None
-        # Plots are made anew when their series change; in this folder each takes the place of the one before.
+        # A plot is replaced, in this folder, when its series change.
         self._folder = server.gui.add_folder("Reward per second", expand_by_default=True)
 
     def update(self, frames: Sequence[Frame]) -> None:
@@ -88,7 +88,7 @@ class BrowserFrontend(AbstractFrontend):
     `inputs` are in the order of the session's numbers. `note` is a line of the page's status; empty for none.
     """
 
-    frame_s = 1 / 30  # every frame is sent to every page, and phones draw no more than these
+    frame_s = 1 / 30  # every frame is sent to every page, and phones draw no more
 
     def __init__(self, session: ViewSession, *, host: str, port: int) -> None:
         """Serves the page.
@@ -162,7 +162,7 @@ class BrowserFrontend(AbstractFrontend):
     def _centre_3(self, poses: list[Pose]) -> np.ndarray:
         """The point at the centre of the page's world, in m."""
         base, is_replayed = self._session.base_body, self.replay.is_on
-        # Of several robots, all stay in view, and move past as the followed one sees them.
+        # All robots stay in view, relative to the followed one.
         offset_3 = self._scene.offsets[0] if is_replayed else np.zeros(3)
         if not self._follow.value or base is None:
             return offset_3

@@ -17,7 +17,7 @@ from ksim.viewer.controls import NumberInput
 from ksim.viewer.session import Frame, Pose, ViewSession
 
 MAX_FRAMES = 15_000
-"""Control steps that are kept of all episodes, 5 minutes at 50 Hz; the oldest episodes go first."""
+"""Control steps kept over all episodes, 5 minutes at 50 Hz; the oldest episodes are dropped first."""
 MAX_FILE_BYTES = 64 << 20
 """The largest file of a recording that is loaded."""
 _MAX_COLUMNS = 500
@@ -163,7 +163,7 @@ def _read_columns(
             with archive.open(info) as file:
                 columns[name] = np.array(np.lib.format.read_array(file, allow_pickle=False), float)
             x = columns[name]
-            x = x[np.isfinite(x)] if name.startswith("rewards.") else x  # a step that blew up may give any reward
+            x = x[np.isfinite(x)] if name.startswith("rewards.") else x  # a diverged step may give any reward
             if not (np.abs(x) <= _MAX_NUMBER).all():
                 raise ValueError(f"numbers of its {name:.80} are not finite, or beyond {_MAX_NUMBER:g}")
     if not _STEPS_S[0] <= columns["step_s"] <= _STEPS_S[1]:
@@ -177,7 +177,7 @@ def _words(error: Exception) -> str:
 
 def _shape_of(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[int, ...]:
     """The shape of an array of numbers in a zip file, by its header alone."""
-    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others need any memory
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # others may need any amount of memory
         raise ValueError("it is compressed in another way")
     with archive.open(info) as file:
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
@@ -321,10 +321,10 @@ class Replay:
         episodes = self._recorder.finished[::-1]
         chosen = self._episode
         if chosen is not None and chosen not in episodes:
-            episodes = (*episodes, chosen)  # one that was dropped for newer ones stays while it is shown
+            episodes = (*episodes, chosen)  # a dropped episode stays while it is shown
         if [id(x) for x in listed] != [id(x) for x in episodes]:
             labels = [episode.label for episode in episodes]
-            # Two that are alike, such as a file that was loaded twice, are told apart by their number.
+            # Equal labels, such as those of a file that was loaded twice, get a number.
             labels = [f"{x} ({labels[:i].count(x) + 1})" if x in labels[:i] else x for i, x in enumerate(labels)]
             self._menu = {LIVE: None} | dict(zip(labels, episodes, strict=True))
             self.menu.options = tuple(self._menu)

@@ -25,7 +25,7 @@ from ksim.viewer.session import shown_of
 NAME = "ksim-viewer"
 """The name of the process."""
 RESTART_EVERY_S = 60.0
-"""Shortest time between two starts of the process: each takes processor time from the training."""
+"""Shortest time between two starts of the process, each of which takes processor time from the training."""
 _STOP_S = 5.0
 
 
@@ -90,12 +90,12 @@ class LiveViewer:
 
     def _start(self) -> None:
         self._started_s, self._was_ready, self._is_due = self._clock(), False, False
-        self._policy_path.unlink(missing_ok=True)  # one that the process before had asked for
-        # A fork of this process would hold its locks, and spawned ones import the program anew.
+        self._policy_path.unlink(missing_ok=True)  # requested by the previous process
+        # A fork would inherit this process's locks; a spawned process imports the program again.
         context = multiprocessing.get_context("spawn")
         self._receiver, sender = context.Pipe(duplex=False)
         self._stack.callback(self._receiver.close)
-        self._stack.callback(sender.close)  # at once when the process has it, here if it does not start
+        self._stack.callback(sender.close)  # closed below once the process has it, or here if it does not start
         on_cpu = self._task.layout.platform == "cpu"
         arguments = (without_caches(self._task), on_cpu, str(self._policy_path), sender)
         process = context.Process(target=_serve, args=arguments, name=NAME, daemon=True)

@@ -27,7 +27,7 @@ ASK_EVERY_S = 2.0
 CPU_SHARE = 0.02
 """Largest processor time of the process, as a share of the training's: see `earned_s`."""
 NICE = 13
-"""Added to the niceness of the training: Linux then weighs the process by 5 % of what it weighs the training."""
+"""Added to the niceness of the training: Linux then gives the process 5 % of the weight of the training."""
 _IDLE_S = 0.1
 
 
@@ -120,9 +120,9 @@ def earned_s(training_pid: int | None) -> float:
 def lower_priority() -> None:
     """Lowers this process's priority: of a core that it shares with the training, it gets 5 % on Linux."""
     threads = Path("/proc/self/task")
-    if threads.is_dir():  # Linux has a niceness per thread; those to come inherit it
+    if threads.is_dir():  # Linux has a niceness per thread, which new threads inherit
         for thread in threads.iterdir():
-            with contextlib.suppress(OSError):  # one that has ended
+            with contextlib.suppress(OSError):  # the thread has ended
                 number = int(thread.name)
                 os.setpriority(os.PRIO_PROCESS, number, os.getpriority(os.PRIO_PROCESS, number) + NICE)
     elif hasattr(os, "nice"):

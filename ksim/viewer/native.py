@@ -13,7 +13,7 @@ from ksim.viewer.controls import CommandNumber
 from ksim.viewer.frontend import AbstractFrontend
 from ksim.viewer.session import ViewSession
 
-# Keys that do nothing in MuJoCo's viewer while the simulation is not its own; by pairs, each up and down.
+# Pairs of keys, up and down, that do nothing in MuJoCo's passive viewer.
 NUMBER_KEYS = ((glfw.KEY_UP, glfw.KEY_DOWN), (glfw.KEY_7, glfw.KEY_9), (glfw.KEY_LEFT, glfw.KEY_RIGHT))
 
 HELP = """\
@@ -62,7 +62,7 @@ class NativeFrontend(AbstractFrontend):
         Raises:
             ConfigError: There is no display that can be opened, or on macOS this is not mjpython.
         """
-        # The viewer's own thread would die of it in silence, with this one waiting for it.
+        # Otherwise the viewer's thread would fail silently, and this one would wait for it forever.
         if sys.platform != "darwin" and not glfw.init():
             raise ConfigError("The display cannot be opened for viewer=native. Choose viewer=browser.")
         self._session = session
@@ -111,6 +111,6 @@ class NativeFrontend(AbstractFrontend):
 
     def close(self) -> None:
         self._viewer.close()
-        # A thread that still draws when the process ends and takes GLFW with it would crash.
+        # A thread that still draws when the process ends would crash, because GLFW is gone.
         for thread in self._threads:
             thread.join(timeout=10)

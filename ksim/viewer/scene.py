@@ -137,7 +137,7 @@ def heading(data: mujoco.MjData, body: int) -> np.ndarray:
 def contact_forces(mj_model: mujoco.MjModel, data: mujoco.MjData) -> np.ndarray:
     """Contacts as places, in m, and forces, in N, in the world, shape (contact, 2, 3).
 
-    The force is that on the second geom; on the first one where the second is fixed to the world.
+    A force acts on the second geom, or on the first if the second is fixed to the world.
     """
     found, force_6 = [], np.zeros(6)
     for i in range(data.ncon):
@@ -218,7 +218,7 @@ class BrowserScene:
             name = f"/world/robot_{robot}"
             self._robots.append(server.scene.add_frame(name, show_axes=False, position=offset_3))
             bodies: dict[int, viser.FrameHandle] = {}
-            # One floor, and one terrain that all stand on.
+            # All robots share one floor and one terrain.
             for geom in [geom for geom in geoms if robot == 0 or not is_shared(mj_model, geom)]:
                 body = int(mj_model.geom_bodyid[geom])
                 if body not in bodies:
@@ -234,7 +234,7 @@ class BrowserScene:
         self._root.position = -centre_3
         for data, bodies in zip(poses, self._bodies, strict=False):
             for body, frame in bodies.items():
-                if body:  # the world's own never moves
+                if body:  # the world body never moves
                     frame.position = data.xpos[body]
                     frame.wxyz = data.xquat[body]
         for robot, frame in enumerate(self._robots):
@@ -297,7 +297,7 @@ def add_geom(scene: viser.SceneApi, mj_model: mujoco.MjModel, geom: int, name: s
         scene.add_mesh_simple(name, vertices, faces, **look)
     elif kind in (GEOM.mjGEOM_MESH, GEOM.mjGEOM_SDF):
         vertices, faces = mesh(mj_model, int(mj_model.geom_dataid[geom]))
-        # Flat, for a robot's edges; both sides, since not every mesh turns its faces outwards.
+        # Flat shading shows a robot's edges. Both sides, because the faces of some meshes point inwards.
         scene.add_mesh_simple(name, vertices, faces, flat_shading=True, side="double", **look)
     elif kind == GEOM.mjGEOM_HFIELD:
         vertices, faces = height_field(mj_model, int(mj_model.geom_dataid[geom]))
@@ -324,7 +324,7 @@ def geom_rgba(mj_model: mujoco.MjModel, geom: int) -> np.ndarray:
 def capsule(radius: float, half_length: float) -> tuple[np.ndarray, np.ndarray]:
     """Vertices, in m, and faces of a capsule along z about the origin; `half_length` is that of its cylinder."""
     shape = trimesh.creation.icosphere(subdivisions=3, radius=radius)
-    # A sphere pulled apart at its equator; the icosphere has vertices there, which go to the upper half.
+    # A sphere divided at its equator. The icosphere's vertices on the equator go to the upper half.
     vertices = np.array(shape.vertices)
     vertices[:, 2] += np.where(vertices[:, 2] > -1e-9, half_length, -half_length)
     return vertices, np.array(shape.faces)

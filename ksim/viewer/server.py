@@ -41,7 +41,7 @@ def free_port(host: str, port: int) -> int:
         try:
             family = socket.getaddrinfo(host, candidate, type=socket.SOCK_STREAM)[0][0]
             with socket.socket(family, socket.SOCK_STREAM) as probe:
-                # As servers do: a port that was in use a moment ago is free.
+                # As in servers: a port that was in use a moment ago counts as free.
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind((host, candidate))
         except OSError as error:
@@ -65,13 +65,13 @@ _PAGES = {"ws": "http", "wss": "https"}
 class AccessRule:
     """Refuses requests that another web page makes the user's browser send.
 
-    Such a page may connect to the viewer under the viewer's address (cross-site WebSocket hijacking: `Origin` then
-    names the page's site), or under its own name, which it resolves to this machine (DNS rebinding: `Host` then is
-    that name). So `Host` must be a loopback name or `viewer_host`, at any port, since a forwarded port may have
-    another number; and `Origin`, which only browsers send, must be the same site as `Host`, by http, or by https if a
-    proxy in between says so in `X-Forwarded-Proto`, which no page can make a browser send. Where
-    `viewer_host` means every network (0.0.0.0 or ::), `Host` may be this machine's name or any IP address: a page that
-    rebinds a name has that name there.
+    Such a page may connect under the viewer's address (cross-site WebSocket hijacking; `Origin` then names the page's
+    site), or under its own name, which it resolves to this machine (DNS rebinding; `Host` is then that name).
+
+    So `Host` must be a loopback name or `viewer_host`, at any port, since a forwarded port may have another number. If
+    `viewer_host` means every network (0.0.0.0 or ::), `Host` may be this machine's name or any IP address, but not a
+    rebound name. `Origin`, which only browsers send, must be the same site as `Host`, by http; or by https, if a proxy
+    says so in `X-Forwarded-Proto`, which no page can make a browser send.
     """
 
     def __init__(self, viewer_host: str) -> None:
@@ -168,7 +168,7 @@ class PageGate:
                 fields |= {"size_bytes": 0, "part_count": 0}
                 message = msgspec.msgpack.encode({"type": kind} | fields)
             return message if self._passes(page, kind, fields) else None
-        # Whatever the decoder and a check run into: a page may have sent anything.
+        # A page may have sent anything, so the decoder and the checks may raise anything.
         except Exception:  # noqa: BLE001
             return None
 
@@ -282,14 +282,11 @@ Receive = Callable[[Mapping[str, Any]], None]
 
 
 def start_server(host: str, port: int, receive: Receive) -> viser.ViserServer:
-    """Starts viser's server under an `AccessRule` and behind a `PageGate`; by itself it takes anything from anybody.
+    """Starts viser's server on a free port, under an `AccessRule` and behind a `PageGate`.
 
-    The page gets a script, `controls.js`, which sends keys and gamepads, and a style for phones, `page.css`: viser's
-    own page knows nothing of them.
-
-    Args:
-        port: A free port.
-        receive: Called in the server's thread with each message of the script; malformed ones are dropped.
+    Without them it accepts any message from anybody. The page also gets a style for phones, `page.css`, and a script,
+    `controls.js`, which sends keys and gamepads. `receive` is called in the server's thread with each message of the
+    script; malformed messages are dropped.
 
     Raises:
         RuntimeError: This version of viser starts its server in another way, so the rule would have no effect.
@@ -329,7 +326,7 @@ class _Guard:
             refusal = self._rule.refusal(request.headers)
             if refusal is not None:
                 return connection.respond(http.HTTPStatus.FORBIDDEN, refusal)
-            if "Accept-Encoding" in request.headers:  # the page is compressed in itself, and the script is put into it
+            if "Accept-Encoding" in request.headers:  # the page must be uncompressed to insert the script
                 del request.headers["Accept-Encoding"]
             return self._with_head(process_request(connection, request))
 
@@ -367,7 +364,7 @@ class _GatedConnection:
         self._connection, self._gate = connection, gate
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("recv"):  # another way to read, around the gate
+        if name.startswith("recv"):  # another way to read, which would bypass the gate
             raise AttributeError(name)
         return getattr(self._connection, name)
 

@@ -199,7 +199,7 @@ class ViewSession:
 
     def nudge(self, number: CommandNumber, num_steps: int) -> None:
         """Changes a number by a number of steps, within its range."""
-        # Rounded, or steps up and down again would not end at 0.
+        # Rounded, so that steps up and down again end at 0.
         self.set(number, round(number.clip(self.get(number) + num_steps * number.step), 6))
 
     def set_to_start(self) -> None:
@@ -257,7 +257,7 @@ class ViewSession:
     def _show(self, which_e: np.ndarray, *, is_first: bool) -> None:
         for e in np.flatnonzero(which_e):
             frame = self._frame(int(e))
-            if frame.is_finite:  # what has blown up cannot be shown
+            if frame.is_finite:  # a diverged state cannot be shown
                 self.poses[e].show(frame)
                 if e == self.followed:
                     self.on_step(frame, is_first)
@@ -364,7 +364,7 @@ class _Programs:
             "commands": state_e.inner.commands if isinstance(self.env, MdpEnvironment) else {},
             "rewards": rewards | {name.removeprefix(_REWARD): x for name, x in terms.items()},
             "terminated": state_e.terminated,
-            # Others go on beyond a time limit, for as long as somebody watches.
+            # Other episodes continue beyond their time limit while they are watched.
             "ended": state_e.terminated | (state_e.truncated & self._has_course()),
         }
 
