@@ -1,8 +1,8 @@
 """Settings of the process that must be in place before a JAX backend starts.
 
-Applied by `import ksim`, never over a value that the user has set. Each line cures a failure that was seen:
-a thread pool that deadlocks in batched LAPACK calls, a collective that aborts while one device still computes,
-and a compilation repeated at every start.
+Applied by `import ksim`, never over a value that the user has set. Each setting prevents an observed failure: a thread
+pool that deadlocks in batched LAPACK calls, a collective that aborts while one device still computes, and a compilation
+repeated at every start.
 """
 
 import os
@@ -31,7 +31,7 @@ def prepare_process() -> None:
     os.environ["XLA_FLAGS"] = " ".join([flags, *missing]).strip()
     if jax.config.values["jax_compilation_cache_dir"] is None:
         cache_home = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser()
-        # A program is compiled for a number of threads, which JAX's keys of the cache leave out.
+        # A program is compiled for a number of threads, which is not part of JAX's cache keys.
         directory = cache_home / "ksim" / "programs" / f"{expected_pool_size()}_threads"
         jax.config.update("jax_compilation_cache_dir", str(directory))
     shortest_s = "jax_persistent_cache_min_compile_time_secs"

@@ -1,4 +1,4 @@
-"""Checks of what a user gives: options, and the arguments of modules such as terms.
+"""Checks of user input: options, and the arguments of modules such as terms.
 
 Every rule about one value ends in `check_rule`, which words the error.
 """
@@ -16,7 +16,7 @@ import numpy as np
 from ksim.errors import ConfigError, near_misses, quoted
 
 MAX_COUNT = 2**31 - 1
-"""The largest number that the 32 bits of an index on a device can count."""
+"""The largest value of a 32-bit index on a device."""
 MAX_LAYERS = 100
 """Limit on the number of hidden layers: each is traced separately."""
 _SMALLEST, _LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
@@ -31,7 +31,7 @@ def check_rule(what: str, is_met: bool, rule: str) -> None:
 def check_positive(name: str, value: float | None, *, allow_zero: bool = False, most: float = _LARGEST) -> None:
     """Raises ConfigError unless the value is None, or positive (or, if allowed, zero) and at most `most`.
 
-    A fraction of 1 must be one that 32 bits can tell from zero.
+    A fraction of 1 must differ from zero in 32 bits.
     """
     if value is None or (allow_zero and value == 0):
         return
@@ -76,7 +76,7 @@ class Bounds(TypedDict, total=False):
 def check_bounds(name: str, value: float | None, **bounds: Unpack[Bounds]) -> None:
     """Raises ConfigError unless an option is None or within its bounds, in the words of the other checks here.
 
-    With `least=1` alone it must be a count. With `least=0` or `above=0` it must be one that 32 bits can hold.
+    With `least=1` alone it must be a count. With `least=0` or `above=0` it must fit 32 bits.
     """
     least, most = bounds.get("least"), bounds.get("most")
     if least is not None and most is not None:
@@ -185,11 +185,10 @@ def _divisors(number: int) -> list[int]:
 
 
 def check_arguments(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Checks what a class is called with.
+    """Checks the arguments of a call of a class.
 
     Raises:
-        ConfigError: It has no argument of a name, which the message lists the near misses of; too many are given, one
-            twice, or one is missing.
+        ConfigError: An argument is unknown (the message lists similar names), given twice, missing, or one too many.
     """
     signature = inspect.signature(cls.__init__)
     try:

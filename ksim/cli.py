@@ -21,7 +21,7 @@ from ksim.task.rl import RLConfig, RLTask
 
 MAX_WIDTH = 100
 _MEANINGS_AT = 30
-"""The column at which meanings begin."""
+"""The column where the help texts begin."""
 _ROLES = {
     "fixed": "A checkpoint depends on it, so it cannot change when a run is resumed.",
     "network": "It shapes the network, so a checkpoint needs the value that it was trained with.",
@@ -30,7 +30,7 @@ _ROLES = {
 
 
 def help_text(usage: str, task_class: type[RLTask[Any]], base: RLConfig, width: int) -> str:
-    """All options: names, defaults and meanings under the headings of their groups."""
+    """All options by group: names, defaults and help texts."""
     summary = (task_class.__doc__ or "").strip().splitlines()[:1]
     blocks = ["\n\n".join([f"Usage: {usage}", *summary])]
     metadata = options_metadata(type(base))
@@ -45,7 +45,7 @@ def help_text(usage: str, task_class: type[RLTask[Any]], base: RLConfig, width: 
 
 
 def option_text(name: str, base: RLConfig, width: int) -> str:
-    """One option at length.
+    """The long help text of one option.
 
     Raises:
         ConfigError: There is no such option.
@@ -93,13 +93,13 @@ def _written(value: Any) -> str:
 def launch(task_class: type[RLTask[Any]], config: RLConfig | None = None, argv: Sequence[str] | None = None) -> None:
     """Runs a task with a config and overrides from the command line; exits the process.
 
-    Exit codes: 0; 1 for a run that failed; 2 for input that cannot work; 70 for one that hung; 75 for one that
-    max_runtime stopped, to be resumed; 128 + n when signal n stopped the run.
+    Exit codes: 0; 1 for a run that failed; 2 for input that cannot work; 70 for a run that hung; 75 for a run
+    that max_runtime stopped, to be resumed; 128 + n if signal n stopped the run.
 
     Args:
         task_class: The task.
-        config: What the overrides change, default the config class's own defaults.
-        argv: Overrides, default those of the process.
+        config: The config to override; None for the defaults of its class.
+        argv: Overrides; None for the arguments of the process.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
     base = config if config is not None else task_class.get_config_class()()
@@ -121,7 +121,7 @@ def launch(task_class: type[RLTask[Any]], config: RLConfig | None = None, argv: 
     except RunError as error:
         print(f"Error: {error}", file=sys.stderr)
         leave(1)
-    except SystemExit as ended:  # by a hook; the others of several processes are not waited for
+    except SystemExit as ended:  # raised by a hook; the job's other processes are not waited for
         if num_processes() == 1:
             raise
         if isinstance(ended.code, str):
@@ -150,9 +150,9 @@ def _print_help(task_class: type[RLTask[Any]], base: RLConfig, names: Sequence[s
 def _quieten() -> None:
     """Leaves out what a user cannot act on, unless the program has its own way with records or warnings."""
     if not logging.getLogger().hasHandlers():
-        logging.getLogger("absl").setLevel(logging.ERROR)  # libraries say at length what they are about
+        logging.getLogger("absl").setLevel(logging.ERROR)  # libraries log verbosely
     if warnings.showwarning.__module__ == warnings.formatwarning.__module__ == "warnings":
-        # The message, without the source line that led to it.
+        # Without the source line.
         warnings.formatwarning = lambda message, *_, **__: f"Warning: {message}\n"
 
 
@@ -162,9 +162,7 @@ def leave(code: int) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
         if is_main_process():
-            time.sleep(
-                1.0
-            )  # the others are told the same, and would be aborted with the coordinator before they say it
+            time.sleep(1.0)  # the others report the same, and must do so before the coordinator ends
         os._exit(code)
     sys.exit(code)
 

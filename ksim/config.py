@@ -27,7 +27,7 @@ from ksim.errors import ConfigError, quoted
 from ksim.host.plain_yaml import FRACTION
 
 CHECKPOINT_MODES = ("eval", "view", "export", "replay")
-"""Values of `run_mode` that are about a checkpoint."""
+"""Values of `run_mode` that read a checkpoint."""
 GROUPS = ("Run", "Environment", "PPO", "Network", "Devices", "Evaluation", "Checkpoints", "Viewer", "Task")
 """The headings of `--help`."""
 _ABOUT_RUNS = ("Devices", "Evaluation", "Checkpoints", "Viewer")
@@ -53,20 +53,20 @@ def field(
     fixed: bool = False,
     network: bool = False,
 ) -> Any:
-    """A config field: its default, the help text that `--help` shows, and all else that there is to know of it.
+    """A config field: its default, its help text, and its metadata.
 
     Args:
         value: The default.
-        help: What it means.
+        help: The text that `--help` shows.
         group: The heading under which `--help` lists it, one of `GROUPS`; by default the `help_group` of the class that
             declares it first, or the last.
-        kind: What it may be, in words, where its type does not say it.
-        choices: The texts that it may be, if only these are valid.
-        details: What `--help <name>` says besides `help`.
+        kind: Its valid values, in words, if its type does not say it.
+        choices: Its valid texts, if there are no others.
+        details: The text that `--help <name>` shows besides `help`.
         least, above, most: Bounds of a number, or of each number of a list; see `ksim.checks.check_bounds`.
-        label: What messages about the bounds call it; by default its name.
-        saved: Whether a run that is resumed or evaluated keeps its value; not so what belongs to the machine, or
-            to what is asked for this time.
+        label: Its name in messages about the bounds; by default its name as an option.
+        saved: Whether a run that is resumed or evaluated keeps its value. False for options of the machine and of a
+            single start.
         per_process: Whether it may differ between the processes of a job.
         fixed: Whether a checkpoint depends on it, so that it cannot change when its run is resumed.
         network: Whether it shapes the default network, and so the arrays of a checkpoint.
@@ -91,7 +91,7 @@ def field(
 def options_metadata(config_class: type) -> Mapping[str, Mapping[str, Any]]:
     """Metadata of each option by name: the arguments of `field`, and its `group`.
 
-    An option keeps what a subclass that declares it again, with another default, does not mention.
+    If a subclass declares an option again, with another default, it keeps all metadata that are not given again.
     """
     found: dict[str, dict[str, Any]] = {}
     for cls in filter(dataclasses.is_dataclass, reversed(config_class.__mro__)):
@@ -158,10 +158,10 @@ def as_argument(name: str, value: Any) -> str:
 
 
 def check_fields(config: Any) -> None:
-    """Checks that every option holds what its declaration says, and what a config file can hold.
+    """Checks that every option fits its declaration, and can be written to a config file.
 
     Raises:
-        ConfigError: An option is of another type, out of its bounds, or none of its choices.
+        ConfigError: An option has another type, is out of bounds, or is none of its choices.
     """
     hints, metadata = typing.get_type_hints(type(config)), options_metadata(type(config))
     for option in dataclasses.fields(config):
@@ -223,7 +223,7 @@ def is_of_type(value: Any, hint: Any) -> bool:
 
 def check_plain(name: str, text: str) -> None:
     """Raises ConfigError for a text that no option may be, since a config file or a message could not show it."""
-    if any("\ud800" <= character <= "\udfff" for character in text):  # as Python has bytes that are no text
+    if any("\ud800" <= character <= "\udfff" for character in text):  # Python's stand-ins for bytes that are not text
         raise ConfigError(f"{name} ({quoted(text)}) must be text in UTF-8.")
     if not is_one_line(text) or text == "???" or "${" in text:
         raise ConfigError(

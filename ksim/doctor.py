@@ -3,7 +3,7 @@
 python -m ksim.doctor
 
 Checks versions, JAX's devices, a collective over several devices, MuJoCo, OpenGL, ffmpeg, the viewers, cores, memory
-and disk. Exits with 1 if something is missing without which nothing trains.
+and disk. Exits with 1 if something that training needs is missing.
 """
 
 import argparse
@@ -43,7 +43,7 @@ print(json.dumps({"kinds": [f"{d.platform} ({d.device_kind})" for d in devices],
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a check: what to do, None if all is well, and whether nothing trains without."""
+    """The result of a check. `fix` says what to do; None if all is well. `is_needed`: training needs it."""
 
     name: str
     words: str

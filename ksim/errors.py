@@ -18,7 +18,7 @@ def quoted(value: Any, most: int = 80) -> str:
     """A value for a message: its repr on one line, cut if it is long."""
     try:
         text = " ".join(repr(value).split())
-    except ValueError:  # Python does not print whole numbers of thousands of digits
+    except ValueError:  # Python does not print integers with thousands of digits
         return f"a {type(value).__name__} of very many digits"
     return text if len(text) <= most else f"{text[: most - 4]} ..."
 

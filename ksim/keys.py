@@ -1,7 +1,7 @@
 """Numbers that are folded into a random key for one purpose each, so that no two uses of a key draw the same.
 
-What is counted (environments, iterations, steps, terms) is folded in as 0, 1, 2, ..., and the n-th split of a key is
-the key with n folded in. So the numbers reserved here come from the other end, which no count and no split reaches.
+Counts (environments, iterations, steps, terms) are folded in as 0, 1, 2, ..., and the n-th split of a key is the key
+with n folded in. The numbers here are taken from the top of the range, which no count and no split reaches.
 """
 
 _LAST = 2**31 - 1

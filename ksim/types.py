@@ -1,4 +1,4 @@
-"""The pytrees that cross the seams between layers."""
+"""The pytrees that layers exchange."""
 
 from typing import Any, Literal
 

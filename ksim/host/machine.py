@@ -21,11 +21,7 @@ def install_command(extra: str) -> str:
 
 
 def import_extra(package: str, extra: str, user: str) -> Any:
-    """Imports a package of one of ksim's extras.
-
-    Args:
-        package: The package's import name.
-        user: The feature that needs it, for the message.
+    """Imports a package, by its import name, of one of ksim's extras; `user` is the feature that needs it.
 
     Raises:
         ConfigError: The package is not installed.

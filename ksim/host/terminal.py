@@ -172,12 +172,9 @@ def take_given() -> list[tuple[str, str, int]]:
 
 @contextlib.contextmanager
 def given_to(listen: Callable[[str, str, int], None]) -> Iterator[None]:
-    """Passes all warnings of the block to `listen`, after those since the last such block.
+    """Passes all warnings of the block to `listen(message, file, line)`, after those since the last such block.
 
     Python shows a warning with the same text and line only once per process, but every run's log should have it.
-
-    Args:
-        listen: Called with the message, the file and the line.
     """
     for given in take_given():
         listen(*given)

@@ -25,10 +25,7 @@ def thread_pool_size(jaxlib_version: str, num_cores: int, num_host_devices: int)
     pool's threads and waits for them, often on one of these threads. If all threads wait, the program hangs. With one
     thread more than there are calls in flight, one thread is always free to compute. More threads cost speed.
 
-    Args:
-        jaxlib_version: As in `0.10.2`.
-        num_cores: Cores that the process may use.
-        num_host_devices: Number of JAX devices on the CPU.
+    `num_cores` are those that the process may use; `num_host_devices` are JAX's devices on the CPU.
     """
     if tuple(int(part) for part in re.findall(r"\d+", jaxlib_version)[:3]) >= _FIRST_WITHOUT_WAITING:
         return None

@@ -12,12 +12,9 @@ PR_SET_PDEATHSIG = 1
 
 
 def become(launcher_pid: int, cores: set[int], program: list[str]) -> None:
-    """Ties this process to the launcher's lifetime, binds it to its cores, and executes the program.
+    """Ends this process with the launcher, binds it to its cores (empty for all), and executes the program.
 
-    Args:
-        launcher_pid: The process whose end also ends this one.
-        cores: CPU cores to bind to; empty for all.
-        program: The interpreter's path and its arguments.
+    `program` is the interpreter's path and its arguments.
     """
     if sys.platform == "linux":
         import ctypes  # noqa: PLC0415

@@ -47,11 +47,9 @@ class DeviceShares:
 
 
 def divide_devices(num_processes: int, environ: Mapping[str, str]) -> DeviceShares:
-    """Divides the GPUs if there are any, else the cores.
+    """Divides the GPUs if there are any, else the cores, among this node's processes. A single one gets everything.
 
-    Args:
-        num_processes: Number of processes on this node. A single process gets everything.
-        environ: Environment variables; JAX_PLATFORMS and CUDA_VISIBLE_DEVICES are read.
+    Reads JAX_PLATFORMS and CUDA_VISIBLE_DEVICES.
 
     Raises:
         ConfigError: The number of GPUs is not divisible by the number of processes.

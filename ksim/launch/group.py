@@ -52,10 +52,7 @@ class Member:
     def start(self, program: Sequence[str], environment: Mapping[str, str], cores: Sequence[int]) -> None:
         """Starts it in a separate session, so that Ctrl-C in a terminal reaches it once, from the launcher.
 
-        Args:
-            program: Arguments of the interpreter.
-            environment: Its complete environment.
-            cores: The CPU cores to bind it to; empty to leave it unbound.
+        `program` is the interpreter's arguments, `environment` is complete, and without `cores` it is left unbound.
         """
         # -I -S: starts fast, and imports nothing that the program might not want.
         tie = [sys.executable, "-I", "-S", str(_CHILD), str(os.getpid()), ",".join(map(str, cores))]
@@ -98,10 +95,7 @@ class Group:
     """The processes of this node. `was_signaled`: the launcher received a stop or warning signal while they ran."""
 
     def __init__(self, options: LaunchOptions, device_shares: DeviceShares, variables: Mapping[str, str]):
-        """Makes a group that is not running yet.
-
-        Args:
-            variables: Environment variables for all processes, in addition to the launcher's.
+        """Makes a group that is not running yet, with `variables` added to the launcher's environment.
 
         Raises:
             ConfigError: A log cannot be written.

@@ -46,10 +46,7 @@ class AbstractOutput(ABC):
 
 
 class FileOutput(AbstractOutput):
-    """Output appended to a file by the process itself.
-
-    Args:
-        path: The file. It and its directory are created.
+    """Output appended to a file by the process itself; the file and its directory are created.
 
     Raises:
         ConfigError: The file cannot be written.

@@ -28,13 +28,10 @@ class TrialStates:
 
 
 def trial_states(physics_model: PhysicsModel, num_sequences: int, num_steps: int) -> TrialStates:
-    """Random states, the same in each run.
+    """Random states of a robot on a flat floor, the same in each run.
 
     Every other state is near the default pose, at about standing height. In the others, joints are anywhere up to and
     beyond their limits, and the robot lies on the ground on any side, so that any of its parts may touch it.
-
-    Args:
-        physics_model: The robot on a flat floor.
     """
     model, rng = physics_model.mj_model, np.random.default_rng(0)
     count = num_sequences * num_steps

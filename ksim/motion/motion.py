@@ -160,7 +160,7 @@ def _rate(path: Path, raw: RawMotion, reading: Reading) -> tuple[float, str]:
 
 
 class _Order(NamedTuple):
-    """The look of a clip with its quaternions read in an order, against the robot's default pose.
+    """Measures of a clip with its quaternions read in one order, compared with the robot's default pose.
 
     Attributes:
         upright: Mean vertical part of the axis that was vertical, from -1 to 1.

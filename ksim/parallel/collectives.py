@@ -36,10 +36,8 @@ def bind_axis(function: Callable[..., Any], axis_name: str) -> Callable[..., Any
 def shapes_on_devices(function: Callable[..., Any], axis_name: str, num_devices: int, *args: Any) -> Any:
     """The shapes that a function returns on each of `num_devices` devices. The function is traced, not run.
 
-    Unlike in `bind_axis`, collectives may use groups of devices (`axis_index_groups`), as in the mapped function.
-
-    Args:
-        args: Pytrees of arrays or shapes.
+    `args` may be shapes. Unlike in `bind_axis`, collectives may use groups of devices (`axis_index_groups`), as in the
+    mapped function.
     """
     return trace_on_devices(function, axis_name, num_devices, *args)[1]
 

@@ -116,9 +116,8 @@ def find_job(
 ) -> Job | None:
     """The job that this process belongs to, from its options or its environment; None if it runs alone.
 
-    Args:
-        coordinator_address: The option of that name. It also replaces the address that a cluster provides.
-        num_processes: The option of that name; 1 means no job, whatever the environment.
+    A `coordinator_address` also replaces the address that a cluster provides. One process (`num_processes`) means no
+    job, whatever the environment.
 
     Warns:
         UserWarning: The environment describes several processes, but lacks variables needed to join them.
@@ -330,8 +329,7 @@ _REMIND_AFTER_S = 10.0
 def join_job(job: Job, *, connect_timeout_s: int, heartbeat_timeout_s: int) -> None:
     """Connects to the other processes; does nothing if they are connected already.
 
-    Args:
-        heartbeat_timeout_s: Seconds without a heartbeat after which a process counts as dead.
+    A process counts as dead after `heartbeat_timeout_s` without a heartbeat.
 
     Raises:
         ConfigError: JAX's backend has started already, or the others cannot be reached.

@@ -122,10 +122,7 @@ def _condition(pid: int) -> str | None:
 
 @contextlib.contextmanager
 def name_lost_peers(peers: Peers, doing: Callable[[], str]) -> Iterator[None]:
-    """Names the lost process if a collective of the block fails.
-
-    Args:
-        doing: Returns the activity of this process, as in `in iteration 7`.
+    """Names the lost process if a collective of the block fails, and what this one was doing, as in `in iteration 7`.
 
     Raises:
         PeerFailedError: Another process could not be reached.

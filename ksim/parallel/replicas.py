@@ -45,13 +45,10 @@ def leaf_names(tree: PyTree) -> list[str]:
 
 
 def checksums(tree: PyTree) -> UInt32[Array, " leaves"]:
-    """A checksum of each leaf's bits.
+    """A checksum of each leaf's bits, for arrays of any type and shape, typed PRNG keys included.
 
-    Every word is mixed with its place by a bijection, so that a leaf with one word changed never has the checksum it
-    had; other changes, such as two values in each other's place, keep it with a chance of 2^-32.
-
-    Args:
-        tree: Arrays of any type and shape, typed PRNG keys included.
+    Every word is mixed with its index by a bijection, so a leaf with one changed word always has another checksum.
+    Other changes, such as two swapped values, keep the checksum with a chance of 2^-32.
     """
     sums = [_checksum(_to_words(leaf)) for leaf in jax.tree.leaves(tree)]
     return jnp.stack(sums) if sums else jnp.zeros(0, jnp.uint32)
@@ -64,11 +61,9 @@ def gather_checksums(tree: PyTree, axis_name: str | None) -> UInt32[Array, "devi
 
 
 def find_divergence(checksums_dl: np.ndarray, names: Sequence[str]) -> Divergence | None:
-    """The difference between the checksums of replicas; None if they are equal. Runs on the host.
+    """The difference between the checksums of replicas, one row per replica; None if they are equal. Runs on the host.
 
-    Args:
-        checksums_dl: Checksums, one row per replica, as `gather_checksums` returns them.
-        names: The leaves' names, as `leaf_names` returns them.
+    `checksums_dl` is from `gather_checksums`, `names` from `leaf_names`.
 
     Raises:
         ValueError: There are more or fewer names than leaves.
@@ -163,12 +158,10 @@ class ReplicaGuard:
     def __init__(
         self, layout: AbstractLayout, learner: LearnerState, *, interval: int | None, rebroadcasts: bool
     ) -> None:
-        """Makes the guard.
+        """Makes the guard, with names of leaves from a placed learner.
 
-        Args:
-            learner: A placed learner, for the names of its leaves.
-            interval: Iterations between comparisons; None for no comparisons.
-            rebroadcasts: Whether to continue with the majority's copy if copies differ.
+        It compares every `interval` iterations; None for never. If copies differ and `rebroadcasts`, the majority's
+        copy replaces the others.
         """
         self._layout, self._interval, self._rebroadcasts = layout, interval, rebroadcasts
         self._names = leaf_names(learner)

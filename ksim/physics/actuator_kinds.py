@@ -89,10 +89,7 @@ _ON_JOINTS = (mujoco.mjtTrn.mjTRN_JOINT, mujoco.mjtTrn.mjTRN_JOINTINPARENT)
 
 
 def joints_to_drive(spec: mujoco.MjSpec, drive: object) -> list[str]:
-    """The hinge or slide joint of each actuator.
-
-    Args:
-        drive: The actuators that will drive the joints; error messages give the name of their class.
+    """The hinge or slide joint of each actuator. Errors name the class of `drive`, which will drive the joints.
 
     Raises:
         ConfigError: An actuator drives something else, or two actuators drive the same joint.

@@ -80,10 +80,9 @@ def check_supported(model: mujoco.MjModel) -> None:
 
 
 def check_touch(model: mujoco.MjModel, num_contacts: int) -> None:
-    """Checks that a model with touch sensors can have contacts. Without any, MJX fails while it is traced.
+    """Checks that a model with touch sensors can have contacts, of which MJX allocates `num_contacts`.
 
-    Args:
-        num_contacts: Number of contacts that MJX allocates.
+    Without any, MJX fails while it is traced.
 
     Raises:
         ConfigError: The model has a touch sensor, but no contacts.

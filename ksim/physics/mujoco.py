@@ -58,11 +58,10 @@ class MujocoEngine(AbstractEngine):
         motor_curve: MotorCurve | None = None,
         known: Sequence[str] = DERIVED_FIELDS,
     ) -> None:
-        """Creates the engine; `make_engine` describes the other arguments.
+        """Creates the engine; `make_engine` describes the arguments.
 
-        Args:
-            num_devices: Number of devices that call at the same time. Each gets an equal share of the CPU cores.
-            known: Derived fields that `needs` may name.
+        Each of `num_devices` devices gets an equal share of the CPU cores. `known` are the derived fields that `needs`
+        may name.
         """
         self.model = model
         self.applied = applied_fields(applies)

@@ -31,14 +31,10 @@ def add_light_and_sky(spec: mujoco.MjSpec) -> list[str]:
 
 
 def frame_robot(model: mujoco.MjModel, data: mujoco.MjData, body: int = 0) -> tuple[np.ndarray, float]:
-    """The camera's target and distance that show the whole robot.
+    """The camera's target and distance that show the whole robot: its middle in the world, and the distance, in m.
 
-    Args:
-        data: The pose, after `mj_forward`.
-        body: A body of the robot; 0 for everything that is not fixed to the world.
-
-    Returns:
-        The middle of the robot in the world, and the camera's distance from it, both in m.
+    `data` is the pose, after `mj_forward`. `body` is a body of the robot; 0 for everything that is not fixed to the
+    world.
     """
     of_geom = model.geom_bodyid
     mine = model.body_rootid[of_geom] == model.body_rootid[body] if body else model.body_weldid[of_geom] != 0

@@ -190,14 +190,10 @@ class Loops:
     def close_traced(
         self, qpos: Array, qvel: Array, extra: Mapping[str, Array], overrides: Mapping[str, Array]
     ) -> tuple[Array, Array]:
-        """Closes the loops in a traced function, by a host call.
+        """Closes the loops in a traced function, by a host call. Poses are (q,), velocities (v,).
 
-        Args:
-            qpos: The pose, (q,).
-            qvel: Velocities, (v,).
-            extra: Further fields of MjData, such as `mocap_pos`.
-            overrides: Fields of MjModel that differ in this simulation. Those of `opt` are ignored, since no constraint
-                depends on them.
+        `extra` are further fields of MjData, such as `mocap_pos`. `overrides` are fields of MjModel that differ in this
+        simulation; those of `opt` are ignored, since no constraint depends on them.
         """
         if not self.are_there:
             return qpos, qvel

@@ -196,10 +196,7 @@ FREQUENCY_HZ = 2.0
 
 
 def fixed_plan(spec: mujoco.MjSpec, model: mujoco.MjModel, found: RobotDescription, report: Report) -> Plan:
-    """Chooses the plan, and adds the guesses to the report.
-
-    Args:
-        spec: The robot; a ground is added.
+    """Chooses the plan, and adds the guesses to the report. `spec` gets a ground.
 
     Raises:
         ConfigError: Some joints are undriven, but none of them is a hinge that could balance.

@@ -144,12 +144,9 @@ def bent_pose(model: mujoco.MjModel, base: str, legs: Sequence[Leg], part: float
 def lifting_bends(
     model: mujoco.MjModel, legs: Sequence[Leg], qpos: np.ndarray, height: float
 ) -> tuple[dict[str, float], ...]:
-    """Angles, in rad, by which the joints of each leg bend to lift its foot straight up with a level sole.
+    """Angles, in rad, by which each leg's joints bend to lift its foot by `height` m, straight up with a level sole.
 
     Joints that hardly move are left out. Empty if a foot cannot be lifted, or legs have different numbers of joints.
-
-    Args:
-        height: Height by which feet are lifted, in m.
     """
     bends = []
     for leg in legs:
@@ -182,12 +179,9 @@ class LegKinematics:
     """Inverse kinematics of one leg, by least squares within the ranges of its joints, which `places` finds in qpos."""
 
     def __init__(self, model: mujoco.MjModel, leg: Leg, reference: np.ndarray, shift: float | None) -> None:
-        """Measures the leg.
+        """Measures a leg with at least one joint, which should stay near `reference`, the pose of everything else.
 
-        Args:
-            leg: A leg with at least one joint.
-            reference: The pose of everything else, near which the leg should also stay.
-            shift: Desired distance of the foot in front of its hip, in m; None: as in the reference.
+        `shift` is the desired distance of the foot in front of its hip, in m; None: as in the reference.
         """
         ids = [model.joint(name).id for name in leg.joints]
         self.places = model.jnt_qposadr[ids]
@@ -224,7 +218,7 @@ class LegKinematics:
 
         def residual(angles: np.ndarray, near: np.ndarray) -> np.ndarray:
             error_3 = self._error(angles, height)
-            # A sole stays level, and joints near where they began.
+            # A sole stays level, and joints stay near their initial positions.
             level = 0.2 * (self._foot(angles)[1] - self._turn).ravel() if self._leg.is_flat else np.zeros(0)
             return np.concatenate([error_3, self._length * level, 0.01 * self._length * (angles - near)])
 
@@ -249,9 +243,8 @@ def settle(
 ) -> tuple[np.ndarray, float, bool]:
     """Simulates a pose under constant controls for `SETTLE_S`.
 
-    Args:
-        is_helped: Whether the base's rotation is damped, so that a tilt grows with a time constant of `HELP_S`: servos
-            that a policy walks with may be too soft to balance a biped by themselves.
+    With `is_helped`, the base's rotation is damped, so that a tilt grows with a time constant of `HELP_S`: servos that
+    a policy walks with may be too soft to balance a biped by themselves.
 
     Returns:
         The pose at the end, for how many seconds the base was upright, and whether the robot still stood at the end:
@@ -280,7 +273,7 @@ def settle(
             speed = max(speed, float(np.linalg.norm(data.cvel[body][3:])))
             carried.append(_lifted_by(model, data, feet))
     touching = {int(b) for b in model.geom_bodyid[data.contact.geom.ravel()] if model.body_rootid[b] == root}
-    # One foot of several may hover: on a hard floor three carry a stiff robot.
+    # One foot of several may hover: on a hard floor, three feet carry a stiff robot.
     on_feet = touching <= feet and len(touching) >= max(1, len(legs) - 1)
     is_up = base_height_of(model, data.qpos) >= STAYS_UP * base_height_of(model, qpos)
     own = model.body_rootid == root

@@ -164,7 +164,7 @@ def use_implicitfast(spec: mujoco.MjSpec) -> None:
     """Integrates with MuJoCo's implicitfast, which takes the damping of servos implicitly and so stays stable.
 
     Models in a fluid keep their integrator: there MJX does not know this one. The solver gets at least
-    `LEAST_ITERATIONS`: fewer, as files made for MJX ask for, are tuned to their own integrator and timestep.
+    `LEAST_ITERATIONS`: the fewer iterations of files for MJX are tuned to their own integrator and timestep.
     """
     option = spec.option
     iterations, ls_iterations = LEAST_ITERATIONS
@@ -258,7 +258,7 @@ def add_motors(spec: mujoco.MjSpec, torque: Mapping[str, float]) -> None:
     torque: the most that a motor gives, in N m (N on slides), by pattern of the joint's name, the first that matches.
 
     Raises:
-        ConfigError: A pattern matches no joint, or the model has actuators of its own.
+        ConfigError: A pattern matches no joint, or the model already has actuators.
     """
     if spec.actuators:
         raise ConfigError(
@@ -297,7 +297,7 @@ def set_pose(spec: mujoco.MjSpec, joints: Mapping[str, float], height: float | N
     if height is not None:
         qpos = with_level_base(model, qpos, height)
     qpos, _, gap = Loops(model).closed(qpos)
-    if not gap <= OPEN:  # nor is it in a pose that is not finite
+    if not gap <= OPEN:  # also for a non-finite pose
         raise ConfigError(
             f"set_pose cannot close the loops of the model: in the pose nearest to the one asked for an equality "
             f"constraint is off by {gap:.3g} m (or rad). Ask for a pose that the linkage has."
