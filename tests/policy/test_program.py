@@ -35,6 +35,14 @@ def modes(model, steps):
     return actions
 
 
+def assert_acts_alike(program, model, num_steps, *, groups=("actor", "critic")):
+    """The program, shown some groups of observations, acts as the model."""
+    steps, memory = [observations(key=i) for i in range(num_steps)], None
+    for obs, expected in zip(steps, modes(model, steps), strict=True):
+        action, memory = program(policy_arrays(model), {group: obs[group] for group in groups}, memory)
+        np.testing.assert_allclose(action, expected, atol=1e-6)
+
+
 class ReadsCritic(AbstractActorCritic):
     """A policy that is shown what others show to the critic alone, and has a buffer of whole numbers."""
 
@@ -69,10 +77,9 @@ class CallsPython(ReadsCritic):
 
     def __call__(self, obs, carry):
         output, carry = super().__call__(obs, carry)
-        mean = jax.pure_callback(
-            np.asarray, output.distribution.mean, output.distribution.mean, vmap_method="expand_dims"
-        )
-        return eqx.tree_at(lambda o: o.distribution.mean, output, mean), carry
+        mean = output.distribution.mean
+        called = jax.pure_callback(np.asarray, mean, mean, vmap_method="expand_dims")
+        return eqx.tree_at(lambda o: o.distribution.mean, output, called), carry
 
 
 @pytest.mark.parametrize("std", ["state_independent", "learned"])
@@ -80,11 +87,7 @@ class CallsPython(ReadsCritic):
 def test_a_program_acts_as_its_model_and_reads_the_actors_part_alone(network, std):
     model = normalized(network(SIZES, 3, std=std, key=jax.random.key(0)))
     program = load_program(*policy_programs(model, SIZES))
-    steps = [observations(key=i) for i in range(3)]
-    memory = None
-    for obs, expected in zip(steps, modes(model, steps), strict=True):
-        action, memory = program(policy_arrays(model), {"actor": obs["actor"]}, memory)
-        np.testing.assert_allclose(action, expected, atol=1e-6)
+    assert_acts_alike(program, model, 3, groups=["actor"])
     assert program.obs_sizes == {"actor": 5}
     assert program.action_size == 3
     assert not any("critic" in name for name in program.arrays)
@@ -152,11 +155,7 @@ def test_an_episode_starts_with_the_memory_that_the_arrays_say():
     shapes = eqx.filter_eval_shape(lambda: normalized(Remembers(jnp.zeros(2), 2)))
     program = load_program(*policy_programs(shapes, SIZES))
     for start in (jnp.array([1.0, 2.0]), jnp.array([-3.0, 0.5])):
-        model, memory = normalized(Remembers(start, 2)), None
-        steps = [observations(key=i) for i in range(3)]
-        for obs, expected in zip(steps, modes(model, steps), strict=True):
-            action, memory = program(policy_arrays(model), obs, memory)
-            np.testing.assert_allclose(action, expected, atol=1e-6)
+        assert_acts_alike(program, normalized(Remembers(start, 2)), 3)
 
 
 def test_a_policy_that_calls_python_is_an_error():
@@ -180,11 +179,7 @@ def test_what_the_critic_alone_needs_is_no_part_of_the_program():
     model = normalized(CriticCallsPython())
     program = load_program(*policy_programs(model, SIZES))
     assert program.memory_names == ("carry[0]",)
-    steps = [observations(key=i) for i in range(2)]
-    memory = None
-    for obs, expected in zip(steps, modes(model, steps), strict=True):
-        action, memory = program(policy_arrays(model), {"actor": obs["actor"]}, memory)
-        np.testing.assert_allclose(action, expected, atol=1e-6)
+    assert_acts_alike(program, model, 2, groups=["actor"])
 
 
 def test_a_program_runs_where_there_is_no_code_of_the_model(tmp_path):

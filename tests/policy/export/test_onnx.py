@@ -94,9 +94,9 @@ class On(eqx.Module):
         return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(out)])
 
 
-@pytest.mark.parametrize("name", LAYERS)
-def test_layers_of_equinox(name):
-    assert_same(LAYERS[name]())
+@pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
+def test_layers_of_equinox(make):
+    assert_same(make())
 
 
 FUNCTIONS = {
@@ -133,9 +133,9 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_functions_of_jax(name):
-    assert_same(FUNCTIONS[name])
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+def test_functions_of_jax(function):
+    assert_same(function)
 
 
 @pytest.mark.parametrize("network", [MlpActorCritic, GruActorCritic])

@@ -1,6 +1,4 @@
-import subprocess
-import sys
-
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,14 +10,15 @@ from ksim import ConfigError
 from ksim.checkpoint.format import read_checkpoint
 from ksim.nn import AbstractActorCritic, ActorCriticOutput, Gaussian
 from ksim.nn.normalizer import NormalizedActorCritic
-from ksim.policy.load import PROGRAM
+from ksim.parallel.layout import PmapDevices, SingleDevice
+from ksim.policy.load import PROGRAM, policy_context, task_on_one_device
 from tests.support.checkpoints import newest, save_learner, saved_learner
-from tests.support.processes import environment
+from tests.support.processes import finish, start
 from tests.support.tasks import MESSAGE, point_mass_task
 
 pytestmark = pytest.mark.filterwarnings(MESSAGE)
 
-QUIET = {"eval_at_end": False, "plots": False, "tensorboard": False}
+SMALL = {"num_envs": 8, "num_devices": 1, "eval_at_end": False, "plots": False, "tensorboard": False}
 
 
 @pytest.fixture(scope="module", params=["mlp", "gru"])
@@ -33,9 +32,8 @@ def trained(request, tmp_path_factory):
 
 def task_model(task, run_dir):
     learner = saved_learner(task, run_dir)
-    is_array = lambda x: isinstance(x, jax.Array)
     leaves = iter(jax.tree.leaves(learner.params))
-    network = jax.tree.map(lambda x: jnp.asarray(next(leaves)) if is_array(x) else x, task.initial_learner()[1])
+    network = jax.tree.map(lambda x: jnp.asarray(next(leaves)) if eqx.is_array(x) else x, task.initial_learner()[1])
     return NormalizedActorCritic(network, jax.tree.map(jnp.asarray, learner.normalizer))
 
 
@@ -69,10 +67,8 @@ def test_policy_needs_nothing_of_the_code_that_trained_it(trained, tmp_path):
         "assert action.shape == (1,)\n"
         "assert not {name.split('.')[0] for name in sys.modules} & {'examples', 'tests', 'viser', 'onnx'}\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    code, output = finish(start("-c", program, cwd=tmp_path))
+    assert code == 0, output
 
 
 def test_policy_by_the_code_of_its_task_acts_as_its_program(trained):
@@ -112,10 +108,7 @@ class RemembersTask(PointMassTask):
 
 def test_episode_starts_with_the_memory_that_was_learned(tmp_path):
     run_dir = tmp_path / "run"
-    config = PointMassConfig(
-        num_envs=8, num_devices=1, rollout_length=4, max_iterations=2, run_dir=str(run_dir), **QUIET
-    )
-    task = RemembersTask(config)
+    task = RemembersTask(PointMassConfig(rollout_length=4, max_iterations=2, run_dir=str(run_dir), **SMALL))
     assert task.run().exit_code == 0
     model = task_model(task, run_dir)
     assert isinstance(model.network, Remembers)
@@ -144,7 +137,7 @@ def test_policy_that_cannot_be_exported_is_said_when_it_is_wanted(tmp_path):
         def _get_initial_model(self, rng):
             return Asking(super()._get_initial_model(rng))
 
-    config = PointMassConfig(num_envs=8, num_devices=1, rollout_length=2, max_iterations=1, run_dir="run", **QUIET)
+    config = PointMassConfig(rollout_length=2, max_iterations=1, run_dir="run", **SMALL)
     assert Task(config).run().exit_code == 0
     assert PROGRAM not in read_checkpoint(newest(tmp_path / "run")).arrays
     assert "no program of the policy" in (tmp_path / "run" / "process_0.log").read_text()
@@ -158,3 +151,24 @@ def test_checkpoint_of_a_learner_alone_has_no_program(tmp_path):
     save_learner(task, tmp_path / "run", 1, task.initial_learner()[0])
     with pytest.raises(ConfigError, match="holds no program of its policy"):
         ksim.load_policy(tmp_path / "run")
+
+
+def test_task_on_one_device_is_a_copy_in_the_environment_of_evaluations():
+    task = point_mass_task(num_devices=2)
+    environment, sizes = task.environment, task.obs_sizes
+    twin = task_on_one_device(task)
+    assert isinstance(twin.layout, SingleDevice)
+    assert twin.environment is twin.eval_environment
+    assert twin.obs_sizes == sizes
+    # The one that trains has seen nothing of it.
+    assert isinstance(task.layout, PmapDevices)
+    assert task.environment is environment
+    assert twin.config is task.config
+
+
+def test_context_of_an_environment_of_the_users_own_is_on_the_trainings_first_device():
+    task = point_mass_task(num_devices=2, engine="mjx")
+    context = policy_context(task)
+    assert context.env is task.eval_environment
+    assert context.device is context.training_device is task.layout.devices[0]
+    assert context.training_engine == "mjx"
