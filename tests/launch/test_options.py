@@ -7,6 +7,14 @@ from tests.support.launched_programs import write_program
 NODES = ["--nnodes", "2", "--node-rank", "1", "--coordinator-address", "h:1"]
 
 
+def assert_refused(arguments, words, capsys):
+    assert main(arguments) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("Error: ")
+    for word in words:
+        assert word in message
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -48,12 +56,7 @@ NODES = ["--nnodes", "2", "--node-rank", "1", "--coordinator-address", "h:1"]
     ],
 )
 def test_bad_option_exits_with_2_and_says_what_is_wrong_and_starts_nothing(arguments, words, capsys, tmp_path):
-    program = write_program("tell('started')")
-    assert main([*arguments, program]) == 2
-    message = capsys.readouterr().err
-    assert message.startswith("Error: ")
-    for word in words:
-        assert word in message
+    assert_refused([*arguments, write_program("tell('started')")], words, capsys)
     assert not (tmp_path / "started").exists()
 
 
@@ -68,10 +71,7 @@ def test_bad_option_exits_with_2_and_says_what_is_wrong_and_starts_nothing(argum
     ],
 )
 def test_missing_program_exits_with_2_and_says_how_to_name_one(program, words, capsys):
-    assert main(["--nproc-per-node", "2", *program]) == 2
-    message = capsys.readouterr().err
-    for word in words:
-        assert word in message
+    assert_refused(["--nproc-per-node", "2", *program], words, capsys)
 
 
 def test_underscores_in_names_of_options_are_dashes_as_for_torchrun_and_those_of_values_are_kept():
@@ -114,15 +114,6 @@ def test_help_lists_every_option_and_exits_with_0(capsys):
         main(["--help"])
     assert stopped.value.code == 0
     out = capsys.readouterr().out
-    for name in (
-        "--nnodes",
-        "--nproc-per-node",
-        "--node-rank",
-        "--coordinator-address",
-        "--log-dir",
-        "--grace-s",
-        "--max-restarts",
-        "--min-nproc",
-        "-m MODULE",
-    ):
+    names = "--nnodes --nproc-per-node --node-rank --coordinator-address --log-dir --grace-s --max-restarts --min-nproc"
+    for name in (*names.split(), "-m MODULE"):
         assert name in out

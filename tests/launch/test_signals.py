@@ -26,13 +26,17 @@ sys.exit(128 + caught[0] if caught else 0)
 """
 
 
+def patient(*options):
+    return Launcher("--nproc-per-node", 2, *options, write_program(PATIENT))
+
+
 def wait_for_pids():
     return [wait_for_number(f"pid{i}") for i in range(2)]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_signal_is_passed_on_once_and_gives_the_exit_code(number):
-    with Launcher("--nproc-per-node", 2, write_program(PATIENT)) as launcher:
+    with patient() as launcher:
         wait_for_pids()
         launcher.send(number)
         assert [wait_for_number(f"caught{i}_1") for i in range(2)] == [number, number]
@@ -45,7 +49,7 @@ def test_signal_is_passed_on_once_and_gives_the_exit_code(number):
 
 
 def test_second_signal_kills_all():
-    with Launcher("--nproc-per-node", 2, write_program(PATIENT)) as launcher:
+    with patient() as launcher:
         pids = wait_for_pids()
         launcher.send()
         for i in range(2):
@@ -74,7 +78,7 @@ sleep()
 
 
 def test_lost_terminal_lets_the_processes_save():
-    with Launcher("--nproc-per-node", 2, write_program(PATIENT)) as launcher:
+    with patient() as launcher:
         wait_for_pids()
         launcher.send(signal.SIGHUP)
         assert [wait_for_number(f"caught{i}_1") for i in range(2)] == [signal.SIGTERM] * 2
@@ -85,7 +89,7 @@ def test_lost_terminal_lets_the_processes_save():
 
 
 def test_warning_is_passed_on_and_ends_nothing():
-    with Launcher("--nproc-per-node", 2, write_program(PATIENT)) as launcher:
+    with patient() as launcher:
         wait_for_pids()
         launcher.send(signal.SIGUSR1)
         for i in range(2):
@@ -113,7 +117,7 @@ def test_warning_does_not_end_a_process_that_has_no_handler_for_it():
 
 
 def test_signal_sent_to_a_process_by_someone_else_is_a_failure():
-    with Launcher("--nproc-per-node", 2, "--grace-s", 0.5, write_program(PATIENT)) as launcher:
+    with patient("--grace-s", 0.5) as launcher:
         pids = wait_for_pids()
         os.kill(pids[1], signal.SIGTERM)
         wait_for_number("caught1_1")
@@ -126,7 +130,7 @@ def test_signal_sent_to_a_process_by_someone_else_is_a_failure():
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="without pidfds the order is not kept by the kernel")
 @pytest.mark.parametrize(("first", "second"), [(0, 1), pytest.param(1, 0, marks=pytest.mark.long)])
 def test_the_process_that_ended_first_is_named_even_if_the_launcher_slept_meanwhile(first, second):
-    with Launcher("--nproc-per-node", 2, write_program(PATIENT)) as launcher:
+    with patient() as launcher:
         pids = wait_for_pids()
         launcher.send(signal.SIGSTOP)
         wait_until(lambda: state_of(launcher.process.pid) == "T")

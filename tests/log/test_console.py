@@ -19,7 +19,9 @@ from ksim.physics.terrain import FlatTile, RoughTile, Terrain
 from ksim.preflight.devices import inspect_setup
 from ksim.preflight.start import inspect_start, print_distributed_setup, print_start, print_terms, term_rows
 from tests.support.processes import ROOT
-from tests.support.tasks import BipedConfig, BipedTask, point_mass_task
+from tests.support.tasks import MESSAGE, BipedConfig, BipedTask, point_mass_task
+
+pytestmark = pytest.mark.filterwarnings(MESSAGE)
 
 
 class Task(BipedTask):
@@ -56,7 +58,6 @@ def test_output_that_cannot_be_written_raises_nothing(monkeypatch):
         os.dup2(os.open(os.devnull, os.O_WRONLY), closed.fileno())
 
 
-@pytest.mark.filterwarnings("ignore:Only 1 device detected")
 def test_table_of_terms_shows_shapes_and_scales(capsys):
     print_terms(term_rows(Task(BipedConfig(num_devices=1)).environment, "device"))
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in capsys.readouterr().out.splitlines()]
@@ -91,7 +92,6 @@ def test_iteration_line_shows_a_dash_where_no_episode_has_ended():
     assert "return - · length -" in line
 
 
-@pytest.mark.filterwarnings("ignore:Only 1 device detected")
 def test_line_goes_on_showing_the_last_episodes_that_ended(tmp_path, capsys):
     # Episodes of 50 steps are cut in the seventh rollout of 8 steps, and none in the two after it.
     point_mass_task(num_devices=1, max_iterations=9, run_dir=str(tmp_path / "run")).run()
@@ -105,19 +105,11 @@ def test_line_goes_on_showing_the_last_episodes_that_ended(tmp_path, capsys):
 
 
 METRICS = {
-    "iteration": 173.0,
-    "time/env_steps_per_s": 12_852.0,
-    "time/rollout_s": 3.0,
-    "time/update_s": 1.0,
-    "episode/return": 31.94,
-    "episode/length": 500.0,
-    "rollout/reward": 0.0641,
-    "policy/bad_updates": 0.0,
-    "policy/kl": 0.0123,
-    "policy/learning_rate": 1e-3,
-    "error/velocity/lin_vel_m_s": 0.25,
+    "iteration": 173.0, "time/env_steps_per_s": 12_852.0, "time/rollout_s": 3.0, "time/update_s": 1.0,
+    "episode/return": 31.94, "episode/length": 500.0, "rollout/reward": 0.0641, "policy/bad_updates": 0.0,
+    "policy/kl": 0.0123, "policy/learning_rate": 1e-3, "error/velocity/lin_vel_m_s": 0.25,
     **{f"reward/{name}": 0.1 for name in ("alive", "track_linear_velocity", "feet_phase", "action_rate")},
-}
+}  # fmt: skip
 
 
 def test_iteration_line_fits_the_terminal_and_keeps_what_matters_most():
@@ -151,12 +143,11 @@ def screen(monkeypatch):
     """The output to a terminal of 80 columns."""
     file = io.StringIO()
     terminal = type(console)(file=file, force_terminal=True, width=80, height=24, highlight=False)
-    for module in ("ksim.log.console", "ksim.log.console", "ksim.host.terminal"):
+    for module in ("ksim.log.console", "ksim.host.terminal"):
         monkeypatch.setattr(f"{module}.console", terminal)
     return file
 
 
-@pytest.mark.filterwarnings("ignore:Only 1 device detected")
 def test_terminal_shows_the_start_on_one_screen_and_the_log_has_the_tables(screen, monkeypatch, caplog):
     monkeypatch.setattr("ksim.preflight.start.console", terminal.console)
     task = HumanoidWalkingDistributedTask(HumanoidWalkingDistributedConfig(num_envs=64, num_devices=2))
@@ -216,6 +207,14 @@ def test_lines_are_wrapped_in_a_notebook_and_whole_in_a_file(monkeypatch):
         assert " ".join(x.strip() for x in lines) == line
 
 
+class Cell:
+    """A cell that shows nothing."""
+
+    def __init__(self, render): ...
+
+    start = refresh = stop = lambda self: None
+
+
 def test_live_view_wraps_what_is_too_long_for_a_cell(monkeypatch):
     cell = terminal.standard_output(is_notebook=True)
     monkeypatch.setattr("ksim.log.console.console", cell)
@@ -232,18 +231,6 @@ def test_live_view_wraps_what_is_too_long_for_a_cell(monkeypatch):
     shown = re.sub(r"\x1b\[[0-9;]*m", "", captured.get())
     assert max(map(len, shown.splitlines())) <= terminal.CELL_WIDTH
     assert "quantity number 11 0.5 m/s" in " ".join(shown.split())
-
-
-class Cell:
-    """A cell that shows nothing."""
-
-    def __init__(self, render): ...
-
-    def start(self): ...
-
-    def refresh(self): ...
-
-    def stop(self): ...
 
 
 def test_activity_is_a_line_where_there_is_no_terminal(capsys):

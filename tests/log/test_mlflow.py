@@ -6,7 +6,7 @@ import pytest
 
 import ksim
 from ksim.log.logger import RunInfo
-from tests.log.test_loggers import METRICS
+from tests.log.test_logger import METRICS
 from tests.log.test_wandb import log_evaluation
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]  # of MLflow's own

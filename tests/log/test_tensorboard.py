@@ -10,7 +10,7 @@ from PIL import Image
 
 import ksim
 from ksim.log.logger import RunInfo
-from tests.log.test_loggers import METRICS, RECORD
+from tests.log.test_logger import METRICS, RECORD
 
 FIGURES = {
     "return": {"mean": 1.0, "low": 0.5, "high": 1.5},
@@ -24,17 +24,8 @@ SHAPING = [name for name in CONFIG if name != "plots"]
 def log_run(run_dir, *, part=0):
     """Logs one iteration and one evaluation, of the part of a run that begins after so many iterations."""
     logger, step = ksim.TensorBoardLogger(), 32 * (part + 1)
-    logger.open(
-        RunInfo(
-            run_dir=run_dir,
-            task_name="dog",
-            config=CONFIG,
-            hyperparameters=SHAPING,
-            is_resumed=part > 0,
-            iteration=part,
-            env_steps=32 * part,
-        )
-    )
+    start = {"is_resumed": part > 0, "iteration": part, "env_steps": 32 * part}
+    logger.open(RunInfo(run_dir=run_dir, task_name="dog", config=CONFIG, hyperparameters=SHAPING, **start))
     logger.log(METRICS | {"episode/return": 2.0 + part}, part + 1, step)
     logger.log_evaluation(RECORD | {"figures": FIGURES, "iteration": part + 1, "env_steps": step})
     frames = [Image.new("RGB", (8, 6), color) for color in ("red", "green", "blue")]

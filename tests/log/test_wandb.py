@@ -9,7 +9,7 @@ from PIL import Image
 
 import ksim
 from ksim.log.logger import RunInfo
-from tests.log.test_loggers import METRICS, RECORD
+from tests.log.test_logger import METRICS, RECORD
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]  # of wandb's own
 BLOCK = 2**15

@@ -1,4 +1,3 @@
-import chex
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -6,11 +5,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from ksim import ConfigError, EnvState, replicate_state, shard_environments
+from ksim import ConfigError, replicate_state, shard_environments
 from ksim.nn import GruActorCritic
-from ksim.parallel.layout import LAYOUTS as MAPPED, SingleDevice
 from ksim.parallel.placement import gather_environments, unreplicate_state, unwrap_keys
-from ksim.types import EnvBatch, LearnerState, TrainState
 
 DEVICES = jax.devices()[:2]
 DTYPES = ("float32", "float16", "bfloat16", "int32", "int8", "uint32", "bool", "key")
@@ -94,9 +91,8 @@ def test_replicated_state_has_a_copy_on_each_device():
 
 
 def test_number_beyond_the_devices_range_is_an_error_and_not_cut():
-    with pytest.raises(
-        ConfigError, match=r"Leaf \['steps'\] holds a number beyond int32's range, such as 1099511627776"
-    ):
+    words = r"Leaf \['steps'\] holds a number beyond int32's range, such as 1099511627776"
+    with pytest.raises(ConfigError, match=words):
         replicate_state({"steps": np.int64(2**40)}, DEVICES)
 
 
@@ -124,113 +120,3 @@ def test_environments_that_do_not_divide_are_an_error_with_the_nearest_valid_num
     message = r"Number of environments \(10\) must be divisible by number of devices \(3\)\. Nearest.*9, 12"
     with pytest.raises(ConfigError, match=message):
         shard_environments(jnp.zeros(10), jax.devices()[:3])
-
-
-def make_state(num_envs):
-    blank = jnp.zeros(num_envs)
-    env_state = EnvState(
-        inner={"key": jax.random.split(jax.random.key(0), num_envs)},
-        obs={"actor": jnp.arange(2.0 * num_envs).reshape(num_envs, 2)},
-        reward=blank,
-        terminated=blank > 0,
-        truncated=blank > 0,
-        metrics={},
-    )
-    zero = jnp.int32(0)
-    learner = LearnerState({"w": jnp.arange(3.0)}, None, None, jax.random.key(2), zero, zero, {})
-    return TrainState(learner=learner, envs=EnvBatch(env_state, None, blank, blank.astype(jnp.int32)))
-
-
-LAYOUTS = [
-    pytest.param(SingleDevice(), id="single"),
-    *(pytest.param(layout(DEVICES, "replica"), id=name) for name, layout in MAPPED.items()),
-]
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_layout_gives_back_what_was_placed(layout):
-    state = make_state(num_envs=4)
-    placed = layout.place(state)
-    back = TrainState(layout.first(placed.learner), layout.join_envs(placed.envs))
-    chex.assert_trees_all_equal(unwrap_keys(back), unwrap_keys(state))
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_envs_are_made_on_the_device_that_holds_them_as_one_global_batch(layout):
-    make = lambda key, index_e: {"i": index_e, "key": jax.vmap(lambda i: jax.random.fold_in(key, i))(index_e)}
-    batch = layout.make_envs(make, jax.random.key(4), 6)
-    np.testing.assert_array_equal(batch["i"], np.arange(6))
-    np.testing.assert_array_equal(
-        jax.random.key_data(batch["key"][5]), jax.random.key_data(jax.random.fold_in(jax.random.key(4), 5))
-    )
-    on = {shard.device: shard.data.shape for shard in batch["i"].addressable_shards}
-    assert on == dict.fromkeys(layout.devices, (6 // layout.num_devices,))
-    # Placing it moves nothing.
-    where = {shard.device: np.asarray(shard.data).ravel().tolist() for shard in batch["i"].addressable_shards}
-    placed = layout.shard(batch)
-    assert where == {shard.device: np.asarray(shard.data).ravel().tolist() for shard in placed["i"].addressable_shards}
-
-
-@pytest.mark.parametrize("layout", LAYOUTS[1:])
-def test_batch_that_is_partly_sharded_and_partly_on_the_host_is_placed_whole(layout):
-    tree = {"there": layout.make_envs(lambda _, index_e: index_e, jax.random.key(0), 4), "host": np.arange(4) + 10}
-    placed = layout.shard(tree)
-    np.testing.assert_array_equal(placed["there"], [[0, 1], [2, 3]])
-    np.testing.assert_array_equal(placed["host"], [[10, 11], [12, 13]])
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_step_that_reuses_memory_takes_that_of_what_was_placed_and_never_the_callers(layout):
-    state = make_state(num_envs=2)
-    placed = layout.place(state)
-    step = layout.map(lambda s: s.learner.params["w"] + 1, donate=True)
-    np.testing.assert_array_equal(layout.first(step(placed)), [1, 2, 3])
-    np.testing.assert_array_equal(state.learner.params["w"], [0, 1, 2])
-    assert placed.learner.params["w"].is_deleted()
-
-
-@pytest.mark.parametrize("layout", LAYOUTS[1:])
-def test_mapped_function_has_the_rows_of_its_device_and_the_axis_by_its_name(layout):
-    envs = layout.shard({"x": np.arange(4.0), "key": jax.random.split(jax.random.key(0), 4)})
-    place, fold_in = layout.replicate(jnp.int32(5)), jax.vmap(jax.random.fold_in)
-
-    def function(envs, place):
-        assert envs["x"].shape == envs["key"].shape == (2,)
-        index = jax.lax.axis_index("replica")
-        total = jax.lax.psum(envs["x"].sum(), "replica")
-        return {"total": total, "index": index + place, "key": fold_in(envs["key"], envs["x"].astype(int))}
-
-    out = layout.map(function)(envs, place)
-    np.testing.assert_array_equal(out["total"], [6, 6])
-    np.testing.assert_array_equal(out["index"], [5, 6])
-    expected = fold_in(layout.join_envs(envs)["key"], jnp.arange(4))
-    np.testing.assert_array_equal(*map(jax.random.key_data, (layout.join_envs(out["key"]), expected)))
-
-
-# JAX 0.11 dies of such inputs, which MJX has.
-@pytest.mark.parametrize("layout", LAYOUTS[1:])
-def test_arrays_without_elements_may_be_taken_closed_over_and_returned(layout):
-    nothing = jnp.zeros((0, 2))
-    placed = layout.replicate({"x": np.arange(3.0), "empty": np.zeros((4, 0))})
-
-    def function(tree):
-        return {"x": tree["x"] + nothing.sum() + tree["empty"].sum(), "empty": tree["empty"], "nothing": nothing}
-
-    out = layout.first(layout.map(function, donate=True)(placed))
-    np.testing.assert_array_equal(out["x"], np.arange(3.0))
-    assert (out["empty"].shape, out["nothing"].shape) == ((4, 0), (0, 2))
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_rows_without_elements_are_as_many_after_a_mapped_function_as_before(layout):
-    placed = layout.shard({"x": np.arange(8.0).reshape(8, 1), "empty": np.zeros((8, 0))})
-    rows = layout.join_envs(layout.map(lambda tree: jax.tree.map(lambda x: 2 * x, tree))(placed))
-    assert (rows["x"].shape, rows["empty"].shape) == ((8, 1), (8, 0))
-
-
-@pytest.mark.parametrize("layout", LAYOUTS[1:])
-def test_step_compiled_ahead_refuses_other_shapes(layout):
-    step = layout.compile(lambda state: (state, state.learner.params["w"]), layout.place(make_state(4)), donate=False)
-    step(layout.place(make_state(4)))
-    with pytest.raises(TypeError, match="compiled"):
-        step(layout.place(make_state(8)))

@@ -11,6 +11,7 @@ import pytest
 import ksim
 from examples.point_mass import PointMassTask
 from ksim.errors import ConfigError
+from ksim.log.logger import error_labels, quantity_and_unit
 from tests.support.tasks import MESSAGE, point_mass_task
 
 pytestmark = pytest.mark.filterwarnings(MESSAGE)
@@ -159,15 +160,35 @@ def test_what_is_no_logger_is_an_error_that_names_the_hook(tmp_path, monkeypatch
         task.run()
 
 
-@pytest.mark.parametrize(("logger", "package"), [(ksim.WandbLogger, "wandb"), (ksim.MlflowLogger, "mlflow")])
-def test_choice_of_checkpoints_that_there_is_not_is_an_error(logger, package):
+PACKAGES = [(ksim.WandbLogger, "wandb"), (ksim.MlflowLogger, "mlflow")]
+
+
+@pytest.mark.parametrize(("logger", "package"), PACKAGES)
+def test_choice_of_checkpoints_or_package_that_there_is_not_is_an_error(logger, package, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, package, None)
+        words = rf"needs {package}, which is not installed.*install 'ksim-rl\[{package}\]'"
+        with pytest.raises(ConfigError, match=words):
+            logger()
     pytest.importorskip(package)
     with pytest.raises(ConfigError, match=r"checkpoints \('best'\) must be one of last, all, none"):
         logger(checkpoints="best")
 
 
-@pytest.mark.parametrize(("logger", "package"), [(ksim.WandbLogger, "wandb"), (ksim.MlflowLogger, "mlflow")])
-def test_logger_of_a_package_that_is_not_installed_is_an_error_with_the_fix(logger, package, monkeypatch):
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ConfigError, match=rf"needs {package}, which is not installed.*install 'ksim-rl\[{package}\]'"):
-        logger()
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("error/velocity/lin_vel_m_s", ("velocity", "m/s")),
+        ("error/velocity/yaw_rate_rad_s", ("yaw rate", "rad/s")),
+        ("error/arm/joint_position_rad", ("joint position", "rad")),
+        ("error/hand/position_m", ("position", "m")),
+        ("error/mine/share", ("share", "")),
+    ],
+)
+def test_quantities_and_units_of_errors(name, words):
+    assert quantity_and_unit(name) == words
+
+
+def test_errors_of_two_commands_are_told_apart():
+    words = error_labels(["error/left/position_m", "error/right/position_m", "error/velocity/lin_vel_m_s"])
+    assert list(words.values()) == ["position error (left), m", "position error (right), m", "velocity error, m/s"]
