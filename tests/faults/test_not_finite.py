@@ -62,23 +62,21 @@ class Poisoned(Environment):
 
 class PoisonedTask(PointMassTask):
     kind = "reward"
+    poisoned = (3,)
 
     def get_environment(self, engine, num_devices):
         return Poisoned(self.kind)
 
     def _get_initial_env_state(self, rng):
         state = super()._get_initial_env_state(rng)
-        is_poisoned = jnp.arange(self.config.num_envs) == 3
+        is_poisoned = jnp.isin(jnp.arange(self.config.num_envs), jnp.array(self.poisoned))
         return dataclasses.replace(state, inner=dataclasses.replace(state.inner, is_poisoned=is_poisoned))
 
 
 class Everywhere(PoisonedTask):
     """Every env is poisoned."""
 
-    def _get_initial_env_state(self, rng):
-        state = super()._get_initial_env_state(rng)
-        inner = dataclasses.replace(state.inner, is_poisoned=jnp.ones_like(state.inner.is_poisoned))
-        return dataclasses.replace(state, inner=inner)
+    poisoned = tuple(range(64))
 
 
 class FaultyDeviceTask(PointMassTask):
@@ -97,11 +95,8 @@ def returns(history):
 
 @pytest.mark.parametrize("kind", ["physics", pytest.param("reward", marks=pytest.mark.long)])
 def test_run_with_a_poisoned_env_reaches_the_return_of_a_clean_one(kind):
-    class Task(PoisonedTask):
-        pass
-
-    Task.kind = kind
-    _, history = train_iterations(Task(PointMassConfig(num_devices=2)), 60)
+    task = type("Task", (PoisonedTask,), {"kind": kind})(PointMassConfig(num_devices=2))
+    _, history = train_iterations(task, 60)
     # As in the clean run: see tests/end_to_end/test_learning.py.
     assert returns(history) > 4
     # One of 64 envs, in every step.
@@ -195,10 +190,21 @@ def test_dump_on_nan_can_be_left_out(tmp_path):
     assert not (tmp_path / "run" / "dumps").exists()
 
 
-@pytest.mark.parametrize("precision", ["highest", "default"])
-def test_precision_of_matrix_products_is_the_one_that_was_chosen(precision, monkeypatch):
-    config = PointMassConfig(num_envs=8, num_devices=1, rollout_length=2, matmul_precision=precision, **QUIET)
-    task, programs = PointMassTask(config), []
+@pytest.fixture(params=["highest", "default"])
+def precise_task(request):
+    """A task of a precision of matrix products, and the programs of which each product must have it."""
+    config = PointMassConfig(num_envs=8, num_devices=1, rollout_length=2, matmul_precision=request.param, **QUIET)
+    programs = []
+    yield PointMassTask(config), programs
+    assert len(programs) == 2
+    for program in programs:
+        dots = [line for line in program.splitlines() if "dot_general" in line]
+        assert dots
+        assert all(f"precision = [{request.param.upper()}, {request.param.upper()}]" in line for line in dots)
+
+
+def test_precision_of_matrix_products_is_the_one_that_was_chosen(precise_task, monkeypatch):
+    task, programs = precise_task
 
     def look(name, mapped, *arguments):
         programs.append(mapped.lower(*arguments).as_text())
@@ -208,16 +214,10 @@ def test_precision_of_matrix_products_is_the_one_that_was_chosen(precision, monk
     monkeypatch.setattr(timing, "compiling", look)
     with pytest.raises(KeyboardInterrupt):
         task.run()
-    for program in programs:
-        dots = [line for line in program.splitlines() if "dot_general" in line]
-        assert dots
-        assert all(f"precision = [{precision.upper()}, {precision.upper()}]" in line for line in dots)
 
 
-@pytest.mark.parametrize("precision", ["highest", "default"])
-def test_replay_computes_with_the_precision_of_the_run_whoever_calls_it(precision, monkeypatch):
-    config = PointMassConfig(num_envs=8, num_devices=1, rollout_length=2, matmul_precision=precision, **QUIET)
-    task, programs = PointMassTask(config), []
+def test_replay_computes_with_the_precision_of_the_run_whoever_calls_it(precise_task, monkeypatch):
+    task, programs = precise_task
     mapped, state = task.layout.map, task.layout.place(task.initial_state())
 
     def look(function):
@@ -225,8 +225,3 @@ def test_replay_computes_with_the_precision_of_the_run_whoever_calls_it(precisio
 
     monkeypatch.setattr(task.layout, "map", look)
     replay(task, state)
-    for program in programs:
-        dots = [line for line in program.splitlines() if "dot_general" in line]
-        assert dots
-        assert all(f"precision = [{precision.upper()}, {precision.upper()}]" in line for line in dots)
-    assert len(programs) == 2

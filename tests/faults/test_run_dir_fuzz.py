@@ -78,6 +78,14 @@ def run(tmp_path_factory):
     return Run(path, task, state)
 
 
+def copies(run, tmp_path, number):
+    """Copies of the run with their numbers, one at a time."""
+    for seed in range(number):
+        copy = run.copied(tmp_path / str(seed))
+        yield seed, copy
+        shutil.rmtree(copy.path)
+
+
 def resume(run):
     config = make_config(BASE, [f"resume={run.path}"], "point_mass_task")
     start = find_start(config, "point_mass_task")
@@ -169,12 +177,10 @@ def with_digests(directory, text):
 @pytest.mark.parametrize("name", ["checkpoints/1/document.json", "dumps/2/document.json"])
 def test_document_of_another_shape(name, run, tmp_path):
     found = 0
-    for seed in range(scale(40, 1000)):
-        copy = run.copied(tmp_path / str(seed))
+    for seed, copy in copies(run, tmp_path, scale(40, 1000)):
         path = copy.path / name
         with_digests(path.parent, misshapen(path.read_text(), seed))
         found += read_all(copy, name) > 0
-        shutil.rmtree(copy.path)
     assert found
 
 
@@ -192,31 +198,26 @@ def test_part_of_a_document_that_is_something_else_is_damage(name, run, tmp_path
 
 @pytest.mark.parametrize("name", READERS)
 def test_file_that_is_garbled(name, run, tmp_path):
-    for seed in range(scale(25, 500)):
-        copy = run.copied(tmp_path / str(seed))
+    for seed, copy in copies(run, tmp_path, scale(25, 500)):
         path = copy.path / name
         path.write_bytes(garbled(path.read_bytes(), seed))
         if name == "config.yaml":  # it is read where there are no checkpoints
             shutil.rmtree(copy.path / "checkpoints")
         read_all(copy, name)
         cut_lines(copy.path, 1)
-        shutil.rmtree(copy.path)
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "evaluations.jsonl"])
 def test_line_of_another_shape(name, run, tmp_path):
-    for seed in range(scale(40, 1000)):
-        copy = run.copied(tmp_path / str(seed))
+    for seed, copy in copies(run, tmp_path, scale(40, 1000)):
         lines = (copy.path / name).read_text().splitlines()
         (copy.path / name).write_text("\n".join([*lines, misshapen(lines[0], seed), lines[0]]) + "\n")
         read_all(copy, name)
         cut_lines(copy.path, 1)
-        shutil.rmtree(copy.path)
 
 
 def test_arrays_of_others_with_right_digests(run, tmp_path):
-    for seed in range(scale(15, 300)):
-        copy = run.copied(tmp_path / str(seed))
+    for seed, copy in copies(run, tmp_path, scale(15, 300)):
         path = copy.path / "checkpoints" / "1"
         data = bytearray((path / "arrays.safetensors").read_bytes())
         header = 8 + int.from_bytes(data[:8], "little")
@@ -229,20 +230,17 @@ def test_arrays_of_others_with_right_digests(run, tmp_path):
         with_digests(path, json.dumps(document))
         for reader in (resume, load_weights):
             assert str(copy.path) in (complaint_of(reader, copy) or str(copy.path))
-        shutil.rmtree(copy.path)
 
 
 def test_program_that_does_not_fit_its_checkpoint_is_an_error(run, tmp_path):
     found = read_checkpoint(run.path / "checkpoints" / "1")
     arrays = {name: x[..., :-1] if "actor" in name and x.ndim else x for name, x in found.arrays.items()}
-    for number, wrong in enumerate(
-        (arrays, {**found.arrays, PROGRAM: found.arrays[START]}, {**found.arrays, START: np.zeros((), np.float32)})
-    ):
+    others = ({PROGRAM: found.arrays[START]}, {START: np.zeros((), np.float32)})
+    for number, wrong in enumerate((arrays, *({**found.arrays, **other} for other in others))):
         path = tmp_path / str(number) / "checkpoints" / "1"
         write_checkpoint(path, wrong, {k: x for k, x in found.document.items() if k not in ("leaves", "files")})
-        with pytest.raises(
-            ConfigError, match=rf"program of the policy in checkpoint {path} .*load_policy\(path, task="
-        ):
+        words = rf"program of the policy in checkpoint {path} .*load_policy\(path, task="
+        with pytest.raises(ConfigError, match=words):
             ksim.load_policy(path)
 
 

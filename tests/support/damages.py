@@ -7,22 +7,8 @@ ATTRIBUTE = r'\s[a-z]+="[^"]*"'
 ELEMENT = r"<[^/][^>]*/>"
 NUMBER = r"-?\d*\.?\d+"
 NUMBERS = (
-    "nan",
-    "inf",
-    "-inf",
-    "1e300",
-    "-1e300",
-    "1e-300",
-    "1e10",
-    "1e38",
-    "0",
-    "-0",
-    "-1",
-    "x",
-    "",
-    "0 0 0",
-    "9" * 20,
-)
+    "nan", "inf", "-inf", "1e300", "-1e300", "1e-300", "1e10", "1e38", "0", "-0", "-1", "x", "", "0 0 0", "9" * 20,
+)  # fmt: skip
 
 
 def damage(text: str, seed: int) -> str:
@@ -76,13 +62,6 @@ def with_other_character(text, rng):
 
 
 DAMAGES = (
-    truncated,
-    without_attribute,
-    without_element,
-    with_element_twice,
-    with_other_number,
-    with_other_number,
-    with_value_of_another,
-    misspelt,
-    with_other_character,
-)
+    truncated, without_attribute, without_element, with_element_twice, with_other_number, with_other_number,
+    with_value_of_another, misspelt, with_other_character,
+)  # fmt: skip

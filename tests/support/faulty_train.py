@@ -18,15 +18,8 @@ from ksim.evaluate.evaluator import EpisodeRunner
 from ksim.train import loop
 from tests.support.tasks import CartPoleConfig, CartPoleTask
 
-TASKS: dict[str, Any] = {
-    "point_mass": (PointMassTask, PointMassConfig),
-    "cart_pole": (CartPoleTask, CartPoleConfig),
-}
-WATCHED = {
-    "rollout": (loop, "iterate"),
-    "save": (saver.Saver, "_write"),
-    "evaluation": (EpisodeRunner, "__call__"),
-}
+TASKS: dict[str, Any] = {"point_mass": (PointMassTask, PointMassConfig), "cart_pole": (CartPoleTask, CartPoleConfig)}
+WATCHED = {"rollout": (loop, "iterate"), "save": (saver.Saver, "_write"), "evaluation": (EpisodeRunner, "__call__")}
 SMALL = ["num_envs=16", "rollout_length=8", "actor_sizes=[8]", "critic_sizes=[8]", "tensorboard=false"]
 QUIET = ["eval_num_envs=4", "video=false", "plots=false", "save_every_n_seconds=null", "eval_every_n_seconds=null"]
 

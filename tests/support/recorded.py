@@ -65,11 +65,7 @@ def run(task, start, step, num_iterations=NUM_ITERATIONS):
         # As in TrainStep.improve.
         key = jax.random.split(jax.random.fold_in(state.learner.key, state.learner.iteration))[1]
         index_mb = stratified_minibatches(
-            key,
-            num_local_envs,
-            num_batches=hyper.num_batches,
-            num_passes=hyper.num_passes,
-            axis_name=layout.axis_name,
+            key, num_local_envs, num_batches=hyper.num_batches, num_passes=hyper.num_passes, axis_name=layout.axis_name
         )
         return global_env_index(num_local_envs, layout.axis_name)[index_mb]
 
