@@ -148,10 +148,7 @@ def test_table_has_a_row_per_size_and_a_column_per_setting():
     lines = table(predict(one, NETWORK, (1, 1024))).splitlines()
     assert lines[0].endswith("| accumulate 1 | local 4 |")
     assert lines[2] == "| strong | 1 | 8 | 1e+03 | 500 | 1.5e+03 (1.00) | 1.5e+03 (1.00) |"
-    assert [line.split("|")[1:4] for line in lines[3:]] == [
-        [" weak ", " 1 ", " 8 "],
-        [" weak ", " 1024 ", " 8192 "],
-    ]
+    assert [line.split("|")[1:4] for line in lines[3:]] == [[" weak ", " 1 ", " 8 "], [" weak ", " 1024 ", " 8192 "]]
 
 
 def test_command_measures_one_device_and_predicts_again_from_the_file(tmp_path, capsys):
@@ -189,38 +186,6 @@ def test_command_measures_one_device_and_predicts_again_from_the_file(tmp_path, 
 
 
 GOOD = dataclasses.asdict(one_device(Size(8, [1.0], [0.5])))
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["examples.point_mass", "--predict"], "--predict needs --latency-us and --bandwidth-gbytes-per-s as well"),
-        (["examples.point_mass", "--predict", "--latency-us", "1"], "needs --bandwidth-gbytes-per-s as well"),
-        (["examples.point_mass", *LINK], "Add --predict"),
-        (["good.json"], "Add --predict"),
-        (["examples.point_mass", "--all-reduce", "ring"], "Add --predict"),
-        (["good.json", "--predict", *LINK[:3], "0"], "--bandwidth-gbytes-per-s (0.0) must be positive"),
-        (["good.json", "--predict", *LINK[:3], "nan"], "--bandwidth-gbytes-per-s (nan) must be positive"),
-        (["good.json", "--predict", "--latency-us=-3", *LINK[2:]], "--latency-us (-3.0) must be zero or more"),
-        (["good.json", "--predict", *LINK, "--devices", "0"], "--devices (0) must be positive numbers of devices"),
-        (["good.json", "num_envs=3", "--predict", *LINK], "good.json is already measured. Leave out num_envs=3"),
-        (["none.json", "--predict", *LINK], "none.json holds no measurement of one device (FileNotFoundError"),
-        (["text.json", "--predict", *LINK], "text.json holds no measurement of one device (JSONDecodeError"),
-        (["empty.json", "--predict", *LINK], "empty.json holds no measurement of one device (KeyError: 'one_device')"),
-        (["negative.json", "--predict", *LINK], "rollout_s (-1.0) must be zero or more"),
-    ],
-)
-def test_input_that_cannot_work_exits_with_2_and_writes_nothing(argv, message, tmp_path, capsys):
-    negative = {**GOOD, "sizes": [{"num_envs": 8, "rollout_s": [-1.0], "update_s": [0.5]}]}
-    files = {"good": {"one_device": GOOD}, "negative": {"one_device": negative}, "empty": {}}
-    texts = {name: json.dumps(record) for name, record in files.items()} | {"text": "no json"}
-    for name, text in texts.items():
-        (tmp_path / f"{name}.json").write_text(text)
-    assert main(argv) == 2
-    out = capsys.readouterr().out
-    assert message in out
-    assert "Compiling" not in out
-    assert {path.name for path in tmp_path.iterdir()} == {f"{name}.json" for name in texts}
 
 
 @pytest.mark.parametrize(

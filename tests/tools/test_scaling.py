@@ -1,4 +1,5 @@
 import json
+from dataclasses import asdict
 
 import pytest
 
@@ -6,8 +7,11 @@ from ksim import ConfigError
 from ksim.parallel.job import Job
 from ksim.tools import scaling
 from ksim.tools.measure import resized
+from ksim.tools.prediction import OneDevice, Setting, Size
 from ksim.tools.scaling import find_task, main, pick_counts
 
+GOOD = asdict(OneDevice("Task", "cpu", 4, 1000, [Size(8, [1.0], [0.5])], [Setting("accumulate", 1, 4, [(1000, 4)])]))
+LINK = ["--latency-us", "20", "--bandwidth-gbytes-per-s", "25"]
 SMALL = ["num_envs=16", "rollout_length=4", "num_batches=2", "num_passes=1", "actor_sizes=[4]", "critic_sizes=[4]"]
 
 
@@ -55,14 +59,33 @@ def test_all_powers_of_two_and_all_devices_are_measured_by_default():
         (["examples.point_mass", "--devices", "99"], "Number of devices (99) must be at most"),
         (["examples.point_mass", "--devices", "0"], "--devices (0) must be positive"),
         (["examples.point_mass", "num_envs=12", "--devices", "8"], "(12) must be divisible by number of devices (8)"),
+        (["examples.point_mass", "--predict"], "--predict needs --latency-us and --bandwidth-gbytes-per-s as well"),
+        (["examples.point_mass", "--predict", "--latency-us", "1"], "needs --bandwidth-gbytes-per-s as well"),
+        (["examples.point_mass", *LINK], "Add --predict"),
+        (["good.json"], "Add --predict"),
+        (["examples.point_mass", "--all-reduce", "ring"], "Add --predict"),
+        (["good.json", "--predict", *LINK[:3], "0"], "--bandwidth-gbytes-per-s (0.0) must be positive"),
+        (["good.json", "--predict", *LINK[:3], "nan"], "--bandwidth-gbytes-per-s (nan) must be positive"),
+        (["good.json", "--predict", "--latency-us=-3", *LINK[2:]], "--latency-us (-3.0) must be zero or more"),
+        (["good.json", "--predict", *LINK, "--devices", "0"], "--devices (0) must be positive numbers of devices"),
+        (["good.json", "num_envs=3", "--predict", *LINK], "good.json is already measured. Leave out num_envs=3"),
+        (["none.json", "--predict", *LINK], "none.json holds no measurement of one device (FileNotFoundError"),
+        (["text.json", "--predict", *LINK], "text.json holds no measurement of one device (JSONDecodeError"),
+        (["empty.json", "--predict", *LINK], "empty.json holds no measurement of one device (KeyError: 'one_device')"),
+        (["negative.json", "--predict", *LINK], "rollout_s (-1.0) must be zero or more"),
     ],
 )
 def test_input_that_cannot_work_exits_with_2_and_writes_nothing(argv, message, tmp_path, capsys):
+    negative = {**GOOD, "sizes": [{"num_envs": 8, "rollout_s": [-1.0], "update_s": [0.5]}]}
+    files = {"good": {"one_device": GOOD}, "negative": {"one_device": negative}, "empty": {}}
+    texts = {name: json.dumps(record) for name, record in files.items()} | {"text": "no json"}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.json").write_text(text)
     assert main(argv) == 2
     out = capsys.readouterr().out
     assert message in out
     assert "Compiling" not in out
-    assert list(tmp_path.iterdir()) == []
+    assert {path.name for path in tmp_path.iterdir()} == {f"{name}.json" for name in texts}
 
 
 def test_under_a_launcher_it_is_an_error(monkeypatch, capsys):

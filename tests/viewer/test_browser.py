@@ -59,14 +59,9 @@ def open_page(frontend, tmp_path):
     with playwright.sync_playwright() as driver, contextlib.ExitStack() as stack:
 
         def open_page(width, height):
-            context = driver.chromium.launch_persistent_context(
-                tmp_path / "profile",
-                executable_path=CHROMIUM,
-                args=ARGUMENTS,
-                viewport={"width": width, "height": height},
-                has_touch=width < 600,
-                accept_downloads=True,
-            )
+            shape = {"viewport": {"width": width, "height": height}, "has_touch": width < 600}
+            options = {"executable_path": CHROMIUM, "args": ARGUMENTS, "accept_downloads": True}
+            context = driver.chromium.launch_persistent_context(tmp_path / "profile", **options, **shape)
             stack.callback(context.close)
             context.set_default_timeout(1000 * TIMEOUT_S)
             page = context.new_page()

@@ -5,6 +5,7 @@ import http.client
 import random
 import socket
 from contextlib import closing
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -161,19 +162,11 @@ def test_request_without_a_host_or_with_two_is_refused(hosts):
 
 
 def test_viser_that_would_answer_everybody_is_not_used(monkeypatch):
-    stopped = []
-
-    class OtherServer:
-        def __init__(self, **_):
-            pass
-
-        def stop(self):
-            stopped.append(True)
-
-    monkeypatch.setattr(server_module.viser, "ViserServer", OtherServer)
+    other = Mock(spec=["stop"])
+    monkeypatch.setattr(server_module.viser, "ViserServer", lambda **_: other)
     with pytest.raises(RuntimeError, match="does not let ksim refuse"):
         start_server("127.0.0.1", 18100, lambda message: None)
-    assert stopped
+    other.stop.assert_called_once()
 
 
 def test_port_that_is_taken_is_passed_over():
@@ -219,28 +212,24 @@ INF, NAN = float("inf"), float("nan")
 NUMBERS = (NAN, INF, -INF, 1e308, -1e308, 10**18, "", "abc", "0.5", None, True, [], [0.5], {})
 
 
-@pytest.mark.parametrize("value", NUMBERS, ids=repr)
-def test_sliders_and_the_scrubber_take_numbers_of_their_range_alone(frontend, value):
-    sliders = [*handles(frontend, viser.GuiSliderHandle), *handles(frontend, viser.GuiNumberHandle)]
-    before = [slider.value for slider in sliders]
-    assert len(sliders) >= 4
-    with page_of(frontend) as page:
-        for slider in sliders:
-            send(page, update(slider, value))
-        after(frontend, page)
-    assert [slider.value for slider in sliders] == before
+WORDS = ["99", "-7", "0", "", "abc", "nan", "1e308", 1, None, True, ["1"]]
+SLIDERS = (viser.GuiSliderHandle, viser.GuiNumberHandle)
+MENUS = (viser.GuiDropdownHandle, viser.GuiButtonGroupHandle)
+FOREIGN = [*((SLIDERS, value) for value in NUMBERS), *((MENUS, value) for value in WORDS)]
 
 
-@pytest.mark.parametrize("value", ["99", "-7", "0", "", "abc", "nan", "1e308", 1, None, True, ["1"]], ids=repr)
-def test_menus_and_groups_of_buttons_take_known_choices_alone(frontend, value):
-    menus = [*handles(frontend, viser.GuiDropdownHandle), *handles(frontend, viser.GuiButtonGroupHandle)]
-    before = [menu.value for menu in menus]
-    assert {"1", "1 x", "live", "total"} <= set(before)
+# Sliders and the scrubber take numbers of their range alone, menus and groups of buttons known choices alone.
+@pytest.mark.parametrize(("kinds", "value"), FOREIGN, ids=repr)
+def test_value_that_an_input_does_not_have_changes_nothing(frontend, kinds, value):
+    inputs = [handle for kind in kinds for handle in handles(frontend, kind)]
+    before = [handle.value for handle in inputs]
+    assert len(inputs) >= 4
+    assert kinds is SLIDERS or {"1", "1 x", "live", "total"} <= set(before)
     with page_of(frontend) as page:
-        for menu in menus:
-            send(page, update(menu, value))
+        for handle in inputs:
+            send(page, update(handle, value))
         after(frontend, page)
-    assert [menu.value for menu in menus] == before
+    assert [handle.value for handle in inputs] == before
     assert frontend._session.followed == 0
 
 
@@ -306,7 +295,6 @@ def test_session_goes_on_under_any_messages(frontend):
     uuids = list(frontend._server.gui._gui_input_handle_from_uuid)
     kinds = [kind.__name__ for kind in viser_messages.Message.get_subclasses()]
     values = [*NUMBERS, *CAMERA.values(), b"x" * 1000, "x" * 100_000, -(2**63), 2**64 - 1, [[[]]] * 100, *uuids[:3]]
-    tried = 0
     with page_of(frontend) as page, page_of(frontend) as other:
         send(other, CAMERA)
         for _ in range(scale(300, 20_000)):
@@ -316,13 +304,11 @@ def test_session_goes_on_under_any_messages(frontend):
             message |= rng.choice([{}, {"updates": {rng.choice(["value", "props", "disabled"]): rng.choice(values)}}])
             data = msgspec.msgpack.encode(message)
             send(page, data if rng.random() < 0.8 else data[: rng.randrange(len(data))] + rng.randbytes(3))
-            tried += 1
         page.send("a text and no bytes")
         after(frontend, page)
     before = frontend._session.episode_step + frontend._session.num_falls
     frontend._session.paused = False
     wait_until(lambda: frontend._session.episode_step + frontend._session.num_falls != before)
-    assert tried >= 300
 
 
 def test_session_goes_on_when_many_pages_close_at_once(frontend):
@@ -458,6 +444,5 @@ def test_inputs_without_a_range_have_one(frontend):
     gate = PageGate()
     gate.inputs = lambda _: handle
     passes = lambda value: gate.admitted("page", msgspec.msgpack.encode(update(handle, value))) is not None
-    assert passes(-MAX_NUMBER)
-    assert not passes(1.1 * MAX_NUMBER)
+    assert (passes(-MAX_NUMBER), passes(1.1 * MAX_NUMBER)) == (True, False)
     handle.remove()
