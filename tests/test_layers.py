@@ -198,3 +198,17 @@ def test_help_of_an_example_and_so_import_of_ksim_loads_no_library_that_few_prog
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
     assert {"ksim", "jax"} <= loaded
     assert not slow & loaded
+
+
+def test_run_modes_import_none_of_the_optional_packages():
+    blocked = ("viser", "msgspec", "onnx", "onnxruntime", "wandb", "mlflow", "brax", "mujoco_playground", "warp")
+    program = (
+        "import importlib, sys\n"
+        f"sys.modules.update(dict.fromkeys({blocked}))\n"
+        "from ksim.task.config import RUN_MODES\n"
+        "for name in RUN_MODES.values():\n"
+        "    importlib.import_module(name.partition(':')[0])\n"
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

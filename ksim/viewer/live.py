@@ -19,7 +19,7 @@ from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.policy.load import without_caches
 from ksim.task.rl import RLTask
 from ksim.viewer.live_feed import FAILED, READY, WANTED, write_policy
-from ksim.viewer.server import check_viser, free_port
+from ksim.viewer.port import check_viser, free_port
 from ksim.viewer.session import shown_of
 
 NAME = "ksim-viewer"

@@ -1,9 +1,7 @@
 """The viewer's web server: viser's, under an access rule and behind a gate, with keys and gamepads."""
 
 import contextlib
-import errno
 import http
-import importlib.util
 import io
 import ipaddress
 import json
@@ -20,40 +18,8 @@ import websockets.asyncio.server
 from websockets import Headers
 from websockets.exceptions import ConnectionClosed
 
-from ksim.errors import ConfigError, quoted
-from ksim.host.machine import install_command
+from ksim.errors import quoted
 from ksim.viewer.episodes import MAX_FILE_BYTES
-
-
-def check_viser() -> None:
-    """Raises ConfigError if the viewer in the browser is not installed."""
-    if importlib.util.find_spec("viser") is None:
-        raise ConfigError(f"The viewer in the browser needs viser. Run {install_command('viewer')}.")
-
-
-def free_port(host: str, port: int) -> int:
-    """The first free port, starting at `port`.
-
-    Raises:
-        ConfigError: There is none, or the host is not an address of this machine.
-    """
-    for candidate in range(port, 2**16):
-        try:
-            family = socket.getaddrinfo(host, candidate, type=socket.SOCK_STREAM)[0][0]
-            with socket.socket(family, socket.SOCK_STREAM) as probe:
-                # As in servers: a port that was in use a moment ago counts as free.
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind((host, candidate))
-        except OSError as error:
-            if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
-                raise ConfigError(
-                    f"viewer_host ({host}) must be an address of this machine: {error.strerror}. "
-                    "127.0.0.1 is this machine alone, 0.0.0.0 is every network that it is in."
-                ) from error
-            continue
-        return candidate
-    raise ConfigError(f"viewer_port ({port}): no port from there on is free. Choose a lower one.")
-
 
 _AUTHORITY = re.compile(r"(\[[^\[\]]+\]|[^\s:/@\[\]]+)(?::(\d+))?")
 _LOOPBACK = "localhost"

@@ -12,7 +12,7 @@ from ksim.policy.load import load_task_policy
 from ksim.task.result import RunResult
 from ksim.task.rl import RLConfig, RLTask
 from ksim.viewer.frontend import AbstractFrontend, run_session
-from ksim.viewer.server import check_viser
+from ksim.viewer.port import check_viser
 from ksim.viewer.session import ViewSession
 
 
