@@ -25,8 +25,8 @@ import ksim  # noqa: F401 - prepares the process before JAX's backend starts
 from examples.walking_distributed import HumanoidWalkingDistributedConfig, HumanoidWalkingDistributedTask
 
 from ksim.tools.measure import spread
-from ksim.viewer.server import free_port
 from ksim.viewer.live import NAME
+from ksim.viewer.port import free_port
 
 PAGE = Path(__file__).with_name("viewer_page.py")
 SKIPPED = 2
