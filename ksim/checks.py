@@ -23,7 +23,7 @@ _SMALLEST, _LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float3
 
 
 def check_rule(what: str, is_met: bool, rule: str) -> None:
-    """Raises ConfigError, saying that `what` (a value and its name) must be as the rule says, unless it is met."""
+    """Raises ConfigError unless the rule is met. The message says that `what`, a value with its name, must meet it."""
     if not is_met:
         raise ConfigError(f"{what} must be {rule}.")
 
@@ -117,7 +117,7 @@ def bounds_in_words(bounds: Bounds) -> list[str]:
 
 
 def pick_num_batches(num_envs: int, batch_size: int | None, num_batches: int | None) -> int:
-    """The number of minibatches, unchecked: the one given, or by the batch size, or 4."""
+    """The number of minibatches, unchecked: as given, or from the batch size, or 4."""
     if num_batches is not None:
         return num_batches
     return 4 if batch_size is None else num_envs // batch_size

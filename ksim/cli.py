@@ -86,7 +86,7 @@ def _row(name: str, base: RLConfig, known: Mapping[str, Any], width: int) -> str
 
 
 def _written(value: Any) -> str:
-    """A value as the command line takes it."""
+    """A value as written on the command line."""
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
@@ -139,7 +139,7 @@ def launch(task_class: type[RLTask[Any]], config: RLConfig | None = None, argv: 
 
 
 def _print_help(task_class: type[RLTask[Any]], base: RLConfig, names: Sequence[str]) -> None:
-    """Prints what there is to know of some options, or all options where none is named."""
+    """Prints the help of the named options, or of all options if none is named."""
     from ksim.host.terminal import console  # noqa: PLC0415
 
     usage = f"{describe_program(task_class)} {task_class.arguments}"
@@ -148,7 +148,7 @@ def _print_help(task_class: type[RLTask[Any]], base: RLConfig, names: Sequence[s
 
 
 def _quieten() -> None:
-    """Leaves out what a user cannot act on, unless the program has its own way with records or warnings."""
+    """Silences messages that a user cannot act on, unless the program handles records or warnings itself."""
     if not logging.getLogger().hasHandlers():
         logging.getLogger("absl").setLevel(logging.ERROR)  # libraries log verbosely
     if warnings.showwarning.__module__ == warnings.formatwarning.__module__ == "warnings":
@@ -157,7 +157,7 @@ def _quieten() -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """Ends the process after a failure; one of several does not wait for the others, as JAX would have it."""
+    """Ends the process after a failure. In a job it does not wait for the other processes, as JAX would."""
     if num_processes() > 1:
         sys.stdout.flush()
         sys.stderr.flush()

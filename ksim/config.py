@@ -107,7 +107,7 @@ def options_with(config_class: type, role: str) -> list[str]:
 
 
 def hyperparameters(config_class: type) -> list[str]:
-    """The options that shape what is learned: those of the environment, the algorithm, the network and the task."""
+    """Options that affect learning: of the environment, the algorithm, the network and the task."""
     return [
         name
         for name, known in options_metadata(config_class).items()
@@ -152,7 +152,7 @@ def allows_null(config_class: type, name: str) -> bool:
 
 
 def as_argument(name: str, value: Any) -> str:
-    """An option as the command line takes it, quoted for a shell: `desired_kl=null`, `'actor_sizes=[64,64]'`."""
+    """An option as written on the command line, quoted for a shell: `desired_kl=null`, `'actor_sizes=[64,64]'`."""
     text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
     return shlex.quote(f"{name}={text}")
 
@@ -186,7 +186,7 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
 
 
 def as_type(value: Any, hint: Any) -> Any:
-    """A value as its option holds it: a float for a whole number, a list for a tuple, an enum's member for its name."""
+    """A value in its option's type: a float for an integer, a list for a tuple, an enum's member for its name."""
     kinds = _alternatives(hint)
     if type(value) in (list, tuple, dict):
         item = next((x for kind in kinds for x in reversed(typing.get_args(kind)) if x is not ...), Any)
@@ -203,7 +203,7 @@ def _is_enum(hint: Any) -> bool:
 
 
 def is_of_type(value: Any, hint: Any) -> bool:
-    """Whether a value is of a type of which options are; of a type that ksim does not know, all are."""
+    """Whether a value has the type of an option. For types that ksim does not know, every value has."""
     options = _alternatives(hint)
     if len(options) > 1:
         return any(is_of_type(value, option) for option in options)
@@ -222,7 +222,7 @@ def is_of_type(value: Any, hint: Any) -> bool:
 
 
 def check_plain(name: str, text: str) -> None:
-    """Raises ConfigError for a text that no option may be, since a config file or a message could not show it."""
+    """Raises ConfigError for a text that a config file or a message could not show."""
     if any("\ud800" <= character <= "\udfff" for character in text):  # Python's stand-ins for bytes that are not text
         raise ConfigError(f"{name} ({quoted(text)}) must be text in UTF-8.")
     if not is_one_line(text) or text == "???" or "${" in text:

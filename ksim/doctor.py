@@ -52,7 +52,7 @@ class Finding:
 
     @property
     def mark(self) -> str:
-        """`ok`, `missing` or, for what only some uses need, `note`."""
+        """`ok`, `missing`, or `note` if only some uses need it."""
         return "ok" if self.fix is None else "missing" if self.is_needed else "note"
 
 
@@ -176,7 +176,7 @@ CHECKS: Sequence[Callable[[], list[Finding]]] = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Prints what each check finds; returns 1 if something is missing without which nothing trains."""
+    """Prints the findings of each check; returns 1 if something that training needs is missing."""
     argparse.ArgumentParser(prog="python -m ksim.doctor", description=(__doc__ or "").splitlines()[0]).parse_args(argv)
     can_train = True
     for check in CHECKS:

@@ -24,7 +24,7 @@ def quoted(value: Any, most: int = 80) -> str:
 
 
 def as_number(text: str) -> int | None:
-    """The whole number that a text writes in ASCII digits alone, as in the name of a directory; None for another."""
+    """The integer of a text of ASCII digits only, as in the name of a directory; None for any other text."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
 
 
@@ -40,7 +40,7 @@ def near_misses(name: str, known: Any) -> str:
 
 
 def get_named(known: Mapping[str, _T], name: str, what: str) -> _T:
-    """The entry of a name; raises ConfigError with the near misses where there is none. `what`: the kind of entry."""
+    """The entry of a name; raises ConfigError with similar names if there is none. `what` is the kind of entry."""
     if name not in known:
         raise ConfigError(f"There is no {what} {name!r}. {near_misses(name, known)}")
     return known[name]

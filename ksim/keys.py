@@ -1,4 +1,4 @@
-"""Numbers that are folded into a random key for one purpose each, so that no two uses of a key draw the same.
+"""Numbers to fold into a random key, one per purpose, so that no two uses of a key draw the same numbers.
 
 Counts (environments, iterations, steps, terms) are folded in as 0, 1, 2, ..., and the n-th split of a key is the key
 with n folded in. The numbers here are taken from the top of the range, which no count and no split reaches.

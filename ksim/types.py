@@ -85,8 +85,8 @@ class EnvState(eqx.Module):
         terminated: The episode ended here (the robot fell), with no further reward.
         truncated: The episode was cut off here (a time limit); its value is bootstrapped.
         metrics: Scalars of this step, averaged over the rollout and logged.
-        next_start: Where the env starts next: ksim's own, which a rollout takes and returns with the state. An
-            environment leaves it out.
+        next_start: The next start of the env, which a rollout takes and returns with the state. Environments leave
+            it out.
     """
 
     inner: PyTree
@@ -136,8 +136,8 @@ class LearnerState(eqx.Module):
         opt_state: The optimizer's state.
         key: The run's key; each iteration folds in its number.
         iteration: Iterations done.
-        num_bad_updates: Updates skipped in a row because a gradient was not finite.
-        levels: Levels of curricula of all envs, from 0 to 1, by name; those of single envs are in their states.
+        num_bad_updates: Updates skipped in a row because of non-finite gradients.
+        levels: Levels of curricula of all envs, from 0 to 1, by name. Levels of single envs are in their states.
     """
 
     params: PyTree
@@ -157,8 +157,8 @@ class EnvBatch(eqx.Module):
         model_carry: Memory of a recurrent model; empty for a feed-forward one.
         episode_return: Undiscounted reward of the episode so far.
         episode_length: Control steps of the episode so far.
-        next_start: Where the envs start next. What is ready of it depends on the number of devices; the starts do not.
-            None: starts are made ahead within a rollout only.
+        next_start: The next starts of the envs. How many are ready depends on the number of devices; the starts
+            do not. None: starts are made ahead within a rollout only.
     """
 
     env_state: EnvState

@@ -180,7 +180,7 @@ def locked(run_dir: Path) -> Iterator[None]:
 
     Raises:
         ConfigError: Another process is training in the directory, or it contains an entry that is neither a file nor a
-            directory. Opening a FIFO to write, for example, would block for ever.
+            directory. Opening a FIFO to write, for example, would block forever.
     """
     for path in run_dir.iterdir():
         if path.exists() and not (path.is_file() or path.is_dir()):

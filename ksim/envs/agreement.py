@@ -82,7 +82,7 @@ def gap_to_mjx(env: WrappedEnvironment, mjx_model: Any) -> float:
         states_et = jax.vmap(visited)(jax.random.split(key, NUM_ENVS))
         states_s = jax.tree.map(lambda x: jnp.reshape(x, (NUM_ENVS * len(COMPARED), *x.shape[2:])), states_et)
         data_s = jax.vmap(lambda state: _data(native.unpacked(state)))(states_s)
-        # NaN marks fields that a step computes anew. The velocities are no such fields: they are returned as they are.
+        # NaN marks fields that a step recomputes. Velocities are not among them, and are returned unchanged.
         return data_s.qvel, jax.tree.map(jnp.nan_to_num, data_s)
 
     def by_native(data: Any) -> Array:

@@ -139,7 +139,7 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
             return config.own_physics(), f"auto: native MuJoCo does not give {', '.join(missed)}"
         from ksim.envs.agreement import in_words, kept_gap  # noqa: PLC0415 - imports MJX
 
-        if "largest" not in self._gap:  # the maximum over processes, which must all decide alike
+        if "largest" not in self._gap:  # the maximum over processes, so that all decide the same
             gap = kept_gap(env, self.made.mjx_model, self.made.package, config.env_options)
             self._gap["largest"] = float(gather_rows(np.asarray(gap, np.float32)).max())
         agrees, words = in_words(self._gap["largest"])

@@ -83,6 +83,6 @@ def stop_on_signal() -> Iterator[StopRequest]:
 
 
 def ignore_termination() -> None:
-    """Ignores SIGTERM from now on, in a process that is about to end by itself. SIGKILL still ends it."""
+    """Ignores SIGTERM from now on, in a process that is about to end anyway. SIGKILL still ends it."""
     with contextlib.suppress(ValueError):  # not in the main thread
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

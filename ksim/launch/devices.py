@@ -29,7 +29,7 @@ class DeviceShares:
     def of(self, indices: Sequence[int]) -> "DeviceShares":
         """The shares of a group of only these processes.
 
-        Each keeps its GPUs, because a removed process may have failed due to its own. All cores are divided anew.
+        Each keeps its GPUs, because a removed process may have failed due to its own. All cores are divided again.
         """
         if self.gpus is not None:
             return DeviceShares(gpus=[self.gpus[i] for i in indices])

@@ -134,7 +134,7 @@ class Group:
         return max(exit_code(member.return_code) for member in self._members)
 
     def lost_index(self) -> int:
-        """Index of the process to drop: a stopped one, or else the one that failed first."""
+        """Index of the process to drop: a stopped process, else the first that failed."""
         assert self.first_failure is not None
         stopped = [member for member in self._members if member.was_stopped]
         return self._members.index((stopped or [self.first_failure])[0])

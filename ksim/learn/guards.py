@@ -1,4 +1,4 @@
-"""Guards against non-finite numbers: bad optimizer steps and statistics are skipped, on all devices alike."""
+"""Guards against non-finite numbers: bad optimizer steps and statistics are skipped on all devices."""
 
 import dataclasses
 from typing import NamedTuple, TypeVar
@@ -37,7 +37,7 @@ class UpdateState(NamedTuple):
 
     @staticmethod
     def of(learner: LearnerState) -> "UpdateState":
-        """These arrays of a learner's state."""
+        """The arrays of a learner's state."""
         return UpdateState(learner.params, learner.opt_state, learner.num_bad_updates)
 
     def into(self, learner: LearnerState) -> LearnerState:

@@ -176,11 +176,11 @@ class AbstractLearner(ABC):
 
     @abstractmethod
     def info(self) -> LearnerInfo:
-        """Information for the host: what to print and plot, and memory to reckon with."""
+        """Information for the host's prints, plots and estimates of memory."""
 
 
 def trainable_leaves(model: AbstractActorCritic) -> PyTree:
-    """The floating-point arrays of a model, or their shapes; None in place of every other leaf."""
+    """The floating-point arrays of a model, or their shapes; every other leaf is None."""
     return eqx.filter(model, _is_trainable)
 
 

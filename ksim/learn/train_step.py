@@ -36,7 +36,7 @@ class TrainStep:
         return envs, collected
 
     def improve(self, learner: LearnerState, collected: RolloutBatch) -> tuple[LearnerState, Metrics]:
-        """The second half: learns from the rollout, and moves the curricula."""
+        """The second half: learns from the rollout, and updates the curricula."""
         _, update_key = _step_keys(learner)
         trajectory, axis_name = collected.trajectory, self.learner.axis_name
         chex.assert_rank(trajectory.reward, 2)

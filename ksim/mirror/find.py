@@ -133,7 +133,7 @@ class _Sampler:
         }
 
     def _sequence(self, key: PRNGKeyArray, states: list[Array], trial: Array) -> tuple[_Values, _Values]:
-        """All observations along one sequence of states, (t, n), by group and name; and those of its image."""
+        """All observations along a sequence of states and along its image, (t, n), by group and name."""
 
         def at(step: Array) -> tuple[Context, Context]:
             return self._contexts(jax.random.fold_in(key, step), step, [x[step] for x in states], trial)

@@ -209,7 +209,7 @@ class Samples:
         """Samples that contain every pair in both directions.
 
         Raises:
-            ConfigError: A value is not finite.
+            ConfigError: A value is non-finite.
         """
         finite_n = np.isfinite(seen_sn).all(axis=0) & np.isfinite(image_sn).all(axis=0)
         if not finite_n.all():

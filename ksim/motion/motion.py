@@ -179,7 +179,7 @@ def _quaternions(path: Path, raw: RawMotion, reading: Reading, model: PhysicsMod
     shape_ok = num >= 2 and raw.root_quat.shape == (num, 4) and raw.root_pos.shape == (num, 3)
     norms_ok = shape_ok and bool((np.abs(np.linalg.norm(raw.root_quat, axis=1) - 1) < 0.01).all())
     given = raw.quaternions if raw.names_quaternions else reading.quaternions
-    if not norms_ok:  # what is wrong with them is said later
+    if not norms_ok:  # reported later
         return given or raw.quaternions, 0.0
     seen = {order: _seen_as(order, raw, model) for order in QUATERNIONS}
     degrees = {order: float(np.degrees(np.arccos(np.clip(x.upright, -1, 1)))) for order, x in seen.items()}
@@ -223,7 +223,7 @@ def _angles(
     """The joints' positions in rad and m, and the unit that hinges have in the file."""
     values = raw.joint_pos
     if not np.isfinite(values).all():
-        return values, "rad"  # what is wrong with them is said later
+        return values, "rad"  # reported later
     in_rad = np.where(_are_hinges(model, joints), np.radians(values), values)
     if reading.angles is not None:
         return (in_rad, "deg") if reading.angles == "deg" else (values, "rad")
@@ -240,7 +240,7 @@ def _angles(
         f"{values[:, worst].max():.3g}, but can go from {low[worst]:.3g} to {high[worst]:.3g} rad; "
         f"{outside(values):.0%} of all positions are beyond the robot's ranges"
     )
-    if outside(values) <= _OUTSIDE:  # nearly all are as they can be in rad: some frames are not
+    if outside(values) <= _OUTSIDE:  # nearly all are plausible in rad; some frames are not
         frame = int(np.maximum(low - values, values - high).max(axis=1).argmax())
         raise ConfigError(f"{found}, most in frame {frame}. Repair it, or set motion_angles=rad if it is right.")
     if outside(in_rad) <= _OUTSIDE:

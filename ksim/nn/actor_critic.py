@@ -46,7 +46,7 @@ def initial_carries(model: AbstractActorCritic, num_envs: int) -> PyTree:
 
 
 def reset_carry(model: AbstractActorCritic, done_e: Bool[Array, " e"], carry_e: PyTree) -> PyTree:
-    """The memory of each env, started afresh where its episode is done."""
+    """The memory of each env, reset where its episode is done."""
     return jax.tree.map(
         lambda start, x: jnp.where(done_e.reshape(-1, *(1,) * (x.ndim - 1)), start, x), model.initial_carry(), carry_e
     )
@@ -62,14 +62,14 @@ def evaluate_sequences(
 ) -> ActorCriticOutput:
     """The model's outputs along recorded sequences, its memory restarted after each end of an episode.
 
-    A model without memory sees all envs and times as one batch; one with memory, or with `remat`, is scanned over time.
+    A model without memory gets all envs and times as one batch. With memory or `remat`, it is scanned over time.
 
     Args:
         model: The model.
         obs_et: Observations, every leaf (env, time, features).
         carry_e: Memory at the start of the sequences.
         done_et: The episode ended or was cut with this step.
-        remat: Whether a gradient computes the activations of each step again instead of keeping those of all steps.
+        remat: Whether a gradient recomputes the activations of each step instead of storing all of them.
     """
     num_envs, num_steps = done_et.shape
     if not jax.tree.leaves(carry_e) and not remat:

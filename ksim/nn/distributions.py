@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(8)
-"""Gauss-Hermite quadrature of the mean over a standard normal number, but for the sum of the weights."""
+"""Gauss-Hermite quadrature of the mean over a standard normal number, up to the sum of the weights."""
 
 
 class AbstractDistribution(eqx.Module):
@@ -29,7 +29,7 @@ class AbstractDistribution(eqx.Module):
     @property
     @abstractmethod
     def bounds(self) -> tuple[float, float] | None:
-        """Between which every component of every action is; None where there are no bounds."""
+        """The bounds of every component of every action; None if unbounded."""
 
     @abstractmethod
     def sample(self, key: PRNGKeyArray) -> Float[Array, "*batch a"]:
@@ -37,7 +37,7 @@ class AbstractDistribution(eqx.Module):
 
     @abstractmethod
     def action(self, sample: Float[Array, "*batch a"]) -> Float[Array, "*batch a"]:
-        """The action of a sample: what the environment is given."""
+        """The action of a sample, as passed to the environment."""
 
     @abstractmethod
     def log_prob(self, sample: Float[Array, "*batch a"]) -> Float[Array, "*batch"]:
@@ -48,7 +48,7 @@ class AbstractDistribution(eqx.Module):
         """Differential entropy of actions in nats, summed over components."""
 
     def mode(self) -> Float[Array, "*batch a"]:
-        """The deterministic action: that of the mean sample."""
+        """The deterministic action: the action of the mean sample."""
         return self.action(self.mean)
 
 

@@ -22,7 +22,7 @@ MIN_STD, MAX_STD = 0.02, 5.0
 
 
 def check_init_std(init_std: float, min_std: float = MIN_STD, max_std: float = MAX_STD) -> None:
-    """Raises ConfigError unless a standard deviation to start from is within its bounds."""
+    """Raises ConfigError unless an initial standard deviation is within its bounds."""
     is_met = min_std <= init_std <= max_std
     check_rule(f"Initial standard deviation (init_std={init_std})", is_met, f"from min_std ({min_std}) to {max_std}")
 
@@ -30,9 +30,9 @@ def check_init_std(init_std: float, min_std: float = MIN_STD, max_std: float = M
 def bounded_std(
     log_std: Float[Array | np.ndarray, " a"], min_std: float = MIN_STD, max_std: float = MAX_STD
 ) -> Float[Array, " a"]:
-    """The standard deviation of its logarithm, kept within bounds."""
+    """The standard deviation from its logarithm, within bounds."""
     bounded = jnp.clip(log_std, math.log(min_std), math.log(max_std))
-    # Straight through: with the gradient of a clip, a parameter beyond a bound would stay there for ever.
+    # Straight through: with the gradient of a clip, a parameter beyond a bound would stay there forever.
     return jnp.exp(log_std + jax.lax.stop_gradient(bounded - log_std))
 
 
@@ -236,7 +236,7 @@ class GruActorCritic(AbstractActorCritic):
 class AdaptedActorCritic(AbstractActorCritic):
     """A network that returns `(mean of the action, value)` or `(distribution, value)` for an observation.
 
-    Where it returns a mean, the standard deviation is one learned vector, as that of `GaussianHead`.
+    If it returns a mean, the standard deviation is one learned vector, as in `GaussianHead`.
 
     Attributes:
         log_std: Logarithm of the standard deviation; None where the network returns a distribution.

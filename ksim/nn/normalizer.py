@@ -14,7 +14,7 @@ from ksim.parallel.collectives import mean_across_devices, sum_across_devices
 from ksim.types import Observation
 
 MAX_NORMALIZED = 10.0
-"""Normalised observations are clipped to this many standard deviations."""
+"""Standard deviations to which normalised observations are clipped."""
 UNSEEN_SCALE = 2.0**-64
 """The scale of values before any target was seen: nothing beside a reward, and a power of two, so exactly undone."""
 
@@ -65,7 +65,7 @@ class ValueNormalizer(RunningMoments):
         return ValueNormalizer(jnp.zeros(()), {"value": jnp.zeros(())}, {"value": jnp.ones(())})
 
     def normalize(self, value: Float[Array, "*b"]) -> Float[Array, "*b"]:
-        """Values in the units of rewards, as those of a network."""
+        """Normalised values, as of a network, from values in the units of rewards."""
         return (value - self.mean["value"]) / self.scale
 
     def denormalize(self, value: Float[Array, "*b"]) -> Float[Array, "*b"]:
@@ -82,7 +82,7 @@ class ValueNormalizer(RunningMoments):
 
     @property
     def scale(self) -> Float[Array, "*d"]:
-        """Rewards to a unit of the network."""
+        """Units of rewards per unit of the network."""
         return jnp.sqrt(self.variance["value"] + 1e-8)
 
 

@@ -34,7 +34,7 @@ def select_devices(devices: Any, num_devices: int | str | None) -> list[Device]:
             for all.
 
     Raises:
-        ConfigError: An index is no number, out of range or given twice; there are fewer devices than requested;
+        ConfigError: An index is not a number, out of range or given twice; there are fewer devices than requested;
             `cores` is used with an accelerator; or devices are of several platforms.
     """
     count = make_host_devices(num_devices)
@@ -157,7 +157,7 @@ def _indices(devices: Any) -> list[int]:
 
 
 def _of_all_processes(places: Sequence[int], devices: Sequence[Device]) -> list[Device]:
-    """The devices at the same places in every process.
+    """The devices at the same indices in every process.
 
     Raises:
         ConfigError: A process has too few devices.

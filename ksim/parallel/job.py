@@ -1,6 +1,6 @@
 """Joining a multi-process job, through `jax.distributed`.
 
-docs/tested.md says what has run: several machines, GPUs, Kubernetes and TPU pods have not yet.
+docs/tested.md lists tested setups: several machines, GPUs, Kubernetes and TPU pods are not among them yet.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ _HINTS = {
         "Here it needs none: all processes that it starts train together.",
     ),
 }
-"""By foreign option names: a hint for the command line of a task, and one for that of the launcher."""
+"""By foreign option names: hints for the command lines of a task and of the launcher."""
 
 
 def hint(name: str, *, to_launcher: bool = False) -> str:

@@ -75,18 +75,18 @@ class Environment(eqx.Module):
         """The start of an episode. `key` is the only source of randomness of the episode."""
 
     def first_episode(self, key: PRNGKeyArray) -> EnvState:
-        """The start of training's first episode, at the curricula's initial levels; `reset` is of the full task."""
+        """The first start in training, at the initial levels of the curricula; `reset` starts the full task."""
         return self.reset(key)
 
     def next_episode(self, state: EnvState, key: PRNGKeyArray) -> EnvState:
-        """The start of the episode after `state`, from which it takes what persists over episodes.
+        """The start of the episode after `state`, with everything in `state` that persists over episodes.
 
         `state` is the last state of the ended episode, or the state before it if the last is non-finite.
         """
         return self.reset(key)
 
     def is_next_start(self, start: EnvState, state: EnvState) -> Bool[Array, ""]:
-        """Whether `start`, made by `next_episode` of an earlier state of this env, is also that of `state`.
+        """Whether `start`, made by `next_episode` from an earlier state of this env, is also the next start of `state`.
 
         ksim makes starts before episodes end, many in one batch, and drops those that no longer hold. For an
         environment that overrides `next_episode` but not this method, none are made ahead.
@@ -98,7 +98,7 @@ class Environment(eqx.Module):
         return None
 
     def episode_groups(self) -> tuple[str, ...]:
-        """Kinds of episodes that evaluations also report apart, such as the clips of a motion; by default none."""
+        """Kinds of episodes that evaluations also report separately, such as motion clips; by default none."""
         return ()
 
     def episode_group(self, state: EnvState) -> Int[Array, ""]:
@@ -178,7 +178,7 @@ def _check_same(before: PyTree, after: PyTree, name: str) -> None:
 
 
 def select_envs(done_e: Array, if_done: PyTree, otherwise: PyTree) -> PyTree:
-    """Row by row one of two batches of the same structure: the first where done."""
+    """Each row of one of two batches of the same structure: of the first where done."""
     chex.assert_rank(done_e, 1)
     chex.assert_tree_shape_prefix(otherwise, done_e.shape)
     chex.assert_trees_all_equal_shapes(if_done, otherwise)

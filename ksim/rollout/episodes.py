@@ -38,7 +38,7 @@ class Episodes(eqx.Module):
 
 
 def start_episodes(env: Environment, model: AbstractActorCritic, key: PRNGKeyArray, num_envs: int) -> Episodes:
-    """Episodes right after their resets: env i's comes from `fold_in(key, i)` alone, however many there are."""
+    """Episodes after their resets; the reset of env i depends on `fold_in(key, i)` alone, not on their number."""
     state_e = initial_env_states(env, key, jnp.arange(num_envs), full_task=True)
     return Episodes(
         env_state=state_e,

@@ -49,7 +49,7 @@ Commands = Mapping[str, AbstractCommand]
 
 
 def groups_of(commands: Commands) -> tuple[str, ...]:
-    """Kinds of episodes, of the first command that has any."""
+    """Kinds of episodes, from the first command that has any."""
     return next((term.groups() for term in commands.values() if term.groups()), ())
 
 
@@ -60,7 +60,7 @@ def group_of(commands: Commands, values: Mapping[str, Array]) -> Int[Array, ""]:
 
 
 def pose_of(commands: Commands, values: Mapping[str, Array]) -> Float[Array, " q"] | None:
-    """The pose that the first command asks for that asks for any."""
+    """The target pose of the first command that has one."""
     poses = (term.shown_pose(values[name]) for name, term in commands.items())
     return next((pose for pose in poses if pose is not None), None)
 
@@ -82,7 +82,7 @@ class Mdp:
     env_curricula: Mapping[str, AbstractEnvCurriculum] = dataclasses.field(default_factory=dict)
 
     def terms(self) -> dict[str, Term]:
-        """Every term under a name of its own, `kind/name`, in a fixed order."""
+        """Every term by its unique name, `kind/name`, in a fixed order."""
         named: dict[str, Term] = {}
         for group, terms in self.observations.items():
             named |= {f"observation/{group}/{name}": term for name, term in terms.items()}
@@ -91,7 +91,7 @@ class Mdp:
         return named | {f"curriculum/{name}": term for name, term in self.env_curricula.items()}
 
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
-        """Adds to the model what the actuators and the terms need, before it is compiled."""
+        """Adds the parts that the actuators and the terms need to the model, before it is compiled."""
         with named_errors("actuators", self.actuators):
             self.actuators.edit_spec(spec)
         for name, term in self.terms().items():
@@ -106,7 +106,7 @@ class Mdp:
     def make_engine(
         self, engine: str, model: PhysicsModel, *, num_devices: int = 1, also_needs: Sequence[str] = ()
     ) -> AbstractEngine:
-        """The engine with what the terms and the actuators ask of it, and derived fields that are wanted besides."""
+        """The engine with the needs of the terms and the actuators, and additional derived fields."""
         terms = [inner for term in self.terms().values() for inner in term.with_inner_terms()]
         return make_engine(
             engine,
@@ -126,16 +126,14 @@ class MdpState(eqx.Module):
     """State of the composed environment.
 
     Attributes:
-        physics: The physics state.
         key: This episode's key; each step folds in its number.
-        action: The last action.
         commands: Values of the commands in force, by name.
         episode_step: Control steps since the reset.
         memories: Memories of the terms, by `kind/name`, and of the noise on observations.
         overrides: Model fields that randomizers have changed.
         levels: Levels of all curricula in this episode.
-        next_levels: Those of the curricula of single envs in the next episode, if this one ended here.
-        levels_above_one: What these are when they would rise above 1.
+        next_levels: Levels of the curricula of single envs in the next episode, if this one ended here.
+        levels_above_one: Their values if they would rise above 1.
     """
 
     physics: PhysicsState
@@ -220,7 +218,7 @@ class MdpEnvironment(Environment):
         return named
 
     def _full_task(self, key: PRNGKeyArray) -> Levels:
-        """The ends of the curricula of all envs; of those of single envs any level, by the key of the episode."""
+        """The last levels of the curricula of all envs; for curricula of single envs, any level, drawn by the key."""
         level_key, _ = _level_keys(key)
         own = drawn_levels(self.mdp.env_curricula, level_key, self.engine.model)
         return full_levels(self.mdp.curricula) | own
@@ -287,7 +285,7 @@ class MdpEnvironment(Environment):
         )
 
     def _at_rest(self, key: PRNGKeyArray, levels: Levels) -> MdpState:
-        """The first keyframe or reference pose, before anything is drawn but levels."""
+        """The first keyframe or reference pose, before anything except levels is drawn."""
         _, beyond_key = _level_keys(key)
         return MdpState(
             physics=self.engine.model.start(),
@@ -322,19 +320,19 @@ class MdpEnvironment(Environment):
 
 
 def _level_keys(key: PRNGKeyArray) -> tuple[PRNGKeyArray, PRNGKeyArray]:
-    """The keys of an episode's own levels, where they are drawn, and of the levels beyond the highest."""
+    """The keys for drawing an episode's own levels, and the levels beyond the highest."""
     level_key, beyond_key = jax.random.split(jax.random.fold_in(key, DRAWN_LEVELS))
     return level_key, beyond_key
 
 
 def _levels_after(state: EnvState) -> Levels:
-    """The levels of the episode after the one that ends in a state."""
+    """The levels of the episode that follows after a state."""
     inner: MdpState = state.inner
     return inner.levels | inner.next_levels
 
 
 def _randomized(mdp: Mdp, calls: TermCalls, context: Context) -> Context:
-    """The start of an episode as resets, randomizers and events change it, before the physics knows of it."""
+    """The start of an episode after resets, randomizers and events, before the physics is updated."""
     mj_model = context.model.mj_model
     for name in mdp.resets:
         physics = checked_physics("Reset", name, calls(f"reset/{name}", context), context.physics)
@@ -368,7 +366,7 @@ def _next_state(before: MdpState, context: Context, calls: TermCalls) -> MdpStat
 
 
 def _controls(mdp: Mdp, calls: TermCalls, context: Context) -> Float[Array, " u"] | Float[Array, "s u"]:
-    """The actuators' controls for the action as the filters let it through, constant or one row per substep."""
+    """The actuators' controls for the filtered action, constant or one row per substep."""
     action = context.action
     for name in mdp.action_filters:
         if action.ndim != 1:

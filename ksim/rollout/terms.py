@@ -53,7 +53,7 @@ class TermCalls:
     def apply_event(
         self, name: str, context: Context, physics: PhysicsState, overrides: Overrides
     ) -> tuple[PhysicsState, Overrides]:
-        """An event strikes: the physics state and the overrides after it."""
+        """The physics state and the overrides after an event."""
         context = self.start(f"event/{name}", dataclasses.replace(context, physics=physics, overrides=overrides))
         event = self._terms[f"event/{name}"]
         assert isinstance(event, AbstractEvent)
@@ -63,7 +63,7 @@ class TermCalls:
         return physics, overrides | checked_overrides(name, changed, context.model.mj_model)
 
     def noisy(self, name: str, noise: AbstractNoise, value: Array, own: Context) -> Array:
-        """The value of the term `name` with its noise, whose memory is kept beside the term's."""
+        """The value of the term `name` with its noise, whose memory is kept next to the term's memory."""
         place, key = f"{name}/noise", noise_key(own.key)
         with named_errors(name, noise), jax.named_scope(place):
             if self._memories is None:
@@ -76,7 +76,7 @@ class TermCalls:
 
 
 def checked_scalar(kind: str, name: str, value: Any, dtype: Any) -> Array:
-    """A scalar that a term returned, as `dtype`; raises ConfigError where it is none."""
+    """A scalar that a term returned, as `dtype`; raises ConfigError if it is not one."""
     if value is None:
         raise ConfigError(f"{kind} {name!r} must return a scalar for one env, but returned None. Return its value.")
     value = jnp.asarray(value)
@@ -95,7 +95,7 @@ def checked_physics(kind: str, name: str, after: Any, before: PhysicsState) -> P
     must = f"{kind} {name!r} must return the physics state, as dataclasses.replace(context.physics, ...) does"
     if not isinstance(after, PhysicsState):
         raise ConfigError(f"{must}, but returned {type(after).__name__}.")
-    # Native MuJoCo takes a state's numbers by their places in one row.
+    # Native MuJoCo reads a state's numbers by their positions in one row.
     expected, found = (
         {jax.tree_util.keystr(path): jnp.shape(x) for path, x in jax.tree.leaves_with_path(state)}
         for state in (before, after)
@@ -129,7 +129,7 @@ LEVELS = "curriculum/"
 BINS = "curriculum_bin/"
 """Prefix of the metrics that hold the bins of steps. They are counted, not averaged."""
 _ROUNDING = 1e-4
-"""A level that is above 1 by less is 1: sums of fractions such as 1/3 are not exact."""
+"""A level above 1 by less than this counts as 1: sums of fractions such as 1/3 are not exact."""
 
 Curricula = Mapping[str, AbstractCurriculum]
 EnvCurricula = Mapping[str, AbstractEnvCurriculum]
@@ -141,7 +141,7 @@ def initial_levels(curricula: Curricula) -> Levels:
 
 
 def full_levels(curricula: Curricula) -> Levels:
-    """The ends of the curricula of all envs."""
+    """The last levels of the curricula of all envs."""
     return {name: jnp.ones_like(level) for name, level in initial_levels(curricula).items()}
 
 
@@ -167,7 +167,7 @@ def step_bins(curricula: Curricula, context: Context) -> Metrics:
 
 
 def drawn_levels(curricula: EnvCurricula, key: PRNGKeyArray, model: PhysicsModel) -> Levels:
-    """A level of each curriculum, as it draws it."""
+    """A level of each curriculum, drawn by the curriculum."""
     drawn = {}
     for i, (name, curriculum) in enumerate(curricula.items()):
         with named_errors(f"curriculum/{name}", curriculum):

@@ -22,7 +22,7 @@ def unrolled(key: PRNGKeyArray) -> PRNGKeyArray:
 
 @jax.jit  # traced once, not at each of the many uses
 def _hash(key: Array, count: Array) -> tuple[Array, Array]:
-    """The 64 bits, in two halves, that 20 rounds of Threefry-2x32 make of each count."""
+    """The hash of each count by 20 rounds of Threefry-2x32: 64 bits, in two halves."""
     keys = (key[0], key[1], key[0] ^ key[1] ^ jnp.uint32(0x1BD11BDA))
     x, y = jnp.broadcast_to(keys[0], count.shape), count + keys[1]
     for i in range(5):

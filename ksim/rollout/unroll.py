@@ -25,7 +25,7 @@ _Makes = tuple[Array, Array, dict[str, Array]]
 """Flags of the needed starts, flags of the ready ones, and the starts."""
 
 EndedStates = Callable[[Int[Array, " r"]], EnvState]
-"""`(places of envs) -> the states in which their episodes ended`."""
+"""`(indices of envs) -> the states in which their episodes ended`."""
 
 
 def empty_starts(like_e: EnvState, key_e: Key[Array, " e"]) -> NextStart:
@@ -72,7 +72,7 @@ def _defining(kind: type[Any], method: str) -> type[Any]:
 
 
 def _make_needed(env: Environment, is_needed_e: Bool[Array, " e"], ended: EndedStates, next_e: NextStart) -> NextStart:
-    """The next starts with those that are needed, and with some of the others, made."""
+    """The next starts, after making the needed ones and some others."""
     num_envs = is_needed_e.shape[0]
     num_rows = _batch_size(num_envs)
 
@@ -82,9 +82,9 @@ def _make_needed(env: Environment, is_needed_e: Bool[Array, " e"], ended: EndedS
         index_r, row_e = order_e[:num_rows], jnp.argsort(order_e)
         key_r = jax.vmap(jax.random.fold_in)(next_e.key[index_r], next_e.number[index_r])
         packed_r = _packed(jax.vmap(env.next_episode)(ended(index_r), key_r))
-        # Rows that are left over make a start again that is ready; it stays as it is.
+        # Spare rows repeat a start that is ready already, which stays unchanged.
         is_made_e = (row_e < num_rows) & ~is_ready_e
-        # Selected and not scattered, which on a CPU is a loop over the rows.
+        # Selected, because a scatter on a CPU loops over the rows.
         made_e = {name: x_r[jnp.minimum(row_e, num_rows - 1)] for name, x_r in packed_r.items()}
         return is_needed_e & ~is_made_e, is_ready_e | is_made_e, select_envs(is_made_e, made_e, packed_e)
 
@@ -94,7 +94,7 @@ def _make_needed(env: Environment, is_needed_e: Bool[Array, " e"], ended: EndedS
 
 
 def _packed(state_e: EnvState) -> dict[str, Array]:
-    """States as one array for each type of their leaves: what is moved often is better moved in few pieces."""
+    """States as one array per dtype of their leaves, because few large arrays are faster to move."""
     parts: dict[str, list[Array]] = {}
     for x in jax.tree.leaves(unwrap_keys(state_e)):
         parts.setdefault(x.dtype.name, []).append(x.reshape(x.shape[0], -1))
@@ -150,7 +150,7 @@ def initial_next_starts(like_e: EnvState, key: PRNGKeyArray, index_e: Int[Array,
 
 
 def env_keys(key: PRNGKeyArray, index_e: Int[Array, " e"]) -> Key[Array, " e"]:
-    """A key for each env, from its place in the global batch: the same on any number of devices."""
+    """A key for each env, from its index in the global batch: the same on any number of devices."""
     return jax.vmap(lambda i: jax.random.fold_in(key, i))(index_e)
 
 
@@ -191,7 +191,7 @@ def unroll(
     chex.assert_tree_shape_prefix((env_state_e, carry_e), key_e.shape)
     given_e = env_state_e.next_start
     env_state_e = dataclasses.replace(env_state_e, next_start=None)
-    # The number after those of the steps.
+    # The number after the last step's.
     next_e = empty_starts(env_state_e, _fold_in(key_e, num_steps)) if given_e is None else given_e
 
     def step(loop: _Loop, t: Array) -> tuple[_Loop, Trajectory]:
@@ -221,7 +221,7 @@ def unroll(
 
 
 class _Decision(NamedTuple):
-    """The model's output for an observation: the action to take, and fields of `Trajectory`."""
+    """The action to take for an observation, and fields of `Trajectory`."""
 
     action: Array
     sample: Array
@@ -254,7 +254,7 @@ def _value_at_cut(
     carry_e: PyTree,
     is_good_e: Bool[Array, " e"],
 ) -> Float[Array, " e"]:
-    """Values of the states reached, of which truncated episodes need theirs; zeros in a step that truncates none."""
+    """Values of the states reached, which truncated episodes need; zeros if a step truncates none."""
     return jax.lax.cond(
         # Few steps truncate an episode.
         jnp.any(reached_e.truncated & ~reached_e.terminated & is_good_e),
@@ -272,7 +272,7 @@ def _transition(
     value_at_cut_e: Float[Array, " e"],
     is_good_e: Bool[Array, " e"],
 ) -> Trajectory:
-    """One step of all envs; one that is not good as if its env had stood still, earned nothing and was cut then."""
+    """One step of all envs. A non-finite step counts as truncated, with the env standing still and zero reward."""
     return Trajectory(
         obs=obs_e,
         action=decision_e.sample,

@@ -56,7 +56,7 @@ class RunState:
         """Builds the state that a run starts from, and places it on the devices.
 
         Raises:
-            ConfigError: The checkpoint does not fit the task, or a curriculum goes by a metric that does not exist.
+            ConfigError: The checkpoint does not fit the task, or a curriculum depends on a metric that does not exist.
         """
         self._task, self._is_over = task, False
         state = started_state(task, start, task.initial_state())
@@ -112,7 +112,7 @@ class RunState:
 class Run:
     """A training run and its parts, complete when it is made. As a context, it is closed whatever ends it.
 
-    All processes of a job hold one, and call the functions of this module alike.
+    All processes of a job hold one, and call the functions of this module in the same order.
 
     Attributes:
         should_stop: Whether this process knows of a reason to stop; see `is_asked_to_stop`.

@@ -66,7 +66,7 @@ def train(task: RLTask[Any]) -> RunResult:
             loggers = task_loggers(task) if is_main_process() else []
         if isinstance(task, DistributedRLTask):
             task.verify_distributed_setup()
-        elif isinstance(task.config, DistributedRLConfig):  # the options say where a task runs, whatever its class
+        elif isinstance(task.config, DistributedRLConfig):  # decided by the options, not by the task's class
             log_setup(task, process.peers, verify_setup(task))
         else:
             log_setup(task, process.peers)

@@ -82,7 +82,7 @@ class _CompletionTimes:
         # A small program may be done when its call returns; a thread would notice only later.
         self._ends_s = [dispatched_s if share.is_ready() else math.nan for share in shares]
         self._threads = [
-            # Daemons: a thread that waits for ever does not keep the process from ending.
+            # Daemons, so that a thread that waits forever does not keep the process alive.
             threading.Thread(target=self._watch, args=(i, share), daemon=True)
             for i, share in enumerate(shares)
             if math.isnan(self._ends_s[i])

@@ -27,7 +27,7 @@ COLORS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e3
 
 
 class RewardPlot:
-    """A plot of the rewards of the last seconds: their sum, one of them, or all, as a menu says."""
+    """A plot of the rewards of the last seconds: their sum, one of them, or all, chosen in a menu."""
 
     def __init__(self, server: viser.ViserServer, terms: Sequence[str], step_s: float) -> None:
         self._server, self._step_s, self._terms = server, step_s, [name for name in terms if name != TOTAL]
@@ -39,7 +39,7 @@ class RewardPlot:
         self._folder = server.gui.add_folder("Reward per second", expand_by_default=True)
 
     def update(self, frames: Sequence[Frame]) -> None:
-        """Plots the frames of the last seconds, the newest of which is the last; not every call is an update."""
+        """Plots the frames of the last seconds, the newest last; not every call updates the plot."""
         now_s = time.monotonic()
         if now_s < self._next_s or not frames:
             return

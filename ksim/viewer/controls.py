@@ -49,7 +49,7 @@ class NumberInput:
 
 
 class ManualCommand(AbstractCommand):
-    """A value that replaces a task's command; created in every trace, with the value as an input."""
+    """A value in place of a task's command; created in every trace, with the value as an input."""
 
     command: AbstractCommand
     value: Float[Array, " n"]
@@ -62,7 +62,7 @@ class ManualCommand(AbstractCommand):
 
 
 def with_manual_commands(env: MdpEnvironment, values: Mapping[str, Array]) -> MdpEnvironment:
-    """The environment with these commands, for use inside the trace of the values; others stay as they are."""
+    """The environment with these commands, for use inside the trace of their values; other commands stay."""
     manual = {name: ManualCommand(env.mdp.commands[name], value) for name, value in values.items()}
     return dataclasses.replace(env, mdp=dataclasses.replace(env.mdp, commands={**env.mdp.commands, **manual}))
 

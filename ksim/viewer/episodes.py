@@ -129,7 +129,7 @@ def load_episode(name: str, content: bytes, like: Frame) -> Episode:
 
 
 class _OtherRobotError(ValueError):
-    """A recording is of another robot; the message says why, as the end of a sentence."""
+    """A recording of another robot. The message, the end of a sentence, gives the reason."""
 
 
 def _read_columns(
@@ -201,7 +201,7 @@ def _frame(columns: dict[str, np.ndarray], i: int) -> Frame:
 
 
 def window(frames: Sequence[Frame], end: int, num_frames: int) -> Sequence[Frame]:
-    """The last frames up to and with one of them."""
+    """The last frames up to and including one of them."""
     return frames[max(0, end + 1 - num_frames) : end + 1]
 
 
@@ -304,7 +304,7 @@ class Replay:
             self.scrubber.update()
 
     def frames(self, num_frames: int) -> Sequence[Frame]:
-        """The frames of the episode up to the one that is shown, at most so many."""
+        """The frames of the episode up to the shown frame, limited in number."""
         episode = self._episode
         return [] if episode is None else window(episode.frames, self._index(episode, self._time_s), num_frames)
 

@@ -33,7 +33,7 @@ def check_live_viewer(task: RLTask[Any]) -> None:
     """Checks that the viewer can be served while a task trains.
 
     Raises:
-        ConfigError: viser is missing, the address is not of this machine, another viewer was asked for, or the
+        ConfigError: viser is missing, the address is not of this machine, another viewer was requested, or the
             environment shows no model.
     """
     config = task.config
@@ -81,7 +81,7 @@ class LiveViewer:
         self._stack.close()
 
     def after_iteration(self, iteration: int, read_model: Callable[[], AbstractActorCritic]) -> None:
-        """Writes the newest policy if it is wanted, prints what the process has to say, and replaces one that died."""
+        """Writes the newest policy if requested, prints the process's messages, and restarts a process that died."""
         with self._failures.tolerate("viewer"):
             if self._is_due and self._clock() >= self._started_s + RESTART_EVERY_S:
                 self._start()
@@ -105,7 +105,7 @@ class LiveViewer:
         self._process = process
 
     def _read(self) -> bool:
-        """Takes what the process has sent, or that it has ended; whether it wants a policy."""
+        """Reads the process's messages, or its end; returns whether it requests a policy."""
         is_wanted = False
         try:
             while self._receiver.poll():

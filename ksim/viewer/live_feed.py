@@ -14,7 +14,7 @@ READY, WANTED, FAILED = "ready", "wanted", "failed"
 
 
 def write_policy(path: Path, iteration: int, model: AbstractActorCritic) -> None:
-    """Writes the arrays of a policy so that a reader sees all of them or the file before."""
+    """Writes the arrays of a policy so that a reader sees all of them or the previous file."""
     arrays = {f"array_{i}": np.asarray(x) for i, x in enumerate(jax.tree.leaves(eqx.filter(model, _is_plain)))}
     # Renamed and not synced to the disk, as a checkpoint would be: training waits for it.
     temporary = path.with_suffix(".new")

@@ -30,7 +30,7 @@ class Keyboard:
         self._first = 0
 
     def __call__(self, key: int) -> None:
-        """Handles a GLFW key, if it has a function."""
+        """Handles a GLFW key; keys without a function are ignored."""
         session = self._session
         for number, (up, down) in zip(self.numbers, NUMBER_KEYS, strict=False):
             if key in (up, down):

@@ -244,7 +244,7 @@ class BrowserScene:
 
 
 def is_shared(mj_model: mujoco.MjModel, geom: int) -> bool:
-    """Whether a geom is a floor or a terrain, of which one is enough for many robots."""
+    """Whether a geom is a floor or a terrain, which robots share."""
     return int(mj_model.geom_type[geom]) in (GEOM.mjGEOM_PLANE, GEOM.mjGEOM_HFIELD)
 
 
@@ -322,7 +322,7 @@ def geom_rgba(mj_model: mujoco.MjModel, geom: int) -> np.ndarray:
 
 
 def capsule(radius: float, half_length: float) -> tuple[np.ndarray, np.ndarray]:
-    """Vertices, in m, and faces of a capsule along z about the origin; `half_length` is that of its cylinder."""
+    """Vertices, in m, and faces of a capsule along z about the origin, with a cylinder of `half_length`."""
     shape = trimesh.creation.icosphere(subdivisions=3, radius=radius)
     # A sphere divided at its equator. The icosphere's vertices on the equator go to the upper half.
     vertices = np.array(shape.vertices)

@@ -49,7 +49,7 @@ class AccessRule:
             self._names |= {machine, f"{machine}.local", socket.getfqdn().lower()}
 
     def refusal(self, headers: Headers) -> str | None:
-        """Why a request with these headers is refused; None if it is allowed."""
+        """The reason for refusing a request with these headers; None if it is allowed."""
         hosts, origins = headers.get_all("Host"), headers.get_all("Origin")
         site = _site(hosts[0]) if len(hosts) == 1 else None
         if site is None or not self._is_own(site[0]):
@@ -121,7 +121,7 @@ class PageGate:
     def admitted(self, page: object, message: str | bytes) -> bytes | None:
         """A message for viser, if it is one that the viewer's page sends, with values that its inputs can have.
 
-        A file that is too large becomes an empty one, so that its page learns that it was not loaded.
+        A file that is too large is replaced by an empty one, so that its page reports that it was not loaded.
 
         `page` is the connection of the message.
         """

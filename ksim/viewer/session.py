@@ -293,7 +293,7 @@ def shown_of(env: Environment) -> Shown:
 
 
 def _with_actuation(env: Environment) -> Environment:
-    """The environment with states that have the forces of the actuators, if it is one of ksim's in native MuJoCo."""
+    """The environment with actuator forces in its states, if it is made of ksim's terms in native MuJoCo."""
     if not isinstance(env, MdpEnvironment) or not isinstance(env.engine, MujocoEngine):
         return env
     return dataclasses.replace(env, engine=env.mdp.make_engine("mujoco", env.engine.model, also_needs=[ACTUATION]))
@@ -322,7 +322,7 @@ class _Programs:
         before: tuple[EnvState, PyTree],
         commands: dict[str, Array],
     ) -> tuple[EnvState, PyTree, dict[str, Any]]:
-        """A new episode in some of the envs; the others keep the state and the memory of before."""
+        """A new episode in some of the envs; the others keep their state and memory."""
         fresh = self.first(model, key_e, commands)
         state_e, carry_e = select_envs(which_e, fresh, before)
         return state_e, carry_e, self._seen(state_e)
