@@ -43,11 +43,7 @@ CASES = {
     "ppo.ppo": [
         ("stratified_minibatches", (KEYS[0], 10), {"num_batches": 4, "num_passes": 1, "axis_name": None}),
         ("adapt_learning_rate", (jnp.ones(()), jnp.ones(2), HYPER), {}),
-        (
-            "update",
-            (None, rollout_of(E - 1), jnp.zeros((2, 2), int)),
-            dict.fromkeys(("loss", "optimizer", "sync")),
-        ),
+        ("update", (None, rollout_of(E - 1), jnp.zeros((2, 2), int)), dict.fromkeys(("loss", "optimizer", "sync"))),
     ],
     "learn.statistics": [
         ("finished_episodes", (ET, NO, jnp.ones(1), jnp.ones(1, int)), {}),

@@ -74,12 +74,7 @@ def make_term(cls: type[Term]) -> Term:
     return cls(**given)
 
 
-ON_TERRAIN = (
-    env_curriculum.TerrainCurriculum,
-    observations.HeightScan,
-    resets.OnTerrain,
-    terminations.OffTerrain,
-)
+ON_TERRAIN = (env_curriculum.TerrainCurriculum, observations.HeightScan, resets.OnTerrain, terminations.OffTerrain)
 
 
 def needs_terrain(terms: dict[str, dict[str, Any]]) -> bool:
@@ -159,12 +154,7 @@ def subject_of(cls: type[Term]) -> Subject:
     step.__name__ = f"step_with_{kind}_{cls.__name__}"
     counted_step = chex.assert_max_traces(step, n=1)
     return Subject(
-        kind,
-        env,
-        jax.jit(env.reset),
-        jax.jit(counted_step),
-        jax.jit(jax.vmap(env.reset)),
-        jax.jit(jax.vmap(step)),
+        kind, env, jax.jit(env.reset), jax.jit(counted_step), jax.jit(jax.vmap(env.reset)), jax.jit(jax.vmap(step))
     )
 
 

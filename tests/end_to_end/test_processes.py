@@ -102,9 +102,7 @@ def test_job_writes_one_run_with_a_log_of_each_process_and_learns_what_one_proce
     code, output = finish(job)
     assert code == 0, output
     alone = start(
-        *("-m", "examples.point_mass", *SMALL, "run_dir=alone", "max_env_steps=512"),
-        cwd=tmp_path,
-        num_devices=4,
+        *("-m", "examples.point_mass", *SMALL, "run_dir=alone", "max_env_steps=512"), cwd=tmp_path, num_devices=4
     )
     code, output_alone = finish(alone)
     assert code == 0, output_alone

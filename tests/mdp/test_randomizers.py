@@ -152,8 +152,7 @@ ARMATURE, DAMPING = [0] * 6 + [0.01, 0.01], [0] * 6 + [0.2, 0.2]
 
 
 @pytest.mark.parametrize(
-    ("kind", "field", "before"),
-    [(RandomArmature, "dof_armature", ARMATURE), (RandomDamping, "dof_damping", DAMPING)],
+    ("kind", "field", "before"), [(RandomArmature, "dof_armature", ARMATURE), (RandomDamping, "dof_damping", DAMPING)]
 )
 def test_random_armature_and_damping_when_joints_are_named_multiply_theirs_alone(kind, field, before):
     drawn = kind(factor=(1.5, 1.5), joints=("right_hip",))(make_context())

@@ -18,8 +18,7 @@ from tests.support.contexts import asking, make_context
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
-    [("Alive", "alive"), ("TrackYawRate", "track_yaw_rate"), ("Imu2Reading", "imu2_reading")],
+    ("name", "expected"), [("Alive", "alive"), ("TrackYawRate", "track_yaw_rate"), ("Imu2Reading", "imu2_reading")]
 )
 def test_snake_case_when_words_begin_puts_an_underscore(name, expected):
     assert snake_case(name) == expected
@@ -111,14 +110,8 @@ def test_named_terms_when_given_a_class_is_an_error_that_says_to_make_an_instanc
         (lambda: rewards.TrackYawRate(), "TrackYawRate(command, std, scale): missing"),
         (lambda: rewards.Alive(1.0, 2.0), "Alive(scale): too many positional arguments"),
         (lambda: rewards.Alive(1.0, scale=2.0), "Alive(scale): multiple values"),
-        (
-            lambda: noise.UniformNoise(magnitud=0.1),
-            "UniformNoise has no argument 'magnitud'. Did you mean 'magn",
-        ),
-        (
-            lambda: curriculum.LinearCurriculum(end_iter=3),
-            "LinearCurriculum has no argument 'end_iter'. Did you mean",
-        ),
+        (lambda: noise.UniformNoise(magnitud=0.1), "UniformNoise has no argument 'magnitud'. Did you mean 'magn"),
+        (lambda: curriculum.LinearCurriculum(end_iter=3), "LinearCurriculum has no argument 'end_iter'. Did you mean"),
         (lambda: ksim.PositionActuators(kpp=1.0), "PositionActuators has no argument 'kpp'. Did you mean 'kp'"),
     ],
 )

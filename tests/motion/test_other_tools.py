@@ -131,12 +131,7 @@ def bodies_of(model, qpos_tq, order):
 
 def stepping(model):
     qpos_tq = np.tile(model.default_qpos, (10, 1))
-    qpos_tq[:, 7:] = np.linspace(0, 1, 10)[:, None] * [
-        0.5,
-        0.9,
-        -0.4,
-        0.2,
-    ]  # hip and knee, left and right
+    qpos_tq[:, 7:] = np.linspace(0, 1, 10)[:, None] * [0.5, 0.9, -0.4, 0.2]  # hip and knee, left and right
     return qpos_tq
 
 

@@ -157,10 +157,7 @@ def test_bytes_in_words_and_of_keys():
         ({"num_processes": 0}, r"num_processes \(0\) must be positive"),
         ({"num_processes": 2}, "coordinator_address and process_id must be set as well"),
         ({"min_learning_rate": 0.0}, r"min_learning_rate \(0.0\) must be positive"),
-        (
-            {"min_learning_rate": 1e-2},
-            r"min_learning_rate \(0.01\) must be at most max_learning_rate \(0.003\)",
-        ),
+        ({"min_learning_rate": 1e-2}, r"min_learning_rate \(0.01\) must be at most max_learning_rate \(0.003\)"),
         (
             {"learning_rate": 0.01, "desired_kl": 0.01, "max_learning_rate": 0.003},
             r"learning_rate \(0.01\) is adaptive .* to max_learning_rate \(0.003\).* or set max_learning_rate=0.01",
