@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 Observation = dict[str, Array]
@@ -29,6 +30,12 @@ GradSyncMode = Literal["accumulate", "local"]
 def key_shape() -> jax.ShapeDtypeStruct:
     """The shape of one random key, for traces."""
     return jax.eval_shape(lambda: jax.random.key(0))
+
+
+def tree_where(condition: Bool[Array, "*e"], if_true: PyTree, if_false: PyTree) -> PyTree:
+    """`if_true` or `if_false`, leaf by leaf, by a scalar or by one flag per row; rows of `if_true` may be shared."""
+    rows = lambda x: condition.reshape(-1, *(1,) * (x.ndim - 1)) if condition.ndim else condition
+    return jax.tree.map(lambda x, y: jnp.where(rows(y), x, y), if_true, if_false)
 
 
 class PhysicsState(eqx.Module):

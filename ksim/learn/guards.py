@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Int, PyTree
 from ksim.nn.normalizer import RunningMoments
 from ksim.parallel.collectives import all_across_devices
 from ksim.rollout.unroll import NON_FINITE
-from ksim.types import LearnerState, Metrics
+from ksim.types import LearnerState, Metrics, tree_where
 
 MomentsT = TypeVar("MomentsT", bound=RunningMoments)
 
@@ -61,12 +61,7 @@ def optimizer_step(
     """One optimizer step; skipped and counted if the gradients are non-finite."""
     updates, opt_state = optimizer.update(grads, before.opt_state, before.params)
     stepped = UpdateState(optax.apply_updates(before.params, updates), opt_state, jnp.zeros_like(before.num_bad))
-    return select(is_finite, stepped, before._replace(num_bad=before.num_bad + 1))
-
-
-def select(condition: Bool[Array, ""], if_true: UpdateState, if_false: UpdateState) -> UpdateState:
-    """`if_true` or `if_false`, leaf by leaf, by a scalar condition."""
-    return jax.tree.map(lambda x, y: jnp.where(condition, x, y), if_true, if_false)
+    return tree_where(is_finite, stepped, before._replace(num_bad=before.num_bad + 1))
 
 
 def updated_normalizer(
@@ -76,4 +71,4 @@ def updated_normalizer(
     updated = normalizer.update(batch_et, axis_name)
     is_finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(updated)]))
     is_finite = all_across_devices(is_finite & is_usable, axis_name)
-    return jax.tree.map(lambda new, old: jnp.where(is_finite, new, old), updated, normalizer)
+    return tree_where(is_finite, updated, normalizer)

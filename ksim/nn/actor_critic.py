@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
 from ksim.nn.distributions import AbstractDistribution
-from ksim.types import Observation
+from ksim.types import Observation, tree_where
 
 
 class ActorCriticOutput(eqx.Module):
@@ -47,9 +47,7 @@ def initial_carries(model: AbstractActorCritic, num_envs: int) -> PyTree:
 
 def reset_carry(model: AbstractActorCritic, done_e: Bool[Array, " e"], carry_e: PyTree) -> PyTree:
     """The memory of each env, reset where its episode is done."""
-    return jax.tree.map(
-        lambda start, x: jnp.where(done_e.reshape(-1, *(1,) * (x.ndim - 1)), start, x), model.initial_carry(), carry_e
-    )
+    return tree_where(done_e, model.initial_carry(), carry_e)
 
 
 def evaluate_sequences(

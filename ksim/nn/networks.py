@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, Unpack, get_args
 
 import equinox as eqx
 import jax
@@ -85,6 +85,16 @@ def distribution_of(mean: Float[Array, " a"], std: Float[Array, " a"], *, squash
     return SquashedGaussian(mean, std) if squash else Gaussian(mean, std)
 
 
+class HeadOptions(TypedDict, total=False):
+    """Options of a `GaussianHead`: the kind of its standard deviation, its start and bounds, and squashing."""
+
+    std: str
+    init_std: float
+    min_std: float
+    max_std: float
+    squash: bool
+
+
 class GaussianHead(eqx.Module):
     """Features to a Gaussian over actions, or with `squash` to the hyperbolic tangent of one.
 
@@ -121,7 +131,7 @@ class GaussianHead(eqx.Module):
 
     def __call__(self, features: Float[Array, " n"]) -> Gaussian | SquashedGaussian:
         out = self.linear(features)
-        mean, log_std = (out, self.log_std)
+        mean, log_std = out, self.log_std
         if self.kind == "learned":
             mean, offset = jnp.split(out, 2)
             log_std = self.log_std + offset
@@ -144,32 +154,22 @@ class MlpActorCritic(AbstractActorCritic):
         *,
         actor_sizes: Sequence[int] = (256, 128),
         critic_sizes: Sequence[int] = (256, 128),
-        std: str = "state_independent",
-        init_std: float = 1.0,
-        min_std: float = MIN_STD,
-        squash: bool = False,
         key: PRNGKeyArray,
+        **head: Unpack[HeadOptions],
     ) -> None:
         """Initialises the networks.
 
         Args:
             obs_sizes: Length of each observation group.
-            action_size: Length of the action.
             actor_sizes: Widths of the policy's hidden layers.
             critic_sizes: Widths of the value function's hidden layers.
-            std: Whether the policy's standard deviation is `"state_independent"` or `"learned"` per state.
-            init_std: Standard deviation to start from.
-            min_std: Lower bound of the standard deviation.
-            squash: Whether actions are squashed between -1 and 1, see `SquashedGaussian`.
             key: Seeds the weights.
+            head: Options of the `GaussianHead`: `std`, `init_std`, `min_std`, `max_std` and `squash`.
         """
         actor_key, head_key, critic_key, value_key = jax.random.split(key, 4)
-        critic_in = obs_sizes.get("critic", obs_sizes["actor"])
-        self.actor = DenseStack(obs_sizes["actor"], actor_sizes, key=actor_key)
-        actor_out = [obs_sizes["actor"], *actor_sizes][-1]
-        self.head = GaussianHead(
-            actor_out, action_size, std=std, init_std=init_std, min_std=min_std, squash=squash, key=head_key
-        )
+        actor_in, critic_in = obs_sizes["actor"], obs_sizes.get("critic", obs_sizes["actor"])
+        self.actor = DenseStack(actor_in, actor_sizes, key=actor_key)
+        self.head = GaussianHead([actor_in, *actor_sizes][-1], action_size, key=head_key, **head)
         self.critic = DenseStack(critic_in, critic_sizes, key=critic_key)
         self.value = orthogonal_linear([critic_in, *critic_sizes][-1], 1, 1.0, key=value_key)
 
@@ -203,21 +203,15 @@ class GruActorCritic(AbstractActorCritic):
         memory_size: int = 128,
         actor_sizes: Sequence[int] = (128,),
         critic_sizes: Sequence[int] = (128,),
-        std: str = "state_independent",
-        init_std: float = 1.0,
-        min_std: float = MIN_STD,
-        squash: bool = False,
         key: PRNGKeyArray,
+        **head: Unpack[HeadOptions],
     ) -> None:
         """Initialises the networks; see `MlpActorCritic`. `memory_size` is the width of each GRU cell."""
         cell_keys, stack_keys, head_keys = (jax.random.split(k) for k in jax.random.split(key, 3))
         critic_in = obs_sizes.get("critic", obs_sizes["actor"])
         self.actor_cell = eqx.nn.GRUCell(obs_sizes["actor"], memory_size, key=cell_keys[0])
         self.actor = DenseStack(memory_size, actor_sizes, key=stack_keys[0])
-        actor_out = [memory_size, *actor_sizes][-1]
-        self.head = GaussianHead(
-            actor_out, action_size, std=std, init_std=init_std, min_std=min_std, squash=squash, key=head_keys[0]
-        )
+        self.head = GaussianHead([memory_size, *actor_sizes][-1], action_size, key=head_keys[0], **head)
         self.critic_cell = eqx.nn.GRUCell(critic_in, memory_size, key=cell_keys[1])
         self.critic = DenseStack(memory_size, critic_sizes, key=stack_keys[1])
         self.value = orthogonal_linear([memory_size, *critic_sizes][-1], 1, 1.0, key=head_keys[1])

@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int, PyTree
 
-from ksim.learn.guards import UpdateState, select
+from ksim.learn.guards import UpdateState
 from ksim.learn.learner import SyncGradients
 from ksim.parallel.collectives import max_across_devices, mean_across_devices
 from ksim.parallel.replicas import copy_from_replica
-from ksim.types import GradSyncMode, Metrics
+from ksim.types import GradSyncMode, Metrics, tree_where
 
 Gradients = Callable[[PyTree, Int[Array, " b"]], tuple[PyTree, Metrics]]
 """`(params, envs of a minibatch) -> (gradients, metrics)`."""
@@ -88,7 +88,7 @@ class GradientSync:
             # Step with the previous minibatch, so that the last one's gradients remain to be synchronised.
             is_due = place > 0
             stepped, is_skipped = step(at, grads, None)
-            at = select(is_due, stepped, at)
+            at = tree_where(is_due, stepped, at)
             grads, metrics = gradients(at.params, env_index_b)
             return (at, grads), (metrics, is_due & is_skipped)
 

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Int, PRNGKeyArray, PyTree
 from ksim.errors import ConfigError
 from ksim.parallel.collectives import DEVICE_AXIS, bind_axis
 from ksim.physics import PhysicsModel
-from ksim.types import EnvState, Levels, Metrics, PhysicsState, key_shape
+from ksim.types import EnvState, Levels, Metrics, PhysicsState, key_shape, tree_where
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -182,4 +182,4 @@ def select_envs(done_e: Array, if_done: PyTree, otherwise: PyTree) -> PyTree:
     chex.assert_rank(done_e, 1)
     chex.assert_tree_shape_prefix(otherwise, done_e.shape)
     chex.assert_trees_all_equal_shapes(if_done, otherwise)
-    return jax.tree.map(lambda x, y: jnp.where(done_e.reshape(-1, *(1,) * (x.ndim - 1)), x, y), if_done, otherwise)
+    return tree_where(done_e, if_done, otherwise)

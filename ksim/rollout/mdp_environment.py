@@ -45,25 +45,6 @@ from ksim.rollout.terms import (
 )
 from ksim.types import EnvState, Levels, Metrics, Observation, Overrides, PhysicsState, key_shape
 
-Commands = Mapping[str, AbstractCommand]
-
-
-def groups_of(commands: Commands) -> tuple[str, ...]:
-    """Kinds of episodes, from the first command that has any."""
-    return next((term.groups() for term in commands.values() if term.groups()), ())
-
-
-def group_of(commands: Commands, values: Mapping[str, Array]) -> Int[Array, ""]:
-    """The kind of an episode, by the values of its commands."""
-    found = (term.group(values[name]) for name, term in commands.items() if term.groups())
-    return next(found, jnp.int32(0))
-
-
-def pose_of(commands: Commands, values: Mapping[str, Array]) -> Float[Array, " q"] | None:
-    """The target pose of the first command that has one."""
-    poses = (term.shown_pose(values[name]) for name, term in commands.items())
-    return next((pose for pose in poses if pose is not None), None)
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Mdp:
@@ -173,14 +154,20 @@ class MdpEnvironment(Environment):
         return self.engine.name
 
     def shown(self) -> Shown:
-        ghost_of = lambda state: pose_of(self.mdp.commands, state.inner.commands)
+        def ghost_of(state: EnvState) -> Float[Array, " q"] | None:
+            """The target pose of the first command that has one."""
+            poses = (term.shown_pose(state.inner.commands[name]) for name, term in self.mdp.commands.items())
+            return next((pose for pose in poses if pose is not None), None)
+
         return Shown(self.engine.model, lambda state: state.inner.physics, ghost_of)
 
     def episode_groups(self) -> tuple[str, ...]:
-        return groups_of(self.mdp.commands)
+        """The kinds of the first command that has any."""
+        return next((term.groups() for term in self.mdp.commands.values() if term.groups()), ())
 
     def episode_group(self, state: EnvState) -> Int[Array, ""]:
-        return group_of(self.mdp.commands, state.inner.commands)
+        values, commands = state.inner.commands, self.mdp.commands
+        return next((term.group(values[name]) for name, term in commands.items() if term.groups()), jnp.int32(0))
 
     def initial_levels(self) -> Levels:
         return initial_levels(self.mdp.curricula)

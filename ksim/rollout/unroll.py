@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 
 from ksim.keys import NEXT_STARTS
 from ksim.nn.actor_critic import AbstractActorCritic, reset_carry
+from ksim.parallel.collectives import pack, unpack
 from ksim.parallel.placement import unwrap_keys, wrap_keys
 from ksim.rollout.environment import Environment, select_envs
 from ksim.rollout.threefry import unrolled
@@ -94,22 +95,12 @@ def _make_needed(env: Environment, is_needed_e: Bool[Array, " e"], ended: EndedS
 
 
 def _packed(state_e: EnvState) -> dict[str, Array]:
-    """States as one array per dtype of their leaves, because few large arrays are faster to move."""
-    parts: dict[str, list[Array]] = {}
-    for x in jax.tree.leaves(unwrap_keys(state_e)):
-        parts.setdefault(x.dtype.name, []).append(x.reshape(x.shape[0], -1))
-    return {name: jnp.concatenate(xs, axis=1) for name, xs in parts.items()}
+    """States as one row of numbers per env and dtype."""
+    return pack(unwrap_keys(state_e), num_axes=1)
 
 
 def _unpacked(packed_e: dict[str, Array], like_e: EnvState) -> EnvState:
-    """The inverse of `_packed`, for states of the structure and shapes of `like_e`."""
-    leaves, structure = jax.tree.flatten(unwrap_keys(like_e))
-    starts, parts = dict.fromkeys(packed_e, 0), []
-    for x in leaves:
-        name, start = x.dtype.name, starts[x.dtype.name]
-        starts[name] = start + math.prod(x.shape[1:])
-        parts.append(packed_e[name][:, start : starts[name]].reshape(x.shape))
-    return wrap_keys(jax.tree.unflatten(structure, parts), like_e)
+    return wrap_keys(unpack(packed_e, unwrap_keys(like_e), num_axes=1), like_e)
 
 
 def _batch_size(num_envs: int) -> int:
@@ -167,7 +158,7 @@ def unroll(
 ) -> tuple[Trajectory, EnvState, PyTree]:
     """Steps a batch of envs under a policy.
 
-    An env whose episode ends continues from its next start, see `ksim.rollout.unroll`. The states carry the next starts
+    An env whose episode ends continues from its next start, see `continue_or_start`. The states carry the next starts
     from rollout to rollout; without them, none is ready when the rollout begins, and the env's key draws them.
 
     A step with a non-finite reward or observation is masked: the env counts as standing still with zero reward, and its
