@@ -111,6 +111,14 @@ class AbstractDrawnCommand(AbstractCommand):
         return self.draw(command_key, context), jax.random.uniform(time_key, minval=low, maxval=high)
 
 
+class _UniformCommand(AbstractDrawnCommand):
+    """A command whose numbers are drawn uniformly from `ranges`."""
+
+    def draw(self, key: PRNGKeyArray, context: Context) -> Float[Array, " n"]:
+        low_n, high_n = jnp.array([*self.ranges().values()]).T
+        return jax.random.uniform(key, low_n.shape, minval=low_n, maxval=high_n)
+
+
 class VelocityCommand(AbstractDrawnCommand):
     """Forward and leftward velocity, in m/s, and yaw rate, in rad/s, in the robot's level heading frame.
 
@@ -168,11 +176,9 @@ class VelocityCommand(AbstractDrawnCommand):
         return command * jnp.array([1.0, -1.0, -1.0])
 
     def errors(self, context: Context, command: Float[Array, "3"]) -> Metrics:
-        lin_vel_3 = context.base.heading_velocity
-        yaw_rate = context.base.ang_vel_world[2]
         return {
-            "lin_vel_m_s": jnp.linalg.norm(lin_vel_3[:2] - command[:2]),
-            "yaw_rate_rad_s": jnp.abs(yaw_rate - command[2]),
+            "lin_vel_m_s": jnp.linalg.norm(context.base.heading_velocity[:2] - command[:2]),
+            "yaw_rate_rad_s": jnp.abs(context.base.ang_vel_world[2] - command[2]),
         }
 
 
@@ -189,14 +195,11 @@ def _towards(
     )
 
 
-class HeadingCommand(AbstractDrawnCommand):
+class HeadingCommand(_UniformCommand):
     """Heading in the world, in rad: 0 along the x axis. Drawn uniformly every `resample_s` seconds (a range)."""
 
     heading: Range = ranged((-math.pi, math.pi))
     resample_s: Range = (4.0, 8.0)
-
-    def draw(self, key: PRNGKeyArray, context: Context) -> Float[Array, "1"]:
-        return jax.random.uniform(key, (1,), minval=self.heading[0], maxval=self.heading[1])
 
     def ranges(self) -> dict[str, Range]:
         return {"heading, rad": self.heading}
@@ -205,18 +208,14 @@ class HeadingCommand(AbstractDrawnCommand):
         return -command
 
     def errors(self, context: Context, command: Float[Array, "1"]) -> Metrics:
-        yaw = yaw_of(context.base.orientation)
-        return {"heading_rad": jnp.abs(wrap_angle(yaw - command[0]))}
+        return {"heading_rad": jnp.abs(wrap_angle(yaw_of(context.base.orientation) - command[0]))}
 
 
-class HeightCommand(AbstractDrawnCommand):
+class HeightCommand(_UniformCommand):
     """Height of the base above the ground, in m. Drawn uniformly every `resample_s` seconds (a range)."""
 
     height: Range = required()
     resample_s: Range = (4.0, 8.0)
-
-    def draw(self, key: PRNGKeyArray, context: Context) -> Float[Array, "1"]:
-        return jax.random.uniform(key, (1,), minval=self.height[0], maxval=self.height[1])
 
     def ranges(self) -> dict[str, Range]:
         return {"height, m": self.height}
@@ -225,11 +224,10 @@ class HeightCommand(AbstractDrawnCommand):
         return command
 
     def errors(self, context: Context, command: Float[Array, "1"]) -> Metrics:
-        height = context.height_above_ground(context.base.position)
-        return {"height_m": jnp.abs(height - command[0])}
+        return {"height_m": jnp.abs(context.height_above_ground(context.base.position) - command[0])}
 
 
-class RollPitchCommand(AbstractDrawnCommand):
+class RollPitchCommand(_UniformCommand):
     """Roll (to the right) and pitch (nose down) of the base, in rad.
 
     Drawn uniformly from the ranges every `resample_s` seconds (a range).
@@ -238,10 +236,6 @@ class RollPitchCommand(AbstractDrawnCommand):
     roll: Range = ranged((-0.2, 0.2))
     pitch: Range = ranged((-0.2, 0.2))
     resample_s: Range = (4.0, 8.0)
-
-    def draw(self, key: PRNGKeyArray, context: Context) -> Float[Array, "2"]:
-        low, high = jnp.array([self.roll, self.pitch]).T
-        return jax.random.uniform(key, (2,), minval=low, maxval=high)
 
     def ranges(self) -> dict[str, Range]:
         return {"roll, rad": self.roll, "pitch, rad": self.pitch}
@@ -284,7 +278,7 @@ class JointPoseCommand(AbstractDrawnCommand):
         return {"joint_position_rad": jnp.mean(jnp.abs(position_j - command))}
 
 
-class CartesianCommand(AbstractDrawnCommand):
+class CartesianCommand(_UniformCommand):
     """Position of a body or a site relative to the base, in the base's frame, in m, such as for a reaching hand.
 
     For a robot without a free joint, its position in the world. Drawn uniformly from a box every `resample_s` seconds
@@ -308,10 +302,6 @@ class CartesianCommand(AbstractDrawnCommand):
     def needs(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return ("xpos",) if self.site is None else ("site_xpos",)
 
-    def draw(self, key: PRNGKeyArray, context: Context) -> Float[Array, "3"]:
-        low_3, high_3 = jnp.array([self.x, self.y, self.z]).T
-        return jax.random.uniform(key, (3,), minval=low_3, maxval=high_3)
-
     def ranges(self) -> dict[str, Range]:
         return {"x, m": self.x, "y, m": self.y, "z, m": self.z}
 
@@ -324,7 +314,7 @@ class CartesianCommand(AbstractDrawnCommand):
         return {"position_m": jnp.linalg.norm(context.base.relative_or_world(position_3) - command)}
 
 
-class GaitCommand(AbstractDrawnCommand):
+class GaitCommand(_UniformCommand):
     """Gait: step frequency, in Hz, fraction of a period that a foot is down, and phase offsets of the feet.
 
     Drawn uniformly from the ranges every `resample_s` seconds (a range). frequency: steps per second of each
@@ -340,10 +330,6 @@ class GaitCommand(AbstractDrawnCommand):
     def __check_init__(self) -> None:
         are_ranges = all(len(offset) == 2 and offset[0] <= offset[1] for offset in self.offsets)
         check_field(self, "offsets", are_ranges, "pairs of two numbers, the smaller first")
-
-    def draw(self, key: PRNGKeyArray, context: Context) -> Float[Array, " n"]:
-        low_n, high_n = jnp.array([*self.ranges().values()]).T
-        return jax.random.uniform(key, low_n.shape, minval=low_n, maxval=high_n)
 
     def ranges(self) -> dict[str, Range]:
         offsets = {f"offset of foot {i}, turns": offset for i, offset in enumerate(self.offsets, start=2)}

@@ -42,9 +42,9 @@ def current_field(context: Context, field: str) -> Array:
     return context.overrides.get(field, jnp.asarray(operator.attrgetter(field)(context.model.mj_model), jnp.float32))
 
 
-def uniform(context: Context, bounds: tuple[float, float]) -> Array:
-    """One uniform number of the term's own key."""
-    return jax.random.uniform(context.key, minval=bounds[0], maxval=bounds[1])
+def uniform(context: Context, bounds: tuple[float, float], shape: tuple[int, ...] = ()) -> Array:
+    """Uniform numbers of the term's own key."""
+    return jax.random.uniform(context.key, shape, minval=bounds[0], maxval=bounds[1])
 
 
 _HAS_KP = (ActuatorKind.POSITION, ActuatorKind.INTEGRATED_VELOCITY, ActuatorKind.PID)
@@ -96,7 +96,6 @@ class RandomMotorStrength(AbstractRandomizer):
     factor: tuple[float, float] = ranged((0.9, 1.1), least=0.0)
 
     def __call__(self, context: Context) -> Overrides:
-        low, high = self.factor
         mj_model = context.model.mj_model
         kinds = actuator_kinds(mj_model)
         scaled = np.zeros(mj_model.actuator_gainprm.shape, bool)
@@ -108,7 +107,7 @@ class RandomMotorStrength(AbstractRandomizer):
                 raise ConfigError(
                     f"RandomMotorStrength needs a force range of {actuator}. Give it a forcerange in the MJCF file."
                 )
-        factor_u = jax.random.uniform(context.key, (len(kinds),), minval=low, maxval=high)
+        factor_u = uniform(context, self.factor, (len(kinds),))
         gain = self.current(context, "actuator_gainprm") * jnp.where(scaled, factor_u[:, None], 1.0)
         forcerange = self.current(context, "actuator_forcerange") * factor_u[:, None]
         return {"actuator_gainprm": gain, "actuator_forcerange": forcerange}
@@ -141,7 +140,7 @@ class RandomMassFactor(AbstractRandomizer):
 
     def __call__(self, context: Context) -> Overrides:
         indices = np.array([movable_body(context, name, weighs=True) for name in self.bodies])
-        factor_n = jax.random.uniform(context.key, indices.shape, minval=self.factor[0], maxval=self.factor[1])
+        factor_n = uniform(context, self.factor, indices.shape)
         before_b = self.current(context, "body_mass")
         mass_b = before_b.at[indices].multiply(factor_n)
         # Native MuJoCo divides by the mass of each subtree, which it does not sum anew.
@@ -166,7 +165,7 @@ class RandomCenterOfMass(AbstractRandomizer):
                 f"Body {self.body!r} moves nothing else: native MuJoCo has compiled its inertia as the same in every "
                 "pose, and its centre of mass cannot be randomized. Choose a body with a joint to another."
             )
-        offset_3 = jax.random.uniform(context.key, (3,), minval=-self.max_offset, maxval=self.max_offset)
+        offset_3 = uniform(context, (-self.max_offset, self.max_offset), (3,))
         return {"body_ipos": self.current(context, "body_ipos").at[index].add(offset_3)}
 
 
@@ -270,9 +269,7 @@ class RandomJointFriction(AbstractRandomizer):
                 "RandomJointFriction needs joints with some friction in the compiled model. Pass its edit_spec to "
                 "compile_model, or give the joints a frictionloss in the MJCF file."
             )
-        low, high = self.friction
-        friction_j = jax.random.uniform(context.key, (len(places),), minval=low, maxval=high)
-        friction_j = jnp.maximum(friction_j, MIN_FRICTION)
+        friction_j = jnp.maximum(uniform(context, self.friction, (len(places),)), MIN_FRICTION)
         return {"dof_frictionloss": self.current(context, "dof_frictionloss").at[places].set(friction_j)}
 
 
@@ -295,8 +292,7 @@ class RandomJointStiffness(AbstractRandomizer):
         if not len(indices) or not is_sprung[indices].all():
             which = "any joint" if self.joints is None else f"each of {', '.join(self.joints)}"
             raise ConfigError(f"RandomJointStiffness needs a spring in {which}. Give it a stiffness in the MJCF file.")
-        low, high = self.factor
-        factor_j = jax.random.uniform(context.key, indices.shape, minval=low, maxval=high)
+        factor_j = uniform(context, self.factor, indices.shape)
         return {"jnt_stiffness": self.current(context, "jnt_stiffness").at[indices].multiply(factor_j)}
 
 
@@ -315,17 +311,13 @@ class RandomJointZero(AbstractRandomizer):
         names = context.model.names
         places, dofs = names.joint_qpos(self.joints), names.joint_qvel(self.joints)
         indices = context.model.mj_model.dof_jntid[dofs]
-        offset_j = jax.random.uniform(context.key, (len(places),), minval=-self.max_offset, maxval=self.max_offset)
+        offset_j = uniform(context, (-self.max_offset, self.max_offset), (len(places),))
         moved = {name: self.current(context, name).at[places].add(offset_j) for name in ("qpos0", "qpos_spring")}
         return moved | {"jnt_range": self.current(context, "jnt_range").at[indices].add(offset_j[:, None])}
 
 
 def _scaled_dofs(
-    term: AbstractRandomizer,
-    context: Context,
-    field: str,
-    factor: tuple[float, float],
-    joints: tuple[str, ...] | None,
+    term: AbstractRandomizer, context: Context, field: str, factor: tuple[float, float], joints: tuple[str, ...] | None
 ) -> Overrides:
     places = context.model.names.joint_qvel(joints)
     has_some = getattr(context.model.mj_model, field)[places] != 0
@@ -336,7 +328,7 @@ def _scaled_dofs(
             f"{type(term).__name__} multiplies the {name}, which is 0 at {which} and stays so. Give the joints some "
             f"{name} in the MJCF file, or remove the randomizer."
         )
-    factor_j = jax.random.uniform(context.key, (len(places),), minval=factor[0], maxval=factor[1])
+    factor_j = uniform(context, factor, (len(places),))
     return {field: term.current(context, field).at[places].multiply(factor_j)}
 
 
@@ -414,5 +406,5 @@ class RandomGravity(AbstractRandomizer):
             raise ConfigError(
                 'RandomGravity changes nothing: the model has <flag gravity="disable"/>. Remove it from the MJCF file.'
             )
-        offset_3 = jax.random.uniform(context.key, (3,), minval=-self.magnitude, maxval=self.magnitude)
+        offset_3 = uniform(context, (-self.magnitude, self.magnitude), (3,))
         return {"opt.gravity": self.current(context, "opt.gravity") + offset_3}

@@ -70,9 +70,8 @@ class BaseTooFast(AbstractTermination):
     max_ang_vel: float = ranged(20.0, above=0.0)
 
     def __call__(self, context: Context) -> Bool[Array, ""]:
-        lin_vel = jnp.linalg.norm(context.base.lin_vel_world)
-        ang_vel = jnp.linalg.norm(context.base.ang_vel_body)
-        return (lin_vel > self.max_lin_vel) | (ang_vel > self.max_ang_vel)
+        is_too_fast = jnp.linalg.norm(context.base.lin_vel_world) > self.max_lin_vel
+        return is_too_fast | (jnp.linalg.norm(context.base.ang_vel_body) > self.max_ang_vel)
 
 
 class TooFar(AbstractTermination):
@@ -98,8 +97,7 @@ class FarFromStart(AbstractTermination):
         return context.base.position[:2]
 
     def __call__(self, context: Context) -> Bool[Array, ""]:
-        position_2 = context.base.position[:2]
-        return jnp.linalg.norm(position_2 - context.memory) > self.distance
+        return jnp.linalg.norm(context.base.position[:2] - context.memory) > self.distance
 
 
 class OffTerrain(AbstractTermination):
@@ -176,8 +174,7 @@ class BaseTilted(AbstractTermination):
     max_tilt: float = ranged(1.0, above=0.0, most=math.pi)
 
     def __call__(self, context: Context) -> Bool[Array, ""]:
-        orientation = context.base.orientation
-        gravity_3 = rotate_inverse(jnp.array([0.0, 0.0, -1.0]), orientation)
+        gravity_3 = rotate_inverse(jnp.array([0.0, 0.0, -1.0]), context.base.orientation)
         return -gravity_3[2] < jnp.cos(self.max_tilt)
 
 

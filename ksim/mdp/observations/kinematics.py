@@ -1,6 +1,5 @@
 """Observations of base, bodies, sites and the centre of mass."""
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -16,16 +15,14 @@ class ProjectedGravity(AbstractObservation):
     """Direction of gravity in the base's frame, a unit vector: (0, 0, -1) when upright."""
 
     def __call__(self, context: Context) -> Float[Array, "3"]:
-        orientation = context.base.orientation
-        return rotate_inverse(jnp.array([0.0, 0.0, -1.0]), orientation)
+        return rotate_inverse(jnp.array([0.0, 0.0, -1.0]), context.base.orientation)
 
 
 class BaseLinearVelocity(AbstractObservation):
     """Linear velocity of the base in its own frame, in m/s."""
 
     def __call__(self, context: Context) -> Float[Array, "3"]:
-        lin_vel_world_3 = context.base.lin_vel_world
-        return rotate_inverse(lin_vel_world_3, context.base.orientation)
+        return rotate_inverse(context.base.lin_vel_world, context.base.orientation)
 
 
 class BaseAngularVelocity(AbstractObservation):
@@ -83,7 +80,7 @@ def velocity_at(context: Context, position_n3: Float[Array, "n 3"], body_n: np.n
 class _OfBodies(AbstractObservation):
     """Bodies by name: where they are and how they move in the world."""
 
-    bodies: eqx.AbstractVar[tuple[str, ...]]
+    bodies: tuple[str, ...]
 
     def places(self, context: Context) -> np.ndarray:
         """Their indices in the model."""
@@ -106,7 +103,7 @@ class _OfBodies(AbstractObservation):
 class _OfSites(AbstractObservation):
     """Sites by name, likewise; they move with the bodies that carry them."""
 
-    sites: eqx.AbstractVar[tuple[str, ...]]
+    sites: tuple[str, ...]
 
     def places(self, context: Context) -> np.ndarray:
         """Their indices in the model."""
@@ -133,7 +130,6 @@ class BodyPosition(_OfBodies):
     """Positions of bodies relative to the base, in the base's frame, in m. `bodies`: their names."""
 
     needs = ("xpos",)
-    bodies: tuple[str, ...]
 
     def __call__(self, context: Context) -> Float[Array, "b 3"]:
         return context.base.relative(self.position(context))
@@ -173,7 +169,6 @@ class SitePosition(_OfSites):
     """Positions of sites relative to the base, in the base's frame, in m. `sites`: their names."""
 
     needs = ("site_xpos",)
-    sites: tuple[str, ...]
 
     def __call__(self, context: Context) -> Float[Array, "s 3"]:
         return context.base.relative(self.position(context))
@@ -183,7 +178,6 @@ class BodyPositionWorld(_OfBodies):
     """Positions of bodies in the world, in m. `bodies`: their names."""
 
     needs = ("xpos",)
-    bodies: tuple[str, ...]
 
     def __call__(self, context: Context) -> Float[Array, "b 3"]:
         return self.position(context)
@@ -193,7 +187,6 @@ class SitePositionWorld(_OfSites):
     """Positions of sites in the world, in m. `sites`: their names."""
 
     needs = ("site_xpos",)
-    sites: tuple[str, ...]
 
     def __call__(self, context: Context) -> Float[Array, "s 3"]:
         return self.position(context)
@@ -203,7 +196,6 @@ class BodyOrientation(_OfBodies):
     """Orientations of bodies in the world, unit quaternions (w, x, y, z). `bodies`: their names."""
 
     needs = ("xquat",)
-    bodies: tuple[str, ...]
 
     def __call__(self, context: Context) -> Float[Array, "b 4"]:
         return context.derived("xquat")[self.places(context)]
@@ -213,7 +205,6 @@ class BodyOrientationInBase(_OfBodies):
     """Orientations of bodies relative to the base, unit quaternions (w, x, y, z) with w >= 0. `bodies`: their names."""
 
     needs = ("xquat",)
-    bodies: tuple[str, ...]
 
     def __call__(self, context: Context) -> Float[Array, "b 4"]:
         xquat_b4 = context.derived("xquat")
@@ -226,7 +217,6 @@ class SiteOrientation(_OfSites):
     """Orientations of sites in the world, unit quaternions (w, x, y, z) with w >= 0. `sites`: their names."""
 
     needs = ("xquat",)
-    sites: tuple[str, ...]
 
     def __call__(self, context: Context) -> Float[Array, "s 4"]:
         model, xquat_b4 = context.model.mj_model, context.derived("xquat")
@@ -272,7 +262,6 @@ class BodyLinearVelocity(_OfBodies):
     """Linear velocities of bodies through the world, in the base's frame, in m/s. `bodies`: their names."""
 
     needs = ("cvel", "subtree_com", "xpos")
-    bodies: tuple[str, ...]
 
     def __call__(self, context: Context) -> Float[Array, "b 3"]:
         return context.base.to_frame(self.lin_vel(context))
@@ -282,7 +271,6 @@ class BodyLinearVelocityWorld(_OfBodies):
     """Linear velocities of bodies in the world frame, in m/s. `bodies`: their names."""
 
     needs = ("cvel", "subtree_com", "xpos")
-    bodies: tuple[str, ...]
 
     def __call__(self, context: Context) -> Float[Array, "b 3"]:
         return self.lin_vel(context)
@@ -292,7 +280,6 @@ class BodyAngularVelocity(_OfBodies):
     """Angular velocities of bodies through the world, in the base's frame, in rad/s. `bodies`: their names."""
 
     needs = ("cvel",)
-    bodies: tuple[str, ...]
 
     def __call__(self, context: Context) -> Float[Array, "b 3"]:
         return context.base.to_frame(self.ang_vel(context))
@@ -302,7 +289,6 @@ class BodyAngularVelocityWorld(_OfBodies):
     """Angular velocities of bodies in the world frame, in rad/s. `bodies`: their names."""
 
     needs = ("cvel",)
-    bodies: tuple[str, ...]
 
     def __call__(self, context: Context) -> Float[Array, "b 3"]:
         return self.ang_vel(context)
@@ -312,7 +298,6 @@ class SiteLinearVelocity(_OfSites):
     """Linear velocities of sites through the world, in the base's frame, in m/s. `sites`: their names."""
 
     needs = ("cvel", "subtree_com", "site_xpos")
-    sites: tuple[str, ...]
 
     def __call__(self, context: Context) -> Float[Array, "s 3"]:
         return context.base.to_frame(self.lin_vel(context))
@@ -322,7 +307,6 @@ class SiteLinearVelocityWorld(_OfSites):
     """Linear velocities of sites in the world frame, in m/s. `sites`: their names."""
 
     needs = ("cvel", "subtree_com", "site_xpos")
-    sites: tuple[str, ...]
 
     def __call__(self, context: Context) -> Float[Array, "s 3"]:
         return self.lin_vel(context)
@@ -332,7 +316,6 @@ class SiteAngularVelocity(_OfSites):
     """Angular velocities of sites through the world, in the base's frame, in rad/s. `sites`: their names."""
 
     needs = ("cvel",)
-    sites: tuple[str, ...]
 
     def __call__(self, context: Context) -> Float[Array, "s 3"]:
         return context.base.to_frame(self.ang_vel(context))
@@ -342,7 +325,6 @@ class SiteAngularVelocityWorld(_OfSites):
     """Angular velocities of sites in the world frame, in rad/s. `sites`: their names."""
 
     needs = ("cvel",)
-    sites: tuple[str, ...]
 
     def __call__(self, context: Context) -> Float[Array, "s 3"]:
         return self.ang_vel(context)

@@ -59,8 +59,7 @@ class HeadingError(AbstractObservation):
     command: str
 
     def __call__(self, context: Context) -> Float[Array, ""]:
-        yaw = yaw_of(context.base.orientation)
-        return wrap_angle(context.command(self.command)[0] - yaw)
+        return wrap_angle(context.command(self.command)[0] - yaw_of(context.base.orientation))
 
 
 class TimeLeft(AbstractObservation):
@@ -127,43 +126,43 @@ class MotionPhase(AbstractObservation):
         return (frame - first) / (last - first).astype(jnp.float32)
 
 
-class MotionJoints(AbstractObservation):
-    """Positions of joints in coming frames, relative to the default pose, in rad. `joints`: names, default all."""
+class _OfFrames(AbstractObservation):
+    """Coming frames of the motion of a `MotionCommand`. `steps`: how many control steps ahead each is."""
 
     command: str
     steps: tuple[int, ...] = (0,)
-    joints: tuple[str, ...] | None = None
 
     def __check_init__(self) -> None:
-        _check_steps(self)
+        is_met = bool(self.steps) and all(isinstance(step, int) and step >= 0 for step in self.steps)
+        check_field(self, "steps", is_met, "whole numbers, at least 0")
+
+    def frames(self, context: Context, name: str) -> Float[Array, "s n"]:
+        """Their rows of an array of the motion library."""
+        term, frame = motion_frame(context, self.command)
+        return jnp.asarray(getattr(term.motions, name))[term.ahead(frame, jnp.array(self.steps))]
+
+
+class MotionJoints(_OfFrames):
+    """Positions of joints in coming frames, relative to the default pose, in rad. `joints`: names, default all."""
+
+    joints: tuple[str, ...] | None = None
 
     def __call__(self, context: Context) -> Float[Array, "s j"]:
         places = context.model.names.joint_qpos(self.joints)
-        return _frames(context, self.command, self.steps, "qpos")[:, places] - context.model.default_qpos[places]
+        return self.frames(context, "qpos")[:, places] - context.model.default_qpos[places]
 
 
-class MotionJointVelocities(AbstractObservation):
+class MotionJointVelocities(_OfFrames):
     """Velocities of joints in coming frames, in rad/s. `joints`: names, default all."""
 
-    command: str
-    steps: tuple[int, ...] = (0,)
     joints: tuple[str, ...] | None = None
 
-    def __check_init__(self) -> None:
-        _check_steps(self)
-
     def __call__(self, context: Context) -> Float[Array, "s j"]:
-        return _frames(context, self.command, self.steps, "qvel")[:, context.model.names.joint_qvel(self.joints)]
+        return self.frames(context, "qvel")[:, context.model.names.joint_qvel(self.joints)]
 
 
-class MotionBasePosition(AbstractObservation):
+class MotionBasePosition(_OfFrames):
     """Positions of the base in coming frames, relative to the robot's, in the robot's base frame, in m."""
-
-    command: str
-    steps: tuple[int, ...] = (0,)
-
-    def __check_init__(self) -> None:
-        _check_steps(self)
 
     def __call__(self, context: Context) -> Float[Array, "s 3"]:
         position, quat = context.base.position, context.base.orientation
@@ -171,20 +170,14 @@ class MotionBasePosition(AbstractObservation):
         def seen(qpos: Array) -> Array:
             return rotate_inverse(base_of_qpos(context.model.names, qpos)[0] - position, quat)
 
-        return jax.vmap(seen)(_frames(context, self.command, self.steps, "qpos"))
+        return jax.vmap(seen)(self.frames(context, "qpos"))
 
 
-class MotionBaseOrientation(AbstractObservation):
+class MotionBaseOrientation(_OfFrames):
     """Directions of the base's x and y axes in coming frames, in the robot's base frame: six numbers each.
 
     The first two columns of a rotation matrix, which is continuous (Zhou et al. 2019, arXiv:1812.07035).
     """
-
-    command: str
-    steps: tuple[int, ...] = (0,)
-
-    def __check_init__(self) -> None:
-        _check_steps(self)
 
     def __call__(self, context: Context) -> Float[Array, "s 6"]:
         back = inverse_quaternion(context.base.orientation)
@@ -193,16 +186,4 @@ class MotionBaseOrientation(AbstractObservation):
             turn = multiply_quaternions(back, base_of_qpos(context.model.names, qpos)[1])
             return jnp.concatenate([rotate(axis, turn) for axis in jnp.eye(3)[:2]])
 
-        return jax.vmap(seen)(_frames(context, self.command, self.steps, "qpos"))
-
-
-def _check_steps(term: AbstractObservation) -> None:
-    steps: tuple[int, ...] = term.steps  # type: ignore[attr-defined]
-    is_met = bool(steps) and all(isinstance(step, int) and step >= 0 for step in steps)
-    check_field(term, "steps", is_met, "whole numbers, at least 0")
-
-
-def _frames(context: Context, command: str, steps: tuple[int, ...], name: str) -> Float[Array, "s n"]:
-    """Rows of the motion library in coming frames."""
-    term, frame = motion_frame(context, command)
-    return jnp.asarray(getattr(term.motions, name))[term.ahead(frame, jnp.array(steps))]
+        return jax.vmap(seen)(self.frames(context, "qpos"))

@@ -132,8 +132,7 @@ class FeetDistance(AbstractReward):
     def __call__(self, context: Context) -> Float[Array, ""]:
         left, right = _site_indices(context, self.sites)
         position_s3 = context.derived("site_xpos")
-        orientation = context.base.orientation
-        distance = heading_frame(orientation, position_s3[left] - position_s3[right])[1]
+        distance = heading_frame(context.base.orientation, position_s3[left] - position_s3[right])[1]
         low, high = self.distance
         return jnp.maximum(low - distance, 0.0) + jnp.maximum(distance - high, 0.0)
 
@@ -202,8 +201,7 @@ class FeetAirTime(AbstractReward):
     def __call__(self, context: Context) -> Float[Array, ""]:
         _, landed_after_f = context.memory
         earned_f = jnp.clip(landed_after_f, self.threshold_s, self.max_s) - self.threshold_s
-        is_asked = asks_to_move(context.command(self.command))
-        return jnp.sum(earned_f) * is_asked / context.dt
+        return jnp.sum(earned_f) * asks_to_move(context.command(self.command)) / context.dt
 
 
 class AirTimeVariance(AbstractReward):
@@ -284,8 +282,7 @@ class ImpactForce(AbstractReward):
     scale: float = -1e-3
 
     def __call__(self, context: Context) -> Float[Array, ""]:
-        force_f = context.sensors(self.sensors)
-        return jnp.sum(jnp.maximum(force_f - self.threshold, 0.0))
+        return jnp.sum(jnp.maximum(context.sensors(self.sensors) - self.threshold, 0.0))
 
 
 def feet_in_contact(context: Context, sensors: tuple[str, ...], threshold: float = 1.0) -> Bool[Array, " f"]:

@@ -1,5 +1,7 @@
 """Rewards on posture, effort and smoothness."""
 
+from typing import ClassVar
+
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -35,8 +37,7 @@ class Upright(AbstractReward):
     scale: float = 0.5
 
     def __call__(self, context: Context) -> Float[Array, ""]:
-        orientation = context.base.orientation
-        return rotate_inverse(jnp.array([0.0, 0.0, 1.0]), orientation)[2]
+        return rotate_inverse(jnp.array([0.0, 0.0, 1.0]), context.base.orientation)[2]
 
 
 class BaseTilt(AbstractReward):
@@ -45,8 +46,7 @@ class BaseTilt(AbstractReward):
     scale: float = -1.0
 
     def __call__(self, context: Context) -> Float[Array, ""]:
-        orientation = context.base.orientation
-        gravity_3 = rotate_inverse(jnp.array([0.0, 0.0, -1.0]), orientation)
+        gravity_3 = rotate_inverse(jnp.array([0.0, 0.0, -1.0]), context.base.orientation)
         return jnp.sum(jnp.square(gravity_3[:2]))
 
 
@@ -79,8 +79,7 @@ class BaseHeightError(AbstractReward):
     scale: float = -10.0
 
     def __call__(self, context: Context) -> Float[Array, ""]:
-        height = context.height_above_ground(context.base.position)
-        return jnp.square(height - self.target)
+        return jnp.square(context.height_above_ground(context.base.position) - self.target)
 
 
 class VerticalVelocity(AbstractReward):
@@ -146,40 +145,36 @@ class ActionRate(AbstractReward):
         return jnp.sum(jnp.square(context.action - context.previous_action))
 
 
-class ActionAcceleration(AbstractReward):
+class _ActionDifference(AbstractReward):
+    """A squared difference of the action of some order. The memory is the differences up to that order."""
+
+    order: ClassVar[int]
+
+    def init(self, context: Context) -> tuple[Array, ...]:
+        return (jnp.zeros_like(context.action),) * self.order
+
+    def update(self, context: Context) -> tuple[Array, ...]:
+        differences = [context.action - context.previous_action]
+        for before in context.memory[:-1]:
+            differences.append(differences[-1] - before)
+        return tuple(differences)
+
+    def __call__(self, context: Context) -> Float[Array, ""]:
+        return jnp.sum(jnp.square(context.memory[-1]))
+
+
+class ActionAcceleration(_ActionDifference):
     """Squared second difference of the action, summed over its components."""
 
+    order = 2
     scale: float = -0.005
 
-    def init(self, context: Context) -> tuple[Array, Array]:
-        return jnp.zeros_like(context.action), jnp.zeros_like(context.action)
 
-    def update(self, context: Context) -> tuple[Array, Array]:
-        change_before, _ = context.memory
-        change = context.action - context.previous_action
-        return change, change - change_before
-
-    def __call__(self, context: Context) -> Float[Array, ""]:
-        return jnp.sum(jnp.square(context.memory[1]))
-
-
-class ActionJerk(AbstractReward):
+class ActionJerk(_ActionDifference):
     """Squared third difference of the action, summed over its components."""
 
+    order = 3
     scale: float = -0.002
-
-    def init(self, context: Context) -> tuple[Array, Array, Array]:
-        zeros = jnp.zeros_like(context.action)
-        return zeros, zeros, zeros
-
-    def update(self, context: Context) -> tuple[Array, Array, Array]:
-        first_before, second_before, _ = context.memory
-        first = context.action - context.previous_action
-        second = first - first_before
-        return first, second, second - second_before
-
-    def __call__(self, context: Context) -> Float[Array, ""]:
-        return jnp.sum(jnp.square(context.memory[2]))
 
 
 class JointAcceleration(_Acceleration):

@@ -24,8 +24,7 @@ class TrackLinearVelocity(AbstractGaussianReward):
     scale: float = 1.0
 
     def squared_error(self, context: Context) -> Float[Array, ""]:
-        velocity_3 = context.base.heading_velocity
-        return jnp.sum(jnp.square(velocity_3[:2] - context.command(self.command)[:2]))
+        return jnp.sum(jnp.square(context.base.heading_velocity[:2] - context.command(self.command)[:2]))
 
 
 class TrackHeading(AbstractGaussianReward):
@@ -40,9 +39,7 @@ class TrackHeading(AbstractGaussianReward):
     scale: float = 0.5
 
     def squared_error(self, context: Context) -> Float[Array, ""]:
-        yaw = yaw_of(context.base.orientation)
-        error = wrap_angle(yaw - context.command(self.command)[0])
-        return jnp.square(error)
+        return jnp.square(wrap_angle(yaw_of(context.base.orientation) - context.command(self.command)[0]))
 
 
 class TrackHeight(AbstractGaussianReward):
@@ -58,8 +55,7 @@ class TrackHeight(AbstractGaussianReward):
 
     def squared_error(self, context: Context) -> Float[Array, ""]:
         height = context.height_above_ground(context.base.position)
-        error = height - context.command(self.command)[0]
-        return jnp.square(error)
+        return jnp.square(height - context.command(self.command)[0])
 
 
 class StandStill(AbstractReward):
@@ -90,8 +86,7 @@ class TrackYawRate(AbstractGaussianReward):
     scale: float = 0.5
 
     def squared_error(self, context: Context) -> Float[Array, ""]:
-        yaw_rate = context.base.ang_vel_world[2]
-        return jnp.square(yaw_rate - context.command(self.command)[2])
+        return jnp.square(context.base.ang_vel_world[2] - context.command(self.command)[2])
 
 
 class TrackRollPitch(AbstractGaussianReward):
@@ -106,8 +101,7 @@ class TrackRollPitch(AbstractGaussianReward):
     scale: float = 0.5
 
     def squared_error(self, context: Context) -> Float[Array, ""]:
-        roll_pitch_2 = roll_pitch_of(context.base.orientation)
-        error_2 = wrap_angle(roll_pitch_2 - context.command(self.command)[:2])
+        error_2 = wrap_angle(roll_pitch_of(context.base.orientation) - context.command(self.command)[:2])
         return jnp.sum(jnp.square(error_2))
 
 
@@ -156,15 +150,26 @@ def _of_size(context: Context, command: str, size: int, what: str) -> Float[Arra
     return value
 
 
-class TrackAnchorPosition(AbstractGaussianReward):
+class _TrackAnchor(AbstractGaussianReward):
+    """Tracking of one body of a motion. `command`: a `MotionCommand`. `anchor`: the body, default the base."""
+
+    command: str
+    anchor: str | None = None
+
+
+class _TrackBodies(_TrackAnchor):
+    """Tracking of bodies of a motion in the frame of the anchor. `bodies`: names, default all."""
+
+    bodies: tuple[str, ...] | None = None
+
+
+class TrackAnchorPosition(_TrackAnchor):
     """1 when the anchor is at its reference in the world, falling off as a Gaussian.
 
     std: distance, in m, at which the reward has dropped to exp(-1/2).
     """
 
     needs = ("xpos",)
-    command: str
-    anchor: str | None = None
     std: float = ranged(0.2, above=0.0)
     scale: float = 0.5
 
@@ -173,15 +178,13 @@ class TrackAnchorPosition(AbstractGaussianReward):
         return jnp.sum(jnp.square(context.derived("xpos")[tracked.body_n] - tracked.of_reference("body_pos")))
 
 
-class TrackAnchorOrientation(AbstractGaussianReward):
+class TrackAnchorOrientation(_TrackAnchor):
     """1 when the anchor is oriented as its reference in the world, falling off as a Gaussian.
 
     std: angle, in rad, at which the reward has dropped to exp(-1/2).
     """
 
     needs = ("xquat",)
-    command: str
-    anchor: str | None = None
     std: float = ranged(0.3, above=0.0)
     scale: float = 0.5
 
@@ -192,16 +195,13 @@ class TrackAnchorOrientation(AbstractGaussianReward):
         )
 
 
-class TrackBodyPositions(AbstractGaussianReward):
+class TrackBodyPositions(_TrackBodies):
     """1 when bodies are where their references are in the anchor's frame, falling off as a Gaussian.
 
     std: root mean square of the distances, in m, at which the reward has dropped to exp(-1/2).
     """
 
     needs = ("xpos", "xquat")
-    command: str
-    anchor: str | None = None
-    bodies: tuple[str, ...] | None = None
     std: float = ranged(0.2, above=0.0)
     scale: float = 1.0
 
@@ -210,16 +210,13 @@ class TrackBodyPositions(AbstractGaussianReward):
         return jnp.mean(jnp.sum(jnp.square(error_n3), axis=1))
 
 
-class TrackBodyOrientations(AbstractGaussianReward):
+class TrackBodyOrientations(_TrackBodies):
     """1 when bodies are oriented as their references in the anchor's frame, falling off as a Gaussian.
 
     std: root mean square of the angles, in rad, at which the reward has dropped to exp(-1/2).
     """
 
     needs = ("xpos", "xquat")
-    command: str
-    anchor: str | None = None
-    bodies: tuple[str, ...] | None = None
     std: float = ranged(0.3, above=0.0)
     scale: float = 1.0
 
@@ -227,16 +224,13 @@ class TrackBodyOrientations(AbstractGaussianReward):
         return jnp.mean(jnp.square(orientation_errors(context, self.command, self.anchor, self.bodies)))
 
 
-class TrackBodyVelocities(AbstractGaussianReward):
+class TrackBodyVelocities(_TrackBodies):
     """1 when bodies move as their references in the anchor's frame, falling off as a Gaussian.
 
     std: root mean square of the velocity errors, in m/s, at which the reward has dropped to exp(-1/2).
     """
 
     needs = ("cvel", "subtree_com", "xpos", "xquat")
-    command: str
-    anchor: str | None = None
-    bodies: tuple[str, ...] | None = None
     std: float = ranged(0.7, above=0.0)
     scale: float = 1.0
 
@@ -245,16 +239,13 @@ class TrackBodyVelocities(AbstractGaussianReward):
         return jnp.mean(jnp.sum(jnp.square(error_n3), axis=1))
 
 
-class TrackBodyAngularVelocities(AbstractGaussianReward):
+class TrackBodyAngularVelocities(_TrackBodies):
     """1 when bodies turn as their references in the anchor's frame, falling off as a Gaussian.
 
     std: root mean square of the errors, in rad/s, at which the reward has dropped to exp(-1/2).
     """
 
     needs = ("cvel", "subtree_com", "xpos", "xquat")
-    command: str
-    anchor: str | None = None
-    bodies: tuple[str, ...] | None = None
     std: float = ranged(2.2, above=0.0)
     scale: float = 1.0
 
