@@ -26,7 +26,7 @@ from examples.walking_distributed import HumanoidWalkingDistributedConfig, Human
 
 from ksim.tools.measure import spread
 from ksim.viewer.live import NAME
-from ksim.viewer.port import free_port
+from ksim.viewer.frontend import free_port
 
 PAGE = Path(__file__).with_name("viewer_page.py")
 SKIPPED = 2

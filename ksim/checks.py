@@ -55,6 +55,29 @@ def check_sizes(name: str, sizes: Sequence[int]) -> None:
     check_rule(f"{name} ({quoted(sizes)})", is_met, f"positive widths of at most {MAX_LAYERS} layers")
 
 
+def check_divisible(
+    what: str,
+    number: int,
+    by_what: str,
+    by: int,
+    *,
+    nearest: Sequence[int] | None = None,
+    kind: str = "values",
+    fix: str = "",
+) -> None:
+    """Raises ConfigError unless one number divides evenly by another.
+
+    The message lists the nearest valid values, by default of the first number. `fix` is a sentence that follows it.
+    """
+    if number % by:
+        below = number // by * by
+        valid = [n for n in (below, below + by) if n > 0] if nearest is None else nearest
+        raise ConfigError(
+            f"{what} ({number}) must be divisible by {by_what} ({by}). "
+            f"Nearest valid {kind}: {', '.join(map(str, valid))}.{fix and f' {fix}'}"
+        )
+
+
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
     """Raises ConfigError unless the value is one of the choices."""
     check_rule(f"{name} ({quoted(value)})", value in choices, f"one of {', '.join(choices)}")
@@ -128,6 +151,13 @@ def is_one_line(text: str) -> bool:
     return not {"Cc", "Cs", "Zl", "Zp"} & {unicodedata.category(character) for character in text}
 
 
+def is_address(text: str) -> bool:
+    """Whether a text is HOST:PORT, with a port from 1 to 65535."""
+    host, _, port = text.rpartition(":")
+    is_port = port.isdecimal() and port.isascii() and len(port) <= 5 and 0 < int(port) < 2**16
+    return is_host(host.strip("[]")) and "/" not in host and is_port
+
+
 def is_host(text: str) -> bool:
     """Whether a text can be a host's name or address. For others, such as `a..b`, sockets raise UnicodeError."""
     try:
@@ -144,39 +174,26 @@ def check_batch(num_envs: int, batch_size: int | None, num_batches: int | None, 
     """
     check_count("Batch size", batch_size)
     check_count("Number of batches", num_batches)
+    nearest = lambda size: sorted(sorted((b for b in valid if b % num_devices == 0), key=lambda b: abs(b - size))[:2])
+    valid = _divisors(num_envs)
     if num_batches is None and batch_size is not None and batch_size > num_envs:
         raise ConfigError(
             f"Batch size ({batch_size}) must be at most the number of environments ({num_envs}). "
-            f"Nearest valid batch sizes: {_nearest_batch_sizes(num_envs, batch_size, num_devices)}."
+            f"Nearest valid batch sizes: {', '.join(map(str, nearest(batch_size)))}."
         )
     num_batches = pick_num_batches(num_envs, batch_size, num_batches)
     if batch_size is None:
-        if num_envs % num_batches:
-            raise ConfigError(
-                f"Number of environments ({num_envs}) must be divisible by number of batches ({num_batches}). "
-                f"Nearest valid number of batches: {_nearest_divisor(num_envs, num_batches)}."
-            )
+        near = [min(valid, key=lambda n: abs(n - num_batches))]
+        what = ("Number of environments", num_envs, "number of batches", num_batches)
+        check_divisible(*what, nearest=near, kind="number of batches")
         batch_size = num_envs // num_batches
     if batch_size * num_batches != num_envs:
         raise ConfigError(
             f"Batch size ({batch_size}) times number of batches ({num_batches}) must equal number of environments "
-            f"({num_envs}). Nearest valid batch sizes: {_nearest_batch_sizes(num_envs, batch_size, num_devices)}."
+            f"({num_envs}). Nearest valid batch sizes: {', '.join(map(str, nearest(batch_size)))}."
         )
-    if batch_size % num_devices:
-        raise ConfigError(
-            f"Batch size ({batch_size}) must be divisible by number of devices ({num_devices}). "
-            f"Nearest valid values: {_nearest_batch_sizes(num_envs, batch_size, num_devices)}."
-        )
+    check_divisible("Batch size", batch_size, "number of devices", num_devices, nearest=nearest(batch_size))
     return batch_size, num_batches
-
-
-def _nearest_batch_sizes(num_envs: int, near: int, num_devices: int) -> str:
-    valid = [b for b in _divisors(num_envs) if b % num_devices == 0]
-    return ", ".join(map(str, sorted(sorted(valid, key=lambda b: abs(b - near))[:2])))
-
-
-def _nearest_divisor(number: int, near: int) -> int:
-    return min(_divisors(number), key=lambda d: abs(d - near))
 
 
 def _divisors(number: int) -> list[int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from ksim.errors import ConfigError
+from ksim.checks import check_divisible
 from ksim.host.machine import visible_gpus
 from ksim.launch.output import say
 
@@ -58,14 +58,10 @@ def divide_devices(num_processes: int, environ: Mapping[str, str]) -> DeviceShar
         return DeviceShares()
     gpus = [] if environ.get("JAX_PLATFORMS", "").strip().lower() == "cpu" else visible_gpus(environ, say)
     if gpus:
-        if len(gpus) % num_processes:
-            valid = [n for n in range(1, len(gpus) + 1) if len(gpus) % n == 0]
-            nearest = [*[n for n in valid if n < num_processes][-1:], *[n for n in valid if n > num_processes][:1]]
-            raise ConfigError(
-                f"Number of GPUs ({len(gpus)}) must be divisible by --nproc-per-node ({num_processes}). "
-                f"Nearest valid values: {', '.join(map(str, nearest))}. "
-                "CUDA_VISIBLE_DEVICES chooses GPUs; JAX_PLATFORMS=cpu does without."
-            )
+        valid = [n for n in range(1, len(gpus) + 1) if len(gpus) % n == 0]
+        nearest = [*[n for n in valid if n < num_processes][-1:], *[n for n in valid if n > num_processes][:1]]
+        fix = "CUDA_VISIBLE_DEVICES chooses GPUs; JAX_PLATFORMS=cpu does without."
+        check_divisible("Number of GPUs", len(gpus), "--nproc-per-node", num_processes, nearest=nearest, fix=fix)
         return DeviceShares(gpus=_shares(gpus, num_processes))
     cores = usable_cores()
     return DeviceShares(cores=_shares(cores, num_processes) if len(cores) >= num_processes else None)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from ksim.checks import check_rule, is_host, is_one_line
+from ksim.checks import check_rule, is_address, is_one_line
 from ksim.errors import ConfigError, near_misses, quoted
 from ksim.parallel.job import hint
 
@@ -213,10 +213,8 @@ def _address(value: str | None) -> str:
     """A checked HOST:PORT; `free_address()` if the value is None."""
     if value is None:
         return free_address()
-    host, _, port = value.rpartition(":")
-    is_port = port.isascii() and port.isdigit() and 0 < int(port) < 65536
     rule = "HOST:PORT with a port from 1 to 65535, as in 10.0.0.1:8476"
-    check_rule(f"--coordinator-address ({value})", is_host(host.strip("[]")) and "/" not in host and is_port, rule)
+    check_rule(f"--coordinator-address ({value})", is_address(value), rule)
     return value
 
 

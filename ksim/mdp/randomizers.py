@@ -15,6 +15,7 @@ from ksim.mdp.term import Context, Term
 from ksim.physics.actuator_kinds import ActuatorKind, actuator_kinds
 from ksim.physics.contacts import decides_friction
 from ksim.physics.mjcf import label
+from ksim.physics.names import ONE_DOF
 from ksim.physics.rotations import multiply_quaternions
 from ksim.types import Overrides
 
@@ -257,9 +258,8 @@ class RandomJointFriction(AbstractRandomizer):
 
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
         # MJX has rows only for joints that have some friction when the model is compiled.
-        one_dof = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
         for joint in spec.joints:
-            if joint.type in one_dof and (self.joints is None or joint.name in self.joints):
+            if joint.type in ONE_DOF and (self.joints is None or joint.name in self.joints):
                 joint.frictionloss = max(joint.frictionloss, MIN_FRICTION)
 
     def __call__(self, context: Context) -> Overrides:

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from ksim.errors import ConfigError
 from ksim.physics.mjcf import driven, label
 from ksim.physics.model import PhysicsModel
-from ksim.physics.names import side_pattern
+from ksim.physics.names import ON_JOINTS, side_pattern
 from ksim.types import PhysicsState
 
 
@@ -236,7 +236,7 @@ def _actuator_images(
     found, signs = np.arange(model.nactuator), np.ones(model.nactuator)
     kinds = np.stack([model.actuator_trntype, model.actuator_dyntype, model.actuator_gaintype], axis=1)
     for i in range(model.nactuator):
-        if model.actuator_trntype[i] not in (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT)):
+        if model.actuator_trntype[i] not in ON_JOINTS:
             raise ConfigError(
                 f"{label(model, 'actuator', i)} acts on {driven(model, i)}; only actuators of joints have a mirror "
                 "image. Override get_mirror, or set symmetry=off."

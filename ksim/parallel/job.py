@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import jax
 
-from ksim.checks import check_rule, is_host
+from ksim.checks import check_rule, is_address
 from ksim.errors import ConfigError, as_number, quoted
 from ksim.host.machine import visible_gpus
 from ksim.host.terminal import warn_user
@@ -168,10 +168,7 @@ def _replace_address(job: Job, address: str, name: str = "coordinator_address") 
 
 
 def _check_address(name: str, address: str) -> None:
-    host, colon, port = address.rpartition(":")
-    is_port = port.isdecimal() and port.isascii() and len(port) <= 5 and 0 < int(port) < 2**16
-    is_met = is_host(host.strip("[]")) and bool(colon) and is_port
-    check_rule(f"{name} ({quoted(address, 200)})", is_met, "of the form HOST:PORT, as in node0:12345")
+    check_rule(f"{name} ({quoted(address, 200)})", is_address(address), "of the form HOST:PORT, as in node0:12345")
 
 
 def _from_environment(environ: Mapping[str, str], *, quiet: bool = False) -> Job | None:

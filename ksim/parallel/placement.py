@@ -17,6 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
+from ksim.checks import check_divisible
 from ksim.errors import ConfigError
 from ksim.parallel.multihost import gather_rows
 from ksim.types import Device
@@ -107,7 +108,7 @@ def shard_environments(
     if not jax.tree.leaves(numbers):
         return tree
     num_envs = check_env_axis(numbers, num_envs)
-    check_divisible(num_envs, len(devices))
+    check_divisible("Number of environments", num_envs, "number of devices", len(devices))
     leaves, structure = jax.tree.flatten(unwrap_keys(numbers))
     wanted = _sharding(devices, axis_name)
     there = [isinstance(x, jax.Array) and x.sharding.is_equivalent_to(wanted, x.ndim) for x in leaves]
@@ -168,17 +169,6 @@ def check_env_axis(tree: PyTree, num_envs: int | None) -> int:
                 "not sharded: broadcast it to one row per environment, or keep it elsewhere."
             )
     return num_envs
-
-
-def check_divisible(num_envs: int, num_devices: int) -> None:
-    """Raises ConfigError unless the envs divide evenly over the devices."""
-    if num_envs % num_devices:
-        below = num_envs // num_devices * num_devices
-        nearest = [str(n) for n in (below, below + num_devices) if n > 0]
-        raise ConfigError(
-            f"Number of environments ({num_envs}) must be divisible by number of devices ({num_devices}). "
-            f"Nearest valid values: {', '.join(nearest)}."
-        )
 
 
 def _partition(tree: PyTree) -> tuple[PyTree, PyTree]:

@@ -36,8 +36,8 @@ def escaped(name: str) -> str:
 
 
 _SENSOR = mujoco.mjtObj.mjOBJ_SENSOR
-_ON_JOINTS = (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT))
-_ONE_DOF = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
+ON_JOINTS = (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT))
+ONE_DOF = (int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE))
 
 
 class ModelNames:
@@ -51,7 +51,7 @@ class ModelNames:
 
     def __init__(self, model: mujoco.MjModel) -> None:
         self._model = model
-        self.joints = [model.joint(i).name for i in range(model.njnt) if model.jnt_type[i] in _ONE_DOF]
+        self.joints = [model.joint(i).name for i in range(model.njnt) if model.jnt_type[i] in ONE_DOF]
         self.actuators = [model.actuator(i).name for i in range(model.nactuator)]
         self.num_velocities = int(model.nv)
 
@@ -152,7 +152,7 @@ class ModelNames:
     def actuator_joint(self, actuator: int) -> str | None:
         """The hinge or slide joint that an actuator drives; None if it drives something else."""
         joint = int(self._model.actuator_trnid[actuator, 0])
-        is_on_joint = self._model.actuator_trntype[actuator] in _ON_JOINTS and self._model.jnt_type[joint] in _ONE_DOF
+        is_on_joint = self._model.actuator_trntype[actuator] in ON_JOINTS and self._model.jnt_type[joint] in ONE_DOF
         return self._model.joint(joint).name if is_on_joint else None
 
     def actuator_joints(self) -> list[str]:
@@ -175,10 +175,10 @@ class ModelNames:
 
     def _joint_indices(self, joints: Sequence[str] | None) -> np.ndarray:
         if joints is None:  # includes unnamed joints
-            return np.flatnonzero(np.isin(self._model.jnt_type, _ONE_DOF))
+            return np.flatnonzero(np.isin(self._model.jnt_type, ONE_DOF))
         indices = np.array([self.index("joint", name) for name in joints], dtype=int)
         for name, index in zip(joints, indices, strict=True):
-            if self._model.jnt_type[index] not in _ONE_DOF:
+            if self._model.jnt_type[index] not in ONE_DOF:
                 raise ConfigError(f"Joint {name!r} must be a hinge or slide joint. {near_misses(name, self.joints)}")
         return indices
 

@@ -10,7 +10,7 @@ from ksim.errors import ConfigError
 from ksim.physics.actuator_kinds import ActuatorKind, actuator_kinds
 from ksim.physics.actuators import per_joint
 from ksim.physics.mjcf import label
-from ksim.physics.names import escaped, side_pattern
+from ksim.physics.names import ON_JOINTS, ONE_DOF, escaped, side_pattern
 from ksim.physics.trees import free_joint_of, robot_root
 
 _GEOM = mujoco.mjtGeom
@@ -95,8 +95,6 @@ def rounded_to(value: float, digits: int) -> float:
     return float(f"{value:.{digits}g}") + 0.0 if abs(value) > 1e-6 else 0.0
 
 
-_HINGE, _SLIDE = int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE)
-_ON_JOINTS = (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT))
 LOW_PART = 0.25
 """A branch is a leg if its lowest point is within this fraction of the base's height from the robot's lowest point."""
 SOLE_PART = 0.06
@@ -161,12 +159,12 @@ def look_at(model: mujoco.MjModel) -> RobotDescription:
     Raises:
         ConfigError: ksim cannot use the model as a robot. The message says what is missing.
     """
-    if not np.isin(model.jnt_type, (_HINGE, _SLIDE)).any():
+    if not np.isin(model.jnt_type, ONE_DOF).any():
         raise ConfigError(
             "The model has no hinge or slide joint, so there is nothing to move. Give the MJCF file of a robot."
         )
     bodies = _robot_bodies(model)
-    joints = [j for j in range(model.njnt) if model.jnt_bodyid[j] in bodies and model.jnt_type[j] in (_HINGE, _SLIDE)]
+    joints = [j for j in range(model.njnt) if model.jnt_bodyid[j] in bodies and model.jnt_type[j] in ONE_DOF]
     names = tuple(model.joint(j).name for j in joints)
     drive, driven = _drive(model, names)
     base = _base(model, bodies)
@@ -200,7 +198,7 @@ def stray_bodies(model: mujoco.MjModel) -> tuple[str, ...]:
     bodies = _robot_bodies(model)
     if _base(model, bodies) is None:
         return ()
-    on_joints = np.flatnonzero(np.isin(model.actuator_trntype, _ON_JOINTS))
+    on_joints = np.flatnonzero(np.isin(model.actuator_trntype, ON_JOINTS))
     driven = {int(model.body_rootid[model.jnt_bodyid[j]]) for j in model.actuator_trnid[on_joints, 0]}
     return tuple(model.body(root).name for root in sorted(driven - {int(model.body_rootid[bodies[0]])}))
 
@@ -235,7 +233,7 @@ def clipped_reference(model: mujoco.MjModel) -> np.ndarray:
     """The model's reference pose, with joints clipped to their ranges."""
     qpos = model.qpos0.copy()
     for j in range(model.njnt):
-        if model.jnt_type[j] in (_HINGE, _SLIDE) and model.jnt_limited[j]:
+        if model.jnt_type[j] in ONE_DOF and model.jnt_limited[j]:
             at = model.jnt_qposadr[j]
             qpos[at] = np.clip(qpos[at], *model.jnt_range[j])
     return qpos
@@ -263,7 +261,7 @@ def _in_reference(model: mujoco.MjModel) -> mujoco.MjData:
 def _drive(model: mujoco.MjModel, joints: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
     if not model.nactuator:
         return "none", ()
-    if not np.isin(model.actuator_trntype, _ON_JOINTS).all():
+    if not np.isin(model.actuator_trntype, ON_JOINTS).all():
         return "other", ()
     driven = [model.joint(int(j)).name for j in model.actuator_trnid[:, 0]]
     if len(set(driven)) < len(driven) or not set(driven) <= set(joints):
@@ -287,7 +285,7 @@ def _check_fixed(model: mujoco.MjModel, names: tuple[str, ...], driven: tuple[st
     for name in names:
         j = model.joint(name).id
         up = abs(model.jnt_axis[j][2])
-        if model.jnt_type[j] == _SLIDE and name not in driven and up > 0.9:
+        if model.jnt_type[j] == int(mujoco.mjtJoint.mjJNT_SLIDE) and name not in driven and up > 0.9:
             raise ConfigError(
                 f"The robot has no free joint: it moves up and down on the slide {name!r}, which nothing drives, so it "
                 "walks in a plane. ksim's terms need a base that moves freely: replace the joints of its first body "
@@ -439,7 +437,7 @@ def _leg(model: mujoco.MjModel, data: mujoco.MjData, base: int, lowest: int, hei
     while at != base:
         start, count = int(model.body_jntadr[at]), int(model.body_jntnum[at])
         of_body = range(start, start + count)
-        joints = [model.joint(j).name for j in of_body if model.jnt_type[j] in (_HINGE, _SLIDE)] + joints
+        joints = [model.joint(j).name for j in of_body if model.jnt_type[j] in ONE_DOF] + joints
         at = int(model.body_parentid[at])
     return Leg("", tuple(joints), model.body(body).name, middle, half, is_flat)
 

@@ -11,7 +11,7 @@ from ksim.errors import ConfigError
 from ksim.physics import load_spec
 from ksim.physics.actuators import per_joint
 from ksim.physics.contacts import add_body_touch_sensor, add_touch_sensor, part_of
-from ksim.physics.names import ModelNames, find_in_spec, with_level_base
+from ksim.physics.names import ONE_DOF, ModelNames, find_in_spec, with_level_base
 from ksim.physics.rendering import add_light_and_sky
 from ksim.physics.trees import OPEN, Loops
 
@@ -22,7 +22,6 @@ LEAST_ITERATIONS = (8, 10)
 """Least iterations of the constraint solver and of its line search, if the integrator or the timestep are changed."""
 _SLIDING = 3
 """The condim of a contact with sliding friction."""
-_ONE_DOF = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
 
 
 class Foot(NamedTuple):
@@ -264,7 +263,7 @@ def add_motors(spec: mujoco.MjSpec, torque: Mapping[str, float]) -> None:
         raise ConfigError(
             f"The model has {len(spec.actuators)} actuators of its own. Use them, and leave out add_motors."
         )
-    joints = [joint.name for joint in spec.joints if joint.type in _ONE_DOF]
+    joints = [joint.name for joint in spec.joints if joint.type in ONE_DOF]
     limits = per_joint({**torque, "*": torque.get("*", 0.0)}, joints, "torque")
     for joint, limit in zip(joints, limits.tolist(), strict=True):
         if limit > 0:
@@ -288,7 +287,7 @@ def set_pose(spec: mujoco.MjSpec, joints: Mapping[str, float], height: float | N
         ConfigError: A pattern matches no joint, or the pose would tear a closed loop open.
     """
     model = spec.copy().compile()
-    names = [joint.name for joint in spec.joints if joint.type in _ONE_DOF]
+    names = [joint.name for joint in spec.joints if joint.type in ONE_DOF]
     qpos = model.qpos0.copy()
     values = per_joint({**joints, "*": joints.get("*", float("nan"))}, names, "joints")
     for name, value in zip(names, values.tolist(), strict=True):

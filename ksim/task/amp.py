@@ -11,7 +11,7 @@ import numpy as np
 import optax
 from jaxtyping import Float, PRNGKeyArray
 
-from ksim.checks import check_sizes
+from ksim.checks import check_divisible, check_sizes
 from ksim.config import field
 from ksim.errors import ConfigError
 from ksim.learn.learner import AbstractLearner
@@ -77,12 +77,7 @@ class AMPConfig(PPOConfig):
 
     def check_shares(self, num_devices: int) -> None:
         super().check_shares(num_devices)
-        size = self.discriminator_batch_size
-        if size % num_devices:
-            raise ConfigError(
-                f"discriminator_batch_size ({size}) must be divisible by number of devices ({num_devices}). Nearest "
-                f"valid values: {max(size // num_devices, 1) * num_devices}, {(size // num_devices + 1) * num_devices}."
-            )
+        check_divisible("discriminator_batch_size", self.discriminator_batch_size, "number of devices", num_devices)
 
     def validate(self) -> None:
         super().validate()

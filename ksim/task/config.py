@@ -11,14 +11,13 @@ from typing import Any, ClassVar, Self, TypeVar
 import jax
 from xax.task.base import BaseConfig
 
-from ksim.checks import check_rule, is_host
+from ksim.checks import check_divisible, check_rule, is_host
 from ksim.config import CHECKPOINT_MODES, check_fields, field, seconds_of
 from ksim.errors import ConfigError, quoted
 from ksim.log.console import MODES as CONSOLE_MODES
 from ksim.parallel.collectives import DEVICE_AXIS
 from ksim.parallel.job import find_job
 from ksim.parallel.layout import AbstractLayout, SingleDevice
-from ksim.parallel.placement import check_divisible
 from ksim.physics import check_rates
 from ksim.physics.select import ENGINES, pick_engine
 
@@ -305,7 +304,7 @@ class RLConfig(BaseConfig):
 
     def check_shares(self, num_devices: int) -> None:
         """Raises ConfigError unless the batch divides evenly over this many devices."""
-        check_divisible(self.num_envs, num_devices)
+        check_divisible("Number of environments", self.num_envs, "number of devices", num_devices)
 
     def picked_engine(self, platform: str) -> tuple[str, str]:
         """The training engine on a platform (`cpu`, `gpu` or `tpu`), and the reason in a few words.

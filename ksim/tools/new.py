@@ -8,7 +8,6 @@ writes `my_robot.py`, for the user to read and change, and prints its findings, 
 determine, and the next command. The robot's file is not changed.
 """
 
-import argparse
 import dataclasses
 import importlib.machinery
 import keyword
@@ -35,6 +34,7 @@ from ksim.robot.describe import base_lift, look_at, stray_bodies
 from ksim.robot.plan import CTRL_DT, DT, Plan, Report, report_found
 from ksim.robot.scene import leave_out, load, raise_base
 from ksim.robot.write import first_run_dir, program_text
+from ksim.tools import exit_code_of, make_parser
 
 DRIVEN_STEPS = 10
 """Control steps of the trial of a program."""
@@ -93,9 +93,10 @@ FINER_DTS = (0.0025, 0.002, 0.001, 0.0005, 0.00025, 0.0001)
 """Physics steps in s for robots that blow up with the default step. The largest one up to the file's step is used."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Writes a program for a robot. Returns the exit code, 2 for invalid input."""
-    parser = argparse.ArgumentParser(prog="python -m ksim.tools.new", description=(__doc__ or "").splitlines()[0])
+@exit_code_of
+def main(argv: Sequence[str] | None = None) -> None:
+    """Writes a program for a robot."""
+    parser = make_parser("new", __doc__)
     parser.add_argument("robot", type=Path, metavar="ROBOT.xml", help="the robot's MJCF file")
     parser.add_argument(
         "--output",
@@ -106,25 +107,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--force", action="store_true", help="overwrite a program that is already there")
     options = parser.parse_args(argv)
     silence_warnings()
-    try:
-        output = options.output or Path(f"{module_name(options.robot.stem)}.py")
-        check_output(output, force=options.force)
-        plan, text, fault = _driven_program(options.robot, output, DT)
-        if fault is not None and plan.file_dt < DT:
-            dt = next((dt for dt in FINER_DTS if dt <= plan.file_dt), FINER_DTS[-1])
-            finer = _driven_program(options.robot, output, dt)
-            if finer[2] is None:
-                plan, text, fault = finer
-        if fault is not None:
-            plan.report.unknown.append(
-                f"Whether it can learn: {fault}. Set a smaller dt in CONFIG, or look at its start with run_mode=view."
-            )
-        _write(output, text)
-    except ConfigError as error:
-        print_line(f"Error: {error}")
-        return 2
+    output = options.output or Path(f"{module_name(options.robot.stem)}.py")
+    check_output(output, force=options.force)
+    plan, text, fault = _driven_program(options.robot, output, DT)
+    if fault is not None and plan.file_dt < DT:
+        dt = next((dt for dt in FINER_DTS if dt <= plan.file_dt), FINER_DTS[-1])
+        finer = _driven_program(options.robot, output, dt)
+        if finer[2] is None:
+            plan, text, fault = finer
+    if fault is not None:
+        plan.report.unknown.append(
+            f"Whether it can learn: {fault}. Set a smaller dt in CONFIG, or look at its start with run_mode=view."
+        )
+    _write(output, text)
     _print(plan, output)
-    return 0
 
 
 def _driven_program(robot: Path, output: Path, dt: float) -> tuple[Plan, str, str | None]:

@@ -5,7 +5,6 @@ python -m ksim.tools.plot RUN_DIR [RUN_DIR ...] --out curves.png
 It also writes the curves as JSON beside the image, averaged to few points so that the file stays small.
 """
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -15,23 +14,19 @@ from ksim.errors import ConfigError
 from ksim.evaluate.curves import read_curves, run_names
 from ksim.host.files import whole_file
 from ksim.host.terminal import print_line
+from ksim.tools import exit_code_of, make_parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Draws and writes the curves. Returns the exit code, 2 for invalid input."""
-    parser = argparse.ArgumentParser(prog="python -m ksim.tools.plot", description=(__doc__ or "").splitlines()[0])
+@exit_code_of
+def main(argv: Sequence[str] | None = None) -> None:
+    """Draws and writes the curves."""
+    parser = make_parser("plot", __doc__)
     parser.add_argument("run_dirs", nargs="+", type=Path, metavar="RUN_DIR", help="directories of runs")
     parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="image to write, as in curves.png")
     options = parser.parse_args(argv)
-    try:
-        runs = [
-            read_curves(path, name) for path, name in zip(options.run_dirs, run_names(options.run_dirs), strict=True)
-        ]
-        if options.out.suffix.lower() not in (".png", ".pdf", ".svg"):
-            raise ConfigError(f"--out ({options.out}) must end in .png, .pdf or .svg.")
-    except ConfigError as error:
-        print_line(f"Error: {error}")
-        return 2
+    runs = [read_curves(path, name) for path, name in zip(options.run_dirs, run_names(options.run_dirs), strict=True)]
+    if options.out.suffix.lower() not in (".png", ".pdf", ".svg"):
+        raise ConfigError(f"--out ({options.out}) must end in .png, .pdf or .svg.")
     from ksim.evaluate.plots import plot_learning  # noqa: PLC0415 - matplotlib is slow to import
 
     plot_learning(runs, options.out)
@@ -39,7 +34,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     with whole_file(json_path) as temporary:
         temporary.write_text(json.dumps({run.name: run.record() for run in runs}) + "\n")
     print_line(f"Wrote {options.out} and {json_path}.")
-    return 0
 
 
 if __name__ == "__main__":

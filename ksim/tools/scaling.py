@@ -37,7 +37,7 @@ from ksim.parallel.job import find_job
 from ksim.preflight.memory import format_bytes
 from ksim.task.distributed import DistributedRLConfig, DistributedRLTask
 from ksim.task.overrides import parse_overrides
-from ksim.tools import prediction
+from ksim.tools import exit_code_of, make_parser, prediction
 from ksim.tools.measure import Measurement, describe_devices, measure, measure_one_device, resized, table
 
 
@@ -83,7 +83,7 @@ def pick_counts(asked: Sequence[int] | None, devices: Any) -> list[int]:
 
 
 def _make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m ksim.tools.scaling", description=(__doc__ or "").splitlines()[0])
+    parser = make_parser("scaling", __doc__)
     parser.add_argument(
         "module", metavar="MODULE", help="module of the task, as in examples.walking_distributed; or see --predict"
     )
@@ -104,29 +104,25 @@ def _make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measures or predicts scaling and writes the report. Returns the exit code, 2 for invalid input."""
+@exit_code_of
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measures or predicts scaling and writes the report."""
     options = _make_parser().parse_intermixed_args(argv)
     warnings.filterwarnings("ignore", message="Only 1 device detected")
-    try:
-        check_positive("--repeats", options.repeats)
-        check_positive("--iterations", options.iterations)
-        if find_job() is not None:
-            raise ConfigError("ksim.tools.scaling runs in one process. Start it without a launcher.")
-        if any(x.startswith("num_devices=") for x in options.overrides):
-            raise ConfigError("num_devices is set by the measurement. Leave it out and use --devices.")
-        network = _network(options)
-        if network is not None:
-            _predict(options, network)
-            return 0
-        task_class, config = _task(options)
-        counts = pick_counts(options.devices, config.devices)
-        measurements = measure(task_class, config, counts, repeats=options.repeats, iterations=options.iterations)
-    except ConfigError as error:
-        print_line(f"Error: {error}")
-        return 2
+    check_positive("--repeats", options.repeats)
+    check_positive("--iterations", options.iterations)
+    if find_job() is not None:
+        raise ConfigError("ksim.tools.scaling runs in one process. Start it without a launcher.")
+    if any(x.startswith("num_devices=") for x in options.overrides):
+        raise ConfigError("num_devices is set by the measurement. Leave it out and use --devices.")
+    network = _network(options)
+    if network is not None:
+        _predict(options, network)
+        return
+    task_class, config = _task(options)
+    counts = pick_counts(options.devices, config.devices)
+    measurements = measure(task_class, config, counts, repeats=options.repeats, iterations=options.iterations)
     _report(options.out, describe_devices(config.devices, max(counts)), measurements)
-    return 0
 
 
 def _task(options: argparse.Namespace) -> tuple[type[DistributedRLTask[Any]], DistributedRLConfig]:

@@ -11,8 +11,7 @@ from viser import uplot
 from ksim.physics.rendering import frame_robot
 from ksim.viewer.controls import CommandNumber, NumberInput
 from ksim.viewer.episodes import Recorder, Replay
-from ksim.viewer.frontend import KEYS_HELP, AbstractFrontend, Driver
-from ksim.viewer.port import free_port
+from ksim.viewer.frontend import KEYS_HELP, AbstractFrontend, Driver, free_port
 from ksim.viewer.scene import Arrows, BrowserScene
 from ksim.viewer.server import silence, start_server
 from ksim.viewer.session import Frame, Pose, ViewSession

@@ -18,8 +18,8 @@ from ksim.host.terminal import Failures, print_line
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.policy.load import without_caches
 from ksim.task.rl import RLTask
+from ksim.viewer.frontend import check_viser, free_port
 from ksim.viewer.live_feed import FAILED, READY, WANTED, write_policy
-from ksim.viewer.port import check_viser, free_port
 from ksim.viewer.session import shown_of
 
 NAME = "ksim-viewer"

@@ -157,11 +157,6 @@ class ViewSession:
         self.has_forces = self._seen["actuation"] is not None
 
     @property
-    def base_position_3(self) -> np.ndarray:
-        """Position of the followed env's base, in m; the world's origin if there is no base."""
-        return self.data.xpos[self.base_body].copy() if self.base_body is not None else np.zeros(3)
-
-    @property
     def data(self) -> mujoco.MjData:
         """The state of the followed env."""
         return self.poses[self.followed].data
@@ -175,16 +170,6 @@ class ViewSession:
     def episode_step(self) -> int:
         """Control steps of the followed env's episode."""
         return int(self._episode_step_e[self.followed])
-
-    @property
-    def policy_commands(self) -> dict[str, np.ndarray]:
-        """The commands that the policy of the followed env sees for its next action."""
-        return {name: np.asarray(value)[self.followed] for name, value in self._state.inner.commands.items()}
-
-    @property
-    def policy_observation(self) -> dict[str, np.ndarray]:
-        """The observation, by group, for the followed env's next action."""
-        return {group: np.asarray(value)[self.followed] for group, value in self._state.obs.items()}
 
     def get(self, number: CommandNumber) -> float:
         """The last set value of a number."""

@@ -11,8 +11,7 @@ from ksim.host.terminal import print_line
 from ksim.policy.load import load_task_policy
 from ksim.task.result import RunResult
 from ksim.task.rl import RLConfig, RLTask
-from ksim.viewer.frontend import AbstractFrontend, run_session
-from ksim.viewer.port import check_viser
+from ksim.viewer.frontend import AbstractFrontend, check_viser, run_session
 from ksim.viewer.session import ViewSession
 
 

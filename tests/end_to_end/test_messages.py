@@ -7,11 +7,10 @@ import jax
 import pytest
 
 import ksim
-from ksim.checks import check_batch
+from ksim.checks import check_batch, check_divisible
 from ksim.errors import ConfigError
 from ksim.launch.devices import divide_devices
 from ksim.parallel.devices import check_same_kind, select_devices
-from ksim.parallel.placement import check_divisible
 from ksim.preflight.devices import check_same_options
 from tests.end_to_end.pages import read, rows
 from tests.parallel.test_devices import FakeDevice
@@ -35,7 +34,7 @@ RULES = [re.findall(r"`([^`]+)`", row[1])[0] for row in rows("DISTRIBUTED_TRAINI
 MESSAGES = [message.removesuffix(" ...") for message in (*RULES, *QUOTED)]
 
 PROVOKED = (
-    lambda: check_divisible(10, 3),
+    lambda: check_divisible("Number of environments", 10, "number of devices", 3),
     lambda: check_batch(10, 8, 2, 1),
     lambda: check_batch(10, None, None, 1),
     lambda: check_batch(12, 3, 4, 2),

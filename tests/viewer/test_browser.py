@@ -118,10 +118,10 @@ def test_page_shows_the_robots_and_its_inputs_command_them(open_page, frontend, 
     # A slider moved to its end is a command, and the policy is told.
     page.get_by_role("slider").nth(0).press("End")
     page.get_by_role("slider").nth(1).press("Home")
-    wait_until(lambda: np.allclose(session.policy_commands["velocity"], [1.0, -0.3, 0.0]))
+    wait_until(lambda: np.allclose(session._state.inner.commands["velocity"][0], [1.0, -0.3, 0.0]))
     assert (session.get(forward), session.get(leftward)) == (1.0, pytest.approx(-0.3))
     page.get_by_role("button", name="Zero commands").click()
-    wait_until(lambda: not session.policy_commands["velocity"].any())
+    wait_until(lambda: not session._state.inner.commands["velocity"][0].any())
     wait_until(lambda: [number.handle.value for number in frontend.inputs] == [0, 0, 0])
 
     page.get_by_role("button", name="Pause", exact=True).click()
@@ -230,7 +230,7 @@ def test_page_on_a_phone_shows_the_robot_above_the_panel_and_is_driven_by_finger
 
 def height_on_page(camera, frontend, session, height):
     """The pixel row of the middle of the followed robot."""
-    base_3 = session.base_position_3 * [0, 0, 1]
+    base_3 = session.data.xpos[session.base_body] * [0, 0, 1]
     forward_3 = camera.look_at - camera.position
     forward_3 /= np.linalg.norm(forward_3)
     up_3 = np.array([0, 0, 1]) - forward_3[2] * forward_3

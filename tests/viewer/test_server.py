@@ -23,7 +23,7 @@ from ksim.errors import ConfigError
 from ksim.viewer import server as server_module
 from ksim.viewer.browser import BrowserFrontend
 from ksim.viewer.episodes import MAX_FILE_BYTES, Episode, load_episode, save_episode
-from ksim.viewer.port import free_port
+from ksim.viewer.frontend import free_port
 from ksim.viewer.server import MAX_NUMBER, AccessRule, PageGate, read_control, start_server
 from tests.support.processes import wait_until
 from tests.support.scale import scale

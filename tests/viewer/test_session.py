@@ -36,13 +36,13 @@ def session(compiled_session):
 def test_command_set_by_hand_is_what_the_policy_sees_from_the_next_step_on(session):
     forward, _, yaw_rate = session.numbers
     assert (forward.label, forward.range) == ("forward, m/s", (0.0, 1.0))
-    np.testing.assert_array_equal(session.policy_observation["actor"], np.zeros(3))
+    np.testing.assert_array_equal(session._state.obs["actor"][0], np.zeros(3))
     session.set(forward, 0.75)
     session.set(yaw_rate, -0.25)
     for _ in range(3):
         session.advance()
-        np.testing.assert_allclose(session.policy_observation["actor"], [0.75, 0.0, -0.25])
-        np.testing.assert_allclose(session.policy_commands["velocity"], [0.75, 0.0, -0.25])
+        np.testing.assert_allclose(session._state.obs["actor"][0], [0.75, 0.0, -0.25])
+        np.testing.assert_allclose(session._state.inner.commands["velocity"][0], [0.75, 0.0, -0.25])
 
 
 def test_command_set_by_hand_outlives_a_reset(session):
@@ -52,7 +52,7 @@ def test_command_set_by_hand_outlives_a_reset(session):
     session.ask_reset()
     session.advance()
     assert session.episode_step == 0
-    np.testing.assert_allclose(session.policy_observation["actor"], [0.5, 0.0, 0.0])
+    np.testing.assert_allclose(session._state.obs["actor"][0], [0.5, 0.0, 0.0])
 
 
 def test_reset_draws_another_start(session):
