@@ -15,14 +15,7 @@ from typing import Any
 import numpy as np
 import xax
 
-from ksim.checks import (
-    bounds_in_words,
-    check_bounds,
-    check_choice,
-    check_positive,
-    check_rule,
-    is_one_line,
-)
+from ksim.checks import bounds_in_words, check_bounds, check_choice, check_positive, check_rule, is_one_line
 from ksim.errors import ConfigError, quoted
 from ksim.host.plain_yaml import FRACTION
 

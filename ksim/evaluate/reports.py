@@ -255,11 +255,7 @@ def evaluate_checkpoint(task: RLTask[Any]) -> RunResult:
         if evaluation.groups:
             print_table("By kind of episode", *group_rows(evaluation))
     return RunResult(
-        exit_code=stop.exit_code,
-        run_dir=path.parents[1],
-        checkpoint=path,
-        evaluation=record,
-        output_dir=out_dir,
+        exit_code=stop.exit_code, run_dir=path.parents[1], checkpoint=path, evaluation=record, output_dir=out_dir
     )
 
 

@@ -17,10 +17,7 @@ from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
 from ksim.rollout.environment import Environment
 from ksim.types import EnvBatch, EnvState, LearnerState, Levels, Metrics, TrainState, Trajectory
 
-Rollout = Callable[
-    [AbstractActorCritic, EnvState, PyTree, Key[Array, ""]],
-    tuple[Trajectory, EnvState, PyTree],
-]
+Rollout = Callable[[AbstractActorCritic, EnvState, PyTree, Key[Array, ""]], tuple[Trajectory, EnvState, PyTree]]
 """`(model, env_state, model_carry, rng) -> (trajectory, env_state, model_carry)` for one device's envs.
 
 `rng` is one key, the same on every device.

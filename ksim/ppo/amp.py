@@ -52,10 +52,7 @@ def style_reward(score: Float[Array, "*b"]) -> Float[Array, "*b"]:
 
 
 def discriminator_loss(
-    discriminator: Discriminator,
-    real_bf: Float[Array, "b f2"],
-    fake_bf: Float[Array, "b f2"],
-    gradient_penalty: float,
+    discriminator: Discriminator, real_bf: Float[Array, "b f2"], fake_bf: Float[Array, "b f2"], gradient_penalty: float
 ) -> tuple[Float[Array, ""], Metrics]:
     """Least squares with a gradient penalty on real transitions, Peng et al. 2021 (arXiv:2104.02180), eqs. 6 and 8.
 
@@ -200,11 +197,7 @@ class AMP(AbstractLearner):
         return dataclasses.replace(learned, style=style, num_bad_updates=num_bad), metrics | style_metrics
 
     def _learn_style(
-        self,
-        style: StyleState,
-        trajectory: Trajectory,
-        key: PRNGKeyArray,
-        is_usable: Bool[Array, ""],
+        self, style: StyleState, trajectory: Trajectory, key: PRNGKeyArray, is_usable: Bool[Array, ""]
     ) -> tuple[StyleState, Metrics]:
         """The discriminator after its steps of this iteration."""
         sample_key, batch_key = jax.random.split(key)

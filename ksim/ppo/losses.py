@@ -135,10 +135,7 @@ def clipped_policy_loss(
 
 
 def value_loss(
-    value: Float[Array, "*batch"],
-    old_value: Float[Array, "*batch"],
-    target: Float[Array, "*batch"],
-    clip: float | None,
+    value: Float[Array, "*batch"], old_value: Float[Array, "*batch"], target: Float[Array, "*batch"], clip: float | None
 ) -> Float[Array, ""]:
     """Half the mean squared error of the values; with `clip`, of the worse of the value and the clipped value.
 

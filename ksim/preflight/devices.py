@@ -169,10 +169,7 @@ def check_same_options(config: DistributedRLConfig) -> None:
 
 logger = logging.getLogger(__name__)
 
-_CACHE_EVENTS = {
-    "/jax/compilation_cache/cache_hits": "cache hit",
-    "/jax/compilation_cache/cache_misses": "cache miss",
-}
+_CACHE_EVENTS = {"/jax/compilation_cache/cache_hits": "cache hit", "/jax/compilation_cache/cache_misses": "cache miss"}
 _COLLECTIVE = re.compile(
     r" = (?P<type>\([^=]*?\)|\S+) "
     r"(?P<op>all-reduce|all-gather|reduce-scatter|all-to-all|collective-permute|collective-broadcast)(?:-start)?\("

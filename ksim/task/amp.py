@@ -38,10 +38,8 @@ class AMPConfig(PPOConfig):
 
     style_clips: list[str] = field(
         [],
-        details=(
-            "Each is an .npz, .csv or .pkl file as for motion tracking; see docs/algorithms.md for the layouts. The "
-            "checkpoint keeps what the discriminator sees of them, so that a run is resumed without the files."
-        ),
+        details="Each is an .npz, .csv or .pkl file as for motion tracking; see docs/algorithms.md for the layouts. "
+        "The checkpoint keeps what the discriminator sees of them, so that a run is resumed without the files.",
         help="files of the reference motions whose style is learned",
         fixed=True,
     )

@@ -69,12 +69,9 @@ class RLConfig(BaseConfig):
         1024,
         label="Number of environments",
         least=1,
-        details=(
-            "All devices together step this many environments; each device gets an equal share. More "
-            "environments use a machine better and give smoother gradients, but learn less per control step. "
-            "On a CPU with native MuJoCo, 256 to 1024 learn fastest; on an accelerator, 2048 to 16384 are "
-            "usual."
-        ),
+        details="All devices together step this many environments; each device gets an equal share. More environments "
+        "use a machine better and give smoother gradients, but learn less per control step. On a CPU with native "
+        "MuJoCo, 256 to 1024 learn fastest; on an accelerator, 2048 to 16384 are usual.",
         help="parallel environments, over all devices",
         fixed=True,
     )
@@ -86,19 +83,16 @@ class RLConfig(BaseConfig):
         "auto",
         group="Environment",
         choices=("auto", *ENGINES),
-        details=(
-            "mjx runs on every device of JAX; mujoco is native MuJoCo on the CPU's threads and several times "
-            "faster there. auto takes mujoco on a CPU, else mjx. Both compute the same MDP."
-        ),
+        details="mjx runs on every device of JAX; mujoco is native MuJoCo on the CPU's threads and several times "
+        "faster there. auto takes mujoco on a CPU, else mjx. Both compute the same MDP.",
         help="physics engine: auto, mjx (pure JAX) or mujoco (native, on CPU threads)",
     )
     dt: float = field(
         0.004,
         above=0,
         group="Environment",
-        details=(
-            "ctrl_dt must be a multiple of it. Smaller steps are more accurate and stable, and cost time in proportion."
-        ),
+        details="ctrl_dt must be a multiple of it. Smaller steps are more accurate and stable, and cost time in "
+        "proportion.",
         help="seconds per physics step",
     )
     ctrl_dt: float = field(0.02, above=0, group="Environment", help="seconds per control step")
@@ -112,10 +106,8 @@ class RLConfig(BaseConfig):
     checkpoint: str | None = field(
         None,
         group="Checkpoints",
-        details=(
-            "A run's directory stands for its newest checkpoint. The options with which it was trained are "
-            "read from it, and options on the command line change them."
-        ),
+        details="A run's directory stands for its newest checkpoint. The options with which it was trained are read "
+        "from it, and options on the command line change them.",
         help="input of the other run_modes: a run directory, one of its checkpoints, checkpoints/best, or pretrained: "
         "the policy that comes with the task",
         saved=False,
@@ -130,10 +122,8 @@ class RLConfig(BaseConfig):
         300.0,
         above=0,
         group="Evaluation",
-        details=(
-            "Evaluations run the deterministic policy for one whole episode in eval_num_envs environments, "
-            "and decide which checkpoint is the best."
-        ),
+        details="Evaluations run the deterministic policy for one whole episode in eval_num_envs environments, and "
+        "decide which checkpoint is the best.",
         help="seconds between evaluations during training; null: none",
     )
     eval_every_n_iterations: int | None = field(
@@ -187,31 +177,24 @@ class RLConfig(BaseConfig):
     viewer_while_training: bool = field(
         False,
         group="Viewer",
-        details=(
-            "A process with a low priority shows the newest policy while a page is open, in slow motion where the "
-            "machine has no time left. Needs the extra `viewer`."
-        ),
+        details="A process with a low priority shows the newest policy while a page is open, in slow motion where the "
+        "machine has no time left. Needs the extra `viewer`.",
         help="with run_mode=train, show the newest policy in a browser",
         saved=False,
     )
     resume: str | None = field(
         None,
         group="Checkpoints",
-        details=(
-            "Everything continues exactly where the checkpoint was written: environments, optimizer, random "
-            "numbers, curricula. The number of devices may differ. With auto the same command starts a run "
-            "and resumes it."
-        ),
+        details="Everything continues exactly where the checkpoint was written: environments, optimizer, random "
+        "numbers, curricula. The number of devices may differ. With auto the same command starts a run and resumes it.",
         help="run to resume: its directory, one of its checkpoints, or auto (run_dir if given, else the newest run)",
         saved=False,
     )
     load_weights: str | None = field(
         None,
         group="Checkpoints",
-        details=(
-            "The new run has its own options, curricula and optimizer state. Its network and observations "
-            "must have the shapes of the checkpoint's."
-        ),
+        details="The new run has its own options, curricula and optimizer state. Its network and observations must "
+        "have the shapes of the checkpoint's.",
         help="checkpoint from which a new run takes the networks and observation statistics, and nothing else",
         saved=False,
     )
@@ -226,10 +209,8 @@ class RLConfig(BaseConfig):
     )
     max_runtime: Any = field(
         None,
-        details=(
-            "For queues that end jobs after a fixed time: the run saves a checkpoint in time and exits with "
-            "75, so that a script can submit it again with resume=auto."
-        ),
+        details="For queues that end jobs after a fixed time: the run saves a checkpoint in time and exits with 75, "
+        "so that a script can submit it again with resume=auto.",
         help="after this time, save, stop and exit with code 75, ready to be resumed",
         kind="seconds, a time as in 11:55:00, or null",
         saved=False,
@@ -238,10 +219,8 @@ class RLConfig(BaseConfig):
         1800.0,
         above=0,
         most=1e6,
-        details=(
-            "A collective that waits for a dead process, or a deadlock, would wait forever. The run ends "
-            "with exit code 70 instead, and its checkpoints stay."
-        ),
+        details="A collective that waits for a dead process, or a deadlock, would wait forever. The run ends with "
+        "exit code 70 instead, and its checkpoints stay.",
         help="abort and print the stacks of all threads when an iteration or evaluation takes longer; null: never",
     )
     matmul_precision: str = field(

@@ -29,13 +29,11 @@ class DistillConfig(PPOConfig):
         None,
         group="PPO",
         kind="a path, pretrained or null",
-        details=(
-            "A run's directory or a checkpoint: its deterministic policy is imitated in the states that the student's "
-            "own actions lead to (DAgger), while the value function learns the student's returns. Then train by PPO: "
-            "load_weights=<the student's run> without teacher. The policy loss of PPO and what belongs to it "
-            "(clip_param, entropy_coef, desired_kl) are not used while there is a teacher; the standard deviation "
-            "stays at init_std."
-        ),
+        details="A run's directory or a checkpoint: its deterministic policy is imitated in the states that the "
+        "student's own actions lead to (DAgger), while the value function learns the student's returns. Then train by "
+        "PPO: load_weights=<the student's run> without teacher. The policy loss of PPO and what belongs to it "
+        "(clip_param, entropy_coef, desired_kl) are not used while there is a teacher; the standard deviation stays "
+        "at init_std.",
         help="imitate the policy of this run; null: learn from rewards by PPO",
         fixed=True,
     )

@@ -150,11 +150,9 @@ class DistributedRLConfig(RLConfig):
     num_devices: int | str | None = field(
         None,
         least=1,
-        details=(
-            "On a CPU this makes several host devices, which share its cores: useful to try a job before it "
-            "goes to a cluster, and faster with MJX, which keeps a single one of them waiting. So null makes one per "
-            "core where a CPU steps MJX, if the batch can be divided among them with 64 environments or more for each."
-        ),
+        details="On a CPU this makes several host devices, which share its cores: useful to try a job before it goes "
+        "to a cluster, and faster with MJX, which keeps a single one of them waiting. So null makes one per core "
+        "where a CPU steps MJX, if the batch can be divided among them with 64 environments or more for each.",
         help="devices per process: use the first N; on a CPU, create N; cores: one per core; null: all, and on a CPU "
         "with MJX one per core",
         kind="a whole number, cores or null",
@@ -163,9 +161,8 @@ class DistributedRLConfig(RLConfig):
     layout: str = field(
         "pmap",
         choices=tuple(LAYOUTS),
-        details=(
-            "pmap is the default; shard_map gives the same results and is there for the day on which JAX drops pmap."
-        ),
+        details="pmap is the default; shard_map gives the same results and is there for the day on which JAX drops "
+        "pmap.",
         help="what maps the step over several devices, with the same results: pmap, or its successor shard_map",
         saved=False,
     )
@@ -173,10 +170,8 @@ class DistributedRLConfig(RLConfig):
     grad_sync_period: int = field(
         1,
         least=1,
-        details=(
-            "1 synchronises after every minibatch, so that results do not depend on the number of devices. "
-            "Larger periods wait less for a slow network."
-        ),
+        details="1 synchronises after every minibatch, so that results do not depend on the number of devices. Larger "
+        "periods wait less for a slow network.",
         help="minibatches between gradient synchronisations",
     )
     grad_sync_mode: str = field(

@@ -10,11 +10,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import PRNGKeyArray
 
-from ksim.checks import (
-    check_batch,
-    check_sizes,
-    pick_num_batches,
-)
+from ksim.checks import check_batch, check_sizes, pick_num_batches
 from ksim.config import field
 from ksim.errors import ConfigError
 from ksim.learn.learner import AbstractLearner, trainable_leaves
@@ -48,10 +44,8 @@ class PPOConfig(RLConfig):
     batch_size: int | None = field(
         None,
         least=1,
-        details=(
-            "Give batch_size or num_batches. Minibatches are made of whole environments with all their "
-            "steps, and each device contributes an equal share to every minibatch."
-        ),
+        details="Give batch_size or num_batches. Minibatches are made of whole environments with all their steps, and "
+        "each device contributes an equal share to every minibatch.",
         help="environments per minibatch, over all devices; null: num_envs / num_batches",
     )
     num_batches: int | None = field(
@@ -62,10 +56,8 @@ class PPOConfig(RLConfig):
     desired_kl: float | None = field(
         None,
         above=0,
-        details=(
-            "After every iteration the learning rate is divided by 1.5 if the policy moved more than twice this "
-            "far, and multiplied by 1.5 if it moved less than half as far (after Schulman et al. 2017)."
-        ),
+        details="After every iteration the learning rate is divided by 1.5 if the policy moved more than twice this "
+        "far, and multiplied by 1.5 if it moved less than half as far (after Schulman et al. 2017).",
         help="target KL divergence of an adaptive learning rate; null: constant rate",
     )
     min_learning_rate: float | None = field(
@@ -79,7 +71,7 @@ class PPOConfig(RLConfig):
         0.99,
         least=0,
         most=1,
-        details=("Rewards count for about 1 / (1 - gamma) steps: 0.99 looks 100 steps ahead, 2 s with ctrl_dt=0.02."),
+        details="Rewards count for about 1 / (1 - gamma) steps: 0.99 looks 100 steps ahead, 2 s with ctrl_dt=0.02.",
         help="discount per control step",
     )
     gae_lambda: float = field(0.95, least=0, most=1, help="decay of generalized advantage estimation")
@@ -94,10 +86,8 @@ class PPOConfig(RLConfig):
     entropy_coef: float = field(
         0.005,
         least=0,
-        details=(
-            "Larger values keep the policy exploring. If the standard deviation grows without end, lower it; "
-            "if it shrinks before the task is learned, raise it."
-        ),
+        details="Larger values keep the policy exploring. If the standard deviation grows without end, lower it; if "
+        "it shrinks before the task is learned, raise it.",
         help="weight of the entropy bonus",
     )
     normalize_observations: bool = field(
@@ -105,10 +95,8 @@ class PPOConfig(RLConfig):
     )
     normalize_values: bool = field(
         False,
-        details=(
-            "The value function then learns targets of mean 0 and variance 1 (van Hasselt et al. 2016). "
-            "Rewards ten times larger learn the same."
-        ),
+        details="The value function then learns targets of mean 0 and variance 1 (van Hasselt et al. 2016). Rewards "
+        "ten times larger learn the same.",
         help="learn and apply running statistics of the value targets, so that the scale of rewards does not matter",
         fixed=True,
     )
@@ -116,10 +104,8 @@ class PPOConfig(RLConfig):
         "mlp",
         group="Network",
         choices=MODELS,
-        details=(
-            "gru has a memory over time steps, for tasks in which one observation does not tell enough. A "
-            "network of your own is made by the hook _get_initial_model."
-        ),
+        details="gru has a memory over time steps, for tasks in which one observation does not tell enough. A network "
+        "of your own is made by the hook _get_initial_model.",
         help="default network: mlp, or gru (recurrent)",
         network=True,
     )
@@ -143,10 +129,8 @@ class PPOConfig(RLConfig):
         1.0,
         above=0,
         group="Network",
-        details=(
-            "In units of actions. A robot with position servos falls at once under noise that moves its "
-            "targets far: try 0.3 to 0.7 there."
-        ),
+        details="In units of actions. A robot with position servos falls at once under noise that moves its targets "
+        "far: try 0.3 to 0.7 there.",
         help="initial standard deviation of the policy",
         fixed=True,
     )
@@ -165,10 +149,8 @@ class PPOConfig(RLConfig):
     symmetry: str = field(
         "off",
         choices=SYMMETRIES,
-        details=(
-            "augment also learns from the mirror image of every step. loss adds symmetry_coef times the squared gap "
-            "between the policy's action and the mirror image of its action for the mirror image of what it sees."
-        ),
+        details="augment also learns from the mirror image of every step. loss adds symmetry_coef times the squared "
+        "gap between the policy's action and the mirror image of its action for the mirror image of what it sees.",
         help="what makes the policy as good to the left as to the right: augment, loss, or off",
     )
     symmetry_coef: float = field(1.0, least=0, help="weight of the gap with symmetry=loss")
@@ -278,11 +260,7 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
             loss = SymmetricLoss(lambda: self.mirror, self.config.symmetry, self.config.symmetry_coef)  # type: ignore[arg-type]
             start = lambda: {"mirror": self.mirror.describe()}
             parts |= {"loss": loss, "loss_inputs": loss.loss_inputs, "start": start}
-        return PPO(
-            **parts,
-            optimizer=self.checked_optimizer(network),
-            hyper=self.hyperparameters(),
-        )
+        return PPO(**parts, optimizer=self.checked_optimizer(network), hyper=self.hyperparameters())
 
     def get_mirror(self) -> Mirror:
         """The robot's mirror image, for `symmetry`: by default found from its model and its terms.

@@ -358,10 +358,7 @@ def save(run: Run) -> None:
         state = host_state(run.task, placed)
         if run.saver is not None:
             document = run_document(
-                run.task,
-                iteration=progress.iteration,
-                progress=progress.record(),
-                last_episodes=progress.last_episodes,
+                run.task, iteration=progress.iteration, progress=progress.record(), last_episodes=progress.last_episodes
             )
             run.saver.save(progress.iteration, state, document)
     # Not before: if an error interrupts the block above, the state is still unsaved.

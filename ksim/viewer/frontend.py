@@ -136,10 +136,7 @@ class Pacer:
     """
 
     def __init__(
-        self,
-        step_s: float,
-        clock: Callable[[], float] = time.perf_counter,
-        sleep: Callable[[float], None] = time.sleep,
+        self, step_s: float, clock: Callable[[], float] = time.perf_counter, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         self._step_s, self._clock, self._sleep = step_s, clock, sleep
         self._due = self._since = clock()

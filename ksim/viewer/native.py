@@ -70,11 +70,7 @@ class NativeFrontend(AbstractFrontend):
         threads_before = set(threading.enumerate())
         try:
             self._viewer = mujoco.viewer.launch_passive(
-                session.mj_model,
-                session.data,
-                key_callback=self._keyboard,
-                show_left_ui=False,
-                show_right_ui=False,
+                session.mj_model, session.data, key_callback=self._keyboard, show_left_ui=False, show_right_ui=False
             )
         except RuntimeError as error:
             if sys.platform != "darwin":

@@ -139,10 +139,7 @@ def policy_metadata(
         "ksim_version": __version__,
         "git": git_revision(_directory_of(task)),
         "task": f"{module_name(type(task))}.{type(task).__qualname__}",
-        "checkpoint": {
-            "path": os.path.relpath(checkpoint, out_dir),
-            "iteration": as_number(checkpoint.name),
-        },
+        "checkpoint": {"path": os.path.relpath(checkpoint, out_dir), "iteration": as_number(checkpoint.name)},
         "action_size": env.action_size,
         "action_bounds": action_bounds(model, task.obs_sizes, task.shapes_of),
         "memory": _memory(policy.bound(policy_arrays(model))),
