@@ -72,7 +72,7 @@ def test_viewer_plays_the_clip_to_its_end_and_starts_again(task):
     frames = []
     for _ in range(70):
         session.advance()
-        frames.append(int(session.policy_commands["motion"][0]))
+        frames.append(int(session._state.inner.commands["motion"][0, 0]))
     change_t = np.diff(frames)
     assert (change_t == 1).sum() > 60
     starts = np.array(frames[1:])[change_t != 1]
