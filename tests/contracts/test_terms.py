@@ -45,9 +45,9 @@ ACTIONS_TE2 = np.random.default_rng(0).uniform(-1, 1, (NUM_STEPS, NUM_ENVS, 2)).
 
 
 def concrete_terms(module) -> list[type[Term]]:
-    """Term classes of a module that can be made."""
+    """Public term classes of a module that can be made."""
     classes = [x for x in vars(module).values() if inspect.isclass(x) and issubclass(x, Term)]
-    return [cls for cls in dict.fromkeys(classes) if not inspect.isabstract(cls)]
+    return [cls for cls in dict.fromkeys(classes) if not inspect.isabstract(cls) and cls.__name__[0] != "_"]
 
 
 KIND_OF = {cls: kind for kind, module in KINDS.items() for cls in concrete_terms(module)}
