@@ -45,11 +45,7 @@ def help_text(usage: str, task_class: type[RLTask[Any]], base: RLConfig, width: 
 
 
 def option_text(name: str, base: RLConfig, width: int) -> str:
-    """The long help text of one option.
-
-    Raises:
-        ConfigError: There is no such option.
-    """
+    """The long help text of one option; raises ConfigError if there is no such option."""
     metadata = options_metadata(type(base))
     if name not in metadata:
         raise ConfigError(f"There is no option {name!r}. {near_misses(name, metadata)} --help lists all.")

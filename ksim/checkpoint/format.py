@@ -187,11 +187,7 @@ def _is_shallow(value: Any, most: int) -> bool:
 
 
 def list_checkpoints(directory: Path) -> list[Path]:
-    """The checkpoints of a directory, oldest first, including damaged ones.
-
-    Raises:
-        OSError: It exists but cannot be read.
-    """
+    """The checkpoints of a directory, oldest first, damaged ones too; raises OSError if it is unreadable."""
     return sorted(filter(_is_checkpoint, _entries(directory)), key=lambda path: int(path.name))
 
 

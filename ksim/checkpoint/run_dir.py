@@ -103,11 +103,7 @@ def _next_numbered(task_name: str) -> Path:
 
 
 def save_config(config: Any, run_dir: Path) -> None:
-    """Writes config.yaml.
-
-    Raises:
-        ConfigError: It cannot be written.
-    """
+    """Writes config.yaml; raises ConfigError if it cannot be written."""
     try:
         with whole_file(run_dir / "config.yaml") as temporary:
             temporary.write_text(write_yaml(plain_config(config)), encoding="utf-8")
@@ -116,11 +112,7 @@ def save_config(config: Any, run_dir: Path) -> None:
 
 
 def make_again(config: Any, run_dir: Path) -> None:
-    """Creates a run's directory again if somebody removed it during the run.
-
-    Raises:
-        OSError: It cannot be made.
-    """
+    """Creates a run's directory again if somebody removed it during the run; raises OSError if it cannot."""
     if run_dir.is_dir() and holds_run(run_dir):
         return
     run_dir.mkdir(parents=True, exist_ok=True)

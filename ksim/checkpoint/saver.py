@@ -81,11 +81,7 @@ class Saver:
             self._running.result()
 
     def close(self, iteration: int) -> None:
-        """Waits for the last checkpoint.
-
-        Raises:
-            RunError: It could not be written.
-        """
+        """Waits for the last checkpoint; raises RunError if it could not be written."""
         self.wait()
         self._thread.shutdown()
         if iteration and (self.newest is None or self.newest[0] != iteration):

@@ -182,11 +182,7 @@ class NativePhysics:
         )
 
     def check_models(self, models: Any) -> None:
-        """Checks models drawn by an environment, with or without a leading axis of envs.
-
-        Raises:
-            ConfigError: Native MuJoCo does not support their changes.
-        """
+        """Raises ConfigError if native MuJoCo does not support models drawn by an environment, one or one per env."""
         fields = {name: np.asarray(x) for name, x in self._overrides(models).items()}
         try:
             check_simple_bodies(self.mj_model, fields)

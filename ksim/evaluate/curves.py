@@ -52,11 +52,7 @@ class Curves:
 
 
 def read_curves(run_dir: Path, name: str | None = None) -> Curves:
-    """The curves of a run's directory.
-
-    Raises:
-        ConfigError: It holds no metrics, or cannot be read.
-    """
+    """The curves of a run's directory; raises ConfigError if it holds no metrics, or cannot be read."""
     path = run_dir / "metrics.jsonl"
     try:
         rows, evaluations = read_metrics(run_dir), read_evaluations(run_dir)

@@ -62,10 +62,6 @@ def output_dir(option: str, wanted: str | None, default: Path) -> Path:
 
 
 def data_url(path: Path) -> str:
-    """A `data:` URL with the content of a file, for self-contained pages.
-
-    Raises:
-        OSError: The file cannot be read.
-    """
+    """A `data:` URL with the content of a file, for self-contained pages; raises OSError if it cannot be read."""
     kind, _ = mimetypes.guess_type(path)
     return f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"

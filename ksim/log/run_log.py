@@ -40,11 +40,7 @@ class RunLog(logging.Handler):
         self._file: _LogFile | None = None
 
     def open(self, run_dir: Path) -> Path:
-        """Opens the log.
-
-        Raises:
-            ConfigError: It cannot be written.
-        """
+        """Opens the log; raises ConfigError if it cannot be written."""
         path = log_path(run_dir)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

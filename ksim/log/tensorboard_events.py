@@ -54,11 +54,7 @@ class EventFile:
             raise
 
     def close(self) -> None:
-        """Writes buffered events and closes the file.
-
-        Raises:
-            OSError: They could not be written.
-        """
+        """Writes buffered events and closes the file; raises OSError if they could not be written."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()

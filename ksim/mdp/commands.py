@@ -421,11 +421,7 @@ class MotionCommand(AbstractCommand):
 
 
 def motion_command(context: Context, command: str) -> MotionCommand:
-    """The term of a motion command.
-
-    Raises:
-        ConfigError: There is no such command, or it is of another kind.
-    """
+    """The term of a motion command; raises ConfigError if there is none, or it is of another kind."""
     term = get_named(context.command_terms, command, "command")
     if not isinstance(term, MotionCommand):
         raise ConfigError(f"Command {command!r} must be a MotionCommand, but is a {type(term).__name__}.")
@@ -433,11 +429,7 @@ def motion_command(context: Context, command: str) -> MotionCommand:
 
 
 def motion_frame(context: Context, command: str) -> tuple[MotionCommand, Int[Array, ""]]:
-    """A motion command and the frame that it asks for.
-
-    Raises:
-        ConfigError: There is no such command, or it is of another kind.
-    """
+    """A motion command and the frame that it asks for; raises as `motion_command`."""
     return motion_command(context, command), context.command(command)[0].astype(jnp.int32)
 
 

@@ -15,11 +15,7 @@ _BY_LARGEST_FORCE = 2
 
 
 def check_parts(term: Term) -> None:
-    """Checks that a term with fields `bodies` and `geoms` names at least one.
-
-    Raises:
-        ConfigError: It names none.
-    """
+    """Raises ConfigError unless a term with fields `bodies` and `geoms` names at least one."""
     if not (getattr(term, "bodies", ()) or getattr(term, "geoms", ())):
         raise ConfigError(f"{type(term).__name__} names neither bodies nor geoms. Name at least one.")
 

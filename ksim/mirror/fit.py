@@ -206,11 +206,7 @@ class Samples:
 
     @staticmethod
     def of(name: str, seen_sn: np.ndarray, image_sn: np.ndarray) -> "Samples":
-        """Samples that contain every pair in both directions.
-
-        Raises:
-            ConfigError: A value is non-finite.
-        """
+        """Samples that contain every pair in both directions; raises ConfigError if a value is non-finite."""
         finite_n = np.isfinite(seen_sn).all(axis=0) & np.isfinite(image_sn).all(axis=0)
         if not finite_n.all():
             raise ConfigError(

@@ -74,11 +74,7 @@ class MotionLibrary:
         return np.where(inside_hb, after_hb, bin_b), inside_hb
 
     def body_index(self, bodies: Sequence[str]) -> Int[np.ndarray, " n"]:
-        """Indices of bodies in the arrays.
-
-        Raises:
-            ConfigError: There is no such body.
-        """
+        """Indices of bodies in the arrays; raises ConfigError if there is no such body."""
         places = {name: i for i, name in enumerate(self.bodies)}
         return np.array([get_named(places, name, "body") for name in bodies])
 

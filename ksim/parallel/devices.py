@@ -157,11 +157,7 @@ def _indices(devices: Any) -> list[int]:
 
 
 def _of_all_processes(places: Sequence[int], devices: Sequence[Device]) -> list[Device]:
-    """The devices at the same indices in every process.
-
-    Raises:
-        ConfigError: A process has too few devices.
-    """
+    """The devices at the same indices in every process; raises ConfigError if one has too few."""
     by_process: dict[int, list[Device]] = {}
     for device in sorted(devices, key=lambda device: (device.process_index, device.id)):
         by_process.setdefault(device.process_index, []).append(device)

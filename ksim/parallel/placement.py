@@ -152,11 +152,7 @@ def join_shares(tree: PyTree) -> PyTree:
 
 
 def check_env_axis(tree: PyTree, num_envs: int | None) -> int:
-    """The number of envs that all leaves agree on.
-
-    Raises:
-        ConfigError: A leaf has no leading axis, or another length than `num_envs` or than the rest.
-    """
+    """The number of envs; raises ConfigError unless it is the length of the leading axis of every leaf."""
     shapes = {jax.tree_util.keystr(p): np.shape(x) for p, x in jax.tree_util.tree_leaves_with_path(tree)}
     lengths = [shape[0] for shape in shapes.values() if shape]
     if num_envs is None:

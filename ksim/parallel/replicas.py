@@ -173,11 +173,7 @@ class ReplicaGuard:
         return self._interval is not None and self._layout.num_devices > 1 and iteration % self._interval == 0
 
     def __call__(self, learner: LearnerState, iteration: int) -> LearnerState:
-        """The learner, the same on all devices.
-
-        Raises:
-            ReplicasDivergedError: The copies differ, and `rebroadcasts` is false.
-        """
+        """The learner, equal on all devices; raises ReplicasDivergedError if copies differ without `rebroadcasts`."""
         checksums_dl = np.asarray(self._layout.first(self._gather(learner)))
         divergence = find_divergence(checksums_dl, self._names)
         if divergence is None:

@@ -75,11 +75,7 @@ class RefusedError(ValueError):
 
 
 def read_programs(step: bytes, start: bytes) -> tuple[jax.export.Exported, jax.export.Exported]:
-    """Reads the programs of a policy and checks them; nothing is compiled.
-
-    Raises:
-        RefusedError: They fail a check.
-    """
+    """Reads the programs of a policy; raises RefusedError if they fail a check. Nothing is compiled."""
     try:
         programs = jax.export.deserialize(bytearray(step)), jax.export.deserialize(bytearray(start))
         for program in programs:

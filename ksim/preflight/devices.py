@@ -107,11 +107,7 @@ def find_problems(setup: DistributedSetup) -> list[str]:
 
 
 def check_devices_work_together(task: RLTask[DistributedRLConfig], learner: PyTree) -> None:
-    """Runs a collective and compares copies of the learner, on the devices of the task.
-
-    Raises:
-        ConfigError: The devices do not work together.
-    """
+    """Runs a collective and compares copies of the learner; raises ConfigError if the devices do not work together."""
     layout = task.layout
     if layout.num_devices == 1:
         return

@@ -151,11 +151,7 @@ def _report(out: Path, described: str, measurements: Sequence[Measurement]) -> N
 
 
 def _network(options: argparse.Namespace) -> prediction.Network | None:
-    """The network to predict for; None without --predict.
-
-    Raises:
-        ConfigError: The network is incomplete or invalid, or is given without --predict.
-    """
+    """The network to predict for; None without --predict. Raises ConfigError if it is incomplete or invalid."""
     given = {"--latency-us": options.latency_us, "--bandwidth-gbytes-per-s": options.bandwidth_gbytes_per_s}
     if not options.predict:
         if {*given.values(), options.all_reduce} != {None} or options.module.endswith(".json"):
@@ -208,11 +204,7 @@ def _predict(options: argparse.Namespace, network: prediction.Network) -> None:
 
 
 def _read(path: Path) -> prediction.OneDevice:
-    """The measurement in the report of an earlier prediction.
-
-    Raises:
-        ConfigError: The file holds no valid measurement.
-    """
+    """The measurement in the report of an earlier prediction; raises ConfigError if it holds no valid one."""
     try:
         return prediction.read_one_device(json.loads(path.read_text())["one_device"])
     except (OSError, KeyError, TypeError, ValueError) as error:

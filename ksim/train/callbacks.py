@@ -166,11 +166,7 @@ class Callbacks:
         self.failure = failure or self.failure
 
     def raise_together(self) -> None:
-        """Raises the error of a hook in all processes, which must all call this.
-
-        Raises:
-            CallbackError: A hook failed.
-        """
+        """Raises the CallbackError of a failed hook in all processes, which must all call this."""
         told = gather_texts("" if self.failure is None else str(self.failure))[0]
         if told:
             raise self.failure or CallbackError(f"Process 0: {told}")

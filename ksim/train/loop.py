@@ -76,11 +76,7 @@ class RunState:
         return self.placed
 
     def take(self) -> TrainState:
-        """The state for a training step, which donates its memory unless `dump_on_nan` is set.
-
-        Raises:
-            RunError: As `get`.
-        """
+        """The state for a training step, which donates its memory unless `dump_on_nan` is set; raises as `get`."""
         state = self.get()
         if not self._task.config.dump_on_nan:
             # If the step fails, its donated state cannot be saved.
@@ -88,19 +84,11 @@ class RunState:
         return state
 
     def learner(self) -> LearnerState:
-        """A copy of the learner on the host.
-
-        Raises:
-            RunError: As `get`.
-        """
+        """A copy of the learner on the host; raises as `get`."""
         return copy_of(self._task.layout.first(self.get().learner))
 
     def model(self) -> NormalizedActorCritic:
-        """A copy of the policy and value function on the host, on raw observations.
-
-        Raises:
-            RunError: As `get`.
-        """
+        """A copy of the policy and value function on the host, on raw observations; raises as `get`."""
         return self._task.policy_of(self.learner())
 
     def release(self) -> None:
@@ -386,11 +374,7 @@ def save_after(run: Run, error: Exception) -> None:
 
 
 def finish_saving(run: Run) -> None:
-    """Waits for the last checkpoint.
-
-    Raises:
-        RunError: It could not be written.
-    """
+    """Waits for the last checkpoint; raises RunError if it could not be written."""
     if run.saver is not None:
         with run.watchdog.watching("writing the last checkpoint"):
             run.saver.close(run.progress.iteration)

@@ -92,11 +92,7 @@ def find_start(config: RLConfig, task_name: str) -> Start:
 
 
 def prepare_run_dir(run_dir: Path, start: Start) -> None:
-    """Restores the directory of a resumed run to its state at the checkpoint.
-
-    Raises:
-        ConfigError: It cannot be changed.
-    """
+    """Restores the directory of a resumed run to its state at the checkpoint; raises ConfigError if it cannot."""
     if start.run_dir is None:
         return
     try:

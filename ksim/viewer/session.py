@@ -263,11 +263,7 @@ class ViewSession:
 
 
 def shown_of(env: Environment) -> Shown:
-    """The shown model of an environment.
-
-    Raises:
-        ConfigError: It has no model to show.
-    """
+    """The shown model of an environment; raises ConfigError if it has none."""
     shown = env.shown()
     if shown is None:
         raise ConfigError(
