@@ -93,7 +93,6 @@ def launch(task_class: type[RLTask[Any]], config: RLConfig | None = None, argv: 
     that max_runtime stopped, to be resumed; 128 + n if signal n stopped the run.
 
     Args:
-        task_class: The task.
         config: The config to override; None for the defaults of its class.
         argv: Overrides; None for the arguments of the process.
     """

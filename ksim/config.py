@@ -49,8 +49,6 @@ def field(
     """A config field: its default, its help text, and its metadata.
 
     Args:
-        value: The default.
-        help: The text that `--help` shows.
         group: The heading under which `--help` lists it, one of `GROUPS`; by default the `help_group` of the class that
             declares it first, or the last.
         kind: Its valid values, in words, if its type does not say it.

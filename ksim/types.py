@@ -70,9 +70,7 @@ class NextStart(eqx.Module):
     Start n of an env is `Environment.next_episode` under `fold_in(key, n)`, whenever it is made.
 
     Attributes:
-        key: The key of all starts of the env.
         number: The number of the next one; it counts the episodes that have ended.
-        is_ready: Whether it has been made.
         packed: The numbers of the start, an `EnvState`, by their type; anything while it is not ready.
     """
 
@@ -140,7 +138,6 @@ class LearnerState(eqx.Module):
     Attributes:
         params: Arrays of the actor-critic; its other leaves stay outside the traced step.
         normalizer: Running statistics of the observations.
-        opt_state: The optimizer's state.
         key: The run's key; each iteration folds in its number.
         iteration: Iterations done.
         num_bad_updates: Updates skipped in a row because of non-finite gradients.
@@ -160,7 +157,6 @@ class EnvBatch(eqx.Module):
     """State with one row per env, sharded over devices.
 
     Attributes:
-        env_state: States of the environments.
         model_carry: Memory of a recurrent model; empty for a feed-forward one.
         episode_return: Undiscounted reward of the episode so far.
         episode_length: Control steps of the episode so far.

@@ -102,7 +102,6 @@ class WrappedEnvironment(Environment):
     reports it (`truncation` in its `info`). If the environment ends it otherwise, it is terminated.
 
     Attributes:
-        env: The environment.
         actor_obs: The name of the policy's observation; None if the environment has only one.
         critic_obs: The name of the critic's observation; None if it is the policy's.
         episode_length: Steps of the environment after which an episode is truncated.
@@ -110,7 +109,6 @@ class WrappedEnvironment(Environment):
         randomizer: Draws a model for each episode; None for the environment's own model.
         native: The physics that replaces MJX; None for the environment's own physics.
         show: Its model and physics state for videos and the viewer.
-        engine_name: The name of its physics engine.
     """
 
     env: Any = eqx.field(static=True)

@@ -26,8 +26,6 @@ class UpdateState(NamedTuple):
     """Arrays that an optimizer step changes.
 
     Attributes:
-        params: The network's arrays.
-        opt_state: The optimizer's state.
         num_bad: Steps skipped in a row.
     """
 

@@ -46,9 +46,7 @@ def collect_rollout(
 
     Args:
         env: The environment. Its curricula are set to the state's levels.
-        rollout: Steps the envs.
         model: The policy and value function, on raw observations.
-        state: The state before the rollout.
         key: One key, the same on every device.
     """
     envs = state.envs
@@ -79,7 +77,6 @@ class MemoryUse:
     """Memory that grows with an option of the algorithm.
 
     Attributes:
-        option: The option's name.
         bytes_per_env: Bytes on a device for each of its envs and each unit of the option.
         purpose: Use of the memory, such as `the order of the minibatches`.
     """
@@ -120,7 +117,6 @@ class AbstractLearner(ABC):
     the training step.
 
     Attributes:
-        env: The environment.
         rollout: Steps this device's envs under a policy.
         network: The actor-critic before the first iteration. Its arrays are shapes where only `info` is called.
         obs_sizes: The length of each observation group.

@@ -22,7 +22,6 @@ class Teacher:
     Attributes:
         act: `rows of raw observations by group -> rows of actions`; traced.
         obs_sizes: The length of each group that it reads, by the names in its own environment.
-        action_size: Length of its actions.
         source: Its origin, as text.
         kept: Arrays by name from which it can be rebuilt.
     """

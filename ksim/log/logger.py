@@ -82,7 +82,6 @@ class RunInfo:
     """The run that a logger is opened for.
 
     Attributes:
-        run_dir: The run's directory.
         task_name: The task's name, as in `runs/<task>/`.
         config: The options by name, as JSON values.
         hyperparameters: Names of the options that affect learning.

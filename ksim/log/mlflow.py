@@ -38,7 +38,6 @@ class MlflowLogger(AbstractLogger):
             tracking_uri: The server's address, or a database; by default the value of MLFLOW_TRACKING_URI.
             experiment: The experiment, created if it does not exist; by default the task's name.
             name: The run's name; by default the name of the run's directory.
-            tags: Tags of the run.
             checkpoints: Checkpoints to upload as artifacts: `last` (at the end of the run), `all` or `none`.
 
         Raises:

@@ -38,7 +38,6 @@ class TrackedBodies(NamedTuple):
 
     Attributes:
         body_n: The bodies' places in the model.
-        command: The command.
         frame: The frame that was commanded.
     """
 

@@ -44,7 +44,6 @@ def load_motion(
     interpretations remain, the file is rejected until one of these arguments decides.
 
     Args:
-        path: The file.
         model: The robot. Joints of the robot that the file leaves out stay in their default positions.
         fps: Frames per second. Default: the file's own.
         quaternions: The order of quaternions, wxyz or xyzw.
@@ -241,7 +240,6 @@ def make_library(motions: Sequence[Motion], model: PhysicsModel, *, bin_s: float
 
     Args:
         motions: The clips, with different names.
-        model: The robot.
         bin_s: The longest duration of a bin, in s.
 
     Raises:

@@ -25,7 +25,6 @@ class RawMotion(NamedTuple):
     """The columns of a file.
 
     Attributes:
-        layout: Description of the file's layout.
         root_pos: Positions of the base, (t, 3).
         root_quat: Orientations of the base, (t, 4), in the file's quaternion order.
         joint_pos: Positions of the joints, (t, j).

@@ -15,7 +15,6 @@ class ActorCriticOutput(eqx.Module):
     """The output of an actor-critic for an observation.
 
     Attributes:
-        distribution: The distribution of the action.
         value: The expected discounted return from here.
     """
 
@@ -63,7 +62,6 @@ def evaluate_sequences(
     A model without memory gets all envs and times as one batch. With memory or `remat`, it is scanned over time.
 
     Args:
-        model: The model.
         obs_et: Observations, every leaf (env, time, features).
         carry_e: Memory at the start of the sequences.
         done_et: The episode ended or was cut with this step.

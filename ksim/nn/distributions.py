@@ -53,12 +53,7 @@ class AbstractDistribution(eqx.Module):
 
 
 class Gaussian(AbstractDistribution):
-    """Independent normal distributions over the components of an action; samples are actions.
-
-    Attributes:
-        mean: The mean action, which is also the mode.
-        std: Standard deviations, positive, of the shape of `mean`.
-    """
+    """Independent normal distributions over the components of an action; samples are actions."""
 
     mean: Float[Array, "*batch a"]
     std: Float[Array, "*batch a"]

@@ -235,8 +235,6 @@ class AdaptedActorCritic(AbstractActorCritic):
     Attributes:
         log_std: Logarithm of the standard deviation; None where the network returns a distribution.
         takes_groups: Whether the network takes all groups of the observation, or the array of the actor's alone.
-        min_std: Lower bound of the standard deviation.
-        squash: Whether actions are squashed between -1 and 1.
     """
 
     network: eqx.Module

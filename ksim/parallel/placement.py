@@ -59,7 +59,6 @@ def replicate_state(tree: PyTree, devices: Sequence[Device] | None = None, axis_
     Args:
         tree: The tree to copy to every device; it must be the same in every process.
         devices: The devices of all processes, default all there are.
-        axis_name: The name of the mapped axis.
 
     Returns:
         The tree with arrays of shape (num_devices, *shape).
@@ -93,7 +92,6 @@ def shard_environments(
     Args:
         tree: Arrays whose leading axis is the global batch of envs, the same for every leaf.
         devices: The devices of all processes, default all there are.
-        axis_name: The name of the mapped axis.
         num_envs: The number of envs; by default that of the leaves.
 
     Returns:

@@ -112,7 +112,6 @@ class StyleState(eqx.Module):
 
     Attributes:
         discriminator: The discriminator. All its leaves are learned.
-        opt_state: The discriminator's optimizer state.
         num_bad: The discriminator's optimizer steps skipped in a row.
         normalizer: Statistics of the features of the policy's states.
         replay: Ring buffer of raw transitions of the policy.

@@ -33,7 +33,6 @@ class GradientSync:
     """The synchronisation of gradients.
 
     Attributes:
-        average: Averages gradients over devices.
         period: Minibatches per synchronisation.
         mode: `accumulate` or `local`, see `GradSyncMode`.
     """
@@ -50,8 +49,6 @@ class GradientSync:
 
         Args:
             gradients: Computes the gradients of a minibatch.
-            step: Takes an optimizer step.
-            before: Parameters and optimizer state.
             env_index_pb: Envs of the period's minibatches.
 
         Returns:

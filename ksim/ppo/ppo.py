@@ -56,7 +56,6 @@ class PPO(AbstractLearner):
 
     Attributes:
         optimizer: Gradient transformation, with an injected `learning_rate`.
-        loss: The loss of a minibatch.
         loss_inputs: Computes that loss's additional inputs.
         start: Returns entries of the start table, by name.
         line: Additional metrics on the line of each iteration, by label.
@@ -207,8 +206,6 @@ def stratified_minibatches(
         key: One key for all passes, the same on every device.
         num_local_envs: Envs of this device, a multiple of `num_batches`.
         num_batches: Minibatches per pass.
-        num_passes: Passes over the rollout.
-        axis_name: The mapped axis of devices.
 
     Returns:
         Indices into the local envs, one row per minibatch, in the order of updates.

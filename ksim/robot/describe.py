@@ -131,7 +131,6 @@ class RobotDescription:
         base: The body of the free joint; None without a free joint.
         mass: Mass of the robot, in kg.
         joints: Hinge and slide joints of the robot.
-        driven: Joints that actuators drive.
         drive: `servos`, `motors`, `none`, or `other` if there is not one motor or position servo per driven joint.
         legs: Legs, front before rear, left before right.
         tip: For fixed robots: the body at the end, and the point in its frame farthest from the last joint, in m.

@@ -52,7 +52,6 @@ def gains_of(
 
     Args:
         qpos: The standing pose.
-        joints: Joints to drive.
         legs: The robot's legs; empty if it is fixed to the world.
         limits: Known torque limits by joint, in N m.
         own_kp: Stiffness of the model's own servos by joint; it is kept.

@@ -29,7 +29,6 @@ class Foot(NamedTuple):
 
     Attributes:
         name: Name of the site to add. Its touch sensor is called `<name>_touch`.
-        body: The body that it belongs to.
         pos: Centre of the box in the body's frame, in m.
         size: Half sizes of the box along the body's axes, in m.
     """
@@ -279,7 +278,6 @@ def set_pose(spec: mujoco.MjSpec, joints: Mapping[str, float], height: float | N
     has closed loops, joints move to close them: undriven joints first, driven joints only if necessary.
 
     Args:
-        spec: The model.
         joints: Positions in rad (m of slides), by pattern of the joint's name, the first that matches.
         height: Height of the base, in m; None for a robot without a free base.
 

@@ -128,10 +128,6 @@ class Environment(eqx.Module):
 def check_environment(env: Environment, axis_name: str = DEVICE_AXIS) -> dict[str, int]:
     """Traces a reset and a step, without running or compiling them, and checks what they return.
 
-    Args:
-        env: The environment.
-        axis_name: The name of the device axis in the environment.
-
     Returns:
         The length of each observation group.
 

@@ -166,12 +166,10 @@ def unroll(
     the metric `rollout/not_finite` is 1 for that step. So an env that blew up barely affects learning.
 
     Args:
-        env: The environment.
         model: The policy and the value function, on raw observations.
         env_state_e: States to start from.
         carry_e: The model's memory to start from.
         key_e: One key per env for this rollout.
-        num_steps: Control steps.
         deterministic: Use the deterministic policy instead of sampling.
         reached_groups: Observation groups that the trajectory also holds for the states reached, in `reached`.
 

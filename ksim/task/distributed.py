@@ -52,7 +52,6 @@ class DistributedSetup:
     """Global and per-device figures of a distributed run.
 
     Attributes:
-        peers: The processes of the job.
         devices: The devices in use, of all processes, in the order of the mapped axis.
         engine: The physics engine; None if the environment names none.
         num_envs: Environments over all devices.
@@ -68,7 +67,6 @@ class DistributedSetup:
         rollout_bytes_per_device: Estimated memory of a rollout on one device while learning: the trajectory, its
             normalised observations and advantages, and the states for resets. Excludes the engine's own working
             memory.
-        problems: Likely problems, as text.
         steps_per_action: Environment steps per control step.
     """
 

@@ -59,7 +59,6 @@ class TrainingStatus:
         iterations_left: Iterations to the limit; None without one.
         metrics: Metrics of the last iteration, as in its line of metrics.jsonl (NaN for null); empty before the first
             iteration of this process.
-        run_dir: The run's directory.
         checkpoint: The newest written checkpoint; None if there is none.
         ended_by: In `on_training_end`, the signal, `max_runtime` or the error that ended the run; None if the run
             reached its limit.

@@ -140,7 +140,6 @@ class Measurement:
 
     Attributes:
         kind: `strong` or `weak`.
-        num_envs: Number of envs over all devices.
         env_steps_per_s: Env steps per second over all envs, one figure per repetition.
         efficiency: Speed per device, divided by the speed of one device alone in the same repetition.
         collective_share: Share of time in collectives and waiting for them, one figure per repetition.

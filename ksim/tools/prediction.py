@@ -149,7 +149,6 @@ class Prediction:
 
     Attributes:
         kind: `strong` or `weak`.
-        num_envs: Number of envs over all devices.
         waiting_s: Seconds for which the typical device waits for the slowest.
         efficiency: Speed per device, divided by the speed of one device alone.
     """
