@@ -418,12 +418,9 @@ def _read_document_file(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _digest(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
-
-
 def _digest_of_document(document: Mapping[str, Any]) -> str:
-    return _digest(json.dumps({k: v for k, v in document.items() if k != "digest"}, sort_keys=True).encode())
+    content = json.dumps({k: v for k, v in document.items() if k != "digest"}, sort_keys=True)
+    return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
 
 def _first_line(error: Exception) -> str:

@@ -102,7 +102,8 @@ class Group:
         """
         self._options, self._shares, self._variables = options, device_shares, variables
         self._pump = Pump()
-        self._members = [Member(i, self._make_output(i)) for i in self._process_ids()]
+        first = options.first_process_id
+        self._members = [Member(i, self._make_output(i)) for i in range(first, first + options.nproc_per_node)]
         self._ended: list[Member] = []
         self._stop_signal: int | None = None
         self.first_failure: Member | None = None
@@ -144,10 +145,6 @@ class Group:
         deadline_s = time.monotonic() + _LEFTOVERS_S
         while any(member.has_leftovers() for member in self._members) and time.monotonic() < deadline_s:
             time.sleep(0.01)
-
-    def _process_ids(self) -> range:
-        first = self._options.first_process_id
-        return range(first, first + self._options.nproc_per_node)
 
     def _make_output(self, process_id: int) -> AbstractOutput:
         if self._options.log_dir is None:

@@ -82,7 +82,8 @@ class _Restarts:
         self._num_restarts += 1
         left = [i for i in range(num) if num == least or i != group.lost_index()]
         count, most = self._num_restarts, self._options.max_restarts
-        say(f"Restart {count} of {most} in {_processes(len(left))}, from {self._origin()}.")
+        processes = "1 process" if len(left) == 1 else f"{len(left)} processes"
+        say(f"Restart {count} of {most} in {processes}, from {self._origin()}.")
         return left
 
     @staticmethod
@@ -121,7 +122,3 @@ class _Restarts:
         if newest is None:
             return f"the beginning: there is no checkpoint yet in {run_dir}"
         return f"the checkpoint of iteration {newest} in {run_dir}"
-
-
-def _processes(num: int) -> str:
-    return "1 process" if num == 1 else f"{num} processes"

@@ -101,7 +101,8 @@ def mirror_model(physics_model: PhysicsModel) -> ModelMirror:
     image, sign = _joint_images(physics_model)
     qpos, qvel = _coordinates(model, image, sign)
     _check_bodies(model, qpos)
-    off = np.abs(qpos(physics_model.default_qpos) - physics_model.default_qpos)[_hinge_places(model)]
+    hinges = model.jnt_qposadr[_has_one_dof(model)]
+    off = np.abs(qpos(physics_model.default_qpos) - physics_model.default_qpos)[hinges]
     if off.size and not off.max() <= TOLERANCE:  # also NaN
         joint = label(model, "joint", int(np.flatnonzero(_has_one_dof(model))[off.argmax()]))
         raise ConfigError(
@@ -133,10 +134,6 @@ def _name(model: mujoco.MjModel, joint: int) -> str:
 
 def _has_one_dof(model: mujoco.MjModel) -> np.ndarray:
     return ~np.isin(model.jnt_type, (FREE, BALL))
-
-
-def _hinge_places(model: mujoco.MjModel) -> np.ndarray:
-    return model.jnt_qposadr[_has_one_dof(model)]
 
 
 def base_frame(physics_model: PhysicsModel, data: mujoco.MjData) -> tuple[np.ndarray, np.ndarray]:

@@ -75,7 +75,8 @@ class Motion:
         """
         if abs(fps - self.fps) < 1e-6 * fps:
             return self
-        time_t, new_t = (np.arange(n) / rate for n, rate in ((self.num_frames, self.fps), (self._frames_at(fps), fps)))
+        num_new = int(self.duration_s * fps + 1e-6) + 1
+        time_t, new_t = np.arange(self.num_frames) / self.fps, np.arange(num_new) / fps
         turn = RotationSpline(time_t, _rotations(self.root_quat))(new_t)
         return dataclasses.replace(
             self,
@@ -84,9 +85,6 @@ class Motion:
             root_quat=turn.as_quat(scalar_first=True),
             joint_pos=CubicSpline(time_t, self.joint_pos)(new_t),
         )
-
-    def _frames_at(self, fps: float) -> int:
-        return int(self.duration_s * fps + 1e-6) + 1
 
     def root_lin_vel(self) -> Float[np.ndarray, "t 3"]:
         """Velocity of the base in the world frame, in m/s, by central differences."""

@@ -34,6 +34,12 @@ class AbstractActorCritic(eqx.Module):
         """The distribution of the action and the value of `obs`, and the memory after it."""
 
 
+def act(model: AbstractActorCritic, obs: Observation, carry: PyTree) -> tuple[Array, PyTree]:
+    """The deterministic action, and the memory after it."""
+    output, carry = model(obs, carry)
+    return output.distribution.mode(), carry
+
+
 def critic_group(obs: Observation) -> str:
     """The group that the critic reads: `critic` where there is one, else the actor's."""
     return "critic" if "critic" in obs else "actor"

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ksim.errors import ConfigError
-from ksim.nn.actor_critic import AbstractActorCritic
+from ksim.nn.actor_critic import AbstractActorCritic, act
 from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.parallel.placement import named_leaves
 from ksim.policy.program_safety import PLATFORMS, RefusedError, bounded, read_programs
@@ -194,8 +194,8 @@ def _traced(
 
     def step(given: dict[str, Array], obs: Observation, memory: dict[str, Array]) -> tuple[Array, dict[str, Array]]:
         before = jax.tree.unflatten(jax.tree.structure(carry), [memory[name] for name in carry_names])
-        output, after = bound(given)(obs, before)
-        return output.distribution.mode(), named_leaves(after, "carry")
+        action, after = act(bound(given), obs, before)
+        return action, named_leaves(after, "carry")
 
     def start(given: dict[str, Array]) -> dict[str, Array]:
         return named_leaves(bound(given).initial_carry(), "carry")
@@ -279,13 +279,9 @@ def _exported(function: Callable[..., Any], *shapes: Any) -> bytes:
     limit = jax.config.values[_LOCATIONS]
     jax.config.update(_LOCATIONS, 0)
     try:
-        return _serialized(function, *shapes)
+        return bytes(jax.export.export(jax.jit(function), platforms=PLATFORMS)(*shapes).serialize())
     finally:
         jax.config.update(_LOCATIONS, limit)
-
-
-def _serialized(function: Callable[..., Any], *shapes: Any) -> bytes:
-    return bytes(jax.export.export(jax.jit(function), platforms=PLATFORMS)(*shapes).serialize())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -160,7 +160,8 @@ class AMP(AbstractLearner):
             replay=jnp.zeros((self.hyper.replay_size, 2, num_features)),
             num_replayed=jnp.int32(0),
         )
-        return AMPState(**_fields(self.ppo.init(key)), style=style)
+        learner = self.ppo.init(key)
+        return AMPState(**{x.name: getattr(learner, x.name) for x in dataclasses.fields(learner)}, style=style)
 
     def collect(self, state: TrainState, key: PRNGKeyArray) -> tuple[RolloutBatch, EnvBatch]:
         return self.ppo.collect(state, key)
@@ -254,10 +255,6 @@ class AMP(AbstractLearner):
         return jax.lax.dynamic_slice_in_dim(x_b, device_index(self.axis_name) * size, size)
 
 
-def _fields(module: eqx.Module) -> dict[str, PyTree]:
-    return {field.name: getattr(module, field.name) for field in dataclasses.fields(module)}
-
-
 def _transitions(trajectory: Trajectory) -> Float[Array, "e t 2 f"]:
     """The features before and after each step, including steps that end an episode."""
     return jnp.stack([trajectory.obs[STYLE], trajectory.reached[STYLE]], axis=2)
@@ -265,17 +262,13 @@ def _transitions(trajectory: Trajectory) -> Float[Array, "e t 2 f"]:
 
 def _style_rewards(style: StyleState, trajectory: Trajectory) -> Float[Array, "e t"]:
     """The style reward of each step, including steps that end an episode; 0 for a non-finite step."""
-    reward_et = style_reward(_scores(style, _transitions(trajectory)))
-    return jnp.where(finite_steps(trajectory), reward_et, 0.0)
+    score_et = jax.vmap(jax.vmap(style.discriminator))(_normalized(style, _transitions(trajectory)))
+    return jnp.where(finite_steps(trajectory), style_reward(score_et), 0.0)
 
 
 def _normalized(style: StyleState, pair_b2f: Float[Array, "*b 2 f"]) -> Float[Array, "*b f2"]:
     normalized = style.normalizer({STYLE: pair_b2f})[STYLE]
     return normalized.reshape(*normalized.shape[:-2], -1)
-
-
-def _scores(style: StyleState, pair_et2f: Float[Array, "e t 2 f"]) -> Float[Array, "e t"]:
-    return jax.vmap(jax.vmap(style.discriminator))(_normalized(style, pair_et2f))
 
 
 def _put(

@@ -210,7 +210,7 @@ def _rewards(plan: Plan) -> str:
         "rewards.RollPitchRate(scale=-0.05),",
         "rewards.VerticalVelocity(scale=-0.5),",
         f"rewards.BaseHeightError(target=STANDING_HEIGHT, scale={height}),",
-        f"rewards.JointDeviation({_deviation(plan)}),",
+        f"rewards.JointDeviation({'joints=still, scale=-0.15' if plan.bends else 'scale=-0.05'}),",
         "rewards.JointLimits(scale=-1.0),",
         "rewards.ActionRate(scale=-0.01),",
         "# The torque that holds the weight at arm's length of the height costs about 0.2.",
@@ -256,10 +256,6 @@ def _swing_pose(plan: Plan) -> list[str]:
         "# Lifts the feet from the first steps on, without which two legs shuffle.",
         "rewards.SwingPose(legs=legs, bend=bend, **gait, scale=-5.0),",
     ]
-
-
-def _deviation(plan: Plan) -> str:
-    return "joints=still, scale=-0.15" if plan.bends else "scale=-0.05"
 
 
 def _contact_line(plan: Plan) -> str:

@@ -1,5 +1,6 @@
 """Whole episodes of the deterministic policy, one per env, summed step by step."""
 
+import functools
 from collections.abc import Callable
 
 import chex
@@ -8,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
-from ksim.nn.actor_critic import AbstractActorCritic, initial_carries
+from ksim.nn.actor_critic import AbstractActorCritic, act, initial_carries
 from ksim.rollout.environment import Environment, select_envs
 from ksim.rollout.unroll import initial_env_states
 from ksim.types import EnvState, Metrics
@@ -66,12 +67,8 @@ def advance_episodes(
     chex.assert_rank(episodes.is_running, 1)
     chex.assert_tree_shape_prefix(episodes, episodes.is_running.shape)
 
-    def act(obs: PyTree, carry: PyTree) -> tuple[Array, PyTree]:
-        output, carry = model(obs, carry)
-        return output.distribution.mode(), carry
-
     def step(at: Episodes, _: None) -> tuple[Episodes, PyTree]:
-        action_e, carry_e = jax.vmap(act)(at.env_state.obs, at.model_carry)
+        action_e, carry_e = jax.vmap(functools.partial(act, model))(at.env_state.obs, at.model_carry)
         reached_e = jax.vmap(env.step)(at.env_state, action_e)
         running_e = at.is_running
         # Selected and not multiplied: 0 * nan is not 0.

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Float, PRNGKeyArray
+from jaxtyping import Float
 
 from ksim.checks import check_divisible, check_sizes
 from ksim.config import field
@@ -154,7 +154,9 @@ class AMPTask(PPOTask[ConfigT], Generic[ConfigT]):
             **parts,
             ppo=ppo,
             hyper=self.amp_hyperparameters(),
-            make_discriminator=self._make_discriminator,
+            make_discriminator=lambda key: Discriminator(
+                self.obs_sizes[STYLE], self.config.discriminator_sizes, key=key
+            ),
             optimizer=optimizer,
             # Loaded when training is traced: evaluating or exporting a policy needs no clips.
             reference=lambda: jnp.asarray(self.reference),
@@ -199,6 +201,3 @@ class AMPTask(PPOTask[ConfigT], Generic[ConfigT]):
 
     def kept_arrays(self) -> Mapping[str, np.ndarray]:
         return {f"{_KEPT}reference": self.reference}
-
-    def _make_discriminator(self, key: PRNGKeyArray) -> Discriminator:
-        return Discriminator(self.obs_sizes[STYLE], self.config.discriminator_sizes, key=key)

@@ -237,20 +237,12 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
 
     def _get_initial_model(self, rng: PRNGKeyArray) -> AbstractActorCritic:
         config = self.config
-        shared = {
-            "obs_sizes": self.obs_sizes,
-            "action_size": self.environment.action_size,
-            "actor_sizes": config.actor_sizes,
-            "critic_sizes": config.critic_sizes,
-            "std": config.std,
-            "init_std": config.init_std,
-            "min_std": config.min_std,
-            "squash": config.squash,
-            "key": rng,
-        }
+        names = ("actor_sizes", "critic_sizes", "std", "init_std", "min_std", "squash")
+        options = {name: getattr(config, name) for name in names}
+        sizes = self.obs_sizes, self.environment.action_size
         if config.model == "gru":
-            return GruActorCritic(memory_size=config.memory_size, **shared)
-        return MlpActorCritic(**shared)
+            return GruActorCritic(*sizes, memory_size=config.memory_size, **options, key=rng)
+        return MlpActorCritic(*sizes, **options, key=rng)
 
     def get_learner(self, network: AbstractActorCritic, axis_name: str | None) -> AbstractLearner:
         parts = self.learner_parts(network, axis_name)

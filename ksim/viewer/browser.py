@@ -189,17 +189,14 @@ class BrowserFrontend(AbstractFrontend):
             return
         with self._server.gui.add_folder("Drive"):
             for names, steps in STEERING.items():
-                known = [(name, step) for name, step in zip(names, steps, strict=True) if self._steers(step[0])]
+                num_steered = len(self.driver.numbers)
+                known = [(name, step) for name, step in zip(names, steps, strict=True) if step[0] < num_steered]
                 if known:
                     group = self._server.gui.add_button_group("", [name for name, _ in known])
-                    group.on_click(lambda event, known=dict(known): self._nudge(known[event.target.value]))
+                    group.on_click(
+                        lambda event, known=dict(known): self.driver({"nudge": list(known[event.target.value])})
+                    )
             self._server.gui.add_markdown(f"<small>{KEYS_HELP}</small>")
-
-    def _steers(self, index: int) -> bool:
-        return index < len(self.driver.numbers)
-
-    def _nudge(self, step: tuple[int, int]) -> None:
-        self.driver({"nudge": list(step)})
 
     def _add_inputs(self) -> list[NumberInput]:
         inputs: list[NumberInput] = []

@@ -120,9 +120,8 @@ def load_episode(name: str, content: bytes, like: Frame) -> Episode:
         columns = _read_columns(content, wanted, optional)
     # The file is untrusted, so its readers may raise anything.
     except Exception as error:
-        reason = (
-            str(error) if type(error) is _OtherRobotError else f"is no recording of ksim's viewer ({_words(error)})"
-        )
+        words = f"{type(error).__name__}: {error!s:.200}" if str(error) else type(error).__name__
+        reason = str(error) if type(error) is _OtherRobotError else f"is no recording of ksim's viewer ({words})"
         raise ConfigError(f"{name} {reason}.") from error
     step_s = float(columns.pop("step_s"))
     return Episode(name, step_s, [_frame(columns, i) for i in range(len(columns["time_s"]))])
@@ -169,10 +168,6 @@ def _read_columns(
     if not _STEPS_S[0] <= columns["step_s"] <= _STEPS_S[1]:
         raise ValueError(f"its step_s must be {_STEPS_S[0]:g} to {_STEPS_S[1]:g} s")
     return columns
-
-
-def _words(error: Exception) -> str:
-    return f"{type(error).__name__}: {error!s:.200}" if str(error) else type(error).__name__
 
 
 def _shape_of(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> tuple[int, ...]:

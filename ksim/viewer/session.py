@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Key, PyTree
 from ksim.errors import ConfigError
 from ksim.keys import VIEWER
 from ksim.mdp.commands import AbstractCommand, VelocityCommand, unscaled
-from ksim.nn.actor_critic import AbstractActorCritic
+from ksim.nn.actor_critic import AbstractActorCritic, act
 from ksim.parallel.collectives import DEVICE_AXIS, bind_axis
 from ksim.physics.mujoco import MujocoEngine
 from ksim.physics.names import add_to_base_velocity
@@ -319,12 +319,12 @@ class _Programs:
         """A control step of all envs."""
 
         def step(state: EnvState, carry: PyTree, push_3: Array) -> tuple[EnvState, PyTree]:
-            output, carry = model(state.obs, carry)
+            action, carry = act(model, state.obs, carry)
             if self.can_push and isinstance(self.env, MdpEnvironment):
                 names = self.env.engine.model.names
                 physics = add_to_base_velocity(state.inner.physics, names, push_3, jnp.zeros(3))
                 state = dataclasses.replace(state, inner=dataclasses.replace(state.inner, physics=physics))
-            return self._commanded(commands).step(state, output.distribution.mode()), carry
+            return self._commanded(commands).step(state, action), carry
 
         state_e, carry_e = jax.vmap(step)(state_e, carry_e, push_e3)
         return state_e, carry_e, self._seen(state_e)
@@ -337,6 +337,8 @@ class _Programs:
         physics_e = jax.vmap(self.shown.physics_of)(state_e)
         terms = {name: x for name, x in state_e.metrics.items() if name.startswith(_REWARD)}
         rewards = {"total": state_e.reward / self.shown.model.ctrl_dt}
+        commands = self.env.mdp.commands if isinstance(self.env, MdpEnvironment) else {}
+        has_course = any(command.has_course for command in commands.values())
         return {
             "qpos": physics_e.qpos,
             "qvel": physics_e.qvel,
@@ -346,8 +348,5 @@ class _Programs:
             "rewards": rewards | {name.removeprefix(_REWARD): x for name, x in terms.items()},
             "terminated": state_e.terminated,
             # Other episodes continue beyond their time limit while they are watched.
-            "ended": state_e.terminated | (state_e.truncated & self._has_course()),
+            "ended": state_e.terminated | (state_e.truncated & has_course),
         }
-
-    def _has_course(self) -> bool:
-        return isinstance(self.env, MdpEnvironment) and any(x.has_course for x in self.env.mdp.commands.values())

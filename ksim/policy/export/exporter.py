@@ -16,13 +16,13 @@ from ksim.errors import ConfigError, RunError
 from ksim.host.files import output_dir, whole_file
 from ksim.host.machine import install_command
 from ksim.host.terminal import print_figures
+from ksim.nn.actor_critic import act
 from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.policy.export.metadata import policy_metadata
 from ksim.policy.load import PolicyContext, PolicyExport, load_task_policy
 from ksim.policy.program import DeterministicPolicy, deterministic_policy, export_policy, policy_arrays
 from ksim.task.result import RunResult
 from ksim.task.rl import RLTask
-from ksim.types import Observation
 
 _ONNX, _PROGRAM, _METADATA = "policy.onnx", "policy.jaxexport", "policy.json"
 TOLERANCE = 1e-4
@@ -133,7 +133,7 @@ def largest_difference(onnx_model: bytes, model: NormalizedActorCritic) -> float
         RunError: The difference is larger than rounding explains.
     """
     step, memory = onnx_step(onnx_model), None
-    forward = jax.jit(jax.vmap(lambda obs, carry: _act(model, obs, carry)))
+    forward = jax.jit(jax.vmap(lambda obs, carry: act(model, obs, carry)))
     carry = jax.tree.map(lambda x: jnp.broadcast_to(x, (_CHECKED_ROWS, *x.shape)), model.initial_carry())
     rng, largest = np.random.default_rng(0), 0.0
     for _ in range(_CHECKED_STEPS):
@@ -183,8 +183,3 @@ def onnx_step(onnx_model: bytes | Path) -> Step:
         return jax.tree.map(lambda *x: np.concatenate(x), *(run(*row) for row in rows))
 
     return step
-
-
-def _act(model: NormalizedActorCritic, obs: Observation, carry: Any) -> tuple[Any, Any]:
-    output, carry = model(obs, carry)
-    return output.distribution.mode(), carry
