@@ -12,8 +12,6 @@ from ksim.errors import ConfigError
 from ksim.evaluate.evaluator import Estimate
 from ksim.log.jsonl import read_evaluations, read_metrics
 
-_LARGEST = 1e300
-
 
 @dataclasses.dataclass(frozen=True)
 class Curves:

@@ -25,7 +25,6 @@ img, video { background: #fff; border-radius: 4px; max-width: 100%; }
 pre { background: var(--soft); border-radius: 4px; font-size: 12px; overflow-x: auto; padding: .6rem; }
 """
 _PLOTS = ("velocity", "gait", "rewards")
-_PACKAGES = ("python", "jax", "mujoco", "ksim")
 MAX_FILM_BYTES = 20 * 2**20
 """Maximum size of a video in the report, in bytes. Larger ones are left out, because videos are embedded."""
 

@@ -1,5 +1,7 @@
 """Observations of joints, IMUs and other sensors."""
 
+from typing import ClassVar
+
 import jax.numpy as jnp
 import mujoco
 import numpy as np
@@ -55,49 +57,40 @@ class JointTorque(AbstractObservation):
         return context.derived("qfrc_actuator")[context.model.names.joint_qvel(self.joints)]
 
 
-_GYRO, _ACCELEROMETER = mujoco.mjtSensor.mjSENS_GYRO, mujoco.mjtSensor.mjSENS_ACCELEROMETER
+class _Imu(AbstractObservation):
+    """A sensor of an IMU at a site, added to the model if it has none there. `kind` is the sensor's type."""
 
-
-class ImuGyro(AbstractObservation):
-    """Angular velocity of a site in its own frame, in rad/s. `site`: position and orientation of the IMU."""
-
+    kind: ClassVar[mujoco.mjtSensor]
     site: str
 
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
-        _add_sensor(spec, self.site, _GYRO)
+        find_in_spec(spec, "site", self.site)
+        if not any(sensor.type == self.kind and sensor.objname == self.site for sensor in spec.sensors):
+            name = f"ksim_{self.site}_{self.kind.name.removeprefix('mjSENS_').lower()}"
+            spec.add_sensor(name=name, type=self.kind, objtype=mujoco.mjtObj.mjOBJ_SITE, objname=self.site)
 
     def __call__(self, context: Context) -> Float[Array, "3"]:
-        return _reading(context, self.site, _GYRO)
+        model = context.model.mj_model
+        # By its kind and place: the model's own sensor may have any name, or none.
+        site = context.model.names.index("site", self.site)
+        is_it = (model.sensor_type == int(self.kind)) & (model.sensor_objid == site)
+        start = int(model.sensor_adr[np.flatnonzero(is_it)[0]])
+        return context.derived("sensordata")[start : start + 3]
 
 
-class ImuAccelerometer(AbstractObservation):
+class ImuGyro(_Imu):
+    """Angular velocity of a site in its own frame, in rad/s. `site`: position and orientation of the IMU."""
+
+    kind = mujoco.mjtSensor.mjSENS_GYRO
+
+
+class ImuAccelerometer(_Imu):
     """Accelerometer: acceleration minus gravity, in a site's frame, in m/s^2; 9.81 upwards at rest.
 
     site: position and orientation of the IMU.
     """
 
-    site: str
-
-    def edit_spec(self, spec: mujoco.MjSpec) -> None:
-        _add_sensor(spec, self.site, _ACCELEROMETER)
-
-    def __call__(self, context: Context) -> Float[Array, "3"]:
-        return _reading(context, self.site, _ACCELEROMETER)
-
-
-def _add_sensor(spec: mujoco.MjSpec, site: str, kind: mujoco.mjtSensor) -> None:
-    find_in_spec(spec, "site", site)
-    if not any(sensor.type == kind and sensor.objname == site for sensor in spec.sensors):
-        word = kind.name.removeprefix("mjSENS_").lower()
-        spec.add_sensor(name=f"ksim_{site}_{word}", type=kind, objtype=mujoco.mjtObj.mjOBJ_SITE, objname=site)
-
-
-def _reading(context: Context, site: str, kind: mujoco.mjtSensor) -> Float[Array, "3"]:
-    model = context.model.mj_model
-    # By its kind and place: the model's own sensor may have any name, or none.
-    is_it = (model.sensor_type == int(kind)) & (model.sensor_objid == context.model.names.index("site", site))
-    start = int(model.sensor_adr[np.flatnonzero(is_it)[0]])
-    return context.derived("sensordata")[start : start + 3]
+    kind = mujoco.mjtSensor.mjSENS_ACCELEROMETER
 
 
 class SensorReading(AbstractObservation):
