@@ -2,6 +2,7 @@
 
 import operator
 from abc import abstractmethod
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -221,30 +222,43 @@ MIN_FRICTION = 1e-6
 """Dry friction, in N m, that stands for none: MJX locks a joint whose friction is overridden by exactly 0."""
 
 
-class RandomArmature(AbstractRandomizer):
+class _ScaledDofs(AbstractRandomizer):
+    """Multiplies a field of each joint, such as `dof_damping`, by its own uniform number from `factor`."""
+
+    field: ClassVar[str]
+    factor: tuple[float, float] = ranged((0.8, 1.2), least=0.0)
+    joints: tuple[str, ...] | None = None
+
+    def __call__(self, context: Context) -> Overrides:
+        places = context.model.names.joint_qvel(self.joints)
+        has_some = getattr(context.model.mj_model, self.field)[places] != 0
+        if not has_some.any() or (self.joints is not None and not has_some.all()):
+            lacking = [repr(name) for name, has in zip(self.joints or (), has_some, strict=False) if not has]
+            name = self.field.removeprefix("dof_")
+            raise ConfigError(
+                f"{type(self).__name__} multiplies the {name}, which is 0 at {', '.join(lacking) or 'all joints'} and "
+                f"stays so. Give the joints some {name} in the MJCF file, or remove the randomizer."
+            )
+        factor_j = uniform(context, self.factor, (len(places),))
+        return {self.field: self.current(context, self.field).at[places].multiply(factor_j)}
+
+
+class RandomArmature(_ScaledDofs):
     """Multiplies the armature of each joint by its own uniform number from `factor`.
 
     joints: names of joints, each with an armature. Default: all joints, of which at least one must have an armature.
     """
 
-    factor: tuple[float, float] = ranged((0.8, 1.2), least=0.0)
-    joints: tuple[str, ...] | None = None
-
-    def __call__(self, context: Context) -> Overrides:
-        return _scaled_dofs(self, context, "dof_armature", self.factor, self.joints)
+    field = "dof_armature"
 
 
-class RandomDamping(AbstractRandomizer):
+class RandomDamping(_ScaledDofs):
     """Multiplies the damping of each joint by its own uniform number from `factor`.
 
     joints: names of joints, each with some damping. Default: all joints, of which at least one must have some.
     """
 
-    factor: tuple[float, float] = ranged((0.8, 1.2), least=0.0)
-    joints: tuple[str, ...] | None = None
-
-    def __call__(self, context: Context) -> Overrides:
-        return _scaled_dofs(self, context, "dof_damping", self.factor, self.joints)
+    field = "dof_damping"
 
 
 class RandomJointFriction(AbstractRandomizer):
@@ -314,22 +328,6 @@ class RandomJointZero(AbstractRandomizer):
         offset_j = uniform(context, (-self.max_offset, self.max_offset), (len(places),))
         moved = {name: self.current(context, name).at[places].add(offset_j) for name in ("qpos0", "qpos_spring")}
         return moved | {"jnt_range": self.current(context, "jnt_range").at[indices].add(offset_j[:, None])}
-
-
-def _scaled_dofs(
-    term: AbstractRandomizer, context: Context, field: str, factor: tuple[float, float], joints: tuple[str, ...] | None
-) -> Overrides:
-    places = context.model.names.joint_qvel(joints)
-    has_some = getattr(context.model.mj_model, field)[places] != 0
-    if not has_some.any() or (joints is not None and not has_some.all()):
-        which = "all joints" if joints is None else ", ".join(repr(joints[i]) for i in np.flatnonzero(~has_some))
-        name = field.removeprefix("dof_")
-        raise ConfigError(
-            f"{type(term).__name__} multiplies the {name}, which is 0 at {which} and stays so. Give the joints some "
-            f"{name} in the MJCF file, or remove the randomizer."
-        )
-    factor_j = uniform(context, factor, (len(places),))
-    return {field: term.current(context, field).at[places].multiply(factor_j)}
 
 
 class RandomImuAlignment(AbstractRandomizer):
