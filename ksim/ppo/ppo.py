@@ -56,7 +56,7 @@ class PPO(AbstractLearner):
 
     Attributes:
         optimizer: Gradient transformation, with an injected `learning_rate`.
-        loss_inputs: Computes that loss's additional inputs.
+        loss_inputs: Computes additional inputs of the loss.
         start: Returns entries of the start table, by name.
         line: Additional metrics on the line of each iteration, by label.
         plots: Metrics plotted with the learning curves, by the panel's title.

@@ -59,11 +59,7 @@ class Graph:
         return self._names[key]
 
     def op(self, kind: str, *inputs: Value, num_outputs: int = 1, **attributes: Any) -> Any:
-        """Adds a node.
-
-        Returns:
-            The name of its output; a list of names if there are several.
-        """
+        """Adds a node; returns the name of its output, or a list of names if there are several."""
         names = [f"t{self._count + i}" for i in range(num_outputs)]
         self._count += num_outputs
         self.nodes.append(helper.make_node(kind, [self.name(x) for x in inputs], names, **attributes))
@@ -94,6 +90,12 @@ class Graph:
         if len(unknown) <= 1:
             return self.op("Reshape", value, np.array([s if isinstance(s, int) else -1 for s in shape], np.int64))
         return self.op("Reshape", value, self.shape(shape))
+
+    def stack(self, values: Sequence[Value], axis: int) -> Value:
+        """Tensors joined along a new axis."""
+        if all(isinstance(value, np.ndarray) for value in values):
+            return np.stack(values, axis)  # type: ignore[arg-type]
+        return self.op("Concat", *(self.op("Unsqueeze", x, np.array([axis], np.int64)) for x in values), axis=axis)
 
     def expand(self, value: Value, shape: Sequence[Any]) -> Value:
         """A tensor repeated along its axes of length 1."""
@@ -151,8 +153,20 @@ def tensor_type(dtype: Any) -> int:
 Rule = Callable[..., Any]
 """`(graph, eqn, *values) -> value`, or a list of values for an equation with several outputs."""
 
-RULES: dict[str, Rule] = {}
-"""Translation rules of the supported primitives, by name."""
+RULES: dict[str, Rule] = {
+    "clamp": lambda graph, _, low, x, high: graph.op("Min", graph.op("Max", x, low), high),
+    "concatenate": lambda graph, eqn, *xs: graph.op("Concat", *xs, axis=int(eqn.params["dimension"])),
+    "erfc": lambda graph, eqn, x: graph.op("Sub", _number(eqn, 1), graph.op("Erf", x)),
+    "exp2": lambda graph, eqn, x: graph.op("Pow", _number(eqn, 2), x),
+    "is_finite": lambda graph, _, x: graph.op("Not", graph.op("Or", graph.op("IsNaN", x), graph.op("IsInf", x))),
+    "ne": lambda graph, _, x, y: graph.op("Not", graph.op("Equal", x, y)),
+    "rem": lambda graph, _, x, y: graph.op("Mod", x, y, fmod=1),
+    "rsqrt": lambda graph, _, x: graph.op("Reciprocal", graph.op("Sqrt", x)),
+    "square": lambda graph, _, x: graph.op("Mul", x, x),
+    "stack": lambda graph, eqn, *xs: graph.stack(xs, int(eqn.params["axis"])),
+    "transpose": lambda graph, eqn, x: graph.transpose(x, eqn.params["permutation"]),
+}
+"""Translation rules of the supported primitives, by name; `rule` adds the longer ones."""
 
 _SAME = {  # one node of ONNX, the same inputs
     "abs": "Abs", "acos": "Acos", "acosh": "Acosh", "add": "Add", "add_any": "Add", "asin": "Asin", "asinh": "Asinh",
@@ -162,14 +176,6 @@ _SAME = {  # one node of ONNX, the same inputs
     "min": "Min", "mul": "Mul", "neg": "Neg", "pow": "Pow", "sign": "Sign", "sin": "Sin", "sinh": "Sinh",
     "sqrt": "Sqrt", "stop_gradient": "Identity", "sub": "Sub", "tan": "Tan", "tanh": "Tanh",
 }  # fmt: skip
-_COMPOSED: dict[str, Callable[..., Value]] = {
-    "clamp": lambda graph, low, x, high: graph.op("Min", graph.op("Max", x, low), high),
-    "is_finite": lambda graph, x: graph.op("Not", graph.op("Or", graph.op("IsNaN", x), graph.op("IsInf", x))),
-    "ne": lambda graph, x, y: graph.op("Not", graph.op("Equal", x, y)),
-    "rem": lambda graph, x, y: graph.op("Mod", x, y, fmod=1),
-    "rsqrt": lambda graph, x: graph.op("Reciprocal", graph.op("Sqrt", x)),
-    "square": lambda graph, x: graph.op("Mul", x, x),
-}
 _LOGICAL = {"and": "And", "or": "Or", "xor": "Xor", "not": "Not"}
 _REDUCTIONS = {
     "reduce_sum": "ReduceSum", "reduce_max": "ReduceMax", "reduce_min": "ReduceMin", "reduce_prod": "ReduceProd",
@@ -197,21 +203,11 @@ def _same(graph: Graph, eqn: Any, *values: Value) -> Value:
     return graph.op(_SAME[eqn.primitive.name], *values)
 
 
-@rule(*_COMPOSED)
-def _composed(graph: Graph, eqn: Any, *values: Value) -> Value:
-    return _COMPOSED[eqn.primitive.name](graph, *values)
-
-
 @rule(*_LOGICAL)
 def _logical(graph: Graph, eqn: Any, *values: Value) -> Value:
     if eqn.invars[0].aval.dtype != np.bool_:
         raise NotCovered("on whole numbers")
     return graph.op(_LOGICAL[eqn.primitive.name], *values)
-
-
-@rule("exp2")
-def _exp2(graph: Graph, eqn: Any, x: Value) -> Value:
-    return graph.op("Pow", _number(eqn, 2), x)
 
 
 @rule("expm1")
@@ -228,11 +224,6 @@ def _log1p(graph: Graph, eqn: Any, x: Value) -> Value:
     near = graph.op("Mul", two, graph.op("Atanh", graph.op("Div", x, graph.op("Add", x, two))))
     is_near = graph.op("Less", graph.op("Abs", x), _number(eqn, 0.5))
     return graph.op("Where", is_near, near, graph.op("Log", graph.op("Add", one, x)))
-
-
-@rule("erfc")
-def _erfc(graph: Graph, eqn: Any, x: Value) -> Value:
-    return graph.op("Sub", _number(eqn, 1), graph.op("Erf", x))
 
 
 @rule("integer_pow")
@@ -287,22 +278,6 @@ def _reshape(graph: Graph, eqn: Any, x: Value, *_: Value) -> Value:
     if eqn.params.get("dimensions") is not None and eqn.primitive.name == "reshape":
         raise NotCovered("with an order of dimensions")
     return graph.reshape(x, eqn.outvars[0].aval.shape)
-
-
-@rule("transpose")
-def _transpose(graph: Graph, eqn: Any, x: Value) -> Value:
-    return graph.transpose(x, eqn.params["permutation"])
-
-
-@rule("concatenate")
-def _concatenate(graph: Graph, eqn: Any, *values: Value) -> Value:
-    return graph.op("Concat", *values, axis=int(eqn.params["dimension"]))
-
-
-@rule("stack")
-def _stack(graph: Graph, eqn: Any, *values: Value) -> Value:
-    axis = int(eqn.params["axis"])
-    return graph.op("Concat", *(graph.op("Unsqueeze", x, np.array([axis], np.int64)) for x in values), axis=axis)
 
 
 @rule("split")
@@ -514,7 +489,9 @@ def _apply(graph: Graph, eqn: Any, arguments: list[Any], wanted: list[bool]) -> 
     if name == "scan" and eqn.params["length"] <= MAX_UNROLLED:
         return _unrolled(graph, eqn, arguments)
     try:
-        out = _rule(name)(graph, eqn, *arguments)
+        if name not in RULES:
+            raise NotCovered
+        out = RULES[name](graph, eqn, *arguments)
     except (NotCovered, ValueError) as error:
         way = f", used {error}," if str(error) else ""
         raise ConfigError(
@@ -522,12 +499,6 @@ def _apply(graph: Graph, eqn: Any, arguments: list[Any], wanted: list[bool]) -> 
             f"(covered: {', '.join(sorted(RULES))}), or run policy.jaxexport, which holds any operation of JAX."
         ) from None
     return out if isinstance(out, list) else [out]
-
-
-def _rule(name: str) -> Callable[..., Any]:
-    if name not in RULES:
-        raise NotCovered
-    return RULES[name]
 
 
 def _unrolled(graph: Graph, eqn: Any, arguments: list[Value]) -> list[Any]:
@@ -549,12 +520,4 @@ def _unrolled(graph: Graph, eqn: Any, arguments: list[Value]) -> list[Any]:
         out = convert(graph, params["jaxpr"], [*consts, *carry, *rows])
         carry, outputs[turn] = out[:num_carry], out[num_carry:]
     in_order = zip(*(outputs[turn] for turn in turns), strict=True)
-    stacked = [_stack_rows(graph, rows) for rows in in_order]
-    return [*carry, *stacked]
-
-
-def _stack_rows(graph: Graph, rows: Sequence[Value]) -> Value:
-    if all(isinstance(row, np.ndarray) for row in rows):
-        return np.stack(rows)  # type: ignore[arg-type]
-    axis = np.array([0], np.int64)
-    return graph.op("Concat", *(graph.op("Unsqueeze", row, axis) for row in rows), axis=0)
+    return [*carry, *(graph.stack(rows, 0) for rows in in_order)]
