@@ -26,6 +26,7 @@ from ksim.envs.native import NativePhysics
 from ksim.envs.wrapped import WrappedEnvironment
 from ksim.host.files import whole_file
 from ksim.host.terminal import Activity
+from ksim.task.rl import QUICKLY
 from ksim.types import EnvState
 
 TOLERANCE = 0.05
@@ -45,8 +46,6 @@ iterations. In G1JoystickFlatTerrain they exceed it in 49 % of the states.
 NUM_ENVS, NUM_STEPS = 64, 12
 COMPARED = (0, 2, 6, NUM_STEPS)
 """Control steps after a reset at which the engines are compared. The reset itself is 0."""
-QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-"""XLA options for a program that runs once: it compiles in a third of the time."""
 
 
 def gap_to_mjx(env: WrappedEnvironment, mjx_model: Any) -> float:

@@ -151,12 +151,9 @@ def _append_whole(file: int, line: bytes) -> None:
 
 
 def set_lines_aside(run_dir: Path) -> int:
-    """Renames metrics.jsonl and evaluations.jsonl to `<name>.before`.
+    """Renames metrics.jsonl and evaluations.jsonl to `<name>.before`; returns the number of lines in the first.
 
     Files that an earlier call has kept there are not replaced by files with fewer lines of metrics.
-
-    Returns:
-        Number of lines in metrics.jsonl.
 
     Raises:
         OSError: A file cannot be read or renamed.

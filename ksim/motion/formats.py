@@ -46,6 +46,11 @@ class RawMotion(NamedTuple):
     body_pos: np.ndarray | None = None
 
 
+def wxyz(quat_t4: np.ndarray, order: str) -> np.ndarray:
+    """Quaternions of an order as (w, x, y, z); anything else than rows of four unchanged."""
+    return quat_t4[:, [3, 0, 1, 2]] if order == "xyzw" and quat_t4.ndim == 2 and quat_t4.shape[1] == 4 else quat_t4
+
+
 class Reading(NamedTuple):
     """The user's settings for reading a file; None: as the file says.
 
@@ -323,9 +328,7 @@ def _distance(
     """The largest distance of a robot's body from the file's, in m, over `_FRAMES` frames."""
     assert raw.body_pos is not None
     frames = np.unique(np.linspace(0, len(raw.joint_pos) - 1, _FRAMES).astype(int))
-    quat_t4 = raw.root_quat[frames]
-    quat_t4 = quat_t4[:, [3, 0, 1, 2]] if quaternions == "xyzw" else quat_t4
-    poses = raw.root_pos[frames], quat_t4, raw.joint_pos[frames]
+    poses = raw.root_pos[frames], wxyz(raw.root_quat[frames], quaternions), raw.joint_pos[frames]
     at_rest = np.zeros((len(frames), 3)), np.zeros((len(frames), 3)), np.zeros_like(poses[2])
     qpos_tq, _ = states_of_motion(model.names, model.default_qpos, joints, poses, at_rest)
     data, distances = mujoco.MjData(model.mj_model), []

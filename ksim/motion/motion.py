@@ -14,7 +14,7 @@ from scipy.spatial.transform import Rotation, RotationSpline
 from ksim.checks import check_choice, check_positive, check_rule
 from ksim.errors import ConfigError
 from ksim.host.terminal import print_line
-from ksim.motion.formats import ANGLES, QUATERNIONS, RawMotion, Reading
+from ksim.motion.formats import ANGLES, QUATERNIONS, RawMotion, Reading, wxyz
 from ksim.physics.model import PhysicsModel
 from ksim.physics.names import base_of_qpos
 
@@ -133,7 +133,7 @@ def understood(path: Path, raw: RawMotion, reading: Reading, model: PhysicsModel
     """
     fps, rate = _rate(path, raw, reading)
     order, tilt = _quaternions(path, raw, reading, model)
-    root_quat = _wxyz(raw.root_quat, order)
+    root_quat = wxyz(raw.root_quat, order)
     joint_pos, unit = _angles(path, raw, reading, model, joints)
     motion = Motion(path.stem, fps, tuple(joints), raw.root_pos, root_quat, joint_pos)
     _check_size(path, motion, model)
@@ -205,14 +205,10 @@ def _quaternions(path: Path, raw: RawMotion, reading: Reading, model: PhysicsMod
 
 def _seen_as(order: str, raw: RawMotion, model: PhysicsModel) -> _Order:
     default = Rotation.from_quat(base_of_qpos(model.names, model.default_qpos)[1], scalar_first=True)
-    turn = Rotation.from_quat(_wxyz(raw.root_quat, order), scalar_first=True) * default.inv()
+    turn = Rotation.from_quat(wxyz(raw.root_quat, order), scalar_first=True) * default.inv()
     ahead = turn[:-1].apply(default.apply([1.0, 0.0, 0.0]))[:, :2]
     forward = float((ahead * np.diff(raw.root_pos[:, :2], axis=0)).sum())
     return _Order(float(turn.apply([0.0, 0.0, 1.0])[:, 2].mean()), forward, float(ahead[:, 0].mean()))
-
-
-def _wxyz(quat_t4: np.ndarray, order: str) -> np.ndarray:
-    return quat_t4[:, [3, 0, 1, 2]] if order == "xyzw" and quat_t4.ndim == 2 and quat_t4.shape[1] == 4 else quat_t4
 
 
 def _angles(

@@ -54,14 +54,11 @@ def copy_of(tree: PyTree) -> PyTree:
 
 
 def replicate_state(tree: PyTree, devices: Sequence[Device] | None = None, axis_name: str = "device") -> PyTree:
-    """One copy of every leaf per device, under a new leading axis.
+    """One copy of every leaf per device, under a new leading axis: arrays of shape (num_devices, *shape).
 
     Args:
         tree: The tree to copy to every device; it must be the same in every process.
         devices: The devices of all processes, default all there are.
-
-    Returns:
-        The tree with arrays of shape (num_devices, *shape).
 
     Raises:
         ConfigError: A whole number is too large for the 32 bits that it would have on a device.
@@ -84,7 +81,7 @@ def unreplicate_state(tree: PyTree) -> PyTree:
 def shard_environments(
     tree: PyTree, devices: Sequence[Device] | None = None, axis_name: str = "device", *, num_envs: int | None = None
 ) -> PyTree:
-    """Each device's equal, consecutive share of a global batch of envs.
+    """Each device's equal, consecutive share of a global batch, (num_devices, num_envs / num_devices, ...).
 
     A batch that is already sharded over the devices stays where it is. Otherwise every process places the shares of its
     own devices, so the batch must be the same in all processes.
@@ -93,9 +90,6 @@ def shard_environments(
         tree: Arrays whose leading axis is the global batch of envs, the same for every leaf.
         devices: The devices of all processes, default all there are.
         num_envs: The number of envs; by default that of the leaves.
-
-    Returns:
-        The tree with arrays of shape (num_devices, num_envs / num_devices, ...).
 
     Raises:
         ConfigError: A leaf has no leading env axis or another length than the rest, or the number of envs is not

@@ -195,7 +195,7 @@ class PPO(AbstractLearner):
 def stratified_minibatches(
     key: PRNGKeyArray, num_local_envs: int, *, num_batches: int, num_passes: int, axis_name: str | None
 ) -> Int[Array, "m b"]:
-    """Local env indices of each minibatch of every pass.
+    """Local env indices of each minibatch of every pass, one row per minibatch, in the order of updates.
 
     The envs are divided into strata of `num_batches` consecutive envs. In each stratum a permutation, keyed by the pass
     and the stratum's place in the global batch, sends one env to each minibatch. Every env is in one minibatch of each
@@ -206,9 +206,6 @@ def stratified_minibatches(
         key: One key for all passes, the same on every device.
         num_local_envs: Envs of this device, a multiple of `num_batches`.
         num_batches: Minibatches per pass.
-
-    Returns:
-        Indices into the local envs, one row per minibatch, in the order of updates.
     """
     chex.assert_is_divisible(num_local_envs, num_batches)
     num_strata = num_local_envs // num_batches

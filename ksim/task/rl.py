@@ -44,7 +44,7 @@ CALLBACKS = (
     "add_logger_handlers",
 )
 """Names of the callbacks of a task."""
-_QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 """XLA options that cut compile time to a third, for a program that runs once."""
 
 
@@ -313,7 +313,7 @@ class RLTask(RobotHooks, BaseTask[ConfigT], Generic[ConfigT]):
         model_key, _, learner_key = self._keys()
         _ = self.obs_sizes  # makes the environment, whose arrays must not be tracers: before the trace
         # One program that runs once: array by array, every shape would be compiled separately.
-        init = eqx.filter_jit(self._init_learner, compiler_options=_QUICKLY)  # type: ignore[call-arg]
+        init = eqx.filter_jit(self._init_learner, compiler_options=QUICKLY)  # type: ignore[call-arg]
         return init(model_key, learner_key)
 
     def learner_shapes(self) -> tuple[LearnerState, AbstractActorCritic]:
