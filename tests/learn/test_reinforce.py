@@ -1,18 +1,15 @@
 """A second algorithm goes through the whole host side: nothing there knows PPO."""
 
-import json
-
 import numpy as np
 import pytest
 
 import ksim
 from ksim import cli
 from tests.end_to_end.pages import python_blocks
-from tests.support.checkpoints import saved_learner
-from tests.support.damaged_runs import read_lines, without_times
+from tests.support.damaged_runs import read_lines
 from tests.support.processes import ROOT
 from tests.support.reinforce import ReinforceConfig, ReinforceTask
-from tests.support.tasks import MESSAGE, WITHOUT_REPORTS, assert_same_parameters, train_iterations
+from tests.support.tasks import MESSAGE, WITHOUT_REPORTS
 
 pytestmark = pytest.mark.filterwarnings(MESSAGE)
 
@@ -51,27 +48,6 @@ def test_line_of_an_iteration_shows_what_the_algorithm_adds(tmp_path, capsys):
     assert f"baseline off by {metrics['loss/value']:.4f}" in line
 
 
-def test_resumed_run_is_the_one_that_was_never_stopped(tmp_path):
-    for name, ends in (("whole", [4]), ("run", [2, 4])):
-        for end in ends:
-            reinforce(num_devices=1, max_iterations=end, run_dir=str(tmp_path / name), resume="auto").run()
-    whole, run = (
-        [without_times(x) for x in read_lines(tmp_path / name / "metrics.jsonl")] for name in ("whole", "run")
-    )
-    assert whole == run
-    learners = [saved_learner(reinforce(num_devices=1), tmp_path / name) for name in ("whole", "run")]
-    assert_same_parameters(*learners, rtol=0, atol=0)
-
-
-def test_two_devices_learn_what_one_does():
-    learners = []
-    for num_devices in (1, 2):
-        task = reinforce(num_devices=num_devices)
-        state, _ = train_iterations(task, 3)
-        learners.append(task.layout.first(state.learner))
-    assert_same_parameters(*learners, rtol=1e-5, atol=1e-6)
-
-
 def test_checkpoint_is_evaluated_and_replayed(trained, capsys):
     for options in (["run_mode=eval", "eval_num_envs=3"], ["run_mode=replay"]):
         with pytest.raises(SystemExit) as stopped:
@@ -87,14 +63,6 @@ def test_policy_is_loaded_without_its_task_and_acts_as_with_it(trained):
     action = ksim.load_policy(trained)(obs)
     assert action.shape == (1,)
     np.testing.assert_allclose(action, ksim.load_policy(trained, task=ReinforceTask)(obs), rtol=1e-5)
-
-
-def test_policy_is_exported(trained):
-    pytest.importorskip("onnx")
-    pytest.importorskip("onnxruntime")
-    assert reinforce(run_mode="export", checkpoint=str(trained)).run().exit_code == 0
-    assert json.loads((trained / "export" / "policy.json").read_text())
-    assert (trained / "export" / "policy.onnx").is_file()
 
 
 def test_page_on_algorithms_shows_the_learner_that_these_tests_train():

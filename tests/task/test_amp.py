@@ -20,11 +20,7 @@ from ksim.motion.files import load_motion
 from ksim.ppo.amp import AMP, SAMPLES_PER_ENV, STYLE, AMPState, _put, _style_rewards, _transitions
 from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.rollout.unroll import unroll
-from tests.support.checkpoints import saved_learner
-from tests.support.damaged_runs import read_lines, without_times
-from tests.support.processes import finish, start_job
-from tests.support.recorded import read_record
-from tests.support.tasks import MESSAGE, BipedConfig, BipedTask, assert_same_parameters, train_iterations
+from tests.support.tasks import MESSAGE, BipedConfig, BipedTask, train_iterations
 
 pytestmark = pytest.mark.filterwarnings(MESSAGE)
 SPEED = 0.5
@@ -135,58 +131,6 @@ def test_task_reward_is_what_metrics_and_evaluations_report():
     both = [train_iterations(styled(num_devices=1, style_weight=weight), 1)[1][0] for weight in (0.0, 5.0)]
     assert both[0]["rollout/reward"] == both[1]["rollout/reward"]
     assert both[0]["loss/value"] != both[1]["loss/value"]
-
-
-@pytest.mark.parametrize("num_devices", [2, 4])
-@pytest.mark.parametrize("options", [{}, {"model": "gru"}, {"layout": "shard_map"}], ids=str)
-def test_learner_is_the_same_on_several_devices(options, num_devices):
-    learners = []
-    for devices in (1, num_devices):
-        task = styled(num_devices=devices, **options)
-        learners.append(task.layout.first(train_iterations(task, 4)[0].learner))
-    assert_same_parameters(*learners, rtol=1e-5, atol=1e-6)
-    one, several = (learner.style for learner in learners)
-    for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(several), strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.long
-def test_two_processes_of_two_devices_learn_what_one_device_does(tmp_path):
-    worker = ("-m", "tests.support.recorded", "record", "styled", "4")
-    for process in start_job(*worker, num_processes=2, num_devices=2, cwd=tmp_path):
-        code, output = finish(process)
-        assert code == 0, output
-    alone = styled(num_devices=1)
-    learner = alone.layout.first(train_iterations(alone, 4)[0].learner)
-    assert_same_parameters(read_record(tmp_path / "record").learner, learner, rtol=1e-5, atol=1e-6)
-
-
-def test_resumed_run_is_the_one_that_was_never_stopped_and_needs_no_reference(tmp_path):
-    class Forgetful(StyledTask):
-        def get_reference(self):
-            raise AssertionError("it is in the checkpoint")
-
-    options = {"num_devices": 1, "resume": "auto"}
-    styled(max_iterations=4, run_dir=str(tmp_path / "whole"), **options).run()
-    styled(max_iterations=2, run_dir=str(tmp_path / "run"), **options).run()
-    Forgetful(StyledConfig(max_iterations=4, run_dir=str(tmp_path / "run"), **options)).run()
-    whole, run = (
-        [without_times(x) for x in read_lines(tmp_path / name / "metrics.jsonl")] for name in ("whole", "run")
-    )
-    assert whole == run
-    whole, run = (saved_learner(styled(num_devices=1), tmp_path / name) for name in ("whole", "run"))
-    for x, y in zip(jax.tree.leaves(whole.style), jax.tree.leaves(run.style), strict=True):
-        np.testing.assert_array_equal(x, y)
-
-
-def test_policy_acts_without_the_discriminators_group_and_is_exported(tmp_path):
-    pytest.importorskip("onnx")
-    pytest.importorskip("onnxruntime")
-    run_dir = tmp_path / "run"
-    styled(num_devices=1, max_iterations=1, run_dir=str(run_dir)).run()
-    assert ksim.load_policy(run_dir).obs_sizes == {"actor": 2}
-    assert styled(run_mode="export", checkpoint=str(run_dir)).run().exit_code == 0
-    assert (run_dir / "export" / "policy.onnx").is_file()
 
 
 def test_replay_buffer_overwrites_its_oldest_transitions():

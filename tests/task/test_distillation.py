@@ -1,7 +1,6 @@
 """teacher=RUN_DIR: a student that sees less learns to act as its teacher."""
 
 import dataclasses
-import shutil
 from dataclasses import dataclass
 
 import jax
@@ -15,14 +14,11 @@ from ksim.config import field
 from ksim.errors import ConfigError
 from ksim.learn.teacher import TEACHER
 from tests.support.checkpoints import saved_learner
-from tests.support.damaged_runs import read_lines, without_times
-from tests.support.processes import finish, start_job
-from tests.support.recorded import read_record
+from tests.support.damaged_runs import read_lines
 from tests.support.tasks import (
     MESSAGE,
     BipedConfig,
     BipedTask,
-    assert_same_parameters,
     point_mass_task,
     train_iterations,
 )
@@ -59,18 +55,8 @@ class StudentTask(ksim.DistillTask[StudentConfig], ksim.DistributedPPOTask[Stude
         return Blinkered()
 
 
-def student(teacher, **options):
+def student(teacher=None, **options):
     return StudentTask(StudentConfig(teacher=None if teacher is None else str(teacher), **options))
-
-
-@pytest.fixture(scope="module")
-def teacher(tmp_path_factory):
-    """The directory of a teacher's run."""
-    run_dir = tmp_path_factory.mktemp("teacher") / "run"
-    point_mass_task(
-        num_devices=1, max_iterations=20, num_envs=64, rollout_length=16, learning_rate=1e-3, run_dir=str(run_dir)
-    ).run()
-    return run_dir
 
 
 class Sighted(Blinkered):
@@ -94,27 +80,6 @@ def test_student_comes_close_to_its_teacher(teacher, model):
     assert np.mean(imitation[-10:]) < 0.3 * imitation[0], imitation
     explained = [metrics["rollout/explained_variance"] for metrics in history]
     assert np.mean(explained[-10:]) > explained[0], "the critic learns the student's returns"
-
-
-@pytest.mark.parametrize("num_devices", [2, 4])
-@pytest.mark.parametrize("options", [{}, {"model": "gru"}, {"layout": "shard_map"}], ids=str)
-def test_student_is_the_same_on_several_devices(teacher, options, num_devices):
-    learners = []
-    for devices in (1, num_devices):
-        task = student(teacher, num_devices=devices, **options)
-        learners.append(task.layout.first(train_iterations(task, 4)[0].learner))
-    assert_same_parameters(*learners, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.long
-def test_two_processes_of_two_devices_learn_what_one_device_does(teacher, tmp_path):
-    worker = ("-m", "tests.support.recorded", "record", "student", "4", f"teacher={teacher}")
-    for process in start_job(*worker, num_processes=2, num_devices=2, cwd=tmp_path):
-        code, output = finish(process)
-        assert code == 0, output
-    alone = student(teacher, num_devices=1)
-    learner = alone.layout.first(train_iterations(alone, 4)[0].learner)
-    assert_same_parameters(read_record(tmp_path / "record").learner, learner, rtol=1e-5, atol=1e-6)
 
 
 @jax.tree_util.register_dataclass
@@ -143,25 +108,6 @@ def test_robot_learns_from_a_teacher(biped_teacher, engine):
     assert history[-1]["policy/bad_updates"] == 0
 
 
-def test_resumed_run_is_the_one_that_was_never_stopped_wherever_its_teacher_is(teacher, tmp_path):
-    moved = shutil.copytree(teacher, tmp_path / "teacher")
-    run = lambda name, end: student(
-        moved, num_devices=1, max_iterations=end, run_dir=str(tmp_path / name), resume="auto"
-    ).run()
-    run("whole", 4)
-    run("run", 2)
-    shutil.rmtree(moved)
-    run("run", 4)
-    whole, again = (
-        [without_times(x) for x in read_lines(tmp_path / name / "metrics.jsonl")] for name in ("whole", "run")
-    )
-    assert whole == again
-    learners = [saved_learner(student(None, num_devices=1), tmp_path / name) for name in ("whole", "run")]
-    assert_same_parameters(*learners, rtol=0, atol=0)
-    replayed = student(moved, num_devices=1, run_mode="replay", checkpoint=str(tmp_path / "run"))
-    assert replayed.run().exit_code == 0
-
-
 def test_student_acts_alone_and_ppo_starts_from_it(teacher, tmp_path):
     run_dir = tmp_path / "run"
     student(teacher, num_devices=1, max_iterations=2, run_dir=str(run_dir)).run()
@@ -174,18 +120,6 @@ def test_student_acts_alone_and_ppo_starts_from_it(teacher, tmp_path):
     assert later.run().exit_code == 0
     (metrics,) = read_lines(tmp_path / "ppo" / "metrics.jsonl")
     assert "policy/clip_fraction" in metrics
-
-
-def test_student_is_exported_without_its_teacher(teacher, tmp_path):
-    pytest.importorskip("onnx")
-    pytest.importorskip("onnxruntime")
-    moved = shutil.copytree(teacher, tmp_path / "teacher")
-    run_dir = tmp_path / "run"
-    student(moved, num_devices=1, max_iterations=1, run_dir=str(run_dir)).run()
-    shutil.rmtree(moved)
-    assert student(moved, run_mode="export", checkpoint=str(run_dir)).run().exit_code == 0
-    assert (run_dir / "export" / "policy.onnx").is_file()
-    assert student(moved, run_mode="eval", checkpoint=str(run_dir), eval_num_envs=2).run().exit_code == 0
 
 
 def test_start_and_line_show_the_teacher(teacher):

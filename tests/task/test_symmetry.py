@@ -1,7 +1,6 @@
 """symmetry=augment and symmetry=loss, from options to training."""
 
 import dataclasses
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -13,15 +12,11 @@ from ksim.errors import ConfigError
 from ksim.mirror import Mirror, SignedPermutation
 from ksim.ppo.losses import Minibatch, ppo_loss
 from ksim.ppo.symmetry import SymmetricLoss
-from tests.support.checkpoints import saved_learner
 from tests.support.hyperparameters import make_hyper
-from tests.support.processes import finish, start_job
-from tests.support.recorded import read_record
 from tests.support.tasks import (
     WITHOUT_REPORTS,
     BipedConfig,
     BipedTask,
-    assert_same_parameters,
     point_mass_task,
     train_iterations,
 )
@@ -95,37 +90,6 @@ def test_augmented_loss_is_the_mean_of_that_of_the_steps_and_of_their_images():
 
 def biped(**options):
     return BipedTask(BipedConfig(**(WITHOUT_REPORTS | options)))
-
-
-@pytest.mark.parametrize("symmetry", ["augment", pytest.param("loss", marks=pytest.mark.long)])
-def test_parameters_are_the_same_on_one_two_and_four_devices(symmetry):
-    make = partial(biped, symmetry=symmetry, num_batches=2)
-    learners = {n: train_iterations(make(num_devices=n), 2)[0].learner for n in (1, 2, 4)}
-    for n in (2, 4):
-        assert_same_parameters(jax.tree.map(lambda x: x[0], learners[n]), learners[1], rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("engine", ["mujoco", "mjx"])
-@pytest.mark.long
-def test_two_processes_learn_what_one_device_does(engine, tmp_path):
-    options = {"symmetry": "augment", "num_batches": 2, "engine": engine}
-    worker = ("-m", "tests.support.recorded", "record", "biped", "2", *(f"{name}={x}" for name, x in options.items()))
-    for process in start_job(*worker, num_processes=2, num_devices=1, cwd=tmp_path):
-        code, output = finish(process)
-        assert code == 0, output
-    alone = biped(num_devices=1, **options)
-    learner = alone.layout.first(train_iterations(alone, 2)[0].learner)
-    assert_same_parameters(read_record(tmp_path / "record").learner, learner, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("symmetry", ["augment", pytest.param("loss", marks=pytest.mark.long)])
-def test_resumed_run_is_the_one_that_was_never_stopped(symmetry, tmp_path):
-    make = partial(biped, symmetry=symmetry, num_devices=1, resume="auto")
-    for name, ends in (("whole", [2]), ("run", [1, 2])):
-        for end in ends:
-            make(max_iterations=end, run_dir=str(tmp_path / name)).run()
-    whole, run = (saved_learner(biped(num_devices=1), tmp_path / name) for name in ("whole", "run"))
-    assert_same_parameters(whole, run, rtol=0, atol=0)
 
 
 def test_loss_makes_the_policy_its_own_mirror_image():

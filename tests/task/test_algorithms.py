@@ -1,0 +1,153 @@
+"""What every algorithm promises: the same on any devices and in two processes, exact resumption, and export."""
+
+import functools
+import json
+import shutil
+
+import jax
+import numpy as np
+import pytest
+
+import ksim
+from tests.learn.test_reinforce import reinforce
+from tests.support.checkpoints import saved_learner
+from tests.support.damaged_runs import read_lines, without_times
+from tests.support.processes import finish, start_job
+from tests.support.recorded import read_record
+from tests.support.tasks import MESSAGE, assert_same_parameters, point_mass_task, train_iterations
+from tests.task.test_amp import StyledTask, styled
+from tests.task.test_distillation import student
+from tests.task.test_symmetry import biped
+
+pytestmark = pytest.mark.filterwarnings(MESSAGE)
+MAKERS = {"amp": styled, "distillation": student, "ppo": point_mass_task, "reinforce": reinforce, "symmetry": biped}
+
+
+@pytest.fixture(scope="module")
+def make(teacher):
+    """Makes a task of an algorithm."""
+
+    def make(name, **options):
+        taught = {"teacher": str(teacher)} if name == "distillation" else {}
+        return MAKERS[name](**taught | options)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def learner(make):
+    """The learner after some iterations on some devices."""
+
+    @functools.cache
+    def learner(name, num_devices, num_iterations, **options):
+        task = make(name, num_devices=num_devices, **options)
+        return task.layout.first(train_iterations(task, num_iterations)[0].learner)
+
+    return learner
+
+
+def assert_same(first, second, **tolerance):
+    """Compares two learners, their discriminators as well."""
+    assert_same_parameters(first, second, **tolerance)
+    style = lambda learner: jax.tree.leaves(getattr(learner, "style", ()))
+    for x, y in zip(style(first), style(second), strict=True):
+        np.testing.assert_allclose(x, y, rtol=tolerance["rtol"], atol=10 * tolerance["atol"])
+
+
+AUGMENT, LOSS = ({"symmetry": symmetry, "num_batches": 2} for symmetry in ("augment", "loss"))
+DEVICES = [
+    *((name, options, n) for name in ("amp", "distillation") for options in ({}, {"model": "gru"},
+      {"layout": "shard_map"}) for n in (2, 4)),
+    ("symmetry", AUGMENT, 2),
+    ("symmetry", AUGMENT, 4),
+    *(pytest.param("symmetry", LOSS, n, marks=pytest.mark.long) for n in (2, 4)),
+    ("ppo", {"squash": True}, 2),
+    ("reinforce", {}, 2),
+]  # fmt: skip
+NUM_ITERATIONS = {"amp": 4, "distillation": 4, "ppo": 3, "reinforce": 3, "symmetry": 2}
+ATOL = {"ppo": 1e-5, "symmetry": 1e-5}
+
+
+@pytest.mark.parametrize(("name", "options", "num_devices"), DEVICES, ids=str)
+def test_learner_is_the_same_on_several_devices(learner, name, options, num_devices):
+    one, several = (learner(name, n, NUM_ITERATIONS[name], **options) for n in (1, num_devices))
+    assert_same(several, one, rtol=1e-5, atol=ATOL.get(name, 1e-6))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "task", "options", "num_devices"),
+    [
+        ("amp", "styled", {}, 2),
+        ("distillation", "student", {}, 2),
+        *(("symmetry", "biped", AUGMENT | {"engine": engine}, 1) for engine in ("mujoco", "mjx")),
+    ],
+    ids=str,
+)
+def test_two_processes_learn_what_one_device_does(learner, teacher, tmp_path, *, name, task, options, num_devices):
+    taught = {"teacher": teacher} if name == "distillation" else {}
+    given = (f"{option}={x}" for option, x in (taught | options).items())
+    worker = ("-m", "tests.support.recorded", "record", task, str(NUM_ITERATIONS[name]), *given)
+    for process in start_job(*worker, num_processes=2, num_devices=num_devices, cwd=tmp_path):
+        code, output = finish(process)
+        assert code == 0, output
+    alone = learner(name, 1, NUM_ITERATIONS[name], **options)
+    assert_same_parameters(read_record(tmp_path / "record").learner, alone, rtol=1e-5, atol=ATOL.get(name, 1e-6))
+
+
+@pytest.fixture
+def moved(teacher, tmp_path):
+    """A copy of the teacher that a test may remove."""
+    return shutil.copytree(teacher, tmp_path / "teacher")
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("amp", {}),
+        ("distillation", {}),
+        ("reinforce", {}),
+        ("symmetry", AUGMENT),
+        pytest.param("symmetry", LOSS, marks=pytest.mark.long),
+    ],
+    ids=str,
+)
+def test_resumed_run_is_the_one_that_was_never_stopped_and_needs_no_clips_or_teacher(
+    make, moved, tmp_path, monkeypatch, *, name, options
+):
+    options = options | ({"teacher": str(moved)} if name == "distillation" else {})
+
+    def run(directory, end):
+        task = make(
+            name, num_devices=1, max_iterations=end, run_dir=str(tmp_path / directory), resume="auto", **options
+        )
+        assert task.run().exit_code == 0
+        return task
+
+    run("whole", 4)
+    run("run", 2)
+    shutil.rmtree(moved)
+    monkeypatch.setattr(StyledTask, "get_reference", lambda self: pytest.fail("it is in the checkpoint"))
+    run("run", 4)
+    lines = [[without_times(x) for x in read_lines(tmp_path / d / "metrics.jsonl")] for d in ("whole", "run")]
+    assert lines[0] == lines[1]
+    monkeypatch.undo()
+    alone = make(name, num_devices=1, **options | ({"teacher": None} if name == "distillation" else {}))
+    assert_same(*(saved_learner(alone, tmp_path / d) for d in ("whole", "run")), rtol=0, atol=0)
+    if name == "distillation":
+        replayed = make(name, num_devices=1, run_mode="replay", checkpoint=str(tmp_path / "run"), **options)
+        assert replayed.run().exit_code == 0
+
+
+@pytest.mark.parametrize(("name", "num_obs"), [("amp", 2), ("distillation", 1), ("reinforce", 2)])
+def test_policy_is_exported_and_evaluated_without_what_training_alone_needs(make, moved, name, num_obs, tmp_path):
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    run_dir, taught = tmp_path / "run", {"teacher": str(moved)} if name == "distillation" else {}
+    make(name, num_devices=1, max_iterations=1, run_dir=str(run_dir), **taught).run()
+    shutil.rmtree(moved)
+    assert ksim.load_policy(run_dir).obs_sizes == {"actor": num_obs}
+    assert make(name, run_mode="export", checkpoint=str(run_dir), **taught).run().exit_code == 0
+    assert json.loads((run_dir / "export" / "policy.json").read_text())
+    assert (run_dir / "export" / "policy.onnx").is_file()
+    assert make(name, run_mode="eval", checkpoint=str(run_dir), eval_num_envs=2, **taught).run().exit_code == 0
