@@ -228,25 +228,19 @@ REFUSED = {
     "endless": (lambda policy: [policy, "--seconds", "inf"], "--seconds must be above 0 and below 1e6"),
     "nan": (lambda policy: [policy, "--command", "nan", "0", "0"], "the numbers of --command must be finite"),
     "short": (lambda policy: [policy, "--command", "1"], "command 'velocity' has 3 numbers, but --command has 1"),
-    "no command": (
-        lambda policy: [with_metadata(policy, ["commands"], {}), "--command", "1"],
-        "the policy takes no command",
-    ),
-    "no robot": (
-        lambda policy: [policy, "--robot", "nowhere.xml"],
-        "no robot file nowhere.xml; give the MJCF file of the training with --robot",
-    ),
+    "no command": (lambda policy: [with_metadata(policy, ["commands"], {}), "--command", "1"],
+        "the policy takes no command"),
+    "no robot": (lambda policy: [policy, "--robot", "nowhere.xml"],
+        "no robot file nowhere.xml; give the MJCF file of the training with --robot"),
     "other robot": (lambda policy: [policy, "--robot", OTHER_ROBOT], "must be those of the policy, in the same order"),
     "no XML": (lambda policy: [policy, "--robot", file("robot.xml", XML[:200].encode())], BROKEN),
-    "a missing mesh": (
-        lambda policy: [policy, "--robot", file("robot.xml", XML.replace("</mujoco>", SHELL).encode())],
-        BROKEN,
-    ),
+    "a missing mesh": (lambda policy: [policy, "--robot", file("robot.xml", XML.replace("</mujoco>", SHELL).encode())],
+        BROKEN),
     "no file": (lambda _: ["nowhere.onnx"], "there is no file nowhere.onnx; write it with run_mode=export"),
     "empty": (lambda _: [file("policy.onnx", b"")], NO_POLICY),
     "no onnx": (lambda _: [file("policy.onnx", b"no onnx")], NO_POLICY),
     "zeros": (lambda _: [file("policy.onnx", bytes(1000))], NO_POLICY),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("make", "message"), REFUSED.values(), ids=REFUSED)

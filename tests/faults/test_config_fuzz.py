@@ -238,10 +238,8 @@ def test_options_that_pass_the_checks_train(names, data):
 
 LARGE = [
     ("num_envs=1000000000000", r"Number of environments \(1000000000000\) must be at most 2147483647"),
-    (
-        "num_envs=2147483640",
-        r"num_envs \(2147483640\) of rollout_length \(4\) need at least .* Set num_envs to at most \d+",
-    ),
+    ("num_envs=2147483640",
+     r"num_envs \(2147483640\) of rollout_length \(4\) need at least .* Set num_envs to at most \d+"),
     ("rollout_length=2147483647", r"rollout_length \(2147483647\) need .* rollout_length to at most \d+"),
     ("actor_sizes=[1000000000]", r"networks of actor_sizes \(\[1000000000\]\), .* Choose smaller ones"),
     ("critic_sizes=[4000000000]", r"critic_sizes \(\[4000000000\]\) must be positive widths"),
@@ -251,19 +249,15 @@ LARGE = [
     ("num_envs=2147483647 batch_size=7", r"Batch size \(7\) .* Nearest valid batch sizes: 1, 2147483647"),
     ("seed=4294967296", r"seed \(4294967296\) must be from 0 to 4294967295"),
     ("seed=-1", r"seed \(-1\) must be from 0"),
-    (
-        "max_iterations=99999999999999999999",
-        r"max_iterations \(99999999999999999999\) must be a number of at most 64 bits",
-    ),
+    ("max_iterations=99999999999999999999",
+     r"max_iterations \(99999999999999999999\) must be a number of at most 64 bits"),
     ("dt=1e-7 ctrl_dt=1e-5", r"dt=1e-07 s\) must be positive, at least 1e-06"),
     ("dt=1e-6 ctrl_dt=1", r"ctrl_dt=1.0 s\) must be at most 10000 physics steps .* Set ctrl_dt to at most 0.01"),
-    (
-        "ctrl_dt=0.025",
-        r"ctrl_dt=0.025 s\) must be a multiple of the physics step \(dt=0.01 s\). Nearest valid value: 0.0",
-    ),
+    ("ctrl_dt=0.025",
+     r"ctrl_dt=0.025 s\) must be a multiple of the physics step \(dt=0.01 s\). Nearest valid value: 0.0"),
     ("learning_rate=1e-300", r"learning_rate \(1e-300\) must be at least 1.2e-38, the least that 32 bits"),
     ("viewer_port=65536", r"viewer_port \(65536\) must be from 1 to 65535"),
-]
+]  # fmt: skip
 REFERENCES = [
     ("run_dir=???", "run_dir ('???') must be plain text"),
     ("seed=${num_envs}", "Option seed ('${num_envs}') must be a whole number."),

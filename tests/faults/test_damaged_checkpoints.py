@@ -210,10 +210,8 @@ def moved(path):
 ARRAYS = "arrays.safetensors"
 HOSTILE = {
     "2^40 numbers": (headed({"x": claimed(2**40, end=2**42)}, 3), "file not fully covered"),
-    "2^40 numbers that it tells of": (
-        headed({"x": claimed(2**40, end=2**42)}, 2**40),
-        "too small for arrays of 4398046511104 bytes",
-    ),
+    "2^40 numbers that it tells of": (headed({"x": claimed(2**40, end=2**42)}, 2**40),
+        "too small for arrays of 4398046511104 bytes"),
     "2^40 numbers in 12 bytes": (headed({"x": claimed(2**40)}, 3), "invalid shape, data type, or offset"),
     "a header whose shapes overflow": (headed({"x": claimed(*[2**40] * 40)}, 3), "overflow"),
     "more numbers than it tells of": (headed({"x": claimed(4, end=16)}, 3, size=16), "x is F32[4], and not float32[3]"),
@@ -227,10 +225,8 @@ HOSTILE = {
     "a header longer than the file": (headed(b"{}", 0, length=1000), "invalid header length"),
     "a header that is no JSON": (headed(b"\xff{", 3), "invalid UTF-8 in header"),
     "a header of lists in lists": (headed(b'{"x":' + b"[" * 10**6, 3), "recursion limit exceeded"),
-    "a file of 2^40 bytes for 3 numbers": (
-        lambda path: os.truncate(path / ARRAYS, 2**40),
-        f"{ARRAYS} is not what was written: it has another size",
-    ),
+    "a file of 2^40 bytes for 3 numbers": (lambda path: os.truncate(path / ARRAYS, 2**40),
+        f"{ARRAYS} is not what was written: it has another size"),
     "an empty file": (lambda path: ((path / ARRAYS).write_bytes(b""), told(0)(path)), "header too small"),
     "shapes that overflow": (told(*[2**40] * 40), "too small for arrays"),
     "a negative shape": (told(-1, -3), "an array has an invalid shape"),
@@ -259,7 +255,7 @@ HOSTILE = {
     "no sizes": (lambda path: signed(path, sizes=None), "document.json: sizes (None) is not what a run saves"),
     "a very large document": (lambda path: os.truncate(path / "document.json", 2**40), "a very large one"),
     "another number": (lambda path: signed(path, iteration=8), "it is that of iteration 8, under another number"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", HOSTILE)

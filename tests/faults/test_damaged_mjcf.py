@@ -162,10 +162,8 @@ def test_robot_that_is_neither_file_nor_spec_is_refused(robot):
         ('<worldbody><body><joint/><geom size=".1" mass="0"/></body></worldbody>', "mass and inertia"),
         ('<worldbody><body><joint/><geom size=".1" mass="-1"/></body></worldbody>', "mass"),
         ('<option gravity="nan 0 0"/>', "option gravity"),
-        (
-            '<worldbody><body name="b" pos="inf 0 0"><geom size=".1"/></body></worldbody>',
-            "not finite in 32 bits: body_pos of body 'b'",
-        ),
+        ('<worldbody><body name="b" pos="inf 0 0"><geom size=".1"/></body></worldbody>',
+         "not finite in 32 bits: body_pos of body 'b'"),
         ('<equality><connect body1="trunk" anchor="nan 0 0"/></equality>', "not finite in 32 bits: eq_data"),
         ('<option><flag sleep="enable"/></option>', "Native MuJoCo cannot simulate the model: sleep"),
         ('<size memory="900T"/>', "Could not allocate memory"),
@@ -174,19 +172,15 @@ def test_robot_that_is_neither_file_nor_spec_is_refused(robot):
         ('<asset><model name="m" file="robot.xml"/></asset>', "is part of itself"),
         ('<asset><hfield name="h" nrow="2147483647" ncol="2147483647" size="1 1 1 1"/></asset>', 'nrow="2147483647"'),
         ('<asset><hfield name="h" nrow="1e5" ncol="1e5" size="1 1 1 1"/></asset>', "line 34: hfield"),
-        (
-            '<worldbody><replicate count="1000000000"><geom size=".1"/></replicate></worldbody>',
-            f"more than {MAX_COPIES}",
-        ),
-        (
-            '<worldbody><replicate count="200"><replicate count="200"/></replicate></worldbody>',
-            'replicate count="200" makes more',
-        ),
+        ('<worldbody><replicate count="1000000000"><geom size=".1"/></replicate></worldbody>',
+         f"more than {MAX_COPIES}"),
+        ('<worldbody><replicate count="200"><replicate count="200"/></replicate></worldbody>',
+         'replicate count="200" makes more'),
         ('<worldbody><flexcomp name="f" type="grid" count="1000 1000 1000"/></worldbody>', "flexcomp"),
         ('<size nkey="1000000000"/>', "nkey"),
         ('<size nuser_body="1000000000"/>', "nuser_body"),
     ],
-)
+)  # fmt: skip
 def test_what_is_wrong_with_a_file_is_said(element, words):
     message = with_more(element)
     assert words in message

@@ -51,40 +51,52 @@ def test_reset_when_applied_changes_only_what_it_should(term, changed_qpos, chan
         )
 
 
-def test_random_joint_positions_when_within_limits_fill_the_magnitude_around_the_pose():
+JOINTS, BASE = slice(7, None), slice(0, 3)
+# fmt: off
+RANGES = {
     # 0.3 +- 0.2 and -0.3 +- 0.2
-    term = resets.RandomJointPositions(magnitude=0.2)
-    qpos_nq = draws(lambda key: term(make_context(joint_pos=(0.3, -0.3), key=key)).qpos)
-    np.testing.assert_allclose(qpos_nq[:, 7:].min(0), [0.1, -0.5], atol=0.02)
-    np.testing.assert_allclose(qpos_nq[:, 7:].max(0), [0.5, -0.1], atol=0.02)
+    "joint positions: around the pose": (
+        resets.RandomJointPositions(magnitude=0.2), {"joint_pos": (0.3, -0.3)}, lambda physics: physics.qpos[JOINTS],
+        [0.1, -0.5], [0.5, -0.1], {"atol": 0.02}),
+    "joint positions: no further than the limits": (
+        resets.RandomJointPositions(magnitude=2.0), {}, lambda physics: physics.qpos[JOINTS],
+        [-LIMIT, -LIMIT], [LIMIT, LIMIT], {"rtol": 1e-6}),
+    # 1 +- 0.5 and -1 +- 0.5
+    "joint velocities: around those that they have": (
+        resets.RandomJointVelocities(magnitude=0.5), {"joint_vel": (1, -1)}, lambda physics: physics.qvel[6:],
+        [0.5, -1.5], [1.5, -0.5], {"atol": 0.05}),
+    # pi / 2 +- 0.5
+    "heading: either way from where the base faces": (
+        resets.RandomHeading(max_yaw=0.5), {"orientation": turned("z", 90)}, lambda physics: yaw_of(physics.qpos[3:7]),
+        np.pi / 2 - 0.5, np.pi / 2 + 0.5, {"atol": 0.05}),
+    "base velocity: in the plane and about the base's z": (
+        resets.RandomBaseVelocity(max_lin_vel=0.4, max_yaw_rate=2.0), {},
+        lambda physics: physics.qvel[jnp.array([0, 1, 5])],
+        [-0.4, -0.4, -2.0], [0.4, 0.4, 2.0], {"rtol": 0.05}),
+    # 1 +- 0.5, 2 +- 0.5, and 0.5 to 0.5 + 0.2
+    "base position: around where the base was, and never below": (
+        resets.RandomBasePosition(max_offset=0.5, max_lift=0.2), {"ground_position": (1, 2)},
+        lambda physics: physics.qpos[BASE], [0.5, 1.5, 0.5], [1.5, 2.5, 0.7], {"atol": 0.03}),
+    "base motion: each component around what it was": (
+        resets.RandomBaseMotion(max_lin_vel=(0.1, 0.2, 0.3), max_ang_vel=(1.0, 2.0, 3.0)),
+        {"lin_vel_world": (1, 1, 1)}, lambda physics: physics.qvel[:6],
+        [0.9, 0.8, 0.7, -1, -2, -3], [1.1, 1.2, 1.3, 1, 2, 3], {"rtol": 0.05}),
+}
+# fmt: on
 
 
-def test_random_joint_positions_when_magnitude_exceeds_the_limits_stay_within():
-    term = resets.RandomJointPositions(magnitude=2.0)
-    qpos_nq = draws(lambda key: term(make_context(key=key)).qpos)
-    np.testing.assert_allclose(qpos_nq[:, 7:].min(0), [-LIMIT, -LIMIT], rtol=1e-6)
-    np.testing.assert_allclose(qpos_nq[:, 7:].max(0), [LIMIT, LIMIT], rtol=1e-6)
+@pytest.mark.parametrize(("term", "start", "pick", "low", "high", "options"), RANGES.values(), ids=RANGES)
+def test_draws_fill_the_range(term, start, pick, *, low, high, options):
+    drawn_n = np.asarray(draws(lambda key: pick(term(make_context(key=key, **start)))))
+    np.testing.assert_allclose(drawn_n.min(0), low, **options)
+    np.testing.assert_allclose(drawn_n.max(0), high, **options)
+    assert ((drawn_n >= np.array(low) - 1e-6) & (drawn_n <= np.array(high) + 1e-6)).all()
 
 
 def test_random_joint_positions_when_a_joint_has_no_limits_move_it_freely():
     term = resets.RandomJointPositions(magnitude=2.0)
     qpos_nq = draws(lambda key: term(make_context(model=biped(free_right_hip=True), key=key)).qpos)
     np.testing.assert_allclose(np.abs(qpos_nq[:, 7:]).max(0), [LIMIT, 2.0], rtol=0.05)
-
-
-def test_random_joint_velocities_when_joints_move_add_to_their_velocities():
-    # 1 +- 0.5 and -1 +- 0.5
-    term = resets.RandomJointVelocities(magnitude=0.5)
-    qvel_nv = draws(lambda key: term(make_context(joint_vel=(1, -1), key=key)).qvel)
-    np.testing.assert_allclose(qvel_nv[:, 6:].min(0), [0.5, -1.5], atol=0.05)
-    np.testing.assert_allclose(qvel_nv[:, 6:].max(0), [1.5, -0.5], atol=0.05)
-
-
-def test_random_heading_when_base_faces_left_turns_it_by_up_to_max_yaw_either_way():
-    # pi / 2 +- 0.5
-    term = resets.RandomHeading(max_yaw=0.5)
-    yaw_n = draws(lambda key: yaw_of(term(make_context(orientation=turned("z", 90), key=key)).qpos[3:7]))
-    np.testing.assert_allclose([yaw_n.min(), yaw_n.max()], [np.pi / 2 - 0.5, np.pi / 2 + 0.5], atol=0.05)
 
 
 def test_random_heading_when_base_is_tilted_keeps_the_tilt_and_the_unit_norm():
@@ -95,22 +107,6 @@ def test_random_heading_when_base_is_tilted_keeps_the_tilt_and_the_unit_norm():
     seen_n3 = jax.vmap(lambda orientation_4: rotate_inverse(gravity_3, orientation_4))(orientation_n4)
     # As before the turn: nose down by 30 degrees.
     np.testing.assert_allclose(seen_n3, np.tile([0.5, 0, -np.sqrt(0.75)], (300, 1)), atol=1e-5)
-
-
-def test_random_base_velocity_when_drawn_fills_its_ranges():
-    term = resets.RandomBaseVelocity(max_lin_vel=0.4, max_yaw_rate=2.0)
-    qvel_nv = draws(lambda key: term(make_context(key=key)).qvel)
-    np.testing.assert_allclose(qvel_nv[:, [0, 1, 5]].min(0), [-0.4, -0.4, -2.0], rtol=0.05)
-    np.testing.assert_allclose(qvel_nv[:, [0, 1, 5]].max(0), [0.4, 0.4, 2.0], rtol=0.05)
-
-
-def test_random_base_position_when_drawn_fills_its_ranges_around_where_the_base_was():
-    # 1 +- 0.5, 2 +- 0.5, and 0.5 to 0.5 + 0.2
-    term = resets.RandomBasePosition(max_offset=0.5, max_lift=0.2)
-    qpos_nq = draws(lambda key: term(make_context(ground_position=(1, 2), key=key)).qpos)
-    np.testing.assert_allclose(qpos_nq[:, :3].min(0), [0.5, 1.5, 0.5], atol=0.03)
-    np.testing.assert_allclose(qpos_nq[:, :3].max(0), [1.5, 2.5, 0.7], atol=0.03)
-    assert (qpos_nq[:, 2] >= 0.5).all()
 
 
 def test_random_base_position_when_base_is_turned_keeps_its_orientation():
@@ -143,18 +139,6 @@ def test_to_keyframe_when_there_are_several_picks_each_as_often():
     assert abs((height_n < 0.45).sum() - 150) < 45
 
 
-def test_to_keyframe_when_keyframe_is_unknown_names_the_near_misses():
-    with pytest.raises(ConfigError, match=r"no key 'crouch'.*'crouched'"):
-        resets.ToKeyframe(keyframes=("crouch",))(make_context(model=biped_with_keyframes()))
-
-
-def test_random_base_motion_when_drawn_fills_the_range_of_each_component_around_what_was():
-    term = resets.RandomBaseMotion(max_lin_vel=(0.1, 0.2, 0.3), max_ang_vel=(1.0, 2.0, 3.0))
-    qvel_nv = draws(lambda key: term(make_context(lin_vel_world=(1, 1, 1), key=key)).qvel)
-    np.testing.assert_allclose(qvel_nv[:, :6].min(0), [0.9, 0.8, 0.7, -1, -2, -3], rtol=0.05)
-    np.testing.assert_allclose(qvel_nv[:, :6].max(0), [1.1, 1.2, 1.3, 1, 2, 3], rtol=0.05)
-
-
 def test_random_base_tilt_when_base_faces_left_fills_its_ranges_about_the_base_s_own_axes():
     term = resets.RandomBaseTilt(max_roll=0.2, max_pitch=0.4)
     tilted = lambda key: term(make_context(orientation=turned("z", 90), key=key)).qpos[3:7]
@@ -172,12 +156,13 @@ def test_to_pose_when_joints_are_named_puts_these_there_and_leaves_the_others():
 
 
 @pytest.mark.parametrize(
-    ("pose", "message"),
+    ("term", "message"),
     [
-        ({"right_hop": 0.1}, r"no joint 'right_hop'.*'right_hip'"),
-        ({"right_hip": 1.5}, r"'right_hip' at 1.5 rad, .* limits, -1.0472 to 1.0472"),
+        (resets.ToPose(pose={"right_hop": 0.1}), r"no joint 'right_hop'.*'right_hip'"),
+        (resets.ToPose(pose={"right_hip": 1.5}), r"'right_hip' at 1.5 rad, .* limits, -1.0472 to 1.0472"),
+        (resets.ToKeyframe(keyframes=("crouch",)), r"no key 'crouch'.*'crouched'"),
     ],
 )
-def test_to_pose_when_it_cannot_be_is_an_error(pose, message):
+def test_start_that_cannot_be_is_an_error(term, message):
     with pytest.raises(ConfigError, match=message):
-        resets.ToPose(pose=pose)(make_context())
+        term(make_context(model=biped_with_keyframes()))

@@ -34,53 +34,12 @@ def test_named_terms_when_given_a_mapping_keeps_its_names():
     assert named_terms({"slow": slow, "fast": fast}, AbstractReward) == {"slow": slow, "fast": fast}
 
 
-def test_named_terms_when_a_term_is_of_another_kind_is_an_error_that_names_both():
-    with pytest.raises(ConfigError, match=r"'time_limit' must be .*AbstractReward, not TimeLimit"):
-        named_terms([rewards.Alive(), terminations.TimeLimit()], AbstractReward)  # pyright: ignore[reportArgumentType]
-
-
-def test_named_terms_when_a_mapping_s_term_is_of_another_kind_is_an_error_with_its_own_name():
-    with pytest.raises(ConfigError, match=r"'end' must be .*AbstractReward, not TimeLimit"):
-        named_terms({"end": terminations.TimeLimit()}, AbstractReward)  # pyright: ignore[reportArgumentType]
-
-
-def test_named_terms_when_two_have_the_same_name_is_an_error_that_says_the_fix():
-    with pytest.raises(ConfigError, match=r"Two terms are named 'alive'.*mapping"):
-        named_terms([rewards.Alive(), rewards.Alive(scale=2.0)], AbstractReward)
-
-
 def test_command_when_known_is_its_value():
     np.testing.assert_array_equal(make_context(commands=asking(forward=0.5)).command("velocity"), [0.5, 0, 0])
 
 
-def test_command_when_unknown_is_an_error_with_the_near_misses():
-    context = make_context(commands=asking() | {"height": jnp.zeros(1)})
-    with pytest.raises(ConfigError, match=r"no command 'velocty'.*Did you mean 'velocity'"):
-        context.command("velocty")
-
-
-def test_command_when_there_are_none_is_an_error_that_says_so():
-    with pytest.raises(ConfigError, match=r"no command 'velocity'.*none"):
-        make_context().command("velocity")
-
-
-def test_derived_when_not_carried_is_an_error_that_says_the_fix():
-    with pytest.raises(ConfigError, match=r"does not carry 'xpos'\. Add needs = \('xpos',\)"):
-        make_context().derived("xpos")
-
-
 def test_sensor_when_known_is_its_readings():
     np.testing.assert_array_equal(make_context(sensors={"gyro": [1, 2, 3]}).sensor("gyro"), [1, 2, 3])
-
-
-def test_sensor_when_unknown_is_an_error_with_the_near_misses():
-    with pytest.raises(ConfigError, match=r"no sensor 'gyro_'\. Did you mean 'gyro'"):
-        make_context().sensor("gyro_")
-
-
-def test_sensor_when_nothing_is_close_is_an_error_with_all_names():
-    with pytest.raises(ConfigError, match=r"no sensor 'barometer'\. Known names: gyro, left_touch, right_touch"):
-        make_context().sensor("barometer")
 
 
 def test_term_without_memory_has_none_and_keeps_none():
@@ -94,12 +53,33 @@ def test_dt_is_that_of_the_control_step():
     assert make_context().dt == 0.02
 
 
-@pytest.mark.parametrize("terms", [[rewards.Alive], {"alive": rewards.Alive}], ids=["sequence", "mapping"])
-def test_named_terms_when_given_a_class_is_an_error_that_says_to_make_an_instance(terms):
-    # Without the tests' type checks, as for a user: they would speak first.
-    unchecked = inspect.unwrap(named_terms)
-    with pytest.raises(ConfigError, match=r"Alive must be an instance: write Alive\(\)\."):
-        unchecked(terms, AbstractReward)
+# Without the tests' type checks, as for a user: they would speak first.
+NAMED = lambda terms: inspect.unwrap(named_terms)(terms, AbstractReward)
+ASKED = asking() | {"height": jnp.zeros(1)}
+ERRORS = {
+    "term of another kind": (lambda: NAMED([rewards.Alive(), terminations.TimeLimit()]),
+        r"'time_limit' must be .*AbstractReward, not TimeLimit"),
+    "term of another kind under its own name": (lambda: NAMED({"end": terminations.TimeLimit()}),
+        r"'end' must be .*AbstractReward, not TimeLimit"),
+    "class in a sequence": (lambda: NAMED([rewards.Alive]), r"Alive must be an instance: write Alive\(\)\."),
+    "class in a mapping": (lambda: NAMED({"alive": rewards.Alive}), r"Alive must be an instance: write Alive\(\)\."),
+    "two of one name": (lambda: NAMED([rewards.Alive(), rewards.Alive(scale=2.0)]),
+        r"Two terms are named 'alive'.*mapping"),
+    "unknown command": (lambda: make_context(commands=ASKED).command("velocty"),
+        r"no command 'velocty'.*Did you mean 'velocity'"),
+    "no commands": (lambda: make_context().command("velocity"), r"no command 'velocity'.*none"),
+    "field that is not carried": (lambda: make_context().derived("xpos"),
+        r"does not carry 'xpos'\. Add needs = \('xpos',\)"),
+    "unknown sensor": (lambda: make_context().sensor("gyro_"), r"no sensor 'gyro_'\. Did you mean 'gyro'"),
+    "sensor like none": (lambda: make_context().sensor("barometer"),
+        r"no sensor 'barometer'\. Known names: gyro, left_touch, right_touch"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "message"), ERRORS.values(), ids=ERRORS)
+def test_is_an_error_that_says_the_fix(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
 
 
 @pytest.mark.parametrize(

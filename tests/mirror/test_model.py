@@ -58,29 +58,31 @@ def test_wrong_image_does_not_move_as_the_robot_does():
     assert mirrored_dynamics_gap(model, dataclasses.replace(mirror, ctrl=unchanged)) > 0.05
 
 
-def test_joint_without_an_image_is_named():
-    moved = BIPED.replace('name="left_leg" pos="0 .1 -.1"', 'name="left_leg" pos="0 .2 -.1"')
-    with pytest.raises(ConfigError, match=r"joint 'left_hip' has no mirror image: .* 'right_hip'.*symmetry=off"):
-        mirror_model(model_of(moved))
-
-
-def test_default_pose_that_is_not_its_own_image_is_an_error():
-    key = '<keyframe><key name="home" qpos="0 0 .5 1 0 0 0 .3 -.3"/></keyframe></mujoco>'
-    with pytest.raises(ConfigError, match=r"default pose is not its own mirror image: joint 'left_hip' is off by 0.6"):
-        mirror_model(model_of(BIPED.replace("</mujoco>", key)))
-
-
-def test_default_pose_that_is_not_finite_is_an_error():
+def with_infinite_pose():
     model = biped_model()
     model.default_qpos = np.where(np.arange(9) == 8, np.nan, model.default_qpos)
-    with pytest.raises(ConfigError, match=r"default pose is not its own mirror image: joint '.*_hip' is off by nan"):
-        mirror_model(model)
+    return model
 
 
-def test_actuator_without_an_image_is_named():
-    one = BIPED.replace('<motor name="right_hip" joint="right_hip" ctrlrange="-20 20"/>', "")
-    with pytest.raises(ConfigError, match=r"actuator 'left_hip' has no mirror image: nothing alike drives .*right_hip"):
-        mirror_model(model_of(one))
+KEY = '<keyframe><key name="home" qpos="0 0 .5 1 0 0 0 .3 -.3"/></keyframe></mujoco>'
+RIGHT = '<motor name="right_hip" joint="right_hip" ctrlrange="-20 20"/>'
+ERRORS = {
+    "joint without an image": (
+        lambda: model_of(BIPED.replace('name="left_leg" pos="0 .1 -.1"', 'name="left_leg" pos="0 .2 -.1"')),
+        r"joint 'left_hip' has no mirror image: .* 'right_hip'.*symmetry=off"),
+    "actuator without an image": (lambda: model_of(BIPED.replace(RIGHT, "")),
+        r"actuator 'left_hip' has no mirror image: nothing alike drives .*right_hip"),
+    "default pose that is not its own image": (lambda: model_of(BIPED.replace("</mujoco>", KEY)),
+        r"default pose is not its own mirror image: joint 'left_hip' is off by 0.6"),
+    "default pose that is not finite": (with_infinite_pose,
+        r"default pose is not its own mirror image: joint '.*_hip' is off by nan"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "message"), ERRORS.values(), ids=ERRORS)
+def test_without_an_image_is_an_error_that_names_it(make, message):
+    with pytest.raises(ConfigError, match=message):
+        mirror_model(make())
 
 
 def test_image_of_servos_is_that_of_their_joints():

@@ -63,16 +63,10 @@ def controls(actuator):
         ('<adhesion body="wrist" ctrlrange="0 10"/>', "FORCE", (0, 5, 10)),
         ('<dcmotor joint="hinge" resistance="1" motorconst=".1" ctrlrange="-24 24"/>', "OTHER", (-24, 0, 24)),
         # A general actuator is what its gain and bias make of it.
-        (
-            '<general joint="hinge" biastype="affine" gainprm="30" biasprm="0 -30 -2" ctrlrange="-1 1"/>',
-            "POSITION",
-            (0.4, 0.5, 0.6),
-        ),
-        (
-            '<general joint="hinge" biastype="affine" gainprm=".3" biasprm="0 -90 -9" ctrlrange="0 255"/>',
-            "SPRUNG",
-            (0, 127.5, 255),
-        ),
+        ('<general joint="hinge" biastype="affine" gainprm="30" biasprm="0 -30 -2" ctrlrange="-1 1"/>', "POSITION",
+         (0.4, 0.5, 0.6)),
+        ('<general joint="hinge" biastype="affine" gainprm=".3" biasprm="0 -90 -9" ctrlrange="0 255"/>', "SPRUNG",
+         (0, 127.5, 255)),
         ('<general joint="hinge" biasprm="0 -5 0" ctrlrange="-1 1"/>', "FORCE", (-1, 0, 1)),  # the bias is not used
         ('<general joint="hinge" biastype="affine" biasprm="0 0 -.1" ctrlrange="-1 1"/>', "FORCE", (-1, 0, 1)),
         ('<general joint="hinge" dyntype="integrator" gainprm="7" ctrlrange="-1 3"/>', "FORCE", (-1, 1, 3)),
@@ -85,7 +79,7 @@ def controls(actuator):
         ('<motor site="tip" gear="0 0 1" ctrlrange="0 9"/>', "FORCE", (0, 4.5, 9)),
         ('<motor cranksite="tip" slidersite="anchor" cranklength="2" ctrlrange="-1 1"/>', "FORCE", (-1, 0, 1)),
     ],
-)
+)  # fmt: skip
 def test_action_of_an_actuator_moves_a_servos_target_or_spans_its_control_range(actuator, kind, expected):
     assert actuator_kinds(arm(actuator).mj_model) == [ActuatorKind[kind]]
     np.testing.assert_allclose(np.ravel(controls(actuator)), expected, rtol=1e-6, atol=1e-6)

@@ -47,16 +47,10 @@ def refusal(**parts):
         ("option", '<option solver="PGS"/>', '<option solver="PGS"> .* write Newton'),
         ("option", '<option integrator="implicitfast" density="1"/>', 'integrator="implicitfast".*density'),
         ("option", '<option actuatorgroupdisable="1"/>', 'actuatorgroupdisable="..."> would be ignored'),
-        (
-            "actuator",
-            '<adhesion body="arm" ctrlrange="0 1"/>',
-            r"actuator 0 \(unnamed, drives body 'arm'\).*<adhesion>",
-        ),
-        (
-            "actuator",
-            '<motor name="crank" cranksite="tip" slidersite="rail" cranklength="1"/>',
-            "actuator 'crank' drives a slider-crank .cranksite=\"...\"",
-        ),
+        ("actuator", '<adhesion body="arm" ctrlrange="0 1"/>',
+         r"actuator 0 \(unnamed, drives body 'arm'\).*<adhesion>"),
+        ("actuator", '<motor name="crank" cranksite="tip" slidersite="rail" cranklength="1"/>',
+         "actuator 'crank' drives a slider-crank .cranksite=\"...\""),
         ("actuator", '<orientation joint="ball" kp="1"/>', "drives joint 'ball'.*biastype=\"so3\".*<orientation>"),
         ("actuator", '<pid joint="hinge" kp="1"/>', f'{HINGE} has gaintype="pid"; write a <motor>'),
         ("actuator", '<dcmotor joint="hinge" resistance="1" motorconst="1"/>', f'{HINGE} has dyntype="dcmotor"'),
@@ -70,7 +64,7 @@ def refusal(**parts):
         ("sensor", '<contact subtree1="arm"/>', "<contact> that matches by .*subtree1"),
         ("geom", 'type="box"', r"geom 'roll'; type=\"box\": geom 2 \(unnamed, of body 'arm'\)\).*contype"),
     ],
-)
+)  # fmt: skip
 def test_refusal_of_mjx_names_what_to_edit(part, text, message):
     error = refusal(**{part: text})
     error.match(message)

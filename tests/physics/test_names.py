@@ -28,23 +28,54 @@ def test_unknown_name_is_an_error_that_lists_the_near_misses(kind):
         biped_model().names.index(kind, near + "x")
 
 
-def test_names_that_are_listed_are_none_of_those_that_are_empty():
-    with pytest.raises(ConfigError, match=r"no geom 'zzz'\. Known names: floor, left_foot, right_foot, trunk"):
-        biped_model().names.index("geom", "zzz")
+def of_text(text):
+    return compile_model(mujoco.MjSpec.from_string(text), dt=0.01, ctrl_dt=0.01)
+
+
+def without_range(actuators, joint):
+    """The biped with these actuators, one of them without a control range."""
+    spec = biped_spec()
+    spec.actuators[joint].ctrllimited = False
+    return compile_model(spec, dt=0.004, ctrl_dt=0.02, edits=[actuators.edit_spec])
+
+
+ERRORS = {
+    "a name like none: the names that are not empty": (lambda _: biped_model().names.index("geom", "zzz"),
+        r"no geom 'zzz'\. Known names: floor, left_foot, right_foot, trunk"),
+    "a free joint as a hinge": (lambda _: biped_model().names.joint_qpos(["root"]), r"'root' must be a hinge or slide"),
+    "a base where there is none": (
+        lambda _: of_text(
+            "<mujoco><worldbody><body><joint name='j'/><geom size='1'/></body></worldbody></mujoco>"
+        ).names.free_joint(),
+        r"no free joint.* Add <freejoint/>",
+    ),
+    "steps that do not fit": (lambda _: compile_model(biped_spec(), dt=0.004, ctrl_dt=0.01), "multiple.*0.008"),
+    "no step": (lambda _: compile_model(biped_spec(), dt=0.0, ctrl_dt=0.02), "positive"),
+    "a control step below that of physics": (lambda _: compile_model(biped_spec(), dt=0.02, ctrl_dt=0.004), "0.02"),
+    "a robot file that is missing": (lambda path: load_spec(path / "nowhere.xml"), "does not exist"),
+    "a robot file that is broken": (lambda path: load_spec(path / "broken.xml"), "cannot read"),
+    "the model's actuators without a control range": (
+        lambda _: ModelActuators()(jnp.zeros(2), without_range(ModelActuators(), 1)),
+        r"'right_hip' must be a position servo or have a control range"),
+    "torque actuators without a control range": (lambda _: without_range(TorqueActuators(), 0),
+        r"'left_hip' must have a torque limit"),
+    "a pattern that matches nothing": (lambda _: per_joint({"*_knee": 1.0, "*": 2.0}, ["left_hip", "right_hip"], "kp"),
+        r"'\*_knee' of kp matches no joint"),
+    "a joint that no pattern matches": (lambda _: PositionActuators(kp=1.0, kd={"left_*": 1.0}).edit_spec(biped_spec()),
+        r"No pattern of kd matches joint 'right_hip'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "message"), ERRORS.values(), ids=ERRORS)
+def test_is_an_error(make, message, tmp_path):
+    (tmp_path / "broken.xml").write_text("<mujoco><worldbody><nonsense/></worldbody></mujoco>")
+    with pytest.raises(ConfigError, match=message):
+        make(tmp_path)
+
+
+def test_patterns_are_tried_in_order_and_near_misses_are_no_empty_names():
+    np.testing.assert_array_equal(per_joint({"left_*": 1.0, "*": 2.0}, ["left_hip", "right_hip"], "kp"), [1.0, 2.0])
     assert near_misses("hip", ["", "torso"]) == "Known names: torso."
-
-
-def test_free_joint_as_a_hinge_is_an_error():
-    with pytest.raises(ConfigError, match=r"'root' must be a hinge or slide"):
-        biped_model().names.joint_qpos(["root"])
-
-
-def test_base_of_a_model_without_one_is_an_error():
-    spec = mujoco.MjSpec.from_string(
-        "<mujoco><worldbody><body><joint name='j'/><geom size='1'/></body></worldbody></mujoco>"
-    )
-    with pytest.raises(ConfigError, match=r"no free joint.* Add <freejoint/>"):
-        compile_model(spec, dt=0.01, ctrl_dt=0.01).names.free_joint()
 
 
 BALL = '<body name="ball" pos="1 0 .1"><freejoint/><geom size=".1" mass="1"/></body>'
@@ -77,30 +108,12 @@ def test_base_when_the_driven_tree_is_fixed_to_the_world_is_none():
 def test_base_when_two_trees_may_be_the_robot_is_the_one_that_is_named_or_an_error():
     balls = BALL + BALL.replace("ball", "other")
     text = "<custom><text name='robot' data='{}'/></custom>"
-    make = lambda named: compile_model(
-        mujoco.MjSpec.from_string(f"<mujoco><worldbody>{balls}</worldbody>{named}</mujoco>"), dt=0.01, ctrl_dt=0.01
-    )
+    make = lambda named: of_text(f"<mujoco><worldbody>{balls}</worldbody>{named}</mujoco>")
     with pytest.raises(ConfigError, match=r"body 'ball' and body 'other' have 0 driven .* Say which"):
         make("").names.free_joint()
     assert make(text.format("other")).names.free_joint() == (7, 6)
     with pytest.raises(ConfigError, match=r"no moving body 'othe'.*'other'"):
         make(text.format("othe")).names.free_joint()
-
-
-@pytest.mark.parametrize(
-    ("dt", "ctrl_dt", "message"), [(0.004, 0.01, "multiple.*0.008"), (0.0, 0.02, "positive"), (0.02, 0.004, "0.02")]
-)
-def test_rates_that_do_not_fit_are_an_error(dt, ctrl_dt, message):
-    with pytest.raises(ConfigError, match=message):
-        compile_model(biped_spec(), dt=dt, ctrl_dt=ctrl_dt)
-
-
-def test_missing_or_broken_robot_file_is_an_error(tmp_path):
-    with pytest.raises(ConfigError, match="does not exist"):
-        load_spec(tmp_path / "nowhere.xml")
-    (tmp_path / "broken.xml").write_text("<mujoco><worldbody><nonsense/></worldbody></mujoco>")
-    with pytest.raises(ConfigError, match="cannot read"):
-        load_spec(tmp_path / "broken.xml")
 
 
 def test_position_actuators_hold_the_default_pose_and_stay_within_limits():
@@ -162,30 +175,6 @@ def test_model_actuators_drive_motors_within_their_range_and_servos_around_the_d
     np.testing.assert_allclose(ModelActuators()(jnp.array([0.5, -2.0]), motors), [10.0, -20.0])
     servos = biped_model()
     np.testing.assert_allclose(ModelActuators(action_scale=0.3)(jnp.array([1.0, -2.0]), servos), [0.3, -0.6], rtol=1e-6)
-
-
-def test_model_actuators_without_a_control_range_are_an_error():
-    spec = biped_spec()
-    spec.actuators[1].ctrllimited = False
-    model = compile_model(spec, dt=0.004, ctrl_dt=0.02, edits=[ModelActuators().edit_spec])
-    with pytest.raises(ConfigError, match=r"'right_hip' must be a position servo or have a control range"):
-        ModelActuators()(jnp.zeros(2), model)
-
-
-def test_torque_actuators_without_a_control_range_are_an_error():
-    spec = biped_spec()
-    spec.actuators[0].ctrllimited = False
-    with pytest.raises(ConfigError, match=r"'left_hip' must have a torque limit"):
-        compile_model(spec, dt=0.004, ctrl_dt=0.02, edits=[TorqueActuators().edit_spec])
-
-
-def test_pattern_that_matches_nothing_or_leaves_a_joint_out_is_an_error():
-    joints = ["left_hip", "right_hip"]
-    np.testing.assert_array_equal(per_joint({"left_*": 1.0, "*": 2.0}, joints, "kp"), [1.0, 2.0])
-    with pytest.raises(ConfigError, match=r"'\*_knee' of kp matches no joint"):
-        per_joint({"*_knee": 1.0, "*": 2.0}, joints, "kp")
-    with pytest.raises(ConfigError, match=r"No pattern of kd matches joint 'right_hip'"):
-        PositionActuators(kp=1.0, kd={"left_*": 1.0}).edit_spec(biped_spec())
 
 
 def test_rotations_agree_with_mujoco():

@@ -222,15 +222,11 @@ def crafted_checkpoint(path, step):
 
 # Those of an older JAX are said with both versions.
 CRAFTED = {
-    "calls into the process": (
-        with_operation(OPERATIONS[f"custom call '{CALLBACK}'"]),
-        rf"program of the policy in checkpoint .*1 is not run: it holds the custom call '{CALLBACK}'.*task=\.\.\.",
-    ),
-    "another jax": (
-        changed(calling_convention_version=8),
-        rf"older JAX .* JAX 0\.4\.1, and this is {jax.__version__}.*task=",
-    ),
-}
+    "calls into the process": (with_operation(OPERATIONS[f"custom call '{CALLBACK}'"]),
+        rf"program of the policy in checkpoint .*1 is not run: it holds the custom call '{CALLBACK}'.*task=\.\.\."),
+    "another jax": (changed(calling_convention_version=8),
+        rf"older JAX .* JAX 0\.4\.1, and this is {jax.__version__}.*task="),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("program", "words"), CRAFTED.values(), ids=CRAFTED)

@@ -158,17 +158,13 @@ def test_bytes_in_words_and_of_keys():
         ({"num_processes": 2}, "coordinator_address and process_id must be set as well"),
         ({"min_learning_rate": 0.0}, r"min_learning_rate \(0.0\) must be positive"),
         ({"min_learning_rate": 1e-2}, r"min_learning_rate \(0.01\) must be at most max_learning_rate \(0.003\)"),
-        (
-            {"learning_rate": 0.01, "desired_kl": 0.01, "max_learning_rate": 0.003},
-            r"learning_rate \(0.01\) is adaptive .* to max_learning_rate \(0.003\).* or set max_learning_rate=0.01",
-        ),
-        (
-            {"learning_rate": 1e-6, "desired_kl": 0.01, "min_learning_rate": 1e-5},
-            r"learning_rate \(1e-06\) .* from min_learning_rate \(1e-05\) .* or set min_learning_rate=1e-06",
-        ),
+        ({"learning_rate": 0.01, "desired_kl": 0.01, "max_learning_rate": 0.003},
+         r"learning_rate \(0.01\) is adaptive .* to max_learning_rate \(0.003\).* or set max_learning_rate=0.01"),
+        ({"learning_rate": 1e-6, "desired_kl": 0.01, "min_learning_rate": 1e-5},
+         r"learning_rate \(1e-06\) .* from min_learning_rate \(1e-05\) .* or set min_learning_rate=1e-06"),
         ({"pmap_axis_name": ""}, r"pmap_axis_name \(''\) must not be empty"),
     ],
-)
+)  # fmt: skip
 def test_option_that_cannot_work_is_an_error_when_the_task_is_made(options, message):
     with pytest.raises(ConfigError, match=message):
         point_mass_task(**options)

@@ -61,25 +61,17 @@ def has_plain_contacts(config, model):
 
 # The model file, a line of what is printed, and what holds for the program's config and its robot.
 FILES = {
-    "lopsided": (
-        DOG.replace('pos="0.18 -0.1 0"', 'pos="0.18 -0.2 0"'),
+    "lopsided": (DOG.replace('pos="0.18 -0.1 0"', 'pos="0.18 -0.2 0"'),
         "so it learns without symmetry: joint 'FL_roll' has no mirror image",
-        lambda config, _: config.symmetry == "off",
-    ),
-    "second arm": (
-        ARM.replace("</worldbody>", f"{SECOND_ARM}</worldbody>"),
-        r"Could not tell: .*What the joints that lead to 'other_lower' are for",
-        lambda *_: True,
-    ),
+        lambda config, _: config.symmetry == "off"),
+    "second arm": (ARM.replace("</worldbody>", f"{SECOND_ARM}</worldbody>"),
+        r"Could not tell: .*What the joints that lead to 'other_lower' are for", lambda *_: True),
     "base on the ground": (FOOTPRINT, RAISED, is_raised),
     "base with inertia": (FOOTPRINT.replace("<freejoint/>", f"<freejoint/>{INERTIA}"), RAISED, is_raised),
-    "no gravity": (
-        with_option('gravity="0 0 0"'),
-        "The file has no gravity: the task adds it.",
-        lambda _, model: np.allclose(model.opt.gravity, [0, 0, -9.81]),
-    ),
+    "no gravity": (with_option('gravity="0 0 0"'), "The file has no gravity: the task adds it.",
+        lambda _, model: np.allclose(model.opt.gravity, [0, 0, -9.81])),
     "friction that takes long": (RICH_CONTACTS, "elliptic friction cones", has_plain_contacts),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("text", "line", "holds"), FILES.values(), ids=FILES)

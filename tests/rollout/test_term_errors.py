@@ -65,23 +65,17 @@ MISTAKES = {
     "numpy": (lambda context: np.square(context.action).sum(), "np.square(context.action)", "Use jnp in place of np"),
     "index": (lambda context: [0.0, 1.0][context.episode_step], "[0.0, 1.0][context", "Use jnp.asarray(values)[index]"),
     "float": (lambda context: float(context.physics.qpos[0]), "float(context.physics.qpos[0])", "Keep it an array"),
-    "mask": (
-        lambda context: jnp.sum(context.action[context.action > 0]),
-        "context.action[context.action > 0]",
-        "jnp.where(mask, values, 0.0)",
-    ),
-    "field of MjData": (
-        lambda context: context.physics.xpos[1, 2],
-        "context.physics.xpos[1, 2]",
-        "has no attribute 'xpos'. Declare needs = ('xpos',) in the term's class, and read context.derived('xpos').",
-    ),
+    "mask": (lambda context: jnp.sum(context.action[context.action > 0]), "context.action[context.action > 0]",
+        "jnp.where(mask, values, 0.0)"),
+    "field of MjData": (lambda context: context.physics.xpos[1, 2], "context.physics.xpos[1, 2]",
+        "has no attribute 'xpos'. Declare needs = ('xpos',) in the term's class, and read context.derived('xpos')."),
     "field of the physics": (lambda context: context.qvel[0], "context.qvel[0]", "Read context.physics.qvel."),
     "field of the context": (lambda context: context.acton[0], "context.acton[0]", "Did you mean 'action'"),
     "field of the state": (lambda context: context.physics.qpso[0], "physics.qpso[0]", "Did you mean 'qpos'?"),
     "field of the model": (lambda context: context.model.nmes, "context.model.nmes", "Did you mean 'names'"),
     "shapes": (lambda context: context.action + jnp.ones(9), "context.action + jnp.ones(9)", "Error: "),
     "bug": (lambda context: {}["nowhere"], '{}["nowhere"]', "KeyError: 'nowhere'."),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

@@ -137,25 +137,19 @@ def test_verify_distributed_setup_returns_and_prints_global_and_per_device_figur
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            {"num_envs": 10, "num_devices": 3},
-            r"^Number of environments \(10\) must be divisible by number of devices \(3\)",
-        ),
-        (
-            {"num_envs": 10, "batch_size": 8, "num_batches": 2, "num_devices": 1},
-            r"^Batch size \(8\) times number of batches \(2\) must equal number of environments \(10\)",
-        ),
-        (
-            {"num_envs": 12, "batch_size": 3, "num_devices": 2},
-            r"^Batch size \(3\) must be divisible by number of devices \(2\)\. Nearest valid values: 2, 4",
-        ),
+        ({"num_envs": 10, "num_devices": 3},
+         r"^Number of environments \(10\) must be divisible by number of devices \(3\)"),
+        ({"num_envs": 10, "batch_size": 8, "num_batches": 2, "num_devices": 1},
+         r"^Batch size \(8\) times number of batches \(2\) must equal number of environments \(10\)"),
+        ({"num_envs": 12, "batch_size": 3, "num_devices": 2},
+         r"^Batch size \(3\) must be divisible by number of devices \(2\)\. Nearest valid values: 2, 4"),
         ({"num_envs": 10, "num_devices": 1}, r"\(10\) must be divisible by number of batches \(4\).*: 5"),
         ({"num_devices": 99}, r"Number of devices \(99\) must be at most the 8 available"),
         ({"devices": "0,9"}, r"Device 9 does not exist\. Local devices: 0 to 7"),
         ({"devices": "0,0"}, "each device once"),
         ({"devices": "first"}, "must be all, cpu or a list of indices"),
     ],
-)
+)  # fmt: skip
 def test_batch_or_devices_that_do_not_fit_are_an_error(options, message):
     with pytest.raises(ConfigError, match=message):
         point_mass_task(**options).check()

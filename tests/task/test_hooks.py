@@ -113,19 +113,13 @@ NO_MODELS = {
     "nothing": (lambda self, rng: None, "but returned None"),
     "a pair": (lambda self, rng: (PlainNetwork(rng), 1), r"returned a tuple of 2 \(PlainNetwork, int 1\)"),
     "a class": (lambda self, rng: PlainNetwork, "returned the class PlainNetwork"),
-    "a mean alone": (
-        lambda self, rng: eqx.nn.Linear(2, 1, key=rng),
-        r"returned Linear \(for float32\[2\] it gives float32\[1\]; for \{'actor': float32\[2\]\} it raised ",
-    ),
-    "swapped": (
-        lambda self, rng: Returning(lambda obs: (obs[0], obs[:1])),
-        r"for float32\[2\] it gives a tuple of 2 \(float32\[\], float32\[1\]\)",
-    ),
-    "a wrong size": (
-        lambda self, rng: Returning(lambda obs: (obs, obs[0])),
-        r"a tuple of 2 \(float32\[2\], float32\[\]",
-    ),
-}
+    "a mean alone": (lambda self, rng: eqx.nn.Linear(2, 1, key=rng),
+        r"returned Linear \(for float32\[2\] it gives float32\[1\]; for \{'actor': float32\[2\]\} it raised "),
+    "swapped": (lambda self, rng: Returning(lambda obs: (obs[0], obs[:1])),
+        r"for float32\[2\] it gives a tuple of 2 \(float32\[\], float32\[1\]\)"),
+    "a wrong size": (lambda self, rng: Returning(lambda obs: (obs, obs[0])),
+        r"a tuple of 2 \(float32\[2\], float32\[\]"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("hook", "message"), NO_MODELS.values(), ids=NO_MODELS)
@@ -151,29 +145,17 @@ def test_lines_to_add_are_those_of_an_actor_critic():
 
 BAD_ACTOR_CRITICS = {
     "no array in memory": (1.0, lambda obs, carry: None, r"initial_carry must return a tree of arrays.*float 1\.0"),
-    "no memory after it": (
-        None,
-        lambda obs, carry: ksim.ActorCriticOutput(GAUSSIAN, jnp.zeros(())),
-        r"must map \(obs, carry\) to \(ksim.ActorCriticOutput, carry\), but returned ActorCriticOutput",
-    ),
+    "no memory after it": (None, lambda obs, carry: ksim.ActorCriticOutput(GAUSSIAN, jnp.zeros(())),
+        r"must map \(obs, carry\) to \(ksim.ActorCriticOutput, carry\), but returned ActorCriticOutput"),
     "no output": (None, lambda obs, carry: ((jnp.zeros(1), 0.0), carry), r"returned a tuple of 2 \(a tuple of 2"),
     "no distribution": (None, lambda obs, carry: (Output(obs["actor"], obs["actor"][0]), carry), "no ksim.Gaussian"),
-    "two actions": (
-        None,
-        lambda obs, carry: (Output(ksim.Gaussian(jnp.zeros(2), jnp.ones(2)), jnp.zeros(())), carry),
-        r"distribution over 1 numbers, but mode of its Gaussian is float32\[2\] instead of float32\[1\]",
-    ),
-    "a vector of a value": (
-        None,
-        lambda obs, carry: (Output(GAUSSIAN, jnp.zeros(1)), carry),
-        r"must return the value as a scalar, float32\[\], but returned float32\[1\]\. Index or reshape",
-    ),
-    "another memory": (
-        lambda: jnp.zeros(3),
-        lambda obs, carry: (Output(GAUSSIAN, jnp.zeros(())), carry[:2]),
-        r"memory like that of initial_carry, but carry is float32\[2\] instead of float32\[3\]",
-    ),
-}
+    "two actions": (None, lambda obs, carry: (Output(ksim.Gaussian(jnp.zeros(2), jnp.ones(2)), jnp.zeros(())), carry),
+        r"distribution over 1 numbers, but mode of its Gaussian is float32\[2\] instead of float32\[1\]"),
+    "a vector of a value": (None, lambda obs, carry: (Output(GAUSSIAN, jnp.zeros(1)), carry),
+        r"must return the value as a scalar, float32\[\], but returned float32\[1\]\. Index or reshape"),
+    "another memory": (lambda: jnp.zeros(3), lambda obs, carry: (Output(GAUSSIAN, jnp.zeros(())), carry[:2]),
+        r"memory like that of initial_carry, but carry is float32\[2\] instead of float32\[3\]"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("carry", "returns", "message"), BAD_ACTOR_CRITICS.values(), ids=BAD_ACTOR_CRITICS)
@@ -238,32 +220,20 @@ BAD_ROLLOUTS = {
         r"8 environments and 3 steps \(rollout_length\).*trajectory.obs\['actor'\] is float32\[3, 8, 2\] instead of "
         r"float32\[8, 3, 2\].* and \d more",
     ),
-    "no group": (
-        lambda t, s, c: (dataclasses.replace(t, obs={}), s, c),
-        r"trajectory.obs\['actor'\] is missing instead of float32\[8, 3, 2\]",
-    ),
-    "no value": (
-        lambda t, s, c: (eqx.tree_at(lambda t: t.value, t, None), s, c),
-        r"trajectory.value is missing instead of float32\[8, 3\]",
-    ),
-    "flags as numbers": (
-        lambda t, s, c: (eqx.tree_at(lambda t: t.done, t, t.reward), s, c),
-        r"trajectory.done is float32\[8, 3\] instead of bool\[8, 3\]",
-    ),
-    "a metric of the rollout": (
-        lambda t, s, c: (eqx.tree_at(lambda t: t.metrics, t, {"mine": jnp.zeros(())}), s, c),
-        r"trajectory.metrics\['mine'\] is float32\[\] instead of float32\[8, 3\]",
-    ),
-    "a smaller state": (
-        lambda t, s, c: (t, dataclasses.replace(s, inner=s.inner.position), c),
-        r"like those that it was given, but env_state.inner.position is missing instead of float32\[8\]",
-    ),
-    "another type": (
-        lambda t, s, c: (t, dataclasses.replace(s, reward=s.reward.astype(jnp.bfloat16)), c),
-        r"env_state.reward is bfloat16\[8\] instead of float32\[8\]",
-    ),
+    "no group": (lambda t, s, c: (dataclasses.replace(t, obs={}), s, c),
+        r"trajectory.obs\['actor'\] is missing instead of float32\[8, 3, 2\]"),
+    "no value": (lambda t, s, c: (eqx.tree_at(lambda t: t.value, t, None), s, c),
+        r"trajectory.value is missing instead of float32\[8, 3\]"),
+    "flags as numbers": (lambda t, s, c: (eqx.tree_at(lambda t: t.done, t, t.reward), s, c),
+        r"trajectory.done is float32\[8, 3\] instead of bool\[8, 3\]"),
+    "a metric of the rollout": (lambda t, s, c: (eqx.tree_at(lambda t: t.metrics, t, {"mine": jnp.zeros(())}), s, c),
+        r"trajectory.metrics\['mine'\] is float32\[\] instead of float32\[8, 3\]"),
+    "a smaller state": (lambda t, s, c: (t, dataclasses.replace(s, inner=s.inner.position), c),
+        r"like those that it was given, but env_state.inner.position is missing instead of float32\[8\]"),
+    "another type": (lambda t, s, c: (t, dataclasses.replace(s, reward=s.reward.astype(jnp.bfloat16)), c),
+        r"env_state.reward is bfloat16\[8\] instead of float32\[8\]"),
     "a memory": (lambda t, s, c: (t, s, jnp.zeros(8)), r"model_carry \(float32\[8\]\) should not be there"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("change", "message"), BAD_ROLLOUTS.values(), ids=BAD_ROLLOUTS)
@@ -276,19 +246,13 @@ def test_rollout_that_returns_something_else_is_an_error(change, message, compil
 
 BAD_ENV_STATES = {
     "nothing": (lambda state: None, "but returned None"),
-    "a row less": (
-        lambda state: jax.tree.map(lambda x: x[1:], state),
-        r"env_state.inner.position is float32\[7\] instead of float32\[8\]",
-    ),
-    "shares of devices": (
-        lambda state: jax.tree.map(lambda x: x.reshape(2, 4, *x.shape[1:]), state),
-        r"inner.position is float32\[2, 4\] instead of float32\[8\].*ksim gives every device its share",
-    ),
-    "another type": (
-        lambda state: eqx.tree_at(lambda s: s.terminated, state, state.reward),
-        r"terminated is float32\[8\] instead of bool\[8\]",
-    ),
-}
+    "a row less": (lambda state: jax.tree.map(lambda x: x[1:], state),
+        r"env_state.inner.position is float32\[7\] instead of float32\[8\]"),
+    "shares of devices": (lambda state: jax.tree.map(lambda x: x.reshape(2, 4, *x.shape[1:]), state),
+        r"inner.position is float32\[2, 4\] instead of float32\[8\].*ksim gives every device its share"),
+    "another type": (lambda state: eqx.tree_at(lambda s: s.terminated, state, state.reward),
+        r"terminated is float32\[8\] instead of bool\[8\]"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("change", "message"), BAD_ENV_STATES.values(), ids=BAD_ENV_STATES)
@@ -337,21 +301,15 @@ def pmapped(self, grads):
     ("hook", "code", "words"),
     [
         ("sync_gradients", pmapped, r"Mine\.sync_gradients maps over devices itself"),
-        (
-            "sync_gradients",
-            lambda self, grads: jax.pmap(lambda x: x, axis_name="device")(grads),
-            r"Mine\.sync_gradients failed at .*test_hooks\.py:\d+, .*ValueError",
-        ),
-        (
-            "sync_gradients",
-            lambda self, grads: jax.lax.pmean(grads, "devices"),
-            r"Mine\.sync_gradients failed at .*test_hooks\.py:\d+, .*unbound axis name: devices",
-        ),
+        ("sync_gradients", lambda self, grads: jax.pmap(lambda x: x, axis_name="device")(grads),
+         r"Mine\.sync_gradients failed at .*test_hooks\.py:\d+, .*ValueError"),
+        ("sync_gradients", lambda self, grads: jax.lax.pmean(grads, "devices"),
+         r"Mine\.sync_gradients failed at .*test_hooks\.py:\d+, .*unbound axis name: devices"),
         ("sync_gradients", jax.jit(lambda self, grads: grads), r"Mine\.sync_gradients failed.*TypeError"),
         ("_rollout", lambda self, *args: jax.lax.pmean(1.0, "batch"), r"Mine\._rollout failed at .*axis name: batch"),
         ("_rollout", lambda self, *args: jax.pmap(lambda x: x)(args[1]), r"Mine\._rollout maps over devices itself"),
     ],
-)
+)  # fmt: skip
 def test_traced_hook_that_fails_is_an_error_with_its_name_the_axis_and_the_fix(
     hook, code, words, num_devices, compiles_nothing
 ):

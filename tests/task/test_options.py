@@ -61,28 +61,22 @@ BOUNDS = [
         [1, 2**31 - 1],
         {0: "positive", -1: "positive", 2**31: "at most 2147483647"},
     ),
-    (
-        "max_iterations max_env_steps eval_every_n_iterations save_every_n_iterations video_every_n_evaluations",
-        [1, 2**63 - 1],
-        {0: "positive", -1: "positive"},
-    ),
+    ("max_iterations max_env_steps eval_every_n_iterations save_every_n_iterations video_every_n_evaluations",
+     [1, 2**63 - 1], {0: "positive", -1: "positive"}),
     (
         "eval_every_n_seconds save_every_n_seconds dt ctrl_dt learning_rate desired_kl max_grad_norm clip_param "
         "value_clip init_std min_std min_learning_rate max_learning_rate style_fps discriminator_learning_rate",
         [1e-37, 1, 3.4e38],
         {0.0: "positive", -1e-9: "positive", 1e-39: TINY, 3.5e38: HUGE, math.inf: "positive", math.nan: "positive"},
     ),
-    (
-        "value_loss_coef entropy_coef symmetry_coef style_weight task_weight gradient_penalty",
-        [0.0, -0.0, 1e-37, 3.4e38],
-        {-5e-324: "zero or more", 1e-39: TINY, 3.5e38: HUGE, math.inf: "zero or more", math.nan: "zero or more"},
-    ),
+    ("value_loss_coef entropy_coef symmetry_coef style_weight task_weight gradient_penalty", [0.0, -0.0, 1e-37, 3.4e38],
+     {-5e-324: "zero or more", 1e-39: TINY, 3.5e38: HUGE, math.inf: "zero or more", math.nan: "zero or more"}),
     ("gamma gae_lambda", [0, 5e-324, 1.0], dict.fromkeys((-5e-324, 1 + 1e-15, math.nan), "from 0 to 1")),
     ("seed eval_seed", [0, 2**32 - 1], dict.fromkeys((-1, 2**32), "from 0 to 4294967295")),
     ("viewer_port", [1, 65535], dict.fromkeys((0, 65536), "from 1 to 65535")),
     ("hang_timeout_s", [1e-37, 1e6], {0: "positive", 1e-39: TINY, 1000000.1: "at most 1e+06", math.inf: "positive"}),
     ("connect_timeout_s heartbeat_timeout_s", [1, 10**6], {0: "positive", 10**6 + 1: "at most 1000000"}),
-]
+]  # fmt: skip
 """Options, numbers that they may be, and the rule in the message for others next to those."""
 CASES = {name: (valid, refused) for names, valid, refused in BOUNDS for name in names.split()}
 CONFIGS = {

@@ -13,13 +13,7 @@ from ksim.mirror import Mirror, SignedPermutation
 from ksim.ppo.losses import Minibatch, ppo_loss
 from ksim.ppo.symmetry import SymmetricLoss
 from tests.support.hyperparameters import make_hyper
-from tests.support.tasks import (
-    WITHOUT_REPORTS,
-    BipedConfig,
-    BipedTask,
-    point_mass_task,
-    train_iterations,
-)
+from tests.support.tasks import WITHOUT_REPORTS, BipedConfig, BipedTask, point_mass_task, train_iterations
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 # Two observations and two actions that are each other's images.
