@@ -13,13 +13,10 @@ from examples.pretrained import PRETRAINED
 TASKS = {
     task.pretrained.name: task
     for task in (
-        walking.HumanoidWalkingTask,
-        walking_teacher.HumanoidTeacherTask,
-        quadruped.QuadrupedTask,
-        unitree_g1.UnitreeG1Task,
-        unitree_go2.UnitreeGo2Task,
+        walking.HumanoidWalkingTask, walking_teacher.HumanoidTeacherTask, quadruped.QuadrupedTask,
+        unitree_g1.UnitreeG1Task, unitree_go2.UnitreeGo2Task,
     )
-}
+}  # fmt: skip
 POLICIES = pytest.mark.parametrize("name", TASKS)
 
 

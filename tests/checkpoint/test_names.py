@@ -14,6 +14,7 @@ from ksim.checkpoint import format as checkpoint_format, run_dir as run_director
 from ksim.checkpoint.format import read_checkpoint, write_checkpoint
 from ksim.checkpoint.run_dir import check_run_dir, locked, make_run_dir
 from tests.support.checkpoints import DOCUMENT
+from tests.support.processes import exit_code
 from tests.support.tasks import WITHOUT_REPORTS, point_mass_task
 
 NAMES = [
@@ -66,9 +67,7 @@ def test_run_in_a_directory_of_a_strange_name_does_as_the_commands_that_it_print
     small = point_mass_task(num_devices=1, max_iterations=1).config
 
     def launched(*argv):
-        with pytest.raises(SystemExit) as stopped:
-            cli.launch(PointMassTask, small, list(argv))
-        assert stopped.value.code == 0
+        assert exit_code(cli.launch, PointMassTask, small, list(argv)) == 0
         return capsys.readouterr().out
 
     name = "it's #1: [x] back\\slash %d gs:"

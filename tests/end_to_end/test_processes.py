@@ -281,21 +281,19 @@ def test_task_of_one_device_under_a_launcher_is_an_error(launch):
     assert "runs in one process on one device, but ksim.launch has started several" in output
 
 
-def test_coordinator_that_is_not_there_is_an_error_that_says_where_it_was_looked_for(tmp_path):
-    by_hand = ("coordinator_address=127.0.0.1:9", "num_processes=2", "process_id=1", "connect_timeout_s=3")
-    process = start(*POINT_MASS, *by_hand, cwd=tmp_path)
-    code, output = finish(process, timeout=60)
-    assert code == 2
-    assert "Error: Process 0 was not reached at 127.0.0.1:9 within 3 s (connect_timeout_s)" in output
-    assert not (tmp_path / "run").exists()
-
-
-def test_processes_that_do_not_come_are_an_error_that_says_where_they_were_waited_for(tmp_path):
-    address = f"127.0.0.1:{free_port()}"
-    by_hand = (f"coordinator_address={address}", "num_processes=2", "process_id=0", "connect_timeout_s=3")
+@pytest.mark.parametrize(
+    ("process_id", "words"),
+    [
+        (1, "Process 0 was not reached at {} within 3 s (connect_timeout_s)"),
+        (0, "Waiting for 2 processes at {} for 3 s (connect_timeout_s) timed out"),
+    ],
+)
+def test_processes_that_do_not_come_are_an_error_that_says_where_they_were_looked_for(process_id, words, tmp_path):
+    address = f"127.0.0.1:{9 if process_id else free_port()}"
+    by_hand = (f"coordinator_address={address}", "num_processes=2", f"process_id={process_id}", "connect_timeout_s=3")
     code, output = finish(start(*POINT_MASS, *by_hand, cwd=tmp_path), timeout=60)
     assert code == 2
-    assert f"Error: Waiting for 2 processes at {address} for 3 s (connect_timeout_s) timed out" in output
+    assert f"Error: {words.format(address)}" in output
     assert not (tmp_path / "run").exists()
 
 

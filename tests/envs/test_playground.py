@@ -13,23 +13,16 @@ from ksim.envs.task import main
 from ksim.envs.wrapped import WrappedEnvironment
 from ksim.errors import ConfigError
 from tests.end_to_end.stand_in import with_last_values
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, exit_code
 from tests.support.tasks import WITHOUT_REPORTS, train_iterations
 
 # The packages warn of much that is theirs.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 SMALL = {
-    **WITHOUT_REPORTS,
-    "num_envs": 4,
-    "num_batches": 2,
-    "num_passes": 1,
-    "rollout_length": 3,
-    "actor_sizes": [8],
-    "critic_sizes": [8],
-    "tensorboard": False,
-    "num_devices": 1,
-}
+    **WITHOUT_REPORTS, "num_envs": 4, "num_batches": 2, "num_passes": 1, "rollout_length": 3, "actor_sizes": [8],
+    "critic_sizes": [8], "tensorboard": False, "num_devices": 1,
+}  # fmt: skip
 
 
 def test_published_hyperparameters_become_ksims():
@@ -77,9 +70,7 @@ def test_environment_of_playground_trains_is_filmed_resumed_and_exported(playgro
     more = PlaygroundTask("CartpoleBalance", PlaygroundConfig(**options, max_iterations=3, resume=run_dir))
     assert more.run().exit_code == 0
     for mode in ("eval", "export"):
-        with pytest.raises(SystemExit) as ended:
-            main(PlaygroundTask, ["CartpoleBalance", f"run_mode={mode}", f"checkpoint={run_dir}"])
-        assert ended.value.code == 0
+        assert exit_code(main, PlaygroundTask, ["CartpoleBalance", f"run_mode={mode}", f"checkpoint={run_dir}"]) == 0
     assert ksim.load_policy(run_dir)(np.zeros(5)).shape == (1,)
 
 
@@ -103,13 +94,9 @@ def test_environment_is_stepped_natively_on_a_cpu_unless_mjx_is_asked_for(playgr
 
 @pytest.mark.long
 def test_names_and_options_that_playground_does_not_know_are_refused(playground, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(PlaygroundTask, ["CheetaRun"])
-    assert ended.value.code == 2
+    assert exit_code(main, PlaygroundTask, ["CheetaRun"]) == 2
     assert "Did you mean 'CheetahRun'" in capsys.readouterr().err
-    with pytest.raises(SystemExit) as ended:
-        main(PlaygroundTask, ["CheetahRun", "--help"])
-    assert ended.value.code == 0
+    assert exit_code(main, PlaygroundTask, ["CheetahRun", "--help"]) == 0
     assert "playground NAME [KEY=VALUE ...]" in capsys.readouterr().out
     with pytest.raises(ConfigError, match=r"cannot be used with env_options \(wings=2\).*It knows .*naconmax"):
         PlaygroundTask("CheetahRun", PlaygroundConfig(env_options=["wings=2"]))
@@ -147,9 +134,7 @@ def test_commands_of_the_page_on_environments_train(playground, tmp_path, capsys
         small = ["num_envs=4", "rollout_length=2", "num_batches=2", "num_passes=1", "max_iterations=1", "num_devices=1"]
         quiet = ["eval_at_end=false", "plots=false", "tensorboard=false", f"run_dir={tmp_path / module}"]
         argv = with_last_values([*arguments.split(), *small, *quiet])
-        with pytest.raises(SystemExit) as ended:
-            main({"playground": PlaygroundTask, "brax": BraxTask}[module], argv)
-        assert ended.value.code == 0
+        assert exit_code(main, {"playground": PlaygroundTask, "brax": BraxTask}[module], argv) == 0
         assert "iteration 1/1" in capsys.readouterr().out
 
 

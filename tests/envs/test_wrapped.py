@@ -14,7 +14,7 @@ from ksim.errors import ConfigError
 from ksim.preflight.start import inspect_start
 from ksim.rollout.environment import check_environment
 from ksim.train.start import Start, started_progress
-from tests.support.processes import finish, start
+from tests.support.processes import exit_code, finish, start
 from tests.support.tasks import WITHOUT_REPORTS
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
@@ -182,14 +182,11 @@ def test_published_observations_are_those_of_an_environment_that_has_them():
     ("env", "actor", "message"),
     [
         (ManyObservations(), "pixels", r"'pixels' has shape \(4, 4, 3\), and ksim learns from vectors only"),
-        (
-            ManyObservations(),
-            "velocity",
-            r"actor_obs \(velocity\): .* observes 'pixels', 'privileged_state', 'state'\. Name",
-        ),
+        (ManyObservations(), "velocity",
+         r"actor_obs \(velocity\): .* observes 'pixels', 'privileged_state', 'state'\. Name"),
         (Walk(), "state", r"actor_obs \(state\): Walk has a single observation, without names\. Leave it out"),
     ],
-)
+)  # fmt: skip
 def test_observation_that_is_not_there_or_is_an_image_is_refused(env, actor, message):
     with pytest.raises(ConfigError, match=message):
         observation_names(env, actor, None)
@@ -243,21 +240,15 @@ def test_task_trains_an_environment_by_its_name_with_the_options_published_for_i
     assert (task.config.num_envs, task.config.dt, task.config.ctrl_dt) == (4, 0.01, 0.02)
     run_dir = tmp_path / "run"
     for more in ([], ["max_iterations=3", "resume=auto"]):
-        with pytest.raises(SystemExit) as ended:
-            main(WalkTask, ["walk", f"run_dir={run_dir}", *more])
-        assert ended.value.code == 0
+        assert exit_code(main, WalkTask, ["walk", f"run_dir={run_dir}", *more]) == 0
     out = capsys.readouterr().out
     assert "iteration 3/3" in out
     assert out.count("Options for walk, as far as") == 1  # not for what is resumed
     assert "num_envs=4 rollout_length=3 max_iterations=2" in out
     assert "actor_sizes=[4]" in out
     assert "kept" not in out
-    with pytest.raises(SystemExit) as ended:
-        main(WalkTask, ["env=walk", "run_mode=eval", f"checkpoint={run_dir}", "eval_num_envs=2"])
-    assert ended.value.code == 0
-    with pytest.raises(SystemExit) as ended:
-        main(WalkTask, ["run", f"resume={run_dir}"])
-    assert ended.value.code == 2
+    assert exit_code(main, WalkTask, ["env=walk", "run_mode=eval", f"checkpoint={run_dir}", "eval_num_envs=2"]) == 0
+    assert exit_code(main, WalkTask, ["run", f"resume={run_dir}"]) == 2
     assert "env (run) cannot change when a run is resumed: its checkpoint was made with walk" in capsys.readouterr().err
 
 
@@ -333,9 +324,7 @@ def test_cpu_is_divided_into_devices_before_the_environment_starts_jax(asked, tm
     ],
 )
 def test_input_that_cannot_work_ends_with_2_and_leaves_nothing(arguments, message, tmp_path, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(WalkTask, [*arguments, f"run_dir={tmp_path / 'run'}"])
-    assert ended.value.code == 2
+    assert exit_code(main, WalkTask, [*arguments, f"run_dir={tmp_path / 'run'}"]) == 2
     assert message in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 

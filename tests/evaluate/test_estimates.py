@@ -20,19 +20,20 @@ def test_single_value_has_no_interval_and_is_null_in_a_record():
     assert estimate_mean(np.array([2.0])).words() == "2.00"
 
 
-def test_fraction_of_half_has_wilsons_interval():
-    # n = 4, z^2 = 3.8415: centre 0.5, half width 1.96 / (1 + 0.9604) * sqrt(0.25 / 4 + 3.8415 / 64) = 0.3500.
-    estimate = estimate_fraction(np.array([True, True, False, False]))
-    assert (estimate.mean, estimate.low, estimate.high) == pytest.approx((0.5, 0.15, 0.85), abs=1e-3)
-
-
-def test_fraction_of_all_still_has_a_lower_bound():
-    # 1 / (1 + z^2 / n) = 1 / (1 + 3.8415 / 64) = 0.9434.
-    estimate = estimate_fraction(np.ones(64, bool))
-    assert (estimate.mean, estimate.low, estimate.high) == pytest.approx((1.0, 0.9434, 1.0), abs=1e-4)
-    assert estimate.percent_words() == "100% (94% to 100%)"
-
-
-def test_fraction_of_all_but_one_is_not_shown_as_all():
-    assert estimate_fraction(np.arange(256) > 0).percent_words() == "99.6% (98% to 100%)"
-    assert estimate_fraction(np.arange(256) > 254).percent_words() == "0.4% (0% to 2%)"
+@pytest.mark.parametrize(
+    ("successes", "expected", "words"),
+    [
+        # n = 4, z^2 = 3.8415: centre 0.5, half width 1.96 / (1 + 0.9604) * sqrt(0.25 / 4 + 3.8415 / 64) = 0.3500.
+        ([True, True, False, False], (0.5, 0.15, 0.85), "50% (15% to 85%)"),
+        # 1 / (1 + z^2 / n) = 1 / (1 + 3.8415 / 64) = 0.9434.
+        ([True] * 64, (1.0, 0.9434, 1.0), "100% (94% to 100%)"),
+        # Neither all nor none.
+        (np.arange(256) > 0, (255 / 256, 0.9782, 0.9993), "99.6% (98% to 100%)"),
+        (np.arange(256) > 254, (1 / 256, 0.0007, 0.0218), "0.4% (0% to 2%)"),
+    ],
+    ids=["half", "all", "all but one", "one"],
+)
+def test_fraction_has_wilsons_interval(successes, expected, words):
+    estimate = estimate_fraction(np.array(successes))
+    assert (estimate.mean, estimate.low, estimate.high) == pytest.approx(expected, abs=1e-4)
+    assert estimate.percent_words() == words

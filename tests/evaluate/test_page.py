@@ -17,14 +17,11 @@ def make_run(run_dir, *, iterations=3):
     run_dir.mkdir(parents=True)
     rows = [
         {
-            "iteration": i,
-            "env_steps": 1000 * i,
-            "time/iteration_s": 30.0,
-            "episode/return": 1.0 * i,
+            "iteration": i, "env_steps": 1000 * i, "time/iteration_s": 30.0, "episode/return": 1.0 * i,
             "rollout/reward": 0.1,
         }
         for i in range(1, iterations + 1)
-    ]
+    ]  # fmt: skip
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (run_dir / "config.yaml").write_text("num_envs: 64\nrun_dir: <a & b>\n")
     (run_dir / "plots").mkdir()

@@ -1,4 +1,3 @@
-import importlib
 import os
 import subprocess
 import sys
@@ -120,32 +119,26 @@ def is_running(pid):
     return bool(done.stdout.strip()) and not done.stdout.startswith("Z")
 
 
-def test_gl_that_the_user_picked_is_the_only_one_tried(monkeypatch):
+@pytest.mark.parametrize(
+    ("picked", "works", "found", "expected"),
+    [("osmesa", None, None, ["osmesa"]), (None, "osmesa", "osmesa", ["egl", "osmesa"])],
+    ids=["the user's alone", "EGL before OSMesa where the user picked none"],
+)
+def test_gl_is_tried_in_order(picked, works, found, expected, *, monkeypatch):
     tried = []
-    monkeypatch.setenv("MUJOCO_GL", "osmesa")
-
-    def run(command, *, env, **_):
-        tried.append(env["MUJOCO_GL"])
-        return importlib.import_module("subprocess").CompletedProcess(command, 1)
-
-    monkeypatch.setattr(video.subprocess, "run", run)
-    assert video.find_gl.__wrapped__() is None
-    assert tried == ["osmesa"]
-
-
-def test_egl_is_tried_before_osmesa_where_the_user_picked_none(monkeypatch):
-    tried = []
-    monkeypatch.delenv("MUJOCO_GL", raising=False)
     monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    if picked:
+        monkeypatch.setenv("MUJOCO_GL", picked)
 
     def run(command, *, env, **_):
         tried.append(env.get("MUJOCO_GL"))
-        return importlib.import_module("subprocess").CompletedProcess(command, int(tried[-1] != "osmesa"))
+        return subprocess.CompletedProcess(command, int(tried[-1] != works))
 
     monkeypatch.setattr(video.subprocess, "run", run)
-    assert video.find_gl.__wrapped__() == "osmesa"
-    assert tried == ["egl", "osmesa"]
-    assert "MUJOCO_GL" not in os.environ
+    assert video.find_gl.__wrapped__() == found
+    assert tried == expected
+    assert os.environ.get("MUJOCO_GL") == picked
 
 
 def test_without_gl_a_film_is_an_error_that_says_so(recording, tmp_path, monkeypatch):

@@ -132,12 +132,9 @@ def draw(run):
 
 OF_CHECKPOINTS = (resume, resume_auto, load_weights, evaluate_best, load_policy)
 READERS = {
-    "config.yaml": (resume_auto,),
-    "metrics.jsonl": (draw,),
-    "evaluations.jsonl": (evaluate_best, draw),
-    "checkpoints/1/document.json": OF_CHECKPOINTS,
-    "dumps/2/document.json": (replay,),
-}
+    "config.yaml": (resume_auto,), "metrics.jsonl": (draw,), "evaluations.jsonl": (evaluate_best, draw),
+    "checkpoints/1/document.json": OF_CHECKPOINTS, "dumps/2/document.json": (replay,),
+}  # fmt: skip
 """The readers of each file."""
 
 

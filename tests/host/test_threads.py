@@ -26,18 +26,11 @@ needs_waiting_calls = pytest.mark.skipif(not WAITS, reason="LAPACK calls of this
 @pytest.mark.parametrize(
     ("version", "cores", "devices", "size"),
     [
-        ("0.10.2", 2, 1, 4),
-        ("0.10.2", 2, 2, 7),
-        ("0.10.2", 2, 8, 25),
-        ("0.10.2", 64, 8, 64),
-        ("0.10.0", 1, 1, 4),
-        ("0.11.0", 2, 1, 4),
-        ("0.11.1", 2, 1, None),
-        ("0.11.2.dev20260901", 2, 1, None),
-        ("0.12.0.1", 2, 8, None),
+        ("0.10.2", 2, 1, 4), ("0.10.2", 2, 2, 7), ("0.10.2", 2, 8, 25), ("0.10.2", 64, 8, 64), ("0.10.0", 1, 1, 4),
+        ("0.11.0", 2, 1, 4), ("0.11.1", 2, 1, None), ("0.11.2.dev20260901", 2, 1, None), ("0.12.0.1", 2, 8, None),
         ("1.0", 2, 8, None),
     ],
-)
+)  # fmt: skip
 def test_pool_has_one_thread_more_than_calls_that_may_wait(version, cores, devices, size):
     assert thread_pool_size(version, cores, devices) == size
 
@@ -98,16 +91,8 @@ def test_pool_too_small_for_the_devices_is_a_warning_that_names_a_size():
 
 
 LAPACK = {
-    "cholesky",
-    "triangular_solve",
-    "lu",
-    "qr",
-    "geqrf",
-    "householder_product",
-    "eigh",
-    "svd",
-    "tridiagonal_solve",
-}
+    "cholesky", "triangular_solve", "lu", "qr", "geqrf", "householder_product", "eigh", "svd", "tridiagonal_solve",
+}  # fmt: skip
 
 
 def calls_at_once(jaxpr):

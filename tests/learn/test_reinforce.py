@@ -7,7 +7,7 @@ import ksim
 from ksim import cli
 from tests.end_to_end.pages import python_blocks
 from tests.support.damaged_runs import read_lines
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, exit_code
 from tests.support.reinforce import ReinforceConfig, ReinforceTask
 from tests.support.tasks import MESSAGE, WITHOUT_REPORTS
 
@@ -49,10 +49,9 @@ def test_line_of_an_iteration_shows_what_the_algorithm_adds(tmp_path, capsys):
 
 
 def test_checkpoint_is_evaluated_and_replayed(trained, capsys):
-    for options in (["run_mode=eval", "eval_num_envs=3"], ["run_mode=replay"]):
-        with pytest.raises(SystemExit) as stopped:
-            cli.launch(ReinforceTask, ReinforceConfig(), [*options, f"checkpoint={trained}", "video=false"])
-        assert stopped.value.code == 0
+    for mode in (["run_mode=eval", "eval_num_envs=3"], ["run_mode=replay"]):
+        options = [*mode, f"checkpoint={trained}", "video=false"]
+        assert exit_code(cli.launch, ReinforceTask, ReinforceConfig(), options) == 0
     out = capsys.readouterr().out
     assert "3, one per environment" in out
     assert "updates skipped" in out

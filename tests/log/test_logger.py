@@ -99,12 +99,9 @@ def test_loggers_are_given_files_actions_and_checkpoints_and_may_fail_at_each(tm
     assert task_with(lambda _: [failing, kept], tmp_path, **shown, **often).run().exit_code == 0
     assert failing.calls == kept.calls
     assert [call for call in kept.calls if call[0] in hooks[:2]] == [
-        ("log_samples", "action/0", 2, 256),
-        ("log_files", "rewards.png", 2, 256),
-        ("log_samples", "action/0", 4, 512),
-        ("log_files", "rewards.png", 4, 512),
-        ("log_files", "learning.png", 4, 512),
-    ]
+        ("log_samples", "action/0", 2, 256), ("log_files", "rewards.png", 2, 256), ("log_samples", "action/0", 4, 512),
+        ("log_files", "rewards.png", 4, 512), ("log_files", "learning.png", 4, 512),
+    ]  # fmt: skip
     assert {x.shape for x in kept.samples.values()} == {(50,)}  # control steps of an episode
     # Each is logged once it is written, and before the run ends.
     assert [call for call in kept.calls if call[0] == "log_checkpoint"] == [

@@ -21,29 +21,25 @@ def progress(iteration=1, **metrics):
     return CurriculumContext(iteration=jnp.int32(iteration), metrics=metrics, ctrl_dt=0.02)
 
 
-@pytest.mark.parametrize(("iteration", "expected"), [(0, 0.2), (100, 0.2), (150, 0.6), (200, 1.0), (300, 1.0)])
-def test_linear_curriculum_rises_evenly_between_its_iterations(iteration, expected):
-    curriculum = LinearCurriculum(start_iteration=100, end_iteration=200, start=0.2)
-    np.testing.assert_allclose(curriculum(jnp.float32(0.5), progress(iteration)), expected, rtol=1e-6)
-
-
-@pytest.mark.parametrize(("steps", "expected"), [(600, 0.6), (400, 0.5), (200, 0.4), (np.nan, 0.5)])
-def test_episode_length_curriculum_follows_the_mean_length(steps, expected):
+RISES = LinearCurriculum(start_iteration=100, end_iteration=200, start=0.2)
+LENGTH = EpisodeLengthCurriculum(raise_above_s=10.0, lower_below_s=5.0, step=0.1)
+SCORE = ScoreCurriculum(metric="reward/tracking", raise_above=1.6, lower_below=0.8, step=0.1)
+ERROR = ErrorCurriculum(metric="error/velocity", raise_below=0.2, lower_above=0.5, step=0.1)
+LEVELS = {
+    "rises evenly between its iterations":
+        (RISES, "iteration", [(0, 0.2), (100, 0.2), (150, 0.6), (200, 1.0), (300, 1.0)]),
     # 600, 400 and 200 steps of 0.02 s are 12, 8 and 4 s; in an iteration in which no episode ended there is no mean.
-    curriculum = EpisodeLengthCurriculum(raise_above_s=10.0, lower_below_s=5.0, step=0.1)
-    np.testing.assert_allclose(curriculum(jnp.float32(0.5), progress(episode__length=steps)), expected, rtol=1e-6)
+    "follows the mean length": (LENGTH, "episode__length", [(600, 0.6), (400, 0.5), (200, 0.4), (np.nan, 0.5)]),
+    "rises with a high score": (SCORE, "reward__tracking", [(1.7, 0.6), (1.2, 0.5), (0.7, 0.4)]),
+    "rises with a low error": (ERROR, "error__velocity", [(0.1, 0.6), (0.3, 0.5), (0.7, 0.4)]),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("score", "expected"), [(1.7, 0.6), (1.2, 0.5), (0.7, 0.4)])
-def test_score_curriculum_rises_with_a_high_score(score, expected):
-    curriculum = ScoreCurriculum(metric="reward/tracking", raise_above=1.6, lower_below=0.8, step=0.1)
-    np.testing.assert_allclose(curriculum(jnp.float32(0.5), progress(reward__tracking=score)), expected, rtol=1e-6)
-
-
-@pytest.mark.parametrize(("error", "expected"), [(0.1, 0.6), (0.3, 0.5), (0.7, 0.4)])
-def test_error_curriculum_rises_with_a_low_error(error, expected):
-    curriculum = ErrorCurriculum(metric="error/velocity", raise_below=0.2, lower_above=0.5, step=0.1)
-    np.testing.assert_allclose(curriculum(jnp.float32(0.5), progress(error__velocity=error)), expected, rtol=1e-6)
+@pytest.mark.parametrize(("curriculum", "name", "values"), LEVELS.values(), ids=LEVELS)
+def test_level_after_one_half(curriculum, name, values):
+    for value, expected in values:
+        level = curriculum(jnp.float32(0.5), progress(**{name: value}))
+        np.testing.assert_allclose(level, expected, rtol=1e-6, err_msg=f"{name} {value}")
 
 
 def test_metric_that_does_not_exist_is_an_error_with_near_misses():

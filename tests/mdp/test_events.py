@@ -4,6 +4,7 @@ import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from ksim.mdp.events import MassDrop, PushForce, PushVelocity
 from tests.support.contexts import draws, make_context
@@ -24,14 +25,10 @@ def pushed_steps(term, num_steps):
     return steps
 
 
-def test_push_when_the_interval_is_fixed_happens_at_each():
-    # 0.055 s are nearest to three steps of 0.02 s; then they begin anew.
-    assert pushed_steps(PushVelocity(interval_s=(0.055, 0.055), speed=(0.5, 0.5)), 10) == [3, 6, 9]
-
-
-def test_push_when_the_interval_is_whole_steps_happens_after_these():
-    # 0.2 s are 10 steps of 0.02 s.
-    assert pushed_steps(PushVelocity(interval_s=(0.2, 0.2), speed=(0.5, 0.5)), 35) == [10, 20, 30]
+# 0.055 s are nearest to three steps of 0.02 s, 0.2 s are 10 steps; then they begin anew.
+@pytest.mark.parametrize(("interval", "num", "expected"), [(0.055, 10, [3, 6, 9]), (0.2, 35, [10, 20, 30])])
+def test_push_when_the_interval_is_fixed_happens_at_each(interval, num, expected):
+    assert pushed_steps(PushVelocity(interval_s=(interval, interval), speed=(0.5, 0.5)), num) == expected
 
 
 def test_push_when_the_interval_is_a_range_happens_at_times_within_it():

@@ -135,13 +135,23 @@ def test_noise_when_called_is_the_first_value_of_an_episode(noise):
     np.testing.assert_array_equal(noise(VALUE_3, key), noise.start(VALUE_3, key)[0])
 
 
-def test_quantized_rounds_to_the_nearest_multiple():
-    values = Quantized(resolution=0.25)(jnp.array([0.1, 0.13, -0.4, 1.0]), jax.random.key(0))
-    np.testing.assert_array_equal(values, [0, 0.25, -0.5, 1])
+ROUNDING, CUTTING = Quantized(resolution=0.5), Clipped(low=-0.6, high=0.6)
+# fmt: off
+EPISODES = {
+    "quantized: to the nearest multiple": (Quantized(resolution=0.25), [[0.1, 0.13, -0.4, 1.0]], [[0, 0.25, -0.5, 1]]),
+    "clipped: at its ends": (Clipped(low=-1.5, high=0.5), [VALUE_3], [[0.5, -1.5, 0]]),
+    "dropped: none": (DroppedSamples(0.0), [1.0, 2.0, 3.0], [1, 2, 3]),
+    "dropped: all but the first": (DroppedSamples(1.0), [1.0, 2.0, 3.0], [1, 1, 1]),
+    # 0.9 is rounded to 1 and then cut; cut first it would be 0.6, which is rounded to 0.5.
+    "chain: cuts what was rounded": (Chain((ROUNDING, CUTTING)), [[0.9]], [[np.float32(0.6)]]),
+    "chain: rounds what was cut": (Chain((CUTTING, ROUNDING)), [[0.9]], [[0.5]]),
+}
+# fmt: on
 
 
-def test_clipped_saturates_at_its_ends():
-    np.testing.assert_array_equal(Clipped(low=-1.5, high=0.5)(VALUE_3, jax.random.key(0)), [0.5, -1.5, 0])
+@pytest.mark.parametrize(("noise", "values", "expected"), EPISODES.values(), ids=EPISODES)
+def test_values_of_an_episode_under_noise_without_chance(noise, values, expected):
+    np.testing.assert_array_equal(noisy_values(noise, *values), expected)
 
 
 @pytest.mark.parametrize(
@@ -155,17 +165,17 @@ def test_bias_when_an_episode_goes_on_stays_and_differs_between_episodes(noise, 
     np.testing.assert_allclose(bias_nt3[:, 0].mean(0), 0, atol=0.15 * std)
 
 
-def test_drifting_bias_when_time_passes_spreads_with_its_root():
-    noise = DriftingBias(std_per_root_s=0.5)
+@pytest.mark.parametrize(
+    ("noise", "std_t"),
+    [
+        # 0 at the start; 0.5 * sqrt(2 * 0.02) = 0.1 after two steps, and twice that after eight.
+        (DriftingBias(std_per_root_s=0.5), {0: 0.0, 2: 0.1, 8: 0.2}),
+        (DriftingBias(std_per_root_s=0.0, initial_std=0.3), {0: 0.3, 1: 0.3}),
+    ],
+)
+def test_drifting_bias_spreads_from_its_initial_std_with_the_root_of_time(noise, std_t):
     drift_nt = np.asarray(draws(lambda key: noisy_values(noise, *[0.0] * 9, key=key), 1000))
-    # 0 at the start; 0.5 * sqrt(2 * 0.02) = 0.1 after two steps, and twice that after eight.
-    np.testing.assert_allclose(drift_nt.std(0)[[0, 2, 8]], [0, 0.1, 0.2], rtol=0.1)
-
-
-def test_drifting_bias_when_it_has_an_initial_std_starts_with_it():
-    noise = DriftingBias(std_per_root_s=0.0, initial_std=0.3)
-    drift_nt = np.asarray(draws(lambda key: noisy_values(noise, 0.0, 0.0, key=key), 1000))
-    np.testing.assert_allclose(drift_nt.std(0), [0.3, 0.3], rtol=0.1)
+    np.testing.assert_allclose(drift_nt.std(0)[list(std_t)], list(std_t.values()), rtol=0.1)
 
 
 def test_scale_error_when_the_value_changes_keeps_its_factor():
@@ -173,11 +183,6 @@ def test_scale_error_when_the_value_changes_keeps_its_factor():
     factor_n = value_nt[:, 0]
     np.testing.assert_allclose(value_nt, factor_n[:, None] * [1, 2, -3], rtol=1e-5)
     np.testing.assert_allclose([factor_n.min(), factor_n.max()], [0.9, 1.1], atol=0.01)
-
-
-@pytest.mark.parametrize(("probability", "expected"), [(0.0, [1, 2, 3]), (1.0, [1, 1, 1])])
-def test_dropped_samples_when_certain_or_out_of_the_question_hold_the_first_value_or_none(probability, expected):
-    np.testing.assert_array_equal(noisy_values(DroppedSamples(probability), 1.0, 2.0, 3.0), expected)
 
 
 def test_dropped_samples_when_one_is_lost_repeat_the_last_that_came_in_all_components():
@@ -188,14 +193,6 @@ def test_dropped_samples_when_one_is_lost_repeat_the_last_that_came_in_all_compo
     np.testing.assert_array_equal(seen_t2[:, 1], -seen_t2[:, 0])
     # The standard error is sqrt(0.25 * 0.75 / 200) = 0.03.
     assert abs(is_lost_t.mean() - 0.25) < 0.12
-
-
-def test_chain_when_its_noises_follow_each_other_gives_each_what_the_one_before_made():
-    # 0.9 is rounded to 1 and then cut; cut first it would be 0.6, which is rounded to 0.5.
-    value, key = jnp.array([0.9]), jax.random.key(0)
-    rounding, cutting = Quantized(resolution=0.5), Clipped(low=-0.6, high=0.6)
-    np.testing.assert_allclose(Chain((rounding, cutting))(value, key), [0.6], rtol=1e-6)
-    np.testing.assert_allclose(Chain((cutting, rounding))(value, key), [0.5], rtol=1e-6)
 
 
 def test_chain_when_two_noises_are_alike_draws_them_apart():

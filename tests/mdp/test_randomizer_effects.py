@@ -55,14 +55,11 @@ FEET = ("left", "right")
 @pytest.mark.parametrize(
     ("model", "geoms"),
     [
-        (sledge(), None),
-        (sledge(foot=OFF, pairs=PAIRS), None),
-        (sledge(foot=OFF, pairs=PAIRS), FEET),
-        (sledge(foot='priority="1"'), FEET),
-        (sledge(floor='friction="0"'), FEET),
+        (sledge(), None), (sledge(foot=OFF, pairs=PAIRS), None), (sledge(foot=OFF, pairs=PAIRS), FEET),
+        (sledge(foot='priority="1"'), FEET), (sledge(floor='friction="0"'), FEET),
     ],
     ids=["contact bits", "pairs", "pairs of the feet", "priority", "larger friction"],
-)
+)  # fmt: skip
 def test_random_friction_stops_or_frees_a_sledge_on_a_slope(model, geoms):
     # It slides where the friction is below tan 30 = 0.58, and else stays.
     engine = MujocoEngine(model)

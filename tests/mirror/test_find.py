@@ -45,19 +45,14 @@ def found(terms, asked=BY_DEFAULT, text=BIPED):
 def test_images_of_known_observations_are_those_worked_out_by_hand():
     mirror = found(
         {
-            "gravity": observations.ProjectedGravity(),
-            "gyro": observations.ImuGyro(site="imu"),
-            "joints": observations.JointPosition(),
-            "command": observations.CommandValue(command="velocity"),
+            "gravity": observations.ProjectedGravity(), "gyro": observations.ImuGyro(site="imu"),
+            "joints": observations.JointPosition(), "command": observations.CommandValue(command="velocity"),
             "heading": observations.CommandValue(command="heading"),
-            "posture": observations.CommandValue(command="posture"),
-            "clock": observations.PhaseClock(),
-            "together": observations.PhaseClock(side_offset=0.0),
-            "contact": observations.FootContact(sensors=TOUCH),
-            "height": observations.BaseHeight(),
-            "action": observations.LastAction(),
+            "posture": observations.CommandValue(command="posture"), "clock": observations.PhaseClock(),
+            "together": observations.PhaseClock(side_offset=0.0), "contact": observations.FootContact(sensors=TOUCH),
+            "height": observations.BaseHeight(), "action": observations.LastAction(),
         }
-    )
+    )  # fmt: skip
     seen = np.arange(1.0, 22.0)
     by_hand = [
         *(1, -2, 3),  # a vector

@@ -159,13 +159,9 @@ def test_pickle_of_gmr_is_read(tmp_path):
     model = two_legs()
     qpos_tq = stepping(model)
     content = {
-        "fps": 30,
-        "root_pos": qpos_tq[:, :3],
-        "root_rot": qpos_tq[:, [4, 5, 6, 3]].astype(np.float32),
-        "dof_pos": qpos_tq[:, 7:],
-        "local_body_pos": None,
-        "link_body_list": ["trunk", "left_thigh"],
-    }
+        "fps": 30, "root_pos": qpos_tq[:, :3], "root_rot": qpos_tq[:, [4, 5, 6, 3]].astype(np.float32),
+        "dof_pos": qpos_tq[:, 7:], "local_body_pos": None, "link_body_list": ["trunk", "left_thigh"],
+    }  # fmt: skip
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         (tmp_path / "x.pkl").write_bytes(pickle.dumps(content, protocol=protocol))
         motion = load_motion(tmp_path / "x.pkl", model)
@@ -261,14 +257,8 @@ def test_table_that_is_not_as_it_must_be_is_an_error(tmp_path, text, message):
 
 SHORT = "<body><joint name='{0}_joint' axis='0 1 0'/><geom size='.1'/></body>"
 LONG_G1 = (
-    "left_hip",
-    "waist_yaw",
-    "waist_roll",
-    "waist_pitch",
-    "left_wrist_roll",
-    "left_wrist_pitch",
-    "left_wrist_yaw",
-)
+    "left_hip", "waist_yaw", "waist_roll", "waist_pitch", "left_wrist_roll", "left_wrist_pitch", "left_wrist_yaw",
+)  # fmt: skip
 
 
 def test_layout_with_fewer_joints_asks_for_their_order(tmp_path):

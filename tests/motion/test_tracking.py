@@ -15,8 +15,7 @@ from ksim.physics.names import Base, add_to_base_velocity, place_base
 from ksim.physics.rotations import turn_by
 from tests.support.checkpoints import newest
 from tests.support.motion_tasks import FloaterConfig, FloaterTask, TiltedFloaterTask
-from tests.support.processes import finish, start_job
-from tests.support.recorded import read_record
+from tests.support.recorded import run_job
 from tests.support.tasks import train_iterations
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
@@ -35,6 +34,13 @@ def starts(env):
 
 def motions_of(env):
     return env.mdp.commands["motion"].motions
+
+
+def in_frame(env, state, frame):
+    """The physics of a state, in a frame of the motion."""
+    motions = motions_of(env)
+    at = {"qpos": jnp.asarray(motions.qpos[frame]), "qvel": jnp.asarray(motions.qvel[frame])}
+    return dataclasses.replace(state.inner.physics, **at)
 
 
 def test_episode_starts_in_a_frame_and_is_to_reach_the_next(env, starts):
@@ -68,12 +74,8 @@ def test_episodes_start_where_the_failure_rate_is_high(env):
 
 
 def test_robot_that_is_in_the_commanded_frame_earns_everything_and_has_no_error(env):
-    reset = jax.jit(env.reset)
-    state, motions = reset(jax.random.key(3)), motions_of(env)
-    frame = int(state.inner.commands["motion"][0])
-    physics = dataclasses.replace(
-        state.inner.physics, qpos=jnp.asarray(motions.qpos[frame]), qvel=jnp.asarray(motions.qvel[frame])
-    )
+    state = jax.jit(env.reset)(jax.random.key(3))
+    physics = in_frame(env, state, int(state.inner.commands["motion"][0]))
     physics = env.engine.forward(physics, jnp.zeros(1), {})
     context = dataclasses.replace(
         env._context(state.inner, jnp.zeros(1)), physics=physics, commands=state.inner.commands
@@ -86,11 +88,8 @@ def test_robot_that_is_in_the_commanded_frame_earns_everything_and_has_no_error(
 
 
 def test_robot_that_has_drifted_and_turned_has_an_error_of_its_anchor_alone(env):
-    state, motions = jax.jit(env.reset)(jax.random.key(3)), motions_of(env)
-    names, frame = env.engine.model.names, int(state.inner.commands["motion"][0])
-    physics = dataclasses.replace(
-        state.inner.physics, qpos=jnp.asarray(motions.qpos[frame]), qvel=jnp.asarray(motions.qvel[frame])
-    )
+    state, names = jax.jit(env.reset)(jax.random.key(3)), env.engine.model.names
+    physics = in_frame(env, state, int(state.inner.commands["motion"][0]))
     physics = place_base(physics, names, jnp.array([0.1, -0.05, 0.0]), jnp.float32(0.3))
     lin_vel_3 = Base(physics, names).lin_vel_world
     lin_vel_3 = turn_by(lin_vel_3, jnp.float32(0.3)) - lin_vel_3
@@ -116,10 +115,7 @@ def test_episode_is_truncated_in_the_last_frame_of_its_clip(env):
     left = motions.last[motions.clip[frame]] - frame + 1
     while not (state.truncated or state.terminated):
         # Held in the motion, so that it cannot fail.
-        at = int(state.inner.commands["motion"][0]) - 1
-        physics = dataclasses.replace(
-            state.inner.physics, qpos=jnp.asarray(motions.qpos[at]), qvel=jnp.asarray(motions.qvel[at])
-        )
+        physics = in_frame(env, state, int(state.inner.commands["motion"][0]) - 1)
         state = step(dataclasses.replace(state, inner=dataclasses.replace(state.inner, physics=physics)), jnp.zeros(1))
         steps += 1
     assert bool(state.truncated)
@@ -149,11 +145,7 @@ def test_training_is_the_same_on_several_devices(on_one, num_devices):
 
 @pytest.mark.long
 def test_training_is_the_same_in_two_processes_of_two_devices(on_one, tmp_path):
-    worker = ("-m", "tests.support.recorded", "record", "floater", "4")
-    for process in start_job(*worker, num_processes=2, num_devices=2, cwd=tmp_path):
-        code, output = finish(process)
-        assert code == 0, output
-    learner, reference = read_record(tmp_path / "record").learner, on_one[0].learner
+    learner, reference = run_job(tmp_path, "floater", 4).learner, on_one[0].learner
     np.testing.assert_allclose(learner.levels["starts"], reference.levels["starts"], rtol=1e-6)
     for x, y in zip(jax.tree.leaves(learner.params), jax.tree.leaves(reference.params), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
@@ -200,20 +192,24 @@ def test_failure_rate_is_failures_per_pass_and_stays_where_nobody_was(env):
     np.testing.assert_allclose(level_b[:3], [0.5 + 0.25 * (0.3 - 0.5), 0.5 + 0.25 * (1 - 0.5), 0.5], rtol=1e-6)
 
 
-def test_curriculum_and_command_when_their_motions_differ_is_an_error():
-    class Differing(FloaterTask):
-        def get_curricula(self, physics_model):
-            other = FloaterTask(FloaterConfig(num_devices=1)).motions
-            return {"starts": curriculum.AdaptiveStarts(motions=other, command="motion")}
-
-    with pytest.raises(ConfigError, match="other motions than its command 'motion'"):
-        Differing(FloaterConfig(num_devices=1)).check()
+class Differing(FloaterTask):
+    def get_curricula(self, physics_model):
+        other = FloaterTask(FloaterConfig(num_devices=1)).motions
+        return {"starts": curriculum.AdaptiveStarts(motions=other, command="motion")}
 
 
-def test_term_of_a_command_that_is_no_motion_is_an_error():
-    class Wrong(FloaterTask):
-        def get_terminations(self, physics_model):
-            return [terminations.MotionEnded(command="motoin")]
+class Wrong(FloaterTask):
+    def get_terminations(self, physics_model):
+        return [terminations.MotionEnded(command="motoin")]
 
-    with pytest.raises(ConfigError, match=r"no command 'motoin'\. Did you mean 'motion'"):
-        Wrong(FloaterConfig(num_devices=1)).check()
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (Differing, "other motions than its command 'motion'"),
+        (Wrong, r"no command 'motoin'\. Did you mean 'motion'"),
+    ],
+)
+def test_term_that_does_not_fit_its_command_is_an_error(task, message):
+    with pytest.raises(ConfigError, match=message):
+        task(FloaterConfig(num_devices=1)).check()

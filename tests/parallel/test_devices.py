@@ -26,16 +26,11 @@ class FakeDevice:
 @pytest.mark.parametrize(
     ("devices", "num_devices", "expected"),
     [
-        ("all", None, LOCAL),
-        ("cpu", None, LOCAL),
-        ("all", 2, LOCAL[:2]),
-        ([0, 1, 3], None, [LOCAL[0], LOCAL[1], LOCAL[3]]),
-        ("0,1", None, LOCAL[:2]),
-        ([3, 1], None, [LOCAL[3], LOCAL[1]]),
-        (1, None, LOCAL[1:2]),
-        ([0, 1, 3], 2, LOCAL[:2]),
+        ("all", None, LOCAL), ("cpu", None, LOCAL), ("all", 2, LOCAL[:2]),
+        ([0, 1, 3], None, [LOCAL[0], LOCAL[1], LOCAL[3]]), ("0,1", None, LOCAL[:2]),
+        ([3, 1], None, [LOCAL[3], LOCAL[1]]), (1, None, LOCAL[1:2]), ([0, 1, 3], 2, LOCAL[:2]),
     ],
-)
+)  # fmt: skip
 def test_devices_are_those_that_were_asked_for_in_that_order(devices, num_devices, expected):
     assert select_devices(devices, num_devices) == expected
 

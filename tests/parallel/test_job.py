@@ -6,14 +6,9 @@ from ksim import ConfigError
 from ksim.parallel.job import Job, find_job, local_gpu_ids
 
 SLURM = {
-    "SLURM_JOB_ID": "7",
-    "SLURM_STEP_NODELIST": "node[1-2]",
-    "SLURM_STEP_NUM_TASKS": "4",
-    "SLURM_NTASKS": "4",
-    "SLURM_PROCID": "3",
-    "SLURM_LOCALID": "1",
-    "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
-}
+    "SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "node[1-2]", "SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS": "4",
+    "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+}  # fmt: skip
 OPEN_MPI = {
     "OMPI_COMM_WORLD_SIZE": "4",
     "OMPI_COMM_WORLD_RANK": "2",
@@ -27,21 +22,13 @@ OPEN_MPI_5 = OPEN_MPI | {
 }
 KUBERNETES = {"KUBERNETES_SERVICE_HOST": "k", "JOB_COMPLETION_INDEX": "3"}
 LAUNCHED = {
-    "KSIM_COORDINATOR_ADDRESS": "127.0.0.1:4000",
-    "KSIM_NUM_PROCESSES": "2",
-    "KSIM_PROCESS_ID": "1",
-    "KSIM_LOCAL_PROCESS_ID": "1",
-    "KSIM_NUM_LOCAL_PROCESSES": "2",
-}
+    "KSIM_COORDINATOR_ADDRESS": "127.0.0.1:4000", "KSIM_NUM_PROCESSES": "2", "KSIM_PROCESS_ID": "1",
+    "KSIM_LOCAL_PROCESS_ID": "1", "KSIM_NUM_LOCAL_PROCESSES": "2",
+}  # fmt: skip
 TORCHRUN = {
-    "WORLD_SIZE": "4",
-    "RANK": "3",
-    "LOCAL_WORLD_SIZE": "2",
-    "LOCAL_RANK": "1",
-    "MASTER_ADDR": "node0",
-    "MASTER_PORT": "29400",
-    "TORCHELASTIC_USE_AGENT_STORE": "True",
-}
+    "WORLD_SIZE": "4", "RANK": "3", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "node0",
+    "MASTER_PORT": "29400", "TORCHELASTIC_USE_AGENT_STORE": "True",
+}  # fmt: skip
 BY_PYTORCH = {k: v for k, v in TORCHRUN.items() if k in ("WORLD_SIZE", "RANK", "MASTER_ADDR")}
 OF_JAX = {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1", "JAX_COORDINATOR_ADDRESS": "node0:4000"}
 JAX_LAUNCHER = "a launcher (JAX_NUM_PROCESSES)"

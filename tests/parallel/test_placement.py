@@ -90,12 +90,6 @@ def test_replicated_state_has_a_copy_on_each_device():
     np.testing.assert_array_equal(jax.random.key_data(copies["key"])[1], jax.random.key_data(tree["key"]))
 
 
-def test_number_beyond_the_devices_range_is_an_error_and_not_cut():
-    words = r"Leaf \['steps'\] holds a number beyond int32's range, such as 1099511627776"
-    with pytest.raises(ConfigError, match=words):
-        replicate_state({"steps": np.int64(2**40)}, DEVICES)
-
-
 def test_sharded_environments_are_consecutive_shares():
     tree = {"x": jnp.arange(6.0), "key": jax.random.split(jax.random.key(0), 6)}
     shares = shard_environments(tree, DEVICES)
@@ -111,12 +105,24 @@ def test_leaf_that_is_not_per_env_is_named_and_never_reshaped_by_guess(bad):
         shard_environments({"a": jnp.zeros(6), "b": bad}, DEVICES)
 
 
-def test_number_of_environments_that_is_given_is_what_every_leaf_must_have():
-    with pytest.raises(ConfigError, match=r"env_state\['a'\] has shape \(6,\).*number of environments \(4\)"):
-        shard_environments({"a": jnp.zeros(6)}, DEVICES, num_envs=4)
-
-
-def test_environments_that_do_not_divide_are_an_error_with_the_nearest_valid_numbers():
-    message = r"Number of environments \(10\) must be divisible by number of devices \(3\)\. Nearest.*9, 12"
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        (
+            lambda: replicate_state({"steps": np.int64(2**40)}, DEVICES),
+            r"Leaf \['steps'\] holds a number beyond int32's range, such as 1099511627776",
+        ),
+        (
+            lambda: shard_environments({"a": jnp.zeros(6)}, DEVICES, num_envs=4),
+            r"env_state\['a'\] has shape \(6,\).*number of environments \(4\)",
+        ),
+        (
+            lambda: shard_environments(jnp.zeros(10), jax.devices()[:3]),
+            r"Number of environments \(10\) must be divisible by number of devices \(3\)\. Nearest.*9, 12",
+        ),
+    ],
+    ids=["a number that would be cut", "another number of environments", "environments that do not divide"],
+)
+def test_what_cannot_be_placed_is_an_error(place, message):
     with pytest.raises(ConfigError, match=message):
-        shard_environments(jnp.zeros(10), jax.devices()[:3])
+        place()

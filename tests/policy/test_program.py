@@ -12,6 +12,7 @@ from ksim.nn import AbstractActorCritic, ActorCriticOutput, Gaussian, GruActorCr
 from ksim.nn.actor_critic import initial_carries
 from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
 from ksim.policy.program import load_program, policy_arrays, policy_programs
+from tests.support.still import Memoryless
 
 SIZES = {"actor": 5, "critic": 7}
 NUM_ROWS = 4
@@ -43,13 +44,10 @@ def assert_acts_alike(program, model, num_steps, *, groups=("actor", "critic")):
         np.testing.assert_allclose(action, expected, atol=1e-6)
 
 
-class ReadsCritic(AbstractActorCritic):
+class ReadsCritic(Memoryless):
     """A policy that is shown what others show to the critic alone, and has a buffer of whole numbers."""
 
     buffer: jax.Array
-
-    def initial_carry(self):
-        return None
 
     def __call__(self, obs, carry):
         mean = obs["actor"][self.buffer] + jnp.sum(obs["critic"])

@@ -14,13 +14,14 @@ from jax.extend.mlir.dialects import stablehlo
 import ksim
 from ksim.checkpoint.format import write_checkpoint
 from ksim.errors import ConfigError
-from ksim.nn import AbstractActorCritic, ActorCriticOutput, Gaussian, MlpActorCritic
+from ksim.nn import ActorCriticOutput, Gaussian, MlpActorCritic
 from ksim.policy import program_safety
 from ksim.policy.load import PROGRAM, START
 from ksim.policy.program import load_program, policy_programs
 from ksim.policy.program_safety import PLATFORMS, RefusedError, check_apart, read_programs
 from tests.policy.test_program import SIZES, normalized
 from tests.support.checkpoints import DOCUMENT
+from tests.support.still import Memoryless
 
 # Of one row: one of an unknown number would not compile with what is put in here, and do no harm.
 OBS = {"actor": jax.ShapeDtypeStruct((1, 2), jnp.float32)}
@@ -236,13 +237,10 @@ def test_checkpoint_with_another_program_is_an_error_and_no_crash(program, words
         ksim.load_policy(path)
 
 
-class Applies(AbstractActorCritic):
+class Applies(Memoryless):
     """A policy of one function."""
 
     function: object
-
-    def initial_carry(self):
-        return None
 
     def __call__(self, obs, carry):
         mean = self.function(obs["actor"])

@@ -134,13 +134,8 @@ def test_memory_of_devices_is_what_they_say_or_the_share_of_the_machines():
 
 def test_bytes_in_words_and_of_keys():
     assert [format_bytes(x) for x in (0, 1023, 1024, 3 * 2**20, 5 * 2**30, 3 * 2**41)] == [
-        "0 B",
-        "1023 B",
-        "1.0 KiB",
-        "3.0 MiB",
-        "5.0 GiB",
-        "6144.0 GiB",
-    ]
+        "0 B", "1023 B", "1.0 KiB", "3.0 MiB", "5.0 GiB", "6144.0 GiB",
+    ]  # fmt: skip
     assert num_bytes({"key": jax.random.key(0), "x": jnp.zeros((2, 3), jnp.bfloat16)}) == 8 + 12
 
 

@@ -165,11 +165,19 @@ def test_error_in_a_term_of_ksims_own_is_at_its_line():
     assert "ksim/mdp/" in message
 
 
-def test_wrong_name_in_a_term_is_an_error_that_names_the_term():
-    message = str(error_of(task_with(get_rewards=[rewards.TrackYawRate(command="speed")])))
-    assert message.startswith("Reward 'track_yaw_rate' (TrackYawRate): There is no command 'speed'.")
-
-
-def test_reward_without_return_is_an_error_that_says_so():
-    message = str(error_of(task_with(get_rewards={"mine": Custom(code=lambda context: None)})))
-    assert message.startswith("Reward 'mine' must return a scalar for one env, but returned None.")
+@pytest.mark.parametrize(
+    ("terms", "words"),
+    [
+        (
+            [rewards.TrackYawRate(command="speed")],
+            "Reward 'track_yaw_rate' (TrackYawRate): There is no command 'speed'.",
+        ),
+        (
+            {"mine": Custom(code=lambda context: None)},
+            "Reward 'mine' must return a scalar for one env, but returned None.",
+        ),
+    ],
+    ids=["a wrong name", "no return"],
+)
+def test_mistake_in_a_term_is_an_error_that_names_the_term(terms, words):
+    assert str(error_of(task_with(get_rewards=terms))).startswith(words)

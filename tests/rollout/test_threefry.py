@@ -35,13 +35,8 @@ def test_unrolled_key_draws_the_numbers_of_the_key(draw):
     np.testing.assert_array_equal(compiled(keys), jax.vmap(draw)(keys))
 
 
-def test_unrolled_key_of_another_generator_is_that_key():
-    key = jax.random.key(0, impl="rbg")
-    assert unrolled(key) is key
-
-
-def test_unrolled_key_when_unrolled_again_is_that_key():
-    key = unrolled(KEY)
+@pytest.mark.parametrize("key", [jax.random.key(0, impl="rbg"), unrolled(KEY)], ids=["another generator", "unrolled"])
+def test_unrolled_key_of_another_generator_or_that_is_unrolled_is_that_key(key):
     assert unrolled(key) is key
 
 

@@ -1,3 +1,5 @@
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -111,34 +113,31 @@ def test_env_lives_the_same_life_in_any_batch():
     np.testing.assert_array_equal(few.inner, many.inner[:2])
 
 
-def test_environment_that_returns_another_shape_after_a_step_is_named():
-    class Growing(Countdown):
-        def step(self, state, action):
-            stepped = super().step(state, action)
-            return EnvState(
-                stepped.inner, {"actor": jnp.zeros(2)}, stepped.reward, stepped.terminated, stepped.truncated, {}
-            )
-
-    with pytest.raises(ConfigError, match=r"obs\['actor'\] is float32\[1\] after a reset and float32\[2\]"):
-        check_environment(Growing(end_after=3, truncates=True))
+class Growing(Countdown):
+    def step(self, state, action):
+        return dataclasses.replace(super().step(state, action), obs={"actor": jnp.zeros(2)})
 
 
-def test_flag_that_is_no_boolean_is_an_error():
-    class Floating(Countdown):
-        def _state(self, count):
-            state = super()._state(count)
-            return EnvState(count, state.obs, count, state.terminated.astype(float), state.truncated, {})
-
-    # Told by the check, or before that by the tests' own check of types.
-    with pytest.raises((ConfigError, TypeError), match="terminated"):
-        check_environment(Floating(end_after=3, truncates=True))
+class Floating(Countdown):
+    def _state(self, count):
+        state = super()._state(count)
+        return EnvState(count, state.obs, count, state.terminated.astype(float), state.truncated, {})
 
 
-def test_environment_without_an_actor_group_is_an_error():
-    class Mute(Countdown):
-        def _state(self, count):
-            state = super()._state(count)
-            return EnvState(count, {"policy": count[None]}, count, state.terminated, state.truncated, {})
+class Mute(Countdown):
+    def _state(self, count):
+        return dataclasses.replace(super()._state(count), obs={"policy": count[None]})
 
-    with pytest.raises(ConfigError, match=r"\(policy\) must contain the group 'actor'"):
-        check_environment(Mute(end_after=3, truncates=True))
+
+@pytest.mark.parametrize(
+    ("environment", "error", "message"),
+    [
+        (Growing, ConfigError, r"obs\['actor'\] is float32\[1\] after a reset and float32\[2\]"),
+        # Told by the check, or before that by the tests' own check of types.
+        (Floating, (ConfigError, TypeError), "terminated"),
+        (Mute, ConfigError, r"\(policy\) must contain the group 'actor'"),
+    ],
+)
+def test_environment_that_returns_something_else_is_an_error(environment, error, message):
+    with pytest.raises(error, match=message):
+        check_environment(environment(end_after=3, truncates=True))

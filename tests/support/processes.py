@@ -79,6 +79,15 @@ def finish(process, timeout=300):
     return process.returncode, output
 
 
+def exit_code(function, *arguments):
+    """The code with which a function ends this process."""
+    try:
+        function(*arguments)
+    except SystemExit as ended:
+        return ended.code
+    raise AssertionError("It returned.")
+
+
 def read_until(process, words):
     """Output up to the line that holds the words."""
     lines = []

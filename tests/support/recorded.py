@@ -19,6 +19,7 @@ from ksim.ppo.ppo import stratified_minibatches
 from ksim.task.overrides import parse_overrides
 from ksim.train.timing import scalars
 from tests.support.motion_tasks import FloaterConfig, TiltedFloaterTask
+from tests.support.processes import finish, start_job
 from tests.support.tasks import BipedConfig, BipedTask, CartPoleConfig, CartPoleTask
 
 NUM_ITERATIONS = 20
@@ -40,9 +41,14 @@ class Run(NamedTuple):
     minibatches: np.ndarray
 
 
-def read_record(path):
-    """The results that the main process of a job has written."""
-    return Run(*pickle.loads(Path(path).read_bytes()))
+def run_job(directory, task, num_iterations, num_devices=2, **options):
+    """The results of a training in two processes."""
+    given = (f"{name}={x}" for name, x in options.items())
+    worker = ("-m", "tests.support.recorded", "record", task, str(num_iterations), *given)
+    for process in start_job(*worker, num_processes=2, num_devices=num_devices, cwd=directory):
+        code, output = finish(process)
+        assert code == 0, output
+    return Run(*pickle.loads((directory / "record").read_bytes()))
 
 
 def compiled(task, start):

@@ -12,8 +12,7 @@ import ksim
 from tests.learn.test_reinforce import reinforce
 from tests.support.checkpoints import saved_learner
 from tests.support.damaged_runs import read_lines, without_times
-from tests.support.processes import finish, start_job
-from tests.support.recorded import read_record
+from tests.support.recorded import run_job
 from tests.support.tasks import MESSAGE, assert_same_parameters, point_mass_task, train_iterations
 from tests.task.test_amp import StyledTask, styled
 from tests.task.test_distillation import student
@@ -86,13 +85,9 @@ def test_learner_is_the_same_on_several_devices(learner, name, options, num_devi
 )
 def test_two_processes_learn_what_one_device_does(learner, teacher, tmp_path, *, name, task, options, num_devices):
     taught = {"teacher": teacher} if name == "distillation" else {}
-    given = (f"{option}={x}" for option, x in (taught | options).items())
-    worker = ("-m", "tests.support.recorded", "record", task, str(NUM_ITERATIONS[name]), *given)
-    for process in start_job(*worker, num_processes=2, num_devices=num_devices, cwd=tmp_path):
-        code, output = finish(process)
-        assert code == 0, output
+    job = run_job(tmp_path, task, NUM_ITERATIONS[name], num_devices, **taught | options)
     alone = learner(name, 1, NUM_ITERATIONS[name], **options)
-    assert_same_parameters(read_record(tmp_path / "record").learner, alone, rtol=1e-5, atol=ATOL.get(name, 1e-6))
+    assert_same_parameters(job.learner, alone, rtol=1e-5, atol=ATOL.get(name, 1e-6))
 
 
 @pytest.fixture
@@ -104,14 +99,11 @@ def moved(teacher, tmp_path):
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("amp", {}),
-        ("distillation", {}),
-        ("reinforce", {}),
-        ("symmetry", AUGMENT),
+        ("amp", {}), ("distillation", {}), ("reinforce", {}), ("symmetry", AUGMENT),
         pytest.param("symmetry", LOSS, marks=pytest.mark.long),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_resumed_run_is_the_one_that_was_never_stopped_and_needs_no_clips_or_teacher(
     make, moved, tmp_path, monkeypatch, *, name, options
 ):

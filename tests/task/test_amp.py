@@ -252,47 +252,36 @@ def test_clip_of_another_robot_is_an_error(tmp_path):
         _ = biped(style_clips=[str(tmp_path / "clip.npz")]).reference
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"style_clips": ["nothing.npz"]}, r"Motion file nothing.npz does not exist"),
-        ({"style_clips": []}, r"style_clips \(\[\]\) must name at least one file"),
-        ({"style_fps": 0.0}, r"style_fps .* must be positive"),
-        ({"replay_size": 8}, r"replay_size \(8\) must hold the 4 transitions of each of num_envs \(8\).*at least 32"),
-        ({"discriminator_sizes": [0]}, r"discriminator_sizes .* must be positive widths"),
-    ],
-)
-def test_option_that_cannot_work_is_an_error_before_anything_compiles(options, message):
+class Plain(StyledTask):
+    def get_environment(self, engine, num_devices):
+        return PointMass()
+
+
+class Unknown(StyledTask):
+    get_reference = ksim.AMPTask.get_reference
+
+
+class Forgot(StyledTask):
+    def get_discriminator_optimizer(self):
+        pass
+
+
+ERRORS = [
+    (biped, {"style_clips": ["nothing.npz"]}, r"Motion file nothing.npz does not exist"),
+    (biped, {"style_clips": []}, r"style_clips \(\[\]\) must name at least one file"),
+    (biped, {"style_fps": 0.0}, r"style_fps .* must be positive"),
+    (biped, {"replay_size": 8},
+     r"replay_size \(8\) must hold the 4 transitions of each of num_envs \(8\).*at least 32"),
+    (biped, {"discriminator_sizes": [0]}, r"discriminator_sizes .* must be positive widths"),
+    (styled, {"num_devices": 2, "discriminator_batch_size": 63},
+     r"discriminator_batch_size \(63\) must be divisible.*\(2\).*62, 64"),
+    (Plain, {}, r"must have a group 'style'"),
+    (Unknown, {}, r"Styled would show of a clip is not known.*get_reference"),
+    (Forgot, {}, r"get_discriminator_optimizer must return an optax.GradientTransformation"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "options", "message"), ERRORS)
+def test_task_that_cannot_work_is_an_error_before_anything_compiles(make, options, message):
     with pytest.raises(ConfigError, match=message):
-        biped(**options).check()
-
-
-def test_discriminator_batch_that_devices_cannot_share_is_an_error():
-    with pytest.raises(ConfigError, match=r"discriminator_batch_size \(63\) must be divisible.*\(2\).*62, 64"):
-        styled(num_devices=2, discriminator_batch_size=63).check()
-
-
-def test_task_without_the_group_is_an_error():
-    class Plain(StyledTask):
-        def get_environment(self, engine, num_devices):
-            return PointMass()
-
-    with pytest.raises(ConfigError, match=r"must have a group 'style'"):
-        Plain(StyledConfig(num_devices=1)).check()
-
-
-def test_environment_that_is_not_made_of_terms_needs_a_reference():
-    class Unknown(StyledTask):
-        get_reference = ksim.AMPTask.get_reference
-
-    with pytest.raises(ConfigError, match=r"Styled would show of a clip is not known.*get_reference"):
-        Unknown(StyledConfig(num_devices=1)).check()
-
-
-def test_optimizer_of_the_discriminator_that_is_none_is_an_error():
-    class Forgot(StyledTask):
-        def get_discriminator_optimizer(self):
-            pass
-
-    with pytest.raises(ConfigError, match=r"get_discriminator_optimizer must return an optax.GradientTransformation"):
-        Forgot(StyledConfig(num_devices=1)).check()
+        (make(StyledConfig(num_devices=1)) if isinstance(make, type) else make(**options)).check()

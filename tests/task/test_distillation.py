@@ -122,58 +122,48 @@ def test_start_and_line_show_the_teacher(teacher):
     assert figures.line == {"imitation": "loss/imitation"}
 
 
-def test_teacher_that_is_not_there_is_an_error(tmp_path):
-    with pytest.raises(ConfigError, match=r"teacher .*nothing"):
-        student(tmp_path / "nothing", num_devices=1).check()
+class Wide(Blinkered):
+    def _state(self, inner, reward):
+        state = super()._state(inner, reward)
+        return dataclasses.replace(state, obs=state.obs | {TEACHER: jnp.zeros(3)})
 
 
-def test_teacher_of_other_observations_is_an_error(teacher):
-    class Unseen(StudentTask):
+class TwoForces(Blinkered):
+    @property
+    def action_size(self):
+        return 2
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        (PointMass, r"must show as group 'teacher'.*get_observations"),
+        (Wide, r"'teacher' has 3 numbers, but the teacher of .* reads 2"),
+        (TwoForces, r"actions of 1 numbers, and this task of 2"),
+    ],
+)
+def test_teacher_of_another_environment_is_an_error(environment, message, teacher):
+    class Other(StudentTask):
         def get_environment(self, engine, num_devices):
-            return PointMass()
+            return environment()
 
-    with pytest.raises(ConfigError, match=r"must show as group 'teacher'.*get_observations"):
-        Unseen(StudentConfig(teacher=str(teacher), num_devices=1)).check()
-
-
-def test_teacher_with_fewer_observations_is_an_error(teacher):
-    class Wide(Blinkered):
-        def _state(self, inner, reward):
-            state = super()._state(inner, reward)
-            return dataclasses.replace(state, obs=state.obs | {TEACHER: jnp.zeros(3)})
-
-    class WideTask(StudentTask):
-        def get_environment(self, engine, num_devices):
-            return Wide()
-
-    with pytest.raises(ConfigError, match=r"'teacher' has 3 numbers, but the teacher of .* reads 2"):
-        WideTask(StudentConfig(teacher=str(teacher), num_devices=1)).check()
+    with pytest.raises(ConfigError, match=message):
+        Other(StudentConfig(teacher=str(teacher), num_devices=1)).check()
 
 
-def test_teacher_of_other_actions_is_an_error(teacher):
-    class TwoForces(Blinkered):
-        @property
-        def action_size(self):
-            return 2
-
-    class TwoTask(StudentTask):
-        def get_environment(self, engine, num_devices):
-            return TwoForces()
-
-    with pytest.raises(ConfigError, match=r"actions of 1 numbers, and this task of 2"):
-        TwoTask(StudentConfig(teacher=str(teacher), num_devices=1)).check()
-
-
-def test_teacher_with_memory_is_an_error(tmp_path):
-    run_dir = tmp_path / "gru"
-    point_mass_task(num_devices=1, max_iterations=1, model="gru", memory_size=4, run_dir=str(run_dir)).run()
-    with pytest.raises(ConfigError, match=r"must be a policy without memory.*model=mlp"):
-        student(run_dir, num_devices=1).check()
-
-
-def test_pretrained_teacher_of_a_task_without_one_is_an_error():
-    with pytest.raises(ConfigError, match=r"teacher=pretrained is for tasks that come with a teacher"):
-        student("pretrained", num_devices=1).check()
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("nothing", r"teacher .*nothing"),
+        ("gru", r"must be a policy without memory.*model=mlp"),
+        ("pretrained", r"teacher=pretrained is for tasks that come with a teacher"),
+    ],
+)
+def test_teacher_that_cannot_teach_is_an_error(path, message):
+    if path == "gru":
+        point_mass_task(num_devices=1, max_iterations=1, model="gru", memory_size=4, run_dir=path).run()
+    with pytest.raises(ConfigError, match=message):
+        student(path, num_devices=1).check()
 
 
 def test_symmetry_with_a_teacher_is_an_error(teacher):

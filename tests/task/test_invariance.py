@@ -7,8 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from tests.support.processes import finish, start_job
-from tests.support.recorded import NUM_ITERATIONS, compiled, read_record, run
+from tests.support.recorded import NUM_ITERATIONS, compiled, run, run_job
 from tests.support.tasks import BipedConfig, BipedTask, CartPoleConfig, CartPoleTask, train_iterations
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
@@ -42,12 +41,7 @@ class Runs(dict):
         return run(task, start, compiled(task, start))
 
     def _in_a_job(self, layout):
-        options = (f"model={self._model}", f"layout={layout}")
-        worker = ("-m", "tests.support.recorded", "record", "cart_pole", str(NUM_ITERATIONS), *options)
-        for process in start_job(*worker, num_processes=2, num_devices=2, cwd=self._directory):
-            code, output = finish(process)
-            assert code == 0, output
-        return read_record(self._directory / "record")
+        return run_job(self._directory, "cart_pole", NUM_ITERATIONS, model=self._model, layout=layout)
 
 
 @pytest.fixture(scope="module", params=["mlp", pytest.param("gru", marks=pytest.mark.long)])
@@ -162,9 +156,4 @@ def test_rewards_under_contacts_are_the_same_for_three_iterations(biped_on_one):
 
 @pytest.mark.long
 def test_rewards_under_contacts_are_the_same_in_two_processes_of_two_devices(biped_on_one, tmp_path):
-    options = [f"{name}={value}" for name, value in BIPED.items()]
-    worker = ("-m", "tests.support.recorded", "record", "biped", "3", *options)
-    for process in start_job(*worker, num_processes=2, num_devices=2, cwd=tmp_path):
-        code, output = finish(process)
-        assert code == 0, output
-    assert_same_rewards(read_record(tmp_path / "record").history, biped_on_one)
+    assert_same_rewards(run_job(tmp_path, "biped", 3, **BIPED).history, biped_on_one)

@@ -11,6 +11,7 @@ from examples.point_mass import PointMass, PointMassConfig, PointMassTask
 from ksim.errors import ConfigError
 from ksim.nn.networks import MIN_STD
 from ksim.policy.load import load_policy
+from tests.support.still import Memoryless
 from tests.support.tasks import point_mass_task, train_iterations
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
@@ -65,13 +66,10 @@ def test_exported_and_loaded_policies_are_squashed_like_the_live_one(tmp_path):
     assert '"action_bounds": [\n    -1.0,\n    1.0\n  ]' in (run_dir / "export" / "policy.json").read_text()
 
 
-class Returning(ksim.AbstractActorCritic):
+class Returning(Memoryless):
     """An actor-critic with a Gaussian, whatever the options say."""
 
     distribution: type = ksim.Gaussian
-
-    def initial_carry(self):
-        return None
 
     def __call__(self, obs, carry):
         return ksim.ActorCriticOutput(self.distribution(jnp.zeros(1), jnp.ones(1)), jnp.zeros(())), carry

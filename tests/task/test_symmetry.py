@@ -13,6 +13,7 @@ from ksim.mirror import Mirror, SignedPermutation
 from ksim.ppo.losses import Minibatch, ppo_loss
 from ksim.ppo.symmetry import SymmetricLoss
 from tests.support.hyperparameters import make_hyper
+from tests.support.still import Memoryless
 from tests.support.tasks import WITHOUT_REPORTS, BipedConfig, BipedTask, point_mass_task, train_iterations
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
@@ -21,13 +22,10 @@ SWAP = SignedPermutation.of([1, 0], [1, 1])
 MIRROR = Mirror({"actor": SWAP}, SWAP)
 
 
-class Linear(ksim.AbstractActorCritic):
+class Linear(Memoryless):
     """The action is `gain` times the observation, component by component."""
 
     gain: jax.Array
-
-    def initial_carry(self):
-        return None
 
     def __call__(self, obs, carry):
         mean = self.gain * obs["actor"]
@@ -101,40 +99,36 @@ def test_start_table_shows_the_mirror():
     assert biped(num_devices=1).learner_info().start == {}
 
 
-def test_network_with_memory_is_an_error():
-    with pytest.raises(ConfigError, match=r"symmetry needs a network without memory.*model=mlp"):
-        biped(symmetry="augment", model="gru", num_devices=1).learner_info()
+def mirrored(change):
+    """A task with its own mirror, made from the one that is found."""
 
-
-def test_environment_that_is_not_made_of_terms_needs_a_mirror():
-    with pytest.raises(ConfigError, match=r"The mirror image of PointMass is not known.*Override get_mirror"):
-        point_mass_task(symmetry="augment", num_devices=1).learner_info()
-
-
-@pytest.mark.parametrize(
-    ("mirror", "message"),
-    [
-        (Mirror({}, SWAP), r"must have an image of observation group 'actor', of \d+ numbers, but has none"),
-        (
-            Mirror({"actor": SWAP, "critic": SWAP}, SWAP),
-            r"image of observation group 'actor', of \d+ numbers, but has one of 2",
-        ),
-    ],
-)
-def test_own_mirror_that_does_not_fit_is_an_error(mirror, message):
     class Mirrored(BipedTask):
         def get_mirror(self):
-            return mirror
+            return change(super().get_mirror())
 
+    return Mirrored(BipedConfig(symmetry="augment", num_devices=1))
+
+
+ERRORS = {
+    "network with memory": (
+        lambda: biped(symmetry="augment", model="gru", num_devices=1),
+        r"symmetry needs a network without memory.*model=mlp"),
+    "environment that is not made of terms": (
+        lambda: point_mass_task(symmetry="augment", num_devices=1),
+        r"The mirror image of PointMass is not known.*Override get_mirror"),
+    "mirror without a group": (
+        lambda: mirrored(lambda _: Mirror({}, SWAP)),
+        r"must have an image of observation group 'actor', of \d+ numbers, but has none"),
+    "mirror of another size": (
+        lambda: mirrored(lambda _: Mirror({"actor": SWAP, "critic": SWAP}, SWAP)),
+        r"image of observation group 'actor', of \d+ numbers, but has one of 2"),
+    "mirror that is no involution": (
+        lambda: mirrored(lambda found: dataclasses.replace(found, action=SignedPermutation.of([1, 0], [1, -1]))),
+        r"The mirror image of the mirror image of actions must be actions again"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "message"), ERRORS.values(), ids=ERRORS)
+def test_task_without_a_mirror_that_fits_is_an_error(make, message):
     with pytest.raises(ConfigError, match=message):
-        Mirrored(BipedConfig(symmetry="augment", num_devices=1)).learner_info()
-
-
-def test_own_mirror_that_is_no_involution_is_an_error():
-    class Mirrored(BipedTask):
-        def get_mirror(self):
-            found = super().get_mirror()
-            return dataclasses.replace(found, action=SignedPermutation.of([1, 0], [1, -1]))
-
-    with pytest.raises(ConfigError, match=r"The mirror image of the mirror image of actions must be actions again"):
-        Mirrored(BipedConfig(symmetry="augment", num_devices=1)).learner_info()
+        make().learner_info()

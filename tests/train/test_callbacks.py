@@ -87,13 +87,9 @@ def test_hooks_are_called_in_the_order_of_their_names_with_where_training_stands
     assert saved == [("on_after_checkpoint_save", i, str(i), True) for i in (1, 2)]
     others = [call for call in task.calls if call[0] != "on_after_checkpoint_save"]
     assert others == [
-        ("on_training_start", 0),
-        ("on_step_start", 0),
-        ("on_step_end", 1),
-        ("on_step_start", 1),
-        ("on_step_end", 2),
+        ("on_training_start", 0), ("on_step_start", 0), ("on_step_end", 1), ("on_step_start", 1), ("on_step_end", 2),
         ("on_training_end", 2),
-    ]
+    ]  # fmt: skip
     at_end = task.last
     assert (at_end.env_steps, at_end.iterations_left, at_end.ended_by) == (2 * 16 * 8, 0, None)
     assert at_end.run_dir == tmp_path / "run"
@@ -205,22 +201,24 @@ def test_hook_that_exits_ends_the_process_with_its_code_after_the_state_is_saved
     assert "Exits.on_step_end failed at iteration 2: SystemExit: 7" in (tmp_path / "run" / "process_0.log").read_text()
 
 
-def test_handlers_that_cannot_be_added_are_an_error_that_names_the_hook(tmp_path):
-    class Broken(PointMassTask):
-        def add_logger_handlers(self, logger):
-            raise OSError("no such host")
-
-    with pytest.raises(CallbackError, match=r"Broken\.add_logger_handlers failed: OSError: no such host"):
-        Broken(watched(tmp_path).config).run()
+def fail(self, logger):
+    raise OSError("no such host")
 
 
-def test_hook_that_returns_another_record_is_an_error_and_not_ignored(tmp_path):
-    class Changes(PointMassTask):
-        def on_step_end(self, state):
-            return dataclasses.replace(state, iteration=7)
+MISTAKES = {
+    "fails": ("add_logger_handlers", fail, CallbackError, r"Mine\.add_logger_handlers failed: OSError: no such host"),
+    "changes the record": ("on_step_end", lambda self, state: dataclasses.replace(state, iteration=7), CallbackError,
+        r"Mine\.on_step_end returned TrainingStatus.* hooks do not change"),
+    "has other arguments": ("on_after_checkpoint_save", lambda self, state: None, ksim.ConfigError,
+        r"on_after_checkpoint_save\(self, state\) must take .*\(self, ckpt_path: "),
+}  # fmt: skip
 
-    with pytest.raises(CallbackError, match=r"Changes\.on_step_end returned TrainingStatus.* hooks do not change"):
-        Changes(watched(tmp_path, max_iterations=2).config).run()
+
+@pytest.mark.parametrize(("hook", "function", "error", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_hook_with_a_mistake_is_an_error_that_names_it(hook, function, error, message, tmp_path):
+    task = type("Mine", (PointMassTask,), {hook: function})(watched(tmp_path, max_iterations=2).config)
+    with pytest.raises(error, match=message):
+        task.check() if error is ksim.ConfigError else task.run()
 
 
 def test_checkpoint_is_still_there_when_the_hook_is_called_though_only_one_is_kept(tmp_path, monkeypatch):
@@ -242,16 +240,11 @@ def test_checkpoint_is_still_there_when_the_hook_is_called_though_only_one_is_ke
 @pytest.mark.parametrize(
     "decorated",
     [
-        lambda hook: hook,
-        jax.jit,
-        functools.partial(jax.jit, static_argnums=0),
-        functools.partial(jax.pmap, axis_name="device"),
-        lambda hook: functools.partialmethod(hook),
-        lambda hook: staticmethod(functools.partial(hook, None)),
-        classmethod,
-        property,
+        lambda hook: hook, jax.jit, functools.partial(jax.jit, static_argnums=0),
+        functools.partial(jax.pmap, axis_name="device"), lambda hook: functools.partialmethod(hook),
+        lambda hook: staticmethod(functools.partial(hook, None)), classmethod, property,
     ],
-)
+)  # fmt: skip
 def test_gradient_synchronisation_under_the_name_of_another_program_is_an_error_that_names_ours(decorated):
     class Custom(PointMassTask):
         @decorated
@@ -296,17 +289,6 @@ def test_method_that_could_not_be_called_as_a_hook_or_stands_beside_it_is_the_ta
             """Another word."""
 
     Helpers(watched(tmp_path, num_devices=2).config).check()
-
-
-def test_callback_of_other_arguments_is_an_error_before_anything_compiles(tmp_path):
-    class Wrong(PointMassTask):
-        def on_after_checkpoint_save(self, state):
-            """As other programs have it."""
-
-    with pytest.raises(
-        ksim.ConfigError, match=r"on_after_checkpoint_save\(self, state\) must take .*\(self, ckpt_path: "
-    ):
-        Wrong(watched(tmp_path).config).check()
 
 
 @pytest.mark.filterwarnings("error")

@@ -9,12 +9,9 @@ pytestmark = pytest.mark.filterwarnings(MESSAGE)
 NAN = float("nan")
 # Of 16 envs and 8 steps: 128 steps, of which 96 end an episode, after 128 / 96 = 1.33 steps on average.
 FAILING = {
-    "episode/count": 96.0,
-    "episode/terminated_fraction": 1.0,
-    "termination/time_limit": 0.0,
-    "termination/base_tilted": 72 / 128,
-    "termination/not_finite": 24 / 128,
-}
+    "episode/count": 96.0, "episode/terminated_fraction": 1.0, "termination/time_limit": 0.0,
+    "termination/base_tilted": 72 / 128, "termination/not_finite": 24 / 128,
+}  # fmt: skip
 EXPLODING = FAILING | {"termination/base_tilted": 0.0, "termination/not_finite": 96 / 128}
 MASKED = {"episode/count": 0.0, "episode/terminated_fraction": NAN, "rollout/not_finite": 0.75}
 # 25 episodes of 128 / 25 = 5.1 steps; the same number as FAILING, but none of them failed.

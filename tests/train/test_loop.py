@@ -24,6 +24,7 @@ from ksim.log.logger import Loggers
 from ksim.train import loop, run
 from ksim.train.loop import TrainingDivergedError
 from tests.support.checkpoints import newest, saved_learner
+from tests.support.processes import exit_code
 from tests.support.tasks import point_mass_task
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
@@ -63,9 +64,7 @@ def test_evaluation_uses_the_config_of_the_run_that_it_evaluates(tmp_path, capsy
     run_dir = str(tmp_path / "run")
     point_mass_task(num_devices=1, max_iterations=1, actor_sizes=[5], run_dir=run_dir).run()
     argv = ["run_mode=eval", f"checkpoint={run_dir}", "eval_num_envs=3"]
-    with pytest.raises(SystemExit) as stopped:
-        cli.launch(PointMassTask, PointMassConfig(), argv)
-    assert stopped.value.code == 0
+    assert exit_code(cli.launch, PointMassTask, PointMassConfig(), argv) == 0
     assert "3, one per environment" in capsys.readouterr().out
 
 

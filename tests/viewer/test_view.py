@@ -7,6 +7,7 @@ from ksim.cli import launch
 from ksim.errors import ConfigError
 from ksim.viewer.view import pick_viewer
 from tests.support.checkpoints import save_learner
+from tests.support.processes import exit_code
 from tests.support.tasks import MESSAGE, BipedConfig, BipedTask, PointMassConfig, PointMassTask, point_mass_task
 
 pytestmark = pytest.mark.filterwarnings(MESSAGE)
@@ -15,14 +16,11 @@ pytestmark = pytest.mark.filterwarnings(MESSAGE)
 @pytest.mark.parametrize(
     ("platform", "variables", "expected"),
     [
-        ("linux", {}, "browser"),
-        ("linux", {"DISPLAY": ":0"}, "native"),
-        ("linux", {"WAYLAND_DISPLAY": "wayland-0"}, "native"),
-        ("linux", {"DISPLAY": ""}, "browser"),
-        ("darwin", {"DISPLAY": ":0"}, "browser"),
-        ("win32", {}, "native"),
+        ("linux", {}, "browser"), ("linux", {"DISPLAY": ":0"}, "native"),
+        ("linux", {"WAYLAND_DISPLAY": "wayland-0"}, "native"), ("linux", {"DISPLAY": ""}, "browser"),
+        ("darwin", {"DISPLAY": ":0"}, "browser"), ("win32", {}, "native"),
     ],
-)
+)  # fmt: skip
 def test_auto_is_native_where_there_is_a_display(platform, variables, expected, monkeypatch):
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.setenv(name, variables[name]) if name in variables else monkeypatch.delenv(name, raising=False)
@@ -42,9 +40,7 @@ def test_auto_is_native_where_there_is_a_display(platform, variables, expected, 
     ],
 )
 def test_view_of_what_cannot_be_seen_exits_with_2(arguments, words, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        launch(PointMassTask, PointMassConfig(), arguments)
-    assert stopped.value.code == 2
+    assert exit_code(launch, PointMassTask, PointMassConfig(), arguments) == 2
     assert words in capsys.readouterr().err
 
 

@@ -114,14 +114,9 @@ def test_body_and_site_position_when_mujoco_placed_them_are_those_of_the_mjcf_fi
 def moving():
     """MuJoCo's data of the biped amid a tumble, and a context that sees it."""
     motion = {
-        "ground_position": (1, 2),
-        "height": 3.0,
-        "orientation": turned("y", 120),
-        "lin_vel_world": (0.5, -1, 2),
-        "ang_vel_body": (1, 2, -3),
-        "joint_pos": (0.4, -0.2),
-        "joint_vel": (2, -5),
-    }
+        "ground_position": (1, 2), "height": 3.0, "orientation": turned("y", 120), "lin_vel_world": (0.5, -1, 2),
+        "ang_vel_body": (1, 2, -3), "joint_pos": (0.4, -0.2), "joint_vel": (2, -5),
+    }  # fmt: skip
     physics = make_context(**motion).physics
     model = make_context().model.mj_model
     data = mujoco.MjData(model)
@@ -207,16 +202,13 @@ def test_center_of_mass_is_the_robots_without_the_furniture():
 @pytest.mark.parametrize(
     "term",
     [
-        observations.BodyPosition(bodies=("left_lag",)),
-        observations.BodyOrientation(bodies=("left_lag",)),
-        observations.SitePosition(sites=("left_fot",)),
-        observations.BodyLinearVelocity(bodies=("left_lag",)),
-        observations.BodyOrientationInBase(bodies=("left_lag",)),
-        observations.SiteLinearVelocity(sites=("left_fot",)),
+        observations.BodyPosition(bodies=("left_lag",)), observations.BodyOrientation(bodies=("left_lag",)),
+        observations.SitePosition(sites=("left_fot",)), observations.BodyLinearVelocity(bodies=("left_lag",)),
+        observations.BodyOrientationInBase(bodies=("left_lag",)), observations.SiteLinearVelocity(sites=("left_fot",)),
         observations.SiteOrientation(sites=("left_fot",)),
     ],
     ids=lambda term: type(term).__name__,
-)
+)  # fmt: skip
 def test_body_and_site_terms_when_name_is_unknown_name_the_near_misses(term):
     with pytest.raises(ConfigError, match=r"no (body 'left_lag'.*'left_leg'|site 'left_fot'.*'left_foot')"):
         term(moving()[1])

@@ -55,19 +55,6 @@ def test_delayed_when_an_episode_goes_on_keeps_its_delay():
     assert len(set(np.arange(5, 15) - seen_t[5:])) == 1
 
 
-def test_delayed_when_drawn_for_many_episodes_has_every_delay_of_its_range():
-    # The height is the step's number, of which the fifth is the last.
-    term = observations.Delayed(observation=HEIGHT, steps=(1, 3))
-
-    def late_by(key):
-        memory = term.init(make_context(height=0, key=key))
-        for t in range(1, 6):
-            memory = term.update(make_context(height=t, key=key, memory=memory))
-        return 5 - term(make_context(height=5, memory=memory))[0]
-
-    assert set(np.asarray(draws(late_by)).tolist()) == {1, 2, 3}
-
-
 def wrapped(observation):
     """The observation in each wrapper."""
     return observations.History(observation=observation, steps=1), observations.Delayed(observation=observation)
@@ -91,17 +78,24 @@ def test_history_when_it_wraps_a_delayed_observation_has_its_late_values():
     np.testing.assert_allclose(history_t2, [[0.1, 0.1], [0.1, 0.1], [0.2, 0.1], [0.3, 0.2]], rtol=1e-6)
 
 
-def test_delayed_when_it_wraps_a_delayed_observation_adds_the_delays_drawn_apart():
-    # The height is the step's number. Both delays are 0 or 1: their sum is 1 where they differ.
-    term = observations.Delayed(observation=observations.Delayed(observation=HEIGHT, steps=(0, 1)), steps=(0, 1))
-
+@pytest.mark.parametrize(
+    ("term", "delays"),
+    [
+        (observations.Delayed(observation=HEIGHT, steps=(1, 3)), {1, 2, 3}),
+        # Both delays are 0 or 1: their sum is 1 where they differ.
+        (observations.Delayed(observations.Delayed(observation=HEIGHT, steps=(0, 1)), steps=(0, 1)), {0, 1, 2}),
+    ],
+    ids=["one", "of a delayed observation, drawn apart"],
+)
+def test_delayed_when_drawn_for_many_episodes_has_every_delay_of_its_range(term, delays):
+    # The height is the step's number, of which the fifth is the last.
     def late_by(key):
         memory = term.init(make_context(height=0, key=key))
-        for t in range(1, 4):
+        for t in range(1, 6):
             memory = term.update(make_context(height=t, key=key, memory=memory))
-        return 3 - term(make_context(height=3, memory=memory))[0]
+        return 5 - term(make_context(height=5, memory=memory))[0]
 
-    assert set(np.asarray(draws(late_by)).tolist()) == {0, 1, 2}
+    assert set(np.asarray(draws(late_by)).tolist()) == delays
 
 
 def test_history_when_the_observation_has_noise_keeps_each_noisy_sample():

@@ -28,6 +28,7 @@ from ksim.policy.export import exporter  # noqa: E402
 from ksim.policy.load import load_task_policy  # noqa: E402
 from ksim.rollout.episodes import advance_episodes, start_episodes  # noqa: E402
 from tests.support.exports import exported_files  # noqa: E402
+from tests.support.still import Memoryless  # noqa: E402
 from tests.support.tasks import MESSAGE, WITHOUT_REPORTS, CartPoleConfig, CartPoleTask, point_mass_task  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings(MESSAGE)
@@ -251,11 +252,8 @@ def test_a_wrong_translation_is_not_written(run_dir, tmp_path, monkeypatch):
     assert {path.name for path in out_dir.iterdir()} == FILES - {"policy.onnx"}
 
 
-class Sorts(AbstractActorCritic):
+class Sorts(Memoryless):
     """A policy with an operation that ONNX's part of ksim does not know."""
-
-    def initial_carry(self):
-        return None
 
     def __call__(self, obs, carry):
         mean = jnp.sort(obs["actor"])[:2]

@@ -9,23 +9,21 @@ import pytest
 onnxruntime = pytest.importorskip("onnxruntime")
 
 from ksim.errors import ConfigError  # noqa: E402
-from ksim.nn import AbstractActorCritic, ActorCriticOutput, Gaussian, GruActorCritic, MlpActorCritic  # noqa: E402
+from ksim.nn import ActorCriticOutput, Gaussian, GruActorCritic, MlpActorCritic  # noqa: E402
 from ksim.policy.export.onnx import onnx_policy  # noqa: E402
 from ksim.policy.program import deterministic_policy, policy_arrays  # noqa: E402
 from tests.policy.test_program import SIZES, KnowsNoBatch, modes, normalized, observations  # noqa: E402
+from tests.support.still import Memoryless  # noqa: E402
 
 NUM_IN = SIZES["actor"]
 KEY = jax.random.key(0)
 
 
-class Computes(AbstractActorCritic):
+class Computes(Memoryless):
     """A policy whose action is any function of the actor's observation."""
 
     function: eqx.Module
     name: str = eqx.field(static=True, default="")
-
-    def initial_carry(self):
-        return None
 
     def __call__(self, obs, carry):
         mean = jnp.ravel(self.function(obs["actor"])).astype(jnp.float32)
