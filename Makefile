@@ -34,7 +34,7 @@ test: $(VENV)/.installed
 
 # Loggers of other services, environments and robots of other people, and notebooks take 800 MB, which only their tests
 # need.
-EXTRAS := wandb,mlflow,playground,brax,robots,notebook
+EXTRAS := warp,wandb,mlflow,playground,brax,robots,notebook
 $(VENV)/.extras: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $@

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# What only a GPU can tell: the tests marked `gpu`, then walking under MJX beside the bare physics. No network is needed.
+# The tests marked `gpu`, then the speed of walking with each engine, on one GPU and on all. No network is needed.
 #
 #   benchmarks/gpu.sh [--platform gpu|cpu] [--out FILE] [OPTIONS OF benchmarks.gpu]
 #
-# Run it where ksim is installed with its tests (pip install -e '.[dev,cuda]'). PYTHON picks the interpreter. The report,
-# a section for docs/benchmarks.md, is written to FILE (gpu.md) and printed. `--platform cpu` tries the script itself on
-# a CPU, with small sizes. Exits with 1 if a test or a measurement fails, and reports all the same.
+# Run it where ksim is installed with its tests (pip install -e '.[dev,cuda,warp]'). PYTHON picks the interpreter. The
+# report, a section for docs/benchmarks.md, is written to FILE (gpu.md) and printed. `--platform cpu` tries the script
+# itself on a CPU, with small sizes. Exits with 1 if a test or a measurement fails, and reports all the same.
 set -u
 cd "$(dirname "$0")/.."
 
@@ -35,7 +35,7 @@ echo "== Tests marked gpu"
 tests=$(KSIM_GPU_TESTS=$platform "$python" -m pytest -q -p no:cacheprovider -m gpu tests/gpu 2>&1) || code=1
 echo "$tests"
 
-echo "== Walking under MJX"
+echo "== Walking"
 "$python" -m benchmarks.gpu --platform "$platform" --out "$out" --tests "$(echo "$tests" | tail -n 1)" \
   ${options[@]+"${options[@]}"} || code=1
 exit $code

@@ -14,7 +14,6 @@ of the processor time of all threads. `--profile` shows where a rollout's time g
 """
 
 import argparse
-import copy
 import dataclasses
 import itertools
 import json
@@ -32,7 +31,6 @@ from examples.walking_distributed import HumanoidWalkingDistributedConfig, Human
 
 import jax
 import jax.numpy as jnp
-import mujoco
 import numpy as np
 from ksim.parallel.devices import make_host_devices
 from ksim.rollout.mdp_environment import MdpEnvironment
@@ -49,11 +47,8 @@ BRAX_LIKE = {
 }
 
 
-def make_bare(engine: str, model: Any, physics: Any, num_steps: int, impl: str = "jax") -> Callable[[], None]:
-    """The engine alone, from the given states, for so many control steps under random controls.
-
-    `impl` is MJX's implementation: `jax`, or `warp`, with room for 32 contacts in each environment.
-    """
+def make_bare(engine: str, model: Any, physics: Any, num_steps: int) -> Callable[[], None]:
+    """The engine alone, from the given states, for so many control steps under random controls."""
     mj_model, decimation = model.mj_model, model.decimation
     num_envs = physics.qpos.shape[0]
     rng = np.random.default_rng(0)
@@ -71,12 +66,8 @@ def make_bare(engine: str, model: Any, physics: Any, num_steps: int, impl: str =
                 batch.step(nstep=decimation)
 
         return native
-    if impl == "warp":  # which knows no flag that turns its automatic reset off
-        mj_model = copy.copy(mj_model)
-        mj_model.opt.disableflags &= ~int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
-    mjx_model = mjx.put_model(mj_model, impl=impl)
-    room = {"naconmax": 32 * num_envs, "njmax": 32 * 4 + mj_model.njnt} if impl == "warp" else {}
-    make_data = lambda q, v: mjx.make_data(mj_model, impl=impl, **room).replace(qpos=q, qvel=v)
+    mjx_model = mjx.put_model(mj_model, impl="jax")
+    make_data = lambda q, v: mjx.make_data(mj_model, impl="jax").replace(qpos=q, qvel=v)
     data = jax.vmap(make_data)(jnp.asarray(qpos), jnp.asarray(qvel))
 
     def control_step(data: Any, ctrl: Any) -> tuple[Any, None]:

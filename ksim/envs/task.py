@@ -66,6 +66,10 @@ class WrappedConfig(DistributedPPOConfig):
 
     def picked_engine(self, platform: str) -> tuple[str, str]:
         name, reason = super().picked_engine(platform)
+        if name == "warp":
+            if self.engine == "warp":
+                raise ConfigError("engine (warp) is for robots under ksim's own terms. Leave engine out.")
+            return self.own_physics(), "auto: the environment's own"
         if name == "mujoco" and not self.may_step_natively():
             return self.own_physics(), "auto: the environment's own"
         return self.own_physics() if name == "mjx" else name, reason

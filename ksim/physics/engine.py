@@ -2,7 +2,7 @@
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from ksim.errors import ConfigError, near_misses
 from ksim.physics.model import PhysicsModel
-from ksim.types import Overrides, PhysicsState
+from ksim.types import Metrics, Overrides, PhysicsState
 
 MotorCurve = Callable[[Any, Any], Any]
 """(velocity (..., u) in rad/s, force range (..., u, 2)) -> the range at that velocity; for numpy and JAX arrays."""
@@ -49,6 +49,14 @@ class AbstractEngine(ABC):
         self, state: PhysicsState, ctrl: Float[Array, " u"] | Float[Array, "s u"], overrides: Overrides
     ) -> PhysicsState:
         """The state after `model.decimation` substeps (one control step); `ctrl` is constant or one row per substep."""
+
+    def metrics(self, state: PhysicsState) -> Metrics:
+        """Metrics of the control step that led to the state, averaged over all control steps of an iteration."""
+        return {}
+
+    def problem(self, metrics: Mapping[str, float]) -> str:
+        """A warning about an iteration with these metrics, with its fix; empty if there is none."""
+        return ""
 
     def without_applied_forces(self, state: PhysicsState) -> PhysicsState:
         """The state without external forces."""

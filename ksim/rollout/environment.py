@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import ParamSpec, TypeVar
 
 import chex
@@ -69,6 +69,10 @@ class Environment(eqx.Module):
     def engine_name(self) -> str | None:
         """Name of the physics engine: `mjx`, `mujoco` or another; None, the default, if unknown."""
         return None
+
+    def problem(self, metrics: Mapping[str, float]) -> str:
+        """A warning about the physics of an iteration with these metrics, with its fix; empty if there is none."""
+        return ""
 
     @abstractmethod
     def reset(self, key: PRNGKeyArray) -> EnvState:

@@ -25,6 +25,7 @@ from ksim.mdp.term import Context, Term, named_errors
 from ksim.mdp.terminations import AbstractTermination
 from ksim.parallel.collectives import DEVICE_AXIS, bind_axis
 from ksim.physics.actuators import AbstractActuators
+from ksim.physics.contact_sizes import ContactSizes
 from ksim.physics.engine import AbstractEngine, control_step
 from ksim.physics.model import PhysicsModel
 from ksim.physics.names import is_physical
@@ -85,7 +86,13 @@ class Mdp:
             return self.actuators(action, model)
 
     def make_engine(
-        self, engine: str, model: PhysicsModel, *, num_devices: int = 1, also_needs: Sequence[str] = ()
+        self,
+        engine: str,
+        model: PhysicsModel,
+        *,
+        num_devices: int = 1,
+        also_needs: Sequence[str] = (),
+        sizes: ContactSizes | None = None,
     ) -> AbstractEngine:
         """The engine with the needs of the terms and the actuators, and additional derived fields."""
         terms = [inner for term in self.terms().values() for inner in term.with_inner_terms()]
@@ -96,6 +103,7 @@ class Mdp:
             num_devices=num_devices,
             applies=tuple(dict.fromkeys(name for term in terms for name in term.applies)),
             motor_curve=self.actuators.motor_curve(model),
+            sizes=sizes,
         )
 
 
@@ -152,6 +160,9 @@ class MdpEnvironment(Environment):
     @property
     def engine_name(self) -> str:
         return self.engine.name
+
+    def problem(self, metrics: Mapping[str, float]) -> str:
+        return self.engine.problem(metrics)
 
     def shown(self) -> Shown:
         def ghost_of(state: EnvState) -> Float[Array, " q"] | None:
@@ -232,7 +243,7 @@ class MdpEnvironment(Environment):
             reward=jnp.zeros(()),
             terminated=no,
             truncated=no,
-            metrics=metrics,
+            metrics=metrics | self.engine.metrics(physics),
         )
         return state, values
 
@@ -268,7 +279,7 @@ class MdpEnvironment(Environment):
             reward=reward,
             terminated=terminated,
             truncated=truncated,
-            metrics=metrics,
+            metrics=metrics | self.engine.metrics(physics),
         )
 
     def _at_rest(self, key: PRNGKeyArray, levels: Levels) -> MdpState:

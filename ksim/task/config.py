@@ -84,8 +84,25 @@ class RLConfig(BaseConfig):
         group="Environment",
         choices=("auto", *ENGINES),
         details="mjx runs on every device of JAX; mujoco is native MuJoCo on the CPU's threads and several times "
-        "faster there. auto takes mujoco on a CPU, else mjx. Both compute the same MDP.",
-        help="physics engine: auto, mjx (pure JAX) or mujoco (native, on CPU threads)",
+        "faster there; warp is MuJoCo Warp, for NVIDIA GPUs (pip install 'ksim-rl[warp]'). auto takes mujoco on a CPU; "
+        "on an NVIDIA GPU warp, if it is installed and knows the model; else mjx. All compute the same MDP.",
+        help="physics engine: auto, mjx (pure JAX), mujoco (native, on CPU threads) or warp (NVIDIA GPUs)",
+    )
+    warp_contacts: int | None = field(
+        None,
+        least=1,
+        group="Environment",
+        details="MuJoCo Warp allocates them, and drops those beyond: the metric dropped/contacts counts the control "
+        "steps, and a warning says what to set. Null: 1.5 times the most in trials of the robot from its resets under "
+        "random actions, and 8.",
+        help="engine=warp: contacts of an environment; null: measured",
+    )
+    warp_constraints: int | None = field(
+        None,
+        least=1,
+        group="Environment",
+        details="As warp_contacts, for constraints: rows of contacts, joint limits, friction and equalities.",
+        help="engine=warp: constraints of an environment; null: measured",
     )
     dt: float = field(
         0.004,
@@ -305,6 +322,9 @@ class RLConfig(BaseConfig):
         check_rule(f"viewer_host ({quoted(self.viewer_host)})", is_met, rule)
         self._check_viewer()
         self._check_sources()
+        for name, value in (("warp_contacts", self.warp_contacts), ("warp_constraints", self.warp_constraints)):
+            if value is not None and self.engine not in ("auto", "warp"):
+                raise ConfigError(f"{name} ({value}) is for engine=warp. Set that, or remove {name}.")
 
     def with_pretrained(self, directory: Path | None, task_name: str) -> Self:
         """These options, with the task's own policy in place of the word `pretrained`.

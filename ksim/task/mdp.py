@@ -19,7 +19,9 @@ from ksim.mdp.rewards import AbstractReward
 from ksim.mdp.term import named_terms
 from ksim.mdp.terminations import AbstractTermination
 from ksim.physics import PhysicsModel, compile_model, load_spec
+from ksim.physics.contact_sizes import ContactSizes
 from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
+from ksim.rollout.trials import tried_sizes
 from ksim.task.config import RLConfig
 from ksim.task.robot_hooks import RobotHooks
 
@@ -37,7 +39,17 @@ def compose_environment(hooks: RobotHooks, config: RLConfig, engine: str, num_de
             f"The robot of {type(hooks).__name__} has no actuators, so that there is nothing to learn. Add some to "
             "its MJCF file."
         )
-    return MdpEnvironment(mdp, mdp.make_engine(engine, model, num_devices=num_devices))
+    sizes = contact_sizes(mdp, model, config) if engine == "warp" else None
+    return MdpEnvironment(mdp, mdp.make_engine(engine, model, num_devices=num_devices, sizes=sizes))
+
+
+def contact_sizes(mdp: Mdp, model: PhysicsModel, config: RLConfig) -> ContactSizes:
+    """The contacts and constraints that MuJoCo Warp allocates: those given, and those measured for the others."""
+    given = ContactSizes(config.warp_contacts or 0, config.warp_constraints or 0)
+    if all(given):
+        return given
+    measured = tried_sizes(mdp, model).with_margin()
+    return ContactSizes(given.contacts or measured.contacts, given.constraints or measured.constraints)
 
 
 def compose_mdp(hooks: RobotHooks, physics_model: PhysicsModel) -> Mdp:

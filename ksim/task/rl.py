@@ -125,7 +125,7 @@ class RLTask(RobotHooks, BaseTask[ConfigT], Generic[ConfigT]):
         """The environment: by default the robot with its MDP. Override it to train a custom environment.
 
         Args:
-            engine: `mjx` or `mujoco`.
+            engine: `mjx`, `mujoco` or `warp`.
             num_devices: Number of this process's devices that step it at the same time.
         """
         return compose_environment(self, self.config, engine, num_devices)
@@ -203,12 +203,23 @@ class RLTask(RobotHooks, BaseTask[ConfigT], Generic[ConfigT]):
     @functools.cached_property
     def environment(self) -> Environment:
         """The training environment."""
-        return self.get_environment(self.picked_engine[0], len(self.layout.local_devices))
+        name = self.picked_engine[0]
+        return self._warp_environment if name == "warp" else self.get_environment(name, len(self.layout.local_devices))
+
+    @functools.cached_property
+    def _warp_environment(self) -> Environment:
+        return self.get_environment("warp", len(self.layout.local_devices))
 
     @functools.cached_property
     def picked_engine(self) -> tuple[str, str]:
         """The training engine, and the reason for the choice in a few words."""
-        return self.config.picked_engine(self.layout.platform)
+        name, reason = self.config.picked_engine(self.layout.platform)
+        if (self.config.engine, name) == ("auto", "warp"):
+            try:
+                _ = self._warp_environment
+            except ConfigError as error:
+                return "mjx", f"auto: {error}"
+        return name, reason
 
     @functools.cached_property
     def eval_environment(self) -> Environment:

@@ -135,6 +135,7 @@ class Run:
     resources: contextlib.ExitStack
     sync_s: float | None = None
     num_hopeless: int = 0
+    was_warned_of_physics: bool = False
 
     def __enter__(self) -> "Run":
         return self
@@ -179,6 +180,7 @@ def iterate(run: Run, step: TimedStep) -> None:
         del before
         check_finite(run, metrics)
         check_episodes(run, metrics)
+        check_physics(run, metrics)
         check_replicas(run, number)
     run.callbacks.step_end(metrics)
     if run.viewer is not None:
@@ -293,6 +295,14 @@ def check_episodes(run: Run, metrics: Mapping[str, float]) -> None:
         f"For {HOPELESS_ITERATIONS} iterations, episodes have failed after {1 / failed:.1f} steps on average, and "
         f"nothing can be learned.{cause} {advice} run_mode=view shows them."
     )
+
+
+def check_physics(run: Run, metrics: Mapping[str, float]) -> None:
+    """Warns once if the physics engine could not simulate all of an iteration."""
+    problem = "" if run.was_warned_of_physics else run.task.environment.problem(metrics)
+    if problem and is_main_process():
+        run.was_warned_of_physics = True
+        warn_user(problem)
 
 
 def check_replicas(run: Run, iteration: int) -> None:

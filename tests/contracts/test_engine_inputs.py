@@ -13,7 +13,8 @@ import pytest
 from ksim.errors import ConfigError
 from ksim.physics import DcMotorActuators, compile_model
 from ksim.physics.engine import control_step
-from ksim.physics.select import ENGINES, make_engine
+from ksim.physics.select import make_engine
+from tests.support.engines import BOTH, ENGINES
 from tests.support.robots import biped_spec
 
 NUM_STEPS = 6
@@ -100,7 +101,7 @@ def test_motor_curve_and_controls_per_substep_matter_here(name):
 
 
 def test_both_engines_agree_on_weaker_motors_of_one_env():
-    first, second = (trajectory(name, True, limit_factor=0.3) for name in ENGINES)
+    first, second = (trajectory(name, True, limit_factor=0.3) for name in BOTH)
     np.testing.assert_allclose(first, second, rtol=1e-3, atol=5e-4)
 
 

@@ -13,7 +13,8 @@ import pytest
 from ksim.errors import ConfigError
 from ksim.parallel.layout import LAYOUTS
 from ksim.physics.engine import DERIVED_FIELDS, control_step
-from ksim.physics.select import ENGINES, make_engine, pick_engine
+from ksim.physics.select import make_engine, pick_engine
+from tests.support.engines import ENGINES
 from tests.support.robots import biped_model
 
 NUM_ENVS, NUM_STEPS = 3, 20

@@ -18,6 +18,7 @@ from ksim.mdp.term import named_terms, snake_case
 from ksim.physics.select import make_engine
 from tests.contracts.test_terms import concrete_terms, make_environment, make_term
 from tests.support.contexts import make_context
+from tests.support.engines import WARP
 
 CLASSES = concrete_terms(randomizers)
 PAIRS = list(itertools.permutations(CLASSES, 2))
@@ -72,19 +73,20 @@ def in_native():
     return [reset_and_step("mujoco", overrides) for overrides in drawn_in_pairs()]
 
 
-def in_mjx():
+def in_one_program(engine):
     """One program for all pairs, which overrides the fields of all randomizers, against the order of their names."""
+    engine_of(engine)
     fields = sorted({name for overrides in drawn_in_pairs() for name in overrides}, reverse=True)
     compiled = {name: jnp.asarray(operator.attrgetter(name)(model().mj_model), jnp.float32) for name in fields}
     whole = jax.tree.map(lambda *x: jnp.stack(x), *[compiled | overrides for overrides in drawn_in_pairs()])
-    run = lambda overrides: reset_and_step("mjx", {name: overrides[name] for name in fields})
+    run = lambda overrides: reset_and_step(engine, {name: overrides[name] for name in fields})
     results = jax.tree.map(np.asarray, jax.jit(jax.vmap(run))(whole))
     return [jax.tree.map(lambda x: x[i], results) for i in range(len(PAIRS))]  # noqa: B023
 
 
-@pytest.mark.parametrize("engine", ["mujoco", pytest.param("mjx", marks=pytest.mark.long)])
+@pytest.mark.parametrize("engine", ["mujoco", pytest.param("mjx", marks=pytest.mark.long), WARP])
 def test_two_randomizers_in_any_order_change_the_model_as_if_it_were_written_to_at_a_reset_and_in_a_step(engine):
-    results = {"mujoco": in_native, "mjx": in_mjx}[engine]()
+    results = in_native() if engine == "mujoco" else in_one_program(engine)
     for (first, second), overrides, (start, end) in zip(PAIRS, drawn_in_pairs(), results, strict=True):
         pair = f"{first.__name__}, {second.__name__}"
         expected_start, expected_end = in_plain_mujoco(overrides)

@@ -5,6 +5,7 @@ for the GPU.
 """
 
 import dataclasses
+import functools
 import os
 
 import jax
@@ -14,10 +15,14 @@ import pytest
 
 from ksim.parallel.layout import PmapDevices
 from ksim.parallel.placement import unwrap_keys
+from ksim.physics.contact_sizes import ContactSizes
+from ksim.physics.engine import control_step
 from ksim.physics.mjx import MjxEngine
 from ksim.physics.mujoco import MujocoEngine
+from ksim.physics.select import make_engine
 from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.train.timing import TimedStep, scalars
+from tests.support.robots import biped_model
 from tests.support.tasks import BipedConfig, BipedTask, CartPoleConfig, CartPoleTask, point_mass_task
 
 PLATFORM = os.environ.get("KSIM_GPU_TESTS", "gpu")
@@ -130,3 +135,46 @@ def test_default_precision_of_matrix_products_is_that_of_32_bits():
         product = jax.jit(jnp.matmul)(x, x)
     exact = np.asarray(x, np.float64) @ np.asarray(x, np.float64)
     assert np.abs(np.asarray(product) - exact).max() < 1e-4 * np.abs(exact).max()
+
+
+@pytest.fixture
+def warp():
+    return pytest.importorskip("warp")
+
+
+def test_warp_moves_a_robot_as_native_mujoco_does(warp):
+    # On a GPU, calls of kernels in loops have shared buffers: stacked outputs and sliced controls are part of the test.
+    model = biped_model()
+    engines = (
+        make_engine("warp", model, ("xpos",), sizes=ContactSizes(16, 64)),
+        make_engine("mjx", model, ("xpos",)),
+    )
+    ctrl_etu = 0.3 * jax.random.normal(jax.random.key(0), (64, 20, model.mj_model.nu))
+    qvel_ev = 0.1 * jax.random.normal(jax.random.key(1), (64, model.mj_model.nv))
+
+    def motion(engine, qvel, ctrl_tu):
+        start = engine.forward(dataclasses.replace(model.start(), qvel=qvel), ctrl_tu[0], {})
+
+        def step(state, ctrl):
+            state, _ = control_step(engine, state, ctrl, {})
+            return state, (state.qpos, state.derived["xpos"])
+
+        return jax.lax.scan(step, start, ctrl_tu)[1]
+
+    by_warp, by_mjx = (jax.jit(jax.vmap(functools.partial(motion, engine)))(qvel_ev, ctrl_etu) for engine in engines)
+    # A contact may come a substep earlier in one of them.
+    for actual, expected in zip(by_warp, by_mjx, strict=True):
+        error_et = np.abs(np.asarray(actual - expected)).reshape(64, 20, -1).max(axis=2)
+        assert np.median(error_et[:, -1]) < 1e-3
+        assert error_et[:, :3].max() < 1e-3
+
+
+def test_warp_trains_and_counts_the_contacts_that_it_drops(warp):
+    options = {"num_envs": 16, "engine": "warp", "num_devices": 1}
+    _, history = iterations(BipedTask(BipedConfig(**options)), 2)
+    assert all(metrics["dropped/contacts"] == metrics["dropped/constraints"] == 0.0 for metrics in history)
+    assert np.isfinite(history[-1]["loss/value"])
+    task = BipedTask(BipedConfig(**options, warp_contacts=1, warp_constraints=2))
+    _, history = iterations(task, 2)
+    assert history[-1]["dropped/constraints"] > 0
+    assert "Set warp_constraints=4" in task.environment.problem(history[-1])

@@ -1,5 +1,6 @@
 """benchmarks/gpu.sh, tried on a CPU."""
 
+import argparse
 import subprocess
 import sys
 
@@ -29,26 +30,28 @@ def test_script_refuses_what_it_does_not_know(arguments, message):
 
 def test_row_has_medians_and_ratios_within_a_repetition():
     rates = {"bare": [100.0, 200.0], "rollout": [90.0, 190.0], "training": [50.0, 120.0]}
-    found = {"impl": "jax", "num_envs": 8, "rates": rates, "compile_s": 1.25, "peak_bytes": 3 * 2**20}
-    assert gpu.row(found) == "| jax | 8 | 150 | 140 | 85 | 0.93 (0.90-0.95) | 0.55 (0.50-0.60) | 1.2 | 3 |"
-    bare = {"impl": "warp", "num_envs": 8, "rates": {"bare": [1e3]}, "compile_s": 2.0, "peak_bytes": None}
-    assert gpu.row(bare) == "| warp | 8 | 1,000 | - | - | - | - | 2.0 | - |"
+    found = {"engine": "mjx", "num_devices": 1, "num_envs": 8, "compile_s": 1.25, "peak_bytes": 3 * 2**20}
+    cells = "| mjx | 1 | 8 | 150 | 140 | 85 | 0.93 (0.90-0.95) | 0.55 (0.50-0.60) | 1.2 | 3 |"
+    assert gpu.row(found | {"rates": rates}) == cells
+    several = {"engine": "warp", "num_devices": 2, "num_envs": 8, "compile_s": 2.0, "peak_bytes": None}
+    assert gpu.row(several | {"rates": {"training": [1e3]}}) == "| warp | 2 | 8 | - | - | 1,000 | - | - | 2.0 | - |"
 
 
 def test_measurement_that_fails_is_a_row_and_the_others_are_kept(monkeypatch):
     rates = {"bare": [100.0], "rollout": [90.0], "training": [50.0]}
-    found = {"impl": "jax", "num_envs": 8, "rates": rates, "compile_s": 1.0, "peak_bytes": None}
+    found = {"engine": "mjx", "num_devices": 1, "num_envs": 8, "rates": rates, "compile_s": 1.0, "peak_bytes": None}
     outcomes = {8: found, 16: "exit code 1: RESOURCE_EXHAUSTED: Out of memory"}
-    monkeypatch.setattr(gpu, "in_a_process", lambda impl, num_envs, *_: outcomes[num_envs])
+    monkeypatch.setattr(gpu, "in_a_process", lambda engine, num_envs, *_: outcomes[num_envs])
     monkeypatch.setattr(gpu, "machine", lambda platform: "1 x test.")
-    monkeypatch.setattr(gpu.importlib.util, "find_spec", lambda name: None)
-    text, is_whole = gpu.report("gpu", [8, 16], 1, "== 6 passed in 1.0s ==")
+    monkeypatch.setattr(gpu, "is_installed", lambda: False)
+    options = {"platform": "gpu", "engines": ["mjx", "warp"], "num_envs": [8, 16], "num_devices": [1], "repeats": 1}
+    text, is_whole = gpu.report(argparse.Namespace(**options, tests="== 6 passed in 1.0s =="))
     assert not is_whole
     assert "Tests marked `gpu`: 6 passed in 1.0s." in text
-    assert "| jax | 8 | 100 |" in text
-    assert "| jax | 16 | failed |" in text
+    assert "| mjx | 1 | 8 | 100 |" in text
+    assert "| mjx | 1 | 16 | failed |" in text
     assert "Out of memory" in text
-    assert "warp-lang is not installed" in text
+    assert "MuJoCo Warp was not measured: it is not installed" in text
     assert len({line.count("|") for line in text.splitlines() if line.startswith("|")}) == 1
 
 
@@ -60,7 +63,7 @@ def test_script_runs_tests_and_walking_on_a_cpu_and_writes_the_table(tmp_path):
     assert "passed" in done.stdout
     assert "skipped" not in done.stdout
     text = out.read_text()
-    (row,) = [line for line in text.splitlines() if line.startswith("| jax | 8 |")]
+    (row,) = [line for line in text.splitlines() if line.startswith("| mjx | 1 | 8 |")]
     assert len(row.split("|")) == len(gpu.HEADER.splitlines()[0].split("|"))
     assert "failed" not in text
     assert text in done.stdout

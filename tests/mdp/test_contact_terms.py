@@ -13,8 +13,9 @@ from ksim.errors import ConfigError
 from ksim.mdp import rewards, terminations
 from ksim.mdp.contacts import add_contact_sensors, contact_forces, hardest_contacts
 from ksim.physics import compile_model
-from ksim.physics.select import ENGINES, make_engine
+from ksim.physics.select import make_engine
 from tests.support.contexts import DT, make_context
+from tests.support.engines import BOTH
 from tests.support.robots import ACTUATORS, biped_spec
 
 UNDESIRED = rewards.UndesiredContact(bodies=("left_leg",), geoms=("right_foot",), threshold=5.0)
@@ -140,7 +141,7 @@ def forces_in_the_yard(engine):
 
 @pytest.mark.long
 def test_contact_forces_when_parts_touch_are_the_same_on_both_engines():
-    first, second = (forces_in_the_yard(engine) for engine in ENGINES)
+    first, second = (forces_in_the_yard(engine) for engine in BOTH)
     # The hardest contact's sign, that of which of its geoms comes first, is left open.
     flat = lambda forces: [np.abs(x) for x in jax.tree.leaves(forces)]
     for x, y in zip(flat(first), flat(second), strict=True):

@@ -18,9 +18,10 @@ from ksim.mdp.randomizers import (
     RandomMassFactor,
 )
 from ksim.physics import compile_model
-from ksim.physics.select import ENGINES, make_engine
+from ksim.physics.select import make_engine
 from tests.mdp.test_randomizers import springy_biped
 from tests.support.contexts import DT, biped, make_context
+from tests.support.engines import ENGINES
 from tests.support.robots import ACTUATORS, biped_spec
 
 MODEL = biped().mj_model

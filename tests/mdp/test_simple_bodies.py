@@ -13,8 +13,9 @@ from ksim.errors import ConfigError
 from ksim.mdp import randomizers
 from ksim.mdp.randomizers import current_field
 from ksim.physics import compile_model
-from ksim.physics.select import ENGINES, make_engine
+from ksim.physics.select import make_engine
 from tests.support.contexts import make_context
+from tests.support.engines import BOTH
 from tests.support.robots import ACTUATORS
 
 # Slides alone, a hinge through the centre of mass, and a puck that nothing holds.
@@ -101,7 +102,7 @@ def motion(engine_name):
 @pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_both_engines_move_a_simple_body_alike_under_each_randomizer(case):
-    native, mjx = (motion(engine)[case] for engine in ENGINES)
+    native, mjx = (motion(engine)[case] for engine in BOTH)
     np.testing.assert_allclose(native, mjx, rtol=1e-4, atol=1e-5)
     assert case == "compiled" or np.abs(native - motion("mujoco")["compiled"]).max() > 1e-3
 

@@ -14,7 +14,7 @@ from mujoco.batch import MODEL_FIELDS
 from ksim.errors import ConfigError
 from ksim.physics import constants
 from ksim.physics.constants import BatchConstants, check_overrides, check_simple_bodies
-from ksim.physics.mjx import mjx
+from ksim.physics.mjx_support import mjx
 from ksim.physics.model import PhysicsModel
 from ksim.physics.mujoco import MujocoEngine
 

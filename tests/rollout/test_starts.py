@@ -12,8 +12,9 @@ import pytest
 from ksim.errors import ConfigError
 from ksim.mdp import observations, resets
 from ksim.physics import ModelActuators, compile_model
-from ksim.physics.select import ENGINES, make_engine
+from ksim.physics.select import make_engine
 from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
+from tests.support.engines import ENGINES
 
 SERVO = """
 <mujoco>

@@ -57,6 +57,7 @@ BOUNDS = [
     (
         "num_envs rollout_length eval_num_envs viewer_num_envs max_bad_updates max_to_keep num_passes memory_size "
         "batch_size num_batches num_devices grad_sync_period replica_check_interval num_processes discriminator_steps "
+        "warp_contacts warp_constraints "
         "discriminator_batch_size replay_size episode_length action_repeat",
         [1, 2**31 - 1],
         {0: "positive", -1: "positive", 2**31: "at most 2147483647"},

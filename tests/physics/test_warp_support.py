@@ -1,0 +1,54 @@
+"""Models that MuJoCo Warp does not support, reported in terms of the MJCF file; and some that only MJX refuses."""
+
+import mujoco
+import numpy as np
+import pytest
+
+from ksim.errors import ConfigError
+from ksim.physics import compile_model
+from ksim.physics.contact_sizes import ContactSizes
+from ksim.physics.select import make_engine
+from tests.physics.test_mjx_support import HINGE, MODEL
+
+pytest.importorskip("warp")
+pytestmark = pytest.mark.long
+
+
+def engine_of(**parts):
+    texts = {"option": "", "geom": "", "actuator": "", "sensor": ""} | parts
+    model = compile_model(mujoco.MjSpec.from_string(MODEL.format(**texts)), dt=0.01, ctrl_dt=0.01)
+    return make_engine("warp", model, sizes=ContactSizes(8, 32))
+
+
+@pytest.mark.parametrize(
+    ("part", "text", "message"),
+    [
+        ("option", '<option><flag energy="enable"/></option>', '<flag energy="enable"/> in <option> .* take it out'),
+        ("option", '<option><flag sleep="enable"/></option>', '<flag sleep="enable"/>'),
+        ("option", '<option integrator="implicit"/>', '<option integrator="implicit"> .* write implicitfast'),
+        ("option", '<option solver="PGS"/>', '<option solver="PGS"> .* write Newton'),
+        ("option", '<option actuatorgroupdisable="1"/>', 'actuatorgroupdisable="..."> would be ignored'),
+        ("actuator", '<orientation joint="ball" kp="1"/>', "drives joint 'ball'.*biastype=\"so3\".*<orientation>"),
+        ("actuator", '<pid joint="hinge" kp="1"/>', f'{HINGE} has gaintype="pid"; write a <motor>'),
+        ("actuator", '<motor joint="hinge" armature=".1"/>', f'{HINGE} has armature="...", .*give it to the joint'),
+    ],
+)
+def test_refusal_of_warp_names_what_to_edit(part, text, message):
+    with pytest.raises(ConfigError, match=message) as error:
+        engine_of(**{part: text})
+    error.match("MuJoCo Warp cannot simulate the model.*engine=mujoco")
+    assert "mjt" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("part", "text"),
+    [
+        ("option", '<option integrator="implicitfast" density="1"><flag midphase="disable"/></option>'),
+        ("actuator", '<adhesion body="arm" ctrlrange="0 1"/>'),
+        ("actuator", '<dcmotor joint="hinge" resistance="1" motorconst="1"/>'),
+        ("sensor", '<contact subtree1="arm" reduce="netforce"/>'),
+        ("geom", 'type="box"'),
+    ],
+)
+def test_warp_accepts_some_models_that_mjx_refuses(part, text):
+    assert np.isfinite(engine_of(**{part: text}).model.start().qpos).all()
