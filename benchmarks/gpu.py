@@ -13,7 +13,6 @@ engine alone on one device, stepping the same batch under random controls; rollo
 import argparse
 import dataclasses
 import importlib.metadata
-import itertools
 import json
 import os
 import statistics
@@ -175,7 +174,7 @@ def report(options: argparse.Namespace) -> tuple[str, bool]:
     if "warp" in options.engines and not is_installed():
         failures.append("MuJoCo Warp was not measured: it is not installed (`pip install -e '.[warp]'`).")
     engines = [name for name in options.engines if name != "warp" or is_installed()]
-    rows: list[tuple[str, int, int]] = [*itertools.product(engines, options.num_devices, options.num_envs)]
+    rows = [(engine, n, size) for engine in engines for n in options.num_devices for size in options.num_envs]
     for engine, num_devices, num_envs in rows:
         found = in_a_process(engine, num_envs * num_devices, num_devices, options.repeats, platform)
         if isinstance(found, str):
