@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import importlib
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -151,8 +152,7 @@ def _warp() -> Any:
     """
     if not is_installed():
         raise ConfigError("engine (warp) needs MuJoCo Warp. Install it: pip install 'ksim-rl[warp]'.")
-    import warp  # noqa: PLC0415 - an optional package
-
+    warp = importlib.import_module("warp")
     warp.config.log_level = max(warp.config.log_level, warp.LOG_WARNING)
     return warp
 
