@@ -2,8 +2,8 @@
 
 python -m ksim.doctor
 
-Checks versions, JAX's devices, a collective over several devices, MuJoCo, OpenGL, ffmpeg, the viewers, cores, memory
-and disk. Exits with 1 if something that training needs is missing.
+Checks versions, JAX's devices, a collective over several devices, NVIDIA's driver and packages, MuJoCo, OpenGL, ffmpeg,
+the viewers, cores, memory and disk. Exits with 1 if something that training needs is missing.
 """
 
 import argparse
@@ -30,6 +30,8 @@ from ksim.host.terminal import console
 GIB = 2**30
 LEAST_FREE_BYTES, LEAST_MEMORY_BYTES = 2 * GIB, 4 * GIB
 _TIMEOUT_S = 180
+_LEAST_DRIVER = {"13": 580, "12": 525}
+"""The oldest driver by version of CUDA, from JAX's page on its installation."""
 _BALL = '<mujoco><worldbody><body><freejoint/><geom size="0.1"/></body></worldbody></mujoco>'
 _COLLECTIVE = """
 import json, ksim, jax
@@ -102,11 +104,45 @@ def check_collective() -> list[Finding]:
     kinds, expected = result["kinds"], (len(result["kinds"]) - 1) / 2
     if result["mean"] != expected:
         return [Finding(name, f"an average over {len(kinds)} devices was {result['mean']}", fix, is_needed=True)]
-    gpus = shutil.which("nvidia-smi") is not None and kinds[0].startswith("cpu")
     found = [Finding(name, f"averaged over {len(kinds)} x {kinds[0]}")]
-    if gpus:
-        found.append(Finding("GPU", "nvidia-smi is there, but JAX sees no GPU", "Run pip install 'jax[cuda13]'."))
+    if shutil.which("nvidia-smi") is not None and kinds[0].startswith("cpu"):
+        found.append(Finding("GPU", "nvidia-smi is there, but JAX sees no GPU", f"Run {install_command('cuda')}."))
     return found
+
+
+def check_nvidia() -> list[Finding]:
+    """On a machine with NVIDIA GPUs: its driver, JAX's packages for CUDA, NCCL and MuJoCo Warp."""
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return []
+    query = [command, "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
+        gpus = [line.rpartition(",") for line in done.stdout.splitlines() if line.strip()]
+        name, driver = gpus[0][0].strip(), gpus[0][2].strip()
+    except (OSError, subprocess.SubprocessError, IndexError) as error:
+        return [Finding("driver", f"nvidia-smi failed: {error}", "Install NVIDIA's driver anew, or start it.")]
+    cuda = next((n for n in _LEAST_DRIVER if _version(f"jax-cuda{n}-plugin")), None)
+    if cuda is None:
+        words = f"{driver}, {len(gpus)} x {name}; JAX's packages for CUDA are not installed"
+        return [Finding("driver", words, f"Run {install_command('cuda')}.")]
+    least = _LEAST_DRIVER[cuda]
+    fix = f"CUDA {cuda} needs {least} or newer: update it." if int(driver.split(".")[0]) < least else None
+    found = [Finding("driver", f"{driver}, {len(gpus)} x {name}", fix, is_needed=True)]
+    found.append(Finding("CUDA", f"{cuda}, JAX's plugin {_version(f'jax-cuda{cuda}-plugin')}"))
+    nccl = _version(f"nvidia-nccl-cu{cuda}")
+    fix = f"Several GPUs need it: {install_command('cuda')}." if nccl is None and len(gpus) > 1 else None
+    found.append(Finding("NCCL", nccl or "not installed", fix, is_needed=True))
+    warp = _version("warp-lang")
+    fix = None if warp else f"The fastest physics on NVIDIA GPUs: {install_command('warp')}."
+    return [*found, Finding("Warp", warp or "not installed", fix)]
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def check_physics() -> list[Finding]:
@@ -168,6 +204,7 @@ def check_machine() -> list[Finding]:
 CHECKS: Sequence[Callable[[], list[Finding]]] = (
     check_versions,
     check_collective,
+    check_nvidia,
     check_physics,
     check_pictures,
     check_viewers,

@@ -56,6 +56,36 @@ def test_devices_that_fail_are_reported_by_the_last_line_of_the_error(monkeypatc
     assert "abacus" in devices.words
 
 
+@pytest.mark.parametrize(
+    ("driver", "packages", "expected"),
+    [
+        ("580.95", {"jax-cuda13-plugin": "0.12", "nvidia-nccl-cu13": "2.28", "warp-lang": "1.18"}, {}),
+        ("570.1", {"jax-cuda13-plugin": "0.12", "nvidia-nccl-cu13": "2.28"}, {"driver": "missing", "Warp": "note"}),
+        ("580.95", {"jax-cuda12-plugin": "0.12", "warp-lang": "1.18"}, {"NCCL": "missing"}),
+        ("580.95", {}, {"driver": "note"}),
+    ],
+)
+def test_machine_with_two_gpus_is_told_what_its_driver_and_packages_lack(driver, packages, expected, monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
+    printed = types.SimpleNamespace(stdout=f"NVIDIA H200, {driver}\n" * 2)
+    monkeypatch.setattr(subprocess, "run", lambda *args, **options: printed)
+    monkeypatch.setattr(doctor, "_version", packages.get)
+    found = doctor.check_nvidia()
+    assert found[0].words.startswith(f"{driver}, 2 x NVIDIA H200")
+    assert {finding.name: finding.mark for finding in found if finding.mark != "ok"} == expected
+
+
+def test_driver_that_does_not_answer_is_a_note(monkeypatch):
+    def fail(*args, **options):
+        raise subprocess.TimeoutExpired("nvidia-smi", 180)
+
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(subprocess, "run", fail)
+    (driver,) = doctor.check_nvidia()
+    assert driver.mark == "note"
+    assert "timed out" in driver.words
+
+
 def test_gpu_that_jax_does_not_see_is_a_note(monkeypatch):
     which = shutil.which
     monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}" if name == "nvidia-smi" else which(name))

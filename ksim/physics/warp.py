@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import importlib
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,7 +12,7 @@ import mujoco
 import numpy as np
 from jaxtyping import Array, Float
 
-from ksim.errors import ConfigError
+from ksim.host.machine import import_extra
 from ksim.physics.contact_sizes import ContactSizes
 from ksim.physics.engine import MotorCurve
 from ksim.physics.mjx import MjxEngine
@@ -150,9 +149,7 @@ def _warp() -> Any:
     Raises:
         ConfigError: It is not installed.
     """
-    if not is_installed():
-        raise ConfigError("engine (warp) needs MuJoCo Warp. Install it: pip install 'ksim-rl[warp]'.")
-    warp = importlib.import_module("warp")
+    warp = import_extra("warp", "warp", "engine=warp")
     warp.config.log_level = max(warp.config.log_level, warp.LOG_WARNING)
     return warp
 

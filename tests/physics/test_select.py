@@ -1,5 +1,6 @@
 """The choice of an engine, and the sizes of MuJoCo Warp's arrays. None of these tests needs MuJoCo Warp."""
 
+import sys
 import types
 
 import mujoco
@@ -45,8 +46,8 @@ def test_auto_on_a_gpu_takes_warp_if_it_is_installed_and_finds_the_gpu(
 
 
 def test_missing_package_is_an_error_that_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(warp_engine, "is_installed", lambda: False)
-    with pytest.raises(ConfigError, match=r"engine \(warp\) needs .* pip install 'ksim-rl\[warp\]'"):
+    monkeypatch.setitem(sys.modules, "warp", None)
+    with pytest.raises(ConfigError, match=r"engine=warp needs warp, .* pip install 'ksim-rl\[warp\]'"):
         make_engine("warp", biped_model(), sizes=ContactSizes(8, 8))
 
 
