@@ -4,6 +4,7 @@
 #   make test-long  sets up and runs those: slow tests that a change seldom breaks
 #   make faults     sets up and injects faults at length: kills, damage, full disks, NaN, wrong input (a quarter of an
 #                   hour)
+#   make compile-gpu  sets up JAX's compiler for NVIDIA GPUs (3 GB) and compiles a training step for one that is not here
 #   make docs       sets up and writes docs/terms.md and docs/options.md anew, after a term or an option has changed
 #   make site       sets up and writes the documentation as a site, build/site/index.html
 # PYTHON picks the interpreter, ARGS adds options: make walk ARGS="num_envs=256 max_iterations=50"
@@ -13,7 +14,7 @@ VENV ?= .venv
 ARGS ?=
 BIN := $(VENV)/bin
 
-.PHONY: walk test test-long faults docs site lint format bench help clean
+.PHONY: walk test test-long faults compile-gpu docs site lint format bench help clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile
@@ -39,12 +40,27 @@ $(VENV)/.extras: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $@
 
+# Apart from the rest, or JAX would look for a TPU at every start.
+$(VENV)/tpu: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps \
+	  --target $@ libtpu
+
 # By files: some have tests that read what those before them wrote.
-test-long: $(VENV)/.extras
+test-long: $(VENV)/.extras $(VENV)/tpu
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m long $(ARGS)
 
 faults: $(VENV)/.installed
 	KSIM_FAULTS=full $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --max-worker-restart 0 tests/faults $(ARGS)
+
+# JAX's compiler for NVIDIA GPUs takes 3 GB, and an environment of its own, or JAX would look for a GPU at every start.
+$(VENV)-gpu/.installed: pyproject.toml setup.py constraints.txt
+	$(PYTHON) -m venv $(VENV)-gpu
+	$(VENV)-gpu/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+	  --editable '.[cuda,warp]'
+	touch $@
+
+compile-gpu: $(VENV)-gpu/.installed
+	$(VENV)-gpu/bin/python -m ksim.tools.compile $(if $(ARGS),$(ARGS),examples.walking_distributed --target h100)
 
 docs: $(VENV)/.installed
 	$(BIN)/python -m ksim.tools.terms > docs/terms.md
