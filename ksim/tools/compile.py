@@ -129,7 +129,8 @@ def compile_for(task: DistributedRLTask[Any], devices: Sequence[Device]) -> Comp
     loops, config = program.loops(), task.config
     num_updates, num_batches = task.updates_per_iteration(), task.batch_figures()[1]
     rollout = loop_of(loops, lambda loop: loop.trip_count == config.rollout_length and not loop.around)
-    update = loop_of(loops, lambda loop: loop.trip_count in (num_updates, num_batches) and loop != rollout)
+    outside = [loop for loop in loops if loop != rollout and config.rollout_length not in loop.around]
+    update = loop_of(outside, lambda loop: loop.trip_count in (num_updates, num_batches))
     # The next state takes the place of the state. What the compiler calls the peak leaves out the state on a TPU.
     peak = memory.argument_size_in_bytes + memory.temp_size_in_bytes
     peak += max(0, memory.output_size_in_bytes - memory.alias_size_in_bytes)

@@ -147,7 +147,7 @@ def test_warp_moves_a_robot_as_native_mujoco_does(warp):
     model = biped_model()
     engines = (
         make_engine("warp", model, ("xpos",), sizes=ContactSizes(16, 64)),
-        make_engine("mjx", model, ("xpos",)),
+        make_engine("mujoco", model, ("xpos",)),
     )
     ctrl_etu = 0.3 * jax.random.normal(jax.random.key(0), (64, 20, model.mj_model.nu))
     qvel_ev = 0.1 * jax.random.normal(jax.random.key(1), (64, model.mj_model.nv))
@@ -161,9 +161,9 @@ def test_warp_moves_a_robot_as_native_mujoco_does(warp):
 
         return jax.lax.scan(step, start, ctrl_tu)[1]
 
-    by_warp, by_mjx = (jax.jit(jax.vmap(functools.partial(motion, engine)))(qvel_ev, ctrl_etu) for engine in engines)
+    by_warp, by_native = (jax.jit(jax.vmap(functools.partial(motion, engine)))(qvel_ev, ctrl_etu) for engine in engines)
     # A contact may come a substep earlier in one of them.
-    for actual, expected in zip(by_warp, by_mjx, strict=True):
+    for actual, expected in zip(by_warp, by_native, strict=True):
         error_et = np.abs(np.asarray(actual - expected)).reshape(64, 20, -1).max(axis=2)
         assert np.median(error_et[:, -1]) < 1e-3
         assert error_et[:, :3].max() < 1e-3
