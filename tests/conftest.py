@@ -10,9 +10,11 @@ os.environ.setdefault("XLA_FLAGS", xla_flags(num_devices=8))
 # Compiling is most of what their short programs cost. In end_to_end/test_learning.py they are optimized as for users.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 # Many tests train the same tiny tasks: their programs are compiled once, also for the processes that tests start and
-# for all workers of pytest-xdist, which inherit the directory. Not across runs of the tests, nor in the user's cache.
+# for all workers of pytest-xdist, which inherit the directory. Not in the user's cache, and across runs of the tests
+# only of the same code, in the directory that KSIM_TEST_CACHE names.
 if "PYTEST_XDIST_WORKER" not in os.environ:
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="ksim-tests-")
+    cache = os.environ.get("KSIM_TEST_CACHE") or tempfile.mkdtemp(prefix="ksim-tests-")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = cache
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 # Every operation of a program would carry the stack of its Python line.
 os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"

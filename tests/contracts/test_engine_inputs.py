@@ -61,31 +61,39 @@ def plain_mujoco(with_motors):
 
 
 @functools.cache
-def trajectory(name, with_motors, constant_ctrl=False, limit_factor=None):
+def program(name, with_motors):
+    """Positions after each control step under controls, wrenches on the trunk and limits of the motors."""
     model = model_of(with_motors)
     curve = MOTORS.motor_curve(model) if with_motors else None
     engine = make_engine(name, model, applies=("xfrc_applied",), motor_curve=curve)
     trunk = model.names.index("body", "trunk")
-    overrides = {}
-    if limit_factor is not None:
-        overrides = {"actuator_forcerange": jnp.asarray(limit_factor * model.mj_model.actuator_forcerange, jnp.float32)}
 
-    def step(state, inputs):
-        ctrl_su, wrench_6 = inputs
+    def run(inputs, force_range):
+        overrides = {"actuator_forcerange": force_range}
 
-        def push(state, overrides):
-            wrench_b6 = state.applied["xfrc_applied"].at[trunk].add(wrench_6)
-            return dataclasses.replace(state, applied={"xfrc_applied": wrench_b6}), overrides
+        def step(state, inputs):
+            ctrl_su, wrench_6 = inputs
 
-        ctrl = ctrl_su[0] if constant_ctrl else ctrl_su
-        state, _ = control_step(engine, state, ctrl, overrides, [push])
-        return state, state.qpos
+            def push(state, overrides):
+                wrench_b6 = state.applied["xfrc_applied"].at[trunk].add(wrench_6)
+                return dataclasses.replace(state, applied={"xfrc_applied": wrench_b6}), overrides
 
-    def run(inputs):
+            state, _ = control_step(engine, state, ctrl_su, overrides, [push])
+            return state, state.qpos
+
         start = engine.forward(model.start(), jnp.zeros(2), overrides)
         return jax.lax.scan(step, start, inputs)[1]
 
-    return np.asarray(jax.jit(run)(jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), script())))
+    return jax.jit(run)
+
+
+@functools.cache
+def trajectory(name, with_motors, constant_ctrl=False, limit_factor=1.0):
+    ctrl_tsu, wrench_t6 = script()
+    ctrl_tsu = np.broadcast_to(ctrl_tsu[:, :1], ctrl_tsu.shape) if constant_ctrl else ctrl_tsu
+    force_range = limit_factor * model_of(with_motors).mj_model.actuator_forcerange
+    inputs = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), ((ctrl_tsu, wrench_t6), force_range))
+    return np.asarray(program(name, with_motors)(*inputs))
 
 
 @pytest.mark.parametrize("name", ENGINES)
