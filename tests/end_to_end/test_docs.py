@@ -104,7 +104,7 @@ def test_settings_that_the_pages_name_are_options():
 
 HARDWARE = re.compile(r"\b(GPUs?|TPUs?|NVIDIA|CUDA|ROCm|NCCL|Kubernetes|accelerators?)\b")
 """Hardware and clusters that CI does not have."""
-STATUSES = ["CI", "by hand", "compiled only", "not yet"]
+STATUSES = ["CI", "by hand", "compiled for", "not yet"]
 IN_TABLE = (
     *("Python 3.11", "Python 3.12", "JAX 0.11", "macOS", "Docker", "native MuJoCo", "MJX", "Playground", "Brax"),
     *("8 devices of one CPU", "one GPU", "several GPUs", "ROCm", "TPU", "several processes", "several machines"),
