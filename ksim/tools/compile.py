@@ -34,6 +34,7 @@ from ksim.learn.learner import initial_memories
 from ksim.parallel.collectives import bind_axis
 from ksim.parallel.devices import make_host_devices
 from ksim.parallel.layout import AbstractLayout, make_layout
+from ksim.physics.warp import is_installed
 from ksim.preflight.memory import env_shapes, format_bytes
 from ksim.rollout.unroll import initial_next_starts
 from ksim.task.distributed import DistributedRLConfig, DistributedRLTask
@@ -45,6 +46,10 @@ from ksim.tools.targets import Target, parse_target, prepare_compilers
 from ksim.types import Device, EnvBatch, TrainState, key_shape
 
 SWEPT = "num_envs"
+
+
+class _TooLargeError(ConfigError):
+    """The compiler found no way to fit the step into the memory of a chip."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -173,8 +178,15 @@ def _config(options: argparse.Namespace, task_class: type[DistributedRLTask[Any]
         raise ConfigError("engine (mujoco) steps on the cores of a machine, not on its chips. Leave it out.")
     if config.engine == "warp" and target.platform == "tpu":
         raise ConfigError(f"engine (warp) is for NVIDIA GPUs, not for {options.target}. Set engine=mjx.")
-    engine = "mjx" if config.engine == "auto" else config.engine
+    may_be_warp = config.engine == "auto" and target.platform == "gpu" and is_installed()
+    engine = "warp" if may_be_warp else "mjx" if config.engine == "auto" else config.engine
     config = dataclasses.replace(config, engine=engine, num_devices=1, devices="cpu")
+    if may_be_warp:
+        try:
+            _ = task_class(config).environment
+        except ConfigError as error:
+            print_line(f"{error} So engine=mjx.")
+            config = dataclasses.replace(config, engine="mjx")
     config.validate()
     config.check_shares(target.num_chips)
     return config
@@ -195,6 +207,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     devices = target.devices()
     make_host_devices(1)
     print_line(f"Compiling {task_class.__name__} with engine={config.engine} for {options.target}...")
+    if target.num_chips > 1 and config.layout == "pmap":
+        print_line("With layout=shard_map instead of pmap, which JAX compiles only for devices that are there.")
     if options.sweep:
         _sweep(task_class, config, target, devices)
         return
@@ -205,9 +219,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             path.write_text(compiled.text)
         print_line(f"Wrote {options.hlo}.")
     if not _fits(compiled, target):
-        raise ConfigError(
-            f"It compiles, but does not fit: see the memory above. Fewer than num_envs={config.num_envs}."
-        )
+        more = format_bytes(compiled.peak - (target.memory or 0))
+        raise ConfigError(f"It compiles, but needs {more} more than a chip has. Set num_envs below {config.num_envs}.")
 
 
 def _compiled(task_class: Any, config: Any, target: Target, devices: Sequence[Device]) -> Compiled:
@@ -221,7 +234,8 @@ def _compiled(task_class: Any, config: Any, target: Target, devices: Sequence[De
         return compile_for(task, devices)
     except jax.errors.JaxRuntimeError as error:
         reason = str(error).splitlines()[0][:300]
-        raise ConfigError(f"The compiler for {target.kind} refuses num_envs={config.num_envs}: {reason}") from error
+        error_class = _TooLargeError if "RESOURCE_EXHAUSTED" in str(error) else ConfigError
+        raise error_class(f"The compiler for {target.kind} refuses num_envs={config.num_envs}: {reason}") from error
 
 
 def _fits(compiled: Compiled, target: Target) -> bool:
@@ -234,7 +248,7 @@ def _sweep(task_class: Any, config: Any, target: Target, devices: Sequence[Devic
     while failing is None or failing - fitting > max(config.num_envs, fitting // 8):
         try:
             compiled = _compiled(task_class, dataclasses.replace(config, num_envs=num_envs), target, devices)
-        except ConfigError as error:
+        except _TooLargeError as error:
             print_line(f"{num_envs:>9,} environments: {error}")
             failing = num_envs
         else:

@@ -132,8 +132,10 @@ class Program:
             for x in self.computations.get(computation, ()):
                 if x.opcode in _COLLECTIVES:
                     kind = x.opcode.removesuffix("-start")
-                    # The result of a start holds the operand as well.
-                    size = result_bytes(x.result) // (1 if kind == x.opcode else 2)
+                    # The result of a start is the operand and what the collective returns, in turn.
+                    size = result_bytes(x.result)
+                    if kind != x.opcode:
+                        size = size // 2 if kind != "all-gather" else size - result_bytes(x.result.split("),")[0])
                     count, total = found.get(kind, (0, 0))
                     found[kind] = (count + times, total + times * size)
                 passes = (self.trip_count(x) or 1) if x.opcode == "while" else 1

@@ -120,7 +120,13 @@ class Target:
         if not any(importlib.util.find_spec(f"jax_plugins.xla_cuda{n}") for n in (13, 12) if _has("jax_plugins")):
             raise ConfigError(f"--target {self.kind} needs JAX's compiler for GPUs. Run {install_command('cuda')}.")
         hosts, per_host = divide(self.num_chips, GPUS_PER_HOST)
-        return topologies.get_topology_desc(platform="cuda", target_config=config, topology=f"1x{hosts}x{per_host}")
+        try:
+            return topologies.get_topology_desc(platform="cuda", target_config=config, topology=f"1x{hosts}x{per_host}")
+        except jax.errors.JaxRuntimeError as error:
+            raise ConfigError(
+                f"The compiler for GPUs refuses --target {self.kind}: {str(error).splitlines()[0]} A --target-config "
+                "must be the text of XLA's GpuTargetConfigProto."
+            ) from error
 
     def _tpu_topology(self) -> Any:
         if not _has("libtpu"):
@@ -186,6 +192,8 @@ def parse_target(text: str, config_file: Path | None = None) -> Target:
 
 def prepare_compilers(target: Target) -> None:
     """Lets JAX load the target's compiler on a machine without its chips; must come before its backend starts."""
+    # Without a client of the target's platform, JAX cannot read a cached program back, and warns.
+    jax.config.update("jax_enable_compilation_cache", False)
     if target.platform == "gpu":
         os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
         jax.config.update("jax_platforms", "cpu,cuda")
@@ -195,4 +203,6 @@ def prepare_compilers(target: Target) -> None:
         os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
         os.environ.setdefault("TPU_ACCELERATOR_TYPE", f"{target.kind}-{target.num_chips}")
         os.environ.setdefault("TPU_MIN_LOG_LEVEL", "3")
+        # libtpu lets one process per machine use its chips. Compiling uses none, so several may compile at once.
+        os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
         jax.config.update("jax_platforms", "cpu")

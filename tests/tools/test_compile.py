@@ -93,7 +93,7 @@ def imagined(monkeypatch):
 
     def compiled(task_class, config, target, devices):
         if config.num_envs > 100:
-            raise ConfigError("Out of memory.")
+            raise tool._TooLargeError("Out of memory.")
         return made(config.num_envs, config.num_envs * 2**20)
 
     monkeypatch.setattr(tool, "_compiled", compiled)
@@ -119,7 +119,7 @@ def test_program_that_does_not_fit_is_printed_and_ends_with_an_error(imagined, t
     assert main(argv) == 2
     out = capsys.readouterr().out
     assert "per control step" in out
-    assert "does not fit" in out
+    assert "needs 16.0 MiB more than a chip has. Set num_envs below 16" in " ".join(out.split())
     assert hlo.read_text() == "HloModule"
 
 
