@@ -1,4 +1,5 @@
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -134,4 +135,7 @@ def test_training_step_compiles_for_tpus_on_a_machine_without_one(target, collec
     lines = {line[:20].strip(): line[20:] for line in done.stdout.splitlines()}
     assert "of 16.0 GiB" in lines["memory of a chip"]
     assert collectives in lines["collectives"]
-    assert "-" not in lines["kernels"], "the loops over control steps and minibatches were found"
+    # Found in JAX 0.10.2: 84 and 176, of which the environment, which has no physics engine, needs a handful.
+    per_step, per_minibatch, _ = (int(n.replace(",", "")) for n in re.findall(r"[\d,]*\d", lines["kernels"]))
+    assert 10 < per_step <= 100
+    assert 10 < per_minibatch <= 200
