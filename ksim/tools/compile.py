@@ -6,8 +6,8 @@ python -m ksim.tools.compile examples.walking_distributed --target v5ex4 --sweep
 A target is a kind of chip and a number: h100, a100 and rtx4090 (NVIDIA), v5e, v5p and v6e (TPUs). The whole training
 step is compiled by XLA's own compiler for that chip, on a machine with a CPU only. Nothing runs. Printed are the memory
 on each chip beside the chip's own, the collectives of an iteration, the kernels of a control step and of a minibatch,
-and the time that compiling took. --hlo FILE keeps the program. --sweep num_envs doubles the environments from there on
-until the step does not fit, and prints the largest number that does.
+and the time that compiling took. --hlo FILE keeps the program. --sweep num_envs doubles the environments until the
+step does not fit, halves the gap until it is an eighth, and prints the largest number that fits.
 
 Programs for several chips are compiled with layout=shard_map, because JAX compiles a pmap only for devices that are
 there; both layouts have the same operations.
@@ -161,7 +161,7 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--target", required=True, metavar="KINDxN", help="as in h100, h100x8, v5ex256")
     parser.add_argument("--target-config", type=Path, metavar="FILE", help="another GPU: XLA's text of its properties")
     parser.add_argument("--hlo", type=Path, metavar="FILE", help="where to write the compiled program")
-    parser.add_argument("--sweep", choices=[SWEPT], help="double the environments until the step does not fit")
+    parser.add_argument("--sweep", choices=[SWEPT], help="find the largest batch that fits")
     return parser
 
 

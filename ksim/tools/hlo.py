@@ -28,6 +28,8 @@ _NO_KERNEL = frozenset(
         *(f"{name}-done" for name in ("all-reduce", "all-gather", "collective-permute")),
     }
 )
+_CALLERS = ("while", "call", "conditional", "async-start")
+"""Instructions whose computations start kernels of their own, unlike those of a fusion or a reduction."""
 _COLLECTIVES = frozenset(
     f"{name}{suffix}"
     for name in ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
@@ -120,7 +122,7 @@ class Program:
             if x.opcode == "while":
                 yield Loop(self.trip_count(x), sum(map(self.kernels, x.called)), around)
                 inside = (*around, self.trip_count(x))
-            if x.opcode in ("while", "call", "conditional", "async-start"):
+            if x.opcode in _CALLERS:
                 for name in (*x.called, *x.branches):
                     yield from self._loops(name, inside)
 
@@ -139,7 +141,7 @@ class Program:
                     count, total = found.get(kind, (0, 0))
                     found[kind] = (count + times, total + times * size)
                 passes = (self.trip_count(x) or 1) if x.opcode == "while" else 1
-                if x.opcode in ("while", "call", "conditional", "async-start"):
+                if x.opcode in _CALLERS:
                     for name in (*x.called, *x.branches):
                         visit(name, passes * times)
 

@@ -29,9 +29,13 @@ MODEL = """
 HINGE = r"actuator 0 \(unnamed, drives joint 'hinge'\)"
 
 
-def refusal(**parts):
+def model_with(**parts):
     texts = {"option": "", "geom": "", "actuator": "", "sensor": ""} | parts
-    model = compile_model(mujoco.MjSpec.from_string(MODEL.format(**texts)), dt=0.01, ctrl_dt=0.01)
+    return compile_model(mujoco.MjSpec.from_string(MODEL.format(**texts)), dt=0.01, ctrl_dt=0.01)
+
+
+def refusal(**parts):
+    model = model_with(**parts)
     with pytest.raises(ConfigError) as error:
         make_engine("mjx", model)
     return error

@@ -1,23 +1,19 @@
 """Models that MuJoCo Warp does not support, reported in terms of the MJCF file; and some that only MJX refuses."""
 
-import mujoco
 import numpy as np
 import pytest
 
 from ksim.errors import ConfigError
-from ksim.physics import compile_model
 from ksim.physics.contact_sizes import ContactSizes
 from ksim.physics.select import make_engine
-from tests.physics.test_mjx_support import HINGE, MODEL
+from tests.physics.test_mjx_support import HINGE, model_with
 
 pytest.importorskip("warp")
 pytestmark = pytest.mark.long
 
 
 def engine_of(**parts):
-    texts = {"option": "", "geom": "", "actuator": "", "sensor": ""} | parts
-    model = compile_model(mujoco.MjSpec.from_string(MODEL.format(**texts)), dt=0.01, ctrl_dt=0.01)
-    return make_engine("warp", model, sizes=ContactSizes(8, 32))
+    return make_engine("warp", model_with(**parts), sizes=ContactSizes(8, 32))
 
 
 @pytest.mark.parametrize(

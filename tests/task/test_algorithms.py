@@ -1,4 +1,4 @@
-"""What every algorithm promises: the same on any devices and in two processes, exact resumption, and export."""
+"""Promises of every algorithm: the same on any devices and in two processes, exact resumption, and export."""
 
 import functools
 import json

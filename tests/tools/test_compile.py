@@ -14,7 +14,7 @@ from ksim.tools.targets import GPUS, Target, divide, grid, parse_target
 from tests.support.processes import ROOT, environment
 
 LIBTPU = Path(sys.prefix) / "tpu"
-"""Where `make test-long` installs libtpu: in JAX's own environment, every program would look for a TPU."""
+"""The folder of libtpu, from `make test-long`: in JAX's own environment, every program would look for a TPU."""
 SMALL = ["num_envs=16", "rollout_length=4", "num_batches=2", "num_passes=1", "actor_sizes=[4]", "critic_sizes=[4]"]
 
 
