@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import chex
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
@@ -203,10 +204,31 @@ def unroll(
         state_e, next_e = continue_or_start(env, reached_e, done_e, ended, next_e)
         return (state_e, reset_carry(model, done_e, carry_e), next_e), transition_e
 
-    (env_state_e, carry_e, next_e), steps_te = jax.lax.scan(step, (env_state_e, carry_e, next_e), jnp.arange(num_steps))
+    (env_state_e, carry_e, next_e), steps_te = _scan(step, (env_state_e, carry_e, next_e), num_steps)
     steps_et = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), steps_te)
     trajectory = _with_next_values(steps_et, _values(model, env_state_e, carry_e))
     return trajectory, dataclasses.replace(env_state_e, next_start=None if given_e is None else next_e), carry_e
+
+
+def _scan(
+    step: Callable[[_Loop, Array], tuple[_Loop, Trajectory]], loop: _Loop, num_steps: int
+) -> tuple[_Loop, Trajectory]:
+    """The loop after its steps, and their transitions with leading axes (time, env).
+
+    On a GPU each output of a scan takes a kernel in each step. So all numbers of one per env are a single output.
+    """
+    shapes_e: Any = None
+
+    def packed(loop: _Loop, t: Array) -> tuple[_Loop, tuple[dict[str, Array], PyTree]]:
+        nonlocal shapes_e
+        loop, transition_e = step(loop, t)
+        numbers_e, rest_e = eqx.partition(transition_e, lambda x: x.ndim == 1)
+        shapes_e = jax.eval_shape(lambda: numbers_e)
+        return loop, (pack(numbers_e), rest_e)
+
+    loop, (numbers_t, rest_te) = jax.lax.scan(packed, loop, jnp.arange(num_steps))
+    shapes_te = jax.tree.map(lambda x: jax.ShapeDtypeStruct((num_steps, *x.shape), x.dtype), shapes_e)
+    return loop, eqx.combine(unpack(numbers_t, shapes_te, num_axes=1), rest_te)
 
 
 class _Decision(NamedTuple):
