@@ -1,4 +1,4 @@
-"""The difference between native MuJoCo and MJX in an environment written for MJX.
+"""The difference between MJX and the engine in its place, in an environment written for MJX.
 
 Both implement the same physics, but not the same contacts. For a box on a plane, MJX keeps the corners within 1 mm of
 the deepest one; native MuJoCo keeps all corners that touch. A tilted box foot, such as those of Playground's G1, is
@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 from mujoco import mjx
 
-from ksim.envs.native import NativePhysics
+from ksim.envs.engines import InsteadOfMjx, data_of
 from ksim.envs.wrapped import WrappedEnvironment
 from ksim.host.files import whole_file
 from ksim.host.terminal import Activity
@@ -49,19 +49,19 @@ COMPARED = (0, 2, 6, NUM_STEPS)
 
 
 def gap_to_mjx(env: WrappedEnvironment, mjx_model: Any) -> float:
-    """The difference between one physics step of native MuJoCo and of MJX, as a share of the step's change.
+    """The difference between one physics step of MJX and of the engine in its place, as a share of the step's change.
 
     90 % of the states have at most this difference. It is infinite if an engine returns a non-finite velocity.
 
-    The velocities after one step are compared. The states are those at resets and after random actions in native
-    MuJoCo. The difference is divided by the change of velocity in the same state, or by the median change if that is
+    The velocities after one step are compared. The states are those at resets and after random actions in that
+    engine. The difference is divided by the change of velocity in the same state, or by the median change if that is
     larger: at rest, rounding errors would otherwise be compared with each other.
 
     Args:
-        env: The environment, stepped by native MuJoCo.
+        env: The environment, stepped by another engine than MJX.
         mjx_model: The model that it passes to MJX.
     """
-    native = _native(env)
+    instead = _instead(env)
     env = dataclasses.replace(env, randomizer=None)
 
     def visited(key: PRNGKeyArray) -> Any:
@@ -80,12 +80,12 @@ def gap_to_mjx(env: WrappedEnvironment, mjx_model: Any) -> float:
     def prepared(key: PRNGKeyArray) -> tuple[Array, Any]:
         states_et = jax.vmap(visited)(jax.random.split(key, NUM_ENVS))
         states_s = jax.tree.map(lambda x: jnp.reshape(x, (NUM_ENVS * len(COMPARED), *x.shape[2:])), states_et)
-        data_s = jax.vmap(lambda state: _data(native.unpacked(state)))(states_s)
+        data_s = jax.vmap(lambda state: data_of(instead.unpacked(state)))(states_s)
         # NaN marks fields that a step recomputes. Velocities are not among them, and are returned unchanged.
         return data_s.qvel, jax.tree.map(jnp.nan_to_num, data_s)
 
-    def by_native(data: Any) -> Array:
-        return native.steps(mjx_model, data, data.ctrl, 1).qvel
+    def by_other(data: Any) -> Array:
+        return instead.steps(mjx_model, data, data.ctrl, 1).qvel
 
     def by_mjx(data: Any) -> Array:
         return mjx.step(mjx_model, data).qvel
@@ -93,7 +93,7 @@ def gap_to_mjx(env: WrappedEnvironment, mjx_model: Any) -> float:
     # Separate programs, so that MJX's, which takes long to compile, is found in the compilation cache the next time.
     compiled = functools.partial(jax.jit, compiler_options=QUICKLY)
     before_sv, data_s = compiled(prepared)(jax.random.key(0))
-    velocities = (before_sv, compiled(jax.vmap(by_native))(data_s), compiled(jax.vmap(by_mjx))(data_s))
+    velocities = (before_sv, compiled(jax.vmap(by_other))(data_s), compiled(jax.vmap(by_mjx))(data_s))
     return usual_share(*(np.asarray(x, np.float64) for x in velocities))
 
 
@@ -117,7 +117,7 @@ def kept_gap(env: WrappedEnvironment, mjx_model: Any, package: str, options: Seq
 
 
 def _measured(env: WrappedEnvironment, mjx_model: Any) -> float:
-    with Activity.doing("Comparing native MuJoCo with MJX"):
+    with Activity.doing(f"Comparing {_instead(env).title} with MJX"):
         return gap_to_mjx(env, mjx_model)
 
 
@@ -128,21 +128,22 @@ def cache_directory() -> str | None:
 
 def _digest(env: WrappedEnvironment, package: str, options: Sequence[str]) -> str:
     """A digest of everything that a gap depends on."""
-    model = _native(env).mj_model
+    model = _instead(env).mj_model
     model_bytes = np.empty(mujoco.mj_sizeModel(model), np.uint8)
     mujoco.mj_saveModel(model, None, model_bytes)
-    names = ("mujoco", "mujoco-mjx", "jax", "ksim-rl", package)
+    names = ("mujoco", "mujoco-mjx", "jax", "ksim-rl", package, *_instead(env).packages)
     versions = [f"{name} {version(name)}" for name in names]
     settings = [type(env.env).__qualname__, *sorted(options), str(env.action_repeat), str(env.episode_length)]
+    settings.append(_instead(env).name)
     return hashlib.sha256(json.dumps(versions + settings).encode() + model_bytes.tobytes()).hexdigest()[:32]
 
 
-def usual_share(before_sv: np.ndarray, native_sv: np.ndarray, mjx_sv: np.ndarray) -> float:
+def usual_share(before_sv: np.ndarray, other_sv: np.ndarray, mjx_sv: np.ndarray) -> float:
     """The 90 % quantile over states of the difference between two engines' velocities, as a share of their change.
 
     Rows are states; `before_sv` are the velocities before the step.
     """
-    difference_s = np.abs(native_sv - mjx_sv).max(axis=1)
+    difference_s = np.abs(other_sv - mjx_sv).max(axis=1)
     change_s = np.abs(mjx_sv - before_sv).max(axis=1)
     if not np.isfinite([difference_s, change_s]).all():
         return float("inf")
@@ -157,13 +158,7 @@ def in_words(gap: float) -> tuple[bool, str]:
     return False, f"one physics step differs from that of MJX by {gap:.0%} of its change, {TOLERANCE:.0%} at most agree"
 
 
-def _native(env: WrappedEnvironment) -> NativePhysics:
-    if not isinstance(env.native, NativePhysics):
-        raise TypeError("env must be stepped by native MuJoCo")
-    return env.native
-
-
-def _data(state: Any) -> Any:
-    """The `mjx.Data` in an environment's state."""
-    is_data = lambda x: isinstance(x, mjx.Data)
-    return next(x for x in jax.tree.leaves(state, is_leaf=is_data) if is_data(x))
+def _instead(env: WrappedEnvironment) -> InsteadOfMjx:
+    if not isinstance(env.physics, InsteadOfMjx):
+        raise TypeError("env must be stepped by another engine than MJX")
+    return env.physics

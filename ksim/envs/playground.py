@@ -65,8 +65,12 @@ class PlaygroundTask(WrappedTask[PlaygroundConfig]):
         registry = _playground()
         check_name(config.env, _names(registry), PROGRAM)
         known = registry.get_default_config(config.env)
-        overrides = {"impl": "jax"} if "impl" in known else {}  # the other implementation needs a GPU
+        overrides = {"impl": "jax"} if "impl" in known else {}
         overrides |= parsed_options(config.env_options)
+        if overrides.get("impl", "jax") != "jax":
+            raise ConfigError(
+                f"env_options (impl={overrides['impl']}): the engine is an option of the task. Set engine=warp."
+            )
         if overrides.get("vision"):
             raise ConfigError(
                 "env_options (vision=true): ksim learns from vectors only, not from pixels. Leave it out."

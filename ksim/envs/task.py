@@ -22,6 +22,7 @@ from ksim.host.plain_yaml import read_value
 from ksim.host.terminal import print_line, warn_user
 from ksim.parallel.multihost import gather_rows
 from ksim.rollout.environment import Environment, Shown
+from ksim.task.mdp import given_or_measured
 from ksim.task.ppo import DistributedPPOConfig, DistributedPPOTask
 from ksim.task.rl import RLConfig
 
@@ -66,10 +67,8 @@ class WrappedConfig(DistributedPPOConfig):
 
     def picked_engine(self, platform: str) -> tuple[str, str]:
         name, reason = super().picked_engine(platform)
-        if name == "warp":
-            if self.engine == "warp":
-                raise ConfigError("engine (warp) is for robots under ksim's own terms. Leave engine out.")
-            return self.own_physics(), "auto: the environment's own"
+        if name == "warp" and self.engine == "auto":
+            return self.own_physics(), "auto: the environment's own; engine=warp is faster"
         if name == "mujoco" and not self.may_step_natively():
             return self.own_physics(), "auto: the environment's own"
         return self.own_physics() if name == "mjx" else name, reason
@@ -80,6 +79,8 @@ class WrappedConfig(DistributedPPOConfig):
 
 
 ConfigT = TypeVar("ConfigT", bound=WrappedConfig)
+TITLES = {"mujoco": "native MuJoCo", "warp": "MuJoCo Warp"}
+"""Engines that can step an environment written for MJX, by the value of `engine`."""
 
 
 class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
@@ -123,69 +124,70 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
 
     @functools.cached_property
     def picked_engine(self) -> tuple[str, str]:
-        """The engine of training, and the reason. Native MuJoCo only if it agrees with MJX, or if `engine` requests it.
+        """The engine of training, and the reason. Another than MJX only if it agrees, or if `engine` requests it.
 
         The first access compares the two engines, by a program that takes some tens of seconds to compile.
 
         Raises:
-            ConfigError: Native MuJoCo was requested and cannot step the environment.
+            ConfigError: An engine was requested that cannot step the environment.
         """
         config = self.config
         name, reason = super().picked_engine
-        is_asked = config.engine == "mujoco"
-        if name != "mujoco" or (is_asked and config.run_mode != "train"):
+        is_asked = config.engine == name
+        if name not in ("mujoco", "warp") or (is_asked and config.run_mode != "train"):
             return name, reason
-        env, refusal = self._stepped_natively(num_devices=1)
+        env, refusal = self._stepped_by(name, num_devices=1)
         if env is None:
             return config.own_physics(), f"auto: {refusal}"
         missed = self._fields_missed(env)
         if missed:
-            return config.own_physics(), f"auto: native MuJoCo does not give {', '.join(missed)}"
+            return config.own_physics(), f"auto: {TITLES[name]} does not give {', '.join(missed)}"
         from ksim.envs.agreement import in_words, kept_gap  # noqa: PLC0415 - imports MJX
 
-        if "largest" not in self._gap:  # the maximum over processes, so that all decide the same
+        if name not in self._gap:  # the maximum over processes, so that all decide the same
             gap = kept_gap(env, self.made.mjx_model, self.made.package, config.env_options)
-            self._gap["largest"] = float(gather_rows(np.asarray(gap, np.float32)).max())
-        agrees, words = in_words(self._gap["largest"])
+            self._gap[name] = float(gather_rows(np.asarray(gap, np.float32)).max())
+        agrees, words = in_words(self._gap[name])
         if is_asked and not agrees:
-            warn_user(f"engine (mujoco): {words} in {config.env}. Set engine=mjx for its own physics.")
-        return ("mujoco" if agrees or is_asked else config.own_physics()), f"{reason}; {words}"
+            warn_user(f"engine ({name}): {words} in {config.env}. Set engine=mjx for its own physics.")
+        return (name if agrees or is_asked else config.own_physics()), f"{reason}; {words}"
 
     def get_environment(self, engine: str, num_devices: int) -> Environment:
         config, made = self.config, self.made
         if config.randomize and made.randomize is None:
             raise ConfigError(f"randomize (true): {config.env} has no randomization of its own. Remove it.")
-        is_asked = config.engine == "mujoco"
+        is_asked = config.engine == engine
         may_be_native = config.may_step_natively() and (is_asked or not self._was_seen_to_differ())
-        env = self._stepped_natively(num_devices)[0] if engine == "mujoco" and may_be_native else None
-        return self._environment(native=None) if env is None or self._fields_missed(env) else env
+        is_other = engine == "warp" or (engine == "mujoco" and may_be_native)
+        env = self._stepped_by(engine, num_devices)[0] if is_other else None
+        return self._environment() if env is None or self._fields_missed(env) else env
 
     def _was_seen_to_differ(self) -> bool:
-        """Whether the engines were compared and do not agree."""
-        if "largest" not in self._gap:
+        """Whether native MuJoCo was compared with MJX and does not agree."""
+        if "mujoco" not in self._gap:
             return False
         from ksim.envs.agreement import in_words  # noqa: PLC0415 - imports MJX
 
-        return not in_words(self._gap["largest"])[0]
+        return not in_words(self._gap["mujoco"])[0]
 
-    def _stepped_natively(self, num_devices: int) -> tuple[WrappedEnvironment | None, str]:
-        """The environment in native MuJoCo and an empty string, or None and the reason why it cannot run there.
+    def _stepped_by(self, engine: str, num_devices: int) -> tuple[WrappedEnvironment | None, str]:
+        """The environment in another engine than MJX and an empty string, or None and the reason why it cannot run so.
 
         Raises:
-            ConfigError: Native MuJoCo was requested and cannot step the environment.
+            ConfigError: The engine was requested and cannot step the environment.
         """
         try:
-            native = self._native(num_devices)
-            env = self._environment(native)
+            physics = self._native(num_devices) if engine == "mujoco" else self._warp
+            env = self._environment(physics, engine)
             if env.randomizer is not None:
-                native.check_models(env.randomizer.drawn)
+                physics.check_models(env.randomizer.drawn)
         except ConfigError as error:
-            if self.config.engine == "mujoco":
+            if self.config.engine == engine:
                 raise
-            return None, str(error).removeprefix("engine (mujoco): ")
+            return None, str(error).removeprefix(f"engine ({engine}): ")
         return env, ""
 
-    def _environment(self, native: InsteadOfMjx | None) -> WrappedEnvironment:
+    def _environment(self, physics: InsteadOfMjx | None = None, engine: str = "") -> WrappedEnvironment:
         config, made = self.config, self.made
         actor_obs, critic_obs = self._observation_names
         return WrappedEnvironment(
@@ -195,23 +197,24 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
             episode_length=config.episode_length,
             action_repeat=config.action_repeat,
             randomizer=Randomizer(made.env, made.randomize) if config.randomize and made.randomize else None,
-            native=native,
+            physics=physics,
             show=made.shown,
-            engine_name=config.own_physics() if native is None else "mujoco",
+            engine_name=engine or config.own_physics(),
         )
 
     def _fields_missed(self, env: WrappedEnvironment) -> list[str]:
-        """Fields of `mjx.Data` that the environment reads and native MuJoCo does not give, found by a trace: once.
+        """Fields of `mjx.Data` that the environment reads and no other engine gives, found by a trace: once.
 
         Raises:
-            ConfigError: There are some, and native MuJoCo was requested.
+            ConfigError: There are some, and another engine was requested.
         """
         if self._missed is None:
             self._missed = env.fields_missed()
-        if self._missed and self.config.engine == "mujoco":
+        if self._missed and self.config.engine in TITLES:
+            engine = self.config.engine
             raise ConfigError(
-                f"engine (mujoco): {self.config.env} reads {', '.join(self._missed)} of mjx.Data, which native MuJoCo "
-                "does not give. Leave engine out, or set engine=mjx."
+                f"engine ({engine}): {self.config.env} reads {', '.join(self._missed)} of mjx.Data, which "
+                f"{TITLES[engine]} does not give. Leave engine out, or set engine=mjx."
             )
         return self._missed
 
@@ -236,11 +239,23 @@ class WrappedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
             return observation_names(made.env, config.actor_obs, config.critic_obs, made.published_obs)
 
     def _native(self, num_devices: int) -> InsteadOfMjx:
-        if self.made.mjx_model is None:
-            raise ConfigError(f"engine (mujoco): {self.config.env} does not step MJX, which it would replace.")
-        from ksim.envs.native import NativePhysics  # noqa: PLC0415 - imports MJX
+        self._check_steps_mjx("mujoco")
+        from ksim.envs.engines import NativePhysics  # noqa: PLC0415 - imports MJX
 
         return NativePhysics(self.made.mj_model, self.made.mjx_model, num_devices)
+
+    @functools.cached_property
+    def _warp(self) -> InsteadOfMjx:
+        self._check_steps_mjx("warp")
+        from ksim.envs.engines import WarpPhysics, tried_sizes  # noqa: PLC0415 - imports MJX
+
+        made = self.made
+        measure = lambda: tried_sizes(self._environment(self._native(1), "mujoco"), made.mjx_model, made.randomize)
+        return WarpPhysics(made.mj_model, made.mjx_model, given_or_measured(self.config, measure))
+
+    def _check_steps_mjx(self, engine: str) -> None:
+        if self.made.mjx_model is None:
+            raise ConfigError(f"engine ({engine}): {self.config.env} does not step MJX, which it would replace.")
 
 
 @dataclasses.dataclass(frozen=True)

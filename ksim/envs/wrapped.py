@@ -26,7 +26,7 @@ CRITIC_GROUPS = ("privileged_state", "state")
 
 
 class InsteadOfMjx(Protocol):
-    """Physics in place of the environment's own; see `ksim.envs.native`."""
+    """Physics in place of the environment's own; see `ksim.envs.engines`."""
 
     def instead_of_mjx(self) -> contextlib.AbstractContextManager[None]: ...
 
@@ -37,6 +37,10 @@ class InsteadOfMjx(Protocol):
     def fields_missed(self, function: Callable[..., PyTree], *shapes: PyTree) -> list[str]: ...
 
     def check_models(self, models: Any) -> None: ...
+
+    def metrics(self, state: Any) -> Metrics: ...
+
+    def problem(self, metrics: Mapping[str, float]) -> str: ...
 
 
 class WrappedState(eqx.Module):
@@ -107,7 +111,7 @@ class WrappedEnvironment(Environment):
         episode_length: Steps of the environment after which an episode is truncated.
         action_repeat: Steps of the environment per action; their rewards are summed.
         randomizer: Draws a model for each episode; None for the environment's own model.
-        native: The physics that replaces MJX; None for the environment's own physics.
+        physics: The physics in place of MJX; None for the environment's own.
         show: Its model and physics state for videos and the viewer.
     """
 
@@ -117,7 +121,7 @@ class WrappedEnvironment(Environment):
     episode_length: int = eqx.field(static=True)
     action_repeat: int = eqx.field(static=True, default=1)
     randomizer: Randomizer | None = eqx.field(static=True, default=None)
-    native: InsteadOfMjx | None = eqx.field(static=True, default=None)
+    physics: InsteadOfMjx | None = eqx.field(static=True, default=None)
     show: Shown | None = eqx.field(static=True, default=None)
     engine_name: str | None = eqx.field(static=True, default=None)  # type: ignore[assignment]
     _reset: Callable[[PRNGKeyArray], EnvState] = eqx.field(static=True, init=False)
@@ -134,9 +138,12 @@ class WrappedEnvironment(Environment):
     def shown(self) -> Shown | None:
         return self.show
 
+    def problem(self, metrics: Mapping[str, float]) -> str:
+        return "" if self.physics is None else self.physics.problem(metrics)
+
     def fields_missed(self) -> list[str]:
         """Fields of `mjx.Data` that the environment reads and the replacement of MJX does not compute."""
-        if self.native is None:
+        if self.physics is None:
             return []
         learned = lambda state: (state.obs, state.reward, state.terminated, state.truncated, state.metrics)
 
@@ -149,7 +156,7 @@ class WrappedEnvironment(Environment):
             return learned(start), jax.lax.scan(step, start, length=self.episode_length)[1]
 
         action = jax.ShapeDtypeStruct((self.action_size,), jnp.float32)
-        return self.native.fields_missed(episode, key_shape(), action)
+        return self.physics.fields_missed(episode, key_shape(), action)
 
     def reset(self, key: PRNGKeyArray) -> EnvState:
         return self._reset(key)
@@ -169,7 +176,7 @@ class WrappedEnvironment(Environment):
     def _next(self, state: EnvState, action: Array) -> EnvState:
         inner: WrappedState = state.inner
         action = jnp.clip(action, -1.0, 1.0)
-        before = inner.state if self.native is None else self.native.unpacked(inner.state)
+        before = inner.state if self.physics is None else self.physics.unpacked(inner.state)
         own = self._stepped(before, action, inner.drawn)
         reward = own.reward
         for _ in range(self.action_repeat - 1):
@@ -184,7 +191,7 @@ class WrappedEnvironment(Environment):
         return _with_types_of(own, self._call(self.env.step, drawn, copy, action), self.env)
 
     def _call(self, function: Callable[..., Any], drawn: list[Array], *arguments: Any) -> Any:
-        with contextlib.nullcontext() if self.native is None else self.native.instead_of_mjx():
+        with contextlib.nullcontext() if self.physics is None else self.physics.instead_of_mjx():
             if self.randomizer is None:
                 return function(*arguments)
             return self.randomizer.call(function, drawn, *arguments)
@@ -193,14 +200,14 @@ class WrappedEnvironment(Environment):
         done = jnp.asarray(own.done) > 0
         was_cut = jnp.asarray(own.info.get("truncation", 0)) > 0
         terminated = done & ~was_cut
-        packed = own if self.native is None else self.native.packed(own)
+        packed = own if self.physics is None else self.physics.packed(own)
         return EnvState(
             inner=WrappedState(packed, num_steps, drawn),
             obs=self._observation(own.obs),
             reward=reward.astype(jnp.float32),
             terminated=terminated,
             truncated=(done & was_cut) | (~terminated & (num_steps >= self.episode_length)),
-            metrics=named_metrics(own.metrics),
+            metrics=named_metrics(own.metrics) | ({} if self.physics is None else self.physics.metrics(own)),
         )
 
     def _observation(self, obs: Any) -> Observation:

@@ -91,7 +91,7 @@ def unpack(packed: dict[str, Array], like: PyTree, num_axes: int = 0) -> PyTree:
     """The inverse of `pack`, for a tree of the structure and shapes of `like`."""
     starts = dict.fromkeys(packed, 0)
 
-    def take(x: Array) -> Array:
+    def take(x: Array | jax.ShapeDtypeStruct) -> Array:
         start, name = starts[x.dtype.name], x.dtype.name
         starts[name] = start + math.prod(x.shape[num_axes:])
         return packed[name][..., start : starts[name]].reshape(x.shape)

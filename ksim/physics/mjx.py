@@ -18,6 +18,8 @@ from ksim.physics.model import PhysicsModel
 from ksim.types import Device, Overrides, PhysicsState
 
 _DATA_FIELDS = frozenset(field.name for field in dataclasses.fields(mjx.Data))
+_forward, _step = mjx.forward, mjx.step
+"""MJX's own functions, also where `ksim.envs.engines` has put others in their place."""
 
 
 class MjxEngine(AbstractEngine):
@@ -38,12 +40,13 @@ class MjxEngine(AbstractEngine):
         *,
         applies: Sequence[str] = (),
         motor_curve: MotorCurve | None = None,
+        known: Sequence[str] = DERIVED_FIELDS,
     ) -> None:
-        """Creates the engine; `make_engine` describes the arguments."""
+        """Creates the engine; `make_engine` describes the arguments. `known` are the fields that `needs` may name."""
         self.model = model
         self.applied = applied_fields(applies)
         self._motor_curve = motor_curve
-        self.derived = derived_fields(needs, DERIVED_FIELDS)
+        self.derived = derived_fields(needs, known)
         try:
             # The device is given because MJX takes the first device of all processes, which only process 0 can address.
             self._model, self._data = self._put(jax.local_devices()[0])
@@ -76,13 +79,13 @@ class MjxEngine(AbstractEngine):
 
     def _forward(self, data: mjx.Data, state: PhysicsState, ctrl: Array, overrides: Overrides) -> PhysicsState:
         state = self.without_applied_forces(state)
-        return self._state(self._run(mjx.forward, self._overridden(overrides), _load(data, state, ctrl)), state)
+        return self._state(self._run(_forward, self._overridden(overrides), _load(data, state, ctrl)), state)
 
     def _substeps(self, data: mjx.Data, state: PhysicsState, ctrl: Array, overrides: Overrides) -> PhysicsState:
         model = self._overridden(overrides)
 
         def substep(state: PhysicsState, ctrl: Float[Array, " u"]) -> tuple[PhysicsState, None]:
-            stepped = self._run(mjx.step, self._at_velocity(model, state), _load(data, state, ctrl))
+            stepped = self._run(_step, self._at_velocity(model, state), _load(data, state, ctrl))
             return self._state(stepped, state), None
 
         ctrl_su = jnp.broadcast_to(ctrl, (self.model.decimation, ctrl.shape[-1]))

@@ -10,11 +10,11 @@ import jax
 import jax.numpy as jnp
 import mujoco
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from ksim.host.machine import import_extra
 from ksim.physics.contact_sizes import ContactSizes
-from ksim.physics.engine import MotorCurve
+from ksim.physics.engine import DERIVED_FIELDS, MotorCurve
 from ksim.physics.mjx import MjxEngine
 from ksim.physics.mjx_support import elsewhere, in_actuators, in_options, mjx, refuse
 from ksim.physics.model import PhysicsModel
@@ -61,15 +61,16 @@ class WarpEngine(MjxEngine):
         sizes: ContactSizes,
         applies: Sequence[str] = (),
         motor_curve: MotorCurve | None = None,
+        known: Sequence[str] = DERIVED_FIELDS,
     ) -> None:
-        """Creates the engine; `make_engine` describes the arguments.
+        """Creates the engine; `make_engine` describes the arguments. `known` are the fields that `needs` may name.
 
         Raises:
             ConfigError: The package is not installed, or MuJoCo Warp cannot simulate the model.
         """
         self.sizes = sizes
         self._overflow_bits = {name: _bits(flags) for name, flags in _DROPPED.items()}
-        super().__init__(model, needs, applies=applies, motor_curve=motor_curve)
+        super().__init__(model, needs, applies=applies, motor_curve=motor_curve, known=known)
 
     def _put(self, device: Device) -> tuple[mjx.Model, mjx.Data]:
         _check_supported(self.model.mj_model)
@@ -89,7 +90,10 @@ class WarpEngine(MjxEngine):
         return model, data
 
     def metrics(self, state: PhysicsState) -> Metrics:
-        bits = state.derived[OVERFLOWS]
+        return self.overflow_metrics(state.derived[OVERFLOWS])
+
+    def overflow_metrics(self, bits: Int[Array, ""]) -> Metrics:
+        """The metrics that count dropped contacts and constraints, from the bits of `OVERFLOWS`."""
         return {f"dropped/{name}": (bits & own != 0).astype(jnp.float32) for name, own in self._overflow_bits.items()}
 
     def problem(self, metrics: Mapping[str, float]) -> str:

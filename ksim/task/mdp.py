@@ -1,6 +1,6 @@
 """A robot's hooks composed into the environment of its MDP."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +39,16 @@ def compose_environment(hooks: RobotHooks, config: RLConfig, engine: str, num_de
             f"The robot of {type(hooks).__name__} has no actuators, so that there is nothing to learn. Add some to "
             "its MJCF file."
         )
-    sizes = contact_sizes(mdp, model, config) if engine == "warp" else None
+    sizes = given_or_measured(config, lambda: tried_sizes(mdp, model)) if engine == "warp" else None
     return MdpEnvironment(mdp, mdp.make_engine(engine, model, num_devices=num_devices, sizes=sizes))
 
 
-def contact_sizes(mdp: Mdp, model: PhysicsModel, config: RLConfig) -> ContactSizes:
-    """The contacts and constraints that MuJoCo Warp allocates: those given, and those measured for the others."""
+def given_or_measured(config: RLConfig, measure: Callable[[], ContactSizes]) -> ContactSizes:
+    """The contacts and constraints that MuJoCo Warp allocates: those given, and for the others the largest measured."""
     given = ContactSizes(config.warp_contacts or 0, config.warp_constraints or 0)
     if all(given):
         return given
-    measured = tried_sizes(mdp, model).with_margin()
+    measured = measure().with_margin()
     return ContactSizes(given.contacts or measured.contacts, given.constraints or measured.constraints)
 
 

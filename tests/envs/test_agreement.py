@@ -11,7 +11,7 @@ import pytest
 from mujoco import mjx
 
 from ksim.envs.agreement import TOLERANCE, gap_to_mjx, in_words, kept_gap, usual_share
-from ksim.envs.native import NativePhysics
+from ksim.envs.engines import NativePhysics
 from ksim.envs.task import ExternalEnv, WrappedConfig, WrappedTask
 from ksim.envs.wrapped import WrappedEnvironment
 from ksim.errors import ConfigError
@@ -57,7 +57,7 @@ class Resting:
 def test_engines_agree_on_a_sphere_on_a_plane_and_not_on_a_tilted_box(kind, agrees):
     made = Resting(kind)
     native = NativePhysics(made.mj_model, made.mjx_model, 1)
-    env = WrappedEnvironment(env=made, actor_obs=None, critic_obs=None, episode_length=100, native=native)
+    env = WrappedEnvironment(env=made, actor_obs=None, critic_obs=None, episode_length=100, physics=native)
     gap = gap_to_mjx(env, made.mjx_model)
     assert gap < 1e-3 if agrees else gap > 10 * TOLERANCE
 
@@ -73,7 +73,7 @@ class Diverging(Resting):
 def test_gap_is_infinite_where_a_visited_velocity_is_not_finite():
     made = Diverging("sphere")
     native = NativePhysics(made.mj_model, made.mjx_model, 1)
-    env = WrappedEnvironment(env=made, actor_obs=None, critic_obs=None, episode_length=100, native=native)
+    env = WrappedEnvironment(env=made, actor_obs=None, critic_obs=None, episode_length=100, physics=native)
     assert gap_to_mjx(env, made.mjx_model) == np.inf
 
 
@@ -135,7 +135,7 @@ class OfferedNatively(WrappedConfig):
         return True
 
 
-class FakeNative:
+class FakeNative(NativePhysics):
     def __init__(self, refusal=""):
         self.refusal = refusal
 
@@ -146,7 +146,7 @@ class FakeNative:
 
 @dataclasses.dataclass
 class FakeEnvironment:
-    native: object = None
+    physics: object = None
     missed: tuple = ()
     randomizer: object = dataclasses.field(default_factory=lambda: types.SimpleNamespace(drawn=None))
 
@@ -159,7 +159,8 @@ def compared(monkeypatch):
     def made(engine, gap, missed=(), native=FakeNative):
         monkeypatch.setattr("ksim.envs.agreement.gap_to_mjx", lambda env, mjx_model: gap)
         monkeypatch.setattr(Compared, "_native", lambda self, num_devices: native())
-        monkeypatch.setattr(Compared, "_environment", lambda self, native: FakeEnvironment(native, missed))
+        plain = lambda self, physics=None, engine="": FakeEnvironment(physics, missed)
+        monkeypatch.setattr(Compared, "_environment", plain)
         return Compared(dataclasses.replace(OfferedNatively(env="box", num_devices=1), engine=engine))
 
     return made
@@ -202,7 +203,7 @@ def test_auto_keeps_mjx_where_native_mujoco_refuses_the_model_and_says_so(compar
     engine, words = task.picked_engine
     assert engine == "mjx"
     assert words.startswith(f"auto: {reason}")
-    assert task.get_environment("mujoco", 1).native is None
+    assert task.get_environment("mujoco", 1).physics is None
     with pytest.raises(ConfigError, match=reason):
         compared("mujoco", 0.0, native=native).get_environment("mujoco", 1)
 
@@ -214,7 +215,7 @@ def test_auto_keeps_mjx_where_native_mujoco_refuses_the_model_and_says_so(compar
 def test_evaluations_step_natively_where_training_may(compared, engine, gap, is_native):
     task = compared(engine, gap)
     assert (task.picked_engine[0] == "mujoco") == is_native
-    assert (task.get_environment("mujoco", 1).native is not None) == is_native
+    assert (task.get_environment("mujoco", 1).physics is not None) == is_native
 
 
 @pytest.fixture
@@ -227,7 +228,7 @@ def measured(monkeypatch, tmp_path):
 
     def gap(package="mujoco", options=(), mj_model=made.mj_model, mjx_model=made.mjx_model):
         native = NativePhysics(mj_model, mjx_model, 1)
-        env = WrappedEnvironment(env=made, actor_obs=None, critic_obs=None, episode_length=100, native=native)
+        env = WrappedEnvironment(env=made, actor_obs=None, critic_obs=None, episode_length=100, physics=native)
         return kept_gap(env, mjx_model, package, options), len(calls)
 
     return gap

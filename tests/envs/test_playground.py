@@ -80,7 +80,7 @@ def test_environment_is_stepped_natively_on_a_cpu_unless_mjx_is_asked_for(playgr
         task = PlaygroundTask("CartpoleBalance", PlaygroundConfig(**SMALL, engine=engine))
         env = task.environment
         assert isinstance(env, WrappedEnvironment)
-        assert (env.native is not None) == is_native
+        assert (env.physics is not None) == is_native
         assert env.engine_name == ("mujoco" if is_native else "mjx")
         assert task.eval_environment.engine_name == "mujoco"
     pytest.importorskip("brax.envs")
@@ -88,7 +88,7 @@ def test_environment_is_stepped_natively_on_a_cpu_unless_mjx_is_asked_for(playgr
         task = BraxTask("inverted_pendulum", BraxConfig(**SMALL, env_options=[f"backend={backend}"]))
         env = task.environment
         assert isinstance(env, WrappedEnvironment)
-        assert (env.native is not None) == is_native
+        assert (env.physics is not None) == is_native
         assert env.engine_name == task.eval_environment.engine_name == ("mujoco" if is_native else backend)
 
 

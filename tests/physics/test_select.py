@@ -12,7 +12,7 @@ from ksim.physics.contact_sizes import ContactSizes, sizes_under_random_controls
 from ksim.physics.select import make_engine, pick_engine
 from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.rollout.trials import tried_sizes
-from ksim.task.mdp import contact_sizes
+from ksim.task.mdp import given_or_measured
 from ksim.train.loop import check_physics
 from tests.support.robots import biped_model
 from tests.support.tasks import MESSAGE, BipedConfig, BipedTask, point_mass_task
@@ -90,7 +90,7 @@ def test_sizes_are_those_of_the_robots_own_resets_unless_given():
     measured = tried_sizes(mdp, model)
     assert measured.constraints >= 4 * measured.contacts > 0, "four edges of a pyramid for each contact"
     given = BipedConfig(warp_contacts=3)
-    assert contact_sizes(mdp, model, given) == (3, measured.with_margin().constraints)
+    assert given_or_measured(given, lambda: measured) == (3, measured.with_margin().constraints)
 
 
 def test_problem_of_the_physics_is_warned_of_once(recwarn):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from mujoco import mjx
 
-from ksim.envs.native import NativePhysics
+from ksim.envs.engines import NativePhysics
 from ksim.envs.task import ExternalEnv, WrappedConfig, WrappedTask
 from ksim.envs.wrapped import WrappedEnvironment
 from ksim.errors import ConfigError
@@ -230,7 +230,7 @@ class BallTask(WrappedTask[WrappedConfig]):
 def test_what_an_environment_reads_that_native_mujoco_does_not_give_is_found_by_name(read, missed, later):
     ball = Ball(read, later=later)
     native = NativePhysics(ball.mj_model, ball.mjx_model, 1)
-    env = WrappedEnvironment(env=ball, actor_obs=None, critic_obs=None, episode_length=10, native=native)
+    env = WrappedEnvironment(env=ball, actor_obs=None, critic_obs=None, episode_length=10, physics=native)
     assert env.fields_missed() == missed
 
 
