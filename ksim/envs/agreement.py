@@ -22,6 +22,7 @@ import numpy as np
 from jaxtyping import Array, PRNGKeyArray, PyTree
 from mujoco import mjx
 
+from ksim._version import __version__
 from ksim.envs.engines import InsteadOfMjx, data_of
 from ksim.envs.wrapped import WrappedEnvironment
 from ksim.host.files import whole_file
@@ -131,8 +132,8 @@ def _digest(env: WrappedEnvironment, package: str, options: Sequence[str]) -> st
     model = _instead(env).mj_model
     model_bytes = np.empty(mujoco.mj_sizeModel(model), np.uint8)
     mujoco.mj_saveModel(model, None, model_bytes)
-    names = ("mujoco", "mujoco-mjx", "jax", "ksim-rl", package, *_instead(env).packages)
-    versions = [f"{name} {version(name)}" for name in names]
+    names = ("mujoco", "mujoco-mjx", "jax", package, *_instead(env).packages)
+    versions = [f"ksim {__version__}", *(f"{name} {version(name)}" for name in names)]
     settings = [type(env.env).__qualname__, *sorted(options), str(env.action_repeat), str(env.episode_length)]
     settings.append(_instead(env).name)
     return hashlib.sha256(json.dumps(versions + settings).encode() + model_bytes.tobytes()).hexdigest()[:32]

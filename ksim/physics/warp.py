@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from ksim.host.machine import import_extra
+from ksim.physics.constants import as_in_mjx
 from ksim.physics.contact_sizes import ContactSizes
 from ksim.physics.engine import DERIVED_FIELDS, MotorCurve
 from ksim.physics.mjx import MjxEngine
@@ -128,10 +129,8 @@ class WarpEngine(MjxEngine):
         return jax.lax.optimization_barrier(function(*jax.lax.optimization_barrier((model, data))))
 
     def _overridden(self, overrides: Overrides) -> mjx.Model:
-        model = super()._overridden(overrides)
-        if "opt.impratio" not in overrides:
-            return model
-        return model.tree_replace({"opt._impl.impratio_invsqrt": overrides["opt.impratio"] ** -0.5})
+        mj_model = self.model.mj_model
+        return super()._overridden(as_in_mjx(mj_model, overrides)).tree_replace(_derived(mj_model, overrides))
 
     def _sized(self, worlds: int) -> mjx.Data:
         """The data with room for the contacts of so many simulations."""
@@ -164,6 +163,43 @@ def _check_supported(model: mujoco.MjModel) -> None:
     if model.opt.enableflags & int(mujoco.mjtEnableBit.mjENBL_SLEEP):
         found.append('<flag sleep="enable"/> in <option> is not known to ksim; take it out')
     refuse(WarpEngine.title, found)
+
+
+def _derived(model: mujoco.MjModel, overrides: Overrides) -> dict[str, Array]:
+    """The constants that MuJoCo Warp reads and native MuJoCo derives from overridden fields."""
+    derived: dict[str, Array] = {}
+    if "opt.impratio" in overrides:
+        derived["opt._impl.impratio_invsqrt"] = overrides["opt.impratio"] ** -0.5
+    if "body_mass" in overrides and "body_subtreemass" not in overrides:
+        in_subtree_bb = np.eye(model.nbody)
+        for body in range(model.nbody - 1, 0, -1):  # children come after their parents
+            in_subtree_bb[model.body_parentid[body]] += in_subtree_bb[body]
+        derived["body_subtreemass"] = jnp.asarray(in_subtree_bb, jnp.float32) @ overrides["body_mass"]
+    if "geom_size" in overrides:
+        derived["geom_rbound"], derived["geom_aabb"] = _bounds(model, overrides["geom_size"])
+    return derived
+
+
+def _bounds(model: mujoco.MjModel, size_g3: Float[Array, "g 3"]) -> tuple[Float[Array, " g"], Float[Array, "g 2 3"]]:
+    """Radii of the bounding spheres and the bounding boxes of geoms of these sizes.
+
+    Planes, height fields and meshes keep theirs, which do not depend on `geom_size`.
+    """
+    radius, length = size_g3[:, 0], size_g3[:, 1]
+    as_boxes = {
+        mujoco.mjtGeom.mjGEOM_SPHERE: (radius, jnp.stack([radius, radius, radius], axis=1)),
+        mujoco.mjtGeom.mjGEOM_CAPSULE: (radius + length, jnp.stack([radius, radius, radius + length], axis=1)),
+        mujoco.mjtGeom.mjGEOM_CYLINDER: (jnp.hypot(radius, length), jnp.stack([radius, radius, length], axis=1)),
+        mujoco.mjtGeom.mjGEOM_ELLIPSOID: (size_g3.max(axis=1), size_g3),
+        mujoco.mjtGeom.mjGEOM_BOX: (jnp.linalg.norm(size_g3, axis=1), size_g3),
+    }
+    rbound_g, aabb_g23 = jnp.asarray(model.geom_rbound, jnp.float32), jnp.reshape(model.geom_aabb, (-1, 2, 3))
+    half_g3 = jnp.asarray(aabb_g23[:, 1], jnp.float32)
+    for kind, (own_rbound_g, own_half_g3) in as_boxes.items():
+        is_kind = model.geom_type == int(kind)
+        rbound_g = jnp.where(is_kind, own_rbound_g, rbound_g)
+        half_g3 = jnp.where(is_kind[:, None], own_half_g3, half_g3)
+    return rbound_g, jnp.stack([jnp.asarray(aabb_g23[:, 0], jnp.float32), half_g3], axis=1)
 
 
 def _bits(flags: Sequence[str]) -> int:

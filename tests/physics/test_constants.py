@@ -14,9 +14,12 @@ from mujoco.batch import MODEL_FIELDS
 from ksim.errors import ConfigError
 from ksim.physics import constants
 from ksim.physics.constants import BatchConstants, check_overrides, check_simple_bodies
+from ksim.physics.contact_sizes import ContactSizes
 from ksim.physics.mjx_support import mjx
 from ksim.physics.model import PhysicsModel
 from ksim.physics.mujoco import MujocoEngine
+from ksim.physics.warp import WarpEngine
+from tests.support.engines import WARP
 
 # The trunk's geoms share its frames; the box moves nothing else.
 ROBOT = """
@@ -71,19 +74,23 @@ def in_plain_mujoco(overrides):
     return np.concatenate([data.sensordata, data.qvel])
 
 
-@pytest.fixture(scope="module")
-def engine():
-    return MujocoEngine(PhysicsModel(MODEL, 10 * MODEL.opt.timestep))
+@pytest.fixture(scope="module", params=["mujoco", WARP])
+def engine(request):
+    model = PhysicsModel(MODEL, 10 * MODEL.opt.timestep)
+    if request.param == "mujoco":
+        return MujocoEngine(model)
+    return WarpEngine(model, sizes=ContactSizes(contacts=32, constraints=128))
 
 
 def stepped(engine, overrides):
-    start = dataclasses.replace(engine.model.start(), qvel=jnp.asarray(QVEL, jnp.float32))
+    derived = {"sensordata": jnp.zeros(MODEL.nsensordata)}
+    start = dataclasses.replace(engine.model.start(), qvel=jnp.asarray(QVEL, jnp.float32), derived=derived)
     end = jax.vmap(lambda overrides: engine.substeps(start, jnp.array(CTRL), overrides))(overrides)
     return np.concatenate([end.derived["sensordata"], end.qvel], axis=1)
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_override_moves_native_mujoco_as_if_the_model_had_its_numbers_and_its_constants(engine, name):
+def test_override_moves_the_robot_as_if_the_model_had_its_numbers_and_its_constants(engine, name):
     own, changed = as_float32(name), np.asarray(CHANGES[name](as_float32(name)), np.float32)
     expected = [in_plain_mujoco({name: x}) for x in (own, changed, own)]
     found = stepped(engine, {name: jnp.stack([own, changed, own])})
