@@ -1,4 +1,4 @@
-"""Native MuJoCo in place of MJX."""
+"""Native MuJoCo and MuJoCo Warp in place of MJX."""
 
 import contextlib
 import dataclasses
@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 from mujoco import mjx
 
-from ksim.envs.engines import NativePhysics
+from ksim.envs.engines import NativePhysics, WarpPhysics
 from ksim.envs.task import ExternalEnv, WrappedConfig, WrappedTask
 from ksim.envs.wrapped import WrappedEnvironment
 from ksim.errors import ConfigError
+from ksim.physics.contact_sizes import ContactSizes
 from tests.envs.test_wrapped import State
+from tests.support.engines import WARP
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 
@@ -30,6 +32,15 @@ PENDULUM = """
   <actuator><motor joint="hinge"/></actuator>
 </mujoco>
 """
+
+
+IN_PLACE = pytest.mark.parametrize("engine", ["mujoco", WARP])
+
+
+def other_physics(engine, mj_model, model, sizes=None):
+    if engine == "mujoco":
+        return NativePhysics(mj_model, model, 1)
+    return WarpPhysics(mj_model, model, sizes or ContactSizes(contacts=16, constraints=64))
 
 
 @pytest.fixture(scope="module")
@@ -50,38 +61,41 @@ def stepped(model, mj_model):
     return jax.jit(run)()
 
 
-def check_same(native, model, mj_model):
+def check_same(physics, model, mj_model):
     expected = stepped(model, mj_model)
-    with native.instead_of_mjx():
+    with physics.instead_of_mjx():
         found = stepped(model, mj_model)
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), found, expected)
     return found
 
 
 @pytest.mark.long
-def test_model_that_an_environment_changes_is_stepped_with_its_changes(models):
+@IN_PLACE
+def test_model_that_an_environment_changes_is_stepped_with_its_changes(models, engine):
     mj_model, model = models
-    native = NativePhysics(mj_model, model, 1)
-    own = check_same(native, model, mj_model)
+    physics = other_physics(engine, mj_model, model)
+    own = check_same(physics, model, mj_model)
     heavier = {"body_mass": model.body_mass * 3, "body_inertia": model.body_inertia * jnp.array([3.0, 1.0, 2.0])}
-    changed = check_same(native, model.tree_replace({**heavier, "opt.gravity": jnp.array([0.0, 0.0, -5.0])}), mj_model)
+    changed = check_same(physics, model.tree_replace({**heavier, "opt.gravity": jnp.array([0.0, 0.0, -5.0])}), mj_model)
     assert abs(own[1][0] - changed[1][0]) > 0.01  # of the pendulum
     assert abs(own[1][3] - changed[1][3]) > 0.01  # of the box, which falls
 
 
-def test_change_of_a_model_that_native_mujoco_cannot_make_is_refused(models):
+@IN_PLACE
+def test_change_of_a_model_that_the_other_engine_cannot_make_is_refused(models, engine):
     mj_model, model = models
-    native = NativePhysics(mj_model, model, 1)
+    physics = other_physics(engine, mj_model, model)
     changed = model.tree_replace({"mesh_vert": jnp.zeros_like(model.mesh_vert)})
-    with native.instead_of_mjx(), pytest.raises(ConfigError, match="the environment changes mesh_vert of its model"):
+    with physics.instead_of_mjx(), pytest.raises(ConfigError, match="the environment changes mesh_vert of its model"):
         stepped(changed, mj_model)
 
 
 @pytest.mark.long
-def test_options_of_the_solver_that_mjx_was_given_hold(models):
+@IN_PLACE
+def test_options_of_the_solver_that_mjx_was_given_hold(models, engine):
     mj_model, model = models
     weightless = model.tree_replace({"opt.timestep": jnp.float32(0.004), "opt.gravity": jnp.zeros(3)})
-    found = check_same(NativePhysics(mj_model, weightless, 1), weightless, mj_model)
+    found = check_same(other_physics(engine, mj_model, weightless), weightless, mj_model)
     assert abs(found[0][3] - 1.0 - 3 * 0.004) < 1e-5  # neither falls nor steps of 2 ms
 
 
@@ -104,8 +118,8 @@ DOOR = """
 """
 
 
-def door(change=None, *, is_locked=False, native=None):
-    """Angles of the door after 10 steps by MJX, or by what stands for it; where its mass is."""
+def door(change=None, *, is_locked=False, engine="mjx"):
+    """Angles of the door after 10 steps by an engine, and the position of its center of mass."""
     mj_model = mujoco.MjModel.from_xml_string(DOOR)
     model = mjx.put_model(mj_model, impl="jax")
 
@@ -115,7 +129,8 @@ def door(change=None, *, is_locked=False, native=None):
         data, _ = jax.lax.scan(lambda data, _: (mjx.step(changed, data), None), data, length=10)
         return data.qpos, data.subtree_com[1]
 
-    with NativePhysics(mj_model, model, 1).instead_of_mjx() if native else contextlib.nullcontext():
+    other = contextlib.nullcontext() if engine == "mjx" else other_physics(engine, mj_model, model).instead_of_mjx()
+    with other:
         return jax.tree.map(np.asarray, jax.jit(run)())
 
 
@@ -126,16 +141,18 @@ DOOR_CHANGES = {
 }
 
 
+@IN_PLACE
 @pytest.mark.parametrize("change", DOOR_CHANGES)
-def test_change_of_a_model_reaches_what_native_mujoco_derives_from_it(change):
-    found, expected = (door(DOOR_CHANGES[change], native=native) for native in (True, False))
+def test_change_of_a_model_reaches_the_constants_that_mujoco_derives_from_it(change, engine):
+    found, expected = (door(DOOR_CHANGES[change], engine=name) for name in (engine, "mjx"))
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), found, expected)
 
 
-def test_weld_that_is_off_in_the_data_holds_nothing():
+@IN_PLACE
+def test_weld_that_is_off_in_the_data_holds_nothing(engine):
     # Free, the door falls by 1.5 g / l t^2 / 2, some 0.006 rad in 0.02 s.
-    assert abs(door(is_locked=True, native=True)[0][0]) < 1e-3
-    assert 0.003 < door(is_locked=False, native=True)[0][0] < 0.01
+    assert abs(door(is_locked=True, engine=engine)[0][0]) < 1e-3
+    assert 0.003 < door(is_locked=False, engine=engine)[0][0] < 0.01
 
 
 def test_model_that_an_environment_wrote_to_before_or_after_it_gave_it_to_mjx_is_what_is_stepped():
@@ -158,9 +175,10 @@ def test_model_that_an_environment_wrote_to_before_or_after_it_gave_it_to_mjx_is
         (lambda model: {"opt.wind": jnp.ones(3)}, r"the compiled model has no fluid"),
     ],
 )
-def test_change_that_native_mujoco_would_not_see_is_refused_by_name(change, words):
+@IN_PLACE
+def test_change_that_the_other_engine_would_not_see_is_refused_by_name(change, words, engine):
     with pytest.raises(ConfigError, match=words):
-        door(change, native=True)
+        door(change, engine=engine)
 
 
 def test_models_that_an_environment_draws_with_another_centre_of_mass_of_a_free_box_are_refused(models):
@@ -210,6 +228,11 @@ class Ball:
         return dataclasses.replace(state, data=data, obs=obs, info={"read": self.read(data)})
 
 
+def wrapped(ball, engine, sizes=None):
+    physics = other_physics(engine, ball.mj_model, ball.mjx_model, sizes)
+    return WrappedEnvironment(env=ball, actor_obs=None, critic_obs=None, episode_length=10, physics=physics)
+
+
 class BallTask(WrappedTask[WrappedConfig]):
     def make(self, config):
         env = Ball(lambda data: jnp.float32(data._impl.contact.geom[0, 0]))
@@ -229,12 +252,28 @@ class BallTask(WrappedTask[WrappedConfig]):
 )
 def test_what_an_environment_reads_that_native_mujoco_does_not_give_is_found_by_name(read, missed, later):
     ball = Ball(read, later=later)
-    native = NativePhysics(ball.mj_model, ball.mjx_model, 1)
-    env = WrappedEnvironment(env=ball, actor_obs=None, critic_obs=None, episode_length=10, physics=native)
-    assert env.fields_missed() == missed
+    assert wrapped(ball, "mujoco").fields_missed() == missed
 
 
 def test_environment_that_reads_it_is_refused_natively():
     task = BallTask("ball", WrappedConfig(engine="mujoco", num_envs=8, num_devices=1))
     with pytest.raises(ConfigError, match=r"ball reads contact\.geom of mjx\.Data, .* set engine=mjx"):
         task.check()
+
+
+@pytest.mark.parametrize("engine", [WARP])
+def test_constraints_that_warp_dropped_are_counted_and_the_option_is_named(engine):
+    ball = Ball(lambda data: data.qpos[0])
+    keys = jax.random.split(jax.random.key(0), 2)
+
+    def dropped(constraints):
+        env = wrapped(ball, engine, ContactSizes(contacts=4, constraints=constraints))
+        fallen = lambda key: jax.lax.fori_loop(0, 5, lambda _, state: env.step(state, jnp.zeros(1)), env.reset(key))
+        metrics = jax.jit(jax.vmap(fallen))(keys).metrics
+        metrics = {name: float(x.mean()) for name, x in metrics.items()}
+        return metrics["dropped/constraints"], env.problem(metrics)
+
+    assert dropped(4) == (0.0, "")
+    share, words = dropped(1)
+    assert share == 1.0
+    assert words.endswith("warp_constraints (1) is too small. Set warp_constraints=2.")

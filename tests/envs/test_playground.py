@@ -104,6 +104,8 @@ def test_names_and_options_that_playground_does_not_know_are_refused(playground,
         PlaygroundTask("CheetahRun", PlaygroundConfig(**SMALL, randomize=True)).check()
     with pytest.raises(ConfigError, match="vectors only, not from pixels"):
         PlaygroundTask("CartpoleBalance", PlaygroundConfig(env_options=["vision=true"]))
+    with pytest.raises(ConfigError, match=r"env_options \(impl=warp\): .* Set engine=warp"):
+        PlaygroundTask("CartpoleBalance", PlaygroundConfig(env_options=["impl=warp"]))
     pytest.importorskip("brax.envs")
     with pytest.raises(ConfigError, match=r"wings=2\): TypeError.*It knows .*contact_cost_weight"):
         BraxTask("ant", BraxConfig(env_options=["wings=2"]))
