@@ -24,7 +24,9 @@ SPEAKING = [path for room in ("parallel", "launch") for path in (ROOT / "ksim" /
     )
 ]
 """Files whose messages are all on the page."""
-ALSO_SPEAKING = [ROOT / "ksim" / f"{name}.py" for name in ("checks", "physics/warp", "task/rl", "task/config")]
+ALSO_SPEAKING = [
+    ROOT / "ksim" / f"{name}.py" for name in ("checks", "envs/playground", "physics/warp", "task/rl", "task/config")
+]
 """Files of which the page quotes some messages."""
 PUT_IN = re.compile(r"\{(?:[^{}]|\{[^{}]*\})*\}")
 """A value within an f-string."""
