@@ -45,8 +45,6 @@ from ksim.tools.scaling import find_task
 from ksim.tools.targets import Target, parse_target, prepare_compilers
 from ksim.types import Device, EnvBatch, TrainState, key_shape
 
-SWEPT = "num_envs"
-
 
 class _TooLargeError(ConfigError):
     """The compiler found no way to fit the step into the memory of a chip."""
@@ -161,7 +159,7 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--target", required=True, metavar="KINDxN", help="as in h100, h100x8, v5ex256")
     parser.add_argument("--target-config", type=Path, metavar="FILE", help="another GPU: XLA's text of its properties")
     parser.add_argument("--hlo", type=Path, metavar="FILE", help="where to write the compiled program")
-    parser.add_argument("--sweep", choices=[SWEPT], help="find the largest batch that fits")
+    parser.add_argument("--sweep", choices=["num_envs"], help="find the largest batch that fits")
     return parser
 
 
