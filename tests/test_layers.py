@@ -36,7 +36,7 @@ ALLOWED = {
 # The house from the bottom up: a package may import those before it.
 ORDER = [
     "_version", "errors", "host", "_process", "checks", "types", "keys", "config", "physics", "motion",
-    "mdp", "robot", "parallel", "nn", "rollout", "mirror", "learn", "ppo", "log", "task", "envs", "checkpoint",
+    "mdp", "robot", "parallel", "nn", "rollout", "mirror", "learn", "ppo", "log", "task", "tasks", "envs", "checkpoint",
     "policy", "evaluate", "preflight", "viewer", "train", "launch", "cli", "tools", "doctor", "__init__",
 ]  # fmt: skip
 HOST = ("log", "checkpoint", "policy", "evaluate", "preflight", "train", "viewer", "launch", "cli", "tools")

@@ -1,7 +1,12 @@
 """Robots from MJCF files: analysis of a model, and additions that training needs."""
 
 from ksim.robot.describe import Leg as Leg, RobotDescription as RobotDescription, look_at as look_at
-from ksim.robot.plan import Gains as Gains, gains_of as gains_of
+from ksim.robot.plan import (
+    FixedRobot as FixedRobot,
+    Gains as Gains,
+    LeggedRobot as LeggedRobot,
+    gains_of as gains_of,
+)
 from ksim.robot.pose import Stance as Stance, find_stance as find_stance
 from ksim.robot.scene import (
     Foot as Foot,

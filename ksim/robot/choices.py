@@ -12,7 +12,21 @@ from ksim.errors import ConfigError
 from ksim.physics import PhysicsModel, compile_model
 from ksim.physics.names import base_height_of
 from ksim.robot.describe import Leg, RobotDescription, clipped_reference, grouped, in_world, lowest_point, rounded_to
-from ksim.robot.plan import CTRL_DT, DT, Gains, Plan, Report, add_world, gains_of, own_kp, torque_limits, with_gains
+from ksim.robot.plan import (
+    CTRL_DT,
+    DT,
+    Drives,
+    FixedRobot,
+    Gains,
+    LeggedRobot,
+    Plan,
+    Report,
+    add_world,
+    drives_of,
+    gains_of,
+    own_kp,
+    torque_limits,
+)
 from ksim.robot.pose import Stance, find_stance, lifting_bends, on_ground
 from ksim.robot.scene import Foot, add_gravity, add_motors, set_pose, use_plain_contacts
 
@@ -32,12 +46,10 @@ def legged_plan(spec: mujoco.MjSpec, found: RobotDescription, report: Report, dt
 
     `spec` gets a ground, and gravity if it has none.
     """
-    added = add_world(spec, report)
-    lacks_gravity = add_gravity(spec)
-    if lacks_gravity:
+    add_world(spec, report)
+    if add_gravity(spec):
         report.guessed.append("The file has no gravity: the task adds it.")
-    has_rich_contacts = use_plain_contacts(spec)
-    if has_rich_contacts:
+    if use_plain_contacts(spec):
         report.guessed.append(
             "The file asks for elliptic friction cones, or for torsional or rolling friction, which take up to four "
             "times as long: the task takes pyramidal cones and sliding friction."
@@ -54,10 +66,10 @@ def legged_plan(spec: mujoco.MjSpec, found: RobotDescription, report: Report, dt
     rough = lambda qpos: _gains(model, qpos, found, limits, height)
 
     def hold(qpos: np.ndarray) -> tuple[mujoco.MjModel, np.ndarray]:
-        plan = with_gains(Plan(found, report, added, dt), rough(qpos), found)
+        drives = drives_of(rough(qpos), found)
         joints = {name: float(qpos[model.joint(name).qposadr[0]]) for name in found.joints}
-        physics_model = driven_model(spec, dataclasses.replace(plan, pose=joints, height=1.0))
-        actuators = plan.actuators()
+        physics_model = driven_model(spec, drives, joints, 1.0, dt)
+        actuators = drives.actuators()
         action = jnp.zeros(actuators.action_size(physics_model))
         return physics_model.mj_model, np.asarray(actuators(action, physics_model))
 
@@ -65,39 +77,38 @@ def legged_plan(spec: mujoco.MjSpec, found: RobotDescription, report: Report, dt
     qpos = _qpos(spec, stance)
     feet = tuple(_foot(spec, leg) for leg in found.legs)
     height = _above_ground(stance.settled_height if stance.stands else stance.height, stance.source)
-    plan = with_gains(Plan(found, report, added, dt), _gains(model, qpos, found, limits, height), found)
+    drives = drives_of(_gains(model, qpos, found, limits, height), found)
     is_biped = len(found.legs) <= 2
     swing = round((0.1 if is_biped else 0.2) * height, 3)
-    stood = _report_legged(report, found, stance, limits)
-    return dataclasses.replace(
-        plan,
-        lacks_gravity=lacks_gravity,
-        has_rich_contacts=has_rich_contacts,
-        imu=found.imu or _free_name(spec, "site", "imu"),
+    numbers = LeggedRobot(
+        **vars(drives),
         feet=feet,
-        offsets=_offsets(len(found.legs)),
         pose=grouped(stance.joints, decimals=2),
         height=round(stance.height, 3),
         standing_height=round(height, 3),
-        period_s=max(round(PERIOD_PART * math.sqrt(height / gravity) / 0.04) * 0.04, 0.16),
+        rest_height=round(_rest_height(model, qpos, feet), 3),
+        period_s=float(f"{max(round(PERIOD_PART * math.sqrt(height / gravity) / 0.04) * 0.04, 0.16):.3g}"),
+        phases=_offsets(len(found.legs)),
+        swing_m=swing,
+        bends=lifting_bends(model, found.legs, qpos, BEND_PART * swing) if is_biped else (),
         forward=max(round(math.sqrt(FROUDE[is_biped] * gravity * height), 1), 0.1),
         effort=rounded_to(0.2 / (found.mass * gravity * height) ** 2, 1),
-        rest_height=round(_rest_height(model, qpos, feet), 3),
-        swing=swing,
-        bends=lifting_bends(model, found.legs, qpos, BEND_PART * swing) if is_biped else (),
-        is_biped=is_biped,
-        pose_source=stance.source,
-        stands=stood,
+        imu=found.imu or _free_name(spec, "site", "imu"),
+        imu_body=None if found.imu else found.base,
     )
+    stood = _report_legged(report, found, stance, limits)
+    return Plan(found, report, numbers, dt, pose_source=stance.source, stands=stood)
 
 
-def driven_model(spec: mujoco.MjSpec, plan: Plan) -> PhysicsModel:
-    """The robot in the plan's pose, with the plan's motors and servos, as the task compiles it."""
+def driven_model(
+    spec: mujoco.MjSpec, drives: Drives, pose: Mapping[str, float], height: float, dt: float
+) -> PhysicsModel:
+    """The robot in a pose, with these motors and servos, as the task compiles it."""
     driven = spec.copy()
-    if plan.torque:
-        add_motors(driven, plan.torque)
-    set_pose(driven, plan.pose, plan.height)
-    return compile_model(driven, dt=plan.dt, ctrl_dt=CTRL_DT, edits=[plan.actuators().edit_spec])
+    if drives.torque:
+        add_motors(driven, drives.torque)
+    set_pose(driven, pose, height)
+    return compile_model(driven, dt=dt, ctrl_dt=CTRL_DT, edits=[drives.actuators().edit_spec])
 
 
 def _above_ground(height: float, pose: str) -> float:
@@ -180,7 +191,7 @@ def _report_legged(report: Report, found: RobotDescription, stance: Stance, limi
         stood = "it did not stay standing"
         unknown.append(
             f"A pose in which it stands: none of those tried stood for 3 s. The task takes {stance.source}. Look at it "
-            "with run_mode=view, and change POSE and HEIGHT, or the gains."
+            "with run_mode=view, and change pose and height, or the gains."
         )
     if not found.imu:
         guessed.append("The IMU is in the origin of the base.")
@@ -202,8 +213,11 @@ def fixed_plan(spec: mujoco.MjSpec, model: mujoco.MjModel, found: RobotDescripti
         ConfigError: Some joints are undriven, but none of them is a hinge that could balance.
     """
     floor = _below(model, found)
-    plan = Plan(found, report, add_world(spec, report, floor), floor=floor)
+    add_world(spec, report, floor)
     assert found.tip is not None
+    body, pos = found.tip
+    x, y, z = (round(float(x), 3) + 0.0 for x in pos)
+    numbers = FixedRobot(tip=(body, (x, y, z)), floor=floor)
     tip = f"The point of body {found.tip[0]!r} that is farthest from its joint"
     if found.other_arms:
         report.unknown.append(f"What the joints that lead to {', '.join(map(repr, found.other_arms))} are for.")
@@ -213,7 +227,8 @@ def fixed_plan(spec: mujoco.MjSpec, model: mujoco.MjModel, found: RobotDescripti
         report.guessed.append(
             "It starts " + ("upright." if starts_up else "hanging, and must swing up: that may take longer.")
         )
-        return dataclasses.replace(plan, tip_heights=(low, high), starts_up=starts_up)
+        more = {"tip_heights": (low, high), "starts_up": starts_up, "driven": found.driven}
+        return Plan(found, report, dataclasses.replace(numbers, **more))
     why = "the file drives every joint" if found.drive != "none" else "with motors on every joint it can"
     report.guessed.append(f"The task: {tip[0].lower()}{tip[1:]} reaches for points, because {why}.")
     qpos = model.key_qpos[0].copy() if model.nkey else clipped_reference(model)
@@ -221,7 +236,7 @@ def fixed_plan(spec: mujoco.MjSpec, model: mujoco.MjModel, found: RobotDescripti
         joints = found.driven or found.joints
         limits, kp = torque_limits(spec), own_kp(model, found)
         gains = gains_of(model, qpos, joints, (), limits=limits, frequency_hz=FREQUENCY_HZ, own_kp=kp)
-        plan = with_gains(plan, gains, found)
+        numbers = dataclasses.replace(numbers, **vars(drives_of(gains, found)))
         if found.drive == "none":
             report.guessed.append("Motors on all joints, as strong as twice the weight that they carry.")
             report.unknown.append(
@@ -230,9 +245,9 @@ def fixed_plan(spec: mujoco.MjSpec, model: mujoco.MjModel, found: RobotDescripti
         report.guessed.append("Servo gains from weights, reach and inertias (see ksim.robot.plan).")
     if not np.allclose(qpos, model.key_qpos[0] if model.nkey else model.qpos0):
         values = {name: float(qpos[model.joint(name).qposadr[0]]) for name in found.joints}
-        plan = dataclasses.replace(plan, pose=grouped(values, decimals=2))
+        numbers = dataclasses.replace(numbers, pose=grouped(values, decimals=2))
     box, size = _reachable(model, found, qpos)
-    return dataclasses.replace(plan, reach=box, coarse=max(round(size / 4, 2), 0.01))
+    return Plan(found, report, dataclasses.replace(numbers, reach=box, coarse=max(round(size / 4, 2), 0.01)))
 
 
 def _reachable(
@@ -292,6 +307,6 @@ def _tip_heights(model: mujoco.MjModel, found: RobotDescription) -> tuple[float,
             f"The robot is fixed to the world and nothing drives {names}, which turns nothing that could balance. "
             "Give it an actuator, or the robot a <freejoint/>."
         )
-    middle, tip = data.xanchor[hinges[0]], _tip_position(model, data, found)
-    radius = float(np.linalg.norm(tip - middle))
-    return round(middle[2] - radius, 3), round(middle[2] + radius, 3), bool(tip[2] > middle[2] + 0.5 * radius)
+    middle_3, tip_3 = data.xanchor[hinges[0]], _tip_position(model, data, found)
+    middle, radius = float(middle_3[2]), float(np.linalg.norm(tip_3 - middle_3))
+    return round(middle - radius, 3), round(middle + radius, 3), bool(tip_3[2] > middle + 0.5 * radius)

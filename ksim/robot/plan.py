@@ -123,82 +123,122 @@ class Report:
     unknown: list[str] = dataclasses.field(default_factory=list)
 
 
-@dataclasses.dataclass(frozen=True)
-class Plan:
-    """The numbers of a task.
+@dataclass(frozen=True, kw_only=True)
+class Drives:
+    """Servos of a robot, by pattern of joint names.
 
     Attributes:
-        added: Missing parts of the scene that are added: floor, light, sky.
-        dt: Physics step, in s.
-        file_dt: Physics step of the robot's file, in s.
-        has_rich_contacts: Whether the file has elliptic cones, or torsional or rolling friction.
-        left_out: Bodies outside the robot that are removed, since there are motors on their joints.
-        lift: Height by which the origin of the base is raised, in m.
-        imu: The site of the IMU; None without a free base.
-        feet: Feet, in the order of `offsets`.
-        offsets: Phases of the feet in the gait, from 0 to 1.
-        stiffness: Stiffness in N m/rad, by joint pattern; empty if the model's own actuators stay.
-        damping: Damping in N m s/rad, by joint pattern; empty if the model's own actuators stay.
-        torque: Torque limits of added motors in N m, by joint pattern; empty if the model has actuators.
-        action_scale: rad of target per unit of action, by joint pattern; empty if it has no meaning for the actuators.
-        pose: The default pose, in rad (m), by joint pattern.
-        height: Height of the base in that pose, in m; None without a free base.
-        standing_height: Height of the base once the servos have sagged, in m.
-        period_s: Period of the gait, in s.
-        forward: Highest forward command, in m/s.
-        effort: Weight of the squared torques.
-        rest_height: Height of the feet's sites in that pose, in m.
-        swing: Swing height of the feet, in m.
-        bends: For bipeds: angles in rad by which each leg's joints bend to swing its foot; empty if it cannot.
-        pose_source: Source of the pose, in words.
-        stands: Description of how the robot stood in the pose.
-        floor: For fixed robots: height of the added floor, in m.
-        reach: For arms: ranges of x, y and z that the tip reaches, in m.
-        coarse: For arms: distance from the target, in m, at which a reward begins to matter.
-        tip_heights: For balancing robots: the lowest and the highest height of the tip, in m.
-        starts_up: For balancing robots: whether the tip starts above the joint on which it balances.
+        stiffness: Stiffness in N m/rad (N/m on slides); empty if the model's own actuators stay.
+        damping: Damping in N m s/rad; empty if the model's own actuators stay.
+        torque: Torque limits of added motors in N m; empty if the model has actuators.
+        action_scale: rad (m) of target per unit of action; empty if it has no meaning for the actuators.
     """
 
-    findings: RobotDescription
-    report: Report
-    added: tuple[str, ...]
-    dt: float = DT
-    file_dt: float = DT
-    lacks_gravity: bool = False
-    has_rich_contacts: bool = False
-    left_out: tuple[str, ...] = ()
-    lift: float = 0.0
-    imu: str | None = None
-    feet: tuple[Foot, ...] = ()
-    offsets: tuple[float, ...] = ()
     stiffness: Mapping[str, float] = dataclasses.field(default_factory=dict)
     damping: Mapping[str, float] = dataclasses.field(default_factory=dict)
     torque: Mapping[str, float] = dataclasses.field(default_factory=dict)
     action_scale: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    pose: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    height: float | None = None
-    standing_height: float = 0.0
-    period_s: float = 0.8
-    forward: float = 1.0
-    effort: float = 1e-5
-    rest_height: float = 0.0
-    swing: float = 0.0
-    bends: tuple[Mapping[str, float], ...] = ()
-    is_biped: bool = False
-    is_mirrored: bool = False
-    pose_source: str = ""
-    stands: str = ""
-    floor: float = 0.0
-    reach: tuple[tuple[float, float], ...] | None = None
-    coarse: float = 0.2
-    tip_heights: tuple[float, float] = (0.0, 1.0)
-    starts_up: bool = True
 
     def actuators(self) -> AbstractActuators:
-        """The actuators of the task, as its `get_actuators` returns them."""
+        """The actuators of a task; without gains those of the model."""
         if not self.stiffness:
             return ModelActuators(self.action_scale) if self.action_scale else ModelActuators()
         return PositionActuators(self.stiffness, self.damping, self.action_scale)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeggedRobot(Drives):
+    """The numbers of a robot on legs, from which `ksim.tasks.legged.LeggedTask` makes its terms.
+
+    Attributes:
+        feet: Boxes around the feet, in rows of left and right; each gets a site and a touch sensor.
+        pose: The default pose, in rad (m), by pattern of joint names. Actions are relative to it.
+        height: Height of the base in that pose, in m.
+        standing_height: Height of the base once the servos have sagged, in m.
+        rest_height: Height of the feet's sites in that pose, in m.
+        period_s: Period of the gait, in s.
+        phases: Phases of the feet in the gait, from 0 to 1.
+        swing_m: Swing height of the feet, in m.
+        bends: For bipeds: angles in rad by which each leg's joints bend to swing its foot; empty if it cannot.
+        forward: Highest forward command, in m/s.
+        effort: Weight of the squared torques.
+        imu: The site of the IMU.
+        imu_body: Body to whose origin the IMU is added; None if the model has it.
+        left_out: Bodies that are removed from the model.
+        lift: Height by which the origin of the base is raised within it, in m.
+        plain_contacts: Whether contacts get pyramidal friction cones and sliding friction only.
+    """
+
+    feet: tuple[Foot, ...]
+    pose: Mapping[str, float]
+    height: float
+    standing_height: float
+    rest_height: float
+    period_s: float
+    phases: tuple[float, ...]
+    swing_m: float
+    bends: tuple[Mapping[str, float], ...] = ()
+    forward: float
+    effort: float
+    imu: str = "imu"
+    imu_body: str | None = None
+    left_out: tuple[str, ...] = ()
+    lift: float = 0.0
+    plain_contacts: bool = True
+
+    @property
+    def is_biped(self) -> bool:
+        """Whether it has two legs."""
+        return len(self.feet) <= 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedRobot(Drives):
+    """The numbers of a robot that stands fast, for the tasks of `ksim.tasks.fixed`.
+
+    Attributes:
+        tip: The body at the robot's end, and the tip's position in its frame, in m; gets the site `tip`.
+        pose: Positions of joints in rad (m) where episodes start; empty for those of the file.
+        floor: Height of the floor that is added, in m.
+        reach: For arms: ranges of x, y and z that the tip reaches, in m.
+        coarse: For arms: distance from the target, in m, at which a reward begins to matter.
+        tip_heights: For balancing robots: heights of the tip hanging and upright, in m.
+        starts_up: For balancing robots: whether episodes start upright, and end when it falls.
+        driven: For balancing robots: the joints with motors.
+        left_out: Bodies that are removed from the model.
+    """
+
+    tip: tuple[str, tuple[float, float, float]]
+    pose: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    floor: float = 0.0
+    reach: tuple[tuple[float, float], ...] = ()
+    coarse: float = 0.2
+    tip_heights: tuple[float, float] = (0.0, 1.0)
+    starts_up: bool = True
+    driven: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The task of a robot: its numbers, and their sources.
+
+    Attributes:
+        dt: Physics step, in s.
+        file_dt: Physics step of the robot's file, in s.
+        is_mirrored: Whether the task has a mirror image to learn from.
+        pose_source: Source of the pose, in words.
+        stands: Description of how the robot stood in the pose.
+    """
+
+    findings: RobotDescription
+    report: Report
+    robot: LeggedRobot | FixedRobot
+    dt: float = DT
+    file_dt: float = DT
+    is_mirrored: bool = False
+    pose_source: str = ""
+    stands: str = ""
 
 
 def own_kp(model: mujoco.MjModel, found: RobotDescription) -> dict[str, float]:
@@ -209,15 +249,14 @@ def own_kp(model: mujoco.MjModel, found: RobotDescription) -> dict[str, float]:
     return dict(zip(found.driven, (model.actuator_gainprm[:, 0] * gear**2).tolist(), strict=True))
 
 
-def with_gains(plan: Plan, gains: Gains, found: RobotDescription) -> Plan:
-    """The plan with the gains that the robot's own actuators do not define."""
+def drives_of(gains: Gains, found: RobotDescription) -> Drives:
+    """The servos with the gains that the robot's own actuators do not define."""
     if found.drive == "other":
-        return plan
+        return Drives()
     scale = grouped(gains.action_scale, digits=2)
     if found.drive == "servos":
-        return dataclasses.replace(plan, action_scale=scale)
-    return dataclasses.replace(
-        plan,
+        return Drives(action_scale=scale)
+    return Drives(
         stiffness=grouped(gains.kp, digits=2),
         damping=grouped(gains.kd, digits=2),
         torque=grouped(gains.torque, digits=2) if found.drive == "none" else {},
@@ -225,16 +264,15 @@ def with_gains(plan: Plan, gains: Gains, found: RobotDescription) -> Plan:
     )
 
 
-def add_world(spec: mujoco.MjSpec, report: Report, height: float = 0.0) -> tuple[str, ...]:
-    """Changes the world as the task's `get_robot` will, the floor at `height` m; returns the names of added parts."""
-    added = tuple(add_ground(spec, height))
+def add_world(spec: mujoco.MjSpec, report: Report, height: float = 0.0) -> None:
+    """Changes the world as the task's `get_robot` will, the floor at `height` m."""
+    added = add_ground(spec, height)
     if added:
         report.guessed.append(
             f"The file has no {' and no '.join(added)}: the task adds {'it' if len(added) == 1 else 'them'}."
         )
     touch_ground_only(spec)
     use_implicitfast(spec)
-    return added
 
 
 def torque_limits(spec: mujoco.MjSpec) -> dict[str, float]:

@@ -8,13 +8,16 @@ writes `my_robot.py`, for the user to read and change, and prints its findings, 
 determine, and the next command. The robot's file is not changed.
 """
 
+import contextlib
 import dataclasses
+import functools
 import importlib.machinery
 import keyword
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +34,10 @@ from ksim.physics.mujoco import silence_warnings
 from ksim.physics.names import MAX_VELOCITY
 from ksim.robot.choices import driven_model, fixed_plan, legged_plan
 from ksim.robot.describe import base_lift, look_at, stray_bodies
-from ksim.robot.plan import CTRL_DT, DT, Plan, Report, report_found
+from ksim.robot.plan import CTRL_DT, DT, LeggedRobot, Plan, Report, report_found
 from ksim.robot.scene import leave_out, load, raise_base
-from ksim.robot.write import first_run_dir, program_text
 from ksim.tools import exit_code_of, make_parser
+from ksim.tools.program import first_run_dir, program_text
 
 DRIVEN_STEPS = 10
 """Control steps of the trial of a program."""
@@ -47,9 +50,9 @@ def mirror_fault(text: str, class_name: str, output: Path) -> str | None:
 
     The program's path of the robot's file is relative to `output`, the program's own path.
     """
-    program = _run(text, output)
     try:
-        _ = program[class_name](program["CONFIG"]).mirror
+        with _without_warnings():
+            _ = _task_of(text, class_name, output).mirror
     except ConfigError as error:
         return str(error).partition(". ")[0]
     return None
@@ -63,8 +66,8 @@ def drive_fault(text: str, class_name: str, output: Path) -> str | None:
     Raises:
         ConfigError: The task rejects the program's config.
     """
-    program = _run(text, output)
-    env = program[class_name](program["CONFIG"]).environment
+    with _without_warnings():
+        env = _task_of(text, class_name, output).environment
     model, rng = env.engine.model, np.random.default_rng(0)
     data = mujoco.MjData(model.mj_model)
     data.qpos[:] = model.loops.closed(model.default_qpos)[0]
@@ -78,11 +81,19 @@ def drive_fault(text: str, class_name: str, output: Path) -> str | None:
     return None
 
 
-def _run(text: str, output: Path) -> dict[str, Any]:
-    """The names that a program defines when it is imported."""
+def _task_of(text: str, class_name: str, output: Path) -> Any:
+    """The task that a program makes."""
     program: dict[str, Any] = {"__name__": output.stem, "__file__": str(output.absolute())}
     exec(compile(text, str(output), "exec"), program)
-    return program
+    return program[class_name](program["CONFIG"])
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Hides the warning that there is only one device: the trial needs no more."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 _NO_MIRROR = "Its mirror image, so it learns without symmetry"
@@ -104,15 +115,18 @@ def main(argv: Sequence[str] | None = None) -> None:
         metavar="FILE.py",
         help="program to write; default: in this directory, named as the robot",
     )
+    parser.add_argument(
+        "--whole", action="store_true", help="write every term of the task, instead of an import from ksim.tasks"
+    )
     parser.add_argument("--force", action="store_true", help="overwrite a program that is already there")
     options = parser.parse_args(argv)
     silence_warnings()
     output = options.output or Path(f"{module_name(options.robot.stem)}.py")
     check_output(output, force=options.force)
-    plan, text, fault = _driven_program(options.robot, output, DT)
+    plan, text, fault = _driven_program(options.robot, output, DT, options.whole)
     if fault is not None and plan.file_dt < DT:
         dt = next((dt for dt in FINER_DTS if dt <= plan.file_dt), FINER_DTS[-1])
-        finer = _driven_program(options.robot, output, dt)
+        finer = _driven_program(options.robot, output, dt, options.whole)
         if finer[2] is None:
             plan, text, fault = finer
     if fault is not None:
@@ -123,9 +137,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     _print(plan, output)
 
 
-def _driven_program(robot: Path, output: Path, dt: float) -> tuple[Plan, str, str | None]:
+def _driven_program(robot: Path, output: Path, dt: float, whole: bool) -> tuple[Plan, str, str | None]:
     """The plan of a robot with physics steps of `dt` s, its program, and the fault of its first steps, if any."""
-    plan, text = _program(make_plan(robot, dt), robot, output)
+    plan, text = _program(make_plan(robot, dt), robot, output, whole)
     return plan, text, drive_fault(text, class_name(output.stem), output)
 
 
@@ -159,29 +173,34 @@ def make_plan(path: Path, dt: float = DT) -> Plan:
     found = look_at(model)
     report_found(report, model, found)
     if found.kind != "legged":
-        return dataclasses.replace(fixed_plan(spec, model, found, report), dt=dt, file_dt=step)
+        plan = fixed_plan(spec, model, found, report)
+        return dataclasses.replace(plan, robot=dataclasses.replace(plan.robot, left_out=left_out), dt=dt, file_dt=step)
     plan = legged_plan(spec, found, report, dt)
-    is_mirrored = _is_mirrored(driven_model(spec, plan), plan)
-    return dataclasses.replace(plan, left_out=left_out, lift=lift, is_mirrored=is_mirrored, file_dt=step)
+    assert isinstance(plan.robot, LeggedRobot)
+    numbers = dataclasses.replace(plan.robot, left_out=left_out, lift=lift)
+    model = driven_model(spec, numbers, numbers.pose, numbers.height, dt)
+    is_mirrored = _is_mirrored(model, plan)
+    return dataclasses.replace(plan, robot=numbers, is_mirrored=is_mirrored, file_dt=step)
 
 
-def _program(plan: Plan, robot: Path, output: Path) -> tuple[Plan, str]:
+def _program(plan: Plan, robot: Path, output: Path, whole: bool) -> tuple[Plan, str]:
     """The plan and its program, without symmetry if the task has no mirror image."""
     name, unknown, guessed = class_name(output.stem), plan.report.unknown, plan.report.guessed
-    text = program_text(plan, class_name=name, mjcf=robot, output=output)
+    write = functools.partial(program_text, class_name=name, mjcf=robot, output=output, whole=whole)
+    text = write(plan)
     if plan.is_mirrored:
         why = mirror_fault(text, name, output)
         if why is not None:
             unknown.append(f"{_NO_MIRROR}: {why}.")
             plan = dataclasses.replace(plan, is_mirrored=False)
-            return plan, program_text(plan, class_name=name, mjcf=robot, output=output)
+            return plan, write(plan)
         guessed.append("Its left is like its right: it learns from each step's mirror image, too (symmetry).")
     return plan, text
 
 
 def _is_mirrored(model: PhysicsModel, plan: Plan) -> bool:
     """Whether the robot itself has a mirror image. If not, the reason is added to the report."""
-    actuators = plan.actuators()
+    actuators = plan.robot.actuators()
     try:
         mirror_robot(model, lambda action: actuators(action, model), actuators.action_size(model))
     except ConfigError as error:

@@ -13,7 +13,7 @@ from ksim.tools import new
 from tests.support.model_files import ARM, CART_POLE, DOG, FOOTPRINT, written
 from tests.support.tasks import WITHOUT_REPORTS, train_iterations
 
-SMALL = {"num_envs": 8, "rollout_length": 4, "tensorboard": False} | WITHOUT_REPORTS
+SMALL = {"num_envs": 8, "num_devices": 1, "rollout_length": 4, "tensorboard": False} | WITHOUT_REPORTS
 
 
 def task_of(names):
@@ -31,7 +31,7 @@ def test_robots_of_the_examples_are_understood(path, legs):
     assert (plan.findings.drive, plan.findings.imu) == ("motors", "imu")
     assert plan.pose_source.startswith("keyframe")
     assert "stood for 3 s" in plan.stands
-    assert not plan.torque
+    assert not plan.robot.torque
 
 
 def with_option(option):
@@ -89,24 +89,24 @@ def test_motors_on_bodies_apart_from_the_robot_are_left_out_and_named(capsys):
     model = task_of(written(text)).get_robot().compile()
     assert "motors, and left out: 'spare'." in capsys.readouterr().out
     assert [model.joint(j).name for j in model.actuator_trnid[:, 0]] == joints
-    assert 'robot.leave_out(spec, ["spare"])' in Path("my_robot.py").read_text()
+    assert 'left_out=("spare",)' in Path("my_robot.py").read_text()
     found = new.make_plan(Path("my_robot.xml")).findings
     assert (found.drive, found.driven) == ("motors", tuple(joints))
 
 
 def test_bends_of_two_legs_lift_each_foot_straight_up_with_its_sole_level():
     names = written(HUMANOID.read_text())
-    model = model_of(names)
+    model, robot = model_of(names), names["MyRobot"].robot
     data = mujoco.MjData(model)
     mujoco.mj_resetDataKeyframe(model, data, 0)
-    for bends, foot in zip(names["BENDS"], names["FEET"], strict=True):
+    for bends, foot in zip(robot.bends, robot.feet, strict=True):
         mujoco.mj_kinematics(model, data)
         before_3, turn_33 = data.site(foot.name).xpos.copy(), data.site(foot.name).xmat.copy()
         for joint, bend in bends.items():
             data.joint(joint).qpos += bend
         mujoco.mj_kinematics(model, data)
         lift_3 = data.site(foot.name).xpos - before_3
-        np.testing.assert_allclose(lift_3, [0, 0, 1.6 * names["SWING_M"]], atol=0.2 * names["SWING_M"])
+        np.testing.assert_allclose(lift_3, [0, 0, 1.6 * robot.swing_m], atol=0.2 * robot.swing_m)
         np.testing.assert_allclose(data.site(foot.name).xmat, turn_33, atol=0.08)
 
 
@@ -136,32 +136,45 @@ def test_program_for_two_legs_trains():
 def test_gains_in_the_program_are_those_of_the_compiled_servos_and_the_robots_file_stays():
     names = written(DOG)
     assert Path("my_robot.xml").read_text() == DOG
-    model = model_of(names)
+    model, robot = model_of(names), names["MyRobot"].robot
     for i in range(model.nu):
         pattern = "*_" + model.actuator(i).name.split("_")[1]
-        np.testing.assert_allclose(model.actuator_gainprm[i, 0], names["STIFFNESS"][pattern])
-        np.testing.assert_allclose(-model.actuator_biasprm[i, 2], names["DAMPING"][pattern])
-        np.testing.assert_allclose(model.actuator_forcerange[i], np.array([-1, 1]) * names["TORQUE"][pattern])
+        np.testing.assert_allclose(model.actuator_gainprm[i, 0], robot.stiffness[pattern])
+        np.testing.assert_allclose(-model.actuator_biasprm[i, 2], robot.damping[pattern])
+        np.testing.assert_allclose(model.actuator_forcerange[i], np.array([-1, 1]) * robot.torque[pattern])
 
 
 def test_load_rule_is_the_weight_times_the_reach():
     Path("dog.xml").write_text(DOG)
     plan = new.make_plan(Path("dog.xml"))
     # 8.6 kg * 9.81 m/s^2; the corner of a foot's box is 0.22 m below the knee, plus its half diagonal sideways.
-    np.testing.assert_allclose(plan.stiffness["*_knee"], 8.6 * 9.81 * 0.22, rtol=0.06)
+    np.testing.assert_allclose(plan.robot.stiffness["*_knee"], 8.6 * 9.81 * 0.22, rtol=0.06)
 
 
 def test_arm_without_actuators_gets_a_task_to_reach_and_trains(capsys):
     names = written(ARM)
     assert "that lead to" not in capsys.readouterr().out
-    assert names["TIP"][0] == "lower"
-    np.testing.assert_allclose(names["TIP"][1], [0.27, 0, 0], atol=1e-3)
+    body, pos = names["MyRobot"].robot.tip
+    assert body == "lower"
+    np.testing.assert_allclose(pos, [0.27, 0, 0], atol=1e-3)
     _, history = train_iterations(task_of(names), 1)
     assert history[-1]["error/target/position_m"] > 0
 
 
 def test_cart_with_a_pole_gets_a_task_to_balance_and_trains():
     names = written(CART_POLE)
-    assert names["HIGH"] == pytest.approx(0.52)
+    assert names["MyRobot"].robot.tip_heights[1] == pytest.approx(0.52)
     _, history = train_iterations(task_of(names), 1)
     assert history[-1]["reward/upright"] > 0
+
+
+@pytest.mark.parametrize("text", [DOG, ARM, CART_POLE], ids=["legs", "arm", "balance"])
+def test_whole_program_has_the_terms_of_the_library_task_and_imports_no_task(text):
+    short, whole = (written(text, "--force", *options) for options in ((), ("--whole",)))
+    assert "ksim.tasks" not in Path("my_robot.py").read_text()
+    assert whole["MyRobot"].robot == short["MyRobot"].robot
+    assert {x.__module__ for x in whole["MyRobot"].mro()[:2]} == {"<run_path>"}
+    terms = [task_of(names).environment.mdp for names in (short, whole)]
+    for kind in ("rewards", "terminations", "observations", "commands"):
+        first, second = ([*getattr(mdp, kind)] for mdp in terms)
+        assert first == second, kind

@@ -1,0 +1,233 @@
+"""The program of a task, as text."""
+
+import ast
+import dataclasses
+import inspect
+import json
+import shlex
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from xax.utils.text import camelcase_to_snakecase
+
+from ksim.robot.plan import DT, Drives, FixedRobot, LeggedRobot, Plan
+from ksim.robot.scene import Foot
+from ksim.tasks import fixed, legged
+
+WIDTH = 120
+REMARK = "        # "
+
+
+class _Kind(NamedTuple):
+    """The library's task for a kind of robot: its module, names in it, and the robot's purpose."""
+
+    module: ModuleType
+    task: str
+    robot: str
+    config: str
+    purpose: str
+
+
+_KINDS = {
+    "legged": _Kind(legged, "LeggedTask", "LeggedRobot", "LeggedConfig", "learns to walk at a commanded velocity"),
+    "arm": _Kind(fixed, "ReachTask", "FixedRobot", "FixedConfig", "learns to reach for commanded points"),
+    "balance": _Kind(fixed, "BalanceTask", "FixedRobot", "FixedConfig", "learns to balance"),
+}
+
+Row = tuple[str, dict[str, Any]]
+"""A comment, and the numbers that it is about by name; those with their default value are not written."""
+
+
+def program_text(plan: Plan, *, class_name: str, mjcf: Path, output: Path, whole: bool = False) -> str:
+    """The text of the program, in which the path of the robot's file is relative to the program's path `output`.
+
+    With `whole` it has the code of the library's task, with every term, instead of an import.
+    """
+    kind = _KINDS[plan.findings.kind]
+    module = kind.module.__name__.rpartition(".")[2]
+    program, prefix = shlex.quote(output.name), "" if whole else f"{module}."
+    rows = _legged_rows(plan, plan.robot) if isinstance(plan.robot, LeggedRobot) else _fixed_rows(plan.robot)
+    robot = "".join(_row_lines(rows, plan.robot, "scene.Foot" if whole else "Foot"))
+    foot = "from ksim.robot import Foot\n" if kind.module is legged else ""
+    imports = f"from pathlib import Path\n\n{foot}from ksim.tasks import {module}\n"
+    options = f"{prefix}{kind.config}({_options(plan)})"
+    terms = "" if whole else f"\nTo change a term, override its hook: see ksim.tasks.{module}."
+    return f'''"""{class_name} {kind.purpose}.
+
+`python -m ksim.tools.new {mjcf.name}` wrote this. Comments tell where the numbers come from.{terms}
+
+python {program}
+python {program} run_mode=view checkpoint={first_run_dir(class_name)}
+"""
+
+{_library_source(kind.module) if whole else imports}
+
+class {class_name}({prefix}{kind.task}[{prefix}{kind.config}]):
+    """{class_name} {kind.purpose}."""
+
+    robot = {prefix}{kind.robot}(
+{robot}    )
+
+    def get_mjcf(self):
+        return {_path_code(mjcf, output)}
+
+
+CONFIG = {options}
+
+
+if __name__ == "__main__":
+    {class_name}.launch(CONFIG)
+'''
+
+
+def first_run_dir(class_name: str) -> str:
+    """The directory of a task's first run, relative to the working directory of its program."""
+    return f"runs/{camelcase_to_snakecase(class_name)}/run_000"
+
+
+def _legged_rows(plan: Plan, robot: LeggedRobot) -> list[Row]:
+    gait = {2: "a walk: feet in turns", 4: "a trot: diagonal feet together"}.get(len(robot.feet), "neighbours in turns")
+    scale = "35 % of the torque limit / stiffness, within 0.25 and 0.4"
+    return [
+        ("Apart from the robot, with motors of its own", {"left_out": robot.left_out}),
+        ("The origin of the base is raised to the centre of mass, in m; the file has it lower", {"lift": robot.lift}),
+        (
+            "A box around the lowest part of each leg, in its body's frame, in m; where contacts are felt",
+            {"feet": robot.feet},
+        ),
+        (
+            f"Joints in rad, where episodes start and actions are relative to. From {plan.pose_source}: {plan.stands}",
+            {"pose": robot.pose},
+        ),
+        (
+            "Heights in m: of the base, of the base once the servos have given way, of the feet's boxes",
+            {"height": robot.height, "standing_height": robot.standing_height, "rest_height": robot.rest_height},
+        ),
+        *_drive_rows(robot, "the robot's weight times the reach of the leg", scale),
+        (
+            f"The gait, {gait}. Larger animals step more slowly: 2.9 * sqrt(height / gravity)",
+            {"period_s": robot.period_s, "phases": robot.phases, "swing_m": robot.swing_m},
+        ),
+        (
+            "By so many rad the joints of each leg bend to lift its foot by 1.6 * swing_m: servos lag behind",
+            {"bends": robot.bends},
+        ),
+        (
+            "Highest speed in m/s: it grows with the root of the height, as animals' does",
+            {"forward": robot.forward},
+        ),
+        ("The torque that holds the weight at arm's length of the height costs about 0.2", {"effort": robot.effort}),
+        (
+            "In the origin of the base: the file has none" if robot.imu_body else "A site with a gyro in the file",
+            {"imu": robot.imu, "imu_body": robot.imu_body},
+        ),
+    ]
+
+
+def _fixed_rows(robot: FixedRobot) -> list[Row]:
+    return [
+        ("Apart from the robot, with motors of its own", {"left_out": robot.left_out}),
+        ("The point farthest along the last body, in m in its frame", {"tip": robot.tip}),
+        ("Below the robot, in m", {"floor": robot.floor}),
+        ("Within the joints' ranges, which the file's reference pose is not", {"pose": robot.pose}),
+        *_drive_rows(robot, "twice the weight times the reach", "a quarter of the range"),
+        ("Where the tip is in most of 1,000 random poses, in m in the world", {"reach": robot.reach}),
+        ("Distance from the target, in m, at which a reward begins to matter", {"coarse": robot.coarse}),
+        (
+            "Heights of the tip in m: hanging, and upright; whether it starts upright",
+            {"tip_heights": robot.tip_heights, "starts_up": robot.starts_up},
+        ),
+        ("Joints with motors", {"driven": robot.driven}),
+    ]
+
+
+def _drive_rows(robot: Drives, load: str, scale: str) -> list[Row]:
+    return [
+        (f"Motors of so many N m, because the file has none: {load}", {"torque": robot.torque}),
+        (
+            "Servos, in N m/rad and N m s/rad, from weight, reach and inertias: see ksim.robot.plan for the rules",
+            {"stiffness": robot.stiffness, "damping": robot.damping},
+        ),
+        (f"Target of the servos per unit of action, in rad: {scale}", {"action_scale": robot.action_scale}),
+    ]
+
+
+def _row_lines(rows: Sequence[Row], robot: LeggedRobot | FixedRobot, foot: str) -> Iterator[str]:
+    """The lines of a call with the numbers of a robot."""
+    fields: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(robot)
+    usual = {x.name: x.default_factory() if callable(x.default_factory) else x.default for x in fields}
+    for comment, numbers in rows:
+        written = {name: value for name, value in numbers.items() if value != usual[name]}
+        if not written:
+            continue
+        yield f"{textwrap.fill(f'{comment}.', WIDTH, initial_indent=REMARK, subsequent_indent=REMARK)}\n"
+        line = ", ".join(f"{name}={_code(value, foot)}" for name, value in written.items())
+        if len(line) + 9 <= WIDTH:
+            yield f"        {line},\n"
+            continue
+        for name, value in written.items():
+            yield from _long_argument(name, value, foot)
+
+
+def _long_argument(name: str, value: Any, foot: str) -> Iterator[str]:
+    """An argument on one line if it fits, else with as many items on a line as fit."""
+    line = f"        {name}={_code(value, foot)},\n"
+    if len(line) <= WIDTH:
+        yield line
+        return
+    is_mapping = isinstance(value, Mapping)
+    items = (
+        [f"{_code(key, foot)}: {_code(x, foot)}" for key, x in value.items()]
+        if is_mapping
+        else [_code(x, foot) for x in value]
+    )
+    yield f"        {name}={'{' if is_mapping else '('}\n"
+    row = ""
+    for item in items:
+        if row and len(row) + len(item) + 15 > WIDTH:
+            yield f"            {row},\n"
+            row = ""
+        row = f"{row}, {item}" if row else item
+    yield f"            {row},\n        {'}' if is_mapping else ')'},\n"
+
+
+def _code(value: Any, foot: str) -> str:
+    if isinstance(value, Foot):
+        return f"{foot}({json.dumps(value.name)}, {json.dumps(value.body)}, pos={value.pos}, size={value.size})"
+    if isinstance(value, str):
+        return json.dumps(value)
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_code(key, foot)}: {_code(x, foot)}' for key, x in value.items())}}}"
+    if isinstance(value, tuple):
+        return f"({', '.join(_code(x, foot) for x in value)}{',' * (len(value) == 1)})"
+    return repr(value)
+
+
+def _options(plan: Plan) -> str:
+    """The options that are not the defaults of the task, as code."""
+    options: dict[str, Any] = {} if plan.dt == DT else {"dt": plan.dt}
+    if isinstance(plan.robot, LeggedRobot):
+        # Two legs take longer to learn, from more environments at a time.
+        biped = {"num_envs": 512, "max_iterations": 2000, "gamma": 0.98}
+        options |= biped if plan.robot.is_biped else {"max_iterations": 700}
+        options |= {"symmetry": "augment"} if plan.is_mirrored else {}
+    elif plan.findings.kind == "balance":
+        options |= {"num_envs": 256, "max_iterations": 150, "actor_sizes": [64, 64], "critic_sizes": [64, 64]}
+    return ", ".join(f"{name}={_code(value, '')}" for name, value in options.items())
+
+
+def _library_source(module: ModuleType) -> str:
+    """The code of a module, without its docstring."""
+    source = inspect.getsource(module)
+    return "".join(source.splitlines(keepends=True)[ast.parse(source).body[0].end_lineno :]).strip("\n") + "\n"
+
+
+def _path_code(mjcf: Path, output: Path) -> str:
+    """Code for the path of the robot's file: relative if it is beside or below the program, else absolute."""
+    mjcf, folder = mjcf.absolute(), output.absolute().parent
+    if mjcf.is_relative_to(folder):
+        return f"Path(__file__).parent / {json.dumps(mjcf.relative_to(folder).as_posix())}"
+    return f"Path({json.dumps(str(mjcf))})"
