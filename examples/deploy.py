@@ -585,9 +585,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the program."""
     parser = argparse.ArgumentParser(description="Runs an exported policy in plain MuJoCo.")
     parser.add_argument("policy", type=Path, help="policy.onnx, written by run_mode=export")
-    parser.add_argument(
-        "--robot", type=Path, help="MJCF file of the robot; default: the one of that name in examples/robots"
-    )
+    parser.add_argument("--robot", type=Path, help="MJCF file of the robot; default: robot/robot.xml beside the policy")
     parser.add_argument(
         "--command",
         type=float,
@@ -607,7 +605,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         metadata = policy.metadata
         if "robot" not in metadata:
             parser.error(f"{options.policy} was trained without ksim's terms, so it holds no robot")
-        mjcf = options.robot or ROBOTS / (metadata["robot"]["file"] or "")
+        mjcf = options.robot or options.policy.parent / "robot" / "robot.xml"
+        if options.robot is None and not mjcf.is_file():  # the policy alone was copied
+            mjcf = ROBOTS / (metadata["robot"]["file"] or "")
         if not mjcf.is_file():
             parser.error(f"there is no robot file {mjcf}; give the MJCF file of the training with --robot")
         robot = Robot(mjcf, metadata)

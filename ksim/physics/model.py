@@ -143,13 +143,7 @@ def compile_model(
     """
     check_rates(dt, ctrl_dt)
     of_file = "" if source is None else f" of the robot file {source}"
-    spec = _copy(spec, of_file)
-    for edit in (*([terrain.edit_spec] if terrain else []), *edits):
-        edit(spec)
-    spec.option.timestep = dt
-    # MuJoCo would silently reset a simulation that blew up. ksim detects, counts and resets it instead.
-    spec.option.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET
-    add_light_and_sky(spec)
+    spec = edited_spec(spec, dt=dt, edits=edits, terrain=terrain, of_file=of_file)
     with _reported(f"MuJoCo cannot compile the model{of_file}"):
         mj_model = spec.compile()
     _check_compiled(mj_model, of_file)
@@ -158,6 +152,25 @@ def compile_model(
     mj_model.body_sameframe[:] = 0
     mj_model.site_sameframe[:] = 0
     return PhysicsModel(mj_model, ctrl_dt, terrain)
+
+
+def edited_spec(
+    spec: mujoco.MjSpec,
+    *,
+    dt: float,
+    edits: Iterable[SpecEdit] = (),
+    terrain: Terrain | None = None,
+    of_file: str = "",
+) -> mujoco.MjSpec:
+    """The spec that `compile_model` compiles. `of_file` names the file in messages."""
+    spec = _copy(spec, of_file)
+    for edit in (*([terrain.edit_spec] if terrain else []), *edits):
+        edit(spec)
+    spec.option.timestep = dt
+    # MuJoCo would silently reset a simulation that blew up. ksim detects, counts and resets it instead.
+    spec.option.disableflags |= mujoco.mjtDisableBit.mjDSBL_AUTORESET
+    add_light_and_sky(spec)
+    return spec
 
 
 def _check_compiled(mj_model: mujoco.MjModel, of_file: str) -> None:

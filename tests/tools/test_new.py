@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from examples import deploy
 from ksim.robot import choices
 from ksim.robot.pose import find_stance
 from ksim.tools import new
@@ -32,7 +33,7 @@ ONE_LEG = f"""
 </body></worldbody></mujoco>"""
 
 
-def test_three_commands_of_the_page_on_robots_lead_from_a_dog_to_its_policy(capsys, monkeypatch):
+def test_three_commands_of_the_page_on_robots_lead_from_a_dog_to_its_policy_which_is_deployed(capsys, monkeypatch):
     monkeypatch.setattr(new, "mirror_fault", lambda *_: None)
     text = (ROOT / "docs/own_robot.md").read_text()
     write, train, view = text.split("<!-- runs: tests/tools/test_new.py -->\n```sh\n")[1].split("```")[0].splitlines()
@@ -48,7 +49,14 @@ def test_three_commands_of_the_page_on_robots_lead_from_a_dog_to_its_policy(caps
     with pytest.raises(SystemExit) as stopped:
         runpy.run_path("my_robot.py", run_name="__main__")
     assert stopped.value.code == 0
-    assert Path(view.partition("checkpoint=")[2], "checkpoints", "2").exists()
+    run_dir = Path(view.partition("checkpoint=")[2])
+    assert (run_dir / "checkpoints" / "2").exists()
+    monkeypatch.setattr("sys.argv", ["my_robot.py", "run_mode=export", f"checkpoint={run_dir}"])
+    with pytest.raises(SystemExit) as stopped:
+        runpy.run_path("my_robot.py", run_name="__main__")
+    assert stopped.value.code == 0
+    deploy.main([str(run_dir / "export" / "policy.onnx"), "--seconds", "0.2"])
+    assert "Stood for 0.20 s." in capsys.readouterr().out
 
 
 def test_fault_of_a_mirror_is_what_the_task_of_a_program_finds():

@@ -15,16 +15,19 @@ from ksim.checkpoint.snapshot import write_policy_alone
 from ksim.errors import ConfigError, RunError
 from ksim.host.files import output_dir, whole_file
 from ksim.host.machine import install_command
-from ksim.host.terminal import print_figures
+from ksim.host.terminal import print_figures, warn_user
 from ksim.nn.actor_critic import act
 from ksim.nn.normalizer import NormalizedActorCritic
+from ksim.physics.model import edited_spec, load_spec
 from ksim.policy.export.metadata import policy_metadata
+from ksim.policy.export.robot_file import ROBOT_FILE, robot_files
 from ksim.policy.load import PolicyContext, PolicyExport, load_task_policy
 from ksim.policy.program import DeterministicPolicy, deterministic_policy, export_policy, policy_arrays
+from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.task.result import RunResult
 from ksim.task.rl import RLTask
 
-_ONNX, _PROGRAM, _METADATA = "policy.onnx", "policy.jaxexport", "policy.json"
+_ONNX, _PROGRAM, _METADATA, _ROBOT = "policy.onnx", "policy.jaxexport", "policy.json", "robot"
 TOLERANCE = 1e-4
 """Tolerated difference of actions between ONNX Runtime and JAX, relative to 1 + |action|: far above rounding."""
 
@@ -38,7 +41,8 @@ Step = Callable[[Mapping[str, Any], Any], tuple[Any, Any]]
 def export_checkpoint(task: RLTask[Any]) -> RunResult:
     """Writes the policy of a checkpoint as policy.onnx, policy.jaxexport and policy.json; see `RLTask.run`.
 
-    The policy's part of the checkpoint is written beside them, so that the directory can be passed as `checkpoint`.
+    The policy's part of the checkpoint is written beside them, so that the directory can be passed as `checkpoint`, and
+    in `robot` the robot as an MJCF file with its meshes.
 
     Raises:
         ConfigError: There is no checkpoint, it does not fit the task, the policy cannot be exported, a package is
@@ -61,6 +65,7 @@ def export_checkpoint(task: RLTask[Any]) -> RunResult:
     with jax.default_matmul_precision("highest"):
         policy, metadata = described_policy(context, model, policy_alone, out_dir)
         _write(out_dir, program_files(policy, metadata))
+        robot = _write_robot(out_dir / _ROBOT, context)
         try:
             onnx_content = onnx_file(policy, metadata)
             difference = largest_difference(onnx_content, model)
@@ -74,6 +79,7 @@ def export_checkpoint(task: RLTask[Any]) -> RunResult:
         "ONNX": f"{out_dir / _ONNX} (metadata inside)",
         "jax.export": str(out_dir / _PROGRAM),
         "metadata": str(out_dir / _METADATA),
+        "robot": robot,
         "checkpoint": f"{policy_alone} (the policy alone)",
         "ONNX Runtime against JAX": f"{difference:.1e}, the largest difference of an action",
     }
@@ -107,6 +113,20 @@ def onnx_file(policy: DeterministicPolicy, metadata: Mapping[str, Any]) -> bytes
     from ksim.policy.export.onnx import onnx_policy  # noqa: PLC0415 - onnx is an extra
 
     return onnx_policy(policy, {name: json.dumps(value) for name, value in metadata.items()}).SerializeToString()
+
+
+def _write_robot(directory: Path, context: PolicyContext) -> str:
+    """Writes the robot, as training has it on flat ground; returns where it is, or why it is not, in words."""
+    task, env = context.task, context.env
+    if not isinstance(env, MdpEnvironment):
+        return "none: the environment has no model of ksim's"
+    try:
+        spec = edited_spec(load_spec(task.get_robot()), dt=task.config.dt, edits=[env.mdp.edit_spec])
+        _write(directory, robot_files(spec))
+    except ConfigError as error:
+        warn_user(str(error))
+        return "not written"
+    return str(directory / ROBOT_FILE)
 
 
 def _write(directory: Path, contents: Mapping[str, bytes]) -> None:

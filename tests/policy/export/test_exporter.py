@@ -132,7 +132,7 @@ def export(run_dir, *overrides):
     return CartPoleTask(make_config(CartPoleConfig(), argv, "cart_pole_task")).run().exit_code
 
 
-FILES = {"policy.onnx", "policy.jaxexport", "policy.json", "checkpoints"}
+FILES = {"policy.onnx", "policy.jaxexport", "policy.json", "checkpoints", "robot"}
 
 
 def test_run_mode_export_writes_what_the_docs_list_and_says_where(run_dir, capsys):
