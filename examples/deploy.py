@@ -27,6 +27,7 @@ CHOICES = {name: getattr(mujoco, f"mjt{name.title()}") for name in ("integrator"
 """The options of MuJoCo's model that are one of several."""
 MAX_SIZE, MAX_SUBSTEPS, MAX_ITERATIONS = 100_000, 1000, 10_000
 """Upper limits: numbers in a command, physics steps per control step, iterations of any of MuJoCo's solvers."""
+MAX_DELAY_MS = 1000.0
 FALLEN_TILT = -0.5
 """Vertical component of gravity in the base's frame above which the robot has fallen: a tilt of 60 degrees."""
 
@@ -256,6 +257,8 @@ class Robot:
         motions: The clips of each motion that is commanded, by the command's name.
         last_action: The last action; initially zeros.
         clip: The index of the clip that is followed.
+        delay_s: Time from an action to its effect, in s.
+        drop: Probability that an action is lost, so that the motors keep the previous one.
         time_s: Seconds since the reset.
     """
 
@@ -288,7 +291,7 @@ class Robot:
             for name, term in commands
             if term["class"] == "MotionCommand"
         }
-        self.clip = 0
+        self.clip, self.delay_s, self.drop = 0, 0.0, 0.0
         self.data = mujoco.MjData(self.model)
         self.reset()
 
@@ -310,6 +313,8 @@ class Robot:
         self._smoothed = np.zeros((len(self._smoothings), len(self.last_action)))
         fill(self.data.ctrl, self.controls(self.last_action), "action_to_ctrl")
         self.model.actuator_forcerange[:] = self._force_range
+        self._sent: list[tuple[float, np.ndarray]] = []
+        self._rng = np.random.default_rng(0)
         mujoco.mj_forward(self.model, self.data)  # initial sensor readings
         self._start = self.data.qpos.copy()
         self._deepest = self._half_height() if self.has_base else 0.0
@@ -332,8 +337,11 @@ class Robot:
         for i, share in enumerate(self._smoothings):
             self._smoothed[i] += share * (acting - self._smoothed[i])
             acting = self._smoothed[i]
-        self.data.ctrl[:] = self.controls(acting)
+        if self._rng.random() >= self.drop:
+            self._sent.append((self.time_s + self.delay_s, self.controls(acting)))
         for _ in range(round(self._metadata["control_dt_s"] / self._metadata["physics_dt_s"])):
+            while self._sent and self._sent[0][0] < self.time_s + 0.5 * self._metadata["physics_dt_s"]:
+                self.data.ctrl[:] = self._sent.pop(0)[1]
             self._limit_forces()
             mujoco.mj_step(self.model, self.data)
         self.last_action = action
@@ -565,6 +573,15 @@ def run(policy: Policy, robot: Robot, *, seconds: float, viewer: Any = None) -> 
     return robot.time_s
 
 
+def tell(robot: Robot, stood_s: float) -> None:
+    """Prints how long the robot stood, and where it went."""
+    print(f"Stood for {stood_s:.2f} s{', then fell' if robot.has_fallen else ''}.")
+    if robot.has_base:
+        start, _ = robot.base()
+        forward, sideways = (robot.data.qpos - robot.default_qpos)[start : start + 2]
+        print(f"Moved {forward:+.2f} m forward and {sideways:+.2f} m to the left.")
+
+
 def ask(robot: Robot, options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """Sets the command or the motion that the user asks for."""
     clips = [str(name) for motions in robot.motions.values() for name in motions["names"]]
@@ -594,10 +611,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--clip", help="the motion to follow, of a policy that tracks motions; default: its first")
     parser.add_argument("--seconds", type=float, default=10.0, help="duration in seconds")
+    parser.add_argument("--delay-ms", type=float, default=0.0, help="time from an action to its effect, in ms")
+    parser.add_argument("--drop", type=float, default=0.0, help="share of the actions that are lost, from 0 to 1")
     parser.add_argument("--viewer", action="store_true", help="show it in MuJoCo's window, in real time")
     options = parser.parse_args(arguments)
     if not 0 < options.seconds < 1e6 or not np.isfinite(options.command or 0).all():
         parser.error("--seconds must be above 0 and below 1e6, and the numbers of --command must be finite")
+    if not 0 <= options.delay_ms <= MAX_DELAY_MS or not 0 <= options.drop <= 1:
+        parser.error(f"--delay-ms must be from 0 to {MAX_DELAY_MS:g}, and --drop from 0 to 1")
     if not options.policy.is_file():
         parser.error(f"there is no file {options.policy}; write it with run_mode=export checkpoint=<run directory>")
     with metadata_of(options.policy):
@@ -621,16 +642,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if left_out:
         print(f"Not simulated, unlike in training: {', '.join(left_out)}.", file=sys.stderr)
     viewer = mujoco.viewer.launch_passive(robot.model, robot.data) if options.viewer else None
+    asked = "; ".join(f"{name} {np.round(value, 3).tolist()}" for name, value in robot.command.items())
+    print(f"Command: {asked or 'none'}")
+    if options.delay_ms or options.drop:  # beside the run without, which nobody watches
+        print("Undisturbed:")
+        tell(robot, run(policy, robot, seconds=options.seconds))
+        print(f"With a delay of {options.delay_ms:g} ms and {options.drop:.1%} of the actions lost:")
+        robot.delay_s, robot.drop = options.delay_ms / 1000, options.drop
     stood_s = run(policy, robot, seconds=options.seconds, viewer=viewer)
     if viewer is not None:
         viewer.close()
-    asked = "; ".join(f"{name} {np.round(value, 3).tolist()}" for name, value in robot.command.items())
-    print(f"Command: {asked or 'none'}")
-    print(f"Stood for {stood_s:.2f} s{', then fell' if robot.has_fallen else ''}.")
-    if robot.has_base:
-        start, _ = robot.base()
-        forward, sideways = (robot.data.qpos - robot.default_qpos)[start : start + 2]
-        print(f"Moved {forward:+.2f} m forward and {sideways:+.2f} m to the left.")
+    tell(robot, stood_s)
 
 
 if __name__ == "__main__":

@@ -158,6 +158,33 @@ def test_it_asks_for_the_middle_of_the_commands_ranges_if_not_told(policy_file, 
     assert "velocity [0.5, 0.0, 0.0]" in capsys.readouterr().out
 
 
+def moved_by(exported, actions, **disturbances):
+    """Final positions of the robot after these actions."""
+    _, robot = start(exported[0], exported[1][0])
+    for name, value in disturbances.items():
+        setattr(robot, name, value)
+    for action in actions:
+        robot.step(action)
+    return robot.data.qpos.copy()
+
+
+def test_delayed_actions_move_the_robot_as_the_same_actions_given_later(exported):
+    actions = exported[2][:10]
+    still = np.zeros_like(actions[0])
+    late = moved_by(exported, actions, delay_s=0.02)
+    np.testing.assert_array_equal(late, moved_by(exported, [still, *actions[:-1]]))
+    assert np.abs(late - moved_by(exported, actions)).max() > 1e-4
+    assert np.abs(late - moved_by(exported, actions, delay_s=0.01)).max() > 1e-5
+    np.testing.assert_array_equal(moved_by(exported, actions, drop=1.0), moved_by(exported, [still] * 10))
+
+
+def test_disturbed_run_is_told_beside_the_undisturbed_one(policy_file, capsys):
+    deploy.main([policy_file, "--seconds", "0.04", "--delay-ms", "20", "--drop", "0.05"])
+    lines = capsys.readouterr().out.splitlines()
+    told = [lines.index("Undisturbed:"), lines.index("With a delay of 20 ms and 5.0% of the actions lost:")]
+    assert [lines[i + 1] for i in told] == ["Stood for 0.04 s."] * 2
+
+
 def test_python_of_the_page_runs_in_the_directory_of_an_export(exported, monkeypatch):
     monkeypatch.chdir(exported[0])
     names = {}
@@ -186,7 +213,7 @@ def test_table_of_the_page_has_all_entries_of_the_metadata(exported):
 def test_commands_of_the_pages_have_options_that_exist(policy_file, capsys):
     running = (SCRIPT.parents[1] / "docs/running.md").read_text()
     commands = re.findall(r"^python examples/deploy\.py \S+ (.*)$", PAGE + running, flags=re.MULTILINE)
-    assert len(commands) == 2
+    assert len(commands) == 3
     for options in commands:
         deploy.main([policy_file, *options.split()])
         assert "Stood for" in capsys.readouterr().out
