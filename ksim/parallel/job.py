@@ -147,7 +147,8 @@ def _from_options(
     given = {"coordinator_address": coordinator_address, "num_processes": num_processes, "process_id": process_id}
     missing = [name for name, value in given.items() if value is None]
     if missing:
-        raise ConfigError(f"To join a job by hand, {' and '.join(missing)} must be set as well.")
+        has = ", ".join(f"{name} ({value!r:.200})" for name, value in given.items() if value is not None)
+        raise ConfigError(f"{has}: to join a job by hand, {' and '.join(missing)} must be set as well.")
     assert coordinator_address is not None
     assert num_processes is not None
     assert process_id is not None
