@@ -189,6 +189,13 @@ def as_type(value: Any, hint: Any) -> Any:
     return next((kind[value] for kind in kinds if _is_enum(kind) and isinstance(value, str)), value)
 
 
+def in_types(config: Any) -> Any:
+    """A checked config with every value in its option's type."""
+    hints = typing.get_type_hints(type(config))
+    values = {x.name: as_type(getattr(config, x.name), hints[x.name]) for x in dataclasses.fields(config)}
+    return dataclasses.replace(config, **values)
+
+
 def _is_enum(hint: Any) -> bool:
     return isinstance(hint, type) and issubclass(hint, enum.Enum)
 

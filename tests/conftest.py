@@ -26,12 +26,10 @@ import shutil
 import pytest
 from jaxtyping import install_import_hook
 
-from tests.support import type_checks
-
 # Where the shapes are: everything that is traced.
 TRACED = [f"ksim.{name}" for name in ("types", "learn", "mdp", "nn", "parallel", "physics", "ppo", "rollout")]
 
-with install_import_hook(TRACED, f"{type_checks.__name__}.checked"):
+with install_import_hook(TRACED, "beartype.beartype"):
     importlib.import_module("ksim")
     for engine in ("mjx", "mujoco"):
         importlib.import_module(f"ksim.physics.{engine}")

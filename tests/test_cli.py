@@ -86,6 +86,12 @@ def test_overrides_are_converted_to_the_options_types():
     assert config.max_iterations is None
 
 
+def test_options_of_a_program_are_converted_as_those_of_the_command_line():
+    task = PointMassTask(PointMassConfig(num_envs=8, num_devices=1, gamma=1, learning_rate=1, actor_sizes=(4, 2)))
+    assert type(task.config.learning_rate) is type(task.hyperparameters().gamma) is float
+    assert task.config.actor_sizes == [4, 2]
+
+
 class Gait(enum.Enum):
     WALK = 1
     TROT = 2

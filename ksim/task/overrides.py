@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from ksim.config import allows_null, as_type, check_fields, check_plain, describe_type, is_of_type, is_text
+from ksim.config import allows_null, as_type, check_fields, check_plain, describe_type, in_types, is_of_type, is_text
 from ksim.errors import ConfigError, near_misses, quoted
 from ksim.host.plain_yaml import has_lost_text, read_yaml
 from ksim.parallel.job import hint
@@ -29,8 +29,8 @@ def parse_overrides(base: RLConfig, argv: Sequence[str]) -> Any:
     """
     known = {f.name: f for f in dataclasses.fields(base)}
     check_fields(base)
-    hints = typing.get_type_hints(type(base))
-    values = {name: as_type(getattr(base, name), hints[name]) for name in known}
+    base, hints = in_types(base), typing.get_type_hints(type(base))
+    values: dict[str, Any] = {}
     given: dict[str, str] = {}
     for argument in argv:
         key, equals, value = argument.partition("=")

@@ -15,6 +15,7 @@ from jaxtyping import Array, Int, Key, PRNGKeyArray, PyTree
 from xax.task.base import BaseTask
 from xax.utils.text import camelcase_to_snakecase
 
+from ksim.config import in_types
 from ksim.errors import ConfigError, quoted
 from ksim.learn.learner import AbstractLearner, LearnerInfo, initial_memories
 from ksim.learn.train_step import TrainStep
@@ -114,7 +115,7 @@ class RLTask(RobotHooks, BaseTask[ConfigT], Generic[ConfigT]):
                 f"{type(self).__name__}."
             )
         config.validate()
-        self.config = config = config.with_pretrained(self.pretrained, self.task_name)
+        self.config = config = in_types(config).with_pretrained(self.pretrained, self.task_name)
         config.join_job()
         self.program_config: RLConfig = config
         """The program's own options: `config` before changes by the command line and a checkpoint."""

@@ -12,7 +12,7 @@ from ksim.policy.export.robot_file import ROBOT_FILE, robot_files
 TETRAHEDRON = "v 0 0 0\nv {0} 0 0\nv 0 {0} 0\nv 0 0 {0}\nf 1 3 2\nf 1 2 4\nf 2 3 4\nf 1 4 3\n"
 ROBOT = """
 <mujoco>
-  <compiler meshdir="parts" {more}/>
+  <compiler meshdir="parts"/>
   <asset><mesh name="left" file="left/shell.obj"/> <mesh name="right" file="right/shell.obj"/></asset>
   <worldbody>
     <body name="trunk" pos="0 0 1"><freejoint/>
@@ -28,7 +28,7 @@ def file(tmp_path):
         path = tmp_path / "parts" / side / "shell.obj"
         path.parent.mkdir(parents=True)
         path.write_text(TETRAHEDRON.format(size))
-    (tmp_path / "robot.xml").write_text(ROBOT.format(more=""))
+    (tmp_path / "robot.xml").write_text(ROBOT)
     return tmp_path / "robot.xml"
 
 
@@ -47,9 +47,9 @@ def test_robot_in_another_directory_is_the_same_with_what_was_added_in_memory(fi
     assert found.geom("added").id == expected.geom("added").id
 
 
-def test_meshes_that_a_program_holds_in_memory_are_written(file):
+def test_meshes_that_a_program_holds_in_memory_are_written():
     content = {f"{side}/shell.obj": TETRAHEDRON.format(1) for side in ("left", "right")}
-    spec = mujoco.MjSpec.from_string(ROBOT.format(more="").replace('meshdir="parts"', ""))
+    spec = mujoco.MjSpec.from_string(ROBOT.replace('meshdir="parts"', ""))
     spec.assets = content
     assert robot_files(spec)["shell.obj"] == TETRAHEDRON.format(1).encode()
 
