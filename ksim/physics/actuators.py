@@ -50,10 +50,12 @@ class ModelActuators(AbstractActuators):
     other control between the middle (0) and the ends (-1 and 1) of its range: a motor's force, a muscle's excitation,
     a velocity servo's target, the target of a servo that drives a tendon.
 
-    action_scale: for servos, rad of target per unit of action.
+    action_scale: for servos, rad of target per unit of action. offset: for servos, rad of the target from the default
+    pose at action 0, for example to carry the robot's weight.
     """
 
     action_scale: PerJoint = 0.25
+    offset: PerJoint = 0.0
 
     def edit_spec(self, spec: mujoco.MjSpec) -> None:
         """Leaves the model unchanged."""
@@ -73,7 +75,8 @@ class ModelActuators(AbstractActuators):
             places, joints = list(servos), [joint for _, joint in servos.values()]
             # A servo's control is a target for gear * position.
             gear = mj_model.actuator_gear[[out for out, _ in servos.values()], 0]
-            rest[places] = gear * model.default_qpos[model.names.joint_qpos(joints)]
+            default = model.default_qpos[model.names.joint_qpos(joints)]
+            rest[places] = gear * (default + per_joint(self.offset, joints, "offset"))
             per_unit[places] = gear * per_joint(self.action_scale, joints, "action_scale")
         ctrl = jnp.asarray(rest + per_unit * action, jnp.float32)
         return jnp.clip(ctrl, np.where(limited, low, -np.inf), np.where(limited, high, np.inf))
@@ -85,12 +88,14 @@ class PositionActuators(AbstractActuators):
     The torque kp * (target - position) - kd * velocity is computed in every physics substep, and clipped to the force
     limits of the model's actuators. Targets are clipped to the joints' limits.
 
-    kp: stiffness, in N m/rad. kd: damping, in N m s/rad. action_scale: rad of target per unit of action.
+    kp: stiffness, in N m/rad. kd: damping, in N m s/rad. action_scale: rad of target per unit of action. offset: rad of
+    the target from the default pose at action 0, for example to carry the robot's weight.
     """
 
     kp: PerJoint = 100.0
     kd: PerJoint = 5.0
     action_scale: PerJoint = 0.25
+    offset: PerJoint = 0.0
 
     def __check_init__(self) -> None:
         _check_gains(self, "kp", "action_scale")
@@ -109,10 +114,10 @@ class PositionActuators(AbstractActuators):
 
     def __call__(self, action: Float[Array, " a"], model: PhysicsModel) -> Float[Array, " u"]:
         joints = model.names.actuator_joints()
-        default = model.default_qpos[model.names.joint_qpos(joints)]
+        rest = model.default_qpos[model.names.joint_qpos(joints)] + per_joint(self.offset, joints, "offset")
         low, high = model.names.joint_range(joints).T
         scale = per_joint(self.action_scale, joints, "action_scale")
-        return jnp.clip(jnp.asarray(default + scale * action, jnp.float32), low, high)
+        return jnp.clip(jnp.asarray(rest + scale * action, jnp.float32), low, high)
 
 
 class PositionVelocityActuators(AbstractActuators):

@@ -10,7 +10,8 @@ import numpy as np
 
 from ksim.checks import check_rule
 from ksim.errors import ConfigError
-from ksim.physics.mjcf import check_mjcf, find_not_finite, label
+from ksim.physics.files import read_spec
+from ksim.physics.mjcf import find_not_finite, label
 from ksim.physics.names import ModelNames
 from ksim.physics.rendering import add_light_and_sky
 from ksim.physics.terrain import Ground, Terrain
@@ -88,7 +89,7 @@ class PhysicsModel:
 
 
 def load_spec(robot: str | Path | mujoco.MjSpec) -> mujoco.MjSpec:
-    """A model to edit, from an MJCF file or from a spec, which is copied.
+    """A model to edit, from an MJCF or URDF file or from a spec, which is copied.
 
     Raises:
         ConfigError: There is no such file, or MuJoCo cannot read it.
@@ -101,8 +102,7 @@ def load_spec(robot: str | Path | mujoco.MjSpec) -> mujoco.MjSpec:
     if not path.is_file():
         raise ConfigError(f"Robot file {path} does not exist. Give the path of an MJCF file.")
     with _reported(f"MuJoCo cannot read the robot file {path}"):
-        check_mjcf(path)
-        return mujoco.MjSpec.from_file(str(path))
+        return read_spec(path)
 
 
 def check_rates(dt: float, ctrl_dt: float) -> None:

@@ -16,6 +16,7 @@ from ksim.robot.scene import (
     add_imu as add_imu,
     add_motors as add_motors,
     add_tip as add_tip,
+    free_base as free_base,
     leave_out as leave_out,
     load as load,
     raise_base as raise_base,

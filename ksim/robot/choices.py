@@ -11,7 +11,16 @@ import numpy as np
 from ksim.errors import ConfigError
 from ksim.physics import PhysicsModel, compile_model
 from ksim.physics.names import base_height_of
-from ksim.robot.describe import Leg, RobotDescription, clipped_reference, grouped, in_world, lowest_point, rounded_to
+from ksim.robot.describe import (
+    Leg,
+    RobotDescription,
+    clipped_reference,
+    grouped,
+    in_world,
+    lowest_point,
+    rounded_to,
+    wheels,
+)
 from ksim.robot.plan import (
     CTRL_DT,
     DT,
@@ -25,6 +34,7 @@ from ksim.robot.plan import (
     drives_of,
     gains_of,
     own_kp,
+    strength_of,
     torque_limits,
 )
 from ksim.robot.pose import Stance, find_stance, lifting_bends, on_ground
@@ -45,6 +55,9 @@ def legged_plan(spec: mujoco.MjSpec, found: RobotDescription, report: Report, dt
     """Chooses the plan for a physics step of `dt` s, and adds the guesses to the report.
 
     `spec` gets a ground, and gravity if it has none.
+
+    Raises:
+        ConfigError: The robot rolls on wheels, its gravity is not that of a planet, or its base is not above its feet.
     """
     add_world(spec, report)
     if add_gravity(spec):
@@ -55,11 +68,7 @@ def legged_plan(spec: mujoco.MjSpec, found: RobotDescription, report: Report, dt
             "times as long: the task takes pyramidal cones and sliding friction."
         )
     model = spec.copy().compile()
-    gravity = float(np.linalg.norm(model.opt.gravity))
-    if not GRAVITY[0] <= gravity <= GRAVITY[1]:
-        raise ConfigError(
-            f"Gravity ({gravity:g} m/s^2) must be between {GRAVITY[0]:g} and {GRAVITY[1]:g} m/s^2 for a gait."
-        )
+    gravity = _check_walks(model, found)
     limits = torque_limits(spec)
     assert found.base is not None
     height = _above_ground(_first_height(model, found), "the reference pose")
@@ -77,7 +86,9 @@ def legged_plan(spec: mujoco.MjSpec, found: RobotDescription, report: Report, dt
     qpos = _qpos(spec, stance)
     feet = tuple(_foot(spec, leg) for leg in found.legs)
     height = _above_ground(stance.settled_height if stance.stands else stance.height, stance.source)
-    drives = drives_of(_gains(model, qpos, found, limits, height), found)
+    gains = _gains(model, qpos, found, limits, height)
+    strength = strength_of(gains, limits, "half the robot's weight times the reach of the leg")
+    drives = drives_of(gains, found)
     is_biped = len(found.legs) <= 2
     swing = round((0.1 if is_biped else 0.2) * height, 3)
     numbers = LeggedRobot(
@@ -96,8 +107,26 @@ def legged_plan(spec: mujoco.MjSpec, found: RobotDescription, report: Report, dt
         imu=found.imu or _free_name(spec, "site", "imu"),
         imu_body=None if found.imu else found.base,
     )
+    if found.drive == "none":
+        report.guessed.append(f"Motors on all joints, as strong as {strength}.")
     stood = _report_legged(report, found, stance, limits)
-    return Plan(found, report, numbers, dt, pose_source=stance.source, stands=stood)
+    return Plan(found, report, numbers, dt, strength=strength, pose_source=stance.source, stands=stood)
+
+
+def _check_walks(model: mujoco.MjModel, found: RobotDescription) -> float:
+    """Raises ConfigError if the robot rolls on wheels, or no gait can be planned; returns gravity, in m/s^2."""
+    rolling = [joint for leg in found.legs for joint in wheels(model, leg)]
+    if rolling:
+        raise ConfigError(
+            f"The robot rolls on wheels: {', '.join(rolling)} turn without end about the middle of a foot. This tool's "
+            "task is to walk. Write one that drives by hand, see docs/own_robot.md, or remove these joints."
+        )
+    gravity = float(np.linalg.norm(model.opt.gravity))
+    if not GRAVITY[0] <= gravity <= GRAVITY[1]:
+        raise ConfigError(
+            f"Gravity ({gravity:g} m/s^2) must be between {GRAVITY[0]:g} and {GRAVITY[1]:g} m/s^2 for a gait."
+        )
+    return gravity
 
 
 def driven_model(
@@ -178,8 +207,6 @@ def _report_legged(report: Report, found: RobotDescription, stance: Stance, limi
     """Adds guesses and unknowns to the report; returns a description of how the robot stood."""
     guessed, unknown = report.guessed, report.unknown
     guessed.append("Feet: where the lowest part of each leg touches the ground. Each gets a site and a touch sensor.")
-    if found.drive == "none":
-        guessed.append("Motors on all joints, whose limits hold the robot's weight at the reach of the leg.")
     if found.drive in ("none", "motors"):
         guessed.append("Servo gains from the robot's weight, reach and inertias (see ksim.robot.plan).")
     stood = "it stood for 3 s" + (", helped against falling over" if stance.is_helped else "")
@@ -232,13 +259,15 @@ def fixed_plan(spec: mujoco.MjSpec, model: mujoco.MjModel, found: RobotDescripti
     why = "the file drives every joint" if found.drive != "none" else "with motors on every joint it can"
     report.guessed.append(f"The task: {tip[0].lower()}{tip[1:]} reaches for points, because {why}.")
     qpos = model.key_qpos[0].copy() if model.nkey else clipped_reference(model)
+    strength = ""
     if found.drive != "other":
         joints = found.driven or found.joints
         limits, kp = torque_limits(spec), own_kp(model, found)
         gains = gains_of(model, qpos, joints, (), limits=limits, frequency_hz=FREQUENCY_HZ, own_kp=kp)
         numbers = dataclasses.replace(numbers, **vars(drives_of(gains, found)))
         if found.drive == "none":
-            report.guessed.append("Motors on all joints, as strong as twice the weight that they carry.")
+            strength = strength_of(gains, limits, "twice the weight that they carry")
+            report.guessed.append(f"Motors on all joints, as strong as {strength}.")
             report.unknown.append(
                 "Which joints are meant to have none, as that of a pole on a cart: give the others motors."
             )
@@ -247,7 +276,8 @@ def fixed_plan(spec: mujoco.MjSpec, model: mujoco.MjModel, found: RobotDescripti
         values = {name: float(qpos[model.joint(name).qposadr[0]]) for name in found.joints}
         numbers = dataclasses.replace(numbers, pose=grouped(values, decimals=2))
     box, size = _reachable(model, found, qpos)
-    return Plan(found, report, dataclasses.replace(numbers, reach=box, coarse=max(round(size / 4, 2), 0.01)))
+    numbers = dataclasses.replace(numbers, reach=box, coarse=max(round(size / 4, 2), 0.01))
+    return Plan(found, report, numbers, strength=strength)
 
 
 def _reachable(

@@ -7,11 +7,13 @@ import mujoco
 import numpy as np
 
 from ksim.errors import ConfigError
+from ksim.physics import compile_model
 from ksim.physics.actuator_kinds import ActuatorKind, actuator_kinds
 from ksim.physics.actuators import per_joint
 from ksim.physics.mjcf import label
 from ksim.physics.names import ON_JOINTS, ONE_DOF, escaped, side_pattern
 from ksim.physics.trees import free_joint_of, robot_root
+from ksim.robot.scene import free_base, raise_base
 
 _GEOM = mujoco.mjtGeom
 
@@ -187,6 +189,61 @@ def look_at(model: mujoco.MjModel) -> RobotDescription:
         imu=None if base is None else _imu(model, base),
         keyframes=tuple(model.key(i).name for i in range(model.nkey)),
     )
+
+
+def base_to_free(spec: mujoco.MjSpec) -> str | None:
+    """A body of the world that moves freely in reality, though the file fixes it to the world or gives it other joints.
+
+    That is a body with three slides and three hinges that nothing drives, or a body without joints which is carried by
+    legs: two or more chains of joints reach lower than it. None if the model has a free joint, or no such body.
+    """
+    if any(joint.type == mujoco.mjtJoint.mjJNT_FREE for joint in spec.joints):
+        return None
+    driven = {actuator.target for actuator in spec.actuators}
+    for body in spec.worldbody.bodies:
+        slides = [joint for joint in body.joints if joint.type == mujoco.mjtJoint.mjJNT_SLIDE]
+        if len(slides) == 3 and len(body.joints) == 6 and not driven & {joint.name for joint in body.joints}:
+            return body.name
+        if not body.joints and _is_carried_by_legs(spec, body.name):
+            return body.name
+    return None
+
+
+def _is_carried_by_legs(spec: mujoco.MjSpec, body: str) -> bool:
+    freed = spec.copy()
+    free_base(freed, body)
+    try:
+        model = compile_model(freed, dt=0.005, ctrl_dt=0.005).mj_model
+        lift = base_lift(model)
+        if lift:
+            raise_base(freed, lift)
+            model = compile_model(freed, dt=0.005, ctrl_dt=0.005).mj_model
+        legs = look_at(model).legs
+    except ConfigError:
+        return False
+    base, data = model.body(body).id, _in_reference(model)
+    geoms = [g for g in range(model.ngeom) if collides(model, g)]
+    low = lambda geoms: min((float(lowest_point(model, data, g)[2]) for g in geoms), default=np.inf)
+    own = low(g for g in geoms if model.body_weldid[model.geom_bodyid[g]] == base)
+    ground = low(g for g in geoms if model.body_rootid[model.geom_bodyid[g]] == base)
+    is_clear = own > ground + LOW_PART * (data.xpos[base][2] - ground)
+    return is_clear and len(legs) >= 2 and all(len(leg.joints) >= 2 for leg in legs)
+
+
+def wheels(model: mujoco.MjModel, leg: Leg) -> list[str]:
+    """The joints by which a leg rolls: hinges without a range, on an axis through the middle of a part of its foot."""
+    foot = [b for b in range(model.nbody) if _is_below(model, b, model.body(leg.body).id)]
+    found = []
+    for j in np.flatnonzero((model.jnt_type == mujoco.mjtJoint.mjJNT_HINGE) & (model.jnt_limited == 0)):
+        body = int(model.jnt_bodyid[j])
+        boxes = [
+            box_in_body(model, g) for g in range(model.ngeom) if model.geom_bodyid[g] == body and collides(model, g)
+        ]
+        if body in foot and boxes:
+            middle_3, half_3 = max(boxes, key=lambda box: float(np.prod(box[1])))
+            off_axis = float(np.linalg.norm(np.cross(middle_3 - model.jnt_pos[j], model.jnt_axis[j])))
+            found += [model.joint(j).name] if off_axis < 0.25 * float(half_3.max()) else []
+    return found
 
 
 def stray_bodies(model: mujoco.MjModel) -> tuple[str, ...]:

@@ -9,7 +9,8 @@ import numpy as np
 
 from ksim.physics import AbstractActuators, ModelActuators, PositionActuators
 from ksim.physics.actuator_kinds import torque_range
-from ksim.robot.describe import Leg, RobotDescription, grouped
+from ksim.physics.names import ONE_DOF, side_pattern
+from ksim.robot.describe import Leg, RobotDescription, grouped, in_world
 from ksim.robot.scene import Foot, add_ground, touch_ground_only, use_implicitfast
 
 LEG_SAG_RAD = 1.0
@@ -18,6 +19,11 @@ SAG_M = 0.01
 DAMPING_RATIO = 0.4
 LEAST_DAMPING_S = 0.025
 TORQUE_PART = 0.35
+STRENGTH = 0.5
+"""Torque of a guessed motor of a leg, over the robot's weight times the reach of the leg. Real ones: Unitree G1 0.4 to
+0.6, Go1 and Go2 0.45 to 0.8, A1 0.8, ANYmal C 0.3."""
+BELIEVED = (0.1, 10.0)
+"""Range of a file's limit of effort over the load of the joint. Files often have placeholders such as 1000 N m."""
 ACTION_SCALE_RAD = (0.25, 0.4)
 
 
@@ -28,14 +34,16 @@ class Gains:
     Attributes:
         kp: Stiffness, in N m/rad (N/m on slides).
         kd: Damping, in N m s/rad.
-        torque: Torque that a motor should be able to provide, in N m (N on slides), from the load of the rules.
+        torque: Torque limit of a motor, in N m (N on slides): the known one if it is credible, else by the rules.
         action_scale: rad (m) of target per unit of action.
+        offset: rad (m) of the target from the pose with which the servo carries the weight in it; empty without legs.
     """
 
     kp: Mapping[str, float]
     kd: Mapping[str, float]
     torque: Mapping[str, float]
     action_scale: Mapping[str, float]
+    offset: Mapping[str, float]
 
 
 def gains_of(
@@ -72,7 +80,7 @@ def gains_of(
     for name in joints:
         if name in in_leg:
             load = model.body_subtreemass[0] * weight * _reach(model, data, name, in_leg[name])
-            stiffness, needed = load / LEG_SAG_RAD, load
+            stiffness, needed = load / LEG_SAG_RAD, STRENGTH * load
         else:
             load = _weight_moment(model, data, name, weight)
             is_slide = model.jnt_type[model.joint(name).id] == int(mujoco.mjtJoint.mjJNT_SLIDE)
@@ -82,10 +90,33 @@ def gains_of(
         kd[name] = max(2 * DAMPING_RATIO * np.sqrt(kp[name] * inertia[name]), LEAST_DAMPING_S * kp[name])
         low, high = model.joint(name).range if model.jnt_limited[model.joint(name).id] else (-np.pi, np.pi)
         quarter = float(high - low) / 4
-        torque[name] = max(needed, kp[name] * min(0.5, quarter))
-        by_torque = np.clip(TORQUE_PART * limits.get(name, torque[name]) / kp[name], *ACTION_SCALE_RAD)
+        guess = max(needed, kp[name] * min(0.5, quarter))
+        own = limits.get(name, guess)
+        torque[name] = own if BELIEVED[0] * guess <= own <= BELIEVED[1] * guess else guess
+        by_torque = np.clip(TORQUE_PART * torque[name] / kp[name], *ACTION_SCALE_RAD)
         scale[name] = min(float(by_torque), quarter) if legs else quarter
-    return Gains(kp, kd, torque, scale)
+    load_v = _standing_loads(model, data, legs) if legs else np.zeros(model.nv)
+    offset = {joint: float(load_v[model.joint(joint).dofadr[0]] / kp[joint]) for joint in kp} if legs else {}
+    return Gains(kp, kd, torque, scale, offset)
+
+
+def _standing_loads(model: mujoco.MjModel, data: mujoco.MjData, legs: Sequence[Leg]) -> np.ndarray:
+    """The forces of all degrees of freedom, in N m (N), that hold the robot at rest on its feet, in the pose of `data`.
+
+    The feet push straight up, with the forces of the least squares that balance the robot about its centre of mass.
+    """
+    bodies = [model.body(leg.body).id for leg in legs]
+    points = [in_world(data, body, leg.pos) for body, leg in zip(bodies, legs, strict=True)]
+    root = int(model.body_rootid[bodies[0]])
+    weight = float(model.body_subtreemass[root] * np.linalg.norm(model.opt.gravity))
+    balance = np.array([[1.0, *(point - data.subtree_com[root])[:2]] for point in points]).T
+    push_l = np.linalg.lstsq(balance, [weight, 0.0, 0.0])[0]
+    load_v = data.qfrc_bias - data.qfrc_passive
+    for body, point, push in zip(bodies, points, push_l, strict=True):
+        jacobian_3v = np.zeros((3, model.nv))
+        mujoco.mj_jac(model, data, jacobian_3v, None, point, body)
+        load_v -= jacobian_3v[2] * push
+    return load_v
 
 
 def _reach(model: mujoco.MjModel, data: mujoco.MjData, joint: str, leg: Leg) -> float:
@@ -132,18 +163,21 @@ class Drives:
         damping: Damping in N m s/rad; empty if the model's own actuators stay.
         torque: Torque limits of added motors in N m; empty if the model has actuators.
         action_scale: rad (m) of target per unit of action; empty if it has no meaning for the actuators.
+        offset: rad (m) of the target from the pose at action 0, with which servos carry the weight; empty for none.
     """
 
     stiffness: Mapping[str, float] = dataclasses.field(default_factory=dict)
     damping: Mapping[str, float] = dataclasses.field(default_factory=dict)
     torque: Mapping[str, float] = dataclasses.field(default_factory=dict)
     action_scale: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    offset: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def actuators(self) -> AbstractActuators:
         """The actuators of a task; without gains those of the model."""
+        offset = self.offset or 0.0
         if not self.stiffness:
-            return ModelActuators(self.action_scale) if self.action_scale else ModelActuators()
-        return PositionActuators(self.stiffness, self.damping, self.action_scale)
+            return ModelActuators(self.action_scale, offset) if self.action_scale else ModelActuators()
+        return PositionActuators(self.stiffness, self.damping, self.action_scale, offset)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,6 +198,7 @@ class LeggedRobot(Drives):
         effort: Weight of the squared torques.
         imu: The site of the IMU.
         imu_body: Body to whose origin the IMU is added; None if the model has it.
+        freed: Body of the world that gets a free joint, in place of the file's own; None if the file has it.
         left_out: Bodies that are removed from the model.
         lift: Height by which the origin of the base is raised within it, in m.
         plain_contacts: Whether contacts get pyramidal friction cones and sliding friction only.
@@ -182,6 +217,7 @@ class LeggedRobot(Drives):
     effort: float
     imu: str = "imu"
     imu_body: str | None = None
+    freed: str | None = None
     left_out: tuple[str, ...] = ()
     lift: float = 0.0
     plain_contacts: bool = True
@@ -227,6 +263,7 @@ class Plan:
         dt: Physics step, in s.
         file_dt: Physics step of the robot's file, in s.
         is_mirrored: Whether the task has a mirror image to learn from.
+        strength: Source of the torque limits of added motors, in words.
         pose_source: Source of the pose, in words.
         stands: Description of how the robot stood in the pose.
     """
@@ -237,6 +274,7 @@ class Plan:
     dt: float = DT
     file_dt: float = DT
     is_mirrored: bool = False
+    strength: str = ""
     pose_source: str = ""
     stands: str = ""
 
@@ -253,15 +291,28 @@ def drives_of(gains: Gains, found: RobotDescription) -> Drives:
     """The servos with the gains that the robot's own actuators do not define."""
     if found.drive == "other":
         return Drives()
-    scale = grouped(gains.action_scale, digits=2)
+    scale, offset = grouped(gains.action_scale, digits=2), grouped(gains.offset, decimals=2)
+    offset = offset if any(offset.values()) else {}
     if found.drive == "servos":
-        return Drives(action_scale=scale)
+        return Drives(action_scale=scale, offset=offset)
     return Drives(
         stiffness=grouped(gains.kp, digits=2),
         damping=grouped(gains.kd, digits=2),
-        torque=grouped(gains.torque, digits=2) if found.drive == "none" else {},
+        torque=grouped(gains.torque, digits=3) if found.drive == "none" else {},
         action_scale=scale,
+        offset=offset,
     )
+
+
+def strength_of(gains: Gains, limits: Mapping[str, float], rule: str) -> str:
+    """The source of the torque limits of added motors, in words. `rule` is that of guessed ones."""
+    guessed = [name for name, torque in gains.torque.items() if torque != limits.get(name)]
+    if not guessed:
+        return "the limits of effort in the file"
+    sure = {side_pattern(name) for name in gains.torque if name not in guessed}
+    patterns = ", ".join(dict.fromkeys(x if (x := side_pattern(name)) not in sure else name for name in guessed))
+    whole = len(guessed) == len(gains.torque)
+    return f"guessed, {rule}" if whole else f"the limits of effort in the file, but for {patterns} guessed, {rule}"
 
 
 def add_world(spec: mujoco.MjSpec, report: Report, height: float = 0.0) -> None:
@@ -278,6 +329,9 @@ def add_world(spec: mujoco.MjSpec, report: Report, height: float = 0.0) -> None:
 def torque_limits(spec: mujoco.MjSpec) -> dict[str, float]:
     """Torque limits by joint, in N m, for joints for which the model defines one."""
     limits = {}
+    for joint in spec.joints:  # of motors that the file leaves out, as a URDF does
+        if joint.type in ONE_DOF and joint.actfrcrange[0] < joint.actfrcrange[1]:
+            limits[joint.name] = float(np.abs(joint.actfrcrange).min())
     for actuator in spec.actuators:
         joint = spec.joint(actuator.target)
         if joint is not None and (known := torque_range(spec, actuator)) is not None:

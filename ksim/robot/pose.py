@@ -1,5 +1,6 @@
 """A pose in which a robot stands, found by letting it settle."""
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -58,7 +59,8 @@ def find_stance(model: mujoco.MjModel, base: str, legs: Sequence[Leg], joints: S
     """The first of these poses in which the robot stands: its keyframes, bent legs under the hips, its reference pose.
 
     Poses far below the height with bent legs are skipped: they are for lying or crouching. If the robot stands in no
-    pose, the result is the pose in which it stayed upright longest.
+    pose, the result is the pose in which it stayed upright longest. Help against falling over is tried last; a biped is
+    helped in its keyframes before other poses are tried.
 
     Args:
         model: The robot on its ground.
@@ -66,8 +68,10 @@ def find_stance(model: mujoco.MjModel, base: str, legs: Sequence[Leg], joints: S
     """
     tried = []
     poses, crouches = _to_walk_in(model, _with_closed_loops(model, base, candidates(model, base, legs)))
-    for is_helped in (False, True):
-        for source, qpos in poses:
+    own = [pose for pose in poses if len(legs) <= 2 and pose[0].startswith(KEYFRAME)]
+    others = [pose for pose in poses if pose[0] not in dict(own)]
+    for some in (own, others):
+        for is_helped, (source, qpos) in itertools.product((False, True), some):
             held, ctrl = hold(qpos)
             settled, upright_s, stands = settle(held, ctrl, qpos, base, legs, is_helped=is_helped)
             heights = base_height_of(model, qpos), base_height_of(model, settled)
@@ -201,7 +205,9 @@ class LegKinematics:
         middle = (self._low + self._high) / 2
         stretched = self._solve(10 * self._length, [rest, np.clip(middle, rest - 0.6, rest + 0.6)])
         height = part * float(self._hip_3[2] - self._foot(stretched)[0][2])
-        bent = self._solve(height, [stretched, stretched + 0.5 * np.sign(middle - stretched)])
+        # A straight leg in the middle of its range bends in either way.
+        inward = np.where(np.isclose(middle, stretched), (-1.0) ** np.arange(len(rest)), np.sign(middle - stretched))
+        bent = self._solve(height, [stretched, stretched + 0.5 * inward])
         is_there = np.linalg.norm(self._error(bent, height)) <= 0.05 * self._length
         return bent if is_there else None
 

@@ -92,6 +92,43 @@ def raise_base(spec: mujoco.MjSpec, height: float) -> None:
             part.pos -= up_3
 
 
+def free_base(spec: mujoco.MjSpec, body: str) -> None:
+    """Gives a body of the world a free joint, in place of its own joints and everything that drives or measures them.
+
+    For files that fix the robot to the world, or that move it by slides and hinges. Keyframes keep their poses.
+
+    Raises:
+        ConfigError: The model has no such body, or it is not a child of the world, or a tendon runs over its joints.
+    """
+    base = find_in_spec(spec, "body", body)
+    if base.parent.name != "world":
+        raise ConfigError(f"free_base needs a body of the world, but {body!r} is part of {base.parent.name!r}.")
+    removed = {joint.name for joint in base.joints}
+    if any(path.target.name in removed for tendon in spec.tendons for path in tendon.path if path.target is not None):
+        raise ConfigError(f"free_base cannot replace the joints of {body!r}: a tendon runs over them.")
+    before = spec.copy().compile()
+    at = sorted(int(before.joint(name).qposadr[0]) for name in removed)
+    start, keys = min(at, default=0), [(key, np.array(key.qpos), np.array(key.ctrl)) for key in spec.keys]
+    data = mujoco.MjData(before)
+    poses = []
+    for _, qpos, _ in keys:
+        data.qpos[:] = qpos if len(qpos) else before.qpos0
+        mujoco.mj_kinematics(before, data)
+        # A body that is fixed to the world may be fused with it: then its pose is that of the file.
+        poses.append([*data.body(body).xpos, *data.body(body).xquat] if removed else [*base.pos, *base.quat])
+    is_kept_u = np.array([actuator.target not in removed for actuator in spec.actuators], bool)
+    for kind, names in (("actuators", ("target",)), ("sensors", ("objname",)), ("equalities", ("name1", "name2"))):
+        for part in [part for part in getattr(spec, kind) if {getattr(part, name) for name in names} & removed]:
+            spec.delete(part)
+    for joint in list(base.joints):
+        spec.delete(joint)
+    base.add_freejoint(name=f"{body}_free")
+    for (key, qpos, ctrl), pose_7 in zip(keys, poses, strict=True):
+        key.qpos = np.insert(np.delete(qpos, at), start, pose_7) if len(qpos) else []
+        key.ctrl = ctrl[is_kept_u] if len(ctrl) else []
+        key.qvel, key.act = [], []
+
+
 def leave_out(spec: mujoco.MjSpec, bodies: Sequence[str]) -> None:
     """Removes bodies from the model, with everything attached to them, including motors, sensors and constraints.
 

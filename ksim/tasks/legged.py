@@ -61,6 +61,8 @@ class LeggedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
 
     def get_robot(self) -> mujoco.MjSpec:
         numbers, spec = self.robot, scene.load(self.get_mjcf())
+        if numbers.freed is not None:
+            scene.free_base(spec, numbers.freed)
         scene.leave_out(spec, numbers.left_out)
         if numbers.lift:
             scene.raise_base(spec, numbers.lift)

@@ -1,4 +1,4 @@
-"""From an MJCF file to a task: writes a program that trains a robot, with what it could find and guess about it.
+"""From a robot's file, MJCF or URDF, to a task: writes a program that trains it, with what it could find and guess.
 
 python -m ksim.tools.new my_robot.xml
 
@@ -30,12 +30,13 @@ from ksim.host.files import whole_file
 from ksim.host.terminal import print_line
 from ksim.mirror import mirror_robot
 from ksim.physics import PhysicsModel, compile_model
+from ksim.physics.files import unpacked
 from ksim.physics.mujoco import silence_warnings
 from ksim.physics.names import MAX_VELOCITY
 from ksim.robot.choices import driven_model, fixed_plan, legged_plan
-from ksim.robot.describe import base_lift, look_at, stray_bodies
+from ksim.robot.describe import base_lift, base_to_free, look_at, stray_bodies
 from ksim.robot.plan import CTRL_DT, DT, LeggedRobot, Plan, Report, report_found
-from ksim.robot.scene import leave_out, load, raise_base
+from ksim.robot.scene import free_base, leave_out, load, raise_base
 from ksim.tools import exit_code_of, make_parser
 from ksim.tools.program import first_run_dir, program_text
 
@@ -108,7 +109,12 @@ FINER_DTS = (0.0025, 0.002, 0.001, 0.0005, 0.00025, 0.0001)
 def main(argv: Sequence[str] | None = None) -> None:
     """Writes a program for a robot."""
     parser = make_parser("new", __doc__)
-    parser.add_argument("robot", type=Path, metavar="ROBOT.xml", help="the robot's MJCF file")
+    parser.add_argument(
+        "robot",
+        type=Path,
+        metavar="ROBOT",
+        help="the robot's MJCF file or URDF, or a zip file with it, which is unpacked",
+    )
     parser.add_argument(
         "--output",
         type=Path,
@@ -123,10 +129,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     silence_warnings()
     output = options.output or Path(f"{module_name(options.robot.stem)}.py")
     check_output(output, force=options.force)
-    plan, text, fault = _driven_program(options.robot, output, DT, options.whole)
+    robot = options.robot
+    if robot.suffix == ".zip":
+        robot = unpacked(robot, output.parent / robot.stem)
+        print_line(f"Unpacked {options.robot}. The robot's file: {robot}")
+    plan, text, fault = _driven_program(robot, output, DT, options.whole)
     if fault is not None and plan.file_dt < DT:
         dt = next((dt for dt in FINER_DTS if dt <= plan.file_dt), FINER_DTS[-1])
-        finer = _driven_program(options.robot, output, dt, options.whole)
+        finer = _driven_program(robot, output, dt, options.whole)
         if finer[2] is None:
             plan, text, fault = finer
     if fault is not None:
@@ -151,7 +161,13 @@ def make_plan(path: Path, dt: float = DT) -> Plan:
     """
     spec = load(path)
     compiled = lambda: compile_model(spec, dt=dt, ctrl_dt=CTRL_DT, source=path).mj_model
-    model, report = compiled(), Report()
+    report = Report()
+    freed = base_to_free(spec)
+    if freed is not None:
+        was = "moves by slides and hinges" if spec.body(freed).joints else "is fixed to the world"
+        free_base(spec, freed)
+        report.guessed.append(f"In the file {freed!r} {was}: the task gives it a free joint.")
+    model = compiled()
     left_out = stray_bodies(model)
     if left_out:
         leave_out(spec, left_out)
@@ -177,7 +193,7 @@ def make_plan(path: Path, dt: float = DT) -> Plan:
         return dataclasses.replace(plan, robot=dataclasses.replace(plan.robot, left_out=left_out), dt=dt, file_dt=step)
     plan = legged_plan(spec, found, report, dt)
     assert isinstance(plan.robot, LeggedRobot)
-    numbers = dataclasses.replace(plan.robot, left_out=left_out, lift=lift)
+    numbers = dataclasses.replace(plan.robot, freed=freed, left_out=left_out, lift=lift)
     model = driven_model(spec, numbers, numbers.pose, numbers.height, dt)
     is_mirrored = _is_mirrored(model, plan)
     return dataclasses.replace(plan, robot=numbers, is_mirrored=is_mirrored, file_dt=step)

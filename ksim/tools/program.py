@@ -49,7 +49,7 @@ def program_text(plan: Plan, *, class_name: str, mjcf: Path, output: Path, whole
     kind = _KINDS[plan.findings.kind]
     module = kind.module.__name__.rpartition(".")[2]
     program, prefix = shlex.quote(output.name), "" if whole else f"{module}."
-    rows = _legged_rows(plan, plan.robot) if isinstance(plan.robot, LeggedRobot) else _fixed_rows(plan.robot)
+    rows = _legged_rows(plan, plan.robot) if isinstance(plan.robot, LeggedRobot) else _fixed_rows(plan, plan.robot)
     robot = "".join(_row_lines(rows, plan.robot, "scene.Foot" if whole else "Foot"))
     foot = "from ksim.robot import Foot\n" if kind.module is legged else ""
     imports = f"from pathlib import Path\n\n{foot}from ksim.tasks import {module}\n"
@@ -92,6 +92,7 @@ def _legged_rows(plan: Plan, robot: LeggedRobot) -> list[Row]:
     gait = {2: "a walk: feet in turns", 4: "a trot: diagonal feet together"}.get(len(robot.feet), "neighbours in turns")
     scale = "35 % of the torque limit / stiffness, within 0.25 and 0.4"
     return [
+        ("The body that moves freely, though the file has no free joint", {"freed": robot.freed}),
         ("Apart from the robot, with motors of its own", {"left_out": robot.left_out}),
         ("The origin of the base is raised to the centre of mass, in m; the file has it lower", {"lift": robot.lift}),
         (
@@ -106,7 +107,7 @@ def _legged_rows(plan: Plan, robot: LeggedRobot) -> list[Row]:
             "Heights in m: of the base, of the base once the servos have given way, of the feet's boxes",
             {"height": robot.height, "standing_height": robot.standing_height, "rest_height": robot.rest_height},
         ),
-        *_drive_rows(robot, "the robot's weight times the reach of the leg", scale),
+        *_drive_rows(robot, plan.strength, scale),
         (
             f"The gait, {gait}. Larger animals step more slowly: 2.9 * sqrt(height / gravity)",
             {"period_s": robot.period_s, "phases": robot.phases, "swing_m": robot.swing_m},
@@ -127,13 +128,13 @@ def _legged_rows(plan: Plan, robot: LeggedRobot) -> list[Row]:
     ]
 
 
-def _fixed_rows(robot: FixedRobot) -> list[Row]:
+def _fixed_rows(plan: Plan, robot: FixedRobot) -> list[Row]:
     return [
         ("Apart from the robot, with motors of its own", {"left_out": robot.left_out}),
         ("The point farthest along the last body, in m in its frame", {"tip": robot.tip}),
         ("Below the robot, in m", {"floor": robot.floor}),
         ("Within the joints' ranges, which the file's reference pose is not", {"pose": robot.pose}),
-        *_drive_rows(robot, "twice the weight times the reach", "a quarter of the range"),
+        *_drive_rows(robot, plan.strength, "a quarter of the range"),
         ("Where the tip is in most of 1,000 random poses, in m in the world", {"reach": robot.reach}),
         ("Distance from the target, in m, at which a reward begins to matter", {"coarse": robot.coarse}),
         (
@@ -144,14 +145,15 @@ def _fixed_rows(robot: FixedRobot) -> list[Row]:
     ]
 
 
-def _drive_rows(robot: Drives, load: str, scale: str) -> list[Row]:
+def _drive_rows(robot: Drives, strength: str, scale: str) -> list[Row]:
     return [
-        (f"Motors of so many N m, because the file has none: {load}", {"torque": robot.torque}),
+        (f"Motors of so many N m, because the file has none: {strength}", {"torque": robot.torque}),
         (
             "Servos, in N m/rad and N m s/rad, from weight, reach and inertias: see ksim.robot.plan for the rules",
             {"stiffness": robot.stiffness, "damping": robot.damping},
         ),
         (f"Target of the servos per unit of action, in rad: {scale}", {"action_scale": robot.action_scale}),
+        ("Targets beyond the pose in rad, with which the servos carry the weight in it", {"offset": robot.offset}),
     ]
 
 

@@ -1,8 +1,10 @@
 import mujoco
 import numpy as np
+import pytest
 
-from ksim.robot.describe import grouped, look_at
-from tests.support.model_files import DOG
+from ksim.robot.describe import base_to_free, grouped, look_at, wheels
+from tests.support import urdf
+from tests.support.model_files import CART_POLE, DOG
 
 
 def test_legs_of_a_dog_are_found_and_named_by_where_they_are():
@@ -19,3 +21,40 @@ def test_numbers_that_agree_on_all_sides_share_a_pattern():
     knees = {"left_knee": 2.0, "right_knee": -2.0}
     values = {"FL_hip": 1.0, "FR_hip": 1.02, **knees, "hip_1": 3.0, "hip_2": 3.0, "neck": 4.0}
     assert grouped(values, digits=2) == {"*_hip": 1.0, **knees, "hip_*": 3.0, "neck": 4.0}
+
+
+AXES = ("1 0 0", "0 1 0", "0 0 1")
+
+
+def moved_by(*joints):
+    """A dog whose trunk moves by these joints, in place of a free joint."""
+    return mujoco.MjSpec.from_string(DOG.replace("<freejoint/>", "".join(joints)))
+
+
+SLIDES = [f'<joint name="{name}" type="slide" axis="{axis}"/>' for name, axis in zip("xyz", AXES, strict=True)]
+HINGES = [f'<joint name="r{name}" axis="{axis}"/>' for name, axis in zip("xyz", AXES, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "base"),
+    [
+        (mujoco.MjSpec.from_string(DOG), None),
+        (moved_by(*SLIDES, *HINGES), "trunk"),
+        (moved_by(), "trunk"),
+        (mujoco.MjSpec.from_string(urdf.DOG), "trunk"),
+        (mujoco.MjSpec.from_string(urdf.ARM), None),
+        (mujoco.MjSpec.from_string(CART_POLE), None),
+    ],
+    ids=["free", "slides and hinges", "fixed", "URDF", "arm", "cart-pole"],
+)
+def test_base_that_moves_freely_in_reality_is_found(spec, base):
+    assert base_to_free(spec) == base
+
+
+def test_wheels_are_feet_that_turn_about_their_middle():
+    foot = '<geom type="sphere" size=".02" pos="0 0 -.2" mass=".05"/>'
+    wheel = (
+        '<body name="rim" pos="0 0 -.2"><joint name="wheel" limited="false"/><geom type="sphere" size=".03"/></body>'
+    )
+    model = mujoco.MjModel.from_xml_string(DOG.replace(foot, wheel, 1))
+    assert [wheels(model, leg) for leg in look_at(model).legs] == [["wheel"], [], [], []]

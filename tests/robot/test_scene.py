@@ -50,11 +50,44 @@ def test_raised_base_leaves_the_robot_in_place():
     np.testing.assert_allclose(after.key_qpos[0][:3], [0.5, 0, 0], atol=1e-6)
 
 
+MOVED = """
+<mujoco>
+  <worldbody><body name="trunk" pos="0 0 1">
+    <joint name="x" type="slide" axis="1 0 0"/> <joint name="z" type="slide" axis="0 0 1"/>
+    <joint name="pitch" axis="0 1 0"/> <geom size=".1"/>
+    <body name="leg"><joint name="hip" axis="0 1 0"/><geom size=".05" pos="0 0 -.2"/></body>
+  </body></worldbody>
+  <actuator><motor joint="x"/> <motor name="hip" joint="hip"/></actuator>
+  <sensor><jointpos joint="x"/> <jointpos joint="hip"/></sensor>
+  <equality><joint joint1="hip" joint2="pitch"/></equality>
+  <keyframe><key qpos=".1 .3 .2 .5" ctrl="1 2"/></keyframe>
+</mujoco>"""
+
+
+def test_freed_base_keeps_its_poses_and_loses_its_joints_with_all_that_is_on_them():
+    spec = mujoco.MjSpec.from_string(MOVED)
+    before = spec.copy().compile()
+    robot.free_base(spec, "trunk")
+    after = spec.compile()
+    assert (after.nq, after.nu, after.nsensor, after.neq) == (8, 1, 1, 0)
+    np.testing.assert_allclose(after.key_ctrl, [[2]])
+    places = []
+    for model in (before, after):
+        data = mujoco.MjData(model)
+        for qpos in (model.qpos0, model.key_qpos[0]):
+            data.qpos[:] = qpos
+            mujoco.mj_forward(model, data)
+            places.append(data.geom_xpos.copy())
+    np.testing.assert_allclose(places[:2], places[2:], atol=1e-9)
+
+
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
         (lambda spec: robot.add_motors(spec, {"slide": 1.0}), "actuators of its own"),
         (lambda spec: robot.raise_base(spec, 0.5), "free joint"),
+        (lambda spec: robot.free_base(spec, "pole"), "'pole' is part of 'cart'"),
+        (lambda spec: robot.free_base(spec, "carriage"), "no body 'carriage'"),
     ],
 )
 def test_edit_that_does_not_fit_the_model_is_refused(edit, message):

@@ -3,15 +3,18 @@
 import dataclasses
 import re
 import runpy
+import zipfile
 from pathlib import Path
 
 import pytest
 
 from examples import deploy
+from ksim.errors import ConfigError
 from ksim.robot import choices
 from ksim.robot.pose import find_stance
 from ksim.tools import new
 from ksim.tools.new import mirror_fault
+from tests.support import urdf
 from tests.support.model_files import CART_POLE, DOG, LEG, written
 from tests.support.processes import ROOT
 from tests.support.robots import BIPED
@@ -57,6 +60,35 @@ def test_three_commands_of_the_page_on_robots_lead_from_a_dog_to_its_policy_whic
     assert stopped.value.code == 0
     deploy.main([str(run_dir / "export" / "policy.onnx"), "--seconds", "0.2"])
     assert "Stood for 0.20 s." in capsys.readouterr().out
+
+
+def test_urdf_in_a_zip_file_gets_a_free_base_motors_and_a_program_that_starts(capsys):
+    with zipfile.ZipFile("four-legs.zip", "w") as archive:
+        archive.writestr("dog/urdf/dog.urdf", urdf.DOG.replace('effort="8"', 'effort="1000"', 1))
+    assert new.main(["four-legs.zip"]) == 0
+    output = capsys.readouterr().out
+    assert output.startswith("Unpacked four-legs.zip. The robot's file: four-legs/dog/urdf/dog.urdf\n")
+    assert "In the file 'trunk' is fixed to the world: the task gives it a free joint." in output
+    assert "as strong as the limits of effort in the file, but for FL_roll guessed, half the robot's weight" in output
+    program = runpy.run_path("four_legs.py")
+    robot = program["FourLegs"].robot
+    assert robot.freed == "trunk"
+    assert robot.torque["*_knee"] == 8.0
+    assert max(robot.torque.values()) < 20
+    # The servos carry the weight: it stands where it starts.
+    assert robot.standing_height == pytest.approx(robot.height, abs=0.01)
+    assert program["FourLegs"](program["CONFIG"]).get_robot().compile().nu == 12
+
+
+def test_robot_on_wheels_is_refused():
+    wheel = '<body name="{0}" pos="0 0 -.2"><joint name="{0}" limited="false"/><geom type="sphere" size=".03"/></body>'
+    foot = '<geom type="sphere" size=".02" pos="0 0 -.2" mass=".05"/>'
+    text = DOG
+    for name in ("w0", "w1", "w2", "w3"):
+        text = text.replace(foot, wheel.format(name), 1)
+    Path("rover.xml").write_text(text)
+    with pytest.raises(ConfigError, match=r"rolls on wheels: w0, w1, w2, w3 turn without end"):
+        new.make_plan(Path("rover.xml"))
 
 
 def test_fault_of_a_mirror_is_what_the_task_of_a_program_finds():

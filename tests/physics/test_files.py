@@ -1,0 +1,165 @@
+"""Robot files as people have them: URDF, meshes elsewhere and in formats that MuJoCo does not read."""
+
+import zipfile
+from pathlib import Path
+
+import mujoco
+import numpy as np
+import pytest
+
+import ksim
+from ksim.physics import load_spec
+from ksim.physics.files import unpacked
+from tests.support import urdf
+
+TETRAHEDRON = "0 0 0  .1 0 0  0 .1 0  0 0 .1"
+OBJ = "v 0 0 0\nv .1 0 0\nv 0 .1 0\nv 0 0 .1\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n"
+STL = "solid t\n" + "".join(
+    f"facet normal 0 0 1\nouter loop\nvertex {a}\nvertex {b}\nvertex {c}\nendloop\nendfacet\n"
+    for a, b, c in (("0 0 0", ".1 0 0", "0 .1 0"), ("0 0 0", ".1 0 0", "0 0 .1"), ("0 0 0", "0 .1 0", "0 0 .1"))
+)
+COLLADA = f"""<COLLADA xmlns="http://www.collada.org/2005/11/COLLADASchema"><asset><unit meter="0.5"/></asset>
+  <library_geometries><geometry id="g"><mesh>
+    <source id="p"><float_array count="12">{TETRAHEDRON}</float_array></source>
+    <vertices id="v"><input semantic="POSITION" source="#p"/></vertices></mesh></geometry></library_geometries>
+  <library_visual_scenes><visual_scene><node>
+    <matrix>2 0 0 1  0 2 0 0  0 0 2 0  0 0 0 1</matrix><instance_geometry url="#g"/></node></visual_scene>
+  </library_visual_scenes></COLLADA>"""
+
+WITH_MESH = """<mujoco><asset><mesh file="assets/part.obj"/></asset>
+  <worldbody><geom type="mesh" mesh="part"/></worldbody></mujoco>"""
+
+
+def mesh(name):
+    return f'<geometry><mesh filename="{name}"/></geometry>'
+
+
+def compiled(text, path="robots/urdf/robot.urdf"):
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_text(text)
+    return load_spec(path).compile()
+
+
+def test_urdf_has_its_joints_with_limits_of_effort_and_no_actuators():
+    model = compiled(urdf.DOG)
+    assert (model.njnt, model.nu) == (12, 0)
+    np.testing.assert_allclose(model.jnt_actfrcrange, [[-8, 8]] * 12)
+    np.testing.assert_allclose(model.jnt_range, [[-1.5, 1.5]] * 12)
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("package://my_robot/meshes/part.obj", "robots/meshes/part.obj"),
+        ("package:///my_robot/meshes/part.obj", "robots/my_robot/meshes/part.obj"),
+        ("../meshes/part.obj", "robots/meshes/part.obj"),
+        ("part.obj", "robots/other/part.obj"),
+        ("meshes\\\\part.obj", "robots/urdf/meshes/part.obj"),
+    ],
+)
+def test_mesh_of_a_urdf_is_found(name, place):
+    Path(place).parent.mkdir(parents=True)
+    Path(place).write_text(OBJ)
+    model = compiled(urdf.robot(urdf.link("world", mesh(name.replace("\\\\", "\\")), mass=0)))
+    assert (model.ngeom, model.nmesh) == (1, 1)
+
+
+@pytest.mark.parametrize(("name", "text"), [("part.dae", COLLADA), ("part.stl", STL), ("part.obj", OBJ)])
+def test_mesh_of_any_format_collides_with_its_hull(name, text):
+    Path("robots").mkdir()
+    Path("robots", name).write_text(text)
+    model = compiled(urdf.robot(urdf.link("world", mesh(name), mass=0)), "robots/robot.urdf")
+    data = mujoco.MjData(model)
+    mujoco.mj_forward(model, data)
+    corners = data.geom_xpos[0] + model.mesh_vert @ data.geom_xmat[0].reshape(3, 3).T
+    # The node of the COLLADA file doubles it and moves it by 1, in units of 0.5 m.
+    np.testing.assert_allclose(corners.min(axis=0), [0.5 if name == "part.dae" else 0, 0, 0], atol=1e-5)
+    np.testing.assert_allclose(np.ptp(corners, axis=0), 0.1, atol=1e-5)
+
+
+def test_mesh_that_is_only_seen_is_left_out_where_it_cannot_be_read():
+    seen = '<visual>{}<material name="a"/><material name="b"/></visual>'
+    link = f'<link name="world">{seen.format(mesh("part.dae"))}{seen.format(urdf.BOX)}</link>'
+    model = compiled(urdf.robot(link))
+    assert (model.ngeom, model.nmesh, model.geom_contype.sum()) == (1, 0, 0)
+
+
+def test_link_without_a_possible_inertia_gets_one_and_a_frame_that_is_fixed_has_no_mass():
+    parts = (
+        urdf.link("world", urdf.BOX, mass=0),
+        urdf.link("massless", None, mass=0),
+        urdf.link("flat", urdf.ROD, mass=0.5, inertia=0.0),
+        urdf.link("frame", urdf.SPHERE, mass=1e-15, inertia=1e-27),
+        urdf.joint("first", "world", "massless", "0 0 0"),
+        urdf.joint("second", "massless", "flat", "0 0 0"),
+        urdf.fixed("flat", "frame", "0 0 0"),
+    )
+    model = compiled(urdf.robot(*parts))
+    np.testing.assert_allclose(model.body_mass, [0, 0.001, 0.5], rtol=1e-6)
+    ball = 0.4 * 0.5 * (3 * 0.5 / (4 * np.pi * 1000)) ** (2 / 3)
+    np.testing.assert_allclose(model.body_inertia[2], ball, rtol=1e-4)
+
+
+def test_mesh_of_an_mjcf_file_is_found_in_a_folder_beside_it():
+    Path("robots/meshes").mkdir(parents=True)
+    Path("robots/meshes/part.obj").write_text(OBJ)
+    assert compiled(WITH_MESH, "robots/xml/robot.xml").nmesh == 1
+
+
+def test_mjcf_file_may_have_any_name():
+    Path("robots/assets").mkdir(parents=True)
+    Path("robots/assets/part.obj").write_text(OBJ)
+    assert compiled(WITH_MESH, "robots/robot.mjcf").nmesh == 1
+
+
+def zipped(files, name="robot.zip"):
+    with zipfile.ZipFile(name, "w") as archive:
+        for path, text in files.items():
+            archive.writestr(path, text)
+    return Path(name)
+
+
+SCENE = '<mujoco><include file="robot.xml"/></mujoco>'
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ({"a/dog.urdf": urdf.DOG, "a/package.xml": "<package/>"}, "a/dog.urdf"),
+        ({"robot.xml": WITH_MESH, "scene.xml": SCENE, "assets/part.obj": OBJ}, "scene.xml"),
+        ({"x/robot.xml": WITH_MESH, "x/other.xml": WITH_MESH}, "x/robot.xml"),
+    ],
+)
+def test_robot_in_a_zip_file_is_found(files, found):
+    assert unpacked(zipped(files), Path("folder")) == Path("folder", found)
+
+
+def test_zip_file_without_one_robot_is_refused():
+    refusals = [
+        (
+            {"one.xml": WITH_MESH, "two.xml": WITH_MESH},
+            r"has several robots. It was .* folder0: give one of folder0/one",
+        ),
+        ({"readme.md": "text"}, "has no MJCF file and no URDF. It was unpacked into folder1.$"),
+    ]
+    for i, (files, message) in enumerate(refusals):
+        with pytest.raises(ksim.ConfigError, match=message):
+            unpacked(zipped(files), Path(f"folder{i}"))
+    with pytest.raises(ksim.ConfigError, match=r"folder0 already exists, into which robot\.zip would be unpacked"):
+        unpacked(Path("robot.zip"), Path("folder0"))
+    Path("text.zip").write_text("no zip file")
+    with pytest.raises(ksim.ConfigError, match=r"text\.zip cannot be unpacked: File is not a zip file"):
+        unpacked(Path("text.zip"), Path("folder2"))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (urdf.robot(urdf.link("world", mesh("part.stl"))), "the mesh 'part.stl' of link 'world' was not found. Put it"),
+        ('<robot xmlns:xacro="http://ros.org/wiki/xacro"><xacro:leg/></robot>', "has macros. Expand them first: xacro"),
+        ("<robot><link></robot>", "is not XML: mismatched tag"),
+    ],
+)
+def test_urdf_that_cannot_be_read_is_refused(text, message):
+    with pytest.raises(ksim.ConfigError, match=message):
+        compiled(text)
