@@ -23,13 +23,13 @@ from ksim.robot.describe import (
 )
 from ksim.robot.plan import (
     CTRL_DT,
-    DT,
     Drives,
     FixedRobot,
     Gains,
     LeggedRobot,
     Plan,
     Report,
+    Settings,
     add_world,
     drives_of,
     gains_of,
@@ -37,7 +37,7 @@ from ksim.robot.plan import (
     strength_of,
     torque_limits,
 )
-from ksim.robot.pose import Stance, find_stance, lifting_bends, on_ground
+from ksim.robot.pose import Stance, bent_pose, find_stance, lifting_bends, on_ground
 from ksim.robot.scene import Foot, add_gravity, add_motors, set_pose, use_plain_contacts
 
 PERIOD_PART = 2.9
@@ -51,8 +51,8 @@ GRAVITY = (0.1, 100.0)
 """Range of gravity for which gaits are planned, in m/s^2. On Jupiter it is 25."""
 
 
-def legged_plan(spec: mujoco.MjSpec, found: RobotDescription, report: Report, dt: float = DT) -> Plan:
-    """Chooses the plan for a physics step of `dt` s, and adds the guesses to the report.
+def legged_plan(spec: mujoco.MjSpec, found: RobotDescription, report: Report, settings: Settings) -> Plan:
+    """Chooses the plan, and adds the guesses to the report.
 
     `spec` gets a ground, and gravity if it has none.
 
@@ -72,12 +72,12 @@ def legged_plan(spec: mujoco.MjSpec, found: RobotDescription, report: Report, dt
     limits = torque_limits(spec)
     assert found.base is not None
     height = _above_ground(_first_height(model, found), "the reference pose")
-    rough = lambda qpos: _gains(model, qpos, found, limits, height)
+    rough = lambda qpos: _gains(model, qpos, found, limits, height, settings=settings)
 
     def hold(qpos: np.ndarray) -> tuple[mujoco.MjModel, np.ndarray]:
         drives = drives_of(rough(qpos), found)
         joints = {name: float(qpos[model.joint(name).qposadr[0]]) for name in found.joints}
-        physics_model = driven_model(spec, drives, joints, 1.0, dt)
+        physics_model = driven_model(spec, drives, joints, 1.0, settings.dt)
         actuators = drives.actuators()
         action = jnp.zeros(actuators.action_size(physics_model))
         return physics_model.mj_model, np.asarray(actuators(action, physics_model))
@@ -86,7 +86,7 @@ def legged_plan(spec: mujoco.MjSpec, found: RobotDescription, report: Report, dt
     qpos = _qpos(spec, stance)
     feet = tuple(_foot(spec, leg) for leg in found.legs)
     height = _above_ground(stance.settled_height if stance.stands else stance.height, stance.source)
-    gains = _gains(model, qpos, found, limits, height)
+    gains = _gains(model, qpos, found, limits, height, settings=settings)
     strength = strength_of(gains, limits, "half the robot's weight times the reach of the leg")
     drives = drives_of(gains, found)
     is_biped = len(found.legs) <= 2
@@ -109,8 +109,10 @@ def legged_plan(spec: mujoco.MjSpec, found: RobotDescription, report: Report, dt
     )
     if found.drive == "none":
         report.guessed.append(f"Motors on all joints, as strong as {strength}.")
-    stood = _report_legged(report, found, stance, limits)
-    return Plan(found, report, numbers, dt, strength=strength, pose_source=stance.source, stands=stood)
+    stretched = bent_pose(model, found.base, found.legs, 0.99)
+    share = None if stretched is None else height / base_height_of(model, on_ground(model, found.base, stretched))
+    stood = _report_legged(report, found, stance, limits, share)
+    return Plan(found, report, numbers, settings.dt, strength=strength, pose_source=stance.source, stands=stood)
 
 
 def _check_walks(model: mujoco.MjModel, found: RobotDescription) -> float:
@@ -156,7 +158,13 @@ def _first_height(model: mujoco.MjModel, found: RobotDescription) -> float:
 
 
 def _gains(
-    model: mujoco.MjModel, qpos: np.ndarray, found: RobotDescription, limits: Mapping[str, float], height: float
+    model: mujoco.MjModel,
+    qpos: np.ndarray,
+    found: RobotDescription,
+    limits: Mapping[str, float],
+    height: float,
+    *,
+    settings: Settings,
 ) -> Gains:
     period_s = PERIOD_PART * math.sqrt(height / float(np.linalg.norm(model.opt.gravity)))
     return gains_of(
@@ -167,6 +175,7 @@ def _gains(
         limits=limits,
         frequency_hz=1.5 / period_s,
         own_kp=own_kp(model, found),
+        settings=settings,
     )
 
 
@@ -203,8 +212,13 @@ def _offsets(num_feet: int) -> tuple[float, ...]:
     return tuple(0.5 * ((i // 2 + i % 2) % 2) for i in range(num_feet))
 
 
-def _report_legged(report: Report, found: RobotDescription, stance: Stance, limits: Mapping[str, float]) -> str:
-    """Adds guesses and unknowns to the report; returns a description of how the robot stood."""
+def _report_legged(
+    report: Report, found: RobotDescription, stance: Stance, limits: Mapping[str, float], share: float | None
+) -> str:
+    """Adds guesses and unknowns to the report; returns a description of how the robot stood.
+
+    `share` is the height of the base over that with stretched legs; None if it is not known.
+    """
     guessed, unknown = report.guessed, report.unknown
     guessed.append("Feet: where the lowest part of each leg touches the ground. Each gets a site and a touch sensor.")
     if found.drive in ("none", "motors"):
@@ -213,7 +227,9 @@ def _report_legged(report: Report, found: RobotDescription, stance: Stance, limi
     if stance.crouches:
         guessed.append(f"Not to walk in, because far below the height of the legs: {', '.join(stance.crouches)}.")
     if stance.stands:
-        guessed.append(f"Standing pose: {stance.source}; {stood}, its base {stance.settled_height:.2f} m high.")
+        of_legs = "" if share is None else f", {share:.0%} of the height with stretched legs"
+        high = f"its base {stance.settled_height:.2f} m high{of_legs}"
+        guessed.append(f"Standing pose: {stance.source}; {stood}, {high}.")
     else:
         stood = "it did not stay standing"
         unknown.append(
@@ -233,7 +249,9 @@ FREQUENCY_HZ = 2.0
 """Natural frequency of an arm's joints, in Hz."""
 
 
-def fixed_plan(spec: mujoco.MjSpec, model: mujoco.MjModel, found: RobotDescription, report: Report) -> Plan:
+def fixed_plan(
+    spec: mujoco.MjSpec, model: mujoco.MjModel, found: RobotDescription, report: Report, settings: Settings
+) -> Plan:
     """Chooses the plan, and adds the guesses to the report. `spec` gets a ground.
 
     Raises:
@@ -263,7 +281,9 @@ def fixed_plan(spec: mujoco.MjSpec, model: mujoco.MjModel, found: RobotDescripti
     if found.drive != "other":
         joints = found.driven or found.joints
         limits, kp = torque_limits(spec), own_kp(model, found)
-        gains = gains_of(model, qpos, joints, (), limits=limits, frequency_hz=FREQUENCY_HZ, own_kp=kp)
+        gains = gains_of(
+            model, qpos, joints, (), limits=limits, frequency_hz=FREQUENCY_HZ, own_kp=kp, settings=settings
+        )
         numbers = dataclasses.replace(numbers, **vars(drives_of(gains, found)))
         if found.drive == "none":
             strength = strength_of(gains, limits, "twice the weight that they carry")

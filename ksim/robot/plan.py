@@ -13,6 +13,7 @@ from ksim.physics.names import ONE_DOF, side_pattern
 from ksim.robot.describe import Leg, RobotDescription, grouped, in_world
 from ksim.robot.scene import Foot, add_ground, touch_ground_only, use_implicitfast
 
+DT, CTRL_DT = 0.005, 0.02
 LEG_SAG_RAD = 1.0
 SAG_RAD = 0.25
 SAG_M = 0.01
@@ -25,6 +26,24 @@ STRENGTH = 0.5
 BELIEVED = (0.1, 10.0)
 """Range of a file's limit of effort over the load of the joint. Files often have placeholders such as 1000 N m."""
 ACTION_SCALE_RAD = (0.25, 0.4)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Wishes of the user about a plan; None leaves the choice to the rules of this module.
+
+    Attributes:
+        dt: Physics step, in s.
+        frequency_hz: Natural frequency of the servos, in Hz, for the inertia at each joint.
+        damping_ratio: Damping ratio of the servos: 1 is critical.
+    """
+
+    dt: float = DT
+    frequency_hz: float | None = None
+    damping_ratio: float | None = None
+
+
+USUAL = Settings()
 
 
 @dataclass(frozen=True)
@@ -55,8 +74,9 @@ def gains_of(
     limits: Mapping[str, float],
     frequency_hz: float,
     own_kp: Mapping[str, float] | None = None,
+    settings: Settings = USUAL,
 ) -> Gains:
-    """Gains by the rules of this module.
+    """Gains by the settings, and otherwise by the rules of this module.
 
     Args:
         qpos: The standing pose.
@@ -86,8 +106,13 @@ def gains_of(
             is_slide = model.jnt_type[model.joint(name).id] == int(mujoco.mjtJoint.mjJNT_SLIDE)
             stiffness, needed = load / (SAG_M if is_slide else SAG_RAD), 2 * load
         by_speed = inertia[name] * (2 * np.pi * frequency_hz) ** 2
+        if settings.frequency_hz is not None:
+            stiffness, by_speed = 0.0, inertia[name] * (2 * np.pi * settings.frequency_hz) ** 2
         kp[name] = (own_kp or {}).get(name) or max(stiffness, by_speed)
-        kd[name] = max(2 * DAMPING_RATIO * np.sqrt(kp[name] * inertia[name]), LEAST_DAMPING_S * kp[name])
+        critical = 2 * float(np.sqrt(kp[name] * inertia[name]))
+        kd[name] = max(DAMPING_RATIO * critical, LEAST_DAMPING_S * kp[name])
+        if settings.damping_ratio is not None:
+            kd[name] = settings.damping_ratio * critical
         low, high = model.joint(name).range if model.jnt_limited[model.joint(name).id] else (-np.pi, np.pi)
         quarter = float(high - low) / 4
         guess = max(needed, kp[name] * min(0.5, quarter))
@@ -140,9 +165,6 @@ def _weight_moment(model: mujoco.MjModel, data: mujoco.MjData, joint: str, weigh
     across = float(np.linalg.norm(np.cross(arm_3, data.xaxis[j])))
     # A load that turns about its own axis is not perfectly balanced either.
     return mass * weight * max(across, 0.3 * float(np.linalg.norm(arm_3)))
-
-
-DT, CTRL_DT = 0.005, 0.02
 
 
 @dataclasses.dataclass

@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 
+from ksim.checks import check_positive
 from ksim.errors import ConfigError
 from ksim.host.files import whole_file
 from ksim.host.terminal import print_line
@@ -35,7 +36,7 @@ from ksim.physics.mujoco import silence_warnings
 from ksim.physics.names import MAX_VELOCITY
 from ksim.robot.choices import driven_model, fixed_plan, legged_plan
 from ksim.robot.describe import base_lift, base_to_free, look_at, stray_bodies
-from ksim.robot.plan import CTRL_DT, DT, LeggedRobot, Plan, Report, report_found
+from ksim.robot.plan import CTRL_DT, DT, USUAL, LeggedRobot, Plan, Report, Settings, report_found
 from ksim.robot.scene import free_base, leave_out, load, raise_base
 from ksim.tools import exit_code_of, make_parser
 from ksim.tools.program import first_run_dir, program_text
@@ -124,8 +125,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--whole", action="store_true", help="write every term of the task, instead of an import from ksim.tasks"
     )
+    parser.add_argument(
+        "--frequency-hz",
+        type=float,
+        metavar="HZ",
+        help="natural frequency of the servos, by the inertia at each joint",
+    )
+    parser.add_argument("--damping-ratio", type=float, metavar="X", help="damping ratio of the servos; 1 is critical")
     parser.add_argument("--force", action="store_true", help="overwrite a program that is already there")
     options = parser.parse_args(argv)
+    for option in ("frequency_hz", "damping_ratio"):
+        if getattr(options, option) is not None:
+            check_positive(f"--{option.replace('_', '-')}", getattr(options, option))
     silence_warnings()
     output = options.output or Path(f"{module_name(options.robot.stem)}.py")
     check_output(output, force=options.force)
@@ -133,10 +144,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     if robot.suffix == ".zip":
         robot = unpacked(robot, output.parent / robot.stem)
         print_line(f"Unpacked {options.robot}. The robot's file: {robot}")
-    plan, text, fault = _driven_program(robot, output, DT, options.whole)
+    settings = Settings(frequency_hz=options.frequency_hz, damping_ratio=options.damping_ratio)
+    plan, text, fault = _driven_program(robot, output, settings, options.whole)
     if fault is not None and plan.file_dt < DT:
         dt = next((dt for dt in FINER_DTS if dt <= plan.file_dt), FINER_DTS[-1])
-        finer = _driven_program(robot, output, dt, options.whole)
+        finer = _driven_program(robot, output, dataclasses.replace(settings, dt=dt), options.whole)
         if finer[2] is None:
             plan, text, fault = finer
     if fault is not None:
@@ -147,19 +159,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     _print(plan, output)
 
 
-def _driven_program(robot: Path, output: Path, dt: float, whole: bool) -> tuple[Plan, str, str | None]:
-    """The plan of a robot with physics steps of `dt` s, its program, and the fault of its first steps, if any."""
-    plan, text = _program(make_plan(robot, dt), robot, output, whole)
+def _driven_program(robot: Path, output: Path, settings: Settings, whole: bool) -> tuple[Plan, str, str | None]:
+    """The plan of a robot, its program, and the fault of its first steps, if any."""
+    plan, text = _program(make_plan(robot, settings), robot, output, whole)
     return plan, text, drive_fault(text, class_name(output.stem), output)
 
 
-def make_plan(path: Path, dt: float = DT) -> Plan:
-    """Inspects a robot's file and chooses the parameters of its task, with a physics step of `dt` s.
+def make_plan(path: Path, settings: Settings = USUAL) -> Plan:
+    """Inspects a robot's file and chooses the parameters of its task.
 
     Raises:
         ConfigError: MuJoCo cannot read the file, or ksim does not support the model.
     """
-    spec = load(path)
+    spec, dt = load(path), settings.dt
     compiled = lambda: compile_model(spec, dt=dt, ctrl_dt=CTRL_DT, source=path).mj_model
     report = Report()
     freed = base_to_free(spec)
@@ -189,9 +201,9 @@ def make_plan(path: Path, dt: float = DT) -> Plan:
     found = look_at(model)
     report_found(report, model, found)
     if found.kind != "legged":
-        plan = fixed_plan(spec, model, found, report)
+        plan = fixed_plan(spec, model, found, report, settings)
         return dataclasses.replace(plan, robot=dataclasses.replace(plan.robot, left_out=left_out), dt=dt, file_dt=step)
-    plan = legged_plan(spec, found, report, dt)
+    plan = legged_plan(spec, found, report, settings)
     assert isinstance(plan.robot, LeggedRobot)
     numbers = dataclasses.replace(plan.robot, freed=freed, left_out=left_out, lift=lift)
     model = driven_model(spec, numbers, numbers.pose, numbers.height, dt)

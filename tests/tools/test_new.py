@@ -6,6 +6,8 @@ import runpy
 import zipfile
 from pathlib import Path
 
+import mujoco
+import numpy as np
 import pytest
 
 from examples import deploy
@@ -15,7 +17,7 @@ from ksim.robot.pose import find_stance
 from ksim.tools import new
 from ksim.tools.new import mirror_fault
 from tests.support import urdf
-from tests.support.model_files import CART_POLE, DOG, LEG, written
+from tests.support.model_files import ARM, CART_POLE, DOG, LEG, written
 from tests.support.processes import ROOT
 from tests.support.robots import BIPED
 
@@ -78,6 +80,21 @@ def test_urdf_in_a_zip_file_gets_a_free_base_motors_and_a_program_that_starts(ca
     # The servos carry the weight: it stands where it starts.
     assert robot.standing_height == pytest.approx(robot.height, abs=0.01)
     assert program["FourLegs"](program["CONFIG"]).get_robot().compile().nu == 12
+
+
+def test_servos_have_the_natural_frequency_and_damping_ratio_that_are_asked_for(capsys):
+    Path("arm.xml").write_text(ARM)
+    assert new.main(["arm.xml", "--frequency-hz", "3", "--damping-ratio", "0.7"]) == 0
+    robot = runpy.run_path("arm.py")["Arm"].robot
+    model = mujoco.MjModel.from_xml_string(ARM)
+    data, inertia_vv = mujoco.MjData(model), np.zeros((3, 3))
+    mujoco.mj_forward(model, data)
+    mujoco.mj_fullM(model, data, inertia_vv)
+    kp, inertia = robot.stiffness["elbow"], inertia_vv[2, 2]
+    assert np.sqrt(kp / inertia) / (2 * np.pi) == pytest.approx(3, rel=0.02)
+    assert robot.damping["elbow"] / (2 * np.sqrt(kp * inertia)) == pytest.approx(0.7, rel=0.02)
+    assert new.main(["arm.xml", "--force", "--frequency-hz", "0"]) == 2
+    assert "--frequency-hz (0.0) must be positive" in capsys.readouterr().out
 
 
 def test_robot_on_wheels_is_refused():
