@@ -206,9 +206,15 @@ def _points(path: Path) -> np.ndarray | None:
     """The vertices, in m, of a mesh that MuJoCo does not read, of which it makes the convex hull: COLLADA, STL as text.
 
     None if MuJoCo reads it.
+
+    Raises:
+        ConfigError: A COLLADA file cannot be read.
     """
     if path.suffix.lower() == ".dae":
-        return _collada_points(ET.parse(path).getroot())
+        try:
+            return _collada_points(ET.parse(path).getroot())
+        except (ET.ParseError, KeyError, IndexError, StopIteration, ValueError) as error:
+            raise ConfigError(f"Mesh {path} is not COLLADA with vertices. Give it as .stl or .obj.") from error
     if path.suffix.lower() == ".stl" and path.read_bytes()[:80].lstrip().startswith(b"solid"):
         found = re.findall(r"vertex\s+(\S+)\s+(\S+)\s+(\S+)", path.read_text(errors="replace"))
         return np.array(found, float) if found else None

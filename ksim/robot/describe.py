@@ -210,6 +210,7 @@ def base_to_free(spec: mujoco.MjSpec) -> str | None:
 
 
 def _is_carried_by_legs(spec: mujoco.MjSpec, body: str) -> bool:
+    """Whether a robot with this body as its base, in the reference pose, has legs that reach clearly lower than it."""
     freed = spec.copy()
     free_base(freed, body)
     try:

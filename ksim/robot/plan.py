@@ -118,7 +118,7 @@ def gains_of(
         guess = max(needed, kp[name] * min(0.5, quarter))
         own = limits.get(name, guess)
         torque[name] = own if BELIEVED[0] * guess <= own <= BELIEVED[1] * guess else guess
-        by_torque = np.clip(TORQUE_PART * torque[name] / kp[name], *ACTION_SCALE_RAD)
+        by_torque = np.clip(TORQUE_PART * limits.get(name, torque[name]) / kp[name], *ACTION_SCALE_RAD)
         scale[name] = min(float(by_torque), quarter) if legs else quarter
     load_v = _standing_loads(model, data, legs) if legs else np.zeros(model.nv)
     offset = {joint: float(load_v[model.joint(joint).dofadr[0]] / kp[joint]) for joint in kp} if legs else {}

@@ -173,13 +173,13 @@ def make_plan(path: Path, settings: Settings = USUAL) -> Plan:
     """
     spec, dt = load(path), settings.dt
     compiled = lambda: compile_model(spec, dt=dt, ctrl_dt=CTRL_DT, source=path).mj_model
-    report = Report()
+    model, report = compiled(), Report()
     freed = base_to_free(spec)
     if freed is not None:
         was = "moves by slides and hinges" if spec.body(freed).joints else "is fixed to the world"
         free_base(spec, freed)
         report.guessed.append(f"In the file {freed!r} {was}: the task gives it a free joint.")
-    model = compiled()
+        model = compiled()
     left_out = stray_bodies(model)
     if left_out:
         leave_out(spec, left_out)

@@ -152,6 +152,14 @@ def test_zip_file_without_one_robot_is_refused():
         unpacked(Path("text.zip"), Path("folder2"))
 
 
+def test_mesh_that_is_no_collada_is_refused():
+    Path("robots").mkdir()
+    for text in ("text", "<COLLADA/>", COLLADA.replace('source="#p"', 'source="#q"')):
+        Path("robots/part.dae").write_text(text)
+        with pytest.raises(ksim.ConfigError, match=r"part\.dae is not COLLADA with vertices"):
+            compiled(urdf.robot(urdf.link("world", mesh("part.dae"))), "robots/robot.urdf")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
