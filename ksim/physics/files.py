@@ -6,7 +6,6 @@ import xml.etree.ElementTree as ET
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from xml.sax.saxutils import quoteattr
 
 import mujoco
 import numpy as np
@@ -20,6 +19,13 @@ _FOLDERS_UP = 4
 """Folders above a robot file in which a path that it names is looked for."""
 _LEAST_MASS, _LEAST_INERTIA = 1e-6, 1e-11
 """Least mass and moment of inertia of a link, in kg and kg m^2."""
+_INCLUDED = r"<include\s+file\s*=\s*[\"']([^\"']*)[\"']"
+_OUTDATED = {
+    "option": "apirate|mpr_tolerance|mpr_iterations",
+    "compiler": "convexhull|exactmeshinertia",
+    "flag": "sensornoise",
+}
+"""By element: attributes of older versions of MuJoCo, as a pattern."""
 _LARGEST_BYTES = 2**31
 _MOST_FILES = 20_000
 """Files beside a robot file among which a file is looked for by its name."""
@@ -34,10 +40,15 @@ def read_spec(path: Path) -> mujoco.MjSpec:
     if kind_of(path) == "robot":
         return _read_urdf(path)
     check_mjcf(path)
-    if path.suffix == ".xml":
+    text = path.read_text(errors="replace")
+    parts = {name: path.parent / name for name in re.findall(_INCLUDED, text)}
+    texts = {name: part.read_text(errors="replace") for name, part in parts.items() if part.is_file()}
+    is_new = all(_up_to_date(part) == part for part in (text, *texts.values()))
+    if is_new and path.suffix == ".xml":
         spec = mujoco.MjSpec.from_file(str(path))
-    else:  # MuJoCo reads a file of another name only if another includes it
-        spec = mujoco.MjSpec.from_string(f"<mujoco><include file={quoteattr(str(path.absolute()))}/></mujoco>")
+    else:  # from_file reads no other suffix
+        included = {name: _up_to_date(part).encode() for name, part in texts.items()}
+        spec = mujoco.MjSpec.from_string(_up_to_date(text), include=included or None)
         spec.modelfiledir = str(path.absolute().parent)
     for folder, parts in ((spec.meshdir, (*spec.meshes, *spec.skins, *spec.hfields)), (spec.texturedir, spec.textures)):
         for part in parts:
@@ -45,6 +56,15 @@ def read_spec(path: Path) -> mujoco.MjSpec:
                 found = find_file(part.file, path.parent)
                 part.file = str(found or part.file)
     return spec
+
+
+def _up_to_date(text: str) -> str:
+    """MJCF without the attributes of older versions of MuJoCo that this one refuses, and that change little."""
+    for element, attributes in _OUTDATED.items():
+        attribute = rf"(<{element}\b[^<>]*?)\s(?:{attributes})\s*=\s*(?:\"[^\"]*\"|'[^']*')"
+        while (changed := re.sub(attribute, r"\1", text)) != text:
+            text = changed
+    return text
 
 
 def kind_of(path: Path) -> str:
@@ -72,7 +92,7 @@ def unpacked(path: Path, folder: Path) -> Path:
         raise ConfigError(f"{path} cannot be unpacked: {error}.") from error
     files = [file for file in _files(folder) if file.suffix in (".xml", ".mjcf", ".urdf")]
     robots = [file for file in files if kind_of(file) in ("mujoco", "robot")]
-    parts = {name for file in robots for name in re.findall(r"<include\s+file=\"([^\"]*)\"", file.read_text())}
+    parts = {name for file in robots for name in re.findall(_INCLUDED, file.read_text(errors="replace"))}
     whole = [file for file in robots if not any(str(file).endswith(part) for part in parts)]
     named = [file for file in whole if file.stem == path.stem]
     found = named if len(named) == 1 else whole

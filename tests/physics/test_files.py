@@ -112,6 +112,15 @@ def test_mjcf_file_may_have_any_name():
     assert compiled(WITH_MESH, "robots/robot.mjcf").nmesh == 1
 
 
+def test_attributes_of_older_versions_of_mujoco_are_left_out_also_in_included_files():
+    Path("robots").mkdir()
+    old = '<option apirate="100" timestep=".004"><flag sensornoise="enable" gravity="disable"/></option>'
+    Path("robots/arm.xml").write_text('<mujoco><compiler convexhull="false" angle="radian"/><worldbody/></mujoco>')
+    model = compiled(f'<mujoco><include file="arm.xml"/>{old}</mujoco>', "robots/robot.xml")
+    assert model.opt.timestep == 0.004
+    assert model.opt.disableflags == mujoco.mjtDisableBit.mjDSBL_GRAVITY
+
+
 def zipped(files, name="robot.zip"):
     with zipfile.ZipFile(name, "w") as archive:
         for path, text in files.items():
