@@ -155,6 +155,22 @@ def needed_torque_range(spec: mujoco.MjSpec, actuator: mujoco.MjsActuator, drive
     return limits
 
 
+def limit_controls(spec: mujoco.MjSpec) -> list[str]:
+    """Gives motors without a control range one, by the torque limits of motor and joint; returns their names.
+
+    Actions need it: they are fractions of the range. A motor without any limit stays as it is.
+    """
+    limited = []
+    for actuator in spec.actuators:
+        per_control = actuator.gainprm[0] * actuator.gear[0]
+        if _kind(actuator) is not ActuatorKind.FORCE or _is_limited(actuator, "ctrl") or not per_control:
+            continue
+        if spec.joint(actuator.target) is not None and (limits := torque_range(spec, actuator)) is not None:
+            actuator.ctrllimited, actuator.ctrlrange = True, np.sort(limits / per_control)
+            limited.append(actuator.name or actuator.target)
+    return limited
+
+
 def _kind(actuator: mujoco.MjsActuator) -> ActuatorKind:
     types = (int(actuator.gaintype), int(actuator.biastype), int(actuator.dyntype))
     return kind_of(*types, np.asarray(actuator.gainprm), np.asarray(actuator.biasprm))

@@ -18,6 +18,7 @@ from ksim.robot.scene import (
     add_tip as add_tip,
     free_base as free_base,
     leave_out as leave_out,
+    limit_controls as limit_controls,
     load as load,
     raise_base as raise_base,
     set_pose as set_pose,

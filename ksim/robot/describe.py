@@ -172,8 +172,8 @@ def look_at(model: mujoco.MjModel) -> RobotDescription:
     legs, tip, kind = (), None, "legged"
     if base is None:
         tip = _tip(model, bodies)
-        kind = "arm" if drive == "none" or set(driven) == set(names) else "balance"
-        _check_fixed(model, names, driven if drive != "none" else names)
+        kind = "arm" if drive in ("none", "other") or set(driven) == set(names) else "balance"
+        _check_fixed(model, names, names if kind == "arm" else driven)
     else:
         legs = tuple(_legs(model, base, bodies))
     return RobotDescription(
@@ -191,18 +191,24 @@ def look_at(model: mujoco.MjModel) -> RobotDescription:
     )
 
 
+_SLIDES = ["mjJNT_SLIDE"] * 3
+_SIX_WAYS = (["mjJNT_BALL", *_SLIDES], ["mjJNT_HINGE"] * 3 + _SLIDES)
+"""Types of joints, sorted, with which a body moves and turns in all ways."""
+
+
 def base_to_free(spec: mujoco.MjSpec) -> str | None:
     """A body of the world that moves freely in reality, though the file fixes it to the world or gives it other joints.
 
-    That is a body with three slides and three hinges that nothing drives, or a body without joints which is carried by
-    legs: two or more chains of joints reach lower than it. None if the model has a free joint, or no such body.
+    That is a body with three slides and three hinges or a ball joint that nothing drives, or a body without joints that
+    is carried by legs: two or more chains of joints reach lower than it. None if the model has a free joint, or no such
+    body.
     """
     if any(joint.type == mujoco.mjtJoint.mjJNT_FREE for joint in spec.joints):
         return None
     driven = {actuator.target for actuator in spec.actuators}
     for body in spec.worldbody.bodies:
-        slides = [joint for joint in body.joints if joint.type == mujoco.mjtJoint.mjJNT_SLIDE]
-        if len(slides) == 3 and len(body.joints) == 6 and not driven & {joint.name for joint in body.joints}:
+        kinds = sorted(joint.type.name for joint in body.joints)
+        if kinds in _SIX_WAYS and not driven & {joint.name for joint in body.joints}:
             return body.name
         if not body.joints and _is_carried_by_legs(spec, body.name):
             return body.name
@@ -338,15 +344,15 @@ def _imu(model: mujoco.MjModel, base: int) -> str | None:
 
 
 def _check_fixed(model: mujoco.MjModel, names: tuple[str, ...], driven: tuple[str, ...]) -> None:
-    """Raises ConfigError if the robot slides up and down on an undriven joint: it is a planar walker, not an arm."""
+    """Raises ConfigError if the robot moves on a slide that nothing drives: it walks or swims in a plane."""
     for name in names:
         j = model.joint(name).id
-        up = abs(model.jnt_axis[j][2])
-        if model.jnt_type[j] == int(mujoco.mjtJoint.mjJNT_SLIDE) and name not in driven and up > 0.9:
+        if model.jnt_type[j] == int(mujoco.mjtJoint.mjJNT_SLIDE) and name not in driven:
+            how = "walks" if abs(model.jnt_axis[j][2]) > 0.9 else "moves"
             raise ConfigError(
-                f"The robot has no free joint: it moves up and down on the slide {name!r}, which nothing drives, so it "
-                "walks in a plane. ksim's terms need a base that moves freely: replace the joints of its first body "
-                "by <freejoint/>."
+                f"The robot has no free joint: on the slide {name!r}, which nothing drives, it {how} in a plane. This "
+                "tool's tasks need a base that moves freely or not at all: replace the joints of its first body by "
+                "<freejoint/>, or write its task by hand, see docs/own_robot.md."
             )
 
 

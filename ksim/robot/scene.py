@@ -9,6 +9,7 @@ import numpy as np
 
 from ksim.errors import ConfigError
 from ksim.physics import load_spec
+from ksim.physics.actuator_kinds import limit_controls as limit_controls
 from ksim.physics.actuators import per_joint
 from ksim.physics.contacts import add_body_touch_sensor, add_touch_sensor, part_of
 from ksim.physics.names import ONE_DOF, ModelNames, find_in_spec, with_level_base
@@ -107,8 +108,10 @@ def free_base(spec: mujoco.MjSpec, body: str) -> None:
     if any(path.target.name in removed for tendon in spec.tendons for path in tendon.path if path.target is not None):
         raise ConfigError(f"free_base cannot replace the joints of {body!r}: a tendon runs over them.")
     before = spec.copy().compile()
-    at = sorted(int(before.joint(name).qposadr[0]) for name in removed)
-    start, keys = min(at, default=0), [(key, np.array(key.qpos), np.array(key.ctrl)) for key in spec.keys]
+    at = sorted(
+        place for name in removed for place in before.joint(name).qposadr[0] + np.arange(before.joint(name).qpos0.size)
+    )
+    keys = [(key, np.array(key.qpos), np.array(key.ctrl)) for key in spec.keys]
     data = mujoco.MjData(before)
     poses = []
     for _, qpos, _ in keys:
@@ -124,7 +127,7 @@ def free_base(spec: mujoco.MjSpec, body: str) -> None:
         spec.delete(joint)
     base.add_freejoint(name=f"{body}_free")
     for (key, qpos, ctrl), pose_7 in zip(keys, poses, strict=True):
-        key.qpos = np.insert(np.delete(qpos, at), start, pose_7) if len(qpos) else []
+        key.qpos = np.insert(np.delete(qpos, at), int(min(at, default=0)), pose_7) if len(qpos) else []
         key.ctrl = ctrl[is_kept_u] if len(ctrl) else []
         key.qvel, key.act = [], []
 

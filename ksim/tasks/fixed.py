@@ -51,6 +51,7 @@ class FixedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
     def get_robot(self) -> mujoco.MjSpec:
         numbers, spec = self.robot, scene.load(self.get_mjcf())
         scene.leave_out(spec, numbers.left_out)
+        scene.limit_controls(spec)
         scene.add_ground(spec, height=numbers.floor)
         scene.touch_ground_only(spec)  # parts of the robot pass through each other: faster
         scene.add_tip(spec, *numbers.tip)

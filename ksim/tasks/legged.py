@@ -64,6 +64,7 @@ class LeggedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
         if numbers.freed is not None:
             scene.free_base(spec, numbers.freed)
         scene.leave_out(spec, numbers.left_out)
+        scene.limit_controls(spec)
         if numbers.lift:
             scene.raise_base(spec, numbers.lift)
         scene.add_gravity(spec)

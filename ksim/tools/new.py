@@ -37,7 +37,7 @@ from ksim.physics.names import MAX_VELOCITY
 from ksim.robot.choices import driven_model, fixed_plan, legged_plan
 from ksim.robot.describe import base_lift, base_to_free, look_at, stray_bodies
 from ksim.robot.plan import CTRL_DT, DT, USUAL, LeggedRobot, Plan, Report, Settings, report_found
-from ksim.robot.scene import free_base, leave_out, load, raise_base
+from ksim.robot.scene import free_base, leave_out, limit_controls, load, raise_base
 from ksim.tools import exit_code_of, make_parser
 from ksim.tools.program import first_run_dir, program_text
 
@@ -186,6 +186,10 @@ def make_plan(path: Path, settings: Settings = USUAL) -> Plan:
         model = compiled()
         named = " and ".join(repr(name) for name in left_out)
         report.guessed.append(f"No part of the robot, though their joints have motors, and left out: {named}.")
+    limited = limit_controls(spec)
+    if limited:
+        report.guessed.append(f"Control ranges of {', '.join(limited)}: the torque limits of the motors and joints.")
+        model = compiled()
     step = float(spec.option.timestep)
     if dt < DT:
         report.guessed.append(

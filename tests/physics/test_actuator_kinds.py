@@ -10,7 +10,7 @@ import pytest
 from ksim.errors import ConfigError
 from ksim.mdp import randomizers
 from ksim.physics import DcMotorActuators, ModelActuators, PositionActuators, TorqueActuators, compile_model
-from ksim.physics.actuator_kinds import ActuatorKind, actuator_kinds
+from ksim.physics.actuator_kinds import ActuatorKind, actuator_kinds, limit_controls
 from tests.support.contexts import make_context
 
 ARM = """
@@ -258,3 +258,21 @@ def test_random_strength_of_a_servo_without_a_force_range_is_an_error_that_names
     context = dataclasses.replace(make_context(), model=arm(servo))
     with pytest.raises(ConfigError, match=r"force range of actuator 0 \(unnamed, drives joint 'hinge'\)"):
         randomizers.RandomMotorStrength()(context)
+
+
+@pytest.mark.parametrize(
+    ("actuator", "joint", "ctrlrange"),
+    [
+        ('<motor joint="hinge" gear="2"/>', 'actuatorfrcrange="-6 6"', [-3, 3]),
+        ('<motor joint="hinge" gear="-2" forcerange="-1 4"/>', "", [-1, 4]),
+        ('<motor joint="hinge" ctrlrange="-5 5"/>', 'actuatorfrcrange="-6 6"', [-5, 5]),
+        ('<motor joint="hinge"/>', "", None),
+        ('<position joint="hinge"/>', 'actuatorfrcrange="-6 6"', None),
+        ('<motor tendon="cord" forcerange="-1 1"/>', "", None),
+    ],
+)
+def test_motor_without_a_control_range_gets_that_of_its_torque_limits(actuator, joint, ctrlrange):
+    model = arm(actuator, limit_controls, joint=joint).mj_model
+    assert bool(model.actuator_ctrllimited[0]) == (ctrlrange is not None)
+    if ctrlrange is not None:
+        np.testing.assert_allclose(model.actuator_ctrlrange, [ctrlrange])

@@ -40,12 +40,14 @@ HINGES = [f'<joint name="r{name}" axis="{axis}"/>' for name, axis in zip("xyz", 
     [
         (mujoco.MjSpec.from_string(DOG), None),
         (moved_by(*SLIDES, *HINGES), "trunk"),
+        (moved_by(*SLIDES, '<joint name="r" type="ball"/>'), "trunk"),
+        (moved_by(*SLIDES[:2], HINGES[1]), None),
         (moved_by(), "trunk"),
         (mujoco.MjSpec.from_string(urdf.DOG), "trunk"),
         (mujoco.MjSpec.from_string(urdf.ARM), None),
         (mujoco.MjSpec.from_string(CART_POLE), None),
     ],
-    ids=["free", "slides and hinges", "fixed", "URDF", "arm", "cart-pole"],
+    ids=["free", "slides and hinges", "slides and a ball", "in a plane", "fixed", "URDF", "arm", "cart-pole"],
 )
 def test_base_that_moves_freely_in_reality_is_found(spec, base):
     assert base_to_free(spec) == base

@@ -64,8 +64,14 @@ MOVED = """
 </mujoco>"""
 
 
-def test_freed_base_keeps_its_poses_and_loses_its_joints_with_all_that_is_on_them():
-    spec = mujoco.MjSpec.from_string(MOVED)
+BY_A_BALL = MOVED.replace('<joint name="pitch" axis="0 1 0"/>', '<joint name="pitch" type="ball"/>').replace(
+    '<equality><joint joint1="hip" joint2="pitch"/></equality>', ""
+)
+
+
+@pytest.mark.parametrize("text", [MOVED, BY_A_BALL.replace(".1 .3 .2 .5", ".1 .3 .6 .8 0 0 .5")])
+def test_freed_base_keeps_its_poses_and_loses_its_joints_with_all_that_is_on_them(text):
+    spec = mujoco.MjSpec.from_string(text)
     before = spec.copy().compile()
     robot.free_base(spec, "trunk")
     after = spec.compile()

@@ -142,7 +142,7 @@ def under_gravity(gravity):
         (BALL, "no hinge or slide joint"),
         (HOVERING, "no part that moves relative to it reaches below it|no legs"),
         (ONE_LEG, "only 'tail_shin' reaches near the ground, and one leg does not walk"),
-        (IN_A_PLANE, "slide 'z', which nothing drives"),
+        (IN_A_PLANE, "slide 'x', which nothing drives, it moves in a plane"),
         ("<mujoco", "cannot read the robot file"),
         (under_gravity("0 0 -1e300"), r"not finite in 32 bits: option gravity"),
         (under_gravity("0 0 -1e30"), r"Gravity \(1e\+30 m/s\^2\) must be between 0\.1 and 100 m/s\^2"),
