@@ -107,8 +107,8 @@ def test_environment_of_playground_trains_in_another_engine_on_the_trajectories_
 
 @pytest.mark.parametrize(
     ("name", "engine"),
-    [(name, "mujoco") for name in (BRAX if IS_FULL else ("ant",))]
-    + [pytest.param(name, "warp", marks=WARP.marks) for name in (BRAX if IS_FULL else ("halfcheetah",))],
+    [(name, "mujoco") for name in (BRAX if IS_FULL else ("hopper",))]
+    + [pytest.param(name, "warp", marks=WARP.marks) for name in (BRAX if IS_FULL else ("hopper",))],
 )
 def test_environment_of_brax_trains_in_another_engine_on_the_trajectories_of_mjx(name, engine):
     played = check_in_place_of_mjx(brax_task(name, "mjx", engine), engine)
