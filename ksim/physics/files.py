@@ -41,14 +41,14 @@ def read_spec(path: Path) -> mujoco.MjSpec:
         return _read_urdf(path)
     check_mjcf(path)
     text = path.read_text(errors="replace")
-    parts = {name: path.parent / name for name in re.findall(_INCLUDED, text)}
-    texts = {name: part.read_text(errors="replace") for name, part in parts.items() if part.is_file()}
-    is_new = all(_up_to_date(part) == part for part in (text, *texts.values()))
-    if is_new and path.suffix == ".xml":
+    included = {name: path.parent / name for name in re.findall(_INCLUDED, text)}
+    texts = {name: part.read_text(errors="replace") for name, part in included.items() if part.is_file()}
+    current, current_texts = _up_to_date(text), {name: _up_to_date(part) for name, part in texts.items()}
+    if path.suffix == ".xml" and (current, current_texts) == (text, texts):
         spec = mujoco.MjSpec.from_file(str(path))
     else:  # from_file reads no other suffix
-        included = {name: _up_to_date(part).encode() for name, part in texts.items()}
-        spec = mujoco.MjSpec.from_string(_up_to_date(text), include=included or None)
+        contents = {name: part.encode() for name, part in current_texts.items()}
+        spec = mujoco.MjSpec.from_string(current, include=contents or None)
         spec.modelfiledir = str(path.absolute().parent)
     for folder, parts in ((spec.meshdir, (*spec.meshes, *spec.skins, *spec.hfields)), (spec.texturedir, spec.textures)):
         for part in parts:

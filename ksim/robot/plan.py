@@ -120,8 +120,10 @@ def gains_of(
         torque[name] = own if BELIEVED[0] * guess <= own <= BELIEVED[1] * guess else guess
         by_torque = np.clip(TORQUE_PART * limits.get(name, torque[name]) / kp[name], *ACTION_SCALE_RAD)
         scale[name] = min(float(by_torque), quarter) if legs else quarter
-    load_v = _standing_loads(model, data, legs) if legs else np.zeros(model.nv)
-    offset = {joint: float(load_v[model.joint(joint).dofadr[0]] / kp[joint]) for joint in kp} if legs else {}
+    if not legs:
+        return Gains(kp, kd, torque, scale, {})
+    load_v = _standing_loads(model, data, legs)
+    offset = {name: float(load_v[model.joint(name).dofadr[0]] / kp[name]) for name in joints}
     return Gains(kp, kd, torque, scale, offset)
 
 

@@ -32,18 +32,22 @@ def test_parts_without_a_name_get_one():
     assert [joint.name for joint in robot.load("arm.xml").joints] == ["yaw", "joint_1", "elbow"]
 
 
+def in_its_poses(model):
+    """The model's data in the reference pose, then in its first keyframe."""
+    data = mujoco.MjData(model)
+    for qpos in (model.qpos0, model.key_qpos[0]):
+        data.qpos[:] = qpos
+        mujoco.mj_forward(model, data)
+        yield data
+
+
 def test_raised_base_leaves_the_robot_in_place():
     spec = mujoco.MjSpec.from_string(FOOTPRINT)
     before = spec.copy().compile()
     robot.raise_base(spec, 0.5)
     after = spec.compile()
-    places = []
-    for model in (before, after):
-        data = mujoco.MjData(model)
-        for qpos in (model.qpos0, model.key_qpos[0]):
-            data.qpos[:] = qpos
-            mujoco.mj_forward(model, data)
-            places.append(np.concatenate([data.geom_xpos, data.site_xpos, data.xpos[2:], data.xipos[1:]]))
+    parts = lambda data: np.concatenate([data.geom_xpos, data.site_xpos, data.xpos[2:], data.xipos[1:]])
+    places = [parts(data) for model in (before, after) for data in in_its_poses(model)]
     np.testing.assert_allclose(places[:2], places[2:], atol=1e-6)
     np.testing.assert_allclose(after.qpos0[:3], [0.3, 0, 0.5], atol=1e-6)
     # The keyframe's base lies on its side, so its z axis is the world's x axis.
@@ -77,13 +81,7 @@ def test_freed_base_keeps_its_poses_and_loses_its_joints_with_all_that_is_on_the
     after = spec.compile()
     assert (after.nq, after.nu, after.nsensor, after.neq) == (8, 1, 1, 0)
     np.testing.assert_allclose(after.key_ctrl, [[2]])
-    places = []
-    for model in (before, after):
-        data = mujoco.MjData(model)
-        for qpos in (model.qpos0, model.key_qpos[0]):
-            data.qpos[:] = qpos
-            mujoco.mj_forward(model, data)
-            places.append(data.geom_xpos.copy())
+    places = [data.geom_xpos.copy() for model in (before, after) for data in in_its_poses(model)]
     np.testing.assert_allclose(places[:2], places[2:], atol=1e-9)
 
 
