@@ -50,7 +50,7 @@ def programs_of_a_module():
 
 
 def pytest_unconfigure():
-    if "PYTEST_XDIST_WORKER" not in os.environ:
+    if "PYTEST_XDIST_WORKER" not in os.environ and "KSIM_TEST_CACHE" not in os.environ:
         shutil.rmtree(os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
 
