@@ -3,7 +3,7 @@
 python examples/deploy.py runs/humanoid_walking_task/run_000/export/policy.onnx --command 0.8 0 0 --seconds 10
 
 The metadata in the file hold everything needed. To run a policy on a real robot, copy this file and replace `Robot` by
-your sensors and motors.
+your sensors and motors, or take the runner in C++ of deploy/cpp.
 """
 
 import argparse
@@ -431,6 +431,18 @@ def base_linear_velocity(robot: Robot) -> np.ndarray:
     return in_base_frame(robot, robot.data.qvel[start : start + 3])
 
 
+def velocity_over_ground(robot: Robot) -> np.ndarray:
+    """The base's forward and leftward velocity, as velocity commands have them: level, along its heading, in m/s."""
+    place, start = robot.base()
+    w, x, y, z = robot.data.qpos[place + 3 : place + 7]
+    yaw = np.arctan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z))
+    forward, leftward = robot.data.qvel[start : start + 2]
+    return np.array([
+        np.cos(yaw) * forward + np.sin(yaw) * leftward,
+        np.cos(yaw) * leftward - np.sin(yaw) * forward,
+    ])  # fmt: skip
+
+
 def base_angular_velocity(robot: Robot) -> np.ndarray:
     """The base's angular velocity in its own frame, in rad/s."""
     _, start = robot.base()
@@ -551,35 +563,43 @@ def default_command(command: dict[str, Any]) -> np.ndarray:
     return np.array(middles if len(middles) == command["size"] else [0.0] * command["size"])
 
 
-def run(policy: Policy, robot: Robot, *, seconds: float, viewer: Any = None) -> float:
+def run(policy: Policy, robot: Robot, *, seconds: float, viewer: Any = None) -> tuple[float, float | None]:
     """Controls a robot by a policy until time is up, it has fallen or the viewer is closed.
 
     Returns:
-        Seconds until it fell or the run ended.
+        Seconds until it fell or the run ended, and the mean error of the base's velocity over the ground, in m/s; None
+        without a velocity command.
     """
     policy.reset()
     robot.reset()
     num_steps = round(seconds / policy.metadata["control_dt_s"])
+    commands = policy.metadata["commands"].items()
+    asked = next((name for name, term in commands if term["class"] == "VelocityCommand"), None)
+    errors = []
     for _ in range(num_steps):
         start_s = time.perf_counter()
         robot.step(policy(observe(robot, policy.metadata)))
         if robot.has_fallen:
             break
+        if asked is not None:
+            errors.append(np.linalg.norm(velocity_over_ground(robot) - robot.command[asked][:2]))
         if viewer is not None:
             if not viewer.is_running():
                 break
             viewer.sync()
             time.sleep(max(0.0, policy.metadata["control_dt_s"] - (time.perf_counter() - start_s)))
-    return robot.time_s
+    return robot.time_s, float(np.mean(errors)) if errors else None
 
 
-def tell(robot: Robot, stood_s: float) -> None:
-    """Prints how long the robot stood, and where it went."""
+def tell(robot: Robot, stood_s: float, velocity_error: float | None) -> None:
+    """Prints how long the robot stood, where it went, and how well it followed its velocity command."""
     print(f"Stood for {stood_s:.2f} s{', then fell' if robot.has_fallen else ''}.")
     if robot.has_base:
         start, _ = robot.base()
         forward, sideways = (robot.data.qpos - robot.default_qpos)[start : start + 2]
         print(f"Moved {forward:+.2f} m forward and {sideways:+.2f} m to the left.")
+    if velocity_error is not None:
+        print(f"Velocity error: {velocity_error:.3f} m/s.")
 
 
 def ask(robot: Robot, options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
@@ -646,13 +666,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(f"Command: {asked or 'none'}")
     if options.delay_ms or options.drop:  # beside the run without, which nobody watches
         print("Undisturbed:")
-        tell(robot, run(policy, robot, seconds=options.seconds))
+        tell(robot, *run(policy, robot, seconds=options.seconds))
         print(f"With a delay of {options.delay_ms:g} ms and {options.drop:.1%} of the actions lost:")
         robot.delay_s, robot.drop = options.delay_ms / 1000, options.drop
-    stood_s = run(policy, robot, seconds=options.seconds, viewer=viewer)
+    figures = run(policy, robot, seconds=options.seconds, viewer=viewer)
     if viewer is not None:
         viewer.close()
-    tell(robot, stood_s)
+    tell(robot, *figures)
 
 
 if __name__ == "__main__":

@@ -183,6 +183,20 @@ def test_disturbed_run_is_told_beside_the_undisturbed_one(policy_file, capsys):
     lines = capsys.readouterr().out.splitlines()
     told = [lines.index("Undisturbed:"), lines.index("With a delay of 20 ms and 5.0% of the actions lost:")]
     assert [lines[i + 1] for i in told] == ["Stood for 0.04 s."] * 2
+    assert [bool(re.fullmatch(r"Velocity error: 0\.\d{3} m/s\.", lines[i + 3])) for i in told] == [True, True]
+
+
+def test_velocity_error_is_that_of_the_way_along_the_heading(exported, monkeypatch):
+    policy, robot = start(exported[0], exported[1][0])
+    monkeypatch.setattr(robot, "step", lambda _: None)
+    monkeypatch.setattr(robot, "reset", lambda: None)
+    # Turned by 90 degrees to the left, it moves along the world's y axis at 0.8 m/s: forward.
+    place, dof = robot.base()
+    robot.data.qpos[place + 3 : place + 7] = [np.sqrt(0.5), 0, 0, np.sqrt(0.5)]
+    robot.data.qvel[dof : dof + 3] = [0, 0.8, 0.1]
+    robot.command["velocity"] = np.array([0.5, 0.4, 0.0])
+    _, error = deploy.run(policy, robot, seconds=0.1)
+    assert error == pytest.approx(0.5)
 
 
 def test_python_of_the_page_runs_in_the_directory_of_an_export(exported, monkeypatch):
