@@ -26,6 +26,7 @@ PROGRAMS = ("python", "pip", "make", "ksim-train", "docker")
 """First words of a command within a sentence."""
 NOT_PARSED = {
     r"docker (?:build|run) .*|mkdir .*": "there is no Docker; tests/test_distribution.py reads its file",
+    r"cmake .*|build/cpp/replay .*": "tests/deploy/test_cpp.py builds and runs it",
     r"kubectl .*": "there is no cluster",
     r"sbatch .*": "its script is run by test_pages.py",
     r"code=.*|if .*": "the shell's own",
