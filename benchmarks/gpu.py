@@ -36,8 +36,8 @@ from ksim.tools.measure import spread
 from ksim.types import PhysicsState
 
 SIZES = {"gpu": [1024, 4096, 16384], "cpu": [8]}
-ENGINES = {"gpu": ["mjx", "warp", "mujoco"], "cpu": ["mjx"]}
-"""MJX alone on a CPU: MuJoCo Warp would compile its kernels for minutes, and native MuJoCo is `throughput`'s."""
+ENGINES = {"gpu": ["mjx", "warp", "mujoco"], "cpu": ["mujoco"]}
+"""Native MuJoCo alone where a CPU tries the program: MJX and MuJoCo Warp would compile for minutes."""
 OPTIONS: dict[str, dict[str, Any]] = {"gpu": {}, "cpu": {"rollout_length": 2, "num_passes": 1}}
 COLUMNS = ("engine", "devices", "envs", "bare", "rollout", "training", "rollout / bare", "training / bare")
 HEADER = f"| {' | '.join(COLUMNS)} | compile, s | peak memory, MiB |\n|{'---|' * (len(COLUMNS) + 2)}"

@@ -257,7 +257,7 @@ def fixed_plan(
     Raises:
         ConfigError: Some joints are undriven, but none of them is a hinge that could balance.
     """
-    floor = _below(model, found)
+    floor = 0.0 if found.plane else _below(model, found)
     add_world(spec, report, floor)
     assert found.tip is not None
     body, pos = found.tip
@@ -266,6 +266,19 @@ def fixed_plan(
     tip = f"The point of body {found.tip[0]!r} that is farthest from its joint"
     if found.other_arms:
         report.unknown.append(f"What the joints that lead to {', '.join(map(repr, found.other_arms))} are for.")
+    if found.plane:
+        data = mujoco.MjData(model)
+        data.qpos[:] = model.key_qpos[0] if model.nkey else model.qpos0
+        mujoco.mj_kinematics(model, data)
+        height = round(float(_tip_position(model, data, found)[2]), 2)
+        if height <= 0:
+            raise ConfigError(
+                f"The robot moves in a plane, but its base {found.tip[0]!r} starts {height:g} m above the ground. "
+                "Raise it in the file."
+            )
+        report.guessed.append(f"The task: to run along the slide {found.plane[0]!r} at a commanded speed.")
+        more = {"plane": found.plane, "height": height, "forward": round(0.4 * float(np.sqrt(9.81 * height)), 1)}
+        return Plan(found, report, dataclasses.replace(numbers, **more))
     if found.kind == "balance":
         low, high, starts_up = _tip_heights(model, found)
         report.guessed.append(f"The task: to keep {tip[0].lower()}{tip[1:]} up, because not every joint is driven.")

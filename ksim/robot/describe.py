@@ -129,13 +129,16 @@ class RobotDescription:
     """Results of the analysis of a model.
 
     Attributes:
-        kind: `legged`; `arm`: fixed to the world, all joints driven; `balance`: fixed, with undriven joints.
+        kind: `legged`; `arm`: fixed to the world, all joints driven; `plane`: moves freely in a vertical plane;
+            `balance`: fixed, with undriven joints.
         base: The body of the free joint; None without a free joint.
         mass: Mass of the robot, in kg.
         joints: Hinge and slide joints of the robot.
         drive: `servos`, `motors`, `none`, or `other` if there is not one motor or position servo per driven joint.
         legs: Legs, front before rear, left before right.
-        tip: For fixed robots: the body at the end, and the point in its frame farthest from the last joint, in m.
+        tip: For fixed robots: the body at the end, and the point in its frame farthest from the last joint, in m; for
+            robots in a plane the origin of their base.
+        plane: For robots in a plane: the slides along and up, and the hinge that tilts them.
         other_arms: Last bodies of further chains of three joints or more, such as a second arm.
         imu: A site of the base with a gyro; None without one.
         keyframes: Names of the keyframes; empty strings for unnamed ones.
@@ -152,6 +155,7 @@ class RobotDescription:
     other_arms: tuple[str, ...]
     imu: str | None
     keyframes: tuple[str, ...]
+    plane: tuple[str, ...] = ()
 
 
 def look_at(model: mujoco.MjModel) -> RobotDescription:
@@ -169,8 +173,10 @@ def look_at(model: mujoco.MjModel) -> RobotDescription:
     names = tuple(model.joint(j).name for j in joints)
     drive, driven = _drive(model, names)
     base = _base(model, bodies)
-    legs, tip, kind = (), None, "legged"
-    if base is None:
+    legs, tip, kind, plane = (), None, "legged", _plane(model, driven)
+    if plane:
+        kind, tip = "plane", (model.body(model.jnt_bodyid[model.joint(plane[-1]).id]).name, np.zeros(3))
+    elif base is None:
         tip = _tip(model, bodies)
         kind = "arm" if drive in ("none", "other") or set(driven) == set(names) else "balance"
         _check_fixed(model, names, names if kind == "arm" else driven)
@@ -185,9 +191,10 @@ def look_at(model: mujoco.MjModel) -> RobotDescription:
         drive=drive,
         legs=legs,
         tip=tip,
-        other_arms=() if tip is None else tuple(_other_arms(model, model.body(tip[0]).id)),
+        other_arms=() if tip is None or plane else tuple(_other_arms(model, model.body(tip[0]).id)),
         imu=None if base is None else _imu(model, base),
         keyframes=tuple(model.key(i).name for i in range(model.nkey)),
+        plane=plane,
     )
 
 
@@ -350,10 +357,29 @@ def _check_fixed(model: mujoco.MjModel, names: tuple[str, ...], driven: tuple[st
         if model.jnt_type[j] == int(mujoco.mjtJoint.mjJNT_SLIDE) and name not in driven:
             how = "walks" if abs(model.jnt_axis[j][2]) > 0.9 else "moves"
             raise ConfigError(
-                f"The robot has no free joint: on the slide {name!r}, which nothing drives, it {how} in a plane. This "
-                "tool's tasks need a base that moves freely or not at all: replace the joints of its first body by "
-                "<freejoint/>, or write its task by hand, see docs/own_robot.md."
+                f"The robot has no free joint: on the slide {name!r}, which nothing drives, it {how} in a plane, but "
+                "not on a slide along, a slide up and a hinge across, with motors on other joints, as this tool's "
+                "tasks need it. Give it these, or a <freejoint/>, or write its task by hand, see docs/own_robot.md."
             )
+
+
+def _plane(model: mujoco.MjModel, driven: Sequence[str]) -> tuple[str, ...]:
+    """The slides along and up and the hinge across, by which the robot's first bodies move in a vertical plane.
+
+    Empty unless they are its first three joints, with nothing that drives them, and there are motors on others.
+    """
+    root = robot_root(model)
+    first = [j for j in range(model.njnt) if model.body_rootid[model.jnt_bodyid[j]] == root][:3]
+    kinds = sorted(int(model.jnt_type[j]) for j in first)
+    names = [model.joint(j).name for j in first]
+    slide, hinge = int(mujoco.mjtJoint.mjJNT_SLIDE), int(mujoco.mjtJoint.mjJNT_HINGE)
+    if not driven or kinds != [slide, slide, hinge] or set(names) & set(driven):
+        return ()
+    across = next(j for j in first if model.jnt_type[j] == hinge)
+    slides = sorted((j for j in first if j != across), key=lambda j: abs(model.jnt_axis[j][2]))
+    axes = np.array([model.jnt_axis[j] for j in (*slides, across)])
+    is_plane = abs(axes[0][2]) < 0.01 and axes[1][2] > 0.99 and abs(np.linalg.det(axes)) > 0.99
+    return tuple(model.joint(j).name for j in (*slides, across)) if is_plane else ()
 
 
 def _tip(model: mujoco.MjModel, bodies: tuple[int, ...]) -> tuple[str, np.ndarray]:

@@ -254,7 +254,7 @@ class LeggedRobot(Drives):
 
 @dataclass(frozen=True, kw_only=True)
 class FixedRobot(Drives):
-    """The numbers of a robot that stands fast, for the tasks of `ksim.tasks.fixed`.
+    """The numbers of a robot without a free joint, for the tasks of `ksim.tasks.fixed`.
 
     Attributes:
         tip: The body at the robot's end, and the tip's position in its frame, in m; gets the site `tip`.
@@ -265,6 +265,9 @@ class FixedRobot(Drives):
         tip_heights: For balancing robots: heights of the tip hanging and upright, in m.
         starts_up: For balancing robots: whether episodes start upright, and end when it falls.
         driven: For balancing robots: the joints with motors.
+        plane: For robots that move in a plane: the slides along and up, and the hinge that tilts them.
+        height: For those: height of the base at the start, in m.
+        forward: For those: highest speed along the first slide, in m/s.
         left_out: Bodies that are removed from the model.
     """
 
@@ -276,6 +279,9 @@ class FixedRobot(Drives):
     tip_heights: tuple[float, float] = (0.0, 1.0)
     starts_up: bool = True
     driven: tuple[str, ...] = ()
+    plane: tuple[str, ...] = ()
+    height: float = 0.0
+    forward: float = 1.0
     left_out: tuple[str, ...] = ()
 
 
@@ -366,7 +372,8 @@ def torque_limits(spec: mujoco.MjSpec) -> dict[str, float]:
 def report_found(report: Report, model: mujoco.MjModel, found: RobotDescription) -> None:
     """Adds the findings about a model to the report."""
     lines = report.found
-    where = f"a free base, {found.base!r}" if found.base else "no free joint: it is fixed to the world"
+    way = "moves in a plane" if found.plane else "is fixed to the world"
+    where = f"a free base, {found.base!r}" if found.base else f"no free joint: it {way}"
     lines.append(f"{found.mass:.3g} kg, {len(found.joints)} joints, {where}.")
     if found.legs:
         lines.append(

@@ -1,25 +1,28 @@
-"""Reaching and balancing, for robots that stand fast."""
+"""Reaching, balancing and running in a plane, for robots without a free joint."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Generic, TypeVar
 
 import jax
+import jax.numpy as jnp
 import mujoco
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from ksim.config import field
 from ksim.errors import ConfigError
-from ksim.mdp import commands, rewards, terminations
+from ksim.mdp import commands, observations as obs, resets, rewards, terminations
 from ksim.mdp.term import Context
 from ksim.physics import AbstractActuators, PhysicsModel
 from ksim.robot import FixedRobot, scene
 from ksim.task import DistributedPPOConfig, DistributedPPOTask
+from ksim.types import Metrics
 
 
 @jax.tree_util.register_dataclass
 @dataclass(kw_only=True)
 class FixedConfig(DistributedPPOConfig):
-    """Options of a robot that stands fast."""
+    """Options of a robot without a free joint."""
 
     num_envs: int = field(512, least=1, help="environments, over all devices")
     max_iterations: int | None = field(200, least=1, help="stop after this many iterations; null: no limit")
@@ -39,7 +42,7 @@ ConfigT = TypeVar("ConfigT", bound=FixedConfig)
 
 
 class FixedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
-    """A robot that stands fast. A subclass of a subclass sets `robot` and defines `get_mjcf`."""
+    """A robot without a free joint. A subclass of a subclass sets `robot` and defines `get_mjcf`."""
 
     robot: ClassVar[FixedRobot]
     """The numbers of the robot."""
@@ -64,8 +67,8 @@ class FixedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
     def get_actuators(self) -> AbstractActuators:
         return self.robot.actuators()
 
-    def get_terminations(self, physics_model: PhysicsModel) -> list[terminations.AbstractTermination]:
-        return [terminations.TimeLimit(seconds=self.config.episode_s)]
+    def get_terminations(self, physics_model: PhysicsModel) -> dict[str, terminations.AbstractTermination]:
+        return {"time_limit": terminations.TimeLimit(seconds=self.config.episode_s)}
 
 
 class ReachTask(FixedTask[ConfigT], Generic[ConfigT]):
@@ -108,9 +111,84 @@ class BalanceTask(FixedTask[ConfigT], Generic[ConfigT]):
             "action_rate": rewards.ActionRate(scale=-0.01),
         }
 
-    def get_terminations(self, physics_model: PhysicsModel) -> list[terminations.AbstractTermination]:
+    def get_terminations(self, physics_model: PhysicsModel) -> dict[str, terminations.AbstractTermination]:
         ends = super().get_terminations(physics_model)
         if not self.robot.starts_up:  # it may swing up
             return ends
         fallen = lambda context: self.tip_height(context) < 0.7
-        return [*ends, terminations.Custom(fallen, needs=("site_xpos",))]
+        return ends | {"fallen": terminations.Custom(fallen, needs=("site_xpos",))}
+
+
+class SpeedCommand(commands.AbstractDrawnCommand):
+    """Speed along a slide, in m/s, drawn uniformly from `forward` every `resample_s` seconds (a range)."""
+
+    slide: str
+    forward: commands.Range
+    resample_s: commands.Range = (3.0, 6.0)
+
+    def draw(self, key: PRNGKeyArray, context: Context) -> Float[Array, "1"]:
+        low, high = self.forward
+        return jax.random.uniform(key, (1,), minval=low, maxval=high)
+
+    def ranges(self) -> dict[str, commands.Range]:
+        return {"forward, m/s": self.forward}
+
+    def errors(self, context: Context, command: Float[Array, "1"]) -> Metrics:
+        return {"speed_m_s": jnp.abs(joint_speed(context, self.slide) - command[0])}
+
+
+def joint_speed(context: Context, joint: str) -> Float[Array, ""]:
+    """The velocity of a hinge in rad/s, or of a slide in m/s."""
+    return context.physics.qvel[context.model.names.joint_qvel((joint,))[0]]
+
+
+class PlaneTask(FixedTask[ConfigT], Generic[ConfigT]):
+    """A robot that moves in a vertical plane, on two slides and a hinge, and learns to run at a commanded speed."""
+
+    def offset(self, context: Context, joint: str) -> Float[Array, ""]:
+        """The position of a joint from where episodes start, in m or rad."""
+        (place,) = context.model.names.joint_qpos((joint,))
+        return context.physics.qpos[place] - context.model.default_qpos[place]
+
+    def limbs(self, physics_model: PhysicsModel) -> tuple[str, ...]:
+        """The joints but those of the plane."""
+        return tuple(name for name in physics_model.names.joints if name not in self.robot.plane)
+
+    def get_commands(self, physics_model: PhysicsModel) -> dict[str, commands.AbstractCommand]:
+        return {
+            "speed": SpeedCommand(slide=self.robot.plane[0], forward=(0.3 * self.robot.forward, self.robot.forward))
+        }
+
+    def get_observations(self, physics_model: PhysicsModel) -> list[obs.AbstractObservation]:
+        _, up, turn = self.robot.plane
+        return [
+            obs.JointPosition(joints=(up, turn, *self.limbs(physics_model))),
+            obs.JointVelocity(),
+            obs.LastAction(),
+            obs.CommandValue(command="speed"),
+        ]
+
+    def get_resets(self, physics_model: PhysicsModel) -> list[resets.AbstractReset]:
+        return [resets.RandomJointPositions(joints=self.limbs(physics_model)), resets.RandomJointVelocities()]
+
+    def get_rewards(self, physics_model: PhysicsModel) -> dict[str, rewards.AbstractReward]:
+        along, _, turn = self.robot.plane
+        width = 0.25 * self.robot.forward
+        off = lambda context: (joint_speed(context, along) - context.command("speed")[0]) / width
+        return {
+            "track": rewards.Custom(function=lambda context: jnp.exp(-jnp.square(off(context))), scale=2.0),
+            # Far from the command the first one does not tell which way is better.
+            "approach": rewards.Custom(function=lambda context: -jnp.minimum(jnp.abs(off(context)), 8.0), scale=0.1),
+            "upright": rewards.Custom(function=lambda context: -jnp.square(self.offset(context, turn)), scale=0.5),
+            "alive": rewards.Alive(scale=1.0),
+            "limits": rewards.JointLimits(joints=self.limbs(physics_model), scale=-0.5),
+            "action_rate": rewards.ActionRate(scale=-0.01),
+            "fall": rewards.TerminationPenalty(scale=-20.0),
+        }
+
+    def get_terminations(self, physics_model: PhysicsModel) -> dict[str, terminations.AbstractTermination]:
+        _, up, turn = self.robot.plane
+        low = lambda context: self.offset(context, up) < -0.4 * self.robot.height
+        tilted = lambda context: jnp.abs(self.offset(context, turn)) > 1.0
+        ends = {"low": terminations.Custom(low), "tilted": terminations.Custom(tilted)}
+        return super().get_terminations(physics_model) | ends

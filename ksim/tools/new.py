@@ -3,9 +3,9 @@
 python -m ksim.tools.new my_robot.xml
 
 It inspects the model: base, legs and feet, joints, masses, actuators, IMU and keyframes. The task of a legged robot is
-to walk at a commanded velocity, the task of an arm to reach for points, the task of a cart or a pendulum to balance. It
-writes `my_robot.py`, for the user to read and change, and prints its findings, its guesses, what it could not
-determine, and the next command. The robot's file is not changed.
+to walk at a commanded velocity, that of a robot in a plane to run at a commanded speed, that of an arm to reach for
+points, that of a cart or a pendulum to balance. It writes `my_robot.py`, for the user to read and change, and prints
+its findings, its guesses, what it could not determine, and the next command. The robot's file is not changed.
 """
 
 import contextlib

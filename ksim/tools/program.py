@@ -34,6 +34,7 @@ class _Kind(NamedTuple):
 _KINDS = {
     "legged": _Kind(legged, "LeggedTask", "LeggedRobot", "LeggedConfig", "learns to walk at a commanded velocity"),
     "arm": _Kind(fixed, "ReachTask", "FixedRobot", "FixedConfig", "learns to reach for commanded points"),
+    "plane": _Kind(fixed, "PlaneTask", "FixedRobot", "FixedConfig", "learns to run in a plane at a commanded speed"),
     "balance": _Kind(fixed, "BalanceTask", "FixedRobot", "FixedConfig", "learns to balance"),
 }
 
@@ -131,7 +132,10 @@ def _legged_rows(plan: Plan, robot: LeggedRobot) -> list[Row]:
 def _fixed_rows(plan: Plan, robot: FixedRobot) -> list[Row]:
     return [
         ("Apart from the robot, with motors of its own", {"left_out": robot.left_out}),
-        ("The point farthest along the last body, in m in its frame", {"tip": robot.tip}),
+        (
+            "The origin of the base" if robot.plane else "The point farthest along the last body, in m in its frame",
+            {"tip": robot.tip},
+        ),
         ("Below the robot, in m", {"floor": robot.floor}),
         ("Within the joints' ranges, which the file's reference pose is not", {"pose": robot.pose}),
         *_drive_rows(robot, plan.strength, "a quarter of the range"),
@@ -142,6 +146,9 @@ def _fixed_rows(plan: Plan, robot: FixedRobot) -> list[Row]:
             {"tip_heights": robot.tip_heights, "starts_up": robot.starts_up},
         ),
         ("Joints with motors", {"driven": robot.driven}),
+        ("The slides along and up, and the hinge that tilts it, which nothing drives", {"plane": robot.plane}),
+        ("Height of the base at the start, in m", {"height": robot.height}),
+        ("Highest speed in m/s: it grows with the root of the height, as animals' does", {"forward": robot.forward}),
     ]
 
 
@@ -216,6 +223,8 @@ def _options(plan: Plan) -> str:
         biped = {"num_envs": 512, "max_iterations": 2000, "gamma": 0.98}
         options |= biped if plan.robot.is_biped else {"max_iterations": 700}
         options |= {"symmetry": "augment"} if plan.is_mirrored else {}
+    elif plan.findings.kind == "plane":
+        options |= {"max_iterations": 400}
     elif plan.findings.kind == "balance":
         options |= {"num_envs": 256, "max_iterations": 150, "actor_sizes": [64, 64], "critic_sizes": [64, 64]}
     return ", ".join(f"{name}={_code(value, '')}" for name, value in options.items())

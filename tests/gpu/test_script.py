@@ -13,7 +13,7 @@ SCRIPT = ROOT / "benchmarks" / "gpu.sh"
 
 
 def run(*arguments):
-    # MJX compiles for minutes otherwise, also in `make test-long`.
+    # Programs compile for long otherwise, also in `make test-long`.
     env = environment(PYTHON=sys.executable, JAX_DISABLE_MOST_OPTIMIZATIONS="1")
     return subprocess.run(["bash", str(SCRIPT), *arguments], capture_output=True, text=True, env=env, check=False)
 
@@ -63,7 +63,7 @@ def test_script_runs_tests_and_walking_on_a_cpu_and_writes_the_table(tmp_path):
     assert "passed" in done.stdout
     assert "skipped" not in done.stdout
     text = out.read_text()
-    (row,) = [line for line in text.splitlines() if line.startswith("| mjx | 1 | 8 |")]
+    (row,) = [line for line in text.splitlines() if line.startswith("| mujoco | 1 | 8 |")]
     assert len(row.split("|")) == len(gpu.HEADER.splitlines()[0].split("|"))
     assert "failed" not in text
     assert text in done.stdout

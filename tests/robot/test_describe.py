@@ -2,9 +2,10 @@ import mujoco
 import numpy as np
 import pytest
 
+from ksim.errors import ConfigError
 from ksim.robot.describe import base_to_free, grouped, look_at, wheels
 from tests.support import urdf
-from tests.support.model_files import CART_POLE, DOG
+from tests.support.model_files import CART_POLE, DOG, HOPPER
 
 
 def test_legs_of_a_dog_are_found_and_named_by_where_they_are():
@@ -60,3 +61,24 @@ def test_wheels_are_feet_that_turn_about_their_middle():
     )
     model = mujoco.MjModel.from_xml_string(DOG.replace(foot, wheel, 1))
     assert [wheels(model, leg) for leg in look_at(model).legs] == [["wheel"], [], [], []]
+
+
+def test_robot_in_a_plane_is_told_by_two_slides_and_a_hinge_that_nothing_drives():
+    found = look_at(mujoco.MjModel.from_xml_string(HOPPER))
+    assert (found.kind, found.plane, found.driven) == ("plane", ("x", "z", "y"), ("hip", "knee"))
+    assert found.tip[0] == "trunk"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('<joint name="y"/>', '<joint name="y" axis="1 0 0"/>'),
+        ('type="slide" axis="0 0 1"', 'type="slide" axis="0 0 -1"'),
+        ('<joint name="y"/>', ""),
+        ("<actuator>", '<actuator><motor joint="x"/>'),
+    ],
+    ids=["rolls", "down", "upright", "driven"],
+)
+def test_robot_on_other_slides_is_an_error(old, new):
+    with pytest.raises(ConfigError, match="not on a slide along, a slide up and a hinge across"):
+        look_at(mujoco.MjModel.from_xml_string(HOPPER.replace(old, new)))

@@ -87,3 +87,27 @@ def written(text, *options, mirror_fault=lambda *_: None):
     with mock.patch.object(new, "mirror_fault", mirror_fault):
         assert new.main(["my_robot.xml", *options]) == 0
     return runpy.run_path("my_robot.py")
+
+
+HOPPER = """
+<mujoco>
+  <default><geom type="capsule" size=".04"/><joint axis="0 1 0"/><motor gear="60" ctrlrange="-1 1"/></default>
+  <worldbody>
+    <geom type="plane" size="20 20 .1"/>
+    <body name="trunk" pos="0 0 1">
+      <joint name="x" type="slide" axis="1 0 0"/>
+      <joint name="z" type="slide" axis="0 0 1"/>
+      <joint name="y"/>
+      <geom fromto="0 0 0 0 0 .3" mass="4"/>
+      <body name="thigh">
+        <joint name="hip" range="-60 60"/> <geom fromto="0 0 0 0 0 -.5" mass="2"/>
+        <body name="shin" pos="0 0 -.5">
+          <joint name="knee" range="-120 60"/> <geom fromto="0 0 0 0 0 -.45" mass="1"/>
+        </body>
+      </body>
+    </body>
+  </worldbody>
+  <actuator><motor name="hip" joint="hip"/><motor name="knee" joint="knee"/></actuator>
+</mujoco>
+"""
+"""A robot that moves in a plane."""

@@ -10,7 +10,7 @@ import pytest
 
 from examples.robots import HUMANOID, QUADRUPED
 from ksim.tools import new
-from tests.support.model_files import ARM, CART_POLE, DOG, FOOTPRINT, written
+from tests.support.model_files import ARM, CART_POLE, DOG, FOOTPRINT, HOPPER, written
 from tests.support.tasks import WITHOUT_REPORTS, train_iterations
 
 SMALL = {"num_envs": 8, "num_devices": 1, "rollout_length": 4, "tensorboard": False} | WITHOUT_REPORTS
@@ -168,7 +168,22 @@ def test_cart_with_a_pole_gets_a_task_to_balance_and_trains():
     assert history[-1]["reward/upright"] > 0
 
 
-@pytest.mark.parametrize("text", [DOG, ARM, CART_POLE], ids=["legs", "arm", "balance"])
+def test_robot_in_a_plane_gets_a_task_to_run_and_trains(capsys):
+    names = written(HOPPER)
+    assert "no free joint: it moves in a plane" in capsys.readouterr().out
+    numbers = names["MyRobot"].robot
+    assert (numbers.plane, numbers.height, numbers.forward) == (("x", "z", "y"), 1.0, 1.3)
+    task = task_of(names)
+    mdp, model = task.environment.mdp, task.environment.engine.model
+    assert mdp.observations["actor"]["joint_position"].joints == ("z", "y", "hip", "knee")
+    assert task.limbs(model) == ("hip", "knee")
+    _, history = train_iterations(task, 1)
+    assert 0.1 < history[-1]["error/speed/speed_m_s"] < 4
+    assert 0 < history[-1]["reward/track"] < 2
+    assert -0.8 <= history[-1]["reward/approach"] < 0
+
+
+@pytest.mark.parametrize("text", [DOG, ARM, CART_POLE, HOPPER], ids=["legs", "arm", "balance", "plane"])
 def test_whole_program_has_the_terms_of_the_library_task_and_imports_no_task(text):
     short, whole = (written(text, "--force", *options) for options in ((), ("--whole",)))
     assert "ksim.tasks" not in Path("my_robot.py").read_text()
