@@ -45,9 +45,10 @@ $(VENV)/tpu: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps \
 	  --target $@ libtpu
 
-# By files: some have tests that read what those before them wrote.
+# By files: some have tests that read what those before them wrote. Three at a time also on two cores: they often wait for
+# the processes that they start.
 test-long: $(VENV)/.extras $(VENV)/tpu
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m long $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m long $(ARGS)
 
 faults: $(VENV)/.installed
 	KSIM_FAULTS=full $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --max-worker-restart 0 tests/faults $(ARGS)

@@ -15,8 +15,8 @@ EXAMPLE = ROOT / "examples" / "minimal.py"
 @pytest.mark.long
 def test_copy_outside_the_project_trains_and_evaluates(tmp_path):
     shutil.copy(EXAMPLE, tmp_path / "my_task.py")
-    small = ("num_envs=8", "max_iterations=2", "run_dir=run")
-    done = run("my_task.py", *small, cwd=tmp_path)
+    small = ("num_envs=8", "max_iterations=2", "run_dir=run", "eval_num_envs=2")
+    done = run("my_task.py", *small, "video=false", cwd=tmp_path)
     assert "iteration 2/2" in done.stdout
     assert done.stderr == ""
     metrics = json.loads(Path(tmp_path, "run", "metrics.jsonl").read_text().splitlines()[-1])

@@ -1,5 +1,6 @@
 """The contract of other packages' environments; KSIM_ENVS=full tries all of Playground's dm_control and of Brax."""
 
+import functools
 import os
 
 import jax
@@ -72,6 +73,12 @@ def player(env):
     return play
 
 
+@functools.cache
+def played_by_mjx(make, *name):
+    """What an environment does in MJX, compiled once for all engines that are compared with it."""
+    return player(make(*name, "mjx").environment)()
+
+
 def check_training(task):
     play = player(task.environment)
     played, again = play(), play()
@@ -102,7 +109,7 @@ def check_same(played, other):
 @pytest.mark.parametrize("name", PLAYGROUND if IS_FULL else ("CheetahRun",))
 def test_environment_of_playground_trains_in_another_engine_on_the_trajectories_of_mjx(name, engine):
     played = check_in_place_of_mjx(playground_task(name, engine), engine)
-    check_same(played, player(playground_task(name, "mjx").environment)())
+    check_same(played, played_by_mjx(playground_task, name))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +120,7 @@ def test_environment_of_playground_trains_in_another_engine_on_the_trajectories_
 def test_environment_of_brax_trains_in_another_engine_on_the_trajectories_of_mjx(name, engine):
     played = check_in_place_of_mjx(brax_task(name, "mjx", engine), engine)
     if engine != "warp" or name not in ONE_ITERATION:
-        check_same(played, player(brax_task(name, "mjx", "mjx").environment)())
+        check_same(played, played_by_mjx(brax_task, name, "mjx"))
 
 
 @pytest.mark.parametrize("backend", BACKENDS[1:])
