@@ -126,15 +126,15 @@ def torque_range(spec: mujoco.MjSpec, actuator: mujoco.MjsActuator) -> np.ndarra
     limits = np.array([-np.inf, np.inf])
     # The gain multiplies the control, or the activation of an integrator, which the control range does not bound.
     signal = "act" if actuator.dyntype == mujoco.mjtDyn.mjDYN_INTEGRATOR else "ctrl"
-    if _kind(actuator) is ActuatorKind.FORCE and _is_limited(actuator, signal):
+    if _kind(actuator) is ActuatorKind.FORCE and is_limited(actuator, signal):
         bias = actuator.biasprm[0] if actuator.biastype == mujoco.mjtBias.mjBIAS_AFFINE else 0.0
         limits = np.sort(np.array(getattr(actuator, f"{signal}range")) * actuator.gainprm[0]) + bias
-    if _is_limited(actuator, "force"):
+    if is_limited(actuator, "force"):
         limits = np.clip(limits, *actuator.forcerange)
     # A negative gear swaps the ends.
     limits = np.sort(limits * gear) if gear else np.zeros(2)
     joint = spec.joint(actuator.target)
-    if _is_limited(joint, "actfrc") and not joint.actgravcomp:
+    if is_limited(joint, "actfrc") and not joint.actgravcomp:
         limits = np.clip(limits, *joint.actfrcrange)
     return limits if np.isfinite(limits).all() else None
 
@@ -163,7 +163,7 @@ def limit_controls(spec: mujoco.MjSpec) -> list[str]:
     limited = []
     for actuator in spec.actuators:
         per_control = actuator.gainprm[0] * actuator.gear[0]
-        if _kind(actuator) is not ActuatorKind.FORCE or _is_limited(actuator, "ctrl") or not per_control:
+        if _kind(actuator) is not ActuatorKind.FORCE or is_limited(actuator, "ctrl") or not per_control:
             continue
         if spec.joint(actuator.target) is not None and (limits := torque_range(spec, actuator)) is not None:
             actuator.ctrllimited, actuator.ctrlrange = True, np.sort(limits / per_control)
@@ -176,7 +176,7 @@ def _kind(actuator: mujoco.MjsActuator) -> ActuatorKind:
     return kind_of(*types, np.asarray(actuator.gainprm), np.asarray(actuator.biasprm))
 
 
-def _is_limited(element: mujoco.MjsActuator | mujoco.MjsJoint, what: str) -> bool:
+def is_limited(element: mujoco.MjsActuator | mujoco.MjsJoint, what: str) -> bool:
     """Whether an element's `ctrl`, `force`, ... is limited. By MuJoCo's default it is if a range is given."""
     flag = int(getattr(element, f"{what}limited"))
     low, high = getattr(element, f"{what}range")

@@ -295,11 +295,19 @@ def fixed_plan(
         joints = found.driven or found.joints
         limits, kp = torque_limits(spec), own_kp(model, found)
         gains = gains_of(
-            model, qpos, joints, (), limits=limits, frequency_hz=FREQUENCY_HZ, own_kp=kp, settings=settings
+            model,
+            qpos,
+            joints,
+            (),
+            limits=limits,
+            frequency_hz=FREQUENCY_HZ,
+            own_kp=kp,
+            tip=found.tip,
+            settings=settings,
         )
         numbers = dataclasses.replace(numbers, **vars(drives_of(gains, found)))
         if found.drive == "none":
-            strength = strength_of(gains, limits, "twice the weight that they carry")
+            strength = strength_of(gains, limits, "twice the weight that they carry, with a payload")
             report.guessed.append(f"Motors on all joints, as strong as {strength}.")
             report.unknown.append(
                 "Which joints are meant to have none, as that of a pole on a cart: give the others motors."

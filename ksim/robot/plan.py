@@ -8,7 +8,7 @@ import mujoco
 import numpy as np
 
 from ksim.physics import AbstractActuators, ModelActuators, PositionActuators
-from ksim.physics.actuator_kinds import torque_range
+from ksim.physics.actuator_kinds import is_limited, torque_range
 from ksim.physics.names import ONE_DOF, side_pattern
 from ksim.robot.describe import Leg, RobotDescription, grouped, in_world
 from ksim.robot.scene import Foot, add_ground, touch_ground_only, use_implicitfast
@@ -23,6 +23,9 @@ TORQUE_PART = 0.35
 STRENGTH = 0.5
 """Torque of a guessed motor of a leg, over the robot's weight times the reach of the leg. Real ones: Unitree G1 0.4 to
 0.6, Go1 and Go2 0.45 to 0.8, A1 0.8, ANYmal C 0.3."""
+PAYLOAD = 0.25
+"""Mass that a guessed motor of an arm carries at the tip, over the robot's own. Real arms: Panda 0.17, UR5e 0.24,
+UR10e 0.37, KUKA iiwa 14 0.47, Kinova Gen3 0.5."""
 BELIEVED = (0.1, 10.0)
 """Range of a file's limit of effort over the load of the joint. Files often have placeholders such as 1000 N m."""
 ACTION_SCALE_RAD = (0.25, 0.4)
@@ -74,6 +77,7 @@ def gains_of(
     limits: Mapping[str, float],
     frequency_hz: float,
     own_kp: Mapping[str, float] | None = None,
+    tip: tuple[str, np.ndarray] | None = None,
     settings: Settings = USUAL,
 ) -> Gains:
     """Gains by the settings, and otherwise by the rules of this module.
@@ -83,6 +87,7 @@ def gains_of(
         legs: The robot's legs; empty if it is fixed to the world.
         limits: Known torque limits by joint, in N m.
         own_kp: Stiffness of the model's own servos by joint; it is kept.
+        tip: For arms: the body at the end, and a point in its frame, in m, which carries a payload.
         frequency_hz: Natural frequency of an unloaded joint, in Hz. For legs: 1.5 times the gait's frequency.
     """
     data = mujoco.MjData(model)
@@ -102,7 +107,7 @@ def gains_of(
             load = model.body_subtreemass[0] * weight * _reach(model, data, name, in_leg[name])
             stiffness, needed = load / LEG_SAG_RAD, STRENGTH * load
         else:
-            load = _weight_moment(model, data, name, weight)
+            load = _weight_moment(model, data, name, weight) + _payload_moment(model, data, name, tip, weight)
             is_slide = model.jnt_type[model.joint(name).id] == int(mujoco.mjtJoint.mjJNT_SLIDE)
             stiffness, needed = load / (SAG_M if is_slide else SAG_RAD), 2 * load
         by_speed = inertia[name] * (2 * np.pi * frequency_hz) ** 2
@@ -167,6 +172,24 @@ def _weight_moment(model: mujoco.MjModel, data: mujoco.MjData, joint: str, weigh
     across = float(np.linalg.norm(np.cross(arm_3, data.xaxis[j])))
     # A load that turns about its own axis is not perfectly balanced either.
     return mass * weight * max(across, 0.3 * float(np.linalg.norm(arm_3)))
+
+
+def _payload_moment(
+    model: mujoco.MjModel, data: mujoco.MjData, joint: str, tip: tuple[str, np.ndarray] | None, weight: float
+) -> float:
+    """The largest load on a joint by a payload at the tip, in N m (N on a slide); 0 if the joint does not carry it."""
+    j = model.joint(joint).id
+    end = 0 if tip is None else model.body(tip[0]).id
+    above = end
+    while above not in (0, model.jnt_bodyid[j]):
+        above = int(model.body_parentid[above])
+    if tip is None or not above:
+        return 0.0
+    payload = PAYLOAD * float(model.body_subtreemass[model.body_rootid[end]])
+    if model.jnt_type[j] == int(mujoco.mjtJoint.mjJNT_SLIDE):
+        return payload * weight
+    arm_3 = in_world(data, end, tip[1]) - data.xanchor[j]
+    return payload * weight * float(np.linalg.norm(np.cross(arm_3, data.xaxis[j])))
 
 
 @dataclasses.dataclass
@@ -360,7 +383,7 @@ def torque_limits(spec: mujoco.MjSpec) -> dict[str, float]:
     """Torque limits by joint, in N m, for joints for which the model defines one."""
     limits = {}
     for joint in spec.joints:  # of motors that the file leaves out, as a URDF does
-        if joint.type in ONE_DOF and joint.actfrcrange[0] < joint.actfrcrange[1]:
+        if joint.type in ONE_DOF and is_limited(joint, "actfrc"):
             limits[joint.name] = float(np.abs(joint.actfrcrange).min())
     for actuator in spec.actuators:
         joint = spec.joint(actuator.target)
