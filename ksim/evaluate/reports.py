@@ -11,6 +11,7 @@ from typing import Any
 
 from ksim.checkpoint.progress import Progress
 from ksim.checkpoint.saver import Saver
+from ksim.errors import ConfigError
 from ksim.evaluate.curves import read_curves
 from ksim.evaluate.evaluator import (
     Evaluation,
@@ -31,6 +32,8 @@ from ksim.log.run_log import run_log
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.parallel.multihost import is_main_process
 from ksim.policy.load import PolicyContext, load_task_policy, policy_context
+from ksim.robot.describe import look_at
+from ksim.robot.pose import stretched_height
 from ksim.task.result import RunResult
 from ksim.task.rl import RLTask
 from ksim.types import LearnerState
@@ -248,9 +251,11 @@ def evaluate_checkpoint(task: RLTask[Any]) -> RunResult:
         with whole_file(out_dir / "evaluation.json") as temporary:
             temporary.write_text(json.dumps(record, indent=2) + "\n")
         report = EpisodeReport(lambda: context, out_dir, Failures(), lambda: stop.signal is not None)
-        report(model, f"iteration_{path.name}", with_video=task.config.video, with_plots=task.config.plots)
+        episode = report(model, f"iteration_{path.name}", with_video=task.config.video, with_plots=task.config.plots)
+        height = None if episode is None else height_words(episode.recording)
         written = {"figures": out_dir / "evaluation.json", **report.paths}
-        figures = evaluation_figures(evaluation) | {name: str(file) for name, file in written.items()}
+        figures = evaluation_figures(evaluation) | ({} if height is None else {"height of the base": height})
+        figures |= {name: str(file) for name, file in written.items()}
         print_figures(f"Evaluation of {path}", figures)
         if evaluation.groups:
             print_table("By kind of episode", *group_rows(evaluation))
@@ -271,6 +276,22 @@ def evaluation_figures(evaluation: Evaluation) -> dict[str, str]:
         "gap of return": evaluation.gap_words(),
         **({"unfinished": f"{evaluation.num_unfinished} episodes"} if evaluation.num_unfinished else {}),
     }
+
+
+def height_words(recording: Recording) -> str | None:
+    """The mean height of a robot on legs in an episode, beside that with stretched legs: a low one crawls.
+
+    None for robots without legs or a free base, and on terrain.
+    """
+    if recording.model is None or recording.model.terrain is not None or not len(recording.base_position):
+        return None
+    mj_model, height = recording.model.mj_model, float(recording.base_position[:, 2].mean())
+    try:
+        found = look_at(mj_model)
+    except ConfigError:
+        return None
+    stretched = None if found.base is None else stretched_height(mj_model, found.base, found.legs)
+    return None if stretched is None else f"{height:.2f} m, {height / stretched:.0%} of that with stretched legs"
 
 
 def group_rows(evaluation: Evaluation) -> tuple[list[str], list[list[str]]]:

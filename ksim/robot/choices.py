@@ -37,7 +37,7 @@ from ksim.robot.plan import (
     strength_of,
     torque_limits,
 )
-from ksim.robot.pose import Stance, bent_pose, find_stance, lifting_bends, on_ground
+from ksim.robot.pose import Stance, find_stance, lifting_bends, on_ground, stretched_height
 from ksim.robot.scene import Foot, add_gravity, add_motors, set_pose, use_plain_contacts
 
 PERIOD_PART = 2.9
@@ -109,8 +109,8 @@ def legged_plan(spec: mujoco.MjSpec, found: RobotDescription, report: Report, se
     )
     if found.drive == "none":
         report.guessed.append(f"Motors on all joints, as strong as {strength}.")
-    stretched = bent_pose(model, found.base, found.legs, 0.99)
-    share = None if stretched is None else height / base_height_of(model, on_ground(model, found.base, stretched))
+    stretched = stretched_height(model, found.base, found.legs)
+    share = None if stretched is None else height / stretched
     stood = _report_legged(report, found, stance, limits, share)
     return Plan(found, report, numbers, settings.dt, strength=strength, pose_source=stance.source, stands=stood)
 

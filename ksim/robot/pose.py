@@ -145,6 +145,12 @@ def bent_pose(model: mujoco.MjModel, base: str, legs: Sequence[Leg], part: float
     return qpos
 
 
+def stretched_height(model: mujoco.MjModel, base: str, legs: Sequence[Leg]) -> float | None:
+    """Height of the base above the ground with stretched legs, in m; None if their feet cannot be under the hips."""
+    stretched = bent_pose(model, base, legs, 0.99)
+    return None if stretched is None else base_height_of(model, on_ground(model, base, stretched))
+
+
 def lifting_bends(
     model: mujoco.MjModel, legs: Sequence[Leg], qpos: np.ndarray, height: float
 ) -> tuple[dict[str, float], ...]:

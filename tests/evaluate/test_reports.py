@@ -3,9 +3,14 @@
 import json
 from pathlib import Path
 
+import mujoco
+import numpy as np
 import pytest
 
 from ksim.evaluate import reports, video
+from ksim.evaluate.evaluator import Recording
+from ksim.physics import compile_model
+from tests.support.model_files import CART_POLE, DOG
 from tests.support.tasks import BipedConfig, BipedTask, point_mass_task
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
@@ -82,3 +87,20 @@ def test_run_mode_eval_of_a_robot_films_and_draws_beside_its_figures(tmp_path):
     assert (tmp_path / "out" / "plots" / "gait.png").is_file()
     figures = json.loads((tmp_path / "out" / "evaluation.json").read_text())["figures"]
     assert {"return", "length", "survival", "error/velocity/lin_vel_m_s"} <= set(figures)
+
+
+def recording(text, height):
+    """A recording in which the base of a robot is so high, in m."""
+    model = compile_model(mujoco.MjSpec.from_string(text), dt=0.005, ctrl_dt=0.02)
+    has_base = model.names.has_base
+    return Recording(np.zeros(4), {}, model=model, base_position=np.full((4 if has_base else 0, 3), height))
+
+
+def test_height_of_the_base_is_told_beside_that_with_stretched_legs():
+    # Its legs of 0.43 m hang from the middle of its trunk.
+    words = reports.height_words(recording(DOG, 0.215))
+    assert words is not None
+    metres, _, share = words.partition(" m, ")
+    assert metres == "0.21"
+    assert 45 <= int(share.partition("%")[0]) <= 55
+    assert reports.height_words(recording(CART_POLE, 0.0)) is None
