@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import jax.numpy as jnp
 import mujoco
@@ -59,14 +60,7 @@ def legged_plan(spec: mujoco.MjSpec, found: RobotDescription, report: Report, se
     Raises:
         ConfigError: The robot rolls on wheels, its gravity is not that of a planet, or its base is not above its feet.
     """
-    add_world(spec, report)
-    if add_gravity(spec):
-        report.guessed.append("The file has no gravity: the task adds it.")
-    if use_plain_contacts(spec):
-        report.guessed.append(
-            "The file asks for elliptic friction cones, or for torsional or rolling friction, which take up to four "
-            "times as long: the task takes pyramidal cones and sliding friction."
-        )
+    _add_legged_world(spec, report)
     model = spec.copy().compile()
     gravity = _check_walks(model, found)
     limits = torque_limits(spec)
@@ -113,6 +107,18 @@ def legged_plan(spec: mujoco.MjSpec, found: RobotDescription, report: Report, se
     share = None if stretched is None else height / stretched
     stood = _report_legged(report, found, stance, limits, share)
     return Plan(found, report, numbers, settings.dt, strength=strength, pose_source=stance.source, stands=stood)
+
+
+def _add_legged_world(spec: mujoco.MjSpec, report: Report) -> None:
+    """Changes the world as the task of a robot on legs will."""
+    add_world(spec, report)
+    if add_gravity(spec):
+        report.guessed.append("The file has no gravity: the task adds it.")
+    if use_plain_contacts(spec):
+        report.guessed.append(
+            "The file asks for elliptic friction cones, or for torsional or rolling friction, which take up to four "
+            "times as long: the task takes pyramidal cones and sliding friction."
+        )
 
 
 def _check_walks(model: mujoco.MjModel, found: RobotDescription) -> float:
@@ -255,7 +261,8 @@ def fixed_plan(
     """Chooses the plan, and adds the guesses to the report. `spec` gets a ground.
 
     Raises:
-        ConfigError: Some joints are undriven, but none of them is a hinge that could balance.
+        ConfigError: Some joints are undriven, but none of them is a hinge that could balance, or a robot in a plane
+            starts below the ground.
     """
     floor = 0.0 if found.plane else _below(model, found)
     add_world(spec, report, floor)
@@ -267,18 +274,7 @@ def fixed_plan(
     if found.other_arms:
         report.unknown.append(f"What the joints that lead to {', '.join(map(repr, found.other_arms))} are for.")
     if found.plane:
-        data = mujoco.MjData(model)
-        data.qpos[:] = model.key_qpos[0] if model.nkey else model.qpos0
-        mujoco.mj_kinematics(model, data)
-        height = round(float(_tip_position(model, data, found)[2]), 2)
-        if height <= 0:
-            raise ConfigError(
-                f"The robot moves in a plane, but its base {found.tip[0]!r} starts {height:g} m above the ground. "
-                "Raise it in the file."
-            )
-        report.guessed.append(f"The task: to run along the slide {found.plane[0]!r} at a commanded speed.")
-        more = {"plane": found.plane, "height": height, "forward": round(0.4 * float(np.sqrt(9.81 * height)), 1)}
-        return Plan(found, report, dataclasses.replace(numbers, **more))
+        return Plan(found, report, dataclasses.replace(numbers, **_plane_numbers(model, found, report)))
     if found.kind == "balance":
         low, high, starts_up = _tip_heights(model, found)
         report.guessed.append(f"The task: to keep {tip[0].lower()}{tip[1:]} up, because not every joint is driven.")
@@ -319,6 +315,22 @@ def fixed_plan(
     box, size = _reachable(model, found, qpos)
     numbers = dataclasses.replace(numbers, reach=box, coarse=max(round(size / 4, 2), 0.01))
     return Plan(found, report, numbers, strength=strength)
+
+
+def _plane_numbers(model: mujoco.MjModel, found: RobotDescription, report: Report) -> dict[str, Any]:
+    """The numbers of a robot that moves in a plane."""
+    assert found.tip is not None
+    data = mujoco.MjData(model)
+    data.qpos[:] = model.key_qpos[0] if model.nkey else model.qpos0
+    mujoco.mj_kinematics(model, data)
+    height = round(float(_tip_position(model, data, found)[2]), 2)
+    if height <= 0:
+        raise ConfigError(
+            f"The robot moves in a plane, but its base {found.tip[0]!r} starts {height:g} m above the ground. "
+            "Raise it in the file."
+        )
+    report.guessed.append(f"The task: to run along the slide {found.plane[0]!r} at a commanded speed.")
+    return {"plane": found.plane, "height": height, "forward": round(0.4 * math.sqrt(9.81 * height), 1)}
 
 
 def _reachable(

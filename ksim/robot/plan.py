@@ -97,19 +97,12 @@ def gains_of(
     mujoco.mj_fullM(model, data, full)
     inertia = {name: float(full[dof, dof]) for name in joints for dof in [model.joint(name).dofadr[0]]}
     in_leg = {joint: leg for leg in legs for joint in leg.joints}
-    weight = float(np.linalg.norm(model.opt.gravity)) or 9.81
     kp: dict[str, float] = {}
     kd: dict[str, float] = {}
     torque: dict[str, float] = {}
     scale: dict[str, float] = {}
     for name in joints:
-        if name in in_leg:
-            load = model.body_subtreemass[0] * weight * _reach(model, data, name, in_leg[name])
-            stiffness, needed = load / LEG_SAG_RAD, STRENGTH * load
-        else:
-            load = _weight_moment(model, data, name, weight) + _payload_moment(model, data, name, tip, weight)
-            is_slide = model.jnt_type[model.joint(name).id] == int(mujoco.mjtJoint.mjJNT_SLIDE)
-            stiffness, needed = load / (SAG_M if is_slide else SAG_RAD), 2 * load
+        stiffness, needed = _needs_of(model, data, name, in_leg.get(name), tip)
         by_speed = inertia[name] * (2 * np.pi * frequency_hz) ** 2
         if settings.frequency_hz is not None:
             stiffness, by_speed = 0.0, inertia[name] * (2 * np.pi * settings.frequency_hz) ** 2
@@ -130,6 +123,19 @@ def gains_of(
     load_v = _standing_loads(model, data, legs)
     offset = {name: float(load_v[model.joint(name).dofadr[0]] / kp[name]) for name in joints}
     return Gains(kp, kd, torque, scale, offset)
+
+
+def _needs_of(
+    model: mujoco.MjModel, data: mujoco.MjData, joint: str, leg: Leg | None, tip: tuple[str, np.ndarray] | None
+) -> tuple[float, float]:
+    """The stiffness, in N m/rad (N/m), and the torque, in N m (N), with which a joint carries its load."""
+    weight = float(np.linalg.norm(model.opt.gravity)) or 9.81
+    if leg is not None:
+        load = model.body_subtreemass[0] * weight * _reach(model, data, joint, leg)
+        return load / LEG_SAG_RAD, STRENGTH * load
+    load = _weight_moment(model, data, joint, weight) + _payload_moment(model, data, joint, tip, weight)
+    is_slide = model.jnt_type[model.joint(joint).id] == int(mujoco.mjtJoint.mjJNT_SLIDE)
+    return load / (SAG_M if is_slide else SAG_RAD), 2 * load
 
 
 def _standing_loads(model: mujoco.MjModel, data: mujoco.MjData, legs: Sequence[Leg]) -> np.ndarray:

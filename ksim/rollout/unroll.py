@@ -168,8 +168,7 @@ def unroll(
 
     Args:
         model: The policy and the value function, on raw observations.
-        env_state_e: States to start from.
-        carry_e: The model's memory to start from.
+        env_state_e, carry_e: States and the model's memory to start from.
         key_e: One key per env for this rollout.
         deterministic: Use the deterministic policy instead of sampling.
         reached_groups: Observation groups that the trajectory also holds for the states reached, in `reached`.
@@ -179,8 +178,7 @@ def unroll(
     """
     chex.assert_rank(key_e, 1)
     chex.assert_tree_shape_prefix((env_state_e, carry_e), key_e.shape)
-    given_e = env_state_e.next_start
-    env_state_e = dataclasses.replace(env_state_e, next_start=None)
+    given_e, env_state_e = env_state_e.next_start, dataclasses.replace(env_state_e, next_start=None)
     # The number after the last step's.
     next_e = empty_starts(env_state_e, _fold_in(key_e, num_steps)) if given_e is None else given_e
 

@@ -129,17 +129,13 @@ def open_run(task: RLTask[Any], start: Start, loggers: Sequence[AbstractLogger],
         should_stop = lambda: is_asked_to_stop(stop, progress, max_runtime_s)
         watchdog = Watchdog(config.hang_timeout_s, log_path(run_dir))
         with fail_together():
-            saver = None
-            if is_main_process():
-                saver = open_files(
-                    task, start, run_dir, progress=progress, loggers=group, failures=failures, stack=stack
-                )
+            files = {"progress": progress, "loggers": group, "failures": failures, "stack": stack}
+            saver = open_files(task, start, run_dir, **files) if is_main_process() else None
             reports = Reports(task, run_dir, failures=failures, should_stop=should_stop, loggers=group, saver=saver)
             is_watched = config.viewer_while_training and is_main_process()
             viewer = stack.enter_context(LiveViewer(task, failures)) if is_watched else None
             stack.enter_context(watchdog)
-            print_line(f"Run directory: {run_dir}")
-            for name, how in group.dashboards.items():
+            for name, how in {"Run directory": run_dir, **group.dashboards}.items():
                 print_line(f"{name}: {how}")
             callbacks = Callbacks(
                 task=task,
