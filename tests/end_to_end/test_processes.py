@@ -133,25 +133,22 @@ def test_signal_to_one_process_stops_all_after_the_same_iteration_with_everythin
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == [str(done)]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(
-    ("victim", "number", "ends_with"),
-    [
-        pytest.param(1, signal.SIGKILL, (137, "Process 1 failed first: it was killed by SIGKILL"), id="worker killed"),
-        pytest.param(
-            *(0, signal.SIGKILL, (137, "Process 0 failed first: it was killed by SIGKILL")),
-            marks=pytest.mark.long,
-            id="coordinator killed",
-        ),
-        pytest.param(
-            *(1, signal.SIGSTOP, (134, "Process 1 was stopped then")), marks=pytest.mark.long, id="worker stopped"
-        ),
-    ],
-)
-def test_lost_process_ends_the_job_in_time_with_its_name_and_leaves_nothing(
-    victim, number, ends_with, *, layout, launch, tmp_path
-):
-    code_expected, message = ends_with
+LOST = {
+    "worker killed": (1, signal.SIGKILL, 137, "Process 1 failed first: it was killed by SIGKILL"),
+    "coordinator killed": (0, signal.SIGKILL, 137, "Process 0 failed first: it was killed by SIGKILL"),
+    "worker stopped": (1, signal.SIGSTOP, 134, "Process 1 was stopped then"),
+}
+
+
+def cases(names, *, quick):
+    """Each name under pmap, and the quick ones under shard_map too; only the quick ones under pmap are not long."""
+    under_pmap = [pytest.param(name, "pmap", marks=() if name in quick else pytest.mark.long) for name in names]
+    return [*under_pmap, *(pytest.param(name, "shard_map", marks=pytest.mark.long) for name in quick)]
+
+
+@pytest.mark.parametrize(("lost", "layout"), cases(LOST, quick=["worker killed"]))
+def test_lost_process_ends_the_job_in_time_with_its_name_and_leaves_nothing(lost, layout, launch, tmp_path):
+    victim, number, code_expected, message = LOST[lost]
     job = launch(*POINT_MASS, *ENDLESS, f"layout={layout}")
     read_until(job, "iteration 3")
     pids = processes_of(job)
@@ -183,33 +180,19 @@ def test_survivor_without_a_launcher_ends_by_itself_and_says_which_process_is_go
     assert "lost the others" in (tmp_path / "run" / "process_0.log").read_text()
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(
-    ("fault", "code", "messages"),
-    [
-        ("bad_state", 2, ("Error: Process 1: Term 'distance' is not finite", "Term 'distance' is not finite")),
-        pytest.param(
-            *("leave", 1, ("Process 0 of 2 lost the others before the first iteration: process 1 (pid", "")),
-            marks=pytest.mark.long,
-        ),
-        ("raise", 1, ("Process 0 of 2 lost the others in iteration 4", "ZeroDivisionError: a fault of process 1")),
-        pytest.param(
-            "callback",
-            1,
-            ("Error: Task.on_step_end failed at iteration 3: ZeroDiv", "Error: Process 0: Task.on_step_end"),
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
-            *("exit", (3, 1), ("", "Error: Process 0: Task.on_step_end failed at iteration 3: SystemExit: 3")),
-            marks=pytest.mark.long,
-        ),
-        pytest.param(
-            *("corrupt", 1, ("learner differ after iteration 4: replica 1 in .params", "replica 1 is")),
-            marks=pytest.mark.long,
-        ),
-    ],
-)
-def test_fault_of_one_process_ends_all_with_its_name(fault, code, messages, layout, tmp_path):
+FAULTS = {
+    "bad_state": (2, ("Error: Process 1: Term 'distance' is not finite", "Term 'distance' is not finite")),
+    "leave": (1, ("Process 0 of 2 lost the others before the first iteration: process 1 (pid", "")),
+    "raise": (1, ("Process 0 of 2 lost the others in iteration 4", "ZeroDivisionError: a fault of process 1")),
+    "callback": (1, ("Error: Task.on_step_end failed at iteration 3: ZeroDiv", "Error: Process 0: Task.on_step_end")),
+    "exit": ((3, 1), ("", "Error: Process 0: Task.on_step_end failed at iteration 3: SystemExit: 3")),
+    "corrupt": (1, ("learner differ after iteration 4: replica 1 in .params", "replica 1 is")),
+}
+
+
+@pytest.mark.parametrize(("fault", "layout"), cases(FAULTS, quick=["bad_state", "raise"]))
+def test_fault_of_one_process_ends_all_with_its_name(fault, layout, tmp_path):
+    code, messages = FAULTS[fault]
     options = ("run_dir=run", *ENDLESS, "replica_check_interval=4", f"layout={layout}")
     faulty = ("-m", "tests.support.faulty_job", fault, *SMALL, *options)
     first, second = start_job(*faulty, num_processes=2, cwd=tmp_path)
