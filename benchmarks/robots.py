@@ -6,9 +6,9 @@ python -m benchmarks.robots --page docs/robots.jsonl > docs/robots.md
 For each file `ksim.tools.new` writes a program, which is trained, evaluated and exported, and `examples/deploy.py` runs
 the export. Training ends early once the robot walks: in two evaluations in a row at least 95 % of the episodes of 10 s
 survive, and the velocity error is at most 0.2 m/s or a quarter of the highest command; an arm reaches to within half
-the distance at which its reward begins. Episodes are those of the task's
-evaluations, whose commands, friction and noise are those of training. A robot with feet also has to step: each foot is
-in the air for at least a tenth of the time, and lands at least once in two periods of the gait.
+the distance at which its reward begins. Episodes are those of the task's evaluations, whose commands, friction and
+noise are those of training. A robot with feet also has to step: each foot is in the air for at least a tenth of the
+time, and lands at least once in two periods of the gait.
 
 A line of JSON per robot is added to `robots.jsonl` in the directory, with the reason where a command fails, and a
 picture is put beside it. `--page` writes such lines as a page.
@@ -33,7 +33,8 @@ import numpy as np
 import ksim
 from ksim.evaluate.evaluator import Evaluator, Recorder, Recording
 from ksim.evaluate.plots import CONTACT_N
-from ksim.log.jsonl import read_metrics
+from ksim.log.jsonl import find_films, read_evaluations, read_metrics
+from ksim.log.logger import quantity_and_unit
 from ksim.policy.load import load_task_policy
 from ksim.robot import FixedRobot, LeggedRobot
 from ksim.robot.plan import Drives
@@ -121,12 +122,6 @@ def judge(program: Path, run_dir: Path) -> dict[str, Any]:
     return result | {"walks": is_walking}
 
 
-def evaluations(run_dir: Path) -> list[dict[str, Any]]:
-    """The evaluations of a run so far."""
-    file = run_dir / "evaluations.jsonl"
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
-
-
 def has_learned(found: list[dict[str, Any]], limit: float) -> bool:
     """Whether the last two evaluations of a run are those of a robot that has learned."""
     return len(found) > 1 and all(walks(evaluation["figures"], limit) for evaluation in found[-2:])
@@ -156,7 +151,7 @@ def train(program: Path, run_dir: Path, options: list[str]) -> float:
         )
         while process.poll() is None:
             time.sleep(5)
-            if has_learned(evaluations(run_dir), limit):
+            if has_learned(read_evaluations(run_dir), limit):
                 minutes = (time.monotonic() - start_s) / 60
                 process.send_signal(signal.SIGINT)
                 process.wait()
@@ -197,7 +192,7 @@ def try_robot(file: Path, out: Path, options: list[str]) -> dict[str, Any]:
 
 def picture_of(run_dir: Path, path: Path) -> None:
     """Writes a small picture from the middle of a run's newest film; nothing if it has none."""
-    films = sorted(run_dir.glob("**/*.mp4"), key=lambda film: film.stat().st_mtime)
+    films = find_films(run_dir)
     if films:
         frames = iio.imread(films[-1])
         frame = frames[len(frames) // 2]
@@ -246,12 +241,7 @@ def _percent(figure: dict[str, Any]) -> str:
 
 
 def _error(errors: dict[str, Any]) -> str:
-    units = {"m_s": "m/s", "rad_s": "rad/s", "m": "m", "rad": "rad"}
-    words = []
-    for name, figure in errors.items():
-        unit = next((unit for end, unit in units.items() if name.endswith(f"_{end}")), "")
-        words.append(f"{figure['mean']:.2f} {unit}".strip())
-    return ", ".join(words)
+    return ", ".join(f"{figure['mean']:.2f} {quantity_and_unit(name)[1]}".strip() for name, figure in errors.items())
 
 
 def main() -> int:

@@ -320,10 +320,7 @@ def fixed_plan(
 def _plane_numbers(model: mujoco.MjModel, found: RobotDescription, report: Report) -> dict[str, Any]:
     """The numbers of a robot that moves in a plane."""
     assert found.tip is not None
-    data = mujoco.MjData(model)
-    data.qpos[:] = model.key_qpos[0] if model.nkey else model.qpos0
-    mujoco.mj_kinematics(model, data)
-    height = round(float(_tip_position(model, data, found)[2]), 2)
+    height = round(float(_tip_position(model, _at_start(model), found)[2]), 2)
     if height <= 0:
         raise ConfigError(
             f"The robot moves in a plane, but its base {found.tip[0]!r} starts {height:g} m above the ground. "
@@ -372,6 +369,14 @@ def _below(model: mujoco.MjModel, found: RobotDescription) -> float:
     return min(0.0, round(min(heights, default=0.0) - 0.05, 2))
 
 
+def _at_start(model: mujoco.MjModel) -> mujoco.MjData:
+    """The model's data in the pose in which episodes start, after `mj_kinematics`."""
+    data = mujoco.MjData(model)
+    data.qpos[:] = model.key_qpos[0] if model.nkey else model.qpos0
+    mujoco.mj_kinematics(model, data)
+    return data
+
+
 def _tip_position(model: mujoco.MjModel, data: mujoco.MjData, found: RobotDescription) -> np.ndarray:
     assert found.tip is not None
     return in_world(data, model.body(found.tip[0]).id, found.tip[1])
@@ -379,9 +384,7 @@ def _tip_position(model: mujoco.MjModel, data: mujoco.MjData, found: RobotDescri
 
 def _tip_heights(model: mujoco.MjModel, found: RobotDescription) -> tuple[float, float, bool]:
     """The lowest and highest height of the tip around the first undriven hinge, in m, and whether it starts upright."""
-    data = mujoco.MjData(model)
-    data.qpos[:] = model.key_qpos[0] if model.nkey else model.qpos0
-    mujoco.mj_kinematics(model, data)
+    data = _at_start(model)
     passive = [model.joint(name).id for name in found.joints if name not in found.driven]
     hinges = [j for j in passive if model.jnt_type[j] == int(mujoco.mjtJoint.mjJNT_HINGE)]
     if not hinges:

@@ -6,8 +6,6 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import equinox as eqx
-import jax
 import mujoco
 import numpy as np
 import pytest
@@ -17,8 +15,7 @@ pytest.importorskip("onnxruntime")
 from examples import deploy
 from ksim.mdp import commands, observations
 from ksim.mdp.actions import ActionSmoothing, AroundMotion
-from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
-from tests.support.exports import exported_files
+from tests.support.exports import export_moving_policy
 from tests.support.motion_tasks import ACTUATORS, FLOATER, FloaterConfig, FloaterTask
 
 SOURCES = Path(deploy.__file__).parents[1] / "deploy/cpp"
@@ -61,12 +58,7 @@ def policy_file(tmp_path_factory):
     """A recurrent policy that moves."""
     out_dir = tmp_path_factory.mktemp("export")
     task = AllSeenTask(FloaterConfig(model="gru", memory_size=8))
-    key = jax.random.key(3)
-    moved = lambda x: x + 0.1 * jax.random.normal(key, x.shape) if eqx.is_inexact_array(x) else x
-    network = jax.tree.map(moved, task.initial_learner()[1])
-    model = NormalizedActorCritic(network, ObservationNormalizer.init(task.obs_sizes))
-    content = exported_files(task, model, out_dir / "checkpoints/7", out_dir)
-    (out_dir / "policy.onnx").write_bytes(content["policy.onnx"])
+    export_moving_policy(task, out_dir)
     return out_dir / "policy.onnx"
 
 

@@ -75,7 +75,7 @@ def player(env):
 
 @functools.cache
 def played_by_mjx(make, *name):
-    """What an environment does in MJX, compiled once for all engines that are compared with it."""
+    """The trajectory of an environment in MJX, compiled once for all engines that are compared with it."""
     return player(make(*name, "mjx").environment)()
 
 

@@ -1,6 +1,5 @@
 """Reports of a policy that tracks motions: errors by clip, the ghost in videos, and the exported policy."""
 
-import equinox as eqx
 import jax
 import mujoco
 import numpy as np
@@ -10,10 +9,9 @@ from ksim.evaluate import video
 from ksim.evaluate.evaluator import Evaluator, Recorder
 from ksim.evaluate.render_worker import add_ghost
 from ksim.evaluate.reports import group_rows
-from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
 from ksim.policy.load import policy_context
 from ksim.viewer.session import ViewSession
-from tests.support.exports import exported_files
+from tests.support.exports import export_moving_policy
 from tests.support.motion_tasks import FLOATER, FloaterConfig, FloaterTask
 from tests.support.still import Still
 
@@ -85,13 +83,7 @@ def test_exported_policy_tracks_the_motion_as_in_training(task, tmp_path):
     from examples import deploy
 
     env = task.eval_environment
-    key = jax.random.key(3)
-    network = jax.tree.map(
-        lambda x: x + 0.1 * jax.random.normal(key, x.shape) if eqx.is_inexact_array(x) else x, task.initial_learner()[1]
-    )
-    model = NormalizedActorCritic(network, ObservationNormalizer.init(task.obs_sizes))
-    for name, content in exported_files(task, model, tmp_path / "checkpoints/7", tmp_path).items():
-        (tmp_path / name).write_bytes(content)
+    model = export_moving_policy(task, tmp_path)
     policy = deploy.Policy(tmp_path / "policy.onnx")
     (tmp_path / "floater.xml").write_text(FLOATER)
     robot = deploy.Robot(tmp_path / "floater.xml", policy.metadata)

@@ -79,16 +79,7 @@ FOOTPRINT = """
   </worldbody>
   <keyframe><key name="turned" qpos="0 0 0 .707107 0 .707107 0 .2"/></keyframe>
 </mujoco>"""
-
-
-def written(text, *options, mirror_fault=lambda *_: None):
-    """The names in the program that is written for a model. The look for a mirror image would take seconds."""
-    Path("my_robot.xml").write_text(text)
-    with mock.patch.object(new, "mirror_fault", mirror_fault):
-        assert new.main(["my_robot.xml", *options]) == 0
-    return runpy.run_path("my_robot.py")
-
-
+# A robot that moves in a plane.
 HOPPER = """
 <mujoco>
   <default><geom type="capsule" size=".04"/><joint axis="0 1 0"/><motor gear="60" ctrlrange="-1 1"/></default>
@@ -110,4 +101,11 @@ HOPPER = """
   <actuator><motor name="hip" joint="hip"/><motor name="knee" joint="knee"/></actuator>
 </mujoco>
 """
-"""A robot that moves in a plane."""
+
+
+def written(text, *options, mirror_fault=lambda *_: None):
+    """The names in the program that is written for a model. The look for a mirror image would take seconds."""
+    Path("my_robot.xml").write_text(text)
+    with mock.patch.object(new, "mirror_fault", mirror_fault):
+        assert new.main(["my_robot.xml", *options]) == 0
+    return runpy.run_path("my_robot.py")

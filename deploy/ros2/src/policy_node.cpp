@@ -44,8 +44,7 @@ class PolicyNode : public rclcpp::Node {
     policy_.command(command_, asked_);  // or the error would come with the first readings
     readings_.joint_position.assign(policy_.joints().size(), 0.0);
     readings_.joint_velocity = readings_.joint_position;
-    for (const ksim::Json& term : policy_.metadata().at("observations").at("actor").at("terms"))
-      observes_velocity_ |= term.at("class") == "BaseLinearVelocity";
+    find_sensors();
 
     const auto sensor_qos = rclcpp::SensorDataQoS();
     publisher_ = create_publisher<std_msgs::msg::Float64MultiArray>("commands", 1);
@@ -65,6 +64,20 @@ class PolicyNode : public rclcpp::Node {
   rclcpp::Time never() { return rclcpp::Time(0, 0, get_clock()->get_clock_type()); }
 
   bool is_recent(const rclcpp::Time& time, double seconds) { return (now() - time).seconds() < seconds; }
+
+  // Finds the readings of the IMU that the policy observes, once and not at every message.
+  void find_sensors() {
+    for (const ksim::Json& term : policy_.metadata().at("observations").at("actor").at("terms")) {
+      const std::string kind = term.at("class");
+      observes_velocity_ |= kind == "BaseLinearVelocity";
+      if (kind == "ImuGyro") readings_.gyros[term.at("args").at("site")] = {};
+      if (kind == "ImuAccelerometer") readings_.accelerometers[term.at("args").at("site")] = {};
+    }
+    for (const ksim::Json& sensor : policy_.metadata().at("model").at("sensors")) {
+      if (sensor.at("type") == kGyro) gyros_.push_back(sensor.at("name"));
+      if (sensor.at("type") == kAccelerometer) accelerometers_.push_back(sensor.at("name"));
+    }
+  }
 
   void take_joints(const sensor_msgs::msg::JointState& message) {
     std::size_t num_found = 0;
@@ -89,14 +102,10 @@ class PolicyNode : public rclcpp::Node {
                              message.orientation.z};
     const ksim::Vector3 gyro{turn.x, turn.y, turn.z}, acceleration{push.x, push.y, push.z};
     readings_.angular_velocity = gyro;
-    for (const ksim::Json& term : policy_.metadata().at("observations").at("actor").at("terms")) {
-      if (term.at("class") == "ImuGyro") readings_.gyros[term.at("args").at("site")] = gyro;
-      if (term.at("class") == "ImuAccelerometer") readings_.accelerometers[term.at("args").at("site")] = acceleration;
-    }
-    for (const ksim::Json& sensor : policy_.metadata().at("model").at("sensors")) {
-      if (sensor.at("type") == kGyro) readings_.sensors[sensor.at("name")] = {turn.x, turn.y, turn.z};
-      if (sensor.at("type") == kAccelerometer) readings_.sensors[sensor.at("name")] = {push.x, push.y, push.z};
-    }
+    for (auto& [site, reading] : readings_.gyros) reading = gyro;
+    for (auto& [site, reading] : readings_.accelerometers) reading = acceleration;
+    for (const std::string& name : gyros_) readings_.sensors[name] = {turn.x, turn.y, turn.z};
+    for (const std::string& name : accelerometers_) readings_.sensors[name] = {push.x, push.y, push.z};
     imu_at_ = now();
   }
 
@@ -130,6 +139,7 @@ class PolicyNode : public rclcpp::Node {
   double timeout_s_, command_timeout_s_;
   bool observes_velocity_ = false;
   ksim::Readings readings_;
+  std::vector<std::string> gyros_, accelerometers_;  // names of sensors
   ksim::Vector asked_{0, 0, 0};
   rclcpp::Time joints_at_, imu_at_, odometry_at_, command_at_;
   rclcpp::Publisher<std_msgs::msg::Float64MultiArray>::SharedPtr publisher_;
