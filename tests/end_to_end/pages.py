@@ -5,6 +5,7 @@ A comment before a block says what becomes of it:
 - `<!-- file: NAME -->`: a file, which is written into the directory in which the page's blocks are run.
 - `<!-- runs -->`: run by bash as it stands, with stand-ins on the PATH for the programs: see stand_in.py.
   `<!-- runs: walking -->`: with the humanoid, on pages that otherwise run with a point mass.
+  `<!-- runs: point mass -->`: with a point mass, on pages that otherwise run with the humanoid.
   `<!-- runs: side by side -->`: all commands at once, as on two machines.
   `<!-- runs: in a Slurm job -->`: with the variables of a job. `<!-- runs: slurm -->`, `<!-- runs: mpi -->`: by name.
   `<!-- runs: tests/FILE.py -->`: run by another test.
@@ -154,7 +155,7 @@ def run(block, directory):
     variables = {
         "DOCS_PORT": str(free_port()),
         "DOCS_JOB": str(job_with_free_port()),
-        "DOCS_TASK": "point_mass" if block.folder == "several" and block.how != "walking" else "walking",
+        "DOCS_TASK": task_of(block),
         # The time of synchronisation is measured after the first iteration.
         "DOCS_OPTIONS": "max_iterations=2" if block.how == "walking" else OPTIONS[block.folder],
     }
@@ -162,6 +163,12 @@ def run(block, directory):
         variables |= stand_in.job_variables(variables["DOCS_JOB"])
     commands = lines_of(block.text) if block.how == "side by side" else [block.text]
     return "\n".join(finish(process) for process in [start_bash(x, directory, variables) for x in commands])
+
+
+def task_of(block):
+    """`walking` or `point_mass`."""
+    is_small = block.folder == "several" or block.how in ("point mass", "in a Slurm job")
+    return "point_mass" if is_small and block.how != "walking" else "walking"
 
 
 def start_bash(command, directory, variables):

@@ -40,17 +40,15 @@ def test_ppo_solves_the_point_mass(model, num_devices):
 
 @pytest.mark.long
 @pytest.mark.usefixtures("optimized")
-def test_humanoid_earns_the_same_on_one_two_and_four_devices():
+def test_humanoid_earns_the_same_on_one_and_four_devices():
     histories = {}
-    for num_devices in (1, 2, 4):
+    for num_devices in (1, 4):
         config = HumanoidWalkingDistributedConfig(num_envs=16, num_devices=num_devices, engine="mujoco")
         _, histories[num_devices] = train_iterations(HumanoidWalkingDistributedTask(config), 2)
-    for num_devices in (2, 4):
-        for name, expected in histories[1][0].items():
-            if name.startswith(("reward/", "rollout/reward", "termination/")):
-                actual = histories[num_devices][0][name]
-                np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-6, err_msg=name)
-        assert np.isfinite(histories[num_devices][1]["loss/total"])
+    for name, expected in histories[1][0].items():
+        if name.startswith(("reward/", "rollout/reward", "termination/")):
+            np.testing.assert_allclose(histories[4][0][name], expected, rtol=1e-4, atol=1e-6, err_msg=name)
+    assert np.isfinite(histories[4][1]["loss/total"])
 
 
 @pytest.mark.long

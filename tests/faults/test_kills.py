@@ -56,8 +56,8 @@ def test_run_killed_again_and_again_is_the_run_that_nobody_killed(tmp_path):
 def test_run_goes_on_alike_on_other_numbers_of_devices_and_in_another_layout(tmp_path):
     task = "cart_pole"
     options = ("save_every_n_iterations=1", "eval_at_end=false")
-    train("never", *options, "max_iterations=8", "run_dir=whole", cwd=tmp_path, task=task)
-    for num_devices, layout, until in ((1, "pmap", 2), (2, "shard_map", 4), (4, "pmap", 6), (2, "shard_map", 8)):
+    train("never", *options, "max_iterations=6", "run_dir=whole", cwd=tmp_path, task=task)
+    for num_devices, layout, until in ((1, "pmap", 2), (4, "pmap", 4), (2, "shard_map", 6)):
         arguments = (*options, f"max_iterations={until}", "run_dir=moved", "resume=auto", f"num_devices={num_devices}")
         arguments += (f"layout={layout}",)
         code, output = train("never", *arguments, cwd=tmp_path, task=task, num_devices=num_devices)
@@ -65,9 +65,8 @@ def test_run_goes_on_alike_on_other_numbers_of_devices_and_in_another_layout(tmp
     assert_same_metrics(tmp_path / "moved", tmp_path / "whole", 1e-5)
 
 
-@pytest.mark.parametrize("layout", ["pmap", "shard_map"])
-def test_run_of_one_process_goes_on_alike_in_two(layout, tmp_path):
-    options = (f"layout={layout}", "save_every_n_iterations=1", "eval_at_end=false", "num_devices=1")
+def test_run_of_one_process_goes_on_alike_in_two(tmp_path):
+    options = ("save_every_n_iterations=1", "eval_at_end=false", "num_devices=1")
     train("never", *options, "max_iterations=6", "run_dir=whole", cwd=tmp_path)
     # The second time two find that it is done already.
     for num_processes, until in ((1, 2), (2, 4), (2, 4), (1, 6)):

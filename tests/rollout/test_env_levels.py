@@ -193,16 +193,16 @@ class UnactedTask(CartPoleTask):
 @pytest.mark.long
 def test_levels_are_the_same_bit_for_bit_on_any_number_of_devices():
     states = {}
-    for num_devices in (1, 2, 4):
+    for num_devices in (1, 4):
         task = UnactedTask(CartPoleConfig(num_devices=num_devices))
         placed, _ = train_iterations(task, 8)
         states[num_devices] = task.layout.join_envs(placed.envs)
-    one = states.pop(1)
+    one = states[1]
     assert len(np.unique(one.env_state.inner.levels["lean"])) >= 3
     lives = lambda inner: (inner.levels, inner.next_levels, inner.levels_above_one, inner.key, inner.physics)
-    for many in states.values():
-        chex.assert_trees_all_equal(lives(many.env_state.inner), lives(one.env_state.inner))
-        np.testing.assert_array_equal(many.next_start.number, one.next_start.number)
+    many = states[4]
+    chex.assert_trees_all_equal(lives(many.env_state.inner), lives(one.env_state.inner))
+    np.testing.assert_array_equal(many.next_start.number, one.next_start.number)
 
 
 def run(run_dir, max_iterations, **options):
@@ -225,7 +225,7 @@ def test_resumed_run_has_the_levels_of_the_whole_one_also_on_other_numbers_of_de
     run(tmp_path / "half", 4, num_devices=1)
     expected = levels_of(tmp_path / "whole")
     assert len(np.unique(expected["levels"])) > 1
-    for num_devices in (1, 2, 4):
+    for num_devices in (1, 4):
         run_dir = tmp_path / str(num_devices)
         shutil.copytree(tmp_path / "half", run_dir)
         run(run_dir, 8, num_devices=num_devices)

@@ -55,8 +55,9 @@ def assert_same(first, second, **tolerance):
 
 AUGMENT, LOSS = ({"symmetry": symmetry, "num_batches": 2} for symmetry in ("augment", "loss"))
 DEVICES = [
-    *((name, options, n) for name in ("amp", "distillation") for options in ({}, {"model": "gru"},
-      {"layout": "shard_map"}) for n in (2, 4)),
+    *((name, {}, n) for name in ("amp", "distillation") for n in (2, 4)),
+    *((name, options, 2) for name in ("amp", "distillation") for options in ({"model": "gru"},
+      {"layout": "shard_map"})),
     ("symmetry", AUGMENT, 2),
     ("symmetry", AUGMENT, 4),
     *(pytest.param("symmetry", LOSS, n, marks=pytest.mark.long) for n in (2, 4)),

@@ -15,10 +15,17 @@ pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 AHEAD = (".next_start.is_ready", ".next_start.packed")
 """Leaves that depend on the other envs of a device: when a start is prepared ahead. The starts do not depend."""
 TWO_BY_TWO = "two processes of two devices"
-OTHERS = (
-    (2, "pmap"),
-    *(pytest.param((n, "pmap"), marks=pytest.mark.long) for n in (4, 8, TWO_BY_TWO)),
-    *(pytest.param((n, "shard_map"), marks=pytest.mark.long) for n in (2, 4, 8, TWO_BY_TWO)),
+WAYS = (
+    *(("mlp", (n, "pmap")) for n in (2, 4, 8, TWO_BY_TWO)),
+    *(("mlp", (n, "shard_map")) for n in (2, 8, TWO_BY_TWO)),
+    *(("gru", (n, "pmap")) for n in (2, 4, 8, TWO_BY_TWO)),
+)
+QUICK = ("mlp", (2, "pmap"))
+in_every_way = pytest.mark.parametrize(
+    ("runs", "way"),
+    [pytest.param(*way, marks=() if way == QUICK else pytest.mark.long) for way in WAYS],
+    ids=str,
+    indirect=["runs"],
 )
 ONE = (1, "pmap")
 
@@ -44,7 +51,7 @@ class Runs(dict):
         return run_job(self._directory, "cart_pole", NUM_ITERATIONS, model=self._model, layout=layout)
 
 
-@pytest.fixture(scope="module", params=["mlp", pytest.param("gru", marks=pytest.mark.long)])
+@pytest.fixture(scope="module")
 def runs(request, tmp_path_factory):
     return Runs(request.param, tmp_path_factory.mktemp("job"))
 
@@ -55,7 +62,7 @@ def largest_relative_difference(tree, reference):
     return max(jax.tree.leaves(jax.tree.map(relative, tree, reference)))
 
 
-@pytest.mark.parametrize("way", OTHERS, ids=str)
+@in_every_way
 def test_parameters_and_statistics_are_the_same_after_20_iterations(runs, way):
     # Sums in another order differ by about 1e-7. Where a gradient is as small as Adam's eps, Adam makes more of it,
     # once and for all: seed 0 has about 1e-6 at the end; the worst of five others 3e-5, in a leaf of small numbers.
@@ -65,7 +72,7 @@ def test_parameters_and_statistics_are_the_same_after_20_iterations(runs, way):
     assert largest_relative_difference(learner.normalizer, reference.normalizer) < 1e-5
 
 
-@pytest.mark.parametrize("way", OTHERS, ids=str)
+@in_every_way
 def test_seeds_lengths_and_commands_of_every_env_are_exactly_the_same(runs, way):
     envs, reference = runs[way].envs, runs[ONE].envs
     for path in (
@@ -83,7 +90,7 @@ def test_seeds_lengths_and_commands_of_every_env_are_exactly_the_same(runs, way)
         np.testing.assert_array_equal(envs[path], reference[path], err_msg=path)
 
 
-@pytest.mark.parametrize("way", OTHERS, ids=str)
+@in_every_way
 def test_states_of_every_env_are_the_same(runs, way):
     envs, reference = runs[way].envs, runs[ONE].envs
     for path, expected in reference.items():
@@ -94,13 +101,13 @@ def test_states_of_every_env_are_the_same(runs, way):
         np.testing.assert_allclose(envs[path], expected, rtol=1e-4, atol=atol, err_msg=path)
 
 
-@pytest.mark.parametrize("way", OTHERS, ids=str)
+@in_every_way
 def test_minibatches_are_exactly_the_same_envs(runs, way):
     np.testing.assert_array_equal(runs[way].minibatches, runs[ONE].minibatches)
     assert len(np.unique(runs[ONE].minibatches[:4])) == 32
 
 
-@pytest.mark.parametrize("way", OTHERS, ids=str)
+@in_every_way
 def test_metrics_of_every_iteration_are_the_same(runs, way):
     for iteration, (metrics, expected) in enumerate(zip(runs[way].history, runs[ONE].history, strict=True)):
         assert {name for name in metrics if "/device_" not in name} == expected.keys()
@@ -108,6 +115,7 @@ def test_metrics_of_every_iteration_are_the_same(runs, way):
             np.testing.assert_allclose(metrics[name], value, rtol=1e-5, atol=2e-6, err_msg=f"{name} of {iteration}")
 
 
+@pytest.mark.parametrize("runs", ["mlp", pytest.param("gru", marks=pytest.mark.long)], indirect=True)
 def test_the_training_has_all_that_could_tell_devices_apart(runs):
     history, first = runs[ONE].history, runs[ONE].history[0]
     column = lambda name: np.array([metrics[name] for metrics in history])
