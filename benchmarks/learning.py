@@ -5,8 +5,9 @@ r"""Returns of several variants at equal numbers of steps, over seeds.
         --variant ksim --variant squash squash=true --variant brax learner=brax
 
 Tasks are `playground/ENV`, `brax/ENV` or `MODULE:CLASS`, such as `examples.point_mass:PointMassTask`. A variant is a
-name and options that it adds. Two of them are the benchmark's own: `learner=brax` trains with Brax's PPO, patched to
-run (see `benchmarks.brax_ppo`), and `reward_scale=10` multiplies the rewards that the learner sees.
+name and options that it adds. Two of them are the benchmark's own: `learner=reppo` trains with ksim's REPPO and
+`learner=brax` with Brax's PPO, patched to run (see `benchmarks.brax_ppo`), and `reward_scale=10` multiplies the rewards
+that the learner sees.
 
 Runs follow each other, each in a process of its own, with an empty compilation cache unless `--cache` names one. A run
 that is done becomes a line of `results.jsonl` in the directory. Started again, the benchmark leaves it out, and resumes
@@ -75,7 +76,7 @@ class Run:
         variant: The variant's name.
         seed: The seed.
         options: Options, as on the command line.
-        learner: `ksim` or `brax`.
+        learner: `ksim`, `reppo` or `brax`.
         reward_scale: What the rewards that the learner sees are multiplied by.
         steps: Control steps over all environments, rounded up to whole iterations between evaluations.
         num_evaluations: Evaluations, equally far apart.
@@ -105,7 +106,7 @@ class Run:
         Raises:
             ConfigError: There is no such task, or no such option.
         """
-        return parse_overrides(task_of(self.task)[1], [*self.options, f"seed={self.seed}"])
+        return parse_overrides(task_of(self.task, self.learner)[1], [*self.options, f"seed={self.seed}"])
 
     def iterations_per_evaluation(self, config: Any) -> int:
         """Whole iterations between two evaluations."""
@@ -119,7 +120,7 @@ def train_with_ksim(run: Run, directory: Path, cache: Path | None) -> dict[str, 
     limits = [f"max_iterations={period * run.num_evaluations}", "max_env_steps=null"]
     reports = [*QUIET, f"eval_every_n_iterations={period}"]
     where = [f"run_dir={run_dir}", "resume=auto", f"seed={run.seed}"]
-    options = [f"reward_scale={run.reward_scale}", *run.options, *limits, *reports, *where]
+    options = [f"learner={run.learner}", f"reward_scale={run.reward_scale}", *run.options, *limits, *reports, *where]
     seen = directory / f"{run.name}.first_update"
     command, log = ["-m", "benchmarks.learning_task", run.task, *options], directory / f"{run.name}.log"
     for elapsed_s, line in logged(command, log, cache):
@@ -213,7 +214,7 @@ def brax_arguments(run: Run) -> dict[str, Any]:
     }
 
 
-TRAINERS = {"ksim": train_with_ksim, "brax": train_with_brax}
+TRAINERS = {"ksim": train_with_ksim, "reppo": train_with_ksim, "brax": train_with_brax}
 
 
 def logged(arguments: list[str], log: Path, cache: Path | None) -> Iterator[tuple[float, str]]:
@@ -251,7 +252,7 @@ def runs_of(args: argparse.Namespace) -> list[Run]:
         for name, *options in variants
     ]
     for run in runs:
-        run.config() if run.learner == "ksim" else brax_arguments(run)
+        brax_arguments(run) if run.learner == "brax" else run.config()
     return runs
 
 

@@ -1,9 +1,9 @@
 """Trains one task with ksim, as `benchmarks.learning` asks for it.
 
-python -m benchmarks.learning_task playground/CheetahRun reward_scale=10 num_envs=512
+python -m benchmarks.learning_task playground/CheetahRun learner=reppo reward_scale=10 num_envs=512
 
-The first argument names the task; all others but `reward_scale` are its options. Rewards are scaled for the learner
-alone: evaluations report the return of the task itself.
+The first argument names the task; all others but `learner` and `reward_scale` are its options. Rewards are scaled for
+the learner alone: evaluations report the return of the task itself.
 """
 
 import dataclasses
@@ -17,6 +17,7 @@ from benchmarks.brax_ppo import FIRST_UPDATE
 import ksim
 from ksim.envs.brax import BraxTask
 from ksim.envs.playground import PlaygroundTask
+from ksim.task.reppo import PPO_ALONE
 
 import jax
 
@@ -47,15 +48,21 @@ class ScaledRewards(ksim.Environment):
         return dataclasses.replace(state, reward=self.scale * state.reward)
 
 
-def task_of(name: str) -> tuple[type[Any], Any]:
+def task_of(name: str, learner: str = "ksim") -> tuple[type[Any], Any]:
     """The class of a task, and the options that it starts from.
 
     Args:
         name: `playground/ENV`, `brax/ENV`, or `MODULE:CLASS` as in `examples.point_mass:PointMassTask`.
+        learner: `ksim` for the algorithm of the task, or `reppo`.
 
     Raises:
         ConfigError: There is no such task.
     """
+    task_class, config = _own_task_of(name)
+    return under_reppo(task_class, config) if learner == "reppo" else (task_class, config)
+
+
+def _own_task_of(name: str) -> tuple[type[Any], Any]:
     suite, slash, env = name.partition("/")
     if slash and suite in SUITES:
         return SUITES[suite], dataclasses.replace(SUITES[suite].published_config(env), env=env)
@@ -67,6 +74,15 @@ def task_of(name: str) -> tuple[type[Any], Any]:
     except (ImportError, AttributeError) as error:
         raise ksim.ConfigError(f"Task {name!r} cannot be imported: {error}.") from error
     raise ksim.ConfigError(f"Task {name!r} must be playground/ENV, brax/ENV or MODULE:CLASS.")
+
+
+def under_reppo(task_class: type[Any], config: Any) -> tuple[type[Any], Any]:
+    """The class of a task of PPO, trained by REPPO instead, and its options."""
+    config_class = dataclasses.make_dataclass("Config", [], bases=(type(config), ksim.REPPOConfig), kw_only=True)
+    names = [option.name for option in dataclasses.fields(config) if option.name not in PPO_ALONE]
+    given = {name: getattr(config, name) for name in names}
+    bases = (ksim.REPPOTask, task_class)
+    return type(task_class.__name__, bases, {}), jax.tree_util.register_dataclass(config_class)(**given)
 
 
 def measured(task_class: type[Any], reward_scale: float) -> type[Any]:
@@ -91,10 +107,10 @@ def measured(task_class: type[Any], reward_scale: float) -> type[Any]:
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs the program; exits the process as a task does."""
     name, *options = sys.argv[1:] if argv is None else argv
-    scales = [float(option.partition("=")[2]) for option in options if option.startswith("reward_scale=")]
-    task_class, config = task_of(name)
-    rest = [option for option in options if not option.startswith("reward_scale=")]
-    measured(task_class, scales[-1] if scales else 1.0).launch(config, rest)
+    own = {key: value for key, _, value in (x.partition("=") for x in options) if key in ("learner", "reward_scale")}
+    task_class, config = task_of(name, own.get("learner", "ksim"))
+    rest = [option for option in options if option.partition("=")[0] not in own]
+    measured(task_class, float(own.get("reward_scale", 1))).launch(config, rest)
 
 
 if __name__ == "__main__":

@@ -51,6 +51,8 @@ from ksim.task import (
     DistributedRLTask as DistributedRLTask,
     PPOConfig as PPOConfig,
     PPOTask as PPOTask,
+    REPPOConfig as REPPOConfig,
+    REPPOTask as REPPOTask,
     RLConfig as RLConfig,
     RLTask as RLTask,
     gather_environments as gather_environments,

@@ -147,7 +147,7 @@ def test_package_imports_only_the_layers_below_it(package):
 
 def test_only_the_tasks_of_an_algorithm_know_it_by_name():
     users = {path for path in ROOT.rglob("*.py") if "ppo" in rooms_of(path)} - set(files_of("ppo"))
-    assert users == {ROOT / "task" / name for name in ("ppo.py", "distillation.py", "amp.py")}
+    assert users == {ROOT / "task" / name for name in ("ppo.py", "distillation.py", "amp.py", "reppo.py")}
     for package in HOST:
         for path in {*files_of(package)} - {ROOT / "tools" / "options.py"}:  # lists the options of all algorithms
             assert "PPO" not in path.read_text(), path

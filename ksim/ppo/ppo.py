@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import chex
 import equinox as eqx
@@ -223,15 +224,21 @@ def stratified_minibatches(
     return jax.vmap(one_pass)(jnp.arange(num_passes)).reshape(num_passes * num_batches, num_strata)
 
 
+def take_rows(rows: Any, index_b: Int[Array, " b"]) -> Any:
+    """Some rows of every leaf."""
+    return jax.tree.map(lambda x: x[index_b], rows)
+
+
 def update(
     start: UpdateState,
-    rollout: Minibatch,
+    rollout: PyTree,
     env_index_mb: Int[Array, "m b"],
     *,
-    loss: Callable[[PyTree, Minibatch], tuple[Float[Array, ""], Metrics]],
+    loss: Callable[[PyTree, Any], tuple[Float[Array, ""], Metrics]],
     optimizer: optax.GradientTransformation,
     sync: GradientSync,
     is_usable: Bool[Array, ""] | bool = True,
+    gather: Callable[[Any, Int[Array, " b"]], Any] = take_rows,
 ) -> tuple[UpdateState, Outcome]:
     """Optimizes over the minibatches of all passes, Schulman et al. 2017 (arXiv:1707.06347), algorithm 1.
 
@@ -244,6 +251,7 @@ def update(
         env_index_mb: Local envs of each minibatch, in the order of passes.
         optimizer: Gradient transformation that includes the step size.
         is_usable: Whether the rollout may be learned from; if not, all steps are skipped.
+        gather: Makes the input of the loss from a rollout and a row of `env_index_mb`.
 
     Returns:
         The new state (its `num_bad` is the largest over devices), this device's metrics per minibatch, and the number
@@ -255,8 +263,7 @@ def update(
     chex.assert_equal_shape_prefix(jax.tree.leaves(rollout), 1)
 
     def gradients(params: PyTree, env_index_b: Array) -> tuple[PyTree, Metrics]:
-        minibatch = jax.tree.map(lambda x: x[env_index_b], rollout)
-        return jax.grad(loss, has_aux=True)(params, minibatch)
+        return jax.grad(loss, has_aux=True)(params, gather(rollout, env_index_b))
 
     def step(before: UpdateState, grads: PyTree, axis_name: str | None) -> tuple[UpdateState, Bool[Array, ""]]:
         is_finite = all_across_devices(all_finite(grads) & is_usable, axis_name)

@@ -200,7 +200,7 @@ def _trajectory_differences(
     obs = lambda groups: {x: jnp.zeros((*leading, *env_state.obs[x].shape[1:]), env_state.obs[x].dtype) for x in groups}
     expected = lambda: Trajectory(
         obs=obs(env_state.obs),
-        reached=obs(task.reached_groups),
+        reached=obs([group for group in task.reached_groups if group in env_state.obs]),
         action=jnp.zeros((*leading, task.environment.action_size)),
         terminated=jnp.zeros(leading, bool),
         done=jnp.zeros(leading, bool),

@@ -112,7 +112,8 @@ def gains_of(
         if settings.damping_ratio is not None:
             kd[name] = settings.damping_ratio * critical
         low, high = model.joint(name).range if model.jnt_limited[model.joint(name).id] else (-np.pi, np.pi)
-        quarter = float(high - low) / 4
+        is_hinge = model.joint(name).type[0] == mujoco.mjtJoint.mjJNT_HINGE
+        quarter = min(float(high - low), 2 * np.pi if is_hinge else np.inf) / 4
         guess = max(needed, kp[name] * min(0.5, quarter))
         own = limits.get(name, guess)
         torque[name] = own if BELIEVED[0] * guess <= own <= BELIEVED[1] * guess else guess

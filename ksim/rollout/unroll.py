@@ -191,7 +191,8 @@ def unroll(
         is_good_e = _is_finite((state_e.obs, reached_e.obs, reached_e.reward))
         value_at_cut_e = _value_at_cut(model, decision_e.value, reached_e, carry_e, is_good_e)
         transition_e = _transition(obs_e, decision_e, reached_e, value_at_cut_e, is_good_e)
-        before_e, after_e = ({group: obs[group] for group in reached_groups} for obs in (obs_e, reached_e.obs))
+        groups = [group for group in reached_groups if group in obs_e]
+        before_e, after_e = ({group: obs[group] for group in groups} for obs in (obs_e, reached_e.obs))
         transition_e = dataclasses.replace(transition_e, reached=select_envs(is_good_e, after_e, before_e))
         done_e = transition_e.done
 

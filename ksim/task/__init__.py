@@ -16,6 +16,7 @@ from ksim.task.ppo import (
     PPOConfig as PPOConfig,
     PPOTask as PPOTask,
 )
+from ksim.task.reppo import REPPOConfig as REPPOConfig, REPPOTask as REPPOTask
 from ksim.task.rl import RLConfig as RLConfig, RLTask as RLTask
 
 LearnedTask = RLTask

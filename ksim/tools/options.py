@@ -10,7 +10,7 @@ from typing import Any
 
 from ksim.config import GROUPS, describe_values, options_metadata, options_with
 from ksim.launch.options import OPTIONS as LAUNCHER_OPTIONS
-from ksim.task import AMPConfig, DistillConfig, DistributedPPOConfig, PPOConfig
+from ksim.task import AMPConfig, DistillConfig, DistributedPPOConfig, PPOConfig, REPPOConfig
 from ksim.tools.terms import table
 
 COMMAND = "python -m ksim.tools.options > docs/options.md"
@@ -51,6 +51,13 @@ SCOPES = {
 GROUP_SCOPES = {"Environment": "-", "Evaluation": "process 0", "Viewer": "process 0"}
 """Scopes of the options of a group, by default global."""
 
+OTHERS = (
+    ("Adversarial motion priors", AMPConfig()),
+    ("Teacher and student", DistillConfig()),
+    ("REPPO", REPPOConfig()),
+)
+"""Algorithms with options of their own."""
+
 
 def page() -> str:
     """The whole page, in Markdown."""
@@ -61,7 +68,7 @@ def page() -> str:
         names = [name for name, known in base.items() if known["group"] == group]
         if names:
             lines += [f"## {group}", "", *options_table(DistributedPPOConfig(), names), ""]
-    for title, config in (("Adversarial motion priors", AMPConfig()), ("Teacher and student", DistillConfig())):
+    for title, config in OTHERS:
         names = [name for name in options_metadata(type(config)) if name not in options_metadata(PPOConfig)]
         lines += [f"## {title}", "", f"`{type(config).__name__}` has these options besides those above.", ""]
         lines += [*options_table(config, names), ""]

@@ -138,7 +138,7 @@ def _fixed_rows(plan: Plan, robot: FixedRobot) -> list[Row]:
         ),
         ("Below the robot, in m", {"floor": robot.floor}),
         ("Within the joints' ranges, which the file's reference pose is not", {"pose": robot.pose}),
-        *_drive_rows(robot, plan.strength, "a quarter of the range"),
+        *_drive_rows(robot, plan.strength, "a quarter of the range, or of a turn"),
         ("Where the tip is in most of 1,000 random poses, in m in the world", {"reach": robot.reach}),
         ("Distance from the target, in m, at which a reward begins to matter", {"coarse": robot.coarse}),
         (

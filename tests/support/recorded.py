@@ -20,7 +20,7 @@ from ksim.task.overrides import parse_overrides
 from ksim.train.timing import scalars
 from tests.support.motion_tasks import FloaterConfig, TiltedFloaterTask
 from tests.support.processes import finish, start_job
-from tests.support.tasks import BipedConfig, BipedTask, CartPoleConfig, CartPoleTask
+from tests.support.tasks import BipedConfig, BipedTask, CartPoleConfig, CartPoleTask, PathwiseConfig, PathwiseTask
 
 NUM_ITERATIONS = 20
 
@@ -96,6 +96,7 @@ if __name__ == "__main__":
         "cart_pole": (CartPoleTask, CartPoleConfig),
         "biped": (BipedTask, BipedConfig),
         "student": (StudentTask, StudentConfig),
+        "pathwise": (PathwiseTask, PathwiseConfig),
         "styled": (StyledTask, StyledConfig),
         "floater": (TiltedFloaterTask, FloaterConfig),
     }[name]

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import mujoco
 
 import ksim
-from examples.point_mass import PointMassConfig, PointMassTask
+from examples.point_mass import PointMass, PointMassConfig, PointMassTask
 from ksim.config import field
 from ksim.mdp import commands, curriculum, events, noise, observations, randomizers, resets, rewards, terminations
 from ksim.train.timing import scalars
@@ -23,6 +23,29 @@ WITHOUT_REPORTS = {"eval_at_end": False, "video": False, "plots": False}
 def point_mass_task(**options: Any) -> PointMassTask:
     small = {"num_envs": 16, "rollout_length": 8, "actor_sizes": [8], "critic_sizes": [8], "tensorboard": False}
     return PointMassTask(PointMassConfig(**(small | WITHOUT_REPORTS | options)))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(kw_only=True)
+class PathwiseConfig(PointMassConfig, ksim.REPPOConfig):
+    """Options of the point mass under REPPO."""
+
+    num_envs: int = 16
+    rollout_length: int = 8
+    actor_sizes: list[int] = field([8], help="")
+    critic_sizes: list[int] = field([8], help="")
+    tensorboard: bool = False
+
+
+class PathwiseTask(ksim.REPPOTask[PathwiseConfig], ksim.DistributedPPOTask[PathwiseConfig]):
+    """The point mass under REPPO."""
+
+    def get_environment(self, engine: str, num_devices: int) -> ksim.Environment:
+        return PointMass()
+
+
+def pathwise(**options: Any) -> PathwiseTask:
+    return PathwiseTask(PathwiseConfig(**(WITHOUT_REPORTS | options)))
 
 
 @jax.tree_util.register_dataclass

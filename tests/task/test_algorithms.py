@@ -13,13 +13,16 @@ from tests.learn.test_reinforce import reinforce
 from tests.support.checkpoints import saved_learner
 from tests.support.damaged_runs import read_lines, without_times
 from tests.support.recorded import run_job
-from tests.support.tasks import MESSAGE, assert_same_parameters, point_mass_task, train_iterations
+from tests.support.tasks import MESSAGE, assert_same_parameters, pathwise, point_mass_task, train_iterations
 from tests.task.test_amp import StyledTask, styled
 from tests.task.test_distillation import student
 from tests.task.test_symmetry import biped
 
 pytestmark = pytest.mark.filterwarnings(MESSAGE)
-MAKERS = {"amp": styled, "distillation": student, "ppo": point_mass_task, "reinforce": reinforce, "symmetry": biped}
+MAKERS = {
+    **{"amp": styled, "distillation": student, "ppo": point_mass_task, "reinforce": reinforce, "reppo": pathwise},
+    "symmetry": biped,
+}
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +66,11 @@ DEVICES = [
     *(pytest.param("symmetry", LOSS, n, marks=pytest.mark.long) for n in (2, 4)),
     ("ppo", {"squash": True}, 2),
     ("reinforce", {}, 2),
+    ("reppo", {}, 2),
+    ("reppo", {}, 4),
+    ("reppo", {"layout": "shard_map"}, 2),
 ]  # fmt: skip
-NUM_ITERATIONS = {"amp": 4, "distillation": 4, "ppo": 3, "reinforce": 3, "symmetry": 2}
+NUM_ITERATIONS = {"amp": 4, "distillation": 4, "ppo": 3, "reinforce": 3, "reppo": 3, "symmetry": 2}
 ATOL = {"ppo": 1e-5, "symmetry": 1e-5}
 
 
@@ -80,6 +86,7 @@ def test_learner_is_the_same_on_several_devices(learner, name, options, num_devi
     [
         ("amp", "styled", {}, 2),
         ("distillation", "student", {}, 2),
+        ("reppo", "pathwise", {}, 2),
         ("symmetry", "biped", AUGMENT | {"engine": "mujoco"}, 1),
     ],
     ids=str,
@@ -100,7 +107,7 @@ def moved(teacher, tmp_path):
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("amp", {}), ("distillation", {}), ("reinforce", {}), ("symmetry", AUGMENT),
+        ("amp", {}), ("distillation", {}), ("reinforce", {}), ("reppo", {}), ("symmetry", AUGMENT),
         pytest.param("symmetry", LOSS, marks=pytest.mark.long),
     ],
     ids=str,
@@ -132,7 +139,7 @@ def test_resumed_run_is_the_one_that_was_never_stopped_and_needs_no_clips_or_tea
         assert replayed.run().exit_code == 0
 
 
-@pytest.mark.parametrize(("name", "num_obs"), [("amp", 2), ("distillation", 1), ("reinforce", 2)])
+@pytest.mark.parametrize(("name", "num_obs"), [("amp", 2), ("distillation", 1), ("reinforce", 2), ("reppo", 2)])
 def test_policy_is_exported_and_evaluated_without_what_training_alone_needs(make, moved, name, num_obs, tmp_path):
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")

@@ -66,11 +66,13 @@ BOUNDS = [
      [1, 2**63 - 1], {0: "positive", -1: "positive"}),
     (
         "eval_every_n_seconds save_every_n_seconds dt ctrl_dt learning_rate desired_kl max_grad_norm clip_param "
-        "value_clip init_std min_std min_learning_rate max_learning_rate style_fps discriminator_learning_rate",
+        "value_clip init_std min_std min_learning_rate max_learning_rate style_fps discriminator_learning_rate "
+        "kl_bound",
         [1e-37, 1, 3.4e38],
         {0.0: "positive", -1e-9: "positive", 1e-39: TINY, 3.5e38: HUGE, math.inf: "positive", math.nan: "positive"},
     ),
-    ("value_loss_coef entropy_coef symmetry_coef style_weight task_weight gradient_penalty", [0.0, -0.0, 1e-37, 3.4e38],
+    ("value_loss_coef entropy_coef symmetry_coef style_weight task_weight gradient_penalty latent_loss_coef",
+     [0.0, -0.0, 1e-37, 3.4e38],
      {-5e-324: "zero or more", 1e-39: TINY, 3.5e38: HUGE, math.inf: "zero or more", math.nan: "zero or more"}),
     ("gamma gae_lambda", [0, 5e-324, 1.0], dict.fromkeys((-5e-324, 1 + 1e-15, math.nan), "from 0 to 1")),
     ("seed eval_seed", [0, 2**32 - 1], dict.fromkeys((-1, 2**32), "from 0 to 4294967295")),
@@ -81,7 +83,9 @@ BOUNDS = [
 """Options, numbers that they may be, and the rule in the message for others next to those."""
 CASES = {name: (valid, refused) for names, valid, refused in BOUNDS for name in names.split()}
 CONFIGS = {
-    name: config for config in (ksim.AMPConfig(), WrappedConfig(dt=0.01)) for name in options_metadata(type(config))
+    name: config
+    for config in (ksim.AMPConfig(), ksim.REPPOConfig(), WrappedConfig(dt=0.01))
+    for name in options_metadata(type(config))
 }
 
 
@@ -98,7 +102,8 @@ def test_option_just_out_of_its_bounds_is_refused_with_the_rule(name):
 
 
 def test_every_option_with_bounds_has_a_case():
-    assert {*options_with(ksim.AMPConfig, "bounds"), *options_with(WrappedConfig, "bounds")} == {*CASES}
+    configs = (ksim.AMPConfig, ksim.REPPOConfig, WrappedConfig)
+    assert {name for config in configs for name in options_with(config, "bounds")} == {*CASES}
 
 
 def test_option_of_another_default_keeps_its_bounds():

@@ -17,7 +17,7 @@ def test_page_of_options_is_what_the_fields_say():
 def test_page_has_every_option_of_every_config_once_with_its_type_and_default():
     rows = re.findall(r"^\| `(\w+)` \| (.*?) \| `?(.*?)`? \| ", PAGE.read_text(), re.MULTILINE)
     expected = {}
-    for config in (ksim.AMPConfig(), ksim.DistillConfig(), ksim.DistributedPPOConfig()):
+    for config in (ksim.AMPConfig(), ksim.DistillConfig(), ksim.REPPOConfig(), ksim.DistributedPPOConfig()):
         for option in dataclasses.fields(config):
             value = getattr(config, option.name)
             default = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
