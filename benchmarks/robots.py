@@ -42,6 +42,8 @@ from ksim.tools.new import module_name
 
 ROOT = Path(__file__).parents[1]
 MIN_SURVIVAL, MAX_ERROR, MAX_ERROR_PART = 0.95, 0.2, 0.25
+MARGIN = 0.9
+"""Part of the largest error at which training stops: the policy that is judged is a few iterations older."""
 MIN_AIR_PART, MIN_LANDINGS_PER_PERIOD = 0.1, 0.5
 MOVING = 0.1
 """Norm of a velocity command, in m/s and rad/s together, above which it is one to move."""
@@ -124,7 +126,7 @@ def judge(program: Path, run_dir: Path) -> dict[str, Any]:
 
 def has_learned(found: list[dict[str, Any]], limit: float) -> bool:
     """Whether the last two evaluations of a run are those of a robot that has learned."""
-    return len(found) > 1 and all(walks(evaluation["figures"], limit) for evaluation in found[-2:])
+    return len(found) > 1 and all(walks(evaluation["figures"], MARGIN * limit) for evaluation in found[-2:])
 
 
 class StepError(Exception):

@@ -106,7 +106,7 @@ def launch(task_class: type[RLTask[Any]], config: RLConfig | None = None, argv: 
             sys.exit(0)
         options = make_config(base, argv, task_class.name_with(base), task_class.pretrained)
         task = task_class(options)
-        task.program_config = base
+        task.program_config, task.command = base, describe_program(task_class)
         code = task.run().exit_code
     except ConfigError as error:
         if options.log_level == "debug":
@@ -138,8 +138,9 @@ def _print_help(task_class: type[RLTask[Any]], base: RLConfig, names: Sequence[s
     from ksim.host.terminal import console  # noqa: PLC0415
 
     usage = f"{describe_program(task_class)} {task_class.arguments}"
-    texts = [option_text(name, base, console.width) for name in names]
-    console.print("\n\n".join(texts) or help_text(usage, task_class, base, console.width), markup=False)
+    width = console.width if console.is_terminal else 80
+    texts = [option_text(name, base, width) for name in names]
+    console.print("\n\n".join(texts) or help_text(usage, task_class, base, width), markup=False)
 
 
 def _quieten() -> None:

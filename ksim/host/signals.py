@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from ksim.host.terminal import Activity
+
 OUT_OF_TIME_EXIT_CODE = 75
 """Exit code of a run stopped by `max_runtime`: EX_TEMPFAIL of sysexits.h, so that scripts can requeue it."""
+STOPPING_NOTICE = "Stopping as soon as what is running is done; once more to stop at once."
 STOPPING = [signal.SIGINT, signal.SIGTERM, *([signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else [])]
 """Signals that stop a run. Slurm can be set to send SIGUSR1 some time before a job's time limit."""
 _REPEAT_S = 1.0
@@ -61,10 +64,13 @@ def stop_on_signal() -> Iterator[StopRequest]:
             # SIGUSR1 never stops at once: a queue and a launcher may both send the same warning.
             ends_at_once = caught == signal.SIGINT or (caught == signal.SIGTERM and number != signal.SIGTERM)
             signal.signal(caught, signal.SIG_DFL if ends_at_once else signal.SIG_IGN)
-        # Not through sys.stderr: the signal may interrupt a write to it, and an error here would be raised at an
-        # arbitrary point of the run.
-        with contextlib.suppress(OSError):
-            os.write(2, b"Stopping as soon as what is running is done; once more to stop at once.\n")
+        if Activity.show is not None:
+            Activity.notice = STOPPING_NOTICE
+        else:
+            # Not through sys.stderr: the signal may interrupt a write to it, and an error here would be raised at an
+            # arbitrary point of the run.
+            with contextlib.suppress(OSError):
+                os.write(2, f"{STOPPING_NOTICE}\n".encode())
         if number == signal.SIGTERM:
             # Wait here: only the default action, set below, can end the process while it runs a library's native code.
             time.sleep(_REPEAT_S)

@@ -7,6 +7,7 @@ import inspect
 import logging
 import os
 import sys
+import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 from rich.table import Table
+
+try:
+    import termios
+except ImportError:  # on Windows
+    termios = None
 
 logger = logging.getLogger(__name__)
 
@@ -60,8 +66,17 @@ console = standard_output()
 
 
 def print_line(text: str) -> None:
-    """Prints a line verbatim: brackets in it are no markup."""
+    """Prints a line verbatim: brackets in it are no markup. A terminal breaks it between words, not within them."""
+    if console.is_terminal and not console.is_jupyter:
+        text = "\n".join(_wrapped(line, console.width) for line in text.split("\n"))
     console.print(text, markup=False)
+
+
+def _wrapped(line: str, width: int) -> str:
+    """A line that is too long, broken between words and indented from its second row on; commands stay whole."""
+    if len(line) <= width or line.startswith(" "):
+        return line
+    return textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def print_warning(text: str) -> None:
@@ -74,6 +89,8 @@ class Activity:
     """The current activity, shown while it lasts: in the live view by `show`, as a transient status, or as a line."""
 
     show: ClassVar[Callable[[str], None] | None] = None
+    notice: ClassVar[str] = ""
+    """A line that the live view shows until it closes, such as that the run is about to stop."""
     _status: ClassVar[Status | None] = None
 
     @classmethod
@@ -168,6 +185,22 @@ def take_given() -> list[tuple[str, str, int]]:
     taken = list(_given)
     _given.clear()
     return taken
+
+
+@contextlib.contextmanager
+def without_echo_of_keys() -> Iterator[None]:
+    """Keeps a terminal from writing `^C` in the block, which would move what is redrawn in place."""
+    if termios is None or sys.stdin is None or not sys.stdin.isatty():
+        yield
+        return
+    before = termios.tcgetattr(sys.stdin)
+    flags = [*before]
+    flags[3] &= ~termios.ECHOCTL
+    termios.tcsetattr(sys.stdin, termios.TCSANOW, flags)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSANOW, before)
 
 
 @contextlib.contextmanager

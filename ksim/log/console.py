@@ -1,5 +1,6 @@
 """Console output of a run's iterations: a live view in a terminal or a notebook, lines elsewhere."""
 
+import contextlib
 import importlib
 import io
 import math
@@ -11,10 +12,11 @@ from typing import Any
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from ksim.host.terminal import CELL_WIDTH, Activity, console, format_seconds, print_line
+from ksim.host.terminal import CELL_WIDTH, Activity, console, format_seconds, print_line, without_echo_of_keys
 from ksim.log.logger import AbstractLogger, RunInfo, quantity_and_unit
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -27,7 +29,7 @@ _PER_SECOND = 4
 
 
 class LiveView:
-    """The live view: progress, speed, return and its trend, errors, rewards that changed most, learner and activity."""
+    """The live view: progress, speed, reward and return, errors, rewards that changed most, learner and activity."""
 
     def __init__(self, run: RunInfo) -> None:
         """Starts to show a run."""
@@ -37,11 +39,15 @@ class LiveView:
         self._returns: deque[float] = deque(maxlen=TREND)
         self._age = 0
         self._evaluation = ""
-        self._activity = ""
+        self._rates: deque[float] = deque(maxlen=TREND)
+        self._activity, self._since_s = "", 0.0
+        self._spinner = Spinner("dots")
+        self._closing = contextlib.ExitStack()
         self._live: Live | NotebookCell
         if console.is_jupyter:
             self._live = NotebookCell(self.render)
         else:
+            self._closing.enter_context(without_echo_of_keys())
             self._live = Live(console=console, get_renderable=self.render, refresh_per_second=_PER_SECOND)
         self._live.start()
         Activity.show = self._tell
@@ -50,6 +56,7 @@ class LiveView:
         """Shows the metrics of an iteration; the last episode ended `age` iterations ago."""
         self._metrics, self._age = metrics, age
         self._recent.append({name: x for name, x in metrics.items() if name.startswith("reward/")})
+        self._rates.append(reward_per_s(metrics, self._run.config))
         if not math.isnan(metrics.get("episode/return", math.nan)):
             self._returns.append(metrics["episode/return"])
         self._changed()
@@ -65,11 +72,14 @@ class LiveView:
 
     def close(self) -> None:
         """Stops updates; the last state stays visible."""
-        Activity.show = None
+        Activity.show, Activity.notice = None, ""
         self._activity = ""
         self._live.stop()
+        self._closing.close()
 
     def _tell(self, text: str) -> None:
+        if not self._activity:
+            self._since_s = time.monotonic()
         self._activity = text
         self._changed()
 
@@ -82,22 +92,29 @@ class LiveView:
         """The block of lines."""
         metrics, run = self._metrics, self._run
         if not metrics:
-            return Group(Text(self._activity or "The first iteration ..."))
+            return Group(*self._notices(self._activity or "The first iteration ..."))
         rows = Table.grid(padding=(0, 2))
-        rows.add_column(style="dim", no_wrap=True)
+        rows.add_column(style="dim", no_wrap=True, min_width=len("evaluation"))
         # In a terminal, the block is redrawn in place, so each row must take one line.
         rows.add_column(overflow="ellipsis", no_wrap=not console.is_jupyter)
         for name, value in self._rows(metrics):
             if value:
                 rows.add_row(name, Text(value))
-        parts: list[Any] = [self._progress(metrics, run), rows]
-        return Group(*parts, Text(self._activity, style="bold")) if self._activity else Group(*parts)
+        return Group(self._progress(metrics, run), rows, *self._notices(self._activity))
+
+    def _notices(self, activity: str) -> list[Text]:
+        """The lines below the rows: the activity with its seconds so far, and that the run is about to stop."""
+        seconds = time.monotonic() - self._since_s if self._activity else 0.0
+        shown = f"{activity} {seconds:.0f} s" if seconds >= 1 else activity
+        return [Text(line, style="bold") for line in (shown, Activity.notice) if line]
 
     def _progress(self, metrics: Mapping[str, float], run: RunInfo) -> Table:
         iteration, most = round(metrics["iteration"]), run.max_iterations
         eta_s = run.eta_s()
         row = Table.grid(padding=(0, 2))
-        cells: list[Any] = [Text(f"iteration {iteration}" + (f" of {most}" if most else ""), style="bold")]
+        # In a terminal something moves all the time; a notebook's cell is redrawn with each iteration.
+        cells: list[Any] = [] if console.is_jupyter else [self._spinner]
+        cells += [Text(f"iteration {iteration}" + (f" of {most}" if most else ""), style="bold")]
         if most:
             cells.append(ProgressBar(total=most, completed=iteration, width=24))
             cells.append(f"{iteration / most:.0%}")
@@ -111,7 +128,7 @@ class LiveView:
         shown = {**metrics, **run.last_episodes}
         speed = f"{metrics['time/env_steps_per_s']:,.0f} env steps/s · {shares(metrics)}"
         ago = f"  {self._age} iteration{'s' * (self._age > 1)} ago" if self._age else ""
-        returns = f"{number(shown['episode/return'])}  {sparkline(self._returns)}{ago}"
+        returns = f"{number(shown['episode/return'])}  {sparkline(self._returns)}{ago}" if self._returns else ""
         errors = {name: x for name, x in metrics.items() if name.startswith("error/") and not math.isnan(x)}
         learner = [f"{words} {number(metrics[name], 4)}" for words, name in run.line.items()]
         for words, name in (("learning rate", "policy/learning_rate"), ("KL", "policy/kl")):
@@ -119,8 +136,9 @@ class LiveView:
                 learner.append(f"{words} {metrics[name]:.2g}")
         return (
             ("speed", " · ".join(filter(None, (speed, run.devices)))),
+            ("reward", f"{number(self._rates[-1])} per second  {sparkline(self._rates)}"),
             ("return", returns),
-            ("length", f"{number(shown['episode/length'], 0)} control steps"),
+            ("length", f"{number(shown['episode/length'], 0)} control steps" if self._returns else ""),
             ("errors", " · ".join(error_value(name, x) for name, x in errors.items())),
             ("rewards", " · ".join(f"{name} {change:+.2g}" for name, change in self.changes())),
             ("learner", " · ".join(learner)),
@@ -185,6 +203,11 @@ def number(value: float | None, digits: int = 2) -> str:
     return "-" if value is None or math.isnan(value) else f"{value:.{digits}f}"
 
 
+def reward_per_s(metrics: Mapping[str, float], config: Mapping[str, Any]) -> float:
+    """The mean reward of a rollout per simulated second."""
+    return metrics["rollout/reward"] / config.get("ctrl_dt", 1.0)
+
+
 def error_value(name: str, value: float) -> str:
     """An error as text, such as `velocity 0.21 m/s`."""
     quantity, unit = quantity_and_unit(name)
@@ -237,7 +260,8 @@ class ConsoleLogger(AbstractLogger):
         shown = {**metrics, **self._run.last_episodes}
         width = console.width if console.is_terminal else None
         run = self._run
-        print_line(iteration_line(shown, run.max_iterations, run.eta_s(), run.line, age=age, width=width))
+        rate = reward_per_s(metrics, run.config)
+        print_line(iteration_line(shown, run.max_iterations, run.eta_s(), run.line, rate=rate, age=age, width=width))
 
     def log_evaluation(self, record: Mapping[str, Any]) -> None:
         if self._view is not None:
@@ -255,6 +279,7 @@ def iteration_line(
     eta_s: float | None,
     of_learner: Mapping[str, str] | None = None,
     *,
+    rate: float,
     age: int = 0,
     width: int | None = None,
 ) -> str:
@@ -265,20 +290,23 @@ def iteration_line(
         max_iterations: The last iteration; None without a limit.
         eta_s: Seconds to the limit; None without one.
         of_learner: Names of additional metrics of the algorithm, by their labels.
+        rate: Reward per second.
         age: Iterations since the last episode ended.
         width: Columns that the line may take: the least important parts are left out. None for no limit.
     """
     of = f"/{max_iterations}" if max_iterations else ""
     ago = f" ({age} ago)" if age else ""
+    has_ended = not math.isnan(metrics["episode/return"])
     speed = f"{metrics['time/env_steps_per_s']:,.0f} env steps/s"
     parts = [
         (0, f"iteration {metrics['iteration']:.0f}{of}"),
         (4, f"ETA {format_seconds(eta_s)}" if eta_s is not None else ""),
         (3, speed),
         (6, shares(metrics)),
-        (1, f"return {number(metrics['episode/return'])}{ago}"),
-        (2, f"length {number(metrics['episode/length'])}"),
-        (5, f"reward/step {number(metrics['rollout/reward'], 4)}"),
+        # Until the first episode ends, the reward per second alone tells whether the robot learns.
+        (1, f"return {number(metrics['episode/return'])}{ago}" if has_ended else ""),
+        (2, f"length {number(metrics['episode/length'])}" if has_ended else ""),
+        (5 if has_ended else 1, f"reward/s {number(rate)}"),
         *((7, f"{words} {number(metrics[name], 4)}") for words, name in (of_learner or {}).items()),
         (0, faults(metrics)),
     ]

@@ -290,6 +290,12 @@ def add_tip(spec: mujoco.MjSpec, body: str, pos: Vector, name: str = "tip") -> N
     site.rgba = [0.9, 0.3, 0.2, 0.7]
 
 
+def add_position_sensor(spec: mujoco.MjSpec, site: str) -> None:
+    """Adds a sensor, named like a site, of the site's position in the world, in m."""
+    _check_free(spec, "sensor", site)
+    spec.add_sensor(name=site, type=mujoco.mjtSensor.mjSENS_FRAMEPOS, objtype=mujoco.mjtObj.mjOBJ_SITE, objname=site)
+
+
 def add_motors(spec: mujoco.MjSpec, torque: Mapping[str, float]) -> None:
     """Adds a motor, named like its joint, to each hinge and slide joint that a pattern matches.
 

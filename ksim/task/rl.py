@@ -119,6 +119,8 @@ class RLTask(RobotHooks, BaseTask[ConfigT], Generic[ConfigT]):
         config.join_job()
         self.program_config: RLConfig = config
         """The program's own options: `config` before changes by the command line and a checkpoint."""
+        self.command: str | None = None
+        """The command that started the program, without its options; None if the task was made in Python."""
 
     # The robot: its hooks are in `RobotHooks`, and these make its environment and step it.
 

@@ -16,6 +16,7 @@ from ksim.mdp.term import Context
 from ksim.physics import AbstractActuators, PhysicsModel
 from ksim.robot import FixedRobot, scene
 from ksim.task import DistributedPPOConfig, DistributedPPOTask
+from ksim.task.robot_hooks import default_observations
 from ksim.types import Metrics
 
 
@@ -77,7 +78,12 @@ class ReachTask(FixedTask[ConfigT], Generic[ConfigT]):
     def get_robot(self) -> mujoco.MjSpec:
         spec = super().get_robot()
         scene.use_implicitfast(spec)  # stable with the servos' damping, and fast
+        scene.add_position_sensor(spec, "tip")
         return spec
+
+    def get_observations(self, physics_model: PhysicsModel) -> dict[str, obs.AbstractObservation]:
+        # An arm knows where its tip is. A policy that must find it from the joints takes three times as long to learn.
+        return {**default_observations(physics_model, ["target"]), "tip": obs.SensorReading("tip")}
 
     def get_commands(self, physics_model: PhysicsModel) -> dict[str, commands.AbstractCommand]:
         x, y, z = self.robot.reach
@@ -87,9 +93,10 @@ class ReachTask(FixedTask[ConfigT], Generic[ConfigT]):
         near = {"command": "target", "site": "tip", "scale": 1.0}
         return {
             "near": rewards.TrackPosition(std=self.robot.coarse, **near),
+            "nearer": rewards.TrackPosition(std=round(self.robot.coarse / 2, 3), **near),
             "there": rewards.TrackPosition(std=round(self.robot.coarse / 4, 3), **near),
             "action_rate": rewards.ActionRate(scale=-0.01),
-            "velocity": rewards.JointVelocityEffort(scale=-0.005),
+            "velocity": rewards.JointVelocityEffort(scale=-0.001),
             "limits": rewards.JointLimits(scale=-0.5),
         }
 

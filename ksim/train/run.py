@@ -276,8 +276,9 @@ def print_summary(run: Run) -> None:
             best = find_best(run_dir)
         if best is not None and best != saver.newest[1]:
             figures["best by evaluation"] = str(best)
-        figures["evaluate it"] = f"run_mode=eval {as_argument('checkpoint', str(run_dir))}"
-        figures["resume it"] = as_argument("resume", str(run_dir))
+        if run.task.command is None:
+            figures["evaluate it"] = f"run_mode=eval {as_argument('checkpoint', str(run_dir))}"
+            figures["resume it"] = as_argument("resume", str(run_dir))
     if progress.bad_updates:
         figures["updates skipped"] = f"{progress.bad_updates:,}, non-finite"
     if progress.not_finite_steps:
@@ -288,6 +289,15 @@ def print_summary(run: Run) -> None:
     if stop.reason is not None:
         figures["stopped by"] = stop.reason
     print_figures("Done" if stop.reason is None else "Stopped", figures)
+    if run.task.command is not None and "checkpoint" in figures:
+        print_line("\n".join(["Next:", *(f"  {line}" for line in next_commands(run, run.task.command))]))
+
+
+def next_commands(run: Run, command: str) -> list[str]:
+    """Commands for the next steps with a run, to be copied; `command` starts its program."""
+    checkpoint, resume = as_argument("checkpoint", str(run.run_dir)), as_argument("resume", str(run.run_dir))
+    steps = [f"run_mode={mode} {checkpoint}" for mode in ("eval", "view", "export")]
+    return [f"{command} {step}" for step in (*steps, *([resume] if run.stop.reason else ()))]
 
 
 def _existing(paths: Mapping[str, Path]) -> dict[str, str]:

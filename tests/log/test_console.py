@@ -85,23 +85,27 @@ def test_nothing_that_prints_runs_a_collective():
                 assert not called & COLLECTIVE, f"{path}: {function.name}"
 
 
-def test_iteration_line_shows_a_dash_where_no_episode_has_ended():
-    metrics = {"iteration": 1, "time/env_steps_per_s": 1.0, "rollout/reward": 0.5, "policy/bad_updates": 0}
-    metrics |= {"time/rollout_s": 3.0, "time/update_s": 1.0}
-    line = iteration_line(metrics | {"episode/return": np.nan, "episode/length": np.nan}, None, None)
-    assert "return - · length -" in line
+def test_iteration_line_shows_the_reward_per_second_from_the_start_and_the_return_once_an_episode_has_ended():
+    metrics = {"iteration": 1, "time/env_steps_per_s": 1.0, "policy/bad_updates": 0}
+    metrics |= {"time/rollout_s": 3.0, "time/update_s": 1.0, "episode/return": np.nan, "episode/length": np.nan}
+    for width in (None, 40):
+        line = iteration_line(metrics, None, None, rate=2.5, width=width)
+        assert "reward/s 2.50" in line
+        assert "return" not in line
+    line = iteration_line(metrics | {"episode/return": 31.0, "episode/length": 500.0}, None, None, rate=2.5, width=80)
+    assert "return 31.00 · length 500.00 · reward/s 2.50" in line
 
 
 def test_line_goes_on_showing_the_last_episodes_that_ended(tmp_path, capsys):
     # Episodes of 50 steps are cut in the seventh rollout of 8 steps, and none in the two after it.
     point_mass_task(num_devices=1, max_iterations=9, run_dir=str(tmp_path / "run")).run()
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("iteration")]
-    episodes = [line[line.index("return") : line.index("reward")] for line in lines]
-    assert "return - " in episodes[0]
-    assert "length 50.00" in episodes[6]
-    assert [line.replace(" (1 ago)", "").replace(" (2 ago)", "") for line in episodes[6:]] == 3 * [episodes[6]]
-    assert "(1 ago)" in episodes[7]
-    assert "(2 ago)" in episodes[8]
+    assert "return" not in lines[0]
+    episodes = [line[line.index("return") : line.index("reward")] for line in lines[6:]]
+    assert "length 50.00" in episodes[0]
+    assert [line.replace(" (1 ago)", "").replace(" (2 ago)", "") for line in episodes] == 3 * [episodes[0]]
+    assert "(1 ago)" in episodes[1]
+    assert "(2 ago)" in episodes[2]
 
 
 METRICS = {
@@ -113,21 +117,21 @@ METRICS = {
 
 
 def test_iteration_line_fits_the_terminal_and_keeps_what_matters_most():
-    wide = iteration_line(METRICS, 700, 217.0, {"KL": "policy/kl"}, age=3)
+    wide = iteration_line(METRICS, 700, 217.0, {"KL": "policy/kl"}, rate=3.205, age=3)
     assert wide == (
         "iteration 173/700 · ETA 3:37 · 12,852 env steps/s · rollout 75% update 25% · return 31.94 (3 ago) · "
-        "length 500.00 · reward/step 0.0641 · KL 0.0123"
+        "length 500.00 · reward/s 3.21 · KL 0.0123"
     )
     for width in (80, 60, 40):
-        line = iteration_line(METRICS, 700, 217.0, {"KL": "policy/kl"}, age=3, width=width)
+        line = iteration_line(METRICS, 700, 217.0, {"KL": "policy/kl"}, rate=3.2, age=3, width=width)
         assert len(line) <= width
         assert "iteration 173/700" in line
         assert "return 31.94" in line
-    assert "12,852" in iteration_line(METRICS, 700, 217.0, age=3, width=80)
+    assert "12,852" in iteration_line(METRICS, 700, 217.0, rate=3.2, age=3, width=80)
     bad = METRICS | {"policy/bad_updates": 2.0}
-    assert "2 non-finite updates skipped" in iteration_line(bad, 700, None, width=40)
+    assert "2 non-finite updates skipped" in iteration_line(bad, 700, None, rate=3.2, width=40)
     exploding = METRICS | {"termination/not_finite": 0.97, "rollout/not_finite": 0.01}
-    assert "98 % of steps non-finite" in iteration_line(exploding, 700, None, width=40)
+    assert "98 % of steps non-finite" in iteration_line(exploding, 700, None, rate=3.2, width=40)
 
 
 def as_text(logger):
@@ -166,13 +170,16 @@ def test_terminal_shows_the_start_on_one_screen_and_the_log_has_the_tables(scree
 
 def test_live_view_shows_the_run_in_80_columns(screen):
     run = RunInfo(
-        run_dir=ROOT, task_name="task", config={}, max_iterations=700, eta_s=lambda: 217.0, devices="2 x cpu",
+        run_dir=ROOT, task_name="task", config={"ctrl_dt": 0.02}, max_iterations=700, eta_s=lambda: 217.0,
+        devices="2 x cpu",
         last_episodes={"episode/return": 31.94, "episode/length": 500.0}, line={},
     )  # fmt: skip
     logger = ConsoleLogger()
     logger.open(run)
     try:
         assert "The first iteration" in as_text(logger)
+        logger.log(METRICS | {"iteration": 161.0, "episode/return": math.nan}, 161, 0)
+        assert "return" not in as_text(logger)
         for i in range(12):
             rewards_now = {"reward/feet_phase": 0.1 + 0.01 * i, "reward/alive": 0.1 - 0.03 * i}
             logger.log(METRICS | rewards_now | {"iteration": 162.0 + i, "episode/return": float(i)}, 162 + i, 0)
@@ -181,6 +188,8 @@ def test_live_view_shows_the_run_in_80_columns(screen):
         logger.log_evaluation({"iteration": 170, "figures": {"return": {"mean": 35.0}, "survival": {"mean": 1.0}}})
         with Activity.doing("Evaluating"):
             Activity.tell("Evaluating: 12 of 64 episodes ...")
+            logger._view._since_s -= 75
+            Activity.notice = "Stopping as soon as what is running is done."
             text = as_text(logger)
     finally:
         logger.close()
@@ -188,11 +197,24 @@ def test_live_view_shows_the_run_in_80_columns(screen):
     for words in (
         "iteration 176 of 700", "25%", "3:37 left", "12,852 env steps/s", "rollout 75% update 25%", "2 x cpu",
         "31.94  ▁▂▂▃▄▄▅▅▆▇▇█  3 iterations ago", "500 control steps", "velocity 0.25 m/s",
-        "learning rate 0.001", "KL 0.012", "return 35.00 · survived 100% · iteration 170", "12 of 64 episodes",
+        "learning rate 0.001", "KL 0.012", "return 35.00 · survived 100% · iteration 170", "12 of 64 episodes ... 75 s",
+        "reward      3.21 per second", "evaluation  return", "Stopping as soon as",
     ):  # fmt: skip
         assert words in text, words
     assert re.search(r"rewards +alive [+-]0\.\d+ · feet_phase [+-]0\.\d+", text)
     assert "iteration 176 of 700" in screen.getvalue()
+    assert Activity.notice == ""
+
+
+def test_line_too_long_for_a_terminal_is_broken_between_words_and_a_command_is_not(screen, monkeypatch):
+    monkeypatch.setattr(terminal.console, "soft_wrap", True)
+    words = [f"figure_{i} 0.{i:03d} m/s" for i in range(30)]
+    command = f"  python -m examples.walking run_mode=eval checkpoint={'long/' * 20}"
+    print_line(f"{' · '.join(words)}\n{command}")
+    *rows, last = screen.getvalue().splitlines()
+    assert max(map(len, rows)) <= 80
+    assert " ".join(" ".join(rows).split()) == " · ".join(words)
+    assert last == command
 
 
 def test_lines_are_wrapped_in_a_notebook_and_whole_in_a_file(monkeypatch):

@@ -21,9 +21,9 @@ def evaluation(survival, error):
     ("found", "expected"),
     [
         ([evaluation(1.0, 0.1)], False),
-        ([evaluation(1.0, 0.1), evaluation(0.95, 0.2)], True),
+        ([evaluation(1.0, 0.1), evaluation(0.95, 0.18)], True),
         ([evaluation(1.0, 0.1), evaluation(0.94, 0.1)], False),
-        ([evaluation(1.0, 0.1), evaluation(1.0, 0.21)], False),
+        ([evaluation(1.0, 0.1), evaluation(1.0, 0.19)], False),
         ([evaluation(1.0, None), evaluation(1.0, 0.1)], False),
     ],
 )
