@@ -176,7 +176,8 @@ def try_robot(file: Path, out: Path, options: list[str]) -> dict[str, Any]:
         record["steps"].append("train")
         history = read_metrics(run_dir)
         record |= {"iterations": len(history), "env_steps": int(history[-1]["env_steps"])}
-        run("eval", log("eval"), str(program), "run_mode=eval", f"checkpoint={run_dir}", f"eval_num_envs={EPISODES}")
+        given = (f"checkpoint={run_dir}", f"eval_num_envs={EPISODES}", "video=true")
+        run("eval", log("eval"), str(program), "run_mode=eval", *given)
         record["steps"].append("eval")
         record |= json.loads(
             run("judge", log("judge"), "-m", "benchmarks.robots", "--judge", str(program), str(run_dir))

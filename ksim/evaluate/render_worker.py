@@ -13,11 +13,11 @@ from pathlib import Path
 import mujoco
 import numpy as np
 
-WIDTH, HEIGHT = 640, 480
+WIDTH, HEIGHT = 1280, 720
 MAX_GIF_BYTES = 2_000_000
 # Settings of ever smaller GIFs, tried until one fits: every n-th frame, width in pixels, number of colours.
 GIF_STEPS = ((2, 320, 64), (3, 240, 48), (3, 200, 32), (4, 160, 32), (6, 120, 16))
-ARROW_WIDTH = 0.03  # m
+SUN_DIR = np.array([-0.45, 0.35, -0.9]) / np.linalg.norm([0.45, 0.35, 0.9])
 GHOST_RGB, GHOST_ALPHA = (0.35, 0.6, 1.0), 0.45
 
 
@@ -36,9 +36,10 @@ def film(model_path: str, scene_path: str, mp4_path: str, gif_path: str) -> None
 
     Args:
         scene_path: An npz file with `fps`; `state.qpos` (frame, q) and, likewise, other fields of MjData that make up
-            a pose; `ghost` (frame, q), poses of a second, translucent robot, with no rows for none; `body`, which the
-            camera follows (0: none); `look_at` (3) and `distance` of the camera, in m; `arrows` (frame, arrow, two
-            ends, 3) in the world, in m; and their `colors` (arrow, rgba).
+            a pose; `ghost` (frame, q), poses of a second, translucent robot, with no rows for none; the camera's
+            `look_at` (frame, 3), `distance`, in m, and `azimuth` (frame), in degrees from its usual place; the robot's
+            `radius`, in m; `arrows` (frame, arrow, two ends, 3) in the world, in m, with their `arrow_width`, in m, and
+            `colors` (arrow, rgba).
         gif_path: Path of a smaller GIF, of at most `MAX_GIF_BYTES` if one of `GIF_STEPS` is that small.
     """
     import imageio_ffmpeg  # noqa: PLC0415 - not for the probe
@@ -46,27 +47,23 @@ def film(model_path: str, scene_path: str, mp4_path: str, gif_path: str) -> None
 
     model, scene = mujoco.MjModel.from_binary_path(model_path), dict(np.load(scene_path))
     data, ghost, fps = mujoco.MjData(model), mujoco.MjData(model), float(scene["fps"])
-    # Without a GPU, antialiasing and shadows take most of the time. They are barely visible at this size.
-    model.vis.quality.offsamples = min(4, model.vis.quality.offsamples)
-    model.vis.quality.shadowsize = min(2048, model.vis.quality.shadowsize)
-    # A model may define a smaller offscreen buffer.
-    width, height = min(WIDTH, model.vis.global_.offwidth), min(HEIGHT, model.vis.global_.offheight)
-    size = (width, height)
+    light_up(model, float(scene["radius"]))
+    width, height = size = WIDTH, HEIGHT
     writer = imageio_ffmpeg.write_frames(mp4_path, size, fps=fps, macro_block_size=2, quality=6)  # type: ignore[arg-type]
     writer.send(None)
     small = []
     with mujoco.Renderer(model, height, width) as renderer:
         renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
-        camera = make_camera(scene)
         for i in range(len(scene["state.qpos"])):
             set_pose(model, data, scene, i)
-            renderer.update_scene(data, camera)
+            renderer.update_scene(data, make_camera(scene, i))
+            add_sun(renderer.scene, scene["look_at"][i], float(scene["radius"]))
             if len(scene["ghost"]):
                 ghost.qpos[:] = scene["ghost"][i]
                 mujoco.mj_kinematics(model, ghost)
                 add_ghost(renderer.scene, model, ghost)
             for (start, end), color in zip(scene["arrows"][i], scene["colors"], strict=True):
-                add_arrow(renderer.scene, start, end, color)
+                add_arrow(renderer.scene, start, end, color, float(scene["arrow_width"]))
             frame = np.ascontiguousarray(renderer.render())
             writer.send(frame)
             image_width = GIF_STEPS[0][1]
@@ -83,15 +80,33 @@ def set_pose(model: mujoco.MjModel, data: mujoco.MjData, scene: Mapping[str, np.
     mujoco.mj_forward(model, data)
 
 
-def make_camera(scene: Mapping[str, np.ndarray]) -> mujoco.MjvCamera:
-    """A camera at the side, slightly above the robot. It follows a body if there is one."""
+def make_camera(scene: Mapping[str, np.ndarray], frame: int) -> mujoco.MjvCamera:
+    """A camera at the side, slightly above the robot."""
     camera = mujoco.MjvCamera()
-    camera.lookat[:], camera.distance = scene["look_at"], float(scene["distance"])
-    camera.azimuth, camera.elevation = 120, -20
-    if scene["body"]:
-        camera.type = mujoco.mjtCamera.mjCAMERA_TRACKING
-        camera.trackbodyid = int(scene["body"])
+    camera.lookat[:], camera.distance = scene["look_at"][frame], float(scene["distance"])
+    camera.azimuth, camera.elevation = 120 + float(scene["azimuth"][frame]), -18
     return camera
+
+
+def light_up(model: mujoco.MjModel, radius: float) -> None:
+    """Sets the light of the sky, and a map of shadows that fits a robot of so many m."""
+    head, extent = model.vis.headlight, model.stat.extent
+    head.ambient[:], head.diffuse[:], head.specular[:], head.active = 0.38, 0.38, 0.15, 1
+    # Far from the middle of the map the ground would be speckled: the map is larger than what is seen.
+    model.vis.map.shadowclip, model.vis.quality.shadowsize = 5 * radius / extent, 4096
+    model.vis.map.znear, model.vis.map.zfar = 0.02 * radius / extent, 100 * radius / extent
+    # Without a GPU, antialiasing would take half of the time, and is barely visible at this size.
+    model.vis.quality.offsamples = 0
+    model.vis.global_.offwidth, model.vis.global_.offheight = WIDTH, HEIGHT
+
+
+def add_sun(scene: mujoco.MjvScene, look_at_3: np.ndarray, radius: float) -> None:
+    """Puts a sun, which follows the robot, in place of the model's own lights."""
+    scene.nlight = 1 + sum(light.headlight for light in scene.lights[: scene.nlight])
+    sun = scene.lights[scene.nlight - 1]
+    sun.headlight, sun.type, sun.castshadow = 0, int(mujoco.mjtLightType.mjLIGHT_DIRECTIONAL), 1
+    sun.dir[:], sun.pos[:] = SUN_DIR, look_at_3 - 4 * radius * SUN_DIR
+    sun.ambient[:], sun.diffuse[:], sun.specular[:] = 0, 0.55, 0.25
 
 
 def add_ghost(scene: mujoco.MjvScene, model: mujoco.MjModel, data: mujoco.MjData) -> None:
@@ -104,14 +119,14 @@ def add_ghost(scene: mujoco.MjvScene, model: mujoco.MjModel, data: mujoco.MjData
         geom.matid, geom.transparent = -1, 1
 
 
-def add_arrow(scene: mujoco.MjvScene, start: np.ndarray, end: np.ndarray, color: np.ndarray) -> None:
-    """Adds an arrow to the next image, unless it is shorter than 0.01 m."""
-    if scene.ngeom >= scene.maxgeom or np.linalg.norm(end - start) < 0.01:
+def add_arrow(scene: mujoco.MjvScene, start: np.ndarray, end: np.ndarray, color: np.ndarray, width: float) -> None:
+    """Adds an arrow to the next image, unless it is shorter than wide."""
+    if scene.ngeom >= scene.maxgeom or np.linalg.norm(end - start) < width:
         return
     geom = scene.geoms[scene.ngeom]
     nothing = np.zeros(3), np.zeros(3), np.eye(3).ravel()
     mujoco.mjv_initGeom(geom, mujoco.mjtGeom.mjGEOM_ARROW, *nothing, np.asarray(color, np.float32))
-    mujoco.mjv_connector(geom, mujoco.mjtGeom.mjGEOM_ARROW, ARROW_WIDTH, start, end)
+    mujoco.mjv_connector(geom, mujoco.mjtGeom.mjGEOM_ARROW, width, start, end)
     geom.emission = 0.5
     scene.ngeom += 1
 

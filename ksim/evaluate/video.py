@@ -15,11 +15,17 @@ import numpy as np
 from ksim.evaluate.evaluator import Recording, ShouldStop
 from ksim.host.files import whole_file
 from ksim.physics.names import with_moved_base
-from ksim.physics.rendering import frame_robot
+from ksim.physics.rendering import bounding_sphere, camera_distance, painted
 
-FPS = 25
+FPS = 30
 MAX_VIDEO_S = 10.0
 """Maximum length of a video, in s from the start of the episode: without a GPU a frame takes about 0.1 s to render."""
+STEADY_S = 0.5
+"""Time over which the camera's path is a mean of the robot's, in s."""
+ORBIT_S, ORBIT_DEG = 3.0, 60.0
+"""Time at the end of a film in which the camera goes round the robot, in s, and how far."""
+ARROW_WIDTH = 0.04
+"""Width of an arrow, relative to the robot's radius, which is the length of the longest."""
 TIMEOUT_S = 900.0
 """Maximum time of rendering, in s."""
 COMMANDED = (0.1, 0.7, 0.2, 1.0)
@@ -85,7 +91,8 @@ def film(recording: Recording, path: Path, should_stop: ShouldStop) -> list[Path
     with tempfile.TemporaryDirectory() as directory:
         model_path, scene_path = Path(directory, "model.mjb"), Path(directory, "scene.npz")
         assert recording.model is not None
-        mujoco.mj_saveModel(recording.model.mj_model, str(model_path))
+        model = painted(recording.model.mj_model, _base(recording))
+        mujoco.mj_saveModel(model, str(model_path))
         np.savez(scene_path, allow_pickle=False, **make_scene(recording))
         made = [Path(directory, output.name) for output in outputs]
         if not _run_worker([str(model_path), str(scene_path), *map(str, made)], gl, should_stop):
@@ -99,41 +106,82 @@ def film(recording: Recording, path: Path, should_stop: ShouldStop) -> list[Path
 def make_scene(recording: Recording) -> dict[str, np.ndarray]:
     """The input of the worker: pose and arrows of every frame, with frames spaced in real time."""
     assert recording.model is not None
-    dt, names = recording.model.ctrl_dt, recording.model.names
+    dt = recording.model.ctrl_dt
     fps = min(FPS, 1 / dt)
     num_frames = max(1, int(min(len(recording.reward) * dt, MAX_VIDEO_S) * fps))
-    steps = np.minimum(np.round(np.arange(num_frames) / fps / dt).astype(int), len(recording.reward) - 1)
-    velocities = [
-        (velocity_t3[steps], color)
-        for velocity_t3, color in ((recording.commanded_velocity, COMMANDED), (recording.velocity, MEASURED))
-        if len(velocity_t3) and len(recording.base_position)
-    ]
-    arrows = np.zeros((num_frames, len(velocities), 2, 3))
-    for i, (velocity_f3, _) in enumerate(velocities):
-        forward_f, leftward_f = velocity_f3[:, 0], velocity_f3[:, 1]
-        cos_f, sin_f = np.cos(recording.heading[steps]), np.sin(recording.heading[steps])
-        # Arrows float above the robot, assuming its base at half its height, each below the last. 1 m/s is 1 m long.
-        above = np.array([0.0, 0.0, 1.2 * recording.base_position[0, 2] - 0.06 * i])
-        arrows[:, i] = (recording.base_position[steps] + above)[:, None]
-        arrows[:, i, 1, 0] += cos_f * forward_f - sin_f * leftward_f
-        arrows[:, i, 1, 1] += sin_f * forward_f + cos_f * leftward_f
-    states = {name: x[steps] for name, x in (("qpos", recording.qpos), *recording.extra.items())}
-    body = names.base_body() if len(recording.base_position) else 0
+    step_f = np.minimum(np.arange(num_frames) / fps / dt, len(recording.reward) - 1)
+    states = {name: _at(step_f, x) for name, x in (("qpos", recording.qpos), *recording.extra.items())}
     data = mujoco.MjData(recording.model.mj_model)
     for name, state in states.items():
         getattr(data, name)[:] = state[0]
     mujoco.mj_forward(recording.model.mj_model, data)
-    look_at_3, distance = frame_robot(recording.model.mj_model, data, body)
+    middle_3, radius = bounding_sphere(recording.model.mj_model, data, _base(recording))
+    arrows, colors = _arrows(recording, step_f, radius)
+    look_at_f3, subject_radius = np.tile(middle_3, (num_frames, 1)), radius
+    if len(recording.base_position):
+        # The camera goes with the base, and sees the robot as at the start, with the arrows of all frames.
+        path_f3 = _at(step_f, recording.base_position)
+        ends_n3 = (arrows - path_f3[:, None, None] + path_f3[0]).reshape(-1, 3)
+        low_3 = np.min([middle_3 - radius, *ends_n3], axis=0)
+        high_3 = np.max([middle_3 + radius, *ends_n3], axis=0)
+        look_at_f3 = (low_3 + high_3) / 2 - path_f3[0] + _steady(path_f3, round(STEADY_S * fps))
+        subject_radius = max(radius, float((high_3 - low_3).max()) / 2)
+    seconds_left_f = np.arange(num_frames)[::-1] / fps
+    turned_f = np.clip(1 - seconds_left_f / ORBIT_S, 0, 1) if num_frames / fps > 2 * ORBIT_S else np.zeros(num_frames)
     return {
         "fps": np.array(fps),
         **{f"state.{name}": state for name, state in states.items()},
-        "body": np.array(body),
-        "look_at": look_at_3,
-        "distance": np.array(distance),
-        "ghost": _ghost(recording)[steps] if len(recording.ghost) else np.zeros((0, 0)),
+        "look_at": look_at_f3,
+        "distance": np.array(camera_distance(recording.model.mj_model, subject_radius)),
+        "azimuth": ORBIT_DEG * turned_f**2 * (3 - 2 * turned_f),  # smooth at both ends
+        "radius": np.array(radius),
+        "ghost": _at(step_f, _ghost(recording)) if len(recording.ghost) else np.zeros((0, 0)),
         "arrows": arrows,
-        "colors": np.array([color for _, color in velocities]).reshape(-1, 4),
+        "arrow_width": np.array(ARROW_WIDTH * radius),
+        "colors": colors,
     }
+
+
+def _at(step_f: np.ndarray, x_t: np.ndarray) -> np.ndarray:
+    """Values between steps: films have frames at times of their own. Quaternions are normalised when they are shown."""
+    before_f = np.floor(step_f).astype(int)
+    after_f = np.minimum(before_f + 1, len(x_t) - 1)
+    part_f = (step_f - before_f).reshape(-1, *(1,) * (x_t.ndim - 1))
+    return (1 - part_f) * x_t[before_f] + part_f * x_t[after_f]
+
+
+def _base(recording: Recording) -> int:
+    """The robot's base; 0 if it is fixed to the world."""
+    assert recording.model is not None
+    return recording.model.names.base_body() if len(recording.base_position) else 0
+
+
+def _arrows(recording: Recording, step_f: np.ndarray, length: float) -> tuple[np.ndarray, np.ndarray]:
+    """Ends of the arrows of each frame, (frame, arrow, 2, 3) in the world, the longest so long, and their colours."""
+    velocities = [
+        (_at(step_f, velocity_t3), color)
+        for velocity_t3, color in ((recording.commanded_velocity, COMMANDED), (recording.velocity, MEASURED))
+        if len(velocity_t3) and len(recording.base_position)
+    ]
+    arrows = np.zeros((len(step_f), len(velocities), 2, 3))
+    fastest = max((float(np.linalg.norm(x[:, :2], axis=1).max()) for x, _ in velocities), default=0.0)
+    scale = length / max(fastest, 1e-3)
+    for i, (velocity_f3, _) in enumerate(velocities):
+        forward_f, leftward_f = scale * velocity_f3[:, 0], scale * velocity_f3[:, 1]
+        cos_f, sin_f = _at(step_f, np.cos(recording.heading)), _at(step_f, np.sin(recording.heading))
+        # Arrows float above the robot, assuming its base at half its height, each below the last.
+        above = np.array([0.0, 0.0, 1.2 * recording.base_position[0, 2] - 2.5 * ARROW_WIDTH * length * i])
+        arrows[:, i] = (_at(step_f, recording.base_position) + above)[:, None]
+        arrows[:, i, 1, 0] += cos_f * forward_f - sin_f * leftward_f
+        arrows[:, i, 1, 1] += sin_f * forward_f + cos_f * leftward_f
+    return arrows, np.array([color for _, color in velocities]).reshape(-1, 4)
+
+
+def _steady(path_f3: np.ndarray, width: int) -> np.ndarray:
+    """The mean of a path over so many frames around each."""
+    frames = np.arange(len(path_f3))
+    around = np.clip(frames[:, None] + np.arange(-width, width + 1), 0, len(path_f3) - 1)
+    return path_f3[around].mean(axis=1)
 
 
 def _ghost(recording: Recording) -> np.ndarray:

@@ -41,7 +41,8 @@ class LiveView:
         self._evaluation = ""
         self._rates: deque[float] = deque(maxlen=TREND)
         self._activity, self._since_s = "", 0.0
-        self._spinner = Spinner("dots")
+        # In a terminal something moves all the time; a notebook's cell is redrawn with each iteration.
+        self._spinner = None if console.is_jupyter else Spinner("dots")
         self._closing = contextlib.ExitStack()
         self._live: Live | NotebookCell
         if console.is_jupyter:
@@ -73,7 +74,7 @@ class LiveView:
     def close(self) -> None:
         """Stops updates; the last state stays visible."""
         Activity.show, Activity.notice = None, ""
-        self._activity = ""
+        self._activity, self._spinner = "", None
         self._live.stop()
         self._closing.close()
 
@@ -112,8 +113,7 @@ class LiveView:
         iteration, most = round(metrics["iteration"]), run.max_iterations
         eta_s = run.eta_s()
         row = Table.grid(padding=(0, 2))
-        # In a terminal something moves all the time; a notebook's cell is redrawn with each iteration.
-        cells: list[Any] = [] if console.is_jupyter else [self._spinner]
+        cells: list[Any] = [] if self._spinner is None else [self._spinner]
         cells += [Text(f"iteration {iteration}" + (f" of {most}" if most else ""), style="bold")]
         if most:
             cells.append(ProgressBar(total=most, completed=iteration, width=24))

@@ -13,7 +13,7 @@ from ksim.physics.actuator_kinds import limit_controls as limit_controls
 from ksim.physics.actuators import per_joint
 from ksim.physics.contacts import add_body_touch_sensor, add_touch_sensor, part_of
 from ksim.physics.names import ONE_DOF, ModelNames, find_in_spec, with_level_base
-from ksim.physics.rendering import add_light_and_sky
+from ksim.physics.rendering import add_ground_material, add_light_and_sky
 from ksim.physics.trees import OPEN, Loops
 
 Vector = tuple[float, float, float]
@@ -160,17 +160,7 @@ def add_ground(spec: mujoco.MjSpec, height: float = 0.0) -> list[str]:
     """
     added = []
     if not any(geom.type in _GROUNDS and (geom.contype or geom.conaffinity) for geom in spec.geoms):
-        spec.add_texture(
-            name="ksim_floor",
-            type=mujoco.mjtTexture.mjTEXTURE_2D,
-            builtin=mujoco.mjtBuiltin.mjBUILTIN_CHECKER,
-            width=256,
-            height=256,
-            rgb1=[0.35, 0.38, 0.42],
-            rgb2=[0.28, 0.31, 0.35],
-        )
-        material = spec.add_material(name="ksim_floor", texrepeat=[1, 1], texuniform=True, reflectance=0.1)
-        material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "ksim_floor"
+        add_ground_material(spec, "ksim_floor")
         # Not of the model's default class, which may make geoms that nothing collides with.
         spec.worldbody.add_geom(
             name="ksim_floor",

@@ -68,12 +68,12 @@ def test_arrows_point_where_the_base_is_told_to_go_and_goes(recording):
         commanded_velocity=np.tile([1.0, 0.0, 9.0], (5, 1)),
     )
     scene = video.make_scene(turned)
-    # 5 steps of 0.02 s are 0.1 s: 2 frames at 25 a second.
-    assert scene["arrows"].shape == (2, 2, 2, 3)
-    np.testing.assert_array_equal(scene["state.mocap_pos"], [np.full((1, 3), 0.0), np.full((1, 3), 2.0)])
+    # 5 steps of 0.02 s are 0.1 s: 3 frames at 30 a second, each after 5 / 3 steps.
+    assert scene["arrows"].shape == (3, 2, 2, 3)
+    np.testing.assert_allclose(scene["state.mocap_pos"][:, 0, 0], [0, 5 / 3, 10 / 3])
     start, end = scene["arrows"][0].transpose(1, 0, 2)
-    # Forward is along y, leftward along -x.
-    np.testing.assert_allclose(end - start, [[0, 1, 0], [-0.5, 0, 0]], atol=1e-12)
+    # Forward is along y, leftward along -x; the longest is as long as the robot's radius.
+    np.testing.assert_allclose((end - start) / scene["radius"], [[0, 1, 0], [-0.5, 0, 0]], atol=1e-12)
 
 
 @needs_gl
