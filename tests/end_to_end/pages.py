@@ -31,7 +31,7 @@ from tests.support.robots import BIPED
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 """All pages for readers."""
 FOLDERS = dict.fromkeys(("DISTRIBUTED_TRAINING.md", "clusters.md"), "several") | dict.fromkeys(
-    ("own_robot.md", "own_task.md", "own_environment.md", "own_algorithm.md"), "own"
+    ("own_robot.md", "own_task.md", "own_environment.md", "own_algorithm.md", "migrating.md"), "own"
 )
 """Pages whose blocks are run in a directory apart; those of all others are run in one that looks like a clone."""
 OPTIONS = {"several": "max_iterations=1", "own": "max_iterations=1 num_envs=4", "clone": "max_iterations=2 num_envs=16"}
