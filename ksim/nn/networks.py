@@ -1,7 +1,7 @@
 """Networks of actor and critic: MLP, GRU, and the adapter of plain modules; their action head."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypedDict, Unpack, get_args
 
 import equinox as eqx
@@ -62,12 +62,26 @@ def _elu_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Arra
     return y, tangents[0] * (jnp.minimum(y, 0) + 1)
 
 
+Activation = Literal["elu", "relu", "silu", "tanh"]
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "elu": elu,
+    "relu": jax.nn.relu,
+    "silu": jax.nn.silu,
+    "tanh": jnp.tanh,
+}
+
+
 class DenseStack(eqx.Module):
-    """Hidden layers with ELU activations; the output is the last hidden layer's."""
+    """Hidden layers with activations; the output is the last hidden layer's."""
 
     layers: tuple[eqx.nn.Linear, ...]
+    activation: str = eqx.field(static=True)
 
-    def __init__(self, in_size: int, hidden_sizes: Sequence[int], *, key: PRNGKeyArray) -> None:
+    def __init__(
+        self, in_size: int, hidden_sizes: Sequence[int], *, activation: str = "elu", key: PRNGKeyArray
+    ) -> None:
+        check_choice("Activation", activation, get_args(Activation))
+        self.activation = activation
         sizes = [in_size, *hidden_sizes]
         keys = jax.random.split(key, max(len(hidden_sizes), 1))
         self.layers = tuple(
@@ -76,7 +90,7 @@ class DenseStack(eqx.Module):
 
     def __call__(self, x: Float[Array, " n"]) -> Float[Array, " m"]:
         for layer in self.layers:
-            x = elu(layer(x))
+            x = ACTIVATIONS[self.activation](layer(x))
         return x
 
 
@@ -154,6 +168,7 @@ class MlpActorCritic(AbstractActorCritic):
         *,
         actor_sizes: Sequence[int] = (256, 128),
         critic_sizes: Sequence[int] = (256, 128),
+        activation: str = "elu",
         key: PRNGKeyArray,
         **head: Unpack[HeadOptions],
     ) -> None:
@@ -163,14 +178,15 @@ class MlpActorCritic(AbstractActorCritic):
             obs_sizes: Length of each observation group.
             actor_sizes: Widths of the policy's hidden layers.
             critic_sizes: Widths of the value function's hidden layers.
+            activation: Activation of the hidden layers, one of `ACTIVATIONS`.
             key: Seeds the weights.
             head: Options of the `GaussianHead`: `std`, `init_std`, `min_std`, `max_std` and `squash`.
         """
         actor_key, head_key, critic_key, value_key = jax.random.split(key, 4)
         actor_in, critic_in = obs_sizes["actor"], obs_sizes.get("critic", obs_sizes["actor"])
-        self.actor = DenseStack(actor_in, actor_sizes, key=actor_key)
+        self.actor = DenseStack(actor_in, actor_sizes, activation=activation, key=actor_key)
         self.head = GaussianHead([actor_in, *actor_sizes][-1], action_size, key=head_key, **head)
-        self.critic = DenseStack(critic_in, critic_sizes, key=critic_key)
+        self.critic = DenseStack(critic_in, critic_sizes, activation=activation, key=critic_key)
         self.value = orthogonal_linear([critic_in, *critic_sizes][-1], 1, 1.0, key=value_key)
 
     def initial_carry(self) -> None:
@@ -203,6 +219,7 @@ class GruActorCritic(AbstractActorCritic):
         memory_size: int = 128,
         actor_sizes: Sequence[int] = (128,),
         critic_sizes: Sequence[int] = (128,),
+        activation: str = "elu",
         key: PRNGKeyArray,
         **head: Unpack[HeadOptions],
     ) -> None:
@@ -210,10 +227,10 @@ class GruActorCritic(AbstractActorCritic):
         cell_keys, stack_keys, head_keys = (jax.random.split(k) for k in jax.random.split(key, 3))
         critic_in = obs_sizes.get("critic", obs_sizes["actor"])
         self.actor_cell = eqx.nn.GRUCell(obs_sizes["actor"], memory_size, key=cell_keys[0])
-        self.actor = DenseStack(memory_size, actor_sizes, key=stack_keys[0])
+        self.actor = DenseStack(memory_size, actor_sizes, activation=activation, key=stack_keys[0])
         self.head = GaussianHead([memory_size, *actor_sizes][-1], action_size, key=head_keys[0], **head)
         self.critic_cell = eqx.nn.GRUCell(critic_in, memory_size, key=cell_keys[1])
-        self.critic = DenseStack(memory_size, critic_sizes, key=stack_keys[1])
+        self.critic = DenseStack(memory_size, critic_sizes, activation=activation, key=stack_keys[1])
         self.value = orthogonal_linear([memory_size, *critic_sizes][-1], 1, 1.0, key=head_keys[1])
 
     def initial_carry(self) -> GruCarry:

@@ -16,7 +16,7 @@ from ksim.errors import ConfigError
 from ksim.learn.learner import AbstractLearner, trainable_leaves
 from ksim.mirror import Mirror, find_mirror
 from ksim.nn import AbstractActorCritic, GruActorCritic, MlpActorCritic
-from ksim.nn.networks import MIN_STD, StdKind
+from ksim.nn.networks import MIN_STD, Activation, StdKind
 from ksim.ppo.losses import PPOHyperparameters
 from ksim.ppo.ppo import PPO
 from ksim.ppo.symmetry import SymmetricLoss, SymmetryMode, check_mirror, check_without_memory
@@ -117,6 +117,13 @@ class PPOConfig(RLConfig):
     )
     memory_size: int = field(
         128, least=1, group="Network", help="size of the recurrent state with model=gru", network=True
+    )
+    activation: str = field(
+        "elu",
+        group="Network",
+        choices=get_args(Activation),
+        help="activation of the hidden layers: elu, relu, silu (swish) or tanh",
+        network=True,
     )
     std: str = field(
         "state_independent",
@@ -237,7 +244,7 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
 
     def _get_initial_model(self, rng: PRNGKeyArray) -> AbstractActorCritic:
         config = self.config
-        names = ("actor_sizes", "critic_sizes", "std", "init_std", "min_std", "squash")
+        names = ("actor_sizes", "critic_sizes", "activation", "std", "init_std", "min_std", "squash")
         options = {name: getattr(config, name) for name in names}
         sizes = self.obs_sizes, self.environment.action_size
         if config.model == "gru":

@@ -18,7 +18,17 @@ from ksim.task.ppo import PPOConfig, PPOTask
 
 PPO_ALONE = (
     *("clip_param", "value_clip", "value_loss_coef", "entropy_coef", "desired_kl", "min_learning_rate"),
-    *("max_learning_rate", "normalize_values", "model", "memory_size", "std", "squash", "symmetry", "symmetry_coef"),
+    *(
+        "max_learning_rate",
+        "normalize_values",
+        "model",
+        "memory_size",
+        "activation",
+        "std",
+        "squash",
+        "symmetry",
+        "symmetry_coef",
+    ),
     "remat",
 )
 """Options of PPO that REPPO has not."""

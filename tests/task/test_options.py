@@ -28,7 +28,9 @@ def test_options_by_their_roles():
     assert options_with(ksim.PPOConfig, "fixed") == [
         *("num_envs", "seed", "normalize_observations", "normalize_values", "init_std", "squash")
     ]
-    assert options_with(ksim.PPOConfig, "network") == ["model", "actor_sizes", "critic_sizes", "memory_size", "std"]
+    assert options_with(ksim.PPOConfig, "network") == [
+        *("model", "actor_sizes", "critic_sizes", "memory_size", "activation", "std")
+    ]
     assert options_with(ksim.RLConfig, "per_process") == ["log_level"]
     assert set(options_with(ksim.DistributedPPOConfig, "per_process")) == {"log_level", "process_id"}
 

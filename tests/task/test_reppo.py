@@ -29,7 +29,15 @@ def test_reppo_solves_the_point_mass():
 OTHER = {
     **{"clip_param": 0.1, "value_clip": 0.2, "value_loss_coef": 0.5, "entropy_coef": 0.1, "desired_kl": 0.01},
     **{"min_learning_rate": 1e-6, "max_learning_rate": 1e-2, "normalize_values": True, "model": "gru"},
-    **{"memory_size": 32, "std": "learned", "squash": True, "symmetry": "augment", "symmetry_coef": 2.0, "remat": True},
+    **{
+        "memory_size": 32,
+        "activation": "tanh",
+        "std": "learned",
+        "squash": True,
+        "symmetry": "augment",
+        "symmetry_coef": 2.0,
+        "remat": True,
+    },
 }
 
 

@@ -1,0 +1,209 @@
+"""Policies of rsl_rl and Brax as checkpoints of a task."""
+
+import itertools
+import pickle
+import sys
+import types
+import zipfile
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+
+import ksim
+from ksim.tools.import_policy import main, read_weights
+from tests.support.tasks import MESSAGE, BipedConfig, BipedTask
+
+pytestmark = pytest.mark.filterwarnings(MESSAGE)
+ORDER = ("base_ang_vel", "projected_gravity", "joint_pos", "joint_vel", "actions", "velocity_commands")
+SIZES = {
+    "base_ang_vel": 3,
+    "projected_gravity": 3,
+    "joint_pos": 2,
+    "joint_vel": 2,
+    "actions": 2,
+    "velocity_commands": 3,
+}
+JOINTS = ("right_hip", "left_hip")
+HIDDEN = (6, 5)
+
+
+class Storage:
+    """A storage of PyTorch."""
+
+    def __init__(self, array):
+        self.array = np.ascontiguousarray(array, np.float32)
+
+
+class Tensor:
+    """A tensor of PyTorch as `torch.save` writes it."""
+
+    def __init__(self, array):
+        self.storage, self.shape = Storage(array), np.shape(array)
+
+    def __reduce__(self):
+        strides = tuple(x // 4 for x in np.empty(self.shape, np.float32).strides)
+        arguments = (self.storage, 0, self.shape, strides, False, OrderedDict())
+        return sys.modules["torch._utils"]._rebuild_tensor_v2, arguments
+
+
+def save_torch(path, content, monkeypatch):
+    """Writes a file as `torch.save` does."""
+
+    def _rebuild_tensor_v2(*_): ...
+
+    class FloatStorage: ...
+
+    for name, thing in (("torch", FloatStorage), ("torch._utils", _rebuild_tensor_v2)):
+        thing.__module__, thing.__qualname__ = name, thing.__name__
+        module = types.ModuleType(name)
+        setattr(module, thing.__name__, thing)
+        monkeypatch.setitem(sys.modules, name, module)
+    storages = []
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, obj):
+            if not isinstance(obj, Storage):
+                return None
+            storages.append(obj.array)
+            return "storage", FloatStorage, str(len(storages) - 1), "cpu", obj.array.size
+
+    with zipfile.ZipFile(path, "w") as archive:
+        with archive.open("model/data.pkl", "w") as file:
+            Pickler(file, 2).dump(content)
+        for i, array in enumerate(storages):
+            archive.writestr(f"model/data/{i}", array.tobytes())
+
+
+def mlp(rng, sizes):
+    return [(rng.normal(size=(n, m)) / np.sqrt(m), rng.normal(size=n)) for m, n in itertools.pairwise(sizes)]
+
+
+@pytest.fixture
+def rsl_rl(tmp_path, monkeypatch):
+    """A checkpoint of rsl_rl: its path, layers, and statistics."""
+    rng = np.random.default_rng(0)
+    layers = mlp(rng, [sum(SIZES.values()), *HIDDEN, 2])
+    mean, std = rng.normal(size=sum(SIZES.values())), rng.uniform(0.5, 2.0, sum(SIZES.values()))
+    state = {"std": Tensor(np.ones(2))}
+    for i, (weight, bias) in enumerate(layers):
+        state |= {f"actor.{2 * i}.weight": Tensor(weight), f"actor.{2 * i}.bias": Tensor(bias)}
+        state |= {f"critic.{2 * i}.weight": Tensor(weight), f"critic.{2 * i}.bias": Tensor(bias)}
+    norm = {"_mean": Tensor(mean[None]), "_var": Tensor(std[None] ** 2), "_std": Tensor(std[None])}
+    path = tmp_path / "model_1500.pt"
+    save_torch(path, {"model_state_dict": state, "obs_norm_state_dict": norm, "iter": 1500}, monkeypatch)
+    return path, layers, mean, std
+
+
+def forward(x, layers):
+    for weight, bias in layers[:-1]:
+        y = weight @ x + bias
+        x = np.where(y > 0, y, np.expm1(y))
+    return layers[-1][0] @ x + layers[-1][1]
+
+
+SETTINGS = (f"actor_sizes={list(HIDDEN)}".replace(" ", ""), "critic_sizes=[8]")
+
+
+def run(path, out, *arguments):
+    return main(["tests.support.tasks", str(path), *SETTINGS, *arguments, "--task", "BipedTask", "--out", str(out)])
+
+
+def test_policy_of_rsl_rl_acts_as_there_on_observations_and_joints_in_another_order(rsl_rl, tmp_path, capsys):
+    path, layers, mean, std = rsl_rl
+    out = tmp_path / "imported"
+    assert run(path, out, "--order", *ORDER, "--joints", *JOINTS) == 0
+    shown = capsys.readouterr().out
+    assert "joint_velocity" in shown
+    policy = ksim.load_policy(out)
+    rng = np.random.default_rng(1)
+    there = {name: rng.normal(size=size) for name, size in SIZES.items()}
+    expected = forward((np.concatenate([there[name] for name in ORDER]) - mean) / (std + 1e-2), layers)
+    swap = lambda x: x[::-1]
+    # The task's order: gravity, angular velocity, joints, joints' velocities, last action, command; left hip first.
+    here = [there["projected_gravity"], there["base_ang_vel"], *(swap(there[x]) for x in ("joint_pos", "joint_vel"))]
+    here += [swap(there["actions"]), there["velocity_commands"]]
+    np.testing.assert_allclose(policy(np.concatenate(here)), swap(expected), rtol=1e-4, atol=1e-5)
+    config = BipedConfig(
+        num_devices=1, run_mode="eval", checkpoint=str(out), actor_sizes=list(HIDDEN), critic_sizes=[8], eval_num_envs=2
+    )
+    assert BipedTask(config).run().exit_code == 0
+
+
+def test_weights_are_read_as_they_were_written(rsl_rl):
+    path, layers, *_ = rsl_rl
+    weights = read_weights(path)
+    for (weight, bias), (expected, expected_bias) in zip(weights.layers, layers, strict=True):
+        np.testing.assert_allclose(weight, expected, rtol=1e-6)
+        np.testing.assert_allclose(bias, expected_bias, rtol=1e-6)
+    assert (weights.hidden_sizes, weights.activation, weights.squash) == (list(HIDDEN), "elu", False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--order", *ORDER[1:]), "--order lacks base_angular_velocity"),
+        (
+            ("--order", *ORDER, "height_scan"),
+            "--order has 'height_scan', but no observation of the task is left for it",
+        ),
+        (("--joints", "left_hip", "tail"), "--joints must be the task's joints in another order, left_hip right_hip"),
+        (("actor_sizes=[6]",), r"Give actor_sizes=[6,5]"),
+        (("squash=true",), "Give squash=false"),
+    ],
+)
+def test_policy_that_does_not_fit_is_refused_with_what_to_give(rsl_rl, tmp_path, capsys, arguments, message):
+    given = [x for x in SETTINGS if x.partition("=")[0] not in {y.partition("=")[0] for y in arguments}]
+    command = ["tests.support.tasks", str(rsl_rl[0]), *given, "--task", "BipedTask", "--out", str(tmp_path / "out")]
+    assert (
+        main([*command[:2], *[x for x in arguments if "=" in x], *command[2:], *[x for x in arguments if "=" not in x]])
+        == 2
+    )
+    assert message in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+
+
+class Shell:
+    """A thing whose unpickling runs a command."""
+
+    def __reduce__(self):
+        return sys.modules["os"].system, ("touch ran",)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"", "neither a checkpoint of rsl_rl"), (pickle.dumps(Shell()), "posix.system, which is no array"),
+     (pickle.dumps({"a": 1}), "neither a checkpoint of rsl_rl")],
+)  # fmt: skip
+def test_file_that_is_none_is_refused_and_runs_nothing(content, message, tmp_path, capsys):
+    path = tmp_path / "weights"
+    path.write_bytes(content)
+    assert run(path, tmp_path / "out") == 2
+    assert message in capsys.readouterr().out
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+def test_policy_of_brax_acts_as_there(tmp_path):
+    pytest.importorskip("brax", reason="needs brax: pip install -e '.[brax]'")
+    import jax
+    from brax.io import model
+    from brax.training.acme import running_statistics, specs
+    from brax.training.agents.ppo import networks
+
+    num_obs = sum(SIZES.values())
+    made = networks.make_ppo_networks(
+        num_obs, 2, preprocess_observations_fn=running_statistics.normalize, policy_hidden_layer_sizes=HIDDEN
+    )
+    normalizer = running_statistics.init_state(specs.Array((num_obs,), np.dtype("float32")))
+    rows = np.random.default_rng(2).normal(2.0, 3.0, (100, num_obs)).astype(np.float32)
+    normalizer = running_statistics.update(normalizer, rows)
+    params = (normalizer, made.policy_network.init(jax.random.key(0)), made.value_network.init(jax.random.key(1)))
+    model.save_params(str(tmp_path / "params"), params)
+    act = networks.make_inference_fn(made)(params, deterministic=True)
+    out = tmp_path / "imported"
+    settings = ("activation=silu", "squash=true", "std=learned")
+    assert run(tmp_path / "params", out, *settings) == 0
+    policy = ksim.load_policy(out)
+    np.testing.assert_allclose(policy(rows[0]), act(rows[0], jax.random.key(3))[0], rtol=1e-3, atol=1e-4)
