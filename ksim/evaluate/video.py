@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import mujoco
@@ -111,21 +112,18 @@ def make_scene(recording: Recording) -> dict[str, np.ndarray]:
     num_frames = max(1, int(min(len(recording.reward) * dt, MAX_VIDEO_S) * fps))
     step_f = np.minimum(np.arange(num_frames) / fps / dt, len(recording.reward) - 1)
     states = {name: _at(step_f, x) for name, x in (("qpos", recording.qpos), *recording.extra.items())}
-    data = mujoco.MjData(recording.model.mj_model)
-    for name, state in states.items():
-        getattr(data, name)[:] = state[0]
-    mujoco.mj_forward(recording.model.mj_model, data)
-    middle_3, radius = bounding_sphere(recording.model.mj_model, data, _base(recording))
+    # The camera goes with the base, and sees the robot as at the start, with the arrows of all frames. Without a base it
+    # stands, and sees the robot in all frames.
+    has_base = len(recording.base_position) > 0
+    path_f3 = _at(step_f, recording.base_position) if has_base else np.zeros((num_frames, 3))
+    spheres = _spheres(recording, states, range(0, 1 if has_base else num_frames, 10))
+    radius = max(radius for _, radius in spheres)
     arrows, colors = _arrows(recording, step_f, radius)
-    look_at_f3, subject_radius = np.tile(middle_3, (num_frames, 1)), radius
-    if len(recording.base_position):
-        # The camera goes with the base, and sees the robot as at the start, with the arrows of all frames.
-        path_f3 = _at(step_f, recording.base_position)
-        ends_n3 = (arrows - path_f3[:, None, None] + path_f3[0]).reshape(-1, 3)
-        low_3 = np.min([middle_3 - radius, *ends_n3], axis=0)
-        high_3 = np.max([middle_3 + radius, *ends_n3], axis=0)
-        look_at_f3 = (low_3 + high_3) / 2 - path_f3[0] + _steady(path_f3, round(STEADY_S * fps))
-        subject_radius = max(radius, float((high_3 - low_3).max()) / 2)
+    ends_n3 = (arrows - path_f3[:, None, None] + path_f3[0]).reshape(-1, 3)
+    low_3 = np.min([*(middle_3 - radius for middle_3, radius in spheres), *ends_n3], axis=0)
+    high_3 = np.max([*(middle_3 + radius for middle_3, radius in spheres), *ends_n3], axis=0)
+    look_at_f3 = (low_3 + high_3) / 2 - path_f3[0] + _steady(path_f3, round(STEADY_S * fps))
+    subject_radius = max(radius, float((high_3 - low_3).max()) / 2)
     seconds_left_f = np.arange(num_frames)[::-1] / fps
     turned_f = np.clip(1 - seconds_left_f / ORBIT_S, 0, 1) if num_frames / fps > 2 * ORBIT_S else np.zeros(num_frames)
     return {
@@ -148,6 +146,21 @@ def _at(step_f: np.ndarray, x_t: np.ndarray) -> np.ndarray:
     after_f = np.minimum(before_f + 1, len(x_t) - 1)
     part_f = (step_f - before_f).reshape(-1, *(1,) * (x_t.ndim - 1))
     return (1 - part_f) * x_t[before_f] + part_f * x_t[after_f]
+
+
+def _spheres(
+    recording: Recording, states: Mapping[str, np.ndarray], frames: Iterable[int]
+) -> list[tuple[np.ndarray, float]]:
+    """Spheres around the robot in some frames: their middles and radii."""
+    assert recording.model is not None
+    model = recording.model.mj_model
+    data, spheres = mujoco.MjData(model), []
+    for frame in frames:
+        for name, state in states.items():
+            getattr(data, name)[:] = state[frame]
+        mujoco.mj_forward(model, data)
+        spheres.append(bounding_sphere(model, data, _base(recording)))
+    return spheres
 
 
 def _base(recording: Recording) -> int:

@@ -6,7 +6,7 @@ import math
 import mujoco
 import numpy as np
 
-MARGIN = 1.2
+MARGIN = 1.1
 """Distance of the camera, relative to the distance at which its subject just fits into the picture."""
 SKY_RGB, HORIZON_RGB = (0.62, 0.77, 0.89), (0.93, 0.95, 0.97)
 GROUND_RGB, LINE_RGB = ((0.74, 0.79, 0.83), (0.66, 0.72, 0.77)), (0.93, 0.95, 0.97)
@@ -96,11 +96,10 @@ def camera_distance(model: mujoco.MjModel, radius: float) -> float:
 def bounding_sphere(model: mujoco.MjModel, data: mujoco.MjData, body: int = 0) -> tuple[np.ndarray, float]:
     """The middle of a robot in the world, and the radius of a sphere around it, in m.
 
-    `data` is the pose, after `mj_forward`. `body` is a body of the robot; 0 for everything that is not fixed to the
-    world.
+    `data` is the pose, after `mj_forward`. `body` is a body of the robot; 0 for all bodies but the world.
     """
     of_geom = model.geom_bodyid
-    mine = model.body_rootid[of_geom] == model.body_rootid[body] if body else model.body_weldid[of_geom] != 0
+    mine = model.body_rootid[of_geom] == model.body_rootid[body] if body else of_geom != 0
     mine &= model.geom_rbound > 0  # planes have none
     if not mine.any():
         return np.array(model.stat.center), float(model.stat.extent) / 2

@@ -10,7 +10,7 @@ import trimesh
 import viser
 
 from ksim.mdp.commands import CartesianCommand, HeadingCommand, VelocityCommand
-from ksim.physics.rendering import frame_robot
+from ksim.physics.rendering import bounding_sphere
 from ksim.viewer.session import Pose, ViewSession
 
 FORCE, COMMANDED, MEASURED = (230, 60, 40), (25, 180, 50), (25, 100, 255)
@@ -186,8 +186,8 @@ VISIBLE_GROUPS = (0, 1, 2)
 INFINITE_PLANE_M = 200.0
 """Side of a plane that the model calls infinite."""
 
-SPACING = 0.65
-"""Distance between robots, as a fraction of the camera distance that frames one robot: a bit more than its size."""
+SPACING = 2.2
+"""Distance between robots, relative to the radius of one: a bit more than its size."""
 
 LINE_SPACING_M = 1.0
 """Distance between the lines on a plane, which show the speed of the robot."""
@@ -254,7 +254,7 @@ def robot_offsets(mj_model: mujoco.MjModel, num_robots: int) -> np.ndarray:
         return np.zeros((num_robots, 3))
     data = mujoco.MjData(mj_model)
     mujoco.mj_forward(mj_model, data)
-    spacing = SPACING * frame_robot(mj_model, data)[1]
+    spacing = SPACING * bounding_sphere(mj_model, data)[1]
     columns = math.ceil(math.sqrt(num_robots))
     offsets = np.array([[-spacing * (i // columns), spacing * (i % columns), 0.0] for i in range(num_robots)])
     return offsets - offsets.mean(axis=0)
