@@ -112,8 +112,8 @@ def make_scene(recording: Recording) -> dict[str, np.ndarray]:
     num_frames = max(1, int(min(len(recording.reward) * dt, MAX_VIDEO_S) * fps))
     step_f = np.minimum(np.arange(num_frames) / fps / dt, len(recording.reward) - 1)
     states = {name: _at(step_f, x) for name, x in (("qpos", recording.qpos), *recording.extra.items())}
-    # The camera goes with the base, and sees the robot as at the start, with the arrows of all frames. Without a base it
-    # stands, and sees the robot in all frames.
+    # The camera goes with the base, and sees the robot as at the start, with the arrows of all frames. Without a base
+    # it stands, and sees the robot in all frames.
     has_base = len(recording.base_position) > 0
     path_f3 = _at(step_f, recording.base_position) if has_base else np.zeros((num_frames, 3))
     spheres = _spheres(recording, states, range(0, 1 if has_base else num_frames, 10))

@@ -103,7 +103,8 @@ _NO_MIRROR = "Its mirror image, so it learns without symmetry"
 SMALL_DT = 0.002
 """MuJoCo's default timestep, in s. A file with a smaller one may need it."""
 FINER_DTS = (0.0025, 0.002, 0.001, 0.0005, 0.00025, 0.0001)
-"""Physics steps in s for robots that blow up with the default step. The largest one up to the file's step is used."""
+"""Physics steps in s for robots that blow up with the default step. The largest one up to the file's step is used with
+which they do not."""
 
 
 @exit_code_of
@@ -146,11 +147,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         print_line(f"Unpacked {options.robot}. The robot's file: {robot}")
     settings = Settings(frequency_hz=options.frequency_hz, damping_ratio=options.damping_ratio)
     plan, text, fault = _driven_program(robot, output, settings, options.whole)
-    if fault is not None and plan.file_dt < DT:
-        dt = next((dt for dt in FINER_DTS if dt <= plan.file_dt), FINER_DTS[-1])
+    finer_dts = [dt for dt in FINER_DTS if dt <= plan.file_dt] or FINER_DTS[-1:]
+    for dt in finer_dts if fault is not None and plan.file_dt < DT else ():
         finer = _driven_program(robot, output, dataclasses.replace(settings, dt=dt), options.whole)
         if finer[2] is None:
             plan, text, fault = finer
+            break
     if fault is not None:
         plan.report.unknown.append(
             f"Whether it can learn: {fault}. Set a smaller dt in CONFIG, or look at its start with run_mode=view."

@@ -221,3 +221,8 @@ def test_robot_that_blows_up_in_the_usual_physics_steps_gets_those_of_its_file(f
     assert names["CONFIG"].dt == dt
     assert f"Physics steps of {dt:g} s (the file's: {file_dt} s): in steps of 0.005 s its physics blew up." in out
     assert "Whether it can learn" not in out
+
+
+def test_robot_that_blows_up_in_the_steps_of_its_file_too_gets_smaller_ones(monkeypatch):
+    monkeypatch.setattr(new, "drive_fault", lambda text, *_: None if "dt=0.0005" in text else "it blew up")
+    assert written(DOG.replace("<mujoco>", '<mujoco><option timestep="0.002"/>'))["CONFIG"].dt == 0.0005
