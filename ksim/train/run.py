@@ -297,7 +297,7 @@ def next_commands(run: Run, command: str) -> list[str]:
     """Commands for the next steps with a run, to be copied; `command` starts its program."""
     checkpoint, resume = as_argument("checkpoint", str(run.run_dir)), as_argument("resume", str(run.run_dir))
     steps = [f"run_mode={mode} {checkpoint}" for mode in ("eval", "view", "export")]
-    return [f"{command} {step}" for step in (*steps, *([resume] if run.stop.reason else ()))]
+    return [f"{command} {step}" for step in (*steps, resume)]
 
 
 def _existing(paths: Mapping[str, Path]) -> dict[str, str]:

@@ -1,7 +1,6 @@
 """Runs in directories of any name, none of which may lose a checkpoint."""
 
 import os
-import re
 import shlex
 
 import numpy as np
@@ -74,9 +73,13 @@ def test_run_in_a_directory_of_a_strange_name_does_as_the_commands_that_it_print
     said = launched(f"run_dir={name}")
     assert os.listdir(tmp_path) == [name]
     assert f"Run directory: {name}\n" in said
-    evaluates, resumes = (re.search(rf"{what} it +│ (.*?) +│", said)[1] for what in ("evaluate", "resume"))
-    assert f"Evaluation of {tmp_path}/{name}/checkpoints/1" in launched(*shlex.split(evaluates), "video=false")
-    launched(*shlex.split(resumes), "max_iterations=2")
+    commands = [shlex.split(line) for line in said.split("\nNext:\n")[1].splitlines()]
+    (program,) = {tuple(command[:3]) for command in commands}
+    assert program == ("python", "-m", "examples.point_mass")
+    evaluates, _, exports, resumes = (command[3:] for command in commands)
+    assert "run_mode=export" in exports
+    assert f"Evaluation of {tmp_path}/{name}/checkpoints/1" in launched(*evaluates, "video=false")
+    launched(*resumes, "max_iterations=2")
     assert sorted(os.listdir(tmp_path / name / "checkpoints")) == ["1", "2"]
     assert os.listdir(tmp_path) == [name]
 
