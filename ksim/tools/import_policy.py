@@ -169,7 +169,7 @@ def read_weights(path: Path) -> Weights:
         raise ConfigError(f"{path} cannot be read: {error.strerror or error}.") from error
     except (pickle.UnpicklingError, EOFError, ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
         raise ConfigError(
-            f"{path} is neither a checkpoint of rsl_rl nor parameters of Brax's PPO for an MLP: {error or 'it ends'}."
+            f"{path} is neither a checkpoint of rsl_rl nor parameters of Brax for an MLP: {error or 'it ends'}."
         ) from error
 
 

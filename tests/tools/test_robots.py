@@ -9,6 +9,7 @@ import pytest
 from benchmarks import robots
 from ksim.evaluate.evaluator import Recording
 from ksim.robot import FixedRobot
+from tests.support.processes import ROOT
 
 TIP = ("hand", (0.0, 0.0, 0.0))
 
@@ -54,7 +55,7 @@ def test_page_has_a_row_for_each_robot_and_the_reason_of_those_that_do_not_walk(
         "robot": "dog", "source": "a package", "steps": ["new", "train", "eval", "export", "deploy"], "walks": True,
         "picture": "dog_0.jpg", "mass_kg": 12.34, "motors": 12, "minutes": 9.6, "env_steps": 1_500_000,
         "survival": percent, "errors": {"error/velocity/lin_vel_m_s": {"mean": 0.123}}, "air": [0.4, 0.45],
-        "deployed": ["Stood for 10.00 s.", "Moved +1.00 m forward and +0.00 m to the left."],
+        "deployed": ["Stood for 10.00 s.", "Moved +1.00 m forward.", "Velocity error: 0.076 m/s."],
     }  # fmt: skip
     refused = {"robot": "car", "steps": [], "reason": "new: it rolls | on wheels", "picture": "car_0.jpg"}
     crawling = {**walking, "robot": "crab", "walks": False, "why": "It crawls on its belly."}
@@ -62,7 +63,7 @@ def test_page_has_a_row_for_each_robot_and_the_reason_of_those_that_do_not_walk(
     assert (
         '| <img src="images/robots/dog_0.jpg" alt="dog" width="160"> | dog, a package | 12.3 | 12 | 10 | 1.5 |' in text
     )
-    assert "| 100% (94-100) | 0.12 m/s | 40% to 45% | 10.00 s |" in text
+    assert "| 100% (94-100) | 0.12 m/s | 40% to 45% | 10.00 s, 0.076 m/s |" in text
     assert "| car | none | new: it rolls / on wheels |" in text
     assert "| crab | new, train, eval, export, deploy | It crawls on its belly. |" in text
 
@@ -74,3 +75,11 @@ def test_robot_that_is_refused_is_a_record_with_the_reason():
     assert record["steps"] == []
     assert record["reason"].startswith("new: MuJoCo cannot read the robot file")
     json.dumps(record)
+
+
+def test_page_of_robots_is_what_the_records_say_and_has_their_pictures():
+    records = [json.loads(line) for line in (ROOT / "docs/robots.jsonl").read_text().splitlines()]
+    text = "\n".join(robots.page(records))
+    assert (ROOT / "docs/robots.md").read_text().rstrip("\n") == text.rstrip("\n")
+    for record in records:
+        assert not record.get("walks") or (ROOT / "docs/images/robots" / record["picture"]).is_file()

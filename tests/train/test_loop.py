@@ -44,7 +44,7 @@ def test_run_leaves_a_complete_run_directory(tmp_path, capsys):
         assert (run_dir / name).exists()
     assert list(run_dir.glob("events.out.tfevents*"))
     out = capsys.readouterr().out
-    for words in ("Compiled in", "iteration 3/3", "env steps/s", "rollout", "return", str(run_dir)):
+    for words in ("Compiled in", "iteration 3/3", "env steps/s", "rollout", "reward/s", str(run_dir)):
         assert words in out
 
 
