@@ -61,8 +61,8 @@ Other people's robots, each by five commands with nothing edited: `ksim.tools.ne
 survive and the velocity error is at most 0.2 m/s or a quarter of the highest command, less a tenth, in two evaluations
 in a row. So these policies are the first that walk, not the best: training goes on for as long as you let it. The other
 figures are of the policy at that time: *in the air*, the least and the most of the feet, while the command is to move;
-*deployed*, of one episode in plain MuJoCo, the time until it fell and the mean velocity error. Arms
-reach for points, to within half the distance at which their reward begins.
+*deployed*, of one episode in plain MuJoCo, the time until it fell and the mean velocity error. Arms reach for points,
+to within half the distance at which their reward begins.
 
 Two cores of a shared machine with other programs beside it, 27 November 2026, native MuJoCo 4.0.0, JAX 0.10.2.
 """

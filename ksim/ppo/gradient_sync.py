@@ -29,6 +29,24 @@ Outcome = tuple[Metrics, Int[Array, ""]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class MinibatchHyperparameters:
+    """Hyperparameters of every algorithm on minibatches: the options of the same names, with `num_batches` set."""
+
+    gamma: float
+    gae_lambda: float
+    num_batches: int
+    num_passes: int
+    normalize_observations: bool
+    grad_sync_period: int
+    grad_sync_mode: GradSyncMode
+
+    @property
+    def syncs_per_iteration(self) -> int:
+        """Gradient synchronisations per iteration, including one for an incomplete last period."""
+        return -(-self.num_batches * self.num_passes // self.grad_sync_period)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class GradientSync:
     """The synchronisation of gradients.
 
@@ -41,6 +59,13 @@ class GradientSync:
     axis_name: str | None
     period: int = 1
     mode: GradSyncMode = "accumulate"
+
+    @staticmethod
+    def of(average: SyncGradients, axis_name: str | None, hyper: MinibatchHyperparameters) -> "GradientSync":
+        """The synchronisation that hyperparameters ask for."""
+        return GradientSync(
+            average=average, axis_name=axis_name, period=hyper.grad_sync_period, mode=hyper.grad_sync_mode
+        )
 
     def gradients_of_period(
         self, gradients: Gradients, step: Step, before: UpdateState, env_index_pb: Int[Array, "p b"]

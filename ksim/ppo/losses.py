@@ -11,35 +11,24 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from ksim.nn.actor_critic import AbstractActorCritic, evaluate_sequences
 from ksim.parallel.collectives import moments_across_devices
-from ksim.types import GradSyncMode, Metrics, Observation
+from ksim.ppo.gradient_sync import MinibatchHyperparameters
+from ksim.types import Metrics, Observation
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPOHyperparameters:
-    """Hyperparameters of PPO: the options of the same names, with `num_batches` and the bounds of the rate set."""
+class PPOHyperparameters(MinibatchHyperparameters):
+    """Hyperparameters of PPO: the options of the same names, with the bounds of the rate set."""
 
-    gamma: float
-    gae_lambda: float
     clip_param: float
     value_clip: float | None
     value_loss_coef: float
     entropy_coef: float
-    num_batches: int
-    num_passes: int
     learning_rate: float
     desired_kl: float | None
     min_learning_rate: float
     max_learning_rate: float
-    normalize_observations: bool
     normalize_values: bool
-    grad_sync_period: int
-    grad_sync_mode: GradSyncMode
     remat: bool
-
-    @property
-    def syncs_per_iteration(self) -> int:
-        """Gradient synchronisations per iteration, including one for an incomplete last period."""
-        return -(-self.num_batches * self.num_passes // self.grad_sync_period)
 
 
 def generalized_advantages(

@@ -107,12 +107,7 @@ class PPO(AbstractLearner):
             env_index_mb,
             loss=lambda params, batch: self.loss(eqx.combine(params, static_leaves(self.network)), batch, hyper),
             optimizer=self.optimizer,
-            sync=GradientSync(
-                average=self.sync_gradients,
-                axis_name=axis_name,
-                period=hyper.grad_sync_period,
-                mode=hyper.grad_sync_mode,
-            ),
+            sync=GradientSync.of(self.sync_gradients, axis_name, hyper),
             is_usable=is_usable,
         )
         learning_rate = optax.tree.get(updated.opt_state, "learning_rate")

@@ -25,13 +25,13 @@ from ksim.learn.learner import (
 )
 from ksim.nn.actor_critic import AbstractActorCritic, ActorCriticOutput, critic_group
 from ksim.nn.distributions import AbstractDistribution
-from ksim.nn.networks import GaussianHead
+from ksim.nn.networks import MIN_STD, GaussianHead
 from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
 from ksim.parallel.collectives import global_env_index, mean_across_devices, moments_across_devices
-from ksim.ppo.gradient_sync import GradientSync
+from ksim.ppo.gradient_sync import GradientSync, MinibatchHyperparameters
 from ksim.ppo.ppo import stratified_minibatches, take_rows, update
 from ksim.rollout.unroll import env_keys
-from ksim.types import EnvBatch, GradSyncMode, LearnerState, Metrics, Observation, TrainState
+from ksim.types import EnvBatch, LearnerState, Metrics, Observation, TrainState
 
 MAX_RETURN, NUM_BINS = 10.0, 151
 """Bins of returns, in standard deviations of the returns seen: from minus to plus `MAX_RETURN`."""
@@ -133,7 +133,7 @@ class ReppoNetwork(AbstractActorCritic):
         actor_sizes: Sequence[int] = (256, 256),
         critic_sizes: Sequence[int] = (256, 256),
         init_std: float = 1.0,
-        min_std: float = 0.02,
+        min_std: float = MIN_STD,
         key: PRNGKeyArray,
     ) -> None:
         """Initialises the networks.
@@ -174,25 +174,13 @@ class ReppoNetwork(AbstractActorCritic):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class REPPOHyperparameters:
-    """Hyperparameters of REPPO: the options of the same names, with `num_batches` set."""
+class REPPOHyperparameters(MinibatchHyperparameters):
+    """Hyperparameters of REPPO: the options of the same names."""
 
-    gamma: float
-    gae_lambda: float
     kl_bound: float
     entropy_target: float
     latent_loss_coef: float
-    num_batches: int
-    num_passes: int
-    normalize_observations: bool
-    grad_sync_period: int
-    grad_sync_mode: GradSyncMode
     rollout_length: int
-
-    @property
-    def syncs_per_iteration(self) -> int:
-        """Gradient synchronisations per iteration, including one for an incomplete last period."""
-        return -(-self.num_batches * self.num_passes // self.grad_sync_period)
 
 
 def soft_returns(
@@ -378,12 +366,7 @@ class REPPO(AbstractLearner):
             index_mb + num_rows * pass_m[:, None],
             loss=lambda params, batch: reppo_loss(eqx.combine(params, static_leaves(self.network)), batch, hyper),
             optimizer=self.optimizer,
-            sync=GradientSync(
-                average=self.sync_gradients,
-                axis_name=axis_name,
-                period=hyper.grad_sync_period,
-                mode=hyper.grad_sync_mode,
-            ),
+            sync=GradientSync.of(self.sync_gradients, axis_name, hyper),
             is_usable=is_usable,
             gather=minibatch,
         )

@@ -17,6 +17,7 @@ from ksim.learn.learner import AbstractLearner, trainable_leaves
 from ksim.mirror import Mirror, find_mirror
 from ksim.nn import AbstractActorCritic, GruActorCritic, MlpActorCritic
 from ksim.nn.networks import MIN_STD, Activation, StdKind
+from ksim.ppo.gradient_sync import MinibatchHyperparameters
 from ksim.ppo.losses import PPOHyperparameters
 from ksim.ppo.ppo import PPO
 from ksim.ppo.symmetry import SymmetricLoss, SymmetryMode, check_mirror, check_without_memory
@@ -196,6 +197,7 @@ class PPOConfig(RLConfig):
 
 
 ConfigT = TypeVar("ConfigT", bound=PPOConfig)
+HyperT = TypeVar("HyperT", bound=MinibatchHyperparameters)
 
 
 class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
@@ -212,6 +214,10 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
 
     def hyperparameters(self) -> PPOHyperparameters:
         """Hyperparameters of PPO: options of the same name, and values derived from others."""
+        return self.hyperparameters_of(PPOHyperparameters)
+
+    def hyperparameters_of(self, kind: type[HyperT]) -> HyperT:
+        """Hyperparameters of an algorithm: options of the same name, and values derived from others."""
         config = self.config
         lowest, highest = config.learning_rate_bounds()
         values = {
@@ -222,7 +228,7 @@ class PPOTask(RLTask[ConfigT], Generic[ConfigT]):
             "min_learning_rate": lowest,
             "max_learning_rate": highest,
         }
-        return PPOHyperparameters(**{x.name: values[x.name] for x in fields(PPOHyperparameters)})
+        return kind(**{x.name: values[x.name] for x in fields(kind)})
 
     def get_optimizer(self) -> optax.GradientTransformation:
         """Adam after clipping by the global norm. An override must inject `learning_rate` as this one does."""

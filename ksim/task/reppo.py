@@ -1,6 +1,5 @@
 """Training a task with REPPO: policy gradients through a learned Q function, in place of PPO's."""
 
-import dataclasses
 from dataclasses import dataclass, fields
 from typing import ClassVar, Generic, TypeVar
 
@@ -8,7 +7,6 @@ import jax
 import optax
 from jaxtyping import PRNGKeyArray
 
-from ksim.checks import pick_num_batches
 from ksim.config import field
 from ksim.errors import ConfigError
 from ksim.learn.learner import AbstractLearner
@@ -18,18 +16,8 @@ from ksim.task.ppo import PPOConfig, PPOTask
 
 PPO_ALONE = (
     *("clip_param", "value_clip", "value_loss_coef", "entropy_coef", "desired_kl", "min_learning_rate"),
-    *(
-        "max_learning_rate",
-        "normalize_values",
-        "model",
-        "memory_size",
-        "activation",
-        "std",
-        "squash",
-        "symmetry",
-        "symmetry_coef",
-    ),
-    "remat",
+    *("max_learning_rate", "normalize_values", "model", "memory_size", "activation", "std", "squash"),
+    *("symmetry", "symmetry_coef", "remat"),
 )
 """Options of PPO that REPPO has not."""
 
@@ -102,14 +90,6 @@ class REPPOTask(PPOTask[ConfigT], Generic[ConfigT]):
                 f"{type(network).__name__}."
             )
         parts = self.learner_parts(network, axis_name)
-        return REPPO(**parts, optimizer=self.checked_optimizer(network), hyper=self.reppo_hyperparameters())
-
-    def reppo_hyperparameters(self) -> REPPOHyperparameters:
-        """Hyperparameters of REPPO: options of the same name, and values derived from others."""
-        config = self.config
-        values = {
-            **{"grad_sync_period": 1, "grad_sync_mode": "accumulate"},  # on one device, which has no such options
-            **dataclasses.asdict(config),
-            "num_batches": pick_num_batches(config.num_envs, config.batch_size, config.num_batches),
-        }
-        return REPPOHyperparameters(**{x.name: values[x.name] for x in fields(REPPOHyperparameters)})
+        return REPPO(
+            **parts, optimizer=self.checked_optimizer(network), hyper=self.hyperparameters_of(REPPOHyperparameters)
+        )
