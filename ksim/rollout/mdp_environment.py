@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import equinox as eqx
@@ -214,6 +215,15 @@ class MdpEnvironment(Environment):
         for group, terms in values.items():
             named |= {f"observation/{group}/{name}": x.shape for name, x in terms.items()}
         return named
+
+    def columns(self, group: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, slice]:
+        """The columns of each term in the vector of an observation group; `shapes` are those of `shapes()`."""
+        columns, start = {}, 0
+        for name in self.mdp.observations[group]:
+            size = math.prod(shapes[f"observation/{group}/{name}"])
+            columns[name] = slice(start, start + size)
+            start += size
+        return columns
 
     def _full_task(self, key: PRNGKeyArray) -> Levels:
         """The last levels of the curricula of all envs; for curricula of single envs, any level, drawn by the key."""

@@ -18,7 +18,6 @@ Files are read without running code that they hold.
 """
 
 import io
-import math
 import pickle
 import re
 import zipfile
@@ -235,12 +234,8 @@ def slots_of(task: RLTask[Any]) -> list[Slot]:
     env = task.environment
     if not isinstance(env, MdpEnvironment):
         raise ConfigError(f"{type(env).__name__} is not made of terms. Leave out --order and --joints.")
-    shapes, slots, start = env.shapes(task.device_axis), [], 0
-    for name, term in env.mdp.observations["actor"].items():
-        size = math.prod(shapes[f"observation/actor/{name}"])
-        slots.append(Slot(name, term, start, size))
-        start += size
-    return slots
+    terms, columns = env.mdp.observations["actor"], env.columns("actor", env.shapes(task.device_axis))
+    return [Slot(name, terms[name], place.start, place.stop - place.start) for name, place in columns.items()]
 
 
 def column_order(

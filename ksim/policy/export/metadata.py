@@ -204,24 +204,18 @@ def _layout(
 ) -> list[dict[str, Any]]:
     """The terms of an observation group, in the order of its vector."""
     mean, variance = (np.asarray(x[group]) for x in (model.normalizer.mean, model.normalizer.variance))
-    terms, start = [], 0
-    for name, term in env.mdp.observations[group].items():
-        shape = shapes[f"observation/{group}/{name}"]
-        size = int(np.prod(shape, dtype=int))
-        place = slice(start, start + size)
-        terms.append(
-            {
-                "name": name,
-                **describe(term),
-                "start": start,
-                "size": size,
-                "shape": list(shape),
-                "mean": numbers(mean[place]),
-                "scale": numbers(np.sqrt(variance[place] + 1e-8)),
-            }
-        )
-        start += size
-    return terms
+    return [
+        {
+            "name": name,
+            **describe(env.mdp.observations[group][name]),
+            "start": place.start,
+            "size": place.stop - place.start,
+            "shape": list(shapes[f"observation/{group}/{name}"]),
+            "mean": numbers(mean[place]),
+            "scale": numbers(np.sqrt(variance[place] + 1e-8)),
+        }
+        for name, place in env.columns(group, shapes).items()
+    ]
 
 
 def describe(term: Term) -> dict[str, Any]:
