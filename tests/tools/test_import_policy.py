@@ -7,6 +7,7 @@ import types
 import zipfile
 from collections import OrderedDict
 
+import jax
 import numpy as np
 import pytest
 
@@ -186,12 +187,16 @@ def test_file_that_is_none_is_refused_and_runs_nothing(content, message, tmp_pat
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 def test_policy_of_brax_acts_as_there(tmp_path):
-    pytest.importorskip("brax", reason="needs brax: pip install -e '.[brax]'")
-    import jax
-    from brax.io import model
-    from brax.training.acme import running_statistics, specs
-    from brax.training.agents.ppo import networks
-
+    # No `import`: types are checked where Brax is not installed too.
+    model, running_statistics, specs, networks = (
+        pytest.importorskip(name, reason="needs brax: pip install -e '.[brax]'")
+        for name in (
+            "brax.io.model",
+            "brax.training.acme.running_statistics",
+            "brax.training.acme.specs",
+            "brax.training.agents.ppo.networks",
+        )
+    )
     num_obs = sum(SIZES.values())
     made = networks.make_ppo_networks(
         num_obs, 2, preprocess_observations_fn=running_statistics.normalize, policy_hidden_layer_sizes=HIDDEN
