@@ -113,11 +113,13 @@ def make_scene(recording: Recording) -> dict[str, np.ndarray]:
     step_f = np.minimum(np.arange(num_frames) / fps / dt, len(recording.reward) - 1)
     states = {name: _at(step_f, x) for name, x in (("qpos", recording.qpos), *recording.extra.items())}
     # The camera goes with the base, and sees the robot as at the start, with the arrows of all frames. Without a base
-    # it stands, and sees the robot in all frames.
+    # it stands, and sees the robot in all frames, unless the robot travels, as one in a plane does.
     has_base = len(recording.base_position) > 0
-    path_f3 = _at(step_f, recording.base_position) if has_base else np.zeros((num_frames, 3))
-    spheres = _spheres(recording, states, range(0, 1 if has_base else num_frames, 10))
+    spheres = _spheres(recording, states, range(1 if has_base else num_frames))
     radius = max(radius for _, radius in spheres)
+    path_f3 = _at(step_f, recording.base_position) if has_base else np.array([middle_3 for middle_3, _ in spheres])
+    travels = has_base or np.linalg.norm(path_f3 - path_f3[0], axis=1).max() > radius
+    spheres, path_f3 = (spheres[:1], path_f3) if travels else (spheres, np.zeros_like(path_f3))
     arrows, colors = _arrows(recording, step_f, radius)
     ends_n3 = (arrows - path_f3[:, None, None] + path_f3[0]).reshape(-1, 3)
     low_3 = np.min([*(middle_3 - radius for middle_3, radius in spheres), *ends_n3], axis=0)

@@ -3,12 +3,15 @@ import subprocess
 import sys
 import time
 
+import mujoco
 import numpy as np
 import pytest
 
 from ksim.evaluate import video
-from ksim.evaluate.evaluator import Evaluator, Recorder
+from ksim.evaluate.evaluator import Evaluator, Recorder, Recording
+from ksim.physics.model import PhysicsModel
 from ksim.policy.load import policy_context
+from tests.support.model_files import HOPPER
 from tests.support.tasks import BipedConfig, BipedTask, point_mass_task
 
 needs_gl = pytest.mark.skipif(video.find_gl() is None, reason="no EGL or OSMesa")
@@ -74,6 +77,21 @@ def test_arrows_point_where_the_base_is_told_to_go_and_goes(recording):
     start, end = scene["arrows"][0].transpose(1, 0, 2)
     # Forward is along y, leftward along -x; the longest is as long as the robot's radius.
     np.testing.assert_allclose((end - start) / scene["radius"], [[0, 1, 0], [-0.5, 0, 0]], atol=1e-12)
+
+
+@pytest.mark.parametrize("distance", [0.2, 20.0], ids=["stands", "travels"])
+def test_camera_goes_with_a_robot_in_a_plane_that_travels(distance):
+    model = PhysicsModel(mujoco.MjModel.from_xml_string(HOPPER), ctrl_dt=0.02)
+    qpos = np.zeros((100, model.mj_model.nq))
+    qpos[:, 0] = np.linspace(0, distance, 100)
+    scene = video.make_scene(Recording(reward=np.zeros(100), metrics={}, model=model, qpos=qpos))
+    went = np.ptp(scene["look_at"][:, 0])
+    if distance < 1:
+        assert went == 0
+    else:
+        assert went > 0.8 * distance
+    # The whole robot is in the picture, and little else.
+    assert 0.6 < scene["distance"] * np.sin(np.radians(model.mj_model.vis.global_.fovy / 2)) < 2.5
 
 
 @needs_gl
