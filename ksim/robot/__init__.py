@@ -2,9 +2,12 @@
 
 from ksim.robot.describe import Leg as Leg, RobotDescription as RobotDescription, look_at as look_at
 from ksim.robot.plan import (
+    ArmRobot as ArmRobot,
+    BalancingRobot as BalancingRobot,
     FixedRobot as FixedRobot,
     Gains as Gains,
     LeggedRobot as LeggedRobot,
+    PlanarRobot as PlanarRobot,
     gains_of as gains_of,
 )
 from ksim.robot.pose import Stance as Stance, find_stance as find_stance

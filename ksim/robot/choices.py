@@ -1,6 +1,5 @@
 """Choices for robots on legs, and for robots that stand fast or balance."""
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -24,11 +23,13 @@ from ksim.robot.describe import (
 )
 from ksim.robot.plan import (
     CTRL_DT,
+    ArmRobot,
+    BalancingRobot,
     Drives,
-    FixedRobot,
     Gains,
     LeggedRobot,
     Plan,
+    PlanarRobot,
     Report,
     Settings,
     add_world,
@@ -269,20 +270,20 @@ def fixed_plan(
     assert found.tip is not None
     body, pos = found.tip
     x, y, z = (round(float(x), 3) + 0.0 for x in pos)
-    numbers = FixedRobot(tip=(body, (x, y, z)), floor=floor)
+    numbers: dict[str, Any] = {"tip": (body, (x, y, z)), "floor": floor}
     tip = f"The point of body {found.tip[0]!r} that is farthest from its joint"
     if found.other_arms:
         report.unknown.append(f"What the joints that lead to {', '.join(map(repr, found.other_arms))} are for.")
     if found.plane:
-        return Plan(found, report, dataclasses.replace(numbers, **_plane_numbers(model, found, report)))
+        return Plan(found, report, PlanarRobot(**numbers, **_plane_numbers(model, found, report)))
     if found.kind == "balance":
         low, high, starts_up = _tip_heights(model, found)
         report.guessed.append(f"The task: to keep {tip[0].lower()}{tip[1:]} up, because not every joint is driven.")
         report.guessed.append(
             "It starts " + ("upright." if starts_up else "hanging, and must swing up: that may take longer.")
         )
-        more = {"tip_heights": (low, high), "starts_up": starts_up, "driven": found.driven}
-        return Plan(found, report, dataclasses.replace(numbers, **more))
+        robot = BalancingRobot(**numbers, tip_heights=(low, high), starts_up=starts_up, driven=found.driven)
+        return Plan(found, report, robot)
     why = "the file drives every joint" if found.drive != "none" else "with motors on every joint it can"
     report.guessed.append(f"The task: {tip[0].lower()}{tip[1:]} reaches for points, because {why}.")
     qpos = model.key_qpos[0].copy() if model.nkey else clipped_reference(model)
@@ -301,7 +302,7 @@ def fixed_plan(
             tip=found.tip,
             settings=settings,
         )
-        numbers = dataclasses.replace(numbers, **vars(drives_of(gains, found)))
+        numbers |= vars(drives_of(gains, found))
         if found.drive == "none":
             strength = strength_of(gains, limits, "twice the weight that they carry, with a payload")
             report.guessed.append(f"Motors on all joints, as strong as {strength}.")
@@ -311,10 +312,10 @@ def fixed_plan(
         report.guessed.append("Servo gains from weights, reach and inertias (see ksim.robot.plan).")
     if not np.allclose(qpos, model.key_qpos[0] if model.nkey else model.qpos0):
         values = {name: float(qpos[model.joint(name).qposadr[0]]) for name in found.joints}
-        numbers = dataclasses.replace(numbers, pose=grouped(values, decimals=2))
+        numbers["pose"] = grouped(values, decimals=2)
     box, size = _reachable(model, found, qpos)
-    numbers = dataclasses.replace(numbers, reach=box, coarse=max(round(size / 4, 2), 0.01))
-    return Plan(found, report, numbers, strength=strength)
+    robot = ArmRobot(**numbers, reach=box, coarse=max(round(size / 4, 2), 0.01))
+    return Plan(found, report, robot, strength=strength)
 
 
 def _plane_numbers(model: mujoco.MjModel, found: RobotDescription, report: Report) -> dict[str, Any]:

@@ -290,29 +290,56 @@ class FixedRobot(Drives):
         tip: The body at the robot's end, and the tip's position in its frame, in m; gets the site `tip`.
         pose: Positions of joints in rad (m) where episodes start; empty for those of the file.
         floor: Height of the floor that is added, in m.
-        reach: For arms: ranges of x, y and z that the tip reaches, in m.
-        coarse: For arms: distance from the target, in m, at which a reward begins to matter.
-        tip_heights: For balancing robots: heights of the tip hanging and upright, in m.
-        starts_up: For balancing robots: whether episodes start upright, and end when it falls.
-        driven: For balancing robots: the joints with motors.
-        plane: For robots that move in a plane: the slides along and up, and the hinge that tilts them.
-        height: For those: height of the base at the start, in m.
-        forward: For those: highest speed along the first slide, in m/s.
         left_out: Bodies that are removed from the model.
     """
 
     tip: tuple[str, tuple[float, float, float]]
     pose: Mapping[str, float] = dataclasses.field(default_factory=dict)
     floor: float = 0.0
-    reach: tuple[tuple[float, float], ...] = ()
-    coarse: float = 0.2
-    tip_heights: tuple[float, float] = (0.0, 1.0)
-    starts_up: bool = True
-    driven: tuple[str, ...] = ()
-    plane: tuple[str, ...] = ()
-    height: float = 0.0
-    forward: float = 1.0
     left_out: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmRobot(FixedRobot):
+    """The numbers of an arm that reaches for points.
+
+    Attributes:
+        reach: Ranges of x, y and z that the tip reaches, in m.
+        coarse: Distance from the target, in m, at which a reward begins to matter.
+    """
+
+    reach: tuple[tuple[float, float], ...]
+    coarse: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class BalancingRobot(FixedRobot):
+    """The numbers of a robot that keeps its tip up with fewer motors than joints.
+
+    Attributes:
+        tip_heights: Heights of the tip hanging and upright, in m.
+        starts_up: Whether episodes start upright, and end when it falls.
+        driven: The joints with motors.
+    """
+
+    tip_heights: tuple[float, float]
+    starts_up: bool
+    driven: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanarRobot(FixedRobot):
+    """The numbers of a robot that runs in a vertical plane.
+
+    Attributes:
+        plane: The slides along and up, and the hinge that tilts it.
+        height: Height of the base at the start, in m.
+        forward: Highest speed along the first slide, in m/s.
+    """
+
+    plane: tuple[str, str, str]
+    height: float
+    forward: float
 
 
 @dataclass(frozen=True)

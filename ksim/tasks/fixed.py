@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from ksim.errors import ConfigError
 from ksim.mdp import commands, observations as obs, resets, rewards, terminations
 from ksim.mdp.term import Context
 from ksim.physics import AbstractActuators, PhysicsModel
-from ksim.robot import FixedRobot, scene
+from ksim.robot import ArmRobot, BalancingRobot, PlanarRobot, scene
 from ksim.task import DistributedPPOConfig, DistributedPPOTask
 from ksim.task.robot_hooks import default_observations
 from ksim.types import Metrics
@@ -45,8 +45,8 @@ ConfigT = TypeVar("ConfigT", bound=FixedConfig)
 class FixedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
     """A robot without a free joint. A subclass of a subclass sets `robot` and defines `get_mjcf`."""
 
-    robot: ClassVar[FixedRobot]
-    """The numbers of the robot."""
+    robot: ClassVar[Any]
+    """The numbers of the robot: an instance of a subclass of `ksim.robot.FixedRobot`, which the task names."""
 
     def get_mjcf(self) -> str | Path:
         """The robot's file. It stays as it is: `get_robot` changes a copy in memory."""
@@ -74,6 +74,8 @@ class FixedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
 
 class ReachTask(FixedTask[ConfigT], Generic[ConfigT]):
     """An arm that learns to reach with its tip for commanded points."""
+
+    robot: ClassVar[ArmRobot]
 
     def get_robot(self) -> mujoco.MjSpec:
         spec = super().get_robot()
@@ -103,6 +105,8 @@ class ReachTask(FixedTask[ConfigT], Generic[ConfigT]):
 
 class BalanceTask(FixedTask[ConfigT], Generic[ConfigT]):
     """A robot that learns to keep its tip up, with fewer motors than joints."""
+
+    robot: ClassVar[BalancingRobot]
 
     def tip_height(self, context: Context) -> jax.Array:
         """The height of the tip: 0 hanging, 1 upright."""
@@ -151,6 +155,8 @@ def joint_speed(context: Context, joint: str) -> Float[Array, ""]:
 
 class PlaneTask(FixedTask[ConfigT], Generic[ConfigT]):
     """A robot that moves in a vertical plane, on two slides and a hinge, and learns to run at a commanded speed."""
+
+    robot: ClassVar[PlanarRobot]
 
     def offset(self, context: Context, joint: str) -> Float[Array, ""]:
         """The position of a joint from where episodes start, in m or rad."""

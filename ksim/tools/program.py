@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from xax.utils.text import camelcase_to_snakecase
 
-from ksim.robot.plan import DT, Drives, FixedRobot, LeggedRobot, Plan
+from ksim.robot.plan import DT, ArmRobot, BalancingRobot, Drives, FixedRobot, LeggedRobot, Plan, PlanarRobot
 from ksim.robot.scene import Foot
 from ksim.tasks import fixed, legged
 
@@ -26,16 +26,15 @@ class _Kind(NamedTuple):
 
     module: ModuleType
     task: str
-    robot: str
     config: str
     purpose: str
 
 
 _KINDS = {
-    "legged": _Kind(legged, "LeggedTask", "LeggedRobot", "LeggedConfig", "learns to walk at a commanded velocity"),
-    "arm": _Kind(fixed, "ReachTask", "FixedRobot", "FixedConfig", "learns to reach for commanded points"),
-    "plane": _Kind(fixed, "PlaneTask", "FixedRobot", "FixedConfig", "learns to run in a plane at a commanded speed"),
-    "balance": _Kind(fixed, "BalanceTask", "FixedRobot", "FixedConfig", "learns to balance"),
+    "legged": _Kind(legged, "LeggedTask", "LeggedConfig", "learns to walk at a commanded velocity"),
+    "arm": _Kind(fixed, "ReachTask", "FixedConfig", "learns to reach for commanded points"),
+    "plane": _Kind(fixed, "PlaneTask", "FixedConfig", "learns to run in a plane at a commanded speed"),
+    "balance": _Kind(fixed, "BalanceTask", "FixedConfig", "learns to balance"),
 }
 
 Row = tuple[str, dict[str, Any]]
@@ -69,7 +68,7 @@ python {program} run_mode=view checkpoint={first_run_dir(class_name)}
 class {class_name}({prefix}{kind.task}[{prefix}{kind.config}]):
     """{class_name} {kind.purpose}."""
 
-    robot = {prefix}{kind.robot}(
+    robot = {prefix}{type(plan.robot).__name__}(
 {robot}    )
 
     def get_mjcf(self):
@@ -130,26 +129,42 @@ def _legged_rows(plan: Plan, robot: LeggedRobot) -> list[Row]:
 
 
 def _fixed_rows(plan: Plan, robot: FixedRobot) -> list[Row]:
+    is_planar = isinstance(robot, PlanarRobot)
     return [
         ("Apart from the robot, with motors of its own", {"left_out": robot.left_out}),
         (
-            "The origin of the base" if robot.plane else "The point farthest along the last body, in m in its frame",
+            "The origin of the base" if is_planar else "The point farthest along the last body, in m in its frame",
             {"tip": robot.tip},
         ),
         ("Below the robot, in m", {"floor": robot.floor}),
         ("Within the joints' ranges, which the file's reference pose is not", {"pose": robot.pose}),
         *_drive_rows(robot, plan.strength, "a quarter of the range, or of a turn"),
-        ("Where the tip is in most of 1,000 random poses, in m in the world", {"reach": robot.reach}),
-        ("Distance from the target, in m, at which a reward begins to matter", {"coarse": robot.coarse}),
-        (
-            "Heights of the tip in m: hanging, and upright; whether it starts upright",
-            {"tip_heights": robot.tip_heights, "starts_up": robot.starts_up},
-        ),
-        ("Joints with motors", {"driven": robot.driven}),
-        ("The slides along and up, and the hinge that tilts it, which nothing drives", {"plane": robot.plane}),
-        ("Height of the base at the start, in m", {"height": robot.height}),
-        ("Highest speed in m/s: it grows with the root of the height, as animals' does", {"forward": robot.forward}),
+        *_task_rows(robot),
     ]
+
+
+def _task_rows(robot: FixedRobot) -> list[Row]:
+    """The numbers of a fixed robot that its kind of task needs."""
+    match robot:
+        case ArmRobot():
+            return [
+                ("Where the tip is in most of 1,000 random poses, in m in the world", {"reach": robot.reach}),
+                ("Distance from the target, in m, at which a reward begins to matter", {"coarse": robot.coarse}),
+            ]
+        case BalancingRobot():
+            heights = {"tip_heights": robot.tip_heights, "starts_up": robot.starts_up}
+            return [
+                ("Heights of the tip in m: hanging, and upright; whether it starts upright", heights),
+                ("Joints with motors", {"driven": robot.driven}),
+            ]
+        case PlanarRobot():
+            speed = "Highest speed in m/s: it grows with the root of the height, as animals' does"
+            return [
+                ("The slides along and up, and the hinge that tilts it, which nothing drives", {"plane": robot.plane}),
+                ("Height of the base at the start, in m", {"height": robot.height}),
+                (speed, {"forward": robot.forward}),
+            ]
+    raise AssertionError(f"no rows for {type(robot).__name__}")
 
 
 def _drive_rows(robot: Drives, strength: str, scale: str) -> list[Row]:

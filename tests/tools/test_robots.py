@@ -8,10 +8,11 @@ import pytest
 
 from benchmarks import robots
 from ksim.evaluate.evaluator import Recording
-from ksim.robot import FixedRobot
+from ksim.robot import ArmRobot, PlanarRobot
 from tests.support.processes import ROOT
 
 TIP = ("hand", (0.0, 0.0, 0.0))
+PLANE = ("x", "z", "y")
 
 
 def evaluation(survival, error):
@@ -33,9 +34,9 @@ def test_robot_has_learned_if_its_last_two_evaluations_say_so(found, expected):
 
 
 def test_error_may_be_a_quarter_of_the_highest_speed_and_for_an_arm_half_its_reward_s_reach():
-    assert robots.largest_error(FixedRobot(tip=TIP, forward=0.4)) == 0.2
-    assert robots.largest_error(FixedRobot(tip=TIP, forward=2.0)) == 0.5
-    assert robots.largest_error(FixedRobot(tip=TIP, reach=((0.0, 1.0),) * 3, coarse=0.3)) == 0.15
+    assert robots.largest_error(PlanarRobot(tip=TIP, plane=PLANE, height=1.0, forward=0.4)) == 0.2
+    assert robots.largest_error(PlanarRobot(tip=TIP, plane=PLANE, height=1.0, forward=2.0)) == 0.5
+    assert robots.largest_error(ArmRobot(tip=TIP, reach=((0.0, 1.0),) * 3, coarse=0.3)) == 0.15
 
 
 def test_steps_are_counted_while_the_command_is_to_move():
