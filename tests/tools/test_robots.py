@@ -23,8 +23,8 @@ def evaluation(survival, error):
     ("found", "expected"),
     [
         ([evaluation(1.0, 0.1)], False),
-        ([evaluation(1.0, 0.1), evaluation(0.95, 0.18)], True),
-        ([evaluation(1.0, 0.1), evaluation(0.94, 0.1)], False),
+        ([evaluation(1.0, 0.1), evaluation(0.98, 0.18)], True),
+        ([evaluation(1.0, 0.1), evaluation(0.97, 0.1)], False),
         ([evaluation(1.0, 0.1), evaluation(1.0, 0.19)], False),
         ([evaluation(1.0, None), evaluation(1.0, 0.1)], False),
     ],
