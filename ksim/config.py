@@ -106,6 +106,18 @@ def hyperparameters(config_class: type) -> list[str]:
     ]
 
 
+def changed_options(config: Any) -> list[str]:
+    """Options that affect learning and differ from their defaults."""
+    kept_as = lambda x: list(x) if isinstance(x, tuple) else x
+    defaults = {
+        option.name: option.default_factory() if callable(option.default_factory) else option.default
+        for option in dataclasses.fields(config)
+    }
+    return [
+        name for name in hyperparameters(type(config)) if kept_as(getattr(config, name)) != kept_as(defaults[name])
+    ]
+
+
 def is_of_the_run(field: "dataclasses.Field[Any]") -> bool:
     """Whether an option stays with a run; see `field`."""
     return field.metadata.get("saved", True)

@@ -43,6 +43,13 @@ def error_labels(names: Iterable[str]) -> dict[str, str]:
     return {name: ", ".join(filter(None, parts)) for name, parts in error_names(names).items()}
 
 
+def most_telling_first(figures: Iterable[str]) -> list[str]:
+    """The names of an evaluation's figures: errors, survival, return, then the others."""
+    lead = ("survival", "return")
+    rank = lambda name: -1 if name.startswith("error/") else lead.index(name) if name in lead else len(lead)
+    return sorted(figures, key=rank)
+
+
 CHOICES = ("last", "all", "none")
 
 
@@ -85,6 +92,7 @@ class RunInfo:
         task_name: The task's name, as in `runs/<task>/`.
         config: The options by name, as JSON values.
         hyperparameters: Names of the options that affect learning.
+        changed: Those of them that differ from their defaults.
         is_resumed: Whether the directory holds an earlier part of this run.
         iteration: Iterations already done, if the run starts from a checkpoint; else 0.
         env_steps: Steps of all envs so far, each repetition of an action counted.
@@ -99,6 +107,7 @@ class RunInfo:
     task_name: str
     config: Mapping[str, Any]
     hyperparameters: Sequence[str] = ()
+    changed: Sequence[str] = ()
     is_resumed: bool = False
     iteration: int = 0
     env_steps: int = 0

@@ -10,15 +10,13 @@ import numpy as np
 
 from ksim.log.logger import AbstractLogger, RunInfo, evaluation_scalars, finite
 
-_COMPARED = ("eval/return", "eval/length", "eval/survival", "episode/return")
-"""Scalars by which the HParams tab compares runs."""
-
-
 class TensorBoardLogger(AbstractLogger):
     """Writes TensorBoard events over environment steps. Non-finite metrics are left out.
 
-    Videos and plots are images, actions are histograms, and the options are hyper-parameters. The Custom Scalars tab
-    has a chart for each figure of the evaluations, with its 95 % confidence interval as a band.
+    TensorBoard sorts groups of curves by name and opens the first two. So the curves that tell how well a run does get
+    tags in `1 evaluation` and `2 training`; all others keep their names as tags. Videos and plots are images, and
+    actions are histograms, in the last groups. The options are hyper-parameters. The Custom Scalars tab has a chart
+    for each figure of the evaluations, with its 95 % confidence interval as a band.
     """
 
     def open(self, run: RunInfo) -> None:
@@ -28,8 +26,8 @@ class TensorBoardLogger(AbstractLogger):
         # A run that was stopped before its first checkpoint starts again: all its events are void.
         first_step = run.env_steps + 1 if run.is_resumed else 0
         options = {name: run.config[name] for name in run.hyperparameters}
-        header = summaries.hyperparameters(options, _COMPARED)
-        self._events = summaries.EventFile(run.run_dir, first_step=first_step, header=header)
+        header = summaries.hyperparameters(options, run.changed)
+        self._events = summaries.EventFile(run.run_dir, first_step=first_step, header=[header])
 
     def log(self, metrics: Mapping[str, float], iteration: int, env_steps: int) -> None:
         self._events.write(self._summaries.scalars(finite(metrics)), env_steps)
@@ -42,7 +40,7 @@ class TensorBoardLogger(AbstractLogger):
 
     def log_files(self, files: Mapping[str, Path], iteration: int, env_steps: int) -> None:
         # TensorBoard does not show MP4.
-        images = {f"eval/{Path(name).stem}": path for name, path in files.items() if path.suffix in (".png", ".gif")}
+        images = {Path(name).stem: path for name, path in files.items() if path.suffix in (".png", ".gif")}
         self._events.write(self._summaries.images(images), env_steps)
 
     def log_samples(self, samples: Mapping[str, np.ndarray], iteration: int, env_steps: int) -> None:

@@ -15,6 +15,8 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
+from ksim.log.logger import most_telling_first
+
 _FLUSH_S = 30.0
 _RETRY_S = 60.0
 
@@ -76,21 +78,40 @@ class EventFile:
 
 _NUM_BINS = 50
 BOUNDS = "eval_interval"
-"""Group of the tags of interval bounds. A separate group keeps one chart per figure in the group `eval`."""
+"""Group of the tags of interval bounds. A separate group keeps one chart per figure."""
+_EVALUATION, _TRAINING = "1 evaluation", "2 training"
+"""Groups that sort before all names of metrics."""
+_SAMPLES, _IMAGES = "values in the recorded episode", "videos and plots"
+"""Groups that sort after all names of ksim's metrics."""
+_OF_EVALUATION = ("eval/error/", "eval/survival", "eval/return")
+_OF_TRAINING = ("error/", "episode/return", "episode/terminated_fraction", "time/env_steps_per_s")
+CHANGED = "Changed options"
+"""The column of the HParams tab that names the changes. Its capital sorts it before all names of options."""
+
+
+def tag_of(name: str) -> str:
+    """The tag of a metric, or of a figure of an evaluation, whose name begins with `eval/`.
+
+    An entry of the lists above that ends with a slash stands for all names that begin with it.
+    """
+    is_in = lambda keys: any(name.startswith(key) if key.endswith("/") else name == key for key in keys)
+    if is_in(_OF_EVALUATION):
+        return f"{_EVALUATION}/{name.removeprefix('eval/')}"
+    return f"{_TRAINING}/{name}" if is_in(_OF_TRAINING) else name
 
 
 def scalars(values: Mapping[str, float]) -> Summary:
-    """Scalars by tag."""
-    return Summary(value=[Summary.Value(tag=name, simple_value=x) for name, x in values.items()])
+    """Scalars by name."""
+    return Summary(value=[Summary.Value(tag=tag_of(name), simple_value=x) for name, x in values.items()])
 
 
 def images(paths: Mapping[str, Path]) -> Summary:
-    """Images by tag, with the unchanged content of their files. TensorBoard plays GIFs.
+    """Images by name, with the unchanged content of their files. TensorBoard plays GIFs.
 
     Raises:
         OSError: A file cannot be read, or is not an image.
     """
-    return Summary(value=[Summary.Value(tag=tag, image=_image(path)) for tag, path in paths.items()])
+    return Summary(value=[Summary.Value(tag=f"{_IMAGES}/{name}", image=_image(path)) for name, path in paths.items()])
 
 
 def _image(path: Path) -> Summary.Image:
@@ -100,24 +121,27 @@ def _image(path: Path) -> Summary.Image:
 
 
 def histograms(samples: Mapping[str, np.ndarray]) -> Summary:
-    """Histograms of the finite samples, by tag; none for a tag without finite samples."""
-    finite = {tag: x[np.isfinite(x)].astype(float) for tag, x in samples.items()}
+    """Histograms of the finite samples, by name; none for a name without finite samples."""
+    finite = {name: x[np.isfinite(x)].astype(float) for name, x in samples.items()}
     value = [
-        Summary.Value(tag=tag, histo=tensorboardx.make_histogram(x, _NUM_BINS)) for tag, x in finite.items() if x.size
+        Summary.Value(tag=f"{_SAMPLES}/{name}", histo=tensorboardx.make_histogram(x, _NUM_BINS))
+        for name, x in finite.items()
+        if x.size
     ]
     return Summary(value=value)
 
 
-def hyperparameters(options: Mapping[str, Any], metrics: Iterable[str]) -> list[Summary]:
-    """Options of a run for the HParams tab, and the tags of the scalars by which it compares runs.
+def hyperparameters(options: Mapping[str, Any], changed: Iterable[str]) -> Summary:
+    """Options of a run for the HParams tab, led by a column that names those changed from their defaults.
 
-    Lists and null are shown as JSON: TensorBoard takes the columns of all runs from one of the runs.
+    Nothing else is written for the tab. So TensorBoard itself finds the options that differ between the runs, which it
+    shows first, and compares the runs by all scalars, of which it shows the first five.
     """
     is_plain = lambda x: isinstance(x, bool | int | float | str)
     shown = {name: x if is_plain(x) else json.dumps(x) for name, x in options.items()}
-    experiment, start, _ = tensorboardx.hparams(shown, dict.fromkeys(metrics, 0.0))
-    # The third summary reports that the run succeeded. It is left out, because the outcome is not known here.
-    return [experiment, start]
+    changes = ", ".join(f"{name}={shown[name]}" for name in changed)
+    _, start, _ = tensorboardx.hparams({CHANGED: changes or "none", **shown}, {})
+    return start
 
 
 def layout(record: Mapping[str, Any]) -> Summary:
@@ -125,13 +149,15 @@ def layout(record: Mapping[str, Any]) -> Summary:
     estimates = record["figures"] | {"return_gap": record["return_gap"] or {}}
     has_interval = lambda x: all(x.get(part) is not None for part in ("mean", "low", "high"))
     intervals = {
-        name: ["Margin", [f"eval/{name}", f"{BOUNDS}/{name}_low", f"{BOUNDS}/{name}_high"]]
-        for name, estimate in estimates.items()
-        if has_interval(estimate)
+        name: ["Margin", [tag_of(f"eval/{name}"), f"{BOUNDS}/{name}_low", f"{BOUNDS}/{name}_high"]]
+        for name in most_telling_first(estimates)
+        if has_interval(estimates[name])
     }
     groups = {
-        "return in training and evaluation": ["Multiline", ["episode/return", "eval/return"]],
-        "rewards per second": ["Multiline", ["reward/.*"]],
-        "errors in training": ["Multiline", ["error/.*"]],
+        "errors in training": ["error/.*"],
+        "return in training and evaluation": ["episode/return", "eval/return"],
+        "environment steps per second": ["time/env_steps_per_s"],
+        "rewards per second": ["reward/.*"],
     }
-    return tensorboardx.custom_scalars({"evaluation, 95 % confidence": intervals, "training": groups})
+    lines = {title: ["Multiline", [tag_of(name) for name in names]] for title, names in groups.items()}
+    return tensorboardx.custom_scalars({"evaluation, 95 % confidence": intervals, "training": lines})

@@ -15,7 +15,7 @@ from ksim.checkpoint.progress import Progress
 from ksim.checkpoint.run_dir import locked, note_run_dir, save_config, shared_run_dir
 from ksim.checkpoint.saver import Saver
 from ksim.checkpoint.snapshot import plain_config, versions
-from ksim.config import as_argument, hyperparameters, seconds_of
+from ksim.config import as_argument, changed_options, hyperparameters, seconds_of
 from ksim.errors import RunError
 from ksim.evaluate.reports import Reports
 from ksim.host.signals import stop_on_signal
@@ -217,6 +217,7 @@ def open_files(
             task_name=task.task_name,
             config=plain_config(task.config),
             hyperparameters=hyperparameters(type(task.config)),
+            changed=changed_options(task.config),
             is_resumed=start.run_dir is not None,
             iteration=progress.iteration,
             env_steps=progress.env_steps,
