@@ -113,9 +113,7 @@ def changed_options(config: Any) -> list[str]:
         option.name: option.default_factory() if callable(option.default_factory) else option.default
         for option in dataclasses.fields(config)
     }
-    return [
-        name for name in hyperparameters(type(config)) if kept_as(getattr(config, name)) != kept_as(defaults[name])
-    ]
+    return [name for name in hyperparameters(type(config)) if kept_as(getattr(config, name)) != kept_as(defaults[name])]
 
 
 def is_of_the_run(field: "dataclasses.Field[Any]") -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ksim.log.logger import AbstractLogger, RunInfo, evaluation_scalars, finite
 
+
 class TensorBoardLogger(AbstractLogger):
     """Writes TensorBoard events over environment steps. Non-finite metrics are left out.
 

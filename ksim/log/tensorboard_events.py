@@ -150,7 +150,8 @@ def layout(record: Mapping[str, Any]) -> Summary:
     has_interval = lambda x: all(x.get(part) is not None for part in ("mean", "low", "high"))
     intervals = {
         name: ["Margin", [tag_of(f"eval/{name}"), f"{BOUNDS}/{name}_low", f"{BOUNDS}/{name}_high"]]
-        for name in most_telling_first(estimates)
+        # TensorBoard 2.21 shows charts with bands from the last to the first, and all others in order.
+        for name in reversed(most_telling_first(estimates))
         if has_interval(estimates[name])
     }
     groups = {

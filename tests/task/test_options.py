@@ -11,7 +11,7 @@ import ksim
 from examples.point_mass import PointMassConfig
 from ksim import ConfigError
 from ksim.checkpoint.options import check_resumed, is_fixed
-from ksim.config import check_fields, field, hyperparameters, options_metadata, options_with
+from ksim.config import changed_options, check_fields, field, hyperparameters, options_metadata, options_with
 from ksim.envs.task import WrappedConfig
 
 
@@ -41,6 +41,14 @@ def test_hyperparameters_are_the_options_that_shape_what_is_learned():
     assert not {"run_dir", "resume", "devices", "eval_num_envs", "video", "max_to_keep", "viewer", "log_level"} & set(
         names
     )
+
+
+def test_changed_options_are_the_hyperparameters_that_differ_from_the_defaults_of_their_own_config():
+    config = OtherDefaults()
+    assert changed_options(config) == []
+    changes = {"gamma": 0.5, "actor_sizes": [3], "eval_num_envs": 2, "run_dir": "x"}  # the last two do not affect it
+    assert changed_options(dataclasses.replace(config, **changes)) == ["gamma", "actor_sizes"]
+    assert changed_options(dataclasses.replace(config, actor_sizes=tuple(config.actor_sizes))) == []
 
 
 def test_option_of_another_default_keeps_its_roles_and_a_new_one_has_its_own():
