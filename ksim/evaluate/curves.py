@@ -36,8 +36,7 @@ class Curves:
     def evaluated(self, figure: str) -> tuple[np.ndarray, list[Estimate]]:
         """The environment steps and estimates of one quantity, of all evaluations that have it."""
         found = [e for e in self.evaluations if e["figures"].get(figure, {}).get("mean") is not None]
-        nan = lambda x: float("nan") if x is None else x
-        estimates = [Estimate(*(nan(e["figures"][figure][k]) for k in ("mean", "low", "high"))) for e in found]
+        estimates = [Estimate.of_record(e["figures"][figure]) for e in found]
         return np.array([e["env_steps"] for e in found], float), estimates
 
     def record(self, max_points: int = 100) -> dict[str, Any]:
@@ -67,9 +66,11 @@ def read_curves(run_dir: Path, name: str | None = None) -> Curves:
 
 
 def run_names(paths: Sequence[Path], num_parts: int = 1) -> list[str]:
-    """Distinct names of runs: the last parts of their directories' paths, or the whole paths if those parts agree."""
-    names = ["/".join(path.resolve().parts[-num_parts:]) for path in paths]
-    names = names if len(set(names)) == len(names) else [str(path) for path in paths]
+    """Distinct names of runs: the last parts of their directories' paths, and as many more as tell them apart."""
+    parts = [path.resolve().parts for path in paths]
+    names = ["/".join(each[-num_parts:]) for each in parts]
+    if len(set(names)) < len(set(parts)):
+        return run_names(paths, num_parts + 1)
     return [name.encode(errors="replace").decode() for name in names]  # bytes that are not Unicode cannot be plotted
 
 

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import equinox as eqx
 import jax
@@ -45,10 +45,49 @@ class Estimate:
         """The estimate for JSON, with null for NaN."""
         return {name: x if math.isfinite(x) else None for name, x in dataclasses.asdict(self).items()}
 
+    @classmethod
+    def of_record(cls, record: Mapping[str, float | None]) -> Self:
+        """The estimate from JSON, with NaN for null."""
+        return cls(*(math.nan if x is None else float(x) for x in (record["mean"], record["low"], record["high"])))
+
+    def minus(self, other: Self) -> Self:
+        """The difference of two independent estimates, with an interval from the bounds of both.
+
+        By Zou and Donner (2008, doi:10.1002/sim.3095); for fractions it is Newcombe's interval.
+        """
+        mean = self.mean - other.mean
+        low = mean - math.hypot(self.mean - self.low, other.high - other.mean)
+        high = mean + math.hypot(self.high - self.mean, other.mean - other.low)
+        return type(self)(mean, low, high)
+
     def words(self, digits: int = 2) -> str:
         """The mean and half the width of the interval, as text."""
         half_width = f" ± {(self.high - self.low) / 2:.{digits}f}" if math.isfinite(self.high) else ""
         return f"{self.mean:.{digits}f}{half_width}"
+
+    def rounded_words(self) -> str:
+        """As `words`, with the decimals that the interval leaves."""
+        return self.words(self._decimals())
+
+    def change_words(self) -> str:
+        """A difference and its interval with signs, such as `+0.03 (-0.01 to +0.07)`."""
+        mean, low, high = (f"{x:+.{self._decimals()}f}" for x in (self.mean, self.low, self.high))
+        return f"{mean} ({low} to {high})" if math.isfinite(self.low) else mean
+
+    def _decimals(self) -> int:
+        """Decimals for two significant digits of half the interval, or for three of a mean without one."""
+        half_width = (self.high - self.low) / 2
+        scale = half_width if math.isfinite(half_width) and half_width > 0 else abs(self.mean) / 10
+        return min(max(1 - math.floor(math.log10(scale)), 0), 9) if scale > 0 else 0
+
+    def count_words(self, num_episodes: int | None, verb: str = "") -> str:
+        """A fraction as a count and its interval, such as `64 of 64 survived (95 % interval 94-100 %)`.
+
+        The count is a percentage if the number of episodes is None.
+        """
+        count = f"{self.mean:.0%}" if num_episodes is None else f"{self.mean * num_episodes:.0f} of {num_episodes}"
+        bounds = f"({100 * CONFIDENCE:.0f} % interval {100 * self.low:.0f}-{100 * self.high:.0f} %)"
+        return " ".join(filter(None, (count, verb, bounds if math.isfinite(self.low) else "")))
 
     def percent_words(self) -> str:
         """A fraction and its interval in per cent, with one decimal if it would otherwise round to 0 or 100 %."""
@@ -180,7 +219,7 @@ def evaluation_line(iteration: int, evaluation: Evaluation) -> str:
         f"evaluation at {iteration} ({evaluation.num_episodes} episodes in {evaluation.engine})",
         f"return {estimates['return'].words()}",
         f"length {estimates['length'].words(0)}",
-        f"survived {estimates['survival'].percent_words()}",
+        estimates["survival"].count_words(evaluation.num_episodes, "survived"),
         *(f"{error} {estimates[name].words()} {unit}".rstrip() for name, (error, unit) in errors.items()),
     ]
     no_gap = f"no gap, trained in {evaluation.training_engine} as well"

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -24,49 +25,91 @@ MAX_POINTS = 500
 """Maximum number of points of a training curve; longer ones are averaged."""
 LEARNING = {"KL divergence of an update": "policy/kl", "learning rate": "policy/learning_rate"}
 """Metrics that most algorithms report, by the titles of their panels. Drawn if a run has them."""
+LINES = {
+    "training": "training, with exploration noise",
+    "evaluation": "evaluation of the deterministic policy, 95 % confidence",
+}
+"""What the thin line and the line with points mean."""
 
 Drawing = Callable[[Recording, Path], bool]
 ScalingPoint = tuple[int, tuple[Sequence[float], Sequence[float], Sequence[float]]]
 """Number of devices, with repeated measurements of speed (env steps/s), efficiency and share of time in collectives."""
 
 
-def plot_learning(runs: Sequence[Curves], path: Path, of_learner: Mapping[str, str] | None = None) -> None:
-    """Plots return, length, errors, learning and throughput over environment steps, for one or several runs.
+class Panel(NamedTuple):
+    """A panel of learning curves.
 
-    Training is a thin line. Evaluations are points on a line, with shaded 95 % confidence intervals.
+    Attributes:
+        metric: The metric of training; None if there is none.
+        figure: The figure of the evaluations; None if there is none.
+    """
+
+    title: str
+    metric: str | None = None
+    figure: str | None = None
+
+
+def learning_panels(runs: Sequence[Curves], of_learner: Mapping[str, str] | None = None) -> list[Panel]:
+    """The panels that show how runs learned, the most telling first.
 
     Args:
         of_learner: Additional metrics of the algorithm to plot, by the title of their panel.
     """
     errors = error_labels(sorted({name for run in runs for name in run.metrics if name.startswith("error/")}))
     learning = {**LEARNING, **(of_learner or {})}
-    panels = [
-        ("return", "episode/return", "return"),
-        ("length of episodes, control steps", "episode/length", "length"),
-        *((words, name, name) for name, words in errors.items()),
-        *((title, name, None) for title, name in learning.items() if any(name in run.metrics for run in runs)),
-        ("environment steps per second", "time/env_steps_per_s", None),
+    has_survival = any(len(run.evaluated("survival")[1]) for run in runs)
+    return [
+        *(Panel(words, name, name) for name, words in errors.items()),
+        *([Panel("share of episodes survived", figure="survival")] if has_survival else []),
+        Panel("return", "episode/return", "return"),
+        Panel("length of episodes, control steps", "episode/length", "length"),
+        Panel("environment steps per second", "time/env_steps_per_s"),
+        *(Panel(title, name) for title, name in learning.items() if any(name in run.metrics for run in runs)),
     ]
+
+
+def plot_learning(runs: Sequence[Curves], path: Path, of_learner: Mapping[str, str] | None = None) -> None:
+    """Plots all panels of learning over environment steps in one image, for one or several runs.
+
+    Training is a thin line. Evaluations are points on a line, with shaded 95 % confidence intervals.
+    """
+    panels = learning_panels(runs, of_learner)
     figure, all_axes = _figure(len(panels), columns=3)
     figure.suptitle(", ".join(filter(None, (runs[0].name, runs[0].date))) if len(runs) == 1 else "", fontsize=10)
-    for axes, (title, metric, evaluated) in zip(all_axes, panels, strict=True):
-        axes.set_title(title, fontsize=9)
-        axes.set_xlabel("environment steps", fontsize=8)
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 60k, 2M
-        for i, run in enumerate(runs):
-            _plot_curve(axes, run, metric, evaluated, color=f"C{i % 10}")
-    handles = [Line2D([], [], color="black", linewidth=0.8, label="training, with exploration noise")]
+    for axes, panel in zip(all_axes, panels, strict=True):
+        _plot_panel(axes, runs, panel)
+    handles = [Line2D([], [], color="black", linewidth=0.8, label=LINES["training"])]
     if any(run.evaluations for run in runs):
-        label = "evaluation of the deterministic policy, 95 % confidence"
+        label = LINES["evaluation"]
         handles.append(Line2D([], [], color="black", marker="o", markersize=4, linewidth=1.5, label=label))
     if len(runs) > 1:
         names = [" ".join(filter(None, (run.name, run.date))) for run in runs]
-        handles += [Patch(color=f"C{i % 10}", label=name) for i, name in enumerate(names)]
+        handles += [Patch(color=color_of(i), label=name) for i, name in enumerate(names)]
     figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8)
     _save(figure, path)
 
 
-def _plot_curve(axes: Axes, run: Curves, metric: str, evaluated: str | None, color: str) -> None:
+def plot_panel(runs: Sequence[Curves], panel: Panel, path: Path) -> None:
+    """Plots one panel of learning as an image, readable on a phone's screen."""
+    figure, (axes,) = _figure(1, columns=1)
+    _plot_panel(axes, runs, panel)
+    _save(figure, path)
+
+
+def color_of(run: int) -> str:
+    """The colour of a run in plots of several, as `#rrggbb`."""
+    return to_hex(f"C{run % 10}")
+
+
+def _plot_panel(axes: Axes, runs: Sequence[Curves], panel: Panel) -> None:
+    axes.set_title(panel.title, fontsize=9)
+    axes.set_xlabel("environment steps", fontsize=8)
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))  # 60k, 2M
+    for i, run in enumerate(runs):
+        _plot_curve(axes, run, panel.metric, panel.figure, color=color_of(i))
+
+
+def _plot_curve(axes: Axes, run: Curves, metric: str | None, evaluated: str | None, color: str) -> None:
     steps, estimates = run.evaluated(evaluated) if evaluated else (np.zeros(0), [])
     if metric in run.metrics:
         x, values = thinned(run.env_steps, MAX_POINTS), thinned(run.metrics[metric], MAX_POINTS)
@@ -146,7 +189,8 @@ def plot_rewards(recording: Recording, path: Path) -> bool:
         low, high = min(inner.min(), total.min()), max(inner.max(), total.max())
         axes.set_ylim(low - 0.05 * (high - low) - 1e-3, high + 0.05 * (high - low) + 1e-3)
     axes.set_xlabel("s" if recording.dt is not None else "control step")
-    axes.legend(fontsize=7, ncols=2, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    figure.set_figheight(2.8 + 0.15 * len(axes.lines) / 2)
+    figure.legend(fontsize=8, ncols=2, loc="outside lower center")
     _save(figure, path)
     return True
 
@@ -211,10 +255,11 @@ def _times(recording: Recording) -> np.ndarray:
 
 
 def _figure(num_panels: int, columns: int) -> tuple[Figure, list[Any]]:
+    """A figure and its axes. Those with one column are narrow and sharp: they are read on a phone's screen as well."""
     rows = -(-num_panels // columns)
-    size = (4.0 * columns if columns > 1 else 9.0, 2.4 * rows if num_panels > 1 else 4.5)
+    size = (4.0 * columns, 2.4 * rows) if columns > 1 else (4.0, max(1.5 * rows, 2.5))
     # Its own figure and canvas: the user's matplotlib state is untouched, and no window opens.
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Figure(figsize=size, layout="constrained", dpi=DPI if columns > 1 else 2 * DPI)
     FigureCanvasAgg(figure)
     axes = [figure.add_subplot(rows, columns, i + 1) for i in range(num_panels)]
     for each in axes:
@@ -225,4 +270,4 @@ def _figure(num_panels: int, columns: int) -> tuple[Figure, list[Any]]:
 
 def _save(figure: Figure, path: Path) -> None:
     with whole_file(path) as temporary:
-        figure.savefig(temporary, dpi=DPI)
+        figure.savefig(temporary, dpi="figure")

@@ -271,7 +271,7 @@ def evaluation_figures(evaluation: Evaluation) -> dict[str, str]:
         "episodes": f"{evaluation.num_episodes}, one per environment, deterministic policy, in {evaluation.engine}",
         "return": f"{estimates['return'].words(3)} (95 % confidence)",
         "length": f"{estimates['length'].words(1)} control steps",
-        "survived": estimates["survival"].percent_words(),
+        "survived": estimates["survival"].count_words(evaluation.num_episodes),
         **{name: estimate.words(3) for name, estimate in estimates.items() if name.startswith("error/")},
         "gap of return": evaluation.gap_words(),
         **({"unfinished": f"{evaluation.num_unfinished} episodes"} if evaluation.num_unfinished else {}),

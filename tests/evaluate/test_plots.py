@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import numpy as np
@@ -90,6 +91,23 @@ def test_curve_is_drawn_through_iterations_in_which_no_episode_ended(tmp_path, m
     assert lengths.get_marker() == "."
 
 
+def test_panels_of_learning_are_errors_survival_return_and_speed_first(tmp_path):
+    run = read_curves(write_run(tmp_path / "run"))
+    steps, survival = run.env_steps, {"survival": {"mean": 0.5, "low": 0.4, "high": 0.6}}
+    metrics = run.metrics | {"error/velocity/lin_vel_m_s": steps, "loss/extra": steps}
+    evaluations = [{**run.evaluations[0], "figures": run.evaluations[0]["figures"] | survival}]
+    whole = dataclasses.replace(run, metrics=metrics, evaluations=evaluations)
+    titles = [panel.title for panel in plots.learning_panels([run, whole], {"an extra loss": "loss/extra"})]
+    assert titles == [
+        *("velocity error, m/s", "share of episodes survived", "return", "length of episodes, control steps"),
+        *("environment steps per second", "KL divergence of an update", "an extra loss"),
+    ]
+    assert "share of episodes survived" not in [panel.title for panel in plots.learning_panels([run])]
+    for panel in plots.learning_panels([whole]):
+        plots.plot_panel([whole], panel, tmp_path / "panel.png")
+        assert drawn_something(tmp_path / "panel.png") or panel.metric not in metrics
+
+
 def test_episode_of_a_robot_is_drawn_in_all_plots(tmp_path):
     paths = plots.plot_episode(make_recording(), tmp_path)
     assert [path.name for path in paths] == ["velocity.png", "gait.png", "rewards.png"]
@@ -123,10 +141,10 @@ def test_tool_draws_several_runs_and_writes_small_curves(tmp_path, capsys):
     assert plot.main([*map(str, runs), "--out", str(out)]) == 0
     assert drawn_something(out)
     curves = json.loads((tmp_path / "curves.json").read_text())
-    # Runs whose directories have one name are told apart by their paths.
-    assert list(curves) == [str(run) for run in runs]
-    assert len(curves[str(runs[0])]["metrics"]["episode/return"]) == 100
-    assert "iteration" in curves[str(runs[0])]["evaluations"][0]
+    # Runs whose directories have one name are told apart by more of their paths.
+    assert list(curves) == ["0/run", "1/run"]
+    assert len(curves["0/run"]["metrics"]["episode/return"]) == 100
+    assert "iteration" in curves["0/run"]["evaluations"][0]
 
 
 def test_tool_says_what_is_wrong_with_its_input(tmp_path, capsys):
