@@ -17,7 +17,6 @@ WIDTH, HEIGHT = 1280, 720
 MAX_GIF_BYTES = 2_000_000
 # Settings of ever smaller GIFs, tried until one fits: every n-th frame, width in pixels, number of colours.
 GIF_STEPS = ((2, 320, 64), (3, 240, 48), (3, 200, 32), (4, 160, 32), (6, 120, 16))
-SUN_DIR = np.array([-0.45, 0.35, -0.9]) / np.linalg.norm([0.45, 0.35, 0.9])
 GHOST_RGB, GHOST_ALPHA = (0.35, 0.6, 1.0), 0.45
 
 
@@ -38,8 +37,8 @@ def film(model_path: str, scene_path: str, mp4_path: str, gif_path: str) -> None
         scene_path: An npz file with `fps`; `state.qpos` (frame, q) and, likewise, other fields of MjData that make up
             a pose; `ghost` (frame, q), poses of a second, translucent robot, with no rows for none; the camera's
             `look_at` (frame, 3), `distance`, in m, and `azimuth` (frame), in degrees from its usual place; the robot's
-            `radius`, in m; `arrows` (frame, arrow, two ends, 3) in the world, in m, with their `arrow_width`, in m, and
-            `colors` (arrow, rgba).
+            `radius`, in m; the direction of the sun's light, `sun_dir` (3); `arrows` (frame, arrow, two ends, 3) in the
+            world, in m, with their `arrow_width`, in m, and `colors` (arrow, rgba).
         gif_path: Path of a smaller GIF, of at most `MAX_GIF_BYTES` if one of `GIF_STEPS` is that small.
     """
     import imageio_ffmpeg  # noqa: PLC0415 - not for the probe
@@ -57,7 +56,7 @@ def film(model_path: str, scene_path: str, mp4_path: str, gif_path: str) -> None
         for i in range(len(scene["state.qpos"])):
             set_pose(model, data, scene, i)
             renderer.update_scene(data, make_camera(scene, i))
-            add_sun(renderer.scene, scene["look_at"][i], float(scene["radius"]))
+            add_sun(renderer.scene, scene["look_at"][i], float(scene["radius"]), scene["sun_dir"])
             if len(scene["ghost"]):
                 ghost.qpos[:] = scene["ghost"][i]
                 mujoco.mj_kinematics(model, ghost)
@@ -100,12 +99,12 @@ def light_up(model: mujoco.MjModel, radius: float) -> None:
     model.vis.global_.offwidth, model.vis.global_.offheight = WIDTH, HEIGHT
 
 
-def add_sun(scene: mujoco.MjvScene, look_at_3: np.ndarray, radius: float) -> None:
+def add_sun(scene: mujoco.MjvScene, look_at_3: np.ndarray, radius: float, dir_3: np.ndarray) -> None:
     """Puts a sun, which follows the robot, in place of the model's own lights."""
     scene.nlight = 1 + sum(light.headlight for light in scene.lights[: scene.nlight])
     sun = scene.lights[scene.nlight - 1]
     sun.headlight, sun.type, sun.castshadow = 0, int(mujoco.mjtLightType.mjLIGHT_DIRECTIONAL), 1
-    sun.dir[:], sun.pos[:] = SUN_DIR, look_at_3 - 4 * radius * SUN_DIR
+    sun.dir[:], sun.pos[:] = dir_3, look_at_3 - 4 * radius * dir_3
     sun.ambient[:], sun.diffuse[:], sun.specular[:] = 0, 0.55, 0.25
 
 

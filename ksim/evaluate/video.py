@@ -16,7 +16,7 @@ import numpy as np
 from ksim.evaluate.evaluator import Recording, ShouldStop
 from ksim.host.files import whole_file
 from ksim.physics.names import with_moved_base
-from ksim.physics.rendering import bounding_sphere, camera_distance, painted
+from ksim.physics.rendering import SUN_DIR, bounding_sphere, camera_distance, painted
 
 FPS = 30
 MAX_VIDEO_S = 10.0
@@ -135,6 +135,7 @@ def make_scene(recording: Recording) -> dict[str, np.ndarray]:
         "distance": np.array(camera_distance(recording.model.mj_model, subject_radius)),
         "azimuth": ORBIT_DEG * turned_f**2 * (3 - 2 * turned_f),  # smooth at both ends
         "radius": np.array(radius),
+        "sun_dir": SUN_DIR,
         "ghost": _at(step_f, _ghost(recording)) if len(recording.ghost) else np.zeros((0, 0)),
         "arrows": arrows,
         "arrow_width": np.array(ARROW_WIDTH * radius),

@@ -8,6 +8,8 @@ import numpy as np
 
 MARGIN = 1.1
 """Distance of the camera, relative to the distance at which its subject just fits into the picture."""
+SUN_DIR = np.array([-0.45, 0.35, -0.9]) / np.linalg.norm([0.45, 0.35, 0.9])
+"""The direction of the sun's light."""
 SKY_RGB, HORIZON_RGB = (0.62, 0.77, 0.89), (0.93, 0.95, 0.97)
 GROUND_RGB, LINE_RGB = ((0.74, 0.79, 0.83), (0.66, 0.72, 0.77)), (0.93, 0.95, 0.97)
 """The two colours of the ground's squares, of half a metre, and that of its lines, one each metre."""
@@ -17,7 +19,7 @@ LIMB_RGB = np.array([
     [0.80, 0.47, 0.65],
 ])  # fmt: skip
 """Colours that people who see few colours can tell apart: Okabe & Ito 2008, "Color universal design"."""
-_UNPAINTED = (0.5, 0.5, 0.5, 1.0)
+UNPAINTED = (0.5, 0.5, 0.5, 1.0)
 """MuJoCo's colour of a geom that has none."""
 
 
@@ -69,7 +71,7 @@ def painted(model: mujoco.MjModel, body: int = 0) -> mujoco.MjModel:
     for i in range(1, model.nbody):
         parent = model.body_parentid[i]
         limb[i] = limb[parent] if parent not in (0, body) else limb.max() + 1 if i != body else -1
-    is_plain = (model.geom_matid < 0) & np.all(np.abs(model.geom_rgba - _UNPAINTED) < 1e-6, axis=1)
+    is_plain = (model.geom_matid < 0) & np.all(np.abs(model.geom_rgba - UNPAINTED) < 1e-6, axis=1)
     is_plain &= model.body_weldid[model.geom_bodyid] != 0
     of_geom = limb[model.geom_bodyid]
     colors = np.where(of_geom[:, None] < 0, TRUNK_RGB, LIMB_RGB[of_geom % len(LIMB_RGB)])

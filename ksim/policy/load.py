@@ -228,15 +228,20 @@ def _policy_of_task(path: str | Path, task_class: type[RLTask[Any]]) -> Policy:
     return Policy(program, policy_arrays(model), read_document(checkpoint))
 
 
-def load_task_policy(task: RLTask[Any]) -> tuple[Path, PolicyContext, NormalizedActorCritic]:
+def load_task_policy(
+    task: RLTask[Any], context: PolicyContext | None = None
+) -> tuple[Path, PolicyContext, NormalizedActorCritic]:
     """The path of the checkpoint named by the config, the context to run it in, and its policy.
+
+    Args:
+        context: The context, if it was made before; of `task_on_one_device`.
 
     Raises:
         ConfigError: There is no checkpoint, or it does not fit the task.
     """
     checkpoint = load_checkpoint(task.config.checkpoint, "checkpoint")
     # Native MuJoCo on one device, whatever engine trained the policy: a sim-to-sim check.
-    context = policy_context(task_on_one_device(task))
+    context = context or policy_context(task_on_one_device(task))
     check_policy_fits(checkpoint, context.task)
     learner = restored_policy(checkpoint, context.task.initial_learner()[0])
     return checkpoint.path.absolute(), context, context.task.policy_of(learner)

@@ -1,4 +1,4 @@
-"""A viewer in the browser, for machines without a display."""
+"""A session on a page in the browser, for machines without a display."""
 
 import time
 from collections.abc import Sequence
@@ -8,12 +8,11 @@ import numpy as np
 import viser
 from viser import uplot
 
-from ksim.physics.rendering import frame_robot
 from ksim.viewer.controls import CommandNumber, NumberInput
 from ksim.viewer.episodes import Recorder, Replay
-from ksim.viewer.frontend import KEYS_HELP, AbstractFrontend, Driver, free_port
-from ksim.viewer.scene import Arrows, BrowserScene
-from ksim.viewer.server import silence, start_server
+from ksim.viewer.frontend import KEYS_HELP, AbstractFrontend, Driver
+from ksim.viewer.page import Page
+from ksim.viewer.scene import Arrows
 from ksim.viewer.session import Frame, Pose, ViewSession
 
 WINDOW_S = 10.0
@@ -71,47 +70,27 @@ def reward_columns(frames: Sequence[Frame], names: Sequence[str], step_s: float)
     return (time_t, *(np.array([frame.rewards.get(name, 0.0) for frame in kept]) for name in names))
 
 
-_TURN_LEFT, _TURN_RIGHT = "\u21ba", "\u21bb"
-STEERING = {
-    (_TURN_LEFT, "forward", _TURN_RIGHT): ((2, 1), (0, 1), (2, -1)),
-    ("left", "back", "right"): ((1, 1), (0, -1), (1, -1)),
-}
-"""Rows of touch buttons, and the index and step of the number that each button changes."""
 _INPUTS_EVERY_S = 0.2
-_PHONE_ASPECT = 0.8
-"""Aspect ratio below which the panel covers the lower part of the page, so the robot is shown higher."""
 
 
 class BrowserFrontend(AbstractFrontend):
-    """A web page with the robots, controls of the commands, plots of the rewards and recordings.
+    """A page with the robots, controls of the commands, plots of the rewards and recordings.
 
-    `inputs` are in the order of the session's numbers. `note` is a line of the page's status; empty for none.
+    `inputs` are in the order of the session's numbers.
     """
 
     frame_s = 1 / 30  # every frame is sent to every page, and phones draw no more
 
-    def __init__(self, session: ViewSession, *, host: str, port: int) -> None:
-        """Serves the page.
-
-        Raises:
-            ConfigError: The host is not an address of this machine, or no port from `port` on is free.
-        """
-        self._session = session
-        self.note = ""
+    def __init__(self, session: ViewSession, page: Page) -> None:
+        """Takes over a page, which is served for as many robots as the session has."""
+        self._session, self._page = session, page
         self.driver = Driver(session)
+        page.num_axes = len(self.driver.numbers)
+        page.channel.receive = self.driver
         self.recorder = Recorder(session.ctrl_dt, WINDOW_S)
         session.on_step = self.recorder.record
-        self._server = start_server(host, free_port(host, port), self.driver)
-        shown_host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-        shown_host = f"[{shown_host}]" if ":" in shown_host else shown_host
-        self.url = f"http://{shown_host}:{self._server.get_port()}"
-        # Hides the button that would publish the page through a third-party server.
-        self._server.gui.configure_theme(show_share_button=False, show_logo=False, control_width="medium")
-        self._server.scene.configure_environment_map("studio", environment_intensity=0.4)
-        self._scene = BrowserScene(self._server, session.mj_model, len(session.poses))
-        self._status = self._server.gui.add_markdown("")
+        self._server, self._scene = page.server, page.scene
         self._shown_status = ""
-        self._add_steering()
         self._add_buttons()
         self.inputs = self._add_inputs()
         self._next_inputs_s = 0.0
@@ -120,7 +99,6 @@ class BrowserFrontend(AbstractFrontend):
             self._arrows = Arrows(self._server, session)
         self._plot = RewardPlot(self._server, list(session.poses[0].frame.rewards), session.ctrl_dt)  # type: ignore[union-attr]
         self.replay = Replay(self._server, session, self.recorder)
-        self._place_camera()
         self.show(1.0)
 
     @property
@@ -143,21 +121,30 @@ class BrowserFrontend(AbstractFrontend):
             self._arrows.update(poses, self._scene.offsets)
         self._plot.update(frames)
         self._update_inputs()
-        state = "**replay**" if is_replayed else "**paused**" if self._session.paused else ""
+        self._tell()
         seconds = poses[0 if is_replayed else self._session.followed].data.time
-        lines = [
-            self.note,
-            f"time {seconds:.1f} s {state}",
-            f"real-time factor {real_time_factor:.2f} \u00b7 falls {self._session.num_falls}",
-        ]
-        status = "  \n".join(filter(None, lines))
+        status = (
+            f"time {seconds:.1f} s  \nreal-time factor {real_time_factor:.2f} \u00b7 falls {self._session.num_falls}"
+        )
         if status != self._shown_status:
-            self._status.content = self._shown_status = status
+            self._page.status.content = self._shown_status = status
         self._server.flush()
 
     def close(self) -> None:
-        with silence():
-            self._server.stop()
+        self._page.close()
+
+    def _tell(self) -> None:
+        """Says on the page whether it shows a replay, or the simulation, live or paused."""
+        episode, more = self.replay.episode, {}
+        if episode is not None:
+            if episode.recorded_s is not None:
+                more = {"recorded_s": episode.recorded_s}
+            seconds = f"{self.replay.time_s:.1f} of {episode.length_s:.1f} s"
+            self._page.tell("replay", "Replay", f"{episode.name} \u00b7 {seconds}", **more)
+        elif self._session.paused:
+            self._page.tell("paused", "Paused", self.note)
+        else:
+            self._page.tell("live", "Live", self.note)
 
     def _centre_3(self, poses: list[Pose]) -> np.ndarray:
         """The point at the centre of the page's world, in m."""
@@ -168,35 +155,6 @@ class BrowserFrontend(AbstractFrontend):
             return offset_3
         pose = poses[0 if is_replayed else self._session.followed]
         return (pose.data.xpos[base] + offset_3) * [1, 1, 0]
-
-    def _place_camera(self) -> None:
-        session = self._session
-        target_3, distance = frame_robot(session.mj_model, session.data, session.base_body or 0)
-        target_3 = target_3 - self._centre_3(session.poses)
-        distance *= 1 + 0.7 * (len(session.poses) ** 0.5 - 1)
-        away_3 = distance * np.array([0.68, -0.68, 0.28])
-        self._server.initial_camera.look_at = target_3
-        self._server.initial_camera.position = target_3 + away_3
-
-        @self._server.on_client_connect
-        def _(client: Any) -> None:
-            if client.camera.aspect < _PHONE_ASPECT:
-                lower_3 = target_3 - [0, 0, 0.35 * distance]
-                client.camera.position, client.camera.look_at = lower_3 + 1.3 * away_3, lower_3
-
-    def _add_steering(self) -> None:
-        if not self.driver.numbers:
-            return
-        with self._server.gui.add_folder("Drive"):
-            for names, steps in STEERING.items():
-                num_steered = len(self.driver.numbers)
-                known = [(name, step) for name, step in zip(names, steps, strict=True) if step[0] < num_steered]
-                if known:
-                    group = self._server.gui.add_button_group("", [name for name, _ in known])
-                    group.on_click(
-                        lambda event, known=dict(known): self.driver({"nudge": list(known[event.target.value])})
-                    )
-            self._server.gui.add_markdown(f"<small>{KEYS_HELP}</small>")
 
     def _add_inputs(self) -> list[NumberInput]:
         inputs: list[NumberInput] = []
@@ -231,6 +189,8 @@ class BrowserFrontend(AbstractFrontend):
         presses = {"Zero commands": "zero", "Reset": "reset", "Push": "push", "Pause": "pause"}
         group = gui.add_button_group("", names)
         group.on_click(lambda event: self.driver({"press": presses[event.target.value]}))
+        if session.numbers:
+            gui.add_markdown(f"<small>{KEYS_HELP}</small>")
 
     def _add_following(self) -> None:
         gui, session = self._server.gui, self._session

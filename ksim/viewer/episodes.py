@@ -23,17 +23,23 @@ MAX_FILE_BYTES = 64 << 20
 _MAX_COLUMNS = 500
 _MAX_NUMBER = 1e9
 _STEPS_S = (1e-5, 10.0)
+_NUMBERS = {"step_s": _MAX_NUMBER, "recorded_s": 2.0**33}
+"""Numbers of a whole file, and the largest of each; a time, in s since 1970, is before the year 2242."""
 _VECTORS = ("qpos", "qvel", "actuation")
 _GROUPS = ("extra", "commands", "rewards")
 
 
 @dataclass(eq=False)
 class Episode:
-    """An episode of one robot, as far as it was recorded: one frame per control step, in order."""
+    """An episode of one robot, as far as it was recorded: one frame per control step, in order.
+
+    `recorded_s` is the time of its start, in s since 1970; None if unknown.
+    """
 
     name: str
     step_s: float
     frames: list[Frame] = field(default_factory=list)
+    recorded_s: float | None = None
 
     @property
     def length_s(self) -> float:
@@ -60,7 +66,7 @@ class Recorder:
     def __init__(self, step_s: float, recent_s: float) -> None:
         self._step_s, self._num_episodes, self._is_cut = step_s, 0, True
         self.finished: tuple[Episode, ...] = ()
-        self.current = Episode("episode 1", step_s)
+        self.current = Episode("episode 1", step_s, recorded_s=time.time())
         self.recent: collections.deque[Frame] = collections.deque(maxlen=max(2, round(recent_s / step_s)))
 
     def record(self, frame: Frame, is_first: bool) -> None:
@@ -70,7 +76,7 @@ class Recorder:
             if len(self.current.frames) > 1:
                 self.finished = (*self.finished, self.current)
             self._num_episodes += 1
-            self.current = Episode(f"episode {self._num_episodes}", self._step_s)
+            self.current = Episode(f"episode {self._num_episodes}", self._step_s, recorded_s=time.time())
         self.current.frames.append(frame)
         self.recent.append(frame)
         num_frames = len(self.current.frames) + sum(len(episode.frames) for episode in self.finished)
@@ -88,7 +94,7 @@ class Recorder:
 
 
 def save_episode(episode: Episode) -> bytes:
-    """The contents of an npz file: `step_s`, and columns with one row per frame.
+    """The contents of an npz file: `step_s` and, where it is known, `recorded_s`; and columns with one row per frame.
 
     The columns are `time_s`, `qpos`, `qvel` and, where they are known, `actuation`, `extra.<name>`, `commands.<name>`
     and `rewards.<name>`.
@@ -101,8 +107,11 @@ def save_episode(episode: Episode) -> bytes:
     for group in _GROUPS:
         for name in getattr(frames[0], group):
             columns[f"{group}.{name}"] = np.array([getattr(frame, group)[name] for frame in frames])
+    numbers = {"step_s": np.array(episode.step_s)}
+    if episode.recorded_s is not None:
+        numbers["recorded_s"] = np.array(episode.recorded_s)
     file = io.BytesIO()
-    np.savez_compressed(file, allow_pickle=False, step_s=np.array(episode.step_s), **columns)
+    np.savez_compressed(file, allow_pickle=False, **numbers, **columns)
     return file.getvalue()
 
 
@@ -123,8 +132,9 @@ def load_episode(name: str, content: bytes, like: Frame) -> Episode:
         words = f"{type(error).__name__}: {error!s:.200}" if str(error) else type(error).__name__
         reason = str(error) if type(error) is _OtherRobotError else f"is no recording of ksim's viewer ({words})"
         raise ConfigError(f"{name} {reason}.") from error
-    step_s = float(columns.pop("step_s"))
-    return Episode(name, step_s, [_frame(columns, i) for i in range(len(columns["time_s"]))])
+    step_s, recorded_s = float(columns.pop("step_s")), columns.pop("recorded_s", None)
+    frames = [_frame(columns, i) for i in range(len(columns["time_s"]))]
+    return Episode(name, step_s, frames, None if recorded_s is None else float(recorded_s))
 
 
 class _OtherRobotError(ValueError):
@@ -157,14 +167,15 @@ def _read_columns(
         for name, info in members.items():
             row = wanted.get(name, optional.get(name, () if name.startswith("rewards.") else None))
             shape, found = () if row is None else (*num_frames, *row), _shape_of(archive, info)
-            if found != shape or (row is None and name != "step_s"):
+            if found != shape or (row is None and name not in _NUMBERS):
                 raise _OtherRobotError(f"is a recording of another robot or task: its {name:.80} has the shape {found}")
             with archive.open(info) as file:
                 columns[name] = np.array(np.lib.format.read_array(file, allow_pickle=False), float)
             x = columns[name]
             x = x[np.isfinite(x)] if name.startswith("rewards.") else x  # a diverged step may give any reward
-            if not (np.abs(x) <= _MAX_NUMBER).all():
-                raise ValueError(f"numbers of its {name:.80} are not finite, or beyond {_MAX_NUMBER:g}")
+            largest = _NUMBERS.get(name, _MAX_NUMBER)
+            if not (np.abs(x) <= largest).all():
+                raise ValueError(f"numbers of its {name:.80} are not finite, or beyond {largest:g}")
     if not _STEPS_S[0] <= columns["step_s"] <= _STEPS_S[1]:
         raise ValueError(f"its step_s must be {_STEPS_S[0]:g} to {_STEPS_S[1]:g} s")
     return columns
@@ -238,6 +249,16 @@ class Replay:
     def is_on(self) -> bool:
         """Whether an episode is shown instead of the simulation."""
         return self._episode is not None
+
+    @property
+    def episode(self) -> Episode | None:
+        """The episode that is shown; None for the simulation."""
+        return self._episode
+
+    @property
+    def time_s(self) -> float:
+        """The time in the episode that is shown."""
+        return self._time_s
 
     def choose(self, episode: Episode | None) -> None:
         """Shows an episode from its start; None for the simulation."""

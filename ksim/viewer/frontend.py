@@ -15,7 +15,7 @@ from ksim.host.terminal import print_line, print_warning
 from ksim.viewer.controls import CommandNumber
 from ksim.viewer.session import ViewSession
 
-KEYS_HELP = "W S, A D, Q E: command · space: zero · R: reset · P: push · K: pause · or a gamepad"
+KEYS_HELP = "Hold W S, A D, Q E to drive · space: zero · R: reset · P: push · K: pause · or the stick, or a gamepad"
 
 
 def check_viser() -> None:
@@ -49,7 +49,7 @@ def free_port(host: str, port: int) -> int:
 
 
 class Driver:
-    """Handler of messages from keyboards, gamepads and buttons; may be called from any thread.
+    """Handler of messages from keyboards, sticks, gamepads and buttons; may be called from any thread.
 
     Attributes:
         numbers: The steered numbers, at most three: forward, leftward and yaw rate of the first velocity command;
@@ -64,15 +64,14 @@ class Driver:
     def __call__(self, message: Mapping[str, Any]) -> None:
         """Handles a message that has passed the gate; unknown indices and names have no effect.
 
-        `{"nudge": [index, steps]}` changes a number by steps. `{"axes": [a, b, c]}`, each from -1 to 1, sets all.
-        `{"press": name}` is a button: zero, reset, push or pause.
+        `{"axes": [a, b, c]}` sets the numbers by deflections from -1 to 1; 0 is a key or stick that was released, and
+        None leaves a number as it is. `{"press": name}` is a button: zero, reset, push or pause.
         """
         match message:
-            case {"nudge": [index, steps]} if index < len(self.numbers):
-                self._session.nudge(self.numbers[index], steps)
             case {"axes": axes}:
                 for number, x in zip(self.numbers, axes, strict=False):
-                    self._session.set(number, deflected(number, float(x)))
+                    if x is not None:
+                        self._session.set(number, deflected(number, float(x)))
             case {"press": "zero"}:
                 self._session.set_to_start()
             case {"press": "reset"}:
@@ -111,9 +110,13 @@ MAX_FAILED_FRAMES = 100
 
 
 class AbstractFrontend(ABC):
-    """Displays a session and passes user input to it. `frame_s` is the shortest time between two frames."""
+    """Displays a session and passes user input to it.
+
+    `frame_s` is the shortest time between two frames, and `note` says which policy is shown; empty for none.
+    """
 
     frame_s: float = 1 / 60
+    note: str = ""
 
     @property
     @abstractmethod

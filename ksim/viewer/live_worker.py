@@ -20,7 +20,8 @@ from ksim.task.rl import RLTask
 from ksim.viewer.browser import BrowserFrontend
 from ksim.viewer.frontend import Budget, run_session
 from ksim.viewer.live_feed import FAILED, READY, WANTED, read_policy
-from ksim.viewer.session import ViewSession
+from ksim.viewer.page import Page
+from ksim.viewer.session import ViewSession, shown_of
 
 ASK_EVERY_S = 2.0
 """Shortest time between two policies."""
@@ -51,15 +52,17 @@ def serve(task: RLTask[Any], on_cpu: bool, policy_path: str, sender: Any) -> Non
 
 def _serve(task: RLTask[Any], on_cpu: bool, policy_path: Path, sender: Any) -> None:
     config, context = task.config, policy_context(task_on_one_device(task))
+    shown = shown_of(context.env)
+    page = Page(shown.model, config.viewer_num_envs, host=config.viewer_host, port=config.viewer_port)
     model = context.task.policy_of(context.task.initial_learner()[0])
     session = ViewSession(
         context.env, model, seed=config.seed, num_envs=config.viewer_num_envs, axis_name=task.device_axis
     )
-    frontend = BrowserFrontend(session, host=config.viewer_host, port=config.viewer_port)
+    frontend = BrowserFrontend(session, page)
     frontend.note = "untrained policy"
     feed = PolicyFeed(session, frontend, policy_path, sender)
     lower_priority()  # not earlier: if training uses all cores, the page would take many minutes
-    sender.send((READY, frontend.url))
+    sender.send((READY, page.url))
     earned = functools.partial(earned_s, os.getppid() if on_cpu else None)
     with closing(frontend):
         run_session(session, frontend, StopRequest(), before_step=feed.wait, budget=Budget(earned))

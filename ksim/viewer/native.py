@@ -99,6 +99,7 @@ class NativeFrontend(AbstractFrontend):
             ("time (s)", f"{self._session.data.time:.1f}" + (" paused" if self._session.paused else "")),
             ("real-time factor", f"{real_time_factor:.2f}"),
             ("falls", str(self._session.num_falls)),
+            *([("policy", self.note)] if self.note else []),
         ]
         left, right = ("\n".join(column) for column in zip(*rows, strict=True))
         if self.is_open:

@@ -1,4 +1,4 @@
-"""A MuJoCo model as a scene in the browser."""
+"""A MuJoCo model as a scene in the browser, with the look of videos."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,16 @@ import trimesh
 import viser
 
 from ksim.mdp.commands import CartesianCommand, HeadingCommand, VelocityCommand
-from ksim.physics.rendering import bounding_sphere
+from ksim.physics.rendering import (
+    GROUND_RGB,
+    HORIZON_RGB,
+    LINE_RGB,
+    SKY_RGB,
+    SUN_DIR,
+    UNPAINTED,
+    bounding_sphere,
+    painted,
+)
 from ksim.viewer.session import Pose, ViewSession
 
 FORCE, COMMANDED, MEASURED = (230, 60, 40), (25, 180, 50), (25, 100, 255)
@@ -167,7 +176,8 @@ def arrow_mesh(lines_n23: np.ndarray, radius: float) -> tuple[np.ndarray, np.nda
     angles = np.linspace(0, 2 * np.pi, _SIDES, endpoint=False)
     ring_n63 = across_n3[:, None] * np.cos(angles)[:, None] + other_n3[:, None] * np.sin(angles)[:, None]
     neck_n13 = (start_n3 + along_n3 * (length_n - head_n)[:, None])[:, None]
-    rings = [start_n3[:, None] + radius * ring_n63, neck_n13 + radius * ring_n63, neck_n13 + 2.5 * radius * ring_n63]
+    ring_n63 *= (radius * np.minimum(1, length_n / (2 * _HEAD_LENGTH * radius)))[:, None, None]  # short ones are thin
+    rings = [start_n3[:, None] + ring_n63, neck_n13 + ring_n63, neck_n13 + 2.5 * ring_n63]
     vertices = np.concatenate([*rings, (start_n3 + way_n3)[:, None]], axis=1)
     side = np.arange(_SIDES)
     after, tip = (side + 1) % _SIDES, np.full(_SIDES, 3 * _SIDES)
@@ -192,21 +202,34 @@ SPACING = 2.2
 LINE_SPACING_M = 1.0
 """Distance between the lines on a plane, which show the speed of the robot."""
 
-_UNTOUCHED_RGBA = (0.5, 0.5, 0.5, 1.0)
+SUN, FILL = 2.4, 0.45
+"""Brightness of the sun and of the light from all sides."""
+FADE = 40.0
+"""Distance at which the ground has faded into the horizon, in radii of the robot."""
 
 
 class BrowserScene:
     """The robots and their world, under one root that can be shifted to follow one of them.
 
+    It has the look of videos: their paint, sky, sun and ground. The world is scaled such that a robot has a radius of
+    1, since the page's map of shadows and its camera are made for that size.
+
     Attributes:
+        scale: The size of a metre in the scene.
         offsets: Offset of each robot's world in the scene, in m, shape (robot, 3): side by side on a plane, zero on a
             terrain.
     """
 
-    def __init__(self, server: viser.ViserServer, mj_model: mujoco.MjModel, num_robots: int = 1) -> None:
+    def __init__(
+        self, server: viser.ViserServer, mj_model: mujoco.MjModel, base_body: int | None, num_robots: int = 1
+    ) -> None:
+        mj_model = painted(mj_model, base_body or 0)
         self._server = server
-        self._root = server.scene.add_frame("/world", show_axes=False)
-        self.offsets = robot_offsets(mj_model, num_robots)
+        radius = _radius(mj_model)
+        self.scale = 1 / radius
+        add_sky_and_sun(server.scene)
+        self._root = server.scene.add_frame("/world", show_axes=False, scale=self.scale)
+        self.offsets = robot_offsets(mj_model, num_robots, radius)
         self._robots: list[viser.FrameHandle] = []
         self._bodies: list[dict[int, viser.FrameHandle]] = []
         geoms = [
@@ -231,7 +254,7 @@ class BrowserScene:
 
         `centre_3`, a point of the scene before the shift, in m, moves to the scene's origin.
         """
-        self._root.position = -centre_3
+        self._root.position = -self.scale * centre_3
         for data, bodies in zip(poses, self._bodies, strict=False):
             for body, frame in bodies.items():
                 if body:  # the world body never moves
@@ -248,16 +271,40 @@ def is_shared(mj_model: mujoco.MjModel, geom: int) -> bool:
     return int(mj_model.geom_type[geom]) in (GEOM.mjGEOM_PLANE, GEOM.mjGEOM_HFIELD)
 
 
-def robot_offsets(mj_model: mujoco.MjModel, num_robots: int) -> np.ndarray:
+def _radius(mj_model: mujoco.MjModel) -> float:
+    """The radius of a robot in its reference pose, in m."""
+    data = mujoco.MjData(mj_model)
+    mujoco.mj_forward(mj_model, data)
+    return max(1e-3, bounding_sphere(mj_model, data)[1])
+
+
+def robot_offsets(mj_model: mujoco.MjModel, num_robots: int, radius: float) -> np.ndarray:
     """Offsets of robots side by side in a square about the origin, in m; zeros on a terrain, where all meet."""
     if (mj_model.geom_type == GEOM.mjGEOM_HFIELD).any():
         return np.zeros((num_robots, 3))
-    data = mujoco.MjData(mj_model)
-    mujoco.mj_forward(mj_model, data)
-    spacing = SPACING * bounding_sphere(mj_model, data)[1]
+    spacing = SPACING * radius
     columns = math.ceil(math.sqrt(num_robots))
     offsets = np.array([[-spacing * (i // columns), spacing * (i % columns), 0.0] for i in range(num_robots)])
     return offsets - offsets.mean(axis=0)
+
+
+def add_sky_and_sun(scene: viser.SceneApi) -> None:
+    """Adds the sky of videos, behind everything, and their sun, whose shadows are where the camera looks."""
+    up_h = np.clip(np.linspace(1, -1, 256), 0, 1)[:, None]  # the horizon is at half the height
+    rows_h3 = up_h * SKY_RGB + (1 - up_h) * np.array(HORIZON_RGB)
+    scene.set_background_image(np.round(255 * rows_h3[:, None]).astype(np.uint8).repeat(2, axis=1), format="png")
+    scene.configure_default_lights(enabled=False)
+    away_3 = -10 * SUN_DIR
+    scene.add_light_directional(
+        "/sun", intensity=SUN, cast_shadow=True, position=(float(away_3[0]), float(away_3[1]), float(away_3[2]))
+    )
+    scene.configure_environment_map("studio", environment_intensity=FILL)
+
+
+def line_rgb(ground_rgb: np.ndarray) -> np.ndarray:
+    """The colour of the lines on a ground: that of videos, or a darker one on a ground that is as light as that."""
+    is_light = ground_rgb.mean() > np.mean(LINE_RGB) - 0.05
+    return np.array(GROUND_RGB[1]) if is_light else np.array(LINE_RGB)
 
 
 def add_geom(scene: viser.SceneApi, mj_model: mujoco.MjModel, geom: int, name: str) -> None:
@@ -269,7 +316,7 @@ def add_geom(scene: viser.SceneApi, mj_model: mujoco.MjModel, geom: int, name: s
     look: dict[str, Any] = pose | {"color": rgb, "opacity": None if rgba[3] >= 1 else float(rgba[3])}
     if kind == GEOM.mjGEOM_PLANE:
         width, height = (2 * float(half) if half > 0 else INFINITE_PLANE_M for half in size[:2])
-        lines = np.round(0.85 * rgb).astype(np.uint8)
+        lines = np.round(255 * line_rgb(rgba[:3])).astype(np.uint8)
         scene.add_grid(
             name,
             width,
@@ -279,8 +326,8 @@ def add_geom(scene: viser.SceneApi, mj_model: mujoco.MjModel, geom: int, name: s
             section_size=5 * LINE_SPACING_M,
             cell_color=lines,
             section_color=lines,
-            section_thickness=1.5,
-            fade_distance=40.0,
+            fade_distance=FADE,
+            shadow_opacity=0.3,
             plane_color=rgb,
             plane_opacity=float(rgba[3]),
         )
@@ -305,11 +352,15 @@ def add_geom(scene: viser.SceneApi, mj_model: mujoco.MjModel, geom: int, name: s
 
 
 def geom_rgba(mj_model: mujoco.MjModel, geom: int) -> np.ndarray:
-    """The colour of a geom: its own if set, else its material's, times the mean of its texture."""
+    """The colour of a geom: its own if set, else its material's, times the mean of its texture.
+
+    A plane without any has that of the ground in videos.
+    """
     rgba, material = np.array(mj_model.geom_rgba[geom], float), int(mj_model.geom_matid[geom])
     if material < 0:
-        return rgba
-    if np.allclose(rgba, _UNTOUCHED_RGBA):
+        is_plane = int(mj_model.geom_type[geom]) == GEOM.mjGEOM_PLANE
+        return np.array([*np.mean(GROUND_RGB, axis=0), 1]) if is_plane and np.allclose(rgba, UNPAINTED) else rgba
+    if np.allclose(rgba, UNPAINTED):
         rgba = np.array(mj_model.mat_rgba[material], float)
     texture = int(mj_model.mat_texid[material, mujoco.mjtTextureRole.mjTEXROLE_RGB])
     if texture >= 0:

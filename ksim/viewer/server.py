@@ -1,5 +1,6 @@
-"""The viewer's web server: viser's, under an access rule and behind a gate, with keys and gamepads."""
+"""The viewer's web server: viser's, under an access rule and behind a gate, with a channel for ksim's own script."""
 
+import asyncio
 import contextlib
 import http
 import io
@@ -216,9 +217,7 @@ def read_control(text: str | bytes) -> Mapping[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     match message:
-        case {"nudge": [index, steps]} if type(index) is int and index >= 0 and steps in (-1, 1):
-            return {"nudge": [index, int(steps)]}
-        case {"axes": [*axes]} if all(_is_number(x, -1, 1) for x in axes):
+        case {"axes": [*axes]} if all(x is None or _is_number(x, -1, 1) for x in axes):
             return {"axes": axes}
         case {"press": str(name)}:
             return {"press": name}
@@ -241,23 +240,65 @@ def _is_camera(fields: Mapping[str, Any]) -> bool:
 
 
 CONTROLS = "/ksim/controls"
-"""Path at which the page's script connects to send input from the keyboard and the gamepad."""
-
-Receive = Callable[[Mapping[str, Any]], None]
-"""Takes a message of the page's script."""
+"""Path at which the page's script connects: it sends keys, sticks and gamepads, and is told the state to show."""
 
 
-def start_server(host: str, port: int, receive: Receive) -> viser.ViserServer:
+class Channel:
+    """The connections of ksim's script on all pages.
+
+    Attributes:
+        receive: Called in the server's thread with each message of a script; malformed messages are dropped.
+    """
+
+    def __init__(self) -> None:
+        self.receive: Callable[[Mapping[str, Any]], None] = lambda _: None
+        self._state, self._connections = "", set[Any]()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def tell(self, state: Mapping[str, Any]) -> None:
+        """Tells all pages, and those that come later, a state; from any thread. Nothing is sent if it is the same."""
+        text = json.dumps(state)
+        if text == self._state:
+            return
+        self._state = text
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the server has stopped
+                self._loop.call_soon_threadsafe(self._broadcast)
+
+    async def serve(self, connection: Any) -> None:
+        """Serves a page until it closes. It leaves nothing driven: a page that is gone cannot release a key."""
+        self._loop = asyncio.get_running_loop()
+        self._connections.add(connection)
+        driven: dict[int, float] = {}
+        try:
+            if self._state:
+                await connection.send(self._state)
+            async for text in connection:
+                message = read_control(text)
+                if message is not None:
+                    driven |= {i: x for i, x in enumerate(message.get("axes", ())) if x is not None}
+                    self.receive(message)
+        except ConnectionClosed:
+            pass
+        finally:
+            self._connections.discard(connection)
+            if any(driven.values()):
+                self.receive({"axes": [0.0 if driven.get(i) else None for i in range(max(driven) + 1)]})
+
+    def _broadcast(self) -> None:
+        websockets.asyncio.server.broadcast(self._connections, self._state)
+
+
+def start_server(host: str, port: int, channel: Channel) -> viser.ViserServer:
     """Starts viser's server on a free port, under an `AccessRule` and behind a `PageGate`.
 
-    Without them it accepts any message from anybody. The page also gets a style for phones, `page.css`, and a script,
-    `controls.js`, which sends keys and gamepads. `receive` is called in the server's thread with each message of the
-    script; malformed messages are dropped.
+    Without them it accepts any message from anybody. The page also gets ksim's style, `page.css`, and script,
+    `controls.js`, which is at the other end of the channel.
 
     Raises:
         RuntimeError: This version of viser starts its server in another way, so the rule would have no effect.
     """
-    guard = _Guard(AccessRule(host), receive)
+    guard = _Guard(AccessRule(host), channel)
     serve = websockets.asyncio.server.serve
     # Viser has no option for it. Its server's thread calls this before the constructor returns.
     websockets.asyncio.server.serve = lambda *args, **options: guard.serve(serve, *args, **options)  # type: ignore[assignment,misc]
@@ -277,8 +318,8 @@ def start_server(host: str, port: int, receive: Receive) -> viser.ViserServer:
 class _Guard:
     """A layer between the network and viser's server. `is_used` once viser has started its server through it."""
 
-    def __init__(self, rule: AccessRule, receive: Receive) -> None:
-        self._rule, self._receive = rule, receive
+    def __init__(self, rule: AccessRule, channel: Channel) -> None:
+        self._rule, self._channel = rule, channel
         own = resources.files("ksim.viewer")
         read = lambda name, tag: f"<{tag}>{own.joinpath(name).read_text()}</{tag}>".encode()
         self._head = read("controls.js", "script") + read("page.css", "style")
@@ -298,7 +339,7 @@ class _Guard:
 
         async def handle(connection: Any) -> None:
             if connection.request.path == CONTROLS:
-                await self._read(connection)
+                await self._channel.serve(connection)
                 return
             try:
                 await handler(_GatedConnection(connection, self.gate))
@@ -314,13 +355,6 @@ class _Guard:
             del response.headers["Content-Length"]
             response.headers["Content-Length"] = str(len(response.body))
         return response
-
-    async def _read(self, connection: Any) -> None:
-        with contextlib.suppress(ConnectionClosed):
-            async for text in connection:
-                message = read_control(text)
-                if message is not None:
-                    self._receive(message)
 
 
 class _GatedConnection:

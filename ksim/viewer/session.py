@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,22 +140,32 @@ class ViewSession:
         self._rng = np.random.default_rng(seed)
         self._episode_step_e = np.zeros(num_envs, int)
         programs = _Programs(env, shown, can_push=self.can_push)
-        self._restart_program = eqx.filter_jit(bind_axis(programs.restart, axis_name))
-        self._step_program = eqx.filter_jit(bind_axis(programs.step, axis_name))
         self.numbers: list[CommandNumber] = []
         self.commands: dict[str, AbstractCommand] = {}
         self._start: dict[str, np.ndarray] = {}
         if isinstance(env, MdpEnvironment):
-            drawn = jax.jit(bind_axis(lambda key: env.reset(key).inner.commands, axis_name))(self._key)
-            self.numbers, self._start = command_numbers(env.mdp.commands, jax.tree.map(np.asarray, drawn))
+            self.numbers, self._start = command_numbers(env.mdp.commands, _drawn(env, self._key, axis_name))
             self.commands = {name: unscaled(command) for name, command in env.mdp.commands.items()}
         self._commands = dict(self._start)
-        first = eqx.filter_jit(bind_axis(programs.first, axis_name))
-        self._state, self._carry = first(model, self._next_keys(), self._commands)
         self._seen: dict[str, Any] = {}
-        self._step(np.zeros((num_envs, 3), np.float32))  # compiles
+        self._compile(programs, num_envs, axis_name)
         self._restart(np.ones(num_envs, bool))
         self.has_forces = self._seen["actuation"] is not None
+
+    def _compile(self, programs: "_Programs", num_envs: int, axis_name: str) -> None:
+        """Compiles the start of episodes and the step, at the same time, and prepares states of zeros to replace."""
+        program = lambda function: eqx.filter_jit(bind_axis(function, axis_name))
+        keys, commands = self._next_keys(), self._commands
+        before = eqx.filter_eval_shape(bind_axis(programs.first, axis_name), self.model, keys, commands)
+        self._state, self._carry = jax.tree.map(_zeros, before)
+        nobody_e, push_e3 = np.zeros(num_envs, bool), np.zeros((num_envs, 3), np.float32)
+        # Traced here, where JAX's settings of this thread apply, and compiled in threads, which XLA leaves room for.
+        lowered = (
+            program(programs.restart).lower(self.model, nobody_e, keys, (self._state, self._carry), commands),
+            program(programs.step).lower(self.model, self._state, self._carry, commands, push_e3),
+        )
+        with ThreadPoolExecutor(len(lowered)) as pool:
+            self._restart_program, self._step_program = pool.map(lambda one: one.compile(), lowered)
 
     @property
     def data(self) -> mujoco.MjData:
@@ -271,6 +282,23 @@ def shown_of(env: Environment) -> Shown:
             "`shown` (see ksim.Environment)."
         )
     return shown
+
+
+def _drawn(env: MdpEnvironment, key: Key[Array, ""], axis_name: str) -> dict[str, np.ndarray]:
+    """The commands of an episode, by name; zeros if all have ranges, which makes compiling a reset unnecessary."""
+    draw = bind_axis(lambda key: env.reset(key).inner.commands, axis_name)
+    has_ranges = all(command.ranges() for command in env.mdp.commands.values() if not command.has_course)
+    drawn = jax.tree.map(_zeros, jax.eval_shape(draw, key)) if has_ranges else jax.jit(draw)(key)
+    return jax.tree.map(np.asarray, drawn)
+
+
+def _zeros(leaf: Any) -> Any:
+    """An array of zeros, or of the key of seed 0, in place of a shape."""
+    if not isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return jnp.broadcast_to(jax.random.key(0), leaf.shape)
+    return np.zeros(leaf.shape, leaf.dtype)
 
 
 def _with_actuation(env: Environment) -> Environment:
