@@ -283,7 +283,8 @@ class Channel:
         finally:
             self._connections.discard(connection)
             if any(driven.values()):
-                self.receive({"axes": [0.0 if driven.get(i) else None for i in range(max(driven) + 1)]})
+                released = [0.0 if driven.get(i) else None for i in range(max(driven) + 1)]
+                self.receive({"axes": released})
 
     def _broadcast(self) -> None:
         websockets.asyncio.server.broadcast(self._connections, self._state)

@@ -12,7 +12,9 @@ import pytest
 
 pytest.importorskip("viser", reason="needs viser: pip install -e '.[viewer]'")
 
+from ksim.physics.rendering import GROUND_RGB, HORIZON_RGB, SKY_RGB
 from ksim.viewer.browser import BrowserFrontend, reward_columns
+from ksim.viewer.page import Page
 from ksim.viewer.server import CONTROLS
 from ksim.viewer.session import Frame
 from tests.support.processes import wait_until
@@ -28,9 +30,12 @@ ARGUMENTS = [
 TIMEOUT_S = 60
 
 
+TASK = BipedTask(BipedConfig(engine="mujoco"))
+
+
 @pytest.fixture(scope="module")
 def session():
-    return view_session(BipedTask(BipedConfig(engine="mujoco")), num_envs=2)
+    return view_session(TASK, num_envs=2)
 
 
 @pytest.fixture
@@ -38,7 +43,7 @@ def frontend(session):
     """The session served, and stepped as slowly as a page without a GPU is drawn."""
     session.set_to_start()
     session.paused, session.num_falls = False, 0
-    frontend = BrowserFrontend(session, host="127.0.0.1", port=18080)
+    frontend = BrowserFrontend(session, Page(TASK.environment.shown().model, 2, host="127.0.0.1", port=18080))
     frontend.frame_s = 0.2
     with stepped(session, frontend):
         yield frontend
@@ -69,7 +74,7 @@ def open_page(frontend, tmp_path):
             page.on("request", lambda request: page.asked.append(request.url))
             page.add_init_script(GAMEPAD)
             with page.expect_event("websocket", lambda socket: socket.url.endswith(CONTROLS)):
-                page.goto(frontend.url)
+                page.goto(frontend._page.url)
             page.get_by_text("forward, m/s").wait_for()
             return page
 
@@ -125,7 +130,7 @@ def test_page_shows_the_robots_and_its_inputs_command_them(open_page, frontend, 
     wait_until(lambda: [number.handle.value for number in frontend.inputs] == [0, 0, 0])
 
     page.get_by_role("button", name="Pause", exact=True).click()
-    page.get_by_text("paused").wait_for()
+    badge_of(page).get_by_text("Paused").wait_for()
     assert session.paused
     before = session.data.qpos.copy()
     page.get_by_role("button", name="Reset").click()
@@ -138,43 +143,84 @@ def test_page_shows_the_robots_and_its_inputs_command_them(open_page, frontend, 
     assert len(np.unique(scene, axis=0)) > 200
     assert scene.std() > 10
 
+    # The sky of videos, from its zenith downwards, and a ground that is theirs, as the model's own has no colour.
+    near = lambda x, y, *rgb: np.abs(image[y, x] / 255 - rgb[0]).max() < 0.03
+    assert near(400, 4, SKY_RGB)
+    assert near(300, 496, np.mean(GROUND_RGB, axis=0))
+    rows_y3 = image[4:140, 400] / 255
+    assert (np.diff(rows_y3[:, 0]) >= -1e-9).all()
+    assert SKY_RGB[0] < rows_y3[-1, 0] < HORIZON_RGB[0]
+
     page.get_by_role("button", name="Pause", exact=True).click()
     wait_until(lambda: session.episode_step > 0)
+    badge_of(page).get_by_text("Live").wait_for()
     # Nothing of the page comes from elsewhere.
-    own = (frontend.url, frontend.url.replace("http", "ws"), "data:", "blob:")
+    url = frontend._page.url
+    own = (url, url.replace("http", "ws"), "data:", "blob:")
     assert not [url for url in page.asked if not url.startswith(own)]
 
 
+def badge_of(page):
+    return page.get_by_role("status").and_(page.locator("#ksim-badge"))
+
+
+def values_of(session):
+    return [round(session.get(number), 3) for number in session.numbers]
+
+
 @pytest.mark.long
-def test_keys_and_a_gamepad_drive_the_robots(open_page, frontend, session):
+def test_keys_drive_while_they_are_held_and_stop_when_they_are_released(open_page, frontend, session):
     page = open_page(800, 500)
-    values = lambda: [round(session.get(number), 3) for number in session.numbers]
+    shows = lambda *values: wait_until(lambda: values_of(session) == [*values])
     camera = lambda: next(iter(frontend._server.get_clients().values())).camera.position
     position_3 = frontend._server.initial_camera.position
     # A page reports viser's own place before the one that it is given.
     wait_until(lambda: frontend._server.get_clients() and np.allclose(camera(), position_3))
-    for key in "wwwaq":
-        page.keyboard.press(key)
-    # Each by a tenth of the range: 0 to 1, -0.3 to 0.3, -0.5 to 0.5.
-    wait_until(lambda: values() == [0.3, 0.06, 0.1])
+    # To the ends of the ranges: 0 to 1, -0.3 to 0.3, -0.5 to 0.5.
+    page.keyboard.down("w")
+    shows(1.0, 0.0, 0.0)
+    page.keyboard.down("q")
+    shows(1.0, 0.0, 0.5)
+    page.keyboard.down("e")  # both of a pair
+    shows(1.0, 0.0, 0.0)
+    page.keyboard.up("w")
+    page.keyboard.up("q")
+    shows(0.0, 0.0, -0.5)
+    page.keyboard.up("e")
+    shows(0.0, 0.0, 0.0)
     np.testing.assert_allclose(camera(), position_3, atol=1e-6)  # which these keys would move on viser's own page
-    page.keyboard.press("s")
-    wait_until(lambda: values() == [0.2, 0.06, 0.1])
+
+    # A number set by its slider stays while another one is driven; a window that loses its focus releases all keys.
+    session.set(session.numbers[0], 0.4)
+    page.keyboard.down("a")
+    shows(0.4, 0.3, 0.0)
+    page.evaluate("window.dispatchEvent(new Event('blur'))")
+    shows(0.4, 0.0, 0.0)
+    page.keyboard.up("a")
     page.keyboard.press(" ")
-    wait_until(lambda: values() == [0.0, 0.0, 0.0])
+    shows(0.0, 0.0, 0.0)
     page.keyboard.press("k")
     wait_until(lambda: session.paused)
     page.keyboard.press("k")
     wait_until(lambda: not session.paused)
     page.locator("input.mantine-NumberInput-input").first.focus()
     page.keyboard.press("k")  # typed into a field, so it pauses nothing
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.down("w")
+    shows(1.0, 0.0, 0.0)
+    assert not session.paused
+    page.close()  # and cannot release its key
+    shows(0.0, 0.0, 0.0)
 
+
+@pytest.mark.long
+def test_gamepad_drives_the_robots(open_page, frontend, session):
+    page = open_page(800, 500)
     # Half-way forward (less the dead zone), all the way right, the right stick all the way left.
     page.evaluate("window.pad.axes = [1, -0.56, -1, 0]")
-    wait_until(lambda: values() == [0.5, -0.3, 0.5])
-    assert not session.paused
+    wait_until(lambda: values_of(session) == [0.5, -0.3, 0.5])
     page.evaluate("window.pad.axes = [0, 0.05, 0, 0]")
-    wait_until(lambda: values() == [0.0, 0.0, 0.0])
+    wait_until(lambda: values_of(session) == [0.0, 0.0, 0.0])
     page.evaluate("window.pad.buttons[9].pressed = true")
     wait_until(lambda: session.paused)
 
@@ -188,8 +234,19 @@ def test_episode_is_replayed_with_the_scrubber_saved_and_loaded(open_page, front
     wait_until(lambda: len(frontend.replay.menu.options) > 1)
     page.get_by_label("Show", exact=True).click()
     page.get_by_role("option", name=f"{episode.name}:").first.click()
-    page.get_by_text("replay", exact=True).wait_for()
+    badge = badge_of(page)
+    badge.get_by_text("Replay").wait_for()
     assert session.paused
+    said = f"{episode.name} \u00b7 "
+    wait_until(lambda: "recorded" in badge.inner_text() and said in badge.inner_text())
+    recorded = page.evaluate("s => new Date(1000 * s).toLocaleString()", episode.recorded_s)
+    assert recorded in badge.inner_text()
+    box = badge.bounding_box()
+    assert box["x"] >= 0
+    assert box["y"] >= 0
+    frame = imageio.v3.imread(page.screenshot())[..., :3]
+    assert (frame[450, 1] == frame[2, 400]).all()  # of one colour, at all edges
+    assert frame[450, 1, 0] > frame[450, 1, 2] + 100  # amber
     wait_until(lambda: frontend.replay.pose.data.time > 0)
     scrubber = page.get_by_role("slider").last
     scrubber.press("End")
@@ -207,30 +264,47 @@ def test_episode_is_replayed_with_the_scrubber_saved_and_loaded(open_page, front
     page.get_by_label("Show", exact=True).click()
     page.get_by_role("option", name="live").click()
     wait_until(lambda: not session.paused)
+    badge.get_by_text("Live").wait_for()
 
 
 @pytest.mark.long
-def test_page_on_a_phone_shows_the_robot_above_the_panel_and_is_driven_by_fingers(open_page, frontend, session):
-    page = open_page(390, 780)
-    session.paused = True
-    button = page.get_by_role("button", name="forward")
-    box = button.bounding_box()
-    assert box["x"] >= 0
-    assert box["x"] + box["width"] <= 390
-    assert box["height"] >= 32  # a finger's
-    assert page.evaluate("document.documentElement.scrollWidth") == 390
-    button.tap()
-    wait_until(lambda: session.get(session.numbers[0]) == pytest.approx(0.1))
-    # The middle of the robot is drawn in the part of the page that the panel leaves free.
+def test_page_on_a_phone_shows_the_robot_above_the_panel_and_is_driven_by_a_stick(open_page, frontend, session):
+    page = open_page(390, 844)
+    stick = page.locator("#ksim-stick").bounding_box()
     panel_top = page.get_by_text("ksim", exact=True).bounding_box()["y"]
+    assert stick["x"] >= 0
+    assert stick["y"] + stick["height"] <= panel_top
+    x, y, radius = stick["x"] + stick["width"] / 2, stick["y"] + stick["height"] / 2, 48
+    finger = page.context.new_cdp_session(page)
+    at = lambda right, up: {"touchPoints": [{"x": x + radius * right, "y": y - radius * up}]}
+    touch = lambda kind, points: finger.send("Input.dispatchTouchEvent", {"type": kind, **points})
+    touch("touchStart", at(0, 0))
+    touch("touchMove", at(0, 1.5))  # beyond its edge
+    wait_until(lambda: values_of(session) == [1.0, 0.0, 0.0])
+    touch("touchMove", at(-0.8, 0.6))
+    wait_until(lambda: session.get(session.numbers[2]) > 0.3 and 0.4 < session.get(session.numbers[0]) < 0.7)
+    touch("touchMove", at(1, 0))
+    wait_until(lambda: values_of(session) == [0.0, 0.0, -0.5])
+    touch("touchEnd", {"touchPoints": []})
+    wait_until(lambda: values_of(session) == [0.0, 0.0, 0.0])
+
+    # The panel and a group of buttons take the width of the page; buttons have the size of a finger.
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    buttons = [page.get_by_role("button", name=name).bounding_box() for name in ("Zero commands", "Pause")]
+    assert buttons[0]["x"] < 20
+    assert buttons[1]["x"] + buttons[1]["width"] > 370
+    assert min(box["height"] for box in buttons) >= 32
+    page.get_by_role("button", name="Pause").tap()
+    wait_until(lambda: session.paused)
+    # The middle of the robot is drawn in the part of the page that the panel leaves free.
     wait_until(frontend._server.get_clients)
     client = next(iter(frontend._server.get_clients().values()))
-    wait_until(lambda: height_on_page(client.camera, frontend, session, 780) < panel_top)
+    wait_until(lambda: 0 < height_on_page(client.camera, frontend, session, 844) < panel_top)
 
 
 def height_on_page(camera, frontend, session, height):
     """The pixel row of the middle of the followed robot."""
-    base_3 = session.data.xpos[session.base_body] * [0, 0, 1]
+    base_3 = frontend._scene.scale * session.data.xpos[session.base_body] * [0, 0, 1]
     forward_3 = camera.look_at - camera.position
     forward_3 /= np.linalg.norm(forward_3)
     up_3 = np.array([0, 0, 1]) - forward_3[2] * forward_3

@@ -65,11 +65,11 @@ def test_recorder_that_is_cut_begins_anew_in_the_middle_of_an_episode(taken):
     assert len(taken.recent) == 1
 
 
-@pytest.mark.parametrize("actuation", [np.array([2.0]), None])
-def test_saved_episode_is_loaded_as_it_was(actuation):
-    episode = Episode("first", 0.02, [frame(step, actuation=actuation) for step in range(5)])
+@pytest.mark.parametrize(("actuation", "recorded_s"), [(np.array([2.0]), 1764264115.5), (None, None)])
+def test_saved_episode_is_loaded_as_it_was(actuation, recorded_s):
+    episode = Episode("first", 0.02, [frame(step, actuation=actuation) for step in range(5)], recorded_s)
     loaded = load_episode("file.npz", save_episode(episode), like=frame(0))
-    assert (loaded.name, loaded.step_s, len(loaded.frames)) == ("file.npz", 0.02, 5)
+    assert (loaded.name, loaded.step_s, len(loaded.frames), loaded.recorded_s) == ("file.npz", 0.02, 5, recorded_s)
     for ours, theirs in zip(episode.frames, loaded.frames, strict=True):
         np.testing.assert_equal(dataclasses.asdict(theirs), dataclasses.asdict(ours))
 

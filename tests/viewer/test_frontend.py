@@ -18,9 +18,9 @@ def session():
 def test_driver_steers_the_first_velocity_command(session):
     driver = Driver(session)
     assert driver.numbers == [FORWARD, LEFTWARD]
-    driver({"nudge": [0, 1]})
     driver({"axes": [1, -0.5, 1]})
-    assert session.calls == [("forward, m/s", 1), ("forward, m/s", 1.0), ("leftward, m/s", -0.15)]
+    driver({"axes": [None, 0, None]})
+    assert session.calls == [("forward, m/s", 1.0), ("leftward, m/s", -0.15), ("leftward, m/s", 0.0)]
 
 
 def test_driver_without_a_velocity_command_steers_the_first_numbers(session):
@@ -36,7 +36,7 @@ def test_buttons_reset_push_zero_and_pause(session):
     assert session.paused
 
 
-@pytest.mark.parametrize("message", [{}, {"nudge": [2, 1]}, {"press": "quit"}], ids=repr)
+@pytest.mark.parametrize("message", [{}, {"axes": [None, None, None, 1]}, {"press": "quit"}], ids=repr)
 def test_unknown_message_changes_nothing(session, message):
     Driver(session)(message)
     assert not session.calls

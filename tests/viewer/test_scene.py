@@ -6,6 +6,7 @@ pytest.importorskip("viser", reason="needs viser: pip install -e '.[viewer]'")
 
 import viser
 
+from ksim.physics.rendering import GROUND_RGB, LIMB_RGB, LINE_RGB, TRUNK_RGB, bounding_sphere
 from ksim.viewer.scene import (
     BrowserScene,
     arrow_mesh,
@@ -14,6 +15,7 @@ from ksim.viewer.scene import (
     geom_rgba,
     heading,
     height_field,
+    line_rgb,
     mesh,
     robot_offsets,
 )
@@ -58,14 +60,19 @@ def test_every_shape_is_added_and_collision_groups_are_not(mj_model):
     try:
         data = mujoco.MjData(mj_model)
         mujoco.mj_forward(mj_model, data)
-        scene = BrowserScene(server, mj_model)
+        scene = BrowserScene(server, mj_model, None)
         for geom in range(mj_model.ngeom):
             body = mj_model.geom_bodyid[geom]
             shown = server.scene.get_handle_by_name(f"/world/robot_0/body_{body}/geom_{geom}") is not None
             assert shown == (mj_model.geom_group[geom] < 3), geom
         scene.update([data], np.array([1.0, 2.0, 0.0]))
         np.testing.assert_allclose(server.scene.get_handle_by_name("/world/robot_0/body_1").position, [1, 2, 3])
-        np.testing.assert_allclose(server.scene.get_handle_by_name("/world").position, [-1, -2, 0])
+        np.testing.assert_allclose(
+            server.scene.get_handle_by_name("/world").position, scene.scale * np.array([-1, -2, 0])
+        )
+        # The robot has a radius of 1 in the scene.
+        assert scene.scale == pytest.approx(1 / bounding_sphere(mj_model, data)[1])
+        assert server.scene.get_handle_by_name("/world").scale == scene.scale
     finally:
         with silence():
             server.stop()
@@ -76,6 +83,40 @@ def test_colour_is_the_geoms_own_else_its_materials_times_its_texture(mj_model):
     np.testing.assert_allclose(geom_rgba(mj_model, 1), [0.5, 0.5, 0.5, 1])  # MuJoCo's default
     np.testing.assert_allclose(geom_rgba(mj_model, 2), [1, 0, 0, 1])
     np.testing.assert_allclose(geom_rgba(mj_model, 3), [0, 1, 0, 0.5])
+
+
+def test_plane_without_a_colour_has_that_of_videos_and_lines_differ_from_it():
+    plain = mujoco.MjModel.from_xml_string("<mujoco><worldbody><geom type='plane' size='0 0 1'/></worldbody></mujoco>")
+    np.testing.assert_allclose(geom_rgba(plain, 0)[:3], np.mean(GROUND_RGB, axis=0))
+    np.testing.assert_allclose(line_rgb(np.array(GROUND_RGB[0])), LINE_RGB)
+    assert np.abs(line_rgb(np.ones(3)) - 1).min() > 0.2
+
+
+LIMBS = """
+<mujoco>
+  <worldbody>
+    <geom type="plane" size="0 0 1"/>
+    <body name="trunk" pos="0 0 1">
+      <freejoint/><geom size=".1"/>
+      <body><joint/><geom size=".1"/></body>
+      <body><joint/><geom size=".1"/></body>
+    </body>
+  </worldbody>
+</mujoco>
+"""
+
+
+def test_limbs_of_a_robot_without_colours_have_those_of_videos():
+    mj_model = mujoco.MjModel.from_xml_string(LIMBS)
+    with silence():
+        server = viser.ViserServer(host="127.0.0.1", port=18190, verbose=False)
+    try:
+        BrowserScene(server, mj_model, mj_model.body("trunk").id)
+        rgb = [server.scene.get_handle_by_name(f"/world/robot_0/body_{i}/geom_{i}").color for i in (1, 2, 3)]
+        np.testing.assert_allclose(np.array(rgb) / 255, [TRUNK_RGB, LIMB_RGB[0], LIMB_RGB[1]], atol=0.01)
+    finally:
+        with silence():
+            server.stop()
 
 
 def test_capsule_is_a_cylinder_with_half_spheres_at_its_ends():
@@ -110,12 +151,12 @@ def test_robots_stand_side_by_side_about_the_middle_and_together_on_a_terrain(mj
         "<mujoco><worldbody><geom type='plane' size='0 0 1'/>"
         "<body><freejoint/><geom size='.5'/></body></worldbody></mujoco>"
     )
-    offsets = robot_offsets(flat, 4)
+    offsets = robot_offsets(flat, 4, 0.5)
     np.testing.assert_allclose(offsets.mean(axis=0), 0, atol=1e-9)
     apart = np.linalg.norm(offsets[:, None] - offsets, axis=2) + 10 * np.eye(4)
     assert apart.min() > 1.0  # the robots' width
-    assert not robot_offsets(flat, 1).any()
-    assert not robot_offsets(mj_model, 4).any()
+    assert not robot_offsets(flat, 1, 0.5).any()
+    assert not robot_offsets(mj_model, 4, 0.5).any()
 
 
 BOX = """

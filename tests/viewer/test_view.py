@@ -1,11 +1,17 @@
+import json
 import os
 import signal
+from types import SimpleNamespace
 
+import equinox as eqx
+import jax
 import pytest
+from websockets.sync.client import connect
 
 from ksim.cli import launch
 from ksim.errors import ConfigError
-from ksim.viewer.view import pick_viewer
+from ksim.policy.load import load_task_policy
+from ksim.viewer.view import LOOK_EVERY_S, NewestPolicy, pick_viewer
 from tests.support.checkpoints import save_learner
 from tests.support.processes import exit_code
 from tests.support.tasks import MESSAGE, BipedConfig, BipedTask, PointMassConfig, PointMassTask, point_mass_task
@@ -77,8 +83,44 @@ def test_view_says_where_the_page_is_and_ends_with_ctrl_c(tmp_path, monkeypatch,
         if len(shown) == 3:
             os.kill(os.getpid(), signal.SIGINT)
 
+    rested = []
+
+    def load(*args):
+        # The page is there before the policy, and shows the robot in its first pose.
+        with connect("ws://127.0.0.1:18280/ksim/controls") as page:
+            rested.append(json.loads(page.recv(timeout=10)))
+        return load_task_policy(*args)
+
+    monkeypatch.setattr("ksim.viewer.view.load_task_policy", load)
     monkeypatch.setattr("ksim.viewer.browser.BrowserFrontend.show", interrupt_at_the_third_frame)
     config = BipedConfig(run_mode="view", checkpoint=str(tmp_path / "run"), viewer="browser", viewer_port=18280)
     assert BipedTask(config).run().exit_code == 128 + signal.SIGINT
     assert "Open http://127.0.0.1:18280 in a browser." in capsys.readouterr().out
+    assert [state["mode"] for state in rested] == ["preparing"]
     assert shown[:2] == [0, 1]  # later ones may be skipped on a slow machine
+
+
+def test_newer_checkpoint_of_a_run_in_progress_is_shown_and_a_damaged_one_is_not(tmp_path):
+    task = BipedTask(BipedConfig(num_devices=1, engine="mujoco"))
+    learner, run_dir = task.initial_learner()[0], tmp_path / "run"
+    save_learner(task, run_dir, 1, learner)
+    viewing = BipedTask(BipedConfig(run_mode="view", checkpoint=str(run_dir), num_devices=1, engine="mujoco"))
+    path, context, model = load_task_policy(viewing)
+    session, frontend, now = SimpleNamespace(model=model), SimpleNamespace(note=""), [0.0]
+    feed = NewestPolicy(context, path, session, frontend, clock=lambda: now[0])
+    trained = eqx.tree_at(lambda learner: learner.params, learner, jax.tree.map(lambda x: x + 1, learner.params))
+    save_learner(task, run_dir, 2, trained)
+    feed.update()
+    assert frontend.note == "policy of iteration 1"  # not yet: it looks every LOOK_EVERY_S
+    now[0] = LOOK_EVERY_S
+    feed.update()
+    assert (frontend.note, feed.path.name) == ("policy of iteration 2", "2")
+    assert not eqx.tree_equal(session.model, model)
+
+    newest = session.model
+    save_learner(task, run_dir, 3, learner)
+    (run_dir / "checkpoints" / "3" / "document.json").write_text("{")
+    now[0] *= 2
+    feed.update()
+    assert frontend.note.startswith("policy of iteration 2, as the newest cannot be read: ")
+    assert session.model is newest
