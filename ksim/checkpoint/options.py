@@ -1,6 +1,7 @@
 """Saved options and kept arrays of the run that a task resumes, evaluates or shows."""
 
 import dataclasses
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,16 @@ from ksim.checkpoint.format import (
     read_document,
     readable,
 )
-from ksim.checkpoint.run_dir import newest_run_dir
+from ksim.checkpoint.run_dir import holds_run, is_in_progress, newest_run_dir
 from ksim.config import CHECKPOINT_MODES, check_fields, is_of_the_run, options_with
 from ksim.errors import ConfigError
+from ksim.host.terminal import print_line
 from ksim.task.config import RLConfig
 from ksim.task.overrides import parse_overrides
 from ksim.task.rl import RLTask
 
 AUTO = "auto"
+_WAIT_S = 0.5
 
 
 def make_config(base: RLConfig, argv: Sequence[str], task_name: str, pretrained: Path | None = None) -> Any:
@@ -36,9 +39,21 @@ def make_config(base: RLConfig, argv: Sequence[str], task_name: str, pretrained:
     config = parse_overrides(base, argv).with_pretrained(pretrained, task_name)
     if config.resume is None and (config.run_mode not in CHECKPOINT_MODES or config.checkpoint is None):
         return config
+    if config.run_mode == "view" and config.checkpoint is not None:
+        _wait_for_first(Path(config.checkpoint))
     names = {f.name for f in dataclasses.fields(base) if is_of_the_run(f)}
     saved = {name: value for name, value in saved_options(config, task_name).items() if name in names}
     return parse_overrides(dataclasses.replace(base, **saved), argv).with_pretrained(pretrained, task_name)
+
+
+def _wait_for_first(run_dir: Path) -> None:
+    """Waits for the first checkpoint of a run in progress; returns at once if there is one, or nobody trains there."""
+    with readable(run_dir, "checkpoint"):
+        has_none = lambda: holds_run(run_dir) and not list_checkpoints(run_dir / CHECKPOINTS)
+        if has_none() and is_in_progress(run_dir):
+            print_line(f"The run {run_dir} has no checkpoint yet. Waiting for its first one.")
+        while has_none() and is_in_progress(run_dir):
+            time.sleep(_WAIT_S)
 
 
 def saved_options(config: RLConfig, task_name: str) -> dict[str, Any]:

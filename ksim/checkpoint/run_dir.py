@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import socket
 import time
 from collections.abc import Iterator
@@ -18,6 +19,9 @@ from ksim.log.run_log import LOG_DIR
 from ksim.parallel.job import missed_job
 from ksim.parallel.multihost import fail_together, gather_texts, is_main_process, num_processes
 
+COMMAND = "command.txt"
+"""File of a run with the command that starts its program."""
+_MAX_COMMAND = 1000
 _APPEARING_S = 5.0
 """Seconds that a directory created by another machine may take to become visible, as NFS caches lookups."""
 
@@ -100,6 +104,52 @@ def _next_numbered(task_name: str) -> Path:
             number += 1
         else:
             return path
+
+
+def save_command(command: str, run_dir: Path) -> None:
+    """Writes the command of a run's program; raises ConfigError if it cannot be written."""
+    try:
+        with whole_file(run_dir / COMMAND) as temporary:
+            temporary.write_text(f"{command}\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"run_dir ({run_dir}) cannot be written: {error.strerror}. Choose another.") from error
+
+
+def read_command(run_dir: Path) -> list[str]:
+    """The program of a run: `-m` and a module, or the path of a file, as after `python`.
+
+    Raises:
+        ConfigError: The run has none, or another one.
+    """
+    path = run_dir / COMMAND
+    try:
+        program = path.read_text(encoding="utf-8")[:_MAX_COMMAND].strip()
+        words = shlex.split(program)
+    except (OSError, ValueError):
+        program, words = "", []
+    is_module = words[:2] == ["python", "-m"] and len(words) == 3 and words[2].replace(".", "_").isidentifier()
+    is_file = words[:1] == ["python"] and len(words) == 2 and words[1].endswith(".py")
+    # A run's directory may come from others, and with it a file.
+    if not is_module and (not is_file or Path(words[1]).resolve().is_relative_to(run_dir.resolve())):
+        raise ConfigError(
+            f"{path} must name the program of the run, as `python -m MODULE` or `python FILE.py`, but holds "
+            f"{quoted(program)}. Start the program itself, with run_mode=view checkpoint={run_dir}."
+        )
+    return words[1:]
+
+
+def is_in_progress(run_dir: Path) -> bool:
+    """Whether a process trains in a run's directory, as far as the file system tells."""
+    try:
+        import fcntl  # noqa: PLC0415 - not on Windows
+
+        with (run_dir / ".lock").open("r") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except (ImportError, OSError):
+        pass
+    return False
 
 
 def save_config(config: Any, run_dir: Path) -> None:

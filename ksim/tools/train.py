@@ -1,16 +1,18 @@
-"""The command `ksim-train`, which trains an example by name or the task of a file.
+"""The command `ksim-train`, which trains an example by name or the task of a file, and shows a run by its directory.
 
 ksim-train quadruped num_envs=512
 """
 
 import ast
 import importlib.util
+import os
 import pkgutil
 import runpy
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ksim.checkpoint.run_dir import holds_run, read_command
 from ksim.errors import ConfigError, near_misses, quoted
 from ksim.host.terminal import print_line
 
@@ -23,13 +25,14 @@ NOT_TASKS = {"deploy"}
 USAGE = """Usage: ksim-train [TASK] [OPTION=VALUE ...]
 
 Trains a task and writes its run under runs/ in the current folder. TASK is the path of a .py file, as
-`python -m ksim.tools.new` writes, or one of the examples; without it, {default}:
+`python -m ksim.tools.new` writes, the directory of a run, to watch it, or one of the examples; without it, {default}:
 
 {tasks}
 
 ksim-train max_iterations=150                     first steps of the walking humanoid, on all devices
 ksim-train walking run_mode=view checkpoint=pretrained
                                                   shows it as it walks after training
+ksim-train runs/my_robot/run_000                  shows the newest policy of a run, also while it trains
 ksim-train TASK --help                            all options of a task; --help NAME: one of them
 
 To train by several processes: python -m ksim.launch --nproc-per-node 2 -m {examples}.{default}"""
@@ -69,7 +72,7 @@ def run_task(name: str, options: Sequence[str]) -> None:
     """Runs an example like `python -m`, or a file like `python`. Most of them exit the process at the end.
 
     Raises:
-        ConfigError: There is no such example or file.
+        ConfigError: There is no such example, file or run.
     """
     if name.endswith(".py"):
         if not Path(name).is_file():
@@ -79,13 +82,45 @@ def run_task(name: str, options: Sequence[str]) -> None:
         runpy.run_path(name, run_name="__main__")
         return
     tasks = example_tasks()
+    if name not in tasks and holds_run(Path(name)):
+        run_again(Path(name), options)
+        return
     if name not in tasks:
         raise ConfigError(
             f"There is no example {quoted(name)}. {near_misses(name, tasks)} The path of a task of your own "
-            "ends in .py."
+            "ends in .py, and a run's directory holds its config.yaml."
         )
     sys.argv = [name, *options]  # runpy replaces the first by the module's file
     runpy.run_module(f"{EXAMPLES}.{name}", run_name="__main__", alter_sys=True)
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # not even its package
+        return False
+
+
+def run_again(run_dir: Path, options: Sequence[str]) -> None:
+    """Runs the program of a run on its newest checkpoint, to view it unless the options name another run_mode.
+
+    Raises:
+        ConfigError: The run does not name its program, or that is not here.
+    """
+    *module, name = read_command(run_dir)
+    given = {option.partition("=")[0] for option in options}
+    usual = {"run_mode": "view", "checkpoint": str(run_dir)}
+    argv = [*(f"{key}={value}" for key, value in usual.items() if key not in given), *options]
+    sys.path[:0] = [os.getcwd()]  # as `python -m` does, and a command does not
+    if not (_is_module(name) if module else Path(name).is_file()):
+        raise ConfigError(
+            f"The program of the run {run_dir}, {name}, is not here. Go to the folder in which the run was started."
+        )
+    if not module:
+        run_task(name, argv)
+        return
+    sys.argv = [name, *argv]
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

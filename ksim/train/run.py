@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from ksim.checkpoint.dump import NanDump
 from ksim.checkpoint.format import find_best
 from ksim.checkpoint.progress import Progress
-from ksim.checkpoint.run_dir import locked, note_run_dir, save_config, shared_run_dir
+from ksim.checkpoint.run_dir import locked, note_run_dir, save_command, save_config, shared_run_dir
 from ksim.checkpoint.saver import Saver
 from ksim.checkpoint.snapshot import plain_config, versions
 from ksim.config import as_argument, changed_options, hyperparameters, seconds_of
@@ -209,6 +209,8 @@ def open_files(
     """Opens the files of process 0: those of the loggers, until the stack is closed, and the saver of checkpoints."""
     prepare_run_dir(run_dir, start)
     save_config(task.config, run_dir)
+    if task.command is not None:
+        save_command(task.command, run_dir)
     versions()  # cached now, before packages are replaced on disk
     stack.callback(loggers.close)
     loggers.open(

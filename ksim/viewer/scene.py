@@ -202,7 +202,7 @@ SPACING = 2.2
 LINE_SPACING_M = 1.0
 """Distance between the lines on a plane, which show the speed of the robot."""
 
-SUN, FILL = 2.4, 0.45
+SUN, FILL = 2.4, 1.8
 """Brightness of the sun and of the light from all sides."""
 FADE = 40.0
 """Distance at which the ground has faded into the horizon, in radii of the robot."""
@@ -298,7 +298,9 @@ def add_sky_and_sun(scene: viser.SceneApi) -> None:
     scene.add_light_directional(
         "/sun", intensity=SUN, cast_shadow=True, position=(float(away_3[0]), float(away_3[1]), float(away_3[2]))
     )
-    scene.configure_environment_map("studio", environment_intensity=FILL)
+    scene.configure_environment_map(None)
+    sky, ground = (tuple(round(255 * x) for x in rgb) for rgb in (HORIZON_RGB, np.mean(GROUND_RGB, axis=0)))
+    scene.add_light_hemisphere("/sky", sky_color=sky, ground_color=ground, intensity=FILL, position=(0.0, 0.0, 1.0))
 
 
 def line_rgb(ground_rgb: np.ndarray) -> np.ndarray:

@@ -106,7 +106,7 @@ def test_job_writes_one_run_with_a_log_of_each_process_and_learns_what_one_proce
     )
     code, output_alone = finish(alone)
     assert code == 0, output_alone
-    written = [".lock", "checkpoints", "config.yaml", "metrics.jsonl"]
+    written = [".lock", "checkpoints", "command.txt", "config.yaml", "metrics.jsonl"]
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == written
     assert sorted(path.name for path in (tmp_path / "logs").iterdir()) == ["process_0.log", "process_1.log"]
     # Limits, environments and statistics are over all processes: 4 iterations of 128 steps.

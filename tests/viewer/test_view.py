@@ -1,6 +1,7 @@
 import json
 import os
 import signal
+import threading
 from types import SimpleNamespace
 
 import equinox as eqx
@@ -8,6 +9,8 @@ import jax
 import pytest
 from websockets.sync.client import connect
 
+from ksim.checkpoint.options import make_config
+from ksim.checkpoint.run_dir import locked
 from ksim.cli import launch
 from ksim.errors import ConfigError
 from ksim.policy.load import load_task_policy
@@ -124,3 +127,19 @@ def test_newer_checkpoint_of_a_run_in_progress_is_shown_and_a_damaged_one_is_not
     feed.update()
     assert frontend.note.startswith("policy of iteration 2, as the newest cannot be read: ")
     assert session.model is newest
+
+
+def test_view_of_a_run_in_progress_waits_for_its_first_checkpoint(tmp_path, capsys):
+    task = BipedTask(BipedConfig(num_devices=1, engine="mujoco"))
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    (run_dir / "config.yaml").touch()
+    argv = ["run_mode=view", f"checkpoint={run_dir}"]
+    with pytest.raises(ConfigError, match="must be a run's directory with checkpoints"):  # nobody trains there
+        make_config(BipedConfig(), argv, "biped_task")
+    with locked(run_dir):
+        save = threading.Timer(1.0, save_learner, (task, run_dir, 1, task.initial_learner()[0]))
+        save.start()
+        assert make_config(BipedConfig(), argv, "biped_task").engine == "mujoco"  # an option of the run
+        save.join()
+    assert f"The run {run_dir} has no checkpoint yet." in " ".join(capsys.readouterr().out.split())
