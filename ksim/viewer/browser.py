@@ -96,7 +96,7 @@ class BrowserFrontend(AbstractFrontend):
         self._next_inputs_s = 0.0
         with self._server.gui.add_folder("Show"):
             self._add_following()
-            self._arrows = Arrows(self._server, session)
+            self._arrows = Arrows(self._server, session, self._scene.scale)
         self._plot = RewardPlot(self._server, list(session.poses[0].frame.rewards), session.ctrl_dt)  # type: ignore[union-attr]
         self.replay = Replay(self._server, session, self.recorder)
         self.show(1.0)

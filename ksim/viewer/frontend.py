@@ -90,7 +90,7 @@ def deflected(number: CommandNumber, x: float) -> float:
     if number.range is None:
         return x
     low, high = number.range
-    return number.clip(x * (high if x > 0 else -low))
+    return number.clip(x * (high if x > 0 else -low) + 0.0)  # not -0.0
 
 
 MAX_LAG_S = 0.1

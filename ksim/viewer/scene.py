@@ -38,10 +38,13 @@ Color = tuple[int, int, int]
 
 
 class Arrows:
-    """The page's arrows and arcs, for every robot that is shown, with a checkbox for each kind."""
+    """The page's arrows and arcs, for every robot that is shown, with a checkbox for each kind.
 
-    def __init__(self, server: viser.ViserServer, session: ViewSession) -> None:
-        self._server, self._session = server, session
+    `scale` is the size of a metre in the scene.
+    """
+
+    def __init__(self, server: viser.ViserServer, session: ViewSession, scale: float) -> None:
+        self._server, self._session, self._scale = server, session, scale
         data, base = session.data, session.base_body
         height = float(data.xpos[base][2]) if base is not None else float(session.mj_model.stat.extent) / 2
         self._size = height if height > 0.05 else 0.5
@@ -69,13 +72,13 @@ class Arrows:
             centre_3 = np.zeros(3)
             if pose is not None and self._session.base_body is not None:
                 centre_3 = pose.data.xpos[self._session.base_body].copy()
-            frame.position = centre_3 + offsets[robot]
+            frame.position = self._scale * (centre_3 + offsets[robot])
             for color, handle in meshes.items():
                 lines_n23 = np.array(drawn.get(color, [])).reshape(-1, 2, 3) - centre_3
                 vertices, faces = arrow_mesh(lines_n23, _RADIUS * self._size)
                 # Meshes, because viser rebuilds its own arrows whenever their points change.
                 if len(faces):
-                    handle.vertices, handle.faces = vertices, faces
+                    handle.vertices, handle.faces = np.float32(self._scale) * vertices, faces
                 if handle.visible != bool(len(faces)):
                     handle.visible = bool(len(faces))
 
@@ -228,7 +231,7 @@ class BrowserScene:
         radius = _radius(mj_model)
         self.scale = 1 / radius
         add_sky_and_sun(server.scene)
-        self._root = server.scene.add_frame("/world", show_axes=False, scale=self.scale)
+        self._root = server.scene.add_frame("/world", show_axes=False)  # viser scales no children
         self.offsets = robot_offsets(mj_model, num_robots, radius)
         self._robots: list[viser.FrameHandle] = []
         self._bodies: list[dict[int, viser.FrameHandle]] = []
@@ -239,14 +242,14 @@ class BrowserScene:
         ]
         for robot, offset_3 in enumerate(self.offsets):
             name = f"/world/robot_{robot}"
-            self._robots.append(server.scene.add_frame(name, show_axes=False, position=offset_3))
+            self._robots.append(server.scene.add_frame(name, show_axes=False, position=self.scale * offset_3))
             bodies: dict[int, viser.FrameHandle] = {}
             # All robots share one floor and one terrain.
             for geom in [geom for geom in geoms if robot == 0 or not is_shared(mj_model, geom)]:
                 body = int(mj_model.geom_bodyid[geom])
                 if body not in bodies:
                     bodies[body] = server.scene.add_frame(f"{name}/body_{body}", show_axes=False)
-                add_geom(server.scene, mj_model, geom, f"{name}/body_{body}/geom_{geom}")
+                add_geom(server.scene, mj_model, geom, f"{name}/body_{body}/geom_{geom}", scale=self.scale)
             self._bodies.append(bodies)
 
     def update(self, poses: Sequence[mujoco.MjData], centre_3: np.ndarray) -> None:
@@ -258,7 +261,7 @@ class BrowserScene:
         for data, bodies in zip(poses, self._bodies, strict=False):
             for body, frame in bodies.items():
                 if body:  # the world body never moves
-                    frame.position = data.xpos[body]
+                    frame.position = self.scale * data.xpos[body]
                     frame.wxyz = data.xquat[body]
         for robot, frame in enumerate(self._robots):
             is_shown = robot < len(poses)
@@ -309,13 +312,13 @@ def line_rgb(ground_rgb: np.ndarray) -> np.ndarray:
     return np.array(GROUND_RGB[1]) if is_light else np.array(LINE_RGB)
 
 
-def add_geom(scene: viser.SceneApi, mj_model: mujoco.MjModel, geom: int, name: str) -> None:
-    """Adds a geom to its body; kinds without a visible shape are left out."""
+def add_geom(scene: viser.SceneApi, mj_model: mujoco.MjModel, geom: int, name: str, *, scale: float) -> None:
+    """Adds a geom to its body; kinds without a visible shape are left out. `scale` is the size of a metre."""
     rgba = geom_rgba(mj_model, geom)
     rgb = np.round(255 * rgba[:3]).astype(np.uint8)
     size, kind = mj_model.geom_size[geom], int(mj_model.geom_type[geom])
-    pose: dict[str, Any] = {"position": mj_model.geom_pos[geom], "wxyz": mj_model.geom_quat[geom]}
-    look: dict[str, Any] = pose | {"color": rgb, "opacity": None if rgba[3] >= 1 else float(rgba[3])}
+    pose: dict[str, Any] = {"position": scale * mj_model.geom_pos[geom], "wxyz": mj_model.geom_quat[geom]}
+    look: dict[str, Any] = pose | {"color": rgb, "opacity": None if rgba[3] >= 1 else float(rgba[3]), "scale": scale}
     if kind == GEOM.mjGEOM_PLANE:
         width, height = (2 * float(half) if half > 0 else INFINITE_PLANE_M for half in size[:2])
         lines = np.round(255 * line_rgb(rgba[:3])).astype(np.uint8)
@@ -324,6 +327,7 @@ def add_geom(scene: viser.SceneApi, mj_model: mujoco.MjModel, geom: int, name: s
             width,
             height,
             **pose,
+            scale=scale,
             cell_size=LINE_SPACING_M,
             section_size=5 * LINE_SPACING_M,
             cell_color=lines,
@@ -336,7 +340,8 @@ def add_geom(scene: viser.SceneApi, mj_model: mujoco.MjModel, geom: int, name: s
     elif kind == GEOM.mjGEOM_SPHERE:
         scene.add_icosphere(name, float(size[0]), **look)
     elif kind == GEOM.mjGEOM_ELLIPSOID:
-        scene.add_icosphere(name, 1.0, scale=(float(size[0]), float(size[1]), float(size[2])), **look)
+        radii_3 = scale * size
+        scene.add_icosphere(name, 1.0, **look | {"scale": (float(radii_3[0]), float(radii_3[1]), float(radii_3[2]))})
     elif kind == GEOM.mjGEOM_CYLINDER:
         scene.add_cylinder(name, float(size[0]), 2 * float(size[1]), **look)
     elif kind == GEOM.mjGEOM_BOX:

@@ -7,6 +7,7 @@ import time
 from types import SimpleNamespace
 
 import imageio.v3
+import mujoco
 import numpy as np
 import pytest
 
@@ -114,6 +115,17 @@ def send(handle, value):
     """Puts a value into an input, as when it has arrived from a page; what hears of it runs when it is called."""
     handle._impl.value = value
     return lambda: [hear(SimpleNamespace(client=object())) for hear in handle._impl.update_cb]
+
+
+def test_followed_robot_stays_in_the_middle_of_the_scene(frontend, session):
+    session.paused = True
+    session.data.qpos[:2] = 7.0, -3.0
+    mujoco.mj_forward(session.mj_model, session.data)
+    handle = lambda name: frontend._server.scene.get_handle_by_name(name)
+    names = ("/world", f"/world/robot_0/body_{session.base_body}")  # but for its place beside the other robot
+    middle_3 = lambda: sum(np.array(handle(name).position) for name in names)
+    height = frontend._scene.scale * session.data.xpos[session.base_body][2]
+    wait_until(lambda: np.allclose(middle_3(), [0, 0, height], atol=1e-6) and handle("/world").position[0] < -1)
 
 
 @pytest.mark.long

@@ -66,13 +66,16 @@ def test_every_shape_is_added_and_collision_groups_are_not(mj_model):
             shown = server.scene.get_handle_by_name(f"/world/robot_0/body_{body}/geom_{geom}") is not None
             assert shown == (mj_model.geom_group[geom] < 3), geom
         scene.update([data], np.array([1.0, 2.0, 0.0]))
-        np.testing.assert_allclose(server.scene.get_handle_by_name("/world/robot_0/body_1").position, [1, 2, 3])
+        place_3 = scene.scale * np.array([1, 2, 3])
+        np.testing.assert_allclose(server.scene.get_handle_by_name("/world/robot_0/body_1").position, place_3)
         np.testing.assert_allclose(
             server.scene.get_handle_by_name("/world").position, scene.scale * np.array([-1, -2, 0])
         )
         # The robot has a radius of 1 in the scene.
         assert scene.scale == pytest.approx(1 / bounding_sphere(mj_model, data)[1])
-        assert server.scene.get_handle_by_name("/world").scale == scene.scale
+        sphere, ellipsoid = (server.scene.get_handle_by_name(f"/world/robot_0/body_1/geom_{i}") for i in (2, 6))
+        np.testing.assert_allclose(sphere.scale * sphere.radius, scene.scale * 0.1)
+        np.testing.assert_allclose(ellipsoid.scale, scene.scale * np.array([0.1, 0.2, 0.3]))
     finally:
         with silence():
             server.stop()
