@@ -119,13 +119,17 @@ def send(handle, value):
 
 def test_followed_robot_stays_in_the_middle_of_the_scene(frontend, session):
     session.paused = True
-    session.data.qpos[:2] = 7.0, -3.0
-    mujoco.mj_forward(session.mj_model, session.data)
     handle = lambda name: frontend._server.scene.get_handle_by_name(name)
     names = ("/world", f"/world/robot_0/body_{session.base_body}")  # but for its place beside the other robot
-    middle_3 = lambda: sum(np.array(handle(name).position) for name in names)
-    height = frontend._scene.scale * session.data.xpos[session.base_body][2]
-    wait_until(lambda: np.allclose(middle_3(), [0, 0, height], atol=1e-6) and handle("/world").position[0] < -1)
+
+    def is_in_the_middle():
+        session.data.qpos[:2] = 7.0, -3.0  # again and again, as the last step may end after the pause
+        mujoco.mj_forward(session.mj_model, session.data)
+        place_3 = sum(np.array(handle(name).position) for name in names)
+        height = frontend._scene.scale * session.data.xpos[session.base_body][2]
+        return np.allclose(place_3, [0, 0, height], atol=1e-6) and handle("/world").position[0] < -1
+
+    wait_until(is_in_the_middle)
 
 
 @pytest.mark.long
@@ -159,7 +163,7 @@ def test_page_shows_the_robots_and_its_inputs_command_them(open_page, frontend, 
     near = lambda x, y, *rgb: np.abs(image[y, x] / 255 - rgb[0]).max() < 0.03
     assert near(400, 4, SKY_RGB)
     assert near(300, 496, np.mean(GROUND_RGB, axis=0))
-    rows_y3 = image[4:140, 400] / 255
+    rows_y3 = image[4:100, 400] / 255
     assert (np.diff(rows_y3[:, 0]) >= -1e-9).all()
     assert SKY_RGB[0] < rows_y3[-1, 0] < HORIZON_RGB[0]
 
