@@ -98,7 +98,8 @@
   // Up is the first axis, and sideways turns; with fewer numbers the last of them.
   const showStick = (axes) => {
     const sideways = turning > 0 ? axes[turning] : 0;
-    if (knob) knob.style.transform = `translate(${-RADIUS_PX * sideways}px, ${-RADIUS_PX * axes[0]}px)`;
+    const reach = RADIUS_PX / Math.max(1, Math.hypot(sideways, axes[0]));
+    if (knob) knob.style.transform = `translate(${-reach * sideways}px, ${-reach * axes[0]}px)`;
   };
   const setStick = (event) => {
     const box = stick.getBoundingClientRect();

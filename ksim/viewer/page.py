@@ -14,8 +14,10 @@ from ksim.viewer.server import Channel, silence, start_server
 
 _PHONE_ASPECT = 0.8
 """Aspect ratio below which the panel covers the lower part of the page, so the robot is shown higher."""
-_PHONE_AWAY, _PHONE_LOWER = 1.85, 0.34
-"""The camera's distance and how much lower it looks, in distances at which the robot fits into a square page."""
+_AWAY = 1.25
+"""The camera's distance, relative to that at which the robot just fits: room for the arrows above it."""
+_PHONE_AWAY, _PHONE_LOWER = 1.5, 0.27
+"""On phones: the camera's distance relative to that, and how much lower it looks, in such distances."""
 
 
 class Page:
@@ -70,7 +72,7 @@ class Page:
             self.server.stop()
 
     def _place_camera(self, target_3: np.ndarray, distance: float, num_robots: int) -> None:
-        distance *= 1 + 0.7 * (num_robots**0.5 - 1)
+        distance *= _AWAY * (1 + 0.7 * (num_robots**0.5 - 1))
         away_3 = distance * np.array([0.68, -0.68, 0.28])
         self.server.initial_camera.fov = self._fov
         self.server.initial_camera.look_at = target_3

@@ -57,7 +57,12 @@ class Arrows:
         self._meshes = [
             {
                 color: server.scene.add_mesh_simple(
-                    f"{name}/{i}", np.zeros((3, 3)), np.array([[0, 1, 2]]), color=color, visible=False
+                    f"{name}/{i}",
+                    np.zeros((3, 3)),
+                    np.array([[0, 1, 2]]),
+                    color=color,
+                    visible=False,
+                    cast_shadow=False,
                 )
                 for i, color in enumerate((FORCE, COMMANDED, MEASURED))
             }
@@ -341,7 +346,8 @@ def add_geom(scene: viser.SceneApi, mj_model: mujoco.MjModel, geom: int, name: s
         scene.add_icosphere(name, float(size[0]), **look)
     elif kind == GEOM.mjGEOM_ELLIPSOID:
         radii_3 = scale * size
-        scene.add_icosphere(name, 1.0, **look | {"scale": (float(radii_3[0]), float(radii_3[1]), float(radii_3[2]))})
+        look["scale"] = (float(radii_3[0]), float(radii_3[1]), float(radii_3[2]))
+        scene.add_icosphere(name, 1.0, **look)
     elif kind == GEOM.mjGEOM_CYLINDER:
         scene.add_cylinder(name, float(size[0]), 2 * float(size[1]), **look)
     elif kind == GEOM.mjGEOM_BOX:
