@@ -16,7 +16,7 @@ _PHONE_ASPECT = 0.8
 """Aspect ratio below which the panel covers the lower part of the page, so the robot is shown higher."""
 _AWAY = 1.25
 """The camera's distance, relative to that at which the robot just fits: room for the arrows above it."""
-_PHONE_AWAY, _PHONE_LOWER = 1.5, 0.27
+_PHONE_AWAY, _PHONE_LOWER = 1.9, 0.31
 """On phones: the camera's distance relative to that, and how much lower it looks, in such distances."""
 
 

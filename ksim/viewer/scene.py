@@ -307,8 +307,13 @@ def add_sky_and_sun(scene: viser.SceneApi) -> None:
         "/sun", intensity=SUN, cast_shadow=True, position=(float(away_3[0]), float(away_3[1]), float(away_3[2]))
     )
     scene.configure_environment_map(None)
-    sky, ground = (tuple(round(255 * x) for x in rgb) for rgb in (HORIZON_RGB, np.mean(GROUND_RGB, axis=0)))
+    sky, ground = _bytes(np.array(HORIZON_RGB)), _bytes(np.mean(GROUND_RGB, axis=0))
     scene.add_light_hemisphere("/sky", sky_color=sky, ground_color=ground, intensity=FILL, position=(0.0, 0.0, 1.0))
+
+
+def _bytes(rgb: np.ndarray) -> Color:
+    red, green, blue = np.round(255 * rgb).astype(int).tolist()
+    return red, green, blue
 
 
 def line_rgb(ground_rgb: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -154,7 +154,7 @@ class ViewSession:
 
     def _compile(self, programs: "_Programs", num_envs: int, axis_name: str) -> None:
         """Compiles the start of episodes and the step, at the same time, and prepares states of zeros to replace."""
-        program: Callable[[Any], Any] = lambda function: eqx.filter_jit(bind_axis(function, axis_name))
+        program = lambda function: cast(Any, eqx.filter_jit(bind_axis(function, axis_name)))
         keys, commands = self._next_keys(), self._commands
         before = eqx.filter_eval_shape(bind_axis(programs.first, axis_name), self.model, keys, commands)
         self._state, self._carry = jax.tree.map(_zeros, before)
