@@ -36,6 +36,7 @@ NOT_PARSED = {
     r"python shares\.py .*": "a program of the page, with its own arguments",
     r"python -m ksim.envs.\w+ .*": "needs an extra; tests/envs/test_playground.py runs it",
     r"python -m ksim.launch(?: \[OPTIONS\].*)?|python -m ksim.tools.scaling(?: --predict)?": "a synopsis",
+    r"ksim-train (?:RUN_DIR|runs/.*)": "there is no run; tests/tools/test_train.py starts the program of one",
     r"python -m benchmarks.learning .* --variant \.\.\.": "a synopsis",
 }
 """Commands that no program here could parse, and why."""
