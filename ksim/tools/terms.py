@@ -26,6 +26,7 @@ from ksim.mdp import (
     rewards,
     terminations,
 )
+from ksim.tools.aims import by_aim
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
@@ -113,9 +114,12 @@ def page() -> str:
 
 
 def _section(kind: Kind) -> str:
-    rows = [f"## {kind.title}", "", f"`{kind.module.__name__}`. {meaning(kind.base)}", ""]
-    cells = [(f"`{cls.__name__}`", meaning(cls), ", ".join(arguments(cls))) for cls in concrete_classes(kind)]
-    return "\n".join([*rows, *table(("term", "meaning", "arguments"), cells)]) + "\n"
+    lines = [f"## {kind.title}", "", f"`{kind.module.__name__}`. {meaning(kind.base)}"]
+    for aim, classes in by_aim(kind.title, concrete_classes(kind)).items():
+        cells = [(f"`{cls.__name__}`", meaning(cls), ", ".join(arguments(cls))) for cls in classes]
+        title = [f"### {aim}", ""] if aim else []
+        lines += ["", *title, *table(("term", "meaning", "arguments"), cells)]
+    return "\n".join(lines) + "\n"
 
 
 def _in_words(value: Any) -> str:

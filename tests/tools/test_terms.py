@@ -8,7 +8,8 @@ import ksim.mdp
 from ksim.mdp.noise import AbstractNoise
 from ksim.mdp.rewards import FeetSlip, JointLimits, MechanicalPower
 from ksim.mdp.term import Term
-from ksim.tools import terms
+from ksim.tools import aims, terms
+from ksim.tools.aims import AIMS, UNGROUPED, by_aim
 from ksim.tools.terms import KINDS, Kind, arguments, concrete_classes, meaning, page
 from tests.support.processes import ROOT
 
@@ -26,6 +27,27 @@ def test_every_kind_of_term_is_on_the_page():
         cls for module in modules for base in (Term, AbstractNoise) for cls in concrete_classes(Kind("", module, base))
     }
     assert defined <= LISTED, "Add the kind to KINDS in ksim/tools/terms.py."
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.title)
+def test_each_term_of_a_kind_with_many_has_one_group(kind):
+    classes = concrete_classes(kind)
+    groups = by_aim(kind.title, classes)
+    assert sorted(map(id, classes)) == sorted(id(cls) for group in groups.values() for cls in group)
+    assert len(classes) <= UNGROUPED or "" not in groups, f"Add groups of {kind.title} to AIMS of ksim/tools/aims.py."
+
+
+def test_groups_are_of_kinds():
+    assert set(AIMS) <= {kind.title for kind in KINDS}
+
+
+@pytest.mark.parametrize(
+    ("names", "message"), [("FeetSlip", "MechanicalPower"), ("FeetSlip MechanicalPower FeetSlip", "twice: FeetSlip")]
+)
+def test_term_without_a_group_or_with_two_is_an_error(names, message, monkeypatch):
+    monkeypatch.setattr(aims, "AIMS", {"Rewards": {"Some": names}})
+    with pytest.raises(ValueError, match=message):
+        by_aim("Rewards", [FeetSlip, MechanicalPower])
 
 
 @pytest.mark.parametrize(
