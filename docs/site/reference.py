@@ -2,7 +2,6 @@
 
 import importlib
 import inspect
-import pkgutil
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,6 +14,7 @@ from sphinx.util.docutils import SphinxDirective
 from sphinx.util.nodes import make_refnode
 
 from docs.site.pictures.files import ROOT, draw_all, file_name
+from ksim.tools.aims import AIMS, by_aim
 from ksim.tools.terms import KINDS, concrete_classes, meaning
 
 logger = logging.getLogger(__name__)
@@ -23,32 +23,38 @@ TERMS = {cls for kind in KINDS for cls in concrete_classes(kind)}
 """Every term: each has a picture."""
 
 
-class Modules(SphinxDirective):
-    """`.. modules:: PACKAGE`: a section for every public module of a package, the base classes first."""
+class Terms(SphinxDirective):
+    """`.. terms:: KIND`: the terms of a kind by aim, then what else its module exports, the abstract classes last."""
 
     required_arguments = 1
+    final_argument_whitespace = True
 
     def run(self) -> list[nodes.Node]:
-        package = importlib.import_module(self.arguments[0])
-        names = [m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_")]
-        order = {"base": -1}
-        lines = []
-        for name in sorted(names, key=lambda name: (order.get(name, 0), name)):
-            title = name.replace("_", " ").capitalize()
-            lines += [title, "-" * len(title), "", f".. automodule:: {package.__name__}.{name}", ""]
+        (kind,) = [kind for kind in KINDS if kind.title == self.arguments[0]]
+        classes = concrete_classes(kind)
+        lines = [f"`{kind.module.__name__}`. {_plain(meaning(kind.base))}", ""]
+        for aim, group in by_aim(kind.title, classes).items():
+            lines += [*_title(aim, "-"), *(f".. autoclass:: {documented_name(cls)}" for cls in group), ""]
+        others = [obj for obj in exports(kind.module).values() if obj not in classes]
+        lines += _title("Base classes", "-") if kind.title in AIMS else []
+        for obj in sorted(others, key=lambda obj: (inspect.isabstract(obj), obj.__name__)):
+            lines.append(f".. auto{'class' if inspect.isclass(obj) else 'function'}:: {documented_name(obj)}")
         return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
 
 
 class Gallery(SphinxDirective):
-    """`.. gallery::`: the pictures of all terms by kind, each a link to the term."""
+    """`.. gallery::`: the pictures of all terms by kind and aim, each a link to the term."""
 
     def run(self) -> list[nodes.Node]:
         lines = []
         for kind in KINDS:
-            lines += [kind.title, "-" * len(kind.title), "", ".. container:: gallery", ""]
-            for cls in concrete_classes(kind):
-                lines += [f"   .. figure:: /{PICTURES}/{file_name(cls)}", f"      :alt: {_plain(meaning(cls))}"]
-                lines += ["      :loading: lazy", "", f"      :py:class:`{cls.__name__} <{documented_name(cls)}>`", ""]
+            lines += _title(kind.title, "-")
+            for aim, group in by_aim(kind.title, concrete_classes(kind)).items():
+                lines += [*_title(aim, "~"), ".. container:: gallery", ""]
+                for cls in group:
+                    lines += [f"   .. figure:: /{PICTURES}/{file_name(cls)}", f"      :alt: {_plain(meaning(cls))}"]
+                    lines += ["      :loading: lazy", ""]
+                    lines += [f"      :py:class:`{cls.__name__} <{documented_name(cls)}>`", ""]
         return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
 
 
@@ -90,9 +96,21 @@ def _entries(env: Any) -> Iterable[tuple[str, str, str]]:
 
 
 def documented_name(obj: Any) -> str:
-    """The name under which the reference has an object: `ksim.X` of what ksim itself exports."""
-    exported = getattr(importlib.import_module("ksim"), obj.__name__, None) is obj
-    return f"ksim.{obj.__name__}" if exported else f"{obj.__module__}.{obj.__name__}"
+    """The name under which the reference has an object: the one by which users import it, such as `ksim.X`."""
+    for module in exporting_modules():
+        if exports(module).get(obj.__name__) is obj:
+            return f"{module.__name__}.{obj.__name__}"
+    return f"{obj.__module__}.{obj.__name__}"
+
+
+def exports(module: Any) -> dict[str, Any]:
+    """Public classes and functions by name: of a package all that it imports from ksim, of a module what it defines."""
+    home = "ksim." if hasattr(module, "__path__") else module.__name__
+    return {
+        name: obj
+        for name, obj in vars(module).items()
+        if name[0] != "_" and (inspect.isclass(obj) or inspect.isfunction(obj)) and obj.__module__.startswith(home)
+    }
 
 
 def missing_names(documented: Iterable[str], modules: Iterable[Any]) -> list[str]:
@@ -104,12 +122,7 @@ def missing_names(documented: Iterable[str], modules: Iterable[Any]) -> list[str
     """
     documented, missing = set(documented), []
     for module in modules:
-        for name, obj in vars(module).items():
-            if name.startswith("_") or not (inspect.isclass(obj) or inspect.isfunction(obj)):
-                continue
-            # A package exports what it imports, a module what it defines.
-            if not obj.__module__.startswith("ksim." if hasattr(module, "__path__") else module.__name__):
-                continue
+        for name, obj in exports(module).items():
             if not documented & {f"{module.__name__}.{name}", f"ksim.{name}", f"{obj.__module__}.{obj.__name__}"}:
                 missing.append(f"{module.__name__}.{name}")
     return missing
@@ -153,13 +166,17 @@ def write_docstring(*event: Any) -> None:
         lines[1:1] = ["", *picture, ""]
 
 
+def _title(text: str, underline: str) -> list[str]:
+    return [text, underline * len(text), ""] if text else []
+
+
 def _plain(text: str) -> str:
     return text.replace("`", "").replace("*", "x").replace("|", " ")
 
 
 def setup(app: Any) -> dict[str, Any]:
     """Registers the extensions with Sphinx."""
-    app.add_directive("modules", Modules)
+    app.add_directive("terms", Terms)
     app.add_directive("gallery", Gallery)
     app.add_post_transform(CodeToReference)
     app.connect("builder-inited", draw_pictures)

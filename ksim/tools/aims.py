@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-UNGROUPED = 9
+UNGROUPED = 8
 """Most terms of a kind that needs no groups."""
 
 AIMS: Mapping[str, Mapping[str, str]] = {
@@ -45,6 +45,12 @@ AIMS: Mapping[str, Mapping[str, str]] = {
         "Spare motors and joints": "TorqueEffort TorqueLimits MechanicalPower CostOfTransport JointVelocityEffort "
         "JointVelocityLimits JointLimits JointDeviation",
         "Custom and composed rewards": "Custom Clipped ScaledByLevel",
+    },
+    "Commands": {
+        "Move and hold the base": "VelocityCommand HeadingCommand HeightCommand RollPitchCommand GaitCommand",
+        "Reach a point or a pose": "CartesianCommand JointPoseCommand",
+        "Follow a motion": "MotionCommand",
+        "Composed commands": "ScaledByLevel",
     },
     "Terminations": {
         "Time": "TimeLimit MotionEnded",
