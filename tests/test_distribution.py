@@ -50,8 +50,13 @@ def content_of(wheel):
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory):
-    """The distributions, built from a copy of the repository."""
-    clone = tmp_path_factory.mktemp("build") / "clone"
+    """The distributions."""
+    return build_distributions(tmp_path_factory.mktemp("build"))
+
+
+def build_distributions(folder):
+    """Builds the distributions from a copy of the repository; the directory that has them."""
+    clone = folder / "clone"
     shutil.copytree(ROOT, clone, ignore=NOT_OURS)
     run(sys.executable, "-m", "build", cwd=clone)
     return clone / "dist"

@@ -1,0 +1,104 @@
+"""The site as a reader sees it, built as by `make site`."""
+
+import functools
+import http.server
+import importlib.util
+import json
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from tests.support.pages import DESKTOP, PHONE, browser, open_page
+from tests.support.processes import ROOT, environment
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(importlib.util.find_spec("sphinx") is None, reason="needs the extra `site`"),
+]
+LONGEST = 6000
+"""Height of the highest page on a phone, in CSS pixels."""
+LOAD_PICTURES = """
+document.querySelectorAll("img").forEach((image) => (image.loading = "eager"));
+Promise.all([...document.images].map((image) => image.decode().catch(() => null)));
+"""
+
+
+class Handler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The directory of the site."""
+    out = tmp_path_factory.mktemp("site")
+    command = ["sphinx", "--quiet", "--fail-on-warning", "--keep-going", "-b", "html", "-c", "docs/site", ".", out]
+    subprocess.run([sys.executable, "-m", *command], cwd=ROOT, env=environment(), check=True)
+    return out
+
+
+@pytest.fixture(scope="module")
+def address(site):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(site)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    with browser() as opened:
+        yield opened
+
+
+def pages_of(site):
+    return [path.relative_to(site).as_posix() for path in site.rglob("*.html") if "_static" not in path.parts]
+
+
+def test_no_page_is_higher_than_seven_screens_of_a_phone(site, address, chromium):
+    page, heights = open_page(chromium, address, PHONE), {}
+    for name in pages_of(site):
+        page.goto(f"{address}/{name}", wait_until="load")
+        page.evaluate(LOAD_PICTURES)
+        heights[name] = page.evaluate("document.documentElement.scrollHeight")
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE[0], name
+    assert {name: height for name, height in heights.items() if height > LONGEST} == {}
+    page.close()
+
+
+def test_first_page_shows_film_commands_figures_and_all_robots(address, chromium):
+    page = open_page(chromium, f"{address}/docs/site/index.html", DESKTOP)
+    sources = page.evaluate("[...document.images].map(image => image.src.split('/').pop())")
+    records = map(json.loads, (ROOT / "docs/robots.jsonl").read_text().splitlines())
+    assert {"walking.webp"} | {record["picture"] for record in records if record.get("walks")} <= set(sources)
+    assert "python -m ksim.tools.new my_robot.xml" in page.inner_text("#your-own-robot-in-three-commands")
+    assert page.locator("#measured table tbody tr").count() > 5
+    page.close()
+
+
+@pytest.mark.parametrize(
+    ("query", "first"),
+    [
+        ("distributed training", "DISTRIBUTED_TRAINING.html"),
+        ("reward", "docs/own_task.html"),
+        ("velocity", "docs/own_task.html"),
+        ("checkpoint", "docs/reliability.html"),
+        ("own robot", "docs/own_robot.html"),
+        ("SwingPose", "docs/site/api/rewards.html"),
+    ],
+)
+def test_search_finds_the_page_on_a_subject_first(address, chromium, query, first):
+    page = open_page(chromium, f"{address}/search.html?q={query}", DESKTOP)
+    found = page.locator("ul.search > li > a").first
+    found.wait_for()
+    assert found.get_attribute("href").split("#")[0] == first
+    page.close()
+
+
+def test_notebook_is_a_page_with_its_plots(address, chromium):
+    page = open_page(chromium, f"{address}/docs/notebooks/first_steps.html", DESKTOP)
+    assert page.locator("img[alt='Output of the cell above']").count() == 2
+    page.close()
