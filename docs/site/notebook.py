@@ -3,10 +3,10 @@
 python -m docs.site.notebook docs/notebooks/first_steps.ipynb executes it and stores in it the outputs that pages show
 """
 
+import argparse
 import base64
 import io
 import json
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,10 +72,13 @@ def _kept(output: dict[str, Any]) -> dict[str, Any] | None:
 
 def main() -> None:
     """Executes notebooks in directories of their own, and stores their outputs."""
-    import nbclient  # noqa: PLC0415  (of the extra `notebook`, which building the site does not need)
-    import nbformat  # noqa: PLC0415
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("notebooks", nargs="+", type=Path, metavar="NOTEBOOK.ipynb")
+    paths = parser.parse_args().notebooks
+    import nbclient  # noqa: PLC0415 - of an extra that building the site does not need
+    import nbformat  # noqa: PLC0415 - so is this
 
-    for path in map(Path, sys.argv[1:]):
+    for path in paths:
         notebook = nbformat.read(path, as_version=4)
         with tempfile.TemporaryDirectory() as directory:
             nbclient.NotebookClient(notebook, timeout=None, resources={"metadata": {"path": directory}}).execute()
