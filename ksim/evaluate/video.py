@@ -182,15 +182,23 @@ def _arrows(recording: Recording, step_f: np.ndarray, length: float) -> tuple[np
     arrows = np.zeros((len(step_f), len(velocities), 2, 3))
     fastest = max((float(np.linalg.norm(x[:, :2], axis=1).max()) for x, _ in velocities), default=0.0)
     scale = length / max(fastest, 1e-3)
+    base_height = _base_height(recording) if velocities else 0.0
     for i, (velocity_f3, _) in enumerate(velocities):
         forward_f, leftward_f = scale * velocity_f3[:, 0], scale * velocity_f3[:, 1]
         cos_f, sin_f = _at(step_f, np.cos(recording.heading)), _at(step_f, np.sin(recording.heading))
         # Arrows float above the robot, assuming its base at half its height, each below the last.
-        above = np.array([0.0, 0.0, 1.2 * recording.base_position[0, 2] - 2.5 * ARROW_WIDTH * length * i])
+        above = np.array([0.0, 0.0, 1.2 * base_height - 2.5 * ARROW_WIDTH * length * i])
         arrows[:, i] = (_at(step_f, recording.base_position) + above)[:, None]
         arrows[:, i, 1, 0] += cos_f * forward_f - sin_f * leftward_f
         arrows[:, i, 1, 1] += sin_f * forward_f + cos_f * leftward_f
     return arrows, np.array([color for _, color in velocities]).reshape(-1, 4)
+
+
+def _base_height(recording: Recording) -> float:
+    """The height of the base above the ground at the start, in m."""
+    assert recording.model is not None
+    start_3 = recording.base_position[0]
+    return float(start_3[2] - recording.model.ground.height(start_3))
 
 
 def _steady(path_f3: np.ndarray, width: int) -> np.ndarray:

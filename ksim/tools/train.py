@@ -8,6 +8,7 @@ import importlib.util
 import os
 import pkgutil
 import runpy
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -116,6 +117,7 @@ def run_again(run_dir: Path, options: Sequence[str]) -> None:
         raise ConfigError(
             f"The program of the run {run_dir}, {name}, is not here. Go to the folder in which the run was started."
         )
+    print_line(shlex.join(["python", *module, name, *argv]))
     if not module:
         run_task(name, argv)
         return
