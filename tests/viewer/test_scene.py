@@ -74,9 +74,7 @@ def test_every_shape_is_added_and_collision_groups_are_not(mj_model):
         scene.update([data], np.array([1.0, 2.0, 0.0]))
         place_3 = scene.scale * np.array([1, 2, 3])
         np.testing.assert_allclose(node(server, "/world/robot_0/body_1").position, place_3)
-        np.testing.assert_allclose(
-            node(server, "/world").position, scene.scale * np.array([-1, -2, 0])
-        )
+        np.testing.assert_allclose(node(server, "/world").position, scene.scale * np.array([-1, -2, 0]))
         # The robot has a radius of 1 in the scene.
         assert scene.scale == pytest.approx(1 / bounding_sphere(mj_model, data)[1])
         sphere, ellipsoid = (node(server, f"/world/robot_0/body_1/geom_{i}") for i in (2, 6))
