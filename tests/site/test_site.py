@@ -13,6 +13,8 @@ import pytest
 from tests.support.pages import DESKTOP, PHONE, browser, open_page
 from tests.support.processes import ROOT, environment
 
+fcntl = pytest.importorskip("fcntl", reason="needs file locks, which Windows lacks")
+
 pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(importlib.util.find_spec("sphinx") is None, reason="needs the extra `site`"),
@@ -31,11 +33,14 @@ class Handler(http.server.SimpleHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """The directory of the site."""
-    out = tmp_path_factory.mktemp("site")
+def site():
+    """The directory of the site. Pages that are as they were when it was last built are not built again."""
+    out = ROOT / "build/site"
+    out.parent.mkdir(exist_ok=True)
     command = ["sphinx", "--quiet", "--fail-on-warning", "--keep-going", "-b", "html", "-c", "docs/site", ".", out]
-    subprocess.run([sys.executable, "-m", *command], cwd=ROOT, env=environment(), check=True)
+    with (ROOT / "build/site.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another worker may build it too
+        subprocess.run([sys.executable, "-m", *command], cwd=ROOT, env=environment(), check=True)
     return out
 
 
