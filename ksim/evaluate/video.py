@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import jax.numpy as jnp
 import mujoco
 import numpy as np
 
@@ -198,7 +199,7 @@ def _base_height(recording: Recording) -> float:
     """The height of the base above the ground at the start, in m."""
     assert recording.model is not None
     start_3 = recording.base_position[0]
-    return float(start_3[2] - recording.model.ground.height(start_3))
+    return float(start_3[2] - recording.model.ground.height(jnp.asarray(start_3)))
 
 
 def _steady(path_f3: np.ndarray, width: int) -> np.ndarray:
