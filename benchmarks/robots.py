@@ -64,8 +64,8 @@ long as you let it. The other figures are of the policy at that time: *in the ai
 while the command is to move; *deployed*, of one episode in plain MuJoCo, the time until it fell and the mean velocity
 error. Arms reach for points, to within half the distance at which their reward begins.
 
-In the videos the feet of the robots on legs leave the ground in turns, as the times in the air say. Rewards of robots in
-a plane ask for no steps: the walker keeps one leg ahead.
+In the videos the feet of the robots on legs leave the ground in turns, as the times in the air say. The rewards of
+robots in a plane ask for no steps: the walker keeps one leg ahead.
 
 Two cores of a shared machine with other programs beside it, 27 November 2026, native MuJoCo 4.0.0, JAX 0.10.2.
 """

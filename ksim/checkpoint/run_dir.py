@@ -132,7 +132,7 @@ def read_command(run_dir: Path) -> list[str]:
     # A run's directory may come from others, and with it a file.
     if not is_module and (not is_file or Path(words[1]).resolve().is_relative_to(run_dir.resolve())):
         raise ConfigError(
-            f"{path} must name the program of the run, as `python -m MODULE` or `python FILE.py`, but holds "
+            f"{path} must name the program of the run, as 'python -m MODULE' or 'python FILE.py', but holds "
             f"{quoted(program)}. Start the program itself, with run_mode=view checkpoint={run_dir}."
         )
     return words[1:]

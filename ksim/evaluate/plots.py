@@ -29,7 +29,7 @@ LINES = {
     "training": "training, with exploration noise",
     "evaluation": "evaluation of the deterministic policy, 95 % confidence",
 }
-"""What the thin line and the line with points mean."""
+"""Meanings of the thin line and of the line with points."""
 
 Drawing = Callable[[Recording, Path], bool]
 ScalingPoint = tuple[int, tuple[Sequence[float], Sequence[float], Sequence[float]]]

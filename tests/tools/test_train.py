@@ -95,8 +95,8 @@ def run_dir(tmp_path):
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (None, "my_run/command.txt must name the program of the run, as `python -m MODULE` or `python FILE.py`"),
-        ("rm -r x", "must name the program of the run, as `python -m MODULE` or `python FILE.py`, but holds 'rm -r x'"),
+        (None, "my_run/command.txt must name the program of the run, as 'python -m MODULE' or 'python FILE.py'"),
+        ("rm -r x", "must name the program of the run, as 'python -m MODULE' or 'python FILE.py', but holds 'rm -r x'"),
         ("python -m json.tool x", "must name the program of the run"),
         ("python 'x", "must name the program of the run"),
         ("python my_run/mine.py", "must name the program of the run"),  # it came with the run, maybe from others
