@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -229,6 +230,9 @@ def test_run_shows_its_newest_policies_to_an_open_page_and_ends_its_viewer(tmp_p
         pipe = subprocess.PIPE
         page = stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True))
         stack.callback(page.kill)
+        too_late = threading.Timer(300, page.kill)  # which ends its output
+        too_late.start()
+        stack.callback(too_late.cancel)
         assert page.stdout is not None
         first, second = (int(page.stdout.readline().split()[-1]) for _ in range(2))
         assert 0 < first < second
