@@ -1,5 +1,6 @@
 """The site as a reader sees it, built as by `make site`."""
 
+import contextlib
 import functools
 import http.server
 import importlib.util
@@ -30,6 +31,10 @@ Promise.all([...document.images].map((image) => image.decode().catch(() => null)
 class Handler(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_):
         pass
+
+    def copyfile(self, source, outputfile):
+        with contextlib.suppress(ConnectionError):  # the page was left before it was loaded
+            super().copyfile(source, outputfile)
 
 
 @pytest.fixture(scope="module")
