@@ -109,11 +109,14 @@ def hyperparameters(config_class: type) -> list[str]:
 def changed_options(config: Any) -> list[str]:
     """Options that affect learning and differ from their defaults."""
     kept_as = lambda x: list(x) if isinstance(x, tuple) else x
-    defaults = {
-        option.name: option.default_factory() if callable(option.default_factory) else option.default
-        for option in dataclasses.fields(config)
-    }
+    defaults = defaults_of(type(config))
     return [name for name in hyperparameters(type(config)) if kept_as(getattr(config, name)) != kept_as(defaults[name])]
+
+
+def defaults_of(cls: type) -> dict[str, Any]:
+    """The defaults of a dataclass by field; `dataclasses.MISSING` for a field without one."""
+    fields: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(cls)
+    return {x.name: x.default_factory() if callable(x.default_factory) else x.default for x in fields}
 
 
 def is_of_the_run(field: "dataclasses.Field[Any]") -> bool:

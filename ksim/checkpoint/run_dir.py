@@ -22,6 +22,8 @@ from ksim.parallel.multihost import fail_together, gather_texts, is_main_process
 COMMAND = "command.txt"
 """File of a run with the command that starts its program."""
 _MAX_COMMAND = 1000
+_LOCK = ".lock"
+"""File of a run that the process holds locked which trains there."""
 _APPEARING_S = 5.0
 """Seconds that a directory created by another machine may take to become visible, as NFS caches lookups."""
 
@@ -108,11 +110,7 @@ def _next_numbered(task_name: str) -> Path:
 
 def save_command(command: str, run_dir: Path) -> None:
     """Writes the command of a run's program; raises ConfigError if it cannot be written."""
-    try:
-        with whole_file(run_dir / COMMAND) as temporary:
-            temporary.write_text(f"{command}\n", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"run_dir ({run_dir}) cannot be written: {error.strerror}. Choose another.") from error
+    _write(f"{command}\n", run_dir / COMMAND)
 
 
 def read_command(run_dir: Path) -> list[str]:
@@ -143,7 +141,7 @@ def is_in_progress(run_dir: Path) -> bool:
     try:
         import fcntl  # noqa: PLC0415 - not on Windows
 
-        with (run_dir / ".lock").open("r") as file:
+        with (run_dir / _LOCK).open("r") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -154,11 +152,15 @@ def is_in_progress(run_dir: Path) -> bool:
 
 def save_config(config: Any, run_dir: Path) -> None:
     """Writes config.yaml; raises ConfigError if it cannot be written."""
+    _write(write_yaml(plain_config(config)), run_dir / "config.yaml")
+
+
+def _write(text: str, path: Path) -> None:
     try:
-        with whole_file(run_dir / "config.yaml") as temporary:
-            temporary.write_text(write_yaml(plain_config(config)), encoding="utf-8")
+        with whole_file(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"run_dir ({run_dir}) cannot be written: {error.strerror}. Choose another.") from error
+        raise ConfigError(f"run_dir ({path.parent}) cannot be written: {error.strerror}. Choose another.") from error
 
 
 def make_again(config: Any, run_dir: Path) -> None:
@@ -230,7 +232,7 @@ def locked(run_dir: Path) -> Iterator[None]:
     try:
         import fcntl  # noqa: PLC0415 - not on Windows
 
-        file = (run_dir / ".lock").open("a")
+        file = (run_dir / _LOCK).open("a")
     except (ImportError, OSError):
         yield
         return

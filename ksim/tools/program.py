@@ -1,7 +1,6 @@
 """The program of a task, as text."""
 
 import ast
-import dataclasses
 import inspect
 import json
 import shlex
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 
 from xax.utils.text import camelcase_to_snakecase
 
+from ksim.config import defaults_of
 from ksim.robot.plan import DT, ArmRobot, BalancingRobot, Drives, FixedRobot, LeggedRobot, Plan, PlanarRobot
 from ksim.robot.scene import Foot
 from ksim.tasks import fixed, legged
@@ -181,8 +181,7 @@ def _drive_rows(robot: Drives, strength: str, scale: str) -> list[Row]:
 
 def _row_lines(rows: Sequence[Row], robot: LeggedRobot | FixedRobot, foot: str) -> Iterator[str]:
     """The lines of a call with the numbers of a robot."""
-    fields: tuple[dataclasses.Field[Any], ...] = dataclasses.fields(robot)
-    usual = {x.name: x.default_factory() if callable(x.default_factory) else x.default for x in fields}
+    usual = defaults_of(type(robot))
     for comment, numbers in rows:
         written = {name: value for name, value in numbers.items() if value != usual[name]}
         if not written:

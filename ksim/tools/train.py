@@ -83,10 +83,10 @@ def run_task(name: str, options: Sequence[str]) -> None:
         runpy.run_path(name, run_name="__main__")
         return
     tasks = example_tasks()
-    if name not in tasks and holds_run(Path(name)):
-        run_again(Path(name), options)
-        return
     if name not in tasks:
+        if holds_run(Path(name)):
+            run_again(Path(name), options)
+            return
         raise ConfigError(
             f"There is no example {quoted(name)}. {near_misses(name, tasks)} The path of a task of your own "
             "ends in .py, and a run's directory holds its config.yaml."

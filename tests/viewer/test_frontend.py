@@ -1,3 +1,5 @@
+import types
+
 import pytest
 
 from ksim.host.signals import StopRequest
@@ -106,8 +108,14 @@ def test_budget_lets_no_more_time_be_used_than_was_earned():
     assert work(1.0) == pytest.approx((1.0 - BURST_S) / 0.1, abs=0.05)
 
 
+@pytest.fixture
+def even_machine(monkeypatch):
+    """A machine on which no frame takes time, so that every step has one."""
+    monkeypatch.setattr("ksim.viewer.frontend.time", types.SimpleNamespace(perf_counter=lambda: 0.0))
+
+
 class CountingFrontend(AbstractFrontend):
-    """Open for so many frames, of which some fail. Where the machine is slow, some steps have none."""
+    """Open for so many frames, one for every step, of which some fail; a step that comes early would have none."""
 
     frame_s = 0.0
 
@@ -128,28 +136,26 @@ class CountingFrontend(AbstractFrontend):
 
 
 # Signal 2 asks for a stop before the first step.
-@pytest.mark.parametrize(("signal", "num_frames"), [(None, 3), (2, 0)])
-def test_session_runs_until_its_window_is_closed_or_a_signal_asks_it_to_stop(session, signal, num_frames):
+@pytest.mark.usefixtures("even_machine")
+@pytest.mark.parametrize(("signal", "num_steps"), [(None, 3), (2, 0)])
+def test_session_runs_until_its_window_is_closed_or_a_signal_asks_it_to_stop(session, signal, num_steps):
     stop = StopRequest()
     stop.signal = signal
-    frontend = CountingFrontend(3)
-    run_session(session, frontend, stop)
-    assert frontend.num_left == 3 - num_frames
-    assert session.episode_step >= num_frames
-    assert session.episode_step == 0 or signal is None
+    run_session(session, CountingFrontend(3), stop)
+    assert session.episode_step == num_steps
 
 
+@pytest.mark.usefixtures("even_machine")
 def test_frames_that_fail_now_and_then_do_not_end_a_session(session, capsys):
-    frontend = CountingFrontend(4, lambda left: left % 2)
-    run_session(session, frontend, StopRequest())
-    assert frontend.num_left == 0
+    run_session(session, CountingFrontend(4, lambda left: left % 2), StopRequest())
+    assert session.episode_step == 4
     said = "Warning: A frame of the viewer could not be shown, the viewer continues: RuntimeError: deque mutated"
     assert capsys.readouterr().out.count(said) == 1
 
 
+@pytest.mark.usefixtures("even_machine")
 def test_session_none_of_whose_frames_can_be_shown_ends_with_their_error(session, monkeypatch):
     monkeypatch.setattr("ksim.viewer.frontend.MAX_FAILED_FRAMES", 3)
-    frontend = CountingFrontend(10, lambda left: left != 8)
     with pytest.raises(RuntimeError, match="deque mutated"):
-        run_session(session, frontend, StopRequest())
-    assert frontend.num_left == 10 - 5  # the first failed, the second was shown, and three after it failed
+        run_session(session, CountingFrontend(10, lambda left: left != 8), StopRequest())
+    assert session.episode_step == 5  # two of the frames before one that was shown, and three after it
