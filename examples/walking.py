@@ -14,7 +14,7 @@ import jax
 
 import ksim
 from ksim.config import field
-from ksim.mdp import commands, events, observations as obs, randomizers, resets, rewards, terminations
+from ksim.mdp import commands, curriculum, events, observations as obs, randomizers, resets, rewards, terminations
 from ksim.mdp.noise import UniformNoise
 
 from .pretrained import PRETRAINED
@@ -163,7 +163,12 @@ class HumanoidWalkingTask(ksim.PPOTask[ConfigT], Generic[ConfigT]):
 
     def get_events(self, physics_model: ksim.PhysicsModel) -> list[ksim.AbstractEvent]:
         slowest, fastest = self.config.push_speed
-        return [events.PushVelocity(interval_s=(3.0, 6.0), speed=(slowest, fastest))]
+        return [events.PushVelocity(interval_s=(3.0, 6.0), speed=(slowest, fastest), level="pushes")]
+
+    def get_curricula(self, physics_model: ksim.PhysicsModel) -> Mapping[str, ksim.AbstractCurriculum]:
+        # It learns to walk first, and then to withstand.
+        error = "error/velocity/lin_vel_m_s"
+        return {"pushes": curriculum.ErrorCurriculum(error, raise_below=0.25, lower_above=0.35, step=0.01, start=0.3)}
 
     def get_randomizers(self, physics_model: ksim.PhysicsModel) -> list[ksim.AbstractRandomizer]:
         return [randomizers.RandomFriction()]

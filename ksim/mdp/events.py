@@ -54,16 +54,18 @@ class AbstractTimedEvent(AbstractEvent):
 class PushVelocity(AbstractTimedEvent):
     """Every `interval_s` seconds (a range) the base's horizontal velocity jumps by `speed` (a range), in m/s.
 
-    The direction is uniform.
+    The direction is uniform. level: name of a curriculum that scales the speed; None for none.
     """
 
     interval_s: tuple[float, float] = (5.0, 10.0)
     speed: tuple[float, float] = ranged((0.0, 0.5), least=0.0)
+    level: str | None = None
 
     def __call__(self, context: Context) -> PhysicsState:
         _, is_due = context.memory
         _, push_key = jax.random.split(context.key)
         push_3 = _horizontal(push_key, self.speed)
+        push_3 *= 1.0 if self.level is None else context.level(self.level)
         return add_to_base_velocity(context.physics, context.model.names, is_due * push_3, jnp.zeros(3))
 
 
