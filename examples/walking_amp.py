@@ -24,6 +24,10 @@ from .walking_distributed import HumanoidWalkingDistributedConfig
 class HumanoidAMPConfig(HumanoidWalkingDistributedConfig, ksim.AMPConfig):
     """Options of the humanoid that walks in the style of reference motions."""
 
+    num_envs: int = field(1024, help="parallel environments, over all devices")
+    num_passes: int = field(4, help="passes over each rollout")
+    symmetry: str = field("off", help="left and right learn from each other: off, augment or loss")
+    max_iterations: int | None = field(700, help="stop after this many iterations; null: no limit")
     style_weight: float = field(4.0, help="weight of the style reward")
     standing_fraction: float = field(0.0, help="fraction of commands to stand still")
 

@@ -24,6 +24,9 @@ from .walking_teacher import Groups, HumanoidTeacherTask, privileged
 class HumanoidStudentConfig(HumanoidWalkingDistributedConfig, ksim.DistillConfig):
     """Options of the humanoid that learns from a teacher."""
 
+    num_envs: int = field(1024, help="parallel environments, over all devices")
+    num_passes: int = field(4, help="passes over each rollout")
+    symmetry: str = field("off", help="left and right learn from each other: off, augment or loss")
     max_iterations: int | None = field(300, help="stop after this many iterations; null: no limit")
     init_std: float = field(0.2, help="initial standard deviation of the policy")
 
