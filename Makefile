@@ -27,7 +27,7 @@ $(VENV)/.installed: pyproject.toml setup.py constraints.txt
 	touch $@
 
 walk: $(VENV)/.installed
-	$(BIN)/python -m examples.walking_distributed $(if $(findstring max_iterations=,$(ARGS)),,max_iterations=150) $(ARGS)
+	$(BIN)/python -m examples.walking_distributed $(if $(findstring max_iterations=,$(ARGS)),,max_iterations=500) $(ARGS)
 
 # Without restarts, or pytest-xdist waits for ever for the tests of a process that crashed.
 test: $(VENV)/.installed

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import ksim  # noqa: F401 - prepares the process before JAX's backend starts
+from benchmarks import PLAIN
 from benchmarks.timing import Seconds, interleaved, ratios, time_in_turn
 from examples.walking import HumanoidWalkingConfig, HumanoidWalkingTask
 from examples.walking_distributed import HumanoidWalkingDistributedConfig, HumanoidWalkingDistributedTask
@@ -59,7 +60,7 @@ def steps(task: Any, num_iterations: int) -> Callable[[], None]:
 
 def one_device(num_envs: int, repeats: int) -> list[float]:
     """Time of the distributed task on one device over that of the plain one."""
-    options = {"num_envs": num_envs, "engine": "mujoco"}
+    options = PLAIN | {"num_envs": num_envs, "engine": "mujoco"}
     distributed = HumanoidWalkingDistributedTask(HumanoidWalkingDistributedConfig(num_devices=1, **options))
     runs = {
         "distributed": steps(distributed, 3),
@@ -71,7 +72,7 @@ def one_device(num_envs: int, repeats: int) -> list[float]:
 
 def layouts(num_envs: int, engine: str, repeats: int) -> dict[str, list[float]]:
     """Time of iterations by shard_map over that of as many by pmap, on two devices, by clock."""
-    options = {"num_envs": num_envs, "engine": engine, "num_devices": 2}
+    options = PLAIN | {"num_envs": num_envs, "engine": engine, "num_devices": 2}
     make = lambda layout: HumanoidWalkingDistributedTask(HumanoidWalkingDistributedConfig(layout=layout, **options))
     found = time_in_turn({layout: steps(make(layout), 3) for layout in ("shard_map", "pmap")}, repeats)
     return {clock: ratios(found["shard_map"], found["pmap"], clock) for clock in Seconds._fields}
@@ -83,6 +84,7 @@ def job_speed(num_envs: int, num_processes: int, num_devices: int, num_iteration
     with tempfile.TemporaryDirectory() as directory:
         command = [sys.executable, "-m", "ksim.launch", "--nproc-per-node", str(num_processes)]
         command += ["-m", "examples.walking_distributed", f"num_envs={num_envs}", f"max_iterations={num_iterations}"]
+        command += [f"{name}={value}" for name, value in PLAIN.items()]
         command += ["run_dir=run", "eval_at_end=false", "video=false", "plots=false", "tensorboard=false"]
         subprocess.run(command, cwd=directory, env=os.environ | flags, check=True, capture_output=True)
         lines = (Path(directory) / "run" / "metrics.jsonl").read_text().splitlines()
@@ -92,7 +94,7 @@ def job_speed(num_envs: int, num_processes: int, num_devices: int, num_iteration
 def all_reduce(num_envs: int, repeats: int) -> tuple[list[float], float]:
     """Time of one all-reduce of the gradients over one update step, on two devices; and its milliseconds."""
     task = HumanoidWalkingDistributedTask(
-        HumanoidWalkingDistributedConfig(num_devices=2, num_envs=num_envs, engine="mujoco")
+        HumanoidWalkingDistributedConfig(**PLAIN, num_devices=2, num_envs=num_envs, engine="mujoco")
     )
     task.check()
     state = task.layout.place(task.initial_state())

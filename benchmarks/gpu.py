@@ -28,6 +28,7 @@ from examples.walking_distributed import HumanoidWalkingDistributedConfig, Human
 
 import jax
 import jax.numpy as jnp
+from benchmarks import PLAIN
 from benchmarks.timing import time_in_turn
 from ksim.physics.engine import AbstractEngine
 from ksim.physics.warp import is_installed
@@ -38,7 +39,7 @@ from ksim.types import PhysicsState
 SIZES = {"gpu": [1024, 4096, 16384], "cpu": [8]}
 ENGINES = {"gpu": ["mjx", "warp", "mujoco"], "cpu": ["mujoco"]}
 """Native MuJoCo alone where a CPU tries the program: MJX and MuJoCo Warp would compile for minutes."""
-OPTIONS: dict[str, dict[str, Any]] = {"gpu": {}, "cpu": {"rollout_length": 2, "num_passes": 1}}
+OPTIONS: dict[str, dict[str, Any]] = {"gpu": PLAIN, "cpu": PLAIN | {"rollout_length": 2, "num_passes": 1}}
 COLUMNS = ("engine", "devices", "envs", "bare", "rollout", "training", "rollout / bare", "training / bare")
 HEADER = f"| {' | '.join(COLUMNS)} | compile, s | peak memory, MiB |\n|{'---|' * (len(COLUMNS) + 2)}"
 

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from typing import Any
 
 import ksim  # noqa: F401 - prepares the process before JAX's backend starts
+from benchmarks import PLAIN
 from benchmarks.timing import Seconds, ratios, time_in_turn
 from examples.walking import HumanoidWalkingConfig, HumanoidWalkingTask
 
@@ -73,7 +74,7 @@ class Subject:
 def make_subject(like: str, model: str) -> Subject:
     """The learner of the walking humanoid, or one with the shapes of a cheetah."""
     num_envs, num_steps, num_batches, num_passes = (1024, 24, 4, 4) if like == "humanoid" else (512, 32, 8, 8)
-    options: dict[str, Any] = {"num_envs": num_envs, "num_batches": num_batches, "num_passes": num_passes}
+    options: dict[str, Any] = PLAIN | {"num_envs": num_envs, "num_batches": num_batches, "num_passes": num_passes}
     task = HumanoidWalkingTask(HumanoidWalkingConfig(**options, model=model, engine="mujoco"))
     sizes, action_size = (task.obs_sizes, task.environment.action_size)
     if like == "cheetah":

@@ -23,6 +23,7 @@ import jax
 import mujoco
 import numpy as np
 
+from benchmarks import PLAIN
 from examples.walking import HumanoidWalkingConfig, HumanoidWalkingTask
 from ksim.parallel.placement import unwrap_keys
 from tests.task.test_amp import StyledBiped, StyledBipedConfig
@@ -38,7 +39,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "two devices, accumulate": {"num_devices": 2, "grad_sync_period": 2, "grad_sync_mode": "accumulate"},
     "two devices, local": {"num_devices": 2, "grad_sync_period": 2, "grad_sync_mode": "local"},
 }
-SMALL = {"num_envs": 16, "rollout_length": 8, "num_batches": 4, "eval_at_end": False, "video": False, "plots": False}
+SMALL = PLAIN | {
+    "num_envs": 16,
+    "rollout_length": 8,
+    "num_batches": 4,
+    "eval_at_end": False,
+    "video": False,
+    "plots": False,
+}
 
 
 def clip(directory: Path) -> Path:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import ksim  # noqa: F401 - prepares the process before JAX's backend starts
+from benchmarks import PLAIN
 from benchmarks.timing import ratios, time_in_turn
 from examples.walking import HumanoidWalkingConfig, HumanoidWalkingTask
 
@@ -45,7 +46,7 @@ def main() -> None:
     print("| model | minibatches | memory without, MiB | with remat, MiB | processor time with over without |")
     print("|---|---|---|---|---|", flush=True)
     for model, num_batches in (("mlp", 4), ("mlp", 1), ("gru", 4), ("gru", 1)):
-        options = {"num_envs": args.num_envs, "num_batches": num_batches, "model": model, "engine": "mujoco"}
+        options = PLAIN | {"num_envs": args.num_envs, "num_batches": num_batches, "model": model, "engine": "mujoco"}
         tasks = [HumanoidWalkingTask(HumanoidWalkingConfig(**options, remat=remat)) for remat in (False, True)]
         state = tasks[0].initial_state()
         programs, runs = zip(*(learning(task, state) for task in tasks), strict=True)

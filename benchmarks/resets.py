@@ -21,6 +21,7 @@ import statistics
 from typing import Any
 
 import ksim
+from benchmarks import PLAIN
 from benchmarks.timing import timed
 from examples.walking import HumanoidWalkingConfig, HumanoidWalkingTask
 
@@ -125,7 +126,7 @@ def make_task(case: str, num_envs: int, rollout_length: int, settle: int) -> Any
     """The task of a case."""
     options: dict[str, Any] = {"num_envs": num_envs, "rollout_length": rollout_length}
     if case != "settling":
-        return HumanoidWalkingTask(HumanoidWalkingConfig(engine=case, **options))
+        return HumanoidWalkingTask(HumanoidWalkingConfig(engine=case, **PLAIN, **options))
     task_class = type("SettlingTask", (SettlingTask,), {"settle": settle})
     options |= {"actor_sizes": [128, 128], "critic_sizes": [128, 128]}
     return task_class(ksim.PPOConfig(engine="mjx", dt=DT, ctrl_dt=DT, **options))

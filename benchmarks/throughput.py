@@ -25,6 +25,7 @@ from collections.abc import Callable
 from typing import Any
 
 import ksim  # noqa: F401 - prepares the process before JAX's backend starts
+from benchmarks import PLAIN
 from benchmarks.rollout_profile import print_profile
 from benchmarks.timing import Seconds, ratios, time_in_turn
 from examples.walking_distributed import HumanoidWalkingDistributedConfig, HumanoidWalkingDistributedTask
@@ -84,7 +85,7 @@ def measure(
 ) -> dict[str, Any]:
     """Interleaved timings of one engine and batch."""
     config = HumanoidWalkingDistributedConfig(engine=engine, num_envs=num_envs, num_devices=num_devices)
-    task = HumanoidWalkingDistributedTask(dataclasses.replace(config, **options))
+    task = HumanoidWalkingDistributedTask(dataclasses.replace(config, **{**PLAIN, **options}))
     task.check()
     num_steps = task.config.rollout_length
     state = task.layout.place(task.initial_state())
@@ -140,7 +141,7 @@ def peak_memory_per_env(engine: str) -> float:
         code = (
             "import ksim\nfrom ksim.train.timing import peak_memory_bytes\n"
             "from examples.walking_distributed import *\n"
-            f"c = HumanoidWalkingDistributedConfig(engine={engine!r}, num_envs={n}, num_devices=1)\n"
+            f"c = HumanoidWalkingDistributedConfig(engine={engine!r}, num_envs={n}, num_devices=1, **{PLAIN})\n"
             "t = HumanoidWalkingDistributedTask(c); t.check(); s = t.layout.place(t.initial_state())\n"
             "step = t.layout.compile(t.make_train_step(None), s)\n"
             "s, m = step(s)\n"

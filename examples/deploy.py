@@ -621,7 +621,7 @@ def ask(robot: Robot, options: argparse.Namespace, parser: argparse.ArgumentPars
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the program."""
     parser = argparse.ArgumentParser(description="Runs an exported policy in plain MuJoCo.")
-    parser.add_argument("policy", type=Path, help="policy.onnx, written by run_mode=export")
+    parser.add_argument("policy", type=Path, help="policy.onnx, written by run_mode=export, or its directory")
     parser.add_argument("--robot", type=Path, help="MJCF file of the robot; default: robot/robot.xml beside the policy")
     parser.add_argument(
         "--command",
@@ -639,6 +639,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("--seconds must be above 0 and below 1e6, and the numbers of --command must be finite")
     if not 0 <= options.delay_ms <= MAX_DELAY_MS or not 0 <= options.drop <= 1:
         parser.error(f"--delay-ms must be from 0 to {MAX_DELAY_MS:g}, and --drop from 0 to 1")
+    if options.policy.is_dir():
+        options.policy = options.policy / "policy.onnx"
     if not options.policy.is_file():
         parser.error(f"there is no file {options.policy}; write it with run_mode=export checkpoint=<run directory>")
     with metadata_of(options.policy):

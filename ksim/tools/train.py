@@ -30,7 +30,7 @@ Trains a task and writes its run under runs/ in the current folder. TASK is the 
 
 {tasks}
 
-ksim-train max_iterations=150                     first steps of the walking humanoid, on all devices
+ksim-train max_iterations=500                     first steps of the walking humanoid, on all devices
 ksim-train walking run_mode=view checkpoint=pretrained
                                                   shows it as it walks after training
 ksim-train runs/my_robot/run_000                  shows the newest policy of a run, also while it trains

@@ -158,6 +158,11 @@ def test_it_asks_for_the_middle_of_the_commands_ranges_if_not_told(policy_file, 
     assert "velocity [0.5, 0.0, 0.0]" in capsys.readouterr().out
 
 
+def test_it_takes_the_directory_of_an_export(policy_file, capsys):
+    deploy.main([str(Path(policy_file).parent), "--seconds", "0.04"])
+    assert "Moved " in capsys.readouterr().out
+
+
 def moved_by(exported, actions, **disturbances):
     """Final positions of the robot after these actions."""
     _, robot = start(exported[0], exported[1][0])
