@@ -69,6 +69,12 @@ def test_push_when_due_goes_in_all_directions_alike():
     assert (np.abs(counts_4 - 75) < 38).all()
 
 
+def test_push_is_scaled_by_the_level_of_its_curriculum():
+    term = PushVelocity(speed=(0.4, 0.4), level="pushes")
+    speed = lambda level: np.linalg.norm(term(make_context(memory=DUE, levels={"pushes": jnp.float32(level)})).qvel)
+    np.testing.assert_allclose([speed(0.0), speed(0.25), speed(1.0)], [0.0, 0.1, 0.4], rtol=1e-5)
+
+
 def forces_over(term, num_steps):
     """The force on the trunk in each step, from the first."""
     memory = term.init(make_context(key=jax.random.key(0)))
