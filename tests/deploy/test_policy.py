@@ -48,7 +48,9 @@ class QuietWalking(Undisturbed, HumanoidWalkingTask):
 
 def export(out_dir, **compiler_options):
     """The directory of an exported policy that sways the robot a little, and what ksim's environment makes of it."""
-    task = QuietWalking(HumanoidWalkingConfig(model="gru", memory_size=16, actor_sizes=[16], critic_sizes=[16]))
+    task = QuietWalking(
+        HumanoidWalkingConfig(model="gru", symmetry="off", memory_size=16, actor_sizes=[16], critic_sizes=[16])
+    )
     task.environment = env = task.eval_environment
     network = task.initial_learner()[1]
     # From random numbers, or all actions would be near 0.

@@ -34,7 +34,11 @@ FOLDERS = dict.fromkeys(("DISTRIBUTED_TRAINING.md", "clusters.md"), "several") |
     ("own_robot.md", "own_task.md", "own_environment.md", "own_algorithm.md", "migrating.md"), "own"
 )
 """Pages whose blocks are run in a directory apart; those of all others are run in one that looks like a clone."""
-OPTIONS = {"several": "max_iterations=1", "own": "max_iterations=1 num_envs=4", "clone": "max_iterations=2 num_envs=16"}
+OPTIONS = {
+    "several": "max_iterations=1",
+    "own": "max_iterations=1 num_envs=4",
+    "clone": "max_iterations=2 num_envs=16 symmetry=off",
+}
 """Options, by directory, that make training short."""
 SMALL = {"HumanoidWalkingDistributed": "PointMass", "examples.walking_distributed": "examples.point_mass"}
 """Names in programs of the pages on several devices, and what is trained instead."""
@@ -157,7 +161,7 @@ def run(block, directory):
         "DOCS_JOB": str(job_with_free_port()),
         "DOCS_TASK": task_of(block),
         # The time of synchronisation is measured after the first iteration.
-        "DOCS_OPTIONS": "max_iterations=2" if block.how == "walking" else OPTIONS[block.folder],
+        "DOCS_OPTIONS": "max_iterations=2 symmetry=off" if block.how == "walking" else OPTIONS[block.folder],
     }
     if block.how == "in a Slurm job":
         variables |= stand_in.job_variables(variables["DOCS_JOB"])
