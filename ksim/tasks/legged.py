@@ -10,18 +10,7 @@ import mujoco
 
 from ksim.config import field
 from ksim.errors import ConfigError
-from ksim.mdp import (
-    commands,
-    curriculum,
-    events,
-    observations as obs,
-    randomizers,
-    resets,
-    rewards,
-    terminations,
-)
-from ksim.mdp.curriculum import AbstractCurriculum
-from ksim.mdp.env_curriculum import AbstractEnvCurriculum
+from ksim.mdp import commands, events, observations as obs, randomizers, resets, rewards, terminations
 from ksim.mdp.noise import UniformNoise
 from ksim.physics import AbstractActuators, PhysicsModel
 from ksim.robot import LeggedRobot, scene
@@ -166,13 +155,7 @@ class LeggedTask(DistributedPPOTask[ConfigT], Generic[ConfigT]):
         if self.robot.is_biped and self.evaluating:
             return []
         hardest = round((0.9 if self.robot.is_biped else 0.5) * self.forward, 1)
-        hardest = hardest if self.config.push is None else self.config.push
-        return [events.PushVelocity(speed=(0.0, hardest), level="pushes")]
-
-    def get_curricula(self, physics_model: PhysicsModel) -> Mapping[str, AbstractCurriculum | AbstractEnvCurriculum]:
-        # Walking first, pushes later.
-        error, low, high = "error/velocity/lin_vel_m_s", round(0.25 * self.forward, 3), round(0.35 * self.forward, 3)
-        return {"pushes": curriculum.ErrorCurriculum(error, raise_below=low, lower_above=high, step=0.01)}
+        return [events.PushVelocity(speed=(0.0, hardest if self.config.push is None else self.config.push))]
 
     def get_randomizers(self, physics_model: PhysicsModel) -> list[randomizers.AbstractRandomizer]:
         return [randomizers.RandomFriction(friction=(0.6, 1.2))]

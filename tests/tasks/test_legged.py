@@ -51,7 +51,6 @@ def test_highest_speed_sets_the_commands_and_the_pushes_unless_options_do():
     assert terms(plain, "events")[0].speed == (0.0, 0.5)
     assert terms(faster, "commands")["velocity"].forward == (-1.0, 2.0)
     assert terms(faster, "events")[0].speed == (0.0, 0.1)
-    assert terms(faster, "curricula")["pushes"].raise_below == 2 * terms(plain, "curricula")["pushes"].raise_below
 
 
 def test_two_legs_walk_forward_only_and_are_not_pushed_in_evaluations(monkeypatch):
