@@ -173,7 +173,8 @@ class HumanoidWalkingTask(ksim.PPOTask[ConfigT], Generic[ConfigT]):
     def get_curricula(self, physics_model: ksim.PhysicsModel) -> Mapping[str, ksim.AbstractCurriculum]:
         # Walking first, pushes later: pushed from the start, it takes half as many steps again to walk.
         error = "error/velocity/lin_vel_m_s"
-        return {"pushes": curriculum.ErrorCurriculum(error, raise_below=0.25, lower_above=0.35, step=0.01)}
+        growing = curriculum.ErrorCurriculum(metric=error, raise_below=0.25, lower_above=0.35, step=0.01)
+        return {"pushes": growing}
 
     def get_randomizers(self, physics_model: ksim.PhysicsModel) -> list[ksim.AbstractRandomizer]:
         return [randomizers.RandomFriction()]
