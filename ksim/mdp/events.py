@@ -65,7 +65,8 @@ class PushVelocity(AbstractTimedEvent):
         _, is_due = context.memory
         _, push_key = jax.random.split(context.key)
         push_3 = _horizontal(push_key, self.speed)
-        push_3 *= 1.0 if self.level is None else context.level(self.level)
+        if self.level is not None:
+            push_3 *= context.level(self.level)
         return add_to_base_velocity(context.physics, context.model.names, is_due * push_3, jnp.zeros(3))
 
 

@@ -103,8 +103,8 @@ def term_rows(env: Environment, axis_name: str) -> list[TermRow]:
 
 logger = logging.getLogger(__name__)
 
-_BRIEF = ("task", "devices", "engine", "closed loops", "environments", "network")
-"""Rows of the setup table that a terminal shows."""
+_BRIEF = ("task", "engine", "closed loops", "environments", "network")
+"""Rows of the setup table that a terminal shows; environments with their devices."""
 _LOG_WIDTH = 160
 """Width of tables in the log, in characters."""
 
@@ -156,7 +156,9 @@ def print_start(report: StartReport) -> None:
     """Prints task, devices, engine, sizes and terms before training."""
     figures = report.figures
     # The reasons in brackets are left out.
-    brief = {name: figures[name].partition(" (")[0] for name in _BRIEF if name in figures}
+    short = {name: figure.partition(" (")[0] for name, figure in figures.items()}
+    short["environments"] += f" on {short['devices']}"
+    brief = {name: short[name] for name in _BRIEF if name in short}
     _print(figures_table("Run", figures), brief)
     print_terms(report.terms)
 

@@ -38,8 +38,10 @@ OPTIONS = {
     "several": "max_iterations=1",
     "own": "max_iterations=1 num_envs=4",
     "clone": "max_iterations=2 num_envs=16 symmetry=off",
+    # The time of synchronisation is measured after the first iteration.
+    "walking": "max_iterations=2 symmetry=off",
 }
-"""Options, by directory, that make training short."""
+"""Options that make training short, by directory, or by what the comment of a block says."""
 SMALL = {"HumanoidWalkingDistributed": "PointMass", "examples.walking_distributed": "examples.point_mass"}
 """Names in programs of the pages on several devices, and what is trained instead."""
 READING = ("README.md", "running.md", "learning.md", "deploying.md", "reliability.md", "benchmarks.md")
@@ -160,8 +162,7 @@ def run(block, directory):
         "DOCS_PORT": str(free_port()),
         "DOCS_JOB": str(job_with_free_port()),
         "DOCS_TASK": task_of(block),
-        # The time of synchronisation is measured after the first iteration.
-        "DOCS_OPTIONS": "max_iterations=2 symmetry=off" if block.how == "walking" else OPTIONS[block.folder],
+        "DOCS_OPTIONS": OPTIONS.get(block.how, OPTIONS[block.folder]),
     }
     if block.how == "in a Slurm job":
         variables |= stand_in.job_variables(variables["DOCS_JOB"])

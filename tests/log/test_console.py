@@ -159,7 +159,7 @@ def test_terminal_shows_the_start_on_one_screen_and_the_log_has_the_tables(scree
         print_distributed_setup(inspect_setup(task))
         print_start(inspect_start(task))
     shown = re.sub(r"\x1b\[[0-9;]*m", "", screen.getvalue()).splitlines()
-    assert len(shown) <= 25  # 24 without the curriculum of its pushes
+    assert len(shown) <= 24
     assert max(map(len, shown)) <= 80
     words = " ".join(" ".join(shown).split())
     for name, _, class_name, *_ in term_rows(task.environment, "device"):

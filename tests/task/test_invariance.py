@@ -18,7 +18,7 @@ TWO_BY_TWO = "two processes of two devices"
 WAYS = (
     *(("mlp", (n, "pmap")) for n in (2, 4, 8, TWO_BY_TWO)),
     *(("mlp", (n, "shard_map")) for n in (2, 8, TWO_BY_TWO)),
-    *(("gru", (n, "pmap")) for n in (8, TWO_BY_TWO)),
+    *(("gru", (n, "pmap")) for n in (2, 4, 8, TWO_BY_TWO)),
 )
 QUICK = ("mlp", (2, "pmap"))
 in_every_way = pytest.mark.parametrize(
