@@ -217,7 +217,7 @@ def test_help_lists_every_option_with_its_default_and_meaning_in_80_columns(widt
         assert f"  {option.name}=" in text
         assert " ".join(option.metadata["help"].split()) in words
         assert all(choice in words for choice in metadata[option.name].get("choices", ()))
-    for default in ("num_envs=1024", "engine=auto", "actor_sizes=[128,128]", "eval_at_end=true", "resume=null"):
+    for default in ("num_envs=256", "engine=auto", "actor_sizes=[128,128]", "eval_at_end=true", "resume=null"):
         assert f"  {default} " in text
 
 
