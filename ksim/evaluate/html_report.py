@@ -41,8 +41,13 @@ MAX_FILM_BYTES = 20 * 2**20
 """Maximum size of a video in the report, in bytes. Larger ones are named only, because videos are embedded."""
 
 
-def write_page(run_dirs: Sequence[Path], path: Path, of_learner: Mapping[str, str] | None = None) -> None:
+def write_page(run_dirs: Sequence[Path], path: Path, panels: Mapping[str, bytes] | None = None) -> None:
     """Writes the report of one or several runs, side by side.
+
+    Args:
+        run_dirs: The runs' directories.
+        path: The page to write.
+        panels: The learning curves as `plot_learning` returned them; None to draw them.
 
     Raises:
         ConfigError: A directory holds no metrics, or cannot be read.
@@ -57,7 +62,7 @@ def write_page(run_dirs: Sequence[Path], path: Path, of_learner: Mapping[str, st
 <title>{html.escape(title)}</title><style>{_STYLE}</style></head><body>
 <h1>{_text(title)}</h1>
 <div class="wide">{"".join(_shown(*each) for each in zip(run_dirs, runs, _labels(runs), strict=True))}</div>
-{_curves(runs, of_learner)}
+{_curves(runs, panels)}
 {_compared(run_dirs, runs)}
 {_section("One episode", _episode(run_dirs[0])) if len(runs) == 1 else ""}
 {_section("Runs" if len(runs) > 1 else "Run", _table(names, _facts(run_dirs, runs)))}
@@ -82,7 +87,8 @@ def _shown(run_dir: Path, run: Curves, label: str) -> str:
     """A run's video, and what it learned."""
     films, video = find_films(run_dir), ""
     if films and films[-1].stat().st_size <= MAX_FILM_BYTES:
-        video = f'<video controls loop muted autoplay playsinline src="{data_url(films[-1])}"></video>'
+        source = data_url(films[-1].read_bytes(), "video/mp4")
+        video = f'<video controls loop muted autoplay playsinline src="{source}"></video>'
     elif films:
         size = f"{films[-1].stat().st_size / 2**20:.0f} MiB"
         video = f'<p class="key">The video is too large for this page ({size}): {_text(str(films[-1]))}</p>'
@@ -90,19 +96,17 @@ def _shown(run_dir: Path, run: Curves, label: str) -> str:
     return f'<figure>{video}<figcaption class="learned">{name}{_text(learned(run))}</figcaption></figure>'
 
 
-def _curves(runs: Sequence[Curves], of_learner: Mapping[str, str] | None) -> str:
+def _curves(runs: Sequence[Curves], panels: Mapping[str, bytes] | None) -> str:
     """The learning curves, an image each, so that they fit any screen."""
-    from ksim.evaluate.plots import LINES, learning_panels, plot_panel  # noqa: PLC0415 - matplotlib is slow to import
+    from ksim.evaluate.plots import LINES, plot_learning  # noqa: PLC0415 - matplotlib is slow to import
 
-    images = []
-    with tempfile.TemporaryDirectory() as directory:
-        for i, panel in enumerate(learning_panels(runs, of_learner)):
-            path = Path(directory, f"{i}.png")
-            plot_panel(runs, panel, path)
-            images.append(_image(path, f"{panel.title}, over environment steps"))
+    if panels is None:
+        with tempfile.TemporaryDirectory() as directory:
+            panels = plot_learning(runs, Path(directory, "learning.png"))
+    images = "".join(_image(png, f"{title}, over environment steps") for title, png in panels.items())
     key = f"Thin lines: {LINES['training']}. Lines with points: {LINES['evaluation']}."
     colors = "<br>".join(_labels(runs)) if len(runs) > 1 else ""
-    return _section("Learning", f'<p class="key">{key}</p><p>{colors}</p><div class="narrow">{"".join(images)}</div>')
+    return _section("Learning", f'<p class="key">{key}</p><p>{colors}</p><div class="narrow">{images}</div>')
 
 
 def _compared(run_dirs: Sequence[Path], runs: Sequence[Curves]) -> str:
@@ -131,7 +135,7 @@ def _figure(figure: Figure) -> str:
 def _episode(run_dir: Path) -> str:
     """The plots of a run's recorded episode; empty without plots."""
     plots = [run_dir / "plots" / f"{name}.png" for name in _PLOTS]
-    images = "".join(_image(plot, f"{plot.stem} of one episode") for plot in plots if plot.is_file())
+    images = "".join(_image(plot.read_bytes(), f"{plot.stem} of one episode") for plot in plots if plot.is_file())
     return images and f'<div class="narrow">{images}</div>'
 
 
@@ -194,8 +198,8 @@ def _details(title: str, names: Sequence[str], contents: Sequence[str]) -> str:
     )
 
 
-def _image(path: Path, alt: str) -> str:
-    return f'<img alt="{html.escape(alt)}" src="{data_url(path)}">'
+def _image(png: bytes, alt: str) -> str:
+    return f'<img alt="{html.escape(alt)}" src="{data_url(png, "image/png")}">'
 
 
 def _text(words: str) -> str:

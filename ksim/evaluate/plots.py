@@ -1,5 +1,6 @@
 """Plots of a run and of one evaluated episode, as PNG files."""
 
+import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.image import imsave
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter
@@ -68,13 +70,16 @@ def learning_panels(runs: Sequence[Curves], of_learner: Mapping[str, str] | None
     ]
 
 
-def plot_learning(runs: Sequence[Curves], path: Path, of_learner: Mapping[str, str] | None = None) -> None:
+def plot_learning(runs: Sequence[Curves], path: Path, of_learner: Mapping[str, str] | None = None) -> dict[str, bytes]:
     """Plots all panels of learning over environment steps in one image, for one or several runs.
 
     Training is a thin line. Evaluations are points on a line, with shaded 95 % confidence intervals.
+
+    Returns:
+        Each panel by its title, as a PNG that is readable on a phone's screen; none if `path` is not a PNG.
     """
     panels = learning_panels(runs, of_learner)
-    figure, all_axes = _figure(len(panels), columns=3)
+    figure, all_axes = _figure(len(panels), columns=3, dpi=1.5 * DPI)
     figure.suptitle(", ".join(filter(None, (runs[0].name, runs[0].date))) if len(runs) == 1 else "", fontsize=10)
     for axes, panel in zip(all_axes, panels, strict=True):
         _plot_panel(axes, runs, panel)
@@ -87,13 +92,21 @@ def plot_learning(runs: Sequence[Curves], path: Path, of_learner: Mapping[str, s
         handles += [Patch(color=color_of(i), label=name) for i, name in enumerate(names)]
     figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8)
     _save(figure, path)
+    if path.suffix != ".png":
+        return {}
+    return {panel.title: _cropped(axes) for axes, panel in zip(all_axes, panels, strict=True)}
 
 
-def plot_panel(runs: Sequence[Curves], panel: Panel, path: Path) -> None:
-    """Plots one panel of learning as an image, readable on a phone's screen."""
-    figure, (axes,) = _figure(1, columns=1)
-    _plot_panel(axes, runs, panel)
-    _save(figure, path)
+def _cropped(axes: Axes) -> bytes:
+    """A panel of a figure that was drawn, as a PNG: drawing is slow, so that no panel is drawn a second time."""
+    canvas = axes.figure.canvas
+    pixels = np.asarray(canvas.buffer_rgba())
+    box = axes.get_tightbbox(canvas.get_renderer()).padded(4)
+    left, right = (int(np.clip(x, 0, pixels.shape[1])) for x in (box.x0, box.x1))
+    top, bottom = (int(np.clip(pixels.shape[0] - y, 0, pixels.shape[0])) for y in (box.y1, box.y0))
+    png = io.BytesIO()
+    imsave(png, pixels[top:bottom, left:right], format="png")
+    return png.getvalue()
 
 
 def color_of(run: int) -> str:
@@ -254,12 +267,12 @@ def _times(recording: Recording) -> np.ndarray:
     return np.arange(1, len(recording.reward) + 1) * (recording.dt or 1.0)
 
 
-def _figure(num_panels: int, columns: int) -> tuple[Figure, list[Any]]:
+def _figure(num_panels: int, columns: int, dpi: float = DPI) -> tuple[Figure, list[Any]]:
     """A figure and its axes. Those with one column are narrow and sharp: they are read on a phone's screen as well."""
     rows = -(-num_panels // columns)
     size = (4.0 * columns, 2.4 * rows) if columns > 1 else (4.0, max(1.5 * rows, 2.5))
     # Its own figure and canvas: the user's matplotlib state is untouched, and no window opens.
-    figure = Figure(figsize=size, layout="constrained", dpi=DPI if columns > 1 else 2 * DPI)
+    figure = Figure(figsize=size, layout="constrained", dpi=dpi if columns > 1 else 2 * DPI)
     FigureCanvasAgg(figure)
     axes = [figure.add_subplot(rows, columns, i + 1) for i in range(num_panels)]
     for each in axes:

@@ -169,7 +169,6 @@ class Reports:
             self._report_episode(progress, learner)
         if config.plots:
             self._plot_learning(progress)
-            self._write_page()
 
     def is_due(self, iteration: int) -> bool:
         """Whether an evaluation is due."""
@@ -215,20 +214,19 @@ class Reports:
             self._loggers.log_files(episode.files, progress.iteration, progress.env_steps)
 
     def _plot_learning(self, progress: Progress) -> None:
+        panels: dict[str, bytes] | None = None
         with self._failures.tolerate("plotting"), Activity.doing("Plotting"):
             from ksim.evaluate.plots import plot_learning  # noqa: PLC0415 - matplotlib is slow to import
 
             path = self._run_dir / "plots" / "learning.png"
-            plot_learning([read_curves(self._run_dir)], path, self._task.learner_info().plots)
+            panels = plot_learning([read_curves(self._run_dir)], path, self._task.learner_info().plots)
             self.paths["learning curves"] = path
             self._loggers.log_files({path.name: path}, progress.iteration, progress.env_steps)
-
-    def _write_page(self) -> None:
         with self._failures.tolerate("the report"), Activity.doing("Writing the report"):
             from ksim.evaluate.html_report import write_page  # noqa: PLC0415 - with the plots
 
             path = self._run_dir / "report.html"
-            write_page([self._run_dir], path, self._task.learner_info().plots)
+            write_page([self._run_dir], path, panels)
             self.paths["report"] = path
 
 

@@ -2,7 +2,6 @@
 
 import base64
 import errno
-import mimetypes
 import os
 import tempfile
 from collections.abc import Iterator
@@ -61,7 +60,6 @@ def output_dir(option: str, wanted: str | None, default: Path) -> Path:
     return path
 
 
-def data_url(path: Path) -> str:
-    """A `data:` URL with the content of a file, for self-contained pages; raises OSError if it cannot be read."""
-    kind, _ = mimetypes.guess_type(path)
-    return f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
+def data_url(content: bytes, kind: str) -> str:
+    """A `data:` URL with the content of a file, for self-contained pages. `kind` is its media type."""
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"

@@ -29,8 +29,9 @@ class Artifact:
         return self.path.read_bytes() if self.path.suffix == ".png" else None
 
     def _repr_html_(self) -> str | None:
-        is_video = self.path.suffix == ".mp4"
-        return f'<video controls loop muted autoplay src="{data_url(self.path)}"></video>' if is_video else None
+        if self.path.suffix != ".mp4":
+            return None
+        return f'<video controls loop muted autoplay src="{data_url(self.path.read_bytes(), "video/mp4")}"></video>'
 
 
 @dataclass(frozen=True, kw_only=True)

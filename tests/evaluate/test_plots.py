@@ -81,7 +81,7 @@ def test_curve_is_drawn_through_iterations_in_which_no_episode_ended(tmp_path, m
     rows[4]["episode/length"] = 50.0
     (tmp_path / "run" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     figures = []
-    monkeypatch.setattr(plots, "_save", lambda figure, _: figures.append(figure))
+    monkeypatch.setattr(plots, "_save", lambda figure, _: (figures.append(figure), figure.canvas.draw()))
     plots.plot_learning([read_curves(tmp_path / "run")], tmp_path / "learning.png")
     returns, lengths = (axes.lines[0] for axes in figures[0].axes[:2])
     np.testing.assert_array_equal(returns.get_xydata(), [[3, 3], [6, 6], [9, 9]])
@@ -103,9 +103,12 @@ def test_panels_of_learning_are_errors_survival_return_and_speed_first(tmp_path)
         *("environment steps per second", "KL divergence of an update", "an extra loss"),
     ]
     assert "share of episodes survived" not in [panel.title for panel in plots.learning_panels([run])]
+    images = plots.plot_learning([whole], tmp_path / "learning.png")
+    assert list(images) == titles[:-1]
     for panel in plots.learning_panels([whole]):
-        plots.plot_panel([whole], panel, tmp_path / "panel.png")
+        (tmp_path / "panel.png").write_bytes(images[panel.title])
         assert drawn_something(tmp_path / "panel.png") or panel.metric not in metrics
+    assert plots.plot_learning([whole], tmp_path / "learning.svg") == {}
 
 
 def test_episode_of_a_robot_is_drawn_in_all_plots(tmp_path):

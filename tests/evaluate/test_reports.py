@@ -70,7 +70,6 @@ def test_failing_plots_and_films_end_nothing(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(reports, "find_gl", lambda: "egl")
     monkeypatch.setattr("ksim.evaluate.plots.plot_episode", fail)
     monkeypatch.setattr("ksim.evaluate.plots.plot_learning", fail)
-    monkeypatch.setattr("ksim.evaluate.plots.plot_panel", fail)
     options = {"eval_at_end": True, "video": True, "plots": True}
     config = BipedConfig(num_devices=1, max_iterations=1, run_dir=str(tmp_path / "run"), **options)
     assert BipedTask(config).run().exit_code == 0
