@@ -33,7 +33,7 @@ from examples.walking_distributed import HumanoidWalkingDistributedConfig, Human
 import jax
 from ksim.parallel.devices import make_host_devices
 from ksim.tools.measure import spread
-from ksim.train.timing import TimedStep, time_synchronisation
+from ksim.train.timing import TracedStep, time_synchronisation
 
 ROOT = Path(__file__).parents[1]
 
@@ -100,7 +100,7 @@ def all_reduce(num_envs: int, repeats: int) -> tuple[list[float], float]:
     state = task.layout.place(task.initial_state())
     hyper = task.hyperparameters()
     num_updates = hyper.num_batches * hyper.num_passes
-    step = TimedStep(task.layout, task.make_train_step(task.layout.axis_name), state, donate=False)
+    step = TracedStep(task.layout, task.make_train_step(task.layout.axis_name), state, donate=False).compile(state)
     step(state)  # warms up
     shares, milliseconds = [], []
     for _ in range(repeats):

@@ -3,7 +3,7 @@
 import io
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -99,9 +99,9 @@ def plot_learning(runs: Sequence[Curves], path: Path, of_learner: Mapping[str, s
 
 def _cropped(axes: Axes) -> bytes:
     """A panel of a figure that was drawn, as a PNG: drawing is slow, so that no panel is drawn a second time."""
-    canvas = axes.figure.canvas
+    canvas = cast(FigureCanvasAgg, axes.figure.canvas)
     pixels = np.asarray(canvas.buffer_rgba())
-    box = axes.get_tightbbox(canvas.get_renderer()).padded(4)
+    box = (axes.get_tightbbox(canvas.get_renderer()) or axes.bbox).padded(4)
     left, right = (int(np.clip(x, 0, pixels.shape[1])) for x in (box.x0, box.x1))
     top, bottom = (int(np.clip(pixels.shape[0] - y, 0, pixels.shape[0])) for y in (box.y1, box.y0))
     png = io.BytesIO()

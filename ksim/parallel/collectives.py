@@ -33,17 +33,12 @@ def bind_axis(function: Callable[..., Any], axis_name: str) -> Callable[..., Any
     return bound
 
 
-def shapes_on_devices(function: Callable[..., Any], axis_name: str, num_devices: int, *args: Any) -> Any:
-    """The shapes that a function returns on each of `num_devices` devices. The function is traced, not run.
+def trace_on_devices(function: Callable[..., Any], axis_name: str, num_devices: int, *args: Any) -> tuple[Any, Any]:
+    """The jaxpr of a function on each of `num_devices` devices, and the shapes that it returns. It is not run.
 
     `args` may be shapes. Unlike in `bind_axis`, collectives may use groups of devices (`axis_index_groups`), as in the
     mapped function.
     """
-    return trace_on_devices(function, axis_name, num_devices, *args)[1]
-
-
-def trace_on_devices(function: Callable[..., Any], axis_name: str, num_devices: int, *args: Any) -> tuple[Any, Any]:
-    """The jaxpr of a function on each of `num_devices` devices, and the shapes as by `shapes_on_devices`."""
     return jax.make_jaxpr(function, axis_env=[(axis_name, num_devices)], return_shape=True)(*args)
 
 

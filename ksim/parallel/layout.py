@@ -39,11 +39,15 @@ class Mapped:
     """A function of placed arrays, mapped over devices and compiled at its first call."""
 
     def __init__(self, jitted: Any, view: Callable[[PyTree], PyTree], platform: str) -> None:
-        """Wraps a mapped function with a method `lower`; `view` converts placed arguments for it."""
+        """Wraps a mapped function; `view` converts placed arguments for it."""
         self._jitted = jitted
         self._view = view
         self._platform = platform
         self._compiled: Any = None
+
+    def eval_shape(self, *args: PyTree) -> PyTree:
+        """The shapes of the result. The function is traced, and not once more by `lower`."""
+        return jax.eval_shape(self._jitted, *self._view(args))
 
     def lower(self, *args: PyTree) -> "Lowered":
         """The program for arguments like these, not compiled yet."""

@@ -17,7 +17,7 @@ from ksim.host.terminal import warn_user
 from ksim.mdp.term import described_failure
 from ksim.nn.actor_critic import AbstractActorCritic, initial_carries
 from ksim.nn.normalizer import NormalizedActorCritic
-from ksim.parallel.collectives import bind_axis, maps_over_devices, shapes_on_devices
+from ksim.parallel.collectives import bind_axis, maps_over_devices
 from ksim.preflight.memory import check_memory, env_shapes
 from ksim.rollout.environment import check_environment
 from ksim.task.hook_checks import (
@@ -32,7 +32,7 @@ from ksim.task.hook_checks import (
     tree_differences,
 )
 from ksim.task.rl import CALLBACKS, RLTask
-from ksim.types import EnvState, LearnerState, TrainState, Trajectory, key_shape
+from ksim.types import EnvState, LearnerState, Trajectory, key_shape
 
 RENAMED = {
     "get_mdp": "the hooks of its terms (get_rewards and its siblings), or get_environment for another kind of "
@@ -115,12 +115,6 @@ def check_eval_environment(task: RLTask[Any]) -> None:
             f"but shows {sizes}. See what {type(task).__name__} does where it is `evaluating`, and in "
             "get_eval_environment."
         )
-
-
-def check_curricula(task: RLTask[Any], state: TrainState) -> None:
-    """Raises ConfigError for a curriculum that depends on a metric that does not exist; traces the training step."""
-    if state.learner.levels:
-        shapes_on_devices(task.make_train_step(None), task.device_axis, task.layout.num_devices, state)
 
 
 def check_hooks(task: RLTask[Any], learner: LearnerState, model: AbstractActorCritic, env_state: EnvState) -> None:

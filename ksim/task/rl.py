@@ -332,6 +332,10 @@ class RLTask(RobotHooks, BaseTask[ConfigT], Generic[ConfigT]):
 
     def learner_shapes(self) -> tuple[LearnerState, AbstractActorCritic]:
         """The result of `initial_learner`, with shapes in place of arrays."""
+        return self._learner_shapes
+
+    @functools.cached_property
+    def _learner_shapes(self) -> tuple[LearnerState, AbstractActorCritic]:
         _ = self.obs_sizes
         key = key_shape()
         return eqx.filter_eval_shape(self._init_learner, key, key)
@@ -417,7 +421,11 @@ class RLTask(RobotHooks, BaseTask[ConfigT], Generic[ConfigT]):
         return self.config.training_layout(type(self).__name__)
 
     def check(self) -> None:
-        """Raises ConfigError for errors that can be found before anything compiles."""
+        """Raises ConfigError for errors that can be found before anything compiles. The check runs once per task."""
+        _ = self._checked
+
+    @functools.cached_property
+    def _checked(self) -> None:
         imported("ksim.preflight.hooks:check_task")(self)
 
     def run(self) -> RunResult:

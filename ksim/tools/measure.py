@@ -19,7 +19,7 @@ from ksim.parallel.layout import PmapDevices
 from ksim.preflight.memory import num_bytes
 from ksim.task.distributed import DistributedRLConfig, DistributedRLTask
 from ksim.tools.prediction import OneDevice, Setting, Size
-from ksim.train.timing import TimedStep
+from ksim.train.timing import TracedStep
 
 
 def spread(values: Sequence[float], form: str = ".2f") -> str:
@@ -67,7 +67,7 @@ def measure_one_device(make: MakeTask, num_envs: int, *, repeats: int, iteration
 def _timed_runs(task: DistributedRLTask[Any]) -> Callable[[], tuple[float, float]]:
     """A function that runs an iteration and returns the seconds of rollout and update, after two warm-up iterations."""
     held = [task.layout.place(task.initial_state())]
-    step = TimedStep(task.layout, task.make_train_step(None), held[0], donate=True)
+    step = TracedStep(task.layout, task.make_train_step(None), held[0], donate=True).compile(held[0])
 
     def run() -> tuple[float, float]:
         held[0], _, seconds = step(held[0])

@@ -27,12 +27,11 @@ from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.parallel.multihost import gather_rows, is_main_process, num_processes, wait_for_all
 from ksim.parallel.placement import copy_of
 from ksim.parallel.replicas import ReplicaGuard, ReplicasDivergedError
-from ksim.preflight.hooks import check_curricula
 from ksim.rollout.unroll import NON_FINITE
 from ksim.task.rl import RLTask
 from ksim.train.callbacks import CallbackError, Callbacks
 from ksim.train.start import Start, started_state
-from ksim.train.timing import HostTimers, TimedStep, device_times, scalars, time_synchronisation
+from ksim.train.timing import HostTimers, TimedStep, TracedStep, device_times, scalars, time_synchronisation
 from ksim.train.watchdog import Watchdog
 from ksim.types import LearnerState, TrainState
 from ksim.viewer.live import LiveViewer
@@ -56,12 +55,10 @@ class RunState:
         """Builds the state that a run starts from, and places it on the devices.
 
         Raises:
-            ConfigError: The checkpoint does not fit the task, or a curriculum depends on a metric that does not exist.
+            ConfigError: The checkpoint does not fit the task.
         """
         self._task, self._is_over = task, False
-        state = started_state(task, start, task.initial_state())
-        check_curricula(task, state)
-        self.placed: TrainState | None = task.layout.place(state)
+        self.placed: TrainState | None = task.layout.place(started_state(task, start, task.initial_state()))
 
     def get(self) -> TrainState:
         """The state on the devices.
@@ -109,6 +106,7 @@ class Run:
             all processes know it.
         viewer: The live viewer of the newest policy; None without one, and in processes other than 0.
         replica_guard: Compares the devices' copies of the learner; None on a single device.
+        traced: The training step before it is compiled.
         setup_s: Seconds of preparing the first states and compiling.
         sync_s: Seconds per iteration for averaging gradients; None before the second iteration, and on a single device.
         num_hopeless: Last iterations whose episodes failed within a few steps, up to `HOPELESS_ITERATIONS`.
@@ -117,6 +115,7 @@ class Run:
     task: RLTask[Any]
     run_dir: Path
     state: RunState
+    traced: TracedStep
     progress: Progress
     stop: StopRequest
     should_stop: Callable[[], bool]

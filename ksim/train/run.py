@@ -40,7 +40,7 @@ from ksim.train.start import (
     print_resumed,
     started_progress,
 )
-from ksim.train.timing import HostTimers, TimedStep, peak_memory_bytes
+from ksim.train.timing import HostTimers, TimedStep, TracedStep, peak_memory_bytes
 from ksim.train.watchdog import Watchdog
 from ksim.viewer.live import LiveViewer, check_live_viewer, is_viewer_process
 
@@ -110,17 +110,26 @@ def process_of(task: RLTask[Any]) -> Iterator[Process]:
         yield Process(peers, log)
 
 
+def traced_state(task: RLTask[Any], start: Start) -> tuple[RunState, TracedStep]:
+    """The placed state that a run starts from, and the training step traced for it; raises as `open_run`."""
+    state = RunState(task, start)
+    # With `dump_on_nan`, the state before a non-finite step is dumped, so it must survive the step.
+    donate = not task.config.dump_on_nan
+    return state, TracedStep(task.layout, task.make_train_step(task.layout.axis_name), state.get(), donate=donate)
+
+
 def open_run(task: RLTask[Any], start: Start, loggers: Sequence[AbstractLogger], process: Process) -> Run:
     """Places the state that a run starts from, and opens the run's parts. Only process 0 has loggers.
 
     Raises:
-        ConfigError: The checkpoint does not fit the task, or the run's directory cannot be used.
+        ConfigError: The checkpoint does not fit the task, a curriculum depends on a metric that does not exist, or the
+            run's directory cannot be used.
         CallbackError: A hook failed.
     """
     config, timers, failures = task.config, HostTimers(), Failures()
     with contextlib.ExitStack() as stack:
         with fail_together():
-            setup_s, state = _timed(lambda: RunState(task, start))
+            setup_s, (state, traced) = _timed(lambda: traced_state(task, start))
         stack.callback(state.release)
         run_dir = _open_run_dir(task, start, process.log, stack)
         stop = stack.enter_context(stop_on_signal())
@@ -153,6 +162,7 @@ def open_run(task: RLTask[Any], start: Start, loggers: Sequence[AbstractLogger],
             task=task,
             run_dir=run_dir,
             state=state,
+            traced=traced,
             progress=progress,
             stop=stop,
             should_stop=should_stop,
@@ -239,17 +249,12 @@ def open_files(
 
 def compile_step(run: Run) -> TimedStep:
     """Compiles the training step for the run's state."""
-    task = run.task
-
-    def compiled() -> TimedStep:
-        step = task.make_train_step(task.layout.axis_name)
-        log_state(step, run.state.get())
-        # With `dump_on_nan`, the state before a non-finite step is dumped, so it must survive the step.
-        return TimedStep(task.layout, step, run.state.get(), donate=not task.config.dump_on_nan)
-
+    state = run.state.get()
+    log_state(run.traced.step, state)
     print_line(f"First states: {run.setup_s:.1f} s.")
     with Activity.doing("Compiling the training step"):
-        compile_s, step = _timed(compiled)
+        compile_s, step = _timed(lambda: run.traced.compile(state))
+    del state
     print_line(f"Compiled in {compile_s:.1f} s.")
     logger.info("First states in %.1f s, training step compiled in %.1f s.", run.setup_s, compile_s)
     run.setup_s += compile_s

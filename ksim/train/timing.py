@@ -23,17 +23,16 @@ from ksim.task.rl import RLTask
 from ksim.types import EnvBatch, LearnerState, Metrics, TrainState
 
 
-class TimedStep:
-    """The training step as two compiled programs, whose ends are timed on every device of this process.
-
-    One host thread per device waits for the device's outputs. So the programs contain nothing for timing alone, no
-    device waits for the host, and the programs can be cached wherever the whole step could be.
-    """
+class TracedStep:
+    """The training step as two programs that are traced and not compiled yet: the rollout, and the update."""
 
     def __init__(self, layout: AbstractLayout, step: TrainStep, state: TrainState, *, donate: bool) -> None:
-        """Compiles both programs ahead of time: another shape or placement is an error, never a recompilation.
+        """Traces both programs, so that errors of the task's code are raised before anything compiles.
 
         With `donate`, the next state reuses the memory of the placed `state`, which is then invalid.
+
+        Raises:
+            ConfigError: A curriculum depends on a metric that does not exist.
         """
         shapes: list[RolloutBatch] = []
 
@@ -49,11 +48,31 @@ class TimedStep:
         def zeros(_: Array) -> RolloutBatch:
             return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes[0])
 
-        rollout = compiling("the rollout", layout.map(roll_out, donate=donate), state.envs, state.learner)
+        self.step = step
+        self._roll_out, self._improve = layout.map(roll_out, donate=donate), layout.map(improve, donate=donate)
+        self._roll_out.eval_shape(state.envs, state.learner)
         # Placed like the output of the rollout, and freed before the first rollout.
-        placeholder = layout.map(zeros)(state.learner.iteration)
-        update = compiling("the update", layout.map(improve, donate=donate), state.learner, placeholder)
-        self._roll_out, self._improve = rollout(), update()
+        self._placeholder: RolloutBatch | None = layout.map(zeros)(state.learner.iteration)
+        self._improve.eval_shape(state.learner, self._placeholder)
+
+    def compile(self, state: TrainState) -> "TimedStep":
+        """Compiles both programs, once: another shape or placement is then an error, never a recompilation."""
+        rollout = compiling("the rollout", self._roll_out, state.envs, state.learner)
+        update = compiling("the update", self._improve, state.learner, self._placeholder)
+        self._placeholder = None
+        return TimedStep(rollout(), update())
+
+
+class TimedStep:
+    """The training step as two compiled programs, whose ends are timed on every device of this process.
+
+    One host thread per device waits for the device's outputs. So the programs contain nothing for timing alone, no
+    device waits for the host, and the programs can be cached wherever the whole step could be.
+    """
+
+    def __init__(self, roll_out: Any, improve: Any) -> None:
+        """Takes the programs that `TracedStep` compiled."""
+        self._roll_out, self._improve = roll_out, improve
 
     def __call__(self, state: TrainState) -> tuple[TrainState, Metrics, np.ndarray]:
         """Runs a training step.

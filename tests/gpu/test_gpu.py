@@ -21,7 +21,7 @@ from ksim.physics.mjx import MjxEngine
 from ksim.physics.mujoco import MujocoEngine
 from ksim.physics.select import make_engine
 from ksim.rollout.mdp_environment import MdpEnvironment
-from ksim.train.timing import TimedStep, scalars
+from ksim.train.timing import TracedStep, scalars
 from tests.support.robots import biped_model
 from tests.support.tasks import BipedConfig, BipedTask, CartPoleConfig, CartPoleTask, point_mass_task
 
@@ -42,7 +42,7 @@ def iterations(task, num_iterations):
     """The state and metrics after each of so many iterations, as in a run."""
     task.check()
     state = task.layout.place(task.initial_state())
-    step = TimedStep(task.layout, task.make_train_step(task.layout.axis_name), state, donate=True)
+    step = TracedStep(task.layout, task.make_train_step(task.layout.axis_name), state, donate=True).compile(state)
     history = []
     for _ in range(num_iterations):
         state, metrics, _ = step(state)
@@ -79,7 +79,7 @@ def placed(**options):
     """A placed state of a task of one device, and its step as a run makes it."""
     task = point_mass_task(num_devices=1, **options)
     state = task.layout.place(task.initial_state())
-    step = TimedStep(task.layout, task.make_train_step(None), state, donate=True)
+    step = TracedStep(task.layout, task.make_train_step(None), state, donate=True).compile(state)
     return step(state)[0], step
 
 

@@ -138,7 +138,7 @@ def test_end_is_called_after_an_error_of_the_loop(tmp_path, monkeypatch):
 
 def test_end_is_called_where_the_step_does_not_compile(tmp_path, monkeypatch):
     task = watched(tmp_path)
-    monkeypatch.setattr("ksim.train.run.TimedStep", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("ksim.train.run.TracedStep.compile", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         task.run()
     assert hooks_of(task) == ["training_start", "training_end"]
@@ -164,7 +164,7 @@ def test_hook_that_fails_ends_the_run_with_its_name_and_line_and_the_state_saved
 
 def test_hook_that_fails_at_the_start_ends_the_run_before_anything_compiles(tmp_path, monkeypatch):
     task = watched(tmp_path, failing="on_training_start")
-    monkeypatch.setattr("ksim.train.run.TimedStep", lambda *_, **__: pytest.fail("too late"))
+    monkeypatch.setattr("ksim.train.run.TracedStep.compile", lambda *_, **__: pytest.fail("too late"))
     with pytest.raises(CallbackError, match="on_training_start failed at iteration 0"):
         task.run()
     assert hooks_of(task) == ["training_start"]

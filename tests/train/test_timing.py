@@ -10,7 +10,7 @@ import pytest
 from examples.point_mass import PointMassConfig, PointMassTask
 from ksim.parallel.collectives import device_index
 from ksim.preflight.devices import describe_collectives
-from ksim.train.timing import TimedStep, device_times, scalars
+from ksim.train.timing import TracedStep, device_times, scalars
 from tests.support.tasks import MESSAGE, assert_same_parameters, point_mass_task, train_iterations
 
 pytestmark = pytest.mark.filterwarnings(MESSAGE)
@@ -61,7 +61,9 @@ class UnevenTask(PointMassTask):
 def compiled_step(task):
     task.check()
     state = task.layout.place(task.initial_state())
-    return TimedStep(task.layout, task.make_train_step(task.layout.axis_name), state, donate=False), state
+    return TracedStep(task.layout, task.make_train_step(task.layout.axis_name), state, donate=False).compile(
+        state
+    ), state
 
 
 def test_device_with_more_to_do_takes_longer_for_its_rollout_and_waits_for_nobody_in_its_update():
@@ -72,6 +74,31 @@ def test_device_with_more_to_do_takes_longer_for_its_rollout_and_waits_for_nobod
     assert rollout_s[1] > 2 * rollout_s[0]
     # The first waits in the first collective, until the second has rolled out.
     assert update_s[0] - update_s[1] > 0.5 * (rollout_s[1] - rollout_s[0])
+
+
+@pytest.mark.parametrize(("num_devices", "layout"), [(1, "pmap"), (2, "pmap"), (2, "shard_map")])
+def test_compiling_traces_nothing_that_was_traced_to_be_checked(num_devices, layout):
+    calls = []
+
+    class CountingTask(PointMassTask):
+        def _rollout(self, *args):
+            calls.append("rollout")
+            return super()._rollout(*args)
+
+        def sync_gradients(self, grads):
+            calls.append("sync")
+            return super().sync_gradients(grads)
+
+    sizes = {"num_envs": 16, "rollout_length": 8, "actor_sizes": [8], "critic_sizes": [8]}
+    task = CountingTask(PointMassConfig(num_devices=num_devices, layout=layout, **sizes))
+    task.check()
+    state = task.layout.place(task.initial_state())
+    calls.clear()
+    traced = TracedStep(task.layout, task.make_train_step(task.layout.axis_name), state, donate=True)
+    assert set(calls) == {"rollout", "sync"}
+    calls.clear()
+    traced.compile(state)(state)
+    assert calls == []
 
 
 def test_halves_that_are_compiled_alone_learn_what_the_whole_step_does():
