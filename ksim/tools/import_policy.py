@@ -7,7 +7,8 @@ python my_task.py run_mode=eval checkpoint=imported actor_sizes=[512,256,128]
 
 The weights are those of an MLP: a checkpoint of rsl_rl (`.pt`, which mjlab and Isaac Lab write too), or parameters that
 `brax.io.model.save_params` wrote. Their sizes and activation are options of the task: where they differ, an error says
-which to set. The policy's value function is not imported, so training cannot go on from it.
+which to set. Files do not name their activation: give it if it is not the default there, elu of rsl_rl or silu of Brax.
+The policy's value function is not imported, so training cannot go on from it.
 
 A policy reads numbers in the order of its own observations. --order names them as there (names of Isaac Lab and mjlab
 are known, others must be ksim's), and the columns of the weights are brought into the order of the task. --joints names
@@ -71,7 +72,7 @@ class Weights:
 
     Attributes:
         layers: Weights, (out, in), and biases, from the first layer to the mean.
-        activation: Of the hidden layers, by its name in ksim.
+        activation: Default activation of the program that trained it, by its name in ksim; files do not name theirs.
         squash: Whether tanh follows.
         mean, variance: Statistics of the observations; None if they are not normalised.
     """
@@ -187,10 +188,12 @@ def _of_rsl_rl(content: Mapping[str, Any]) -> Weights:
     numbers = sorted(int(name.removesuffix(".weight")) for name in named if re.fullmatch(r"\d+\.weight", name))
     if not numbers:
         raise ValueError("it has no weights actor.0.weight, actor.2.weight and so on")
+    if any(re.match(r"(rnn|memory_a|cnns?)\.", name) for name in state):
+        raise ValueError("it has a memory or convolutions")
     layers = tuple((named[f"{i}.weight"], named[f"{i}.bias"]) for i in numbers)
-    # Newer versions keep the normaliser of observations in the model, older ones beside it.
+    # The normaliser of observations is beside the model up to version 2, and in it since.
     norm = content.get("obs_norm_state_dict") or {
-        name.partition("obs_normalizer.")[2]: x for name, x in state.items() if name.startswith("actor_obs_normalizer.")
+        found[1]: x for name, x in state.items() if (found := re.fullmatch(r"(?:actor_)?obs_normalizer\.(\w+)", name))
     }
     mean, std = norm.get("_mean"), norm.get("_std")
     # rsl_rl divides by its standard deviation plus 0.01.
@@ -313,15 +316,24 @@ def reordered(weights: Weights, columns: np.ndarray, rows: np.ndarray) -> Weight
     return replace(weights, layers=layers, mean=pick(weights.mean), variance=pick(weights.variance))
 
 
-def check_fits(task: RLTask[Any], weights: Weights, path: Path) -> None:
-    """Raises ConfigError unless the task's policy is of the shape of the weights."""
+def check_fits(task: RLTask[Any], weights: Weights, path: Path, *, has_activation: bool) -> None:
+    """Raises ConfigError unless the task's policy is of the shape of the weights.
+
+    `has_activation`: whether the user gave the activation, which may be another than the default there.
+    """
     config: Any = task.config
     wanted = {"model": "mlp", "actor_sizes": weights.hidden_sizes, "activation": weights.activation}
     wanted |= {"squash": weights.squash, "normalize_observations": weights.mean is not None}
+    if has_activation:
+        del wanted["activation"]
     differing = {name: value for name, value in wanted.items() if getattr(config, name) != value}
     if differing:
         settings = " ".join(f"{name}={_written(value)}" for name, value in differing.items())
-        raise ConfigError(f"The policy in {path} differs from the task's. Give {settings}, here and to evaluate it.")
+        note = f" The file does not name its activation; {weights.activation} is the default there."
+        raise ConfigError(
+            f"The policy in {path} differs from the task's. Give {settings}, here and to evaluate it."
+            + (note if "activation" in differing else "")
+        )
     sizes = (task.obs_sizes["actor"], task.environment.action_size)
     if sizes != (weights.obs_size, weights.action_size):
         raise ConfigError(
@@ -334,15 +346,31 @@ def _written(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value).replace(" ", "")
 
 
-def import_policy(task: RLTask[Any], path: Path, out: Path, *, order: Sequence[str], joints: Sequence[str]) -> Path:
+def import_policy(
+    task: RLTask[Any],
+    path: Path,
+    out: Path,
+    *,
+    order: Sequence[str] = (),
+    joints: Sequence[str] = (),
+    has_activation: bool = False,
+) -> Path:
     """Writes the policy of a file as a checkpoint of a task; returns its path.
+
+    Args:
+        task: The task, with the sizes of the policy's networks.
+        path: The file.
+        out: The directory of the checkpoint.
+        order: Observations in the policy's order, as in `column_order`.
+        joints: Joints in the policy's order.
+        has_activation: Whether the task's activation is known to be the policy's.
 
     Raises:
         ConfigError: The file cannot be read, or its policy does not fit the task.
     """
     weights = read_weights(path)
     task = task_on_one_device(task)
-    check_fits(task, weights, path)
+    check_fits(task, weights, path, has_activation=has_activation)
     if isinstance(task.environment, MdpEnvironment):
         slots, names = slots_of(task), task.environment.engine.model.names
         driven, every = names.actuator_joints(), list(names.joints)
@@ -377,7 +405,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_intermixed_args(argv)
     task_class = find_task(options.module, options.task)
     task = task_class(parse_overrides(task_class.get_config_class()(), options.overrides))
-    path = import_policy(task, options.weights, options.out, order=options.order, joints=options.joints)
+    orders = {"order": options.order, "joints": options.joints}
+    has_activation = any(override.startswith("activation=") for override in options.overrides)
+    path = import_policy(task, options.weights, options.out, has_activation=has_activation, **orders)
     print_line(f"Wrote {path}. Evaluate it: run_mode=eval checkpoint={options.out}")
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ksim
-from ksim.tools.import_policy import main, read_weights
+from ksim.tools.import_policy import import_policy, main, read_weights
 from tests.support.tasks import MESSAGE, BipedConfig, BipedTask
 
 pytestmark = pytest.mark.filterwarnings(MESSAGE)
@@ -80,19 +80,34 @@ def mlp(rng, sizes):
     return [(rng.normal(size=(n, m)) / np.sqrt(m), rng.normal(size=n)) for m, n in itertools.pairwise(sizes)]
 
 
+def content_of(version, layers, norm):
+    """A checkpoint as a version of rsl_rl lays it out, with the names that its `state_dict` has."""
+    model = lambda prefix: {
+        f"{prefix}{2 * i}.{part}": Tensor(x)
+        for i, layer in enumerate(layers)
+        for part, x in zip(("weight", "bias"), layer, strict=True)
+    }
+    norm = {name: Tensor(x) for name, x in norm.items()}
+    within = lambda prefix: {f"{prefix}{name}": x for name, x in norm.items()}
+    noise = Tensor(np.ones(2))
+    if version == 2:
+        return {"model_state_dict": {"std": noise, **model("actor."), **model("critic.")}, "obs_norm_state_dict": norm}
+    if version == 3:
+        state = {"std": noise, **model("actor."), **within("actor_obs_normalizer."), **model("critic.")}
+        return {"model_state_dict": {**state, **within("critic_obs_normalizer.")}}
+    state = {**within("obs_normalizer."), "distribution.std_param": noise, **model("mlp.")}
+    return {"actor_state_dict": state, "critic_state_dict": model("mlp.")}
+
+
 @pytest.fixture
-def rsl_rl(tmp_path, monkeypatch):
-    """A checkpoint of rsl_rl: its path, layers, and statistics."""
+def rsl_rl(tmp_path, monkeypatch, request):
+    """A checkpoint of a version of rsl_rl, by default of 2: its path, layers, and statistics."""
     rng = np.random.default_rng(0)
     layers = mlp(rng, [sum(SIZES.values()), *HIDDEN, 2])
     mean, std = rng.normal(size=sum(SIZES.values())), rng.uniform(0.5, 2.0, sum(SIZES.values()))
-    state = {"std": Tensor(np.ones(2))}
-    for i, (weight, bias) in enumerate(layers):
-        state |= {f"actor.{2 * i}.weight": Tensor(weight), f"actor.{2 * i}.bias": Tensor(bias)}
-        state |= {f"critic.{2 * i}.weight": Tensor(weight), f"critic.{2 * i}.bias": Tensor(bias)}
-    norm = {"_mean": Tensor(mean[None]), "_var": Tensor(std[None] ** 2), "_std": Tensor(std[None])}
+    norm = {"_mean": mean[None], "_var": std[None] ** 2, "_std": std[None]}
     path = tmp_path / "model_1500.pt"
-    save_torch(path, {"model_state_dict": state, "obs_norm_state_dict": norm, "iter": 1500}, monkeypatch)
+    save_torch(path, {**content_of(getattr(request, "param", 2), layers, norm), "iter": 1500}, monkeypatch)
     return path, layers, mean, std
 
 
@@ -110,6 +125,7 @@ def run(path, out, *arguments):
     return main(["tests.support.tasks", str(path), *SETTINGS, *arguments, "--task", "BipedTask", "--out", str(out)])
 
 
+@pytest.mark.parametrize("rsl_rl", [2, 3, 5], indirect=True)
 def test_policy_of_rsl_rl_acts_as_there_on_observations_and_joints_in_another_order(rsl_rl, tmp_path, capsys):
     path, layers, mean, std = rsl_rl
     out = tmp_path / "imported"
@@ -125,10 +141,37 @@ def test_policy_of_rsl_rl_acts_as_there_on_observations_and_joints_in_another_or
     here = [there["projected_gravity"], there["base_ang_vel"], *(swap(there[x]) for x in ("joint_pos", "joint_vel"))]
     here += [swap(there["actions"]), there["velocity_commands"]]
     np.testing.assert_allclose(policy(np.concatenate(here)), swap(expected), rtol=1e-4, atol=1e-5)
+
+
+def test_policy_of_rsl_rl_is_evaluated(rsl_rl, tmp_path):
+    out = tmp_path / "imported"
+    assert run(rsl_rl[0], out) == 0
     config = BipedConfig(
         num_devices=1, run_mode="eval", checkpoint=str(out), actor_sizes=list(HIDDEN), critic_sizes=[8], eval_num_envs=2
     )
     assert BipedTask(config).run().exit_code == 0
+
+
+def test_activation_is_the_default_there_unless_it_is_given(rsl_rl, tmp_path, capsys):
+    path, layers, mean, std = rsl_rl
+    config = BipedConfig(num_devices=1, actor_sizes=list(HIDDEN), critic_sizes=[8], activation="tanh")
+    with pytest.raises(ksim.ConfigError, match=r"Give activation=elu, .* does not name its activation; elu is the"):
+        import_policy(BipedTask(config), path, tmp_path / "refused")
+    out = tmp_path / "imported"
+    assert run(path, out, "activation=tanh") == 0
+    x = np.random.default_rng(1).normal(size=len(mean))
+    y = (x - mean) / (std + 1e-2)
+    for weight, bias in layers[:-1]:
+        y = np.tanh(weight @ y + bias)
+    np.testing.assert_allclose(ksim.load_policy(out)(x), layers[-1][0] @ y + layers[-1][1], rtol=1e-4, atol=1e-5)
+
+
+def test_policy_with_a_memory_is_refused(tmp_path, monkeypatch, capsys):
+    weight = Tensor(np.ones((2, 2)))
+    state = {"rnn.rnn.weight_ih_l0": weight, "mlp.0.weight": weight, "mlp.0.bias": Tensor(np.ones(2))}
+    save_torch(tmp_path / "model.pt", {"actor_state_dict": state}, monkeypatch)
+    assert run(tmp_path / "model.pt", tmp_path / "out") == 2
+    assert "it has a memory or convolutions" in capsys.readouterr().out
 
 
 def test_weights_are_read_as_they_were_written(rsl_rl):
@@ -151,6 +194,7 @@ def test_weights_are_read_as_they_were_written(rsl_rl):
         (("--joints", "left_hip", "tail"), "--joints must be the task's joints in another order, left_hip right_hip"),
         (("actor_sizes=[6]",), r"Give actor_sizes=[6,5]"),
         (("squash=true",), "Give squash=false"),
+        (("model=gru",), "Give model=mlp"),
     ],
 )
 def test_policy_that_does_not_fit_is_refused_with_what_to_give(rsl_rl, tmp_path, capsys, arguments, message):
