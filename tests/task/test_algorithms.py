@@ -58,17 +58,15 @@ def assert_same(first, second, **tolerance):
 
 AUGMENT, LOSS = ({"symmetry": symmetry, "num_batches": 2} for symmetry in ("augment", "loss"))
 DEVICES = [
-    *((name, {}, n) for name in ("amp", "distillation") for n in (2, 4)),
-    *((name, options, 2) for name in ("amp", "distillation") for options in ({"model": "gru"},
-      {"layout": "shard_map"})),
+    *((name, {}, 2) for name in ("amp", "distillation", "reinforce", "reppo")),
     ("symmetry", AUGMENT, 2),
-    ("symmetry", AUGMENT, 4),
-    *(pytest.param("symmetry", LOSS, n, marks=pytest.mark.long) for n in (2, 4)),
     ("ppo", {"squash": True}, 2),
-    ("reinforce", {}, 2),
-    ("reppo", {}, 2),
-    ("reppo", {}, 4),
-    ("reppo", {"layout": "shard_map"}, 2),
+    *(pytest.param(*row, marks=pytest.mark.long) for row in (
+        *((name, {}, 4) for name in ("amp", "distillation", "reppo")),
+        *((name, {"model": "gru"}, 2) for name in ("amp", "distillation")),
+        *((name, {"layout": "shard_map"}, 2) for name in ("amp", "distillation", "reppo")),
+        ("symmetry", AUGMENT, 4), ("symmetry", LOSS, 2), ("symmetry", LOSS, 4),
+    )),
 ]  # fmt: skip
 NUM_ITERATIONS = {"amp": 4, "distillation": 4, "ppo": 3, "reinforce": 3, "reppo": 3, "symmetry": 2}
 ATOL = {"ppo": 1e-5, "symmetry": 1e-5}
