@@ -1,7 +1,8 @@
 # On a machine with only Python (3.11 or newer) and make:
 #   make walk       sets up and trains the walking humanoid
 #   make test       sets up and runs the tests, except those marked `long`
-#   make test-long  sets up and runs those: slow tests that a change seldom breaks
+#   make test-long  sets up and runs those: slow tests that a change seldom breaks; with KSIM_TESTS=full in every
+#                   combination of devices, layouts, faults and environments (an hour)
 #   make faults     sets up and injects faults at length: kills, damage, full disks, NaN, wrong input (a quarter of an
 #                   hour)
 #   make compile-gpu  sets up JAX's compiler for NVIDIA GPUs (3 GB) and compiles a training step for one that is not here
@@ -51,7 +52,7 @@ test-long: $(VENV)/.extras $(VENV)/tpu
 	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 -m long $(ARGS)
 
 faults: $(VENV)/.installed
-	KSIM_FAULTS=full $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --max-worker-restart 0 tests/faults $(ARGS)
+	KSIM_TESTS=full $(BIN)/python -m pytest --numprocesses 2 --dist loadfile --max-worker-restart 0 tests/faults $(ARGS)
 
 # JAX's compiler for NVIDIA GPUs takes 3 GB, and an environment of its own, or JAX would look for a GPU at every start.
 $(VENV)-gpu/.installed: pyproject.toml setup.py constraints.txt

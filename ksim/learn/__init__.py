@@ -9,8 +9,6 @@ from ksim.learn.guards import UpdateState as UpdateState, all_finite as all_fini
 from ksim.learn.learner import (
     AbstractLearner as AbstractLearner,
     LearnerInfo as LearnerInfo,
-    collect_rollout as collect_rollout,
     initial_learner_state as initial_learner_state,
-    normalized_policy as normalized_policy,
 )
 from ksim.nn.actor_critic import evaluate_sequences as evaluate_sequences

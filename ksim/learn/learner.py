@@ -39,30 +39,6 @@ class RolloutBatch(eqx.Module):
     episode_length: Int[Array, "*e_t"]
 
 
-def collect_rollout(
-    env: Environment, rollout: Rollout, model: AbstractActorCritic, state: TrainState, key: PRNGKeyArray
-) -> tuple[RolloutBatch, EnvBatch]:
-    """A rollout of this device's envs under a policy, and the envs after it. Holds no collective of ksim's.
-
-    Args:
-        env: The environment. Its curricula are set to the state's levels.
-        model: The policy and value function, on raw observations.
-        key: One key, the same on every device.
-    """
-    envs = state.envs
-    env_state = jax.vmap(env.at_levels, in_axes=(0, None))(envs.env_state, state.learner.levels)
-    env_state = dataclasses.replace(env_state, next_start=envs.next_start)
-    trajectory, env_state, model_carry = rollout(model, env_state, envs.model_carry, key)
-    # A task's own rollout may return states without next starts; the starts from before it are then still valid.
-    next_start = envs.next_start if env_state.next_start is None else env_state.next_start
-    env_state = dataclasses.replace(env_state, next_start=None)
-    (return_et, length_et), (return_e, length_e) = finished_episodes(
-        trajectory.reward, trajectory.done, envs.episode_return, envs.episode_length
-    )
-    collected = RolloutBatch(trajectory, envs.model_carry, return_et, length_et)
-    return collected, EnvBatch(env_state, model_carry, return_e, length_e, next_start)
-
-
 def initial_memories(model: AbstractActorCritic, num_envs: int) -> tuple[PyTree, Array, Array]:
     """The initial `model_carry`, `episode_return` and `episode_length` of `EnvBatch`."""
     return initial_carries(model, num_envs), jnp.zeros(num_envs), jnp.zeros(num_envs, jnp.int32)
@@ -112,9 +88,9 @@ class LearnerInfo:
 class AbstractLearner(ABC):
     """An algorithm: pure functions that run per device, and figures for the host.
 
-    `collect` and `learn` are the two halves of a training step (see `TrainStep`), which a run compiles as two programs.
-    They share the state `LearnerState`, or a subclass with more fields. Its `key`, `iteration` and `levels` belong to
-    the training step.
+    An algorithm defines `init`, `learn` and `info`. `collect` and `learn` are the two halves of a training step (see
+    `TrainStep`), which a run compiles as two programs. They share the state `LearnerState`, or a subclass with more
+    fields. Its `key`, `iteration` and `levels` belong to the training step.
 
     Attributes:
         rollout: Steps this device's envs under a policy.
@@ -135,16 +111,27 @@ class AbstractLearner(ABC):
     def init(self, key: PRNGKeyArray) -> LearnerState:
         """The learner before the first iteration. Traced, with the network's arrays; see `initial_learner_state`."""
 
-    @abstractmethod
     def collect(self, state: TrainState, key: PRNGKeyArray) -> tuple[RolloutBatch, EnvBatch]:
-        """A rollout of this device's envs, and the envs after it; see `collect_rollout`.
+        """A rollout of this device's envs under the learner's policy, and the envs after it.
 
         Holds no collective over devices, so that no device waits for another while collecting.
 
         Args:
-            state: The state before the rollout.
+            state: The state before the rollout. The environment's curricula are set to its levels.
             key: One key, the same on every device.
         """
+        envs = state.envs
+        env_state = jax.vmap(self.env.at_levels, in_axes=(0, None))(envs.env_state, state.learner.levels)
+        env_state = dataclasses.replace(env_state, next_start=envs.next_start)
+        trajectory, env_state, model_carry = self.rollout(self.policy(state.learner), env_state, envs.model_carry, key)
+        # A task's own rollout may return states without next starts; the starts from before it are then still valid.
+        next_start = envs.next_start if env_state.next_start is None else env_state.next_start
+        env_state = dataclasses.replace(env_state, next_start=None)
+        (return_et, length_et), (return_e, length_e) = finished_episodes(
+            trajectory.reward, trajectory.done, envs.episode_return, envs.episode_length
+        )
+        collected = RolloutBatch(trajectory, envs.model_carry, return_et, length_et)
+        return collected, EnvBatch(env_state, model_carry, return_e, length_e, next_start)
 
     @abstractmethod
     def learn(
@@ -163,9 +150,9 @@ class AbstractLearner(ABC):
             because of a non-finite gradient. `num_bad_updates` of the learner counts skipped steps in a row.
         """
 
-    @abstractmethod
     def policy(self, learner: LearnerState) -> NormalizedActorCritic:
-        """The policy and value function of a learner, on raw observations; see `normalized_policy`."""
+        """The policy and value function of a learner, on raw observations: behind its observation statistics."""
+        return NormalizedActorCritic(eqx.combine(learner.params, static_leaves(self.network)), learner.normalizer)
 
     @abstractmethod
     def info(self) -> LearnerInfo:
@@ -207,8 +194,3 @@ def initial_learner_state(
         num_bad_updates=jnp.int32(0),
         levels=levels,
     )
-
-
-def normalized_policy(network: AbstractActorCritic, learner: LearnerState) -> NormalizedActorCritic:
-    """An actor-critic with a learner's arrays, behind its observation statistics."""
-    return NormalizedActorCritic(eqx.combine(learner.params, static_leaves(network)), learner.normalizer)

@@ -17,13 +17,11 @@ from ksim.learn.learner import (
     LearnerInfo,
     MemoryUse,
     RolloutBatch,
-    collect_rollout,
     initial_learner_state,
-    normalized_policy,
     static_leaves,
 )
 from ksim.nn.actor_critic import AbstractActorCritic
-from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
+from ksim.nn.normalizer import ObservationNormalizer
 from ksim.parallel.collectives import all_across_devices, device_index, mean_across_devices, moments_across_devices
 from ksim.ppo.gradient_sync import GradientSync, Outcome, scan_periods
 from ksim.ppo.losses import (
@@ -34,7 +32,7 @@ from ksim.ppo.losses import (
     normalize_advantages,
     ppo_loss,
 )
-from ksim.types import EnvBatch, LearnerState, Metrics, TrainState, Trajectory
+from ksim.types import LearnerState, Metrics, Trajectory
 
 PPOLoss = Callable[[AbstractActorCritic, Minibatch, PPOHyperparameters], tuple[Float[Array, ""], Metrics]]
 """`(network, minibatch, hyper) -> (loss, metrics)`; the metrics are scalars and include `policy/kl`."""
@@ -74,9 +72,6 @@ class PPO(AbstractLearner):
     def init(self, key: PRNGKeyArray) -> LearnerState:
         parts = (self.network, self.obs_sizes, self.optimizer, key, self.env.initial_levels())
         return initial_learner_state(*parts, normalize_values=self.hyper.normalize_values)
-
-    def collect(self, state: TrainState, key: PRNGKeyArray) -> tuple[RolloutBatch, EnvBatch]:
-        return collect_rollout(self.env, self.rollout, self.policy(state.learner), state, key)
 
     def learn(
         self, learner: LearnerState, collected: RolloutBatch, key: PRNGKeyArray, is_usable: Bool[Array, ""]
@@ -172,9 +167,6 @@ class PPO(AbstractLearner):
         metrics[BAD_UPDATES] = num_skipped.astype(jnp.float32)
         metrics["policy/kl_last_pass"] = jnp.mean(metrics_m["policy/kl"][-self.hyper.num_batches :])
         return mean_across_devices(metrics, self.axis_name)
-
-    def policy(self, learner: LearnerState) -> NormalizedActorCritic:
-        return normalized_policy(self.network, learner)
 
     def info(self) -> LearnerInfo:
         order = MemoryUse(option="num_passes", bytes_per_env=4, purpose="the order of the minibatches")

@@ -18,20 +18,18 @@ from ksim.learn.learner import (
     LearnerInfo,
     MemoryUse,
     RolloutBatch,
-    collect_rollout,
     initial_learner_state,
-    normalized_policy,
     static_leaves,
 )
 from ksim.nn.actor_critic import AbstractActorCritic, ActorCriticOutput, critic_group
 from ksim.nn.distributions import AbstractDistribution
 from ksim.nn.networks import MIN_STD, GaussianHead
-from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
+from ksim.nn.normalizer import ObservationNormalizer
 from ksim.parallel.collectives import global_env_index, mean_across_devices, moments_across_devices
 from ksim.ppo.gradient_sync import GradientSync, MinibatchHyperparameters
 from ksim.ppo.ppo import stratified_minibatches, take_rows, update
 from ksim.rollout.unroll import env_keys
-from ksim.types import EnvBatch, LearnerState, Metrics, Observation, TrainState
+from ksim.types import LearnerState, Metrics, Observation
 
 MAX_RETURN, NUM_BINS = 10.0, 151
 """Bins of returns, in standard deviations of the returns seen: from minus to plus `MAX_RETURN`."""
@@ -332,9 +330,6 @@ class REPPO(AbstractLearner):
         parts = (self.network, self.obs_sizes, self.optimizer, key, self.env.initial_levels())
         return initial_learner_state(*parts, normalize_values=True)
 
-    def collect(self, state: TrainState, key: PRNGKeyArray) -> tuple[RolloutBatch, EnvBatch]:
-        return collect_rollout(self.env, self.rollout, self.policy(state.learner), state, key)
-
     def learn(
         self, learner: LearnerState, collected: RolloutBatch, key: PRNGKeyArray, is_usable: Bool[Array, ""]
     ) -> tuple[LearnerState, Metrics]:
@@ -417,9 +412,6 @@ class REPPO(AbstractLearner):
         steps = (obs, reached, action, next_action, acting.mean, acting.std, target_et)
         rows = Transitions(*jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), steps))
         return rows, dataclasses.replace(before, values=values), residual_variance
-
-    def policy(self, learner: LearnerState) -> NormalizedActorCritic:
-        return normalized_policy(self.network, learner)
 
     def info(self) -> LearnerInfo:
         steps = self.hyper.rollout_length

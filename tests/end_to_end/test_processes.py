@@ -12,11 +12,12 @@ import pytest
 
 from ksim.log import jsonl
 from tests.support.processes import finish, free_port, read_until, start, start_job
+from tests.support.scale import scale
 
 SMALL = ("num_envs=16", "rollout_length=8", "tensorboard=false", "video=false", "plots=false", "eval_at_end=false")
 POINT_MASS = ("-m", "examples.point_mass", *SMALL, "run_dir=run")
 ENDLESS = ("max_iterations=null", "heartbeat_timeout_s=10")
-LAYOUTS = ("pmap", pytest.param("shard_map", marks=pytest.mark.long))
+LAYOUTS = ("pmap", *scale([], [pytest.param("shard_map", marks=pytest.mark.long)]))
 
 
 @pytest.fixture
@@ -47,7 +48,8 @@ def by_jax_variables(place, _, coordinator_port):
     return {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": str(place), **address}
 
 
-@pytest.mark.parametrize("variables", [by_jax_variables, pytest.param(torchrun, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("variables", [by_jax_variables, torchrun])
 def test_processes_that_another_launcher_started_train_as_one(variables, tmp_path):
     store = socket.create_server(("127.0.0.1", 0))
     ports = store.getsockname()[1], free_port()
@@ -121,6 +123,7 @@ def test_job_writes_one_run_with_a_log_of_each_process_and_learns_what_one_proce
     assert "[1] iteration" not in output
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_signal_to_one_process_stops_all_after_the_same_iteration_with_everything_saved(layout, tmp_path):
     job = start_job(*POINT_MASS, *ENDLESS, f"layout={layout}", num_processes=2, cwd=tmp_path)
@@ -141,11 +144,12 @@ LOST = {
 
 
 def cases(names, *, quick):
-    """Each name under pmap, and the quick ones under shard_map too; only the quick ones under pmap are not long."""
+    """Each name under pmap, of which only the quick ones are not long. They are tried under shard_map as well."""
     under_pmap = [pytest.param(name, "pmap", marks=() if name in quick else pytest.mark.long) for name in names]
-    return [*under_pmap, *(pytest.param(name, "shard_map", marks=pytest.mark.long) for name in quick)]
+    return [*under_pmap, *scale([], [pytest.param(name, "shard_map", marks=pytest.mark.long) for name in quick])]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("lost", "layout"), cases(LOST, quick=["worker killed"]))
 def test_lost_process_ends_the_job_in_time_with_its_name_and_leaves_nothing(lost, layout, launch, tmp_path):
     victim, number, code_expected, message = LOST[lost]
@@ -229,6 +233,7 @@ def test_options_that_differ_between_processes_end_all_before_anything_is_writte
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_run_directory_that_holds_a_run_ends_all_processes(launch, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").touch()
@@ -238,6 +243,7 @@ def test_run_directory_that_holds_a_run_ends_all_processes(launch, tmp_path):
     assert "[1] Error: Process 0: run_dir (run) already holds a run" in output
 
 
+@pytest.mark.long
 def test_error_is_said_by_its_process_though_another_that_was_told_ends_first(launch):
     code, output = finish(launch("-m", "tests.support.faulty_job", "slow_error", *SMALL, "run_dir=run"))
     assert code == 2
@@ -258,6 +264,7 @@ def test_log_that_one_process_cannot_write_ends_all_with_its_name(tmp_path):
         assert f"Error: {who}The log ({tmp_path / 'file' / 'process_1.log'}) cannot be written" in output
 
 
+@pytest.mark.long
 def test_task_of_one_device_under_a_launcher_is_an_error(launch):
     code, output = finish(launch("-m", "examples.minimal"))
     assert code == 2

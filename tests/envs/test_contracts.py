@@ -1,7 +1,6 @@
-"""The contract of other packages' environments; KSIM_ENVS=full tries all of Playground's dm_control and of Brax."""
+"""The contract of other packages' environments; KSIM_TESTS=full tries all of Playground's dm_control and of Brax."""
 
 import functools
-import os
 
 import jax
 import numpy as np
@@ -11,12 +10,12 @@ from ksim.envs.brax import BraxConfig, BraxTask
 from ksim.envs.playground import PlaygroundConfig, PlaygroundTask
 from tests.envs.test_playground import SMALL
 from tests.support.engines import WARP
+from tests.support.scale import scale
 from tests.support.tasks import train_iterations
 
 # The packages emit many warnings of their own.
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.long]
 
-IS_FULL = os.environ.get("KSIM_ENVS") == "full"
 PLAYGROUND = (
     *("AcrobotSwingup", "AcrobotSwingupSparse", "BallInCup", "CartpoleBalance", "CartpoleBalanceSparse"),
     *("CartpoleSwingup", "CartpoleSwingupSparse", "CheetahRun", "FingerSpin", "FingerTurnEasy", "FingerTurnHard"),
@@ -106,14 +105,14 @@ def check_same(played, other):
 
 
 @pytest.mark.parametrize("engine", ["mujoco", WARP])
-@pytest.mark.parametrize("name", PLAYGROUND if IS_FULL else ("CheetahRun",))
+@pytest.mark.parametrize("name", scale(("CheetahRun",), PLAYGROUND))
 def test_environment_of_playground_trains_in_another_engine_on_the_trajectories_of_mjx(name, engine):
     played = check_in_place_of_mjx(playground_task(name, engine), engine)
     check_same(played, played_by_mjx(playground_task, name))
 
 
-@pytest.mark.parametrize("engine", ["mujoco", WARP] if IS_FULL else ["mujoco"])
-@pytest.mark.parametrize("name", BRAX if IS_FULL else ("hopper",))
+@pytest.mark.parametrize("engine", scale(["mujoco"], ["mujoco", WARP]))
+@pytest.mark.parametrize("name", scale(("hopper",), BRAX))
 def test_environment_of_brax_trains_in_another_engine_on_the_trajectories_of_mjx(name, engine):
     played = check_in_place_of_mjx(brax_task(name, "mjx", engine), engine)
     if engine != "warp" or name not in ONE_ITERATION:
@@ -121,7 +120,7 @@ def test_environment_of_brax_trains_in_another_engine_on_the_trajectories_of_mjx
 
 
 # test_playground.py has an environment on each back end.
-@pytest.mark.parametrize(("name", "backend"), [(x, y) for x in BRAX for y in BACKENDS[1:]] if IS_FULL else [])
+@pytest.mark.parametrize(("name", "backend"), scale([], [(x, y) for x in BRAX for y in BACKENDS[1:]]))
 def test_environment_of_brax_trains_on_a_back_end_of_its_own(name, backend):
     check_training(brax_task(name, backend, "auto"))
 

@@ -14,6 +14,7 @@ from ksim.envs.wrapped import WrappedEnvironment
 from ksim.errors import ConfigError
 from tests.end_to_end.stand_in import with_last_values
 from tests.support.processes import ROOT, exit_code
+from tests.support.scale import scale
 from tests.support.tasks import WITHOUT_REPORTS, train_iterations
 
 # The packages warn of much that is theirs.
@@ -147,7 +148,7 @@ def test_environment_of_brax_starts_with_little_noise_and_rewards_of_any_scale()
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("backend", ["mjx", "generalized", "positional", "spring"])
+@pytest.mark.parametrize("backend", scale(["mjx"], ["mjx", "generalized", "positional", "spring"]))
 def test_environment_of_brax_trains_on_each_of_its_back_ends(backend):
     pytest.importorskip("brax.envs", reason="needs brax: pip install -e '.[brax]'")
     task = BraxTask("inverted_pendulum", BraxConfig(**SMALL, env_options=[f"backend={backend}"]))

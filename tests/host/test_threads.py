@@ -17,6 +17,7 @@ from ksim.host.machine import num_cores
 from ksim.host.threads import JAXLIB_VERSION, thread_pool_size
 from ksim.policy.program import inner_jaxpr, is_literal
 from tests.support.processes import environment
+from tests.support.scale import scale
 from tests.support.tasks import MESSAGE, BipedConfig, BipedTask
 
 WAITS = thread_pool_size(JAXLIB_VERSION, num_cores=1, num_host_devices=1) is not None
@@ -167,8 +168,8 @@ def deadlocks(program, devices, pool, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("devices", [1, 2])
-@pytest.mark.parametrize("program", ["factorize_3", "callback"])
+@pytest.mark.parametrize("devices", scale([2], [1, 2]))
+@pytest.mark.parametrize("program", scale(["callback"], ["factorize_3", "callback"]))
 def test_programs_that_wait_do_not_deadlock_with_the_pool_of_the_rule(tmp_path, program, devices):
     assert not deadlocks(program, devices, "rule", tmp_path)
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings(MESSAGE)
 SMALL = {"num_envs": 8, "num_devices": 1, "eval_at_end": False, "plots": False, "tensorboard": False}
 
 
-@pytest.fixture(scope="module", params=["mlp", "gru"])
+@pytest.fixture(scope="module", params=["mlp", pytest.param("gru", marks=pytest.mark.long)])
 def trained(request, tmp_path_factory):
     """A task and the directory of its run."""
     run_dir = tmp_path_factory.mktemp(request.param) / "run"

@@ -1,6 +1,7 @@
 """Values that are normalised by running statistics of their targets."""
 
 import dataclasses
+import functools
 
 import chex
 import jax
@@ -21,6 +22,7 @@ from tests.support.tasks import point_mass_task, train_iterations
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 
 
+@functools.cache
 def scaled_task(scale, num_iterations=3, **options):
     """The trained point mass whose rewards are multiplied, and the metrics of its iterations."""
     task = point_mass_task(normalize_values=True, **{"num_devices": 1} | options)

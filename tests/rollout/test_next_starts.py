@@ -283,6 +283,7 @@ def run_lives(run_dir, max_iterations, **options):
     return [without_times(line) for line in read_lines(run_dir / "metrics.jsonl")]
 
 
+@pytest.mark.long
 def test_resumed_run_starts_the_episodes_that_the_whole_one_does(tmp_path):
     whole = run_lives(tmp_path / "whole", 5)
     run_lives(tmp_path / "run", 3)

@@ -14,10 +14,8 @@ from ksim.learn import (
     LearnerInfo,
     UpdateState,
     all_finite,
-    collect_rollout,
     evaluate_sequences,
     initial_learner_state,
-    normalized_policy,
     optimizer_step,
 )
 from ksim.parallel.collectives import all_across_devices, mean_across_devices
@@ -32,12 +30,6 @@ class Reinforce(AbstractLearner):
 
     def init(self, key):
         return initial_learner_state(self.network, self.obs_sizes, self.optimizer, key, self.env.initial_levels())
-
-    def collect(self, state, key):
-        return collect_rollout(self.env, self.rollout, self.policy(state.learner), state, key)
-
-    def policy(self, learner):
-        return normalized_policy(self.network, learner)
 
     def info(self):
         return LearnerInfo(hyper={"gamma": self.gamma}, line={"baseline off by": "loss/value"})

@@ -1,10 +1,13 @@
-"""The number of cases in the tests of faults: a sample in CI, all of them in `make faults`."""
+"""The number of cases: a sample in CI, all of them where the environment says KSIM_TESTS=full, as in `make faults`."""
 
 import os
+from typing import TypeVar
 
-IS_FULL = os.environ.get("KSIM_FAULTS") == "full"
+T = TypeVar("T")
+
+IS_FULL = os.environ.get("KSIM_TESTS") == "full"
 
 
-def scale(short: int, full: int) -> int:
-    """The number of cases: `full` where the environment says KSIM_FAULTS=full, else `short`."""
+def scale(short: T, full: T) -> T:
+    """The cases, or their number: `full` where all are tried, else `short`."""
     return full if IS_FULL else short

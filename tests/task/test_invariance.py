@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.support.recorded import NUM_ITERATIONS, compiled, run, run_job
+from tests.support.scale import scale
 from tests.support.tasks import BipedConfig, BipedTask, CartPoleConfig, CartPoleTask, train_iterations
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
@@ -16,44 +17,47 @@ AHEAD = (".next_start.is_ready", ".next_start.packed")
 """Leaves that depend on the other envs of a device: when a start is prepared ahead. The starts do not depend."""
 TWO_BY_TWO = "two processes of two devices"
 WAYS = (
-    *(("mlp", (n, "pmap")) for n in (2, 4, 8, TWO_BY_TWO)),
-    *(("mlp", (n, "shard_map")) for n in (2, 8, TWO_BY_TWO)),
-    *(("gru", (n, "pmap")) for n in (2, 4, 8, TWO_BY_TWO)),
+    *(("mlp", n, "pmap") for n in (2, 4, 8, TWO_BY_TWO)),
+    *(("mlp", n, "shard_map") for n in scale((2, TWO_BY_TWO), (2, 8, TWO_BY_TWO))),
+    *(("gru", n, "pmap") for n in scale((4, TWO_BY_TWO), (2, 4, 8, TWO_BY_TWO))),
 )
-QUICK = ("mlp", (2, "pmap"))
+"""Ways to train: the model, the devices, and the layout."""
 in_every_way = pytest.mark.parametrize(
-    ("runs", "way"),
-    [pytest.param(*way, marks=() if way == QUICK else pytest.mark.long) for way in WAYS],
-    ids=str,
-    indirect=["runs"],
+    "way", [pytest.param(way, marks=() if way == WAYS[0] else pytest.mark.long) for way in WAYS], ids=str
 )
-ONE = (1, "pmap")
+
+
+def on_one(way):
+    """The same training on one device."""
+    return way[0], 1, "pmap"
 
 
 class Runs(dict):
-    """The same training by number of devices and layout, and in two processes: each is run when first asked for."""
+    """The same training in different ways: each is run when first asked for."""
 
-    def __init__(self, model, directory):
+    def __init__(self, directory):
         super().__init__()
-        self._model, self._directory = model, directory
+        self._directory = directory
 
     def __missing__(self, way):
-        num_devices, layout = way
-        self[way] = self._in_a_job(layout) if num_devices == TWO_BY_TWO else self._here(num_devices, layout)
+        model, num_devices, layout = way
+        options = {"model": model, "layout": layout}
+        self[way] = self._in_a_job(**options) if num_devices == TWO_BY_TWO else self._here(num_devices, **options)
         return self[way]
 
-    def _here(self, num_devices, layout):
-        task = CartPoleTask(CartPoleConfig(model=self._model, num_devices=num_devices, layout=layout))
+    def _here(self, num_devices, **options):
+        task = CartPoleTask(CartPoleConfig(num_devices=num_devices, **options))
         start = task.initial_state()
         return run(task, start, compiled(task, start))
 
-    def _in_a_job(self, layout):
-        return run_job(self._directory, "cart_pole", NUM_ITERATIONS, model=self._model, layout=layout)
+    def _in_a_job(self, **options):
+        return run_job(self._directory, "cart_pole", NUM_ITERATIONS, **options)
 
 
 @pytest.fixture(scope="module")
-def runs(request, tmp_path_factory):
-    return Runs(request.param, tmp_path_factory.mktemp("job"))
+def runs(tmp_path_factory):
+    # Not a parameter of the fixture: `parametrize` with other arguments beside it would make it anew for each test.
+    return Runs(tmp_path_factory.mktemp("job"))
 
 
 def largest_relative_difference(tree, reference):
@@ -66,7 +70,7 @@ def largest_relative_difference(tree, reference):
 def test_parameters_and_statistics_are_the_same_after_20_iterations(runs, way):
     # Sums in another order differ by about 1e-7. Where a gradient is as small as Adam's eps, Adam makes more of it,
     # once and for all: seed 0 has about 1e-6 at the end; the worst of five others 3e-5, in a leaf of small numbers.
-    learner, reference = runs[way].learner, runs[ONE].learner
+    learner, reference = runs[way].learner, runs[on_one(way)].learner
     assert reference.iteration == NUM_ITERATIONS
     assert largest_relative_difference(learner.params, reference.params) < 1e-5
     assert largest_relative_difference(learner.normalizer, reference.normalizer) < 1e-5
@@ -74,7 +78,7 @@ def test_parameters_and_statistics_are_the_same_after_20_iterations(runs, way):
 
 @in_every_way
 def test_seeds_lengths_and_commands_of_every_env_are_exactly_the_same(runs, way):
-    envs, reference = runs[way].envs, runs[ONE].envs
+    envs, reference = runs[way].envs, runs[on_one(way)].envs
     for path in (
         ".env_state.inner.key",
         ".env_state.inner.commands['place']",
@@ -92,7 +96,7 @@ def test_seeds_lengths_and_commands_of_every_env_are_exactly_the_same(runs, way)
 
 @in_every_way
 def test_states_of_every_env_are_the_same(runs, way):
-    envs, reference = runs[way].envs, runs[ONE].envs
+    envs, reference = runs[way].envs, runs[on_one(way)].envs
     for path, expected in reference.items():
         if path.startswith(AHEAD):
             continue
@@ -103,21 +107,22 @@ def test_states_of_every_env_are_the_same(runs, way):
 
 @in_every_way
 def test_minibatches_are_exactly_the_same_envs(runs, way):
-    np.testing.assert_array_equal(runs[way].minibatches, runs[ONE].minibatches)
-    assert len(np.unique(runs[ONE].minibatches[:4])) == 32
+    np.testing.assert_array_equal(runs[way].minibatches, runs[on_one(way)].minibatches)
+    assert len(np.unique(runs[on_one(way)].minibatches[:4])) == 32
 
 
 @in_every_way
 def test_metrics_of_every_iteration_are_the_same(runs, way):
-    for iteration, (metrics, expected) in enumerate(zip(runs[way].history, runs[ONE].history, strict=True)):
+    for iteration, (metrics, expected) in enumerate(zip(runs[way].history, runs[on_one(way)].history, strict=True)):
         assert {name for name in metrics if "/device_" not in name} == expected.keys()
         for name, value in expected.items():
             np.testing.assert_allclose(metrics[name], value, rtol=1e-5, atol=2e-6, err_msg=f"{name} of {iteration}")
 
 
-@pytest.mark.parametrize("runs", ["mlp", pytest.param("gru", marks=pytest.mark.long)], indirect=True)
-def test_the_training_has_all_that_could_tell_devices_apart(runs):
-    history, first = runs[ONE].history, runs[ONE].history[0]
+@pytest.mark.parametrize("model", ["mlp", pytest.param("gru", marks=pytest.mark.long)])
+def test_the_training_has_all_that_could_tell_devices_apart(runs, model):
+    alone = runs[model, 1, "pmap"]
+    history, first = alone.history, alone.history[0]
     column = lambda name: np.array([metrics[name] for metrics in history])
     steps = np.diff(column("policy/learning_rate"))
     assert (steps > 0).any()
@@ -130,7 +135,7 @@ def test_the_training_has_all_that_could_tell_devices_apart(runs):
     assert (column("termination/pole_fell") > 0).any()
     assert (column("policy/bad_updates") == 0).all()
     assert first["loss/value"] > history[-1]["loss/value"]
-    envs = runs[ONE].envs
+    envs = alone.envs
     for path in (
         ".env_state.inner.commands['place']",
         ".env_state.inner.overrides['body_mass']",

@@ -38,6 +38,7 @@ ONE_LEG = f"""
 </body></worldbody></mujoco>"""
 
 
+@pytest.mark.long
 def test_three_commands_of_the_page_on_robots_lead_from_a_dog_to_its_policy_which_is_deployed(capsys, monkeypatch):
     monkeypatch.setattr(new, "mirror_fault", lambda *_: None)
     text = (ROOT / "docs/own_robot.md").read_text()
