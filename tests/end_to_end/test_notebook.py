@@ -12,8 +12,8 @@ from tests.test_distribution import build_distributions, environment_of, run
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "docs/notebooks/first_steps.ipynb"
 SHORTER = {
-    "max_iterations=120": "max_iterations=10, episode_s=3.0, eval_num_envs=4",
-    "eval_every_n_iterations=20": "eval_every_n_iterations=5",
+    "max_iterations=120": "max_iterations=3, episode_s=1.0, eval_num_envs=2",
+    "eval_every_n_iterations=20": "eval_every_n_iterations=1",
 }
 """Options of its training and their replacements here: its minutes take several times as long beside other tests."""
 
@@ -61,17 +61,17 @@ def cells(tmp_path_factory):
 def test_training_is_shown_in_place_and_plots_film_and_policy_come_back(cells):
     progress, _ = cells["from quadruped import CONFIG, Quadruped"]
     # One view, as it was left, and no line for each iteration.
-    assert progress.count("iteration 10 of 10") == 1
-    assert "iteration 9" not in progress
+    assert progress.count("iteration 3 of 3") == 1
+    assert "iteration 2" not in progress
     for name in ("speed", "return", "rewards", "evaluation"):
         assert name in progress
     assert "image/png" in cells["result.plot()"][1]
     assert "data:video/mp4;base64," in cells["result.video()"][0]
     assert "image/png" in cells['result.plot("velocity")'][1]
     errors, _ = cells["for evaluation in result.evaluations:"]
-    assert [line.split(":")[0].strip() for line in errors.splitlines()] == ["5", "10"]
+    assert [line.split(":")[0].strip() for line in errors.splitlines()] == ["1", "2", "3"]
     figures, _ = cells['returns = result.metrics["episode/return"]  # NaN where no episode ended']
-    assert "10 iterations, last return " in figures
+    assert "3 iterations, last return " in figures
     exported = next(text for line, (text, _) in cells.items() if line.startswith("exported = "))
     assert "policy.onnx" in exported
 
