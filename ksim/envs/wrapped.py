@@ -105,6 +105,10 @@ class WrappedEnvironment(Environment):
     Actions are clipped to [-1, 1], the range that such environments expect. An episode is truncated if the environment
     reports it (`truncation` in its `info`). If the environment ends it otherwise, it is terminated.
 
+    In training, the first episode of each env is cut after a random part of its length, as rsl_rl does by
+    `init_at_random_ep_len`. In many such environments nothing ends an episode early: all envs would be in the same part
+    of their episodes, and would be reset in the same rollout.
+
     Attributes:
         actor_obs: The name of the policy's observation; None if the environment has only one.
         critic_obs: The name of the critic's observation; None if it is the policy's.
@@ -160,6 +164,11 @@ class WrappedEnvironment(Environment):
 
     def reset(self, key: PRNGKeyArray) -> EnvState:
         return self._reset(key)
+
+    def first_episode(self, key: PRNGKeyArray) -> EnvState:
+        state = self.reset(key)
+        steps = jax.random.randint(jax.random.fold_in(key, 1), (), 0, self.episode_length, jnp.int32)
+        return eqx.tree_at(lambda state: state.inner.num_steps, state, steps)
 
     def step(self, state: EnvState, action: Array) -> EnvState:
         return self._step(state, action)

@@ -128,6 +128,17 @@ def test_end_is_a_termination_and_the_time_limit_a_truncation():
     assert not states[-1].terminated
 
 
+def test_first_episodes_in_training_are_cut_after_parts_of_their_length_and_the_next_are_whole():
+    env, key_e = wrapped(episode_length=5), jax.random.split(KEY, 100)
+    first_e, reset_e = (jax.vmap(start)(key_e) for start in (env.first_episode, env.reset))
+    assert set(np.unique(first_e.inner.num_steps)) == {0, 1, 2, 3, 4}
+    assert not first_e.truncated.any()
+    np.testing.assert_array_equal(first_e.obs["actor"], reset_e.obs["actor"])
+    next_e = jax.vmap(env.next_episode)(first_e, key_e)
+    assert not next_e.inner.num_steps.any()
+    assert not reset_e.inner.num_steps.any()
+
+
 def test_end_that_the_environment_calls_a_truncation_is_one():
     cut = play(wrapped(CutWalk()), [1.0] * 3)[-1]
     assert (cut.terminated, cut.truncated) == (False, True)
