@@ -24,6 +24,7 @@ help:
 $(VENV)/.installed: pyproject.toml setup.py constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ksim needs Python 3.11 or newer; set PYTHON=")'
 	$(PYTHON) -m venv $(VENV)
+	@echo "Installing 1.8 GB of packages into $(VENV), which takes one minute or a few ..."
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
 

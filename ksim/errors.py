@@ -14,6 +14,10 @@ class RunError(RuntimeError):
     """A run failed. The message says why. The command line exits with 1."""
 
 
+_NEARLY = 0.9
+"""Similarity, from 0 to 1 by difflib, of names that differ by a letter."""
+
+
 def quoted(value: Any, most: int = 80) -> str:
     """A value for a message: its repr on one line, cut if it is long."""
     try:
@@ -33,7 +37,9 @@ def near_misses(name: str, known: Any) -> str:
     import difflib  # noqa: PLC0415 - only on the way to an error
 
     known = [str(item) for item in known if item]  # an element of a model may have an empty name
-    close = difflib.get_close_matches(name, known, n=4, cutoff=0.5)
+    # Where a name is nearly the same, others would only distract.
+    close = difflib.get_close_matches(name, known, n=4, cutoff=_NEARLY)
+    close = close or difflib.get_close_matches(name, known, n=4, cutoff=0.5)
     if close:
         return f"Did you mean {' or '.join(repr(item) for item in close)}?"
     return f"Known names: {', '.join(sorted(known)) or 'none'}."

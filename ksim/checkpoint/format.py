@@ -234,10 +234,9 @@ def _find_checkpoints(path: Path, name: str) -> list[Path]:
         return [path]
     found = list_checkpoints(path if path.name == CHECKPOINTS else path / CHECKPOINTS)
     if not found:
-        raise ConfigError(
-            f"{name} ({quoted(str(path), 400)}) must be a run's directory with checkpoints, or one of "
-            "checkpoints/<number>."
-        )
+        kinds = "a run's directory with checkpoints, or one of checkpoints/<number>"
+        problem = f"must be {kinds}" if path.exists() else f"does not exist. It must be {kinds}"
+        raise ConfigError(f"{name} ({quoted(str(path), 400)}) {problem}.")
     return found[::-1]
 
 

@@ -3,8 +3,10 @@
 import importlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,15 @@ def import_extra(package: str, extra: str, user: str) -> Any:
         raise ConfigError(
             f"{user} needs {error.name or package}, which is not installed. Run {install_command(extra)}."
         ) from error
+
+
+def python_word() -> str:
+    """The word that starts this Python in the user's shell: `python`, or its path if that is another or none."""
+    found, own = shutil.which("python"), Path(sys.executable)
+    if found is not None and Path(found).parent.absolute() == own.parent.absolute():
+        return "python"
+    is_below = own.is_relative_to(Path.cwd())
+    return shlex.quote(str(own.relative_to(Path.cwd()) if is_below else own))
 
 
 def num_cores() -> int:

@@ -28,6 +28,7 @@ import numpy as np
 from ksim.checks import check_positive
 from ksim.errors import ConfigError
 from ksim.host.files import whole_file
+from ksim.host.machine import python_word
 from ksim.host.terminal import print_line
 from ksim.mirror import mirror_robot
 from ksim.physics import PhysicsModel, compile_model
@@ -164,6 +165,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _driven_program(robot: Path, output: Path, settings: Settings, whole: bool) -> tuple[Plan, str, str | None]:
     """The plan of a robot, its program, and the fault of its first steps, if any."""
     plan, text = _program(make_plan(robot, settings), robot, output, whole)
+    print_line("Trying the robot's first steps ...")
     return plan, text, drive_fault(text, class_name(output.stem), output)
 
 
@@ -296,9 +298,9 @@ def _print(plan: Plan, output: Path) -> None:
             for line in lines:
                 print_line(f"  - {line}")
     print_line(f"Wrote {output}. Read it: its comments tell what was guessed. Next:")
-    program = shlex.quote(str(output))
-    print_line(f"  python {program}")
-    print_line(f"  python {program} run_mode=view checkpoint={first_run_dir(class_name(output.stem))}")
+    program = f"{python_word()} {shlex.quote(str(output))}"
+    print_line(f"  {program}")
+    print_line(f"  {program} run_mode=view checkpoint={first_run_dir(class_name(output.stem))}")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from ksim.checkpoint.snapshot import plain_config, versions
 from ksim.config import as_argument, changed_options, hyperparameters, seconds_of
 from ksim.errors import RunError
 from ksim.evaluate.reports import Reports
+from ksim.host.machine import python_word
 from ksim.host.signals import stop_on_signal
 from ksim.host.terminal import Activity, Failures, console, format_seconds, print_figures, print_line
 from ksim.log.logger import AbstractLogger, Loggers, RunInfo
@@ -302,7 +303,8 @@ def print_summary(run: Run) -> None:
 
 
 def next_commands(run: Run, command: str) -> list[str]:
-    """Commands for the next steps with a run, to be copied; `command` starts its program."""
+    """Commands for the next steps with a run, to be copied; `command` starts its program by `python`."""
+    command = python_word() + command.removeprefix("python")
     checkpoint, resume = as_argument("checkpoint", str(run.run_dir)), as_argument("resume", str(run.run_dir))
     steps = [f"run_mode={mode} {checkpoint}" for mode in ("eval", "view", "export")]
     return [f"{command} {step}" for step in (*steps, resume)]

@@ -12,6 +12,7 @@ from ksim import ConfigError, cli
 from ksim.checkpoint import format as checkpoint_format, run_dir as run_directory
 from ksim.checkpoint.format import read_checkpoint, write_checkpoint
 from ksim.checkpoint.run_dir import check_run_dir, locked, make_run_dir
+from ksim.host.machine import python_word
 from tests.support.checkpoints import DOCUMENT
 from tests.support.processes import exit_code
 from tests.support.tasks import WITHOUT_REPORTS, point_mass_task
@@ -75,7 +76,7 @@ def test_run_in_a_directory_of_a_strange_name_does_as_the_commands_that_it_print
     assert f"Run directory: {name}\n" in said
     commands = [shlex.split(line) for line in said.split("\nNext:\n")[1].splitlines()]
     (program,) = {tuple(command[:3]) for command in commands}
-    assert program == ("python", "-m", "examples.point_mass")
+    assert program == (*shlex.split(python_word()), "-m", "examples.point_mass")
     evaluates, _, exports, resumes = (command[3:] for command in commands)
     assert "run_mode=export" in exports
     assert f"Evaluation of {tmp_path}/{name}/checkpoints/1" in launched(*evaluates, "video=false")

@@ -9,7 +9,10 @@ CASES = [
     (["num_envs=1000000000000"], "Number of environments (1000000000000) must be at most"),
     (["actor_sizes=[1000000000]"], "actor_sizes ([1000000000])"),
     (["actor_sizes=!!python/object/apply:os.system [touch here]"], "Option actor_sizes ("),
-    (["run_mode=view", "checkpoint=nowhere"], "checkpoint ('nowhere') must be a run's directory with checkpoints"),
+    (
+        ["run_mode=view", "checkpoint=nowhere"],
+        "checkpoint ('nowhere') does not exist. It must be a run's directory",
+    ),
     (["run_mode=eval", "checkpoint=" + "x" * 5000], "checkpoint ('xxx"),
     (["run_dir=/dev/null/runs"], "run_dir (/dev/null/runs) cannot be created: /dev/null is not a directory"),
 ]

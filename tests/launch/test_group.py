@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ksim.launch import events, main
+from ksim.launch import events
+from ksim.launch.__main__ import main
 from tests.support.launched_programs import is_alive, write_program
 from tests.support.processes import wait_until
 

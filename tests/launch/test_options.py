@@ -1,6 +1,6 @@
 import pytest
 
-from ksim.launch import main
+from ksim.launch.__main__ import main
 from ksim.launch.options import parse_options
 from tests.support.launched_programs import write_program
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from examples.point_mass import PointMassConfig
-from ksim.launch import main
+from ksim.launch.__main__ import main
 from ksim.task.overrides import parse_overrides
 from tests.support.launched_programs import Launcher, is_alive, wait_for_number, write_program
 from tests.support.processes import wait_until

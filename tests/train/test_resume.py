@@ -194,7 +194,7 @@ def test_older_checkpoint_goes_on_in_a_directory_of_its_own_only(finished, tmp_p
         ({"num_envs": 32}, r"num_envs \(32\) cannot change when a run is resumed.*made with 16"),
         ({"normalize_values": True}, r"normalize_values \(True\) cannot change when.*made with False"),
         ({"seed": 1}, r"seed \(1\) cannot change"),
-        ({"resume": "nowhere"}, r"^resume \('nowhere'\) must be a run's directory"),
+        ({"resume": "nowhere"}, r"^resume \('nowhere'\) does not exist. It must be a run's directory"),
         ({"load_weights": "there"}, "Give one of them"),
         ({"run_mode": "eval", "checkpoint": "x"}, "is for run_mode=train"),
     ],

@@ -43,7 +43,10 @@ def test_auto_is_native_where_there_is_a_display(platform, variables, expected, 
     ("arguments", "words"),
     [
         (["run_mode=view"], "run_mode=view needs a policy. Add checkpoint=<run directory>."),
-        (["run_mode=view", "checkpoint=nowhere"], "checkpoint ('nowhere') must be a run's directory with checkpoints"),
+        (
+            ["run_mode=view", "checkpoint=nowhere"],
+            "checkpoint ('nowhere') does not exist. It must be a run's",
+        ),
         (["viewer=window"], "viewer ('window') must be one of auto, native, browser."),
         (["viewer_port=0"], "viewer_port (0) must be from 1 to 65535."),
     ],
