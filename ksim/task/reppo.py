@@ -37,6 +37,7 @@ class REPPOConfig(PPOConfig):
     )
     entropy_target: float = field(
         -0.5,
+        least=-10,
         most=0.69,
         details="Per component of the action, which is between -1 and 1: the uniform distribution has 0.69, a Gaussian "
         "of standard deviation 0.15 has -0.5. The weight of the entropy adapts to it.",
