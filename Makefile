@@ -2,7 +2,7 @@
 #   make walk       sets up and trains the walking humanoid
 #   make test       sets up and runs the tests, except those marked `long`
 #   make test-long  sets up and runs those: slow tests that a change seldom breaks; with KSIM_TESTS=full in every
-#                   combination of devices, layouts, faults and environments (an hour)
+#                   combination of devices, layouts, faults and environments
 #   make faults     sets up and injects faults at length: kills, damage, full disks, NaN, wrong input (a quarter of an
 #                   hour)
 #   make compile-gpu  sets up JAX's compiler for NVIDIA GPUs (3 GB) and compiles a training step for one that is not here

@@ -5,6 +5,9 @@ from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 
+_NEARLY = 0.9
+"""Similarity, from 0 to 1 by difflib, of names that differ by a letter."""
+
 
 class ConfigError(ValueError):
     """Invalid input. The message names the value, the rule and the fix. The command line exits with 2."""
@@ -12,10 +15,6 @@ class ConfigError(ValueError):
 
 class RunError(RuntimeError):
     """A run failed. The message says why. The command line exits with 1."""
-
-
-_NEARLY = 0.9
-"""Similarity, from 0 to 1 by difflib, of names that differ by a letter."""
 
 
 def quoted(value: Any, most: int = 80) -> str:

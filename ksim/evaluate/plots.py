@@ -267,12 +267,12 @@ def _times(recording: Recording) -> np.ndarray:
     return np.arange(1, len(recording.reward) + 1) * (recording.dt or 1.0)
 
 
-def _figure(num_panels: int, columns: int, dpi: float = DPI) -> tuple[Figure, list[Any]]:
+def _figure(num_panels: int, columns: int, dpi: float | None = None) -> tuple[Figure, list[Any]]:
     """A figure and its axes. Those with one column are narrow and sharp: they are read on a phone's screen as well."""
     rows = -(-num_panels // columns)
     size = (4.0 * columns, 2.4 * rows) if columns > 1 else (4.0, max(1.5 * rows, 2.5))
     # Its own figure and canvas: the user's matplotlib state is untouched, and no window opens.
-    figure = Figure(figsize=size, layout="constrained", dpi=dpi if columns > 1 else 2 * DPI)
+    figure = Figure(figsize=size, layout="constrained", dpi=dpi or (DPI if columns > 1 else 2 * DPI))
     FigureCanvasAgg(figure)
     axes = [figure.add_subplot(rows, columns, i + 1) for i in range(num_panels)]
     for each in axes:

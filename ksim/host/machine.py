@@ -1,5 +1,6 @@
 """The machine's cores, processes and GPUs, found without JAX, whose backend would start. See docs/tested.md."""
 
+import contextlib
 import importlib
 import os
 import re
@@ -41,8 +42,10 @@ def python_word() -> str:
     found, own = shutil.which("python"), Path(sys.executable)
     if found is not None and Path(found).parent.absolute() == own.parent.absolute():
         return "python"
-    is_below = own.is_relative_to(Path.cwd())
-    return shlex.quote(str(own.relative_to(Path.cwd()) if is_below else own))
+    # Elsewhere, or somebody removed the current directory during a run.
+    with contextlib.suppress(ValueError, OSError):
+        own = own.relative_to(Path.cwd())
+    return shlex.quote(str(own))
 
 
 def num_cores() -> int:

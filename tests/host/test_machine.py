@@ -32,3 +32,5 @@ def test_python_of_the_shell_is_named_by_its_word_and_another_by_its_path(enviro
     (environment.parents[2] / "elsewhere").mkdir()
     monkeypatch.chdir(environment.parents[2] / "elsewhere")
     assert [Path(word) for word in shlex.split(python_word())] == [environment / "python3"]
+    Path.cwd().rmdir()
+    assert [Path(word) for word in shlex.split(python_word())] == [environment / "python3"]
