@@ -12,6 +12,7 @@ import pytest
 
 from examples import deploy
 from ksim.errors import ConfigError
+from ksim.host.machine import python_word
 from ksim.robot import choices
 from ksim.robot.pose import find_stance
 from ksim.tools import new
@@ -46,7 +47,8 @@ def test_three_commands_of_the_page_on_robots_lead_from_a_dog_to_its_policy_whic
     Path("my_robot.xml").write_text(DOG)
     assert new.main(write.split()[3:]) == 0
     output = capsys.readouterr().out
-    assert output.endswith(f"  {train}\n  {view}\n")
+    commands = [command.replace("python", python_word(), 1) for command in (train, view)]
+    assert output.endswith("".join(f"  {command}\n" for command in commands))
     assert "No actuators." in output
     assert "no floor and no light and no sky" in output
     small = ["num_envs=8", "num_devices=1", "rollout_length=4", "max_iterations=2"]
