@@ -31,6 +31,13 @@ def as_number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else None
 
 
+def is_misspelt(name: str, known: str) -> bool:
+    """Whether a name is nearly the known one, but not it."""
+    import difflib  # noqa: PLC0415 - seldom needed
+
+    return name != known and bool(difflib.get_close_matches(name, [known], cutoff=_NEARLY))
+
+
 def near_misses(name: str, known: Any) -> str:
     """A sentence that lists the known names closest to `name`, or all of them if none is close."""
     import difflib  # noqa: PLC0415 - only on the way to an error

@@ -31,7 +31,7 @@ def probe() -> None:
 
 
 def film(model_path: str, scene_path: str, mp4_path: str, gif_path: str) -> None:
-    """Renders a video of a recorded motion.
+    """Renders a video of a recorded motion, and prints a line after each frame.
 
     Args:
         scene_path: An npz file with `fps`; `state.qpos` (frame, q) and, likewise, other fields of MjData that make up
@@ -65,6 +65,7 @@ def film(model_path: str, scene_path: str, mp4_path: str, gif_path: str) -> None
                 add_arrow(renderer.scene, start, end, color, float(scene["arrow_width"]))
             frame = np.ascontiguousarray(renderer.render())
             writer.send(frame)
+            print(f"{i + 1} of {len(scene['state.qpos'])} frames", flush=True)
             image_width = GIF_STEPS[0][1]
             small.append(Image.fromarray(frame).resize((image_width, image_width * height // width)))
     writer.close()

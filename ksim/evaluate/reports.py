@@ -115,7 +115,12 @@ def _make_recorder(context: PolicyContext) -> Recorder:
 
 
 class Reports:
-    """Evaluations, videos and plots, during and after training, on process 0 alone. `paths` are the newest files."""
+    """Evaluations, videos and plots, during and after training, on process 0 alone.
+
+    Attributes:
+        paths: The newest files.
+        last_line: The line of the last evaluation; empty if there was none.
+    """
 
     def __init__(
         self,
@@ -137,6 +142,7 @@ class Reports:
         self._best_return = -math.inf
         self._episode_report = EpisodeReport(lambda: policy_context(task), run_dir, failures, should_stop)
         self.paths = self._episode_report.paths
+        self.last_line = ""
         for record in read_evaluations(run_dir) if is_main_process() else ():
             self._last_iteration = record["iteration"]
             self._num_evaluations += 1
@@ -199,7 +205,8 @@ class Reports:
                     self._saver.found_best(progress.iteration)
             self.paths["evaluations"] = self._run_dir / EVALUATIONS
             shortfall = shortfall_message(evaluation, progress.last_episodes)
-            for line in filter(None, (evaluation_line(progress.iteration, evaluation), shortfall)):
+            self.last_line = evaluation_line(progress.iteration, evaluation)
+            for line in filter(None, (self.last_line, shortfall)):
                 print_line(line)
                 logger.info(line)
 

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import IO
 
 import jax.numpy as jnp
 import mujoco
@@ -16,6 +17,7 @@ import numpy as np
 
 from ksim.evaluate.evaluator import Recording, ShouldStop
 from ksim.host.files import whole_file
+from ksim.host.terminal import Activity
 from ksim.physics.names import with_moved_base
 from ksim.physics.rendering import SUN_DIR, bounding_sphere, camera_distance, painted
 
@@ -221,16 +223,15 @@ def _run_worker(arguments: list[str], gl: str, should_stop: ShouldStop) -> bool:
     """Runs the worker to its end; returns False if it was stopped before."""
     command = [sys.executable, "-P", str(_WORKER), *arguments]
     deadline = time.monotonic() + TIMEOUT_S
-    with tempfile.TemporaryFile("w+") as errors:
-        worker = subprocess.Popen(
-            command, env=_environment(gl), stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
-        )
+    with tempfile.TemporaryFile("w+") as errors, tempfile.TemporaryFile() as said:
+        worker = subprocess.Popen(command, env=_environment(gl), stdout=said, stderr=errors, start_new_session=True)
         try:
             while worker.poll() is None:
                 if should_stop():
                     return False
                 if time.monotonic() > deadline:
                     raise RenderError(f"Rendering took longer than {TIMEOUT_S:.0f} s.")
+                Activity.tell(f"Filming: {_last_line(said)}; video=false leaves it out ...")
                 time.sleep(0.2)
         finally:
             if worker.poll() is None:
@@ -242,6 +243,13 @@ def _run_worker(arguments: list[str], gl: str, should_stop: ShouldStop) -> bool:
             lines = errors.read().strip().splitlines() or [f"exit code {worker.returncode}"]
             raise RenderError(f"Rendering failed: {lines[-1]}")
     return True
+
+
+def _last_line(file: IO[bytes]) -> str:
+    """The last whole line that the worker printed, read without moving its place in the file."""
+    size = os.fstat(file.fileno()).st_size
+    lines = os.pread(file.fileno(), size, 0).decode().split("\n")[:-1]
+    return lines[-1] if lines else "starting"
 
 
 def _environment(gl: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from ksim.host.signals import OUT_OF_TIME_EXIT_CODE
 from ksim.launch.devices import DeviceShares
 from ksim.launch.events import PASSED_ON, Ended, Events
 from ksim.launch.options import LaunchOptions
-from ksim.launch.output import AbstractOutput, FileOutput, PrefixedOutput, Pump, say
+from ksim.launch.output import AbstractOutput, FileOutput, PrefixedOutput, Pump, prefix_of, say
 
 _CHILD = Path(__file__).parent / "child.py"
 
@@ -170,6 +171,9 @@ class Group:
             "KSIM_LOCAL_PROCESS_ID": str(index),
             "PYTHONUNBUFFERED": "1",
         }
+        if options.log_dir is None and sys.stdout.isatty():  # tables of a process fit beside the prefix
+            columns = shutil.get_terminal_size().columns - len(prefix_of(self._members[index].process_id))
+            environment["KSIM_COLUMNS"] = str(columns)
         if self._shares.gpus is not None:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(self._shares.gpus[index])
         return environment

@@ -27,6 +27,11 @@ def say(text: str) -> None:
     _write("stderr", f"ksim.launch: {text.rstrip()}\n".encode())
 
 
+def prefix_of(process_id: int) -> str:
+    """The start of each line of a process."""
+    return f"[{process_id}] "
+
+
 class AbstractOutput(ABC):
     """The destination of the output of one process; without a `path` it is no file."""
 
@@ -83,7 +88,7 @@ class PrefixedOutput(AbstractOutput):
     """Output to the launcher's stdout and stderr, in whole lines with the prefix `[<id>] `."""
 
     def __init__(self, process_id: int, pump: "Pump"):
-        self._prefix = f"[{process_id}] ".encode()
+        self._prefix = prefix_of(process_id).encode()
         self._pump = pump
         self._lines: deque[bytes] = deque(maxlen=NUM_LAST_LINES)
 

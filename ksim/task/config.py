@@ -13,7 +13,7 @@ from xax.task.base import BaseConfig
 
 from ksim.checks import check_divisible, check_rule, is_host
 from ksim.config import CHECKPOINT_MODES, check_fields, field, seconds_of
-from ksim.errors import ConfigError, quoted
+from ksim.errors import ConfigError, is_misspelt, quoted
 from ksim.log.console import MODES as CONSOLE_MODES
 from ksim.parallel.collectives import DEVICE_AXIS
 from ksim.parallel.job import find_job
@@ -333,8 +333,12 @@ class RLConfig(BaseConfig):
         export then write to runs/<task>/pretrained instead of beside that policy.
 
         Raises:
-            ConfigError: `pretrained` is used, and the task has no policy.
+            ConfigError: `pretrained` is used, and the task has no policy; or it is misspelt, and the task has one.
         """
+        for name in ("checkpoint", "load_weights") if directory is not None else ():
+            given = getattr(self, name)
+            if given is not None and is_misspelt(given, PRETRAINED) and not Path(given).exists():
+                raise ConfigError(f"{name} ({given}) does not exist. Did you mean {PRETRAINED!r}?")
         named = [name for name in ("checkpoint", "load_weights") if getattr(self, name) == PRETRAINED]
         if not named:
             return self

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ksim.checkpoint.run_dir import holds_run, read_command
 from ksim.errors import ConfigError, near_misses, quoted
+from ksim.host.machine import python_word
 from ksim.host.terminal import print_line
 
 EXAMPLES = "ksim.examples"
@@ -117,7 +118,7 @@ def run_again(run_dir: Path, options: Sequence[str]) -> None:
         raise ConfigError(
             f"The program of the run {run_dir}, {name}, is not here. Go to the folder in which the run was started."
         )
-    print_line(shlex.join(["python", *module, name, *argv]))
+    print_line(f"{python_word()} {shlex.join([*module, name, *argv])}")
     if not module:
         run_task(name, argv)
         return

@@ -4,7 +4,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
@@ -269,37 +269,50 @@ def _timed(function: Callable[[], T]) -> tuple[float, T]:
 
 
 def print_summary(run: Run) -> None:
-    """Prints the progress, the files written, and how to open the dashboards."""
+    """Prints the files written, the progress, the last evaluation, and commands for what comes next."""
     progress, run_dir, saver, stop = run.progress, run.run_dir, run.saver, run.stop
-    figures = {
-        "iterations": str(progress.iteration),
-        "environment steps": f"{progress.env_steps:,}",
-        "training time": format_seconds(progress.elapsed_s),
-        "before the first iteration": f"{run.setup_s:.1f} s, most of it compiling",
+    figures, report = {"run directory": str(run_dir)}, run.reports.paths.get("report")
+    checkpoint = saver is not None and saver.newest is not None and os.path.exists(saver.newest[1])
+    if checkpoint:
+        figures |= _checkpoints(run)
+    files = [run_dir / "metrics.jsonl", *(path for path in run.reports.paths.values() if path != report)]
+    # Unlike os.path.exists, Path.exists raises if a parent directory may not be searched.
+    names = [os.path.relpath(path, run_dir) for path in files if os.path.exists(path)]
+    figures |= ({"its files": ", ".join(names)} if names else {}) | run.loggers.dashboards
+    figures |= {
         "peak memory": f"{peak_memory_bytes() / 2**20:,.0f} MiB",
-    } | _existing({"metrics": run_dir / "metrics.jsonl"})
-    best = None
-    if saver is not None and saver.newest is not None and os.path.exists(saver.newest[1]):
-        figures["checkpoint"] = str(saver.newest[1])
-        with contextlib.suppress(OSError):
-            best = find_best(run_dir)
-        if best is not None and best != saver.newest[1]:
-            figures["best by evaluation"] = str(best)
-        if run.task.command is None:
-            figures["evaluate it"] = f"run_mode=eval {as_argument('checkpoint', str(run_dir))}"
-            figures["resume it"] = as_argument("resume", str(run_dir))
+        "iterations": f"{progress.iteration:,}, of {progress.env_steps:,} environment steps",
+        "training time": f"{format_seconds(progress.elapsed_s)}, after {run.setup_s:.1f} s, most of them for compiling",
+    }
     if progress.bad_updates:
         figures["updates skipped"] = f"{progress.bad_updates:,}, non-finite"
     if progress.not_finite_steps:
         figures["steps skipped"] = f"{progress.not_finite_steps:,} of single environments, non-finite"
-    figures |= _existing(run.reports.paths)
-    figures |= run.loggers.dashboards
     figures |= {f"failed: {kind}": f"{count} times" for kind, count in run.failures.counts.items()}
     if stop.reason is not None:
         figures["stopped by"] = stop.reason
+    if run.reports.last_line:
+        figures["last evaluation"] = run.reports.last_line
+    if report is not None and os.path.exists(report):
+        figures["report, for a browser"] = str(report)
     print_figures("Done" if stop.reason is None else "Stopped", figures)
-    if run.task.command is not None and "checkpoint" in figures:
+    if run.task.command is not None and checkpoint:
         print_line("\n".join(["Next:", *(f"  {line}" for line in next_commands(run, run.task.command))]))
+
+
+def _checkpoints(run: Run) -> dict[str, str]:
+    """The newest checkpoint and the best by evaluation; how to go on from it, if there is no command to show."""
+    assert run.saver is not None
+    assert run.saver.newest is not None
+    figures, best = {"checkpoint": str(run.saver.newest[1])}, None
+    with contextlib.suppress(OSError):
+        best = find_best(run.run_dir)
+    if best is not None and best != run.saver.newest[1]:
+        figures["best by evaluation"] = str(best)
+    if run.task.command is None:
+        figures["evaluate it"] = f"run_mode=eval {as_argument('checkpoint', str(run.run_dir))}"
+        figures["resume it"] = as_argument("resume", str(run.run_dir))
+    return figures
 
 
 def next_commands(run: Run, command: str) -> list[str]:
@@ -308,8 +321,3 @@ def next_commands(run: Run, command: str) -> list[str]:
     checkpoint, resume = as_argument("checkpoint", str(run.run_dir)), as_argument("resume", str(run.run_dir))
     steps = [f"run_mode={mode} {checkpoint}" for mode in ("eval", "view", "export")]
     return [f"{command} {step}" for step in (*steps, resume)]
-
-
-def _existing(paths: Mapping[str, Path]) -> dict[str, str]:
-    # Unlike os.path.exists, Path.exists raises if a parent directory may not be searched.
-    return {name: str(path) for name, path in paths.items() if os.path.exists(path)}

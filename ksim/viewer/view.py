@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -31,7 +32,8 @@ def view_checkpoint(task: RLTask[Any]) -> RunResult:
     as a run's directory, the run's newer checkpoints are shown as it writes them.
 
     Returns:
-        With the exit code 0 once the window was closed, or 128 + the number of the signal that ended it.
+        With the exit code 0 once the window was closed or after Ctrl-C, or 128 + the number of another signal that
+        ended it.
 
     Raises:
         ConfigError: There is no checkpoint, it does not fit the task, the task's environment shows no model, or the
@@ -56,8 +58,10 @@ def view_checkpoint(task: RLTask[Any]) -> RunResult:
         )
         frontend = stack.enter_context(closing(open_frontend(session)))
         feed = NewestPolicy(context, path, session, frontend)
+        print_line(f"Showing the policy of iteration {path.name}.")
         run_session(session, frontend, request, before_step=feed.update)
-    return RunResult(exit_code=request.exit_code, run_dir=feed.path.parents[1], checkpoint=feed.path)
+    code = 0 if request.signal == signal.SIGINT else request.exit_code
+    return RunResult(exit_code=code, run_dir=feed.path.parents[1], checkpoint=feed.path)
 
 
 class NewestPolicy:

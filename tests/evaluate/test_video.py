@@ -1,4 +1,5 @@
 import os
+import re
 import subprocess
 import sys
 import time
@@ -95,7 +96,9 @@ def test_camera_goes_with_a_robot_in_a_plane_that_travels(distance):
 
 
 @needs_gl
-def test_film_of_an_episode_is_an_mp4_and_a_small_gif(recording, tmp_path):
+def test_film_of_an_episode_is_an_mp4_and_a_small_gif_and_says_how_far_it_is(recording, tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(video.Activity, "tell", said.append)
     mp4, gif = video.film(recording, tmp_path / "videos" / "film", lambda: False)
     assert mp4.read_bytes()[4:8] == b"ftyp"
     from PIL import Image
@@ -104,6 +107,11 @@ def test_film_of_an_episode_is_an_mp4_and_a_small_gif(recording, tmp_path):
         assert image.format == "GIF"
         assert np.asarray(image.convert("L")).std() > 5
     assert gif.stat().st_size < 2_000_000
+    assert said[0] == "Filming: starting; video=false leaves it out ..."
+    frames = [re.fullmatch(r"Filming: (\d+) of (\d+) frames; .*", text) for text in said]
+    counts = [tuple(map(int, found.groups())) for found in frames if found]
+    assert counts == sorted(counts)
+    assert len({total for _, total in counts}) == 1
 
 
 @needs_gl

@@ -92,6 +92,16 @@ def test_lines_get_their_process_as_a_prefix_on_the_stream_they_were_written_to(
     assert sorted(line for line in err.splitlines() if line[0] == "[") == ["[0] err 0", "[1] err 1"]
 
 
+def test_tables_of_processes_fit_a_terminal_beside_the_prefix(monkeypatch, capfd):
+    program = "from ksim.host.terminal import standard_output; print(standard_output().width)"
+    assert launch(program, num=1) == 0
+    assert capfd.readouterr().out == "[0] 120\n"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((80, 24)))
+    assert launch(program, num=1) == 0
+    assert capfd.readouterr().out == "[0] 76\n"
+
+
 def test_lines_of_many_writers_are_never_mixed(capfd):
     program = "for i in range(2000): sys.stdout.write(str(me)); print(str(me) * 99)"
     assert launch(program) == 0

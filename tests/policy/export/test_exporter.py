@@ -226,6 +226,8 @@ def test_pretrained_stands_for_the_policy_that_comes_with_a_task(pretrained):
     assert config.eval_output == "runs/pretrained_cart_pole/pretrained"
     assert pretrained_config("run_mode=eval", "checkpoint=pretrained", "eval_output=here").eval_output == "here"
     assert pretrained(CartPoleConfig(load_weights="pretrained")).config.load_weights == str(pretrained.pretrained)
+    with pytest.raises(ConfigError, match=r"checkpoint \(pretraned\) does not exist\. Did you mean 'pretrained'\?"):
+        pretrained(CartPoleConfig(run_mode="view", checkpoint="pretraned"))
     with pytest.raises(ConfigError, match="checkpoint=pretrained is for tasks that come with a policy"):
         CartPoleTask(CartPoleConfig(run_mode="view", checkpoint="pretrained"))
 
