@@ -26,6 +26,8 @@ import shutil
 import pytest
 from jaxtyping import install_import_hook
 
+from tests.support.programs import free_programs, keep_programs
+
 # Where the shapes are: everything that is traced.
 TRACED = [f"ksim.{name}" for name in ("types", "learn", "mdp", "nn", "parallel", "physics", "ppo", "rollout")]
 
@@ -33,6 +35,8 @@ with install_import_hook(TRACED, "beartype.beartype"):
     importlib.import_module("ksim")
     for engine in ("mjx", "mujoco"):
         importlib.import_module(f"ksim.physics.{engine}")
+
+keep_programs()
 
 # Tracing allocates much that lives for long: collections that look at all of it took 5 % of the time.
 gc.collect()
@@ -44,8 +48,6 @@ gc.set_threshold(50_000, 20, 50)
 def programs_of_a_module():
     """Programs are dropped between modules where there are many."""
     yield
-    from tests.support.programs import free_programs
-
     free_programs()
 
 

@@ -66,7 +66,7 @@ def view(command, **options):
                 with urllib.request.urlopen(address[0]) as page:
                     assert page.status == 200
                 process.send_signal(signal.SIGINT)
-    return 0 if process.returncode == 128 + signal.SIGINT else process.returncode or 1
+    return process.returncode
 
 
 def pip(arguments):

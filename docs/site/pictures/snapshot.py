@@ -65,6 +65,10 @@ class Snapshot:
         return context_of(self.model, jax.tree.map(jnp.asarray, self.arrays()), key)
 
 
+QUICKLY = {"xla_backend_optimization_level": 0}
+"""Options for XLA: half the compile time, for programs that run for a hundred steps at most."""
+
+
 def context_of(model: PhysicsModel, arrays: dict[str, Any], key: Any) -> Context:
     """The context of a snapshot's arrays, which may be traced."""
     fields: dict[str, Any] = {**arrays, "physics": PhysicsState(**arrays["physics"])}
@@ -91,11 +95,13 @@ def values_over(term: Any, seen: Sequence[Snapshot], read: Any = lambda value, _
         context = dataclasses.replace(context_of(model, arrays, key), memory=memory)
         return value_in(context, term.update(context))
 
-    # Half the compile time: each of these programs runs for a hundred steps.
-    step = jax.jit(step, compiler_options={"xla_backend_optimization_level": 0})
+    def start(arrays: Any, key: Any) -> Any:
+        context = context_of(model, arrays, key)
+        return value_in(context, term.init(context))
+
+    start, step = (jax.jit(function, compiler_options=QUICKLY) for function in (start, step))
     keys = jax.random.split(jax.random.key(0), len(seen))
-    first = seen[0].as_context(keys[0])
-    value, memory = value_in(first, term.init(first))
+    value, memory = start(seen[0].arrays(), keys[0])
     values = [value]
     for snapshot, key in zip(seen[1:], keys[1:], strict=True):
         value, memory = step(snapshot.arrays(), key, memory)
@@ -113,11 +119,13 @@ def values_apart(term: Any, seen: Sequence[Snapshot], read: Any = lambda value, 
         return read(term(context), context)
 
     stacked = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *[snapshot.arrays() for snapshot in seen])
-    return np.asarray(jax.vmap(value)(stacked, jax.random.split(jax.random.key(0), len(seen))))
+    values = jax.jit(jax.vmap(value), compiler_options=QUICKLY)
+    return np.asarray(values(stacked, jax.random.split(jax.random.key(0), len(seen))))
 
 
 def values_drawn(function: Any, seen: Snapshot, num: int) -> Any:
     """The values that a function of the context draws for many keys, in rows."""
     keys = jax.random.split(jax.random.key(3), num)
     context = seen.as_context(keys[0])
-    return jax.tree.map(np.asarray, jax.vmap(lambda key: function(dataclasses.replace(context, key=key)))(keys))
+    drawn = jax.vmap(lambda key: function(dataclasses.replace(context, key=key)))
+    return jax.tree.map(np.asarray, jax.jit(drawn, compiler_options=QUICKLY)(keys))
