@@ -57,7 +57,7 @@ def standard_output(is_notebook: bool | None = None) -> Console:
     Tables in a file or a pipe are as wide as KSIM_COLUMNS says, which the launcher sets.
     """
     # Rich would wrap lines at 80 columns.
-    width = None if sys.stdout is not None and sys.stdout.isatty() else int(os.environ.get("KSIM_COLUMNS", 120))
+    width = None if sys.stdout is not None and sys.stdout.isatty() else int(os.environ.get("KSIM_COLUMNS", "120"))
     output = _Output(highlight=False, soft_wrap=True, width=width, force_jupyter=is_notebook)
     if output.is_jupyter:
         # Notebook cells do not wrap lines; the part beyond the edge is hidden.
