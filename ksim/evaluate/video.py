@@ -32,6 +32,8 @@ ARROW_WIDTH = 0.04
 """Width of an arrow, relative to the robot's radius, which is the length of the longest."""
 TIMEOUT_S = 900.0
 """Maximum time of rendering, in s."""
+POLL_S = 0.2
+"""Time between two looks at the rendering, in s."""
 COMMANDED = (0.1, 0.7, 0.2, 1.0)
 """Colour of the commanded velocity: green."""
 MEASURED = (0.1, 0.4, 1.0, 1.0)
@@ -232,7 +234,7 @@ def _run_worker(arguments: list[str], gl: str, should_stop: ShouldStop) -> bool:
                 if time.monotonic() > deadline:
                     raise RenderError(f"Rendering took longer than {TIMEOUT_S:.0f} s.")
                 Activity.tell(f"Filming: {_last_line(said)}; video=false leaves it out ...")
-                time.sleep(0.2)
+                time.sleep(POLL_S)
         finally:
             if worker.poll() is None:
                 # The group, to include the encoder that the worker started.

@@ -335,11 +335,11 @@ class RLConfig(BaseConfig):
         Raises:
             ConfigError: `pretrained` is used, and the task has no policy; or it is misspelt, and the task has one.
         """
-        for name in ("checkpoint", "load_weights") if directory is not None else ():
-            given = getattr(self, name)
-            if given is not None and is_misspelt(given, PRETRAINED) and not Path(given).exists():
-                raise ConfigError(f"{name} ({given}) does not exist. Did you mean {PRETRAINED!r}?")
-        named = [name for name in ("checkpoint", "load_weights") if getattr(self, name) == PRETRAINED]
+        given = {name: getattr(self, name) for name in ("checkpoint", "load_weights")}
+        for name, path in given.items():
+            if directory and path is not None and is_misspelt(path, PRETRAINED) and not Path(path).exists():
+                raise ConfigError(f"{name} ({path}) does not exist. Did you mean {PRETRAINED!r}?")
+        named = [name for name, path in given.items() if path == PRETRAINED]
         if not named:
             return self
         if directory is None:

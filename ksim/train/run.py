@@ -270,11 +270,9 @@ def _timed(function: Callable[[], T]) -> tuple[float, T]:
 
 def print_summary(run: Run) -> None:
     """Prints the files written, the progress, the last evaluation, and commands for what comes next."""
-    progress, run_dir, saver, stop = run.progress, run.run_dir, run.saver, run.stop
+    progress, run_dir, stop = run.progress, run.run_dir, run.stop
     figures, report = {"run directory": str(run_dir)}, run.reports.paths.get("report")
-    checkpoint = saver is not None and saver.newest is not None and os.path.exists(saver.newest[1])
-    if checkpoint:
-        figures |= _checkpoints(run)
+    figures |= _checkpoints(run)
     files = [run_dir / "metrics.jsonl", *(path for path in run.reports.paths.values() if path != report)]
     # Unlike os.path.exists, Path.exists raises if a parent directory may not be searched.
     names = [os.path.relpath(path, run_dir) for path in files if os.path.exists(path)]
@@ -296,18 +294,19 @@ def print_summary(run: Run) -> None:
     if report is not None and os.path.exists(report):
         figures["report, for a browser"] = str(report)
     print_figures("Done" if stop.reason is None else "Stopped", figures)
-    if run.task.command is not None and checkpoint:
+    if run.task.command is not None and "checkpoint" in figures:
         print_line("\n".join(["Next:", *(f"  {line}" for line in next_commands(run, run.task.command))]))
 
 
 def _checkpoints(run: Run) -> dict[str, str]:
-    """The newest checkpoint and the best by evaluation; how to go on from it, if there is no command to show."""
-    assert run.saver is not None
-    assert run.saver.newest is not None
-    figures, best = {"checkpoint": str(run.saver.newest[1])}, None
+    """The newest checkpoint and the best by evaluation, if there are; how to go on, if there is no command to show."""
+    saver = run.saver
+    if saver is None or saver.newest is None or not os.path.exists(saver.newest[1]):
+        return {}
+    figures, best = {"checkpoint": str(saver.newest[1])}, None
     with contextlib.suppress(OSError):
         best = find_best(run.run_dir)
-    if best is not None and best != run.saver.newest[1]:
+    if best is not None and best != saver.newest[1]:
         figures["best by evaluation"] = str(best)
     if run.task.command is None:
         figures["evaluate it"] = f"run_mode=eval {as_argument('checkpoint', str(run.run_dir))}"

@@ -58,7 +58,7 @@ def view_checkpoint(task: RLTask[Any]) -> RunResult:
         )
         frontend = stack.enter_context(closing(open_frontend(session)))
         feed = NewestPolicy(context, path, session, frontend)
-        print_line(f"Showing the policy of iteration {path.name}.")
+        print_line(f"Showing the {frontend.note}.")
         run_session(session, frontend, request, before_step=feed.update)
     code = 0 if request.signal == signal.SIGINT else request.exit_code
     return RunResult(exit_code=code, run_dir=feed.path.parents[1], checkpoint=feed.path)

@@ -99,6 +99,7 @@ def test_camera_goes_with_a_robot_in_a_plane_that_travels(distance):
 def test_film_of_an_episode_is_an_mp4_and_a_small_gif_and_says_how_far_it_is(recording, tmp_path, monkeypatch):
     said = []
     monkeypatch.setattr(video.Activity, "tell", said.append)
+    monkeypatch.setattr(video, "POLL_S", 0.01)
     mp4, gif = video.film(recording, tmp_path / "videos" / "film", lambda: False)
     assert mp4.read_bytes()[4:8] == b"ftyp"
     from PIL import Image
