@@ -35,7 +35,7 @@ MAX_RETURN, NUM_BINS = 10.0, 151
 """Bins of returns, in standard deviations of the returns seen: from minus to plus `MAX_RETURN`."""
 SMOOTHING = 0.75
 """Standard deviation of the Gaussian around a return, in widths of a bin (Farebrother et al. 2024)."""
-INITIAL_WEIGHT = 0.01
+INITIAL_ENTROPY_WEIGHT, INITIAL_KL_WEIGHT = 0.1, 0.01
 """Initial weights of the entropy and of the KL divergence."""
 
 
@@ -113,8 +113,9 @@ class ReppoNetwork(AbstractActorCritic):
     """A policy, a Q function, and the weights of entropy and KL divergence, all learned together.
 
     Attributes:
-        log_entropy_weight: Logarithm of the weight of the entropy, in standard deviations of returns per nat.
-        log_kl_weight: Logarithm of the weight of the KL divergence, likewise.
+        log_entropy_weight: Logarithm of the weight of the entropy, in standard deviations of returns per nat in each
+            step of the horizon 1 / (1 - gamma).
+        log_kl_weight: Logarithm of the weight of the KL divergence, in standard deviations of returns per nat.
     """
 
     actor: NormedStack
@@ -157,7 +158,8 @@ class ReppoNetwork(AbstractActorCritic):
             key=head_key,
         )
         self.q = CategoricalQ(critic_in, action_size, critic_sizes, key=q_key)
-        self.log_entropy_weight = self.log_kl_weight = jnp.full((), math.log(INITIAL_WEIGHT))
+        self.log_entropy_weight = jnp.full((), math.log(INITIAL_ENTROPY_WEIGHT))
+        self.log_kl_weight = jnp.full((), math.log(INITIAL_KL_WEIGHT))
 
     def initial_carry(self) -> None:
         return None
@@ -279,7 +281,8 @@ def reppo_loss(
         jax.lax.stop_gradient(jnp.exp(x)) for x in (network.log_entropy_weight, network.log_kl_weight)
     )
     is_near = kl < hyper.kl_bound
-    policy_loss = jnp.mean(jnp.where(is_near, entropy_weight * log_prob - value, kl_weight * kl))
+    step_weight = (1 - hyper.gamma) * entropy_weight
+    policy_loss = jnp.mean(jnp.where(is_near, step_weight * log_prob - value, kl_weight * kl))
 
     entropy, mean_kl = -jnp.mean(log_prob), jnp.mean(kl)
     num_components = batch.action.shape[-1]
@@ -391,18 +394,18 @@ class REPPO(AbstractLearner):
         next_q = over_rows(network.q)(reached[group], next_action)
         action = acting.action(trajectory.action)
         q = over_rows(network.q)(obs[group], action)
-        entropy_weight = jnp.exp(network.log_entropy_weight)
         # In units of rewards; next to 0 before any return was seen.
         per_unit = before.values.denormalize(jnp.float32(1)) - before.values.denormalize(jnp.float32(0))
+        entropy_weight = per_unit * (1 - hyper.gamma) * jnp.exp(network.log_entropy_weight)
         return_et = soft_returns(
             trajectory.reward,
-            before.values.denormalize(next_q) - per_unit * entropy_weight * following.log_prob(sample),
+            before.values.denormalize(next_q) - entropy_weight * following.log_prob(sample),
             trajectory.log_prob,
             trajectory.terminated,
             trajectory.done,
             gamma=hyper.gamma,
             gae_lambda=hyper.gae_lambda,
-            entropy_weight=per_unit * entropy_weight,
+            entropy_weight=entropy_weight,
         )
         values = updated_normalizer(before.values, {"value": return_et}, is_usable, axis_name)
         target_et = values.normalize(return_et)

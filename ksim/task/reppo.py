@@ -55,6 +55,8 @@ class REPPOConfig(PPOConfig):
                 raise ConfigError(
                     f"{name} ({getattr(self, name)}) is an option of PPO, and REPPO has no use for it. Leave it out."
                 )
+        if self.gamma == 1:
+            raise ConfigError(f"gamma ({self.gamma}) must be below 1 for REPPO, which weighs the entropy by 1 - gamma.")
 
 
 ConfigT = TypeVar("ConfigT", bound=REPPOConfig)

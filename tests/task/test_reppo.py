@@ -47,6 +47,11 @@ def test_option_of_ppo_alone_is_refused_by_its_name(name):
         pathwise(**{name: OTHER[name]})
 
 
+def test_discount_that_leaves_no_weight_for_the_entropy_is_refused():
+    with pytest.raises(ConfigError, match=r"gamma \(1\) must be below 1 for REPPO"):
+        pathwise(gamma=1)
+
+
 def test_options_of_ppo_alone_are_options_of_ppo():
     assert {*PPO_ALONE} == {*OTHER} < {option.name for option in fields(PPOConfig)}
 
