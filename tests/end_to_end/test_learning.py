@@ -8,9 +8,14 @@ import pytest
 from examples.point_mass import PointMassConfig, PointMassTask
 from examples.quadruped import QuadrupedConfig, QuadrupedTask
 from examples.walking_distributed import HumanoidWalkingDistributedConfig, HumanoidWalkingDistributedTask
+from tests.support.scale import IS_FULL, scale
 from tests.support.tasks import train_iterations
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
+
+
+OTHERS = (("gru", 2), ("mlp", 2), ("gru", 1))
+"""Networks and numbers of devices other than one of the plain network."""
 
 
 @pytest.fixture
@@ -25,9 +30,7 @@ def optimized():
     ("model", "num_devices"),
     [
         ("mlp", 1),
-        pytest.param("gru", 2, marks=pytest.mark.long),
-        pytest.param("mlp", 2, marks=pytest.mark.long),
-        pytest.param("gru", 1, marks=pytest.mark.long),
+        *(pytest.param(*row, marks=pytest.mark.long) for row in scale(OTHERS[:1], OTHERS)),
     ],
 )
 def test_ppo_solves_the_point_mass(model, num_devices):
@@ -39,6 +42,7 @@ def test_ppo_solves_the_point_mass(model, num_devices):
 
 
 @pytest.mark.long
+@pytest.mark.skipif(not IS_FULL, reason="compiles the humanoid for one and for four devices: KSIM_TESTS=full")
 @pytest.mark.usefixtures("optimized")
 def test_humanoid_earns_the_same_on_one_and_four_devices():
     histories = {}

@@ -8,7 +8,7 @@ import pytest
 from ksim.checkpoint.format import list_checkpoints, read_checkpoint
 from ksim.log.jsonl import read_metrics
 from tests.support.damaged_runs import assert_same_metrics, read_lines, train
-from tests.support.scale import scale
+from tests.support.scale import IS_FULL, scale
 
 pytestmark = pytest.mark.long
 
@@ -53,6 +53,7 @@ def test_run_killed_again_and_again_is_the_run_that_nobody_killed(tmp_path):
     assert evaluated("killed") == evaluated("whole")
 
 
+@pytest.mark.skipif(not IS_FULL, reason="four trainings one after the other: KSIM_TESTS=full")
 def test_run_goes_on_alike_on_other_numbers_of_devices_and_in_another_layout(tmp_path):
     task = "cart_pole"
     options = ("save_every_n_iterations=1", "eval_at_end=false")

@@ -16,6 +16,7 @@ from ksim.physics.rotations import turn_by
 from tests.support.checkpoints import newest
 from tests.support.motion_tasks import FloaterConfig, FloaterTask, TiltedFloaterTask
 from tests.support.recorded import run_job
+from tests.support.scale import scale
 from tests.support.tasks import train_iterations
 
 pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
@@ -127,7 +128,7 @@ def on_one():
     return train_iterations(TiltedFloaterTask(FloaterConfig(num_devices=1)), 4)
 
 
-@pytest.mark.parametrize("num_devices", [2, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.parametrize("num_devices", scale([2], [2, pytest.param(4, marks=pytest.mark.long)]))
 def test_training_is_the_same_on_several_devices(on_one, num_devices):
     task = TiltedFloaterTask(FloaterConfig(num_devices=num_devices))
     state, history = train_iterations(task, 4)

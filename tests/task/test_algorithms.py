@@ -13,6 +13,7 @@ from tests.learn.test_reinforce import reinforce
 from tests.support.checkpoints import saved_learner
 from tests.support.damaged_runs import read_lines, without_times
 from tests.support.recorded import run_job
+from tests.support.scale import scale
 from tests.support.tasks import MESSAGE, assert_same_parameters, pathwise, point_mass_task, train_iterations
 from tests.task.test_amp import StyledTask, styled
 from tests.task.test_distillation import student
@@ -62,10 +63,10 @@ DEVICES = [
     ("symmetry", AUGMENT, 2),
     ("ppo", {"squash": True}, 2),
     *(pytest.param(*row, marks=pytest.mark.long) for row in (
-        *((name, {}, 4) for name in ("amp", "distillation", "reppo")),
+        *((name, {}, 4) for name in scale(("reppo",), ("amp", "distillation", "reppo"))),
         *((name, {"model": "gru"}, 2) for name in ("amp", "distillation")),
-        *((name, {"layout": "shard_map"}, 2) for name in ("amp", "distillation", "reppo")),
-        ("symmetry", AUGMENT, 4), ("symmetry", LOSS, 2), ("symmetry", LOSS, 4),
+        *((name, {"layout": "shard_map"}, 2) for name in scale(("amp",), ("amp", "distillation", "reppo"))),
+        ("symmetry", AUGMENT, 4), ("symmetry", LOSS, 2), *scale((), (("symmetry", LOSS, 4),)),
     )),
 ]  # fmt: skip
 NUM_ITERATIONS = {"amp": 4, "distillation": 4, "ppo": 3, "reinforce": 3, "reppo": 3, "symmetry": 2}
