@@ -10,6 +10,7 @@ from ksim.log import jsonl
 from tests.end_to_end.stand_in import with_last_values
 from tests.end_to_end.test_processes import SMALL, processes_of, read_metrics
 from tests.support.processes import finish, read_until, start
+from tests.support.scale import scale
 
 SAVED = ("run_dir=run", "save_every_n_iterations=10")
 
@@ -59,20 +60,23 @@ def test_run_whose_directory_nobody_gave_goes_on_in_it_until_it_is_stopped(tmp_p
     run_dir = tmp_path / "runs" / "point_mass_task" / "run_000"
     endless = (*SMALL, "save_every_n_iterations=10", "max_iterations=null")
     job = launch(tmp_path, "--nproc-per-node", "2", "--max-restarts", "2", "-m", "examples.point_mass", *endless)
-    # Beyond what is certainly saved; then the process that writes is killed.
-    read_until(job, "iteration 35 ")
-    os.kill(processes_of(job)[0], signal.SIGKILL)
-    output = read_until(job, "Restart")
-    (origin,) = re.findall(r"in 2 processes, from the checkpoint of iteration (\d+) in", output)
-    lines = len(jsonl.read_metrics(run_dir))  # the last was perhaps cut when its process was killed
-    # The newest may not have been written to its end.
-    assert lines - 20 < int(origin) <= lines
-    read_until(job, f"iteration {int(origin) + 5} ")
+    before = 0
+    for victim in scale((0,), (1, 0)):
+        # Within the process that was started last, and beyond what is certainly saved.
+        read_until(job, f"iteration {before + 35} ")
+        os.kill(processes_of(job)[victim], signal.SIGKILL)
+        output = read_until(job, "Restart")
+        (origin,) = re.findall(r"in 2 processes, from the checkpoint of iteration (\d+) in", output)
+        lines = len(jsonl.read_metrics(run_dir))  # the last was perhaps cut when its process was killed
+        # The newest may not have been written to its end.
+        assert lines - 20 < int(origin) <= lines
+        before = int(origin)
+    read_until(job, f"iteration {before + 5} ")
     job.send_signal(signal.SIGTERM)
     code, output = finish(job, timeout=600)
     assert code == 128 + signal.SIGTERM, output
     assert [line["iteration"] for line in read_metrics(run_dir)] == list(range(1, len(read_metrics(run_dir)) + 1))
-    assert len(read_metrics(run_dir)) >= int(origin) + 5
+    assert len(read_metrics(run_dir)) >= before + 5
 
 
 @pytest.mark.long
