@@ -12,7 +12,7 @@ from tests.test_distribution import build_distributions, environment_of, run
 ROOT = Path(__file__).parents[2]
 NOTEBOOK = ROOT / "docs/notebooks/first_steps.ipynb"
 SHORTER = {
-    "max_iterations=120": "max_iterations=3, episode_s=1.0, eval_num_envs=2",
+    "max_iterations=120": "max_iterations=3, num_envs=64, episode_s=1.0, eval_num_envs=2",
     "eval_every_n_iterations=20": "eval_every_n_iterations=1",
 }
 """Options of its training and their replacements here: its minutes take several times as long beside other tests."""

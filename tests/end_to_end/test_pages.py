@@ -6,8 +6,11 @@ import re
 import pytest
 
 from tests.end_to_end.pages import BLOCKS, FOLDERS, PAGES, ROOT, code, lines_of, make_folder, read, rows, run, runs
+from tests.support.scale import scale
 
-RUNS = runs()
+COVERED = (r"--max-restarts 3", r"--predict", r"num_processes=2 process_id=0")
+"""Blocks with a test of their own, by a pattern: a restart, a prediction, processes joined by hand."""
+RUNS = [block for block in runs() if scale(not any(re.search(x, block.text) for x in COVERED), True)]
 
 PRINTS = (
     ("several", r"^(?!.*(ksim\.tools|shares\.py))", r"iteration (\d+)/\1\b"),
@@ -83,6 +86,11 @@ def test_block_runs_as_written(block, directories, outputs):
 @pytest.mark.parametrize(("folder", "command", "printed"), PRINTS)
 def test_pattern_of_printed_text_is_about_a_block(folder, command, printed):
     assert any(block.folder == folder and re.search(command, block.text, re.DOTALL) for block in RUNS)
+
+
+@pytest.mark.parametrize("pattern", COVERED)
+def test_block_with_a_test_of_its_own_is_one_of_the_pages(pattern):
+    assert len([block for block in runs() if re.search(pattern, block.text)]) == 1
 
 
 @pytest.mark.long
