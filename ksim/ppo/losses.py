@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PyTree
 
 from ksim.nn.actor_critic import AbstractActorCritic, evaluate_sequences
+from ksim.nn.distributions import AbstractDistribution
 from ksim.parallel.collectives import moments_across_devices
 from ksim.ppo.gradient_sync import MinibatchHyperparameters
 from ksim.types import Metrics, Observation
@@ -143,6 +144,18 @@ def approximate_kl(log_ratio: Float[Array, "*batch"]) -> Float[Array, ""]:
     return jnp.mean(jnp.exp(log_ratio) - 1 - log_ratio)
 
 
+def rewarded_entropy(distribution: AbstractDistribution) -> Float[Array, "*batch"]:
+    """Entropy that the bonus counts, in nats: without bounds, a standard deviation above 1 counts as 1.
+
+    Environments clip actions that leave their range, mostly from -1 to 1. Noise beyond it costs nothing there, so a
+    bonus for it would raise the standard deviation without end.
+    """
+    entropy = distribution.entropy()
+    if distribution.bounds is not None:
+        return entropy
+    return entropy - jnp.sum(jax.nn.relu(jnp.log(distribution.std)), axis=-1)
+
+
 def ppo_loss(
     network: AbstractActorCritic, batch: Minibatch, hyper: PPOHyperparameters
 ) -> tuple[Float[Array, ""], Metrics]:
@@ -154,12 +167,12 @@ def ppo_loss(
     log_ratio = output.distribution.log_prob(batch.action) - batch.log_prob
     policy = clipped_policy_loss(log_ratio, batch.advantage, hyper.clip_param)
     value = value_loss(output.value, batch.value, batch.value_target, hyper.value_clip)
-    entropy = jnp.mean(output.distribution.entropy())
-    total = policy + hyper.value_loss_coef * value - hyper.entropy_coef * entropy
+    bonus = hyper.entropy_coef * jnp.mean(rewarded_entropy(output.distribution))
+    total = policy + hyper.value_loss_coef * value - bonus
     return total, {
         "loss/policy": policy,
         "loss/value": value,
-        "loss/entropy": entropy,
+        "loss/entropy": jnp.mean(output.distribution.entropy()),
         "loss/total": total,
         "policy/kl": approximate_kl(log_ratio),
         "policy/clip_fraction": jnp.mean(jnp.abs(jnp.exp(log_ratio) - 1) > hyper.clip_param),

@@ -168,6 +168,10 @@ class ReppoNetwork(AbstractActorCritic):
         """The distribution of the action."""
         return self.head(self.actor(obs["actor"]))
 
+    def entropy_weight_per_step(self, gamma: float) -> Float[Array, ""]:
+        """Weight of the entropy of one step, in standard deviations of returns per nat."""
+        return (1 - gamma) * jnp.exp(self.log_entropy_weight)
+
     def __call__(self, obs: Observation, carry: None) -> tuple[ActorCriticOutput, None]:
         distribution = self.policy(obs)
         return ActorCriticOutput(distribution, self.q(obs[critic_group(obs)], distribution.mode())), None
@@ -281,8 +285,8 @@ def reppo_loss(
         jax.lax.stop_gradient(jnp.exp(x)) for x in (network.log_entropy_weight, network.log_kl_weight)
     )
     is_near = kl < hyper.kl_bound
-    step_weight = (1 - hyper.gamma) * entropy_weight
-    policy_loss = jnp.mean(jnp.where(is_near, step_weight * log_prob - value, kl_weight * kl))
+    weight_per_step = jax.lax.stop_gradient(network.entropy_weight_per_step(hyper.gamma))
+    policy_loss = jnp.mean(jnp.where(is_near, weight_per_step * log_prob - value, kl_weight * kl))
 
     entropy, mean_kl = -jnp.mean(log_prob), jnp.mean(kl)
     num_components = batch.action.shape[-1]
@@ -396,7 +400,7 @@ class REPPO(AbstractLearner):
         q = over_rows(network.q)(obs[group], action)
         # In units of rewards; next to 0 before any return was seen.
         per_unit = before.values.denormalize(jnp.float32(1)) - before.values.denormalize(jnp.float32(0))
-        entropy_weight = per_unit * (1 - hyper.gamma) * jnp.exp(network.log_entropy_weight)
+        entropy_weight = per_unit * network.entropy_weight_per_step(hyper.gamma)
         return_et = soft_returns(
             trajectory.reward,
             before.values.denormalize(next_q) - entropy_weight * following.log_prob(sample),

@@ -87,8 +87,9 @@ class PPOConfig(RLConfig):
     entropy_coef: float = field(
         0.005,
         least=0,
-        details="Larger values keep the policy exploring. If the standard deviation grows without end, lower it; if "
-        "it shrinks before the task is learned, raise it.",
+        details="Larger values keep the policy exploring; a standard deviation above 1 earns no more than 1, unless "
+        "actions are squashed. If the standard deviation does not fall, lower it; if it shrinks before the task is "
+        "learned, raise it.",
         help="weight of the entropy bonus",
     )
     normalize_observations: bool = field(
