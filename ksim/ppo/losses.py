@@ -72,15 +72,19 @@ def generalized_advantages(
 
 
 def normalize_advantages(
-    advantage_et: Float[Array, "e t"], axis_name: str | None
+    advantage_et: Float[Array, "e t"], axis_name: str | None, *, min_std: Float[Array, ""] | float = 0.0
 ) -> tuple[Float[Array, "e t"], Float[Array, ""]]:
     """Advantages with mean 0 and variance 1 over the batch of all devices, and their variance before.
 
     If they were normalised per device, the averaged gradient would depend on the number of devices.
+
+    Args:
+        min_std: They are divided by no less than this, so that they stay small where they are only noise.
     """
     chex.assert_rank(advantage_et, 2)
     mean, variance = moments_across_devices(advantage_et, axis_name)
-    return (advantage_et - mean) * jax.lax.rsqrt(variance + 1e-8), variance
+    factor = jax.lax.rsqrt(jnp.maximum(variance, jnp.square(min_std)) + 1e-8)
+    return (advantage_et - mean) * factor, variance
 
 
 Normalize = Callable[[Observation], Observation]

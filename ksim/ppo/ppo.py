@@ -41,6 +41,14 @@ LossInputs = Callable[[Trajectory, Normalize], PyTree]
 """Computes additional inputs of a loss from a rollout: arrays with leading axes env, time."""
 
 
+MIN_ADVANTAGE_STD = 0.1
+"""Least divisor of advantages, in standard deviations of all value targets so far, where values are normalised.
+
+Where a policy earns all there is, or where nothing is rewarded, advantages are noise. Magnified to a variance of 1,
+they would move the policy away from its peak. Hafner et al. 2023 (arXiv:2301.04104) bound the divisor of returns for
+the same reason.
+"""
+
 PLOTS = {
     "standard deviation of the policy": "policy/std",
     "fraction of clipped ratios": "policy/clip_fraction",
@@ -140,11 +148,12 @@ class PPO(AbstractLearner):
             normalizer: The statistics with which it is learned.
         """
         trajectory = collected.trajectory
-        value_et, target_et = trajectory.value, trajectory.value + advantage_et
+        value_et, target_et, min_std = trajectory.value, trajectory.value + advantage_et, jnp.float32(0)
         if before.values is not None and normalizer.values is not None:
             # Clipping compares with the network's output at the rollout, so invert by the statistics of that time.
             value_et, target_et = before.values.outputs(value_et), normalizer.values.normalize(target_et)
-        normalized_et, residual_variance = normalize_advantages(advantage_et, self.axis_name)
+            min_std = MIN_ADVANTAGE_STD * normalizer.values.scale
+        normalized_et, residual_variance = normalize_advantages(advantage_et, self.axis_name, min_std=min_std)
         if normalizer.values is not None:
             residual_variance /= jnp.square(normalizer.values.scale)
         rollout = Minibatch(

@@ -68,3 +68,10 @@ def test_normalized_advantages_have_mean_zero_and_variance_one():
     np.testing.assert_allclose(jnp.mean(advantage_et), 0.0, atol=1e-6)
     np.testing.assert_allclose(jnp.var(advantage_et), 1.0, rtol=1e-5)
     np.testing.assert_allclose(variance, (12**2 - 1) / 12, rtol=1e-5)
+
+
+def test_advantages_are_divided_by_no_less_than_the_least_divisor():
+    given = jnp.arange(12.0).reshape(3, 4)
+    for min_std in (1.0, 20.0):
+        advantage_et, _ = normalize_advantages(given, None, min_std=min_std)
+        np.testing.assert_allclose(advantage_et, (given - 5.5) / max(jnp.std(given), min_std), rtol=1e-5)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import NamedTuple
 
 import chex
 import jax
@@ -14,7 +15,7 @@ from benchmarks.learning_task import ScaledRewards
 from ksim.learn.learner import RolloutBatch
 from ksim.nn import MlpActorCritic, NormalizedActorCritic, ObservationNormalizer
 from ksim.nn.normalizer import ValueNormalizer
-from ksim.ppo.losses import value_loss
+from ksim.ppo.losses import Minibatch, value_loss
 from ksim.ppo.ppo import PPO
 from ksim.types import Trajectory
 from tests.support.tasks import point_mass_task, train_iterations
@@ -45,8 +46,20 @@ def test_values_go_back_and_forth_between_the_units_of_rewards_and_of_the_networ
     np.testing.assert_allclose(normalizer.outputs(targets), normalized, rtol=1e-5)
 
 
-@pytest.mark.parametrize("was_seen", [False, True])
-def test_value_is_clipped_around_the_networks_output_when_statistics_change(was_seen):
+class Prepared(NamedTuple):
+    """A rollout with random advantages of variance 1 as input of the loss, and what that was made from."""
+
+    batch: Minibatch
+    residual_variance: jax.Array
+    outputs_et: jax.Array
+    value_et: jax.Array
+    advantage_et: jax.Array
+    scale: jax.Array
+
+
+@functools.cache
+def prepared(was_seen: bool) -> Prepared:
+    """With `was_seen` after targets with a standard deviation of 50, otherwise as the first rollout."""
     task = point_mass_task(num_devices=1, normalize_values=True, value_clip=0.2)
     learner, network = task.initial_learner()
     ppo = task.get_learner(network, None)
@@ -66,7 +79,13 @@ def test_value_is_clipped_around_the_networks_output_when_statistics_change(was_
     )  # fmt: skip
     collected = RolloutBatch(trajectory, None, blank, blank.astype(int))
     batch, residual_variance = ppo._prepare(before, after, collected, advantage_et)
-    np.testing.assert_allclose(batch.value, say(network), rtol=1e-5, atol=1e-5)
+    return Prepared(batch, residual_variance, say(network), value_et, advantage_et, after.values.scale)
+
+
+@pytest.mark.parametrize("was_seen", [False, True])
+def test_value_is_clipped_around_the_networks_output_when_statistics_change(was_seen):
+    batch, residual_variance, outputs_et, value_et, advantage_et, _ = prepared(was_seen)
+    np.testing.assert_allclose(batch.value, outputs_et, rtol=1e-5, atol=1e-5)
     # Before the first step the value is the old one: nothing is clipped, and every sample has its gradient.
     loss = lambda value_et, clip: value_loss(value_et, batch.value, batch.value_target, clip)
     plain, clipped = (jax.value_and_grad(loss)(batch.value, clip) for clip in (None, 0.2))
@@ -74,6 +93,15 @@ def test_value_is_clipped_around_the_networks_output_when_statistics_change(was_
     # Where the residuals are the advantages, the critic explains 1 - Var(advantage) / Var(target).
     unexplained = residual_variance / batch.value_target.var()
     np.testing.assert_allclose(unexplained, advantage_et.var() / (value_et + advantage_et).var(), atol=1e-4)
+
+
+def test_advantages_that_are_small_among_all_returns_stay_small():
+    first, later = prepared(was_seen=False), prepared(was_seen=True)
+    np.testing.assert_allclose(first.batch.advantage.std(), 1, rtol=1e-4)
+    # 1 of 50 is less than a tenth.
+    expected = (later.advantage_et - later.advantage_et.mean()) / (0.1 * later.scale)
+    np.testing.assert_allclose(later.batch.advantage, expected, rtol=1e-4, atol=1e-6)
+    assert later.batch.advantage.std() < 0.5
 
 
 def test_policy_behind_a_normalizer_of_values_says_them_in_the_units_of_rewards():
