@@ -74,7 +74,7 @@ def generalized_advantages(
 def normalize_advantages(
     advantage_et: Float[Array, "e t"], axis_name: str | None, *, min_std: Float[Array, ""] | float = 0.0
 ) -> tuple[Float[Array, "e t"], Float[Array, ""]]:
-    """Advantages with mean 0 and variance 1 over the batch of all devices, and their variance before.
+    """Advantages with mean 0 and variance 1, or less, over the batch of all devices, and their variance before.
 
     If they were normalised per device, the averaged gradient would depend on the number of devices.
 
