@@ -108,11 +108,6 @@ def _next_numbered(task_name: str) -> Path:
             return path
 
 
-def save_command(command: str, run_dir: Path) -> None:
-    """Writes the command of a run's program; raises ConfigError if it cannot be written."""
-    _write(f"{command}\n", run_dir / COMMAND)
-
-
 def read_command(run_dir: Path) -> list[str]:
     """The program of a run: `-m` and a module, or the path of a file, as after `python`.
 
@@ -150,9 +145,15 @@ def is_in_progress(run_dir: Path) -> bool:
     return False
 
 
-def save_config(config: Any, run_dir: Path) -> None:
-    """Writes config.yaml; raises ConfigError if it cannot be written."""
+def save_program(config: Any, command: str | None, run_dir: Path) -> None:
+    """Writes the options of a run and the command of its program, if it has one.
+
+    Raises:
+        ConfigError: They cannot be written.
+    """
     _write(write_yaml(plain_config(config)), run_dir / "config.yaml")
+    if command is not None:
+        _write(f"{command}\n", run_dir / COMMAND)
 
 
 def _write(text: str, path: Path) -> None:
@@ -163,13 +164,13 @@ def _write(text: str, path: Path) -> None:
         raise ConfigError(f"run_dir ({path.parent}) cannot be written: {error.strerror}. Choose another.") from error
 
 
-def make_again(config: Any, run_dir: Path) -> None:
+def make_again(config: Any, command: str | None, run_dir: Path) -> None:
     """Creates a run's directory again if somebody removed it during the run; raises OSError if it cannot."""
     if run_dir.is_dir() and holds_run(run_dir):
         return
     run_dir.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(ConfigError):  # writing the checkpoint will report the same cause
-        save_config(config, run_dir)
+        save_program(config, command, run_dir)
     print_warning(f"The run's directory {run_dir} was removed. It was created again; its contents are lost.")
 
 

@@ -12,7 +12,7 @@ from ksim.checkpoint.run_dir import make_again
 from ksim.checkpoint.snapshot import named_arrays
 from ksim.errors import RunError
 from ksim.host.terminal import Failures, print_warning
-from ksim.task.rl import RLConfig
+from ksim.task.rl import RLTask
 from ksim.types import TrainState
 
 logger = logging.getLogger(__name__)
@@ -31,10 +31,11 @@ class Saver:
         newest: Iteration and path of the last written checkpoint; None before the first.
     """
 
-    def __init__(self, run_dir: Path, config: RLConfig, failures: Failures, constants: Arrays) -> None:
+    def __init__(self, run_dir: Path, task: RLTask[Any], failures: Failures, constants: Arrays) -> None:
         """Writes nothing yet. Every checkpoint holds the arrays `constants` besides the state."""
         self._constants = constants
-        self._directory, self._config, self._failures = run_dir / CHECKPOINTS, config, failures
+        self._directory, self._failures = run_dir / CHECKPOINTS, failures
+        self._config, self._command = task.config, task.command
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ksim saver")
         self._running: Future[None] | None = None
         self._last_s = time.monotonic()
@@ -101,7 +102,7 @@ class Saver:
     def _write(self, iteration: int, state: TrainState, document: Mapping[str, Any]) -> None:
         path = self._directory / str(iteration)
         try:
-            make_again(self._config, self._directory.parent)
+            make_again(self._config, self._command, self._directory.parent)
             write_checkpoint(path, {**named_arrays(state), **self._constants}, document)
             self.newest = (iteration, path)
             logger.info("Saved %s.", path)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from ksim.checkpoint.dump import NanDump
 from ksim.checkpoint.format import find_best
 from ksim.checkpoint.progress import Progress
-from ksim.checkpoint.run_dir import locked, note_run_dir, save_command, save_config, shared_run_dir
+from ksim.checkpoint.run_dir import locked, note_run_dir, save_program, shared_run_dir
 from ksim.checkpoint.saver import Saver
 from ksim.checkpoint.snapshot import plain_config, versions
 from ksim.config import as_argument, changed_options, hyperparameters, seconds_of
@@ -219,9 +219,7 @@ def open_files(
 ) -> Saver:
     """Opens the files of process 0: those of the loggers, until the stack is closed, and the saver of checkpoints."""
     prepare_run_dir(run_dir, start)
-    save_config(task.config, run_dir)
-    if task.command is not None:
-        save_command(task.command, run_dir)
+    save_program(task.config, task.command, run_dir)
     versions()  # cached now, before packages are replaced on disk
     stack.callback(loggers.close)
     loggers.open(
@@ -242,7 +240,7 @@ def open_files(
         )
     )
     policy = PolicyExport(task.policy_of(task.initial_learner()[0]), task.obs_sizes)
-    saver = Saver(run_dir, task.config, failures, {**policy.arrays(), **task.kept_arrays()})
+    saver = Saver(run_dir, task, failures, {**policy.arrays(), **task.kept_arrays()})
     if start.run_dir is not None and start.resumed is not None:
         saver.resume(start.resumed.iteration, start.resumed.path.absolute())
     return saver

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from ksim.checkpoint.format import list_checkpoints, read_checkpoint
+from ksim.checkpoint.run_dir import read_command
 from ksim.errors import ConfigError, RunError
 from ksim.train import loop
 from tests.support.damaged_runs import read_lines
@@ -138,9 +139,12 @@ def test_disk_that_is_full_in_the_middle_of_a_checkpoint_prints_one_error_and_lo
 
 def test_removed_directory_is_made_again_and_only_what_was_in_it_is_lost(tmp_path, after_iteration, capsys):
     after_iteration[5] = lambda: shutil.rmtree(tmp_path / "run")
-    assert point_mass_task(**OPTIONS, run_dir=str(tmp_path / "run"), tensorboard=True).run().exit_code == 0
+    task = point_mass_task(**OPTIONS, run_dir=str(tmp_path / "run"), tensorboard=True)
+    task.command = "python -m examples.point_mass"
+    assert task.run().exit_code == 0
     assert assert_sound(tmp_path / "run", 8, 9) == [6, 7, 8, 9]
     assert (tmp_path / "run" / "config.yaml").exists()
+    assert read_command(tmp_path / "run") == ["-m", "examples.point_mass"]
     assert "was removed. It was created again" in capsys.readouterr().out
     assert "Saved" in (tmp_path / "run" / "process_0.log").read_text()
 

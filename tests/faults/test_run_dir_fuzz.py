@@ -25,7 +25,7 @@ from ksim.checkpoint.format import (
 )
 from ksim.checkpoint.options import make_config
 from ksim.checkpoint.progress import Progress
-from ksim.checkpoint.run_dir import newest_run_dir, save_config
+from ksim.checkpoint.run_dir import newest_run_dir, save_program
 from ksim.checkpoint.snapshot import named_arrays, restored, restored_policy, run_document
 from ksim.errors import ConfigError
 from ksim.evaluate.curves import read_curves
@@ -70,7 +70,7 @@ def run(tmp_path_factory):
     arrays = named_arrays(state)
     write_checkpoint(path / "dumps" / "2", arrays, document)
     write_checkpoint(path / "checkpoints" / "1", arrays | PolicyExport(model, task.obs_sizes).arrays(), document)
-    save_config(task.config, path)
+    save_program(task.config, None, path)
     rows = [{"iteration": i, "env_steps": 128 * i, "episode/return": None if i == 1 else 1.5} for i in (1, 2)]
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     evaluation = {"iteration": 1, "env_steps": 128, "figures": {"return": ESTIMATE, "length": ESTIMATE}}
