@@ -5,7 +5,6 @@ from ksim.robot.plan import (
     ArmRobot as ArmRobot,
     BalancingRobot as BalancingRobot,
     FixedRobot as FixedRobot,
-    Gains as Gains,
     LeggedRobot as LeggedRobot,
     PlanarRobot as PlanarRobot,
     gains_of as gains_of,

@@ -26,7 +26,6 @@ from ksim.robot.plan import (
     ArmRobot,
     BalancingRobot,
     Drives,
-    Gains,
     LeggedRobot,
     Plan,
     PlanarRobot,
@@ -172,7 +171,7 @@ def _gains(
     height: float,
     *,
     settings: Settings,
-) -> Gains:
+) -> Drives:
     period_s = PERIOD_PART * math.sqrt(height / float(np.linalg.norm(model.opt.gravity)))
     return gains_of(
         model,

@@ -49,23 +49,30 @@ class Settings:
 USUAL = Settings()
 
 
-@dataclass(frozen=True)
-class Gains:
-    """Servo parameters by joint name.
+@dataclass(frozen=True, kw_only=True)
+class Drives:
+    """Servos of a robot, by joint or pattern of joint names.
 
     Attributes:
-        kp: Stiffness, in N m/rad (N/m on slides).
-        kd: Damping, in N m s/rad.
-        torque: Torque limit of a motor, in N m (N on slides): the known one if it is credible, else by the rules.
-        action_scale: rad (m) of target per unit of action.
-        offset: rad (m) of the target from the pose with which the servo carries the weight in it; empty without legs.
+        stiffness: Stiffness in N m/rad (N/m on slides); empty if the model's own actuators stay.
+        damping: Damping in N m s/rad; empty if the model's own actuators stay.
+        torque: Torque limits of added motors in N m; empty if the model has actuators.
+        action_scale: rad (m) of target per unit of action; empty if it has no meaning for the actuators.
+        offset: rad (m) of the target from the pose at action 0, with which servos carry the weight; empty for none.
     """
 
-    kp: Mapping[str, float]
-    kd: Mapping[str, float]
-    torque: Mapping[str, float]
-    action_scale: Mapping[str, float]
-    offset: Mapping[str, float]
+    stiffness: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    damping: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    torque: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    action_scale: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    offset: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    def actuators(self) -> AbstractActuators:
+        """The actuators of a task; without gains those of the model."""
+        offset = self.offset or 0.0
+        if not self.stiffness:
+            return ModelActuators(self.action_scale, offset) if self.action_scale else ModelActuators()
+        return PositionActuators(self.stiffness, self.damping, self.action_scale, offset)
 
 
 def gains_of(
@@ -79,8 +86,10 @@ def gains_of(
     own_kp: Mapping[str, float] | None = None,
     tip: tuple[str, np.ndarray] | None = None,
     settings: Settings = USUAL,
-) -> Gains:
-    """Gains by the settings, and otherwise by the rules of this module.
+) -> Drives:
+    """Servos for each joint by the settings, and otherwise by the rules of this module.
+
+    The torque limit of a joint is the known one if it is credible.
 
     Args:
         qpos: The standing pose.
@@ -119,11 +128,11 @@ def gains_of(
         torque[name] = own if BELIEVED[0] * guess <= own <= BELIEVED[1] * guess else guess
         by_torque = np.clip(TORQUE_PART * limits.get(name, torque[name]) / kp[name], *ACTION_SCALE_RAD)
         scale[name] = min(float(by_torque), quarter) if legs else quarter
-    if not legs:
-        return Gains(kp, kd, torque, scale, {})
-    load_v = _standing_loads(model, data, legs)
-    offset = {name: float(load_v[model.joint(name).dofadr[0]] / kp[name]) for name in joints}
-    return Gains(kp, kd, torque, scale, offset)
+    offset: dict[str, float] = {}
+    if legs:
+        load_v = _standing_loads(model, data, legs)
+        offset = {name: float(load_v[model.joint(name).dofadr[0]] / kp[name]) for name in joints}
+    return Drives(stiffness=kp, damping=kd, torque=torque, action_scale=scale, offset=offset)
 
 
 def _needs_of(
@@ -206,32 +215,6 @@ class Report:
     found: list[str] = dataclasses.field(default_factory=list)
     guessed: list[str] = dataclasses.field(default_factory=list)
     unknown: list[str] = dataclasses.field(default_factory=list)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Drives:
-    """Servos of a robot, by pattern of joint names.
-
-    Attributes:
-        stiffness: Stiffness in N m/rad (N/m on slides); empty if the model's own actuators stay.
-        damping: Damping in N m s/rad; empty if the model's own actuators stay.
-        torque: Torque limits of added motors in N m; empty if the model has actuators.
-        action_scale: rad (m) of target per unit of action; empty if it has no meaning for the actuators.
-        offset: rad (m) of the target from the pose at action 0, with which servos carry the weight; empty for none.
-    """
-
-    stiffness: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    damping: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    torque: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    action_scale: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    offset: Mapping[str, float] = dataclasses.field(default_factory=dict)
-
-    def actuators(self) -> AbstractActuators:
-        """The actuators of a task; without gains those of the model."""
-        offset = self.offset or 0.0
-        if not self.stiffness:
-            return ModelActuators(self.action_scale, offset) if self.action_scale else ModelActuators()
-        return PositionActuators(self.stiffness, self.damping, self.action_scale, offset)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -374,8 +357,8 @@ def own_kp(model: mujoco.MjModel, found: RobotDescription) -> dict[str, float]:
     return dict(zip(found.driven, (model.actuator_gainprm[:, 0] * gear**2).tolist(), strict=True))
 
 
-def drives_of(gains: Gains, found: RobotDescription) -> Drives:
-    """The servos with the gains that the robot's own actuators do not define."""
+def drives_of(gains: Drives, found: RobotDescription) -> Drives:
+    """The servos, by pattern, with the gains that the robot's own actuators do not define."""
     if found.drive == "other":
         return Drives()
     scale, offset = grouped(gains.action_scale, digits=2), grouped(gains.offset, decimals=2)
@@ -383,15 +366,15 @@ def drives_of(gains: Gains, found: RobotDescription) -> Drives:
     if found.drive == "servos":
         return Drives(action_scale=scale, offset=offset)
     return Drives(
-        stiffness=grouped(gains.kp, digits=2),
-        damping=grouped(gains.kd, digits=2),
+        stiffness=grouped(gains.stiffness, digits=2),
+        damping=grouped(gains.damping, digits=2),
         torque=grouped(gains.torque, digits=3) if found.drive == "none" else {},
         action_scale=scale,
         offset=offset,
     )
 
 
-def strength_of(gains: Gains, limits: Mapping[str, float], rule: str) -> str:
+def strength_of(gains: Drives, limits: Mapping[str, float], rule: str) -> str:
     """The source of the torque limits of added motors, in words. `rule` is that of guessed ones."""
     guessed = [name for name, torque in gains.torque.items() if torque != limits.get(name)]
     if not guessed:

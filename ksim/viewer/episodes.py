@@ -217,15 +217,20 @@ _SLIDER_EVERY_S = 0.1
 
 
 class Replay:
-    """A menu of episodes, a scrubber of the time in s, and buttons. A chosen episode pauses the simulation."""
+    """A menu of episodes, a scrubber of the time in s, and buttons. A chosen episode pauses the simulation.
+
+    Attributes:
+        episode: The episode that is shown; None for the simulation.
+        time_s: The time in the episode that is shown.
+    """
 
     def __init__(self, server: viser.ViserServer, session: ViewSession, recorder: Recorder) -> None:
         self._server, self._session, self._recorder = server, session, recorder
         self._lock = threading.Lock()
-        self._episode: Episode | None = None
+        self.episode: Episode | None = None
         self._menu: dict[str, Episode | None] = {LIVE: None}
         self._is_playing, self._was_paused = False, False
-        self._time_s = 0.0
+        self.time_s = 0.0
         self._last_s = self._next_slider_s = 0.0
         self.pose = Pose(session.mj_model)
         gui = server.gui
@@ -233,7 +238,7 @@ class Replay:
             self.menu: Any = gui.add_dropdown("Show", (LIVE,), initial_value=LIVE)
             self._hint = gui.add_markdown("Every episode of the followed robot is recorded.")
             scrubber: Any = gui.add_slider("Time, s", 0.0, 1.0, 0.01, 0.0, visible=False)
-            self.scrubber = NumberInput(scrubber, lambda: round(self._time_s, 2), self.seek)
+            self.scrubber = NumberInput(scrubber, lambda: round(self.time_s, 2), self.seek)
             self.play = gui.add_button("Play", visible=False)
             self.speed = gui.add_dropdown("Speed", SPEEDS, initial_value="1 x", visible=False)
             self.save = gui.add_button("Save as a file", visible=False)
@@ -248,26 +253,16 @@ class Replay:
     @property
     def is_on(self) -> bool:
         """Whether an episode is shown instead of the simulation."""
-        return self._episode is not None
-
-    @property
-    def episode(self) -> Episode | None:
-        """The episode that is shown; None for the simulation."""
-        return self._episode
-
-    @property
-    def time_s(self) -> float:
-        """The time in the episode that is shown."""
-        return self._time_s
+        return self.episode is not None
 
     def choose(self, episode: Episode | None) -> None:
         """Shows an episode from its start; None for the simulation."""
         with self._lock:
-            if episode is not None and self._episode is None:
+            if episode is not None and self.episode is None:
                 self._was_paused, self._session.paused = self._session.paused, True
-            elif episode is None and self._episode is not None:
+            elif episode is None and self.episode is not None:
                 self._session.paused = self._was_paused
-            self._episode, self._time_s, self._last_s = episode, 0.0, time.monotonic()
+            self.episode, self.time_s, self._last_s = episode, 0.0, time.monotonic()
             self._is_playing = episode is not None
         for handle in (self.scrubber.handle, self.play, self.speed, self.save):
             handle.visible = episode is not None
@@ -279,17 +274,18 @@ class Replay:
     def seek(self, time_s: float) -> None:
         """Shows a time of the episode, and pauses."""
         with self._lock:
-            self._time_s, self._is_playing = max(0.0, min(time_s, self._length_s)), False
+            length_s = 0.0 if self.episode is None else self.episode.length_s
+            self.time_s, self._is_playing = max(0.0, min(time_s, length_s)), False
         self.play.label = "Play"
 
     def toggle(self) -> None:
         """Plays, from the start if the end was reached, or pauses."""
         with self._lock:
-            if self._episode is None:
+            if self.episode is None:
                 return
             self._is_playing, self._last_s = not self._is_playing, time.monotonic()
-            if self._is_playing and self._time_s >= self._episode.length_s:
-                self._time_s = 0.0
+            if self._is_playing and self.time_s >= self.episode.length_s:
+                self.time_s = 0.0
         self.play.label = "Pause replay" if self._is_playing else "Play"
 
     def advance(self) -> None:
@@ -297,16 +293,16 @@ class Replay:
         self._list()
         now_s = time.monotonic()
         with self._lock:
-            episode = self._episode
+            episode = self.episode
             if episode is None:
                 return
             if self._is_playing:
-                self._time_s += (now_s - self._last_s) * float(str(self.speed.value).split()[0])
+                self.time_s += (now_s - self._last_s) * float(str(self.speed.value).split()[0])
             self._last_s = now_s
-            has_ended = self._is_playing and self._time_s >= episode.length_s
+            has_ended = self._is_playing and self.time_s >= episode.length_s
             if has_ended:
-                self._time_s, self._is_playing = episode.length_s, False
-            time_s = self._time_s
+                self.time_s, self._is_playing = episode.length_s, False
+            time_s = self.time_s
         try:
             self.pose.show(episode.frames[self._index(episode, time_s)])
         except Exception:
@@ -321,12 +317,8 @@ class Replay:
 
     def frames(self, num_frames: int) -> Sequence[Frame]:
         """The frames of the episode up to the shown frame, limited in number."""
-        episode = self._episode
-        return [] if episode is None else window(episode.frames, self._index(episode, self._time_s), num_frames)
-
-    @property
-    def _length_s(self) -> float:
-        return 0.0 if self._episode is None else self._episode.length_s
+        episode = self.episode
+        return [] if episode is None else window(episode.frames, self._index(episode, self.time_s), num_frames)
 
     def _index(self, episode: Episode, time_s: float) -> int:
         return min(max(0, round(time_s / episode.step_s)), len(episode.frames) - 1)
@@ -335,7 +327,7 @@ class Replay:
         """Puts the finished episodes into the menu, the newest first."""
         listed = list(self._menu.values())[1:]
         episodes = self._recorder.finished[::-1]
-        chosen = self._episode
+        chosen = self.episode
         if chosen is not None and chosen not in episodes:
             episodes = (*episodes, chosen)  # a dropped episode stays while it is shown
         if [id(x) for x in listed] != [id(x) for x in episodes]:
@@ -346,7 +338,7 @@ class Replay:
             self.menu.options = tuple(self._menu)
 
     def _send(self, client: Any) -> None:
-        episode = self._episode
+        episode = self.episode
         if episode is not None and client is not None:
             name = f"{episode.name.replace(' ', '_')}.npz"
             client.send_file_download(name, save_episode(episode), save_immediately=True)

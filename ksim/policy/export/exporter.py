@@ -14,7 +14,7 @@ from ksim.checkpoint.run_dir import holds_run
 from ksim.checkpoint.snapshot import write_policy_alone
 from ksim.errors import ConfigError, RunError
 from ksim.host.files import output_dir, whole_file
-from ksim.host.machine import install_command
+from ksim.host.machine import import_extra
 from ksim.host.terminal import print_figures, warn_user
 from ksim.nn.actor_critic import act
 from ksim.nn.normalizer import NormalizedActorCritic
@@ -50,7 +50,8 @@ def export_checkpoint(task: RLTask[Any]) -> RunResult:
             other files are written.
         RunError: The ONNX model computes other actions than the policy. The other files are written.
     """
-    check_packages()
+    for package in ("onnx", "onnxruntime"):
+        import_extra(package, "export", "run_mode=export")
     if task.config.export_dir is not None and holds_run(Path(task.config.export_dir)):
         raise ConfigError(
             f"export_dir ({task.config.export_dir:.200}) is the directory of a run, whose checkpoints the policy's "
@@ -133,17 +134,6 @@ def _write(directory: Path, contents: Mapping[str, bytes]) -> None:
     for name, content in contents.items():
         with whole_file(directory / name) as temporary:
             temporary.write_bytes(content)
-
-
-def check_packages() -> None:
-    """Raises ConfigError unless onnx and onnxruntime are installed."""
-    try:
-        import onnx  # noqa: F401, PLC0415
-        import onnxruntime  # noqa: F401, PLC0415
-    except ImportError as error:
-        raise ConfigError(
-            f"run_mode=export needs {error.name}, which is not installed. Run {install_command('export')}."
-        ) from error
 
 
 def largest_difference(onnx_model: bytes, model: NormalizedActorCritic) -> float:

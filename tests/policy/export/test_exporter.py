@@ -1,8 +1,8 @@
 """run_mode=export, and the parity of what it writes with JAX on observations that were recorded."""
 
-import builtins
 import json
 import shutil
+import sys
 from unittest.mock import Mock
 
 import equinox as eqx
@@ -293,14 +293,7 @@ def test_the_precision_of_what_is_exported_is_float32s_whatever_the_runs_was(run
 
 
 def test_a_missing_package_is_an_error_that_says_what_to_install(run_dir, monkeypatch):
-    real = builtins.__import__
-
-    def without_onnx(name, *args, **kwargs):
-        if name.startswith("onnx"):
-            raise ImportError(f"No module named {name}", name=name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without_onnx)
+    monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(ConfigError, match=r"needs onnx, which is not installed\. Run pip install 'ksim-rl\[export\]'"):
         export(run_dir)
 
