@@ -25,7 +25,7 @@ Gradients = Callable[[PyTree, Int[Array, " b"]], tuple[PyTree, Metrics]]
 Step = Callable[[UpdateState, PyTree, str | None], tuple[UpdateState, Bool[Array, ""]]]
 """`(before, gradients, axis_name) -> (after, is_skipped)`. Skipped by all devices of the axis if any must skip it."""
 Outcome = tuple[Metrics, Int[Array, ""]]
-"""Metrics of every minibatch, and the number of minibatches for which a device skipped a step."""
+"""Metrics of every minibatch, and the number of optimizer steps that any device skipped."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

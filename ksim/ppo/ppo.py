@@ -84,7 +84,10 @@ class PPO(AbstractLearner):
     def learn(
         self, learner: LearnerState, collected: RolloutBatch, key: PRNGKeyArray, is_usable: Bool[Array, ""]
     ) -> tuple[LearnerState, Metrics]:
-        """Makes all passes over a rollout, then updates the learning rate and the statistics for the next one."""
+        """Makes all passes over a rollout, then updates the learning rate and the statistics of observations.
+
+        The statistics of value targets, where there are any, include this rollout before the first pass.
+        """
         hyper, trajectory, axis_name = self.hyper, collected.trajectory, self.axis_name
         advantage_et = generalized_advantages(
             trajectory.reward,
@@ -251,7 +254,7 @@ def update(
 
     Returns:
         The new state (its `num_bad` is the largest over devices), this device's metrics per minibatch, and the number
-        of minibatches for which any device skipped a step.
+        of optimizer steps that any device skipped.
     """
     chex.assert_rank(env_index_mb, 2)
     chex.assert_type(env_index_mb, int)
@@ -276,9 +279,9 @@ def update(
 def adapt_learning_rate(learning_rate: Array, kl: Array, hyper: PPOHyperparameters) -> Array:
     """The learning rate for the next iteration, from the KL divergence at the end of this one.
 
-    Divided by 1.5 if the KL is above twice the desired KL, multiplied by 1.5 if it is below half of it, as in
-    Schulman et al. 2017 (arXiv:1707.06347), section 4, with a gentler factor. A non-finite KL changes nothing.
-    The rate stays between `min_learning_rate` and `max_learning_rate`.
+    Divided by 1.5 if the KL is above twice the desired KL, multiplied by 1.5 if it is below half of it. Schulman et
+    al. 2017 (arXiv:1707.06347), section 4, adapt the weight of a KL penalty in this way. A non-finite KL changes
+    nothing. The rate stays between `min_learning_rate` and `max_learning_rate`.
     """
     chex.assert_rank([learning_rate, kl], 0)
     if hyper.desired_kl is None:

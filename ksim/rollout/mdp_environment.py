@@ -141,8 +141,8 @@ class MdpState(eqx.Module):
 class MdpEnvironment(Environment):
     """One robot under the terms of an MDP.
 
-    The order of a step: events, physics, terminations, rewards (with the commands that were in force when the action
-    was chosen), new commands, next observation.
+    The order of a step: action filters and actuators, events, physics, terminations, rewards (with the commands that
+    were in force when the action was chosen), levels of single envs, new commands, next observation.
     """
 
     mdp: Mdp = eqx.field(static=True)

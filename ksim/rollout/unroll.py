@@ -47,11 +47,11 @@ def empty_starts(like_e: EnvState, key_e: Key[Array, " e"]) -> NextStart:
 def continue_or_start(
     env: Environment, reached_e: EnvState, done_e: Bool[Array, " e"], ended: EndedStates, next_e: NextStart
 ) -> tuple[EnvState, NextStart]:
-    """The states from which envs continue after a step, at the end of an episode its next start; and the next starts.
+    """The states from which envs continue after a step, and their next starts.
 
-    Starts are made only when an env needs one that is not ready. The batch is then filled up with other envs whose last
-    start is used up. So resets cost in proportion to the episodes that end, in few batches. `next_episode` is given the
-    states in `ended`.
+    An env whose episode ended continues from its next start. Starts are made only when an env needs one that is not
+    ready. The batch also makes those of other envs that have used up theirs. So resets cost in proportion to the
+    episodes that end. `ended` gives the states in which the episodes of some envs ended, for `next_episode`.
     """
     chex.assert_rank(done_e, 1)
     chex.assert_tree_shape_prefix((reached_e, next_e), done_e.shape)
@@ -107,8 +107,9 @@ def _unpacked(packed_e: dict[str, Array], like_e: EnvState) -> EnvState:
 def _batch_size(num_envs: int) -> int:
     """Number of starts made in one batch.
 
-    On a CPU no work may be wasted. If episodes end at random and num_envs / n starts are not ready, one in n ended
-    episodes needs a start that is not ready. So batches of up to sqrt(num_envs) can be filled.
+    On a CPU no work may be wasted. If u starts are not ready and episodes end at random, about num_envs / u episodes
+    end, each of which uses up a start, before one needs a start that is not ready. A batch that replaces these has u
+    starts to make: both are equal at sqrt(num_envs).
     """
     is_cpu = jax.default_backend() == "cpu"
     return math.isqrt(num_envs - 1) + 1 if is_cpu else min(num_envs, _ROWS_ON_ACCELERATOR)
@@ -126,7 +127,8 @@ def initial_env_states(
 ) -> EnvState:
     """The first states of envs, by index in the global batch; all randomness of env i is from `fold_in(key, i)`.
 
-    With `full_task`, curricula are at their last level, as for an evaluation, instead of their first.
+    With `full_task`, as for an evaluation, curricula of all envs are at their last level and those of single envs at a
+    random one. Otherwise all are at their first.
     """
     chex.assert_rank(index_e, 1)
     return jax.vmap(env.reset if full_task else env.first_episode)(env_keys(key, index_e))

@@ -55,7 +55,7 @@ class TrainingStatus:
 
     Attributes:
         iteration: Iterations done, including those before the run was resumed.
-        env_steps: Steps of all environments in these iterations; each repetition of an action counts.
+        env_steps: Steps of all environments in these iterations. If an action is repeated, each repetition counts.
         elapsed_s: Seconds that these iterations took.
         iterations_left: Iterations to the limit; None without one.
         metrics: Metrics of the last iteration, as in its line of metrics.jsonl (NaN for null); empty before the first
@@ -90,7 +90,7 @@ class RLTask(RobotHooks, BaseTask[ConfigT], Generic[ConfigT]):
     """
 
     reached_groups: ClassVar[tuple[str, ...]] = ()
-    """Observation groups whose values in the states reached the algorithm needs too, in `Trajectory.reached`."""
+    """Observation groups that the algorithm also needs for the states reached; see `Trajectory.reached`."""
 
     arguments: ClassVar[str] = "[KEY=VALUE ...]"
     """The command line's arguments, as shown by `--help`."""
@@ -122,7 +122,7 @@ class RLTask(RobotHooks, BaseTask[ConfigT], Generic[ConfigT]):
         self.command: str | None = None
         """The command that started the program, without its options; None if the task was made in Python."""
 
-    # The robot: its hooks are in `RobotHooks`, and these make its environment and step it.
+    # The environment, made from the hooks in `RobotHooks`, and its rollout.
 
     def get_environment(self, engine: str, num_devices: int) -> Environment:
         """The environment: by default the robot with its MDP. Override it to train a custom environment.

@@ -109,7 +109,7 @@ class Run:
         traced: The training step before it is compiled.
         setup_s: Seconds of preparing the first states and compiling.
         sync_s: Seconds per iteration for averaging gradients; None before the second iteration, and on a single device.
-        num_hopeless: Last iterations whose episodes failed within a few steps, up to `HOPELESS_ITERATIONS`.
+        num_hopeless: Iterations in a row whose episodes failed within a few steps, up to `HOPELESS_ITERATIONS`.
     """
 
     task: RLTask[Any]

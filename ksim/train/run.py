@@ -54,7 +54,7 @@ def train(task: RLTask[Any]) -> RunResult:
     """Trains a task until a limit or a signal; see `RLTask.run`.
 
     Raises:
-        ConfigError: A check before the start failed; nothing has been compiled or written.
+        ConfigError: A check failed; the training step has not been compiled.
         RunError: Too many updates in a row were non-finite, the devices' copies of the learner differ, a hook of the
             task failed, or another process of the job failed.
     """

@@ -70,7 +70,7 @@ def make_term(cls: type[Term]) -> Term:
     needed = [f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING]
     missing = [name for name in needed if name not in given]
     if missing:
-        pytest.fail(f"{cls.__name__} needs {', '.join(missing)}. Add them to ARGUMENTS in {__file__}.")
+        pytest.fail(f"{cls.__name__} needs {', '.join(missing)}. Add them to ARGUMENTS in tests/support/arguments.py.")
     return cls(**given)
 
 
