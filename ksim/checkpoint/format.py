@@ -60,7 +60,6 @@ _STORED = {
 }
 """Types that safetensors reads into NumPy arrays, by its names. Arrays of other types are stored as their bytes."""
 _MAX_DEPTH = 12
-_MAX_FILES = 10_000
 _MAX_DOCUMENT_BYTES = 64 << 20
 """Largest size of a document, and of the header of a file of arrays."""
 _UNFINISHED, _REMOVED = ".unfinished", ".removed"
@@ -107,7 +106,7 @@ def write_checkpoint(path: Path, arrays: Arrays, document: Mapping[str, Any]) ->
     content["digest"] = _digest_of_document(content)
     (unfinished / _DOCUMENT).write_text(json.dumps(content))
     shutil.copymode(unfinished / _DOCUMENT, unfinished / _ARRAYS)  # safetensors lets only the owner read
-    for written in (*unfinished.rglob("*"), unfinished):
+    for written in (*unfinished.iterdir(), unfinished):
         write_through(written)
     unfinished.rename(path)
     write_through(path.parent)
@@ -377,30 +376,22 @@ def _check_files(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def _sizes(directory: Path) -> dict[str, int]:
-    """The size in bytes of each file of a checkpoint, by relative path. No file is opened and no link followed.
+    """The size in bytes of each file of a checkpoint, by name. No file is opened and no link followed.
 
     Raises:
-        ValueError: It contains more than `_MAX_FILES` entries, or anything but regular files and directories.
+        ValueError: It contains anything but regular files.
     """
     sizes: dict[str, int] = {}
-    directories = [directory]
-    while directories:
-        with os.scandir(directories.pop()) as entries:
-            for entry in entries:
-                name = Path(entry.path).relative_to(directory).as_posix()
-                if entry.is_dir(follow_symlinks=False):
-                    directories.append(Path(entry.path))
-                elif entry.is_file(follow_symlinks=False):
-                    sizes[name] = entry.stat(follow_symlinks=False).st_size
-                else:
-                    raise ValueError(f"{name} is no regular file")
-                if len(sizes) + len(directories) > _MAX_FILES:
-                    raise ValueError(f"it has more than {_MAX_FILES} files")
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if not entry.is_file(follow_symlinks=False):
+                raise ValueError(f"{entry.name} is no regular file")
+            sizes[entry.name] = entry.stat(follow_symlinks=False).st_size
     return sizes
 
 
 def _digests(directory: Path, names: Iterable[str]) -> dict[str, str]:
-    """The digest of each file of a checkpoint, by relative path."""
+    """The digest of each file of a checkpoint, by name."""
     return {name: _digest_of_file(directory / name) for name in sorted(names)}
 
 

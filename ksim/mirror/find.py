@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from ksim.errors import ConfigError
 from ksim.mdp.observations import AbstractObservation
@@ -17,7 +17,7 @@ from ksim.mirror.fit import Fit, Samples, event_readings, touch_images, trial_st
 from ksim.mirror.model import ModelMirror, SignedPermutation, mirror_robot
 from ksim.physics.model import PhysicsModel
 from ksim.rollout.mdp_environment import Mdp
-from ksim.rollout.terms import full_levels
+from ksim.rollout.terms import TermCalls, full_levels
 from ksim.types import Observation, PhysicsState
 
 NUM_SEQUENCES, NUM_STEPS = 8, 32
@@ -102,7 +102,8 @@ class _Trial(enum.IntEnum):
     DISTURBED = 2
 
 
-_Values = dict[str, dict[str, Array]]
+_Values = dict[str, Array]
+"""Observations by group and name."""
 
 
 class _Sampler:
@@ -112,28 +113,23 @@ class _Sampler:
         self._mdp, self._mirror, self._action = mdp, mirror, action
         self._engine = mdp.make_engine("mujoco", model)
         self._models = [_on_random_ground(model, sign) for sign in (1.0, -1.0)]
-        self._terms = {
-            group: {name: term.exact() for name, term in terms.items()} for group, terms in mdp.observations.items()
-        }
+        groups = mdp.observations.items()
+        self._terms = {f"{group}/{name}": term.exact() for group, terms in groups for name, term in terms.items()}
         self._is_touch, self._touch_image = touch_images(model)
         self._is_event = event_readings(model)
         self._states = trial_states(model, NUM_SEQUENCES, NUM_STEPS + 1)
         self._observe = jax.jit(jax.vmap(self._sequence, in_axes=(0, 0, None)))
 
     def samples(self, trial: _Trial) -> dict[str, Samples]:
-        """Values of all observations, by group and name."""
+        """Observations in states of one kind."""
         keys_s = jax.random.split(jax.random.key(0), NUM_SEQUENCES)
         states = [jnp.asarray(x, jnp.float32) for x in dataclasses.astuple(self._states)]
         seen, image = self._observe(keys_s, states, jnp.int32(trial))
         flat = lambda x: np.asarray(x, np.float64).reshape(NUM_SEQUENCES * NUM_STEPS, -1)
-        return {
-            f"{group}/{name}": Samples.of(f"{group}/{name}", flat(seen[group][name]), flat(image[group][name]))
-            for group, terms in self._terms.items()
-            for name in terms
-        }
+        return {name: Samples.of(name, flat(seen[name]), flat(image[name])) for name in self._terms}
 
     def _sequence(self, key: PRNGKeyArray, states: list[Array], trial: Array) -> tuple[_Values, _Values]:
-        """All observations along a sequence of states and along its image, (t, n), by group and name."""
+        """All observations along a sequence of states and along its image, (t, n)."""
 
         def at(step: Array) -> tuple[Context, Context]:
             return self._contexts(jax.random.fold_in(key, step), step, [x[step] for x in states], trial)
@@ -150,24 +146,13 @@ class _Sampler:
         _, values = jax.lax.scan(step, memories, jnp.arange(1, NUM_STEPS + 1))
         return values
 
-    def _observed(self, context: Context, memories: dict | None, key: PRNGKeyArray) -> tuple[_Values, dict]:
-        values: _Values = {}
-        after = {}
-        for group, terms in self._terms.items():
-            values[group] = {}
-            for i, (name, term) in enumerate(terms.items()):
-                place = f"{group}/{name}"
-                own = dataclasses.replace(
-                    context, key=jax.random.fold_in(key, i), episode_step=self._time(context, term)
-                )
-                with named_errors(place, term):
-                    if memories is None:
-                        memory = term.init(own)
-                    else:
-                        memory = term.update(dataclasses.replace(own, memory=memories[place]))
-                    values[group][name] = jnp.ravel(term(dataclasses.replace(own, memory=memory)))
-                after[place] = memory
-        return values, after
+    def _observed(
+        self, context: Context, memories: dict[str, PyTree] | None, key: PRNGKeyArray
+    ) -> tuple[_Values, dict[str, PyTree]]:
+        calls = TermCalls(self._terms, key, memories)
+        own = lambda term: dataclasses.replace(context, episode_step=self._time(context, term))
+        values = {name: jnp.ravel(calls(name, own(term))) for name, term in self._terms.items()}
+        return values, calls.new_memories
 
     def _time(self, context: Context, term: AbstractObservation) -> Array:
         is_image = context.model is self._models[1]

@@ -192,11 +192,6 @@ def device(path):
         pytest.skip("only some users may make a device")
 
 
-def further_down(path):
-    (path / "a" / "b").mkdir(parents=True)
-    (path / "a" / "b" / "more").touch()
-
-
 def grown(path):
     os.truncate(path / ARRAYS, 80 << 20)
     told(3)(path)
@@ -249,7 +244,7 @@ HOSTILE = {
     "no file": (lambda path: ((path / ARRAYS).unlink(), signed(path)), "No such file or directory"),
     "a file less": (lambda path: (path / ARRAYS).unlink(), f"{ARRAYS} is missing"),
     "a file more": (lambda path: (path / "more").touch(), "more is no part of the checkpoint; remove it"),
-    "a file more, further down": (further_down, "a/b/more is no part of the checkpoint; remove it"),
+    "a directory": (lambda path: (path / "more").mkdir(), "more is no regular file"),
     "a file that has grown": (lambda path: os.truncate(path / ARRAYS, 2**40), "it has another size"),
     "a file that has grown, with its new digest": (grown, "its files are too large for arrays of 12 bytes"),
     "no sizes": (lambda path: signed(path, sizes=None), "document.json: sizes (None) is not what a run saves"),
