@@ -123,6 +123,10 @@ class PPO(AbstractLearner):
         # NaN keeps the rate: skipped updates make the KL divergence small, which would raise the rate.
         kl = jnp.where(metrics[BAD_UPDATES] > 0, jnp.nan, metrics["policy/kl_last_pass"])
         adapted = adapt_learning_rate(learning_rate, kl, hyper)
+        if normalizer.values is not None:
+            # Advantages that are not magnified move the policy little, which would raise the rate.
+            is_noise = residual_variance < MIN_ADVANTAGE_STD**2
+            adapted = jnp.where(is_noise, jnp.minimum(adapted, learning_rate), adapted)
         updated = updated._replace(opt_state=optax.tree.set(updated.opt_state, learning_rate=adapted))
         if hyper.normalize_observations:
             normalizer = updated_normalizer(normalizer, trajectory.obs, is_usable, axis_name)

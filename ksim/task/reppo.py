@@ -93,6 +93,11 @@ class REPPOTask(PPOTask[ConfigT], Generic[ConfigT]):
                 f"_get_initial_model must return a ksim.ppo.reppo.ReppoNetwork, or a subclass, for REPPO, but returned "
                 f"{type(network).__name__}."
             )
+        if super().get_learner.__func__ is not PPOTask.get_learner:
+            raise ConfigError(
+                f"{type(self).__name__}: REPPOTask must stand before a task of PPO, but the next has a learner of its "
+                f"own ({super().get_learner.__qualname__}). Leave one of the two out."
+            )
         parts = self.learner_parts(network, axis_name)
         return REPPO(
             **parts, optimizer=self.checked_optimizer(network), hyper=self.hyperparameters_of(REPPOHyperparameters)

@@ -15,6 +15,7 @@ from benchmarks.learning_task import ScaledRewards
 from ksim.learn.learner import RolloutBatch
 from ksim.nn import MlpActorCritic, NormalizedActorCritic, ObservationNormalizer
 from ksim.nn.normalizer import ValueNormalizer
+from ksim.ppo import ppo
 from ksim.ppo.losses import Minibatch, value_loss
 from ksim.ppo.ppo import PPO
 from ksim.types import Trajectory
@@ -142,6 +143,14 @@ def test_statistics_leave_out_a_rollout_that_is_not_finite():
     state, metrics = scaled_task(float("nan"), num_iterations=1)
     assert state.learner.normalizer.values.count == 0
     assert metrics[0]["policy/bad_updates"] > 0
+
+
+@pytest.mark.parametrize(("min_std", "factor"), [(0.0, 1.5), (100.0, 1.0)])
+def test_rate_does_not_rise_where_advantages_are_not_magnified(min_std, factor, monkeypatch):
+    monkeypatch.setattr(ppo, "MIN_ADVANTAGE_STD", min_std)
+    task = point_mass_task(num_devices=1, normalize_values=True, desired_kl=10.0, learning_rate=1e-4)
+    _, history = train_iterations(task, 2)
+    np.testing.assert_allclose(history[1]["policy/learning_rate"], factor * history[0]["policy/learning_rate"])
 
 
 def test_resumed_run_goes_on_with_the_statistics(tmp_path):

@@ -63,3 +63,15 @@ def test_other_network_is_refused_with_the_one_that_is_needed():
 
     with pytest.raises(ConfigError, match=r"must return a ksim.ppo.reppo.ReppoNetwork.*returned MlpActorCritic"):
         Plain(PathwiseConfig(num_devices=1)).check()
+
+
+def test_task_with_a_learner_of_its_own_is_refused():
+    class Own(ksim.PPOTask[PathwiseConfig]):
+        def get_learner(self, network, axis_name):
+            return super().get_learner(network, axis_name)
+
+    class Both(PathwiseTask, Own):
+        pass
+
+    with pytest.raises(ConfigError, match=r"Both: REPPOTask must stand before a task of PPO, but .*Own.get_learner\)"):
+        Both(PathwiseConfig(num_devices=1)).check()
