@@ -1,5 +1,6 @@
 """Networks of actor and critic: MLP, GRU, and the adapter of plain modules; their action head."""
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypedDict, Unpack, get_args
@@ -31,9 +32,25 @@ def bounded_std(
     log_std: Float[Array | np.ndarray, " a"], min_std: float = MIN_STD, max_std: float = MAX_STD
 ) -> Float[Array, " a"]:
     """The standard deviation from its logarithm, within bounds."""
-    bounded = jnp.clip(log_std, math.log(min_std), math.log(max_std))
-    # Straight through: with the gradient of a clip, a parameter beyond a bound would stay there forever.
-    return jnp.exp(log_std + jax.lax.stop_gradient(bounded - log_std))
+    return jnp.exp(_within(log_std, math.log(min_std), math.log(max_std)))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _within(x: Float[Array | np.ndarray, " a"], low: float, high: float) -> Float[Array, " a"]:
+    """A parameter within bounds, whose gradient only leads back: neither does it stay beyond a bound nor move away."""
+    return jnp.clip(x, low, high)
+
+
+def _within_forward(x: Array, low: float, high: float) -> tuple[Array, Array]:
+    return jnp.clip(x, low, high), x
+
+
+def _within_backward(low: float, high: float, x: Array, gradient: Array) -> tuple[Array]:
+    leads_away = ((x < low) & (gradient > 0)) | ((x > high) & (gradient < 0))
+    return (jnp.where(leads_away, 0.0, gradient),)
+
+
+_within.defvjp(_within_forward, _within_backward)
 
 
 def orthogonal_linear(in_size: int, out_size: int, gain: float, *, key: PRNGKeyArray) -> eqx.nn.Linear:

@@ -102,13 +102,15 @@ def test_unknown_kind_of_std_is_an_error_that_lists_the_known_ones():
         make_model("mlp", "fixed")
 
 
-def test_std_beyond_its_bound_is_bounded_and_still_learns():
+@pytest.mark.parametrize(("log_std", "std", "back"), [(3.0, 5.0, 1.0), (-9.0, 0.02, -1.0)])
+def test_std_beyond_its_bound_is_bounded_and_learns_only_to_come_back(log_std, std, back):
     model = make_model("mlp")
-    beyond = eqx.tree_at(lambda m: m.head.log_std, model, jnp.full(2, 3.0))
+    beyond = eqx.tree_at(lambda m: m.head.log_std, model, jnp.full(2, log_std))
     obs = {g: jnp.ones(n) for g, n in SIZES.items()}
-    assert (beyond(obs, None)[0].distribution.std == 5.0).all()
-    grads = eqx.filter_grad(lambda m: m(obs, None)[0].distribution.entropy())(beyond)
-    np.testing.assert_allclose(grads.head.log_std, 1.0)
+    np.testing.assert_allclose(beyond(obs, None)[0].distribution.std, std, rtol=1e-6)
+    for sign in (1.0, -1.0):
+        grads = eqx.filter_grad(lambda m, sign=sign: sign * m(obs, None)[0].distribution.entropy())(beyond)
+        np.testing.assert_allclose(grads.head.log_std, sign if sign == back else 0.0)
 
 
 def test_normalizer_that_has_seen_nothing_changes_nothing():
