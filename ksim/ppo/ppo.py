@@ -41,7 +41,7 @@ LossInputs = Callable[[Trajectory, Normalize], PyTree]
 """Computes additional inputs of a loss from a rollout: arrays with leading axes env, time."""
 
 
-MIN_ADVANTAGE_STD = 0.1
+MIN_ADVANTAGE_STD = 0.03
 """Least divisor of advantages, in standard deviations of all value targets so far, where values are normalised.
 
 Where a policy earns all there is, or where nothing is rewarded, advantages are noise. Magnified to a variance of 1,

@@ -98,8 +98,8 @@ class PPOConfig(RLConfig):
     normalize_values: bool = field(
         False,
         details="The value function then learns targets of mean 0 and variance 1 (van Hasselt et al. 2016). Rewards "
-        "ten times larger learn the same. Advantages below a tenth of the standard deviation of all targets so far are "
-        "not magnified: they are noise, which would move a policy away from its peak.",
+        "ten times larger learn the same. Advantages are divided by no less than 0.03 standard deviations of all "
+        "targets so far: smaller ones are mostly noise, which would move a policy away from its peak.",
         help="learn and apply running statistics of the value targets, so that the scale of rewards does not matter",
         fixed=True,
     )
