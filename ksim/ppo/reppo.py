@@ -451,4 +451,4 @@ def clipped_by_part(max_grad_norm: float, learning_rate: float | Float[Array, ""
         {"policy": clip, "q": clip, "weights": optax.identity()},
         lambda params: jax.tree_util.tree_map_with_path(label, params),
     )
-    return optax.chain(clip_parts, optax.adam(learning_rate, eps=1e-5))
+    return optax.chain(clip_parts, optax.adam(learning_rate))
