@@ -121,7 +121,7 @@ def options_of(published: Mapping[str, Any]) -> dict[str, Any]:
     """The options of ksim for hyper-parameters of Brax's PPO.
 
     An iteration of Brax's PPO collects `batch_size * num_minibatches` pieces of `unroll_length` steps, several from
-    each env. Here the pieces of an env are one rollout. Rewards are not scaled; values are normalised instead.
+    each env. Here the pieces of an env are one rollout. Rewards are not scaled: values are normalised.
     """
     numbers = {**BRAX_DEFAULTS, **published, **published.get("network_factory", {})}
     pieces = numbers["batch_size"] * numbers["num_minibatches"] // numbers["num_envs"]
@@ -136,7 +136,6 @@ def options_of(published: Mapping[str, Any]) -> dict[str, Any]:
         "entropy_coef": numbers["entropy_cost"],
         "clip_param": numbers["clipping_epsilon"],
         "normalize_observations": numbers["normalize_observations"],
-        "normalize_values": True,
         "actor_sizes": list(numbers["policy_hidden_layer_sizes"]),
         "critic_sizes": list(numbers["value_hidden_layer_sizes"]),
         "max_env_steps": numbers["num_timesteps"],

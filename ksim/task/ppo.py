@@ -96,7 +96,7 @@ class PPOConfig(RLConfig):
         True, group="Network", help="learn and apply running statistics of the observations", fixed=True
     )
     normalize_values: bool = field(
-        False,
+        True,
         details="The value function then learns targets of mean 0 and variance 1 (van Hasselt et al. 2016). Rewards "
         "ten times larger learn the same. Advantages are divided by no less than 0.03 standard deviations of all "
         "targets so far: smaller ones are mostly noise, which would move a policy away from its peak.",

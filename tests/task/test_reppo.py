@@ -28,7 +28,7 @@ def test_reppo_solves_the_point_mass():
 
 OTHER = {
     **{"clip_param": 0.1, "value_clip": 0.2, "value_loss_coef": 0.5, "entropy_coef": 0.1, "desired_kl": 0.01},
-    **{"min_learning_rate": 1e-6, "max_learning_rate": 1e-2, "normalize_values": True, "model": "gru"},
+    **{"min_learning_rate": 1e-6, "max_learning_rate": 1e-2, "normalize_values": False, "model": "gru"},
     **{
         "memory_size": 32,
         "activation": "tanh",

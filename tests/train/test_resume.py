@@ -192,7 +192,7 @@ def test_older_checkpoint_goes_on_in_a_directory_of_its_own_only(finished, tmp_p
     [
         ({"actor_sizes": [9]}, r"learner\.params\.actor.*is float32\[8, 2\] there and float32\[9, 2\] here"),
         ({"num_envs": 32}, r"num_envs \(32\) cannot change when a run is resumed.*made with 16"),
-        ({"normalize_values": True}, r"normalize_values \(True\) cannot change when.*made with False"),
+        ({"normalize_values": False}, r"normalize_values \(False\) cannot change when.*made with True"),
         ({"seed": 1}, r"seed \(1\) cannot change"),
         ({"resume": "nowhere"}, r"^resume \('nowhere'\) does not exist. It must be a run's directory"),
         ({"load_weights": "there"}, "Give one of them"),
