@@ -72,6 +72,4 @@ class CrawlerTask(ksim.PPOTask[ksim.PPOConfig]):
 
 
 if __name__ == "__main__":
-    CrawlerTask.launch(
-        ksim.PPOConfig(num_envs=256, max_iterations=200, actor_sizes=[64, 64], learning_rate=1e-3, desired_kl=0.01)
-    )
+    CrawlerTask.launch(ksim.PPOConfig(num_envs=256, max_iterations=200, actor_sizes=[64, 64]))

@@ -64,6 +64,9 @@ class PointMassConfig(ksim.DistributedPPOConfig):
     num_envs: int = field(64, help="parallel environments, over all devices")
     max_iterations: int | None = field(60, help="stop after this many iterations; null: no limit")
     learning_rate: float = field(3e-3, help="step size of Adam; the initial one if it is adaptive")
+    desired_kl: float | None = field(
+        None, help="target KL divergence of an adaptive learning rate; null: constant rate"
+    )
     actor_sizes: list[int] = field([32], help="sizes of the hidden layers of the policy")
     critic_sizes: list[int] = field([32], help="sizes of the hidden layers of the value function")
 

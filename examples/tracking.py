@@ -60,7 +60,6 @@ class HumanoidTrackingConfig(ksim.DistributedPPOConfig):
     max_iterations: int | None = field(900, help="stop after this many iterations; null: no limit")
     actor_sizes: list[int] = field([256, 128], help="sizes of the hidden layers of the policy")
     critic_sizes: list[int] = field([256, 128], help="sizes of the hidden layers of the value function")
-    learning_rate: float = field(1e-3, help="step size of Adam; the initial one if it is adaptive")
     desired_kl: float | None = field(
         0.015, help="target KL divergence of an adaptive learning rate; null: constant rate"
     )

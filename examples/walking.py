@@ -58,10 +58,6 @@ class HumanoidWalkingConfig(ksim.PPOConfig):
     max_iterations: int | None = field(1500, help="stop after this many iterations; null: no limit")
     actor_sizes: list[int] = field([128, 128], help="sizes of the hidden layers of the policy")
     critic_sizes: list[int] = field([128, 128], help="sizes of the hidden layers of the value function")
-    learning_rate: float = field(1e-3, help="step size of Adam; the initial one if it is adaptive")
-    desired_kl: float | None = field(
-        0.02, help="target KL divergence of an adaptive learning rate; null: constant rate"
-    )
     gamma: float = field(0.98, help="discount per control step")
     entropy_coef: float = field(0.002, help="weight of the entropy bonus")
     init_std: float = field(0.5, help="initial standard deviation of the policy")

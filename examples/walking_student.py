@@ -2,7 +2,7 @@
 
 python -m examples.walking_student teacher=pretrained
 python -m examples.walking_student teacher=runs/TEACHER model=gru
-python -m examples.walking_student load_weights=runs/STUDENT init_std=0.2 desired_kl=0.02
+python -m examples.walking_student load_weights=runs/STUDENT init_std=0.2
 
 The first two imitate a run of examples.walking_teacher. The third continues from the student by PPO.
 """

@@ -133,6 +133,7 @@ def options_of(published: Mapping[str, Any]) -> dict[str, Any]:
         "gamma": numbers["discounting"],
         "gae_lambda": numbers["gae_lambda"],
         "learning_rate": numbers["learning_rate"],
+        "desired_kl": None,
         "entropy_coef": numbers["entropy_cost"],
         "clip_param": numbers["clipping_epsilon"],
         "normalize_observations": numbers["normalize_observations"],

@@ -53,9 +53,9 @@ class PPOConfig(RLConfig):
         None, least=1, help="minibatches per pass; null: num_envs / batch_size, or 4 if batch_size is null too"
     )
     num_passes: int = field(4, least=1, help="passes over each rollout")
-    learning_rate: float = field(3e-4, above=0, help="step size of Adam; the initial one if it is adaptive")
+    learning_rate: float = field(1e-3, above=0, help="step size of Adam; the initial one if it is adaptive")
     desired_kl: float | None = field(
-        None,
+        0.02,
         above=0,
         details="After every iteration the learning rate is divided by 1.5 if the policy moved more than twice this "
         "far, and multiplied by 1.5 if it moved less than half as far (after Schulman et al. 2017).",

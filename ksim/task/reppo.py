@@ -32,6 +32,7 @@ class REPPOConfig(PPOConfig):
 
     help_group: ClassVar[str] = "PPO"
 
+    learning_rate: float = field(3e-4, above=0, help="step size of Adam")
     kl_bound: float = field(
         0.1, above=0, help="KL divergence from the acting policy at which a state no longer improves the policy"
     )

@@ -26,10 +26,6 @@ class LeggedConfig(DistributedPPOConfig):
     dt: float = field(0.005, above=0, help="seconds per physics step")
     actor_sizes: list[int] = field([128, 128], help="sizes of the hidden layers of the policy")
     critic_sizes: list[int] = field([128, 128], help="sizes of the hidden layers of the value function")
-    learning_rate: float = field(1e-3, above=0, help="step size of Adam; the initial one if it is adaptive")
-    desired_kl: float | None = field(
-        0.02, above=0, help="target KL divergence of an adaptive learning rate; null: constant rate"
-    )
     num_passes: int = field(5, least=1, help="passes over each rollout")
     entropy_coef: float = field(0.002, help="weight of the entropy bonus")
     init_std: float = field(0.5, above=0, help="initial standard deviation of the policy")
