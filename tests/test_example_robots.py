@@ -10,8 +10,6 @@ from examples.quadruped import FEET, FEET_TOUCH, LEGS, QuadrupedConfig, Quadrupe
 from examples.robots import HUMANOID, QUADRUPED
 from ksim.physics import compile_model, load_spec
 
-pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
-
 ROBOTS = pytest.mark.parametrize("path", [HUMANOID, QUADRUPED], ids=lambda path: path.stem)
 
 

@@ -45,7 +45,6 @@ def test_robot_of_a_package_that_is_missing_is_an_error():
 
 
 @pytest.mark.long
-@pytest.mark.filterwarnings("ignore:Only 1 device detected")
 @POLICIES
 def test_pretrained_robot_walks_on_command(name, tmp_path, monkeypatch):
     if name.startswith("unitree_") and importlib.util.find_spec("robosuite_models") is None:

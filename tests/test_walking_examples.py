@@ -9,8 +9,6 @@ from examples.walking_distributed import HumanoidWalkingDistributedConfig
 from examples.walking_student import HumanoidStudentConfig, HumanoidStudentTask
 from examples.walking_teacher import HumanoidTeacherTask
 
-pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
-
 
 @pytest.mark.parametrize(
     ("config", "own"),

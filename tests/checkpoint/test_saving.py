@@ -16,8 +16,6 @@ from ksim.train import loop
 from tests.support.checkpoints import newest
 from tests.support.tasks import point_mass_task
 
-pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
-
 
 def test_newest_ones_and_the_best_are_kept(tmp_path, monkeypatch):
     returns = iter([1.0, 5.0, 2.0, 3.0, 4.0, 0.0])

@@ -24,9 +24,7 @@ from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
 from tests.support.exports import exported_files
 from tests.support.json_damages import misshapen
 from tests.support.scale import scale
-from tests.support.tasks import MESSAGE, Undisturbed
-
-pytestmark = pytest.mark.filterwarnings(MESSAGE)
+from tests.support.tasks import Undisturbed
 
 SCRIPT = Path(deploy.__file__)
 PAGE = (SCRIPT.parents[1] / "docs/deploying.md").read_text()

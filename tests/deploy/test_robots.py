@@ -22,9 +22,7 @@ from ksim.physics.terrain import RoughTile, Terrain
 from ksim.policy.export.exporter import described_policy
 from ksim.policy.load import policy_context
 from tests.support.robots import ACTUATORS, BIPED
-from tests.support.tasks import MESSAGE, BipedConfig, BipedTask, Undisturbed
-
-pytestmark = pytest.mark.filterwarnings(MESSAGE)
+from tests.support.tasks import BipedConfig, BipedTask, Undisturbed
 
 
 class Driven(Undisturbed, BipedTask):

@@ -21,7 +21,6 @@ def run_block(page, containing):
     return names
 
 
-@pytest.mark.filterwarnings("ignore:Only 1 device detected")
 @pytest.mark.parametrize(("task", "options"), [("OneDevice", {}), ("AllDevices", {"num_devices": 2})])
 def test_environment_of_the_page_on_environments_is_trained_by_both_tasks(task, options, tmp_path, capsys):
     import ksim
@@ -48,7 +47,6 @@ class Drift:
         return state, state, -jnp.abs(state[0]), jnp.abs(state[0]) > 3, {}
 
 
-@pytest.mark.filterwarnings("ignore:Only 1 device detected")
 def test_environment_in_the_style_of_gymnax_is_trained_by_the_adapter_of_the_page_on_environments():
     import ksim
 

@@ -11,8 +11,6 @@ from examples.walking_distributed import HumanoidWalkingDistributedConfig, Human
 from tests.support.scale import IS_FULL, scale
 from tests.support.tasks import train_iterations
 
-pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
-
 
 @pytest.fixture
 def optimized():

@@ -4,7 +4,6 @@ import dataclasses
 import re
 
 import jax.numpy as jnp
-import pytest
 import yaml
 
 import ksim
@@ -17,11 +16,9 @@ from ksim.task.overrides import parse_overrides
 from ksim.train.watchdog import HANG_EXIT_CODE
 from tests.end_to_end.pages import BLOCKS, code, read, rows
 from tests.support.processes import ROOT
-from tests.support.tasks import MESSAGE, point_mass_task
+from tests.support.tasks import point_mass_task
 
 RELIABILITY = read("reliability.md")
-
-pytestmark = pytest.mark.filterwarnings(MESSAGE)
 
 
 def test_kubernetes_files_start_processes_of_a_job_with_options_that_exist():

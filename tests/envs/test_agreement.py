@@ -17,8 +17,6 @@ from ksim.envs.wrapped import WrappedEnvironment
 from ksim.errors import ConfigError
 from tests.envs.test_wrapped import State
 
-pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
-
 RESTING = """
 <mujoco>
   <option timestep="0.002" iterations="100" ls_iterations="50"/>

@@ -18,8 +18,6 @@ from ksim.physics.contact_sizes import ContactSizes
 from tests.envs.test_wrapped import State
 from tests.support.engines import WARP
 
-pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
-
 PENDULUM = """
 <mujoco>
   <worldbody>

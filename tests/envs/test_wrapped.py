@@ -17,8 +17,6 @@ from ksim.train.start import Start, started_progress
 from tests.support.processes import exit_code, finish, start
 from tests.support.tasks import WITHOUT_REPORTS
 
-pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
-
 KEY = jax.random.key(3)
 
 

@@ -16,8 +16,6 @@ from ksim.rollout.mdp_environment import MdpEnvironment
 from tests.support.checkpoints import newest, saved_learner
 from tests.support.tasks import BipedConfig, BipedTask, assert_same_parameters, point_mass_task
 
-pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
-
 
 def read_evaluations(run_dir):
     return [json.loads(line) for line in (run_dir / "evaluations.jsonl").read_text().splitlines()]

@@ -3,15 +3,12 @@ import dataclasses
 import jax
 import mujoco
 import numpy as np
-import pytest
 
 from ksim.evaluate.evaluator import Recorder, episode_key, foot_sensors
 from ksim.mdp import commands, curriculum, observations, rewards, terminations
 from ksim.policy.load import policy_context
 from ksim.rollout.episodes import start_episodes
 from tests.support.tasks import BipedConfig, BipedTask
-
-pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 
 
 class Task(BipedTask):

@@ -13,8 +13,6 @@ from ksim.physics import compile_model
 from tests.support.model_files import CART_POLE, DOG
 from tests.support.tasks import BipedConfig, BipedTask, point_mass_task
 
-pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
-
 
 @pytest.mark.skipif(video.find_gl() is None, reason="no EGL or OSMesa")
 def test_run_of_a_robot_ends_with_an_evaluation_plots_and_a_film(capsys):

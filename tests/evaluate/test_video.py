@@ -16,7 +16,6 @@ from tests.support.model_files import HOPPER
 from tests.support.tasks import BipedConfig, BipedTask, point_mass_task
 
 needs_gl = pytest.mark.skipif(video.find_gl() is None, reason="no EGL or OSMesa")
-pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 
 
 @pytest.fixture(scope="module")

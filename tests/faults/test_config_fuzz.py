@@ -20,9 +20,7 @@ from ksim.errors import quoted
 from ksim.learn.learner import initial_memories
 from ksim.types import EnvBatch, TrainState
 from tests.support.scale import IS_FULL, scale
-from tests.support.tasks import MESSAGE, CartPoleConfig, CartPoleTask, train_iterations
-
-pytestmark = pytest.mark.filterwarnings(MESSAGE)
+from tests.support.tasks import CartPoleConfig, CartPoleTask, train_iterations
 
 BASE = CartPoleConfig(num_devices=1, num_envs=8, rollout_length=4)
 OPTIONS = {f.name: typing.get_type_hints(CartPoleConfig)[f.name] for f in dataclasses.fields(CartPoleConfig)}

@@ -34,9 +34,8 @@ from ksim.checkpoint.snapshot import named_arrays
 from ksim.errors import ConfigError
 from tests.support.checkpoints import DOCUMENT
 from tests.support.scale import scale
-from tests.support.tasks import MESSAGE, point_mass_task
+from tests.support.tasks import point_mass_task
 
-pytestmark = pytest.mark.filterwarnings(MESSAGE)
 DAMAGES = ["truncate", "flip a bit", "empty", "remove", "zeros", "swap halves", "append"]
 
 

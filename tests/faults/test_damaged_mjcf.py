@@ -19,9 +19,9 @@ from tests.support.damages import damage
 from tests.support.processes import ROOT
 from tests.support.robots import BIPED
 from tests.support.scale import scale
-from tests.support.tasks import MESSAGE, BipedConfig, BipedTask, Undisturbed
+from tests.support.tasks import BipedConfig, BipedTask, Undisturbed
 
-pytestmark = [pytest.mark.filterwarnings(MESSAGE), pytest.mark.filterwarnings("ignore:(Inertia matrix|Nan, Inf)")]
+pytestmark = pytest.mark.filterwarnings("ignore:(Inertia matrix|Nan, Inf)")
 
 ROBOT = BIPED.replace(
     "</mujoco>", '<keyframe><key name="home" qpos="0 0 .5 1 0 0 0 0 0" ctrl="0 0"/></keyframe>\n</mujoco>'

@@ -14,9 +14,8 @@ from ksim.errors import ConfigError, RunError
 from ksim.train import loop
 from tests.support.damaged_runs import read_lines
 from tests.support.processes import finish, start
-from tests.support.tasks import MESSAGE, point_mass_task
+from tests.support.tasks import point_mass_task
 
-pytestmark = pytest.mark.filterwarnings(MESSAGE)
 OPTIONS = {"num_devices": 1, "save_every_n_iterations": 1, "max_to_keep": 2, "max_iterations": 9}
 
 

@@ -16,9 +16,8 @@ from ksim.parallel.collectives import device_index
 from ksim.train import timing
 from ksim.train.loop import TrainingDivergedError
 from tests.support.damaged_runs import read_lines
-from tests.support.tasks import MESSAGE, CartPoleConfig, CartPoleTask, train_iterations
+from tests.support.tasks import CartPoleConfig, CartPoleTask, train_iterations
 
-pytestmark = pytest.mark.filterwarnings(MESSAGE)
 NAN = float("nan")
 QUIET = {"eval_at_end": False, "plots": False, "tensorboard": False}
 

@@ -38,9 +38,9 @@ from tests.support.checkpoints import DOCUMENT
 from tests.support.json_damages import DEEP, garbled, misshapen
 from tests.support.processes import environment
 from tests.support.scale import scale
-from tests.support.tasks import MESSAGE, point_mass_task
+from tests.support.tasks import point_mass_task
 
-pytestmark = [pytest.mark.filterwarnings(MESSAGE), pytest.mark.filterwarnings("ignore:.*(damaged|left out)")]
+pytestmark = pytest.mark.filterwarnings("ignore:.*(damaged|left out)")
 SMALL = {"num_envs": 16, "rollout_length": 8, "actor_sizes": [8], "critic_sizes": [8], "num_devices": 1}
 BASE = PointMassConfig(**SMALL)
 ESTIMATE = {"mean": 2.0, "low": None, "high": 3.0}

@@ -27,7 +27,7 @@ from tests.support.tasks import BipedConfig, BipedTask, CartPoleConfig, CartPole
 
 PLATFORM = os.environ.get("KSIM_GPU_TESTS", "gpu")
 
-pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:Only 1 device detected")]
+pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(autouse=True)

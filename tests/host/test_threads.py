@@ -18,7 +18,7 @@ from ksim.host.threads import JAXLIB_VERSION, thread_pool_size
 from ksim.policy.program import inner_jaxpr, is_literal
 from tests.support.processes import environment
 from tests.support.scale import scale
-from tests.support.tasks import MESSAGE, BipedConfig, BipedTask
+from tests.support.tasks import BipedConfig, BipedTask
 
 WAITS = thread_pool_size(JAXLIB_VERSION, num_cores=1, num_host_devices=1) is not None
 needs_waiting_calls = pytest.mark.skipif(not WAITS, reason="LAPACK calls of this jaxlib do not wait for the pool")
@@ -142,7 +142,6 @@ def test_pool_is_expected_as_xla_sizes_it(monkeypatch):
         assert threads.expected_pool_size() == size
 
 
-@pytest.mark.filterwarnings(MESSAGE)
 def test_programs_of_mjx_have_no_more_lapack_calls_in_flight_than_the_pool_allows():
     # Of the mass matrix and the solver, and beside them of the integrator, which the biped does without.
     num_mjx = calls_at_once(jax.make_jaxpr(make_mjx())(jax.ShapeDtypeStruct((4, 128), jnp.float32)).jaxpr)

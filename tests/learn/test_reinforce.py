@@ -9,9 +9,7 @@ from tests.end_to_end.pages import python_blocks
 from tests.support.damaged_runs import read_lines
 from tests.support.processes import ROOT, exit_code
 from tests.support.reinforce import ReinforceConfig, ReinforceTask
-from tests.support.tasks import MESSAGE, WITHOUT_REPORTS
-
-pytestmark = pytest.mark.filterwarnings(MESSAGE)
+from tests.support.tasks import WITHOUT_REPORTS
 
 
 def reinforce(**options):

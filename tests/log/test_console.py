@@ -19,9 +19,7 @@ from ksim.physics.terrain import FlatTile, RoughTile, Terrain
 from ksim.preflight.devices import inspect_setup
 from ksim.preflight.start import inspect_start, print_distributed_setup, print_start, print_terms, term_rows
 from tests.support.processes import ROOT
-from tests.support.tasks import MESSAGE, BipedConfig, BipedTask, point_mass_task
-
-pytestmark = pytest.mark.filterwarnings(MESSAGE)
+from tests.support.tasks import BipedConfig, BipedTask, point_mass_task
 
 
 class Task(BipedTask):

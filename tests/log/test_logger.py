@@ -12,9 +12,8 @@ import ksim
 from examples.point_mass import PointMassTask
 from ksim.errors import ConfigError
 from ksim.log.logger import error_labels, quantity_and_unit
-from tests.support.tasks import MESSAGE, point_mass_task
+from tests.support.tasks import point_mass_task
 
-pytestmark = pytest.mark.filterwarnings(MESSAGE)
 METRICS = {"rollout/reward": 0.5, "episode/return": math.nan}
 RECORD = {
     "iteration": 2,

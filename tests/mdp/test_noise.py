@@ -59,12 +59,6 @@ def test_noise_when_value_has_components_is_drawn_for_each_apart(noise):
     assert (np.abs(correlation_33 - np.eye(3)) < 0.15).all()
 
 
-@pytest.mark.parametrize("noise", [UniformNoise(magnitude=0.5), GaussianNoise(std=0.2)])
-def test_noise_when_key_is_the_same_is_the_same(noise):
-    key = jax.random.key(0)
-    np.testing.assert_array_equal(noise(VALUE_3, key), noise(VALUE_3, key))
-
-
 @functools.cache
 def episode_under_noise():
     """Three heights in each group over some steps: two noisy ones and an exact one."""

@@ -13,7 +13,6 @@ from ksim.motion.files import save_motion
 from ksim.task.mdp import compile_robot
 from tests.support.clips import swaying
 
-pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 FEET = [f"{side}_{end}_{edge}" for side in ("left", "right") for end in ("heel", "toe") for edge in ("in", "out")]
 
 

@@ -15,8 +15,6 @@ from tests.support.exports import export_moving_policy
 from tests.support.motion_tasks import FLOATER, FloaterConfig, FloaterTask
 from tests.support.still import Still
 
-pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
-
 
 @pytest.fixture(scope="module")
 def task():

@@ -19,8 +19,6 @@ from tests.support.recorded import run_job
 from tests.support.scale import scale
 from tests.support.tasks import train_iterations
 
-pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
-
 
 @pytest.fixture(scope="module")
 def env():

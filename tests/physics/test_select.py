@@ -15,7 +15,7 @@ from ksim.rollout.trials import tried_sizes
 from ksim.task.mdp import given_or_measured
 from ksim.train.loop import check_physics
 from tests.support.robots import biped_model
-from tests.support.tasks import MESSAGE, BipedConfig, BipedTask, point_mass_task
+from tests.support.tasks import BipedConfig, BipedTask, point_mass_task
 
 BOX = """
 <mujoco>
@@ -56,7 +56,6 @@ class PickedWarp(BipedConfig):
         return "warp", "auto"
 
 
-@pytest.mark.filterwarnings(MESSAGE)
 def test_auto_takes_mjx_for_a_model_that_warp_refuses_and_says_why():
     class Refused(BipedTask):
         def get_environment(self, engine, num_devices):
@@ -82,7 +81,6 @@ def test_box_that_lies_on_the_ground_has_four_contacts_of_four_constraints():
     assert ContactSizes(4, 16).with_margin() == (14, 32)
 
 
-@pytest.mark.filterwarnings(MESSAGE)
 def test_sizes_are_those_of_the_robots_own_resets_unless_given():
     env = BipedTask(BipedConfig(num_devices=1)).environment
     assert isinstance(env, MdpEnvironment)

@@ -14,9 +14,7 @@ from ksim.parallel.layout import PmapDevices, SingleDevice
 from ksim.policy.load import PROGRAM, policy_context, task_on_one_device
 from tests.support.checkpoints import newest, save_learner, saved_learner
 from tests.support.processes import finish, start
-from tests.support.tasks import MESSAGE, point_mass_task
-
-pytestmark = pytest.mark.filterwarnings(MESSAGE)
+from tests.support.tasks import point_mass_task
 
 SMALL = {"num_envs": 8, "num_devices": 1, "eval_at_end": False, "plots": False, "tensorboard": False}
 

@@ -2,7 +2,6 @@ import itertools
 
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from ksim.ppo.losses import generalized_advantages, normalize_advantages
 
@@ -38,29 +37,6 @@ def test_advantages_over_every_pattern_of_ends_equal_the_brute_force_sum():
         gae_lambda=LAMBDA,
     )
     np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("terminated", "expected"),
-    [
-        # delta_1 = 2 + 0.5 * 1.5 - 1 = 1.75; nothing later is added.
-        (False, 1.75),
-        # delta_1 = 2 - 1 = 1: a fall leaves nothing to bootstrap from.
-        (True, 1.0),
-    ],
-)
-def test_advantage_when_the_episode_ends_keeps_the_bootstrap_only_if_truncated(terminated, expected):
-    row = lambda *x: jnp.asarray([x])
-    advantage_et = generalized_advantages(
-        row(1.0, 2.0, 3.0),
-        row(0.0, 1.0, 0.0),
-        row(1.0, 1.5, 4.0),
-        row(False, terminated, False),
-        row(False, True, False),
-        gamma=0.5,
-        gae_lambda=1.0,
-    )
-    np.testing.assert_allclose(advantage_et[0, 1], expected)
 
 
 def test_normalized_advantages_have_mean_zero_and_variance_one():

@@ -21,8 +21,6 @@ from ksim.ppo.ppo import PPO
 from ksim.types import Trajectory
 from tests.support.tasks import point_mass_task, train_iterations
 
-pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
-
 
 @functools.cache
 def scaled_task(scale, num_iterations=3, **options):

@@ -14,8 +14,6 @@ from ksim.preflight.devices import find_problems
 from ksim.preflight.memory import format_bytes, memory_per_device, num_bytes
 from tests.support.tasks import BipedConfig, BipedTask, point_mass_task
 
-pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
-
 
 def test_setup_has_global_and_per_device_figures(capsys):
     task = BipedTask(BipedConfig(num_devices=2, num_envs=16, batch_size=8, grad_sync_period=3, rollout_length=6))

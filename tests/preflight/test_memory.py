@@ -7,8 +7,6 @@ from ksim import ConfigError
 from ksim.preflight import memory
 from tests.support.tasks import CartPoleConfig, CartPoleTask
 
-pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
-
 LARGE = CartPoleConfig(num_devices=2, num_envs=64, rollout_length=50, actor_sizes=[8], critic_sizes=[8])
 
 

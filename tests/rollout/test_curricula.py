@@ -1,7 +1,5 @@
 """Curricula in a training step: terms read the level, metrics move it, evaluations are of the full task."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -72,11 +70,6 @@ def test_curriculum_that_no_task_has_is_an_error_before_anything_compiles():
 
     with pytest.raises(ksim.ConfigError, match=r"no curriculum 'hardness'\. Did you mean 'hardnes'"):
         make_task(Unnamed, num_devices=2).check()
-
-
-def test_levels_are_part_of_the_learner():
-    learner = make_task().initial_state().learner
-    assert dataclasses.asdict(learner)["levels"].keys() == {"hardness"}
 
 
 def test_curriculum_that_goes_by_a_metric_which_does_not_exist_is_an_error_and_nothing_is_written(tmp_path):

@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import shutil
 
-import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,15 +12,12 @@ import pytest
 import ksim
 from ksim.checkpoint.format import read_checkpoint
 from ksim.mdp import observations, rewards, terminations
-from ksim.mdp.commands import JointPoseCommand
 from ksim.rollout.environment import check_environment
 from ksim.rollout.unroll import env_keys, initial_env_states, initial_next_starts, unroll
 from tests.support.checkpoints import newest
 from tests.support.damaged_runs import assert_same_metrics
 from tests.support.still import Still
-from tests.support.tasks import ByFalls, CartPoleConfig, CartPoleTask, PoleFell, train_iterations
-
-pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
+from tests.support.tasks import ByFalls, CartPoleConfig, CartPoleTask, PoleFell
 
 KEY = jax.random.key(0)
 NUM_ENVS, NUM_STEPS, NUM_ROLLOUTS = 24, 25, 8
@@ -168,41 +164,6 @@ def test_change_that_is_not_finite_leaves_the_level():
 def test_curriculum_that_cannot_work_is_an_error_before_anything_compiles(curriculum, message):
     with pytest.raises(ksim.ConfigError, match=message):
         check_environment(make_environment(lean=curriculum))
-
-
-class Ignored(ksim.AbstractActionFilter):
-    """No action at all, so that envs do not depend on the rounding of what is learned."""
-
-    def __call__(self, context):
-        return jnp.zeros_like(context.action)
-
-
-class UnactedTask(CartPoleTask):
-    """A cart-pole that only events move, at the levels of single envs alone."""
-
-    def get_action_filters(self, physics_model):
-        return [Ignored()]
-
-    def get_commands(self, physics_model):
-        return {"place": JointPoseCommand(joints=("rail",), resample_s=(0.1, 0.3))}
-
-    def get_curricula(self, physics_model):
-        return {"lean": ByFalls()}
-
-
-@pytest.mark.long
-def test_levels_are_the_same_bit_for_bit_on_any_number_of_devices():
-    states = {}
-    for num_devices in (1, 4):
-        task = UnactedTask(CartPoleConfig(num_devices=num_devices))
-        placed, _ = train_iterations(task, 8)
-        states[num_devices] = task.layout.join_envs(placed.envs)
-    one = states[1]
-    assert len(np.unique(one.env_state.inner.levels["lean"])) >= 3
-    lives = lambda inner: (inner.levels, inner.next_levels, inner.levels_above_one, inner.key, inner.physics)
-    many = states[4]
-    chex.assert_trees_all_equal(lives(many.env_state.inner), lives(one.env_state.inner))
-    np.testing.assert_array_equal(many.next_start.number, one.next_start.number)
 
 
 def run(run_dir, max_iterations, **options):

@@ -12,8 +12,6 @@ from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.rollout.unroll import NON_FINITE
 from tests.support.tasks import BipedConfig, BipedTask
 
-pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
-
 
 def task_with(**hooks):
     """The biped with some hooks replaced."""

@@ -21,8 +21,6 @@ from tests.support.damaged_runs import read_lines, without_times
 from tests.support.still import Still
 from tests.support.tasks import point_mass_task, train_iterations
 
-pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
-
 KEY = jax.random.key(0)
 RESETS: list[int] = []
 """One for every reset that was computed of a `Lives` that counts them."""

@@ -14,8 +14,6 @@ from ksim.mdp.noise import AbstractNoise
 from ksim.train.timing import TracedStep
 from tests.support.tasks import BipedConfig, BipedTask
 
-pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
-
 
 def task_with(**hooks):
     """The biped with some hooks replaced."""

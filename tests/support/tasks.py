@@ -16,7 +16,6 @@ from ksim.mdp import commands, curriculum, events, noise, observations, randomiz
 from ksim.train.timing import scalars
 from tests.support.robots import ACTUATORS, biped_spec
 
-MESSAGE = "ignore:Only 1 device detected"
 WITHOUT_REPORTS = {"eval_at_end": False, "video": False, "plots": False}
 
 

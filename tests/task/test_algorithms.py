@@ -14,12 +14,11 @@ from tests.support.checkpoints import saved_learner
 from tests.support.damaged_runs import read_lines, without_times
 from tests.support.recorded import run_job
 from tests.support.scale import scale
-from tests.support.tasks import MESSAGE, assert_same_parameters, pathwise, point_mass_task, train_iterations
+from tests.support.tasks import assert_same_parameters, pathwise, point_mass_task, train_iterations
 from tests.task.test_amp import StyledTask, styled
 from tests.task.test_distillation import student
 from tests.task.test_symmetry import biped
 
-pytestmark = pytest.mark.filterwarnings(MESSAGE)
 MAKERS = {
     **{"amp": styled, "distillation": student, "ppo": point_mass_task, "reinforce": reinforce, "reppo": pathwise},
     "symmetry": biped,

@@ -20,9 +20,8 @@ from ksim.motion.files import load_motion
 from ksim.ppo.amp import AMP, SAMPLES_PER_ENV, STYLE, AMPState, _put, _style_rewards, _transitions
 from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.rollout.unroll import unroll
-from tests.support.tasks import MESSAGE, BipedConfig, BipedTask, train_iterations
+from tests.support.tasks import BipedConfig, BipedTask, train_iterations
 
-pytestmark = pytest.mark.filterwarnings(MESSAGE)
 SPEED = 0.5
 """Of the reference, in m/s: a mass that moves to the right at a constant speed."""
 

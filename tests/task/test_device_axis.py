@@ -15,8 +15,6 @@ from ksim.preflight.start import print_terms, term_rows
 from tests.support.programs import operations
 from tests.support.tasks import WITHOUT_REPORTS, BipedConfig, BipedTask, assert_same_parameters, train_iterations
 
-pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
-
 QUIET = {"num_envs": 8, "rollout_length": 4, "actor_sizes": [4], "critic_sizes": [4], "tensorboard": False}
 AXIS = "replica"
 

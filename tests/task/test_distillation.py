@@ -15,9 +15,7 @@ from ksim.errors import ConfigError
 from ksim.learn.teacher import TEACHER
 from tests.support.checkpoints import saved_learner
 from tests.support.damaged_runs import read_lines
-from tests.support.tasks import MESSAGE, BipedConfig, BipedTask, point_mass_task, train_iterations
-
-pytestmark = pytest.mark.filterwarnings(MESSAGE)
+from tests.support.tasks import BipedConfig, BipedTask, point_mass_task, train_iterations
 
 
 class Blinkered(PointMass):

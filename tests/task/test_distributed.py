@@ -9,8 +9,6 @@ from ksim.task import distributed
 from tests.support.programs import operations
 from tests.support.tasks import assert_same_parameters, point_mass_task, train_iterations
 
-pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
-
 
 # Of the terms and physics of ksim, with more of everything, test_invariance.py tells.
 @pytest.mark.parametrize("layout", ["pmap", pytest.param("shard_map", marks=pytest.mark.long)])

@@ -18,8 +18,6 @@ from ksim.task.rl import CALLBACKS
 from ksim.task.robot_hooks import RobotHooks
 from tests.support.tasks import WITHOUT_REPORTS, assert_same_parameters, train_iterations
 
-pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
-
 
 def make(cls, **options):
     small = {"num_envs": 8, "num_devices": 1, "rollout_length": 3, "actor_sizes": [4], "critic_sizes": [4]}

@@ -11,8 +11,6 @@ from tests.support.recorded import NUM_ITERATIONS, compiled, run, run_job
 from tests.support.scale import scale
 from tests.support.tasks import BipedConfig, BipedTask, CartPoleConfig, CartPoleTask, train_iterations
 
-pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
-
 AHEAD = (".next_start.is_ready", ".next_start.packed")
 """Leaves that depend on the other envs of a device: when a start is prepared ahead. The starts do not depend."""
 TWO_BY_TWO = "two processes of two devices"
@@ -85,6 +83,7 @@ def test_seeds_lengths_and_commands_of_every_env_are_exactly_the_same(runs, way)
         ".env_state.inner.episode_step",
         ".env_state.inner.levels['lean']",
         ".env_state.inner.next_levels['lean']",
+        ".env_state.inner.levels_above_one['lean']",
         ".env_state.terminated",
         ".env_state.truncated",
         ".episode_length",

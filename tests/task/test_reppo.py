@@ -9,9 +9,7 @@ import ksim
 from ksim.errors import ConfigError
 from ksim.task.ppo import PPOConfig
 from ksim.task.reppo import PPO_ALONE
-from tests.support.tasks import MESSAGE, PathwiseConfig, PathwiseTask, pathwise, train_iterations
-
-pytestmark = pytest.mark.filterwarnings(MESSAGE)
+from tests.support.tasks import PathwiseConfig, PathwiseTask, pathwise, train_iterations
 
 
 def test_reppo_solves_the_point_mass():

@@ -14,8 +14,6 @@ from ksim.policy.load import load_policy
 from tests.support.still import Memoryless
 from tests.support.tasks import point_mass_task, train_iterations
 
-pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
-
 
 def test_ppo_with_squashed_actions_solves_the_point_mass():
     _, history = train_iterations(PointMassTask(PointMassConfig(num_devices=1, squash=True)), 60)

@@ -16,7 +16,6 @@ from tests.support.hyperparameters import make_hyper
 from tests.support.still import Memoryless
 from tests.support.tasks import WITHOUT_REPORTS, BipedConfig, BipedTask, point_mass_task, train_iterations
 
-pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
 # Two observations and two actions that are each other's images.
 SWAP = SignedPermutation.of([1, 0], [1, 1])
 MIRROR = Mirror({"actor": SWAP}, SWAP)

@@ -10,8 +10,6 @@ from ksim.errors import ConfigError
 from ksim.robot import Foot
 from ksim.tasks.legged import LeggedConfig, LeggedRobot, LeggedTask
 
-pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
-
 FEET = tuple(
     Foot(f"{leg}_box", f"{leg}_shin", (0.0, 0.0, -0.2), (0.03, 0.03, 0.03))
     for leg in ("front_left", "front_right", "rear_left", "rear_right")

@@ -13,9 +13,8 @@ import pytest
 
 import ksim
 from ksim.tools.import_policy import import_policy, main, read_weights
-from tests.support.tasks import MESSAGE, BipedConfig, BipedTask
+from tests.support.tasks import BipedConfig, BipedTask
 
-pytestmark = pytest.mark.filterwarnings(MESSAGE)
 ORDER = ("base_ang_vel", "projected_gravity", "joint_pos", "joint_vel", "actions", "velocity_commands")
 SIZES = {
     "base_ang_vel": 3,

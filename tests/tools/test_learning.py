@@ -18,8 +18,6 @@ from ksim.errors import ConfigError
 from tests.support.processes import ROOT
 from tests.support.scale import IS_FULL
 
-pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
-
 POINT_MASS = "examples.point_mass:PointMassTask"
 
 

@@ -19,9 +19,7 @@ from ksim.errors import RunError
 from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.train.callbacks import CallbackError
 from tests.support.checkpoints import newest
-from tests.support.tasks import MESSAGE, WITHOUT_REPORTS, point_mass_task
-
-pytestmark = pytest.mark.filterwarnings(MESSAGE)
+from tests.support.tasks import WITHOUT_REPORTS, point_mass_task
 
 
 class Records(logging.Handler):

@@ -3,9 +3,8 @@ import types
 import pytest
 
 from ksim.train.loop import HOPELESS_ITERATIONS, check_episodes
-from tests.support.tasks import MESSAGE, point_mass_task
+from tests.support.tasks import point_mass_task
 
-pytestmark = pytest.mark.filterwarnings(MESSAGE)
 NAN = float("nan")
 # Of 16 envs and 8 steps: 128 steps, of which 96 end an episode, after 128 / 96 = 1.33 steps on average.
 FAILING = {

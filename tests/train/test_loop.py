@@ -27,8 +27,6 @@ from tests.support.checkpoints import newest, saved_learner
 from tests.support.processes import exit_code
 from tests.support.tasks import point_mass_task
 
-pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
-
 
 def read_metrics(run_dir):
     return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]

@@ -10,9 +10,7 @@ import ksim
 from examples.point_mass import PointMassTask
 from ksim.errors import ConfigError
 from tests.end_to_end.pages import python_blocks
-from tests.support.tasks import MESSAGE, point_mass_task
-
-pytestmark = pytest.mark.filterwarnings(MESSAGE)
+from tests.support.tasks import point_mass_task
 
 
 @pytest.fixture(scope="module")

@@ -27,8 +27,6 @@ from tests.support.checkpoints import newest, saved_learner
 from tests.support.damaged_runs import assert_same_metrics, read_lines, without_times
 from tests.support.tasks import assert_same_parameters, point_mass_task
 
-pytestmark = pytest.mark.filterwarnings("ignore:Only 1 device detected")
-
 
 def metrics(run_dir):
     return [without_times(line) for line in read_lines(run_dir / "metrics.jsonl")]
@@ -248,13 +246,6 @@ def test_run_of_somebody_else_that_cannot_be_read_is_bad_input(options, words, c
     task = point_mass_task(num_devices=1, **options)
     with pytest.raises(ConfigError, match=words):
         find_start(task.config, task.task_name)
-
-
-def test_changed_learning_rate_is_the_one_that_is_used(finished, tmp_path):
-    run_dir = copy_of(finished, tmp_path)
-    point_mass_task(num_devices=1, max_iterations=4, resume=str(run_dir), learning_rate=0.05).run()
-    rates = [line["policy/learning_rate"] for line in metrics(run_dir)]
-    assert rates == pytest.approx([3e-3, 3e-3, 3e-3, 0.05])
 
 
 def test_rate_that_was_adaptive_and_is_constant_now_is_the_one_that_is_given():

@@ -11,9 +11,7 @@ from examples.point_mass import PointMassConfig, PointMassTask
 from ksim.parallel.collectives import device_index
 from ksim.preflight.devices import describe_collectives
 from ksim.train.timing import TracedStep, device_times, scalars
-from tests.support.tasks import MESSAGE, assert_same_parameters, point_mass_task, train_iterations
-
-pytestmark = pytest.mark.filterwarnings(MESSAGE)
+from tests.support.tasks import assert_same_parameters, point_mass_task, train_iterations
 
 
 def test_figures_of_host_and_devices_are_in_every_line(tmp_path):

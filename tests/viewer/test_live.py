@@ -26,9 +26,7 @@ from ksim.viewer.live import LiveViewer
 from ksim.viewer.live_feed import FAILED, READY, WANTED, read_policy, write_policy
 from ksim.viewer.live_worker import ASK_EVERY_S, CPU_SHARE, PolicyFeed, earned_s
 from tests.support.processes import ROOT, environment, wait_until
-from tests.support.tasks import MESSAGE, BipedConfig, BipedTask, point_mass_task
-
-pytestmark = pytest.mark.filterwarnings(MESSAGE)
+from tests.support.tasks import BipedConfig, BipedTask, point_mass_task
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,7 @@ from ksim.policy.load import load_task_policy
 from ksim.viewer.view import LOOK_EVERY_S, NewestPolicy, pick_viewer
 from tests.support.checkpoints import save_learner
 from tests.support.processes import exit_code
-from tests.support.tasks import MESSAGE, BipedConfig, BipedTask, PointMassConfig, PointMassTask, point_mass_task
-
-pytestmark = pytest.mark.filterwarnings(MESSAGE)
+from tests.support.tasks import BipedConfig, BipedTask, PointMassConfig, PointMassTask, point_mass_task
 
 
 @pytest.mark.parametrize(

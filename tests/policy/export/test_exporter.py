@@ -29,9 +29,7 @@ from ksim.policy.load import load_task_policy  # noqa: E402
 from ksim.rollout.episodes import advance_episodes, start_episodes  # noqa: E402
 from tests.support.exports import exported_files  # noqa: E402
 from tests.support.still import Memoryless  # noqa: E402
-from tests.support.tasks import MESSAGE, WITHOUT_REPORTS, CartPoleConfig, CartPoleTask, point_mass_task  # noqa: E402
-
-pytestmark = pytest.mark.filterwarnings(MESSAGE)
+from tests.support.tasks import WITHOUT_REPORTS, CartPoleConfig, CartPoleTask, point_mass_task  # noqa: E402
 
 NUM_STEPS = 12
 NUM_ENVS = 4

@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 
 from ksim.policy.export.metadata import action_map, described_joints, git_revision
-from tests.support.tasks import MESSAGE, BipedConfig, BipedTask
-
-pytestmark = pytest.mark.filterwarnings(MESSAGE)
+from tests.support.tasks import BipedConfig, BipedTask
 
 
 def model_and_actuators(task_class):
