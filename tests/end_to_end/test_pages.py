@@ -8,8 +8,29 @@ import pytest
 from tests.end_to_end.pages import BLOCKS, FOLDERS, PAGES, ROOT, code, lines_of, make_folder, read, rows, run, runs
 from tests.support.scale import scale
 
-COVERED = (r"--max-restarts 3", r"--predict", r"num_processes=2 process_id=0")
-"""Blocks with a test of their own, by a pattern: a restart, a prediction, processes joined by hand."""
+COVERED = (
+    # README.md and running.md
+    r"checkpoint=pretrained",
+    r"num_devices=2 num_envs=64\n",
+    r"all options",
+    r"viewer_while_training",
+    r"eval checkpoint=runs/humanoid_walking_distributed",
+    r"run_mode=export checkpoint=runs/humanoid_walking_distributed",
+    # DISTRIBUTED_TRAINING.md
+    r"num_envs=4096$",
+    r"layout=shard_map",
+    r"grad_sync_period",
+    r"num_envs=512 num_devices=2",
+    r"^python -m ksim\.launch --nproc-per-node 2 -m examples\.walking_distributed num_envs=1024\n",
+    r"log_level=debug",
+    # clusters.md and reliability.md
+    r"--max-restarts 3",
+    r"--predict",
+    r"num_processes=2 process_id=0",
+    r"ksim\.tools\.scaling \S+ num_envs=1024 --devices",
+    r"^python \S+ \S+ run_dir=runs/mine resume=auto",
+)
+"""Blocks with a test of their own, or of the form of another block or test: patterns, each of one block."""
 ALL = runs()
 RUNS = scale([block for block in ALL if not any(re.search(x, block.text) for x in COVERED)], ALL)
 
@@ -38,7 +59,6 @@ LEAVES = {
         "logs/process_1.log": r"",
         "output/process_0.out": r"processes\s+│\s+2(?s:.*)iteration 1/1",
         "output/process_1.out": r"",
-        "scaling.png": None,
         "trace/**/*.xplane.pb": None,
         "runs/job_*/process_[01].log": r"",
     },
