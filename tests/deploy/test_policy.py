@@ -229,15 +229,6 @@ def test_table_of_the_page_has_all_entries_of_the_metadata(exported):
             assert f"`{part}`" in texts[name], f"{name}: {part}"
 
 
-def test_commands_of_the_pages_have_options_that_exist(policy_file, capsys):
-    running = (SCRIPT.parents[1] / "docs/running.md").read_text()
-    commands = re.findall(r"^python examples/deploy\.py \S+ (.*)$", PAGE + running, flags=re.MULTILINE)
-    assert len(commands) == 3
-    for options in commands:
-        deploy.main([policy_file, *options.split()])
-        assert "Stood for" in capsys.readouterr().out
-
-
 def file(name, content):
     Path(name).write_bytes(content)
     return name

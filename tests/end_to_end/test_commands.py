@@ -3,8 +3,6 @@
 import subprocess
 import sys
 
-import pytest
-
 from ksim.host.machine import num_cores
 from ksim.host.threads import JAXLIB_VERSION, thread_pool_size
 from tests.support.processes import environment
@@ -30,15 +28,6 @@ def test_walking_distributed_runs(tmp_path):
     assert "evaluation at 2 (2 episodes in mujoco)" in done.stdout
     assert done.stderr == ""
     assert (tmp_path / "run" / "plots" / "gait.png").is_file()
-
-
-@pytest.mark.long
-def test_checkpoint_of_walking_distributed_evaluates_without_noise(tmp_path):
-    run(*WALKING, *SMALL, "eval_at_end=false", cwd=tmp_path)
-    done = run(*WALKING, "run_mode=eval", "checkpoint=run", cwd=tmp_path)
-    assert "survived" in done.stdout
-    assert (tmp_path / "run" / "plots" / "gait.png").is_file()
-    assert done.stderr == ""
 
 
 def test_bad_option_exits_with_2_and_leaves_nothing(tmp_path):

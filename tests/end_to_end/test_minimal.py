@@ -23,6 +23,7 @@ def test_copy_outside_the_project_trains_and_evaluates(tmp_path):
     assert "reward/progress" in metrics
     done = run("my_task.py", "run_mode=eval", "checkpoint=run", "eval_num_envs=2", cwd=tmp_path)
     assert "survived" in done.stdout
+    assert done.stderr == ""
     done = run("my_task.py", "--help", cwd=tmp_path)
     assert done.stdout.startswith("Usage: python my_task.py [KEY=VALUE ...]")
 

@@ -119,7 +119,6 @@ def test_environment_of_brax_trains_in_another_engine_on_the_trajectories_of_mjx
         check_same(played, played_by_mjx(brax_task, name, "mjx"))
 
 
-# test_playground.py has an environment on each back end.
 @pytest.mark.parametrize(("name", "backend"), scale([], [(x, y) for x in BRAX for y in BACKENDS[1:]]))
 def test_environment_of_brax_trains_on_a_back_end_of_its_own(name, backend):
     check_training(brax_task(name, backend, "auto"))

@@ -14,8 +14,7 @@ from ksim.envs.wrapped import WrappedEnvironment
 from ksim.errors import ConfigError
 from tests.end_to_end.stand_in import with_last_values
 from tests.support.processes import ROOT, exit_code
-from tests.support.scale import scale
-from tests.support.tasks import WITHOUT_REPORTS, train_iterations
+from tests.support.tasks import WITHOUT_REPORTS
 
 # The packages warn of much that is theirs.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -145,12 +144,3 @@ def test_environment_of_brax_starts_with_little_noise_and_rewards_of_any_scale()
     pytest.importorskip("brax.envs", reason="needs brax: pip install -e '.[brax]'")
     config = BraxTask.published_config("ant")
     assert (config.env, config.init_std, config.normalize_values) == ("ant", 0.5, True)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("backend", scale(["mjx"], ["mjx", "generalized", "positional", "spring"]))
-def test_environment_of_brax_trains_on_each_of_its_back_ends(backend):
-    pytest.importorskip("brax.envs", reason="needs brax: pip install -e '.[brax]'")
-    task = BraxTask("inverted_pendulum", BraxConfig(**SMALL, env_options=[f"backend={backend}"]))
-    _, history = train_iterations(task, 2)
-    assert np.isfinite(history[-1]["loss/total"])

@@ -35,12 +35,6 @@ def test_evaluations_of_a_run_are_on_schedule_and_at_the_end(tmp_path, capsys):
     assert "evaluation at 5" in (tmp_path / "run" / "process_0.log").read_text()
 
 
-def test_evaluation_is_due_so_many_seconds_after_the_last(tmp_path, monkeypatch):
-    task = point_mass_task(num_devices=1, max_iterations=3, eval_every_n_seconds=1e-6, run_dir=str(tmp_path / "run"))
-    task.run()
-    assert [e["iteration"] for e in read_evaluations(tmp_path / "run")] == [1, 2, 3]
-
-
 def test_evaluation_changes_nothing_of_the_training(tmp_path):
     learners = []
     for name, every in (("with", 1), ("without", None)):

@@ -125,13 +125,6 @@ def test_custom_synchronisation_is_called_inside_the_step_with_the_configs_axis(
     assert_same_parameters(*(layout.first(s.learner) for s in states), rtol=1e-6)
 
 
-def test_verify_distributed_setup_returns_and_prints_global_and_per_device_figures(capsys):
-    setup = point_mass_task(num_devices=2, num_envs=16, batch_size=4).verify_distributed_setup()
-    assert (setup.num_devices, setup.num_envs, setup.num_envs_per_device) == (2, 16, 8)
-    assert (setup.batch_size, setup.batch_size_per_device, setup.num_batches) == (4, 2, 4)
-    assert "per device" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
