@@ -1,3 +1,5 @@
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -7,13 +9,14 @@ from ksim.ppo.ppo import stratified_minibatches
 NUM_ENVS, NUM_BATCHES, NUM_PASSES = 24, 3, 2
 
 
+@functools.cache
 def minibatches(num_devices):
     """Global env indices, (devices, minibatches, envs), of the same batch on so many devices."""
     local = NUM_ENVS // num_devices
     function = lambda _: stratified_minibatches(
         jax.random.key(1), local, num_batches=NUM_BATCHES, num_passes=NUM_PASSES, axis_name="device"
     )
-    indices = jax.vmap(function, axis_name="device")(np.arange(num_devices))
+    indices = jax.jit(jax.vmap(function, axis_name="device"))(np.arange(num_devices))
     return np.asarray(indices) + local * np.arange(num_devices)[:, None, None]
 
 

@@ -111,6 +111,10 @@ def batch(network):
     return Transitions(obs, reached, action, following, distribution.mean, distribution.std, target, keys)
 
 
+loss = eqx.filter_jit(reppo_loss)
+
+
+@eqx.filter_jit
 def gradients(network, batch, hyper=HYPER):
     return eqx.filter_grad(lambda network: reppo_loss(network, batch, hyper)[0])(network)
 
@@ -133,7 +137,7 @@ def test_state_beyond_the_bound_returns_to_the_acting_policy(network, batch):
     moved = eqx.tree_at(lambda n: n.head.linear.bias, network, network.head.linear.bias + 1.0)
     grads = gradients(moved, batch)
     # All states are beyond: the gradient is that of the KL divergence, which is all that grows with the bias.
-    _, metrics = reppo_loss(moved, batch, HYPER)
+    _, metrics = loss(moved, batch, HYPER)
     assert metrics["policy/near_fraction"] == 0
     assert (grads.head.linear.bias[:NUM_ACTIONS] > 0).all()
     # So the weight of the divergence grows, and at the acting policy it shrinks.
@@ -149,7 +153,7 @@ def test_weight_of_the_entropy_falls_above_its_target_and_rises_below(network, b
 def test_steps_on_one_batch_teach_the_q_function_and_move_the_policy_to_its_best_action(network, batch):
     optimizer = clipped_by_part(0.5, 1e-2)
     params, static = eqx.partition(network, eqx.is_inexact_array)
-    start = reppo_loss(network, batch, HYPER)[1]
+    start = loss(network, batch, HYPER)[1]
 
     @jax.jit
     def step(params, state, key):
@@ -164,7 +168,7 @@ def test_steps_on_one_batch_teach_the_q_function_and_move_the_policy_to_its_best
     learned = eqx.combine(params, static)
     q = jax.vmap(learned.q)(batch.obs["actor"], batch.action)
     assert np.corrcoef(q, batch.target)[0, 1] > 0.95
-    assert reppo_loss(learned, batch, HYPER)[1]["loss/q"] < start["loss/q"]
+    assert loss(learned, batch, HYPER)[1]["loss/q"] < start["loss/q"]
     mode = jax.vmap(lambda obs: learned.policy(obs).mode())(batch.obs)
     assert (jnp.mean(mode, axis=0) > 0.1).all()
 
@@ -172,8 +176,9 @@ def test_steps_on_one_batch_teach_the_q_function_and_move_the_policy_to_its_best
 def test_gradients_of_policy_and_q_function_are_clipped_apart(network):
     params = eqx.filter(network, eqx.is_inexact_array)
     optimizer = clipped_by_part(1.0, 1.0)
+    update = jax.jit(optimizer.update)
     grads = jax.tree.map(jnp.ones_like, params)
     huge = eqx.tree_at(lambda g: g.q, grads, jax.tree.map(lambda x: 1e6 * x, grads.q))
-    moments: Any = [optax.tree.get(optimizer.update(g, optimizer.init(params), params)[1], "mu") for g in (grads, huge)]
+    moments: Any = [optax.tree.get(update(g, optimizer.init(params), params)[1], "mu") for g in (grads, huge)]
     assert norm(moments[0].actor) == pytest.approx(norm(moments[1].actor))
     assert norm(moments[1].q) == pytest.approx(0.1, rel=1e-4)  # a tenth of the gradient, by Adam

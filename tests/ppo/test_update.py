@@ -109,13 +109,6 @@ def test_update_on_several_devices_equals_that_on_one(num_devices):
     assert_close(one, many, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("mode", ["accumulate", "local"])
-@pytest.mark.parametrize("period", [1, 2, 3])
-def test_update_leaves_identical_replicas_whatever_the_period(mode, period):
-    _, params, _, _ = run_update(2, grad_sync_period=period, grad_sync_mode=mode)
-    assert_replicas_equal(params)
-
-
 @pytest.mark.parametrize("num_devices", [1, 2, 4])
 def test_accumulating_over_a_whole_pass_is_one_update_with_the_full_batch(num_devices):
     _, accumulated, _, _ = run_update(num_devices, num_passes=1, num_batches=2, grad_sync_period=2)
@@ -130,13 +123,10 @@ def test_accumulating_over_a_period_that_does_not_divide_flushes_what_remains(nu
     index_mb, optimizer, rollout = minibatches(hyper, NUM_ENVS, None), adam(), make_rollout()
     params, static = eqx.partition(make_model(), eqx.is_inexact_array)
     opt_state = optimizer.init(params)
+    batch = lambda index_b: jax.tree.map(lambda x: x[index_b], rollout)
+    grad = jax.jit(jax.grad(lambda p, index_b: ppo_loss(eqx.combine(p, static), batch(index_b), hyper)[0]))
     for period in (index_mb[:3], index_mb[3:]):
-        grads = [
-            jax.grad(lambda p, i=i: ppo_loss(eqx.combine(p, static), jax.tree.map(lambda x: x[i], rollout), hyper)[0])(
-                params
-            )
-            for i in period
-        ]
+        grads = [grad(params, index_b) for index_b in period]
         mean = jax.tree.map(lambda *g: sum(g) / len(g), *grads)
         updates, opt_state = optimizer.update(mean, opt_state, params)
         params = optax.apply_updates(params, updates)
