@@ -1,7 +1,6 @@
 """Terms that see the ground: two tiles side by side, level and a pyramid of stairs, at one degree of difficulty."""
 
 import dataclasses
-import functools
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +9,8 @@ import pytest
 
 from ksim.errors import ConfigError
 from ksim.mdp import observations, resets, rewards, terminations
-from ksim.physics import FlatTile, PhysicsModel, StairsTile, Terrain, compile_model
-from tests.support.contexts import draws, make_context, turned
+from ksim.physics import FlatTile, StairsTile, Terrain, compile_model
+from tests.support.contexts import biped, draws, make_context, turned
 from tests.support.robots import ACTUATORS, biped_spec
 
 # Tiles of 4 m: level at y = -2, stairs at y = 2 up to a platform at 3 * 0.1 m. 6 m x 10 m in all.
@@ -20,13 +19,8 @@ TERRAIN = Terrain(tiles=(FlatTile(), STAIRS), num_levels=1, tile_m=4.0, border_m
 LEVELS = Terrain(tiles=(FlatTile(),), num_levels=3, tile_m=2.0, border_m=0.5)
 
 
-@functools.cache
-def model_on(terrain: Terrain) -> PhysicsModel:
-    return compile_model(biped_spec(), dt=0.004, ctrl_dt=0.02, edits=[ACTUATORS.edit_spec], terrain=terrain)
-
-
 def context_at(x, y, height, **fields):
-    return make_context(model=model_on(TERRAIN), ground_position=(x, y), height=height, **fields)
+    return make_context(model=biped(terrain=TERRAIN), ground_position=(x, y), height=height, **fields)
 
 
 @pytest.mark.parametrize(("y", "expected"), [(-2.0, 0.9), (2.0, 0.6)])
@@ -90,7 +84,7 @@ def test_off_terrain_is_within_the_margin_of_its_edge(x, y, expected):
 
 
 def start_positions(term, terrain, level=None):
-    model = model_on(terrain)
+    model = biped(terrain=terrain)
     levels = {} if level is None else {"hardness": jnp.float32(level)}
 
     def start(key):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ksim.mdp.term import Context
-from ksim.physics import PhysicsModel, compile_model
+from ksim.physics import PhysicsModel, Terrain, compile_model
 from ksim.types import PhysicsState
 from tests.support.robots import ACTUATORS, biped_spec
 
@@ -27,14 +27,14 @@ def turned(axis: str, degrees: float) -> np.ndarray:
 
 
 @functools.cache
-def biped(knock_kneed: bool = False, free_right_hip: bool = False) -> PhysicsModel:
-    """The biped; with a default pose of (0.3, -0.3) rad at the hips, or with a right hip that has no limits."""
+def biped(knock_kneed: bool = False, free_right_hip: bool = False, terrain: Terrain | None = None) -> PhysicsModel:
+    """The biped; with a default pose of (0.3, -0.3) rad at the hips, a right hip without limits, or on a terrain."""
     spec = biped_spec()
     if knock_kneed:
         spec.add_key(name="home", qpos=[0, 0, 0.5, 1, 0, 0, 0, 0.3, -0.3])
     if free_right_hip:
         spec.joint("right_hip").limited = mujoco.mjtLimited.mjLIMITED_FALSE
-    return compile_model(spec, dt=0.004, ctrl_dt=DT, edits=[ACTUATORS.edit_spec])
+    return compile_model(spec, dt=0.004, ctrl_dt=DT, edits=[ACTUATORS.edit_spec], terrain=terrain)
 
 
 def make_context(
