@@ -1,14 +1,12 @@
 """Curricula in a training step: terms read the level, metrics move it, evaluations are of the full task."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import ksim
 from ksim.mdp import curriculum, rewards
 from ksim.parallel.layout import PmapDevices, SingleDevice
-from ksim.rollout.unroll import initial_env_states
 from tests.support.tasks import BipedConfig, BipedTask, train_iterations
 
 
@@ -43,24 +41,6 @@ def test_level_rises_over_iterations_and_terms_see_it(num_devices):
     np.testing.assert_allclose([m["curriculum/hardness"] for m in history], [0.2, 0.4, 0.6], rtol=1e-6)
     np.testing.assert_allclose([m["reward/level_reward"] for m in history], [0.2, 0.4, 0.6], rtol=1e-5)
     np.testing.assert_allclose(np.ravel(state.learner.levels["hardness"]), 0.8, rtol=1e-6)
-
-
-def test_reset_is_of_the_full_task_and_training_starts_at_the_initial_level():
-    env = make_task().environment
-    start = lambda full_task: initial_env_states(
-        env, jax.random.key(0), jnp.arange(2), full_task=full_task
-    ).inner.levels["hardness"]
-    np.testing.assert_allclose(jax.jit(lambda: (start(True), start(False)))(), [[1.0, 1.0], [0.2, 0.2]])
-
-
-def test_next_episode_keeps_the_level_of_the_one_before():
-    env = make_task().environment
-
-    def next_level(key):
-        state = env.at_levels(env.reset(key), {"hardness": jnp.float32(0.7)})
-        return env.next_episode(state, key).inner.levels["hardness"]
-
-    np.testing.assert_allclose(jax.jit(next_level)(jax.random.key(0)), 0.7)
 
 
 def test_curriculum_that_no_task_has_is_an_error_before_anything_compiles():

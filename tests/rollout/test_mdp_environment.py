@@ -43,11 +43,13 @@ ERRORS = {
     "get_rewards": [
         ({"mine": Custom(value=lambda: jnp.zeros(2))}, r"Reward 'mine' must return a scalar.*\(2,\)"),
         ([rewards.JointDeviation(joints=("left_hop",))], r"no joint 'left_hop'.*'left_hip'"),
-        ([rewards.TrackYawRate(command="speed")], r"no command 'speed'.*velocity"),
+        ([rewards.TrackYawRate(command="speed")],
+         r"^Reward 'track_yaw_rate' \(TrackYawRate\): There is no command 'speed'\..*velocity"),
+        ({"mine": Custom(value=lambda: None)}, r"^Reward 'mine' must return a scalar for one env, but returned None\."),
         ([Undeclared()], r"needs = \('xpos',\)"),
     ],
     "get_terminations": [([Odd()], r"Termination 'odd' must return a boolean")],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -64,36 +66,38 @@ def test_reward_that_is_not_finite_is_an_error_that_names_it():
         task.initial_state()
 
 
-def test_command_may_read_the_model_and_needs_no_memory():
-    class Turning(ksim.AbstractCommand):
-        def __call__(self, context):
-            return jnp.sin(context.episode_step * context.dt)[None] * jnp.ones(3)
-
-    task = task_with(get_commands={"velocity": Turning()})
-    state = jax.jit(task.environment.step)(jax.jit(task.environment.reset)(jax.random.key(0)), jnp.zeros(2))
-    np.testing.assert_allclose(state.inner.commands["velocity"], np.sin(0.02), rtol=1e-5)
+class Turning(ksim.AbstractCommand):
+    def __call__(self, context):
+        return jnp.sin(context.episode_step * context.dt)[None] * jnp.ones(3)
 
 
-def test_reward_of_a_step_is_the_scaled_sum_times_the_control_step():
-    task = task_with(get_rewards={"a": Custom(value=2.0, scale=3.0), "b": Custom(value=1.0, scale=-1.0)})
-    env = task.environment
-    state = jax.jit(env.reset)(jax.random.key(0))
-    state = jax.jit(env.step)(state, jnp.zeros(2))
-    # (3 * 2 - 1 * 1) * 0.02
-    np.testing.assert_allclose(state.reward, 0.1, rtol=1e-6)
-    np.testing.assert_allclose([state.metrics["reward/a"], state.metrics["reward/b"]], [6.0, -1.0])
-
-
-def test_time_limit_truncates_and_does_not_terminate():
-    task = task_with(get_terminations=[terminations.TimeLimit(seconds=0.06)])
-    env = task.environment
-    state = jax.jit(env.reset)(jax.random.key(0))
-    step = jax.jit(env.step)
-    flags = []
+@pytest.fixture(scope="module")
+def states():
+    """Of an environment with terms of somebody's own, at a reset and after each of four steps."""
+    env = task_with(
+        get_commands={"velocity": Turning()},
+        get_rewards={"a": Custom(value=2.0, scale=3.0), "b": Custom(value=1.0, scale=-1.0)},
+        get_terminations=[terminations.TimeLimit(seconds=0.06)],
+    ).environment
+    step, states = jax.jit(env.step), [jax.jit(env.reset)(jax.random.key(0))]
     for _ in range(4):
-        state = step(state, jnp.zeros(2))
-        flags.append((bool(state.terminated), bool(state.truncated)))
+        states.append(step(states[-1], jnp.zeros(2)))
+    return states
+
+
+def test_command_may_read_the_model_and_needs_no_memory(states):
+    np.testing.assert_allclose(states[1].inner.commands["velocity"], np.sin(0.02), rtol=1e-5)
+
+
+def test_reward_of_a_step_is_the_scaled_sum_times_the_control_step(states):
+    # (3 * 2 - 1 * 1) * 0.02
+    np.testing.assert_allclose(states[1].reward, 0.1, rtol=1e-6)
+    np.testing.assert_allclose([states[1].metrics["reward/a"], states[1].metrics["reward/b"]], [6.0, -1.0])
+
+
+def test_time_limit_truncates_and_does_not_terminate(states):
     # 0.06 s are 3 steps of 0.02 s.
+    flags = [(bool(state.terminated), bool(state.truncated)) for state in states[1:]]
     assert flags == [(False, False), (False, False), (False, True), (False, True)]
 
 

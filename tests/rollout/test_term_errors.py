@@ -161,21 +161,3 @@ def test_error_in_a_term_of_ksims_own_is_at_its_line():
     message = str(error_of(task_with(get_rewards={"mine": rewards.FeetAirTime(sensors=(), command="velocity")})))
     assert "Reward 'mine' (FeetAirTime) failed at " in message
     assert "ksim/mdp/" in message
-
-
-@pytest.mark.parametrize(
-    ("terms", "words"),
-    [
-        (
-            [rewards.TrackYawRate(command="speed")],
-            "Reward 'track_yaw_rate' (TrackYawRate): There is no command 'speed'.",
-        ),
-        (
-            {"mine": Custom(code=lambda context: None)},
-            "Reward 'mine' must return a scalar for one env, but returned None.",
-        ),
-    ],
-    ids=["a wrong name", "no return"],
-)
-def test_mistake_in_a_term_is_an_error_that_names_the_term(terms, words):
-    assert str(error_of(task_with(get_rewards=terms))).startswith(words)

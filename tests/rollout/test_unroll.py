@@ -103,16 +103,6 @@ def test_rollouts_chain_into_one():
     np.testing.assert_array_equal(jnp.concatenate([first.reward, second.reward], axis=1), whole.reward)
 
 
-def test_env_lives_the_same_life_in_any_batch():
-    class Noisy(Countdown):
-        def reset(self, key):
-            return self._state(jax.random.uniform(key))
-
-    env = Noisy(end_after=4, truncates=True)
-    few, many = (initial_env_states(env, jax.random.key(3), jnp.arange(n)) for n in (2, 6))
-    np.testing.assert_array_equal(few.inner, many.inner[:2])
-
-
 class Growing(Countdown):
     def step(self, state, action):
         return dataclasses.replace(super().step(state, action), obs={"actor": jnp.zeros(2)})
