@@ -103,17 +103,23 @@ def make_environment(engine: str, terms: dict[str, dict[str, Any]]) -> MdpEnviro
 
 
 class Subject(NamedTuple):
-    """One term in its environment, under native MuJoCo, with its traced functions for all envs.
+    """One term in its environment, under native MuJoCo, with its traced functions.
 
     Attributes:
+        kind: Of `KINDS`.
         env: The environment.
-        reset: Keys -> the environment's states.
-        step: States, actions -> the environment's states, and the term's own values in them.
+        reset: Key -> the environment's state.
+        step: State, action -> the environment's state, and the term's own value in it.
+        reset_all: `reset` for all envs.
+        step_all: `step` for all envs.
     """
 
+    kind: str
     env: MdpEnvironment
     reset: Any
     step: Any
+    reset_all: Any
+    step_all: Any
 
 
 @functools.cache
@@ -147,27 +153,28 @@ def subject_of(cls: type[Term]) -> Subject:
     # chex tells functions apart by their names; a reward may be called as an observation is.
     step.__name__ = f"step_with_{kind}_{cls.__name__}"
     counted_step = chex.assert_max_traces(step, n=1)
-    return Subject(env, jax.jit(jax.vmap(env.reset)), jax.jit(jax.vmap(counted_step)))
+    return Subject(
+        kind, env, jax.jit(env.reset), jax.jit(counted_step), jax.jit(jax.vmap(env.reset)), jax.jit(jax.vmap(step))
+    )
 
 
-def run(cls: type[Term], key_e, actions_te2):
-    """States of the envs at the start of an episode and after its steps, and the term's values after the steps."""
-    subject = subject_of(cls)
-    states, values = [subject.reset(key_e)], []
-    for action_e2 in actions_te2:
-        state, value = subject.step(states[-1], action_e2)
+def run(reset, step, key, actions_t):
+    """States of an episode's start and of its steps, and the term's values after the steps."""
+    states, values = [reset(key)], []
+    for action in actions_t:
+        state, value = step(states[-1], action)
         states.append(state)
         values.append(value)
     return states, values
 
 
+def run_one_env(subject: Subject, env: int):
+    return run(subject.reset, subject.step, KEYS[env], ACTIONS_TE2[:, env])
+
+
 @functools.cache
-def episode_of(cls: type[Term]):
-    return run(cls, KEYS, ACTIONS_TE2)
-
-
-def first_env(tree):
-    return jax.tree.map(lambda x_e: x_e[0], tree)
+def first_env_of(cls: type[Term]):
+    return run_one_env(subject_of(cls), env=0)
 
 
 def shapes_and_dtypes(tree):
@@ -186,12 +193,12 @@ def cls(request):
     """Each term in turn, with all tests of it one after the other, so that its programs can be dropped then."""
     yield request.param
     subject_of.cache_clear()
-    episode_of.cache_clear()
+    first_env_of.cache_clear()
     free_programs()
 
 
 def test_value_is_finite(cls):
-    _, values = episode_of(cls)
+    _, values = first_env_of(cls)
     leaves = jax.tree.leaves(values)
     assert leaves
     for leaf in leaves:
@@ -199,8 +206,8 @@ def test_value_is_finite(cls):
 
 
 def test_value_has_the_shape_and_dtype_of_its_kind(cls):
-    states, values = episode_of(cls)
-    state, value = first_env((states[-1], values[-1]))
+    states, values = first_env_of(cls)
+    state, value = states[-1], values[-1]
     match KIND_OF[cls]:
         case "observation":
             assert value.dtype == jnp.float32
@@ -223,28 +230,30 @@ def test_value_has_the_shape_and_dtype_of_its_kind(cls):
 
 
 def test_episode_is_the_same_for_the_same_key(cls):
-    assert_same(episode_of(cls), run(cls, KEYS, ACTIONS_TE2), rtol=0)
+    assert_same(first_env_of(cls), run_one_env(subject_of(cls), env=0), rtol=0)
 
 
-def test_episode_is_the_same_whatever_the_other_envs(cls):
-    others = run(cls, KEYS[jnp.array([0, 2, 1])], ACTIONS_TE2 * np.array([1, -1, -1], np.float32)[:, None])
-    assert_same(first_env(episode_of(cls)), first_env(others), rtol=0)
+def test_episode_is_the_same_for_one_env_and_among_others(cls):
+    subject = subject_of(cls)
+    all_envs = run(subject.reset_all, subject.step_all, KEYS, ACTIONS_TE2)
+    assert_same(first_env_of(cls), jax.tree.map(lambda x_e: x_e[0], all_envs), rtol=1e-4, atol=1e-5)
 
 
 def test_step_is_traced_once(cls):
     # From the reset's state, from a step's state, and with other keys and actions; a second trace raises in chex.
-    run(cls, jnp.roll(KEYS, 1), np.roll(ACTIONS_TE2, 1, axis=1))
+    for env in range(NUM_ENVS):
+        run_one_env(subject_of(cls), env)
 
 
 def test_memory_keeps_its_structure_from_init_to_update(cls):
-    states, _ = episode_of(cls)
+    states, _ = first_env_of(cls)
     for state in states[1:]:
         chex.assert_trees_all_equal_structs(states[0].inner.memories, state.inner.memories)
         chex.assert_trees_all_equal_shapes_and_dtypes(states[0].inner.memories, state.inner.memories)
 
 
-def episode_under(engine, terms, *, is_alone=True):
-    """Observations and metrics of a reset and of a few steps of the first env, alone or among the others."""
+def episode_under(engine, terms):
+    """Observations and metrics of a reset and of a few steps."""
     env = make_environment(engine, terms)
 
     def episode(key, actions_t2):
@@ -255,11 +264,7 @@ def episode_under(engine, terms, *, is_alone=True):
         start = env.reset(key)
         return (start.obs, start.metrics), jax.lax.scan(step, start, actions_t2)[1]
 
-    if is_alone:
-        found = jax.jit(episode)(KEYS[0], ACTIONS_TE2[:, 0])
-    else:
-        found = first_env(jax.jit(jax.vmap(episode, in_axes=(0, 1)))(KEYS, ACTIONS_TE2))
-    (start_obs, start_metrics), (obs, metrics) = found
+    (start_obs, start_metrics), (obs, metrics) = jax.jit(episode)(KEYS[0], ACTIONS_TE2[:, 0])
     for name in [name for name in metrics if name.startswith("dropped/")]:
         assert not start_metrics.pop(name)
         assert not metrics.pop(name).any()
@@ -279,17 +284,15 @@ def all_terms_on_a_plane():
 
 @pytest.mark.long
 @pytest.mark.parametrize("engine", OTHERS)
-def test_all_terms_together_agree_with_native_mujoco_alone_and_among_others(engine):
+def test_all_terms_together_agree_with_native_mujoco(engine):
     traced, native = (episode_under(name, all_terms_on_a_plane()) for name in (engine, "mujoco"))
-    among_others = episode_under("mujoco", all_terms_on_a_plane(), is_alone=False)
-    assert_same(native, among_others, rtol=1e-4, atol=1e-5)
     chex.assert_trees_all_equal_shapes_and_dtypes(traced, native)
     assert_same(traced, native, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("engine", OTHERS)
-def test_terms_of_a_terrain_agree_with_native_mujoco_alone_and_among_others(engine):
+def test_terms_of_a_terrain_agree_with_native_mujoco(engine):
     # Apart from the others: on a heightfield the engines find other contacts, so that forces differ, and motions a bit.
     terms = {
         "observation": {"scan": observations.HeightScan(), "height": observations.BaseHeight()},
@@ -298,7 +301,6 @@ def test_terms_of_a_terrain_agree_with_native_mujoco_alone_and_among_others(engi
         "curriculum": {"row": make_term(env_curriculum.TerrainCurriculum)},
     }
     traced, native = (episode_under(name, terms) for name in (engine, "mujoco"))
-    assert_same(native, episode_under("mujoco", terms, is_alone=False), rtol=1e-4, atol=1e-5)
     assert_same(traced, native, rtol=0, atol=2e-3)
 
 
