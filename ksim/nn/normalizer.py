@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from ksim.nn.actor_critic import AbstractActorCritic, ActorCriticOutput
-from ksim.parallel.collectives import mean_across_devices
+from ksim.parallel.collectives import axis_size, mean_across_devices
 from ksim.types import Observation
 
 MAX_NORMALIZED = 10.0
@@ -39,8 +39,7 @@ class RunningMoments(eqx.Module):
 
         The parallel algorithm of Chan, Golub & LeVeque 1979. Names without statistics are left out.
         """
-        num_devices = 1 if axis_name is None else jax.lax.axis_size(axis_name)
-        num_new = float(num_devices * math.prod(next(iter(batch.values())).shape[:2]))
+        num_new = float(axis_size(axis_name) * math.prod(next(iter(batch.values())).shape[:2]))
         count = self.count + num_new
         mean, variance = {}, {}
         for name in self.mean:

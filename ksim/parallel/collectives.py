@@ -53,6 +53,11 @@ def mean_across_devices(tree: PyTree, axis_name: str | None) -> PyTree:
     return tree if axis_name is None else _reduce(jax.lax.pmean, tree, axis_name)
 
 
+def axis_size(axis_name: str | None) -> int:
+    """The number of devices on the axis; 1 without one."""
+    return 1 if axis_name is None else jax.lax.axis_size(axis_name)
+
+
 def sum_across_devices(tree: PyTree, axis_name: str | None) -> PyTree:
     """The sum of every leaf over devices."""
     return tree if axis_name is None else _reduce(jax.lax.psum, tree, axis_name)

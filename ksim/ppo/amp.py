@@ -19,6 +19,7 @@ from ksim.nn.networks import DenseStack, orthogonal_linear
 from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
 from ksim.parallel.collectives import (
     all_across_devices,
+    axis_size,
     device_index,
     gather_across_devices,
     global_env_index,
@@ -250,8 +251,7 @@ class AMP(AbstractLearner):
 
     def _share(self, x_b: Array) -> Array:
         """This device's rows of a replicated batch."""
-        num_devices = 1 if self.axis_name is None else jax.lax.axis_size(self.axis_name)
-        size = len(x_b) // num_devices
+        size = len(x_b) // axis_size(self.axis_name)
         return jax.lax.dynamic_slice_in_dim(x_b, device_index(self.axis_name) * size, size)
 
 

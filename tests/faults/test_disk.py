@@ -188,8 +188,9 @@ def test_clock_that_is_set_back_changes_nothing(tmp_path, after_iteration, monke
     day_s, now = 86_400, time.time
     after_iteration[3] = lambda: monkeypatch.setattr(time, "time", lambda: now() - day_s)
     options = OPTIONS | {"save_every_n_seconds": 1e-6, "eval_every_n_seconds": 1e-6, "max_runtime": 3600}
+    options["normalize_values"] = False
     task = point_mass_task(**options, run_dir=str(tmp_path / "run"), tensorboard=True)
     assert task.run().exit_code == 0
-    assert assert_sound(tmp_path / "run", 8, 9) == list(range(1, 10))
+    assert assert_sound(tmp_path / "run", 7, 8, 9) == list(range(1, 10))  # the 7th is the best
     assert [line["iteration"] for line in read_lines(tmp_path / "run" / "evaluations.jsonl")] == list(range(1, 10))
     assert all(line["time/iteration_s"] > 0 for line in read_lines(tmp_path / "run" / "metrics.jsonl"))

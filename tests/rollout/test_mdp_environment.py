@@ -73,7 +73,7 @@ class Turning(ksim.AbstractCommand):
 
 @pytest.fixture(scope="module")
 def states():
-    """Of an environment with terms of somebody's own, at a reset and after each of four steps."""
+    """States of an environment with own terms, at a reset and after each of four steps."""
     env = task_with(
         get_commands={"velocity": Turning()},
         get_rewards={"a": Custom(value=2.0, scale=3.0), "b": Custom(value=1.0, scale=-1.0)},
