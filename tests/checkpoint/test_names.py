@@ -13,7 +13,7 @@ from ksim.checkpoint import format as checkpoint_format, run_dir as run_director
 from ksim.checkpoint.format import read_checkpoint, write_checkpoint
 from ksim.checkpoint.run_dir import check_run_dir, locked, make_run_dir
 from ksim.host.machine import python_word
-from tests.support.checkpoints import DOCUMENT
+from tests.support.checkpoints import DOCUMENT, save_run
 from tests.support.processes import exit_code
 from tests.support.tasks import WITHOUT_REPORTS, point_mass_task
 
@@ -123,7 +123,7 @@ def test_policy_of_another_task_is_refused_before_anything_compiles(tmp_path, mo
     class OtherTask(PointMassTask):
         pass
 
-    point_mass_task(num_devices=1, max_iterations=1, run_dir="run").run()
+    save_run(point_mass_task(num_devices=1), tmp_path / "run")
     monkeypatch.setattr("ksim.train.run.RunState", lambda *_: pytest.fail("too late"))
     monkeypatch.setattr(OtherTask, "check", lambda _: pytest.fail("too late"))
     for option in ("resume", "load_weights"):

@@ -13,7 +13,7 @@ from ksim.evaluate.evaluator import Estimate
 from ksim.mdp import commands, events, rewards, terminations
 from ksim.policy.load import policy_context
 from ksim.rollout.mdp_environment import MdpEnvironment
-from tests.support.checkpoints import newest, saved_learner
+from tests.support.checkpoints import newest, save_run, saved_learner
 from tests.support.tasks import BipedConfig, BipedTask, assert_same_parameters, point_mass_task
 
 
@@ -22,7 +22,7 @@ def read_evaluations(run_dir):
 
 
 def test_evaluations_of_a_run_are_on_schedule_and_at_the_end(tmp_path, capsys):
-    options = {"num_devices": 2, "max_iterations": 5, "eval_every_n_iterations": 2, "eval_at_end": True}
+    options = {"num_devices": 1, "max_iterations": 5, "eval_every_n_iterations": 2, "eval_at_end": True}
     point_mass_task(**options, eval_num_envs=4, run_dir=str(tmp_path / "run"), tensorboard=True).run()
     evaluations = read_evaluations(tmp_path / "run")
     assert [e["iteration"] for e in evaluations] == [2, 4, 5]
@@ -180,7 +180,7 @@ def test_gap_is_the_difference_of_return_over_episodes_that_start_alike():
 
 def test_run_mode_eval_writes_its_figures_beside_the_checkpoint_or_where_it_is_told(tmp_path, capsys):
     run_dir = tmp_path / "run"
-    point_mass_task(num_devices=1, max_iterations=1, run_dir=str(run_dir)).run()
+    save_run(point_mass_task(num_devices=1), run_dir)
     point_mass_task(run_mode="eval", checkpoint=str(run_dir), eval_num_envs=3).run()
     record = json.loads((run_dir / "evaluation.json").read_text())
     assert record["num_episodes"] == 3
@@ -194,7 +194,8 @@ def test_run_mode_eval_writes_its_figures_beside_the_checkpoint_or_where_it_is_t
 
 def test_interrupted_run_mode_eval_leaves_the_figures_that_were_there(tmp_path, monkeypatch):
     run_dir = tmp_path / "run"
-    point_mass_task(num_devices=1, max_iterations=1, run_dir=str(run_dir)).run()
+    save_run(point_mass_task(num_devices=1), run_dir)
+    (run_dir / "process_0.log").touch()
     monkeypatch.setattr(evaluator.Evaluator, "__call__", lambda *_: None)
     before = {path.name for path in run_dir.iterdir()}
     point_mass_task(run_mode="eval", checkpoint=str(run_dir)).run()

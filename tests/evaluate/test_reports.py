@@ -10,6 +10,7 @@ import pytest
 from ksim.evaluate import reports, video
 from ksim.evaluate.evaluator import Recording
 from ksim.physics import compile_model
+from tests.support.checkpoints import save_run
 from tests.support.model_files import CART_POLE, DOG
 from tests.support.tasks import BipedConfig, BipedTask, point_mass_task
 
@@ -79,7 +80,7 @@ def test_failing_plots_and_films_end_nothing(tmp_path, capsys, monkeypatch):
 
 def test_run_mode_eval_of_a_robot_films_and_draws_beside_its_figures(tmp_path):
     run_dir = tmp_path / "run"
-    BipedTask(BipedConfig(num_devices=1, max_iterations=1, run_dir=str(run_dir))).run()
+    save_run(BipedTask(BipedConfig(num_devices=1)), run_dir)
     config = BipedConfig(run_mode="eval", checkpoint=str(run_dir), plots=True, eval_output=str(tmp_path / "out"))
     assert BipedTask(config).run().exit_code == 0
     assert (tmp_path / "out" / "plots" / "gait.png").is_file()

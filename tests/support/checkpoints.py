@@ -2,7 +2,10 @@
 
 from ksim.checkpoint.format import CHECKPOINTS, list_checkpoints, read_checkpoint, write_checkpoint
 from ksim.checkpoint.progress import KEPT
-from ksim.checkpoint.snapshot import named_arrays, plain_config, restored, versions
+from ksim.checkpoint.run_dir import save_program
+from ksim.checkpoint.snapshot import named_arrays, plain_config, restored, run_document, versions
+from ksim.nn.normalizer import NormalizedActorCritic
+from ksim.policy.load import PolicyExport
 
 DOCUMENT = {"iteration": 1, "num_devices": 1, "progress": dict.fromkeys(KEPT, 1), "config": {}, "versions": {}}
 """The least that the document of a checkpoint says."""
@@ -24,3 +27,15 @@ def save_learner(task, run_dir, iteration, learner):
     arrays = {f"learner.{name}": x for name, x in named_arrays(learner).items()}
     document = {**DOCUMENT, "iteration": iteration, "config": plain_config(task.config), "versions": versions()}
     write_checkpoint(run_dir / CHECKPOINTS / str(iteration), arrays, document)
+
+
+def save_run(task, run_dir, iteration=1):
+    """Writes what a run leaves that ends after so many iterations and has learned nothing; returns its state."""
+    state = task.initial_state()
+    model = NormalizedActorCritic(task.initial_learner()[1], state.learner.normalizer)
+    progress = dict.fromkeys(KEPT, iteration)
+    document = run_document(task, iteration=iteration, progress=progress, last_episodes={"return": 1.5})
+    arrays = named_arrays(state) | PolicyExport(model, task.obs_sizes).arrays()
+    write_checkpoint(run_dir / CHECKPOINTS / str(iteration), arrays, document)
+    save_program(task.config, None, run_dir)
+    return state

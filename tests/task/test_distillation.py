@@ -13,7 +13,7 @@ from examples.point_mass import PointMass, PointMassConfig
 from ksim.config import field
 from ksim.errors import ConfigError
 from ksim.learn.teacher import TEACHER
-from tests.support.checkpoints import saved_learner
+from tests.support.checkpoints import save_run, saved_learner
 from tests.support.damaged_runs import read_lines
 from tests.support.tasks import BipedConfig, BipedTask, point_mass_task, train_iterations
 
@@ -88,7 +88,7 @@ class StudentBiped(ksim.DistillTask, BipedTask):
 @pytest.fixture(scope="module")
 def biped_teacher(tmp_path_factory):
     run_dir = tmp_path_factory.mktemp("biped") / "run"
-    BipedTask(BipedConfig(num_devices=1, engine="mujoco", max_iterations=1, run_dir=str(run_dir))).run()
+    save_run(BipedTask(BipedConfig(num_devices=1, engine="mujoco")), run_dir)
     return run_dir
 
 
