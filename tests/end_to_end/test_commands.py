@@ -1,22 +1,8 @@
 """The command line as a user runs it, each in a process of its own."""
 
-import subprocess
-import sys
-
 from ksim.host.machine import num_cores
 from ksim.host.threads import JAXLIB_VERSION, thread_pool_size
-from tests.support.processes import environment
-
-
-def run(*arguments, num_devices=1, cwd, check=True, **changes):
-    env = environment(num_devices, **changes)
-    done = subprocess.run(
-        [sys.executable, *arguments], env=env, cwd=cwd, capture_output=True, text=True, timeout=500, check=False
-    )
-    if check:
-        assert done.returncode == 0, done.stdout + done.stderr
-    return done
-
+from tests.support.processes import run
 
 WALKING = ("-m", "examples.walking_distributed")
 SMALL = ("num_envs=16", "max_iterations=2", "run_dir=run", "eval_num_envs=2", "episode_s=1", "video=false")
@@ -28,13 +14,6 @@ def test_walking_distributed_runs(tmp_path):
     assert "evaluation at 2 (2 episodes in mujoco)" in done.stdout
     assert done.stderr == ""
     assert (tmp_path / "run" / "plots" / "gait.png").is_file()
-
-
-def test_bad_option_exits_with_2_and_leaves_nothing(tmp_path):
-    done = run("-m", "examples.walking_distributed", "num_env=64", cwd=tmp_path, check=False)
-    assert done.returncode == 2
-    assert "Did you mean 'num_envs'" in done.stderr
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_import_prepares_the_process_quietly_and_leaves_the_users_settings_alone(tmp_path):

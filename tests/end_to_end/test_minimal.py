@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.test_commands import run
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, run
 
 EXAMPLE = ROOT / "examples" / "minimal.py"
 

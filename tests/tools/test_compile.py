@@ -1,6 +1,5 @@
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from ksim.errors import ConfigError
 from ksim.tools import compile as tool
 from ksim.tools.compile import Compiled, main
 from ksim.tools.targets import GPUS, Target, divide, grid, parse_target
-from tests.support.processes import ROOT, environment
+from tests.support.processes import ROOT, run
 
 LIBTPU = Path(sys.prefix) / "tpu"
 """The folder of libtpu, from `make test-long`: in JAX's own environment, every program would look for a TPU."""
@@ -128,10 +127,8 @@ def test_program_that_does_not_fit_is_printed_and_ends_with_an_error(imagined, t
 @pytest.mark.skipif(not LIBTPU.is_dir(), reason="needs libtpu: make test-long installs it")
 @pytest.mark.parametrize(("target", "collectives"), [("v5e", "none"), ("v5ex4", "x all-reduce")])
 def test_training_step_compiles_for_tpus_on_a_machine_without_one(target, collectives):
-    env = environment(PYTHONPATH=os.pathsep.join([str(ROOT), str(LIBTPU)]))
-    argv = [sys.executable, "-m", "ksim.tools.compile", "examples.point_mass", *SMALL, "--target", target]
-    done = subprocess.run(argv, capture_output=True, text=True, env=env, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    paths = os.pathsep.join([str(ROOT), str(LIBTPU)])
+    done = run("-m", "ksim.tools.compile", "examples.point_mass", *SMALL, "--target", target, PYTHONPATH=paths)
     lines = {line[:20].strip(): line[20:] for line in done.stdout.splitlines()}
     assert "of 16.0 GiB" in lines["memory of a chip"]
     assert collectives in lines["collectives"]
