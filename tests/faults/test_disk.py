@@ -8,12 +8,15 @@ import time
 
 import pytest
 
+from examples.point_mass import PointMassTask
+from ksim import cli
+from ksim.checkpoint import saver
 from ksim.checkpoint.format import list_checkpoints, read_checkpoint
 from ksim.checkpoint.run_dir import read_command
 from ksim.errors import ConfigError, RunError
 from ksim.train import loop
 from tests.support.damaged_runs import read_lines
-from tests.support.processes import finish, start
+from tests.support.processes import exit_code
 from tests.support.tasks import point_mass_task
 
 OPTIONS = {"num_devices": 1, "save_every_n_iterations": 1, "max_to_keep": 2, "max_iterations": 9}
@@ -98,35 +101,21 @@ def test_disk_that_stays_full_ends_the_run_with_an_error_that_names_the_newest_c
     assert assert_sound(small_disk / "run", 8, 9) == list(range(1, 10))
 
 
-FILLING = """
-import sys
-from pathlib import Path
-from ksim.checkpoint import saver
-from tests.faults import test_disk
-from tests.support import faulty_train as train
+def test_disk_that_is_full_in_the_middle_of_a_checkpoint_prints_one_error_and_logs_the_rest(
+    small_disk, tmp_path, monkeypatch, capfd
+):
+    write = saver.Saver._write
 
-write = saver.Saver._write
+    def fill_and_write(self, iteration, *state):
+        if iteration == 3:  # there is room for two checkpoints and a few files of the third
+            fill(small_disk, but=2 * 4096)
+        write(self, iteration, *state)
 
-def fill_and_write(self, iteration, *state):
-    if iteration == 3:
-        test_disk.fill(Path(sys.argv[1]), but=2 * 4096)
-    write(self, iteration, *state)
-
-saver.Saver._write = fill_and_write
-task, config = train.TASKS["point_mass"]
-train.launch(task, config(), [*train.SMALL, *train.QUIET, "eval_at_end=false", *sys.argv[2:]])
-"""
-"""A training on whose disk there is room for two checkpoints and a few files of the third."""
-
-
-def test_disk_that_is_full_in_the_middle_of_a_checkpoint_prints_one_error_and_logs_the_rest(small_disk, tmp_path):
-    options = [f"{name}={value}" for name, value in (OPTIONS | {"max_iterations": 3}).items()]
-    run_dir = small_disk / "run"
-    process = start(
-        "-c", FILLING, str(small_disk), *options, f"run_dir={run_dir}", cwd=tmp_path, KSIM_LOG_DIR=str(tmp_path)
-    )
-    code, output = finish(process)
-    assert code == 1
+    monkeypatch.setattr(saver.Saver, "_write", fill_and_write)
+    monkeypatch.setenv("KSIM_LOG_DIR", str(tmp_path))
+    config = point_mass_task(**OPTIONS | {"max_iterations": 3}, run_dir=str(small_disk / "run")).config
+    assert exit_code(cli.launch, PointMassTask, config, []) == 1
+    output = "".join(capfd.readouterr())
     assert "Traceback" not in output
     assert "os error" not in output
     (error,) = re.findall(r"^Error: .*", output, re.MULTILINE)
