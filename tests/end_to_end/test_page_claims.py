@@ -104,7 +104,7 @@ def test_programs_of_reliability_run(tmp_path, monkeypatch, capsys):
         return dataclasses.replace(stepped, reward=reward)
 
     monkeypatch.setattr(PointMass, "step", sometimes_nan)
-    point_mass_task(num_devices=2, max_iterations=2, run_dir="runs/mine", actor_sizes=[32], critic_sizes=[32]).run()
+    point_mass_task(num_devices=1, max_iterations=2, run_dir="runs/mine", actor_sizes=[32], critic_sizes=[32]).run()
     blocks = [text for language, text in code("reliability.md") if language == "python"]
     assert len(blocks) == 3
     for text in blocks:

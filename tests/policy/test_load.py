@@ -23,7 +23,7 @@ SMALL = {"num_envs": 8, "num_devices": 1, "eval_at_end": False, "plots": False, 
 def trained(request, tmp_path_factory):
     """A task and the directory of its run."""
     run_dir = tmp_path_factory.mktemp(request.param) / "run"
-    task = point_mass_task(num_devices=2, max_iterations=2, model=request.param, memory_size=4, run_dir=str(run_dir))
+    task = point_mass_task(num_devices=1, max_iterations=2, model=request.param, memory_size=4, run_dir=str(run_dir))
     task.run()
     return task, run_dir
 
