@@ -26,6 +26,7 @@ import shutil
 import pytest
 from jaxtyping import install_import_hook
 
+from tests.support.pages import browser
 from tests.support.programs import free_programs, keep_programs
 
 # Where the shapes are: everything that is traced.
@@ -54,6 +55,13 @@ def programs_of_a_module():
 def pytest_unconfigure():
     if "PYTEST_XDIST_WORKER" not in os.environ and "KSIM_TEST_CACHE" not in os.environ:
         shutil.rmtree(os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """A browser; skips the test where there is none."""
+    with browser() as opened:
+        yield opened
 
 
 @pytest.fixture(autouse=True)

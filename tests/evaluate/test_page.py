@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 
 import pytest
 
@@ -10,9 +9,9 @@ from ksim.errors import ConfigError
 from ksim.evaluate.curves import run_names
 from ksim.evaluate.html_report import write_page
 from ksim.tools import report
+from tests.support.pages import open_page
 
 PNG = b"\x89PNG a plot"
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
 def words_of(page):
@@ -101,28 +100,22 @@ def test_names_of_runs_are_as_long_as_tells_them_apart(tmp_path):
 
 @pytest.mark.parametrize("num_runs", [1, 3])
 @pytest.mark.parametrize("width", [390, 1280])
-def test_page_fits_its_window(tmp_path, num_runs, width):
-    if CHROMIUM is None:
-        pytest.skip("There is no Chromium on this machine: apt-get install chromium")
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install -e '.[dev]'")
+def test_page_fits_its_window(chromium, tmp_path, num_runs, width):
     dirs = [
         make_run(tmp_path / f"humanoid_walking_distributed_task_with_a_long_name/run_{i:03}", seed=i)
         for i in range(num_runs)
     ]
     (dirs[0] / "config.yaml").write_text(f"seed: 10\nload_weights: {'x' * 200}\n")
     write_page(dirs, tmp_path / "report.html")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": width, "height": 844})
-        page.goto(f"file://{tmp_path}/report.html")
-        page.evaluate("document.querySelectorAll('details').forEach(details => details.open = true)")
-        assert page.evaluate("document.documentElement.scrollWidth") == width
-        # What is shown first is the video, and the sentence starts on the first screen.
-        assert page.locator("figcaption").first.bounding_box()["y"] < 844
-        # Curves are as wide as a phone.
-        images = page.locator("section img[alt*='environment steps']")
-        assert min(images.nth(i).bounding_box()["width"] for i in range(images.count())) > 300
-        browser.close()
+    page = open_page(chromium, f"file://{tmp_path}/report.html", (width, 844))
+    page.evaluate("document.querySelectorAll('details').forEach(details => details.open = true)")
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    # What is shown first is the video, and the sentence starts on the first screen.
+    assert page.locator("figcaption").first.bounding_box()["y"] < 844
+    # Curves are as wide as a phone.
+    images = page.locator("section img[alt*='environment steps']")
+    assert min(images.nth(i).bounding_box()["width"] for i in range(images.count())) > 300
+    page.close()
 
 
 def test_settings_and_names_that_are_no_utf_8_are_shown_as_far_as_they_can_be_read(tmp_path):

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.support.pages import DESKTOP, PHONE, browser, open_page
+from tests.support.pages import DESKTOP, PHONE, open_page
 from tests.support.processes import ROOT
 
 SEARCH = ROOT / "docs/site/search.js"
@@ -20,12 +20,6 @@ WORDS, NUMBERS = "a sentence of some words", "1.5"
 TABLE = """<!DOCTYPE html><meta name=viewport content="width=device-width"><div role=main><section id=page><h1>Page</h1>
 <table><thead><tr><th>term<th>meaning<th>arguments</thead>
 <tbody><tr><td>{0}<td>{0}<td>{0}</tbody></table></section></div><script src="{1}"></script>"""
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with browser() as opened:
-        yield opened
 
 
 @pytest.fixture

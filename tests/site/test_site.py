@@ -11,7 +11,7 @@ import threading
 
 import pytest
 
-from tests.support.pages import DESKTOP, PHONE, browser, open_page
+from tests.support.pages import DESKTOP, PHONE, open_page
 from tests.support.processes import ROOT, environment
 
 fcntl = pytest.importorskip("fcntl", reason="needs file locks, which Windows lacks")
@@ -56,12 +56,6 @@ def address(site):
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with browser() as opened:
-        yield opened
 
 
 def pages_of(site):

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import shutil
 import time
 from types import SimpleNamespace
 
@@ -18,11 +17,11 @@ from ksim.viewer.browser import BrowserFrontend, reward_columns
 from ksim.viewer.page import Page
 from ksim.viewer.server import CONTROLS
 from ksim.viewer.session import Frame
+from tests.support.pages import CHROMIUM
 from tests.support.processes import wait_until
 from tests.support.tasks import BipedConfig, BipedTask
 from tests.support.viewed import stepped, view_session
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 ARGUMENTS = [
     "--headless", "--no-sandbox", "--disable-dev-shm-usage", "--use-gl=angle", "--use-angle=swiftshader",
     "--enable-unsafe-swiftshader", "--disable-quic", "--no-first-run", "--disable-background-networking",
