@@ -1,5 +1,7 @@
 """Robot files of which programs are written, for tests, and the writing."""
 
+import copy
+import functools
 import runpy
 from pathlib import Path
 from unittest import mock
@@ -103,9 +105,22 @@ HOPPER = """
 """
 
 
+make_plan = new.make_plan
+
+
+@functools.cache
+def plan_of(_, settings):
+    """The plan for the model in my_robot.xml, whose text is the first argument."""
+    return make_plan(Path("my_robot.xml"), settings)
+
+
 def written(text, *options, mirror_fault=lambda *_: None):
-    """The names in the program that is written for a model. The look for a mirror image would take seconds."""
+    """The names in the program that is written for a model. The look for a mirror image would take seconds.
+
+    So does a plan, which is made once for each text and settings.
+    """
     Path("my_robot.xml").write_text(text)
-    with mock.patch.object(new, "mirror_fault", mirror_fault):
+    plan = lambda _, settings: copy.deepcopy(plan_of(text, settings))
+    with mock.patch.multiple(new, mirror_fault=mirror_fault, make_plan=plan):
         assert new.main(["my_robot.xml", *options]) == 0
     return runpy.run_path("my_robot.py")

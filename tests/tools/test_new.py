@@ -215,11 +215,11 @@ def test_program_is_driven_for_some_steps_before_it_is_written(capsys):
     assert re.match(r"its physics blew up within 0\.\d+ s of an episode, in steps of 0\.005 s", fault)
 
 
-@pytest.mark.parametrize(("file_dt", "dt"), [("0.0005", 0.0005), ("0.0003", 0.00025)])
-def test_robot_that_blows_up_in_the_usual_physics_steps_gets_those_of_its_file(file_dt, dt, capsys, monkeypatch):
+@pytest.mark.parametrize(("text", "file_dt", "dt"), [(DOG, "0.0005", 0.0005), (ARM, "0.0003", 0.00025)])
+def test_robot_that_blows_up_in_the_usual_physics_steps_gets_those_of_its_file(text, file_dt, dt, capsys, monkeypatch):
     blows_up = lambda text, *_: "it blew up" if "dt=" not in text else None
     monkeypatch.setattr(new, "drive_fault", blows_up)
-    names = written(DOG.replace("<mujoco>", f'<mujoco><option timestep="{file_dt}"/>'))
+    names = written(text.replace("<mujoco>", f'<mujoco><option timestep="{file_dt}"/>'))
     out = capsys.readouterr().out
     assert names["CONFIG"].dt == dt
     assert f"Physics steps of {dt:g} s (the file's: {file_dt} s): in steps of 0.005 s its physics blew up." in out
@@ -228,4 +228,4 @@ def test_robot_that_blows_up_in_the_usual_physics_steps_gets_those_of_its_file(f
 
 def test_robot_that_blows_up_in_the_steps_of_its_file_too_gets_smaller_ones(monkeypatch):
     monkeypatch.setattr(new, "drive_fault", lambda text, *_: None if "dt=0.0005" in text else "it blew up")
-    assert written(DOG.replace("<mujoco>", '<mujoco><option timestep="0.002"/>'))["CONFIG"].dt == 0.0005
+    assert written(ARM.replace("<mujoco>", '<mujoco><option timestep="0.002"/>'))["CONFIG"].dt == 0.0005
