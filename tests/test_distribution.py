@@ -54,11 +54,11 @@ def dist(tmp_path_factory):
     return build_distributions(tmp_path_factory.mktemp("build"))
 
 
-def build_distributions(folder):
-    """Builds the distributions from a copy of the repository; the directory that has them."""
+def build_distributions(folder, *options):
+    """Builds the distributions, or those of the options, from a copy of the repository; the directory that has them."""
     clone = folder / "clone"
     shutil.copytree(ROOT, clone, ignore=NOT_OURS)
-    run(sys.executable, "-m", "build", cwd=clone)
+    run(sys.executable, "-m", "build", *options, cwd=clone)
     return clone / "dist"
 
 

@@ -46,7 +46,7 @@ def cells(tmp_path_factory):
     for option, shorter in SHORTER.items():
         assert source.count(option) == 1
         source = source.replace(option, shorter)
-    (wheel,) = build_distributions(tmp_path_factory.mktemp("build")).glob("*.whl")
+    (wheel,) = build_distributions(tmp_path_factory.mktemp("build"), "--wheel").glob("*.whl")
     programs = environment_of(wheel, tmp_path_factory.mktemp("base") / "env", "notebook", "export")
     folder = tmp_path_factory.mktemp("empty")
     (folder / NOTEBOOK.name).write_text(source)
