@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import equinox as eqx
 import jax
 import mujoco
 import numpy as np
@@ -20,8 +19,7 @@ pytest.importorskip("onnxruntime")
 from examples import deploy
 from examples.robots import HUMANOID
 from examples.walking import HumanoidWalkingConfig, HumanoidWalkingTask
-from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
-from tests.support.exports import exported_files
+from tests.support.exports import export_moving_policy
 from tests.support.json_damages import misshapen
 from tests.support.scale import scale
 from tests.support.tasks import Undisturbed
@@ -50,14 +48,7 @@ def export(out_dir, **compiler_options):
         HumanoidWalkingConfig(model="gru", symmetry="off", memory_size=16, actor_sizes=[16], critic_sizes=[16])
     )
     task.environment = env = task.eval_environment
-    network = task.initial_learner()[1]
-    # From random numbers, or all actions would be near 0.
-    keys = iter(jax.random.split(jax.random.key(3), 100))
-    moved = lambda x: x + 0.1 * jax.random.normal(next(keys), x.shape) if eqx.is_array(x) else x
-    network = jax.tree.map(moved, network)
-    model = NormalizedActorCritic(network, ObservationNormalizer.init(task.obs_sizes))
-    for name, content in exported_files(task, model, out_dir / "checkpoints/7", out_dir).items():
-        (out_dir / name).write_bytes(content)
+    model = export_moving_policy(task, out_dir)
 
     def act(state, carry):
         output, carry = model(state.obs, carry)

@@ -41,6 +41,7 @@ PRINTS = (
     ("several", r"run_dir=runs/first", r"processes\s+│\s+1"),
     ("several", r"run_mode=eval", r"survived"),
     ("several", r"train\.py", r"512 environments on each device, 6144 steps per optimizer step"),
+    ("clone", r"python examples/deploy\.py", r"Stood for"),
     ("own", r"dog\.py run_mode=eval", r"survived"),
     ("own", r"dog_evaluated\.py run_mode=eval", r"250\.0 ± 0\.0 control steps"),
     ("own", r"dog(_built)?\.py num_envs", r"observation/actor +│ gyro +│ SensorReading \+ UniformNoise +│ 3 +│"),

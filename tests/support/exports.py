@@ -16,8 +16,9 @@ def exported_files(task, model, checkpoint, out_dir):
 
 def export_moving_policy(task, out_dir):
     """Writes the files of a policy that moves, and returns it."""
-    key = jax.random.key(3)
-    moved = lambda x: x + 0.1 * jax.random.normal(key, x.shape) if eqx.is_inexact_array(x) else x
+    # From random numbers, or all actions would be near 0.
+    keys = iter(jax.random.split(jax.random.key(3), 100))
+    moved = lambda x: x + 0.1 * jax.random.normal(next(keys), x.shape) if eqx.is_inexact_array(x) else x
     network = jax.tree.map(moved, task.initial_learner()[1])
     model = NormalizedActorCritic(network, ObservationNormalizer.init(task.obs_sizes))
     for name, content in exported_files(task, model, out_dir / "checkpoints/7", out_dir).items():

@@ -27,6 +27,7 @@ from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer  # n
 from ksim.policy.export import exporter  # noqa: E402
 from ksim.policy.load import load_task_policy  # noqa: E402
 from ksim.rollout.episodes import advance_episodes, start_episodes  # noqa: E402
+from tests.support.checkpoints import save_run  # noqa: E402
 from tests.support.exports import exported_files  # noqa: E402
 from tests.support.still import Memoryless  # noqa: E402
 from tests.support.tasks import WITHOUT_REPORTS, CartPoleConfig, CartPoleTask, point_mass_task  # noqa: E402
@@ -120,14 +121,21 @@ def test_parts_of_a_memory_keep_their_order_and_their_type(recorded, tmp_path):
 def run_dir(tmp_path_factory):
     """A run of the cart-pole with a memory, of one iteration."""
     path = tmp_path_factory.mktemp("run") / "run"
-    options = {"num_envs": 4, "rollout_length": 4, "num_passes": 1, "max_iterations": 1, "model": "gru"}
-    CartPoleTask(CartPoleConfig(num_devices=1, run_dir=str(path), **options)).run()
+    save_run(CartPoleTask(CartPoleConfig(num_devices=1, num_envs=4, model="gru")), path)
     return path
 
 
 def export(run_dir, *overrides):
     argv = ["run_mode=export", f"checkpoint={run_dir}", *overrides]
     return CartPoleTask(make_config(CartPoleConfig(), argv, "cart_pole_task")).run().exit_code
+
+
+@pytest.fixture(scope="module")
+def exported(run_dir, tmp_path_factory):
+    """The directory of the run's policy, which no test changes."""
+    path = tmp_path_factory.mktemp("exported") / "policy"
+    export(run_dir, f"export_dir={path}")
+    return path
 
 
 FILES = {"policy.onnx", "policy.jaxexport", "policy.json", "checkpoints", "robot"}
@@ -161,9 +169,8 @@ TERMS = [("position", "JointPosition", 0, 2), ("velocity", "JointVelocity", 2, 2
          ("place", "CommandValue", 6, 1)]  # fmt: skip
 
 
-def test_metadata_say_all_that_it_takes_to_run_the_policy(run_dir, tmp_path):
-    export(run_dir, f"export_dir={tmp_path}")
-    metadata = json.loads((tmp_path / "policy.json").read_text())
+def test_metadata_say_all_that_it_takes_to_run_the_policy(exported):
+    metadata = json.loads((exported / "policy.json").read_text())
     assert {name: metadata[name] for name in POLICY} == POLICY
     joints, actuators = metadata["joints"], metadata["actuators"]
     assert joints["names"] == actuators["names"] == actuators["joints"] == ["rail", "pivot"]
@@ -178,9 +185,8 @@ def test_metadata_say_all_that_it_takes_to_run_the_policy(run_dir, tmp_path):
     assert len(metadata["git"]["revision"]) == 40
 
 
-def test_exported_directory_stands_for_its_policy(run_dir, tmp_path):
-    export(run_dir, f"export_dir={tmp_path / 'old'}")
-    shutil.copytree(tmp_path / "old", tmp_path / "published")
+def test_exported_directory_stands_for_its_policy(run_dir, exported, tmp_path):
+    shutil.copytree(exported, tmp_path / "published")
     original, published = ksim.load_policy(run_dir), ksim.load_policy(tmp_path / "published")
     obs = np.ones(7, np.float32)
     np.testing.assert_array_equal(published(obs), original(obs))
@@ -205,10 +211,9 @@ class PretrainedCartPole(CartPoleTask):
 
 
 @pytest.fixture
-def pretrained(run_dir, tmp_path, monkeypatch):
+def pretrained(exported, monkeypatch):
     """The task with its policy."""
-    export(run_dir, f"export_dir={tmp_path / 'policy'}")
-    monkeypatch.setattr(PretrainedCartPole, "pretrained", tmp_path / "policy")
+    monkeypatch.setattr(PretrainedCartPole, "pretrained", exported)
     return PretrainedCartPole
 
 
@@ -309,8 +314,7 @@ def test_a_directory_that_cannot_be_written_is_an_error(run_dir, tmp_path):
 
 
 def test_an_environment_of_the_users_own_is_exported_without_a_robot(tmp_path):
-    options = {"num_devices": 1, "max_iterations": 1, "run_dir": str(tmp_path / "run")}
-    point_mass_task(**options).run()
+    save_run(point_mass_task(num_devices=1), tmp_path / "run")
     point_mass_task(run_mode="export", checkpoint=str(tmp_path / "run")).run()
     metadata = json.loads((tmp_path / "run/export/policy.json").read_text())
     assert metadata["observations"]["actor"]["input"] == "obs"
