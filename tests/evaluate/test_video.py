@@ -2,7 +2,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 
 import mujoco
 import numpy as np
@@ -12,7 +11,9 @@ from ksim.evaluate import video
 from ksim.evaluate.evaluator import Evaluator, Recorder, Recording
 from ksim.physics.model import PhysicsModel
 from ksim.policy.load import policy_context
+from tests.support.launched_programs import is_alive
 from tests.support.model_files import HOPPER
+from tests.support.processes import wait_until
 from tests.support.tasks import BipedConfig, BipedTask, point_mass_task
 
 needs_gl = pytest.mark.skipif(video.find_gl() is None, reason="no EGL or OSMesa")
@@ -134,15 +135,7 @@ def test_worker_is_out_of_reach_of_ctrl_c_and_killed_with_all_it_started_when_st
     assert not video._run_worker([str(pids)], "", pids.exists)
     session, child = map(int, pids.read_text().split())
     assert session != os.getsid(0)
-    deadline = time.monotonic() + 10
-    while is_running(child) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not is_running(child)
-
-
-def is_running(pid):
-    done = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return bool(done.stdout.strip()) and not done.stdout.startswith("Z")
+    wait_until(lambda: not is_alive(child), 10)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Small programs to launch, and what tests need to wait for them. They import nothing but the standard library."""
+"""Small programs to launch, which import nothing but the standard library, and what tests need to wait for them."""
 
 import os
 import signal
@@ -7,6 +7,7 @@ import sys
 import threading
 from pathlib import Path
 
+from ksim.host.machine import process_state
 from tests.support.processes import ROOT, wait_until
 
 DEADLINE_S = 60
@@ -47,16 +48,8 @@ def wait_for_number(name):
     return int(Path(name).read_text())
 
 
-def state_of(pid):
-    """R, S, T, Z and so on; None for a process that is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return None
-
-
 def is_alive(pid):
-    return state_of(pid) not in (None, "Z", "X")
+    return process_state(pid) not in (None, "Z", "X")
 
 
 class Launcher:
