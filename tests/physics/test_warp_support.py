@@ -6,7 +6,7 @@ import pytest
 from ksim.errors import ConfigError
 from ksim.physics.contact_sizes import ContactSizes
 from ksim.physics.select import make_engine
-from tests.physics.test_mjx_support import HINGE, model_with
+from tests.physics.test_mjx_support import REFUSED_BY_BOTH, model_with
 
 pytest.importorskip("warp")
 pytestmark = pytest.mark.long
@@ -18,16 +18,7 @@ def engine_of(**parts):
 
 @pytest.mark.parametrize(
     ("part", "text", "message"),
-    [
-        ("option", '<option><flag energy="enable"/></option>', '<flag energy="enable"/> in <option> .* take it out'),
-        ("option", '<option><flag sleep="enable"/></option>', '<flag sleep="enable"/>'),
-        ("option", '<option integrator="implicit"/>', '<option integrator="implicit"> .* write implicitfast'),
-        ("option", '<option solver="PGS"/>', '<option solver="PGS"> .* write Newton'),
-        ("option", '<option actuatorgroupdisable="1"/>', 'actuatorgroupdisable="..."> would be ignored'),
-        ("actuator", '<orientation joint="ball" kp="1"/>', "drives joint 'ball'.*biastype=\"so3\".*<orientation>"),
-        ("actuator", '<pid joint="hinge" kp="1"/>', f'{HINGE} has gaintype="pid"; write a <motor>'),
-        ("actuator", '<motor joint="hinge" armature=".1"/>', f'{HINGE} has armature="...", .*give it to the joint'),
-    ],
+    [*REFUSED_BY_BOTH, ("option", '<option><flag sleep="enable"/></option>', '<flag sleep="enable"/>')],
 )
 def test_refusal_of_warp_names_what_to_edit(part, text, message):
     with pytest.raises(ConfigError, match=message) as error:
