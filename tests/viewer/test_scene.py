@@ -60,29 +60,33 @@ def mj_model():
     return mujoco.MjModel.from_xml_string(WORLD)
 
 
-def test_every_shape_is_added_and_collision_groups_are_not(mj_model):
+@pytest.fixture
+def server():
+    """A server without a scene."""
     with silence():
         server = viser.ViserServer(host="127.0.0.1", port=18180, verbose=False)
-    try:
-        data = mujoco.MjData(mj_model)
-        mujoco.mj_forward(mj_model, data)
-        scene = BrowserScene(server, mj_model, None)
-        for geom in range(mj_model.ngeom):
-            body = mj_model.geom_bodyid[geom]
-            shown = node(server, f"/world/robot_0/body_{body}/geom_{geom}") is not None
-            assert shown == (mj_model.geom_group[geom] < 3), geom
-        scene.update([data], np.array([1.0, 2.0, 0.0]))
-        place_3 = scene.scale * np.array([1, 2, 3])
-        np.testing.assert_allclose(node(server, "/world/robot_0/body_1").position, place_3)
-        np.testing.assert_allclose(node(server, "/world").position, scene.scale * np.array([-1, -2, 0]))
-        # The robot has a radius of 1 in the scene.
-        assert scene.scale == pytest.approx(1 / bounding_sphere(mj_model, data)[1])
-        sphere, ellipsoid = (node(server, f"/world/robot_0/body_1/geom_{i}") for i in (2, 6))
-        np.testing.assert_allclose(sphere.scale * sphere.radius, scene.scale * 0.1)
-        np.testing.assert_allclose(ellipsoid.scale, scene.scale * np.array([0.1, 0.2, 0.3]))
-    finally:
-        with silence():
-            server.stop()
+    yield server
+    with silence():
+        server.stop()
+
+
+def test_every_shape_is_added_and_collision_groups_are_not(mj_model, server):
+    data = mujoco.MjData(mj_model)
+    mujoco.mj_forward(mj_model, data)
+    scene = BrowserScene(server, mj_model, None)
+    for geom in range(mj_model.ngeom):
+        body = mj_model.geom_bodyid[geom]
+        shown = node(server, f"/world/robot_0/body_{body}/geom_{geom}") is not None
+        assert shown == (mj_model.geom_group[geom] < 3), geom
+    scene.update([data], np.array([1.0, 2.0, 0.0]))
+    place_3 = scene.scale * np.array([1, 2, 3])
+    np.testing.assert_allclose(node(server, "/world/robot_0/body_1").position, place_3)
+    np.testing.assert_allclose(node(server, "/world").position, scene.scale * np.array([-1, -2, 0]))
+    # The robot has a radius of 1 in the scene.
+    assert scene.scale == pytest.approx(1 / bounding_sphere(mj_model, data)[1])
+    sphere, ellipsoid = (node(server, f"/world/robot_0/body_1/geom_{i}") for i in (2, 6))
+    np.testing.assert_allclose(sphere.scale * sphere.radius, scene.scale * 0.1)
+    np.testing.assert_allclose(ellipsoid.scale, scene.scale * np.array([0.1, 0.2, 0.3]))
 
 
 def test_colour_is_the_geoms_own_else_its_materials_times_its_texture(mj_model):
@@ -113,17 +117,11 @@ LIMBS = """
 """
 
 
-def test_limbs_of_a_robot_without_colours_have_those_of_videos():
+def test_limbs_of_a_robot_without_colours_have_those_of_videos(server):
     mj_model = mujoco.MjModel.from_xml_string(LIMBS)
-    with silence():
-        server = viser.ViserServer(host="127.0.0.1", port=18190, verbose=False)
-    try:
-        BrowserScene(server, mj_model, mj_model.body("trunk").id)
-        rgb = [node(server, f"/world/robot_0/body_{i}/geom_{i}").color for i in (1, 2, 3)]
-        np.testing.assert_allclose(np.array(rgb) / 255, [TRUNK_RGB, LIMB_RGB[0], LIMB_RGB[1]], atol=0.01)
-    finally:
-        with silence():
-            server.stop()
+    BrowserScene(server, mj_model, mj_model.body("trunk").id)
+    rgb = [node(server, f"/world/robot_0/body_{i}/geom_{i}").color for i in (1, 2, 3)]
+    np.testing.assert_allclose(np.array(rgb) / 255, [TRUNK_RGB, LIMB_RGB[0], LIMB_RGB[1]], atol=0.01)
 
 
 def test_capsule_is_a_cylinder_with_half_spheres_at_its_ends():
