@@ -2,6 +2,8 @@ import importlib.util
 
 import pytest
 
+import ksim
+from examples.minimal import CrawlerTask
 from ksim import ConfigError
 from ksim.parallel.job import Job, find_job, local_gpu_ids
 
@@ -137,6 +139,13 @@ def test_pod_of_an_indexed_job_finds_the_others_where_it_can_and_warns_where_not
             with pytest.warns(UserWarning, match=r"it runs alone\. To join them: pip install 'jax\[k8s\]'"):
                 assert find_job(environ=KUBERNETES) is None
     assert find_job(num_processes=1, environ=KUBERNETES) is None
+
+
+def test_task_of_one_device_under_a_launcher_is_an_error(monkeypatch):
+    for name, value in LAUNCHED.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=r"runs in one process on one device, but ksim\.launch has started several"):
+        CrawlerTask(ksim.PPOConfig()).layout  # noqa: B018
 
 
 def test_options_come_before_the_environment_and_can_deny_it():
