@@ -6,7 +6,9 @@ import signal
 
 import pytest
 
+from examples.point_mass import PointMassConfig, PointMassTask
 from ksim.log import jsonl
+from ksim.task.overrides import parse_overrides
 from tests.end_to_end.stand_in import with_last_values
 from tests.end_to_end.test_processes import SMALL, processes_of, read_metrics
 from tests.support.processes import finish, read_until, start
@@ -23,7 +25,7 @@ def finish_mortal_job(cwd, num_processes, restarts, deaths, *options):
     """The output of a run whose workers are killed, `iteration:process` for each."""
     launcher = ("--nproc-per-node", str(num_processes), *restarts)
     code, output = finish(
-        launch(cwd, *launcher, "-m", "tests.support.mortal_job", deaths, *with_last_values([*SMALL, *SAVED, *options])),
+        launch(cwd, *launcher, "-m", "tests.support.faulty_job", deaths, *with_last_values([*SMALL, *SAVED, *options])),
         timeout=600,
     )
     assert code == 0, output
@@ -45,9 +47,8 @@ def test_run_with_two_killed_workers_learns_what_one_without_does(tmp_path):
     # Each cost no more than the interval between checkpoints.
     assert restarts_in(output) == [(2, 10), (2, 20)]
     assert {path.name for path in tmp_path.iterdir()} == {"run", "died_after_15", "died_after_27"}
-    alone = with_last_values([*SMALL, *SAVED, *options, "run_dir=alone"])
-    code, output = finish(start("-m", "examples.point_mass", *alone, cwd=tmp_path))
-    assert code == 0, output
+    alone = with_last_values([*SMALL, *SAVED, *options, "run_dir=alone", "num_devices=1"])
+    assert PointMassTask(parse_overrides(PointMassConfig(), alone)).run().exit_code == 0
     restarted, alone = read_metrics(tmp_path / "run"), read_metrics(tmp_path / "alone")
     assert [line["iteration"] for line in restarted] == list(range(1, 41))
     for line, expected in zip(restarted, alone, strict=True):

@@ -4,7 +4,9 @@ import json
 
 import pytest
 
-from tests.support.processes import finish, start, start_job
+from ksim import cli
+from tests.support.faulty_train import QUIET, SMALL, TASKS
+from tests.support.processes import exit_code, finish, start, start_job
 
 TIMES = ("time/", "env_steps_per_s")
 
@@ -17,6 +19,12 @@ def train(moment, *arguments, cwd, task="point_mass", num_devices=1, num_process
     job = start_job(*arguments, num_processes=num_processes, cwd=cwd, num_devices=num_devices)
     ends = [finish(process) for process in job]
     return next((end for end in ends if end[0]), ends[0])
+
+
+def train_here(*arguments):
+    """Trains the point mass as `train` does, in this process and on one device."""
+    task, config = TASKS["point_mass"]
+    assert exit_code(cli.launch, task, config(), [*SMALL, *QUIET, "num_devices=1", *arguments]) == 0
 
 
 def read_lines(path):

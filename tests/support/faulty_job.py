@@ -1,9 +1,15 @@
-"""The point mass with a fault in one process of a job: python -m tests.support.faulty_job FAULT KEY=VALUE ..."""
+"""The point mass with a fault in one process of a job: python -m tests.support.faulty_job FAULT KEY=VALUE ...
+
+With a fault of the form ITERATION:PROCESS,... these processes kill themselves: each once, after so many iterations, and
+only when the newest checkpoint that is due has been written.
+"""
 
 import dataclasses
 import os
+import signal
 import sys
 import time
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +21,7 @@ from ksim.parallel.multihost import process_index
 from ksim.train import loop
 
 FAULT = sys.argv.pop(1)
+DEATHS = dict(map(int, death.split(":")) for death in FAULT.split(",")) if ":" in FAULT else {}
 
 
 class SlowError(ConfigError):
@@ -59,7 +66,19 @@ def faulty(run, step):
         if FAULT == "corrupt":
             placed = run.state.get()
             run.state.placed = dataclasses.replace(placed, learner=corrupted(placed.learner))
+    if DEATHS.get(run.progress.iteration) == process_index():
+        die_once(run)
     iterate(run, step)
+
+
+def die_once(run):
+    iteration, interval = run.progress.iteration, run.task.config.save_every_n_iterations
+    grave = Path(f"died_after_{iteration}")
+    if not grave.exists():
+        while not Path("run", "checkpoints", str(iteration // interval * interval)).exists():
+            time.sleep(0.01)
+        grave.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def corrupted(learner):
