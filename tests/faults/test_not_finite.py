@@ -1,7 +1,6 @@
 """Numbers that are not finite: contained, counted, and kept as evidence."""
 
 import dataclasses
-import os
 
 import equinox as eqx
 import jax
@@ -14,9 +13,8 @@ from ksim import Environment
 from ksim.checkpoint.dump import load_dump, replay
 from ksim.parallel.collectives import device_index
 from ksim.train import timing
-from ksim.train.loop import TrainingDivergedError
 from tests.support.damaged_runs import read_lines
-from tests.support.tasks import CartPoleConfig, CartPoleTask, train_iterations
+from tests.support.tasks import train_iterations
 
 NAN = float("nan")
 QUIET = {"eval_at_end": False, "plots": False, "tensorboard": False}
@@ -116,31 +114,6 @@ def test_gradient_that_is_not_finite_on_one_device_is_skipped_on_all_and_counted
         np.testing.assert_array_equal(first, second)
 
 
-@pytest.mark.long
-def test_envs_beside_one_that_blew_up_live_as_if_nothing_had_happened():
-    states, figures = [], []
-    for qpos in (None, np.nan):
-        task = CartPoleTask(CartPoleConfig(num_devices=2))
-        task.check()
-        state = task.initial_state()
-        if qpos is not None:
-            poisoned = state.envs.env_state.inner.physics.qpos.at[3].set(qpos)
-            state = eqx.tree_at(lambda s: s.envs.env_state.inner.physics.qpos, state, poisoned)
-        placed = task.layout.place(state)
-        step = task.layout.compile(task.make_train_step(task.layout.axis_name), placed)
-        for _ in range(2):
-            placed, metrics = step(placed)
-            figures.append(task.layout.first(metrics))
-            if len(figures) % 2:
-                states.append(task.layout.join_envs(placed.envs))
-    others = np.arange(task.config.num_envs) != 3
-    np.testing.assert_array_equal(states[0].episode_return[others], states[1].episode_return[others])
-    not_finite = [m["rollout/not_finite"] for m in figures]
-    # Reset, it is an env like any other.
-    assert (np.asarray(not_finite) > 0).tolist() == [False, False, True, False]
-    assert all(np.isfinite(m["loss/total"]) and m["policy/bad_updates"] == 0 for m in figures)
-
-
 def test_dump_shows_the_step_that_was_not_finite_again(tmp_path, capsys):
     config = PointMassConfig(num_envs=16, num_devices=2, rollout_length=8, max_iterations=3, run_dir="run", **QUIET)
     assert PoisonedTask(config).run().exit_code == 0
@@ -168,17 +141,14 @@ def test_dump_shows_the_step_that_was_not_finite_again(tmp_path, capsys):
 
 
 def test_rollout_with_nothing_to_learn_from_changes_neither_the_rate_nor_the_statistics():
-    task = Everywhere(PointMassConfig(num_envs=16, num_devices=1, rollout_length=4, desired_kl=0.01))
+    task = Everywhere(
+        PointMassConfig(num_envs=16, num_devices=1, rollout_length=4, desired_kl=0.01, normalize_values=True)
+    )
     state, history = train_iterations(task, 2)
     assert history[0]["policy/learning_rate"] == history[1]["policy/learning_rate"]
     assert state.learner.normalizer.count == 0
-
-
-def test_run_of_nothing_but_nan_stops_with_the_name_of_the_reward_and_a_dump(tmp_path):
-    config = PointMassConfig(num_envs=16, num_devices=2, max_iterations=50, run_dir="run", **QUIET)
-    with pytest.raises(TrainingDivergedError, match=r"32 updates in a row.*can be replayed: run/dumps/1"):
-        Everywhere(config).run()
-    assert os.listdir("run/dumps") == ["1"]
+    assert state.learner.normalizer.values.count == 0
+    assert history[0]["policy/bad_updates"] > 0
 
 
 def test_dump_on_nan_can_be_left_out(tmp_path):

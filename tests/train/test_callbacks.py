@@ -107,7 +107,7 @@ def test_hooks_are_called_in_the_order_of_their_names_with_where_training_stands
     assert task.handler not in logging.getLogger("ksim").handlers
 
 
-def test_end_is_called_after_a_signal_with_its_name(tmp_path):
+def test_signal_finishes_the_iteration_saves_and_exits_with_128_plus_its_number_and_the_end_has_its_name(tmp_path):
     class Stopped(Watched):
         def on_step_end(self, state):
             super().on_step_end(state)
@@ -119,6 +119,8 @@ def test_end_is_called_after_a_signal_with_its_name(tmp_path):
     assert task.calls[-1] == ("on_training_end", 2)
     assert "SIGUSR1" in task.last.ended_by
     assert task.last.checkpoint.name == "2"
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 2
+    assert signal.getsignal(signal.SIGUSR1) == signal.SIG_DFL
 
 
 def test_end_is_called_after_an_error_of_the_loop(tmp_path, monkeypatch):

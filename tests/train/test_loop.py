@@ -1,10 +1,10 @@
 import contextlib
 import dataclasses
+import functools
 import gc
 import json
 import os
 import re
-import signal
 import weakref
 
 import chex
@@ -46,48 +46,40 @@ def test_run_leaves_a_complete_run_directory(tmp_path, capsys):
         assert words in out
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Directories of runs of two iterations, by the number of devices."""
+
+    @functools.cache
+    def finished(num_devices):
+        run_dir = tmp_path_factory.mktemp("runs") / "run"
+        point_mass_task(num_devices=num_devices, max_iterations=2, actor_sizes=[5], run_dir=str(run_dir)).run()
+        return run_dir
+
+    return finished
+
+
 @pytest.mark.parametrize("num_devices", [1, 2])
-def test_checkpoint_holds_the_final_learner_without_a_device_axis(num_devices, tmp_path):
-    task = point_mass_task(num_devices=num_devices, max_iterations=2, run_dir=str(tmp_path / "run"))
-    task.run()
+def test_checkpoint_holds_the_final_learner_without_a_device_axis(num_devices, finished):
+    task = point_mass_task(num_devices=num_devices, actor_sizes=[5])
     like, _ = task.initial_learner()
-    learner = saved_learner(task, tmp_path / "run")
+    learner = saved_learner(task, finished(num_devices))
     assert learner.iteration == 2
     chex.assert_trees_all_equal_shapes(learner, like)
     pairs = zip(jax.tree.leaves(learner.params), jax.tree.leaves(like.params), strict=True)
     assert any((np.asarray(x) != np.asarray(y)).any() for x, y in pairs)
 
 
-def test_evaluation_uses_the_config_of_the_run_that_it_evaluates(tmp_path, capsys):
-    run_dir = str(tmp_path / "run")
-    point_mass_task(num_devices=1, max_iterations=1, actor_sizes=[5], run_dir=run_dir).run()
-    argv = ["run_mode=eval", f"checkpoint={run_dir}", "eval_num_envs=3"]
+def test_evaluation_uses_the_config_of_the_run_that_it_evaluates(finished, capsys):
+    argv = ["run_mode=eval", f"checkpoint={finished(1)}", "eval_num_envs=3"]
     assert exit_code(cli.launch, PointMassTask, PointMassConfig(), argv) == 0
     assert "3, one per environment" in capsys.readouterr().out
 
 
-def test_checkpoint_of_other_networks_is_an_error_that_says_what_to_do(tmp_path):
-    run_dir = str(tmp_path / "run")
-    point_mass_task(num_devices=1, max_iterations=1, run_dir=run_dir).run()
-    task = point_mass_task(run_mode="eval", checkpoint=run_dir, actor_sizes=[9])
+def test_checkpoint_of_other_networks_is_an_error_that_says_what_to_do(finished):
+    task = point_mass_task(run_mode="eval", checkpoint=str(finished(1)), actor_sizes=[9])
     with pytest.raises(ConfigError, match="does not fit this task"):
         task.run()
-
-
-def test_stop_signal_finishes_the_iteration_saves_and_exits_with_128_plus_its_number(tmp_path, monkeypatch):
-    iterate = loop.iterate
-
-    def iterate_and_signal(run, step):
-        iterate(run, step)
-        if run.progress.iteration == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(loop, "iterate", iterate_and_signal)
-    code = point_mass_task(num_devices=2, max_iterations=None, run_dir=str(tmp_path / "run")).run().exit_code
-    assert code == 128 + signal.SIGTERM
-    assert len(read_metrics(tmp_path / "run")) == 2
-    assert newest(tmp_path / "run").name == "2"
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_stop_before_the_first_iteration_lists_no_file_that_is_not_there(tmp_path, monkeypatch, capsys):
@@ -213,9 +205,12 @@ def test_reward_that_turns_nan_skips_the_updates_counts_them_and_stops_with_its_
             return SometimesNaN()
 
     config = PointMassConfig(num_envs=16, num_devices=2, max_iterations=50, run_dir=str(tmp_path / "run"))
-    with pytest.raises(TrainingDivergedError, match=r"32 updates in a row.*Not finite: reward/mine"):
+    with pytest.raises(
+        TrainingDivergedError, match=r"32 updates in a row.*Not finite: reward/mine.*can be replayed: .*dumps/1"
+    ):
         Task(config).run()
     assert [m["policy/bad_updates"] for m in read_metrics(tmp_path / "run")] == [16, 16]
+    assert os.listdir(tmp_path / "run" / "dumps") == ["1"]
     learner = saved_learner(Task(config), tmp_path / "run")
     chex.assert_tree_all_finite(learner.params)
 

@@ -55,15 +55,15 @@ def run_from_command_line(*argv, config=None):
 
 
 def test_resumed_run_is_the_one_that_was_never_stopped(tmp_path, capsys):
-    options = {"num_devices": 1, "save_every_n_iterations": 2}
+    options = {"num_devices": 1, "save_every_n_iterations": 2, "normalize_values": True}
     point_mass_task(**options, max_iterations=5, run_dir=str(tmp_path / "whole")).run()
     point_mass_task(**options, max_iterations=3, run_dir=str(tmp_path / "run")).run()
     assert (
         point_mass_task(**options, max_iterations=5, run_dir=str(tmp_path / "run"), resume="auto").run().exit_code == 0
     )
     assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
-    learners = [saved_learner(point_mass_task(num_devices=1), tmp_path / name) for name in ("run", "whole")]
-    assert_same_parameters(*learners, rtol=0, atol=0)
+    task = point_mass_task(num_devices=1, normalize_values=True)
+    assert_same_parameters(*(saved_learner(task, tmp_path / name) for name in ("run", "whole")), rtol=0, atol=0)
     out = capsys.readouterr().out
     assert "changed: max_iterations" in out
     assert "kept: " not in out  # a config from Python is taken as it is
@@ -89,14 +89,6 @@ def test_state_between_iterations_is_all_there_is_to_a_run(finished):
     assert checkpoint.document["progress"]["env_steps"] == 3 * 16 * 8
     assert checkpoint.document["config"]["num_envs"] == 16
     assert {"jax", "mujoco", "ksim", "python"} <= checkpoint.document["versions"].keys()
-
-
-def test_options_of_the_run_are_kept_and_those_of_the_machine_are_not(finished, tmp_path, capsys):
-    run_dir = copy_of(finished, tmp_path)
-    # The run was made with other sizes than the defaults, of which nothing is said here.
-    assert run_from_command_line(f"resume={run_dir}", "max_iterations=4", "num_devices=2") == 0
-    assert "1 saved, 2 now" in capsys.readouterr().out
-    assert [line["iteration"] for line in metrics(run_dir)] == [1, 2, 3, 4]
 
 
 def test_auto_starts_where_there_is_nothing_and_goes_on_with_the_newest_run(tmp_path):
@@ -296,30 +288,24 @@ def test_run_that_another_process_has_gone_on_with_meanwhile_is_left_alone(finis
     assert [path.name for path in list_checkpoints(run_dir / "checkpoints")] == ["1", "2", "4"]
 
 
-def test_damaged_newest_checkpoint_is_said_and_the_one_before_is_used(finished, tmp_path):
+@pytest.mark.parametrize(
+    ("file", "damage"),
+    [("arrays.safetensors", lambda path: path.write_bytes(b"")), ("document.json", lambda path: path.unlink())],
+)
+def test_damaged_newest_checkpoint_is_said_and_the_one_before_is_used(file, damage, finished, tmp_path):
     run_dir = copy_of(finished, tmp_path)
-    (run_dir / "checkpoints" / "3" / "arrays.safetensors").write_bytes(b"")
+    path = run_dir / "checkpoints" / "3"
+    damage(path / file)
+    with pytest.raises(ConfigError, match=rf"checkpoints/3 is damaged: {file}"):
+        point_mass_task(num_devices=1, resume=str(path), run_dir=str(tmp_path / "new")).run()
     task = point_mass_task(num_devices=1, max_iterations=4, save_every_n_iterations=1, resume=str(run_dir))
-    with pytest.warns(UserWarning, match=r"checkpoints/3 is damaged: arrays\.safetensors .*checkpoints/2\) is used"):
+    with pytest.warns(UserWarning, match=rf"checkpoints/3 is damaged: {file}.*checkpoints/2\) is used"):
         task.run()
     assert "Checkpoint 3 is damaged" in (run_dir / "process_0.log").read_text()
     assert [line["iteration"] for line in metrics(run_dir)] == [1, 2, 3, 4]
     assert metrics(run_dir)[:3] == metrics(finished)
-    assert (run_dir / "damaged" / "3").is_dir()
-    assert read_checkpoint(run_dir / "checkpoints" / "3").iteration == 3
-
-
-def test_checkpoint_that_has_lost_its_document_is_damaged_like_any_other(finished, tmp_path):
-    run_dir = copy_of(finished, tmp_path)
-    (run_dir / "checkpoints" / "3" / "document.json").unlink()
-    with pytest.raises(ConfigError, match=r"checkpoints/3 is damaged: document\.json"):
-        point_mass_task(num_devices=1, resume=str(run_dir / "checkpoints" / "3"), run_dir=str(tmp_path / "new")).run()
-    task = point_mass_task(num_devices=1, max_iterations=4, save_every_n_iterations=1, resume=str(run_dir))
-    with pytest.warns(UserWarning, match=r"checkpoints/3 is damaged: document\.json.*checkpoints/2\) is used"):
-        task.run()
     assert (run_dir / "damaged" / "3" / "arrays.safetensors").is_file()
-    assert metrics(run_dir)[:3] == metrics(finished)
-    assert read_checkpoint(run_dir / "checkpoints" / "3").iteration == 3
+    assert read_checkpoint(path).iteration == 3
 
 
 def test_damaged_checkpoint_that_was_asked_for_is_an_error(finished, tmp_path):
@@ -356,10 +342,12 @@ def test_options_that_are_kept_are_those_in_which_the_program_differs_and_nothin
     assert not {"gamma", "actor_sizes", "tensorboard"} & kept.keys()
 
 
-def test_options_edited_in_the_program_since_are_listed_with_how_to_take_them_over(finished, tmp_path, capsys):
+def test_options_edited_in_the_program_are_listed_with_how_to_take_them_over_and_the_machines_are_taken(
+    finished, tmp_path, capsys
+):
     run_dir = copy_of(finished, tmp_path)
     edited = small_config(learning_rate=1e-4, desired_kl=0.01, num_envs=32, critic_sizes=[9])
-    assert run_from_command_line(f"resume={run_dir}", "max_iterations=4", config=edited) == 0
+    assert run_from_command_line(f"resume={run_dir}", "max_iterations=4", "num_devices=2", config=edited) == 0
     log = (run_dir / "process_0.log").read_text()
     assert "'kept: learning_rate': '0.003 saved, 0.0001 in this program; to use it, add learning_rate=0.0001'" in log
     assert "'kept: desired_kl': 'None saved, 0.01 in this program; to use it, add desired_kl=0.01'" in log
@@ -369,11 +357,13 @@ def test_options_edited_in_the_program_since_are_listed_with_how_to_take_them_ov
     assert "kept: actor_sizes" not in log
     out = capsys.readouterr().out
     assert "kept: learning_rate" in out
+    assert "1 saved, 2 now" in out
     # As it says; what was given is not listed as kept.
     assert run_from_command_line(f"resume={run_dir}", "max_iterations=5", "learning_rate=0.0001", config=edited) == 0
     out = capsys.readouterr().out
     assert "changed: learning_rate" in out
     assert "kept: learning_rate" not in out
+    assert [line["iteration"] for line in metrics(run_dir)] == [1, 2, 3, 4, 5]
     assert [line["policy/learning_rate"] for line in metrics(run_dir)[3:]] == pytest.approx([0.003, 0.0001])
 
 
