@@ -284,7 +284,9 @@ def run_lives(run_dir, max_iterations, **options):
 @pytest.mark.long
 def test_resumed_run_starts_the_episodes_that_the_whole_one_does(tmp_path):
     whole = run_lives(tmp_path / "whole", 5)
-    run_lives(tmp_path / "run", 3)
+    shutil.copytree(tmp_path / "whole", tmp_path / "run")
+    for number in (4, 5):
+        shutil.rmtree(tmp_path / "run" / "checkpoints" / str(number))
     assert run_lives(tmp_path / "run", 5, resume="auto") == whole
     run, whole = (read_checkpoint(newest(tmp_path / name)).arrays for name in ("run", "whole"))
     states = [
