@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import ksim
 from benchmarks.learning_task import ScaledRewards
 from ksim.learn.learner import RolloutBatch
 from ksim.nn import MlpActorCritic, NormalizedActorCritic, ObservationNormalizer
@@ -23,11 +22,11 @@ from tests.support.tasks import point_mass_task, train_iterations
 
 
 @functools.cache
-def scaled_task(scale, num_iterations=3, **options):
+def scaled_task(scale):
     """The trained point mass whose rewards are multiplied, and the metrics of its iterations."""
-    task = point_mass_task(normalize_values=True, **{"num_devices": 1} | options)
+    task = point_mass_task(num_devices=1, normalize_values=True)
     task.environment = ScaledRewards(task.environment, scale)
-    return train_iterations(task, num_iterations)
+    return train_iterations(task, 3)
 
 
 def test_values_go_back_and_forth_between_the_units_of_rewards_and_of_the_network():
@@ -116,7 +115,7 @@ def test_policy_behind_a_normalizer_of_values_says_them_in_the_units_of_rewards(
     chex.assert_trees_all_equal(after.distribution, before.distribution)
 
 
-@pytest.mark.parametrize("scale", [0.1, 10.0, 1e6])
+@pytest.mark.parametrize("scale", [0.1, 1e6])
 def test_scale_of_rewards_changes_neither_the_loss_nor_the_policy(scale):
     (one, one_metrics), (other, other_metrics) = (scaled_task(x) for x in (1.0, scale))
     for a, b in zip(one_metrics, other_metrics, strict=True):
@@ -124,23 +123,10 @@ def test_scale_of_rewards_changes_neither_the_loss_nor_the_policy(scale):
         assert b["loss/value"] == pytest.approx(a["loss/value"], rel=0.01)
         assert b["loss/value"] < 2
     chex.assert_trees_all_close(other.learner.params, one.learner.params, atol=1e-3)
+    assert one.learner.normalizer.values.count == 3 * 16 * 8
     values = [state.learner.normalizer.values for state in (one, other)]
     np.testing.assert_allclose(values[1].mean["value"], scale * values[0].mean["value"], rtol=0.01)
     np.testing.assert_allclose(values[1].variance["value"], scale**2 * values[0].variance["value"], rtol=0.01)
-
-
-def test_statistics_and_parameters_are_the_same_on_two_devices():
-    one, two = (scaled_task(100.0, num_devices=n)[0].learner for n in (1, 2))
-    first = jax.tree.map(lambda x: x[0], two)
-    assert one.normalizer.values.count == 3 * 16 * 8
-    chex.assert_trees_all_close(first.normalizer, one.normalizer, rtol=1e-5)
-    chex.assert_trees_all_close(first.params, one.params, rtol=1e-4, atol=1e-5)
-
-
-def test_statistics_leave_out_a_rollout_that_is_not_finite():
-    state, metrics = scaled_task(float("nan"), num_iterations=1)
-    assert state.learner.normalizer.values.count == 0
-    assert metrics[0]["policy/bad_updates"] > 0
 
 
 @pytest.mark.parametrize(("min_std", "factor"), [(0.0, 1.5), (100.0, 1.0)])
@@ -149,13 +135,3 @@ def test_rate_does_not_rise_where_advantages_are_not_magnified(min_std, factor, 
     task = point_mass_task(num_devices=1, normalize_values=True, desired_kl=10.0, learning_rate=1e-4)
     _, history = train_iterations(task, 2)
     np.testing.assert_allclose(history[1]["policy/learning_rate"], factor * history[0]["policy/learning_rate"])
-
-
-def test_resumed_run_goes_on_with_the_statistics(tmp_path):
-    options = {"normalize_values": True, "save_every_n_iterations": 1, "num_devices": 1}
-    whole, parts = (str(tmp_path / name) for name in ("whole", "parts"))
-    assert point_mass_task(run_dir=whole, max_iterations=3, **options).run().exit_code == 0
-    assert point_mass_task(run_dir=parts, max_iterations=2, **options).run().exit_code == 0
-    assert point_mass_task(run_dir=parts, max_iterations=3, resume=parts, **options).run().exit_code == 0
-    learners = [ksim.load_policy(path) for path in (whole, parts)]
-    np.testing.assert_array_equal(learners[0](np.ones(2)), learners[1](np.ones(2)))

@@ -10,7 +10,7 @@ import pytest
 
 import ksim
 from tests.learn.test_reinforce import reinforce
-from tests.support.checkpoints import saved_learner
+from tests.support.checkpoints import newest, saved_learner
 from tests.support.damaged_runs import read_lines, without_times
 from tests.support.recorded import run_job
 from tests.support.scale import scale
@@ -60,11 +60,12 @@ AUGMENT, LOSS = ({"symmetry": symmetry, "num_batches": 2} for symmetry in ("augm
 DEVICES = [
     *((name, {}, 2) for name in ("amp", "distillation", "reinforce", "reppo")),
     ("symmetry", AUGMENT, 2),
-    ("ppo", {"squash": True}, 2),
+    ("ppo", {"squash": True, "normalize_values": True, "desired_kl": 0.01}, 2),
     *(pytest.param(*row, marks=pytest.mark.long) for row in (
         *((name, {}, 4) for name in scale(("reppo",), ("amp", "distillation", "reppo"))),
         *((name, {"model": "gru"}, 2) for name in ("amp", "distillation")),
         *((name, {"layout": "shard_map"}, 2) for name in scale(("amp",), ("amp", "distillation", "reppo"))),
+        ("ppo", {"squash": True, "layout": "shard_map"}, 4),
         ("symmetry", AUGMENT, 4), ("symmetry", LOSS, 2), *scale((), (("symmetry", LOSS, 4),)),
     )),
 ]  # fmt: skip
@@ -96,10 +97,21 @@ def test_two_processes_learn_what_one_device_does(learner, teacher, tmp_path, *,
     assert_same_parameters(job.learner, alone, rtol=1e-5, atol=ATOL.get(name, 1e-6))
 
 
-@pytest.fixture
-def moved(teacher, tmp_path):
-    """A copy of the teacher that a test may remove."""
-    return shutil.copytree(teacher, tmp_path / "teacher")
+@pytest.fixture(scope="module")
+def finished(make, teacher, tmp_path_factory):
+    """A run of four iterations, saved after two as well, and the options of it; a teacher of its own is gone."""
+
+    @functools.cache
+    def finished(name, **options):
+        directory = tmp_path_factory.mktemp(name)
+        if name == "distillation":
+            options |= {"teacher": str(shutil.copytree(teacher, directory / "teacher"))}
+        options |= {"num_devices": 1, "max_iterations": 4, "save_every_n_iterations": 2}
+        assert make(name, run_dir=str(directory / "run"), **options).run().exit_code == 0
+        shutil.rmtree(directory / "teacher", ignore_errors=True)
+        return directory / "run", options
+
+    return finished
 
 
 @pytest.mark.parametrize(
@@ -111,41 +123,31 @@ def moved(teacher, tmp_path):
     ids=str,
 )  # fmt: skip
 def test_resumed_run_is_the_one_that_was_never_stopped_and_needs_no_clips_or_teacher(
-    make, moved, tmp_path, monkeypatch, *, name, options
+    make, finished, tmp_path, monkeypatch, *, name, options
 ):
-    options = options | ({"teacher": str(moved)} if name == "distillation" else {})
-
-    def run(directory, end):
-        task = make(
-            name, num_devices=1, max_iterations=end, run_dir=str(tmp_path / directory), resume="auto", **options
-        )
-        assert task.run().exit_code == 0
-        return task
-
-    run("whole", 4)
-    run("run", 2)
-    shutil.rmtree(moved)
+    whole, given = finished(name, **options)
+    run_dir = shutil.copytree(whole, tmp_path / "run")
+    shutil.rmtree(run_dir / "checkpoints" / "4")
     monkeypatch.setattr(StyledTask, "get_reference", lambda self: pytest.fail("it is in the checkpoint"))
-    run("run", 4)
-    lines = [[without_times(x) for x in read_lines(tmp_path / d / "metrics.jsonl")] for d in ("whole", "run")]
+    assert make(name, run_dir=str(run_dir), resume="auto", **given).run().exit_code == 0
+    assert newest(run_dir).name == "4"
+    lines = [[without_times(x) for x in read_lines(path / "metrics.jsonl")] for path in (whole, run_dir)]
     assert lines[0] == lines[1]
     monkeypatch.undo()
     alone = make(name, num_devices=1, **options | ({"teacher": None} if name == "distillation" else {}))
-    assert_same(*(saved_learner(alone, tmp_path / d) for d in ("whole", "run")), rtol=0, atol=0)
+    assert_same(*(saved_learner(alone, path) for path in (whole, run_dir)), rtol=0, atol=0)
     if name == "distillation":
-        replayed = make(name, num_devices=1, run_mode="replay", checkpoint=str(tmp_path / "run"), **options)
-        assert replayed.run().exit_code == 0
+        assert make(name, **given, run_mode="replay", checkpoint=str(run_dir)).run().exit_code == 0
 
 
 @pytest.mark.parametrize(("name", "num_obs"), [("amp", 2), ("distillation", 1), ("reinforce", 2), ("reppo", 2)])
-def test_policy_is_exported_and_evaluated_without_what_training_alone_needs(make, moved, name, num_obs, tmp_path):
+def test_policy_is_exported_and_evaluated_without_what_training_alone_needs(make, finished, name, num_obs, tmp_path):
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")
-    run_dir, taught = tmp_path / "run", {"teacher": str(moved)} if name == "distillation" else {}
-    make(name, num_devices=1, max_iterations=1, run_dir=str(run_dir), **taught).run()
-    shutil.rmtree(moved)
+    whole, given = finished(name)
+    run_dir = shutil.copytree(whole, tmp_path / "run")
     assert ksim.load_policy(run_dir).obs_sizes == {"actor": num_obs}
-    assert make(name, run_mode="export", checkpoint=str(run_dir), **taught).run().exit_code == 0
+    assert make(name, **given, run_mode="export", checkpoint=str(run_dir)).run().exit_code == 0
     assert json.loads((run_dir / "export" / "policy.json").read_text())
     assert (run_dir / "export" / "policy.onnx").is_file()
-    assert make(name, run_mode="eval", checkpoint=str(run_dir), eval_num_envs=2, **taught).run().exit_code == 0
+    assert make(name, **given, run_mode="eval", checkpoint=str(run_dir), eval_num_envs=2).run().exit_code == 0

@@ -7,21 +7,7 @@ from ksim import ConfigError
 from ksim.parallel.layout import LAYOUTS, PmapDevices, ShardMapDevices, SingleDevice
 from ksim.task import distributed
 from tests.support.programs import operations
-from tests.support.tasks import assert_same_parameters, point_mass_task, train_iterations
-
-
-# Of the terms and physics of ksim, with more of everything, test_invariance.py tells.
-@pytest.mark.parametrize("layout", ["pmap", pytest.param("shard_map", marks=pytest.mark.long)])
-def test_same_seed_gives_the_same_losses_and_parameters_in_an_environment_of_the_users_own(layout):
-    options = {"desired_kl": 0.01, "num_envs": 32, "rollout_length": 12, "layout": layout}
-    one, many = (point_mass_task(num_devices=n, **options) for n in (1, 4))
-    one_state, one_history = train_iterations(one, 5)
-    many_state, many_history = train_iterations(many, 5)
-    for metrics_one, metrics_many in zip(one_history, many_history, strict=True):
-        for name in ("loss/policy", "loss/value", "loss/entropy", "rollout/reward", "policy/learning_rate"):
-            np.testing.assert_allclose(metrics_many[name], metrics_one[name], rtol=1e-5, atol=1e-6, err_msg=name)
-    first = one.layout.first(one_state.learner), many.layout.first(many_state.learner)
-    assert_same_parameters(*first, rtol=1e-5, atol=1e-6)
+from tests.support.tasks import point_mass_task, train_iterations
 
 
 @pytest.mark.parametrize(("mode", "layout"), [("accumulate", "pmap"), ("local", "shard_map")])
