@@ -1,4 +1,4 @@
-"""A second algorithm goes through the whole host side: nothing there knows PPO."""
+"""The algorithm of the page on algorithms goes through the whole host side: nothing there knows PPO."""
 
 import numpy as np
 import pytest
@@ -7,9 +7,13 @@ import ksim
 from ksim import cli
 from tests.end_to_end.pages import python_blocks
 from tests.support.damaged_runs import read_lines
-from tests.support.processes import ROOT, exit_code
-from tests.support.reinforce import ReinforceConfig, ReinforceTask
+from tests.support.processes import exit_code
 from tests.support.tasks import WITHOUT_REPORTS
+
+(BLOCK,) = [block for block in python_blocks("own_algorithm.md") if "class Reinforce(" in block]
+NAMES = {"__name__": "reinforce"}
+exec(compile(BLOCK, "docs/own_algorithm.md", "exec"), NAMES)
+ReinforceConfig, ReinforceTask = NAMES["ReinforceConfig"], NAMES["ReinforceTask"]
 
 
 def reinforce(**options):
@@ -60,9 +64,3 @@ def test_policy_is_loaded_without_its_task_and_acts_as_with_it(trained):
     action = ksim.load_policy(trained)(obs)
     assert action.shape == (1,)
     np.testing.assert_allclose(action, ksim.load_policy(trained, task=ReinforceTask)(obs), rtol=1e-5)
-
-
-def test_page_on_algorithms_shows_the_learner_that_these_tests_train():
-    assert (ROOT / "tests/support/reinforce.py").read_text().partition("\n\n")[2] in "\n".join(
-        python_blocks("own_algorithm.md")
-    )
