@@ -6,9 +6,6 @@ import ksim
 from examples.minimal import CrawlerTask
 from ksim import cli
 from tests.support.processes import exit_code, run
-from tests.support.tasks import MESSAGE
-
-pytestmark = pytest.mark.filterwarnings(MESSAGE)
 
 CASES = [
     (["num_env=4"], "There is no option 'num_env'. Did you mean 'num_envs'"),

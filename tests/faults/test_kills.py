@@ -9,9 +9,8 @@ from ksim.checkpoint.format import list_checkpoints, read_checkpoint
 from ksim.log.jsonl import read_metrics
 from tests.support.damaged_runs import assert_same_metrics, read_lines, train, train_here
 from tests.support.scale import IS_FULL, scale
-from tests.support.tasks import MESSAGE
 
-pytestmark = [pytest.mark.long, pytest.mark.filterwarnings(MESSAGE)]
+pytestmark = pytest.mark.long
 
 INTERVAL = 3
 OPTIONS = (f"save_every_n_iterations={INTERVAL}", "eval_every_n_iterations=5", "max_to_keep=2")
