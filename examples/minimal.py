@@ -72,4 +72,4 @@ class CrawlerTask(ksim.PPOTask[ksim.PPOConfig]):
 
 
 if __name__ == "__main__":
-    CrawlerTask.launch(ksim.PPOConfig(num_envs=256, max_iterations=200, actor_sizes=[64, 64]))
+    CrawlerTask.launch(ksim.PPOConfig(max_iterations=200, actor_sizes=[64, 64]))

@@ -47,6 +47,7 @@ TROT = (0.0, 0.5, 0.5, 0.0)
 class QuadrupedConfig(ksim.DistributedPPOConfig):
     """Options of the trotting quadruped."""
 
+    num_envs: int = field(1024, help="parallel environments, over all devices")
     dt: float = field(0.005, help="seconds per physics step")
     actor_sizes: list[int] = field([128, 128], help="sizes of the hidden layers of the policy")
     critic_sizes: list[int] = field([128, 128], help="sizes of the hidden layers of the value function")

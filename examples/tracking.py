@@ -42,6 +42,7 @@ KNEE_RADIUS = 0.053
 class HumanoidTrackingConfig(ksim.DistributedPPOConfig):
     """Options of the humanoid that tracks motions."""
 
+    num_envs: int = field(1024, help="parallel environments, over all devices")
     motions: list[str] = field(
         [], help="motion files, .npz, .csv or .pkl; none: the walk, turn, squat and get-up of the example", fixed=True
     )

@@ -52,7 +52,6 @@ DAMPING = {name: stiffness / 25 for name, stiffness in STIFFNESS.items()}  # N m
 class HumanoidWalkingConfig(ksim.PPOConfig):
     """Options of the walking humanoid."""
 
-    num_envs: int = field(256, help="parallel environments, over all devices")
     num_passes: int = field(5, help="passes over each rollout")
     symmetry: str = field("augment", help="left and right learn from each other: off, augment or loss")
     max_iterations: int | None = field(1500, help="stop after this many iterations; null: no limit")

@@ -66,12 +66,12 @@ class RLConfig(BaseConfig):
     help_group: ClassVar[str] = "Run"
 
     num_envs: int = field(
-        1024,
+        256,
         label="Number of environments",
         least=1,
         details="All devices together step this many environments; each device gets an equal share. More environments "
         "use a machine better and give smoother gradients, but learn less per control step. On a CPU with native "
-        "MuJoCo, 256 to 1024 learn fastest; on an accelerator, 2048 to 16384 are usual.",
+        "MuJoCo, 256 learn fastest; on an accelerator, 2048 to 16384 are usual.",
         help="parallel environments, over all devices",
         fixed=True,
     )

@@ -20,9 +20,8 @@ from ksim.task import DistributedPPOConfig, DistributedPPOTask
 @jax.tree_util.register_dataclass
 @dataclass(kw_only=True)
 class LeggedConfig(DistributedPPOConfig):
-    """Options of a robot on legs. Few environments and a small `init_std` learn in the fewest steps, as a CPU needs."""
+    """Options of a robot on legs. A small `init_std` learns in the fewest steps, as a CPU needs."""
 
-    num_envs: int = field(256, least=1, help="environments, over all devices")
     dt: float = field(0.005, above=0, help="seconds per physics step")
     actor_sizes: list[int] = field([128, 128], help="sizes of the hidden layers of the policy")
     critic_sizes: list[int] = field([128, 128], help="sizes of the hidden layers of the value function")
