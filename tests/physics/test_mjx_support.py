@@ -50,7 +50,7 @@ REFUSED_BY_BOTH = (
     ("actuator", '<pid joint="hinge" kp="1"/>', f'{HINGE} has gaintype="pid"; write a <motor>'),
     ("actuator", '<motor joint="hinge" armature=".1"/>', f'{HINGE} has armature="...", .*give it to the joint'),
 )
-"""What MJX and MuJoCo Warp refuse in the same words: a part of the model, its text and a pattern of the message."""
+"""Refusals of MJX and MuJoCo Warp alike: a part of the model, its text, and a pattern of the message."""
 
 
 @pytest.mark.parametrize(
