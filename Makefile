@@ -14,6 +14,9 @@ PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 BIN := $(VENV)/bin
+# Python compiles what is imported, and keeps it; most modules of what is installed never are.
+unexport PYTHONDONTWRITEBYTECODE
+INSTALL := -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: walk test test-long faults compile-gpu docs site lint format bench help clean
 
@@ -25,7 +28,7 @@ $(VENV)/.installed: pyproject.toml setup.py constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ksim needs Python 3.11 or newer; set PYTHON=")'
 	$(PYTHON) -m venv $(VENV)
 	@echo "Installing 1.8 GB of packages into $(VENV), which takes one minute or a few ..."
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python $(INSTALL) --editable '.[dev]'
 	touch $@
 
 walk: $(VENV)/.installed
@@ -39,13 +42,12 @@ test: $(VENV)/.installed
 # need.
 EXTRAS := warp,wandb,mlflow,playground,brax,robots,notebook
 $(VENV)/.extras: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[$(EXTRAS)]'
+	$(BIN)/python $(INSTALL) --editable '.[$(EXTRAS)]'
 	touch $@
 
 # Apart from the rest, or JAX would look for a TPU at every start.
 $(VENV)/tpu: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps \
-	  --target $@ libtpu
+	$(BIN)/python $(INSTALL) --no-deps --target $@ libtpu
 
 # By files: some have tests that read what those before them wrote. Three at a time also on two cores: they often wait for
 # the processes that they start.
@@ -58,8 +60,7 @@ faults: $(VENV)/.installed
 # JAX's compiler for NVIDIA GPUs takes 3 GB, and an environment of its own, or JAX would look for a GPU at every start.
 $(VENV)-gpu/.installed: pyproject.toml setup.py constraints.txt
 	$(PYTHON) -m venv $(VENV)-gpu
-	$(VENV)-gpu/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-	  --editable '.[cuda,warp]'
+	$(VENV)-gpu/bin/python $(INSTALL) --editable '.[cuda,warp]'
 	touch $@
 
 compile-gpu: $(VENV)-gpu/.installed
@@ -70,7 +71,7 @@ docs: $(VENV)/.installed
 	$(BIN)/python -m ksim.tools.options > docs/options.md
 
 $(VENV)/.site: $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[site]'
+	$(BIN)/python $(INSTALL) --editable '.[site]'
 	touch $@
 
 # Into build/site, with the pictures of the terms in build/pictures, which are drawn anew only when terms change. A link
