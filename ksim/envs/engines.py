@@ -301,7 +301,7 @@ class WarpPhysics(InsteadOfMjx):
         self._one_step = self._make_engine(self._model(1))
 
     def _make_engine(self, model: PhysicsModel) -> WarpEngine:
-        with jax.ensure_compile_time_eval():  # the environment may be traced
+        with jax.core.eval_context():  # the environment may be traced
             return WarpEngine(model, DERIVED, sizes=self._sizes, applies=APPLIED, known=DERIVED)
 
     def metrics(self, state: Any) -> Metrics:

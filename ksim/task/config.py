@@ -52,7 +52,7 @@ def made_once(make: Callable[[Any], T]) -> functools.cached_property[T]:
 
     @functools.wraps(make)
     def made(task: Any) -> T:
-        with jax.ensure_compile_time_eval():
+        with jax.core.eval_context():
             return make(task)
 
     return functools.cached_property(made)
