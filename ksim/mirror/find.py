@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import enum
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,6 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from ksim.errors import ConfigError
-from ksim.mdp.observations import AbstractObservation
 from ksim.mdp.term import Context, named_errors
 from ksim.mirror.fit import Fit, Samples, event_readings, touch_images, trial_states
 from ksim.mirror.model import ModelMirror, SignedPermutation, mirror_robot
@@ -24,6 +24,8 @@ NUM_SEQUENCES, NUM_STEPS = 8, 32
 """Numbers of random sequences of states, and of steps in each; consecutive steps are for terms with memory."""
 _TOUCH = 100.0
 """The highest random reading of a touch sensor, in N."""
+_QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+"""Options of XLA for a program that runs once to three times."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -112,93 +114,85 @@ class _Sampler:
     def __init__(self, mdp: Mdp, model: PhysicsModel, mirror: ModelMirror, action: SignedPermutation) -> None:
         self._mdp, self._mirror, self._action = mdp, mirror, action
         self._engine = mdp.make_engine("mujoco", model)
-        self._models = [_on_random_ground(model, sign) for sign in (1.0, -1.0)]
         groups = mdp.observations.items()
         self._terms = {f"{group}/{name}": term.exact() for group, terms in groups for name, term in terms.items()}
         self._is_touch, self._touch_image = touch_images(model)
         self._is_event = event_readings(model)
         self._states = trial_states(model, NUM_SEQUENCES, NUM_STEPS + 1)
-        self._observe = jax.jit(jax.vmap(self._sequence, in_axes=(0, 0, None)))
+        self._observe = jax.jit(jax.vmap(self._sequence, in_axes=(0, 0, None)), compiler_options=_QUICKLY)
 
     def samples(self, trial: _Trial) -> dict[str, Samples]:
         """Observations in states of one kind."""
         keys_s = jax.random.split(jax.random.key(0), NUM_SEQUENCES)
         states = [jnp.asarray(x, jnp.float32) for x in dataclasses.astuple(self._states)]
-        seen, image = self._observe(keys_s, states, jnp.int32(trial))
-        flat = lambda x: np.asarray(x, np.float64).reshape(NUM_SEQUENCES * NUM_STEPS, -1)
-        return {name: Samples.of(name, flat(seen[name]), flat(image[name])) for name in self._terms}
+        values = jax.tree.map(lambda x: np.asarray(x, np.float64), self._observe(keys_s, states, jnp.int32(trial)))
+        flat = lambda x: x.reshape(NUM_SEQUENCES * NUM_STEPS, -1)
+        return {name: Samples.of(name, flat(x[:, 0]), flat(x[:, 1])) for name, x in values.items()}
 
-    def _sequence(self, key: PRNGKeyArray, states: list[Array], trial: Array) -> tuple[_Values, _Values]:
-        """All observations along a sequence of states and along its image, (t, n)."""
+    def _sequence(self, key: PRNGKeyArray, states: list[Array], trial: Array) -> _Values:
+        """All observations along a sequence of states, and along its image, (2, t, n)."""
+        step_t = jnp.arange(NUM_STEPS + 1)
+        keys_t = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, step_t)
+        fields_t2 = jax.vmap(self._fields, in_axes=(0, 0, 0, None))(keys_t, step_t, states, trial)
+        # The robot and its image are a batch, so that each term is in the program once, not twice.
+        return jax.vmap(self._observed_along, in_axes=(None, 1, 0))(key, fields_t2, jnp.array([False, True]))
 
-        def at(step: Array) -> tuple[Context, Context]:
-            return self._contexts(jax.random.fold_in(key, step), step, [x[step] for x in states], trial)
+    def _observed_along(self, key: PRNGKeyArray, fields_t: dict[str, Any], is_image: Array) -> _Values:
+        """All observations along a sequence of contexts, whose first is only for the terms' memories, (t, n)."""
+        model = _on_random_ground(self._engine.model, 1.0 - 2.0 * is_image)
 
-        def step(memories: tuple, step: Array) -> tuple[tuple, tuple[_Values, _Values]]:
-            contexts = at(step)
-            (seen, after), (image, image_after) = (
-                self._observed(*both, key) for both in zip(contexts, memories, strict=True)
+        def step(memories: dict[str, PyTree] | None, fields: dict[str, Any]) -> tuple[dict[str, PyTree], _Values]:
+            context, calls = self._context(model, **fields), TermCalls(self._terms, key, memories)
+            own = lambda term: dataclasses.replace(
+                context, episode_step=context.episode_step + is_image * (term.mirror_s / context.dt)
             )
-            return (after, image_after), (seen, image)
+            values = {name: jnp.ravel(calls(name, own(term))) for name, term in self._terms.items()}
+            return calls.new_memories, values
 
-        first = at(jnp.int32(0))
-        memories = tuple(self._observed(context, None, key)[1] for context in first)
-        _, values = jax.lax.scan(step, memories, jnp.arange(1, NUM_STEPS + 1))
-        return values
+        memories, _ = step(None, jax.tree.map(lambda x: x[0], fields_t))
+        return jax.lax.scan(step, memories, jax.tree.map(lambda x: x[1:], fields_t))[1]
 
-    def _observed(
-        self, context: Context, memories: dict[str, PyTree] | None, key: PRNGKeyArray
-    ) -> tuple[_Values, dict[str, PyTree]]:
-        calls = TermCalls(self._terms, key, memories)
-        own = lambda term: dataclasses.replace(context, episode_step=self._time(context, term))
-        values = {name: jnp.ravel(calls(name, own(term))) for name, term in self._terms.items()}
-        return values, calls.new_memories
-
-    def _time(self, context: Context, term: AbstractObservation) -> Array:
-        is_image = context.model is self._models[1]
-        return context.episode_step + (term.mirror_s / context.dt if is_image else 0.0)
-
-    def _contexts(self, key: PRNGKeyArray, step: Array, state: list[Array], trial: Array) -> tuple[Context, Context]:
-        """Contexts of terms, for the robot in a state and for its image."""
+    def _fields(self, key: PRNGKeyArray, step: Array, state: list[Array], trial: Array) -> dict[str, Any]:
+        """Fields of the contexts of a robot in a state, and of its image: each array has two rows."""
         touch_key, action_key, command_key = jax.random.split(key, 3)
-        model, engine = self._engine.model, self._engine
-        qpos, qvel, act = state
-        physics = dataclasses.replace(model.start(), qpos=qpos, qvel=qvel, act=act)
-        touches = _touches(touch_key, self._is_touch.size)
+        model, (qpos, qvel, act) = self._engine.model, state
+        physics = dataclasses.replace(model.start(), qpos=qpos, qvel=qvel, act=act, derived={})
         actions = jax.random.normal(action_key, (2, self._action.index.size))
-        sides = []
-        for is_image in (False, True):
-            start = self._mirror.state(physics) if is_image else physics
-            action, previous = self._action(actions) if is_image else actions
-            control = self._mdp.control(action, model)
-            context = Context.at(
-                self._models[is_image],
-                self._touched(engine.forward(start, control, {}), touches, trial, is_image=is_image),
-                action=action,
-                previous_action=previous,
-                control=control,
-                episode_step=step,
-                key=command_key,
-                levels=full_levels(self._mdp.curricula) | {name: jnp.float32(1.0) for name in self._mdp.env_curricula},
-                episode_key=command_key,
-                command_terms=self._mdp.commands,
-            )
-            sides.append(context)
-        commands = self._commands(sides[0], trial)
-        return (
-            dataclasses.replace(sides[0], commands=commands),
-            dataclasses.replace(sides[1], commands={name: self._reflected(name, x) for name, x in commands.items()}),
+        start_2, actions_2 = jax.tree.map(
+            lambda *both: jnp.stack(both), (physics, actions), (self._mirror.state(physics), self._action(actions))
+        )
+        control_2 = jax.vmap(lambda action: self._mdp.control(action, model))(actions_2[:, 0])
+        reached_2 = jax.vmap(lambda start, control: self._engine.forward(start, control, {}))(start_2, control_2)
+        fields = {
+            "physics": self._touched(reached_2, _touches(touch_key, self._is_touch.size), trial),
+            "action": actions_2[:, 0],
+            "previous_action": actions_2[:, 1],
+            "control": control_2,
+            "episode_step": jnp.stack([step, step]),
+            "key": jnp.stack([command_key, command_key]),
+        }
+        own = self._context(_on_random_ground(model, 1.0), **jax.tree.map(lambda x: x[0], fields))
+        commands = self._commands(own, trial)
+        images = {name: self._reflected(name, command) for name, command in commands.items()}
+        return fields | {"commands": {name: jnp.stack([commands[name], images[name]]) for name in commands}}
+
+    def _context(self, model: PhysicsModel, **fields: Any) -> Context:
+        """The context with these fields, at the curricula's full levels."""
+        return Context.at(
+            model,
+            **fields,
+            levels=full_levels(self._mdp.curricula) | {name: jnp.float32(1.0) for name in self._mdp.env_curricula},
+            episode_key=fields["key"],
+            command_terms=self._mdp.commands,
         )
 
-    def _touched(self, physics: PhysicsState, touches: Array, trial: Array, *, is_image: bool) -> PhysicsState:
-        """The state, with the sensor readings that the trial replaces set to random ones."""
-        derived = dict(physics.derived)
-        driven_m = touches[0][self._touch_image] if is_image else touches[0]
-        readings_m = jnp.where((trial == _Trial.DRIVEN) & self._is_touch, driven_m, derived["sensordata"])
-        derived["sensordata"] = jnp.where(
-            (trial == _Trial.DISTURBED) & self._is_event, touches[int(is_image)], readings_m
-        )
-        return dataclasses.replace(physics, derived=derived)
+    def _touched(self, physics_2: PhysicsState, touches_2m: Array, trial: Array) -> PhysicsState:
+        """The states, with the sensor readings that the trial replaces set to random ones."""
+        derived = dict(physics_2.derived)
+        driven_2m = jnp.stack([touches_2m[0], touches_2m[0][self._touch_image]])
+        readings_2m = jnp.where((trial == _Trial.DRIVEN) & self._is_touch, driven_2m, derived["sensordata"])
+        derived["sensordata"] = jnp.where((trial == _Trial.DISTURBED) & self._is_event, touches_2m, readings_2m)
+        return dataclasses.replace(physics_2, derived=derived)
 
     def _commands(self, context: Context, trial: Array) -> dict[str, Array]:
         commands = {}
@@ -232,7 +226,7 @@ class _RandomGround:
 
     half_size, center = None, np.zeros(2)
 
-    def __init__(self, sign: float) -> None:
+    def __init__(self, sign: Float[Array, ""] | float) -> None:
         self._sign = sign
 
     def height(self, position: Float[Array, "*n d"]) -> Float[Array, "*n"]:
@@ -241,7 +235,7 @@ class _RandomGround:
         return 0.05 * (jnp.sin(7.3 * x + 0.4) + jnp.sin(9.1 * y + 1.9) + jnp.sin(5.7 * x - 8.3 * y + 0.8))
 
 
-def _on_random_ground(model: PhysicsModel, sign: float) -> PhysicsModel:
+def _on_random_ground(model: PhysicsModel, sign: Float[Array, ""] | float) -> PhysicsModel:
     changed = copy.copy(model)
     changed.ground = _RandomGround(sign)  # type: ignore[assignment]
     return changed
