@@ -29,6 +29,9 @@ COVERED = (
     r"num_processes=2 process_id=0",
     r"ksim\.tools\.scaling \S+ num_envs=1024 --devices",
     r"^python \S+ \S+ run_dir=runs/mine resume=auto",
+    r"^srun --kill-on-bad-exit=0 python",
+    # learning.md
+    r"examples\.quadruped max_iterations=250",
 )
 """Blocks with a test of their own, or of the form of another block or test: patterns, each of one block."""
 ALL = runs()

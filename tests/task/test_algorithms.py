@@ -66,7 +66,7 @@ DEVICES = [
         *((name, {"model": "gru"}, 2) for name in ("amp", "distillation")),
         *((name, {"layout": "shard_map"}, 2) for name in scale(("amp",), ("amp", "distillation", "reppo"))),
         ("ppo", {"squash": True, "layout": "shard_map"}, 4),
-        ("symmetry", AUGMENT, 4), ("symmetry", LOSS, 2), *scale((), (("symmetry", LOSS, 4),)),
+        ("symmetry", LOSS, 2), *scale((), (("symmetry", AUGMENT, 4), ("symmetry", LOSS, 4))),
     )),
 ]  # fmt: skip
 NUM_ITERATIONS = {"amp": 4, "distillation": 4, "ppo": 3, "reinforce": 3, "reppo": 3, "symmetry": 2}
@@ -84,9 +84,14 @@ def test_learner_is_the_same_on_several_devices(learner, name, options, num_devi
     ("name", "task", "options", "num_devices"),
     [
         ("amp", "styled", {}, 2),
-        ("distillation", "student", {}, 2),
         ("reppo", "pathwise", {}, 2),
-        ("symmetry", "biped", AUGMENT | {"engine": "mujoco"}, 1),
+        *scale(
+            (),
+            (
+                ("distillation", "student", {}, 2),
+                ("symmetry", "biped", AUGMENT | {"engine": "mujoco"}, 1),
+            ),
+        ),
     ],
     ids=str,
 )
@@ -118,7 +123,7 @@ def finished(make, teacher, tmp_path_factory):
     ("name", "options"),
     [
         ("amp", {}), ("distillation", {}), ("reinforce", {}), ("reppo", {}), ("symmetry", AUGMENT),
-        pytest.param("symmetry", LOSS, marks=pytest.mark.long),
+        *scale((), (pytest.param("symmetry", LOSS, marks=pytest.mark.long),)),
     ],
     ids=str,
 )  # fmt: skip

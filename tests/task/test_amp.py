@@ -20,6 +20,7 @@ from ksim.motion.files import load_motion
 from ksim.ppo.amp import AMP, SAMPLES_PER_ENV, STYLE, AMPState, _put, _style_rewards, _transitions
 from ksim.rollout.mdp_environment import MdpEnvironment
 from ksim.rollout.unroll import unroll
+from tests.support.scale import scale
 from tests.support.tasks import BipedConfig, BipedTask, train_iterations
 
 SPEED = 0.5
@@ -202,7 +203,7 @@ def test_reference_is_what_the_robot_would_have_shown_of_itself(recorded):
         np.testing.assert_allclose(np.linalg.norm(before_f[-3:]), distance, atol=1e-3)
 
 
-@pytest.mark.parametrize("engine", ["mujoco", pytest.param("mjx", marks=pytest.mark.long)])
+@pytest.mark.parametrize("engine", ["mujoco", *scale([], [pytest.param("mjx", marks=pytest.mark.long)])])
 def test_robot_trains_on_a_clip(recorded, engine):
     _, history = train_iterations(biped(style_clips=[str(recorded[0])], engine=engine), 2)
     assert all(np.isfinite(metrics["loss/discriminator"]) for metrics in history)

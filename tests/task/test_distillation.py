@@ -15,6 +15,7 @@ from ksim.errors import ConfigError
 from ksim.learn.teacher import TEACHER
 from tests.support.checkpoints import save_run, saved_learner
 from tests.support.damaged_runs import read_lines
+from tests.support.scale import scale
 from tests.support.tasks import BipedConfig, BipedTask, point_mass_task, train_iterations
 
 
@@ -92,7 +93,7 @@ def biped_teacher(tmp_path_factory):
     return run_dir
 
 
-@pytest.mark.parametrize("engine", ["mujoco", pytest.param("mjx", marks=pytest.mark.long)])
+@pytest.mark.parametrize("engine", ["mujoco", *scale([], [pytest.param("mjx", marks=pytest.mark.long)])])
 def test_robot_learns_from_a_teacher(biped_teacher, engine):
     task = StudentBiped(StudentBipedConfig(teacher=str(biped_teacher), num_devices=1, engine=engine))
     _, history = train_iterations(task, 2)
