@@ -29,7 +29,7 @@ COVERED = (
     r"num_processes=2 process_id=0",
     r"ksim\.tools\.scaling \S+ num_envs=1024 --devices",
     r"^python \S+ \S+ run_dir=runs/mine resume=auto",
-    r"^srun \S+ python -m \S+ run_dir=runs/mine resume=auto",
+    r"scontrol requeue",
     # learning.md
     r"examples\.quadruped max_iterations=250",
 )
