@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import mujoco
 import numpy as np
+from jax.core import eval_context
 from jax.interpreters.partial_eval import dce_jaxpr
 from jaxtyping import Array, PRNGKeyArray, PyTree
 from mujoco import mjx
@@ -301,7 +302,7 @@ class WarpPhysics(InsteadOfMjx):
         self._one_step = self._make_engine(self._model(1))
 
     def _make_engine(self, model: PhysicsModel) -> WarpEngine:
-        with jax.core.eval_context():  # the environment may be traced
+        with eval_context():  # the environment may be traced
             return WarpEngine(model, DERIVED, sizes=self._sizes, applies=APPLIED, known=DERIVED)
 
     def metrics(self, state: Any) -> Metrics:

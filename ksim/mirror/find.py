@@ -25,7 +25,7 @@ NUM_SEQUENCES, NUM_STEPS = 8, 32
 _TOUCH = 100.0
 """The highest random reading of a touch sensor, in N."""
 _QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-"""Options of XLA for a program that runs once to three times."""
+"""Options of XLA on CPUs for a program that runs once to three times."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -119,7 +119,8 @@ class _Sampler:
         self._is_touch, self._touch_image = touch_images(model)
         self._is_event = event_readings(model)
         self._states = trial_states(model, NUM_SEQUENCES, NUM_STEPS + 1)
-        self._observe = jax.jit(jax.vmap(self._sequence, in_axes=(0, 0, None)), compiler_options=_QUICKLY)
+        options = _QUICKLY if jax.default_backend() == "cpu" else {}
+        self._observe = jax.jit(jax.vmap(self._sequence, in_axes=(0, 0, None)), compiler_options=options)
 
     def samples(self, trial: _Trial) -> dict[str, Samples]:
         """Observations in states of one kind."""

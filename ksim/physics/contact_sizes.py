@@ -5,9 +5,9 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import jax
 import mujoco
 import numpy as np
+from jax.core import eval_context
 from jaxtyping import Float
 
 from ksim.physics.model import PhysicsModel
@@ -39,7 +39,7 @@ def sizes_under_random_controls(model: PhysicsModel) -> ContactSizes:
     rng, actuators = np.random.default_rng(0), model.mj_model
     low, high = np.where(actuators.actuator_ctrllimited[:, None], actuators.actuator_ctrlrange, [-1.0, 1.0]).T
     ctrl_ntu = rng.uniform(low, high, (NUM_TRIALS, NUM_STEPS // HOLD, model.mj_model.nu)).repeat(HOLD, axis=1)
-    with jax.core.eval_context():  # an engine may be made where a program is traced
+    with eval_context():  # an engine may be made where a program is traced
         start = model.start()
         fields = {"qpos": start.qpos, "qvel": start.qvel} | start.extra
         starts = {name: np.tile(x, (NUM_TRIALS, *[1] * x.ndim)) for name, x in fields.items()}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
 import jax
+from jax.core import eval_context
 from xax.task.base import BaseConfig
 
 from ksim.checks import check_divisible, check_rule, is_host
@@ -52,7 +53,7 @@ def made_once(make: Callable[[Any], T]) -> functools.cached_property[T]:
 
     @functools.wraps(make)
     def made(task: Any) -> T:
-        with jax.core.eval_context():
+        with eval_context():
             return make(task)
 
     return functools.cached_property(made)
