@@ -14,7 +14,7 @@ PYTHON ?= python3
 VENV ?= .venv
 ARGS ?=
 BIN := $(VENV)/bin
-# Python compiles what is imported, and keeps it; most modules of what is installed never are.
+# Python compiles a module at its first import and keeps the result; most of what is installed is never imported.
 unexport PYTHONDONTWRITEBYTECODE
 INSTALL := -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 

@@ -27,7 +27,7 @@ from ksim.envs.engines import InsteadOfMjx, data_of
 from ksim.envs.wrapped import WrappedEnvironment
 from ksim.host.files import whole_file
 from ksim.host.terminal import Activity
-from ksim.task.rl import QUICKLY
+from ksim.rollout.environment import QUICKLY
 from ksim.types import EnvState
 
 TOLERANCE = 0.05

@@ -16,6 +16,7 @@ from ksim.mdp.term import Context, named_errors
 from ksim.mirror.fit import Fit, Samples, event_readings, touch_images, trial_states
 from ksim.mirror.model import ModelMirror, SignedPermutation, mirror_robot
 from ksim.physics.model import PhysicsModel
+from ksim.rollout.environment import QUICKLY
 from ksim.rollout.mdp_environment import Mdp
 from ksim.rollout.terms import TermCalls, full_levels
 from ksim.types import Observation, PhysicsState
@@ -24,8 +25,6 @@ NUM_SEQUENCES, NUM_STEPS = 8, 32
 """Numbers of random sequences of states, and of steps in each; consecutive steps are for terms with memory."""
 _TOUCH = 100.0
 """The highest random reading of a touch sensor, in N."""
-_QUICKLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-"""Options of XLA on CPUs for a program that runs once to three times."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -119,8 +118,7 @@ class _Sampler:
         self._is_touch, self._touch_image = touch_images(model)
         self._is_event = event_readings(model)
         self._states = trial_states(model, NUM_SEQUENCES, NUM_STEPS + 1)
-        options = _QUICKLY if jax.default_backend() == "cpu" else {}
-        self._observe = jax.jit(jax.vmap(self._sequence, in_axes=(0, 0, None)), compiler_options=options)
+        self._observe = jax.jit(jax.vmap(self._sequence, in_axes=(0, 0, None)), compiler_options=QUICKLY)
 
     def samples(self, trial: _Trial) -> dict[str, Samples]:
         """Observations in states of one kind."""

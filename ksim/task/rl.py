@@ -27,7 +27,7 @@ from ksim.nn.actor_critic import AbstractActorCritic
 from ksim.nn.normalizer import NormalizedActorCritic
 from ksim.parallel.collectives import device_index, global_env_index, mean_across_devices
 from ksim.parallel.layout import AbstractLayout
-from ksim.rollout.environment import Environment, check_environment
+from ksim.rollout.environment import QUICKLY, Environment, check_environment
 from ksim.rollout.unroll import env_keys, initial_env_states, initial_next_starts, unroll
 from ksim.task.config import RUN_MODES, RLConfig as RLConfig, imported
 from ksim.task.hook_checks import NetworkChecks, check_env_state, check_one_key, hook_name, trace_hook
@@ -45,8 +45,6 @@ CALLBACKS = (
     "add_logger_handlers",
 )
 """Names of the callbacks of a task."""
-QUICKLY: dict[str, Any] = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
-"""XLA options that cut compile time to a third, for a program that runs once."""
 
 
 @dataclass(frozen=True, kw_only=True)
