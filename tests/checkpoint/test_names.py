@@ -62,6 +62,7 @@ def test_directory_for_temporary_files_is_not_needed(tmp_path, monkeypatch):
     assert read_checkpoint(tmp_path / "[x]" / "1").iteration == 1
 
 
+@pytest.mark.long
 def test_run_in_a_directory_of_a_strange_name_does_as_the_commands_that_it_prints_say(tmp_path, capsys):
     small = point_mass_task(num_devices=1, max_iterations=1).config
 

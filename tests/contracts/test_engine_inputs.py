@@ -108,6 +108,7 @@ def test_motor_curve_and_controls_per_substep_matter_here(name):
     assert np.abs(trajectory(name, True)[-1] - trajectory(name, True, limit_factor=0.3)[-1]).max() > 0.01
 
 
+@pytest.mark.long
 def test_both_engines_agree_on_weaker_motors_of_one_env():
     first, second = (trajectory(name, True, limit_factor=0.3) for name in BOTH)
     np.testing.assert_allclose(first, second, rtol=1e-3, atol=5e-4)

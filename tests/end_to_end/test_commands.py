@@ -1,5 +1,7 @@
 """The command line as a user runs it, each in a process of its own."""
 
+import pytest
+
 from ksim.host.machine import num_cores
 from ksim.host.threads import JAXLIB_VERSION, thread_pool_size
 from tests.support.processes import run
@@ -8,6 +10,7 @@ WALKING = ("-m", "examples.walking_distributed")
 SMALL = ("num_envs=16", "max_iterations=2", "run_dir=run", "eval_num_envs=2", "episode_s=1", "video=false")
 
 
+@pytest.mark.long
 def test_walking_distributed_runs(tmp_path):
     done = run(*WALKING, *SMALL, num_devices=2, cwd=tmp_path)
     assert "iteration 2/2" in done.stdout

@@ -21,6 +21,7 @@ def run_block(page, containing):
     return names
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("task", "options"), [("OneDevice", {}), ("AllDevices", {"num_devices": 2})])
 def test_environment_of_the_page_on_environments_is_trained_by_both_tasks(task, options, tmp_path, capsys):
     import ksim

@@ -4,6 +4,7 @@ import dataclasses
 import re
 
 import jax.numpy as jnp
+import pytest
 import yaml
 
 import ksim
@@ -95,6 +96,7 @@ def test_exit_codes_are_those_of_the_page():
     assert {str(HANG_EXIT_CODE), str(OUT_OF_TIME_EXIT_CODE), "0", "1", "2"} == set(codes)
 
 
+@pytest.mark.long
 def test_programs_of_reliability_run(tmp_path, monkeypatch, capsys):
     step = PointMass.step
 

@@ -139,14 +139,13 @@ LOST = {
 }
 
 
-def cases(names, *, quick):
-    """Each name under pmap, of which only the quick ones are not long. They are tried under shard_map as well."""
-    under_pmap = [pytest.param(name, "pmap", marks=() if name in quick else pytest.mark.long) for name in names]
-    return [*under_pmap, *scale([], [pytest.param(name, "shard_map", marks=pytest.mark.long) for name in quick])]
+def cases(names, *, under_shard_map):
+    """Each name under pmap, and in full some of them under shard_map as well."""
+    return [*((name, "pmap") for name in names), *scale([], [(name, "shard_map") for name in under_shard_map])]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("lost", "layout"), cases(LOST, quick=["worker killed"]))
+@pytest.mark.parametrize(("lost", "layout"), cases(LOST, under_shard_map=["worker killed"]))
 def test_lost_process_ends_the_job_in_time_with_its_name_and_leaves_nothing(lost, layout, launch, tmp_path):
     victim, number, code_expected, message = LOST[lost]
     job = launch(*POINT_MASS, *ENDLESS, f"layout={layout}")
@@ -190,7 +189,8 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize(("fault", "layout"), cases(FAULTS, quick=["bad_state", "raise"]))
+@pytest.mark.long
+@pytest.mark.parametrize(("fault", "layout"), cases(FAULTS, under_shard_map=["bad_state", "raise"]))
 def test_fault_of_one_process_ends_all_with_its_name(fault, layout, tmp_path):
     code, messages = FAULTS[fault]
     options = ("run_dir=run", *ENDLESS, "replica_check_interval=4", f"layout={layout}")

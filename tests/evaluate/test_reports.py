@@ -15,6 +15,7 @@ from tests.support.model_files import CART_POLE, DOG
 from tests.support.tasks import BipedConfig, BipedTask, point_mass_task
 
 
+@pytest.mark.long
 @pytest.mark.skipif(video.find_gl() is None, reason="no EGL or OSMesa")
 def test_run_of_a_robot_ends_with_an_evaluation_plots_and_a_film(capsys):
     run_dir = Path("run")  # short enough for the summary not to fold it
@@ -78,6 +79,7 @@ def test_failing_plots_and_films_end_nothing(tmp_path, capsys, monkeypatch):
     assert len((tmp_path / "run" / "evaluations.jsonl").read_text().splitlines()) == 1
 
 
+@pytest.mark.long
 def test_run_mode_eval_of_a_robot_films_and_draws_beside_its_figures(tmp_path):
     run_dir = tmp_path / "run"
     save_run(BipedTask(BipedConfig(num_devices=1)), run_dir)

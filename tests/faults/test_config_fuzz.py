@@ -169,6 +169,7 @@ def is_small(config):
     return max(*sizes, config.num_passes, config.eval_num_envs) <= 64
 
 
+@pytest.mark.long
 @cases(scale(50, 600))
 @given(overrides(), st.integers(0, 19))
 def test_option_of_any_value_is_refused_by_its_name_or_works(argv, lot):

@@ -90,7 +90,8 @@ def returns(history):
     return np.mean([m["episode/return"] for m in history[-5:]])
 
 
-@pytest.mark.parametrize("kind", ["physics", pytest.param("reward", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["physics", "reward"])
 def test_run_with_a_poisoned_env_reaches_the_return_of_a_clean_one(kind):
     task = type("Task", (PoisonedTask,), {"kind": kind})(PointMassConfig(num_devices=2))
     _, history = train_iterations(task, 60)
@@ -114,6 +115,7 @@ def test_gradient_that_is_not_finite_on_one_device_is_skipped_on_all_and_counted
         np.testing.assert_array_equal(first, second)
 
 
+@pytest.mark.long
 def test_dump_shows_the_step_that_was_not_finite_again(tmp_path, capsys):
     config = PointMassConfig(num_envs=16, num_devices=2, rollout_length=8, max_iterations=3, run_dir="run", **QUIET)
     assert PoisonedTask(config).run().exit_code == 0

@@ -76,6 +76,7 @@ def test_viewer_plays_the_clip_to_its_end_and_starts_again(task):
     assert set(starts) <= set(env.mdp.commands["motion"].motions.first + 1)
 
 
+@pytest.mark.long
 def test_exported_policy_tracks_the_motion_as_in_training(task, tmp_path):
     pytest.importorskip("onnxruntime")
     from examples import deploy

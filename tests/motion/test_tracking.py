@@ -136,6 +136,7 @@ def test_training_is_the_same_in_two_processes_of_two_devices(on_one, tmp_path):
             np.testing.assert_allclose(metrics[name], value, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.long
 def test_both_engines_track_alike(env):
     other = FloaterTask(FloaterConfig(num_devices=1, engine="mjx")).environment
     states = [jax.jit(each.reset)(jax.random.key(3)) for each in (env, other)]
@@ -146,6 +147,7 @@ def test_both_engines_track_alike(env):
         np.testing.assert_allclose(states[0].reward, states[1].reward, atol=1e-4)
 
 
+@pytest.mark.long
 def test_failure_rates_are_higher_where_the_motion_cannot_be_tracked(on_one):
     level_b = np.ravel(on_one[0].learner.levels["starts"])
     # The arm of the second clip, whose bins are the last four, is too fast for an untrained policy.

@@ -85,6 +85,7 @@ print(events.count("/jax/compilation_cache/cache_hits"), reached.inner.physics.q
 """
 
 
+@pytest.mark.long
 def test_program_of_native_mujoco_comes_from_the_cache_in_another_process(tmp_path):
     cached = {"JAX_COMPILATION_CACHE_DIR": str(tmp_path), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     (cold, there), (warm, here) = (run("-c", CODE, **cached).stdout.split() for _ in range(2))

@@ -304,6 +304,7 @@ def without(checkpoint, prefix, path):
     write_checkpoint(path, arrays, document)
 
 
+@pytest.mark.long
 def test_checkpoint_without_next_starts_as_they_once_were_is_resumed(tmp_path):
     run_lives(tmp_path / "run", 2)
     path = newest(tmp_path / "run")

@@ -57,17 +57,26 @@ def assert_same(first, second, **tolerance):
 
 
 AUGMENT, LOSS = ({"symmetry": symmetry, "num_batches": 2} for symmetry in ("augment", "loss"))
+
+
+def long(*rows):
+    """The same rows, marked as long."""
+    return [pytest.param(*row, marks=pytest.mark.long) for row in rows]
+
+
 DEVICES = [
-    *((name, {}, 2) for name in ("amp", "distillation", "reinforce", "reppo")),
-    ("symmetry", AUGMENT, 2),
+    ("distillation", {}, 2),
     ("ppo", {"squash": True, "normalize_values": True, "desired_kl": 0.01}, 2),
-    *(pytest.param(*row, marks=pytest.mark.long) for row in (
+    ("reinforce", {}, 2),
+    *long(
+        *((name, {}, 2) for name in ("amp", "reppo")),
         *((name, {}, 4) for name in scale(("reppo",), ("amp", "distillation", "reppo"))),
         *((name, {"model": "gru"}, 2) for name in ("amp", "distillation")),
         *((name, {"layout": "shard_map"}, 2) for name in scale(("amp",), ("amp", "distillation", "reppo"))),
         ("ppo", {"squash": True, "layout": "shard_map"}, 4),
-        ("symmetry", LOSS, 2), *scale((), (("symmetry", AUGMENT, 4), ("symmetry", LOSS, 4))),
-    )),
+        ("symmetry", AUGMENT, 2), ("symmetry", LOSS, 2),
+        *scale((), (("symmetry", AUGMENT, 4), ("symmetry", LOSS, 4))),
+    ),
 ]  # fmt: skip
 NUM_ITERATIONS = {"amp": 4, "distillation": 4, "ppo": 3, "reinforce": 3, "reppo": 3, "symmetry": 2}
 ATOL = {"ppo": 1e-5, "symmetry": 1e-5}
@@ -122,11 +131,12 @@ def finished(make, teacher, tmp_path_factory):
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("amp", {}), ("distillation", {}), ("reinforce", {}), ("reppo", {}), ("symmetry", AUGMENT),
-        *scale((), (pytest.param("symmetry", LOSS, marks=pytest.mark.long),)),
+        ("reinforce", {}),
+        *long(("amp", {}), ("distillation", {}), ("reppo", {}), ("symmetry", AUGMENT)),
+        *long(*scale((), (("symmetry", LOSS),))),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_resumed_run_is_the_one_that_was_never_stopped_and_needs_no_clips_or_teacher(
     make, finished, tmp_path, monkeypatch, *, name, options
 ):
@@ -145,7 +155,7 @@ def test_resumed_run_is_the_one_that_was_never_stopped_and_needs_no_clips_or_tea
         assert make(name, **given, run_mode="replay", checkpoint=str(run_dir)).run().exit_code == 0
 
 
-@pytest.mark.parametrize(("name", "num_obs"), [("amp", 2), ("distillation", 1), ("reinforce", 2), ("reppo", 2)])
+@pytest.mark.parametrize(("name", "num_obs"), [("reinforce", 2), *long(("amp", 2), ("distillation", 1), ("reppo", 2))])
 def test_policy_is_exported_and_evaluated_without_what_training_alone_needs(make, finished, name, num_obs, tmp_path):
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")

@@ -64,6 +64,7 @@ def styled(**options):
     return StyledTask(StyledConfig(**options))
 
 
+@pytest.mark.long
 def test_policy_learns_the_style_of_the_reference():
     task = styled(
         num_devices=1,
@@ -203,7 +204,8 @@ def test_reference_is_what_the_robot_would_have_shown_of_itself(recorded):
         np.testing.assert_allclose(np.linalg.norm(before_f[-3:]), distance, atol=1e-3)
 
 
-@pytest.mark.parametrize("engine", ["mujoco", *scale([], [pytest.param("mjx", marks=pytest.mark.long)])])
+@pytest.mark.long
+@pytest.mark.parametrize("engine", scale(["mujoco"], ["mujoco", "mjx"]))
 def test_robot_trains_on_a_clip(recorded, engine):
     _, history = train_iterations(biped(style_clips=[str(recorded[0])], engine=engine), 2)
     assert all(np.isfinite(metrics["loss/discriminator"]) for metrics in history)

@@ -65,6 +65,7 @@ class SightedTask(StudentTask):
         return Sighted()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("model", ["mlp", "gru"])
 def test_student_comes_close_to_its_teacher(teacher, model):
     options = {"num_envs": 64, "learning_rate": 3e-3, "init_std": 0.3, "actor_sizes": [16], "model": model}
@@ -93,7 +94,8 @@ def biped_teacher(tmp_path_factory):
     return run_dir
 
 
-@pytest.mark.parametrize("engine", ["mujoco", *scale([], [pytest.param("mjx", marks=pytest.mark.long)])])
+@pytest.mark.long
+@pytest.mark.parametrize("engine", scale(["mujoco"], ["mujoco", "mjx"]))
 def test_robot_learns_from_a_teacher(biped_teacher, engine):
     task = StudentBiped(StudentBipedConfig(teacher=str(biped_teacher), num_devices=1, engine=engine))
     _, history = train_iterations(task, 2)
@@ -101,6 +103,7 @@ def test_robot_learns_from_a_teacher(biped_teacher, engine):
     assert history[-1]["policy/bad_updates"] == 0
 
 
+@pytest.mark.long
 def test_student_acts_alone_and_ppo_starts_from_it(teacher, tmp_path):
     run_dir = tmp_path / "run"
     student(teacher, num_devices=1, max_iterations=2, run_dir=str(run_dir)).run()

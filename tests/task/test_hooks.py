@@ -167,6 +167,7 @@ def test_actor_critic_that_returns_something_else_is_an_error(carry, returns, me
     assert "The model of Mine._get_initial_model: Mine" in str(error.value)
 
 
+@pytest.mark.long
 def test_network_without_memory_is_adapted_trained_resumed_evaluated_and_exported(tmp_path, capsys):
     class Mine(PointMassTask):
         def _get_initial_model(self, rng):
@@ -371,7 +372,8 @@ class InGroups(PointMassTask):
         return optax.GradientTransformationExtraArgs(optimizer.init, update)
 
 
-@pytest.mark.parametrize("layout", ["pmap", pytest.param("shard_map", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("layout", ["pmap", "shard_map"])
 def test_hooks_with_collectives_within_groups_of_devices_train_as_with_those_over_all(layout):
     tasks = [make(cls, num_devices=4, num_envs=16, layout=layout) for cls in (InGroups, PointMassTask)]
     (mine, _), (plain, _) = (train_iterations(task, 1) for task in tasks)

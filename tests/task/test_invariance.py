@@ -20,9 +20,8 @@ WAYS = (
     *(("gru", n, "pmap") for n in scale((4,), (2, 4, 8, TWO_BY_TWO))),
 )
 """Ways to train: the model, the devices, and the layout."""
-in_every_way = pytest.mark.parametrize(
-    "way", [pytest.param(way, marks=() if way == WAYS[0] else pytest.mark.long) for way in WAYS], ids=str
-)
+in_every_way = pytest.mark.parametrize("way", WAYS, ids=str)
+pytestmark = pytest.mark.long
 
 
 def on_one(way):
@@ -64,6 +63,7 @@ def largest_relative_difference(tree, reference):
     return max(jax.tree.leaves(jax.tree.map(relative, tree, reference)))
 
 
+@pytest.mark.long
 @in_every_way
 def test_parameters_and_statistics_are_the_same_after_20_iterations(runs, way):
     # Sums in another order differ by about 1e-7. Where a gradient is as small as Adam's eps, Adam makes more of it,

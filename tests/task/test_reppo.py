@@ -12,6 +12,7 @@ from ksim.task.reppo import PPO_ALONE
 from tests.support.tasks import PathwiseConfig, PathwiseTask, pathwise, train_iterations
 
 
+@pytest.mark.long
 def test_reppo_solves_the_point_mass():
     options = {"num_envs": 64, "rollout_length": 24, "actor_sizes": [32], "critic_sizes": [32]}
     task = pathwise(num_devices=1, num_batches=16, learning_rate=1e-3, **options)

@@ -15,6 +15,7 @@ from tests.support.still import Memoryless
 from tests.support.tasks import point_mass_task, train_iterations
 
 
+@pytest.mark.long
 def test_ppo_with_squashed_actions_solves_the_point_mass():
     _, history = train_iterations(PointMassTask(PointMassConfig(num_devices=1, squash=True)), 60)
     # As for actions without bounds, see end_to_end/test_learning.py.
@@ -48,6 +49,7 @@ def test_rollout_keeps_samples_and_gives_the_environment_their_hyperbolic_tangen
     assert np.abs(trajectory.action).max() > 1 >= np.abs(given).max()
 
 
+@pytest.mark.long
 def test_exported_and_loaded_policies_are_squashed_like_the_live_one(tmp_path):
     onnx_step = pytest.importorskip("ksim.policy.export.exporter").onnx_step
     pytest.importorskip("onnxruntime")

@@ -83,6 +83,7 @@ def biped(**options):
     return BipedTask(BipedConfig(**(WITHOUT_REPORTS | options)))
 
 
+@pytest.mark.long
 def test_loss_makes_the_policy_its_own_mirror_image():
     gaps = {}
     for coef in (0.0, 10.0):

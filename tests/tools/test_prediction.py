@@ -150,6 +150,7 @@ def test_table_has_a_row_per_size_and_a_column_per_setting():
     assert [line.split("|")[1:4] for line in lines[3:]] == [[" weak ", " 1 ", " 8 "], [" weak ", " 1024 ", " 8192 "]]
 
 
+@pytest.mark.long
 def test_command_measures_one_device_and_predicts_again_from_the_file(tmp_path, capsys):
     short = ["--repeats", "2", "--iterations", "2"]
     assert main(["examples.point_mass", *SMALL, "--predict", *LINK, *short, "--out", "first"]) == 0

@@ -81,6 +81,7 @@ def test_program_says_what_it_makes_of_a_file_and_does_it(capsys, text, line, ho
     assert holds(names["CONFIG"], names["MyRobot"](names["CONFIG"]).get_robot().compile())
 
 
+@pytest.mark.long
 def test_motors_on_bodies_apart_from_the_robot_are_left_out_and_named(capsys):
     joints = [f"{leg}_{joint}" for leg in ("FL", "FR", "RL", "RR") for joint in ("roll", "pitch", "knee")]
     motors = "".join(f'<motor joint="{joint}" ctrlrange="-20 20"/>' for joint in joints)
@@ -151,6 +152,7 @@ def test_load_rule_is_the_weight_times_the_reach():
     np.testing.assert_allclose(plan.robot.stiffness["*_knee"], 8.6 * 9.81 * 0.22, rtol=0.06)
 
 
+@pytest.mark.long
 def test_arm_without_actuators_gets_a_task_to_reach_and_trains(capsys):
     names = written(ARM)
     assert "that lead to" not in capsys.readouterr().out
@@ -161,6 +163,7 @@ def test_arm_without_actuators_gets_a_task_to_reach_and_trains(capsys):
     assert history[-1]["error/target/position_m"] > 0
 
 
+@pytest.mark.long
 def test_cart_with_a_pole_gets_a_task_to_balance_and_trains():
     names = written(CART_POLE)
     assert names["MyRobot"].robot.tip_heights[1] == pytest.approx(0.52)
@@ -168,6 +171,7 @@ def test_cart_with_a_pole_gets_a_task_to_balance_and_trains():
     assert history[-1]["reward/upright"] > 0
 
 
+@pytest.mark.long
 def test_robot_in_a_plane_gets_a_task_to_run_and_trains(capsys):
     names = written(HOPPER)
     assert "no free joint: it moves in a plane" in capsys.readouterr().out

@@ -118,6 +118,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_run_that_hangs_ends_with_its_phase_and_keeps_what_it_saved(tmp_path):
     (tmp_path / "hanging.py").write_text(HANGING)
     options = ("hang_timeout_s=2", "run_dir=run", "save_every_n_iterations=1", "tensorboard=false", "num_devices=1")
