@@ -23,9 +23,10 @@ from ksim.physics import FlatTile, Terrain, compile_model
 from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
 from ksim.types import PhysicsState
 from tests.support.arguments import ARGUMENTS, MOTIONS
-from tests.support.engines import OTHERS
+from tests.support.engines import WARP
 from tests.support.programs import free_programs
 from tests.support.robots import ACTUATORS, biped_spec
+from tests.support.scale import scale
 
 KINDS = {
     "observation": observations,
@@ -291,7 +292,7 @@ def test_episode_is_the_same_for_one_env_and_among_others(terms):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("engine", OTHERS)
+@pytest.mark.parametrize("engine", ["mjx", *scale([], [WARP])])
 def test_all_terms_together_agree_with_native_mujoco(engine):
     traced, native = (seen_under(name, all_terms_on_a_plane) for name in (engine, "mujoco"))
     chex.assert_trees_all_equal_shapes_and_dtypes(traced, native)
@@ -299,7 +300,7 @@ def test_all_terms_together_agree_with_native_mujoco(engine):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("engine", OTHERS)
+@pytest.mark.parametrize("engine", ["mjx", WARP])
 def test_terms_of_a_terrain_agree_with_native_mujoco(engine):
     # Apart from the others: on a heightfield the engines find other contacts, so that forces differ, and motions a bit.
     traced, native = (seen_under(name, terms_of_a_terrain) for name in (engine, "mujoco"))

@@ -10,6 +10,7 @@ import ksim
 from ksim.errors import ConfigError
 from ksim.mdp import rewards
 from ksim.rollout.mdp_environment import MdpEnvironment
+from tests.support.scale import scale
 from tests.support.tasks import WITHOUT_REPORTS, train_iterations
 
 ROBOT = """
@@ -79,7 +80,7 @@ def test_robot_with_actuators_on_tendons_and_sites_moves_as_in_plain_mujoco(engi
     np.testing.assert_allclose(state.inner.physics.qpos, data.qpos, atol=1e-4)
 
 
-@pytest.mark.parametrize(("engine", "more"), [("mujoco", ADHESION), MJX])
+@pytest.mark.parametrize(("engine", "more"), [("mujoco", ADHESION), *scale([], [MJX])])
 def test_robot_with_actuators_of_every_transmission_trains(engine, more):
     learner = train_iterations(task(engine, more), 1)[0].learner
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(learner.params))

@@ -20,7 +20,7 @@ def test_copy_outside_the_project_trains_and_evaluates(tmp_path):
     assert done.stderr == ""
     metrics = json.loads(Path(tmp_path, "run", "metrics.jsonl").read_text().splitlines()[-1])
     assert "reward/progress" in metrics
-    done = run("my_task.py", "run_mode=eval", "checkpoint=run", "eval_num_envs=2", cwd=tmp_path)
+    done = run("my_task.py", "run_mode=eval", "checkpoint=run", "eval_num_envs=2", "video=false", cwd=tmp_path)
     assert "survived" in done.stdout
     assert done.stderr == ""
     done = run("my_task.py", "--help", cwd=tmp_path)

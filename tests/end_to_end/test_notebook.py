@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from docs.site.notebook import keep_shown, markdown
+from tests.support.processes import quick_flags
 from tests.test_distribution import build_distributions, environment_of, run
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +51,7 @@ def cells(tmp_path_factory):
     programs = environment_of(wheel, tmp_path_factory.mktemp("base") / "env", "notebook", "export")
     folder = tmp_path_factory.mktemp("empty")
     (folder / NOTEBOOK.name).write_text(source)
-    run(programs / "python", "-c", EXECUTE, cwd=folder, XLA_FLAGS=None)
+    run(programs / "python", "-c", EXECUTE, cwd=folder, XLA_FLAGS=" ".join(quick_flags()))
     notebook = json.loads((folder / NOTEBOOK.name).read_text())
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     return {"".join(cell["source"]).splitlines()[0]: outputs(cell) for cell in code}

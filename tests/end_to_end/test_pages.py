@@ -30,6 +30,8 @@ COVERED = (
     r"ksim\.tools\.scaling \S+ num_envs=1024 --devices",
     r"^python \S+ \S+ run_dir=runs/mine resume=auto",
     r"scontrol requeue",
+    r"ksim\.launch --nnodes 2 --node-rank 0",
+    r"^mpirun -np 2",
     # learning.md
     r"examples\.quadruped max_iterations=250",
 )

@@ -1,5 +1,6 @@
 """Jobs of several processes, as a user starts them, and what becomes of them when one fails."""
 
+import itertools
 import json
 import os
 import re
@@ -51,7 +52,7 @@ def by_jax_variables(place, _, coordinator_port):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("variables", [by_jax_variables, torchrun])
+@pytest.mark.parametrize("variables", scale([torchrun], [torchrun, by_jax_variables]))
 def test_processes_that_another_launcher_started_train_as_one(variables, tmp_path):
     store = socket.create_server(("127.0.0.1", 0))
     ports = store.getsockname()[1], free_port()
@@ -139,13 +140,13 @@ LOST = {
 }
 
 
-def cases(names, *, under_shard_map):
-    """Each name under pmap, and in full some of them under shard_map as well."""
-    return [*((name, "pmap") for name in names), *scale([], [(name, "shard_map") for name in under_shard_map])]
+def cases(names, *, short):
+    """Some of the names under pmap; in full all of them, and under shard_map as well."""
+    return scale([(name, "pmap") for name in short], [*itertools.product(names, ("pmap", "shard_map"))])
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("lost", "layout"), cases(LOST, under_shard_map=["worker killed"]))
+@pytest.mark.parametrize(("lost", "layout"), cases(LOST, short=["coordinator killed", "worker stopped"]))
 def test_lost_process_ends_the_job_in_time_with_its_name_and_leaves_nothing(lost, layout, launch, tmp_path):
     victim, number, code_expected, message = LOST[lost]
     job = launch(*POINT_MASS, *ENDLESS, f"layout={layout}")
@@ -190,7 +191,7 @@ FAULTS = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("fault", "layout"), cases(FAULTS, under_shard_map=["bad_state", "raise"]))
+@pytest.mark.parametrize(("fault", "layout"), cases(FAULTS, short=["bad_state", "raise", "callback", "corrupt"]))
 def test_fault_of_one_process_ends_all_with_its_name(fault, layout, tmp_path):
     code, messages = FAULTS[fault]
     options = ("run_dir=run", *ENDLESS, "replica_check_interval=4", f"layout={layout}")
