@@ -238,7 +238,7 @@ def test_memory_keeps_its_structure_from_init_to_update(cls):
 
 
 def make_episode(engine, terms):
-    """A function of a key and of actions, whose values are the states of a reset and of a few steps."""
+    """The program of an episode: from a key and actions, the states of a reset and of each step."""
     env = make_environment(engine, terms())
 
     def episode(key, actions_t2):

@@ -9,6 +9,4 @@ BOTH = ("mjx", "mujoco")
 _NEEDS_WARP = pytest.mark.skipif(not is_installed(), reason="needs MuJoCo Warp: pip install -e '.[warp]'")
 WARP = pytest.param("warp", marks=[pytest.mark.long, _NEEDS_WARP])
 ENGINES = ["mujoco", pytest.param("mjx", marks=pytest.mark.long), WARP]
-"""All engines. What MJX and Warp compile for each model takes long."""
-OTHERS = [param for param in ENGINES if param != "mujoco"]
-"""The engines that are compared with native MuJoCo."""
+"""All engines. MJX and Warp compile a program for each model, which takes long."""
