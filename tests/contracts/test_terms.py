@@ -285,7 +285,7 @@ def terms_of_a_terrain():
     }
 
 
-@pytest.mark.parametrize("terms", [all_terms_on_a_plane, terms_of_a_terrain])
+@pytest.mark.parametrize("terms", [pytest.param(all_terms_on_a_plane, marks=pytest.mark.long), terms_of_a_terrain])
 def test_episode_is_the_same_for_one_env_and_among_others(terms):
     among_others = jax.jit(jax.vmap(make_episode("mujoco", terms), in_axes=(0, 1)))(KEYS, ACTIONS_TE2)
     assert_same(states_under("mujoco", terms), jax.tree.map(lambda x_e: x_e[0], among_others), rtol=1e-4, atol=1e-5)

@@ -244,6 +244,7 @@ class WalkTask(WrappedTask[WrappedConfig]):
         return ExternalEnv(Walk(), dt=0.01, ctrl_dt=0.02)
 
 
+@pytest.mark.long
 def test_task_trains_an_environment_by_its_name_with_the_options_published_for_it(tmp_path, capsys):
     task = WalkTask("walk")
     assert (task.config.num_envs, task.config.dt, task.config.ctrl_dt) == (4, 0.01, 0.02)

@@ -34,6 +34,7 @@ def test_run_of_a_robot_ends_with_an_evaluation_plots_and_a_film(capsys):
     assert "failed" not in out
 
 
+@pytest.mark.long
 def test_without_gl_there_is_one_warning_and_no_film(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(reports, "find_gl", lambda: None)
     config = BipedConfig(

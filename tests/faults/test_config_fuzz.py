@@ -191,6 +191,7 @@ def test_unknown_option_is_refused_by_its_name(argument):
     assert len(message.splitlines()) == 1
 
 
+@pytest.mark.long
 @cases(scale(30, 400))
 @given(replacements(), st.integers(0, 19))
 def test_option_of_any_type_in_python_is_refused_by_its_name_or_works(values, lot):

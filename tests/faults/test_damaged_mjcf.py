@@ -93,6 +93,7 @@ def test_robot_that_is_not_damaged_works():
     assert_steps_are_finite_or_contained(task_of("robot.xml"))
 
 
+@pytest.mark.long
 def test_damaged_file_is_refused_by_its_name_or_works():
     messages = []
     for seed in range(scale(100, 500)):

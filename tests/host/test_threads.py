@@ -138,6 +138,7 @@ def test_pool_is_expected_as_xla_sizes_it(monkeypatch):
         assert threads.expected_pool_size() == size
 
 
+@pytest.mark.long
 def test_programs_of_mjx_have_no_more_lapack_calls_in_flight_than_the_pool_allows():
     # Of the mass matrix and the solver, and beside them of the integrator, which the biped does without.
     num_mjx = calls_at_once(jax.make_jaxpr(make_mjx())(jax.ShapeDtypeStruct((4, 128), jnp.float32)).jaxpr)

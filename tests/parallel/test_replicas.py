@@ -276,6 +276,7 @@ def test_what_is_saved_after_a_stop_is_what_most_replicas_hold(tmp_path, monkeyp
     assert (held[0] != held[1]).any()
 
 
+@pytest.mark.long
 def test_where_no_majority_knows_better_nothing_is_saved(tmp_path, monkeypatch):
     corrupt_after(1, device=1, monkeypatch=monkeypatch)
     task = point_mass_task(num_devices=2, max_iterations=9, replica_check_interval=1, run_dir=str(tmp_path / "run"))

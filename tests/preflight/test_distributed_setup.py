@@ -56,6 +56,7 @@ def test_setup_is_logged_at_debug_by_a_program_that_verifies_it_without_a_run(ca
         assert any(words in message for message in said), words
 
 
+@pytest.mark.long
 def test_bytes_are_those_of_the_state_that_training_holds():
     task = BipedTask(BipedConfig(num_devices=2, num_envs=16, model="gru"))
     setup, state = task.verify_distributed_setup(), task.initial_state()

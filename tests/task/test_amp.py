@@ -128,6 +128,7 @@ def test_custom_rollout_without_the_states_reached_is_an_error():
         Blind(StyledConfig(num_devices=1)).check()
 
 
+@pytest.mark.long
 def test_task_reward_is_what_metrics_and_evaluations_report():
     both = [train_iterations(styled(num_devices=1, **options), 1)[1][0] for options in ({"style_weight": 0.0}, {})]
     assert both[0]["rollout/reward"] == both[1]["rollout/reward"]
