@@ -9,6 +9,9 @@ from tests.support.processes import xla_flags
 os.environ.setdefault("XLA_FLAGS", xla_flags(num_devices=8))
 # Compiling is most of what their short programs cost. In end_to_end/test_learning.py they are optimized as for users.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+# Threads of LAPACK wait for each other, spinning, where tests share the cores: 1.7 s instead of 0.02 for the initial
+# weights of two networks.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Many tests train the same tiny tasks: their programs are compiled once, also for the processes that tests start and
 # for all workers of pytest-xdist, which inherit the directory. Not in the user's cache, and across runs of the tests
 # only of the same code, in the directory that KSIM_TEST_CACHE names.
