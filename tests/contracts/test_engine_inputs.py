@@ -14,7 +14,7 @@ from ksim.errors import ConfigError
 from ksim.physics import DcMotorActuators, compile_model
 from ksim.physics.engine import control_step
 from ksim.physics.select import make_engine
-from tests.support.engines import BOTH, ENGINES
+from tests.support.engines import BOTH, ENGINES, MJX
 from tests.support.robots import biped_spec
 
 NUM_STEPS = 6
@@ -102,7 +102,7 @@ def test_trajectory_under_pushes_and_controls_per_substep_equals_that_of_mj_step
     np.testing.assert_allclose(trajectory(name, with_motors), plain_mujoco(with_motors), rtol=1e-3, atol=5e-4)
 
 
-@pytest.mark.parametrize("name", ["mujoco", pytest.param("mjx", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", ["mujoco", MJX])
 def test_motor_curve_and_controls_per_substep_matter_here(name):
     assert np.abs(trajectory(name, True)[-1] - trajectory(name, True, constant_ctrl=True)[-1]).max() > 0.01
     assert np.abs(trajectory(name, True)[-1] - trajectory(name, True, limit_factor=0.3)[-1]).max() > 0.01
@@ -129,7 +129,7 @@ def test_dc_motor_at_rest_at_speed_and_beyond_has_the_torque_of_its_line():
     np.testing.assert_allclose(curve(jnp.array([3.0, -3.0]), jnp.asarray(limits_u2)), [[-20, 7.5], [-7.5, 20]])
 
 
-@pytest.mark.parametrize("name", ["mujoco", pytest.param("mjx", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", ["mujoco", MJX])
 def test_forward_after_a_push_and_a_fast_motor_is_as_before(name):
     model = model_of(True)
     engine = make_engine(

@@ -14,7 +14,7 @@ from ksim.errors import ConfigError
 from ksim.parallel.layout import LAYOUTS
 from ksim.physics.engine import DERIVED_FIELDS, control_step
 from ksim.physics.select import make_engine, pick_engine
-from tests.support.engines import ENGINES
+from tests.support.engines import ENGINES, MJX
 from tests.support.robots import biped_model
 
 NUM_ENVS, NUM_STEPS = 3, 20
@@ -102,7 +102,7 @@ def results(name):
     return compiled(name)(*inputs_of_script())
 
 
-@pytest.mark.parametrize("name", ["mujoco", pytest.param("mjx", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", ["mujoco", MJX])
 def test_reset_gives_the_derived_fields_of_mj_forward(name):
     expected, _ = plain_mujoco()
     start, _ = results(name)
@@ -144,7 +144,7 @@ def test_engine_is_deterministic(name):
 
 
 @pytest.mark.parametrize("layout", ["pmap", pytest.param("shard_map", marks=pytest.mark.long)])
-@pytest.mark.parametrize("name", ["mujoco", pytest.param("mjx", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", ["mujoco", MJX])
 def test_engine_on_two_devices_equals_that_on_one(name, layout):
     num_steps = 5
     qpos, qvel, ctrl, overrides = inputs_of_script()

@@ -18,7 +18,7 @@ from ksim.mdp.term import named_terms, snake_case
 from ksim.physics.select import make_engine
 from tests.contracts.test_terms import concrete_terms, make_environment, make_term
 from tests.support.contexts import make_context
-from tests.support.engines import WARP
+from tests.support.engines import MJX, WARP
 from tests.support.scale import scale
 
 CLASSES = concrete_terms(randomizers)
@@ -85,7 +85,7 @@ def in_one_program(engine):
     return [jax.tree.map(lambda x: x[i], results) for i in range(len(PAIRS))]  # noqa: B023
 
 
-@pytest.mark.parametrize("engine", ["mujoco", pytest.param("mjx", marks=pytest.mark.long), *scale([], [WARP])])
+@pytest.mark.parametrize("engine", ["mujoco", MJX, *scale([], [WARP])])
 def test_two_randomizers_in_any_order_change_the_model_as_if_it_were_written_to_at_a_reset_and_in_a_step(engine):
     results = in_native() if engine == "mujoco" else in_one_program(engine)
     for (first, second), overrides, (start, end) in zip(PAIRS, drawn_in_pairs(), results, strict=True):

@@ -285,7 +285,20 @@ def terms_of_a_terrain():
     }
 
 
-@pytest.mark.parametrize("terms", [pytest.param(all_terms_on_a_plane, marks=pytest.mark.long), terms_of_a_terrain])
+def only(cls):
+    """A function that makes a term alone."""
+    return lambda: {KIND_OF[cls]: {"it": make_term(cls)}}
+
+
+# Each reset alone as well: together, what one sets another sets again.
+@pytest.mark.parametrize(
+    "terms",
+    [
+        pytest.param(all_terms_on_a_plane, marks=pytest.mark.long),
+        terms_of_a_terrain,
+        *(pytest.param(only(cls), id=cls.__name__) for cls, kind in KIND_OF.items() if kind == "reset"),
+    ],
+)
 def test_episode_is_the_same_for_one_env_and_among_others(terms):
     among_others = jax.jit(jax.vmap(make_episode("mujoco", terms), in_axes=(0, 1)))(KEYS, ACTIONS_TE2)
     assert_same(states_under("mujoco", terms), jax.tree.map(lambda x_e: x_e[0], among_others), rtol=1e-4, atol=1e-5)

@@ -8,7 +8,7 @@ import pytest
 from examples.point_mass import PointMassConfig, PointMassTask
 from examples.quadruped import QuadrupedConfig, QuadrupedTask
 from examples.walking_distributed import HumanoidWalkingDistributedConfig, HumanoidWalkingDistributedTask
-from tests.support.scale import IS_FULL, scale
+from tests.support.scale import IS_FULL, long, scale
 from tests.support.tasks import train_iterations
 
 
@@ -22,13 +22,7 @@ def optimized():
 
 @pytest.mark.parametrize(
     ("model", "num_devices"),
-    [
-        ("mlp", 1),
-        *(
-            pytest.param(*row, marks=pytest.mark.long)
-            for row in scale([("gru", 2)], [("gru", 2), ("mlp", 2), ("gru", 1)])
-        ),
-    ],
+    [("mlp", 1), *long(*scale([("gru", 2)], [("gru", 2), ("mlp", 2), ("gru", 1)]))],
 )
 def test_ppo_solves_the_point_mass(model, num_devices):
     task = PointMassTask(PointMassConfig(num_devices=num_devices, model=model, memory_size=16))

@@ -1,6 +1,5 @@
 """Jobs of several processes, as a user starts them, and what becomes of them when one fails."""
 
-import itertools
 import json
 import os
 import re
@@ -140,13 +139,9 @@ LOST = {
 }
 
 
-def cases(names, *, short):
-    """Some of the names under pmap; in full all of them, and under shard_map as well."""
-    return scale([(name, "pmap") for name in short], [*itertools.product(names, ("pmap", "shard_map"))])
-
-
 @pytest.mark.long
-@pytest.mark.parametrize(("lost", "layout"), cases(LOST, short=["coordinator killed", "worker stopped"]))
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("lost", scale(["coordinator killed", "worker stopped"], LOST))
 def test_lost_process_ends_the_job_in_time_with_its_name_and_leaves_nothing(lost, layout, launch, tmp_path):
     victim, number, code_expected, message = LOST[lost]
     job = launch(*POINT_MASS, *ENDLESS, f"layout={layout}")
@@ -191,7 +186,8 @@ FAULTS = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("fault", "layout"), cases(FAULTS, short=["bad_state", "raise", "callback", "corrupt"]))
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("fault", scale(["bad_state", "raise", "callback", "corrupt"], FAULTS))
 def test_fault_of_one_process_ends_all_with_its_name(fault, layout, tmp_path):
     code, messages = FAULTS[fault]
     options = ("run_dir=run", *ENDLESS, "replica_check_interval=4", f"layout={layout}")

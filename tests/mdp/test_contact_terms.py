@@ -15,7 +15,7 @@ from ksim.mdp.contacts import add_contact_sensors, contact_forces, hardest_conta
 from ksim.physics import compile_model
 from ksim.physics.select import make_engine
 from tests.support.contexts import DT, make_context
-from tests.support.engines import BOTH
+from tests.support.engines import BOTH, MJX
 from tests.support.robots import ACTUATORS, biped_spec
 
 UNDESIRED = rewards.UndesiredContact(bodies=("left_leg",), geoms=("right_foot",), threshold=5.0)
@@ -149,7 +149,7 @@ def test_contact_forces_when_parts_touch_are_the_same_on_both_engines():
         np.testing.assert_allclose(x, y, rtol=1e-2, atol=1e-2 * np.max(x))
 
 
-@pytest.mark.parametrize("engine", ["mujoco", pytest.param("mjx", marks=pytest.mark.long)])
+@pytest.mark.parametrize("engine", ["mujoco", MJX])
 def test_contact_forces_when_parts_touch_are_there_and_not_where_they_do_not(engine):
     (force_p, contact_g3), _ = forces_in_the_yard(engine)
     ball, crate, far, ball_geom, crate_geom, lid, far_geom = force_p

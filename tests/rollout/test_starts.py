@@ -14,7 +14,7 @@ from ksim.mdp import observations, resets
 from ksim.physics import ModelActuators, compile_model
 from ksim.physics.select import make_engine
 from ksim.rollout.mdp_environment import Mdp, MdpEnvironment
-from tests.support.engines import ENGINES
+from tests.support.engines import ENGINES, MJX
 
 SERVO = """
 <mujoco>
@@ -137,7 +137,7 @@ def test_activation_that_a_reset_sets_is_that_of_the_episode(engine, term, key, 
     np.testing.assert_allclose(end.act, expected.act, atol=1e-4)
 
 
-@pytest.mark.parametrize("engine", ["mujoco", pytest.param("mjx", marks=pytest.mark.long)])
+@pytest.mark.parametrize("engine", ["mujoco", MJX])
 def test_body_that_is_welded_to_a_mocap_body_goes_where_the_keyframe_has_it(engine):
     start, end = episode(engine, WELDED)
     np.testing.assert_allclose(start.extra["mocap_pos"], [[2, 0, 1]])

@@ -1,7 +1,9 @@
 """The number of cases: a sample in CI, all of them where the environment says KSIM_TESTS=full, as in `make faults`."""
 
 import os
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import pytest
 
 T = TypeVar("T")
 
@@ -11,3 +13,8 @@ IS_FULL = os.environ.get("KSIM_TESTS") == "full"
 def scale(short: T, full: T) -> T:
     """The cases, or their number: `full` where all are tried, else `short`."""
     return full if IS_FULL else short
+
+
+def long(*rows: tuple[Any, ...]) -> list[Any]:
+    """Rows to parametrize a test by, marked as long."""
+    return [pytest.param(*row, marks=pytest.mark.long) for row in rows]

@@ -13,7 +13,7 @@ from tests.learn.test_reinforce import reinforce
 from tests.support.checkpoints import newest, saved_learner
 from tests.support.damaged_runs import read_lines, without_times
 from tests.support.recorded import run_job
-from tests.support.scale import scale
+from tests.support.scale import long, scale
 from tests.support.tasks import assert_same_parameters, pathwise, point_mass_task, train_iterations
 from tests.task.test_amp import StyledTask, styled
 from tests.task.test_distillation import student
@@ -57,12 +57,6 @@ def assert_same(first, second, **tolerance):
 
 
 AUGMENT, LOSS = ({"symmetry": symmetry, "num_batches": 2} for symmetry in ("augment", "loss"))
-
-
-def long(*rows):
-    """The same rows, marked as long."""
-    return [pytest.param(*row, marks=pytest.mark.long) for row in rows]
-
 
 DEVICES = [
     ("distillation", {}, 2),
@@ -132,8 +126,9 @@ def finished(make, teacher, tmp_path_factory):
     ("name", "options"),
     [
         ("reinforce", {}),
-        *long(("amp", {}), ("distillation", {}), ("reppo", {}), ("symmetry", AUGMENT)),
-        *long(*scale((), (("symmetry", LOSS),))),
+        *long(
+            ("amp", {}), ("distillation", {}), ("reppo", {}), ("symmetry", AUGMENT), *scale((), (("symmetry", LOSS),))
+        ),
     ],
     ids=str,
 )

@@ -63,7 +63,6 @@ def largest_relative_difference(tree, reference):
     return max(jax.tree.leaves(jax.tree.map(relative, tree, reference)))
 
 
-@pytest.mark.long
 @in_every_way
 def test_parameters_and_statistics_are_the_same_after_20_iterations(runs, way):
     # Sums in another order differ by about 1e-7. Where a gradient is as small as Adam's eps, Adam makes more of it,
@@ -118,7 +117,7 @@ def test_metrics_of_every_iteration_are_the_same(runs, way):
             np.testing.assert_allclose(metrics[name], value, rtol=1e-5, atol=2e-6, err_msg=f"{name} of {iteration}")
 
 
-@pytest.mark.parametrize("model", ["mlp", pytest.param("gru", marks=pytest.mark.long)])
+@pytest.mark.parametrize("model", ["mlp", "gru"])
 def test_the_training_has_all_that_could_tell_devices_apart(runs, model):
     alone = runs[model, 1, "pmap"]
     history, first = alone.history, alone.history[0]
@@ -161,11 +160,9 @@ def biped_on_one():
     return biped_history(1)
 
 
-@pytest.mark.long
 def test_rewards_under_contacts_are_the_same_for_three_iterations(biped_on_one):
     assert_same_rewards(biped_history(4), biped_on_one)
 
 
-@pytest.mark.long
 def test_rewards_under_contacts_are_the_same_in_two_processes_of_two_devices(biped_on_one, tmp_path):
     assert_same_rewards(run_job(tmp_path, "biped", 3, **BIPED).history, biped_on_one)
