@@ -20,6 +20,8 @@ DRAWN_LEVELS = _LAST - 1
 """Into the key of an episode: the levels of curricula of single envs that are drawn."""
 MOTION_START = _LAST - 2
 """Into the key of an episode: the clip and the frame of a reference motion where it starts."""
+FIRST_CUT = _LAST - 3
+"""Into the key of an env's first episode: the steps by which it is shorter."""
 
 OBSERVATION_NOISE = _LAST - 1
 """Into the key of an observation, which the observation may use or split: its noise."""

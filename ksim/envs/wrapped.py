@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from ksim.errors import ConfigError, quoted
+from ksim.keys import FIRST_CUT
 from ksim.physics import PhysicsModel
 from ksim.rollout.environment import Environment, Shown, traced_once
 from ksim.types import EnvState, Metrics, Observation, PhysicsState, key_shape
@@ -167,7 +168,7 @@ class WrappedEnvironment(Environment):
 
     def first_episode(self, key: PRNGKeyArray) -> EnvState:
         state = self.reset(key)
-        steps = jax.random.randint(jax.random.fold_in(key, 1), (), 0, self.episode_length, jnp.int32)
+        steps = jax.random.randint(jax.random.fold_in(key, FIRST_CUT), (), 0, self.episode_length, jnp.int32)
         return eqx.tree_at(lambda state: state.inner.num_steps, state, steps)
 
     def step(self, state: EnvState, action: Array) -> EnvState:

@@ -114,7 +114,8 @@ class AbstractLearner(ABC):
     def collect(self, state: TrainState, key: PRNGKeyArray) -> tuple[RolloutBatch, EnvBatch]:
         """A rollout of this device's envs under the learner's policy, and the envs after it.
 
-        Holds no collective over devices, so that no device waits for another while collecting.
+        Holds no collective over devices, so that no device waits for another while collecting, unless code of the
+        user's own has some.
 
         Args:
             state: The state before the rollout. The environment's curricula are set to its levels.

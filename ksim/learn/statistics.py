@@ -59,7 +59,7 @@ def episode_metrics(
             "count": jnp.sum(done_et),
             "terminated": jnp.sum(trajectory.terminated),
             "return": jnp.sum(return_et, where=done_et),
-            "length": jnp.sum(length_et, where=done_et),
+            "length": jnp.sum(length_et.astype(jnp.float32), where=done_et),
         },
         axis_name,
     )

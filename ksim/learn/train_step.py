@@ -18,7 +18,7 @@ class TrainStep:
     """The training step of a task: `step(state) -> (state, metrics)`, pure and independent of devices.
 
     It has two halves, `roll_out` and `improve`, which a run compiles as two programs to time them on every device.
-    `roll_out` holds no collective of ksim's, so that no device waits for another in it.
+    `roll_out` holds no collective, so that no device waits for another in it, unless code of the user's own has some.
     """
 
     learner: AbstractLearner

@@ -16,6 +16,8 @@ DEVICE_AXIS = "device"
 """Default name of the device axis; a task may choose another."""
 _MAPS = ("shard_map", "pmap", "xla_pmap")
 """Primitives of pmap and shard_map."""
+_COLLECTIVE = "NamedAxisEffect"
+"""JAX's class of the effects of collectives, which it does not export."""
 
 
 def bind_axis(function: Callable[..., Any], axis_name: str) -> Callable[..., Any]:
@@ -46,6 +48,11 @@ def maps_over_devices(jaxpr: Any) -> bool:
     """Whether a jaxpr contains a pmap or a shard_map, also inside loops, branches and calls."""
     inner = [x for eqn in jaxpr.eqns for x in jax.tree.leaves(list(eqn.params.values())) if hasattr(x, "eqns")]
     return any(eqn.primitive.name in _MAPS for eqn in jaxpr.eqns) or any(map(maps_over_devices, inner))
+
+
+def axes_reduced(jaxpr: Any) -> tuple[str, ...]:
+    """The mapped axes over which a jaxpr has collectives, also inside loops, branches and calls."""
+    return tuple(sorted(effect.name for effect in jaxpr.effects if type(effect).__name__ == _COLLECTIVE))
 
 
 def mean_across_devices(tree: PyTree, axis_name: str | None) -> PyTree:
@@ -107,6 +114,11 @@ def gather_across_devices(x: Array, axis_name: str | None) -> Array:
 def all_across_devices(flag: Bool[Array, ""], axis_name: str | None) -> Bool[Array, ""]:
     """Whether `flag` holds on every device."""
     return flag if axis_name is None else jax.lax.pmin(flag.astype(jnp.int32), axis_name) == 1
+
+
+def any_across_devices(flag: Bool[Array, ""], axis_name: str | None) -> Bool[Array, ""]:
+    """Whether `flag` holds on some device."""
+    return flag if axis_name is None else jax.lax.pmax(flag.astype(jnp.int32), axis_name) == 1
 
 
 def device_index(axis_name: str | None) -> Int[Array, ""]:

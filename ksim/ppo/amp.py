@@ -16,7 +16,7 @@ from ksim.learn.guards import BAD_UPDATES, UpdateState, all_finite, optimizer_st
 from ksim.learn.learner import AbstractLearner, LearnerInfo, RolloutBatch
 from ksim.learn.statistics import finite_steps
 from ksim.nn.networks import DenseStack, orthogonal_linear
-from ksim.nn.normalizer import NormalizedActorCritic, ObservationNormalizer
+from ksim.nn.normalizer import ObservationNormalizer
 from ksim.parallel.collectives import (
     all_across_devices,
     axis_size,
@@ -27,7 +27,7 @@ from ksim.parallel.collectives import (
 )
 from ksim.ppo.ppo import PPO
 from ksim.rollout.unroll import env_keys
-from ksim.types import EnvBatch, LearnerState, Metrics, TrainState, Trajectory
+from ksim.types import LearnerState, Metrics, Trajectory
 
 
 class Discriminator(eqx.Module):
@@ -164,17 +164,12 @@ class AMP(AbstractLearner):
         learner = self.ppo.init(key)
         return AMPState(**{x.name: getattr(learner, x.name) for x in dataclasses.fields(learner)}, style=style)
 
-    def collect(self, state: TrainState, key: PRNGKeyArray) -> tuple[RolloutBatch, EnvBatch]:
-        return self.ppo.collect(state, key)
-
-    def policy(self, learner: LearnerState) -> NormalizedActorCritic:
-        return self.ppo.policy(learner)
-
     def info(self) -> LearnerInfo:
         info = self.ppo.info()
         return dataclasses.replace(
             info,
             hyper=(info.hyper, self.hyper),
+            syncs_per_iteration=info.syncs_per_iteration + self.hyper.num_steps,
             start={**info.start, "style": f"{len(self.reference())} transitions of the reference"},
             line={**info.line, "style": "style/reward"},
             plots={**info.plots, **PLOTS},

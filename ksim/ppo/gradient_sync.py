@@ -45,6 +45,11 @@ class MinibatchHyperparameters:
         """Gradient synchronisations per iteration, including one for an incomplete last period."""
         return -(-self.num_batches * self.num_passes // self.grad_sync_period)
 
+    @property
+    def minibatches_before_step(self) -> int:
+        """Minibatches of an iteration whose gradients are those of the parameters at its start."""
+        return self.grad_sync_period if self.grad_sync_mode == "accumulate" else 1
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GradientSync:

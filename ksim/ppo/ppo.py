@@ -107,17 +107,26 @@ class PPO(AbstractLearner):
             num_passes=hyper.num_passes,
             axis_name=axis_name,
         )
+
+        def loss(params: PyTree, batch: Minibatch) -> tuple[Array, Metrics]:
+            return self.loss(eqx.combine(params, static_leaves(self.network)), batch, hyper)
+
         updated, outcome = update(
             UpdateState.of(learner),
             rollout,
             env_index_mb,
-            loss=lambda params, batch: self.loss(eqx.combine(params, static_leaves(self.network)), batch, hyper),
+            loss=loss,
             optimizer=self.optimizer,
             sync=GradientSync.of(self.sync_gradients, axis_name, hyper),
             is_usable=is_usable,
         )
         learning_rate = optax.tree.get(updated.opt_state, "learning_rate")
-        metrics = self._metrics(outcome) | {"policy/learning_rate": learning_rate}
+        if hyper.minibatches_before_step < len(env_index_mb):
+            kl_m = outcome[0]["policy/kl"][hyper.minibatches_before_step :][-hyper.num_batches :]
+        else:
+            # After the only optimizer step, of which no minibatch's loss knows.
+            kl_m = loss(updated.params, take_rows(rollout, env_index_mb[-1]))[1]["policy/kl"]
+        metrics = self._metrics(outcome, kl_m) | {"policy/learning_rate": learning_rate}
         _, target_variance = moments_across_devices(rollout.value_target, axis_name)
         metrics["rollout/explained_variance"] = 1 - residual_variance / (target_variance + 1e-8)
         # NaN keeps the rate: skipped updates make the KL divergence small, which would raise the rate.
@@ -176,12 +185,12 @@ class PPO(AbstractLearner):
         )
         return rollout, residual_variance
 
-    def _metrics(self, outcome: Outcome) -> Metrics:
-        """Metrics of an update over all minibatches and devices."""
+    def _metrics(self, outcome: Outcome, last_kl_m: Float[Array, "*m"]) -> Metrics:
+        """Metrics of an update over all minibatches and devices. `last_kl_m` is the KL divergence at its end."""
         metrics_m, num_skipped = outcome
         metrics: Metrics = jax.tree.map(jnp.mean, metrics_m)
         metrics[BAD_UPDATES] = num_skipped.astype(jnp.float32)
-        metrics["policy/kl_last_pass"] = jnp.mean(metrics_m["policy/kl"][-self.hyper.num_batches :])
+        metrics["policy/kl_last_pass"] = jnp.mean(last_kl_m)
         return mean_across_devices(metrics, self.axis_name)
 
     def info(self) -> LearnerInfo:
@@ -284,8 +293,8 @@ def adapt_learning_rate(learning_rate: Array, kl: Array, hyper: PPOHyperparamete
     """The learning rate for the next iteration, from the KL divergence at the end of this one.
 
     Divided by 1.5 if the KL is above twice the desired KL, multiplied by 1.5 if it is below half of it. Schulman et
-    al. 2017 (arXiv:1707.06347), section 4, adapt the weight of a KL penalty in this way. A non-finite KL changes
-    nothing. The rate stays between `min_learning_rate` and `max_learning_rate`.
+    al. 2017 (arXiv:1707.06347), section 4, adapt the weight of a KL penalty in this way. NaN changes nothing. The
+    rate stays between `min_learning_rate` and `max_learning_rate`.
     """
     chex.assert_rank([learning_rate, kl], 0)
     if hyper.desired_kl is None:

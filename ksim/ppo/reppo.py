@@ -354,13 +354,13 @@ class REPPO(AbstractLearner):
             num_passes=hyper.num_passes,
             axis_name=axis_name,
         )
-        key_r = _row_keys(noise_key, num_envs, num_steps, axis_name)
         pass_m = jnp.arange(len(index_mb)) // hyper.num_batches
         num_rows = num_envs * num_steps
+        total, first = axis_size(axis_name) * num_rows, device_index(axis_name) * num_rows
 
         def minibatch(rows: Transitions, index_b: Int[Array, " b"]) -> Transitions:
             row_b, pass_b = index_b % num_rows, index_b // num_rows
-            key_b = jax.vmap(jax.random.fold_in)(key_r[row_b], pass_b)
+            key_b = env_keys(noise_key, total * pass_b + first + row_b)
             return dataclasses.replace(take_rows(rows, row_b), key=key_b)
 
         updated, (metrics_m, num_skipped) = update(
@@ -431,13 +431,6 @@ class REPPO(AbstractLearner):
             memory=(order,),
             syncs_per_iteration=self.hyper.syncs_per_iteration,
         )
-
-
-def _row_keys(key: PRNGKeyArray, num_envs: int, num_steps: int, axis_name: str | None) -> Key[Array, " r"]:
-    """A key for each step of this device's envs, the same on any number of devices."""
-    key_e = env_keys(key, global_env_index(num_envs, axis_name))
-    key_et = jax.vmap(lambda key: env_keys(key, jnp.arange(num_steps)))(key_e)
-    return key_et.reshape(-1)
 
 
 def clipped_by_part(max_grad_norm: float, learning_rate: float | Float[Array, ""]) -> optax.GradientTransformation:

@@ -121,7 +121,7 @@ class MdpState(eqx.Module):
         episode_step: Control steps since the reset.
         memories: Memories of the terms, by `kind/name`, and of the noise on observations.
         overrides: Model fields that randomizers have changed.
-        levels: Levels of all curricula in this episode.
+        levels: The present levels of all curricula.
         next_levels: Levels of the curricula of single envs in the next episode, if this one ended here.
         levels_above_one: Their values if they would rise above 1.
     """

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 
 from ksim.keys import NEXT_STARTS
 from ksim.nn.actor_critic import AbstractActorCritic, reset_carry
-from ksim.parallel.collectives import pack, unpack
+from ksim.parallel.collectives import any_across_devices, axes_reduced, pack, unpack
 from ksim.parallel.placement import unwrap_keys, wrap_keys
 from ksim.rollout.environment import Environment, select_envs
 from ksim.rollout.threefry import unrolled
@@ -77,21 +77,29 @@ def _make_needed(env: Environment, is_needed_e: Bool[Array, " e"], ended: EndedS
     """The next starts, after making the needed ones and some others."""
     num_envs = is_needed_e.shape[0]
     num_rows = _batch_size(num_envs)
+    # A call of one program, so that it is traced once.
+    start = jax.jit(lambda ended_r, key_r: _packed(jax.vmap(env.next_episode)(ended_r, key_r)))
+    shapes = jax.eval_shape(lambda: (ended(jnp.arange(num_rows)), next_e.key[:num_rows]))
+    axes = axes_reduced(start.trace(*shapes).jaxpr)
 
     def make(loop: _Makes) -> _Makes:
         is_needed_e, is_ready_e, packed_e = loop
         order_e = jnp.argsort(is_needed_e.astype(jnp.int32) + ~is_ready_e, descending=True)
         index_r, row_e = order_e[:num_rows], jnp.argsort(order_e)
         key_r = jax.vmap(jax.random.fold_in)(next_e.key[index_r], next_e.number[index_r])
-        packed_r = _packed(jax.vmap(env.next_episode)(ended(index_r), key_r))
+        packed_r = start(ended(index_r), key_r)
         # Spare rows repeat a start that is ready already, which stays unchanged.
         is_made_e = (row_e < num_rows) & ~is_ready_e
         # Selected, because a scatter on a CPU loops over the rows.
         made_e = {name: x_r[jnp.minimum(row_e, num_rows - 1)] for name, x_r in packed_r.items()}
         return is_needed_e & ~is_made_e, is_ready_e | is_made_e, select_envs(is_made_e, made_e, packed_e)
 
+    def is_any_needed(loop: _Makes) -> Array:
+        # Where starts have collectives, every device must make as many batches as the others.
+        return functools.reduce(any_across_devices, axes, jnp.any(loop[0]))
+
     loop = (is_needed_e, next_e.is_ready, next_e.packed)
-    _, is_ready_e, packed_e = jax.lax.while_loop(lambda loop: jnp.any(loop[0]), make, loop)
+    _, is_ready_e, packed_e = jax.lax.while_loop(is_any_needed, make, loop)
     return dataclasses.replace(next_e, is_ready=is_ready_e, packed=packed_e)
 
 

@@ -39,9 +39,9 @@ class REPPOConfig(PPOConfig):
     entropy_target: float = field(
         -0.5,
         least=-10,
-        most=0.69,
-        details="Per component of the action, which is between -1 and 1: the uniform distribution has 0.69, a Gaussian "
-        "of standard deviation 0.15 has -0.5. The weight of the entropy adapts to it.",
+        most=0.68,
+        details="Per component of the action, which is between -1 and 1: the policy can have 0.683, a Gaussian of "
+        "standard deviation 0.15 has -0.5. The weight of the entropy adapts to it.",
         help="entropy of the policy per component of the action, in nats",
     )
     latent_loss_coef: float = field(

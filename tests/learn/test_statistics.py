@@ -48,6 +48,13 @@ def test_episode_metrics_are_over_all_devices():
     np.testing.assert_allclose(two["episode/terminated_fraction"], 1 / 3, rtol=1e-6)
 
 
+def test_mean_length_of_many_long_episodes_does_not_overflow():
+    length_et = jnp.full((4, 1), 2**30, jnp.int32)
+    ends = jnp.ones((4, 1), bool)
+    metrics = episode_metrics(jnp.zeros((4, 1)), length_et, make_trajectory(jnp.zeros((4, 1)), ends, ends), None)
+    assert metrics["episode/length"] == 2**30
+
+
 @pytest.mark.parametrize("offset", [0.0, 1e4, -1e6])
 def test_spread_of_returns_when_their_mean_is_large_is_exact(offset):
     reward = offset + jnp.array([[1.0], [3.0], [100.0], [8.0]])

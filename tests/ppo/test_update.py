@@ -18,6 +18,7 @@ from ksim.ppo.losses import Minibatch, ppo_loss
 from ksim.ppo.ppo import adapt_learning_rate, stratified_minibatches, update
 from tests.support.hlo import all_reduces
 from tests.support.hyperparameters import make_hyper
+from tests.support.tasks import point_mass_task, train_iterations
 
 NUM_ENVS, NUM_STEPS = 8, 5
 SIZES = {"actor": 3}
@@ -225,6 +226,16 @@ def test_learning_rate_moves_towards_the_desired_kl():
     adapt = lambda kl: float(adapt_learning_rate(rate, jnp.float32(kl), hyper))
     adapted = [adapt(kl) for kl in (0.03, 0.01, 0.001, jnp.nan)]
     np.testing.assert_allclose(adapted, [0.2, 0.3, 0.45, 0.3], rtol=1e-6)
+
+
+@pytest.mark.parametrize("period", [2, 3, 4])
+def test_learning_rate_falls_if_a_few_optimizer_steps_of_an_iteration_move_the_policy_far(period):
+    # Minibatches before the first step see an unchanged policy.
+    task = point_mass_task(num_devices=1, num_batches=2, num_passes=2, grad_sync_period=period, desired_kl=1e-7)
+    _, history = train_iterations(task, 2)
+    rates = [metrics["policy/learning_rate"] for metrics in history]
+    assert rates[1] == pytest.approx(rates[0] / 1.5)
+    assert all(metrics["policy/kl_last_pass"] > 2e-7 for metrics in history)
 
 
 @pytest.mark.parametrize(("kl", "bound"), [(1.0, 0.25), (0.0, 0.4)])

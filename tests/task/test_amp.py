@@ -135,6 +135,11 @@ def test_task_reward_is_what_metrics_and_evaluations_report():
     assert both[0]["loss/value"] != both[1]["loss/value"]
 
 
+def test_synchronisations_of_an_iteration_are_those_of_ppo_and_of_the_discriminator():
+    task = styled(num_devices=1, discriminator_steps=3)
+    assert task.learner_info().syncs_per_iteration == task.hyperparameters().syncs_per_iteration + 3
+
+
 def test_replay_buffer_overwrites_its_oldest_transitions():
     replay, count = jnp.zeros((4, 2, 1)), jnp.int32(0)
     for first in (1, 4, 7):

@@ -11,7 +11,9 @@ import ksim
 from examples.point_mass import PointMass, PointMassConfig, PointMassTask
 from ksim.mdp import curriculum, rewards
 from ksim.parallel.collectives import bind_axis
+from ksim.parallel.layout import make_layout
 from ksim.preflight.start import print_terms, term_rows
+from ksim.rollout.unroll import env_keys
 from tests.support.programs import operations
 from tests.support.tasks import WITHOUT_REPORTS, BipedConfig, BipedTask, assert_same_parameters, train_iterations
 
@@ -55,6 +57,49 @@ def test_collectives_of_a_users_own_run_on_one_device_as_on_two(layout):
         np.testing.assert_allclose([m[name] for m in one_history], [m[name] for m in two_history], rtol=1e-4, atol=1e-6)
     learners = (task.layout.first(state.learner) for task, state in zip(tasks, (one, two), strict=True))
     assert_same_parameters(*learners, rtol=1e-4, atol=1e-5)
+
+
+class Ageing(ksim.Environment):
+    """An env ends at its own age. It reports its age, in steps, as a mean over devices, also at a start."""
+
+    action_size = 1
+
+    def reset(self, key):
+        return self._state(jnp.int32(0), jnp.int32(1000))
+
+    def step(self, state, action):
+        age, end = state.inner
+        return self._state(age + 1, end)
+
+    def _state(self, age, end):
+        mean_age = jax.lax.pmean(age.astype(jnp.float32), AXIS)
+        return ksim.EnvState(
+            inner=(age, end),
+            obs={"actor": mean_age[None]},
+            reward=mean_age,
+            terminated=age >= end,
+            truncated=jnp.bool_(False),
+            metrics={"age": mean_age},
+        )
+
+
+@pytest.mark.parametrize("layout", ["pmap", "shard_map"])
+def test_collectives_of_an_environment_are_reached_by_all_devices_when_an_episode_ends_on_one(layout):
+    env, model = (
+        Ageing(),
+        ksim.MlpActorCritic({"actor": 1}, 1, actor_sizes=[2], critic_sizes=[2], key=jax.random.key(0)),
+    )
+    mapped = make_layout(jax.devices()[:2], AXIS, layout)
+
+    def ages(end_e):
+        key_e = env_keys(jax.random.key(1), jnp.arange(2))
+        state_e = jax.vmap(env.reset)(key_e)
+        state_e = dataclasses.replace(state_e, inner=(state_e.inner[0], end_e))
+        return ksim.unroll(env, model, state_e, None, key_e, num_steps=4)[0].metrics["age"]
+
+    age_et = mapped.join_envs(mapped.map(ages)(mapped.shard(jnp.array([2, 1000, 1000, 1000]))))
+    # The first env of the first device starts again after two steps.
+    np.testing.assert_array_equal(age_et, 2 * [[1, 2, 2, 3], [1, 2, 3, 4]])
 
 
 @pytest.mark.long
