@@ -24,7 +24,7 @@ _MEANINGS_AT = 30
 """The column where the help texts begin."""
 _ROLES = {
     "fixed": "A checkpoint depends on it, so it cannot change when a run is resumed.",
-    "network": "It shapes the network, so a checkpoint needs the value that it was trained with.",
+    "network": "It shapes the policy, so a checkpoint needs the value that it was trained with.",
     "per_process": "It may differ between the processes of a job.",
 }
 

@@ -60,7 +60,7 @@ def field(
             single start.
         per_process: Whether it may differ between the processes of a job.
         fixed: Whether a checkpoint depends on it, so that it cannot change when its run is resumed.
-        network: Whether it shapes the default network, and so the arrays of a checkpoint.
+        network: Whether the policy of a checkpoint depends on it, so that it cannot change when that is evaluated.
     """
     metadata: dict[str, Any] = {"help": help, "saved": saved}
     bounds = {"least": least, "above": above, "most": most}
@@ -134,7 +134,9 @@ def describe_type(config_class: type, name: str) -> str:
         return f"{', '.join(others)} or {last}"
     hint = typing.get_type_hints(config_class)[name]
     return " or ".join(
-        "a list, as in [256,128]" if typing.get_origin(option) is list else _WORDS.get(option, str(option))
+        f"a list, as in {'[a,b]' if str in typing.get_args(option) else '[256,128]'}"
+        if typing.get_origin(option) is list
+        else _WORDS.get(option, str(option))
         for option in _alternatives(hint)
     )
 

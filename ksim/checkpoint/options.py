@@ -113,6 +113,16 @@ def check_resumed(config: RLConfig, changed: Mapping[str, tuple[Any, Any]]) -> N
             )
 
 
+def check_evaluated(config: RLConfig, changed: Mapping[str, tuple[Any, Any]]) -> None:
+    """Raises ConfigError for a changed option (old value, new value) that would make a checkpoint's policy another."""
+    for name in options_with(type(config), "network"):
+        if name in changed:
+            there, here = changed[name]
+            raise ConfigError(
+                f"{name} ({here}) would make the policy another: its checkpoint was trained with {there}. Leave it out."
+            )
+
+
 def is_fixed(config: RLConfig, name: str) -> bool:
     """Whether an option cannot change on resume, because the checkpoint or its networks would not fit."""
     return any(name in options_with(type(config), role) for role in ("fixed", "network"))

@@ -73,6 +73,11 @@ class Progress:
         return max(min(limits), 0) if limits else None
 
     @property
+    def last_iteration(self) -> int | None:
+        """The iteration at which the run ends; None without a limit."""
+        return None if self.iterations_left is None else self.iteration + self.iterations_left
+
+    @property
     def eta_s(self) -> float | None:
         """Estimated seconds to the nearer limit; None without a limit."""
         return None if self.iterations_left is None else self.iterations_left * self.pace_s

@@ -190,7 +190,7 @@ def shared_run_dir(made_by_main: Path | None, run_dir: str | None, task_name: st
         return made
     shared = Path(gather_texts(str(made.absolute()))[0])
     with fail_together():
-        if LOG_DIR not in os.environ and not _appears(shared):
+        if not os.environ.get(LOG_DIR) and not _appears(shared):
             raise ConfigError(
                 f"run_dir ({shared}), made by process 0, is not visible on {socket.gethostname()}. Put it on a file "
                 f"system that all machines share, or set {LOG_DIR} to a directory for the logs."

@@ -28,7 +28,9 @@ class Saver:
     is tried again.
 
     Attributes:
-        newest: Iteration and path of the last written checkpoint; None before the first.
+        newest: Iteration and path of the last written checkpoint, or of the one that the run was resumed from; None
+            before the first.
+        best: The iteration of the best policy so far by evaluation; None before the first evaluation.
     """
 
     def __init__(self, run_dir: Path, task: RLTask[Any], failures: Failures, constants: Arrays) -> None:
@@ -39,7 +41,7 @@ class Saver:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ksim saver")
         self._running: Future[None] | None = None
         self._last_s = time.monotonic()
-        self._best: int | None = None
+        self.best: int | None = None
         self._begun: int | None = None
         self._said_slow: int | None = None
         self._last_error: Exception | None = None
@@ -47,7 +49,7 @@ class Saver:
 
     def is_due(self, iteration: int) -> bool:
         """Whether to save this iteration: by number, by the clock, or as the best so far."""
-        if self._best == iteration:
+        if self.best == iteration:
             return True
         by_iterations, by_seconds = self._config.save_every_n_iterations, self._config.save_every_n_seconds
         if by_iterations is not None and iteration % by_iterations == 0:
@@ -58,14 +60,6 @@ class Saver:
             self._warn_if_slow(since_s)
             return False
         return by_seconds is not None and since_s >= by_seconds
-
-    def found_best(self, iteration: int) -> None:
-        """Records that the policy after an iteration is the best so far by evaluation."""
-        self._best = iteration
-
-    def resume(self, iteration: int, path: Path) -> None:
-        """Sets the checkpoint that the run was resumed from as the newest."""
-        self.newest = (iteration, path)
 
     def save(self, iteration: int, state: TrainState, document: Mapping[str, Any]) -> None:
         """Starts to write a checkpoint, after waiting for the previous one.

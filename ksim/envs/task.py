@@ -44,9 +44,13 @@ class WrappedConfig(DistributedPPOConfig):
         None,
         help="the policy's observation, of those the environment has; null: the published one, or state",
         network=True,
+        fixed=True,
     )
     critic_obs: str | None = field(
-        None, help="the critic's; null: the published one, or privileged_state, or the policy's", network=True
+        None,
+        help="the critic's; null: the published one, or privileged_state, or the policy's",
+        network=True,
+        fixed=True,
     )
     randomize: bool = field(False, help="draw a model for each episode with the environment's own randomization")
     # Not options: the environment defines them, and `env_options` may set them if it allows that.

@@ -202,7 +202,7 @@ class Reports:
             if mean_return > self._best_return:
                 self._best_return = mean_return
                 if self._saver is not None:
-                    self._saver.found_best(progress.iteration)
+                    self._saver.best = progress.iteration
             self.paths["evaluations"] = self._run_dir / EVALUATIONS
             shortfall = shortfall_message(evaluation, progress.last_episodes)
             self.last_line = evaluation_line(progress.iteration, evaluation)

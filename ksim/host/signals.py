@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from ksim.host.terminal import Activity
+from ksim.host.terminal import Activity, release_terminal
 
 OUT_OF_TIME_EXIT_CODE = 75
 """Exit code of a run stopped by `max_runtime`: EX_TEMPFAIL of sysexits.h, so that scripts can requeue it."""
@@ -66,6 +66,7 @@ def stop_on_signal() -> Iterator[StopRequest]:
             signal.signal(caught, signal.SIG_DFL if ends_at_once else signal.SIG_IGN)
         if Activity.show is not None:
             Activity.notice = STOPPING_NOTICE
+            release_terminal()
         else:
             # Not through sys.stderr: the signal may interrupt a write to it, and an error here would be raised at an
             # arbitrary point of the run.

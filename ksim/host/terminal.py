@@ -31,6 +31,9 @@ logger = logging.getLogger(__name__)
 
 CELL_WIDTH = 100
 """Width of a notebook cell's output, in characters."""
+_SHOW_CURSOR = b"\x1b[?25h"
+_echo: list[Any] = []
+"""The terminal's settings before `without_echo_of_keys`, inside of it."""
 
 
 class _Output(Console):
@@ -144,7 +147,7 @@ def figures_table(title: str, figures: Mapping[str, str]) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in figures.items():
-        table.add_row(name, escape(value))
+        table.add_row(escape(name), escape(value))
     return table
 
 
@@ -200,10 +203,22 @@ def without_echo_of_keys() -> Iterator[None]:
     flags = [*before]
     flags[3] &= ~termios.ECHOCTL
     termios.tcsetattr(sys.stdin, termios.TCSANOW, flags)
+    _echo[:] = before
     try:
         yield
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSANOW, before)
+        _echo.clear()
+
+
+def release_terminal() -> None:
+    """Shows the cursor again and ends `without_echo_of_keys`: the process may end without closing its live view."""
+    if Activity.show is None or not console.is_terminal:
+        return
+    with contextlib.suppress(OSError):
+        os.write(1, _SHOW_CURSOR)
+    if _echo:
+        termios.tcsetattr(sys.stdin, termios.TCSANOW, _echo)
 
 
 @contextlib.contextmanager

@@ -197,8 +197,8 @@ def _seconds(name: str, value: str) -> float:
         number = float(value)
     except ValueError:
         number = math.nan
-    rule = f"a number of seconds, at least 0, as in {name} 10"
-    check_rule(f"{name} ({value})", 0 <= number < math.inf, rule)
+    rule = f"a number of seconds, at least 0 and at most 1000000, as in {name} 10"
+    check_rule(f"{name} ({value})", 0 <= number <= 1e6, rule)
     return number
 
 
@@ -223,7 +223,7 @@ def _log_dir(value: str | None) -> Path | None:
         return None
     check_rule(f"--log-dir ({value!r})", bool(value), "the name of a directory")
     path = Path(value).absolute()
-    parent = next(p for p in (path, *path.parents) if p.exists())
+    parent = next(p for p in (path, *path.parents) if os.path.exists(p))
     if not (parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)):
         raise ConfigError(
             f"--log-dir ({value}) must be a directory that can be written, or made: {parent} is "
@@ -235,7 +235,7 @@ def _log_dir(value: str | None) -> Path | None:
 def _program(arguments: list[str]) -> tuple[str, ...]:
     if not arguments or arguments == ["-m"]:
         raise ConfigError(f"There must be a program after the options, -m MODULE or FILE. Usage: {_USAGE}.")
-    if arguments[0] != "-m" and not Path(arguments[0]).exists():
+    if arguments[0] != "-m" and not os.path.exists(arguments[0]):
         hint = ""
         if "=" in arguments[0]:
             hint = " The program comes before its own arguments."

@@ -1,10 +1,12 @@
 """Restarts after a failure, from the run's newest checkpoint."""
 
+import contextlib
 import dataclasses
 import signal
 import tempfile
 import time
 from pathlib import Path
+from typing import IO
 
 from ksim.errors import ConfigError, as_number
 from ksim.launch.devices import DeviceShares
@@ -31,19 +33,22 @@ def run_to_the_end(options: LaunchOptions, shares: DeviceShares) -> int:
         note = tempfile.NamedTemporaryFile(prefix="ksim-run-dir-")  # noqa: SIM115 - closed below
     except OSError as error:
         raise ConfigError(f"--max-restarts needs a directory for temporary files: {error}. Set TMPDIR.") from error
-    with note:
-        return _Restarts(options, shares, Path(note.name)).run()
+    try:
+        return _Restarts(options, shares, note).run()
+    finally:
+        with contextlib.suppress(OSError):  # removed by a cleaner of temporary files
+            note.close()
 
 
 class _Restarts:
     """Successive groups of processes, each of the same size as the one before or smaller.
 
-    Process 0 writes the run's directory in the file `note`.
+    Process 0 writes the run's directory in the temporary file `note`, which stays open: its name may be removed.
     """
 
-    def __init__(self, options: LaunchOptions, shares: DeviceShares, note: Path):
+    def __init__(self, options: LaunchOptions, shares: DeviceShares, note: IO[bytes]):
         self._options, self._shares, self._note = options, shares, note
-        self._variables = {"KSIM_RUN_DIR_FILE": str(note), "KSIM_LAUNCHED_S": str(time.monotonic())}
+        self._variables = {"KSIM_RUN_DIR_FILE": note.name, "KSIM_LAUNCHED_S": str(time.monotonic())}
         self._num_restarts = 0
         self._num_fitting: int | None = None
 
@@ -107,7 +112,8 @@ class _Restarts:
 
     def _run_dir(self) -> str | None:
         """The run's directory; None if it had none yet."""
-        return self._note.read_text() or None
+        self._note.seek(0)
+        return self._note.read().decode() or None
 
     def _origin(self) -> str:
         """The starting point of a restart, in words."""

@@ -75,8 +75,8 @@ class LiveView:
         """Stops updates; the last state stays visible."""
         Activity.show, Activity.notice = None, ""
         self._activity, self._spinner = "", None
-        self._live.stop()
-        self._closing.close()
+        with self._closing:
+            self._live.stop()
 
     def _tell(self, text: str) -> None:
         if not self._activity:
@@ -190,7 +190,8 @@ class NotebookCell:
 
 
 def sparkline(values: Sequence[float] | deque[float]) -> str:
-    """Values as bars, scaled from the lowest to the highest value."""
+    """The finite values as bars, scaled from the lowest to the highest."""
+    values = [x for x in values if math.isfinite(x)]
     if not values:
         return ""
     low, high = min(values), max(values)
@@ -246,6 +247,7 @@ class ConsoleLogger(AbstractLogger):
 
     def open(self, run: RunInfo) -> None:
         self._run = run
+        self._ended_at = run.iteration if run.last_episodes else None
         if self._is_live:
             self._view = LiveView(run)
 

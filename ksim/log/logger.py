@@ -96,7 +96,7 @@ class RunInfo:
         is_resumed: Whether the directory holds an earlier part of this run.
         iteration: Iterations already done, if the run starts from a checkpoint; else 0.
         env_steps: Steps of all envs so far, each repetition of an action counted.
-        max_iterations: The iteration at which the run ends; None without that limit.
+        max_iterations: The iteration at which the run ends; None without a limit.
         last_episodes: Metrics of the last iteration in which episodes ended; updated during the run.
         eta_s: Returns the current estimate of the seconds to the nearest limit; None without one.
         devices: The devices, as text.

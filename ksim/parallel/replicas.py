@@ -11,7 +11,7 @@ from jaxtyping import Array, Int, PyTree, UInt32
 
 from ksim.errors import RunError
 from ksim.host.terminal import print_warning
-from ksim.parallel.collectives import device_index, sum_across_devices
+from ksim.parallel.collectives import device_index, gather_across_devices, sum_across_devices
 from ksim.parallel.devices import local_name
 from ksim.parallel.layout import AbstractLayout
 from ksim.types import Device, LearnerState
@@ -56,8 +56,7 @@ def checksums(tree: PyTree) -> UInt32[Array, " leaves"]:
 
 def gather_checksums(tree: PyTree, axis_name: str | None) -> UInt32[Array, "devices leaves"]:
     """The checksums of all devices, on every device."""
-    own_l = checksums(tree)
-    return own_l[None] if axis_name is None else jax.lax.all_gather(own_l, axis_name)
+    return gather_across_devices(checksums(tree), axis_name)
 
 
 def find_divergence(checksums_dl: np.ndarray, names: Sequence[str]) -> Divergence | None:

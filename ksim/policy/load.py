@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ksim.checkpoint.format import Checkpoint, load_checkpoint, read_document
-from ksim.checkpoint.options import kept_in_run, make_config
-from ksim.checkpoint.snapshot import check_policy_fits, restored_policy
+from ksim.checkpoint.options import check_evaluated, kept_in_run, make_config
+from ksim.checkpoint.snapshot import changed_options, check_policy_fits, restored_policy
 from ksim.errors import ConfigError
 from ksim.learn.teacher import Teacher
 from ksim.nn.normalizer import NormalizedActorCritic
@@ -240,6 +240,7 @@ def load_task_policy(
         ConfigError: There is no checkpoint, or it does not fit the task.
     """
     checkpoint = load_checkpoint(task.config.checkpoint, "checkpoint")
+    check_evaluated(task.config, changed_options(task.config, checkpoint))
     # Native MuJoCo on one device, whatever engine trained the policy: a sim-to-sim check.
     context = context or policy_context(task_on_one_device(task))
     check_policy_fits(checkpoint, context.task)

@@ -169,7 +169,7 @@ def print_terms(rows: Sequence[TermRow]) -> None:
         return
     table = Table("kind", "term", "class", "shape", "scale", title="Terms of the MDP", title_justify="left")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     _print(table, _brief_terms(rows))
 
 

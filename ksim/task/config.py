@@ -325,7 +325,7 @@ class RLConfig(BaseConfig):
         self._check_sources()
         for name, value in (("warp_contacts", self.warp_contacts), ("warp_constraints", self.warp_constraints)):
             if value is not None and self.engine not in ("auto", "warp"):
-                raise ConfigError(f"{name} ({value}) is for engine=warp. Set that, or remove {name}.")
+                raise ConfigError(f"{name} ({value}) is for engine=warp. Set that, or {name}=null.")
 
     def with_pretrained(self, directory: Path | None, task_name: str) -> Self:
         """These options, with the task's own policy in place of the word `pretrained`.

@@ -93,7 +93,11 @@ class PPOConfig(RLConfig):
         help="weight of the entropy bonus",
     )
     normalize_observations: bool = field(
-        True, group="Network", help="learn and apply running statistics of the observations", fixed=True
+        True,
+        group="Network",
+        help="learn and apply running statistics of the observations",
+        network=True,
+        fixed=True,
     )
     normalize_values: bool = field(
         True,
@@ -127,6 +131,7 @@ class PPOConfig(RLConfig):
         choices=get_args(Activation),
         help="activation of the hidden layers: elu, relu, silu (swish) or tanh",
         network=True,
+        fixed=True,
     )
     std: str = field(
         "state_independent",
@@ -154,6 +159,7 @@ class PPOConfig(RLConfig):
         False,
         group="Network",
         help="squash actions between -1 and 1 by tanh; standard deviations are those before it",
+        network=True,
         fixed=True,
     )
     symmetry: str = field(

@@ -232,7 +232,7 @@ def open_files(
             is_resumed=start.run_dir is not None,
             iteration=progress.iteration,
             env_steps=progress.env_steps,
-            max_iterations=progress.max_iterations,
+            max_iterations=progress.last_iteration,
             last_episodes=MappingProxyType(progress.last_episodes),
             eta_s=lambda: progress.eta_s,
             devices=f"{task.layout.num_devices} x {task.layout.platform}",
@@ -242,7 +242,7 @@ def open_files(
     policy = PolicyExport(task.policy_of(task.initial_learner()[0]), task.obs_sizes)
     saver = Saver(run_dir, task, failures, {**policy.arrays(), **task.kept_arrays()})
     if start.run_dir is not None and start.resumed is not None:
-        saver.resume(start.resumed.iteration, start.resumed.path.absolute())
+        saver.newest = start.resumed.iteration, start.resumed.path.absolute()
     return saver
 
 

@@ -207,6 +207,8 @@ def _look(config: RLConfig, task_name: str) -> Start:
     path = None if config.resume is None else resumed_path(config, task_name)
     if path is None:
         return _look_for_beginning(config, task_name)
+    # A checkpoint that appears while this one is read is not damaged: another process still trains there.
+    there = find_checkpoints(path, "resume")
     checkpoint = load_checkpoint(path, "resume")
     origin = checkpoint.path.absolute().parents[1]
     is_elsewhere = config.run_dir is not None and Path(config.run_dir).absolute() != origin
@@ -222,7 +224,8 @@ def _look(config: RLConfig, task_name: str) -> Start:
             f"{as_argument('resume', str(origin))}"
         )
     run_dir = origin if config.run_dir is None else Path(config.run_dir)
-    return Start(run_dir=run_dir, checkpoint=checkpoint, damaged=tuple(path.name for path in newer))
+    damaged = tuple(path.name for path in newer if path in there)
+    return Start(run_dir=run_dir, checkpoint=checkpoint, damaged=damaged)
 
 
 def _look_for_beginning(config: RLConfig, task_name: str) -> Start:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
+from ksim.host.terminal import release_terminal
 from ksim.parallel.multihost import is_main_process, num_processes, process_index
 
 logger = logging.getLogger(__name__)
@@ -97,5 +98,6 @@ class Watchdog:
                 if stream is not None:
                     print(f"Error: {message}", file=stream, flush=True)
                     faulthandler.dump_traceback(stream, all_threads=True)
+        release_terminal()
         time.sleep(self._linger_s)
         os._exit(HANG_EXIT_CODE)

@@ -58,6 +58,7 @@ def test_directory_that_a_process_does_not_see_is_an_error_unless_it_can_log_els
 ):
     as_second_process(tmp_path / "elsewhere")
     monkeypatch.setattr(run_dir, "_APPEARING_S", 0.0)
+    monkeypatch.setenv("KSIM_LOG_DIR", "")
     with pytest.raises(ConfigError, match=r"made by process 0, is not visible on .*KSIM_LOG_DIR"):
         shared_run_dir(None, None, "task")
     monkeypatch.setenv("KSIM_LOG_DIR", str(tmp_path / "logs"))

@@ -26,7 +26,7 @@ def test_newest_ones_and_the_best_are_kept(tmp_path, monkeypatch):
         self._loggers.log_evaluation({**record, "figures": {"return": Estimate(mean, mean, mean).record()}})
         if mean > self._best_return:
             self._best_return = mean
-            self._saver.found_best(progress.iteration)
+            self._saver.best = progress.iteration
 
     monkeypatch.setattr("ksim.evaluate.reports.Reports._evaluate", evaluated)
     options = {"save_every_n_iterations": 1, "max_to_keep": 2, "eval_every_n_iterations": 1}

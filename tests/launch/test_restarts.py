@@ -84,6 +84,17 @@ def test_failure_before_the_run_has_a_directory_starts_the_same_command_again(ca
     assert "in 1 process, from the beginning: the run had no directory yet." in capfd.readouterr().err
 
 
+def test_note_of_the_run_may_be_removed_by_a_cleaner_of_temporary_files(capfd, tmp_path):
+    program = f"""
+if life == 0:
+    note_run_dir({str(tmp_path)!r})
+    os.unlink(os.environ["KSIM_RUN_DIR_FILE"])
+    sys.exit(5)
+"""
+    assert launch(program, "--max-restarts", "1", num=1) == 0
+    assert f"from the beginning: there is no checkpoint yet in {tmp_path}" in capfd.readouterr().err
+
+
 def test_failure_before_the_first_checkpoint_starts_over_in_the_same_directory(capfd, tmp_path):
     assert launch("note_run_dir(os.getcwd()); sys.exit(0 if life else 134)", "--max-restarts", "1", num=1) == 0
     assert lives()[1]["argv"][1:] == [f"run_dir={tmp_path}", "resume=auto"]

@@ -2,6 +2,7 @@ import io
 import math
 import os
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import rich.console
 
 from examples.walking_distributed import HumanoidWalkingDistributedConfig, HumanoidWalkingDistributedTask
 from ksim.host import terminal
-from ksim.host.terminal import Activity, console, print_line
+from ksim.host.terminal import Activity, console, print_figures, print_line
 from ksim.log.console import ConsoleLogger, iteration_line, sparkline
 from ksim.log.logger import RunInfo
 from ksim.mdp import actions, curriculum, env_curriculum, observations, rewards
@@ -81,10 +82,26 @@ def test_iteration_line_shows_the_reward_per_second_from_the_start_and_the_retur
     assert "return 31.00 · length 500.00 · reward/s 2.50" in line
 
 
+def test_brackets_in_names_are_no_markup(capsys):
+    print_terms([("reward", "feet[left]", "Alive", "", "1"), ("reward", "[/left]", "Alive", "", "1")])
+    print_figures("Figures", {"error/[/b]/x": "1"})
+    out = capsys.readouterr().out
+    assert all(name in out for name in ("feet[left]", "[/left]", "error/[/b]/x"))
+
+
+def test_resumed_run_shows_the_age_of_the_last_episodes(capsys):
+    info = RunInfo(run_dir=Path("run"), task_name="task", config={}, iteration=5, last_episodes={"episode/return": 3.0})
+    logger = ConsoleLogger("plain")
+    logger.open(info)
+    logger.log(METRICS | {"episode/return": math.nan, "iteration": 7.0}, 7, 700)
+    assert "return 3.00 (2 ago)" in capsys.readouterr().out
+
+
 def test_line_goes_on_showing_the_last_episodes_that_ended(tmp_path, capsys):
     # Episodes of 50 steps are cut in the seventh rollout of 8 steps, and none in the two after it.
-    point_mass_task(num_devices=1, max_iterations=9, run_dir=str(tmp_path / "run")).run()
+    point_mass_task(num_devices=1, max_env_steps=9 * 16 * 8, run_dir=str(tmp_path / "run")).run()
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("iteration")]
+    assert lines[-1].startswith("iteration 9/9 ")
     assert "return" not in lines[0]
     episodes = [line[line.index("return") : line.index("reward")] for line in lines[6:]]
     assert "length 50.00" in episodes[0]
@@ -249,4 +266,5 @@ def test_activity_is_a_line_where_there_is_no_terminal(capsys):
 def test_sparkline_spans_from_the_lowest_to_the_highest():
     assert sparkline([0.0, 0.5, 1.0]) == "▁▅█"
     assert sparkline([2.0, 2.0]) == "▁▁"
+    assert sparkline([0.0, math.nan, 1.0, math.inf]) == "▁█"
     assert sparkline([]) == ""

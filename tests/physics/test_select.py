@@ -70,7 +70,7 @@ def test_auto_takes_mjx_for_a_model_that_warp_refuses_and_says_why():
 
 @pytest.mark.parametrize("engine", ["mjx", "mujoco"])
 def test_sizes_for_another_engine_are_refused(engine):
-    with pytest.raises(ConfigError, match=r"warp_contacts \(9\) is for engine=warp\. Set that, or remove"):
+    with pytest.raises(ConfigError, match=r"warp_contacts \(9\) is for engine=warp\. Set that, or warp_contacts=null"):
         BipedTask(BipedConfig(engine=engine, warp_contacts=9))
 
 

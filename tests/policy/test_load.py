@@ -1,3 +1,5 @@
+import dataclasses
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -75,6 +77,15 @@ def test_policy_by_the_code_of_its_task_acts_as_its_program(trained):
     assert by_code.document == policy.document
     for obs_n in np.random.default_rng(2).normal(size=(2, 2)).astype(np.float32):
         np.testing.assert_allclose(by_code(obs_n), policy(obs_n), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("changed", [{"activation": "relu"}, {"squash": True}, {"normalize_observations": False}])
+def test_option_that_makes_the_policy_another_is_refused_when_it_is_evaluated(trained, changed):
+    task, run_dir = trained
+    config = dataclasses.replace(task.config, run_mode="eval", checkpoint=str(run_dir), run_dir=None, **changed)
+    (name, value), *_ = changed.items()
+    with pytest.raises(ConfigError, match=rf"{name} \({value}\) would make the policy another: .* trained with"):
+        type(task)(config).run()
 
 
 @pytest.mark.parametrize("obs", [np.zeros(3), np.zeros((1, 1, 2)), {"critic": np.zeros(2)}, 1.0])

@@ -85,10 +85,8 @@ class Ageing(ksim.Environment):
 
 @pytest.mark.parametrize("layout", ["pmap", "shard_map"])
 def test_collectives_of_an_environment_are_reached_by_all_devices_when_an_episode_ends_on_one(layout):
-    env, model = (
-        Ageing(),
-        ksim.MlpActorCritic({"actor": 1}, 1, actor_sizes=[2], critic_sizes=[2], key=jax.random.key(0)),
-    )
+    env = Ageing()
+    model = ksim.MlpActorCritic({"actor": 1}, 1, actor_sizes=[2], critic_sizes=[2], key=jax.random.key(0))
     mapped = make_layout(jax.devices()[:2], AXIS, layout)
 
     def ages(end_e):

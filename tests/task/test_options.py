@@ -26,10 +26,19 @@ class OtherDefaults(PointMassConfig):
 
 def test_options_by_their_roles():
     assert options_with(ksim.PPOConfig, "fixed") == [
-        *("num_envs", "seed", "normalize_observations", "normalize_values", "init_std", "squash")
+        *("num_envs", "seed", "normalize_observations", "normalize_values", "activation", "init_std", "squash")
     ]
     assert options_with(ksim.PPOConfig, "network") == [
-        *("model", "actor_sizes", "critic_sizes", "memory_size", "activation", "std")
+        *(
+            "normalize_observations",
+            "model",
+            "actor_sizes",
+            "critic_sizes",
+            "memory_size",
+            "activation",
+            "std",
+            "squash",
+        )
     ]
     assert options_with(ksim.RLConfig, "per_process") == ["log_level"]
     assert set(options_with(ksim.DistributedPPOConfig, "per_process")) == {"log_level", "process_id"}
@@ -85,7 +94,7 @@ BOUNDS = [
      [0.0, -0.0, 1e-37, 3.4e38],
      {-5e-324: "zero or more", 1e-39: TINY, 3.5e38: HUGE, math.inf: "zero or more", math.nan: "zero or more"}),
     ("gamma gae_lambda", [0, 5e-324, 1.0], dict.fromkeys((-5e-324, 1 + 1e-15, math.nan), "from 0 to 1")),
-    ("entropy_target", [-10, -0.5, 0.69], dict.fromkeys((-10.1, 0.7, -math.inf, math.nan), "from -10 to 0.69")),
+    ("entropy_target", [-10, -0.5, 0.68], dict.fromkeys((-10.1, 0.69, -math.inf, math.nan), "from -10 to 0.68")),
     ("seed eval_seed", [0, 2**32 - 1], dict.fromkeys((-1, 2**32), "from 0 to 4294967295")),
     ("viewer_port", [1, 65535], dict.fromkeys((0, 65536), "from 1 to 65535")),
     ("hang_timeout_s", [1e-37, 1e6], {0: "positive", 1e-39: TINY, 1000000.1: "at most 1e+06", math.inf: "positive"}),

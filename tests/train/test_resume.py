@@ -21,7 +21,7 @@ from ksim.checkpoint.snapshot import kept_options
 from ksim.config import as_argument
 from ksim.log.jsonl import set_lines_aside
 from ksim.task.overrides import parse_overrides
-from ksim.train import loop, run
+from ksim.train import loop, run, start as module
 from ksim.train.start import Start, find_start, prepare_run_dir
 from tests.support.checkpoints import newest, saved_learner
 from tests.support.damaged_runs import assert_same_metrics, read_lines, without_times
@@ -182,6 +182,7 @@ def test_older_checkpoint_goes_on_in_a_directory_of_its_own_only(finished, tmp_p
     [
         ({"actor_sizes": [9]}, r"learner\.params\.actor.*is float32\[8, 2\] there and float32\[9, 2\] here"),
         ({"num_envs": 32}, r"num_envs \(32\) cannot change when a run is resumed.*made with 16"),
+        ({"activation": "relu"}, r"activation \(relu\) cannot change when a run is resumed.*made with elu"),
         ({"normalize_values": False}, r"normalize_values \(False\) cannot change when.*made with True"),
         ({"seed": 1}, r"seed \(1\) cannot change"),
         ({"resume": "nowhere"}, r"^resume \('nowhere'\) does not exist. It must be a run's directory"),
@@ -271,6 +272,23 @@ def test_queue_can_start_with_weights_and_go_on_by_the_same_command(finished, tm
         assert point_mass_task(**options, max_iterations=until).run().exit_code == 0
     assert [line["iteration"] for line in metrics(tmp_path / "new")] == [1, 2]
     assert point_mass_task(**options, max_iterations=2).run().exit_code == 0
+
+
+def test_checkpoint_that_appears_while_the_one_before_is_read_is_not_damaged(finished, tmp_path, monkeypatch):
+    run_dir = copy_of(finished, tmp_path)
+    last = (run_dir / "checkpoints" / "3").rename(tmp_path / "3")
+    load = module.load_checkpoint
+
+    def load_and_be_overtaken(*args):
+        checkpoint = load(*args)
+        last.rename(run_dir / "checkpoints" / "3")
+        return checkpoint
+
+    monkeypatch.setattr(module, "load_checkpoint", load_and_be_overtaken)
+    with pytest.raises(ConfigError, match="has a newer checkpoint, 3, than the one that was read, 2"):
+        point_mass_task(num_devices=1, resume=str(run_dir), max_iterations=5).run()
+    assert [path.name for path in list_checkpoints(run_dir / "checkpoints")] == ["1", "2", "3"]
+    assert len(metrics(run_dir)) == 3
 
 
 def test_run_that_another_process_has_gone_on_with_meanwhile_is_left_alone(finished, tmp_path, monkeypatch):
