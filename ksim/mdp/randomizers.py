@@ -306,10 +306,27 @@ class RandomJointZero(AbstractRandomizer):
     def __call__(self, context: Context) -> Overrides:
         names = context.model.names
         places, dofs = names.joint_qpos(self.joints), names.joint_qvel(self.joints)
-        indices = context.model.mj_model.dof_jntid[dofs]
+        mj_model = context.model.mj_model
+        indices = mj_model.dof_jntid[dofs]
         offset_j = uniform(context, (-self.max_offset, self.max_offset), (len(places),))
         moved = {name: self.current(context, name).at[places].add(offset_j) for name in ("qpos0", "qpos_spring")}
-        return moved | {"jnt_range": self.current(context, "jnt_range").at[indices].add(offset_j[:, None])}
+        moved["jnt_range"] = self.current(context, "jnt_range").at[indices].add(offset_j[:, None])
+        coef_tj = _fixed_tendons(mj_model)[:, indices]
+        if coef_tj.any():
+            offset_t = coef_tj @ offset_j
+            moved["tendon_length0"] = self.current(context, "tendon_length0") + offset_t
+            for name in ("tendon_range", "tendon_lengthspring"):
+                moved[name] = self.current(context, name) + offset_t[:, None]
+        return moved
+
+
+def _fixed_tendons(mj_model: mujoco.MjModel) -> np.ndarray:
+    """The length of each fixed tendon per position of each joint, (tendons, joints); 0 for spatial tendons."""
+    coef_tj = np.zeros((mj_model.ntendon, mj_model.njnt), np.float32)
+    for tendon, (start, count) in enumerate(zip(mj_model.tendon_adr, mj_model.tendon_num, strict=True)):
+        wraps = start + np.flatnonzero(mj_model.wrap_type[start : start + count] == int(mujoco.mjtWrap.mjWRAP_JOINT))
+        np.add.at(coef_tj[tendon], mj_model.wrap_objid[wraps], mj_model.wrap_prm[wraps])
+    return coef_tj
 
 
 class RandomImuAlignment(AbstractRandomizer):
