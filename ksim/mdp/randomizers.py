@@ -16,7 +16,7 @@ from ksim.mdp.term import Context, Term
 from ksim.physics.actuator_kinds import ActuatorKind, actuator_kinds
 from ksim.physics.contacts import decides_friction
 from ksim.physics.mjcf import label
-from ksim.physics.names import ONE_DOF
+from ksim.physics.names import ON_JOINTS, ONE_DOF
 from ksim.physics.rotations import multiply_quaternions
 from ksim.types import Overrides
 
@@ -91,8 +91,9 @@ class RandomActuatorGains(AbstractRandomizer):
 class RandomMotorStrength(AbstractRandomizer):
     """Multiplies the strength of each actuator by its own uniform number from `factor`.
 
-    The strength is the force range, if there is one, and the gain of a motor or the peak force of a muscle. A servo
-    must have a force range.
+    The strength is the force range, if there is one, the limit of actuator forces that the driven joint or tendon has,
+    if any, and the gain of a motor or the peak force of a muscle. A servo must have a force range. If several
+    actuators drive one joint, the first scales its limit.
     """
 
     factor: tuple[float, float] = ranged((0.9, 1.1), least=0.0)
@@ -112,7 +113,15 @@ class RandomMotorStrength(AbstractRandomizer):
         factor_u = uniform(context, self.factor, (len(kinds),))
         gain = self.current(context, "actuator_gainprm") * jnp.where(scaled, factor_u[:, None], 1.0)
         forcerange = self.current(context, "actuator_forcerange") * factor_u[:, None]
-        return {"actuator_gainprm": gain, "actuator_forcerange": forcerange}
+        drawn = {"actuator_gainprm": gain, "actuator_forcerange": forcerange}
+        for kind, transmissions in (("jnt", ON_JOINTS), ("tendon", (int(mujoco.mjtTrn.mjTRN_TENDON),))):
+            driving = np.flatnonzero(np.isin(mj_model.actuator_trntype, transmissions))
+            driven, first = np.unique(mj_model.actuator_trnid[driving, 0], return_index=True)
+            is_limited = getattr(mj_model, f"{kind}_actfrclimited")[driven] != 0
+            if is_limited.any():
+                field, own_factor = f"{kind}_actfrcrange", factor_u[driving[first[is_limited]], None]
+                drawn[field] = self.current(context, field).at[driven[is_limited]].multiply(own_factor)
+        return drawn
 
 
 class RandomBodyMass(AbstractRandomizer):

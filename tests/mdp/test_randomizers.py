@@ -1,9 +1,11 @@
 """Randomizers, by hand: the fields that they draw, the ranges that they fill and what they refuse."""
 
+import copy
 import dataclasses
 import functools
 
 import jax.numpy as jnp
+import mujoco
 import numpy as np
 import pytest
 
@@ -15,7 +17,7 @@ from tests.support.robots import ACTUATORS, biped_spec
 
 MODEL = biped().mj_model
 # Of the biped: the trunk has 5 kg, each leg 1.2 kg.
-WORLD, TRUNK, LEFT_LEG, RIGHT_LEG = range(4)
+TRUNK, LEFT_LEG = 1, 2
 FEET = [MODEL.geom(name).id for name in ("left_foot", "right_foot")]
 
 
@@ -31,6 +33,29 @@ def springy_biped():
 @functools.cache
 def motors():
     return compile_model(biped_spec(), dt=0.004, ctrl_dt=DT)
+
+
+@functools.cache
+def limited_joint():
+    """The biped with motors up to 20 N m, whose left hip takes at most 8 N m."""
+    spec = biped_spec()
+    spec.joint("left_hip").actfrcrange = [-8.0, 8.0]
+    return compile_model(spec, dt=0.004, ctrl_dt=DT)
+
+
+@functools.cache
+def with_tendons():
+    """The biped with a fixed tendon over both hips: a spring, a limit and an equality that are all off by some length.
+
+    The weights of the hips differ.
+    """
+    spec = biped_spec()
+    tendon = spec.add_tendon(name="belt", limited=True, range=[-1.0, 0.1], springlength=[0.0, 0.05])
+    tendon.stiffness = [30.0, 0, 0]
+    tendon.wrap_joint("left_hip", 1.0)
+    tendon.wrap_joint("right_hip", -2.0)
+    spec.add_equality(name="belt", type=mujoco.mjtEq.mjEQ_TENDON, name1="belt", objtype=mujoco.mjtObj.mjOBJ_TENDON)
+    return compile_model(spec, dt=0.004, ctrl_dt=DT)
 
 
 @functools.cache
@@ -236,6 +261,35 @@ def test_center_of_mass_leaves_other_bodies_as_they_are_and_inertia_other_fields
 def test_actuator_gains_when_ranges_are_wide_have_no_force_at_the_target_at_rest():
     drawn = overrides_of(r.RandomActuatorGains(kp_factor=WIDE, kd_factor=WIDE))
     np.testing.assert_allclose(drawn["actuator_gainprm"][:, :, 0], -drawn["actuator_biasprm"][:, :, 1], rtol=1e-6)
+
+
+def with_overrides(model, overrides):
+    changed_model = copy.copy(model().mj_model)
+    for field, value in overrides.items():
+        getattr(changed_model, field)[:] = value
+    return changed_model
+
+
+def test_motor_strength_above_one_lets_a_joint_with_a_limit_of_its_own_take_more():
+    # 20 N m of the motor, of which the joint takes 8 * 1.5; the other joint has no limit, and the motor gives 20 * 1.5.
+    model = with_overrides(limited_joint, r.RandomMotorStrength(factor=(1.5, 1.5))(at_model(limited_joint)))
+    data = mujoco.MjData(model)
+    data.ctrl = 20.0
+    mujoco.mj_forward(model, data)
+    np.testing.assert_allclose(data.qfrc_actuator[6:], [12.0, 30.0], rtol=1e-6)
+
+
+def test_joint_zero_leaves_spring_limit_and_equality_of_a_fixed_tendon_where_they_are():
+    overrides = r.RandomJointZero(max_offset=0.3)(at_model(with_tendons))
+    forces = []
+    for changes, offset_2 in ((overrides, overrides["qpos0"][7:]), ({}, np.zeros(2))):
+        model = with_overrides(with_tendons, changes)
+        data = mujoco.MjData(model)
+        data.qpos[7:] = np.array([0.3, -0.1]) + offset_2
+        mujoco.mj_forward(model, data)
+        forces.append([data.qfrc_passive, data.qfrc_constraint])
+    np.testing.assert_allclose(*forces, atol=1e-3)
+    assert (np.abs(forces[0])[:, 6:] > 1).all()
 
 
 def test_mass_factor_multiplies_inertia_alike_and_leaves_other_bodies():
