@@ -97,6 +97,12 @@ def test_push_force_acts_on_its_body_alone_for_its_duration():
     np.testing.assert_array_equal(force_tb6[4], force_tb6[5])  # one push, one direction
 
 
+def test_push_force_that_is_shorter_than_half_a_control_step_acts_for_one():
+    term = PushForce(body="trunk", interval_s=(0.1, 0.1), duration_s=0.005, force=(30.0, 30.0))
+    size_t = np.linalg.norm(forces_over(term, 11)[:, 1], axis=1)
+    np.testing.assert_allclose(size_t, [0, 0, 0, 0, 30, 0, 0, 0, 0, 30, 0], rtol=1e-5)
+
+
 def test_mass_drop_starts_with_its_load_and_loses_it_once():
     # A load of 2 kg drops after 0.06 s, 3 steps of 0.02 s. The trunk has 5 kg.
     term = MassDrop(body="trunk", mass=(2.0, 2.0), after_s=(0.06, 0.06))
